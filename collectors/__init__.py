@@ -1,0 +1,1 @@
+"""One plugin a file: see ARCHITECTURE.md."""

@@ -1,0 +1,1 @@
+"""Devices: host, cupy (CUDA and ROCm) and clockwork, reached only through gpubench.plugins."""

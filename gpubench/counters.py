@@ -1,0 +1,98 @@
+"""Joining samples to cases: pure functions of a run, by device and by time (CLOCK_MONOTONIC)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gpubench.model import Counter, Result, Run, Samples
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """One counter of one device over a whole run: `at` and `values`, shape (n,), missing ones left out."""
+
+    counter: Counter
+    device: str
+    at: npt.NDArray[np.float64]
+    values: npt.NDArray[np.float64]
+
+    def during(self, start: float, end: float) -> Track:
+        """The part inside [start, end]; a cumulative counter keeps one reading on either side."""
+        low, high = int(np.searchsorted(self.at, start, "left")), int(np.searchsorted(self.at, end, "right"))
+        if self.counter.kind == "cumulative":
+            low, high = max(low - 1, 0), min(high + 1, len(self.at))
+        return Track(self.counter, self.device, self.at[low:high], self.values[low:high])
+
+
+@dataclass(frozen=True, slots=True)
+class CounterFigure:
+    """A counter over a case's window. Of a cumulative one, `mean` is its rise a second."""
+
+    counter: Counter
+    device: str
+    mean: float
+    low: float
+    high: float
+    samples: int
+
+
+def figure_of(track: Track) -> CounterFigure | None:
+    """Mean, least and greatest of a track; None where it holds too little to say."""
+    count = len(track.values)
+    if track.counter.kind == "cumulative":
+        if count < 2 or track.at[-1] <= track.at[0]:
+            return None
+        rate = float((track.values[-1] - track.values[0]) / (track.at[-1] - track.at[0]))
+        return CounterFigure(track.counter, track.device, rate, rate, rate, count)
+    if count == 0:
+        return None
+    values = track.values
+    return CounterFigure(
+        track.counter, track.device, float(values.mean()), float(values.min()), float(values.max()), count
+    )
+
+
+class CounterTable:
+    """Every counter of a run, indexed once; `during` answers for any result."""
+
+    def __init__(self, run: Run) -> None:
+        self._tracks = list(_tracks(run))
+
+    @property
+    def tracks(self) -> list[Track]:
+        """Every track, in the order of the manifest's counters, then devices."""
+        return self._tracks
+
+    def during(self, result: Result) -> list[CounterFigure]:
+        """The counters of a result's devices over its window."""
+        start, end = result.window
+        wanted = {*result.devices, "host"}
+        parts = (track.during(start, end) for track in self._tracks if track.device in wanted)
+        return [figure for part in parts if (figure := figure_of(part))]
+
+
+def _tracks(run: Run) -> Iterable[Track]:
+    chunks: dict[tuple[str, str, str], list[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]] = {}
+    for samples in run.samples:
+        _gather(samples, chunks)
+    for counter in run.manifest.counters:
+        collector = counter.name.partition(".")[0]
+        for (source, device, name), parts in chunks.items():
+            if (source, name) == (collector, counter.name):
+                yield Track(
+                    counter, device, np.concatenate([at for at, _ in parts]), np.concatenate([v for _, v in parts])
+                )
+
+
+def _gather(
+    samples: Samples, chunks: dict[tuple[str, str, str], list[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]]
+) -> None:
+    at = np.asarray(samples.at, dtype=float)
+    for name, column in samples.columns:
+        values = np.asarray(column, dtype=float)  # None becomes NaN
+        there = np.isfinite(values)
+        chunks.setdefault((samples.collector, samples.device, name), []).append((at[there], values[there]))

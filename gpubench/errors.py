@@ -1,0 +1,54 @@
+"""What a user can act on. Anything else that is raised is a bug and keeps its traceback."""
+
+from __future__ import annotations
+
+
+class GpubenchError(Exception):
+    """One line for stderr that names the next step; `exit_status` is the process's."""
+
+    exit_status = 70
+
+
+class UsageError(GpubenchError):
+    """The call's words are off; nothing was measured."""
+
+    exit_status = 2
+
+
+class FileError(GpubenchError):
+    """A file that cannot be read or trusted."""
+
+    exit_status = 5
+
+
+class DeviceError(GpubenchError):
+    """The device is unhealthy: it was there and no longer answers."""
+
+    exit_status = 6
+
+
+class Missing(GpubenchError):  # noqa: N818 - the thing is missing
+    """A library, driver or device that is not here; `how` says how to get it."""
+
+    exit_status = 2
+
+    def __init__(self, what: str, how: str) -> None:
+        super().__init__(f"{what}; {how}" if how else what)
+        self.what = what
+        self.how = how
+
+
+class Skip(Exception):  # noqa: N818 - control flow, not an error
+    """A case that cannot run here, and why: the only control flow a suite's author has."""
+
+
+class WrongAnswer(Exception):  # noqa: N818 - a finding about the device, not an error of ours
+    """A check found the device's output wrong: the case is failed, however fast."""
+
+
+class PeerDied(Exception):  # noqa: N818 - an event that a multi-rank task may expect and time
+    """Another rank of this case has ended; `rank` says which."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(f"rank {rank} has died")
+        self.rank = rank

@@ -1,0 +1,162 @@
+"""The shapes of a backend, an open device, a collector and a report: structural, nothing to inherit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from gpubench.model import Counter, Device, Run
+
+Mode = Literal["hot", "cold", "graph"]
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What an open device is and can do. Suites ask traits, never a backend's name.
+
+    kernels: the language `OpenDevice.kernel` takes (`cuda`, `hip`), `numba` for compiled host
+    loops, empty where there is none. `modes`: the timing modes that `time` accepts.
+    """
+
+    vendor: str
+    arch: str
+    kernels: Literal["cuda", "hip", "numba", ""]
+    modes: tuple[Mode, ...]
+    clock: str  # what `time` reads: "cuda events", "perf_counter", …
+    warp: int = 1
+    is_gpu: bool = False
+    tf32: bool = False
+    max_shared_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds per call by the device's clock (one value hot, one a call cold) and by the host's."""
+
+    device: tuple[float, ...]
+    host: float
+
+
+class Kernel(Protocol):
+    """A compiled device kernel; `args` are arrays and scalars of exact width (numpy scalars)."""
+
+    def __call__(
+        self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_bytes: int = 0
+    ) -> None: ...
+
+
+class SharedBuffer(Protocol):
+    """Device memory that another process can open by `handle`; `array` is uint8, shape (bytes,)."""
+
+    @property
+    def array(self) -> Any: ...
+    @property
+    def handle(self) -> bytes: ...
+    def close(self) -> None: ...
+
+
+class OpenDevice(Protocol):
+    """A device that is ready to work, in the process that opened it."""
+
+    @property
+    def device(self) -> Device: ...
+    @property
+    def traits(self) -> Traits: ...
+    @property
+    def xp(self) -> Any:
+        """The array module: numpy or cupy."""
+
+    def now(self) -> float:
+        """Seconds of the clock that budgets and warm-up are counted in (virtual on clockwork)."""
+
+    def time(self, call: Callable[[], object], calls: int, mode: Mode = "hot", gated: bool = True) -> Timing:
+        """Time `calls` calls: `hot` back to back, `cold` each after a flush, `graph` as a replay.
+
+        `gated` keeps launch gaps out (METHOD 2.2); False for calls that wait for the device.
+        """
+
+    def synchronize(self) -> None:
+        """Wait for the device; raises what the device has to report."""
+
+    def flush(self) -> None:
+        """Evict the last-level cache."""
+
+    def kernel(self, source: str, name: str, defines: Mapping[str, str | int]) -> Kernel:
+        """Compile `name` from source text at run time (cached on disk)."""
+
+    def to_host(self, array: Any) -> Any:
+        """A numpy copy of a device array."""
+
+    def pinned(self, nbytes: int) -> Any:
+        """Page-locked host memory as a numpy uint8 array of shape (nbytes,)."""
+
+    def copy(self, target: Any, source: Any) -> None:
+        """Queue a copy of equal-sized contiguous arrays, either side on host or device."""
+
+    def free_bytes(self) -> int:
+        """Memory that an allocation can still have."""
+
+    def share(self, nbytes: int) -> SharedBuffer:
+        """Allocate memory of its own that another process can open."""
+
+    def open_shared(self, handle: bytes, nbytes: int) -> SharedBuffer:
+        """Map memory that another process shares; raises what the driver says."""
+
+    def release(self) -> None:
+        """Return cached memory between cases."""
+
+
+class Backend(Protocol):
+    """A family of devices. `devices` runs in a child process; `open` in a worker."""
+
+    @property
+    def listed(self) -> bool:
+        """False for a device that is for tests alone."""
+
+    def devices(self) -> Sequence[Device]:
+        """Every device of this backend; raises errors.Missing where it is not usable, and how to get it."""
+
+    def versions(self) -> Mapping[str, str]:
+        """The driver, runtime and libraries this backend works with."""
+
+    def open(self, device: Device) -> OpenDevice:
+        """Open one device in this process."""
+
+
+class CounterSource(Protocol):
+    """An open source of counters: no thread, no clock, no averaging."""
+
+    def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
+        """Read these counters of one device now; None for one that did not answer."""
+
+    def close(self) -> None: ...
+
+
+class Collector(Protocol):
+    """A source of counters, opened in the sampling process."""
+
+    @property
+    def counters(self) -> Sequence[Counter]: ...
+
+    def accepts(self, device: Device) -> bool:
+        """Whether this collector reads that device."""
+
+    def describe(self, device: Device) -> Mapping[str, str]:
+        """Settings that a gate compares: power limit, ECC, MIG mode; raises errors.Missing."""
+
+    def versions(self) -> Mapping[str, str]:
+        """The driver and library this collector reads through; raises errors.Missing."""
+
+    def open(self, devices: Sequence[Device]) -> CounterSource:
+        """Open the source for these devices; raises errors.Missing."""
+
+
+class Report(Protocol):
+    """An output format: a pure function of a run."""
+
+    @property
+    def summary(self) -> str:
+        """One sentence for `report --help`."""
+
+    def render(self, run: Run) -> str: ...

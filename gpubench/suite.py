@@ -1,0 +1,299 @@
+"""What a suite's author writes with: Suite, axes, Bench, Task, Stage and views.
+
+A case builds and returns a Task. It never loops, times, synchronises, prints or formats::
+
+    suite = Suite("sustained memory bandwidth, STREAM kernels", views=[...])
+
+    @suite.case(size_bytes=points(smoke=[2**24], quick=[2**30]), dtype=("float32", "float64"))
+    def triad(bench, size_bytes, dtype):
+        '''a = b + s·c: three arrays moved, STREAM's counting rule.'''
+        ...
+        return Task.of(Stage(call, Work(moved=3 * size_bytes), "moved"), check=...)
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from gpubench.errors import WrongAnswer
+from gpubench.model import Better, Case, DataFile, Device, Facts, Quantity, Series, SuiteInfo, Tier, View, Work
+from gpubench.protocols import Kernel, Mode, OpenDevice, Traits
+
+Value = str | int | float
+Values = Sequence[Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a plan is made for: the device, the machine, the tier and the user's data."""
+
+    facts: Facts
+    device: Device
+    tier: Tier = "quick"
+    data: tuple[DataFile, ...] = ()
+
+    @property
+    def is_host(self) -> bool:
+        """Whether the device is the host processor."""
+        return self.device.backend == "host"
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """The points of an axis in each tier."""
+
+    smoke: Values
+    quick: Values
+    full: Values
+
+
+def points(quick: Values, smoke: Values | None = None, full: Values | None = None) -> Points:
+    """An axis by tier; a tier that is left out has quick's points, smoke its first one."""
+    return Points(smoke=quick[:1] if smoke is None else smoke, quick=quick, full=quick if full is None else full)
+
+
+def powers_of_two(first: int, last: int, step: int = 1) -> tuple[int, ...]:
+    """2**first … 2**last inclusive, each `step` doublings apart."""
+    return tuple(2**exponent for exponent in range(first, last + 1, step))
+
+
+Axis = Values | Points | Callable[[Target], "Values | Points"]
+
+
+def _axis_values(axis: Axis, target: Target) -> Values:
+    found = axis(target) if callable(axis) else axis
+    return tuple(getattr(found, target.tier)) if isinstance(found, Points) else tuple(found)
+
+
+class Exchange(Protocol):
+    """How ranks talk: every rank calls it, each gets all values in rank order; raises PeerDied."""
+
+    def __call__(self, value: Any) -> list[Any]: ...
+
+
+def _alone(value: Any) -> list[Any]:
+    return [value]
+
+
+@dataclass(slots=True)
+class Bench:
+    """What a case is built with: the open device, its parameters' target, its ranks, its seed."""
+
+    open_device: OpenDevice
+    case: Case
+    target: Target
+    package: str
+    seed: int = 0
+    rank: int = 0
+    world: int = 1
+    peers: tuple[Device, ...] = ()
+    exchange: Exchange = _alone
+
+    @property
+    def device(self) -> OpenDevice:
+        """The open device."""
+        return self.open_device
+
+    @property
+    def xp(self) -> Any:
+        """The array module: numpy or cupy."""
+        return self.open_device.xp
+
+    @property
+    def traits(self) -> Traits:
+        """What the device is and can do."""
+        return self.open_device.traits
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """A fresh generator, seeded by the run's seed and the case's id: the same data every time."""
+        return np.random.default_rng([self.seed, zlib.crc32(self.case.id.encode())])
+
+    def barrier(self) -> None:
+        """Wait until every rank is here; raises PeerDied."""
+        self.exchange(None)
+
+    def kernel(self, file: str, name: str, **defines: str | int) -> Kernel:
+        """Compile `name` from a .cu file beside the suite, behind the portable prelude."""
+        folder = resources.files(self.package)
+        source = (folder / "prelude.cuh").read_text() + (folder / file).read_text()
+        return self.open_device.kernel(source, name, defines)
+
+
+Observation = Mapping[str, "float | Observed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A value that is not a time: a ratio, an error, a count of bytes."""
+
+    value: float
+    unit: str = ""
+    better: Better = "less"
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One timed call of a task.
+
+    clock: `device` is timed by the engine with device events; `host` by the host's clock round
+    each call; `self` where the call times itself and returns seconds. `waits` marks a call that
+    waits for the device by itself (a pageable copy, an allocation): it is never gated.
+    """
+
+    call: Callable[[], object]
+    work: Work = field(default_factory=Work)
+    quantity: Quantity = "value"
+    limit: str = ""
+    modes: tuple[Mode, ...] = ("hot",)
+    clock: Literal["device", "host", "self"] = "device"
+    waits: bool = False
+    max_calls: int = 0  # of a batch; 0 leaves it to the engine
+    probe: Callable[[], Observation] | None = None  # read after each sample, outside its time
+
+
+def nothing() -> None:
+    """The default of a task's optional hooks."""
+
+
+def no_values() -> Observation:
+    """The check of a task that has none: only an idle rank's."""
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a case returns: stages by name (the first is the headline), a check, a clean-up.
+
+    `poison` spoils the outputs before a check's call; `check` raises WrongAnswer or returns
+    observed values. `keep` holds what must stay alive while another rank works.
+    """
+
+    stages: Mapping[str, Stage]
+    check: Callable[[], Observation] = no_values
+    poison: Callable[[], None] = nothing
+    close: Callable[[], None] = nothing
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        stage: Stage,
+        *,
+        check: Callable[[], Observation],
+        poison: Callable[[], None] = nothing,
+        close: Callable[[], None] = nothing,
+        notes: Mapping[str, str] | None = None,
+    ) -> Task:
+        """A task of one stage."""
+        return cls({"": stage}, check, poison, close, notes or {})
+
+    @classmethod
+    def idle(cls, close: Callable[[], None] = nothing) -> Task:
+        """A rank that only holds something while the others work."""
+        return cls({}, close=close)
+
+
+def expect(condition: bool, message: str) -> None:
+    """Raise WrongAnswer with the message where the condition does not hold."""
+    if not condition:
+        raise WrongAnswer(message)
+
+
+Builder = Callable[..., Task]
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A case as declared: its builder and its axes."""
+
+    name: str
+    build: Builder
+    axes: tuple[tuple[str, Axis], ...]
+    version: int
+    ranks: int
+    devices: Callable[[Mapping[str, Value]], int]
+    when: Callable[[Target], bool]
+
+
+class Suite:
+    """A named set of cases; its name is its module's, its .cu files stand beside it."""
+
+    def __init__(self, summary: str, views: Sequence[View] = ()) -> None:
+        self.summary = summary
+        self.views = tuple(views)
+        self.definitions: dict[str, Definition] = {}
+        self.module = ""
+
+    @property
+    def name(self) -> str:
+        """The suite's name: the file it is written in."""
+        return self.module.rpartition(".")[2]
+
+    @property
+    def package(self) -> str:
+        """The package whose folder holds the suite's kernels."""
+        return self.module.rpartition(".")[0]
+
+    def case(
+        self,
+        *,
+        version: int = 1,
+        ranks: int = 1,
+        devices: Callable[[Mapping[str, Value]], int] = lambda _: 1,
+        when: Callable[[Target], bool] = lambda _: True,
+        **axes: Axis,
+    ) -> Callable[[Builder], Builder]:
+        """Declare a case.
+
+        Each axis is a keyword: values, `points(...)`, or a function of the Target giving either.
+        `ranks` processes build and run it together; `devices` says, from the parameters, over how
+        many devices they are spread; `when` leaves the case out on other kinds of device;
+        `version` rises when the method changes.
+        """
+
+        def declare(build: Builder) -> Builder:
+            wanted = list(inspect.signature(build).parameters)[1:]
+            if wanted != list(axes):
+                raise TypeError(f"{build.__qualname__}{wanted} does not take its axes {list(axes)} in that order")
+            self.module = build.__module__
+            name = build.__name__.strip("_")
+            self.definitions[name] = Definition(name, build, tuple(axes.items()), version, ranks, devices, when)
+            return build
+
+        return declare
+
+    def cases(self, target: Target) -> Iterator[Case]:
+        """Every case of this tier on this device, in declared order; touches no device."""
+        for definition in self.definitions.values():
+            if not definition.when(target):
+                continue
+            names = [axis for axis, _ in definition.axes]
+            for row in itertools.product(*(_axis_values(axis, target) for _, axis in definition.axes)):
+                params = tuple(zip(names, row, strict=True))
+                count = definition.devices(dict(params))
+                yield Case(self.name, definition.name, params, definition.version, definition.ranks, count)
+
+    def build(self, bench: Bench) -> Task:
+        """Build the task of `bench.case`; raises Skip with the reason where it cannot run."""
+        task: Task = self.definitions[bench.case.name].build(bench, **dict(bench.case.params))
+        return task
+
+    def info(self) -> SuiteInfo:
+        """What reports need to know."""
+        return SuiteInfo(self.name, self.summary, self.views)
+
+
+def observed_series(name: str, values: Sequence[float], example: float | Observed, rank: int = 0) -> Series:
+    """Observed values as a series."""
+    if isinstance(example, Observed):
+        return Series(name, example.unit, tuple(values), better=example.better, rank=rank)
+    return Series(name, "", tuple(values), rank=rank)

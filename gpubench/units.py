@@ -1,0 +1,90 @@
+"""Numbers as a person reads them. GB = 1e9 B, GiB = 2^30 B; sizes in KiB/MiB/GiB, rates in GB/s."""
+
+from __future__ import annotations
+
+import math
+
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
+_SI = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
+_SCALED = frozenset({"s", "B/s", "FLOP/s", "Hz", "W", "J", "op/s"})
+
+
+def size(number: float) -> str:
+    """A size in the largest binary unit that keeps it exact where one does: 1GiB, 96KiB, 1000B."""
+    whole = int(number)
+    index = 0
+    while whole and whole % 1024 == 0 and index < len(_BINARY) - 1:
+        whole //= 1024
+        index += 1
+    return f"{whole}{_BINARY[index]}"
+
+
+def round_size(number: float) -> str:
+    """A size rounded for reading: 139.8 GiB."""
+    value, index = float(number), 0
+    while abs(value) >= 1024 and index < len(_BINARY) - 1:
+        value /= 1024
+        index += 1
+    return f"{significant(value)} {_BINARY[index]}"
+
+
+def axis_label(axis: str) -> str:
+    """The name of an axis as a case id shows it: `size_bytes` is shown as `size`."""
+    return axis.removesuffix("_bytes")
+
+
+def axis_text(axis: str, value: str | int | float) -> str:
+    """The value of an axis as a case id shows it: `_bytes` axes as sizes, others as they are."""
+    if axis.endswith("_bytes") and isinstance(value, int):
+        return size(value)
+    return str(value)
+
+
+def significant(value: float, digits: int = 4) -> str:
+    """`digits` significant digits, without an exponent for everyday magnitudes."""
+    if not math.isfinite(value):
+        return "n/a"
+    if value == 0:
+        return "0"
+    exponent = math.floor(math.log10(abs(value)))
+    if -4 <= exponent < 7:
+        return f"{value:.{max(digits - 1 - exponent, 0)}f}"
+    return f"{value:.{digits - 1}e}"
+
+
+def scale(value: float, unit: str) -> tuple[float, str]:
+    """The factor and the prefixed unit that read best for this value: 4.2e12 B/s → (1e12, TB/s).
+
+    Rates of bytes stay in GB/s up to 10 TB/s, because the field compares them so.
+    """
+    if unit not in _SCALED or value == 0 or not math.isfinite(value):
+        return 1.0, unit
+    if unit == "B/s" and 1e8 <= abs(value) < 1e13:
+        return 1e9, "GB/s"
+    for factor, prefix in _SI:
+        if abs(value) >= factor:
+            return factor, prefix + unit
+    return 1e-9, "n" + unit
+
+
+def quantity(value: float, unit: str, digits: int = 4) -> str:
+    """A value with its unit: 4213 GB/s, 341.2 ns, 785.0 TFLOP/s."""
+    if unit == "B":
+        return round_size(value)
+    factor, text = scale(value, unit)
+    return f"{significant(value / factor, digits)} {text}".rstrip()
+
+
+def percent(fraction: float, digits: int = 1) -> str:
+    """A fraction as a percentage: 0.873 → 87.3 %."""
+    return f"{fraction * 100:.{digits}f} %"
+
+
+def duration(seconds: float) -> str:
+    """A span for a person: 850 ms, 12.4 s, 3 min 20 s, 2 h 05 min."""
+    if seconds < 60:
+        return quantity(seconds, "s", 3)
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
