@@ -52,3 +52,15 @@ class PeerDied(Exception):  # noqa: N818 - an event that a multi-rank task may e
     def __init__(self, rank: int) -> None:
         super().__init__(f"rank {rank} has died")
         self.rank = rank
+
+
+class GateTimedOut(Exception):  # noqa: N818 - an event that the engine answers with a smaller batch
+    """The gate in front of a batch opened by itself: the batch did not fit the launch queue."""
+
+
+class Untrustworthy(Exception):  # noqa: N818 - a finding about the measurement, not an error of ours
+    """The samples cannot be trusted: the case is invalid, neither a pass nor a slow result."""
+
+    def __init__(self, cause: str, reason: str) -> None:
+        super().__init__(reason)
+        self.cause = cause

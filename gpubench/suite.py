@@ -292,6 +292,11 @@ class Suite:
         return SuiteInfo(self.name, self.summary, self.views)
 
 
+def number_of(value: float | Observed) -> float:
+    """The number of an observation."""
+    return value.value if isinstance(value, Observed) else float(value)
+
+
 def observed_series(name: str, values: Sequence[float], example: float | Observed, rank: int = 0) -> Series:
     """Observed values as a series."""
     if isinstance(example, Observed):

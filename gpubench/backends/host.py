@@ -1,0 +1,171 @@
+"""The host processor as a device: NumPy arrays, numba kernels, perf_counter, shared memory."""
+
+from __future__ import annotations
+
+import importlib.util
+import mmap
+import os
+import platform
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from gpubench.errors import Skip
+from gpubench.model import Device
+from gpubench.protocols import Kernel, Mode, SharedBuffer, Timing, Traits
+
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_CPUINFO = Path("/proc/cpuinfo")
+_FLUSH_MOST = 2**29  # a server's last-level caches add up to less than this per socket, mostly
+_FLUSH_LEAST = 2**26
+
+
+class HostDevice:
+    """The host, opened in this process."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        kernels = importlib.util.find_spec("numba") is not None
+        self.traits = Traits("host", device.arch, "numba" if kernels else "", ("hot", "cold"), "perf_counter")
+        self.xp = np
+        self._evictor: Any = None
+
+    def now(self) -> float:
+        return time.perf_counter()
+
+    def time(self, call: Callable[[], object], calls: int, mode: Mode = "hot", gated: bool = True) -> Timing:
+        del gated  # calls on the host have no queue to hold back
+        if mode == "cold":
+            values = tuple(self._cold(call) for _ in range(calls))
+            return Timing(values, sum(values) / calls)
+        start = time.perf_counter_ns()
+        for _ in range(calls):
+            call()
+        seconds = (time.perf_counter_ns() - start) * 1e-9 / calls
+        return Timing((seconds,), seconds)
+
+    def _cold(self, call: Callable[[], object]) -> float:
+        self.flush()
+        start = time.perf_counter_ns()
+        call()
+        return (time.perf_counter_ns() - start) * 1e-9
+
+    def synchronize(self) -> None:
+        pass
+
+    def flush(self) -> None:
+        if self._evictor is None:
+            nbytes = min(max(2 * self.device.cache_bytes, _FLUSH_LEAST), _FLUSH_MOST)
+            self._evictor = np.zeros(nbytes // 8, np.int64)
+        self._evictor += 1
+
+    def kernel(self, source: str, name: str, defines: Mapping[str, str | int]) -> Kernel:
+        del source, defines
+        raise Skip(f"the host runs numba functions, not the device kernel {name}")
+
+    def to_host(self, array: Any) -> Any:
+        return np.array(array)
+
+    def pinned(self, nbytes: int) -> Any:
+        return np.zeros(nbytes, np.uint8)
+
+    def copy(self, target: Any, source: Any) -> None:
+        np.copyto(target, source)
+
+    def free_bytes(self) -> int:
+        return int(psutil.virtual_memory().available)
+
+    def share(self, nbytes: int) -> SharedBuffer:
+        descriptor = os.memfd_create("gpubench")
+        os.ftruncate(descriptor, nbytes)
+        return _Mapped(descriptor, nbytes, f"/proc/{os.getpid()}/fd/{descriptor}".encode())
+
+    def open_shared(self, handle: bytes, nbytes: int) -> SharedBuffer:
+        return _Mapped(os.open(handle.decode(), os.O_RDWR), nbytes, handle)
+
+    def release(self) -> None:
+        pass
+
+
+class _Mapped:
+    """An anonymous shared file mapped into this process; gone when the last process lets go."""
+
+    def __init__(self, descriptor: int, nbytes: int, handle: bytes) -> None:
+        self.handle = handle
+        self._descriptor = descriptor
+        self._map = mmap.mmap(descriptor, nbytes)
+        self.array: Any = np.frombuffer(self._map, np.uint8)
+
+    def close(self) -> None:
+        """Unmap; arrays made of it must be gone."""
+        self.array = None
+        self._map.close()
+        os.close(self._descriptor)
+
+
+class Host:
+    """The backend of the host processor."""
+
+    listed = True
+
+    def devices(self) -> Sequence[Device]:
+        caches = _cache_bytes()
+        details = tuple((f"cache.l{level}", str(size)) for level, size in sorted(caches.items()))
+        return (
+            Device(
+                id="host",
+                backend="host",
+                name=_processor_name(),
+                arch=platform.machine(),
+                memory_bytes=int(psutil.virtual_memory().total),
+                cache_bytes=caches[max(caches)] if caches else 0,
+                units=len(os.sched_getaffinity(0)),
+                dtypes=("float32", "float64"),
+                details=details,
+            ),
+        )
+
+    def versions(self) -> Mapping[str, str]:
+        return {name: found for name in ("numpy", "numba", "lz4", "backports.zstd") if (found := _version(name))}
+
+    def open(self, device: Device) -> HostDevice:
+        return HostDevice(device)
+
+
+def _version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return ""
+
+
+def _processor_name() -> str:
+    if _CPUINFO.exists():
+        found = re.search(r"^model name\s*:\s*(.+)$", _CPUINFO.read_text(), re.MULTILINE)
+        if found:
+            return found[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _cache_bytes() -> dict[int, int]:
+    """Bytes of the data or unified cache of each level, as the kernel reports them for CPU 0."""
+    found: dict[int, int] = {}
+    for index in sorted(_CACHES.glob("index*")):
+        if (index / "type").read_text().strip() != "Instruction":
+            text = (index / "size").read_text().strip()
+            found[int((index / "level").read_text())] = _kibibytes(text)
+    return found
+
+
+def _kibibytes(text: str) -> int:
+    scale = {"K": 2**10, "M": 2**20, "G": 2**30}.get(text[-1:], 1)
+    return int(text.rstrip("KMG")) * scale
+
+
+backend = Host()

@@ -1,0 +1,241 @@
+"""The timing engine: warm-up, batches, the stopping rule, discards. One engine for every task.
+
+Ranks stay in step because every decision (batch size, go on or stop) is the deciding rank's, told
+to the others by `agree`; alone, `agree` returns its argument.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from gpubench import stats
+from gpubench.errors import GateTimedOut, Untrustworthy
+from gpubench.model import Series, Tier
+from gpubench.protocols import Mode, OpenDevice, Timing
+from gpubench.suite import Observation, Observed, Stage, Task, number_of, observed_series
+
+T = TypeVar("T")
+_COLD_BATCH = 8  # flushes are long: a few cold calls already fill a sample
+_TRUST = 0.5  # more than this share of samples discarded: the case is invalid
+
+
+class Agree(Protocol):
+    """Tells every active rank the deciding rank's value, and so is a barrier too."""
+
+    def __call__(self, value: T) -> T: ...
+
+
+def alone(value: T) -> T:
+    """Agreement of one rank."""
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class StoppingRule:
+    """When to stop sampling, tested with plain numbers; `verdict` says why, or nothing to go on.
+
+    interval: the 95 % interval of the median is within ± `target` of it; budget: `budget_s`
+    are spent; count: `most` samples are there. At least `least` samples are taken for the first,
+    at least 3 for the second.
+    """
+
+    target: float = 0.005
+    least: int = 10
+    most: int = 2000
+    budget_s: float = 0.3
+    warmup_least_s: float = 0.03
+    warmup_most_s: float = 0.3
+    sample_s: float = 1e-3
+    most_calls: int = 256
+
+    def verdict(self, values: list[float], elapsed_s: float) -> str:
+        """Why to stop: `interval`, `count`, `budget`; empty to go on."""
+        count = len(values)
+        if count >= self.least and stats.median_interval(values).half_width <= self.target:
+            return "interval"
+        if count >= self.most:
+            return "count"
+        return "budget" if elapsed_s >= self.budget_s and count >= 3 else ""
+
+    def is_warm(self, values: list[float], elapsed_s: float) -> bool:
+        """Whether warm-up is over: steady for long enough, or its budget spent."""
+        steady = elapsed_s >= self.warmup_least_s and stats.is_steady(values)
+        return steady or elapsed_s >= self.warmup_most_s
+
+
+RULES: dict[Tier, StoppingRule] = {
+    "smoke": StoppingRule(budget_s=0.02, warmup_least_s=0.0, warmup_most_s=0.01),
+    "quick": StoppingRule(),
+    "full": StoppingRule(budget_s=2.0, warmup_least_s=0.1, warmup_most_s=1.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the engine hands back of one rank: series, headline first, and discards by reason."""
+
+    series: tuple[Series, ...]
+    discarded: tuple[tuple[str, int], ...]
+
+
+@dataclass(slots=True)
+class _Column:
+    """One series while it is being taken."""
+
+    name: str
+    stage: Stage
+    mode: Mode
+    calls: int
+    gated: bool
+    values: list[float] = field(default_factory=list)
+    host: list[float] = field(default_factory=list)
+    probed: dict[str, list[float | Observed]] = field(default_factory=dict)
+    warmup_s: float = 0.0
+    stop: str = ""
+
+
+class Engine:
+    """Measures tasks on one open device by one rule; `rank` marks its series."""
+
+    def __init__(self, device: OpenDevice, rule: StoppingRule, agree: Agree = alone, rank: int = 0) -> None:
+        self._device = device
+        self._rule = rule
+        self._agree = agree
+        self._rank = rank
+        self._discarded: dict[str, int] = {}
+
+    def measure(self, task: Task) -> Measured:
+        """Check, time every stage in every mode, check again.
+
+        Raises WrongAnswer from the task's check, Untrustworthy where most samples had to go.
+        """
+        observed = self.verify(task)
+        task.poison()
+        series: list[Series] = []
+        for name, stage in task.stages.items():
+            for mode in self._modes(stage):
+                series += self._series(self._take(name, stage, mode))
+        self._device.synchronize()
+        task.check()
+        series += [observed_series(name, [number_of(value)], value, self._rank) for name, value in observed.items()]
+        return Measured(tuple(series), tuple(sorted(self._discarded.items())))
+
+    def verify(self, task: Task) -> Observation:
+        """Spoil the outputs, run every stage once, and check: fresh outputs, no timing."""
+        task.poison()
+        for stage in task.stages.values():
+            self._agree(None)
+            stage.call()
+        self._device.synchronize()
+        return task.check()
+
+    def _modes(self, stage: Stage) -> list[Mode]:
+        if stage.clock != "device":
+            return ["hot"]
+        return [mode for mode in stage.modes if mode in self._device.traits.modes]
+
+    def _take(self, name: str, stage: Stage, mode: Mode) -> _Column:
+        label = mode if stage.clock == "device" else stage.clock
+        column = self._sized(_Column(f"{name}.{label}" if name else label, stage, mode, 1, not stage.waits))
+        self._warm_up(column)
+        start = self._device.now()
+        while not column.stop:
+            self._sample(column)
+            column.stop = self._agree(self._rule.verdict(column.values, self._device.now() - start))
+            self._distrust(column)
+        return column
+
+    def _sized(self, column: _Column) -> _Column:
+        """Choose the calls of a batch so that a sample is long against the clock's grain."""
+        if column.stage.clock == "self":
+            return column
+        most = column.stage.max_calls or (_COLD_BATCH if column.mode == "cold" else self._rule.most_calls)
+        calls, gated = 1, column.gated
+        try:
+            once = min(self._time(column, 1, gated).device)
+            calls = min(most, max(1, math.ceil(self._rule.sample_s / once) if once > 0 else most))
+            self._time(column, calls, gated)
+        except GateTimedOut:
+            calls, gated = 1, False
+        column.calls, column.gated = self._agree((calls, gated))
+        return column
+
+    def _warm_up(self, column: _Column) -> None:
+        start, values = self._device.now(), []
+        done = False
+        while not done:
+            values.append(stats.median(self._time(column, column.calls, column.gated).device))
+            column.warmup_s = self._device.now() - start
+            done = self._agree(self._rule.is_warm(values, column.warmup_s))
+
+    def _sample(self, column: _Column) -> None:
+        try:
+            timing = self._time(column, column.calls, column.gated)
+        except GateTimedOut:
+            self._discard("gate")
+            return
+        good = [value for value in timing.device if math.isfinite(value) and value > 0]
+        for _ in range(len(timing.device) - len(good)):
+            self._discard("clock")
+        column.values += good
+        if good:
+            column.host.append(timing.host)
+            for name, value in (column.stage.probe or dict)().items():
+                column.probed.setdefault(name, []).append(value)
+
+    def _discard(self, reason: str) -> None:
+        self._discarded[reason] = self._discarded.get(reason, 0) + 1
+
+    def _distrust(self, column: _Column) -> None:
+        gone = sum(self._discarded.values())
+        if gone >= self._rule.least and gone > _TRUST * (gone + len(column.values)):
+            reasons = ", ".join(f"{count} by {reason}" for reason, count in sorted(self._discarded.items()))
+            raise Untrustworthy("discarded", f"most samples had to be discarded: {reasons}")
+
+    def _time(self, column: _Column, calls: int, gated: bool) -> Timing:
+        stage = column.stage
+        if stage.clock == "device":
+            return self._device.time(stage.call, calls, column.mode, gated)
+        if stage.clock == "self":
+            seconds = float(stage.call())  # type: ignore[arg-type] # a self-timed call returns seconds
+            return Timing((seconds,), seconds)
+        return self._host_time(stage.call, calls)
+
+    def _host_time(self, call: Callable[[], object], calls: int) -> Timing:
+        start = self._device.now()
+        for _ in range(calls):
+            call()
+        self._device.synchronize()
+        seconds = (self._device.now() - start) / calls
+        return Timing((seconds,), seconds)
+
+    def _series(self, column: _Column) -> list[Series]:
+        stage = column.stage
+        timed = Series(
+            column.name,
+            "s",
+            tuple(column.values),
+            work=stage.work,
+            quantity=stage.quantity,
+            limit=stage.limit,
+            rank=self._rank,
+            calls=column.calls,
+            stop=column.stop,
+            warmup_s=column.warmup_s,
+        )
+        found = [timed]
+        if column.mode == "hot" and stage.clock == "device":
+            name = column.name.replace("hot", "host")
+            found.append(Series(name, "s", tuple(column.host), rank=self._rank, calls=column.calls))
+        for name, values in column.probed.items():
+            numbers = [number_of(value) for value in values]
+            found.append(observed_series(_joined(column.name, name), numbers, values[0], self._rank))
+        return found
+
+
+def _joined(series: str, name: str) -> str:
+    stage, _, _ = series.rpartition(".")
+    return f"{stage}.{name}" if stage else name
