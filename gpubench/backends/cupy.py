@@ -1,0 +1,261 @@
+"""GPUs through CuPy, CUDA and ROCm alike: one class, different traits."""
+
+from __future__ import annotations
+
+import importlib
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpubench import DISTRIBUTION
+from gpubench.errors import Missing
+from gpubench.model import Device
+from gpubench.protocols import Kernel, Mode, SharedBuffer, Timing, Traits
+
+from ._events import EventClock, Gate
+
+_INSTALL = f"pip install '{DISTRIBUTION}[cuda13]' (driver ≥ 580), '[cuda12]' or '[rocm7]'"
+# cudaDeviceAttr: CUDA Runtime API, "Data types used by CUDA Runtime"; HIP keeps other numbers.
+_ATTRIBUTES = {"clock.sm_hz": 13, "clock.memory_hz": 36, "memory.bus_bits": 37}
+_KILO = 1000
+_COPY_KINDS = {
+    (False, False): 0,
+    (True, False): 1,
+    (False, True): 2,
+    (True, True): 3,
+}  # (to, from) device: cudaMemcpyKind
+_LEAST_FLUSH = 64 * 2**20
+
+
+def _cupy() -> Any:
+    try:
+        return importlib.import_module("cupy")
+    except ImportError as error:
+        raise Missing(f"CuPy is not usable here ({_first_line(error)})", f"for a GPU: {_INSTALL}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip(" =")), type(error).__name__)
+
+
+class CupyDevice:
+    """One GPU, opened in this process on a stream of its own, which is the current one."""
+
+    def __init__(self, device: Device) -> None:
+        cupy = _cupy()
+        self.device = device
+        self.xp = cupy
+        self._runtime = cupy.cuda.runtime
+        self._handle = cupy.cuda.Device(_ordinal(cupy, device))
+        self._handle.use()
+        self._stream = cupy.cuda.Stream(non_blocking=True)
+        self._stream.use()
+        self.traits = _traits(self._runtime, device)
+        self._evictor = cupy.zeros(max(2 * device.cache_bytes, _LEAST_FLUSH), cupy.uint8)
+        self.flush()
+        clock_hz = float(dict(device.details).get("clock.sm_hz", 2e9))
+        self._clock = EventClock(cupy, self._stream, Gate(cupy, clock_hz), self.flush)
+        self.synchronize()
+
+    def now(self) -> float:
+        return time.perf_counter()
+
+    def time(self, call: Callable[[], object], calls: int, mode: Mode = "hot", gated: bool = True) -> Timing:
+        if mode == "graph":
+            return self._clock.graph(call, calls)
+        return (self._clock.cold if mode == "cold" else self._clock.hot)(call, calls, gated)
+
+    def synchronize(self) -> None:
+        self._stream.synchronize()
+
+    def flush(self) -> None:
+        self._runtime.memsetAsync(self._evictor.data.ptr, 1, self._evictor.nbytes, self._stream.ptr)
+
+    def kernel(self, source: str, name: str, defines: Mapping[str, str | int]) -> Kernel:
+        options = tuple(f"-D{key}={value}" for key, value in defines.items())
+        function = self.xp.RawModule(code=source, options=options).get_function(name)
+        return _CupyKernel(function)
+
+    def to_host(self, array: Any) -> Any:
+        return self.xp.asnumpy(array)
+
+    def pinned(self, nbytes: int) -> Any:
+        memory = self.xp.cuda.alloc_pinned_memory(nbytes)
+        return np.frombuffer(memory, np.uint8, nbytes)
+
+    def copy(self, target: Any, source: Any) -> None:
+        to_device, from_device = not isinstance(target, np.ndarray), not isinstance(source, np.ndarray)
+        kind = _COPY_KINDS[to_device, from_device]
+        self._runtime.memcpyAsync(_address(target), _address(source), target.nbytes, kind, self._stream.ptr)
+
+    def free_bytes(self) -> int:
+        return int(self._runtime.memGetInfo()[0])
+
+    def share(self, nbytes: int) -> SharedBuffer:
+        memory = self.xp.cuda.Memory(nbytes)  # raw, not of the pool: a handle names a whole allocation
+        array = self.xp.ndarray((nbytes,), self.xp.uint8, self.xp.cuda.MemoryPointer(memory, 0))
+        return _Exported(array, bytes(self._runtime.ipcGetMemHandle(memory.ptr)))
+
+    def open_shared(self, handle: bytes, nbytes: int) -> SharedBuffer:
+        return _Imported(self.xp, handle, nbytes)
+
+    def release(self) -> None:
+        self._clock.forget()
+        self.xp.get_default_memory_pool().free_all_blocks()
+        self.xp.get_default_pinned_memory_pool().free_all_blocks()
+
+
+class _CupyKernel:
+    """A compiled kernel; more than the default of dynamic shared memory is asked for when used."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+
+    def __call__(
+        self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_bytes: int = 0
+    ) -> None:
+        if shared_bytes > self._function.max_dynamic_shared_size_bytes:
+            self._function.max_dynamic_shared_size_bytes = shared_bytes
+        self._function(grid, block, tuple(args), shared_mem=shared_bytes)
+
+
+class _Exported:
+    def __init__(self, array: Any, handle: bytes) -> None:
+        self.array = array
+        self.handle = handle
+
+    def close(self) -> None:
+        self.array = None
+
+
+class _Imported:
+    def __init__(self, cupy: Any, handle: bytes, nbytes: int) -> None:
+        self.handle = handle
+        self._runtime = cupy.cuda.runtime
+        self._address = self._runtime.ipcOpenMemHandle(handle)
+        memory = cupy.cuda.UnownedMemory(self._address, nbytes, self)
+        self.array: Any = cupy.ndarray((nbytes,), cupy.uint8, cupy.cuda.MemoryPointer(memory, 0))
+
+    def close(self) -> None:
+        self.array = None
+        self._runtime.ipcCloseMemHandle(self._address)
+
+
+class Cupy:
+    """The backend of CuPy: `cuda:N` or `rocm:N`, by the build of CuPy that is installed."""
+
+    listed = True
+
+    def devices(self) -> Sequence[Device]:
+        cupy = _cupy()
+        runtime = cupy.cuda.runtime
+        try:
+            count = runtime.getDeviceCount()
+        except runtime.CUDARuntimeError as error:
+            raise Missing(
+                f"CuPy {cupy.__version__} finds no GPU ({error})", "check the driver (nvidia-smi, rocm-smi)"
+            ) from error
+        return tuple(_device(runtime, index, count) for index in range(count))
+
+    def versions(self) -> Mapping[str, str]:
+        cupy = _cupy()
+        runtime = cupy.cuda.runtime
+        return {
+            "cupy": cupy.__version__,
+            "cuda.driver": _dotted(runtime.driverGetVersion()),
+            "cuda.runtime": _dotted(runtime.runtimeGetVersion()),
+        }
+
+    def open(self, device: Device) -> CupyDevice:
+        return CupyDevice(device)
+
+
+def _dotted(number: int) -> str:
+    """CUDA's integer versions in words: 13000 → 13.0."""
+    return f"{number // _KILO}.{number % _KILO // 10}"
+
+
+def _device(runtime: Any, index: int, count: int) -> Device:
+    props = runtime.getDeviceProperties(index)
+    family = "rocm" if runtime.is_hip else "cuda"
+    name = props["name"]
+    peers = [other for other in range(count) if other != index and runtime.deviceCanAccessPeer(index, other)]
+    return Device(
+        id=f"{family}:{index}",
+        backend="cupy",
+        name=name.decode() if isinstance(name, bytes) else str(name),
+        arch=_arch(runtime, props),
+        uuid=_uuid(props),
+        pci=str(runtime.deviceGetPCIBusId(index)).lower(),
+        memory_bytes=int(props["totalGlobalMem"]),
+        cache_bytes=int(props["l2CacheSize"]),
+        units=int(props["multiProcessorCount"]),
+        dtypes=_dtypes(runtime, props),
+        peers=tuple(f"{family}:{other}" for other in peers),
+        details=_details(runtime, index),
+    )
+
+
+def _arch(runtime: Any, props: Mapping[str, Any]) -> str:
+    if runtime.is_hip:
+        name = props.get("gcnArchName", b"")
+        return (name.decode() if isinstance(name, bytes) else str(name)).split(":")[0]
+    return f"sm_{props['major']}{props['minor']}"
+
+
+def _uuid(props: Mapping[str, Any]) -> str:
+    raw = props.get("uuid", b"")
+    return f"GPU-{uuid.UUID(bytes=bytes(raw))}" if isinstance(raw, bytes) and len(raw) == 16 else ""
+
+
+def _dtypes(runtime: Any, props: Mapping[str, Any]) -> tuple[str, ...]:
+    if runtime.is_hip:  # bf16 through CuPy's hipBLAS ends the process
+        return ("float64", "float32", "float16")
+    ampere = props["major"] >= 8
+    return ("float64", "float32", *(("tf32",) if ampere else ()), "float16", *(("bfloat16",) if ampere else ()))
+
+
+def _details(runtime: Any, index: int) -> tuple[tuple[str, str], ...]:
+    if runtime.is_hip:
+        return ()
+    found = {name: int(runtime.deviceGetAttribute(code, index)) for name, code in _ATTRIBUTES.items()}
+    return tuple((name, str(value * (_KILO if name.endswith("_hz") else 1))) for name, value in found.items())
+
+
+def _ordinal(cupy: Any, device: Device) -> int:
+    """The index of a device in this process, joined by UUID or PCI id: masks may reorder devices."""
+    runtime = cupy.cuda.runtime
+    count = runtime.getDeviceCount()
+    for index in range(count):
+        if device.uuid and _uuid(runtime.getDeviceProperties(index)) == device.uuid:
+            return index
+        if not device.uuid and str(runtime.deviceGetPCIBusId(index)).lower() == device.pci:
+            return index
+    raise Missing(
+        f"{device.id} ({device.uuid or device.pci}) is not visible to this process", "check CUDA_VISIBLE_DEVICES"
+    )
+
+
+def _traits(runtime: Any, device: Device) -> Traits:
+    props = runtime.getDeviceProperties(runtime.getDevice())
+    return Traits(
+        vendor="amd" if runtime.is_hip else "nvidia",
+        arch=device.arch,
+        kernels="hip" if runtime.is_hip else "cuda",
+        modes=("hot", "cold", "graph"),
+        clock="hip events" if runtime.is_hip else "cuda events",
+        warp=int(props["warpSize"]),
+        is_gpu=True,
+        tf32="tf32" in device.dtypes,
+        max_shared_bytes=int(props.get("sharedMemPerBlockOptin") or props["sharedMemPerBlock"]),
+    )
+
+
+def _address(array: Any) -> int:
+    return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
+
+
+backend = Cupy()

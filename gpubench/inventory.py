@@ -1,0 +1,154 @@
+"""`facts`: what is here, taken once in a child process, because vendor libraries may print or abort.
+
+`python -P -m gpubench.inventory` prints the facts as one JSON document on its standard output.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pydantic
+
+from gpubench import DISTRIBUTION, __version__, plugins
+from gpubench.errors import DeviceError, FileError, Missing
+from gpubench.model import Absent, Device, Facts
+from gpubench.protocols import Backend, Collector
+
+T = TypeVar("T")
+_TIMEOUT_S = 120
+_NOTHING: Mapping[str, str] = {}
+_LIBRARIES = (
+    "numpy",
+    "nvidia-cublas",
+    "nvidia-cublas-cu12",
+    "nvidia-cuda-nvrtc",
+    "nvidia-nccl-cu12",
+    "nvidia-nccl-cu13",
+    "nvidia-libnvcomp-cu12",
+    "nvidia-libnvcomp-cu13",
+)
+
+
+def facts() -> Facts:
+    """The inventory of this machine, from a child process; DeviceError where that child dies or hangs."""
+    command = [sys.executable, "-P", "-m", "gpubench.inventory"]
+    try:
+        child = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise DeviceError(f"looking for devices hung for {_TIMEOUT_S} s; check the driver (nvidia-smi)") from error
+    if child.returncode:
+        tail = child.stderr.strip().splitlines()[-1:] or ["no message"]
+        raise DeviceError(f"looking for devices ended with status {child.returncode}: {tail[0]}")
+    return from_json(child.stdout.strip().splitlines()[-1])
+
+
+def from_json(text: str | bytes) -> Facts:
+    """Facts from their JSON; FileError where they are not."""
+    try:
+        return pydantic.TypeAdapter(Facts).validate_json(text)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        raise FileError(
+            f"not an inventory of gpubench: {first['msg']} at {'.'.join(map(str, first['loc']))}"
+        ) from error
+
+
+def from_file(path: Path) -> Facts:
+    """Facts from a file that `doctor --json` wrote; FileError where it cannot be read."""
+    try:
+        return from_json(path.read_bytes())
+    except OSError as error:
+        raise FileError(f"{path}: {error.strerror}") from error
+
+
+def to_json(found: Facts) -> str:
+    """One line of JSON."""
+    return json.dumps(asdict(found), ensure_ascii=False)
+
+
+def take() -> Facts:
+    """Look for everything in this process: backends, then collectors for the settings of devices."""
+    absent: list[Absent] = []
+    versions = {"gpubench": __version__, "python": platform.python_version(), **_library_versions()}
+    devices = _devices(absent, versions)
+    for name in plugins.names("collectors"):
+        collector: Collector | None = _probe(name, absent, partial(plugins.load, "collectors", name), None)
+        if collector is not None:
+            devices = _described(name, collector, devices, absent, versions)
+    return Facts(tuple(devices), _host(), tuple(versions.items()), tuple(absent))
+
+
+def _devices(absent: list[Absent], versions: dict[str, str]) -> list[Device]:
+    found: list[Device] = []
+    for name in plugins.names("backends"):
+        backend: Backend | None = _probe(name, absent, partial(plugins.load, "backends", name), None)
+        if backend is None or not backend.listed:
+            continue
+        devices: Sequence[Device] = _probe(name, absent, backend.devices, ())
+        found += devices
+        if devices:
+            versions.update(_probe(name, absent, backend.versions, _NOTHING))
+    return sorted(found, key=lambda device: device.backend == "host")
+
+
+def _described(
+    name: str, collector: Collector, devices: Sequence[Device], absent: list[Absent], versions: dict[str, str]
+) -> list[Device]:
+    accepted = [device for device in devices if collector.accepts(device)]
+    if not accepted:
+        return list(devices)
+    versions.update(_probe(name, absent, collector.versions, _NOTHING))
+    described = []
+    for device in devices:
+        details = _NOTHING
+        if device in accepted:
+            details = _probe(name, absent, partial(collector.describe, device), _NOTHING)
+        described.append(replace(device, details=(*device.details, *details.items())))
+    return described
+
+
+def _probe(name: str, absent: list[Absent], ask: Callable[[], T], default: T) -> T:
+    try:
+        return ask()
+    except Missing as error:
+        absent.append(Absent(name, error.what, error.how))
+    except Exception as error:  # noqa: BLE001 - a vendor probe: bindings raise KeyError, AttributeError, anything
+        absent.append(
+            Absent(name, f"{type(error).__name__}: {error}", f"gpubench doctor; pip install '{DISTRIBUTION}'")
+        )
+    return default
+
+
+def _library_versions() -> dict[str, str]:
+    found = {}
+    for distribution in _LIBRARIES:
+        try:
+            found[distribution] = version(distribution)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _host() -> tuple[tuple[str, str], ...]:
+    uname = platform.uname()
+    described: dict[str, Any] = {
+        "system": f"{uname.system} {uname.release}",
+        "machine": uname.machine,
+        "hostname": uname.node,
+        "cpus": len(os.sched_getaffinity(0)),
+    }
+    return tuple((name, str(value)) for name, value in described.items())
+
+
+if __name__ == "__main__":
+    print(to_json(take()))  # noqa: T201 - the child's answer to `facts`

@@ -1,0 +1,178 @@
+"""What would run: suites, devices, tiers, filters and data resolved to jobs. Touches no device."""
+
+from __future__ import annotations
+
+import difflib
+import random
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpubench import DISTRIBUTION, plugins
+from gpubench.errors import UsageError
+from gpubench.model import Case, DataFile, Device, Facts, Settings, SuiteInfo, Tier
+from gpubench.suite import Suite, Target
+
+_SECONDS_A_CASE: dict[Tier, float] = {"smoke": 0.25, "quick": 1.0, "full": 8.0}  # seen on a host and an H200
+_SECONDS_A_WORKER = 2.0
+_MOST_DATA_FILES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One case to run on one device set in one replicate."""
+
+    case: Case
+    devices: tuple[Device, ...]
+    replicate: int
+
+    @property
+    def key(self) -> tuple[str, tuple[str, ...], int]:
+        """Equal to the key of the result that it becomes."""
+        return (self.case.id, tuple(device.id for device in self.devices), self.replicate)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that a run needs to know before it touches a device."""
+
+    facts: Facts
+    settings: Settings
+    suites: tuple[SuiteInfo, ...]
+    jobs: tuple[Job, ...]
+
+    def target(self, job: Job) -> Target:
+        """What the job's case is planned and built for."""
+        return Target(self.facts, job.devices[0], self.settings.tier, self.settings.data)
+
+    @property
+    def seconds(self) -> float:
+        """An estimate of the run's length."""
+        workers = len({(device.id, job.replicate) for job in self.jobs for device in job.devices})
+        return len(self.jobs) * _SECONDS_A_CASE[self.settings.tier] + workers * _SECONDS_A_WORKER
+
+
+def make(facts: Facts, settings: Settings) -> Plan:
+    """Resolve settings to jobs; UsageError, with what there is instead, where nothing would run."""
+    suites = [load_suite(name) for name in settings.suites]
+    devices = [facts.device(device_id) for device_id in settings.devices]
+    every = [
+        Job(case, _device_set(case, device, facts), 0)
+        for device in devices
+        for suite in suites
+        for case in suite.cases(Target(facts, device, settings.tier, settings.data))
+    ]
+    selected = [job for job in every if matches(job.case.id, settings.filters)]
+    if not selected:
+        raise UsageError(_nothing_matches(settings, [job.case.id for job in every]))
+    jobs = [job for replicate in range(settings.replicates) for job in _replicate(selected, replicate, settings)]
+    return Plan(facts, settings, tuple(suite.info() for suite in suites), tuple(jobs))
+
+
+def load_suite(name: str) -> Suite:
+    """The suite of that name; UsageError with a did-you-mean."""
+    suite: Suite = plugins.load("suites", name)
+    return suite
+
+
+def suite_names(wanted: Sequence[str]) -> tuple[str, ...]:
+    """The suites of these words, each once: `all` (or no word) is every suite."""
+    known = plugins.names("suites")
+    for name in wanted:
+        if name not in known and name != "all":
+            raise plugins.unknown("suite", name, [*known, "all"])
+    return known if not wanted or "all" in wanted else tuple(dict.fromkeys(wanted))
+
+
+def device_ids(facts: Facts, wanted: Sequence[str], with_host: bool) -> tuple[str, ...]:
+    """The devices to measure: the first GPU or else the host; `all` is each; `with_host` adds the host."""
+    known = [device.id for device in facts.devices]
+    gpus = [device.id for device in facts.devices if device.backend != "host"]
+    if not wanted:
+        chosen = gpus[:1] or known[:1]
+    elif "all" in wanted:
+        chosen = gpus or known
+    else:
+        for device_id in wanted:
+            if device_id not in known:
+                raise UsageError(_no_device(facts, device_id))
+        chosen = list(wanted)
+    if not chosen:
+        raise UsageError("no device found; `gpubench doctor` says what was looked for")
+    return tuple(dict.fromkeys([*chosen, *(["host"] if with_host else [])]))
+
+
+def _no_device(facts: Facts, device_id: str) -> str:
+    known = ", ".join(device.id for device in facts.devices) or "none"
+    if device_id.partition(":")[0] not in ("cuda", "rocm") or any(d.backend != "host" for d in facts.devices):
+        return f"no device {device_id!r}; there is {known}"
+    reasons = "; ".join(f"{absent.what}: {absent.reason}; {absent.how}" for absent in facts.absent)
+    looked = reasons or f"no GPU was found; pip install '{DISTRIBUTION}[cuda13]' for one of NVIDIA's"
+    return f"no device {device_id!r} (there is {known}); looked for GPUs through CuPy: {looked}"
+
+
+def matches(case_id: str, filters: Sequence[str]) -> bool:
+    """Whether any filter is found in the id; `*` and `?` are wild. No filter matches everything."""
+    return not filters or any(_pattern(text).search(case_id) for text in filters)
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    return re.compile(re.escape(text).replace(r"\*", ".*").replace(r"\?", "."))
+
+
+def _nothing_matches(settings: Settings, ids: Sequence[str]) -> str:
+    if not ids:
+        return f"{', '.join(settings.suites)}: no case for {', '.join(settings.devices)}"
+    words = {part for case_id in ids for part in (case_id, case_id.partition("[")[0])}
+    near = difflib.get_close_matches(settings.filters[0], sorted(words), n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]}?" if near else "`gpubench list --cases` shows the cases"
+    return f"no case matches --filter {' '.join(settings.filters)}; {hint}"
+
+
+def _device_set(case: Case, device: Device, facts: Facts) -> tuple[Device, ...]:
+    peers = [facts.device(peer) for peer in device.peers if peer in {d.id for d in facts.devices}]
+    return (device, *peers)[: case.devices]
+
+
+def _replicate(jobs: Sequence[Job], replicate: int, settings: Settings) -> list[Job]:
+    numbered = [Job(job.case, job.devices, replicate) for job in jobs]
+    if settings.replicates > 1:
+        random.Random(f"{settings.seed}/{replicate}").shuffle(numbered)
+    return numbered
+
+
+def data_files(paths: Iterable[Path]) -> tuple[DataFile, ...]:
+    """The user's data: files, and the files of folders; UsageError where one is empty or unreadable."""
+    found = [entry for path in paths for entry in _data_of(path)]
+    if len(found) > _MOST_DATA_FILES:
+        raise UsageError(f"--data names {len(found)} files; the most is {_MOST_DATA_FILES}: name fewer or pack them")
+    labels = [entry.label for entry in found]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise UsageError(f"--data names two files called {label}; case ids need different names")
+    return tuple(found)
+
+
+def _data_of(path: Path) -> list[DataFile]:
+    try:
+        if path.is_dir():
+            files = sorted(inner for inner in path.rglob("*") if inner.is_file() and inner.stat().st_size)
+            if not files:
+                raise UsageError(f"--data {path}: the folder holds no file with anything in it")
+            return [_data_file(inner, inner.relative_to(path).as_posix()) for inner in files]
+        return [_data_file(path, path.name)]
+    except OSError as error:
+        raise UsageError(f"--data {path}: {error.strerror}") from error
+
+
+def _data_file(path: Path, label: str) -> DataFile:
+    with path.open("rb") as file:
+        if not file.read(1):
+            raise UsageError(f"--data {path}: the file is empty")
+    return DataFile(_label(label), str(path.resolve()), path.stat().st_size)
+
+
+def _label(text: str) -> str:
+    """A name that can stand in a case id: no brackets, commas, blanks or control characters."""
+    return re.sub(r"[^\w.+/-]", "_", text)

@@ -1,0 +1,260 @@
+"""Runs a plan: cases in order, in supervised worker processes, one rank or many.
+
+A crash, a hang or a broken device costs one result and one worker; the rest of the run goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from multiprocessing.connection import wait
+from typing import Any, Protocol
+
+from gpubench.errors import DeviceError
+from gpubench.model import Device, Result, Samples, Series, Status, Tier
+from gpubench.plan import Job, Plan
+from gpubench.process import Child
+from gpubench.sampler import SamplingProcess
+from gpubench.worker import Gone, Offer, Order, Part
+
+DEADLINES_S: dict[Tier, float] = {"smoke": 60.0, "quick": 120.0, "full": 600.0}
+_TICK_S = 0.2
+_LOST_DEVICE = 3  # so many cases in a row that cannot open their device: it is gone
+# A worse status stands before a better one; "peer" is only ever the echo of another rank's end.
+_SEVERITY: dict[Status, int] = {"failed": 3, "invalid": 2, "skipped": 1, "ok": 0}
+
+
+class Sink(Protocol):
+    """Where results and samples go as soon as they exist: the run file's writer."""
+
+    def result(self, result: Result) -> None: ...
+    def samples(self, samples: Samples) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """An event for whoever watches: a job that starts (`result` None) or has become a result."""
+
+    job: Job
+    index: int
+    total: int
+    result: Result | None = None
+
+
+Observer = Callable[[Progress], None]
+
+
+class Crew:
+    """Worker processes by device and slot, started when first needed, replaced when they go wrong."""
+
+    def __init__(self) -> None:
+        self._workers: dict[tuple[str, int], Child] = {}
+
+    def members(self, devices: Sequence[Device]) -> list[Child]:
+        """One worker a rank; ranks on the same device get different workers."""
+        slots: dict[str, int] = {}
+        found = []
+        for device in devices:
+            slot = slots.get(device.id, 0)
+            slots[device.id] = slot + 1
+            key = (device.id, slot)
+            if key not in self._workers:
+                self._workers[key] = Child("gpubench.worker")
+            found.append(self._workers[key])
+        return found
+
+    def dismiss(self, child: Child) -> None:
+        """End a worker; the next case that needs its place gets a fresh one."""
+        self._workers = {key: other for key, other in self._workers.items() if other is not child}
+        child.kill()
+
+    def dismiss_all(self) -> None:
+        """End every worker."""
+        for child in self._workers.values():
+            child.kill()
+        self._workers = {}
+
+
+@dataclass(slots=True)
+class _Ranks:
+    """The ranks of a job while it runs: parts that arrived, values on offer, who was told of an end."""
+
+    children: list[Child]
+    parts: dict[int, Part] = field(default_factory=dict)
+    offers: dict[int, Any] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> list[int]:
+        """Ranks that have not ended their part."""
+        return [rank for rank in range(len(self.children)) if rank not in self.parts]
+
+    def rank_of(self, connection: object) -> int:
+        """The rank that talks over this connection."""
+        return next(rank for rank, child in enumerate(self.children) if child.connection is connection)
+
+
+class Runner(AbstractContextManager["Runner"]):
+    """Runs jobs; as a context it leaves no process behind."""
+
+    def __init__(self, plan: Plan, sampler: SamplingProcess, sink: Sink, deadline_s: float = 0.0) -> None:
+        self._plan = plan
+        self._sampler = sampler
+        self._sink = sink
+        self._deadline_s = deadline_s or DEADLINES_S[plan.settings.tier]
+        self._crew = Crew()
+        self._replicate = 0
+        self._lost = 0
+
+    def __exit__(self, *_: object) -> None:
+        self._crew.dismiss_all()
+        self._sampler.kill()
+
+    def run(self, jobs: Sequence[Job], started_at: float, watch: Observer) -> None:
+        """Run the jobs in order; every result is in the sink before the next job starts.
+
+        Raises DeviceError where a device no longer opens.
+        """
+        for index, job in enumerate(jobs):
+            watch(Progress(job, index, len(jobs)))
+            if job.replicate != self._replicate:
+                self._crew.dismiss_all()
+                self._replicate = job.replicate
+            result = self._result(job, started_at)
+            self._sink.result(result)
+            self._relay(self._sampler.drain())
+            watch(Progress(job, index, len(jobs), result))
+            self._watch_device(result)
+        self._relay(self._sampler.stop())
+
+    def _relay(self, chunks: Sequence[Samples]) -> None:
+        for chunk in chunks:
+            self._sink.samples(chunk)
+
+    def _watch_device(self, result: Result) -> None:
+        self._lost = self._lost + 1 if result.cause == "device" else 0
+        if self._lost >= _LOST_DEVICE:
+            raise DeviceError(f"{result.devices[0]} does not open any more: {result.reason}; what was measured is kept")
+
+    def _result(self, job: Job, started_at: float) -> Result:
+        start = time.monotonic()
+        if len(job.devices) < job.case.devices:
+            reason = f"needs {job.case.devices} devices that reach each other, {len(job.devices)} here"
+            return Result(job.case, job.key[1], "skipped", job.replicate, "devices", reason)
+        parts = self._parts(job)
+        return _merged(job, parts, started_at, time.monotonic() - start)
+
+    def _parts(self, job: Job) -> list[Part]:
+        devices = tuple(job.devices[rank % len(job.devices)] for rank in range(job.case.ranks))
+        ranks = _Ranks(self._crew.members(devices))
+        target = self._plan.target(job)
+        for rank, child in enumerate(ranks.children):
+            self._send(ranks, rank, Order(job.case, target, self._plan.settings.seed, rank, devices), child)
+        self._attend(ranks)
+        for rank, child in enumerate(ranks.children):
+            if ranks.parts[rank].status == "failed" and ranks.parts[rank].cause != "wrong-answer":
+                self._crew.dismiss(child)
+        return [ranks.parts[rank] for rank in range(len(ranks.children))]
+
+    def _attend(self, ranks: _Ranks) -> None:
+        deadline = time.monotonic() + self._deadline_s
+        while ranks.missing:
+            waiting: list[Any] = [ranks.children[rank].connection for rank in ranks.missing]
+            waiting += [ranks.children[rank].output for rank in ranks.missing]
+            waiting += [self._sampler.connection] if self._sampler.connection else []
+            for ready in wait(waiting, _TICK_S):
+                self._hear(ranks, ready)
+            if time.monotonic() > deadline:
+                self._end_hung(ranks)
+
+    def _hear(self, ranks: _Ranks, ready: object) -> None:
+        if ready is self._sampler.connection:
+            self._relay(self._sampler.drain())
+        elif isinstance(ready, int):
+            self._drain(ranks, ready)
+        else:
+            self._listen(ranks, ranks.rank_of(ready))
+
+    def _drain(self, ranks: _Ranks, output: int) -> None:
+        for rank, child in enumerate(ranks.children):
+            if child.output == output and not child.drain():
+                self._bury(ranks, rank)
+
+    def _listen(self, ranks: _Ranks, rank: int) -> None:
+        try:
+            message = ranks.children[rank].connection.recv()
+        except (EOFError, OSError):
+            self._bury(ranks, rank)
+            return
+        if isinstance(message, Offer):
+            ranks.offers[rank] = message.value
+        else:
+            ranks.parts[rank] = message
+        self._answer(ranks)
+
+    def _answer(self, ranks: _Ranks) -> None:
+        """Answer the offers once every rank has made one, or tell of an end that makes it impossible."""
+        if len(ranks.offers) == len(ranks.children):
+            values = [ranks.offers[rank] for rank in range(len(ranks.children))]
+            ranks.offers.clear()
+            for rank, child in enumerate(ranks.children):
+                self._send(ranks, rank, values, child)
+        elif ranks.parts:
+            ended = min(ranks.parts)
+            for rank in list(ranks.offers):
+                del ranks.offers[rank]
+                self._send(ranks, rank, Gone(ended), ranks.children[rank])
+
+    def _send(self, ranks: _Ranks, rank: int, message: object, child: Child) -> None:
+        try:
+            child.connection.send(message)
+        except OSError:  # it ended between two cases or just now: listening finds out how
+            self._bury(ranks, rank)
+
+    def _bury(self, ranks: _Ranks, rank: int) -> None:
+        if rank in ranks.parts:
+            return
+        child = ranks.children[rank]
+        ranks.parts[rank] = Part("failed", "crash", f"rank {rank}: the worker ended: {child.obituary()}")
+        self._answer(ranks)
+
+    def _end_hung(self, ranks: _Ranks) -> None:
+        for rank in ranks.missing:
+            child = ranks.children[rank]
+            words = f"; last line: {child.last_words}" if child.last_words else ""
+            reason = f"rank {rank}: no answer within {self._deadline_s:g} s{words}"
+            ranks.parts[rank] = Part("failed", "hang", reason)
+            child.kill()
+
+
+def _merged(job: Job, parts: Sequence[Part], started_at: float, elapsed_s: float) -> Result:
+    worst = max(_counted(parts), key=lambda part: (_SEVERITY[part.status], part.cause != "peer"))
+    active = next((part for part in parts if part.series), parts[0])
+    discarded: dict[str, int] = {}
+    series: list[Series] = []
+    for part in parts:
+        series += part.series
+        for reason, count in part.discarded:
+            discarded[reason] = discarded.get(reason, 0) + count
+    return Result(
+        case=job.case,
+        devices=job.key[1],
+        status=worst.status,
+        replicate=job.replicate,
+        cause=worst.cause,
+        reason=worst.reason,
+        series=tuple(series),
+        discarded=tuple(sorted(discarded.items())),
+        notes=active.notes,
+        window=(active.window[0] - started_at, active.window[1] - started_at) if active.window[1] else (0.0, 0.0),
+        elapsed_s=elapsed_s,
+    )
+
+
+def _counted(parts: Sequence[Part]) -> list[Part]:
+    """The parts that count: a rank whose end every survivor was told of, and bore, is part of the case."""
+    crashed = {rank for rank, part in enumerate(parts) if part.cause == "crash"}
+    survivors = [part for rank, part in enumerate(parts) if rank not in crashed]
+    borne = bool(survivors) and all(part.status == "ok" and crashed <= set(part.informed) for part in survivors)
+    return survivors if borne else list(parts)
