@@ -1,0 +1,142 @@
+"""One record of a run file, to and from its line: JSON, checked strictly against the model.
+
+Nothing is read that is not exactly the model; `schema` says what that is to other programs.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from gpubench.model import SCHEMA, STRICT, Manifest, Result, Samples
+
+RECORD_LIMIT_BYTES = 16 * 2**20  # a longer line is not read: nothing that gpubench measures needs it
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The last record of a complete file: how many records precede it, and the SHA-256 of their lines."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    records: int
+    sha256: str
+
+
+Record = Manifest | Result | Samples | End
+
+_CLASSES: dict[str, type[Record]] = {"manifest": Manifest, "result": Result, "samples": Samples, "end": End}
+KINDS = {record_class: kind for kind, record_class in _CLASSES.items()}
+_ADAPTERS: dict[str, TypeAdapter[Record]] = {kind: TypeAdapter(of) for kind, of in _CLASSES.items()}
+_OPENINGS = {kind: f'{{"kind":"{kind}",'.encode() for kind in _CLASSES}
+
+
+class Malformed(ValueError):  # noqa: N818 - the line is malformed
+    """What is wrong with one line, in words; the reader adds the file and the line."""
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of one record: a union of the four kinds, told apart by `kind`."""
+    _, document = TypeAdapter.json_schemas([(kind, "validation", adapter) for kind, adapter in _ADAPTERS.items()])
+    definitions = document["$defs"]
+    for kind, record_class in _CLASSES.items():
+        record = definitions[record_class.__name__]
+        record["properties"] = {"kind": {"const": kind, "type": "string"}, **record["properties"]}
+        record["required"] = ["kind", *record["required"]]
+    references = {kind: f"#/$defs/{record_class.__name__}" for kind, record_class in _CLASSES.items()}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"A record of a {SCHEMA} file",
+        "oneOf": [{"$ref": reference} for reference in references.values()],
+        "discriminator": {"propertyName": "kind", "mapping": references},
+        "$defs": definitions,
+    }
+
+
+def encode(record: Record, errors: str = "replace") -> bytes:
+    """The record's line. Half a surrogate pair, left of a file name that is no UTF-8, becomes `?`."""
+    document = {"kind": KINDS[type(record)], **_fields(record)}
+    text = json.dumps(document, default=_fields, ensure_ascii=False, separators=(",", ":"))
+    return text.encode(errors=errors) + b"\n"
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
+
+
+def decode(line: bytes) -> Record:
+    """The record in a line; raises Malformed, which says where and how it is not one."""
+    if len(line) > RECORD_LIMIT_BYTES:
+        raise Malformed(f"the record is longer than {RECORD_LIMIT_BYTES >> 20} MiB")
+    document = _parse(line)
+    kind = document.pop("kind", None)
+    if not isinstance(kind, str) or kind not in _ADAPTERS:
+        raise Malformed(f"there is no kind of record {kind!r}")
+    if kind == "manifest":
+        _check_schema(document.get("schema"))
+    opening = _OPENINGS[kind]
+    body = b"{" + line[len(opening) :] if line.startswith(opening) else json.dumps(document).encode()
+    try:
+        record = _ADAPTERS[kind].validate_json(body)
+    except ValidationError as error:
+        raise Malformed(_first_problem(error)) from error
+    _check_lengths(record)
+    return record
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    """The line as JSON, refusing what pydantic lets pass: a key that stands twice in an object."""
+    try:
+        document = json.loads(line.decode(), object_pairs_hook=_unique)
+    except json.JSONDecodeError as error:
+        raise Malformed(f"not JSON: {error.msg} at column {error.colno}") from error
+    except UnicodeDecodeError as error:
+        raise Malformed("not UTF-8 text") from error
+    except RecursionError as error:
+        raise Malformed("nested too deeply") from error
+    except Malformed:
+        raise
+    except ValueError as error:  # Python's own limit on the digits of an integer
+        raise Malformed("a number has too many digits") from error
+    if not isinstance(document, dict):
+        raise Malformed("not a JSON object")
+    return document
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice, _ = collections.Counter(name for name, _ in pairs).most_common(1)[0]
+        raise Malformed(f"the key {twice!r} stands twice in one object")
+    return found
+
+
+def _check_schema(found: object) -> None:
+    if found == SCHEMA:
+        return
+    family, _, version = str(found).partition("/")
+    if family == SCHEMA.partition("/")[0] and version.isdecimal() and version != "0":
+        raise Malformed(f"schema {found}: a newer gpubench is needed (this one reads {SCHEMA})")
+    raise Malformed(f"there is no schema {found!r}")
+
+
+def _first_problem(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return f"{where}: {first['msg']}" if where else first["msg"]
+
+
+def _check_lengths(record: Record) -> None:
+    if isinstance(record, Samples):
+        for name, column in record.columns:
+            if len(column) != len(record.at):
+                raise Malformed(f"column {name!r} has {len(column)} values at {len(record.at)} times")
+    elif isinstance(record, Result):
+        for series in record.series:
+            if series.at and len(series.at) != len(series.values):
+                raise Malformed(f"series {series.name!r} has {len(series.values)} values at {len(series.at)} times")

@@ -1,0 +1,356 @@
+"""The run file: JSON Lines of four record kinds, `manifest`, `result`, `samples` and `end`.
+
+Every record is written and fsynced as soon as it exists, so that a run which dies keeps what it
+measured: a torn last line is dropped on reading, a file without an `end` is a valid partial run.
+A name that ends in `.gz` is gzip, flushed after each record. `schema()` describes the records;
+`gpubench/run-1.schema.json` is its published form.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import io
+import os
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from gpubench.errors import FileError, UsageError
+from gpubench.model import Manifest, Result, Run, Samples
+from gpubench.record import KINDS, RECORD_LIMIT_BYTES, End, Malformed, Record, decode, encode, schema
+
+__all__ = ["RunWriter", "file_hash", "read_run", "schema"]
+
+TOTAL_LIMIT_BYTES = 4 * 2**30  # after decompression, so that a small .gz cannot fill the memory
+SAMPLES_LIMIT_BYTES = 2**20  # longer samples are split: a killed run loses at most one such chunk
+_INFLATE_BYTES = 2**18
+_GZIP = 16 + zlib.MAX_WBITS  # zlib's way to ask for a gzip header and trailer
+
+
+def read_run(path: str | Path) -> Run:
+    """The run in a file; raises FileError, one line, where it cannot be read or trusted.
+
+    A torn last line is dropped with a warning; without an `end` the run is not `complete`.
+    """
+    return _scan(Path(path)).run()
+
+
+def file_hash(path: str | Path) -> str:
+    """The SHA-256 of a file's bytes in hexadecimal, by which a report names its source; raises FileError."""
+    with _reported(path), Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What the records of a file add up to: their `end`, their bytes, the keys of their results."""
+
+    records: int = 0
+    size_bytes: int = 0
+    hash: Any = field(default_factory=hashlib.sha256)
+    keys: set[tuple[str, tuple[str, ...], int]] = field(default_factory=set)
+
+    def count(self, record: Record, line: bytes) -> None:
+        """Take a record in; Malformed for a second result of one key."""
+        if isinstance(record, Result):
+            if record.key in self.keys:
+                raise Malformed(f"a second result of {record.case.id}, replicate {record.replicate}")
+            self.keys.add(record.key)
+        self.hash.update(line)
+        self.records += 1
+        self.size_bytes += len(line)
+
+    def end(self) -> End:
+        """The end record of a file that stops here."""
+        return End(self.records, self.hash.hexdigest())
+
+
+@dataclass(slots=True)
+class _Scan:
+    """A file as read so far."""
+
+    tally: _Tally = field(default_factory=_Tally)
+    records: list[Record] = field(default_factory=list)
+    complete: bool = False
+    warnings: list[str] = field(default_factory=list)
+
+    def add(self, line: bytes) -> None:
+        """Take one whole line; Malformed where it does not belong here."""
+        if self.complete:
+            raise Malformed("stands after the end record")
+        record = decode(line)
+        if isinstance(record, Manifest) == bool(self.records):
+            raise Malformed("a second manifest" if self.records else "the manifest does not come first")
+        if isinstance(record, End):
+            if record != self.tally.end():
+                raise Malformed("the records are not those that were counted and hashed: edited or damaged")
+            self.complete = True
+        else:
+            self.tally.count(record, line)
+            self.records.append(record)
+
+    def run(self) -> Run:
+        """The file as a run; the first record is its manifest."""
+        manifest = self.records[0]
+        assert isinstance(manifest, Manifest)  # `add` has seen to it
+        return Run(
+            manifest,
+            tuple(record for record in self.records if isinstance(record, Result)),
+            tuple(record for record in self.records if isinstance(record, Samples)),
+            self.complete,
+            tuple(self.warnings),
+        )
+
+
+def _scan(path: Path) -> _Scan:
+    scan, number = _Scan(), 0
+    try:
+        with _reported(path):
+            for number, line in enumerate(_lines(path), 1):
+                if line.endswith(b"\n") or scan.complete or len(line) > RECORD_LIMIT_BYTES:
+                    scan.add(line)
+                else:
+                    scan.warnings.append(f"{path}: line {number}: the last line is torn and was dropped")
+    except Malformed as error:
+        what = "" if scan.records else "cannot be read as a run of gpubench: "
+        raise FileError(f"{path}: line {max(number, 1)}: {what}{error}") from error
+    except zlib.error as error:
+        raise FileError(f"{path}: line {number + 1}: damaged gzip data ({error})") from error
+    if not scan.records:
+        raise FileError(f"{path}: line 1: there is no whole manifest, so nothing was measured; remove the file")
+    return scan
+
+
+@contextlib.contextmanager
+def _reported(path: str | Path) -> Iterator[None]:
+    """What the operating system says about a file, as one line."""
+    try:
+        yield
+    except OSError as error:
+        raise FileError(f"{path}: {error.strerror}") from error
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """The file's lines with their newline; only the last can lack one. A too long one is cut off."""
+    total = 0
+    with _open(path) as file:
+        while line := file.readline(RECORD_LIMIT_BYTES + 1):
+            total += len(line)
+            if total > TOTAL_LIMIT_BYTES:
+                raise Malformed(f"the file holds more than {TOTAL_LIMIT_BYTES >> 30} GiB")
+            yield line
+
+
+def _open(path: Path) -> io.BufferedReader:
+    file = path.open("rb")
+    return io.BufferedReader(_Inflate(file), _INFLATE_BYTES) if path.suffix == ".gz" else file
+
+
+class _Inflate(io.RawIOBase):
+    """The bytes of a gzip file, as far as it goes: unlike the gzip module's, a torn end is an end.
+
+    zlib.error where the data is damaged. It inflates no more than is asked for.
+    """
+
+    def __init__(self, file: io.BufferedReader) -> None:
+        self._file = file
+        self._unzip = zlib.decompressobj(_GZIP)
+        self._packed = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = b""
+        while not data and self._fill():
+            data = self._unzip.decompress(self._packed, len(buffer))
+            self._packed = self._unzip.unused_data or self._unzip.unconsumed_tail
+            if self._unzip.eof:
+                self._unzip = zlib.decompressobj(_GZIP)
+        buffer[: len(data)] = data
+        return len(data)
+
+    def _fill(self) -> bool:
+        self._packed = self._packed or self._file.read(_INFLATE_BYTES)
+        return bool(self._packed)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+class _Sink:
+    """A locked file that takes bytes durably: they are on the disk when `write` returns."""
+
+    def __init__(self, path: Path, file: io.FileIO) -> None:
+        self.path = path
+        self.file = file
+        self.zip = zlib.compressobj(wbits=_GZIP) if path.suffix == ".gz" else None
+        with contextlib.ExitStack() as undo:
+            undo.callback(file.close)
+            _lock(file, path)
+            undo.pop_all()
+
+    def write(self, data: bytes, *, last: bool = False) -> None:
+        """Append; where the disk does not take it the file is closed and FileError raised."""
+        if self.zip:
+            data = self.zip.compress(data) + self.zip.flush(zlib.Z_FINISH if last else zlib.Z_SYNC_FLUSH)
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[self.file.write(rest) :]
+            os.fsync(self.file.fileno())
+        except OSError as error:
+            self.file.close()
+            raise FileError(f"{self.path}: {error.strerror}; what was written before is kept") from error
+
+    def cut(self, size_bytes: int) -> None:
+        """Keep the first `size_bytes` (decompressed) and go on behind them."""
+        if self.zip:
+            self._rewrite(size_bytes)
+        else:
+            self.file.truncate(size_bytes)
+            self.file.seek(size_bytes)
+            os.fsync(self.file.fileno())
+
+    def _rewrite(self, size_bytes: int) -> None:
+        """Gzip cannot be cut at a record: what is kept moves to a new file, which takes the name."""
+        beside = self.path.with_name(f".{self.path.name}.resume.gz")
+        with contextlib.ExitStack() as undo:
+            new = _Sink(beside, io.FileIO(beside, "w"))
+            undo.callback(beside.unlink)
+            undo.callback(new.file.close)
+            with _open(self.path) as source:
+                while data := source.read(min(size_bytes, _INFLATE_BYTES)):
+                    new.write(data)
+                    size_bytes -= len(data)
+            beside.replace(self.path)
+            undo.pop_all()
+        _sync_folder(self.path)
+        self.file.close()
+        self.file, self.zip = new.file, new.zip
+
+
+class RunWriter:
+    """Writes a run file record by record, each durable when its call returns.
+
+    As a context manager it closes the file; without `end()` that leaves a valid partial run. A
+    record that could not be read again (NaN, a second result of one key) raises ValueError, a bug
+    in the caller. Where the disk does not take a record FileError is raised and the writer is
+    closed: the file is then a valid partial run.
+    """
+
+    def __init__(self, sink: _Sink, tally: _Tally) -> None:
+        self._sink = sink
+        self._tally = tally
+
+    @classmethod
+    def create(cls, path: str | Path, manifest: Manifest) -> Self:
+        """Start a new file with its manifest.
+
+        UsageError where the file exists (only `resume` continues one) or cannot be made.
+        """
+        path = Path(path)
+        line = _manifest_line(manifest)
+        try:
+            file = io.FileIO(path, "x")
+        except FileExistsError as error:
+            raise UsageError(f"{path} exists; go on with it by --resume or choose another name") from error
+        except FileNotFoundError as error:
+            raise UsageError(f"cannot write {path}: the folder does not exist; make it first") from error
+        except OSError as error:
+            raise UsageError(f"cannot write {path}: {error.strerror}; choose another place") from error
+        sink, tally = _Sink(path, file), _Tally()
+        tally.count(manifest, line)
+        sink.write(line)
+        _sync_folder(path)
+        return cls(sink, tally)
+
+    @classmethod
+    def resume(cls, path: str | Path) -> tuple[Self, Run]:
+        """Go on with a file: a writer behind its last whole record, and the run so far.
+
+        A torn last line and the `end` are dropped from the file; the run's `complete` says whether
+        there was an end. FileError where the file cannot be read, trusted or written, UsageError
+        where another process is writing it.
+        """
+        path = Path(path)
+        with _reported(path), contextlib.ExitStack() as undo:
+            sink = _Sink(path, undo.enter_context(io.FileIO(path, "r+")))
+            scan = _scan(path)
+            sink.cut(scan.tally.size_bytes)
+            undo.pop_all()
+        return cls(sink, scan.tally), scan.run()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._sink.file.close()
+
+    def result(self, result: Result) -> None:
+        """Write a result."""
+        self._append(result, encode(result))
+
+    def samples(self, samples: Samples) -> None:
+        """Write samples, split in time until no record is longer than SAMPLES_LIMIT_BYTES."""
+        line = encode(samples)
+        count = len(samples.at)
+        if len(line) <= SAMPLES_LIMIT_BYTES or count < 2:
+            self._append(samples, line)
+            return
+        for part in (slice(count // 2), slice(count // 2, count)):
+            columns = tuple((name, values[part]) for name, values in samples.columns)
+            self.samples(dataclasses.replace(samples, at=samples.at[part], columns=columns))
+
+    def end(self) -> None:
+        """Write the count and hash that make the file complete, and close it."""
+        self._sink.write(encode(self._tally.end()), last=True)
+        self._sink.file.close()
+
+    def _append(self, record: Record, line: bytes) -> None:
+        self._tally.count(record, _checked(record, line))
+        self._sink.write(line)
+
+
+def _manifest_line(manifest: Manifest) -> bytes:
+    try:
+        return _checked(manifest, encode(manifest, "strict"))
+    except UnicodeEncodeError as error:
+        name = str(error.object)[max(error.start - 20, 0) : error.end + 20]
+        raise UsageError(f"{name!r} is not UTF-8 text, which a run file is; rename it") from error
+
+
+def _checked(record: Record, line: bytes) -> bytes:
+    try:
+        decode(line)
+    except Malformed as error:
+        name = record.case.id if isinstance(record, Result) else KINDS[type(record)]
+        raise ValueError(f"{name} is not a valid record: {error}") from error
+    return line
+
+
+def _lock(file: io.FileIO, path: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise UsageError(f"{path}: another process is writing it; wait for it or choose another name") from error
+    except OSError:  # a file system without locks
+        return
+
+
+def _sync_folder(path: Path) -> None:
+    """Make the file's name itself durable."""
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,81 @@
+"""Small values for tests: every field that a test does not name has a plain default."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from gpubench.model import (
+    SCHEMA,
+    Case,
+    Counter,
+    Device,
+    Facts,
+    Manifest,
+    Result,
+    Run,
+    Samples,
+    Series,
+    Settings,
+    SuiteInfo,
+    Work,
+)
+
+POWER = Counter("nvml.power", "W", "gauge", 0.1, "nvidia-smi --query-gpu=power.draw.instant")
+ENERGY = Counter("nvml.energy", "J", "cumulative", 0.1, "nvidia-smi -q -d POWER")
+
+
+def device(device_id: str = "cuda:0", name: str = "NVIDIA H200", **fields: Any) -> Device:
+    """A device of the backend that its id names."""
+    return Device(device_id, device_id.partition(":")[0], name, fields.pop("arch", "sm_90"), **fields)
+
+
+def facts(*devices: Device, **fields: Any) -> Facts:
+    """An inventory; without devices, of one H200."""
+    return Facts(devices or (device(),), **fields)
+
+
+def manifest(**fields: Any) -> Manifest:
+    """The manifest of a run of suite `bandwidth` on `cuda:0`."""
+    plain = Manifest(
+        schema=SCHEMA,
+        gpubench="0.1.0",
+        facts=facts(),
+        settings=Settings(suites=("bandwidth",), devices=("cuda:0",)),
+        suites=(SuiteInfo("bandwidth", "sustained memory bandwidth"),),
+        counters=(POWER, ENERGY),
+        argv=("gpubench", "run"),
+        started="2026-01-02T03:04:05+00:00",
+        started_at=100.0,
+    )
+    return dataclasses.replace(plain, **fields)
+
+
+def case(name: str = "triad", suite: str = "bandwidth", version: int = 1, **params: str | int | float) -> Case:
+    """A case of these parameters, in the order given."""
+    return Case(suite, name, tuple(params.items()), version)
+
+
+def timing(*seconds: float, name: str = "hot", moved: float = 0.0, items: float = 0.0, **fields: Any) -> Series:
+    """A series of times; with `moved` bytes it is judged as a rate, with `items` as time an item."""
+    quantity = "moved" if moved else "item" if items else "value"
+    return Series(name, "s", seconds, work=Work(moved=moved, items=items), **{"quantity": quantity, **fields})
+
+
+def result(*series: Series, of: Case | None = None, devices: Sequence[str] = ("cuda:0",), **fields: Any) -> Result:
+    """A result, `ok` unless another status is given; without series, it was timed once at 1 ms."""
+    fields = {"status": "ok", **fields}
+    measured = series or ((timing(1e-3),) if fields["status"] == "ok" else ())
+    return Result(of or case(), tuple(devices), series=measured, **fields)
+
+
+def samples(at: Sequence[float], device_id: str = "cuda:0", **columns: Sequence[float | None]) -> Samples:
+    """A chunk of the collector `nvml`; a column `power` is its counter `nvml.power`."""
+    named = tuple((f"nvml.{name}", tuple(values)) for name, values in columns.items())
+    return Samples("nvml", device_id, tuple(at), named)
+
+
+def run(*results: Result, sampled: Iterable[Samples] = (), **fields: Any) -> Run:
+    """A complete run of these results; `fields` are the manifest's."""
+    return Run(manifest(**fields), results, tuple(sampled))
