@@ -1,0 +1,72 @@
+# shellcheck shell=bash
+# Sourced by the scripts beside it; `setup EXTRA` makes .venv in the repository root, installs gpubench
+# there, and is quick the second time: a stamp in .venv says what it was made from.
+#
+#   PYTHON=/path/to/python3   use this interpreter instead of searching
+#   GPUBENCH_SYSTEM_SITE=1    a sealed machine: see that interpreter's packages, install nothing but gpubench
+
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+venv=$root/.venv
+python=$venv/bin/python
+
+say() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; }
+fail() { say "$*"; exit 2; }
+
+is_new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
+
+find_python() {
+    local name
+    for name in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11}; do
+        if command -v "$name" >/dev/null && is_new_enough "$name"; then
+            command -v "$name"
+            return
+        fi
+    done
+    fail "no Python 3.11 or newer (tried ${PYTHON:-python3, python3.11 to python3.14})." \
+        "Debian 12, Ubuntu 24.04 and newer: sudo apt-get install python3 python3-venv." \
+        "Elsewhere set PYTHON=/path/to/python3"
+}
+
+make_venv() {
+    local found version
+    found=$(find_python)
+    version=$("$found" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+    "$found" -c 'import venv, ensurepip' 2>/dev/null ||
+        fail "Python $version cannot make an environment. Debian and Ubuntu: sudo apt-get install python$version-venv"
+    say "making .venv with Python $version"
+    "$found" -m venv --clear "$venv" >&2
+}
+
+stamp_of() { # all that an installed .venv depends on
+    {
+        printf '%s\n' "$1" "$root" "${GPUBENCH_SYSTEM_SITE:-}"
+        "$python" --version
+        cat "$root/pyproject.toml"
+    } | sha256sum
+}
+
+see_system_packages() { # by a .pth file, because --system-site-packages sees nothing of an outer environment
+    "$(find_python)" -c 'import sys; print(*(p for p in sys.path if p.endswith("-packages")), sep="\n")' \
+        >"$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/system.pth"
+}
+
+install() {
+    if [ -n "${GPUBENCH_SYSTEM_SITE:-}" ]; then
+        see_system_packages
+        "$python" -m pip install --quiet --no-deps --no-build-isolation --editable "$root" >&2
+    else
+        "$python" -m pip install --quiet --disable-pip-version-check --editable "${root}[$1]" >&2
+    fi
+}
+
+setup() {
+    local extra=$1 stamp=$venv/.gpubench-$1
+    is_new_enough "$python" || make_venv
+    if [ "$(cat "$stamp" 2>/dev/null)" != "$(stamp_of "$extra")" ]; then
+        say "installing gpubench-suite[$extra] into .venv (once)"
+        install "$extra" || fail "pip could not install gpubench-suite[$extra]: its message is above"
+        stamp_of "$extra" >"$stamp"
+    fi
+}

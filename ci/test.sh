@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Everything a change must pass: lint, types, tests, and the wheel in an empty environment.
+#
+#   bash ci/test.sh [--slow] [OPTIONS of pytest]
+#
+# --slow adds the tests marked slow and the named checks of ci/extras.sh (gigabytes of downloads).
+# Tests run one at a time: some of them time the host, and neighbours would disturb them.
+
+# shellcheck source-path=SCRIPTDIR source=_setup.sh
+. "$(dirname "${BASH_SOURCE[0]}")/_setup.sh"
+
+slow=""
+if [ "${1:-}" = --slow ]; then
+    slow=1
+    shift
+    set -- -m "slow or not slow" "$@"
+fi
+
+started=$SECONDS
+step() { say "$((SECONDS - started)) s: $*"; }
+
+setup dev
+cd "$root"
+
+step "lint and types"
+"$python" -m ruff check .
+"$python" -m ruff format --check .
+"$python" -m mypy gpubench suites collectors reports ci
+
+step "tests"
+"$python" -m pytest "$@"
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+step "wheel"
+"$python" -m build --no-isolation --outdir "$work/dist" . >"$work/build.log" || { cat "$work/build.log"; exit 1; }
+
+step "the wheel in an empty environment, from another directory"
+"$python" -m venv "$work/empty"
+empty=$work/empty/bin
+"$empty/python" -m pip install --quiet --disable-pip-version-check "$work"/dist/*.whl
+cd "$work"
+"$empty/gpubench" --version
+"$empty/gpubench" --help >help.txt
+"$empty/gpubench" list >list.txt
+
+step "the same with the host's kernels: measure and report"
+"$empty/python" -m pip install --quiet --disable-pip-version-check "$(echo dist/*.whl)[host]"
+"$empty/gpubench" run all --tier smoke --device host --out smoke.jsonl
+"$empty/gpubench" report smoke.jsonl -o smoke.html
+tail -n 1 smoke.jsonl | grep -q '"end"' || fail "the run file has no end record"
+grep -q '</html>' smoke.html || fail "the HTML report is not whole"
+
+if [ -n "$slow" ]; then
+    step "the device extras, without a device"
+    bash "$root/ci/extras.sh"
+fi
+step "all passed"
