@@ -1,0 +1,22 @@
+"""What every test shares: which are left out where, and why."""
+
+import functools
+import shutil
+import subprocess
+
+import pytest
+
+
+@functools.cache
+def _has_gpu() -> bool:
+    found = shutil.which("nvidia-smi")
+    return bool(found) and subprocess.run([found, "-L"], capture_output=True, check=False).returncode == 0
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.option.markexpr = config.option.markexpr or "not slow"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") and not _has_gpu():
+        pytest.skip("no NVIDIA GPU answers nvidia-smi here")

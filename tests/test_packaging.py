@@ -1,0 +1,62 @@
+"""The wheel and the sdist hold exactly what the source folders hold."""
+
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+BUILD = (
+    "from setuptools import build_meta as b; import sys; print(b.build_sdist('.'), b.build_wheel('.'), file=sys.stderr)"
+)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> Path:
+    """A copy of the source with its sdist and wheel inside: an old build folder would leak into the wheel."""
+    copy = tmp_path_factory.mktemp("source") / "copy"
+    shutil.copytree(
+        ROOT, copy, ignore=shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "gpubench-runs")
+    )
+    done = subprocess.run([sys.executable, "-c", BUILD], cwd=copy, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return copy
+
+
+def source_files() -> set[str]:
+    """Every file of the source folders, by its name inside the wheel."""
+    return {
+        f"{package.replace('.', '/')}/{path.relative_to(ROOT / folder).as_posix()}"
+        for package, folder in SETUPTOOLS["package-dir"].items()
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def test_the_wheel_holds_exactly_the_source_folders(built):
+    (wheel,) = built.glob("*.whl")
+    held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert source_files() == held
+
+
+def test_the_wheel_carries_its_licence_and_its_command(built):
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (info,) = {name.split("/")[0] for name in archive.namelist() if ".dist-info/" in name}
+        assert "Apache License" in archive.read(f"{info}/licenses/LICENSE").decode()
+        assert "gpubench = gpubench.__main__:main" in archive.read(f"{info}/entry_points.txt").decode()
+
+
+def test_the_sdist_is_enough_to_build_the_same_wheel(built, tmp_path):
+    (sdist,) = built.glob("*.tar.gz")
+    shutil.unpack_archive(sdist, tmp_path, filter="data")
+    (unpacked,) = tmp_path.iterdir()
+    done = subprocess.run([sys.executable, "-c", BUILD], cwd=unpacked, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (first,), (second,) = built.glob("*.whl"), unpacked.glob("*.whl")
+    assert set(zipfile.ZipFile(first).namelist()) == set(zipfile.ZipFile(second).namelist())
