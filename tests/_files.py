@@ -1,0 +1,45 @@
+"""Run files on the disk for tests, and a look inside them however they are packed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import _make as make
+
+from gpubench import model, store
+
+
+def write(path, *records, end=True, manifest=None):
+    """A run file of these results and samples."""
+    with store.RunWriter.create(path, manifest or make.manifest()) as writer:
+        for item in records:
+            writer.samples(item) if isinstance(item, model.Samples) else writer.result(item)
+        if end:
+            writer.end()
+    return path
+
+
+def content(path):
+    """The bytes of a run file's lines, however they are packed; of a torn gzip, the whole ones."""
+    with store._open(path) as file:
+        return file.read()
+
+
+def lines(path):
+    """The records of a run file, as JSON."""
+    return [json.loads(line) for line in content(path).splitlines()]
+
+
+def replace(path, data):
+    """Put other bytes in a run file's place, packed as its name says."""
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def edit(path, number, old, new):
+    """Change the text of one line (from 1)."""
+    found = content(path).splitlines(keepends=True)
+    assert old.encode() in found[number - 1]
+    found[number - 1] = found[number - 1].replace(old.encode(), new.encode(), 1)
+    return replace(path, b"".join(found))

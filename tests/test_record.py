@@ -1,0 +1,162 @@
+"""One line of a run file: what survives it, what is refused, and in which words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import _make as make
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from gpubench import model, record, store
+
+SCHEMA_FILE = Path(record.__file__).with_name("run-1.schema.json")
+
+
+def changed(of, *replacements):
+    """The line of a record with each (old, new) text replaced once."""
+    line = record.encode(of)
+    for old, new in zip(replacements[::2], replacements[1::2], strict=True):
+        assert old.encode() in line
+        line = line.replace(old.encode(), new.encode(), 1)
+    return line
+
+
+def refusal(line):
+    """The words, on one line, by which a line is refused."""
+    with pytest.raises(record.Malformed) as refused:
+        record.decode(line)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+text = st.text(st.characters(exclude_categories=["Cs"]))
+param = st.tuples(text, text | st.integers() | finite)
+all_series = st.builds(
+    model.Series,
+    name=text,
+    unit=text,
+    values=st.lists(finite).map(tuple),
+    work=st.builds(model.Work, finite, finite, finite, finite),
+    quantity=st.sampled_from(["value", "moved", "payload", "flops", "item"]),
+    warmup_s=finite,
+)
+all_results = st.builds(
+    model.Result,
+    case=st.builds(model.Case, text, text, st.lists(param).map(tuple)),
+    devices=st.lists(text).map(tuple),
+    status=st.sampled_from(["ok", "skipped", "failed", "invalid"]),
+    replicate=st.integers(),
+    reason=text,
+    series=st.lists(all_series).map(tuple),
+    notes=st.lists(st.tuples(text, text)).map(tuple),
+    window=st.tuples(finite, finite),
+)
+
+
+@given(all_results)
+@example(make.result(make.timing(5e-324, 1.7976931348623157e308, -0.0, 0.1 + 0.2)))
+@example(make.result(of=make.case(size_bytes=2**70, ratio=1.0, whole=1)))
+def test_every_finite_result_survives_its_line(result):
+    found = record.decode(record.encode(result))
+    assert found == result
+    assert repr(found) == repr(result)
+
+
+@given(st.lists(st.tuples(finite, st.none() | finite)))
+def test_every_sample_survives_its_line_missing_ones_too(rows):
+    samples = make.samples([at for at, _ in rows], power=[value for _, value in rows])
+    assert record.decode(record.encode(samples)) == samples
+
+
+@given(
+    st.binary()
+    | st.text().map(str.encode)
+    | st.recursive(
+        st.none() | st.booleans() | finite | st.text(),
+        lambda inner: (
+            st.lists(inner) | st.dictionaries(st.sampled_from(["kind", "case", "at", "end", "result"]), inner)
+        ),
+    ).map(lambda document: json.dumps(document).encode())
+)
+@settings(suppress_health_check=[HealthCheck.too_slow])
+def test_any_other_bytes_are_refused_in_words_on_one_line(data):
+    with pytest.raises(record.Malformed) as refused:
+        record.decode(data)
+    assert "\n" not in str(refused.value)
+
+
+def test_the_order_of_keys_in_a_record_means_nothing():
+    document = json.loads(record.encode(make.result()))
+    turned = json.dumps(dict(reversed(document.items()))).encode()
+    assert record.decode(turned) == make.result()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"status":"ok"', '"status":"ok","status":"failed"', "the key 'status' stands twice in one object"),
+        ('"name":"triad"', '"name":"copy","name":"triad"', "the key 'name' stands twice in one object"),
+        ("[0.001]", "[NaN]", "series.0.values.0: Input should be a finite number"),
+        ("[0.001]", "[-Infinity]", "series.0.values.0: Input should be a finite number"),
+        ("[0.001]", "[1e999]", "series.0.values.0: Input should be a finite number"),
+        ("[0.001]", '["0.001"]', "series.0.values.0: Input should be a valid number"),
+        ("[0.001]", "[true]", "series.0.values.0: Input should be a valid number"),
+        ("[0.001]", "0.001", "series.0.values: Input should be a valid array"),
+        ('"at":[]', '"at":[1.0,2.0]', "series 'hot' has 1 values at 2 times"),
+        ('"replicate":0', '"replicate":0.5', "replicate: Input should be a valid integer"),
+        ('"replicate":0', '"replicate":' + "9" * 5000, "a number has too many digits"),
+        ('"status":"ok"', '"status":"good"', "status: Input should be 'ok', 'skipped', 'failed' or 'invalid'"),
+        ('"status":"ok",', "", "status: Field required"),
+        ('"status"', '"colour":1,"status"', "colour: Unexpected keyword argument"),
+        ('"kind":"result"', '"kind":"advert"', "there is no kind of record 'advert'"),
+        ('"kind":"result"', '"kind":["result"]', "there is no kind of record ['result']"),
+        ('"kind":"result",', "", "there is no kind of record None"),
+        ('{"kind"', '{kind"', "not JSON: Expecting property name enclosed in double quotes at column 2"),
+        ('"params":[]', '"params":' + "[" * 9999 + "]" * 9999, "nested too deeply"),
+    ],
+)
+def test_a_changed_record_is_refused_in_words_that_name_the_place(old, new, words):
+    assert refusal(changed(make.result(), old, new)).startswith(words)
+
+
+def test_samples_whose_columns_differ_in_length_are_refused():
+    line = changed(make.samples([1.0, 2.0], power=[300.5, None]), "[1.0,2.0]", "[1.0,2.0,3.0]")
+    assert refusal(line) == "column 'nvml.power' has 2 values at 3 times"
+
+
+def test_bytes_that_are_no_text_are_refused():
+    assert refusal(record.encode(make.result()).replace(b"triad", b"tri\xffd")) == "not UTF-8 text"
+
+
+def test_a_manifest_of_a_newer_gpubench_says_what_is_needed():
+    line = changed(make.manifest(), "gpubench.run/1", "gpubench.run/2", '"started"', '"invented":true,"started"')
+    assert refusal(line) == "schema gpubench.run/2: a newer gpubench is needed (this one reads gpubench.run/1)"
+
+
+@pytest.mark.parametrize("schema", ["gpubench.run/0", "gpubench.run/x", "other.run/1", ""])
+def test_a_manifest_of_no_known_schema_is_refused(schema):
+    assert refusal(changed(make.manifest(), "gpubench.run/1", schema)) == f"there is no schema {schema!r}"
+
+
+# --- the published schema -----------------------------------------------------------------------
+
+
+def test_the_published_schema_is_the_one_the_model_gives():
+    published = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+    assert published == store.schema(), "write json.dumps(gpubench.store.schema(), indent=2) to it"
+
+
+def test_the_schema_tells_four_kinds_apart_and_allows_no_other_fields():
+    schema = store.schema()
+    kinds = {
+        kind: schema["$defs"][where.rpartition("/")[2]] for kind, where in schema["discriminator"]["mapping"].items()
+    }
+    assert list(kinds) == ["manifest", "result", "samples", "end"]
+    for kind, definition in kinds.items():
+        assert definition["properties"]["kind"] == {"const": kind, "type": "string"}
+        assert "kind" in definition["required"]
+        assert definition["additionalProperties"] is False

@@ -1,0 +1,321 @@
+"""The run file as a specification: what is written, what is durable, how a run goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import hashlib
+import json
+import math
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import _make as make
+import pytest
+from _files import content, edit, lines, replace, write
+
+from gpubench import model, store
+from gpubench.errors import FileError, UsageError
+
+SCHEMA_FILE = Path(store.__file__).with_name("run-1.schema.json")
+NAMES = ("run.jsonl", "run.jsonl.gz")
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run.jsonl"
+
+
+@pytest.fixture
+def small(path):
+    """A file of a manifest, a result and samples, without an end."""
+    return write(path, make.result(), make.samples([1.0, 2.0], power=[300.5, None]), end=False)
+
+
+# --- what is written is what is read ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_is_read_as_it_was_written(tmp_path, name):
+    results = (make.result(make.timing(1e-3, 2e-3, moved=3e9)), make.result(replicate=1, status="failed", cause="hang"))
+    samples = (make.samples([100.0, 100.5], power=[300.25, None], energy=[1e9, 1e9 + 150]),)
+    path = write(tmp_path / name, *results, *samples)
+    assert store.read_run(path) == model.Run(make.manifest(), results, samples)
+
+
+def test_records_are_told_apart_by_kind_and_hold_the_models_fields(small):
+    assert [record["kind"] for record in lines(small)] == ["manifest", "result", "samples"]
+    assert lines(small)[2] == {
+        "kind": "samples",
+        "collector": "nvml",
+        "device": "cuda:0",
+        "at": [1.0, 2.0],
+        "columns": [["nvml.power", [300.5, None]]],
+    }
+
+
+def test_the_end_counts_and_hashes_all_earlier_lines(path):
+    write(path, make.result())
+    body, _, end = content(path).rstrip(b"\n").rpartition(b"\n")
+    assert json.loads(end) == {"kind": "end", "records": 2, "sha256": hashlib.sha256(body + b"\n").hexdigest()}
+
+
+def test_text_of_any_script_is_written_as_it_is(path):
+    result = make.result(reason='µ 计算 \U0001f680 \u2028 \x1b[31m "quoted"\n\ttwo lines \x7f')
+    write(path, result)
+    assert store.read_run(path).results == (result,)
+    assert "计算" in path.read_text(encoding="utf-8")
+
+
+def test_a_results_words_that_are_no_text_are_replaced(path):
+    write(path, make.result(reason="cannot open caf\udce9.bin"))
+    assert store.read_run(path).results[0].reason == "cannot open caf?.bin"
+
+
+def test_a_command_line_that_is_no_text_is_refused_before_anything_is_measured(path):
+    with pytest.raises(UsageError, match=r"^'caf\\udce9\.bin' is not UTF-8 text, which a run file is; rename it$"):
+        store.RunWriter.create(path, make.manifest(argv=("gpubench", "run", "caf\udce9.bin")))
+    assert not path.exists()
+
+
+# --- a run that dies ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("end", [True, False])
+def test_a_file_cut_at_any_byte_of_its_last_record_keeps_the_others(tmp_path, name, end):
+    path = write(tmp_path / name, make.result(), end=False)
+    keeps = path.stat().st_size
+    with store.RunWriter.resume(path)[0] as writer:
+        keeps = path.stat().st_size
+        writer.end() if end else writer.result(make.result(replicate=1))
+    whole = path.read_bytes()
+    for length in range(keeps, len(whole)):
+        path.write_bytes(whole[:length])
+        run = store.read_run(path)
+        assert run.results[0] == make.result()
+        if len(run.results) == 1 and not run.complete:
+            torn = bool(content(path).rpartition(b"\n")[2])
+            assert run.warnings == ((f"{path}: line 3: the last line is torn and was dropped",) if torn else ())
+
+
+def test_a_file_cut_at_any_byte_is_read_or_refused_in_one_line(path):
+    whole = write(path, make.result()).read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        if b"\n" in whole[:length]:
+            assert not store.read_run(path).complete
+        else:
+            assert refusal(path).startswith("line 1: there is no whole manifest")
+
+
+def test_a_file_without_an_end_is_a_partial_run(small):
+    run = store.read_run(small)
+    assert (run.complete, len(run.results), run.warnings) == (False, 1, ())
+
+
+def test_an_exception_in_the_writers_block_leaves_a_partial_run(path):
+    def interrupted():
+        with store.RunWriter.create(path, make.manifest()) as writer:
+            writer.result(make.result())
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert store.read_run(path) == model.Run(make.manifest(), (make.result(),), complete=False)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_record_can_be_read_as_soon_as_it_is_written(tmp_path, name):
+    path = tmp_path / name
+    with store.RunWriter.create(path, make.manifest()) as writer:
+        assert store.read_run(path).results == ()
+        for count in range(3):
+            writer.result(make.result(replicate=count))
+            assert len(store.read_run(path).results) == count + 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_killed_process_keeps_every_record_it_was_told_is_written(tmp_path, name):
+    path = tmp_path / name
+    program = textwrap.dedent("""
+        import itertools, sys
+        sys.path.insert(0, sys.argv[2])
+        import _make as make
+        from gpubench.store import RunWriter
+        writer = RunWriter.create(sys.argv[1], make.manifest())
+        for count in itertools.count():
+            writer.result(make.result(replicate=count))
+            print(count, flush=True)
+    """)
+    command = [sys.executable, "-c", program, str(path), str(Path(__file__).parent)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writing:
+        told = [int(writing.stdout.readline()) for _ in range(20)]
+        writing.send_signal(signal.SIGKILL)
+        told += [int(line) for line in writing.stdout if line.endswith("\n")]
+    kept = [result.replicate for result in store.read_run(path).results]
+    assert kept[: len(told)] == told
+    writer, run = store.RunWriter.resume(path)
+    with writer:
+        writer.end()
+    assert store.read_run(path) == dataclasses.replace(run, complete=True, warnings=())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_full_disk_is_said_in_one_line_and_leaves_a_partial_run(tmp_path, name):
+    path = tmp_path / name
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with store.RunWriter.create(path, make.manifest()) as writer:
+        writer.result(make.result())
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 2, before[1]))
+        try:
+            with pytest.raises(FileError, match="File too large; what was written before is kept"):
+                writer.result(make.result(replicate=1))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        with pytest.raises(ValueError, match="closed"):
+            writer.result(make.result(replicate=2))
+    assert store.read_run(path).results == (make.result(),)
+
+
+# --- going on -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("torn", [b"", b'{"kind":"result","ca'])
+@pytest.mark.parametrize("end", [True, False])
+def test_a_resumed_file_equals_one_written_in_one_go(tmp_path, name, torn, end):
+    first, second = make.result(), make.result(replicate=1)
+    path = write(tmp_path / name, first, end=end and not torn)
+    if torn:
+        replace(path, content(path) + torn)
+    writer, run = store.RunWriter.resume(path)
+    with writer:
+        writer.result(second)
+        writer.end()
+    assert (run.results, run.complete) == ((first,), end and not torn)
+    assert len(run.warnings) == bool(torn)
+    assert content(path) == content(write(tmp_path / f"whole-{name}", first, second))
+    assert store.read_run(path).complete
+    assert sorted(file.name for file in tmp_path.iterdir()) == sorted([name, f"whole-{name}"])
+
+
+def test_a_resumed_gzip_is_one_that_other_programs_read(tmp_path):
+    path = write(tmp_path / "run.jsonl.gz", make.result())
+    with store.RunWriter.resume(path)[0] as writer:
+        writer.result(make.result(replicate=1))
+        writer.end()
+    assert gzip.decompress(path.read_bytes()) == content(path)
+
+
+def test_a_resumed_file_takes_no_second_result_of_one_key(small):
+    with store.RunWriter.resume(small)[0] as writer, pytest.raises(ValueError, match="a second result"):
+        writer.result(make.result())
+
+
+def test_a_file_that_is_being_written_is_not_resumed(path):
+    with store.RunWriter.create(path, make.manifest()):
+        with pytest.raises(UsageError, match="another process is writing it"):
+            store.RunWriter.resume(path)
+        assert store.read_run(path).results == ()
+
+
+def test_a_damaged_file_is_not_resumed_and_not_touched(small):
+    edit(small, 2, '"status":"ok"', '"status":"good"')
+    before = small.read_bytes()
+    with pytest.raises(FileError, match="line 2: status"):
+        store.RunWriter.resume(small)
+    assert small.read_bytes() == before
+
+
+def test_a_missing_file_is_not_resumed(path):
+    with pytest.raises(FileError, match="No such file or directory"):
+        store.RunWriter.resume(path)
+
+
+# --- where a file cannot be made ----------------------------------------------------------------
+
+
+def test_a_file_that_exists_is_never_overwritten(path):
+    path.write_text("mine")
+    with pytest.raises(UsageError, match=r"run\.jsonl exists; go on with it by --resume or choose another name"):
+        store.RunWriter.create(path, make.manifest())
+    assert path.read_text() == "mine"
+
+
+def test_a_folder_that_is_missing_is_named(tmp_path):
+    with pytest.raises(UsageError, match="the folder does not exist; make it first"):
+        store.RunWriter.create(tmp_path / "no" / "run.jsonl", make.manifest())
+
+
+def test_a_place_that_is_no_folder_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="Not a directory; choose another place"):
+        store.RunWriter.create(tmp_path / "file" / "run.jsonl", make.manifest())
+
+
+# --- a bug in the caller ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_series_that_is_not_finite_is_a_bug_and_is_not_written(path, value):
+    with store.RunWriter.create(path, make.manifest()) as writer:
+        with pytest.raises(ValueError, match=r"^bandwidth/triad is not a valid record: series\.0\.values\.1: .*finite"):
+            writer.result(make.result(make.timing(1.0, value)))
+        writer.end()
+    assert store.read_run(path).results == ()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (make.result(elapsed_s=math.nan), "elapsed_s: .*finite"),
+        (make.result(of=make.case(scale=math.inf)), r"case\.params\.0\.1.*"),
+        (make.result(replicate="1"), "replicate: .*integer"),
+        (make.result(make.timing(1.0, 2.0, at=(1.0,))), "series 'hot' has 2 values at 1 times"),
+        (make.samples([1.0, 2.0], power=[1.0]), r"column 'nvml\.power' has 1 values at 2 times"),
+        (make.result(reason="x" * 2**24), "longer than 16 MiB"),
+    ],
+)
+def test_a_record_that_could_not_be_read_again_is_a_bug_and_is_not_written(path, wrong, words):
+    with store.RunWriter.create(path, make.manifest()) as writer, pytest.raises(ValueError, match=words):
+        writer.samples(wrong) if isinstance(wrong, model.Samples) else writer.result(wrong)
+
+
+def test_a_manifest_of_another_schema_is_a_bug_and_makes_no_file(path):
+    with pytest.raises(ValueError, match=r"gpubench\.run/2"):
+        store.RunWriter.create(path, make.manifest(schema="gpubench.run/2"))
+    assert not path.exists()
+
+
+# --- samples ------------------------------------------------------------------------------------
+
+
+def test_samples_are_split_so_that_a_record_stays_below_one_mebibyte(path):
+    count = 100_000
+    at = [index / 8 for index in range(count)]
+    samples = make.samples(at, power=[float(index) for index in range(count)], energy=[None] * count)
+    write(path, samples)
+    chunks = store.read_run(path).samples
+    assert len(chunks) > 1
+    assert max(map(len, content(path).splitlines(keepends=True))) <= 2**20
+    assert tuple(when for chunk in chunks for when in chunk.at) == samples.at
+    for column, (name, values) in enumerate(samples.columns):
+        assert {chunk.columns[column][0] for chunk in chunks} == {name}
+        assert tuple(value for chunk in chunks for value in chunk.columns[column][1]) == values
+
+
+# --- the file's name in reports -----------------------------------------------------------------
+
+
+def test_the_hash_of_a_file_is_that_of_its_bytes(small):
+    assert store.file_hash(small) == hashlib.sha256(small.read_bytes()).hexdigest()
+
+
+def test_the_hash_of_a_missing_file_is_refused(path):
+    with pytest.raises(FileError, match="No such file or directory"):
+        store.file_hash(path)

@@ -1,0 +1,157 @@
+"""What `read_run` refuses: one line with the file, the line's number and the problem."""
+
+from __future__ import annotations
+
+import gzip
+import os
+
+import _make as make
+import pytest
+from _files import content, edit, replace, write
+
+from gpubench import record, store
+from gpubench.errors import FileError
+
+NAMES = ("run.jsonl", "run.jsonl.gz")
+
+
+def refusal(path):
+    """The one line by which a file is refused, without the file's name."""
+    with pytest.raises(FileError) as refused:
+        store.read_run(path)
+    message = str(refused.value)
+    assert message.startswith(f"{path}: ")
+    assert "\n" not in message
+    return message.removeprefix(f"{path}: ")
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run.jsonl"
+
+
+@pytest.fixture
+def small(path):
+    """A file of a manifest, a result and samples, without an end."""
+    return write(path, make.result(), make.samples([1.0, 2.0], power=[300.5, None]), end=False)
+
+
+def test_a_bad_line_in_the_middle_is_not_taken_for_a_torn_one(small):
+    found = content(small).splitlines(keepends=True)
+    replace(small, found[0] + found[1][:20] + b"\n" + found[2])
+    assert refusal(small).startswith("line 2: not JSON")
+
+
+def test_bytes_that_are_no_text_are_refused(small):
+    assert refusal(replace(small, content(small).replace(b"triad", b"tri\xffd"))) == "line 2: not UTF-8 text"
+
+
+@pytest.mark.parametrize(
+    "data", [b"hello\n", b"\x1f\x8b\x08 packed\n", b"[]\n", b"3\n", b'{"a":1}\n', b"\n", b"\xff\xfe\n"]
+)
+def test_a_file_of_another_program_is_refused_as_such(path, data):
+    path.write_bytes(data)
+    assert refusal(path).startswith("line 1: cannot be read as a run of gpubench: ")
+
+
+def test_an_empty_file_is_refused_with_the_next_step(path):
+    path.touch()
+    assert refusal(path) == "line 1: there is no whole manifest, so nothing was measured; remove the file"
+
+
+def test_a_file_that_does_not_begin_with_its_manifest_is_refused(small):
+    found = content(small).splitlines(keepends=True)
+    assert refusal(replace(small, found[1])).endswith("the manifest does not come first")
+
+
+def test_a_second_manifest_is_refused(small):
+    found = content(small).splitlines(keepends=True)
+    assert refusal(replace(small, b"".join(found) + found[0])) == "line 4: a second manifest"
+
+
+def test_a_second_result_of_one_key_is_refused(small):
+    found = content(small).splitlines(keepends=True)
+    assert (
+        refusal(replace(small, b"".join(found) + found[1])) == "line 4: a second result of bandwidth/triad, replicate 0"
+    )
+
+
+@pytest.mark.parametrize("more", [b'{"kind":"result"', b"\n", b"anything\n"])
+def test_whatever_stands_after_the_end_is_refused(path, more):
+    write(path)
+    assert refusal(replace(path, content(path) + more)) == "line 3: stands after the end record"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_number_changed_in_a_complete_file_is_found(tmp_path, name):
+    path = edit(write(tmp_path / name, make.result()), 2, "0.001", "0.002")
+    assert refusal(path) == "line 3: the records are not those that were counted and hashed: edited or damaged"
+
+
+def test_a_record_taken_out_of_a_complete_file_is_found(path):
+    write(path, make.result(), make.result(replicate=1))
+    found = content(path).splitlines(keepends=True)
+    assert refusal(replace(path, found[0] + found[1] + found[3])).endswith("edited or damaged")
+
+
+def test_a_missing_file_is_refused(path):
+    assert refusal(path) == "No such file or directory"
+
+
+def test_a_folder_is_refused(tmp_path):
+    assert refusal(tmp_path) == "Is a directory"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_a_file_that_may_not_be_read_is_refused(small):
+    small.chmod(0)
+    assert refusal(small) == "Permission denied"
+
+
+def test_a_damaged_gzip_is_refused(tmp_path):
+    path = write(tmp_path / "run.jsonl.gz", make.result())
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 0xFF  # in the trailer's checksum
+    path.write_bytes(data)
+    assert refusal(path) == "after line 0: damaged gzip data (Error -3 while decompressing data: incorrect data check)"
+
+
+def test_a_file_that_is_gzip_by_name_only_is_refused(small):
+    packed = small.rename(small.with_suffix(".jsonl.gz"))
+    assert (
+        refusal(packed) == "after line 0: damaged gzip data (Error -3 while decompressing data: incorrect header check)"
+    )
+
+
+def test_a_gzip_of_several_members_is_read_as_one(small):
+    first, rest = content(small).split(b"\n", 1)
+    packed = small.with_suffix(".jsonl.gz")
+    packed.write_bytes(gzip.compress(first + b"\n") + gzip.compress(rest))
+    assert store.read_run(packed) == store.read_run(small)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_record_above_sixteen_mebibytes_is_refused_and_never_held_whole(tmp_path, name):
+    path = write(tmp_path / name, end=False)
+    replace(path, content(path) + b'{"kind":"result","reason":"' + b"x" * 2**25)
+    assert refusal(path) == "line 2: the record is longer than 16 MiB"
+
+
+def test_a_small_gzip_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
+    path = write(tmp_path / "run.jsonl.gz", end=False)
+    first = content(path)
+    filler = record.encode(make.samples([1.0] * 2**16))
+    many = first + filler * 8
+    assert len(gzip.compress(many)) < len(many) / 100
+    monkeypatch.setattr(store, "TOTAL_LIMIT_BYTES", len(many) - 1)
+    assert refusal(replace(path, many)) == "line 9: the file holds more than 2.001 MiB"
+    monkeypatch.setattr(store, "TOTAL_LIMIT_BYTES", len(many))
+    assert len(store.read_run(path).samples) == 8
+
+
+def test_a_small_gzip_is_never_unpacked_further_than_is_read(tmp_path):
+    path = tmp_path / "zeros.gz"
+    path.write_bytes(gzip.compress(bytes(2**26)))
+    with store._open(path) as file:
+        assert file.read(10) == bytes(10)
+        assert len(file.raw._packed) > 0
