@@ -1,0 +1,66 @@
+// The portable prelude: stands before every kernel, compiles with NVRTC and with hipRTC.
+// What only one vendor has is hidden here behind a gb_ name; kernels use the subset both share.
+#if defined(__HIP__) || defined(__HIPCC_RTC__) || defined(__HIP_DEVICE_COMPILE__)
+#define GB_HIP 1
+#define GB_FULLMASK 0xffffffffffffffffULL
+#else
+#define GB_HIP 0
+#define GB_FULLMASK 0xffffffffu
+#endif
+
+typedef unsigned char u8;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+// The index of this thread and the number of threads in a one-dimensional grid, 64 bits wide.
+static inline __device__ __forceinline__ u64 gb_thread() { return (u64)blockIdx.x * blockDim.x + threadIdx.x; }
+static inline __device__ __forceinline__ u64 gb_threads() { return (u64)gridDim.x * blockDim.x; }
+
+// Keeps a value live and opaque to the compiler. On AMD it also pins it to a vector register:
+// an address that is the same for the whole wave would else be read through the scalar cache.
+#if GB_HIP
+static inline __device__ __forceinline__ u32 gb_vreg(u32 x) { asm volatile("" : "+v"(x)); return x; }
+static inline __device__ __forceinline__ u64 gb_vreg(u64 x) { asm volatile("" : "+v"(x)); return x; }
+#else
+static inline __device__ __forceinline__ u32 gb_vreg(u32 x) { asm volatile("" : "+r"(x)); return x; }
+static inline __device__ __forceinline__ u64 gb_vreg(u64 x) { asm volatile("" : "+l"(x)); return x; }
+#endif
+
+// The device clock in cycles (s_memtime of AMD counts at the shader clock), not moved by the compiler.
+#if GB_HIP
+static inline __device__ __forceinline__ u64 gb_clock() {
+    asm volatile("s_waitcnt vmcnt(0) lgkmcnt(0)" ::: "memory");
+    u64 t = clock64();
+    asm volatile("s_waitcnt lgkmcnt(0)" ::: "memory");
+    return t;
+}
+#else
+static inline __device__ __forceinline__ u64 gb_clock() {
+    u64 t;
+    asm volatile("mov.u64 %0, %%clock64;" : "=l"(t)::"memory");
+    return t;
+}
+#endif
+
+// Loads the 64-bit word at a global address: one load and nothing else, through every cache.
+#if GB_HIP
+static inline __device__ __forceinline__ u64 gb_load(u64 address) {
+    return *(const __attribute__((address_space(1))) u64*)address;
+}
+#else
+static inline __device__ __forceinline__ u64 gb_load(u64 address) {
+    u64 value;
+    asm volatile("ld.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
+    return value;
+}
+#endif
+
+// The value of the lane whose number differs by `mask`; every lane of the warp must call it.
+template <class A>
+static inline __device__ __forceinline__ A gb_shuffle_xor(A value, int mask) {
+#if GB_HIP
+    return __shfl_xor(value, mask);
+#else
+    return __shfl_xor_sync(GB_FULLMASK, value, mask);
+#endif
+}
