@@ -20,6 +20,7 @@ from gpubench.model import (
     View,
     Work,
 )
+from gpubench.native import nvcomp
 from gpubench.protocols import (
     Backend,
     Collector,
@@ -86,6 +87,7 @@ __all__ = [
     "judged_better",
     "judged_unit",
     "judged_values",
+    "nvcomp",
     "points",
     "powers_of_two",
     "stats",

@@ -64,3 +64,11 @@ class Untrustworthy(Exception):  # noqa: N818 - a finding about the measurement,
     def __init__(self, cause: str, reason: str) -> None:
         super().__init__(reason)
         self.cause = cause
+
+
+class Interrupted(GpubenchError):  # noqa: N818 - the user's wish
+    """SIGINT (130) or SIGTERM (143); what was measured is kept."""
+
+    def __init__(self, message: str, exit_status: int) -> None:
+        super().__init__(message)
+        self.exit_status = exit_status

@@ -75,6 +75,12 @@ def quantity(value: float, unit: str, digits: int = 4) -> str:
     return f"{significant(value / factor, digits)} {text}".rstrip()
 
 
+def interval(low: float, high: float, unit: str, digits: int = 4) -> str:
+    """Two bounds in the unit of the greater: 4198 – 4221 GB/s."""
+    factor, text = scale(high, unit)
+    return f"{significant(low / factor, digits)} – {significant(high / factor, digits)} {text}".rstrip()
+
+
 def percent(fraction: float, digits: int = 1) -> str:
     """A fraction as a percentage: 0.873 → 87.3 %."""
     return f"{fraction * 100:.{digits}f} %"

@@ -1,0 +1,35 @@
+"""The commands: one module each. They turn options into calls and print; they compute nothing."""
+
+from __future__ import annotations
+
+import typer
+
+from gpubench.cli import doctor, list_, plan, report, run, show
+
+app = typer.Typer(
+    name="gpubench",
+    help="Profile and benchmark GPUs (NVIDIA, AMD; without one, the host processor): run suites, "
+    "check every answer, sample counters, report.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run")(run.run)
+app.command("list")(list_.list_)
+app.command("plan")(plan.plan)
+app.command("doctor")(doctor.doctor)
+app.command("show")(show.show)
+app.command("report")(report.report)
+
+
+@app.callback()
+def version(
+    version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True),
+) -> None:
+    """Options of the command itself."""
+    if version:
+        from gpubench import __version__
+
+        typer.echo(f"gpubench {__version__}")
+        raise typer.Exit

@@ -1,0 +1,92 @@
+"""Options that several commands share, and how they become settings."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from gpubench.model import Facts, Settings
+
+
+class TierName(StrEnum):
+    """How much is measured."""
+
+    SMOKE = "smoke"
+    QUICK = "quick"
+    FULL = "full"
+
+
+Suites = Annotated[
+    list[str] | None, typer.Argument(metavar="[SUITE…|all]", help="Suites to take; all of them by default.")
+]
+Devices = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--device",
+        help="Device to measure (cuda:0, rocm:0, host, all); may be repeated. [default: the first GPU, else host]",
+    ),
+]
+WithHost = Annotated[bool, typer.Option("--with-host", help="Measure the host processor too.")]
+TierOption = Annotated[
+    TierName, typer.Option("--tier", help="smoke takes seconds, quick about two minutes, full as long as it needs.")
+]
+Filters = Annotated[
+    list[str] | None,
+    typer.Option("--filter", help="Only cases whose id contains this text (* and ? are wild); may be repeated."),
+]
+Data = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--data", help="Compress this file, or the files of this folder, instead of the built-in data; may be repeated."
+    ),
+]
+Replicates = Annotated[
+    int,
+    typer.Option(
+        "--replicates",
+        min=1,
+        max=1000,
+        help="Measure everything this often, each time in fresh processes and shuffled.",
+    ),
+]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of all data and of the shuffling.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document on standard output, everything else on standard error.")
+]
+
+
+def suites_known(suites: list[str] | None) -> None:
+    """Raise UsageError for a suite that is not there, before any device is looked for."""
+    from gpubench import plan as planning
+
+    planning.suite_names(suites or [])
+
+
+def settings(
+    facts: Facts,
+    suites: list[str] | None,
+    devices: list[str] | None,
+    with_host: bool,
+    tier: TierName,
+    filters: list[str] | None,
+    data: list[Path] | None,
+    replicates: int = 1,
+    seed: int = 0,
+) -> Settings:
+    """The settings these options ask for; UsageError with what there is instead."""
+    from gpubench import model
+    from gpubench import plan as planning
+
+    return model.Settings(
+        suites=planning.suite_names(suites or []),
+        devices=planning.device_ids(facts, devices or [], with_host),
+        tier=tier.value,
+        filters=tuple(filters or []),
+        replicates=replicates,
+        seed=seed,
+        data=planning.data_files(data or []),
+    )

@@ -1,0 +1,98 @@
+"""Tables for a terminal. Names are shown as they are: no markup, no control characters."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from gpubench.model import Result, Run
+    from gpubench.summary import Row
+
+_STYLES = {"ok": "green", "skipped": "dim", "failed": "bold red", "invalid": "yellow"}
+_MOST_REASONS = 8
+
+
+def out() -> Console:
+    """Standard output; wide where it is no terminal, so that nothing is cut in a log."""
+    return Console(width=None if sys.stdout.isatty() else 160, highlight=False, emoji=False)
+
+
+def err() -> Console:
+    """Standard error."""
+    return Console(stderr=True, highlight=False, emoji=False)
+
+
+def document(value: object) -> None:
+    """Exactly one JSON document on standard output."""
+    import json
+
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+
+
+def plain(value: object, style: str = "") -> Text:
+    """A text with neither markup nor control characters."""
+    return Text("".join(c if c.isprintable() else "·" for c in str(value)), style=style)
+
+
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "", right: Sequence[str] = ()
+) -> Table:
+    """A table of plain cells."""
+    found = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        found.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for row in rows:
+        found.add_row(*(cell if isinstance(cell, Text) else plain(cell) for cell in row))
+    return found
+
+
+def summary(run: Run) -> list[Table | Text]:
+    """The summary of a run: a table, then what did not go well, in words."""
+    from gpubench.summary import Summary
+
+    summed = Summary(run)
+    columns = ("case", "device", "median", "95 % interval", "of peak", "noise", "status")
+    rows = [_row(row, run.manifest.settings.replicates > 1) for row in summed.rows()]
+    parts: list[Table | Text] = [table(columns, rows, right=("median", "95 % interval", "of peak", "noise"))]
+    parts += [plain(line, "yellow") for line in (*run.warnings, *_reasons(run.results))]
+    counted = ", ".join(f"{count} {status}" for status, count in summed.counts().items() if count)
+    return [*parts, plain(f"{len(run.results)} results: {counted or 'none'}", "bold")]
+
+
+def _row(row: Row, replicated: bool) -> list[object]:
+    from gpubench import units
+
+    result, figure = row.result, row.figure
+    name = f"{result.case.id} #{result.replicate}" if replicated else result.case.id
+    status = plain(
+        result.status if result.status == "ok" else f"{result.status}: {result.cause}", _STYLES[result.status]
+    )
+    cells: list[object] = [name, ", ".join(result.devices), "", "", "", "", status]
+    if figure is not None and result.status == "ok":
+        cells[2:6] = [
+            figure.text,
+            units.interval(figure.interval.low, figure.interval.high, figure.unit),
+            figure.share_text,
+            units.percent(figure.noise),
+        ]
+    return cells
+
+
+def _reasons(results: Sequence[Result]) -> list[str]:
+    """Reasons of what is not ok, each once, with the number of cases it holds for."""
+    counts: dict[tuple[str, str], list[str]] = {}
+    for result in results:
+        if result.status != "ok":
+            counts.setdefault((result.status, result.reason), []).append(result.case.id)
+    lines = [
+        f"{status}: {ids[0]}{f' and {len(ids) - 1} more' if len(ids) > 1 else ''}: {reason}"
+        for (status, reason), ids in counts.items()
+    ]
+    rest = len(lines) - _MOST_REASONS
+    return lines[:_MOST_REASONS] + ([f"and {rest} more reasons: see the report"] if rest > 0 else [])

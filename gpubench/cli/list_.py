@@ -1,0 +1,50 @@
+"""`gpubench list`: the suites, or their cases."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gpubench.cli import _options as options
+
+Cases = Annotated[bool, typer.Option("--cases", help="List every case, not only the suites.")]
+
+
+def list_(
+    suites: options.Suites = None,
+    cases: Cases = False,
+    device: options.Devices = None,
+    tier: options.TierOption = options.TierName.QUICK,
+    json: options.Json = False,
+) -> None:
+    """List the suites, each with its sentence, or with --cases the ids of the cases."""
+    if cases:
+        _cases(suites, device, tier, json)
+    else:
+        _suites(suites, json)
+
+
+def _suites(suites: list[str] | None, json: bool) -> None:
+    from gpubench import plan
+    from gpubench.cli import _print
+
+    found = [plan.load_suite(name).info() for name in plan.suite_names(suites or [])]
+    if json:
+        _print.document([{"suite": info.name, "summary": info.summary} for info in found])
+    else:
+        _print.out().print(_print.table(("suite", "what it measures"), [(info.name, info.summary) for info in found]))
+
+
+def _cases(suites: list[str] | None, device: list[str] | None, tier: options.TierName, json: bool) -> None:
+    from gpubench import inventory, plan
+    from gpubench.cli import _print
+
+    options.suites_known(suites)
+    facts = inventory.facts()
+    planned = plan.make(facts, options.settings(facts, suites, device, False, tier, None, None))
+    ids = list(dict.fromkeys(job.case.id for job in planned.jobs))
+    if json:
+        _print.document(ids)
+    else:
+        typer.echo("\n".join(ids))

@@ -1,0 +1,47 @@
+"""`gpubench plan`: what would run, and for how long; touches no device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpubench.cli import _options as options
+
+FactsFile = Annotated[
+    Path | None,
+    typer.Option("--facts", help="Plan for the machine that `doctor --json` described in this file, not for this one."),
+]
+
+
+def plan(
+    suites: options.Suites = None,
+    device: options.Devices = None,
+    with_host: options.WithHost = False,
+    tier: options.TierOption = options.TierName.QUICK,
+    filter: options.Filters = None,  # noqa: A002 - the option's name
+    data: options.Data = None,
+    replicates: options.Replicates = 1,
+    seed: options.Seed = 0,
+    facts: FactsFile = None,
+    json: options.Json = False,
+) -> None:
+    """Show what `run` with these options would measure, in order, and about how long it takes."""
+    from gpubench import inventory, units
+    from gpubench import plan as planning
+    from gpubench.cli import _print
+
+    options.suites_known(suites)
+    found = inventory.from_file(facts) if facts else inventory.facts()
+    settings = options.settings(found, suites, device, with_host, tier, filter, data, replicates, seed)
+    planned = planning.make(found, settings)
+    rows = [(job.case.id, job.key[1], job.case.ranks, job.replicate) for job in planned.jobs]
+    if json:
+        names = ("case", "devices", "ranks", "replicate")
+        jobs = [dict(zip(names, row, strict=True)) for row in rows]
+        _print.document({"seconds": planned.seconds, "jobs": jobs})
+        return
+    cells = [(case, ", ".join(devices), ranks, replicate) for case, devices, ranks, replicate in rows]
+    _print.out().print(_print.table(("case", "devices", "ranks", "replicate"), cells))
+    typer.echo(f"{len(rows)} cases, about {units.duration(planned.seconds)}")

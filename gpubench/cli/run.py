@@ -1,0 +1,67 @@
+"""`gpubench run`: measure."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpubench.cli import _options as options
+
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", "-o", help="The run file to write (.jsonl or .jsonl.gz). [default: gpubench-runs/TIME.jsonl]"
+    ),
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on with the run file of --out: the same settings, devices and versions.")
+]
+
+
+def run(
+    suites: options.Suites = None,
+    device: options.Devices = None,
+    with_host: options.WithHost = False,
+    tier: options.TierOption = options.TierName.QUICK,
+    filter: options.Filters = None,  # noqa: A002 - the option's name
+    out: Out = None,
+    json: options.Json = False,
+    resume: Resume = False,
+    data: options.Data = None,
+    replicates: options.Replicates = 1,
+    seed: options.Seed = 0,
+) -> None:
+    """Measure suites on this machine's devices, into a run file, and print a summary."""
+    from gpubench import inventory, plan, session, summary
+    from gpubench.cli import _print
+    from gpubench.cli._progress import shown
+    from gpubench.errors import UsageError
+
+    if resume and out is None:
+        raise UsageError("--resume goes on with a run file: name it with --out")
+    options.suites_known(suites)
+    path = out or _default_path()
+    facts = inventory.facts()
+    settings = options.settings(facts, suites, device, with_host, tier, filter, data, replicates, seed)
+    planned = plan.make(facts, settings)
+    with shown() as watch:
+        measured = session.measure(planned, path, sys.argv, watch, resume)
+    if json:
+        from gpubench import plugins
+
+        typer.echo(plugins.load("reports", "json").render(measured), nl=False)
+    else:
+        _print.out().print(*_print.summary(measured), sep="\n")
+    _print.err().print(_print.plain(f"run file: {path}; for a report: gpubench report {path} -o report.html"))
+    raise typer.Exit(summary.exit_status(measured.results))
+
+
+def _default_path() -> Path:
+    from datetime import UTC, datetime
+
+    folder = Path("gpubench-runs")
+    folder.mkdir(exist_ok=True)
+    return folder / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}.jsonl"

@@ -1,0 +1,134 @@
+"""A run from plan to file: the one place where the runner, the sampler and the store are put together."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+
+from gpubench import __version__
+from gpubench.errors import Interrupted, UsageError
+from gpubench.model import SCHEMA, Device, Facts, Manifest, Run
+from gpubench.plan import Plan
+from gpubench.runner import Observer, Runner
+from gpubench.sampler import SamplingProcess
+from gpubench.store import RunWriter, read_run
+
+
+def measure(plan: Plan, path: Path, argv: Sequence[str], watch: Observer, resume: bool = False) -> Run:
+    """Measure a plan into a run file and read it back.
+
+    Raises UsageError where the file cannot be written or must not be resumed (before anything is
+    measured), DeviceError where a device is lost, Interrupted on SIGINT or SIGTERM: what was
+    measured by then is in the file.
+    """
+    with _terminable(path):
+        if resume:
+            _resumed(plan, path, watch)
+        else:
+            _fresh(plan, path, argv, watch)
+    return read_run(path)
+
+
+def _fresh(plan: Plan, path: Path, argv: Sequence[str], watch: Observer) -> None:
+    started_at = time.monotonic()
+    sampler = SamplingProcess(_sampled(plan), started_at)
+    manifest = Manifest(
+        schema=SCHEMA,
+        gpubench=__version__,
+        facts=plan.facts,
+        settings=plan.settings,
+        suites=plan.suites,
+        counters=sampler.counters,
+        argv=tuple(argv),
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        started_at=started_at,
+    )
+    try:
+        writer = RunWriter.create(path, manifest)
+    except BaseException:
+        sampler.kill()
+        raise
+    with writer, Runner(plan, sampler, writer) as runner:
+        runner.run(plan.jobs, started_at, watch)
+        writer.end()
+
+
+def _resumed(plan: Plan, path: Path, watch: Observer) -> None:
+    if differs := differences(read_run(path).manifest, plan):
+        raise UsageError(f"{path} cannot be resumed: {'; '.join(differs)}")
+    writer, run = RunWriter.resume(path)
+    measured = {result.key for result in run.results}
+    # The file's clock goes on where it stopped: another boot has another CLOCK_MONOTONIC.
+    started_at = time.monotonic() - _last_moment(run)
+    with writer, Runner(plan, SamplingProcess(_sampled(plan), started_at), writer) as runner:
+        runner.run([job for job in plan.jobs if job.key not in measured], started_at, watch)
+        writer.end()
+
+
+def _last_moment(run: Run) -> float:
+    ends = [result.window[1] for result in run.results] + [samples.at[-1] for samples in run.samples]
+    return max(ends, default=0.0)
+
+
+def _sampled(plan: Plan) -> list[Device]:
+    wanted = {device.id for job in plan.jobs for device in job.devices} | {"host"}
+    return [device for device in plan.facts.devices if device.id in wanted]
+
+
+def differences(before: Manifest, plan: Plan) -> list[str]:
+    """What keeps a plan from going on with a run: devices, versions or settings that changed."""
+    found = [] if before.gpubench == __version__ else [f"gpubench was {before.gpubench}, is {__version__}"]
+    found += _changed("settings", before.settings, plan.settings)
+    found += _changed_pairs("version of", dict(before.facts.versions), dict(plan.facts.versions))
+    found += _changed_devices(before.facts, plan.facts)
+    return found
+
+
+def _changed(what: str, before: object, now: object) -> list[str]:
+    if before == now:
+        return []
+    fields = [name for name in type(before).__slots__ if getattr(before, name) != getattr(now, name)]  # type: ignore[attr-defined]
+    return [f"{what} {name} was {getattr(before, name)!r}, is {getattr(now, name)!r}" for name in fields]
+
+
+def _changed_pairs(what: str, before: dict[str, str], now: dict[str, str]) -> list[str]:
+    names = sorted(before.keys() | now.keys())
+    return [
+        f"{what} {name} was {before.get(name, 'none')}, is {now.get(name, 'none')}"
+        for name in names
+        if before.get(name) != now.get(name)
+    ]
+
+
+def _changed_devices(before: Facts, now: Facts) -> list[str]:
+    old = {device.id: device for device in before.devices}
+    new = {device.id: device for device in now.devices}
+    found = [f"device {name} is gone" for name in sorted(old.keys() - new.keys())]
+    found += [f"device {name} is new" for name in sorted(new.keys() - old.keys())]
+    for name in sorted(old.keys() & new.keys()):
+        # the memory of a virtual machine may grow while it runs
+        found += _changed(f"device {name}:", replace(old[name], memory_bytes=0), replace(new[name], memory_bytes=0))
+    return found
+
+
+@contextmanager
+def _terminable(path: Path) -> Iterator[None]:
+    """SIGTERM ends a run as SIGINT does: workers are ended, the file is kept."""
+
+    def terminate(signum: int, frame: FrameType | None) -> None:
+        del frame
+        raise Interrupted(f"terminated; what was measured is in {path}; go on with --resume", 128 + signum)
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted; what was measured is in {path}; go on with --resume", 130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
