@@ -13,29 +13,29 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 
 // The index of this thread and the number of threads in a one-dimensional grid, 64 bits wide.
-static inline __device__ __forceinline__ u64 gb_thread() { return (u64)blockIdx.x * blockDim.x + threadIdx.x; }
-static inline __device__ __forceinline__ u64 gb_threads() { return (u64)gridDim.x * blockDim.x; }
+static __device__ __forceinline__ u64 gb_thread() { return (u64)blockIdx.x * blockDim.x + threadIdx.x; }
+static __device__ __forceinline__ u64 gb_threads() { return (u64)gridDim.x * blockDim.x; }
 
 // Keeps a value live and opaque to the compiler. On AMD it also pins it to a vector register:
 // an address that is the same for the whole wave would else be read through the scalar cache.
 #if GB_HIP
-static inline __device__ __forceinline__ u32 gb_vreg(u32 x) { asm volatile("" : "+v"(x)); return x; }
-static inline __device__ __forceinline__ u64 gb_vreg(u64 x) { asm volatile("" : "+v"(x)); return x; }
+static __device__ __forceinline__ u32 gb_vreg(u32 x) { asm volatile("" : "+v"(x)); return x; }
+static __device__ __forceinline__ u64 gb_vreg(u64 x) { asm volatile("" : "+v"(x)); return x; }
 #else
-static inline __device__ __forceinline__ u32 gb_vreg(u32 x) { asm volatile("" : "+r"(x)); return x; }
-static inline __device__ __forceinline__ u64 gb_vreg(u64 x) { asm volatile("" : "+l"(x)); return x; }
+static __device__ __forceinline__ u32 gb_vreg(u32 x) { asm volatile("" : "+r"(x)); return x; }
+static __device__ __forceinline__ u64 gb_vreg(u64 x) { asm volatile("" : "+l"(x)); return x; }
 #endif
 
 // The device clock in cycles (s_memtime of AMD counts at the shader clock), not moved by the compiler.
 #if GB_HIP
-static inline __device__ __forceinline__ u64 gb_clock() {
+static __device__ __forceinline__ u64 gb_clock() {
     asm volatile("s_waitcnt vmcnt(0) lgkmcnt(0)" ::: "memory");
     u64 t = clock64();
     asm volatile("s_waitcnt lgkmcnt(0)" ::: "memory");
     return t;
 }
 #else
-static inline __device__ __forceinline__ u64 gb_clock() {
+static __device__ __forceinline__ u64 gb_clock() {
     u64 t;
     asm volatile("mov.u64 %0, %%clock64;" : "=l"(t)::"memory");
     return t;
@@ -44,11 +44,11 @@ static inline __device__ __forceinline__ u64 gb_clock() {
 
 // Loads the 64-bit word at a global address: one load and nothing else, through every cache.
 #if GB_HIP
-static inline __device__ __forceinline__ u64 gb_load(u64 address) {
+static __device__ __forceinline__ u64 gb_load(u64 address) {
     return *(const __attribute__((address_space(1))) u64*)address;
 }
 #else
-static inline __device__ __forceinline__ u64 gb_load(u64 address) {
+static __device__ __forceinline__ u64 gb_load(u64 address) {
     u64 value;
     asm volatile("ld.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
     return value;
@@ -57,7 +57,7 @@ static inline __device__ __forceinline__ u64 gb_load(u64 address) {
 
 // The value of the lane whose number differs by `mask`; every lane of the warp must call it.
 template <class A>
-static inline __device__ __forceinline__ A gb_shuffle_xor(A value, int mask) {
+static __device__ __forceinline__ A gb_shuffle_xor(A value, int mask) {
 #if GB_HIP
     return __shfl_xor(value, mask);
 #else
