@@ -55,7 +55,9 @@ def run(
         typer.echo(plugins.load("reports", "json").render(measured), nl=False)
     else:
         _print.out().print(*_print.summary(measured), sep="\n")
-    _print.err().print(_print.plain(f"run file: {path}; for a report: gpubench report {path} -o report.html"))
+    _print.err().print(
+        _print.plain(f"run file: {path}; for a report: gpubench report {path} -o report.html"), soft_wrap=True
+    )
     raise typer.Exit(summary.exit_status(measured.results))
 
 
