@@ -28,9 +28,9 @@ LAYERS = (
     "counters",
     "protocols",
     "suite",
+    "native",
     "api",
     "plugins",
-    "native",
     "process",
     "measure",
     "sampler",
@@ -51,6 +51,7 @@ ROOMS = ("suites", "collectors", "reports", "ci")
 
 # Every broad except of the shipped code: (file, function) and why it may catch everything.
 BROAD_EXCEPTS = {
+    ("gpubench/__main__.py", "main"): "the process's end: a bug keeps its traceback and gets an exit status of its own",
     ("gpubench/plugins.py", "load"): "a plugin's load: third-party code may raise anything",
     ("gpubench/inventory.py", "_probe"): "a vendor probe: bindings raise KeyError, AttributeError, anything",
     ("gpubench/worker.py", "Worker.part"): "a case's boundary: what it raises is its result, and the run goes on",
