@@ -36,7 +36,16 @@ make_venv() {
     "$found" -c 'import venv, ensurepip' 2>/dev/null ||
         fail "Python $version cannot make an environment. Debian and Ubuntu: sudo apt-get install python$version-venv"
     say "making .venv with Python $version"
-    "$found" -m venv --clear "$venv" >&2
+    "$found" -m venv --clear ${GPUBENCH_SYSTEM_SITE:+--without-pip} "$venv" >&2
+    # A .pth file, because --system-site-packages sees nothing of an outer environment.
+    [ -z "${GPUBENCH_SYSTEM_SITE:-}" ] ||
+        "$found" -c 'import sys; print(*(p for p in sys.path if p.endswith("-packages")), sep="\n")' \
+            >"$venv/lib/python$version/site-packages/system.pth"
+}
+
+is_usable() { # whether .venv is there and of the kind that was asked for
+    is_new_enough "$python" &&
+        { [ -z "${GPUBENCH_SYSTEM_SITE:-}" ] || compgen -G "$venv/lib/python*/site-packages/system.pth" >/dev/null; }
 }
 
 stamp_of() { # all that an installed .venv depends on
@@ -47,14 +56,8 @@ stamp_of() { # all that an installed .venv depends on
     } | sha256sum
 }
 
-see_system_packages() { # by a .pth file, because --system-site-packages sees nothing of an outer environment
-    "$(find_python)" -c 'import sys; print(*(p for p in sys.path if p.endswith("-packages")), sep="\n")' \
-        >"$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/system.pth"
-}
-
 install() {
     if [ -n "${GPUBENCH_SYSTEM_SITE:-}" ]; then
-        see_system_packages
         "$python" -m pip install --quiet --no-deps --no-build-isolation --editable "$root" >&2
     else
         "$python" -m pip install --quiet --disable-pip-version-check --editable "${root}[$1]" >&2
@@ -63,7 +66,7 @@ install() {
 
 setup() {
     local extra=$1 stamp=$venv/.gpubench-$1
-    is_new_enough "$python" || make_venv
+    is_usable || make_venv
     if [ "$(cat "$stamp" 2>/dev/null)" != "$(stamp_of "$extra")" ]; then
         say "installing gpubench-suite[$extra] into .venv (once)"
         install "$extra" || fail "pip could not install gpubench-suite[$extra]: its message is above"

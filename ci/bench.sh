@@ -51,7 +51,8 @@ extra_for_this_machine() {
             say "an AMD GPU, but no ROCm 7 under /opt/rocm: install AMD's rocm package, else only the host is measured"
         echo rocm7
     else
-        say "no NVIDIA driver and no AMD GPU here: measuring the host processor"
+        ! command -v nvidia-smi >/dev/null || say "nvidia-smi is here but names no GPU: run it to see why"
+        say "no usable GPU found: measuring the host processor"
         echo host
     fi
 }
