@@ -1,0 +1,193 @@
+"""Chart data → a figure: its drawing, its legend, and a sentence that says the same in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from gpubench.api import Figure, Summary, View, units
+
+from . import _svg as svg
+from ._ticks import Axis, at_values, axis
+from ._views import Line, Pair, Point, common_words, frontier, lines, pairs, points, spec_line, varying
+from ._words import interval_words
+
+_RIGHT, _TOP = svg.WIDTH - 22, 22.0
+_HEIGHT = 290.0
+_BOTTOM = _HEIGHT - 42
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A drawn view: `legend` pairs a colour class with a label; `note` says what all of it shares."""
+
+    title: str
+    note: str
+    drawing: Markup
+    legend: tuple[tuple[str, str], ...] = ()
+
+
+def curve(summary: Summary, suite: str, view: View) -> list[Chart]:
+    """A line for each value of `by`, over a numeric axis, with 95 % intervals where they can be seen."""
+    found = points(summary, suite, view, view.series)
+    drawn = lines(found, view)
+    if not drawn:
+        return []
+    shown = [point for line in drawn for _, point in line.points]
+    peak = spec_line(shown)
+    up = _up_axis(shown, peak, log=view.log_y)
+    across = _x_axis([x for line in drawn for x, _ in line.points], view, svg.left_of(up))
+    parts = [svg.frame(across, up, units.axis_label(view.x), view.series), _peak_line(peak, across, up)]
+    parts += [_line(line, svg.colour(index), across, up) for index, line in enumerate(drawn)]
+    words = f"{view.title}: {_range_words(shown)} over {units.axis_label(view.x)}; {', '.join(x.label for x in drawn)}"
+    legend = tuple((svg.colour(index), line.label) for index, line in enumerate(drawn)) if len(drawn) > 1 else ()
+    return [Chart(view.title, common_words(shown), svg.picture(words, _HEIGHT, *parts), legend)]
+
+
+def _x_axis(values: Sequence[float], view: View, left: float) -> Axis:
+    is_size = view.x.endswith("_bytes")
+    plain = axis(values, "B" if is_size else "", left, _RIGHT, log=view.log_x, zero=False)
+    return plain if is_size else at_values(plain, values)
+
+
+def _up_axis(shown: Sequence[Point], peak: tuple[str, float] | None, *, log: bool) -> Axis:
+    ends = [end for point in shown for end in (point.figure.interval.low, point.figure.interval.high)]
+    return axis([*ends, *([peak[1]] if peak else [])], shown[0].figure.unit, _BOTTOM, _TOP, log=log, room=1.15)
+
+
+def _peak_line(peak: tuple[str, float] | None, across: Axis, up: Axis) -> Markup:
+    if peak is None:
+        return Markup("")
+    y = up.place(peak[1])
+    return svg.line(across.start, y, across.end, y, "peak") + svg.text(across.end, y + 13, peak[0], "end", "peak")
+
+
+def _line(line: Line, colour: str, across: Axis, up: Axis) -> Markup:
+    places = [(across.place(x), up.place(point.value)) for x, point in line.points]
+    parts = [svg.polyline(places, f"line {colour}")] if len(places) > 1 else []
+    for (x, y), (_, point) in zip(places, line.points, strict=True):
+        low, high = up.place(point.figure.interval.low), up.place(point.figure.interval.high)
+        parts += [svg.line(x, low, x, high, f"line {colour}")] if low - high > 7 else []
+        parts += [svg.dot(x, y, 2.6, colour, point_words(point))]
+    return svg.join(parts)
+
+
+def point_words(point: Point) -> str:
+    """A point in words: its case, its median, its interval, its share of a peak."""
+    figure = point.figure
+    interval = f" (95 % {interval_words(figure)})" if figure.samples > 1 else ""
+    return f"{point.case.id}: {figure.text}{interval}{_share(figure)}"
+
+
+def _share(figure: Figure) -> str:
+    return f", {figure.share_text}" if figure.share is not None and figure.basis == "spec" else ""
+
+
+def _range_words(shown: Sequence[Point]) -> str:
+    low = min(shown, key=lambda point: point.value).figure.text
+    high = max(shown, key=lambda point: point.value).figure.text
+    return low if low == high else f"{low} to {high}"
+
+
+_BAR_ROW = 34.0
+
+
+def bars(summary: Summary, suite: str, view: View) -> list[Chart]:
+    """One bar a case, labelled by what differs; dots on a logarithmic scale, where a length means nothing."""
+    shown = points(summary, suite, view, view.series)
+    if not shown:
+        return []
+    peak, log = spec_line(shown), view.log_x or view.log_y
+    bottom = 6 + _BAR_ROW * len(shown)
+    values = [point.figure.interval.high for point in shown] + ([peak[1]] if peak else [])
+    across = axis(values, shown[0].figure.unit, 8.0, svg.WIDTH - 78, log=log, room=1.25)
+    parts = [svg.line(across.place(value), 4.0, across.place(value), bottom, "grid") for value, _ in across.ticks]
+    parts += [svg.text(across.place(value), bottom + 15, label, "middle") for value, label in across.ticks]
+    parts += [svg.text(svg.WIDTH - 2, bottom + 15, across.unit, "end", "name")]
+    if peak:
+        parts += [svg.line(across.place(peak[1]), 4.0, across.place(peak[1]), bottom, "peak")]
+    label = varying(shown)
+    parts += [_bar(point, label(point), 6 + _BAR_ROW * row, across) for row, point in enumerate(shown)]
+    words = f"{view.title}: " + "; ".join(f"{label(point)} {point.figure.text}" for point in shown)
+    note = ", ".join(part for part in (common_words(shown), f"dashed line: {peak[0]}" if peak else "") if part)
+    return [Chart(view.title, note, svg.picture(words, bottom + 24, *parts))]
+
+
+def _bar(point: Point, label: str, top: float, across: Axis) -> Markup:
+    y, end = top + 22, across.place(point.value)
+    low, high = across.place(point.figure.interval.low), across.place(point.figure.interval.high)
+    shape = (
+        svg.dot(end, y, 4.0, "c0", point_words(point))
+        if across.log
+        else svg.element(
+            "rect",
+            *svg.title(point_words(point)),
+            x=across.start,
+            y=y - 5,
+            width=max(end - across.start, 1.0),
+            height=10.0,
+            class_="c0",
+        )
+    )
+    whisker = svg.line(low, y, high, y, "whisker") if high - low > (9 if across.log else 3) else Markup("")
+    value = svg.text(max(end, high) + 6, y + 4, point.figure.text, "start", "value")
+    return svg.text(across.start, top + 12, svg.shorten(label, 68)) + shape + whisker + value
+
+
+def pareto(summary: Summary, suite: str, view: View) -> list[Chart]:
+    """One series against another, a point a case; the line joins those that no other beats both ways."""
+    across_points, up_points = points(summary, suite, view, view.x), points(summary, suite, view, view.y)
+    found = pairs(across_points, up_points, view)
+    if not found:
+        return []
+    up = _pareto_axis([pair.up for pair in found], _BOTTOM, _TOP, log=view.log_y)
+    across = _pareto_axis([pair.across for pair in found], svg.left_of(up), _RIGHT, log=view.log_x)
+    groups = list(dict.fromkeys(pair.group for pair in found))
+    best = frontier(found)
+    label = varying(across_points)
+    parts = [svg.frame(across, up, view.x or "headline", view.y or "headline")]
+    parts += [svg.polyline([_place(pair, across, up) for pair in best], "frontier")] if len(best) > 1 else []
+    parts += [_pair(pair, svg.colour(groups.index(pair.group)), across, up) for pair in found]
+    parts += _names([(pair, label(pair.across)) for pair in best], across, up)
+    words = f"{view.title}: {len(found)} cases; not beaten both ways: {', '.join(label(pair.across) for pair in best)}"
+    legend = tuple((svg.colour(index), group) for index, group in enumerate(groups)) if len(groups) > 1 else ()
+    shared = common_words([pair.across for pair in found])
+    note = ", ".join(part for part in (shared, "the line joins what no other beats both ways") if part)
+    return [Chart(view.title, note, svg.picture(words, _HEIGHT, *parts), legend)]
+
+
+def _pareto_axis(shown: Sequence[Point], start: float, end: float, *, log: bool) -> Axis:
+    values = [point.value for point in shown]
+    zero = min(values) < 0.6 * max(values)
+    return axis(values, shown[0].figure.unit, start, end, log=log, zero=zero, room=1.2)
+
+
+def _place(pair: Pair, across: Axis, up: Axis) -> tuple[float, float]:
+    return across.place(pair.across.value), up.place(pair.up.value)
+
+
+def _pair(pair: Pair, colour: str, across: Axis, up: Axis) -> Markup:
+    words = f"{pair.across.case.id}: {pair.across.figure.text} at {pair.up.figure.text}"
+    return svg.dot(*_place(pair, across, up), 4.0, colour, words)
+
+
+def _names(named: Sequence[tuple[Pair, str]], across: Axis, up: Axis) -> list[Markup]:
+    """Labels beside the frontier's points, those left out that would lie on another."""
+    taken: list[tuple[float, float, float]] = []
+    parts = []
+    for pair, words in named:
+        x, y = _place(pair, across, up)
+        width = 6.2 * len(words)
+        flipped = x + 7 + width > svg.WIDTH
+        left, y = (x - 7 - width, y + 16) if flipped else (x + 7, y - 5)
+        if left > across.start and all(
+            abs(y - at) > 12 or left > end or left + width < start for start, end, at in taken
+        ):
+            taken.append((left, left + width, y))
+            parts.append(svg.text(left, y, words, "start", "value"))
+    return parts
+
+
+Draw = Callable[[Summary, str, View], list[Chart]]

@@ -1,0 +1,163 @@
+"""A run as the page's template takes it: values in words, drawings as markup; the template only lays out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from gpubench.api import CounterTable, Row, Run, Summary, View, units
+
+from ._cases import CaseLine, CounterLine, SeriesLine, case_lines, counter_lines, method_words, series_lines
+from ._charts import Chart, bars, curve, pareto
+from ._matrix import matrix
+from ._timeline import Timeline, timelines
+from ._words import Notice, best_rows, case_namer, count_words, device_words, host_words, measured, notices, share_words
+
+_DRAW: dict[str, Callable[[Summary, str, View], list[Chart]]] = {
+    "curve": curve,
+    "bars": bars,
+    "matrix": matrix,
+    "pareto": pareto,
+}
+Pairs = Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """A tile of the page's head: the best figure of a suite and limit."""
+
+    what: str
+    figure: str
+    share: str
+    case: str
+
+
+@dataclass(frozen=True, slots=True)
+class CaseBlock:
+    """A case's line with all that is folded away beneath it."""
+
+    line: CaseLine
+    series: tuple[SeriesLine, ...]
+    method: tuple[tuple[str, str], ...]
+    counters: tuple[CounterLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteBlock:
+    """A suite's section; `unseen` are the titles of views that nothing was measured for."""
+
+    name: str
+    summary: str
+    charts: tuple[Chart, ...]
+    unseen: tuple[str, ...]
+    cases: tuple[CaseBlock, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Everything the template shows."""
+
+    title: str
+    started: str
+    gpubench: str
+    devices: tuple[str, ...]
+    host: str
+    counts: tuple[tuple[str, int], ...]
+    complete: bool
+    best: tuple[Best, ...]
+    notices: tuple[Notice, ...]
+    suites: tuple[SuiteBlock, ...]
+    timelines: tuple[Timeline, ...]
+    environment: tuple[tuple[str, Pairs], ...]
+
+
+def page(run: Run) -> Page:
+    """The page of a run whose text is clean."""
+    summary, table = Summary(run), CounterTable(run)
+    suites = summary.suites()
+    rows = [row for _, group in suites for row in group]
+    devices = measured(summary)
+    names = ", ".join(dict.fromkeys(device.name for device in devices)) or "no device"
+    return Page(
+        title=f"{names}: {count_words(summary)}",
+        started=run.manifest.started,
+        gpubench=run.manifest.gpubench,
+        devices=tuple(map(device_words, devices)),
+        host=host_words(summary),
+        counts=tuple(summary.counts().items()),
+        complete=run.complete,
+        best=tuple(_tiles(rows, run)),
+        notices=tuple(notices(summary, rows)),
+        suites=tuple(_suite(summary, table, name, group) for name, group in suites),
+        timelines=tuple(timelines(run, table)),
+        environment=tuple(environment(run)),
+    )
+
+
+def _tiles(rows: Iterable[Row], run: Run) -> Iterable[Best]:
+    name = case_namer(run)
+    for row in best_rows(rows):
+        if row.figure:
+            what = f"{row.suite} · {row.figure.limit}" if row.figure.limit else row.suite
+            yield Best(what, row.figure.text, share_words(row.figure), name(row.result))
+
+
+def _suite(summary: Summary, table: CounterTable, name: str, rows: list[Row]) -> SuiteBlock:
+    info = next((info for info in summary.run.manifest.suites if info.name == name), None)
+    drawn = [(view.title, draw(summary, name, view)) for view in (info.views if info else ())]
+    return SuiteBlock(
+        name,
+        info.summary if info else "",
+        tuple(chart for _, charts in drawn for chart in charts),
+        tuple(title for title, charts in drawn if not charts),
+        tuple(_block(summary, table, line) for line in case_lines(rows, summary.run)),
+    )
+
+
+def draw(summary: Summary, suite: str, view: View) -> list[Chart]:
+    """The charts of a view; none where its kind is unknown or nothing was measured for it."""
+    kind = _DRAW.get(view.kind)
+    return kind(summary, suite, view) if kind else []
+
+
+def _block(summary: Summary, table: CounterTable, line: CaseLine) -> CaseBlock:
+    return CaseBlock(
+        line,
+        tuple(series_lines(summary, line.result)),
+        tuple(method_words(line.result)),
+        tuple(counter_lines(table, line.result)),
+    )
+
+
+def environment(run: Run) -> Iterable[tuple[str, Pairs]]:
+    """What the run was measured with: titled lists of names and words."""
+    facts, settings = run.manifest.facts, run.manifest.settings
+    for device in facts.devices:
+        cache = [("last-level cache", units.round_size(device.cache_bytes))] if device.cache_bytes else []
+        known = (
+            ("PCI", device.pci),
+            ("UUID", device.uuid),
+            ("dtypes", ", ".join(device.dtypes)),
+            ("reaches", ", ".join(device.peers)),
+        )
+        yield (
+            device_words(device),
+            [("backend", device.backend), *cache, *((name, words) for name, words in known if words), *device.details],
+        )
+    yield "Host", facts.host
+    yield "Versions", [("gpubench", run.manifest.gpubench), *facts.versions]
+    yield "Not usable here", [(absent.what, f"{absent.reason}; {absent.how}") for absent in facts.absent]
+    yield (
+        "Settings",
+        [
+            ("suites", ", ".join(settings.suites)),
+            ("devices", ", ".join(settings.devices)),
+            ("tier", settings.tier),
+            ("filters", ", ".join(settings.filters) or "none"),
+            ("replicates", str(settings.replicates)),
+            ("seed", str(settings.seed)),
+            *(("data", f"{file.label}: {file.path}, {units.round_size(file.bytes)}") for file in settings.data),
+            ("command", " ".join(run.manifest.argv)),
+            ("schema", run.manifest.schema),
+        ],
+    )

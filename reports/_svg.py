@@ -1,0 +1,104 @@
+"""A small builder of SVG: elements and numbers in, escaped markup out. Colours are the style sheet's classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from markupsafe import Markup, escape
+
+from ._ticks import Axis
+
+WIDTH = 460.0  # drawing units; one is about a pixel, so that text stays legible on a phone
+COLOURS = 8  # the style sheet's classes c0 … c7; from the ninth on they are dashed
+
+
+def element(name: str, *children: str, **attributes: str | float | None) -> Markup:
+    """An element; an attribute's `_` is written `-` (a trailing one dropped), None leaves it out."""
+    written = [
+        Markup(' {}="{}"').format(
+            key.rstrip("_").replace("_", "-"), number(value) if isinstance(value, float) else value
+        )
+        for key, value in attributes.items()
+        if value is not None
+    ]
+    inner = join(children)
+    head = Markup("<{}{}").format(name, join(written))
+    return head + (Markup(">{}</{}>").format(inner, name) if inner else Markup("/>"))
+
+
+def join(parts: Iterable[str]) -> Markup:
+    """Markup as it is, text escaped, one after the other."""
+    return Markup("").join(map(escape, parts))
+
+
+def number(value: float) -> str:
+    """A coordinate to a tenth, without a needless `.0`."""
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def picture(words: str, height: float, *children: str, width: float = WIDTH) -> Markup:
+    """A whole drawing, with what it says in words for who cannot see it."""
+    box = f"0 0 {number(width)} {number(height)}"
+    return element(
+        "svg", *children, viewBox=box, role="img", aria_label=words, class_="wide" if width > WIDTH else None
+    )
+
+
+def text(x: float, y: float, words: str, anchor: str = "start", class_: str | None = None) -> Markup:
+    """Words at a place."""
+    return element("text", words, x=x, y=y, text_anchor=None if anchor == "start" else anchor, class_=class_)
+
+
+def line(x1: float, y1: float, x2: float, y2: float, class_: str) -> Markup:
+    """A straight line."""
+    return element("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=class_)
+
+
+def polyline(places: Sequence[tuple[float, float]], class_: str) -> Markup:
+    """A line through places."""
+    return element("polyline", points=" ".join(f"{number(x)},{number(y)}" for x, y in places), class_=class_)
+
+
+def dot(x: float, y: float, radius: float, class_: str, words: str = "") -> Markup:
+    """A dot; `words` are shown when it is pointed at."""
+    return element("circle", *title(words), cx=x, cy=y, r=radius, class_=class_)
+
+
+def title(words: str) -> tuple[Markup, ...]:
+    """What is shown when the element around it is pointed at; nothing for no words."""
+    return (element("title", words),) if words else ()
+
+
+def colour(index: int) -> str:
+    """The style sheet's class of the line at `index`."""
+    return f"c{index % COLOURS}" + (" dashed" if index >= COLOURS else "")
+
+
+def shorten(words: str, most: int) -> str:
+    """The words, cut in the middle where they are longer than `most` characters."""
+    if len(words) <= most:
+        return words
+    half = (most - 1) // 2
+    return f"{words[:half]}…{words[len(words) - (most - 1 - half) :]}"
+
+
+def frame(across: Axis, up: Axis, across_words: str, up_words: str) -> Markup:
+    """The axes of a plot: grid lines, ticks, and what each axis shows with its unit."""
+    parts = [line(across.start, up.place(value), across.end, up.place(value), "grid") for value, _ in up.ticks]
+    parts += [text(across.start - 6, up.place(value) + 4, label, "end") for value, label in up.ticks]
+    parts += [line(across.start, up.start, across.end, up.start, "axis")]
+    for value, label in across.ticks:
+        x = across.place(value)
+        parts += [line(x, up.start, x, up.start + 4, "axis"), text(x, up.start + 17, label, "middle")]
+    parts += [text(across.end, up.start + 34, _named(across_words, across.unit), "end", "name")]
+    parts += [text(2.0, 12.0, _named(up_words, up.unit), "start", "name")]
+    return join(parts)
+
+
+def left_of(up: Axis) -> float:
+    """Where a plot begins, so that the labels of its upward axis fit beside it."""
+    return 14.0 + max((6.8 * len(label) for _, label in up.ticks), default=0.0)
+
+
+def _named(words: str, unit: str) -> str:
+    return f"{words}, {unit}" if words and unit else words or unit

@@ -1,0 +1,132 @@
+"""Axes: where a value lies between two ends, which ticks it has, and how they are written."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gpubench.api import units
+
+_NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """An axis from `low` to `high` (SI) drawn from `start` to `end` (drawing units)."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool
+    ticks: tuple[tuple[float, str], ...]
+    unit: str  # written once beside the axis; empty where every tick has its own
+
+    def place(self, value: float) -> float:
+        """Where a value is drawn; values outside are drawn at the end."""
+        inside = min(max(value, self.low), self.high)
+        if self.log:
+            share = math.log(inside / self.low) / math.log(self.high / self.low)
+        else:
+            share = (inside - self.low) / (self.high - self.low)
+        return self.start + share * (self.end - self.start)
+
+
+def axis(
+    values: Sequence[float],
+    unit: str,
+    start: float,
+    end: float,
+    *,
+    log: bool = False,
+    zero: bool = True,
+    room: float = 1.0,
+    count: int = 5,
+) -> Axis:
+    """An axis that holds the values: `zero` begins a linear one at 0; a unit of `B` has binary ticks.
+
+    A logarithmic axis leaves a factor of `room` free at either end and shows positive values only;
+    where there is none it becomes linear.
+    """
+    positive = [value for value in values if value > 0]
+    if log and positive:
+        low, high = _widen(min(positive), max(positive), log=True)
+        low, high = low / room, high * room
+        ticks, text = _log_ticks(low, high, unit, count)
+        return Axis(low, high, start, end, True, ticks, text)
+    low, high = _widen(min(values, default=0.0), max(values, default=1.0), log=False)
+    low = min(low, 0.0) if zero else low
+    return _linear(low, high, unit, start, end, count)
+
+
+def at_values(plain: Axis, values: Iterable[float]) -> Axis:
+    """The same axis with its ticks at the values themselves, where those are few enough to be written."""
+    places = sorted(set(values))
+    apart = min((plain.place(b) - plain.place(a) for a, b in itertools.pairwise(places)), default=0.0)
+    labels = [f"{place:.6g}" for place in places]
+    if not labels or (len(places) > 1 and apart < 7.0 * max(map(len, labels)) + 8):
+        return plain
+    return dataclasses.replace(plain, ticks=tuple(zip(places, labels, strict=True)))
+
+
+def _widen(low: float, high: float, *, log: bool) -> tuple[float, float]:
+    """Ends that differ, whatever the values."""
+    if high > low:
+        return low, high
+    if log:
+        return low / 1.5, high * 1.5
+    reach = abs(low) * 0.05 or 0.5
+    return low - reach, high + reach
+
+
+def _linear(low: float, high: float, unit: str, start: float, end: float, count: int) -> Axis:
+    step = _step((high - low) / count, binary=unit == "B")
+    first, last = math.floor(low / step), math.ceil(high / step - 1e-9)
+    places = [index * step for index in range(first, last + 1)]
+    if unit == "B":
+        ticks = tuple((place, units.size(place) if place else "0") for place in places)
+        return Axis(places[0], places[-1], start, end, False, ticks, "")
+    factor, text = units.scale(max(abs(places[0]), abs(places[-1])), unit)
+    ticks = tuple((place, f"{place / factor:.6g}") for place in places)
+    return Axis(places[0], places[-1], start, end, False, ticks, text)
+
+
+def _step(least: float, *, binary: bool) -> float:
+    if binary:
+        return float(2 ** math.ceil(math.log2(least)))
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(nice * power for nice in _NICE if nice * power >= least * (1 - 1e-9))
+
+
+def _log_ticks(low: float, high: float, unit: str, count: int) -> tuple[tuple[tuple[float, str], ...], str]:
+    """Ticks in one unit where they span less than four decades, else each in its own."""
+    if unit == "B":
+        first, last = math.ceil(math.log2(low) - 1e-9), math.floor(math.log2(high) + 1e-9)
+        stride = max(math.ceil((last - first + 1) / count), 1)
+        places = [2.0**power for power in range(max(first, 0), last + 1, stride)] or [low, high]
+        return tuple((place, units.size(place)) for place in places), ""
+    places = _log_places(low, high, count)
+    if high / low < 1e4:
+        factor, text = units.scale(high, unit)
+        return tuple((place, f"{place / factor:.6g}") for place in places), text
+    return tuple((place, _plain(place, unit)) for place in places), ""
+
+
+def _log_places(low: float, high: float, count: int) -> list[float]:
+    """Decades, thinned to `count`; where there are few, with 2 and 5 or all digits between them."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    for digits in ((1,), (1, 2, 5), tuple(range(1, 10))):
+        places = [digit * 10.0**power for power in range(first, last + 1) for digit in digits]
+        inside = [place for place in places if low * 0.999 <= place <= high * 1.001]
+        if len(inside) >= 3:
+            break
+    stride = math.ceil(len(inside) / count) if len(inside) > count + 3 else 1
+    return inside[::stride] or [low, high]
+
+
+def _plain(value: float, unit: str) -> str:
+    factor, text = units.scale(value, unit)
+    return f"{value / factor:.6g} {text}".rstrip()

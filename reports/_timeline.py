@@ -1,0 +1,148 @@
+"""Counters over a run as drawings: what ran, and a line for every counter of a device."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from markupsafe import Markup
+
+from gpubench.api import CounterTable, Result, Run, Track, units
+
+from . import _svg as svg
+from ._cases import rise_unit
+from ._charts import Chart
+from ._ticks import Axis, axis
+
+MOST_POINTS = 600  # of a line: the least and the greatest of each of 300 spans, so that no spike is lost
+_LEFT, _RIGHT, _TOP, _BOTTOM, _HEIGHT = 90.0, svg.WIDTH - 16, 18.0, 106.0, 130.0
+_LANE = 20.0
+
+Numbers = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The charts of one device, on one time axis."""
+
+    device: str
+    charts: tuple[Chart, ...]
+
+
+def timelines(run: Run, table: CounterTable) -> list[Timeline]:
+    """A timeline for each device that has samples, from the first sample of the run to the last."""
+    tracks = [track for track in map(_drawable, table.tracks) if len(track.at)]
+    if not tracks:
+        return []
+    begin, end = min(track.at[0] for track in tracks), max(track.at[-1] for track in tracks)
+    across = _seconds(float(end - begin))
+    devices = list(dict.fromkeys(track.device for track in tracks))
+    return [_timeline(device, tracks, run, float(begin), across, lanes=device == devices[0]) for device in devices]
+
+
+def _seconds(span: float) -> Axis:
+    """An axis of time that ends where the run does, not at a round number."""
+    plain = axis([0.0, span], "", _LEFT, _RIGHT)
+    ticks = tuple((place, label) for place, label in plain.ticks if place <= span or span <= 0)
+    return dataclasses.replace(plain, high=span, ticks=ticks) if span > 0 else plain
+
+
+def _drawable(track: Track) -> Track:
+    """The track as it is drawn: of a cumulative counter, its rise a second between readings."""
+    if track.counter.kind != "cumulative":
+        return track
+    spans = np.diff(track.at)
+    there = spans > 0
+    return Track(track.counter, track.device, track.at[1:][there], np.diff(track.values)[there] / spans[there])
+
+
+def _timeline(device: str, tracks: Sequence[Track], run: Run, begin: float, across: Axis, *, lanes: bool) -> Timeline:
+    wanted = [
+        result
+        for result in run.results
+        if result.window[1] > result.window[0] and (device == "host" or device in result.devices)
+    ]
+    charts = [_lanes(device, wanted, begin, across)] if wanted and lanes else []
+    bands = _bands(wanted, begin, across)
+    charts += [_counter(track, begin, across, bands) for track in tracks if track.device == device]
+    return Timeline(device, tuple(charts))
+
+
+def _lanes(device: str, results: Sequence[Result], begin: float, across: Axis) -> Chart:
+    suites = list(dict.fromkeys(result.case.suite for result in results))
+    bottom = _TOP + _LANE * len(suites)
+    parts = [_time_axis(across, bottom)]
+    parts += [
+        svg.text(across.start - 6, _TOP + _LANE * row + 14, svg.shorten(suite, 12), "end")
+        for row, suite in enumerate(suites)
+    ]
+    parts += [_window(result, suites.index(result.case.suite), begin, across) for result in results]
+    words = f"When each case ran on {device}: {', '.join(suites)}"
+    return Chart("cases", "when each one ran", svg.picture(words, bottom + 24, *parts))
+
+
+def _window(result: Result, row: int, begin: float, across: Axis) -> Markup:
+    left, right = (across.place(moment - begin) for moment in result.window)
+    words = f"{result.case.id}: {units.duration(result.window[1] - result.window[0])}"
+    return svg.element(
+        "rect",
+        *svg.title(words),
+        x=left,
+        y=_TOP + _LANE * row + 4,
+        width=max(right - left - 0.4, 0.6),
+        height=_LANE - 7,
+        class_=svg.colour(row),
+    )
+
+
+def _bands(results: Iterable[Result], begin: float, across: Axis) -> Markup:
+    """All case windows as one light shape behind a line."""
+    spans = [tuple(across.place(moment - begin) for moment in result.window) for result in results]
+    height = svg.number(_BOTTOM - _TOP)
+    path = "".join(
+        f"M{svg.number(left)} {svg.number(_TOP)}h{svg.number(max(right - left, 0.3))}v{height}H{svg.number(left)}z"
+        for left, right in spans
+    )
+    return svg.element("path", d=path, class_="band") if path else Markup("")
+
+
+def _counter(track: Track, begin: float, across: Axis, bands: Markup) -> Chart:
+    counter = track.counter
+    rise = counter.kind == "cumulative"
+    unit = rise_unit(counter.unit) if rise else counter.unit
+    low, high = float(track.values.min()), float(track.values.max())
+    up = axis([low, high], unit, _BOTTOM, _TOP, zero=low < 0.5 * high or low == high, count=3)
+    at, values = decimate(track.at - begin, track.values)
+    places = [(across.place(x), up.place(y)) for x, y in zip(at.tolist(), values.tolist(), strict=True)]
+    parts = [bands, *_value_axis(across, up), _time_axis(across, _BOTTOM), svg.polyline(places, "line c0")]
+    mean = units.quantity(float(track.values.mean()), unit)
+    ends = f"mean {mean}, {units.quantity(low, unit)} to {units.quantity(high, unit)}"
+    note = ", ".join(part for part in (ends, "rise of the counter" if rise else "") if part)
+    return Chart(
+        counter.name, note, svg.picture(f"{counter.name} of {track.device} over time: {ends}", _HEIGHT, *parts)
+    )
+
+
+def _value_axis(across: Axis, up: Axis) -> list[Markup]:
+    parts = [svg.line(across.start, up.place(value), across.end, up.place(value), "grid") for value, _ in up.ticks]
+    parts += [svg.text(across.start - 6, up.place(value) + 4, label, "end") for value, label in up.ticks]
+    return [*parts, svg.text(2.0, 11.0, up.unit, "start", "name")]
+
+
+def _time_axis(across: Axis, bottom: float) -> Markup:
+    parts = [svg.line(across.start, bottom, across.end, bottom, "axis")]
+    parts += [svg.text(across.place(value), bottom + 16, f"{label} s", "middle") for value, label in across.ticks]
+    return svg.join(parts)
+
+
+def decimate(at: Numbers, values: Numbers, most: int = MOST_POINTS) -> tuple[Numbers, Numbers]:
+    """At most `most` points that keep every extreme: the least and greatest of equal runs, in time order."""
+    if len(values) <= most:
+        return at, values
+    kept: list[int] = []
+    for part in np.array_split(np.arange(len(values)), most // 2):
+        kept += sorted({int(part[np.argmin(values[part])]), int(part[np.argmax(values[part])])})
+    return at[kept], values[kept]

@@ -1,0 +1,211 @@
+"""A suite's views as chart data: pure functions of a summary; nothing here knows a suite or draws."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from gpubench.api import Case, Figure, Result, Series, Summary, View, headline, stats, units
+
+Value = str | int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One case on one device set: its figure over all replicates (median of medians)."""
+
+    case: Case
+    devices: tuple[str, ...]
+    figure: Figure
+
+    @property
+    def value(self) -> float:
+        """The median in SI units."""
+        return self.figure.interval.centre
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The points of a curve that belong together, with their places on the x axis, in order."""
+
+    label: str
+    points: tuple[tuple[float, Point], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A matrix: rows and columns in the order of their axes, and the cells that were measured."""
+
+    label: str
+    rows: tuple[Value, ...]
+    columns: tuple[Value, ...]
+    cells: dict[tuple[Value, Value], Point]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A case on a pareto chart: one series against another, of one group."""
+
+    group: str
+    across: Point
+    up: Point
+
+
+def points(summary: Summary, suite: str, view: View, series: str) -> list[Point]:
+    """What a view shows of one series: its ok cases, replicates joined, all in the unit of the first."""
+    grouped: dict[tuple[str, tuple[str, ...]], list[tuple[Result, Figure]]] = {}
+    for result in summary.run.results:
+        if result.status == "ok" and result.case.suite == suite and result.case.name in view.cases:
+            chosen = _series(result, series)
+            if chosen is not None:
+                figure = summary.figure(result, chosen)
+                grouped.setdefault((result.case.id, result.devices), []).append((result, figure))
+    joined = [Point(group[0][0].case, group[0][0].devices, _join([f for _, f in group])) for group in grouped.values()]
+    whole = [point for point in joined if math.isfinite(point.value)]
+    return [point for point in whole if point.figure.unit == whole[0].figure.unit]
+
+
+def _series(result: Result, name: str) -> Series | None:
+    """The series of that name of the slowest rank, by the same rule as the headline; "" is the headline."""
+    named = tuple(series for series in result.series if not name or series.name == name)
+    return headline(dataclasses.replace(result, series=named))
+
+
+def _join(figures: Sequence[Figure]) -> Figure:
+    """One figure of the replicates' figures: the median of their medians, with its interval."""
+    first = figures[0]
+    if len(figures) == 1:
+        return first
+    shares = [figure.share for figure in figures if figure.share is not None]
+    return dataclasses.replace(
+        first,
+        interval=stats.median_interval([figure.interval.centre for figure in figures]),
+        noise=max(figure.noise for figure in figures),
+        samples=sum(figure.samples for figure in figures),
+        share=stats.median(shares) if shares else None,
+    )
+
+
+def lines(found: Sequence[Point], view: View) -> list[Line]:
+    """A curve's lines. Of several cases at one x of a line, the best is drawn."""
+    name = labeller(found, view)
+    grouped: dict[str, dict[float, Point]] = {}
+    for point in found:
+        x = dict(point.case.params).get(view.x)
+        if isinstance(x, int | float):
+            line = grouped.setdefault(name(point), {})
+            line[float(x)] = _best(line.get(float(x), point), point)
+    return [Line(label, tuple(sorted(line.items()))) for label, line in grouped.items()]
+
+
+def _best(one: Point, other: Point) -> Point:
+    if one.figure.better == "more":
+        return max(one, other, key=lambda point: point.value)
+    return min(one, other, key=lambda point: point.value)
+
+
+def grids(found: Sequence[Point], view: View) -> list[Grid]:
+    """A matrix view's grids: one for each case name, device set and value of `by`."""
+    name = labeller(found, view)
+    grouped: dict[str, dict[tuple[Value, Value], Point]] = {}
+    for point in found:
+        params = dict(point.case.params)
+        if view.x in params and view.y in params:
+            grouped.setdefault(name(point), {})[params[view.y], params[view.x]] = point
+    return [
+        Grid(label, _ordered(row for row, _ in cells), _ordered(column for _, column in cells), cells)
+        for label, cells in grouped.items()
+    ]
+
+
+def _ordered(values: Iterable[Value]) -> tuple[Value, ...]:
+    unique = list(dict.fromkeys(values))
+    numbers = [value for value in unique if not isinstance(value, str)]
+    return tuple(sorted(numbers)) if len(numbers) == len(unique) else tuple(unique)
+
+
+def pairs(across: Sequence[Point], up: Sequence[Point], view: View) -> list[Pair]:
+    """The cases that have both series of a pareto view."""
+    name = labeller(across, view)
+    other = {(point.case.id, point.devices): point for point in up}
+    return [
+        Pair(name(point), point, other[point.case.id, point.devices])
+        for point in across
+        if (point.case.id, point.devices) in other
+    ]
+
+
+def frontier(found: Sequence[Pair]) -> list[Pair]:
+    """The pairs that no other beats both ways, from left to right."""
+    return sorted(
+        (pair for pair in found if not any(_dominates(other, pair) for other in found)),
+        key=lambda pair: pair.across.value,
+    )
+
+
+def _dominates(one: Pair, other: Pair) -> bool:
+    gains = [_gain(one.across, other.across), _gain(one.up, other.up)]
+    return min(gains) >= 0 and max(gains) > 0
+
+
+def _gain(one: Point, other: Point) -> float:
+    """How much better `one` is; negative where it is worse."""
+    return one.value - other.value if one.figure.better == "more" else other.value - one.value
+
+
+def labeller(found: Sequence[Point], view: View) -> Callable[[Point], str]:
+    """A function that names a point by what tells it apart: the case's name, `by`, the devices."""
+    names = len({point.case.name for point in found}) > 1
+    devices = len({point.devices for point in found}) > 1
+
+    def label(point: Point) -> str:
+        params = dict(point.case.params)
+        parts = [point.case.name] if names else []
+        parts += [axis_words(axis, params[axis]) for axis in view.by if axis in params]
+        parts += ["+".join(point.devices)] if devices else []
+        return " · ".join(parts) or point.case.name
+
+    return label
+
+
+def axis_words(axis: str, value: Value) -> str:
+    """A parameter in a label: words speak for themselves, a number has its axis named."""
+    text = units.axis_text(axis, value)
+    return text if isinstance(value, str) else f"{units.axis_label(axis)}={text}"
+
+
+def varying(found: Sequence[Point]) -> Callable[[Point], str]:
+    """A function that labels each point by its name and those parameters that differ between points."""
+    values: dict[str, set[Value]] = {}
+    for point in found:
+        for axis, value in point.case.params:
+            values.setdefault(axis, set()).add(value)
+    names = len({point.case.name for point in found}) > 1
+    devices = len({point.devices for point in found}) > 1
+
+    def label(point: Point) -> str:
+        parts = [point.case.name] if names else []
+        parts += [axis_words(axis, value) for axis, value in point.case.params if len(values[axis]) > 1]
+        parts += ["+".join(point.devices)] if devices else []
+        return " · ".join(parts) or point.case.name
+
+    return label
+
+
+def common_words(found: Sequence[Point]) -> str:
+    """The parameters that all points share, for a chart's subtitle: `size 1GiB, dtype float32`."""
+    if not found:
+        return ""
+    shared = [pair for pair in found[0].case.params if all(pair in point.case.params for point in found)]
+    return ", ".join(f"{units.axis_label(axis)} {units.axis_text(axis, value)}" for axis, value in shared)
+
+
+def spec_line(found: Sequence[Point]) -> tuple[str, float] | None:
+    """The specified peak, where all points are held against the same one: (`spec dram`, SI value)."""
+    limits = {(point.figure.basis, point.figure.limit) for point in found}
+    share = found[0].figure.share if found else None
+    if len(limits) != 1 or not share or found[0].figure.basis != "spec" or len({p.devices for p in found}) > 1:
+        return None
+    return f"spec {found[0].figure.limit}", found[0].value / share

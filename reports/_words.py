@@ -1,0 +1,171 @@
+"""What a run says in words: its devices, its best figures, and what is wrong or odd about it."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gpubench.api import Device, Figure, Result, Row, Run, Summary, units
+
+NOISY = 0.05  # a robust coefficient of variation above this is named: its median is not worth three digits
+Level = Literal["bad", "odd", "note"]
+Namer = Callable[[Result], str]
+_NAMED = 6  # cases named in a notice; the rest are counted
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One thing a reader must know: how bad, the sentence, and the first of the cases it is about."""
+
+    level: Level
+    text: str
+    cases: tuple[str, ...] = ()
+    more: int = 0
+
+
+def measured(summary: Summary) -> list[Device]:
+    """The devices that results are of, in the order of the inventory; all of them where there is no result."""
+    used = {device for result in summary.run.results for device in result.devices}
+    devices = summary.run.manifest.facts.devices
+    return [device for device in devices if device.id in used] or list(devices)
+
+
+def device_words(device: Device) -> str:
+    """`host · ExampleCPU · x86-64 · 64 units · 128 GiB`: what tells one device from another."""
+    memory = units.round_size(device.memory_bytes) if device.memory_bytes else ""
+    count = f"{device.units} units" if device.units else ""
+    return " · ".join(part for part in (device.id, device.name, device.arch, count, memory) if part)
+
+
+def host_words(summary: Summary) -> str:
+    """The notice that figures are the host processor's, or nothing where none is."""
+    devices = measured(summary)
+    hosts = [device.id for device in devices if device.backend == "host"]
+    if not hosts:
+        return ""
+    whose = "Every figure here is" if len(hosts) == len(devices) else f"The figures of {', '.join(hosts)} are"
+    return f"{whose} of the host processor: host CPU figures, not a GPU's."
+
+
+def count_words(summary: Summary) -> str:
+    """`96 ok, 2 skipped, 1 failed, 0 invalid`."""
+    return ", ".join(f"{count} {status}" for status, count in summary.counts().items())
+
+
+def case_namer(run: Run) -> Namer:
+    """A function that gives a result's case id, with its device and replicate where the run has several."""
+    several = len({result.devices for result in run.results}) > 1
+    replicated = len({result.replicate for result in run.results}) > 1
+
+    def name(result: Result) -> str:
+        device = f" on {'+'.join(result.devices)}" if several and result.devices else ""
+        replicate = f" (replicate {result.replicate})" if replicated else ""
+        return f"{result.case.id}{device}{replicate}"
+
+    return name
+
+
+def best_rows(rows: Iterable[Row]) -> list[Row]:
+    """The best ok row of each suite, device set, unit and limit, in the order measured."""
+    found: dict[tuple[str, tuple[str, ...], str, str], Row] = {}
+    for row in rows:
+        if row.figure and row.result.status == "ok":
+            key = (row.suite, row.result.devices, row.figure.unit, row.figure.limit)
+            found[key] = _better(found.get(key, row), row)
+    return list(found.values())
+
+
+def _better(one: Row, other: Row) -> Row:
+    if one.figure is None or other.figure is None:
+        return one
+    if other.figure.better == "more":
+        return other if other.figure.interval.centre > one.figure.interval.centre else one
+    return other if other.figure.interval.centre < one.figure.interval.centre else one
+
+
+def share_words(figure: Figure) -> str:
+    """`87.7 % of spec dram`; of the run's own best, where no specification is known, that it is that."""
+    if figure.share is not None and figure.basis == "best" and figure.share >= 1:
+        return "no specification known"
+    return figure.share_text
+
+
+def interval_words(figure: Figure) -> str:
+    """The 95 % interval in the median's own prefix: `4180 – 4221 GB/s`; a dash for a single sample."""
+    if figure.samples < 2:
+        return "–"
+    if figure.unit == "B":
+        return f"{units.round_size(figure.interval.low)} – {units.round_size(figure.interval.high)}"
+    factor, unit = units.scale(figure.interval.centre, figure.unit)
+    low, high = (units.significant(end / factor) for end in (figure.interval.low, figure.interval.high))
+    return f"{low} – {high} {unit}".rstrip()
+
+
+def notices(summary: Summary, rows: Sequence[Row]) -> list[Notice]:
+    """Everything wrong or odd, the worst first."""
+    run, name = summary.run, case_namer(summary.run)
+    found = (
+        [] if run.complete else [Notice("bad", "The run is partial: it ended before all of its cases were measured.")]
+    )
+    found += [Notice("odd", warning) for warning in run.warnings]
+    for status, level in _LEVELS:
+        found += _by_reason(run, name, status, level)
+    return [*found, *_above_peak(name, rows), *_noisy(name, rows), *_discarded(run, name)]
+
+
+_LEVELS: tuple[tuple[str, Level], ...] = (
+    ("failed", "bad"),
+    ("invalid", "odd"),
+    ("skipped", "note"),
+)
+
+
+def _by_reason(run: Run, name: Namer, status: str, level: Level) -> Iterator[Notice]:
+    grouped: dict[tuple[str, str], list[str]] = {}
+    for result in run.results:
+        if result.status == status:
+            grouped.setdefault((result.cause, result.reason), []).append(name(result))
+    for (cause, reason), cases in grouped.items():
+        yield _notice(level, f"{_cases(len(cases))} {status}: {reason or cause or 'no reason given'}", cases)
+
+
+def _above_peak(name: Namer, rows: Sequence[Row]) -> Iterator[Notice]:
+    cases = [
+        f"{name(row.result)} ({row.figure.share_text})"
+        for row in rows
+        if row.figure and row.figure.basis == "spec" and (row.figure.share or 0) > 1 and row.result.status == "ok"
+    ]
+    if cases:
+        yield _notice(
+            "odd", f"{_cases(len(cases))} above the specified peak: question the method before the device", cases
+        )
+
+
+def _noisy(name: Namer, rows: Sequence[Row]) -> Iterator[Notice]:
+    noisy = [row for row in rows if row.figure and row.figure.noise > NOISY and row.result.status == "ok"]
+    noisy.sort(key=lambda row: -row.figure.noise if row.figure else 0.0)
+    cases = [f"{name(row.result)} ({units.percent(row.figure.noise)})" for row in noisy if row.figure is not None]
+    if cases:
+        yield _notice("odd", f"{_cases(len(cases))} with noise above {units.percent(NOISY, 0)}", cases)
+
+
+def _discarded(run: Run, name: Namer) -> Iterator[Notice]:
+    tally: Tally[str] = Tally()
+    cases = []
+    for result in run.results:
+        tally.update(dict(result.discarded))
+        if result.discarded:
+            cases.append(name(result))
+    if cases:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in tally.items())
+        yield _notice("note", f"Disturbed samples were discarded in {_cases(len(cases))}: {reasons}", cases)
+
+
+def _cases(count: int) -> str:
+    return "1 case" if count == 1 else f"{count} cases"
+
+
+def _notice(level: Level, text: str, cases: Sequence[str]) -> Notice:
+    return Notice(level, text, tuple(cases[:_NAMED]), max(len(cases) - _NAMED, 0))

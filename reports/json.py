@@ -1,0 +1,64 @@
+"""The figures of a run as one JSON document, schema `gpubench.summary/1`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from gpubench.api import Report, Result, Run, Summary
+
+from ._clean import tidy
+from ._figures import finite, records
+
+SCHEMA = "gpubench.summary/1"
+
+
+@dataclass(frozen=True, slots=True)
+class JsonReport:
+    """Writes one JSON document; a figure that is not a finite number is null."""
+
+    summary: str = "the figures as one JSON document, for programs"
+
+    def render(self, run: Run) -> str:
+        """The document, indented, with a newline at its end."""
+        return json.dumps(_document(Summary(tidy(run))), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _document(summary: Summary) -> dict[str, Any]:
+    manifest = summary.run.manifest
+    return {
+        "schema": SCHEMA,
+        "gpubench": manifest.gpubench,
+        "started": manifest.started,
+        "complete": summary.run.complete,
+        "counts": summary.counts(),
+        "warnings": list(summary.run.warnings),
+        "devices": [dataclasses.asdict(device) for device in manifest.facts.devices],
+        "versions": dict(manifest.facts.versions),
+        "results": [_result(summary, result) for result in summary.run.results],
+    }
+
+
+def _result(summary: Summary, result: Result) -> dict[str, Any]:
+    case = result.case
+    return {
+        "case": case.id,
+        "suite": case.suite,
+        "name": case.name,
+        "params": dict(case.params),
+        "version": case.version,
+        "devices": list(result.devices),
+        "replicate": result.replicate,
+        "status": result.status,
+        "cause": result.cause,
+        "reason": result.reason,
+        "discarded": dict(result.discarded),
+        "notes": dict(result.notes),
+        "elapsed_s": finite(result.elapsed_s),
+        "figures": list(records(summary, result)),
+    }
+
+
+report: Report = JsonReport()
