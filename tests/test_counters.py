@@ -1,0 +1,90 @@
+"""Joining counters to cases, by device and by time."""
+
+from __future__ import annotations
+
+import _make as make
+import numpy as np
+
+from gpubench.counters import CounterTable, Track, figure_of
+from gpubench.model import Counter
+
+
+def track(at, values, counter=make.POWER, device="cuda:0"):
+    return Track(counter, device, np.array(at, dtype=float), np.array(values, dtype=float))
+
+
+def figures(found):
+    """(counter, device) → (mean, low, high, samples)."""
+    return {(one.counter.name, one.device): (one.mean, one.low, one.high, one.samples) for one in found}
+
+
+def test_a_gauge_is_its_mean_least_and_greatest_inside_the_window():
+    table = CounterTable(make.run(sampled=[make.samples([1, 2, 3, 4, 5], power=[100, 200, 400, 300, 900])]))
+    assert figures(table.during(make.result(window=(2.0, 4.0)))) == {("nvml.power", "cuda:0"): (300, 200, 400, 3)}
+
+
+def test_a_rising_counter_is_its_rise_a_second_over_the_readings_round_the_window():
+    table = CounterTable(make.run(sampled=[make.samples([1, 2, 3, 4, 5], energy=[0, 100, 300, 600, 600])]))
+    assert figures(table.during(make.result(window=(2.5, 3.5)))) == {("nvml.energy", "cuda:0"): (250, 250, 250, 3)}
+
+
+def test_a_rising_counter_answers_for_a_window_between_two_readings():
+    table = CounterTable(make.run(sampled=[make.samples([1, 2, 3], energy=[0, 100, 300])]))
+    assert figures(table.during(make.result(window=(2.25, 2.5)))) == {("nvml.energy", "cuda:0"): (200, 200, 200, 2)}
+
+
+def test_a_gauge_without_a_reading_in_the_window_says_nothing():
+    table = CounterTable(make.run(sampled=[make.samples([1, 2, 3], power=[100, 200, 300])]))
+    assert table.during(make.result(window=(2.25, 2.5))) == []
+
+
+def test_a_rising_counter_needs_two_readings_at_two_times():
+    assert figure_of(track([1.0], [5.0], make.ENERGY)) is None
+    assert figure_of(track([1.0, 1.0], [5.0, 6.0], make.ENERGY)) is None
+    assert figure_of(track([], [])) is None
+
+
+def test_a_result_that_was_never_timed_has_no_counters():
+    sampled = [make.samples([1, 2, 3], power=[100, 200, 300], energy=[1, 2, 3])]
+    assert CounterTable(make.run(sampled=sampled)).during(make.result(status="skipped")) == []
+
+
+def test_a_reading_that_failed_is_left_out_and_never_zero():
+    table = CounterTable(make.run(sampled=[make.samples([1, 2, 3], power=[100, None, 300])]))
+    assert table.tracks[0].at.tolist() == [1, 3]
+    assert figures(table.during(make.result(window=(0.0, 9.0)))) == {("nvml.power", "cuda:0"): (200, 100, 300, 2)}
+
+
+def test_chunks_of_one_counter_are_one_track():
+    sampled = [make.samples([1, 2], power=[10, 20]), make.samples([3], power=[30]), make.samples([4], energy=[0])]
+    power, energy = CounterTable(make.run(sampled=sampled)).tracks
+    assert (power.at.tolist(), power.values.tolist()) == ([1, 2, 3], [10, 20, 30])
+    assert energy.at.tolist() == [4]
+
+
+def test_a_result_has_the_counters_of_its_devices_and_the_hosts_and_no_others():
+    sampled = [
+        make.samples([1.0], device, power=[value]) for device, value in [("cuda:0", 1), ("cuda:1", 2), ("host", 3)]
+    ]
+    table = CounterTable(make.run(sampled=sampled))
+    assert figures(table.during(make.result(window=(0.0, 2.0), devices=("cuda:1",)))) == {
+        ("nvml.power", "cuda:1"): (2, 2, 2, 1),
+        ("nvml.power", "host"): (3, 3, 3, 1),
+    }
+
+
+def test_tracks_stand_in_the_manifests_order_and_only_those_it_explains():
+    sampled = [make.samples([1.0], energy=[1], power=[2], unheard=[3])]
+    names = [track.counter.name for track in CounterTable(make.run(sampled=sampled)).tracks]
+    assert names == ["nvml.power", "nvml.energy"]
+
+
+def test_a_column_of_another_collector_is_not_taken_for_this_ones():
+    amd = Counter("amdsmi.power", "W", "gauge", 0.1, "amd-smi metric -p")
+    table = CounterTable(make.run(counters=(amd,), sampled=[make.samples([1.0], power=[2])]))
+    assert table.tracks == []
+
+
+def test_the_ends_of_a_window_belong_to_it():
+    assert track([1, 2, 3], [1, 2, 3]).during(1.0, 3.0).values.tolist() == [1, 2, 3]
+    assert track([1, 2, 3], [1, 2, 3]).during(1.5, 2.5).values.tolist() == [2]

@@ -1,0 +1,152 @@
+"""The statistics, held against scipy and against simulations with a fixed seed."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubench import stats
+
+times = st.lists(st.floats(min_value=1e-9, max_value=1e3), min_size=1, max_size=200)
+
+
+@pytest.mark.parametrize(
+    ("values", "median"), [([3.0], 3.0), ([1.0, 2.0], 1.5), ([9.0, 1.0, 2.0], 2.0), ([4.0, 1.0, 3.0, 2.0], 2.5)]
+)
+def test_the_median_of_a_few_values(values, median):
+    assert stats.median(values) == median
+
+
+def test_nothing_has_no_median_quantile_or_mean():
+    assert math.isnan(stats.median([]))
+    assert math.isnan(stats.quantile([], 0.5))
+    assert math.isnan(stats.geometric_mean([]))
+    nothing = stats.median_interval([])
+    assert math.isnan(nothing.low)
+    assert math.isnan(nothing.centre)
+    assert math.isnan(nothing.high)
+
+
+def test_quantiles_are_linear_between_order_statistics():
+    values = [4.0, 1.0, 3.0, 2.0]
+    assert [stats.quantile(values, fraction) for fraction in (0.0, 0.5, 0.9, 1.0)] == [
+        1.0,
+        2.5,
+        pytest.approx(3.7),
+        4.0,
+    ]
+
+
+@given(times, st.floats(min_value=0, max_value=1))
+def test_quantiles_are_scipys(values, fraction):
+    expected = scipy.stats.quantile(np.array(values), fraction, method="linear")
+    assert stats.quantile(values, fraction) == pytest.approx(float(expected), rel=1e-12)
+
+
+@given(times)
+def test_noise_is_scipys_scaled_deviation_over_the_median(values):
+    expected = 1.4826 * scipy.stats.median_abs_deviation(values) / np.median(values) if len(values) > 1 else 0.0
+    assert stats.noise(values) == pytest.approx(expected, rel=1e-12)
+
+
+def test_noise_estimates_the_relative_sigma_of_a_normal_sample():
+    sample = np.random.default_rng(1).normal(100.0, 3.0, 100_000)
+    assert stats.noise(sample.tolist()) == pytest.approx(0.03, rel=0.02)
+
+
+def test_noise_does_not_move_for_a_few_outliers():
+    assert stats.noise([10.0, 10.1, 9.9, 10.0, 10.1, 9.9, 500.0]) == pytest.approx(1.4826 * 0.1 / 10.0)
+
+
+def test_noise_of_one_value_or_about_zero_is_none():
+    assert stats.noise([5.0]) == 0.0
+    assert stats.noise([-1.0, 0.0, 1.0]) == 0.0
+
+
+@given(times)
+def test_the_geometric_mean_is_scipys(values):
+    assert stats.geometric_mean(values) == pytest.approx(float(scipy.stats.gmean(values)), rel=1e-9)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 6, 7, 8])
+def test_the_interval_of_up_to_eight_samples_is_their_whole_range(count):
+    values = [float(value) for value in range(count, 0, -1)]
+    assert stats.median_interval(values) == stats.Interval(1.0, (count + 1) / 2, float(count))
+
+
+@pytest.mark.parametrize(("count", "low", "high"), [(10, 1, 10), (11, 2, 10), (20, 5, 16), (71, 27, 45), (100, 40, 61)])
+def test_the_interval_lies_between_the_ranks_of_le_boudecs_formula(count, low, high):
+    """floor(n/2 - 0.98·√n) and ceil(n/2 + 1 + 0.98·√n), worked out by hand."""
+    ranks = [float(rank) for rank in range(1, count + 1)]
+    assert stats.median_interval(ranks) == stats.Interval(low, (count + 1) / 2, high)
+
+
+def test_the_interval_covers_the_median_with_at_least_95_percent_and_not_much_more():
+    """Exactly, by the binomial: the median lies below rank k with the chance of fewer than k heads."""
+    for count in range(6, 1000):
+        interval = stats.median_interval(range(1, count + 1))
+        heads = scipy.stats.binom(count, 0.5)
+        covered = heads.cdf(interval.high - 1) - heads.cdf(interval.low - 1)
+        narrower = heads.cdf(interval.high - 3) - heads.cdf(interval.low + 1)
+        assert narrower < 0.95 <= covered, count
+
+
+@pytest.mark.parametrize("draw", ["normal", "exponential", "lognormal"])
+@pytest.mark.parametrize("count", [6, 10, 30, 200])
+def test_the_interval_covers_the_true_median_of_any_distribution(draw, count):
+    truth = {"normal": 0.0, "exponential": math.log(2), "lognormal": 1.0}[draw]
+    rng = np.random.default_rng(7)
+    intervals = [stats.median_interval(getattr(rng, draw)(size=count)) for _ in range(1000)]
+    covered = sum(interval.low <= truth <= interval.high for interval in intervals)
+    assert covered >= 935  # 950 less two standard deviations of such a count
+
+
+@given(times)
+def test_the_interval_holds_the_median_and_does_not_mind_the_order(values):
+    interval = stats.median_interval(values)
+    assert interval.low <= interval.centre <= interval.high
+    assert interval.centre == pytest.approx(stats.median(values))
+    assert stats.median_interval(values[::-1]) == interval
+
+
+def test_the_half_width_is_a_fraction_of_the_centre():
+    assert stats.Interval(90.0, 100.0, 120.0).half_width == 0.15
+    assert stats.Interval(-1.0, 0.0, 1.0).half_width == math.inf
+
+
+@pytest.mark.parametrize(
+    ("values", "steady"),
+    [
+        ([1.0] * 7, False),
+        ([1.0] * 8, True),
+        ([9.0, 5.0, 3.0] + [1.0] * 8, True),
+        ([9.0, 5.0] + [1.0] * 5, False),
+        ([1.00, 1.01, 0.99, 1.00, 1.01, 0.99, 1.00, 1.01], True),
+        ([1.0, 1.1, 0.9, 1.0, 1.1, 0.9, 1.0, 1.1], False),
+        ([1.000, 1.004, 1.008, 1.012, 1.016, 1.020, 1.024, 1.028], True),
+        ([1.00, 1.01, 1.02, 1.03, 1.04, 1.05, 1.06, 1.07], False),
+        ([1.00, 1.00, 1.00, 1.00, 1.03, 1.03, 1.03, 1.03], False),
+        ([1.0] * 7 + [50.0], True),
+        ([0.0] * 8, True),
+    ],
+    ids=[
+        "too few",
+        "constant",
+        "after a start",
+        "not yet",
+        "1 %",
+        "10 %",
+        "slow drift",
+        "drift",
+        "step",
+        "outlier",
+        "zero",
+    ],
+)
+def test_warm_up_is_over_when_the_last_values_neither_vary_nor_drift(values, steady):
+    assert stats.is_steady(values) is steady

@@ -1,0 +1,132 @@
+"""What a run says: rates, headlines, peaks and counts, derived from raw samples."""
+
+from __future__ import annotations
+
+import math
+
+import _make as make
+import pytest
+
+from gpubench import summary
+from gpubench.model import Series, Work
+
+
+def work_series(quantity, *seconds, **work):
+    return Series("hot", "s", seconds, work=Work(**work), quantity=quantity)
+
+
+@pytest.mark.parametrize(
+    ("series", "values", "unit", "better"),
+    [
+        (work_series("moved", 0.5, 2.0, moved=4e9, payload=1.0), [8e9, 2e9], "B/s", "more"),
+        (work_series("payload", 0.5, moved=1.0, payload=3e9), [6e9], "B/s", "more"),
+        (work_series("flops", 2.0, flops=1e12), [5e11], "FLOP/s", "more"),
+        (work_series("item", 2.0, 4.0, items=1000.0), [0.002, 0.004], "s", "less"),
+        (work_series("value", 2.0, moved=1e9), [2.0], "s", "less"),
+        (Series("ratio", "", (1.5, 2.5), better="more"), [1.5, 2.5], "", "more"),
+    ],
+)
+def test_a_series_is_judged_in_the_quantity_that_it_names(series, values, unit, better):
+    assert summary.judged_values(series).tolist() == values
+    assert summary.judged_unit(series) == unit
+    assert summary.judged_better(series) == better
+
+
+def test_a_rate_over_no_time_or_no_items_is_not_finite_but_no_crash():
+    assert summary.judged_values(work_series("moved", 0.0, moved=1.0)).tolist() == [math.inf]
+    assert math.isnan(summary.judged_values(work_series("moved", 0.0))[0])
+    assert summary.judged_values(work_series("item", 1.0)).tolist() == [math.inf]
+
+
+def test_the_headline_is_the_first_series_however_slow_the_others():
+    first, second = make.timing(1.0, name="hot"), make.timing(9.0, name="cold")
+    assert summary.headline(make.result(first, second)) == first
+
+
+def test_the_headline_of_several_ranks_is_the_slowest_ranks():
+    ranks = [make.timing(seconds, rank=rank, moved=1e9) for rank, seconds in enumerate([1.0, 3.0, 2.0])]
+    other = make.timing(9.0, name="cold", rank=3)
+    assert summary.headline(make.result(*ranks, other)) == ranks[1]
+
+
+def test_the_headline_of_ranks_that_report_a_rate_is_the_least_rate():
+    ranks = [Series("bus", "B/s", (rate,), better="more", rank=rank) for rank, rate in enumerate([5e9, 2e9, 4e9])]
+    assert summary.headline(make.result(*ranks)) == ranks[1]
+
+
+def test_a_case_that_was_not_timed_has_no_headline():
+    assert summary.headline(make.result(status="skipped")) is None
+
+
+def test_a_figure_is_a_median_with_its_interval_noise_and_share_of_spec():
+    result = make.result(make.timing(0.9e-3, 1.0e-3, 1.25e-3, moved=4.2e9, limit="dram"))
+    run = make.run(result)
+    figure = summary.Summary(run).figure(result, result.series[0])
+    assert (figure.unit, figure.better, figure.samples) == ("B/s", "more", 3)
+    assert (figure.interval.low, figure.interval.centre) == (pytest.approx(3.36e12), pytest.approx(4.2e12))
+    assert figure.interval.high == pytest.approx(4.2e12 / 0.9)
+    assert figure.noise == pytest.approx(1.4826 / 9)
+    assert figure.text == "4200 GB/s"
+    assert figure.share_text == "87.5 % of spec dram"
+
+
+def test_without_a_spec_the_share_is_of_the_best_in_this_run():
+    unknown = make.facts(make.device(name="Unheard-of GPU"))
+    fast = make.result(make.timing(1.0, moved=4e9, limit="dram"), of=make.case("copy"))
+    slow = make.result(make.timing(2.0, moved=4e9, limit="dram"), of=make.case("triad"))
+    rows = summary.Summary(make.run(fast, slow, facts=unknown)).rows()
+    assert [row.figure.share_text for row in rows] == ["100.0 % of best dram", "50.0 % of best dram"]
+
+
+def test_a_failed_result_sets_no_best():
+    unknown = make.facts(make.device(name="Unheard-of GPU"))
+    wrong = make.result(make.timing(0.1, moved=4e9, limit="dram"), of=make.case("copy"), status="failed")
+    right = make.result(make.timing(2.0, moved=4e9, limit="dram"))
+    rows = summary.Summary(make.run(wrong, right, facts=unknown)).rows()
+    assert rows[1].figure.share == 1.0
+
+
+def test_the_best_of_one_device_is_not_anothers():
+    both = make.facts(make.device("cuda:0", "X"), make.device("host", "Y"))
+    series = make.timing(1.0, moved=4e9, limit="dram"), make.timing(4.0, moved=4e9, limit="dram")
+    results = make.result(series[0]), make.result(series[1], devices=("host",))
+    assert [row.figure.share for row in summary.Summary(make.run(*results, facts=both)).rows()] == [1.0, 1.0]
+
+
+def test_a_series_without_a_limit_has_no_share():
+    row = summary.Summary(make.run(make.result())).rows()[0]
+    assert (row.figure.share, row.figure.limit, row.figure.share_text) == (None, "", "")
+
+
+def test_a_result_of_a_device_that_the_facts_lack_still_has_a_figure():
+    result = make.result(make.timing(1.0, moved=1e9, limit="dram"), devices=("cuda:7",))
+    table = summary.Summary(make.run(result))
+    assert table.device("cuda:7") is None
+    assert table.rows()[0].figure.share_text == "100.0 % of best dram"
+
+
+def test_a_row_stands_for_each_result_in_the_order_measured_and_by_suite():
+    results = [
+        make.result(of=make.case("a", suite="two")),
+        make.result(of=make.case("b", suite="one"), status="skipped"),
+        make.result(of=make.case("c", suite="two")),
+    ]
+    table = summary.Summary(make.run(*results))
+    assert [row.result for row in table.rows()] == results
+    assert [row.figure is None for row in table.rows()] == [False, True, False]
+    assert [(name, [row.result.case.name for row in rows]) for name, rows in table.suites()] == [
+        ("two", ["a", "c"]),
+        ("one", ["b"]),
+    ]
+
+
+def test_every_status_is_counted_also_those_that_did_not_occur():
+    results = [make.result(replicate=index, status=status) for index, status in enumerate(["ok", "ok", "failed"])]
+    assert summary.Summary(make.run(*results)).counts() == {"ok": 2, "skipped": 0, "failed": 1, "invalid": 0}
+
+
+@pytest.mark.parametrize(
+    ("statuses", "status"), [([], 0), (["ok", "skipped", "invalid"], 0), (["ok", "failed", "ok"], 3)]
+)
+def test_a_run_ends_in_3_only_where_a_case_failed(statuses, status):
+    assert summary.exit_status([make.result(status=found) for found in statuses]) == status
