@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from gpubench import units
 from gpubench.errors import FileError, UsageError
 from gpubench.model import Manifest, Result, Run, Samples
 from gpubench.record import KINDS, RECORD_LIMIT_BYTES, End, Malformed, Record, decode, encode, schema
@@ -84,6 +85,8 @@ class _Scan:
         """Take one whole line; Malformed where it does not belong here."""
         if self.complete:
             raise Malformed("stands after the end record")
+        if self.tally.size_bytes + len(line) > TOTAL_LIMIT_BYTES:
+            raise Malformed(f"the file holds more than {units.round_size(TOTAL_LIMIT_BYTES)}")
         record = decode(line)
         if isinstance(record, Manifest) == bool(self.records):
             raise Malformed("a second manifest" if self.records else "the manifest does not come first")
@@ -121,7 +124,7 @@ def _scan(path: Path) -> _Scan:
         what = "" if scan.records else "cannot be read as a run of gpubench: "
         raise FileError(f"{path}: line {max(number, 1)}: {what}{error}") from error
     except zlib.error as error:
-        raise FileError(f"{path}: line {number + 1}: damaged gzip data ({error})") from error
+        raise FileError(f"{path}: after line {number}: damaged gzip data ({error})") from error
     if not scan.records:
         raise FileError(f"{path}: line 1: there is no whole manifest, so nothing was measured; remove the file")
     return scan
@@ -138,12 +141,8 @@ def _reported(path: str | Path) -> Iterator[None]:
 
 def _lines(path: Path) -> Iterator[bytes]:
     """The file's lines with their newline; only the last can lack one. A too long one is cut off."""
-    total = 0
     with _open(path) as file:
         while line := file.readline(RECORD_LIMIT_BYTES + 1):
-            total += len(line)
-            if total > TOTAL_LIMIT_BYTES:
-                raise Malformed(f"the file holds more than {TOTAL_LIMIT_BYTES >> 30} GiB")
             yield line
 
 
@@ -325,7 +324,7 @@ def _manifest_line(manifest: Manifest) -> bytes:
     try:
         return _checked(manifest, encode(manifest, "strict"))
     except UnicodeEncodeError as error:
-        name = str(error.object)[max(error.start - 20, 0) : error.end + 20]
+        name = error.object[: error.start].rpartition('"')[2] + error.object[error.start :].partition('"')[0]
         raise UsageError(f"{name!r} is not UTF-8 text, which a run file is; rename it") from error
 
 
