@@ -54,7 +54,8 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:
 
 def _modules(room: Room) -> dict[str, str]:
     found: dict[str, str] = {}
-    for point in entry_points(group=f"gpubench.{room}"):
+    points = entry_points(group=f"gpubench.{room}")
+    for point in sorted(points, key=lambda point: not point.value.startswith("gpubench.")):  # none can shadow ours
         for folder in _folders(point.value):
             for module in pkgutil.iter_modules([folder]):
                 if not module.name.startswith("_"):
@@ -63,5 +64,8 @@ def _modules(room: Room) -> dict[str, str]:
 
 
 def _folders(package: str) -> Sequence[str]:
-    spec = importlib.util.find_spec(package)
+    try:
+        spec = importlib.util.find_spec(package)
+    except ModuleNotFoundError:  # left behind by a distribution that is gone; the others still load
+        return []
     return list(spec.submodule_search_locations or ()) if spec else []

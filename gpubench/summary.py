@@ -23,9 +23,9 @@ def judged_values(series: Series) -> npt.NDArray[np.float64]:
     values = np.asarray(series.values, dtype=float)
     if series.quantity == "value":
         return values
-    if series.quantity == "item":
-        return values / series.work.items
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if series.quantity == "item":
+            return values / np.float64(series.work.items)
         return np.asarray(getattr(series.work, series.quantity) / values, dtype=float)
 
 
@@ -44,7 +44,12 @@ def headline(result: Result) -> Series | None:
     if not result.series:
         return None
     first = [series for series in result.series if series.name == result.series[0].name]
-    return max(first, key=lambda series: stats.median(series.values))
+    return max(first, key=_badness)
+
+
+def _badness(series: Series) -> float:
+    centre = stats.median(judged_values(series).tolist())
+    return -centre if judged_better(series) == "more" else centre
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,10 +46,14 @@ def significant(value: float, digits: int = 4) -> str:
         return "n/a"
     if value == 0:
         return "0"
-    exponent = math.floor(math.log10(abs(value)))
+    exponent = math.floor(math.log10(abs(_rounded(value, digits))))  # that of 9.9996 is that of 10.00
     if -4 <= exponent < 7:
         return f"{value:.{max(digits - 1 - exponent, 0)}f}"
     return f"{value:.{digits - 1}e}"
+
+
+def _rounded(value: float, digits: int) -> float:
+    return float(f"{value:.{digits - 1}e}")
 
 
 def scale(value: float, unit: str) -> tuple[float, str]:
@@ -71,7 +75,7 @@ def quantity(value: float, unit: str, digits: int = 4) -> str:
     """A value with its unit: 4213 GB/s, 341.2 ns, 785.0 TFLOP/s."""
     if unit == "B":
         return round_size(value)
-    factor, text = scale(value, unit)
+    factor, text = scale(_rounded(value, digits), unit)
     return f"{significant(value / factor, digits)} {text}".rstrip()
 
 
