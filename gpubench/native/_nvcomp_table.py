@@ -1,0 +1,213 @@
+"""What nvCOMP's C functions take: option structs, algorithms and signatures of nvCOMP 6.
+
+Read from the headers of nvCOMP 6.0.0. Option structs are 64 bytes each, passed by value, with the
+unused bytes zero.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from ctypes import POINTER, c_char, c_double, c_int, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
+from dataclasses import dataclass, field
+from typing import Any
+
+# nvcompType_t by NumPy's name.
+TYPES = {
+    "int8": 0,
+    "uint8": 1,
+    "int16": 2,
+    "uint16": 3,
+    "int32": 4,
+    "uint32": 5,
+    "int64": 6,
+    "uint64": 7,
+    "float16": 10,
+    "float32": 11,
+    "float64": 12,
+}
+ANY_TYPE = 0xFF  # of a decompressor that reads the type from its input
+
+
+class Alignments(ctypes.Structure):
+    """Least alignment in bytes of each input, each output and the scratch memory."""
+
+    _fields_ = (("input", c_size_t), ("output", c_size_t), ("temp", c_size_t))
+
+
+class Properties(ctypes.Structure):
+    """Versions as numbers: the library's, and that of the CUDA runtime it was built with."""
+
+    _fields_ = (("version", c_uint32), ("cudart_version", c_uint32))
+
+
+class Plain(ctypes.Structure):
+    """A compressor without options."""
+
+    _fields_ = (("reserved", c_char * 64),)
+
+
+class Backend(ctypes.Structure):
+    """A decompressor with nothing but a choice of backend (0: the library's)."""
+
+    _fields_ = (("backend", c_int), ("reserved", c_char * 60))
+
+
+class SortedBackend(ctypes.Structure):
+    """A decompressor that a hardware engine may serve too."""
+
+    _fields_ = (("backend", c_int), ("sort", c_int), ("reserved", c_char * 56))
+
+
+class Level(ctypes.Structure):
+    """A compressor with levels: 0 entropy coding only … 5 highest ratio."""
+
+    _fields_ = (("level", c_int), ("reserved", c_char * 60))
+
+
+class Lz4Compress(ctypes.Structure):
+    """LZ4: the type is the grain of its matches."""
+
+    _fields_ = (("data_type", c_int), ("bitshuffle", c_int), ("reserved", c_char * 56))
+
+
+class Lz4Decompress(ctypes.Structure):
+    """LZ4; type and bit shuffle count only where it was compressed with a bit shuffle."""
+
+    _fields_ = (
+        ("backend", c_int),
+        ("sort", c_int),
+        ("data_type", c_int),
+        ("bitshuffle", c_int),
+        ("reserved", c_char * 48),
+    )
+
+
+class AnsCompress(ctypes.Structure):
+    """rANS."""
+
+    _fields_ = (
+        ("kind", c_int),
+        ("data_type", c_int),
+        ("sub_chunks", c_uint8),
+        ("states", c_uint8),
+        ("histogram_reduction", c_uint8),
+        ("reserved", c_char * 53),
+    )
+
+
+class AnsDecompress(ctypes.Structure):
+    """rANS."""
+
+    _fields_ = (
+        ("backend", c_int),
+        ("data_type", c_int),
+        ("sub_chunks", c_uint8),
+        ("states", c_uint8),
+        ("skip_validate", c_uint8),
+        ("reserved", c_char * 53),
+    )
+
+
+class CascadedCompress(ctypes.Structure):
+    """Cascaded: delta, run lengths and frame of reference before bit packing."""
+
+    _fields_ = (
+        ("data_type", c_int),
+        ("mode", c_int),
+        ("terminal_codecs", c_uint64),
+        ("coarse_encodings", c_uint64),
+        ("fine_encodings", c_uint64),
+        ("level", c_uint8),
+        ("reserved", c_char * 31),
+    )
+
+
+class CascadedDecompress(ctypes.Structure):
+    """Cascaded; mode 0 accepts whatever the compressor chose."""
+
+    _fields_ = (
+        ("backend", c_int),
+        ("padding", c_int),
+        ("data_type", c_int),
+        ("mode", c_int),
+        ("terminal_codecs", c_uint64),
+        ("coarse_encodings", c_uint64),
+        ("reserved", c_char * 32),
+    )
+
+
+class BitcompCompress(ctypes.Structure):
+    """Bitcomp, lossless (mode 0)."""
+
+    _fields_ = (
+        ("algorithm", c_int),
+        ("data_type", c_int),
+        ("delta", c_double),
+        ("mode", c_int),
+        ("reserved", c_char * 44),
+    )
+
+
+_INTEGERS = {name: name for name in TYPES if "int" in name}
+_FLOATS_AS_INTEGERS = {"float16": "uint16", "float32": "uint32", "float64": "uint64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """One row of the table: the name in the C functions, the option structs, the types it takes.
+
+    `types` maps an element type to the one that the library is told; a type that is not in it is
+    compressed as bytes. The other options are the library's defaults.
+    """
+
+    prefix: str
+    compress: type[ctypes.Structure]
+    decompress: type[ctypes.Structure]
+    types: Mapping[str, str] = field(default_factory=dict)
+    compress_options: Mapping[str, int] = field(default_factory=dict)
+    decompress_options: Mapping[str, int] = field(default_factory=dict)
+    decompress_waits: bool = False
+
+
+ALGORITHMS: Mapping[str, Algorithm] = {
+    "lz4": Algorithm("LZ4", Lz4Compress, Lz4Decompress),
+    "snappy": Algorithm("Snappy", Plain, SortedBackend),
+    "zstd": Algorithm("Zstd", Plain, Backend),
+    "deflate": Algorithm("Deflate", Level, SortedBackend, compress_options={"level": 1}),
+    "gdeflate": Algorithm("Gdeflate", Level, Backend, compress_options={"level": 1}),
+    "ans": Algorithm(
+        "ANS",
+        AnsCompress,
+        AnsDecompress,
+        types={"float16": "float16", "float32": "float32"},
+        decompress_options={"data_type": ANY_TYPE},
+    ),
+    "cascaded": Algorithm(
+        "Cascaded",
+        CascadedCompress,
+        CascadedDecompress,
+        types={**_INTEGERS, **_FLOATS_AS_INTEGERS},
+        compress_options={"mode": 1, "terminal_codecs": 1, "fine_encodings": 7, "level": 3},
+        decompress_options={"data_type": ANY_TYPE},
+    ),
+    "bitcomp": Algorithm(
+        "Bitcomp", BitcompCompress, Backend, types={name: name for name in TYPES}, decompress_waits=True
+    ),
+}
+
+
+def signatures(compress: type[ctypes.Structure], decompress: type[ctypes.Structure]) -> dict[str, tuple[Any, ...]]:
+    """The arguments of every batched function, by the end of its name."""
+    size, address, sizes = c_size_t, c_void_p, POINTER(c_size_t)
+    to, back = (compress, address, address), (decompress, address, address)  # options, statuses, stream
+    return {
+        "CompressGetRequiredAlignments": (compress, POINTER(Alignments)),
+        "CompressGetMaxOutputChunkSize": (size, compress, sizes),
+        "CompressGetTempSize": (size, size, compress, sizes, size, address),
+        "CompressAsync": (address, address, size, size, address, size, address, address, *to),
+        "DecompressGetRequiredAlignments": (decompress, POINTER(Alignments)),
+        "DecompressGetTempSize": (size, size, decompress, sizes, size, address),
+        "DecompressAsync": (address, address, address, address, size, address, size, address, *back),
+        "GetDecompressSizeAsync": (address, address, address, size, address),
+    }
