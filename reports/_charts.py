@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -188,6 +188,3 @@ def _names(named: Sequence[tuple[Pair, str]], across: Axis, up: Axis) -> list[Ma
             taken.append((left, left + width, y))
             parts.append(svg.text(left, y, words, "start", "value"))
     return parts
-
-
-Draw = Callable[[Summary, str, View], list[Chart]]

@@ -11,7 +11,18 @@ from ._cases import CaseLine, CounterLine, SeriesLine, case_lines, counter_lines
 from ._charts import Chart, bars, curve, pareto
 from ._matrix import matrix
 from ._timeline import Timeline, timelines
-from ._words import Notice, best_rows, case_namer, count_words, device_words, host_words, measured, notices, share_words
+from ._words import (
+    LEGEND,
+    Notice,
+    best_rows,
+    case_namer,
+    count_words,
+    device_words,
+    host_words,
+    measured,
+    notices,
+    share_words,
+)
 
 _DRAW: dict[str, Callable[[Summary, str, View], list[Chart]]] = {
     "curve": curve,
@@ -69,6 +80,7 @@ class Page:
     suites: tuple[SuiteBlock, ...]
     timelines: tuple[Timeline, ...]
     environment: tuple[tuple[str, Pairs], ...]
+    legend: str = LEGEND
 
 
 def page(run: Run) -> Page:

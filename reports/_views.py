@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -63,8 +62,13 @@ def points(summary: Summary, suite: str, view: View, series: str) -> list[Point]
                 figure = summary.figure(result, chosen)
                 grouped.setdefault((result.case.id, result.devices), []).append((result, figure))
     joined = [Point(group[0][0].case, group[0][0].devices, _join([f for _, f in group])) for group in grouped.values()]
-    whole = [point for point in joined if math.isfinite(point.value)]
+    whole = [point for point in joined if all(map(drawable, dataclasses.astuple(point.figure.interval)))]
     return [point for point in whole if point.figure.unit == whole[0].figure.unit]
+
+
+def drawable(value: float) -> bool:
+    """Whether a value can stand on an axis: finite, and so far from the ends of a float that no tick overflows."""
+    return value == 0 or 1e-100 < abs(value) < 1e100
 
 
 def _series(result: Result, name: str) -> Series | None:
@@ -94,7 +98,7 @@ def lines(found: Sequence[Point], view: View) -> list[Line]:
     grouped: dict[str, dict[float, Point]] = {}
     for point in found:
         x = dict(point.case.params).get(view.x)
-        if isinstance(x, int | float):
+        if isinstance(x, int | float) and drawable(x):
             line = grouped.setdefault(name(point), {})
             line[float(x)] = _best(line.get(float(x), point), point)
     return [Line(label, tuple(sorted(line.items()))) for label, line in grouped.items()]

@@ -10,6 +10,10 @@ from typing import Literal
 from gpubench.api import Device, Figure, Result, Row, Run, Summary, units
 
 NOISY = 0.05  # a robust coefficient of variation above this is named: its median is not worth three digits
+LEGEND = (
+    "GB = 10⁹ B, GiB = 2³⁰ B. A median stands with its 95 % interval; noise is 1.4826 · MAD / median. A share is of "
+    "the specification, or of the best that the device reached in this run where no specification is known."
+)
 Level = Literal["bad", "odd", "note"]
 Namer = Callable[[Result], str]
 _NAMED = 6  # cases named in a notice; the rest are counted
@@ -45,8 +49,9 @@ def host_words(summary: Summary) -> str:
     hosts = [device.id for device in devices if device.backend == "host"]
     if not hosts:
         return ""
-    whose = "Every figure here is" if len(hosts) == len(devices) else f"The figures of {', '.join(hosts)} are"
-    return f"{whose} of the host processor: host CPU figures, not a GPU's."
+    if len(hosts) == len(devices):
+        return "All of these are host CPU figures, not a GPU's."
+    return f"What is measured on {', '.join(hosts)} are host CPU figures, not a GPU's."
 
 
 def count_words(summary: Summary) -> str:

@@ -11,6 +11,7 @@ from gpubench.api import Report, Row, Run, Summary
 from ._cases import CaseLine, case_lines
 from ._clean import tidy
 from ._words import (
+    LEGEND,
     Notice,
     best_rows,
     case_namer,
@@ -22,8 +23,11 @@ from ._words import (
     share_words,
 )
 
-_MARKS = re.compile(r"([\\`*_\[\]#|~$])")  # what Markdown may read as more than itself
-_HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+_MARKS = re.compile(
+    r"([`*_\[\]~$]|^[#+=-])"
+)  # what Markdown may read as more than itself, at a line's start or anywhere
+# As entities: HTML, and what parsers of tables disagree on (`\|` and `\\|` split cells in some).
+_ENTITIES = {ord(mark): f"&#{ord(mark)};" for mark in "\\|"} | {ord("&"): "&amp;", ord("<"): "&lt;", ord(">"): "&gt;"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +45,18 @@ class MarkdownReport:
         parts = [*_head(summary), *_best(rows, clean), *_notices(notices(summary, rows))]
         for name, group in suites:
             parts += _suite(name, group, clean)
-        parts += _environment(clean)
+        parts += [*_environment(clean), f"\n{LEGEND}"]
         return "\n".join(parts) + "\n"
 
 
 def escape(text: str) -> str:
-    """Text that shows as itself in a table's cell: Markdown's marks escaped, HTML as entities."""
-    return _MARKS.sub(r"\\\1", text.translate(_HTML))
+    """Text that shows as itself, in a table's cell too."""
+    return _MARKS.sub(r"\\\1", text.strip().translate(_ENTITIES))
 
 
 def code(text: str) -> str:
-    """Text as a code span, which may hold backticks and, in a table, pipes."""
-    longest = max((len(run) for run in re.findall("`+", text)), default=0)
-    fence, space = "`" * (longest + 1), " " if longest else ""
-    return f"{fence}{space}{text.replace('|', chr(92) + '|')}{space}{fence}" if text else ""
+    """Text as a code span; escaped text where it holds what would end the span or the cell."""
+    return escape(text) if not text or set(text) & set("`|") else f"`{text}`"
 
 
 def _head(summary: Summary) -> Iterator[str]:

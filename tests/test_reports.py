@@ -1,0 +1,452 @@
+"""What the reports say of a run: golden files, each kind of view, and text that must come out inert."""
+
+import base64
+import csv
+import dataclasses
+import hashlib
+import io
+import json
+import os
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+
+from gpubench import model, plugins
+from gpubench.model import Case, Counter, Device, Result, Run, Samples, Series, SuiteInfo, View, Work
+
+GOLDEN = Path(__file__).parent / "golden"
+FORMATS = ("html", "md", "csv", "json")
+ALLOWED = {
+    *("html", "head", "meta", "title", "style", "body", "header", "main", "footer", "section", "div", "span", "p"),
+    *("h1", "h2", "h3", "b", "i", "strong", "time", "ul", "li", "dl", "dt", "dd", "details", "summary", "wbr"),
+    *("table", "caption", "colgroup", "col", "thead", "tbody", "tr", "th", "td", "figure", "figcaption"),
+    *("svg", "line", "text", "circle", "rect", "polyline", "path"),
+}
+INJECTIONS = (
+    "<script>alert(1)</script>",
+    "</style><script>alert(1)</script>",
+    "</title><script>alert(1)</script>",
+    "</svg><script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "<svg onload=alert(1)>",
+    "\"><iframe src='data:text/html,x'>",
+    "' onmouseover='alert(1)",
+    '" onfocus="alert(1)" autofocus="',
+    "<a href=javascript:alert(1)>x</a>",
+    "[x](javascript:alert(1))",
+    "![x](https://evil.example/x.png)",
+    "`<b onclick=alert(1)>`",
+    "``` x | <u>y</u> ``",
+    "a|b\n|c|<script>1</script>|\n\n# heading",
+    "{{ 7 * 7 }}{% for x in y %}",
+    '=HYPERLINK("https://evil.example","x")',
+    "+1+cmd|' /C calc'!A0",
+    "\x1b]0;owned\x07\x1b[31m@SUM(1)\u202e",
+    "-2+3\\|<style>*{display:none}</style><!-- x",
+)
+GPU = Device(
+    "cuda:0", "cuda", "Example GPU", "sm_00", memory_bytes=16 * 2**30, units=8, details=(("power limit", "300 W"),)
+)
+HOST = Device("host", "host", "Example CPU", "x86-64")
+GIB = 2**30
+
+
+def timed(seconds, moved=3.0 * GIB, name="hot", limit="dram", **more):
+    values = tuple(seconds * (1 + 0.001 * (index % 5)) for index in range(10))
+    return Series(name, "s", values, work=Work(moved=moved), quantity="moved", limit=limit, **more)
+
+
+def value(name, *values, unit="", better="more"):
+    return Series(name, unit, values, better=better)
+
+
+def result(suite, name, params=(), series=(), status="ok", devices=("cuda:0",), **more):
+    return Result(Case(suite, name, tuple(params)), devices, status, series=tuple(series), **more)
+
+
+def run_of(*results, views=(), devices=(GPU,), **more):
+    names = tuple(dict.fromkeys(found.case.suite for found in results))
+    return Run(
+        model.Manifest(
+            schema=model.SCHEMA,
+            gpubench="0.1.0",
+            facts=model.Facts(
+                devices,
+                (("cpu", "Example CPU"),),
+                (("driver", "1.2"),),
+                (model.Absent("rocm", "no AMD device", "install the extra rocm7"),),
+            ),
+            settings=model.Settings(names, ("cuda:0",)),
+            suites=tuple(SuiteInfo(name, f"What {name} measures", tuple(views)) for name in names),
+            counters=more.pop("counters", ()),
+            argv=("gpubench", "run"),
+            started="2026-11-20T09:00:00Z",
+            started_at=100.0,
+        ),
+        tuple(results),
+        **more,
+    )
+
+
+def small_run():
+    return run_of(
+        result(
+            "bandwidth",
+            "triad",
+            (("size_bytes", GIB), ("dtype", "float32")),
+            [timed(8e-4, calls=20, stop="interval narrow enough", warmup_s=0.12), timed(9e-4, name="cold")],
+            discarded=(("thermal limit", 2),),
+            notes=(("clock", "1980 MHz"),),
+            window=(100.5, 101.0),
+            elapsed_s=0.5,
+        ),
+        result("bandwidth", "copy", (("size_bytes", GIB), ("dtype", "float32")), [timed(7e-4)], window=(101.2, 101.8)),
+        result("bandwidth", "peer", status="skipped", cause="devices", reason="needs 2 devices, here is 1"),
+        result("gemm", "square", (("n", 512),), status="failed", cause="wrong", reason="error 0.3 | above 1e-3"),
+        views=[View("bars", "STREAM kernels", ("triad", "copy")), View("curve", "Rate over size", ("square",), x="n")],
+        counters=(
+            Counter("nvml.power", "W", "gauge", 0.1, "nvidia-smi"),
+            Counter("nvml.energy", "J", "cumulative", 0.1, ""),
+        ),
+        samples=(
+            Samples(
+                "nvml",
+                "cuda:0",
+                tuple(100.5 + 0.1 * index for index in range(13)),
+                (
+                    ("nvml.power", tuple(300.0 + index for index in range(13))),
+                    ("nvml.energy", tuple(30.0 * index for index in range(13))),
+                ),
+            ),
+        ),
+    )
+
+
+def render(kind, run):
+    return plugins.load("reports", kind).render(run)
+
+
+class Tags(HTMLParser):
+    """Every element of a page with its attributes, and the text outside style."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.found, self.words, self._inside = [], [], ""
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+        self._inside = tag
+
+    def handle_data(self, data):
+        if self._inside != "style":
+            self.words.append(data)
+
+    def count(self, tag, class_=None):
+        return sum(
+            1
+            for name, attrs in self.found
+            if name == tag and (not class_ or class_ in (attrs.get("class") or "").split())
+        )
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.words).split())
+
+
+def curves(name, views, points):
+    return run_of(*(result("suite", name, params, [timed(seconds)]) for params, seconds in points), views=views)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_small_run_is_written_as_it_was_agreed(kind):
+    written = render(kind, small_run())
+    path = GOLDEN / f"report.{kind}"
+    if os.environ.get("GPUBENCH_WRITE_GOLDEN"):
+        path.write_text(written, encoding="utf-8")
+    assert written == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_report_says_in_a_sentence_what_it_writes(kind):
+    summary = plugins.load("reports", kind).summary
+    assert summary
+    assert "\n" not in summary
+
+
+def test_a_curve_draws_a_line_for_each_value_of_by_and_sizes_in_binary_units():
+    points = [
+        ((("size_bytes", 2**power), ("mode", mode)), 1e-4 * power)
+        for mode in ("hot", "warm")
+        for power in (12, 14, 16, 18)
+    ]
+    page = Tags(
+        render(
+            "html",
+            curves("chase", [View("curve", "By size", ("chase",), x="size_bytes", by=("mode",), log_x=True)], points),
+        )
+    )
+    assert page.count("polyline", "line") == 2
+    assert page.count("circle", "c1") == 4 + 1  # the points of the second line and its legend
+    assert {"4KiB", "256KiB", "hot", "warm"} <= set(page.words)
+
+
+def test_bars_are_labelled_by_what_differs_and_say_what_is_shared():
+    points = [((("size_bytes", GIB), ("dtype", dtype)), 1e-3) for dtype in ("float32", "float64")]
+    page = Tags(render("html", curves("copy", [View("bars", "Copies", ("copy",))], points)))
+    assert page.count("rect", "c0") == 2
+    assert {"float32", "float64", "size 1GiB"} <= set(page.words)
+
+
+def test_bars_on_a_logarithmic_scale_are_dots():
+    page = Tags(
+        render(
+            "html",
+            curves("copy", [View("bars", "Copies", ("copy",), log_x=True)], [((("n", 1),), 1e-3), ((("n", 2),), 1.0)]),
+        )
+    )
+    assert (page.count("rect", "c0"), page.count("circle", "c0")) == (0, 2)
+
+
+def test_a_matrix_has_a_cell_with_its_number_for_every_case():
+    points = [((("source", a), ("target", b)), 1e-3 * (a + 2 * b + 1)) for a in range(3) for b in range(3)]
+    page = Tags(render("html", curves("peer", [View("matrix", "Peers", ("peer",), x="target", y="source")], points)))
+    cells = sum(page.count("rect", f"h{shade}") for shade in range(7))
+    numbers = sum(page.count("text", f"t{shade}") for shade in range(7))
+    assert (cells, numbers) == (9, 9)
+    assert page.count("rect", "h6") == 1
+
+
+def test_a_pareto_view_joins_the_cases_that_no_other_beats_both_ways():
+    cases = [("fast", 1.5, 1e-3), ("small", 4.0, 5e-3), ("worse", 1.4, 6e-3)]
+    run = run_of(
+        *(
+            result("zip", "trip", (("codec", name),), [timed(seconds), value("ratio", ratio)])
+            for name, ratio, seconds in cases
+        ),
+        views=[View("pareto", "Ratio against rate", ("trip",), x="ratio", y="")],
+    )
+    page = render("html", run)
+    places = re.search(r'<polyline points="([^"]+)" class="frontier"', page)
+    assert len(places[1].split()) == 2
+    assert "not beaten both ways: fast, small" in page
+
+
+def test_replicates_of_a_case_are_one_point_at_the_median_of_their_medians():
+    found = [
+        dataclasses.replace(result("s", "c", (("n", n),), [value("rate", median)]), replicate=replicate)
+        for n in (1, 2)
+        for replicate, median in enumerate((10.0, 11.0, 30.0))
+    ]
+    page = render("html", run_of(*found, views=[View("curve", "Rate", ("c",), x="n")]))
+    assert re.findall(r"<title>(s/c\[n=\d\]: \d+\.\d+)", page) == ["s/c[n=1]: 11.00", "s/c[n=2]: 11.00"]
+
+
+def test_only_ok_results_are_drawn():
+    views = [View("bars", "Copies", ("copy",))]
+    run = run_of(
+        result("s", "copy", (("n", 1),), [timed(1e-3)]),
+        result("s", "copy", (("n", 2),), [timed(1e-3)], status="invalid"),
+        views=views,
+    )
+    assert Tags(render("html", run)).count("rect", "c0") == 1
+
+
+@pytest.mark.parametrize("kind", ["curve", "bars", "matrix", "pareto"])
+def test_a_view_that_nothing_was_measured_for_is_left_out_in_a_sentence(kind):
+    page = Tags(
+        render(
+            "html",
+            run_of(result("s", "copy", (), [timed(1e-3)]), views=[View(kind, "Nothing", ("other",), x="a", y="b")]),
+        )
+    )
+    assert "Nothing nothing measured for this view" in page.text
+    assert page.count("svg") == 0
+
+
+@pytest.mark.parametrize("kind", ["curve", "bars", "matrix", "pareto"])
+@pytest.mark.parametrize("extreme", [1.7e308, 5e-324, -1e-200, 0.0, -3.0])
+def test_a_view_of_extreme_numbers_does_not_break_the_page(kind, extreme):
+    found = [result("s", "c", (("n", n), ("m", 10**400)), [value("a", extreme), value("b", 1.0)]) for n in (0, 10**400)]
+    views = [
+        View(kind, "Extreme", ("c",), x=x, y="b", log_x=log, log_y=log)
+        for x in ("n", "a", "m")
+        for log in (False, True)
+    ]
+    assert "Extreme" in render("html", run_of(*found, views=views))
+
+
+@pytest.mark.parametrize("text", INJECTIONS)
+def test_injected_text_comes_out_inert_in_html(text):
+    page = Tags(render("html", poisoned(small_run(), text)))
+    assert {tag for tag, _ in page.found} <= ALLOWED
+    assert not {
+        name for _, attrs in page.found for name in attrs if name.startswith("on") or name in ("style", "href", "src")
+    }
+    assert page.count("style") == 1
+    assert not text.isprintable() or text in page.words
+
+
+@pytest.mark.parametrize("text", INJECTIONS)
+def test_injected_text_comes_out_inert_in_markdown(text):
+    written = render("md", poisoned(small_run(), text))
+    page = Tags(MarkdownIt("commonmark").enable("table").render(written))
+    assert {tag for tag, _ in page.found} <= {
+        "h1",
+        "h2",
+        "p",
+        "ul",
+        "li",
+        "table",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "code",
+        "strong",
+        "blockquote",
+    }
+    tables = re.findall(r"((?:^\|.*\n)+)", written, re.MULTILINE)
+    assert all(
+        len({len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in table.splitlines()}) == 1 for table in tables
+    )
+
+
+@pytest.mark.parametrize("text", INJECTIONS)
+def test_injected_text_comes_out_inert_in_csv(text):
+    lines = list(csv.reader(io.StringIO(render("csv", poisoned(small_run(), text)))))
+    assert len({len(line) for line in lines}) == 1
+    assert len(lines) == 1 + 5  # two series of the first case, and the three others' own lines
+    assert not [
+        cell for line in lines for cell in line if cell.startswith(("=", "+", "@")) or re.match(r"-\D|-\d.*\D", cell)
+    ]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("text", INJECTIONS)
+def test_no_control_character_of_a_run_reaches_a_report(kind, text):
+    written = render(kind, poisoned(small_run(), f"a\x00\x1b[31mb\x9b1m\u2066\ud800{text}"))
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", written)
+    assert "31m" not in written
+
+
+def poisoned(value, text):
+    """The same value with every free text in it replaced; the words that the model fixes stay."""
+    if isinstance(value, str):
+        return value if value in FIXED else text
+    if isinstance(value, tuple):
+        return tuple(poisoned(item, text) for item in value)
+    if dataclasses.is_dataclass(value):
+        fields = [field.name for field in dataclasses.fields(value)]
+        return dataclasses.replace(value, **{name: poisoned(getattr(value, name), text) for name in fields})
+    return value
+
+
+FIXED = {  # what the model fixes: a status, a direction, a quantity, a kind, a tier
+    *("ok", "skipped", "failed", "invalid", "more", "less", "value", "moved", "gauge", "cumulative"),
+    *("bars", "curve", "smoke", "quick", "full", ""),
+}
+
+
+def test_the_page_refers_to_nothing_outside_itself():
+    page = render("html", small_run())
+    assert not re.search(r"https?://|\bsrc=|\bhref=|url\(|@import", page)
+
+
+def test_the_page_allows_its_own_style_sheet_and_nothing_else():
+    page = render("html", small_run())
+    style = re.search(r"<style>(.*?)</style>", page, re.DOTALL)[1]
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = next(
+        a["content"]
+        for tag, a in Tags(page).found
+        if tag == "meta" and a.get("http-equiv") == "Content-Security-Policy"
+    )
+    assert policy == f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+
+
+def test_every_drawing_says_in_words_what_it_shows_and_every_table_has_a_caption():
+    page = Tags(render("html", small_run()))
+    drawings = [attrs for tag, attrs in page.found if tag == "svg" and attrs.get("role") == "img"]
+    assert len(drawings) == 4  # the bars, when each case ran, and two counters
+    assert all(attrs["aria-label"] for attrs in drawings)
+    assert page.count("table") == page.count("caption")
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_run_without_results_is_a_report_too(kind):
+    assert render(kind, run_of())
+
+
+@pytest.mark.parametrize("kind", ["html", "md"])
+def test_a_partial_run_says_so(kind):
+    assert "The run is partial" in render(kind, run_of(complete=False))
+
+
+def test_a_run_of_failures_alone_has_no_best_figure_and_names_each_reason_once():
+    page = Tags(
+        render("html", run_of(*(result("s", "c", (("n", n),), status="failed", reason="crashed") for n in range(9))))
+    )
+    assert "No case was measured to the end." in page.text
+    assert "9 cases failed: crashed" in page.text
+    assert "and 3 more" in page.text
+
+
+@pytest.mark.parametrize("kind", ["html", "md"])
+def test_figures_of_the_host_are_never_shown_as_a_gpus(kind):
+    run = run_of(result("s", "c", (), [timed(1.0)], devices=("host",)), devices=(GPU, HOST))
+    assert "host CPU figures, not a GPU's" in Tags(render(kind, run)).text.replace("\\", "")
+    assert "host CPU figures" not in render(kind, small_run())
+
+
+def test_a_share_above_the_specification_is_questioned():
+    device = dataclasses.replace(GPU, name="NVIDIA H200")
+    page = Tags(render("html", run_of(result("s", "c", (), [timed(1e-4)]), devices=(device,))))
+    assert "1 case above the specified peak" in page.text
+
+
+def test_a_noisy_case_is_named_with_its_noise():
+    noisy = Series("hot", "s", (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0))
+    assert "s/c (74.1 %)" in Tags(render("html", run_of(result("s", "c", (), [noisy])))).text
+
+
+def test_the_median_of_a_failed_case_is_not_shown():
+    page = render("md", run_of(result("s", "c", (), [timed(1e-3)], status="failed", reason="wrong answer")))
+    assert "| `c` | – | – | – | – | – | failed: wrong answer |" in page
+
+
+def test_a_long_track_is_drawn_with_few_points_and_keeps_its_spike():
+    values = tuple(100.0 if index != 4321 else 900.0 for index in range(20_000))
+    at = tuple(100.0 + 0.01 * index for index in range(20_000))
+    run = run_of(
+        result("s", "c", (), [timed(1e-3)]),
+        counters=(Counter("nvml.power", "W", "gauge", 0.01, ""),),
+        samples=(Samples("nvml", "cuda:0", at, (("nvml.power", values),)),),
+    )
+    places = re.search(r'<polyline points="([^"]+)" class="line c0"', render("html", run))[1].split()
+    heights = [float(place.split(",")[1]) for place in places]
+    assert len(places) <= 600
+    assert sum(height == min(heights) for height in heights) == 1
+
+
+def test_a_case_shows_the_counters_of_its_own_window():
+    page = Tags(render("html", small_run())).text
+    assert "nvml.power cuda:0 302.5 W 300.0 W – 305.0 W 6" in page
+    assert "nvml.energy cuda:0 300.0 W" in page
+
+
+def test_a_long_run_renders():
+    found = [result("s", f"case{n % 7}", (("n", n),), [timed(1e-3), timed(2e-3, name="cold")]) for n in range(2000)]
+    page = Tags(render("html", run_of(*found, views=[View("bars", "All", ("case0",))])))
+    assert page.count("details") == 2000
+
+
+def test_json_holds_finite_numbers_only():
+    odd = result("s", "c", (), [dataclasses.replace(timed(0.0), values=(0.0,)), Series("empty", "s", ())])
+    found = json.loads(render("json", run_of(odd)), parse_constant=pytest.fail)
+    assert found["schema"] == "gpubench.summary/1"
+    assert [figure["median"] for figure in found["results"][0]["figures"]] == [None, None]
