@@ -34,7 +34,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 step "wheel"
-"$python" -m build --no-isolation --outdir "$work/dist" . >"$work/build.log" || { cat "$work/build.log"; exit 1; }
+"$python" -m build --no-isolation --outdir "$work/dist" . >"$work/build.log" 2>&1 || { cat "$work/build.log"; exit 1; }
 
 step "the wheel in an empty environment, from another directory"
 "$python" -m venv "$work/empty"
