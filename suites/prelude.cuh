@@ -16,6 +16,15 @@ typedef unsigned long long u64;
 static __device__ __forceinline__ u64 gb_thread() { return (u64)blockIdx.x * blockDim.x + threadIdx.x; }
 static __device__ __forceinline__ u64 gb_threads() { return (u64)gridDim.x * blockDim.x; }
 
+// Word i of the random words of a seed: the finaliser of splitmix64 (Steele, Lea & Flood, OOPSLA
+// 2014). For one seed it is a bijection of i, so no word comes twice.
+static __device__ __forceinline__ u64 gb_random(u64 seed, u64 i) {
+    u64 x = seed + i * 0x9e3779b97f4a7c15ULL;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+    return x ^ (x >> 31);
+}
+
 // Keeps a value live and opaque to the compiler. On AMD it also pins it to a vector register:
 // an address that is the same for the whole wave would else be read through the scalar cache.
 #if GB_HIP

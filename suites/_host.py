@@ -1,0 +1,142 @@
+"""The host's kernels, compiled by numba: the same names and meanings as in the .cu files.
+
+Importing this module imports numba, so suites import it only where a kernel is wanted. Loops run
+over all threads of the process's affinity; `n` is the number of elements. Machine code is cached
+on disk: only the first run of a kernel on a machine waits for the compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+from numba import prange
+
+Compiled = Callable[..., None]
+
+# numba's own pool sleeps where OpenMP's spins: on a machine that is not quite idle a spinning
+# thread keeps the one it waits for off its core, for a scheduler's slice. The user's choice stands.
+if numba.config.THREADING_LAYER == "default":
+    numba.config.THREADING_LAYER = "workqueue"
+
+_GOLDEN, _FIRST, _SECOND = (np.uint64(word) for word in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+_S27, _S30, _S31, _S64 = (np.uint64(shift) for shift in (27, 30, 31, 64))
+
+
+def _parallel(function: Compiled) -> Compiled:
+    compiled: Compiled = numba.njit(parallel=True, cache=True)(function)
+    return compiled
+
+
+def _drawn_of(seed: Any, i: Any, bits: Any, grid: Any) -> Any:
+    x = seed + np.uint64(i) * _GOLDEN
+    x = (x ^ (x >> _S30)) * _FIRST
+    x = (x ^ (x >> _S27)) * _SECOND
+    x = x ^ (x >> _S31)
+    return np.float64(x >> (_S64 - bits)) * grid - 1.0
+
+
+_drawn = numba.njit(inline="always")(_drawn_of)
+
+
+def _fill(a: Any, n: Any, seed: Any) -> None:
+    bits = np.uint64(24 if a.itemsize == 4 else 53)
+    grid = 0.5 ** (np.float64(bits) - 1.0)
+    for i in prange(n):
+        a[i] = _drawn(seed, i, bits, grid)
+
+
+def _write(a: Any, n: Any, value: Any) -> None:
+    for i in prange(n):
+        a[i] = value
+
+
+def _copy(a: Any, b: Any, n: Any) -> None:
+    for i in prange(n):
+        a[i] = b[i]
+
+
+def _scale(a: Any, b: Any, n: Any, s: Any) -> None:
+    for i in prange(n):
+        a[i] = s * b[i]
+
+
+def _add(a: Any, b: Any, c: Any, n: Any) -> None:
+    for i in prange(n):
+        a[i] = b[i] + c[i]
+
+
+def _triad(a: Any, b: Any, c: Any, n: Any, s: Any) -> None:
+    for i in prange(n):
+        a[i] = b[i] + s * c[i]
+
+
+def _xor_of(words: Any) -> Any:
+    mine = np.uint64(0)
+    for i in range(words.size):
+        mine ^= words[i]
+    return mine
+
+
+def _product_of(b: Any, c: Any) -> Any:
+    mine = 0.0
+    for i in range(b.size):
+        mine += np.float64(b[i]) * np.float64(c[i])
+    return mine
+
+
+_xor = numba.njit(_xor_of)
+_product = numba.njit(fastmath={"reassoc", "contract"})(_product_of)  # a sum in vector lanes
+
+
+def _read(b: Any, n: Any, parts: Any) -> None:
+    words = b[:n].view(np.uint64)
+    each = words.size // parts.size
+    for part in prange(parts.size):
+        parts[part] = _xor(words[part * each : (part + 1) * each])
+
+
+def _dot(b: Any, c: Any, n: Any, parts: Any) -> None:
+    each = n // parts.size
+    for part in prange(parts.size):
+        parts[part] = _product(b[part * each : (part + 1) * each], c[part * each : (part + 1) * each])
+
+
+def _mistakes(a: Any, n: Any, seed_b: Any, seed_c: Any, k: Any, kb: Any, kc: Any, parts: Any) -> None:
+    bits = np.uint64(24 if a.itemsize == 4 else 53)
+    grid = 0.5 ** (np.float64(bits) - 1.0)
+    each = n // parts.size
+    for part in prange(parts.size):
+        wrong = 0
+        for i in range(part * each, (part + 1) * each):
+            b, c = _drawn(seed_b, i, bits, grid), _drawn(seed_c, i, bits, grid)
+            wrong += a[i] != a.dtype.type(k + (kb * b + kc * c))
+        parts[part] = wrong
+
+
+def _chase(ring: Any, steps: Any, state: Any) -> None:
+    here = state[0]
+    for _ in range(steps):
+        here = ring[here]
+    state[0] = here
+
+
+KERNELS: dict[str, Compiled] = {
+    "fill": _parallel(_fill),
+    "write": _parallel(_write),
+    "copy": _parallel(_copy),
+    "scale": _parallel(_scale),
+    "add": _parallel(_add),
+    "triad": _parallel(_triad),
+    "read": _parallel(_read),
+    "dot": _parallel(_dot),
+    "mistakes": _parallel(_mistakes),
+    "chase": numba.njit(cache=True)(_chase),
+}
+
+
+def threads() -> str:
+    """How many threads the parallel kernels run on, and by which threading layer; call it after one ran."""
+    return f"{numba.get_num_threads()} ({numba.threading_layer()})"

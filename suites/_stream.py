@@ -1,0 +1,214 @@
+"""Arrays and kernels of the bandwidth suite: one face for GPUs and for the host.
+
+The data are a function of (seed, index), uniform in [-1, 1), so a check needs no copy of them.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpubench.api import Bench, Kernel, Skip, expect, units
+
+NEEDS_NUMBA = "needs numba: pip install 'gpubench-suite[host]'"
+_SPARE_BYTES = 2**26
+_VECTOR_BYTES = 16
+_THREADS = 512  # of a block, as THREADS in bandwidth.cu
+_VECTORS = 8  # a thread, in kernels that end in a fold over the block
+_ONE_VECTOR = frozenset({"write", "copy", "scale", "add", "triad"})  # best with one a thread
+_REALS = {"float32": "float", "float64": "double"}
+_HOST_PARTS = 1024
+
+Call = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """An array of random data and the seed that it is a function of."""
+
+    array: Any
+    seed: np.uint64
+
+
+class Stream(ABC):
+    """Arrays of `size_bytes` each in one dtype, and the kernels over them.
+
+    `count` is the number of elements as the kernels take it; `parts` how many partial results
+    `read`, `dot` and the checks leave, each of at most `terms` elements.
+    """
+
+    def __init__(self, bench: Bench, size_bytes: int, dtype: str, arrays: int) -> None:
+        self._bench = bench
+        self._rng = bench.rng
+        self._dtype = np.dtype(dtype)
+        self._elements = size_bytes // self._dtype.itemsize
+        self._kernels: dict[str, Kernel] = {}
+        need, free = arrays * size_bytes + _SPARE_BYTES, bench.device.free_bytes()
+        if free < need:
+            raise Skip(f"needs {units.round_size(need)} of memory, {units.round_size(free)} are free")
+
+    @property
+    @abstractmethod
+    def count(self) -> Any: ...
+    @property
+    @abstractmethod
+    def parts(self) -> int: ...
+    @property
+    @abstractmethod
+    def terms(self) -> int: ...
+    @property
+    @abstractmethod
+    def notes(self) -> Mapping[str, str]:
+        """What to know about how the kernels ran."""
+
+    @abstractmethod
+    def call(self, name: str, *args: Any) -> Call:
+        """The kernel of that name, bound to its arguments and ready to be called."""
+
+    @abstractmethod
+    def expected_xor(self, b: Drawn) -> npt.NDArray[np.uint64]:
+        """What `read` should leave, found another way."""
+
+    @abstractmethod
+    def expected_dot(self, b: Drawn, c: Drawn) -> npt.NDArray[np.float64]:
+        """What `dot` should leave, found another way in double precision."""
+
+    def real(self, value: float) -> Any:
+        """A scalar of the arrays' dtype."""
+        return self._dtype.type(value)
+
+    def poison(self, a: Any) -> Call:
+        """A call that fills an array with NaN."""
+        return self.call("write", a, self.count, self.real(math.nan))
+
+    def empty(self) -> Any:
+        """An array full of NaN, first touched by the threads that will work on it."""
+        array = self._bench.xp.empty(self._elements, self._dtype)
+        self.poison(array)()
+        return array
+
+    def drawn(self) -> Drawn:
+        """An array of random data; each call draws another seed."""
+        filled = Drawn(self._bench.xp.empty(self._elements, self._dtype), self._seed())
+        self.call("fill", filled.array, self.count, filled.seed)()
+        return filled
+
+    def partial(self, dtype: type[np.uint64] | type[np.float64]) -> Any:
+        """Room for partial results."""
+        return self._bench.xp.zeros(self.parts, dtype)
+
+    def bound(self) -> float:
+        """How far a partial `dot` may be off: at most 64 roundings in a chain of terms of at most 1 each."""
+        return 64 * float(np.finfo(self._dtype).eps) * self.terms
+
+    def verifier(self, a: Any, inputs: tuple[Drawn, ...], factors: tuple[float, float, float]) -> Call:
+        """A check that every element is k + kb·b + kc·c, exactly; factors are (k, kb, kc).
+
+        kb and kc are powers of two or zero: nothing is then rounded more than once, in any order.
+        """
+        seeds = [*(drawn.seed for drawn in inputs), np.uint64(0), np.uint64(0)][:2]
+        wrong = self.partial(np.float64)
+        call = self.call("mistakes", a, self.count, *seeds, *(self.real(factor) for factor in factors), wrong)
+
+        def verify() -> None:
+            wrong.fill(0)
+            call()
+            found = int(self._bench.device.to_host(wrong).sum())
+            expect(found == 0, f"{found} of {self._elements} elements are wrong")
+
+        return verify
+
+    def _seed(self) -> np.uint64:
+        return np.uint64(self._rng.integers(2**64, dtype=np.uint64))
+
+
+class GpuStream(Stream):
+    """The kernels of bandwidth.cu."""
+
+    @property
+    def count(self) -> np.uint64:
+        return np.uint64(self._elements)
+
+    @property
+    def parts(self) -> int:
+        return self._blocks(_VECTORS)
+
+    @property
+    def terms(self) -> int:
+        return _THREADS * _VECTORS * _VECTOR_BYTES // self._dtype.itemsize
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        return {}
+
+    def _blocks(self, vectors: int) -> int:
+        return math.ceil(self._elements * self._dtype.itemsize / (_VECTOR_BYTES * _THREADS * vectors))
+
+    def call(self, name: str, *args: Any) -> Call:
+        if name not in self._kernels:
+            self._kernels[name] = self._bench.kernel("bandwidth.cu", name, REAL=_REALS[self._dtype.name])
+        kernel = self._kernels[name]
+        grid = (self._blocks(1 if name in _ONE_VECTOR else _VECTORS),)
+        return lambda: kernel(grid, (_THREADS,), args)
+
+    def expected_xor(self, b: Drawn) -> npt.NDArray[np.uint64]:
+        return self._folded("read_expected", np.uint64, b.seed)
+
+    def expected_dot(self, b: Drawn, c: Drawn) -> npt.NDArray[np.float64]:
+        return self._folded("dot_expected", np.float64, b.seed, c.seed)
+
+    def _folded(self, name: str, dtype: Any, *seeds: np.uint64) -> npt.NDArray[Any]:
+        parts = self.partial(dtype)
+        self.call(name, *seeds, self.count, parts)()
+        return np.asarray(self._bench.device.to_host(parts))
+
+
+class HostStream(Stream):
+    """The kernels of `_host`, over all threads of this process."""
+
+    @property
+    def count(self) -> int:
+        return self._elements
+
+    @property
+    def parts(self) -> int:
+        return _HOST_PARTS
+
+    @property
+    def terms(self) -> int:
+        return self._elements // _HOST_PARTS
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        from . import _host
+
+        return {"threads": _host.threads()}
+
+    def call(self, name: str, *args: Any) -> Call:
+        from . import _host
+
+        kernel = _host.KERNELS[name]
+        return lambda: kernel(*args)
+
+    def expected_xor(self, b: Drawn) -> npt.NDArray[np.uint64]:
+        words = b.array.view(np.uint64).reshape(self.parts, -1)
+        return np.asarray(np.bitwise_xor.reduce(words, axis=1))
+
+    def expected_dot(self, b: Drawn, c: Drawn) -> npt.NDArray[np.float64]:
+        rows = zip(b.array.reshape(self.parts, -1), c.array.reshape(self.parts, -1), strict=True)
+        return np.array([np.sum(x.astype(np.float64) * y) for x, y in rows])
+
+
+def open_stream(bench: Bench, size_bytes: int, dtype: str, arrays: int) -> Stream:
+    """The stream of this bench's device; raises Skip without kernels or without memory for `arrays`."""
+    if bench.traits.is_gpu:
+        return GpuStream(bench, size_bytes, dtype, arrays)
+    if bench.traits.kernels != "numba":
+        raise Skip(NEEDS_NUMBA)
+    return HostStream(bench, size_bytes, dtype, arrays)
