@@ -61,9 +61,9 @@ class StoppingRule:
         return "budget" if elapsed_s >= self.budget_s and count >= 3 else ""
 
     def is_warm(self, values: list[float], elapsed_s: float) -> bool:
-        """Whether warm-up is over: steady for long enough, or its budget spent."""
+        """Whether warm-up is over: steady for long enough, or its budget (of time or count) spent."""
         steady = elapsed_s >= self.warmup_least_s and stats.is_steady(values)
-        return steady or elapsed_s >= self.warmup_most_s
+        return steady or elapsed_s >= self.warmup_most_s or len(values) >= self.most
 
 
 RULES: dict[Tier, StoppingRule] = {
@@ -121,6 +121,7 @@ class Engine:
         self._device.synchronize()
         task.check()
         series += [observed_series(name, [number_of(value)], value, self._rank) for name, value in observed.items()]
+        _finite(series)
         return Measured(tuple(series), tuple(sorted(self._discarded.items())))
 
     def verify(self, task: Task) -> Observation:
@@ -234,6 +235,12 @@ class Engine:
             numbers = [number_of(value) for value in values]
             found.append(observed_series(_joined(column.name, name), numbers, values[0], self._rank))
         return found
+
+
+def _finite(series: list[Series]) -> None:
+    for each in series:
+        if not all(map(math.isfinite, each.values)):
+            raise Untrustworthy("not-finite", f"series {each.name} holds NaN or infinity")
 
 
 def _joined(series: str, name: str) -> str:

@@ -84,6 +84,7 @@ class _Ranks:
     children: list[Child]
     parts: dict[int, Part] = field(default_factory=dict)
     offers: dict[int, Any] = field(default_factory=dict)
+    told: dict[int, set[int]] = field(default_factory=dict)  # rank → the ends it knows of
 
     @property
     def missing(self) -> list[int]:
@@ -194,17 +195,19 @@ class Runner(AbstractContextManager["Runner"]):
         self._answer(ranks)
 
     def _answer(self, ranks: _Ranks) -> None:
-        """Answer the offers once every rank has made one, or tell of an end that makes it impossible."""
-        if len(ranks.offers) == len(ranks.children):
-            values = [ranks.offers[rank] for rank in range(len(ranks.children))]
-            ranks.offers.clear()
-            for rank, child in enumerate(ranks.children):
-                self._send(ranks, rank, values, child)
-        elif ranks.parts:
-            ended = min(ranks.parts)
-            for rank in list(ranks.offers):
+        """Answer the offers: tell of an end that a rank has not been told of, else wait for all who are left."""
+        for rank in list(ranks.offers):
+            untold = ranks.parts.keys() - ranks.told.setdefault(rank, set())
+            if untold:
                 del ranks.offers[rank]
-                self._send(ranks, rank, Gone(ended), ranks.children[rank])
+                ranks.told[rank] |= untold
+                self._send(ranks, rank, Gone(min(untold)), ranks.children[rank])
+        if ranks.offers and len(ranks.offers) == len(ranks.missing):
+            values = [ranks.offers.get(rank) for rank in range(len(ranks.children))]
+            answered = list(ranks.offers)
+            ranks.offers.clear()
+            for rank in answered:
+                self._send(ranks, rank, values, ranks.children[rank])
 
     def _send(self, ranks: _Ranks, rank: int, message: object, child: Child) -> None:
         try:

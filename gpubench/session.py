@@ -72,7 +72,7 @@ def _resumed(plan: Plan, path: Path, watch: Observer) -> None:
 
 
 def _last_moment(run: Run) -> float:
-    ends = [result.window[1] for result in run.results] + [samples.at[-1] for samples in run.samples]
+    ends = [result.window[1] for result in run.results] + [max(samples.at, default=0.0) for samples in run.samples]
     return max(ends, default=0.0)
 
 

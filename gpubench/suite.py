@@ -74,7 +74,10 @@ def _axis_values(axis: Axis, target: Target) -> Values:
 
 
 class Exchange(Protocol):
-    """How ranks talk: every rank calls it, each gets all values in rank order; raises PeerDied."""
+    """How ranks talk: every rank calls it, each gets all values in rank order.
+
+    Raises PeerDied, once, where a rank has ended since; from then on its value is None.
+    """
 
     def __call__(self, value: Any) -> list[Any]: ...
 

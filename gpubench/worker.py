@@ -76,7 +76,10 @@ class Ranks:
     decider: int = 0
 
     def exchange(self, value: Any) -> list[Any]:
-        """Give a value, get every rank's in rank order; raises PeerDied where one has ended."""
+        """Give a value, get every rank's in rank order (None of one that has ended).
+
+        Raises PeerDied, once, where a rank has ended since the last exchange.
+        """
         if self.world == 1:
             return [value]
         self.connection.send(Offer(value))

@@ -1,0 +1,136 @@
+"""Cases that crash, hang, lie or lose a rank, and some that do none of it."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from gpubench.api import Bench, Observation, PeerDied, Skip, Stage, Suite, Task, Work, WrongAnswer
+
+suite = Suite("what goes wrong, on purpose")
+
+
+def nothing() -> None:
+    """A call that does nothing."""
+
+
+def fine() -> Observation:
+    """A check that finds nothing."""
+    return {}
+
+
+def task(call=nothing) -> Task:
+    """A task of one call that may go wrong."""
+    return Task.of(Stage(call, Work(items=1), "item"), check=fine)
+
+
+@suite.case()
+def good(bench: Bench) -> Task:
+    """Nothing goes wrong."""
+    return task()
+
+
+@suite.case()
+def crash(bench: Bench) -> Task:
+    """The process dies."""
+    sys.stderr.write("about to die\n")
+    return task(lambda: os.kill(os.getpid(), signal.SIGSEGV))
+
+
+@suite.case()
+def hang(bench: Bench) -> Task:
+    """The call never ends, and a grandchild would outlive it."""
+    subprocess.Popen(["sleep", "300.123"])
+    return task(lambda: time.sleep(300))
+
+
+@suite.case()
+def leave(bench: Bench) -> Task:
+    """The process ends by itself."""
+    os._exit(7)
+
+
+@suite.case()
+def noisy(bench: Bench) -> Task:
+    """More output than a pipe holds."""
+    sys.stdout.write("x" * 2_000_000)
+    sys.stdout.flush()
+    return task()
+
+
+@suite.case()
+def bug(bench: Bench) -> Task:
+    """The suite has a bug."""
+    raise ZeroDivisionError("a bug in the suite")
+
+
+@suite.case()
+def wrong(bench: Bench) -> Task:
+    """The device's answer is wrong."""
+
+    def check() -> Observation:
+        raise WrongAnswer("1 + 1 came out as 3")
+
+    return Task.of(Stage(nothing, Work(items=1), "item"), check=check)
+
+
+@suite.case()
+def nan(bench: Bench) -> Task:
+    """An observed value is no number."""
+    return Task.of(Stage(nothing, Work(items=1), "item"), check=lambda: {"error": math.nan})
+
+
+@suite.case()
+def unable(bench: Bench) -> Task:
+    """The device lacks what the case needs."""
+    raise Skip("needs a time machine")
+
+
+@suite.case()
+def backwards(bench: Bench) -> Task:
+    """A self-timed call whose clock runs backwards."""
+    return Task.of(Stage(lambda: -1e-3, Work(items=1), "item", clock="self"), check=fine)
+
+
+@suite.case(ranks=2)
+def pair(bench: Bench) -> Task:
+    """Two ranks that measure in step."""
+    met = bench.exchange(bench.rank)
+    if met != [0, 1]:
+        raise WrongAnswer(f"the ranks met as {met}")
+    return task()
+
+
+@suite.case(ranks=2)
+def lost(bench: Bench) -> Task:
+    """Rank 1 is killed, and rank 0 does not expect it."""
+    if bench.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    bench.barrier()
+    return task()
+
+
+@suite.case(ranks=2)
+def mourned(bench: Bench) -> Task:
+    """Rank 1 is killed, and rank 0 times how long it takes to be told."""
+    if bench.rank == 1:
+        bench.barrier()
+        os.kill(os.getpid(), signal.SIGKILL)
+    bench.barrier()
+    start = time.perf_counter()
+    try:
+        bench.barrier()
+    except PeerDied as event:
+        seconds, rank = time.perf_counter() - start, float(event.rank)
+        return Task.of(Stage(lambda: seconds, Work(items=1), "item", clock="self"), check=lambda: {"rank": rank})
+    raise WrongAnswer("rank 1 is still there")
+
+
+@suite.case(ranks=3)
+def uneven(bench: Bench) -> Task:
+    """Only rank 1 works; the others hold still."""
+    return task() if bench.rank == 1 else Task.idle()

@@ -1,0 +1,247 @@
+"""The command as a user calls it: real processes on the host, its output, its files and its exit status."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gpubench import store
+
+PLUGIN = str(Path(__file__).parent / "plugin")
+QUICKEST = ("gemm", "--tier", "smoke", "--filter", "float64", "--device", "host")
+
+
+def gpubench(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command, run to its end in another directory."""
+    command = [sys.executable, "-P", "-m", "gpubench", *map(str, arguments)]
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, env={**os.environ, **environment}, timeout=100, check=False
+    )
+
+
+def refused(done: subprocess.CompletedProcess[str]) -> str:
+    """The one line of a call that was refused as a matter of usage."""
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    return lines[0]
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory) -> Path:
+    """A small run file, made by the command."""
+    folder = tmp_path_factory.mktemp("run")
+    done = gpubench("run", *QUICKEST, "--out", "run.jsonl", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder / "run.jsonl"
+
+
+def test_a_run_prints_a_summary_and_says_where_its_file_is(tmp_path):
+    done = gpubench("run", *QUICKEST, "--out", "a.jsonl", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "gemm/square[dtype=float64,n=256]" in done.stdout
+    assert "GFLOP/s" in done.stdout
+    assert "1 results: 1 ok" in done.stdout
+    assert "run file: a.jsonl" in done.stderr
+    run = store.read_run(tmp_path / "a.jsonl")
+    assert run.complete
+    assert run.results[0].devices == ("host",)
+    assert run.manifest.facts.device("host").name
+
+
+def test_counters_of_the_host_are_sampled_beside_the_cases(measured):
+    run = store.read_run(measured)
+    assert {chunk.device for chunk in run.samples} == {"host"}
+    assert {counter.name for counter in run.manifest.counters} >= {"host.cpu.busy", "host.memory.available"}
+
+
+def test_json_is_exactly_one_document_on_standard_output(tmp_path):
+    done = gpubench("run", *QUICKEST, "--json", cwd=tmp_path)
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["schema"].startswith("gpubench.summary/")
+    assert len(list((tmp_path / "gpubench-runs").glob("*.jsonl"))) == 1
+
+
+def test_show_prints_the_table_of_a_run_file(measured, tmp_path):
+    done = gpubench("show", measured, cwd=tmp_path)
+    assert done.returncode == 0
+    assert "gemm/square[dtype=float64,n=256]" in done.stdout
+
+
+@pytest.mark.parametrize("suffix", ["html", "md", "csv", "json"])
+def test_report_writes_every_format(measured, tmp_path, suffix):
+    out = tmp_path / f"report.{suffix}"
+    assert gpubench("report", measured, "-o", out, cwd=tmp_path).returncode == 0
+    assert "gemm" in out.read_text()
+    assert "exists; --force replaces it" in refused(gpubench("report", measured, "-o", out, cwd=tmp_path))
+    assert gpubench("report", measured, "-o", out, "--force", cwd=tmp_path).returncode == 0
+
+
+def test_list_and_plan_touch_no_device_and_agree(tmp_path):
+    suites = gpubench("list", cwd=tmp_path).stdout
+    assert {"bandwidth", "compression", "gemm", "ipc", "latency"} <= set(suites.split())
+    cases = gpubench("list", "gemm", "--cases", "--device", "host", "--json", cwd=tmp_path)
+    plan = gpubench("plan", "gemm", "--device", "host", "--json", cwd=tmp_path)
+    assert json.loads(cases.stdout) == [job["case"] for job in json.loads(plan.stdout)["jobs"]]
+
+
+def test_plan_works_for_a_machine_that_a_file_describes(tmp_path):
+    facts = {
+        "devices": [
+            {"id": "cuda:0", "backend": "cupy", "name": "NVIDIA H200", "arch": "sm_90", "uuid": "GPU-0", "units": 132}
+            | {"cache_bytes": 62914560, "memory_bytes": 150000000000, "dtypes": ["float64", "float16"]}
+        ]
+    }
+    (tmp_path / "facts.json").write_text(json.dumps(facts))
+    done = gpubench("plan", "all", "--facts", "facts.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "gemm/square[dtype=float16,n=8192]" in done.stdout
+    assert "cuda:0" in done.stdout
+
+
+def test_doctor_says_what_is_here_and_what_is_missing(tmp_path):
+    text = gpubench("doctor", cwd=tmp_path).stdout
+    assert "host" in text
+    facts = json.loads(gpubench("doctor", "--json", cwd=tmp_path).stdout)
+    assert [device["id"] for device in facts["devices"]][-1] == "host"
+
+
+def test_unknown_words_are_refused_with_what_there_is_instead(tmp_path):
+    assert "did you mean latency?" in refused(gpubench("run", "latencyy", cwd=tmp_path))
+    assert "there is all, bandwidth, " in refused(gpubench("run", "xyzzy", cwd=tmp_path))
+    assert "there is host" in refused(gpubench("run", "gemm", "--device", "tpu:0", cwd=tmp_path))
+    filtered = refused(gpubench("run", "gemm", "--device", "host", "--filter", "sqare", cwd=tmp_path))
+    assert "did you mean gemm/square" in filtered
+
+
+@pytest.mark.skipif(Path("/proc/driver/nvidia").exists(), reason="there is a GPU here")
+def test_a_gpu_that_is_not_there_is_refused_with_what_was_looked_for(tmp_path):
+    line = refused(gpubench("run", "gemm", "--device", "cuda:0", cwd=tmp_path))
+    assert "no device 'cuda:0' (there is host)" in line
+    assert "CuPy" in line
+    assert "pip install" in line or "driver" in line
+
+
+@pytest.mark.parametrize("wrong", [("--tier", "slow"), ("--no-such-option",), ("--replicates", "0")])
+def test_wrong_options_are_a_matter_of_usage(tmp_path, wrong):
+    done = gpubench("run", "gemm", *wrong, cwd=tmp_path)
+    assert done.returncode == 2
+    assert wrong[0] in done.stderr
+    assert not (tmp_path / "gpubench-runs").exists()
+
+
+def test_an_unwritable_out_is_said_before_anything_is_measured(tmp_path):
+    start = time.monotonic()
+    line = refused(gpubench("run", *QUICKEST, "--out", "nowhere/run.jsonl", cwd=tmp_path))
+    assert "the folder does not exist" in line
+    (tmp_path / "file.jsonl").write_text("mine")
+    assert "exists" in refused(gpubench("run", *QUICKEST, "--out", "file.jsonl", cwd=tmp_path))
+    assert (tmp_path / "file.jsonl").read_text() == "mine"
+    assert time.monotonic() - start < 60
+
+
+def test_data_that_is_empty_or_missing_is_refused_by_name(tmp_path):
+    (tmp_path / "empty").write_bytes(b"")
+    (tmp_path / "folder").mkdir()
+    run = ("run", "compression", "--tier", "smoke", "--data")
+    assert "empty: the file is empty" in refused(gpubench(*run, "empty", cwd=tmp_path))
+    assert "No such file" in refused(gpubench(*run, "missing", cwd=tmp_path))
+    assert "holds no file" in refused(gpubench(*run, "folder", cwd=tmp_path))
+
+
+def test_the_users_data_is_compressed_instead_of_the_built_in(tmp_path):
+    (tmp_path / "my data.bin").write_bytes(os.urandom(100_000))
+    run = ("run", "compression", "--tier", "smoke", "--filter", "lz4", "--device", "host", "--out", "a.jsonl")
+    done = gpubench(*run, "--data", "my data.bin", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert {result.case.param("corpus") for result in store.read_run(tmp_path / "a.jsonl").results} == {
+        "data:my_data.bin"
+    }
+
+
+@pytest.mark.parametrize("content", [b"", b"not a run\n", b'{"kind":"result"}\n', b"\x1f\x8b garbage"])
+def test_a_file_that_is_no_run_is_one_line_and_status_5(tmp_path, content):
+    (tmp_path / "x.jsonl").write_bytes(content)
+    done = gpubench("show", "x.jsonl", cwd=tmp_path)
+    assert done.returncode == 5
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_failed_case_makes_the_status_3_and_loses_no_other_result(tmp_path):
+    run = ("run", "faults", "--tier", "smoke", "--filter", "crash", "--filter", "good", "--filter", "unable")
+    done = gpubench(*run, "--out", "a.jsonl", cwd=tmp_path, PYTHONPATH=PLUGIN)
+    assert done.returncode == 3, done.stderr
+    assert {r.case.name: r.status for r in store.read_run(tmp_path / "a.jsonl").results} == {
+        "good": "ok",
+        "crash": "failed",
+        "unable": "skipped",
+    }
+
+
+def started(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-P", "-m", "gpubench", *arguments]
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": PLUGIN},
+    )
+
+
+@pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_keeps_what_was_measured_and_resumes(tmp_path, sent, status):
+    selection = ("run", "faults", "--tier", "smoke", "--filter", "good", "--filter", "hang", "--out", "a.jsonl")
+    child = started(*selection, cwd=tmp_path)
+    file = tmp_path / "a.jsonl"
+    deadline = time.monotonic() + 30
+    while not (file.exists() and '"kind":"result"' in file.read_text()):
+        assert time.monotonic() < deadline, child.communicate()
+        time.sleep(0.05)
+    child.send_signal(sent)
+    _, words = child.communicate(timeout=30)
+    assert child.returncode == status, words
+    assert "--resume" in words
+    run = store.read_run(file)
+    assert not run.complete
+    assert [result.case.name for result in run.results] == ["good"]
+
+
+def test_a_finished_selection_resumes_to_nothing_more(tmp_path):
+    run = ("run", *QUICKEST, "--out", "a.jsonl.gz")
+    assert gpubench(*run, cwd=tmp_path).returncode == 0
+    before = store.read_run(tmp_path / "a.jsonl.gz").results
+    done = gpubench(*run, "--resume", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert store.read_run(tmp_path / "a.jsonl.gz").results == before
+
+
+def test_a_run_of_other_settings_or_another_machine_is_not_resumed(tmp_path, measured):
+    copied = tmp_path / "a.jsonl"
+    copied.write_bytes(measured.read_bytes())
+    run = ("run", *QUICKEST, "--out", "a.jsonl", "--resume")
+    assert "settings seed was 0, is 7" in refused(gpubench(*run, "--seed", "7", cwd=tmp_path))
+    lines = measured.read_text().splitlines(keepends=True)
+    lines[0] = re.sub(r'\["numpy","[^"]+"\]', '["numpy","0.1"]', lines[0])
+    copied.write_text("".join(lines[:-1]))
+    assert "version of numpy was 0.1" in refused(gpubench(*run, cwd=tmp_path))
+
+
+def test_resume_needs_the_name_of_a_run_file(tmp_path):
+    assert "--out" in refused(gpubench("run", *QUICKEST, "--resume", cwd=tmp_path))
+
+
+def test_names_are_printed_as_they_are(tmp_path):
+    (tmp_path / "[red]\x1b[31mx").write_bytes(os.urandom(1000))
+    run = ("run", "compression", "--tier", "smoke", "--filter", "lz4", "--device", "host", "--data", "[red]\x1b[31mx")
+    done = gpubench(*run, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "\x1b" not in done.stdout + done.stderr

@@ -1,0 +1,58 @@
+"""Every present and future suite builds, runs and passes its own check on the host, with no mock."""
+
+import pytest
+
+from gpubench import plan as planning
+from gpubench import plugins
+from gpubench.model import Facts, Settings
+from gpubench.runner import Runner
+from gpubench.sampler import SamplingProcess
+from gpubench.summary import headline, judged_values
+
+SUITES = plugins.names("suites")
+
+
+class Shelf(list):
+    """A sink that keeps the results."""
+
+    result = list.append
+
+    def samples(self, samples):
+        pass
+
+
+def test_there_are_suites():
+    assert set(SUITES) >= {"bandwidth", "compression", "gemm", "ipc", "latency"}
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_a_suite_runs_on_the_host_and_every_case_passes_its_check(name):
+    facts = Facts(tuple(plugins.load("backends", "host").devices()))
+    plan = planning.make(facts, Settings((name,), ("host",), "smoke"))
+    shelf = Shelf()
+    with Runner(plan, SamplingProcess((), 0.0), shelf) as runner:
+        runner.run(plan.jobs, 0.0, lambda event: None)
+    assert {result.case.id: (result.status, result.reason) for result in shelf} == {
+        job.case.id: ("ok", "") for job in plan.jobs
+    }
+    for result in shelf:
+        values = judged_values(headline(result))
+        assert (values > 0).all(), result.case.id
+
+
+@pytest.mark.parametrize("name", SUITES)
+@pytest.mark.parametrize("tier", ["smoke", "quick", "full"])
+def test_ids_are_unique_and_views_name_real_cases(name, tier):
+    facts = Facts(tuple(plugins.load("backends", "host").devices()))
+    plan = planning.make(facts, Settings((name,), ("host",), tier))
+    ids = [job.case.id for job in plan.jobs]
+    assert len(ids) == len(set(ids))
+    suite = planning.load_suite(name)
+    for view in suite.views:
+        assert set(view.cases) <= set(suite.definitions), view.title
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_every_case_says_what_it_measures_and_counts(name):
+    for definition in planning.load_suite(name).definitions.values():
+        assert definition.build.__doc__, definition.name

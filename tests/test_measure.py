@@ -1,0 +1,197 @@
+"""The engine on the clockwork device, whose time is arithmetic: every expectation is exact."""
+
+import json
+
+import pytest
+
+from gpubench import plugins
+from gpubench.errors import GateTimedOut, Untrustworthy, WrongAnswer
+from gpubench.measure import RULES, Engine, StoppingRule
+from gpubench.model import Work
+from gpubench.suite import Observed, Stage, Task
+
+RULE = StoppingRule(budget_s=1.0, warmup_least_s=0.0, warmup_most_s=0.5)
+
+
+def clockwork():
+    backend = plugins.load("backends", "clockwork")
+    return backend.open(backend.devices()[0])
+
+
+def stage(device, modes=("hot",), clock="device", **program) -> Stage:
+    kernel = device.kernel(json.dumps(program), "launch", {})
+    return Stage(lambda: kernel((1,), (1,), ()), Work(items=1), "item", modes=modes, clock=clock)
+
+
+def measured(device, task, rule=RULE):
+    return {series.name: series for series in Engine(device, rule).measure(task).series}
+
+
+def passing() -> dict[str, float]:
+    return {}
+
+
+def test_a_constant_kernel_gives_its_duration_and_stops_by_its_interval():
+    device = clockwork()
+    series = measured(device, Task.of(stage(device, seconds=0.01), check=passing))
+    assert series["hot"].values == pytest.approx([0.01] * RULE.least)
+    assert series["hot"].stop == "interval"
+
+
+def test_short_calls_are_batched_until_a_sample_is_a_millisecond():
+    device = clockwork()
+    series = measured(device, Task.of(stage(device, seconds=1e-5), check=passing))
+    assert series["hot"].calls == 100
+    assert series["hot"].values[0] == pytest.approx(1e-5)
+
+
+def test_a_batch_never_outgrows_the_launch_queue():
+    device = clockwork()
+    assert measured(device, Task.of(stage(device, seconds=1e-9), check=passing))["hot"].calls == RULE.most_calls
+
+
+def test_hot_cold_and_graph_are_series_of_their_own():
+    device = clockwork()
+    task = Task.of(stage(device, modes=("hot", "cold", "graph"), seconds=0.01, cold=3.0), check=passing)
+    series = measured(device, task)
+    assert series["hot"].values[0] == pytest.approx(0.01)
+    assert series["cold"].values[0] == pytest.approx(0.03)
+    assert series["graph"].values[0] == pytest.approx(0.01)
+    assert set(series) == {"hot", "host", "cold", "graph"}
+
+
+def test_a_slow_start_is_warmed_up_and_in_no_sample():
+    device = clockwork()
+    slow = [0.05 - 0.003 * launch for launch in range(12)]
+    series = measured(device, Task.of(stage(device, seconds=0.01, warmup=slow), check=passing))
+    assert series["hot"].values == pytest.approx([0.01] * RULE.least)
+    assert series["hot"].warmup_s > 0.3
+
+
+def test_a_drift_that_never_ends_spends_the_warm_up_budget():
+    device = clockwork()
+    series = measured(device, Task.of(stage(device, seconds=0.01, drift=0.05), check=passing))
+    assert RULE.warmup_most_s <= series["hot"].warmup_s < RULE.warmup_most_s + 0.1
+
+
+def test_noise_that_does_not_settle_ends_with_the_budget():
+    device = clockwork()
+    series = measured(device, Task.of(stage(device, seconds=0.01, noise=0.2), check=passing))
+    assert series["hot"].stop == "budget"
+    assert sum(series["hot"].values) == pytest.approx(RULE.budget_s, rel=0.05)
+
+
+def test_samples_of_a_clock_that_ran_backwards_are_discarded_and_counted():
+    device = clockwork()
+    task = Task.of(stage(device, seconds=0.01, backwards_every=4), check=passing)
+    done = Engine(device, RULE).measure(task)
+    assert min(done.series[0].values) > 0
+    assert dict(done.discarded)["clock"] >= 2
+
+
+def test_a_case_whose_samples_are_mostly_discarded_is_untrustworthy():
+    device = clockwork()
+    task = Task.of(stage(device, seconds=0.01, backwards_every=1), check=passing)
+    with pytest.raises(Untrustworthy, match="by clock"):
+        Engine(device, RULE).measure(task)
+
+
+def test_the_answer_is_checked_before_and_after_the_timing_on_spoilt_outputs():
+    device = clockwork()
+    events = []
+    kernel = device.kernel('{"seconds": 0.1}', "launch", {})
+
+    def call():
+        if events[-1] != "call":
+            events.append("call")
+        kernel((1,), (1,), ())
+
+    def check():
+        events.append("check")
+        return {}
+
+    Engine(device, RULE).measure(Task.of(Stage(call), check=check, poison=lambda: events.append("poison")))
+    assert events == ["poison", "call", "check", "poison", "call", "check"]
+
+
+def test_a_wrong_answer_is_never_timed():
+    device = clockwork()
+
+    def check():
+        raise WrongAnswer("no")
+
+    with pytest.raises(WrongAnswer):
+        Engine(device, RULE).measure(Task.of(stage(device, seconds=0.01), check=check))
+    assert device.now() == pytest.approx(0.01)
+
+
+def test_stages_are_series_with_their_names_the_first_one_the_headline():
+    device = clockwork()
+    stages = {"compress": stage(device, seconds=0.02), "decompress": stage(device, seconds=0.01)}
+    done = Engine(device, RULE).measure(Task(stages, check=lambda: {"ratio": Observed(2.5, "", "more")}))
+    assert [series.name for series in done.series] == [
+        "compress.hot",
+        "compress.host",
+        "decompress.hot",
+        "decompress.host",
+        "ratio",
+    ]
+    assert (done.series[-1].values, done.series[-1].better) == ((2.5,), "more")
+
+
+def test_a_self_timed_call_gives_its_own_seconds():
+    device = clockwork()
+    seconds = iter([0.5] * 1000)
+
+    def call():
+        device.spend(0.1)
+        return next(seconds)
+
+    series = measured(device, Task.of(Stage(call, Work(items=1), "item", clock="self"), check=passing))
+    assert series["self"].values[0] == 0.5
+
+
+def test_what_a_probe_reads_after_each_sample_becomes_a_series():
+    device = clockwork()
+    kernel = device.kernel('{"seconds": 0.01}', "launch", {})
+    probed = Stage(lambda: kernel((1,), (1,), ()), max_calls=1, probe=lambda: {"cycles": Observed(33.0, "cycles")})
+    series = measured(device, Task.of(probed, check=passing))
+    assert series["cycles"].values == (33.0,) * len(series["hot"].values)
+    assert series["cycles"].unit == "cycles"
+
+
+def test_a_gate_that_opens_by_itself_makes_the_stage_ungated():
+    device = clockwork()
+    gates = []
+    timed = device.time
+
+    def time(call, calls, mode="hot", gated=True):
+        gates.append(gated)
+        if gated:
+            raise GateTimedOut
+        return timed(call, calls, mode)
+
+    device.time = time
+    series = measured(device, Task.of(stage(device, seconds=0.01), check=passing))
+    assert series["hot"].values[0] == pytest.approx(0.01)
+    assert gates[0] is True
+    assert not any(gates[1:])
+
+
+@pytest.mark.parametrize(
+    ("values", "elapsed", "verdict"),
+    [
+        ([1.0] * 9, 0.1, ""),
+        ([1.0] * 10, 0.1, "interval"),
+        ([1.0, 2.0] * 10, 0.1, ""),
+        ([1.0, 2.0] * 10, 1.0, "budget"),
+        ([1.0, 2.0], 9.0, ""),
+        ([1.0, 2.0] * 1000, 0.1, "count"),
+    ],
+)
+def test_the_stopping_rule_says_why(values, elapsed, verdict):
+    assert RULE.verdict(values, elapsed) == verdict
+
+
+def test_every_tier_has_a_rule_and_a_fuller_one_measures_longer():
+    assert RULES["smoke"].budget_s < RULES["quick"].budget_s < RULES["full"].budget_s

@@ -1,0 +1,175 @@
+"""The runner on real worker processes: what one case does wrong costs one result and no other."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpubench import plan as planning
+from gpubench import plugins
+from gpubench.model import Facts, Result, Samples, Settings
+from gpubench.runner import Progress, Runner
+from gpubench.sampler import SamplingProcess
+
+PLUGIN = str(Path(__file__).parent / "plugin")
+
+
+class Shelf:
+    """A sink that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.results: list[Result] = []
+        self.chunks: list[Samples] = []
+
+    def result(self, result: Result) -> None:
+        self.results.append(result)
+
+    def samples(self, samples: Samples) -> None:
+        self.chunks.append(samples)
+
+
+@pytest.fixture
+def faults(monkeypatch):
+    """The third party's suite `faults` is installed, here and in child processes."""
+    monkeypatch.setenv("PYTHONPATH", PLUGIN)
+    monkeypatch.syspath_prepend(PLUGIN)
+
+
+def host_facts() -> Facts:
+    return Facts(tuple(plugins.load("backends", "host").devices()))
+
+
+def run(*names: str, deadline_s: float = 30.0, replicates: int = 1) -> Shelf:
+    """The results of cases of the suite `faults`, in the order given."""
+    settings = Settings(("faults",), ("host",), "smoke", replicates=replicates)
+    plan = planning.make(host_facts(), settings)
+    jobs = [job for name in names for job in plan.jobs if job.case.name == name]
+    shelf = Shelf()
+    with Runner(plan, SamplingProcess(plan.facts.devices, 0.0), shelf, deadline_s) as runner:
+        runner.run(jobs, 0.0, lambda event: None)
+    return shelf
+
+
+def outcomes(shelf: Shelf) -> list[tuple[str, str, str]]:
+    return [(result.case.name, result.status, result.cause) for result in shelf.results]
+
+
+def test_every_outcome_has_a_name_and_the_next_case_runs(faults):
+    names = ["crash", "leave", "bug", "wrong", "nan", "unable", "backwards", "noisy", "good"]
+    assert outcomes(run(*names)) == [
+        ("crash", "failed", "crash"),
+        ("leave", "failed", "crash"),
+        ("bug", "failed", "error"),
+        ("wrong", "failed", "wrong-answer"),
+        ("nan", "invalid", "not-finite"),
+        ("unable", "skipped", "unsupported"),
+        ("backwards", "invalid", "discarded"),
+        ("noisy", "ok", ""),
+        ("good", "ok", ""),
+    ]
+
+
+def test_a_reason_says_what_happened_and_quotes_the_last_words(faults):
+    crash, leave, bug, wrong = run("crash", "leave", "bug", "wrong").results
+    assert "killed by SIGSEGV" in crash.reason
+    assert "about to die" in crash.reason
+    assert "exit status 7" in leave.reason
+    assert bug.reason == "ZeroDivisionError: a bug in the suite"
+    assert wrong.reason == "1 + 1 came out as 3"
+
+
+def test_a_hang_ends_at_its_deadline_with_all_that_it_started(faults):
+    shelf = run("hang", "good", deadline_s=3.0)
+    assert outcomes(shelf) == [("hang", "failed", "hang"), ("good", "ok", "")]
+    assert "sleep 300.123" not in processes()
+
+
+def processes() -> str:
+    return subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+
+
+def test_two_ranks_measure_in_step_and_each_gives_its_series(faults):
+    (pair,) = run("pair").results
+    assert pair.status == "ok", pair.reason
+    assert [series.rank for series in pair.series if series.name == "hot"] == [0, 1]
+    counts = {len(series.values) for series in pair.series if series.name == "hot"}
+    assert len(counts) == 1, "rank 0 decides how many samples are taken"
+
+
+def test_a_killed_rank_fails_its_case_and_the_next_gets_a_fresh_worker(faults):
+    shelf = run("lost", "pair")
+    assert outcomes(shelf) == [("lost", "failed", "crash"), ("pair", "ok", "")]
+    assert "rank 1" in shelf.results[0].reason
+    assert "SIGKILL" in shelf.results[0].reason
+
+
+def test_a_task_may_expect_and_time_the_end_of_a_rank(faults):
+    (mourned,) = run("mourned").results
+    assert mourned.status == "ok", mourned.reason
+    values = {series.name: series.values for series in mourned.series}
+    assert values["rank"] == (1.0,)
+    assert 0 < values["self"][0] < 5
+
+
+def test_idle_ranks_hold_still_until_the_working_one_is_done(faults):
+    (uneven,) = run("uneven").results
+    assert uneven.status == "ok", uneven.reason
+    assert {series.rank for series in uneven.series} == {1}
+
+
+def test_each_replicate_runs_in_fresh_processes_in_an_order_of_its_own(faults):
+    settings = Settings(("faults",), ("host",), "smoke", filters=("good", "noisy", "pair", "unable"), replicates=3)
+    plan = planning.make(host_facts(), settings)
+    orders = [[job.case.name for job in plan.jobs if job.replicate == n] for n in range(3)]
+    assert len({tuple(order) for order in orders}) > 1
+    assert {tuple(sorted(order)) for order in orders} == {("good", "noisy", "pair", "unable")}
+    assert plan == planning.make(host_facts(), settings), "the same seed gives the same order"
+
+
+def test_samples_of_the_host_are_relayed_while_cases_run(faults):
+    shelf = run("noisy", "good", "pair")
+    names = {name for chunk in shelf.chunks for name, _ in chunk.columns}
+    assert "host.cpu.busy" in names
+
+
+def test_no_process_is_left_behind(faults):
+    run("crash", "good", "pair", "uneven")
+    assert "gpubench.worker" not in processes()
+    assert "gpubench.sampler" not in processes()
+
+
+def test_a_case_that_needs_more_devices_is_skipped_with_the_reason(faults):
+    facts = host_facts()
+    settings = Settings(("faults",), ("host",), "smoke", filters=("good",))
+    plan = planning.make(facts, settings)
+    (job,) = plan.jobs
+    wide = dataclasses.replace(job, case=dataclasses.replace(job.case, devices=2))
+    shelf, events = Shelf(), []
+    with Runner(plan, SamplingProcess((), 0.0), shelf) as runner:
+        runner.run([wide], 0.0, events.append)
+    (result,) = shelf.results
+    assert (result.status, result.reason) == ("skipped", "needs 2 devices that reach each other, 1 here")
+    assert [type(event) for event in events] == [Progress, Progress]
+
+
+def test_workers_end_when_the_runner_is_killed(faults, tmp_path):
+    script = tmp_path / "killed.py"
+    script.write_text(
+        "import os, signal\n"
+        "from gpubench.process import Child\n"
+        "child = Child('gpubench.worker')\n"
+        "print(child.process.pid, flush=True)\n"
+        "import time; time.sleep(1)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    pid = int(done.stdout)
+    for _ in range(100):
+        if not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2]:
+            return
+        os.sched_yield()
+        subprocess.run(["sleep", "0.05"], check=True)
+    raise AssertionError(f"worker {pid} outlived its runner")
