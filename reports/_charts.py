@@ -11,7 +11,20 @@ from gpubench.api import Figure, Summary, View, units
 
 from . import _svg as svg
 from ._ticks import Axis, at_values, axis
-from ._views import Line, Pair, Point, common_words, frontier, lines, pairs, points, spec_line, varying
+from ._views import (
+    Line,
+    Pair,
+    Point,
+    by_unit,
+    common_words,
+    frontier,
+    group_of,
+    lines,
+    pairs,
+    points,
+    spec_line,
+    varying,
+)
 from ._words import interval_words
 
 _RIGHT, _TOP = svg.WIDTH - 22, 22.0
@@ -30,10 +43,16 @@ class Chart:
 
 
 def curve(summary: Summary, suite: str, view: View) -> list[Chart]:
-    """A line for each value of `by`, over a numeric axis, with 95 % intervals where they can be seen."""
-    found = points(summary, suite, view, view.series)
+    """A line for each value of `by`, over a numeric axis, with 95 % intervals where they can be seen.
+
+    Nothing where only one place of the axis was measured: that is no curve.
+    """
+    return [chart for found in by_unit(points(summary, suite, view, view.series)) for chart in _curve(found, view)]
+
+
+def _curve(found: Sequence[Point], view: View) -> list[Chart]:
     drawn = lines(found, view)
-    if not drawn:
+    if len({x for line in drawn for x, _ in line.points}) < 2:
         return []
     shown = [point for line in drawn for _, point in line.points]
     peak = spec_line(shown)
@@ -42,7 +61,7 @@ def curve(summary: Summary, suite: str, view: View) -> list[Chart]:
     parts = [svg.frame(across, up, units.axis_label(view.x), view.series), _peak_line(peak, across, up)]
     parts += [_line(line, svg.colour(index), across, up) for index, line in enumerate(drawn)]
     words = f"{view.title}: {_range_words(shown)} over {units.axis_label(view.x)}; {', '.join(x.label for x in drawn)}"
-    legend = tuple((svg.colour(index), line.label) for index, line in enumerate(drawn)) if len(drawn) > 1 else ()
+    legend = _legend([line.label for line in drawn])
     return [Chart(view.title, common_words(shown), svg.picture(words, _HEIGHT, *parts), legend)]
 
 
@@ -91,49 +110,75 @@ def _range_words(shown: Sequence[Point]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-_BAR_ROW = 34.0
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """How bars stand: few have their label above them, many have it at their left to take less room."""
+
+    height: float
+    left: float
+    most: int  # characters of a label
+
+
+_ABOVE, _BESIDE = _Rows(34.0, 8.0, 68), _Rows(19.0, 170.0, 26)
+_FEW = 14
 
 
 def bars(summary: Summary, suite: str, view: View) -> list[Chart]:
-    """One bar a case, labelled by what differs; dots on a logarithmic scale, where a length means nothing."""
-    shown = points(summary, suite, view, view.series)
-    if not shown:
-        return []
-    peak, log = spec_line(shown), view.log_x or view.log_y
-    bottom = 6 + _BAR_ROW * len(shown)
+    """One bar a case, coloured by `by`; dots on a logarithmic scale, where a length means nothing."""
+    return [_bars(shown, view) for shown in by_unit(points(summary, suite, view, view.series))]
+
+
+def _bars(shown: Sequence[Point], view: View) -> Chart:
+    rows = _ABOVE if len(shown) <= _FEW else _BESIDE
+    peak, label, group = spec_line(shown), varying(shown), group_of(view)
+    groups = list(dict.fromkeys(map(group, shown)))
+    bottom = 6 + rows.height * len(shown)
     values = [point.figure.interval.high for point in shown] + ([peak[1]] if peak else [])
-    across = axis(values, shown[0].figure.unit, 8.0, svg.WIDTH - 78, log=log, room=1.25)
+    log = view.log_x or view.log_y
+    across = axis(values, shown[0].figure.unit, rows.left, svg.WIDTH - 78, log=log, room=1.25)
+    parts = _bar_frame(across, bottom, peak)
+    for row, point in enumerate(shown):
+        parts.append(
+            _bar(point, label(point), 6 + rows.height * row, across, svg.colour(groups.index(group(point))), rows)
+        )
+    words = f"{view.title}: " + "; ".join(f"{label(point)} {point.figure.text}" for point in shown)
+    note = ", ".join(part for part in (common_words(shown), f"dashed line: {peak[0]}" if peak else "") if part)
+    return Chart(view.title, note, svg.picture(words, bottom + 24, *parts), _legend(groups))
+
+
+def _bar_frame(across: Axis, bottom: float, peak: tuple[str, float] | None) -> list[Markup]:
     parts = [svg.line(across.place(value), 4.0, across.place(value), bottom, "grid") for value, _ in across.ticks]
     parts += [svg.text(across.place(value), bottom + 15, label, "middle") for value, label in across.ticks]
     parts += [svg.text(svg.WIDTH - 2, bottom + 15, across.unit, "end", "name")]
-    if peak:
-        parts += [svg.line(across.place(peak[1]), 4.0, across.place(peak[1]), bottom, "peak")]
-    label = varying(shown)
-    parts += [_bar(point, label(point), 6 + _BAR_ROW * row, across) for row, point in enumerate(shown)]
-    words = f"{view.title}: " + "; ".join(f"{label(point)} {point.figure.text}" for point in shown)
-    note = ", ".join(part for part in (common_words(shown), f"dashed line: {peak[0]}" if peak else "") if part)
-    return [Chart(view.title, note, svg.picture(words, bottom + 24, *parts))]
+    return parts + ([svg.line(across.place(peak[1]), 4.0, across.place(peak[1]), bottom, "peak")] if peak else [])
 
 
-def _bar(point: Point, label: str, top: float, across: Axis) -> Markup:
-    y, end = top + 22, across.place(point.value)
+def _bar(point: Point, label: str, top: float, across: Axis, colour: str, rows: _Rows) -> Markup:
+    y, end = top + rows.height - 12, across.place(point.value)
     low, high = across.place(point.figure.interval.low), across.place(point.figure.interval.high)
-    shape = (
-        svg.dot(end, y, 4.0, "c0", point_words(point))
-        if across.log
-        else svg.element(
-            "rect",
-            *svg.title(point_words(point)),
-            x=across.start,
-            y=y - 5,
-            width=max(end - across.start, 1.0),
-            height=10.0,
-            class_="c0",
-        )
-    )
     whisker = svg.line(low, y, high, y, "whisker") if high - low > (9 if across.log else 3) else Markup("")
     value = svg.text(max(end, high) + 6, y + 4, point.figure.text, "start", "value")
-    return svg.text(across.start, top + 12, svg.shorten(label, 68)) + shape + whisker + value
+    words = svg.shorten(label, rows.most)
+    name = (
+        svg.text(across.start, top + 12, words) if rows is _ABOVE else svg.text(across.start - 6, y + 4, words, "end")
+    )
+    return name + _length(point, across, y, colour) + whisker + value
+
+
+def _length(point: Point, across: Axis, y: float, colour: str) -> Markup:
+    """A bar from the axis's start to the point, or a dot at it where the axis has no zero."""
+    end = across.place(point.value)
+    if across.log:
+        return svg.dot(end, y, 4.0, colour, point_words(point))
+    width = max(end - across.start, 1.0)
+    return svg.element(
+        "rect", *svg.title(point_words(point)), x=across.start, y=y - 5, width=width, height=10.0, class_=colour
+    )
+
+
+def _legend(labels: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Colours and labels in order; nothing where there is only one."""
+    return tuple((svg.colour(index), label) for index, label in enumerate(labels)) if len(labels) > 1 else ()
 
 
 def pareto(summary: Summary, suite: str, view: View) -> list[Chart]:
@@ -152,10 +197,9 @@ def pareto(summary: Summary, suite: str, view: View) -> list[Chart]:
     parts += [_pair(pair, svg.colour(groups.index(pair.group)), across, up) for pair in found]
     parts += _names([(pair, label(pair.across)) for pair in best], across, up)
     words = f"{view.title}: {len(found)} cases; not beaten both ways: {', '.join(label(pair.across) for pair in best)}"
-    legend = tuple((svg.colour(index), group) for index, group in enumerate(groups)) if len(groups) > 1 else ()
     shared = common_words([pair.across for pair in found])
     note = ", ".join(part for part in (shared, "the line joins what no other beats both ways") if part)
-    return [Chart(view.title, note, svg.picture(words, _HEIGHT, *parts), legend)]
+    return [Chart(view.title, note, svg.picture(words, _HEIGHT, *parts), _legend(groups))]
 
 
 def _pareto_axis(shown: Sequence[Point], start: float, end: float, *, log: bool) -> Axis:

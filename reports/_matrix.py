@@ -10,15 +10,18 @@ from gpubench.api import Summary, View, units
 
 from . import _svg as svg
 from ._charts import Chart, point_words
-from ._views import Grid, Point, Value, common_words, grids, points
+from ._views import Grid, Point, Value, by_unit, common_words, grids, points
 
 _SHADES = 7  # the style sheet's classes h0 … h6
 _CELL_WIDTH, _CELL_HEIGHT, _LEFT, _TOP = 44.0, 28.0, 76.0, 42.0
 
 
 def matrix(summary: Summary, suite: str, view: View) -> list[Chart]:
-    """One heat map for each case, device set and value of `by`; all share one scale and one unit."""
-    found = points(summary, suite, view, view.series)
+    """One heat map for each case, device set and value of `by`; those of a unit share one scale."""
+    return [chart for found in by_unit(points(summary, suite, view, view.series)) for chart in _maps(found, view)]
+
+
+def _maps(found: Sequence[Point], view: View) -> list[Chart]:
     drawn = grids(found, view)
     shown = [point for grid in drawn for point in grid.cells.values()]
     titles = [f"{view.title}: {grid.label}" if len(drawn) > 1 else view.title for grid in drawn]

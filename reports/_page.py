@@ -11,6 +11,7 @@ from ._cases import CaseLine, CounterLine, SeriesLine, case_lines, counter_lines
 from ._charts import Chart, bars, curve, pareto
 from ._matrix import matrix
 from ._timeline import Timeline, timelines
+from ._views import points
 from ._words import (
     LEGEND,
     Notice,
@@ -55,12 +56,12 @@ class CaseBlock:
 
 @dataclass(frozen=True, slots=True)
 class SuiteBlock:
-    """A suite's section; `unseen` are the titles of views that nothing was measured for."""
+    """A suite's section; `unseen` are the titles of views that are not drawn, and why."""
 
     name: str
     summary: str
     charts: tuple[Chart, ...]
-    unseen: tuple[str, ...]
+    unseen: tuple[tuple[str, str], ...]
     cases: tuple[CaseBlock, ...]
 
 
@@ -116,12 +117,12 @@ def _tiles(rows: Iterable[Row], run: Run) -> Iterable[Best]:
 
 def _suite(summary: Summary, table: CounterTable, name: str, rows: list[Row]) -> SuiteBlock:
     info = next((info for info in summary.run.manifest.suites if info.name == name), None)
-    drawn = [(view.title, draw(summary, name, view)) for view in (info.views if info else ())]
+    drawn = [(view, draw(summary, name, view)) for view in (info.views if info else ())]
     return SuiteBlock(
         name,
         info.summary if info else "",
         tuple(chart for _, charts in drawn for chart in charts),
-        tuple(title for title, charts in drawn if not charts),
+        tuple((view.title, _absence(summary, name, view)) for view, charts in drawn if not charts),
         tuple(_block(summary, table, line) for line in case_lines(rows, summary.run)),
     )
 
@@ -130,6 +131,12 @@ def draw(summary: Summary, suite: str, view: View) -> list[Chart]:
     """The charts of a view; none where its kind is unknown or nothing was measured for it."""
     kind = _DRAW.get(view.kind)
     return kind(summary, suite, view) if kind else []
+
+
+def _absence(summary: Summary, suite: str, view: View) -> str:
+    if view.kind == "curve" and points(summary, suite, view, view.series):
+        return "measured at one place of its axis only: see the table"
+    return "nothing measured for this view"
 
 
 def _block(summary: Summary, table: CounterTable, line: CaseLine) -> CaseBlock:

@@ -53,7 +53,7 @@ class Pair:
 
 
 def points(summary: Summary, suite: str, view: View, series: str) -> list[Point]:
-    """What a view shows of one series: its ok cases, replicates joined, all in the unit of the first."""
+    """What a view shows of one series: its ok cases, replicates joined, in the order measured."""
     grouped: dict[tuple[str, tuple[str, ...]], list[tuple[Result, Figure]]] = {}
     for result in summary.run.results:
         if result.status == "ok" and result.case.suite == suite and result.case.name in view.cases:
@@ -62,8 +62,15 @@ def points(summary: Summary, suite: str, view: View, series: str) -> list[Point]
                 figure = summary.figure(result, chosen)
                 grouped.setdefault((result.case.id, result.devices), []).append((result, figure))
     joined = [Point(group[0][0].case, group[0][0].devices, _join([f for _, f in group])) for group in grouped.values()]
-    whole = [point for point in joined if all(map(drawable, dataclasses.astuple(point.figure.interval)))]
-    return [point for point in whole if point.figure.unit == whole[0].figure.unit]
+    return [point for point in joined if all(map(drawable, dataclasses.astuple(point.figure.interval)))]
+
+
+def by_unit(found: Iterable[Point]) -> list[list[Point]]:
+    """The points apart by unit: seconds and rates have no common axis, so a view of both is two charts."""
+    grouped: dict[str, list[Point]] = {}
+    for point in found:
+        grouped.setdefault(point.figure.unit, []).append(point)
+    return list(grouped.values())
 
 
 def drawable(value: float) -> bool:
@@ -131,14 +138,19 @@ def _ordered(values: Iterable[Value]) -> tuple[Value, ...]:
 
 
 def pairs(across: Sequence[Point], up: Sequence[Point], view: View) -> list[Pair]:
-    """The cases that have both series of a pareto view."""
+    """The cases that have both series of a pareto view, in the units of the first."""
     name = labeller(across, view)
     other = {(point.case.id, point.devices): point for point in up}
-    return [
+    found = [
         Pair(name(point), point, other[point.case.id, point.devices])
         for point in across
         if (point.case.id, point.devices) in other
     ]
+    return [pair for pair in found if _pair_units(pair) == _pair_units(found[0])]
+
+
+def _pair_units(pair: Pair) -> tuple[str, str]:
+    return pair.across.figure.unit, pair.up.figure.unit
 
 
 def frontier(found: Sequence[Pair]) -> list[Pair]:
@@ -172,6 +184,11 @@ def labeller(found: Sequence[Point], view: View) -> Callable[[Point], str]:
         return " · ".join(parts) or point.case.name
 
     return label
+
+
+def group_of(view: View) -> Callable[[Point], str]:
+    """A function that gives a point's values of `by` alone: what bars are coloured by."""
+    return lambda point: " · ".join(axis_words(axis, value) for axis, value in point.case.params if axis in view.by)
 
 
 def axis_words(axis: str, value: Value) -> str:

@@ -211,6 +211,35 @@ def test_bars_on_a_logarithmic_scale_are_dots():
     assert (page.count("rect", "c0"), page.count("circle", "c0")) == (0, 2)
 
 
+def test_bars_are_coloured_by_the_values_of_by():
+    points = [((("codec", codec), ("data", data)), 1e-3) for codec in ("lz4", "zstd") for data in ("text", "walk")]
+    page = Tags(render("html", curves("zip", [View("bars", "Codecs", ("zip",), by=("data",))], points)))
+    assert (page.count("rect", "c0"), page.count("rect", "c1")) == (2, 2)
+    assert page.count("ul", "legend") == 1
+
+
+def test_many_bars_have_their_labels_beside_them_to_take_less_room():
+    drawn = [
+        render("html", curves("c", [View("bars", "B", ("c",))], [((("n", n),), 1e-3) for n in range(m)]))
+        for m in (14, 15)
+    ]
+    tall, dense = [float(re.search(r'<svg viewBox="0 0 460 ([\d.]+)" role', page)[1]) for page in drawn]
+    assert dense < tall * 0.7
+
+
+def test_a_view_of_two_units_is_two_charts():
+    found = [result("ipc", "open", (), [value("seconds", 1e-6, unit="s")]), result("ipc", "touch", (), [timed(1e-3)])]
+    page = Tags(render("html", run_of(*found, views=[View("bars", "Handles", ("open", "touch"))])))
+    assert page.count("figure") == 2
+
+
+def test_a_curve_of_one_place_is_left_out_in_a_sentence():
+    points = [((("n", 1), ("dtype", dtype)), 1e-3) for dtype in ("float32", "float64")]
+    page = Tags(render("html", curves("c", [View("curve", "Rate", ("c",), x="n", by=("dtype",))], points)))
+    assert page.count("figure") == 0
+    assert "Rate measured at one place of its axis only" in page.text
+
+
 def test_a_matrix_has_a_cell_with_its_number_for_every_case():
     points = [((("source", a), ("target", b)), 1e-3 * (a + 2 * b + 1)) for a in range(3) for b in range(3)]
     page = Tags(render("html", curves("peer", [View("matrix", "Peers", ("peer",), x="target", y="source")], points)))
