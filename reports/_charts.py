@@ -62,7 +62,7 @@ def _curve(found: Sequence[Point], view: View) -> list[Chart]:
     parts += [_line(line, svg.colour(index), across, up) for index, line in enumerate(drawn)]
     words = f"{view.title}: {_range_words(shown)} over {units.axis_label(view.x)}; {', '.join(x.label for x in drawn)}"
     legend = _legend([line.label for line in drawn])
-    return [Chart(view.title, common_words(shown), svg.picture(words, _HEIGHT, *parts), legend)]
+    return [Chart(view.title, common_words(shown, view), svg.picture(words, _HEIGHT, *parts), legend)]
 
 
 def _x_axis(values: Sequence[float], view: View, left: float) -> Axis:
@@ -142,7 +142,7 @@ def _bars(shown: Sequence[Point], view: View) -> Chart:
             _bar(point, label(point), 6 + rows.height * row, across, svg.colour(groups.index(group(point))), rows)
         )
     words = f"{view.title}: " + "; ".join(f"{label(point)} {point.figure.text}" for point in shown)
-    note = ", ".join(part for part in (common_words(shown), f"dashed line: {peak[0]}" if peak else "") if part)
+    note = ", ".join(part for part in (common_words(shown, view), f"dashed line: {peak[0]}" if peak else "") if part)
     return Chart(view.title, note, svg.picture(words, bottom + 24, *parts), _legend(groups))
 
 
@@ -197,7 +197,7 @@ def pareto(summary: Summary, suite: str, view: View) -> list[Chart]:
     parts += [_pair(pair, svg.colour(groups.index(pair.group)), across, up) for pair in found]
     parts += _names([(pair, label(pair.across)) for pair in best], across, up)
     words = f"{view.title}: {len(found)} cases; not beaten both ways: {', '.join(label(pair.across) for pair in best)}"
-    shared = common_words([pair.across for pair in found])
+    shared = common_words([pair.across for pair in found], view)
     note = ", ".join(part for part in (shared, "the line joins what no other beats both ways") if part)
     return [Chart(view.title, note, svg.picture(words, _HEIGHT, *parts), _legend(groups))]
 

@@ -41,7 +41,7 @@ def _map(title: str, grid: Grid, view: View, shown: Sequence[Point]) -> Chart:
         parts.append(_cell(point, left, top, wide, factor, _shade(point.value, low, high)))
     width = max(svg.WIDTH, _LEFT + wide * len(grid.columns) + 4)
     height = _TOP + _CELL_HEIGHT * len(grid.rows) + 6
-    note = ", ".join(part for part in (unit, common_words(list(grid.cells.values()))) if part)
+    note = ", ".join(part for part in (unit, common_words(list(grid.cells.values()), view)) if part)
     return Chart(title, note, svg.picture(_words(title, grid), height, *parts, width=width))
 
 

@@ -215,12 +215,15 @@ def varying(found: Sequence[Point]) -> Callable[[Point], str]:
     return label
 
 
-def common_words(found: Sequence[Point]) -> str:
-    """The parameters that all points share, for a chart's subtitle: `size 1GiB, dtype float32`."""
+def common_words(found: Sequence[Point], view: View) -> str:
+    """What all points of a view share, for a chart's subtitle: `open, size 1GiB, dtype float32`."""
     if not found:
         return ""
-    shared = [pair for pair in found[0].case.params if all(pair in point.case.params for point in found)]
-    return ", ".join(f"{units.axis_label(axis)} {units.axis_text(axis, value)}" for axis, value in shared)
+    first = found[0].case
+    alone = len(view.cases) > 1 and all(point.case.name == first.name for point in found)
+    shared = [pair for pair in first.params if all(pair in point.case.params for point in found)]
+    words = [f"{units.axis_label(axis)} {units.axis_text(axis, value)}" for axis, value in shared]
+    return ", ".join([first.name, *words] if alone else words)
 
 
 def spec_line(found: Sequence[Point]) -> tuple[str, float] | None:

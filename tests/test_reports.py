@@ -231,6 +231,7 @@ def test_a_view_of_two_units_is_two_charts():
     found = [result("ipc", "open", (), [value("seconds", 1e-6, unit="s")]), result("ipc", "touch", (), [timed(1e-3)])]
     page = Tags(render("html", run_of(*found, views=[View("bars", "Handles", ("open", "touch"))])))
     assert page.count("figure") == 2
+    assert {"open", "touch"} <= set(page.words)
 
 
 def test_a_curve_of_one_place_is_left_out_in_a_sentence():
