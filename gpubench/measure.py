@@ -38,13 +38,14 @@ class StoppingRule:
     """When to stop sampling, tested with plain numbers; `verdict` says why, or nothing to go on.
 
     interval: the 95 % interval of the median is within ± `target` of it; budget: `budget_s`
-    are spent; count: `most` samples are there. At least `least` samples are taken for the first,
-    at least 3 for the second.
+    are spent; count: `most` samples are there. The first asks for at least `least` samples and
+    `least_s` (so that counters read ten times a second meet every case), the second for 3 samples.
     """
 
     target: float = 0.005
     least: int = 10
     most: int = 2000
+    least_s: float = 0.12
     budget_s: float = 0.3
     warmup_least_s: float = 0.03
     warmup_most_s: float = 0.3
@@ -54,7 +55,8 @@ class StoppingRule:
     def verdict(self, values: list[float], elapsed_s: float) -> str:
         """Why to stop: `interval`, `count`, `budget`; empty to go on."""
         count = len(values)
-        if count >= self.least and stats.median_interval(values).half_width <= self.target:
+        settled = count >= self.least and elapsed_s >= self.least_s
+        if settled and stats.median_interval(values).half_width <= self.target:
             return "interval"
         if count >= self.most:
             return "count"
@@ -67,9 +69,9 @@ class StoppingRule:
 
 
 RULES: dict[Tier, StoppingRule] = {
-    "smoke": StoppingRule(budget_s=0.02, warmup_least_s=0.0, warmup_most_s=0.01),
+    "smoke": StoppingRule(least_s=0.0, budget_s=0.02, warmup_least_s=0.0, warmup_most_s=0.01),
     "quick": StoppingRule(),
-    "full": StoppingRule(budget_s=2.0, warmup_least_s=0.1, warmup_most_s=1.0),
+    "full": StoppingRule(least_s=0.5, budget_s=2.0, warmup_least_s=0.1, warmup_most_s=1.0),
 }
 
 
@@ -168,24 +170,28 @@ class Engine:
         start, values = self._device.now(), []
         done = False
         while not done:
-            values.append(stats.median(self._time(column, column.calls, column.gated).device))
+            values += [stats.median(timing.device) for timing in self._attempt(column)]
             column.warmup_s = self._device.now() - start
             done = self._agree(self._rule.is_warm(values, column.warmup_s))
 
     def _sample(self, column: _Column) -> None:
+        for timing in self._attempt(column):
+            good = [value for value in timing.device if math.isfinite(value) and value > 0]
+            for _ in range(len(timing.device) - len(good)):
+                self._discard("clock")
+            column.values += good
+            if good:
+                column.host.append(timing.host)
+                for name, value in (column.stage.probe or dict)().items():
+                    column.probed.setdefault(name, []).append(value)
+
+    def _attempt(self, column: _Column) -> list[Timing]:
+        """One batch; none where its gate opened by itself, which is a discard."""
         try:
-            timing = self._time(column, column.calls, column.gated)
+            return [self._time(column, column.calls, column.gated)]
         except GateTimedOut:
             self._discard("gate")
-            return
-        good = [value for value in timing.device if math.isfinite(value) and value > 0]
-        for _ in range(len(timing.device) - len(good)):
-            self._discard("clock")
-        column.values += good
-        if good:
-            column.host.append(timing.host)
-            for name, value in (column.stage.probe or dict)().items():
-                column.probed.setdefault(name, []).append(value)
+            return []
 
     def _discard(self, reason: str) -> None:
         self._discarded[reason] = self._discarded.get(reason, 0) + 1

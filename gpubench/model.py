@@ -167,7 +167,7 @@ class Result:
     series: tuple[Series, ...] = ()
     discarded: tuple[tuple[str, int], ...] = ()
     notes: tuple[tuple[str, str], ...] = ()
-    window: tuple[float, float] = (0.0, 0.0)  # CLOCK_MONOTONIC seconds, joins the samples
+    window: tuple[float, float] = (0.0, 0.0)  # s since the manifest's `started_at`, joins the samples
     elapsed_s: float = 0.0
 
     @property
@@ -194,7 +194,7 @@ class Counter:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """A chunk of one device's counters: columns of values over a shared `at` (monotonic seconds).
+    """A chunk of one device's counters: columns of values over a shared `at` (s since `started_at`).
 
     A value that could not be read is None, never a sentinel number.
     """

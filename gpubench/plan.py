@@ -103,13 +103,23 @@ def device_ids(facts: Facts, wanted: Sequence[str], with_host: bool) -> tuple[st
     return tuple(dict.fromkeys([*chosen, *(["host"] if with_host else [])]))
 
 
+def why_host(facts: Facts, settings: Settings) -> str:
+    """Why a run that named no device measures the host, or nothing where it has a GPU."""
+    if settings.devices != ("host",):
+        return ""
+    return f"no GPU is usable, so the host processor is measured; {_looked_for(facts)}"
+
+
+def _looked_for(facts: Facts) -> str:
+    reasons = "; ".join(f"{absent.what}: {absent.reason}; {absent.how}" for absent in facts.absent)
+    return reasons or f"pip install '{DISTRIBUTION}[cuda13]' for an NVIDIA GPU"
+
+
 def _no_device(facts: Facts, device_id: str) -> str:
     known = ", ".join(device.id for device in facts.devices) or "none"
     if device_id.partition(":")[0] not in ("cuda", "rocm") or any(d.backend != "host" for d in facts.devices):
         return f"no device {device_id!r}; there is {known}"
-    reasons = "; ".join(f"{absent.what}: {absent.reason}; {absent.how}" for absent in facts.absent)
-    looked = reasons or f"no GPU was found; pip install '{DISTRIBUTION}[cuda13]' for one of NVIDIA's"
-    return f"no device {device_id!r} (there is {known}); looked for GPUs through CuPy: {looked}"
+    return f"no device {device_id!r} (there is {known}); looked for GPUs through CuPy: {_looked_for(facts)}"
 
 
 def matches(case_id: str, filters: Sequence[str]) -> bool:

@@ -42,7 +42,7 @@ def noise(values: Sequence[float]) -> float:
         return 0.0
     data = np.asarray(values, dtype=float)
     centre = float(np.median(data))
-    if centre == 0:
+    if centre == 0 or not np.isfinite(data).all():
         return 0.0
     return _MAD_TO_SIGMA * float(np.median(np.abs(data - centre))) / abs(centre)
 

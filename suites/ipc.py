@@ -27,7 +27,8 @@ suite = Suite(
             log_x=True,
             log_y=True,
         ),
-        View("bars", "Opening a handle and the first touch", ("open", "first_touch")),
+        View("bars", "Opening a handle", ("open",)),
+        View("bars", "The first copy through a fresh mapping", ("first_touch",)),
     ],
 )
 

@@ -10,7 +10,7 @@ from gpubench.measure import RULES, Engine, StoppingRule
 from gpubench.model import Work
 from gpubench.suite import Observed, Stage, Task
 
-RULE = StoppingRule(budget_s=1.0, warmup_least_s=0.0, warmup_most_s=0.5)
+RULE = StoppingRule(least_s=0.05, budget_s=1.0, warmup_least_s=0.0, warmup_most_s=0.5)
 
 
 def clockwork():
@@ -183,6 +183,7 @@ def test_a_gate_that_opens_by_itself_makes_the_stage_ungated():
     [
         ([1.0] * 9, 0.1, ""),
         ([1.0] * 10, 0.1, "interval"),
+        ([1.0] * 10, 0.04, ""),
         ([1.0, 2.0] * 10, 0.1, ""),
         ([1.0, 2.0] * 10, 1.0, "budget"),
         ([1.0, 2.0], 9.0, ""),

@@ -47,6 +47,8 @@ def run(
     facts = inventory.facts()
     settings = options.settings(facts, suites, device, with_host, tier, filter, data, replicates, seed)
     planned = plan.make(facts, settings)
+    if not device and (reason := plan.why_host(facts, settings)):
+        _print.err().print(_print.plain(reason, "yellow"), soft_wrap=True)
     with shown() as watch:
         measured = session.measure(planned, path, sys.argv, watch, resume)
     if json:

@@ -134,3 +134,24 @@ def mourned(bench: Bench) -> Task:
 def uneven(bench: Bench) -> Task:
     """Only rank 1 works; the others hold still."""
     return task() if bench.rank == 1 else Task.idle()
+
+
+def on_a_gpu(bench: Bench, source: str) -> Task:
+    """A kernel of one thread as a task; skipped on the host."""
+    if not bench.traits.is_gpu:
+        raise Skip("needs a GPU")
+    kernel = bench.device.kernel(source, "kernel", {})
+    return task(lambda: kernel((1,), (1,), ()))
+
+
+@suite.case()
+def illegal(bench: Bench) -> Task:
+    """The kernel writes where it must not: the process's context is lost."""
+    return on_a_gpu(bench, 'extern "C" __global__ void kernel() { *(volatile int*)16 = 1; }')
+
+
+@suite.case()
+def endless(bench: Bench) -> Task:
+    """The kernel spins for longer than any deadline (its own bound is 20 s)."""
+    spin = "long long start = clock64(); while (clock64() - start < 40000000000LL) {}"
+    return on_a_gpu(bench, f'extern "C" __global__ void kernel() {{ {spin} }}')

@@ -1,0 +1,139 @@
+"""On a real GPU (`pytest -m gpu`): the clock, the gate, the joins and the faults that only hardware has."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from _make import manifest
+from test_runner import PLUGIN, Shelf, outcomes
+
+from gpubench import inventory, plugins, stats
+from gpubench import plan as planning
+from gpubench.counters import CounterTable
+from gpubench.errors import GateTimedOut
+from gpubench.model import Run, Settings
+from gpubench.runner import Runner
+from gpubench.sampler import SamplingProcess
+
+pytestmark = pytest.mark.gpu
+
+EMPTY = 'extern "C" __global__ void kernel() {}'
+
+
+@pytest.fixture(scope="module")
+def facts():
+    return inventory.facts()
+
+
+@pytest.fixture(scope="module")
+def gpu(facts):
+    """The first GPU, open in this process."""
+    device = facts.devices[0]
+    return plugins.load("backends", device.backend).open(device)
+
+
+def seconds(gpu, call, calls=100, mode="hot", gated=True) -> float:
+    gpu.time(call, calls, mode, gated)
+    return stats.median([value for _ in range(20) for value in gpu.time(call, calls, mode, gated).device])
+
+
+def test_the_gate_takes_launch_gaps_out_and_a_graph_takes_more(gpu):
+    kernel = gpu.kernel(EMPTY, "kernel", {})
+
+    def call():
+        kernel((1,), (1,), ())
+
+    graph, hot, gaps = seconds(gpu, call, mode="graph"), seconds(gpu, call), seconds(gpu, call, gated=False)
+    assert graph < hot < gaps
+
+
+def test_a_batch_that_waits_for_the_device_opens_the_gate_by_its_time_out(gpu):
+    kernel = gpu.kernel(EMPTY, "kernel", {})
+
+    def call():
+        kernel((1,), (1,), ())
+        gpu.synchronize()
+
+    with pytest.raises(GateTimedOut):
+        gpu.time(call, 1)
+    assert gpu.time(call, 1, gated=False).device[0] > 0
+
+
+def test_cold_reads_come_from_memory_and_hot_ones_from_the_cache(gpu):
+    source = gpu.xp.ones(2**22, gpu.xp.float32)
+    target = gpu.xp.empty_like(source)
+    hot = seconds(gpu, lambda: gpu.copy(target, source), 20)
+    assert seconds(gpu, lambda: gpu.copy(target, source), 8, mode="cold") > 1.2 * hot
+
+
+def test_host_device_copies_carry_every_byte(gpu):
+    data = gpu.pinned(2**20 + 3)
+    data[:] = np.random.default_rng(1).integers(0, 256, data.size, np.uint8)
+    there = gpu.xp.empty(data.size, gpu.xp.uint8)
+    gpu.copy(there, data)
+    back = gpu.pinned(data.size)
+    gpu.copy(back, there)
+    gpu.synchronize()
+    assert (back == data).all()
+
+
+def test_a_device_has_the_names_that_join_it_to_its_counters(facts):
+    device = facts.devices[0]
+    assert device.uuid.startswith("GPU-")
+    assert device.pci.count(":") == 2
+    assert float(dict(device.details)["power.limit_w"]) > 0
+    assert dict(facts.versions)["nvidia.driver"]
+
+
+def run(facts, *names, deadline_s=60.0):
+    plan = planning.make(facts, Settings(("faults",), (facts.devices[0].id,), "smoke"))
+    jobs = [job for name in names for job in plan.jobs if job.case.name == name]
+    shelf = Shelf()
+    with Runner(plan, SamplingProcess(plan.facts.devices, 0.0), shelf, deadline_s) as runner:
+        runner.run(jobs, 0.0, lambda event: None)
+    return shelf
+
+
+def test_a_kernel_that_faults_or_never_ends_costs_one_case_and_one_worker(facts, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([PLUGIN, *sys.path]))
+    monkeypatch.syspath_prepend(PLUGIN)
+    shelf = run(facts, "illegal", "good", "endless", "good", deadline_s=8.0)
+    assert outcomes(shelf) == [
+        ("illegal", "failed", "error"),
+        ("good", "ok", ""),
+        ("endless", "failed", "hang"),
+        ("good", "ok", ""),
+    ]
+    assert "cudaErrorIllegalAddress" in shelf.results[0].reason
+
+
+def test_samples_of_the_gpu_are_joined_to_its_cases(facts):
+    plan = planning.make(facts, Settings(("gemm",), (facts.devices[0].id,), "quick", filters=("float16,n=4096",)))
+    shelf = Shelf()
+    sampler = SamplingProcess(plan.facts.devices, 0.0)
+    counters = sampler.counters
+    with Runner(plan, sampler, shelf) as runner:
+        runner.run(plan.jobs, 0.0, lambda event: None)
+    recorded = Run(manifest(facts=facts, counters=counters), tuple(shelf.results), tuple(shelf.chunks))
+    figures = {figure.counter.name: figure for figure in CounterTable(recorded).during(shelf.results[0])}
+    assert figures["nvml.power"].mean > 0
+    assert figures["nvml.clock.sm"].high > 5e8
+    assert figures["nvml.power"].device == facts.devices[0].id
+
+
+def test_devices_are_joined_by_uuid_when_their_order_is_masked(facts):
+    gpus = [device for device in facts.devices if device.backend == "cupy"]
+    if len(gpus) < 2:
+        pytest.skip("needs two GPUs")
+    program = "from gpubench import inventory; print(inventory.to_json(inventory.take()))"
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "1,0"}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program], capture_output=True, text=True, env=environment, check=True
+    )
+    masked = inventory.from_json(done.stdout.strip().splitlines()[-1])
+    assert [device.uuid for device in masked.devices[:2]] == [gpus[1].uuid, gpus[0].uuid]
+    assert dict(masked.devices[0].details)["power.limit_w"] == dict(gpus[1].details)["power.limit_w"]
+    opened = plugins.load("backends", "cupy").open(gpus[1])
+    assert opened.xp.cuda.runtime.getDevice() == 1
