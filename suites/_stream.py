@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api import Bench, Kernel, Skip, expect, units
+from gpubench.api import Bench, Kernel, Observation, Skip, expect, units
 
 NEEDS_NUMBA = "needs numba: pip install 'gpubench-suite[host]'"
 _SPARE_BYTES = 2**26
@@ -26,6 +26,7 @@ _REALS = {"float32": "float", "float64": "double"}
 _HOST_PARTS = 1024
 
 Call = Callable[[], None]
+Check = Callable[[], Observation]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ class Stream(ABC):
         """How far a partial `dot` may be off: at most 64 roundings in a chain of terms of at most 1 each."""
         return 64 * float(np.finfo(self._dtype).eps) * self.terms
 
-    def verifier(self, a: Any, inputs: tuple[Drawn, ...], factors: tuple[float, float, float]) -> Call:
+    def verifier(self, a: Any, inputs: tuple[Drawn, ...], factors: tuple[float, float, float]) -> Check:
         """A check that every element is k + kb·b + kc·c, exactly; factors are (k, kb, kc).
 
         kb and kc are powers of two or zero: nothing is then rounded more than once, in any order.
@@ -116,13 +117,14 @@ class Stream(ABC):
         wrong = self.partial(np.float64)
         call = self.call("mistakes", a, self.count, *seeds, *(self.real(factor) for factor in factors), wrong)
 
-        def verify() -> None:
+        def check() -> Observation:
             wrong.fill(0)
             call()
             found = int(self._bench.device.to_host(wrong).sum())
             expect(found == 0, f"{found} of {self._elements} elements are wrong")
+            return {}
 
-        return verify
+        return check
 
     def _seed(self) -> np.uint64:
         return np.uint64(self._rng.integers(2**64, dtype=np.uint64))

@@ -8,7 +8,7 @@ each array is at least four times the last-level cache.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from gpubench.api import (
     units,
 )
 
-from ._stream import Call, Drawn, Stream, open_stream
+from ._stream import Call, open_stream
 
 _KERNELS = ("read", "write", "copy", "scale", "add", "triad", "dot", "memcpy")
 _LINK = ("h2d", "d2h")
@@ -44,8 +44,6 @@ suite = Suite(
         View("curve", "Host link over transfer size", _LINK, "size_bytes", by=("memory",), series="hot", log_x=True),
     ],
 )
-
-Check = Callable[[], Observation]
 
 _FACTOR = 0.5  # a power of two: products are exact, so every result has one right value
 _CACHES = 4  # an array this many times the last-level cache comes from memory
@@ -114,20 +112,10 @@ def _writing(
     work = Work(moved=(1 + reads) * size_bytes, payload=size_bytes, flops=flops * float(stream.count))
     return Task.of(
         _memory_stage(bench, call, work, size_bytes),
-        check=_exactly(stream, a, inputs, factors),
+        check=stream.verifier(a, inputs, factors),
         poison=stream.poison(a),
         notes=_notes(bench, size_bytes, stream.notes),
     )
-
-
-def _exactly(stream: Stream, a: Any, inputs: tuple[Drawn, ...], factors: tuple[float, float, float]) -> Check:
-    verify = stream.verifier(a, inputs, factors)
-
-    def check() -> Observation:
-        verify()
-        return {}
-
-    return check
 
 
 @suite.case(size_bytes=_two_sizes, dtype=_DTYPES)
@@ -210,7 +198,7 @@ def memcpy(bench: Bench, size_bytes: int) -> Task:
     work = Work(moved=2 * size_bytes, payload=size_bytes)
     return Task.of(
         _memory_stage(bench, lambda: bench.device.copy(a, b.array), work, size_bytes),
-        check=_exactly(stream, a, (b,), (0, 1, 0)),
+        check=stream.verifier(a, (b,), (0, 1, 0)),
         poison=stream.poison(a),
         notes=_notes(bench, size_bytes, {}),
     )

@@ -73,15 +73,16 @@ def _working_sets(target: Target) -> Any:
 class Walk:
     """A walk round a ring and where it should stand.
 
-    `order` lists the nodes in the order of the ring, `node` is the unit in which `state[0]` counts
-    them, `advance` walks `steps` on. The number of nodes is odd and `steps` is a power of two, so
+    `order` lists the nodes in the order of the ring, `node` is the unit in which `ring` and
+    `state[0]` count them, `advance` walks `steps` on. The number of nodes is odd and `steps` is a power of two, so
     that no sample ends where it began.
     """
 
     bench: Bench
     advance: Callable[[], None]
-    state: Any
+    ring: Any
     order: Any
+    state: Any
     node: int
     steps: int
     walked: int = 0
@@ -108,14 +109,9 @@ class Walk:
 
     def task(self, **notes: str) -> Task:
         """The walk as a task, one launch a sample."""
-        stage = Stage(
-            self.call, Work(items=self.steps), "item", max_calls=1, probe=self.cycles if self._clocked else None
-        )
+        probe = self.cycles if self.bench.traits.is_gpu else None
+        stage = Stage(self.call, Work(items=self.steps), "item", max_calls=1, probe=probe)
         return Task.of(stage, check=self.check, notes=notes)
-
-    @property
-    def _clocked(self) -> bool:
-        return self.bench.traits.is_gpu
 
 
 def _steps(size_bytes: int, cache_bytes: int, line_bytes: int) -> int:
@@ -155,7 +151,7 @@ def _gpu_chase(bench: Bench, size_bytes: int) -> Task:
     kernel = bench.kernel("latency.cu", "chase")
     args = (ring, np.uint64(steps), state)
     bench.device.flush()
-    return Walk(bench, lambda: kernel((1,), (1,), args), state, order, _GPU_LINE_BYTES, steps).task()
+    return Walk(bench, lambda: kernel((1,), (1,), args), ring, order, state, _GPU_LINE_BYTES, steps).task()
 
 
 def _drawn_order(bench: Bench, nodes: int) -> Any:
@@ -178,13 +174,13 @@ def _host_chase(bench: Bench, size_bytes: int) -> Task:
     _need(bench, 2 * size_bytes)
     nodes, words = size_bytes // _HOST_LINE_BYTES - 1, _HOST_LINE_BYTES // _WORD_BYTES
     order = bench.rng.permutation(nodes)
-    ring = np.zeros(size_bytes // _WORD_BYTES, np.uint64)
+    ring = np.empty(size_bytes // _WORD_BYTES, np.uint64)
     ring[order * words] = np.roll(order, -1) * words
     state = np.array([order[0] * words], np.uint64)
     steps = _steps(size_bytes, bench.target.device.cache_bytes, _HOST_LINE_BYTES)
     kernel = _host.KERNELS["chase"]
     bench.device.flush()
-    walk = Walk(bench, lambda: kernel(ring, steps, state), state, order, words, steps)
+    walk = Walk(bench, lambda: kernel(ring, steps, state), ring, order, state, words, steps)
     return walk.task(cycles="a processor has no clock that a program can read in core cycles")
 
 
@@ -209,4 +205,4 @@ def shared(bench: Bench, size_bytes: int) -> Task:
     def advance() -> None:
         kernel((1,), (_THREADS,), args, size_bytes)
 
-    return Walk(bench, advance, state, order, _SHARED_WORD_BYTES, _NEAR_STEPS).task()
+    return Walk(bench, advance, near, order, state, _SHARED_WORD_BYTES, _NEAR_STEPS).task()
