@@ -1,0 +1,68 @@
+"""Replays of real GPU runs: the store, the summary and the reports on what a GPU really gave, with no GPU."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gpubench import plugins, store
+from gpubench.counters import CounterTable
+from gpubench.summary import Summary
+
+RECORDINGS = Path(__file__).parent / "recordings"
+
+
+@pytest.fixture(scope="module")
+def run():
+    """`run all`, quick, on two H200s."""
+    return store.read_run(RECORDINGS / "h200-quick.jsonl.gz")
+
+
+@pytest.fixture(scope="module")
+def figures(run):
+    return {row.result.case.id: row.figure for row in Summary(run).rows()}
+
+
+def test_the_recording_is_a_whole_run_of_every_built_in_suite(run):
+    assert run.complete
+    assert not run.warnings
+    assert {result.case.suite for result in run.results} == {"bandwidth", "compression", "gemm", "ipc", "latency"}
+    assert {result.status for result in run.results} == {"ok"}
+
+
+def test_nothing_in_a_recording_says_whose_machine_it_was(run):
+    facts = run.manifest.facts
+    assert dict(facts.host)["hostname"] == "redacted"
+    assert all(re.fullmatch(r"(GPU-0{8}-0{4}-0{4}-0{4}-\d{12})?", device.uuid) for device in facts.devices)
+    assert "/" not in "".join(run.manifest.argv)
+
+
+def test_its_figures_are_those_the_method_expects_of_an_h200(figures):
+    """METHOD's expectations of an H200: a figure outside them means that the method is wrong."""
+    assert figures["bandwidth/read[size=4GiB,dtype=float32]"].share > 0.90
+    assert figures["bandwidth/copy[size=4GiB,dtype=float32]"].share > 0.85
+    assert max(f.share for i, f in figures.items() if "float16" in i and f.limit == "tensor.float16") > 0.70
+    assert 300e-9 < figures["latency/chase[size=1GiB]"].interval.centre < 450e-9
+    assert figures["bandwidth/h2d[memory=pinned,size=256MiB]"].interval.centre > 50e9
+    assert figures["ipc/pull[path=peer,size=1GiB]"].interval.centre > 390e9
+
+
+def test_no_figure_is_above_its_peak(figures):
+    assert {name for name, figure in figures.items() if (figure.share or 0) > 1} == set()
+
+
+def test_every_case_on_a_gpu_met_the_counters_of_its_own_devices(run):
+    table = CounterTable(run)
+    for result in run.results:
+        found = {(figure.counter.name, figure.device) for figure in table.during(result)}
+        for device in result.devices:
+            assert ("nvml.power", device) in found, result.case.id
+            assert ("nvml.clock.sm", device) in found, result.case.id
+
+
+@pytest.mark.parametrize("name", plugins.names("reports"))
+def test_every_report_renders_it_with_its_figures(run, name):
+    text = plugins.load("reports", name).render(run)
+    assert "NVIDIA H200" in text or name == "csv"
+    assert "square" in text
+    assert len(text) < 1_000_000
