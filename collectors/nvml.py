@@ -16,11 +16,21 @@ def _query(name: str) -> str:
 
 
 _Reader = Callable[[Any, Any], float]
+
+
+def _instant_power(nvml: Any, gpu: Any) -> float:
+    """Watts now: nvmlDeviceGetPowerUsage is a mean over a second on Ampere and later."""
+    (field,) = nvml.nvmlDeviceGetFieldValues(gpu, [nvml.NVML_FI_DEV_POWER_INSTANT])
+    if field.nvmlReturn:
+        raise nvml.NVMLError(field.nvmlReturn)
+    return float(field.value.uiVal) / 1000
+
+
 # counter → how to read it from (pynvml, handle), in SI units
 _READERS: tuple[tuple[Counter, _Reader], ...] = (
     (
         Counter("nvml.power", "W", "gauge", _FAST_S, _query("power.draw.instant")),
-        lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
+        lambda nvml, gpu: _instant_power(nvml, gpu),
     ),
     (
         Counter("nvml.clock.sm", "Hz", "gauge", _FAST_S, _query("clocks.sm")),
