@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpubench.api import Counter, CounterSource, Device
+from gpubench.api import Counter, CounterSource, Device, Missing, Watch
 
 _PERIOD_S = 0.1
 _COUNTERS = (
@@ -61,6 +61,9 @@ class Host:
     def open(self, devices: Sequence[Device]) -> CounterSource:
         del devices
         return HostSource()
+
+    def watch(self, device: Device) -> Watch:
+        raise Missing("the host is not watched yet", "")
 
 
 collector = Host()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gpubench.api import Counter, CounterSource, Device, Missing
+from gpubench.api import Counter, CounterSource, Device, Missing, Watch
 
 _FAST_S = 0.1
 _SLOW_S = 0.5  # the energy call takes 3 ms
@@ -153,6 +153,9 @@ class Nvml:
 
     def open(self, devices: Sequence[Device]) -> CounterSource:
         return NvmlSource(devices)
+
+    def watch(self, device: Device) -> Watch:
+        raise Missing(f"{device.id} is not watched yet", "")
 
 
 collector = Nvml()

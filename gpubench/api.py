@@ -24,6 +24,7 @@ from gpubench.native import nvcomp
 from gpubench.protocols import (
     Backend,
     Collector,
+    Condition,
     CounterSource,
     Kernel,
     Mode,
@@ -32,6 +33,7 @@ from gpubench.protocols import (
     SharedBuffer,
     Timing,
     Traits,
+    Watch,
 )
 from gpubench.suite import Bench, Observation, Observed, Stage, Suite, Target, Task, expect, points, powers_of_two
 from gpubench.summary import Figure, Row, Summary, headline, judged_better, judged_unit, judged_values
@@ -41,6 +43,7 @@ __all__ = [
     "Bench",
     "Case",
     "Collector",
+    "Condition",
     "Counter",
     "CounterFigure",
     "CounterSource",
@@ -80,6 +83,7 @@ __all__ = [
     "Traits",
     "UsageError",
     "View",
+    "Watch",
     "Work",
     "WrongAnswer",
     "expect",

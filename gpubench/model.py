@@ -166,6 +166,7 @@ class Result:
     reason: str = ""
     series: tuple[Series, ...] = ()
     discarded: tuple[tuple[str, int], ...] = ()
+    labels: tuple[str, ...] = ()  # the state it was measured in: `power-capped`, `loaded`
     notes: tuple[tuple[str, str], ...] = ()
     window: tuple[float, float] = (0.0, 0.0)  # s since the manifest's `started_at`, joins the samples
     elapsed_s: float = 0.0
@@ -252,6 +253,7 @@ class Settings:
     replicates: int = 1
     seed: int = 0
     data: tuple[DataFile, ...] = ()
+    headline: bool = False  # only the headline case of each suite
 
 
 @dataclass(frozen=True, slots=True)

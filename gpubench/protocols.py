@@ -124,6 +124,29 @@ class Backend(Protocol):
         """Open one device in this process."""
 
 
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What the machine's state says of the sample that was just taken (METHOD 2.6).
+
+    `discard` are slugs of disturbances: `hw-slowdown`, `thermal`, `power-brake`, `low-clock`,
+    `foreign-process`; on the host `steal`, `migration`. `labels` describe a state in which the
+    sample is good: `power-capped`, `loaded`.
+    """
+
+    discard: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+
+
+class Watch(Protocol):
+    """Looks at one device between samples, in the worker, in microseconds."""
+
+    def begin(self) -> None:
+        """Take the baseline at the start of a case's timing."""
+
+    def look(self) -> Condition:
+        """What has held since the last look."""
+
+
 class CounterSource(Protocol):
     """An open source of counters: no thread, no clock, no averaging."""
 
@@ -150,6 +173,9 @@ class Collector(Protocol):
 
     def open(self, devices: Sequence[Device]) -> CounterSource:
         """Open the source for these devices; raises errors.Missing."""
+
+    def watch(self, device: Device) -> Watch:
+        """A watch on one device, opened in the worker; raises errors.Missing."""
 
 
 class Report(Protocol):

@@ -225,6 +225,7 @@ class Definition:
     ranks: int
     devices: Callable[[Mapping[str, Value]], int]
     when: Callable[[Target], bool]
+    headline: Mapping[str, Value] | None
 
 
 class Suite:
@@ -253,6 +254,7 @@ class Suite:
         ranks: int = 1,
         devices: Callable[[Mapping[str, Value]], int] = lambda _: 1,
         when: Callable[[Target], bool] = lambda _: True,
+        headline: Mapping[str, Value] | None = None,
         **axes: Axis,
     ) -> Callable[[Builder], Builder]:
         """Declare a case.
@@ -260,7 +262,8 @@ class Suite:
         Each axis is a keyword: values, `points(...)`, or a function of the Target giving either.
         `ranks` processes build and run it together; `devices` says, from the parameters, over how
         many devices they are spread; `when` leaves the case out on other kinds of device;
-        `version` rises when the method changes.
+        `version` rises when the method changes. `headline` marks the case that speaks for the suite
+        in a headline run: of the points that have these values, the last that can run.
         """
 
         def declare(build: Builder) -> Builder:
@@ -269,7 +272,9 @@ class Suite:
                 raise TypeError(f"{build.__qualname__}{wanted} does not take its axes {list(axes)} in that order")
             self.module = build.__module__
             name = build.__name__.strip("_")
-            self.definitions[name] = Definition(name, build, tuple(axes.items()), version, ranks, devices, when)
+            self.definitions[name] = Definition(
+                name, build, tuple(axes.items()), version, ranks, devices, when, headline
+            )
             return build
 
         return declare
