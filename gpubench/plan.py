@@ -17,6 +17,7 @@ from gpubench.suite import Suite, Target
 _SECONDS_A_CASE: dict[Tier, float] = {"smoke": 0.25, "quick": 1.0, "full": 8.0}  # seen on a host and an H200
 _SECONDS_A_WORKER = 2.0
 _MOST_DATA_FILES = 256
+_ALL, _HEADLINE = "all", "headline"  # words that stand where a suite's name does
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +62,35 @@ def make(facts: Facts, settings: Settings) -> Plan:
         Job(case, _device_set(case, device, facts), 0)
         for device in devices
         for suite in suites
-        for case in suite.cases(Target(facts, device, settings.tier, settings.data))
+        for case in _cases(suite, Target(facts, device, settings.tier, settings.data), settings.headline)
     ]
     selected = [job for job in every if matches(job.case.id, settings.filters)]
     if not selected:
         raise UsageError(_nothing_matches(settings, [job.case.id for job in every]))
     jobs = [job for replicate in range(settings.replicates) for job in _replicate(selected, replicate, settings)]
     return Plan(facts, settings, tuple(suite.info() for suite in suites), tuple(jobs))
+
+
+def _cases(suite: Suite, target: Target, only_headline: bool) -> list[Case]:
+    return headline(suite, target) if only_headline else list(suite.cases(target))
+
+
+def headline(suite: Suite, target: Target) -> list[Case]:
+    """The case that speaks for a suite on this device, in a list; an empty one where the suite has no case here.
+
+    Of the points of the flagged definitions that have the values of their flag (or as many of them
+    as a point has here: a device may lack the precision, a tier the size) the last that finds enough
+    devices. Of a suite without a flag, its first case.
+    """
+    cases = list(suite.cases(target))
+    flags = {name: flag for name, definition in suite.definitions.items() if (flag := definition.headline) is not None}
+    lacking = [
+        (len(flags[case.name].items() - dict(case.params).items()), case) for case in cases if case.name in flags
+    ]
+    fewest = min((count for count, _ in lacking), default=0)
+    candidates = [case for count, case in lacking if count == fewest] or cases[:1]
+    able = [case for case in candidates if len(_device_set(case, target.device, target.facts)) == case.devices]
+    return (able or candidates)[-1:]
 
 
 def load_suite(name: str) -> Suite:
@@ -77,12 +100,18 @@ def load_suite(name: str) -> Suite:
 
 
 def suite_names(wanted: Sequence[str]) -> tuple[str, ...]:
-    """The suites of these words, each once: `all` (or no word) is every suite."""
+    """The suites of these words, each once: `all` (or no name) is every suite, `headline` names none."""
     known = plugins.names("suites")
     for name in wanted:
-        if name not in known and name != "all":
-            raise plugins.unknown("suite", name, [*known, "all"])
-    return known if not wanted or "all" in wanted else tuple(dict.fromkeys(wanted))
+        if name not in (*known, _ALL, _HEADLINE):
+            raise plugins.unknown("suite", name, [*known, _ALL, _HEADLINE])
+    named = tuple(dict.fromkeys(name for name in wanted if name != _HEADLINE))
+    return known if not named or _ALL in named else named
+
+
+def is_headline(wanted: Sequence[str]) -> bool:
+    """Whether these words ask for the headline case of each suite alone."""
+    return _HEADLINE in wanted
 
 
 def device_ids(facts: Facts, wanted: Sequence[str], with_host: bool) -> tuple[str, ...]:

@@ -163,7 +163,7 @@ def add(bench: Bench, size_bytes: int, dtype: str) -> Task:
     return _writing(bench, size_bytes, dtype, "add", (0, 1, 1), flops=1)
 
 
-@suite.case(size_bytes=_sizes, dtype=points(("float32", "float64")))
+@suite.case(size_bytes=_sizes, dtype=points(("float32", "float64")), headline={"dtype": "float32"})
 def triad(bench: Bench, size_bytes: int, dtype: str) -> Task:
     """STREAM triad, a = b + s·c: 3 arrays moved."""
     return _writing(bench, size_bytes, dtype, "triad", (0, 1, _FACTOR), (_FACTOR,), flops=2)

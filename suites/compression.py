@@ -52,7 +52,13 @@ def _size(target: Target) -> Any:
     return points(smoke=(smoke * _MIB,), quick=(other * _MIB,))
 
 
-@suite.case(corpus=_corpus, codec=_codec, size_bytes=_size, chunk_bytes=points((2**16,), full=(2**16, 2**20)))
+@suite.case(
+    corpus=_corpus,
+    codec=_codec,
+    size_bytes=_size,
+    chunk_bytes=points((2**16,), full=(2**16, 2**20)),
+    headline={"corpus": "ids", "codec": "lz4", "chunk_bytes": 2**16},
+)
 def roundtrip(bench: Bench, corpus: str, codec: str, size_bytes: int, chunk_bytes: int) -> Task:
     """Compress and restore a buffer in independent chunks.
 

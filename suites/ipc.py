@@ -164,7 +164,7 @@ def first_touch(bench: Bench, path: str, size_bytes: int) -> Task:
     return Task.of(stage, check=reader.check, poison=reader.poison, notes=_note(bench, path))
 
 
-@suite.case(ranks=2, devices=_devices, path=_paths, size_bytes=_sizes)
+@suite.case(ranks=2, devices=_devices, path=_paths, size_bytes=_sizes, headline={})
 def pull(bench: Bench, path: str, size_bytes: int) -> Task:
     """Copies out of the other process's allocation through a kept mapping: payload."""
     if bench.rank == 0:

@@ -121,7 +121,7 @@ def _steps(size_bytes: int, cache_bytes: int, line_bytes: int) -> int:
     return max(_STEPS, size_bytes // line_bytes) if size_bytes <= cache_bytes else _STEPS
 
 
-@suite.case(size_bytes=_working_sets)
+@suite.case(size_bytes=_working_sets, headline={})
 def chase(bench: Bench, size_bytes: int) -> Task:
     """Dependent loads from a ring of `size_bytes` in device memory: seconds and device cycles per load."""
     if bench.traits.is_gpu:

@@ -1,0 +1,134 @@
+"""What would run: the headline case of each suite, and the words that stand where a suite's name does."""
+
+from __future__ import annotations
+
+from functools import partial
+from inspect import Parameter, Signature
+
+import _make as make
+import pytest
+
+from gpubench import plan as planning
+from gpubench import plugins
+from gpubench.errors import UsageError
+from gpubench.model import Settings
+from gpubench.suite import Suite, Target, points
+
+ONE = make.facts(make.device())
+TWO = make.facts(make.device("cuda:0", peers=("cuda:1",)), make.device("cuda:1", peers=("cuda:0",)))
+
+
+def suite_of(**cases):
+    """A suite of these cases; each is the keywords of its declaration, its axes among them."""
+    suite = Suite("a suite")
+    for name, declared in cases.items():
+        axes = [word for word in declared if word not in ("headline", "devices", "when", "ranks")]
+        build = partial(print, name)
+        build.__name__, build.__qualname__, build.__module__ = name, name, "suites.made"
+        build.__signature__ = Signature([Parameter(axis, Parameter.POSITIONAL_OR_KEYWORD) for axis in ["bench", *axes]])
+        suite.case(**declared)(build)
+    return suite
+
+
+def chosen(suite, facts=ONE, tier="quick", device="cuda:0"):
+    return [case.id for case in planning.headline(suite, Target(facts, facts.device(device), tier))]
+
+
+def test_the_headline_is_the_last_point_that_has_the_values_of_the_flag():
+    dtypes, sizes = ("float64", "float32"), (1, 2)
+    suite = suite_of(first={"n": (1,)}, main={"dtype": dtypes, "n": sizes, "headline": {"dtype": "float64"}})
+    assert chosen(suite) == ["made/main[dtype=float64,n=2]"]
+
+
+def test_an_empty_flag_takes_the_last_point():
+    assert chosen(suite_of(main={"n": (1, 2, 3), "headline": {}}, last={"n": (9,)})) == ["made/main[n=3]"]
+
+
+def test_a_suite_without_a_flag_has_its_first_case_as_headline():
+    assert chosen(suite_of(first={"n": (1, 2)}, second={"n": (9,)})) == ["made/first[n=1]"]
+
+
+def test_where_a_value_is_not_here_the_headline_has_as_many_of_the_others_as_it_can():
+    suite = suite_of(
+        main={
+            "dtype": ("float16", "float32"),
+            "n": points((1, 4, 8), smoke=(1,)),
+            "headline": {"dtype": "float16", "n": 4},
+        }
+    )
+    assert chosen(suite) == ["made/main[dtype=float16,n=4]"]
+    assert chosen(suite, tier="smoke") == ["made/main[dtype=float16,n=1]"]
+    elsewhere = suite_of(main={"dtype": ("float32",), "n": (1, 8), "headline": {"dtype": "float16", "n": 4}})
+    assert chosen(elsewhere) == ["made/main[dtype=float32,n=8]"]
+
+
+def test_the_headline_finds_enough_devices_where_any_point_does():
+    pull = {"path": ("same", "peer"), "n": (1, 2), "devices": lambda at: 1 + (at["path"] == "peer"), "headline": {}}
+    assert chosen(suite_of(pull=pull)) == ["made/pull[path=same,n=2]"]
+    assert chosen(suite_of(pull=pull), TWO) == ["made/pull[path=peer,n=2]"]
+    assert chosen(suite_of(pull={**pull, "path": ("peer",)})) == ["made/pull[path=peer,n=2]"]
+
+
+def test_a_flag_on_a_case_that_is_left_out_here_does_not_count():
+    gpu_only = {"n": (1,), "when": lambda target: not target.is_host, "headline": {}}
+    host = make.facts(make.device("host", "CPU"))
+    assert chosen(suite_of(first={"n": (5,)}, gpu=gpu_only), host, device="host") == ["made/first[n=5]"]
+    assert chosen(suite_of(gpu=gpu_only), host, device="host") == []
+
+
+def headline_of(name, facts, device, tier):
+    suite = planning.load_suite(name)
+    return chosen(suite, facts, tier, device)
+
+
+H200 = make.facts(
+    make.device(
+        dtypes=("float64", "float32", "tf32", "float16", "bfloat16"), cache_bytes=60 * 2**20, memory_bytes=2**37
+    ),
+    make.device("host", "CPU", dtypes=("float64", "float32"), cache_bytes=2**25, memory_bytes=2**35),
+)
+
+
+@pytest.mark.parametrize(
+    ("suite", "gpu", "host"),
+    [
+        ("bandwidth", "triad[size=1GiB,dtype=float32]", "triad[size=128MiB,dtype=float32]"),
+        ("latency", "chase[size=4GiB]", "chase[size=128MiB]"),
+        ("gemm", "square[dtype=bfloat16,n=4096]", "square[dtype=float32,n=2048]"),
+        ("ipc", "pull[path=same,size=1GiB]", "pull[path=same,size=256MiB]"),
+        (
+            "compression",
+            "roundtrip[corpus=ids,codec=lz4,size=256MiB,chunk=64KiB]",
+            "roundtrip[corpus=ids,codec=lz4,size=16MiB,chunk=64KiB]",
+        ),
+    ],
+)
+def test_the_headline_case_of_each_suite_is_the_one_that_is_quoted(suite, gpu, host):
+    assert headline_of(suite, H200, "cuda:0", "quick") == [f"{suite}/{gpu}"]
+    assert headline_of(suite, H200, "host", "quick") == [f"{suite}/{host}"]
+
+
+@pytest.mark.parametrize("tier", ["smoke", "quick", "full"])
+def test_a_headline_run_is_one_case_of_each_suite_on_each_device(tier):
+    names = planning.suite_names(["headline"])
+    plan = planning.make(H200, Settings(names, ("cuda:0", "host"), tier, headline=True))
+    assert [(job.case.suite, job.devices[0].id) for job in plan.jobs] == [
+        (name, device) for device in ("cuda:0", "host") for name in names
+    ]
+
+
+def test_a_filter_narrows_the_headline_cases_and_changes_none():
+    plan = planning.make(H200, Settings(("bandwidth", "gemm"), ("host",), filters=("gemm",), headline=True))
+    assert [job.case.id for job in plan.jobs] == ["gemm/square[dtype=float32,n=2048]"]
+    with pytest.raises(UsageError, match="no case matches --filter float64"):
+        planning.make(H200, Settings(("gemm",), ("host",), filters=("float64",), headline=True))
+
+
+def test_headline_stands_beside_names_and_all_and_names_no_suite():
+    every = plugins.names("suites")
+    assert planning.suite_names(["headline"]) == every
+    assert planning.suite_names(["all", "headline"]) == every
+    assert planning.suite_names(["headline", "gemm", "gemm"]) == ("gemm",)
+    assert [planning.is_headline(words) for words in ([], ["all"], ["gemm", "headline"])] == [False, False, True]
+    with pytest.raises(UsageError, match="did you mean headline"):
+        planning.suite_names(["headlines"])
