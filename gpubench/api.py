@@ -36,7 +36,7 @@ from gpubench.protocols import (
     Watch,
 )
 from gpubench.suite import Bench, Observation, Observed, Stage, Suite, Target, Task, expect, points, powers_of_two
-from gpubench.summary import Figure, Row, Summary, headline, judged_better, judged_unit, judged_values
+from gpubench.summary import Figure, Row, Spread, Summary, headline, judged_better, judged_unit, judged_values
 
 __all__ = [
     "Backend",
@@ -72,6 +72,7 @@ __all__ = [
     "Settings",
     "SharedBuffer",
     "Skip",
+    "Spread",
     "Stage",
     "Suite",
     "SuiteInfo",

@@ -5,16 +5,18 @@ Pure functions of a `Run`; every report, table and comparison reads these.
 
 from __future__ import annotations
 
+from collections import Counter as Tally
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from gpubench import stats, units
 from gpubench.data import peak
-from gpubench.model import Better, Device, Result, Run, Series
+from gpubench.model import Better, Case, Device, Result, Run, Series, Status
 
+_WORSE: tuple[Status, ...] = ("ok", "skipped", "invalid", "failed")
 _UNITS = {"moved": "B/s", "payload": "B/s", "flops": "FLOP/s", "item": "s"}
 
 
@@ -80,6 +82,24 @@ class Figure:
         """`87.7 % of spec dram`, or nothing."""
         return f"{units.percent(self.share)} of {self.basis} {self.limit}" if self.share is not None else ""
 
+    @classmethod
+    def joined(cls, figures: Sequence[Figure]) -> Figure:
+        """The figure of a case over its replicates: medians of the processes' medians, noise and shares.
+
+        The interval is that of the median of the processes' medians. One figure is itself.
+        """
+        first = figures[0]
+        if len(figures) == 1:
+            return first
+        shares = [figure.share for figure in figures if figure.share is not None]
+        return replace(
+            first,
+            interval=stats.median_interval([figure.interval.centre for figure in figures]),
+            noise=stats.median([figure.noise for figure in figures]),
+            samples=sum(figure.samples for figure in figures),
+            share=stats.median(shares) if shares else None,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -92,6 +112,80 @@ class Row:
     def suite(self) -> str:
         """The suite's name."""
         return self.result.case.suite
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """One case on one device set over its replicates, each a fresh process: never empty of rows.
+
+    Noise lives between processes as much as within one (Kalibera & Jones, ISMM 2013). `medians` are
+    the headline medians of the replicates that are ok; `within` is the median of their noise, and
+    `between` their standard deviation over their mean (n - 1), NaN of fewer than two.
+    """
+
+    rows: tuple[Row, ...]
+
+    @property
+    def case(self) -> Case:
+        """The case."""
+        return self.rows[0].result.case
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The device set."""
+        return self.rows[0].result.devices
+
+    @property
+    def figures(self) -> tuple[Figure, ...]:
+        """The headline figures of the replicates that are ok, in the order measured."""
+        return tuple(row.figure for row in self.rows if row.figure is not None and row.result.status == "ok")
+
+    @property
+    def figure(self) -> Figure | None:
+        """The figure over all replicates that are ok; None where none is."""
+        return Figure.joined(self.figures) if self.figures else None
+
+    @property
+    def medians(self) -> tuple[float, ...]:
+        """The median of each replicate that is ok, in SI units."""
+        return tuple(figure.interval.centre for figure in self.figures)
+
+    @property
+    def within(self) -> float:
+        """The noise within a process: the median of the replicates' noise, a fraction; NaN where none is ok."""
+        return stats.median([figure.noise for figure in self.figures])
+
+    @property
+    def between(self) -> float:
+        """The noise between processes: the coefficient of variation of their medians, a fraction."""
+        medians = np.asarray(self.medians, dtype=float)
+        if len(medians) < 2 or not np.isfinite(medians).all() or not medians.mean():
+            return float("nan")
+        return float(medians.std(ddof=1) / abs(medians.mean()))
+
+    @property
+    def row(self) -> Row:
+        """All replicates as one line of a table: the figure over those that are ok, of the first of them.
+
+        Where none is ok, the first replicate as it is.
+        """
+        ok = [row for row in self.rows if row.result.status == "ok"]
+        return Row(ok[0].result, self.figure) if ok else self.rows[0]
+
+    @property
+    def status(self) -> Status:
+        """The worst status that a replicate ended in."""
+        return max(self.statuses, key=_WORSE.index)
+
+    @property
+    def statuses(self) -> dict[Status, int]:
+        """How many replicates ended in each status that occurred, the most frequent first."""
+        return dict(Tally(row.result.status for row in self.rows).most_common())
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels that any replicate has, each once."""
+        return tuple(dict.fromkeys(label for row in self.rows for label in row.result.labels))
 
 
 class Summary:
@@ -150,6 +244,31 @@ class Summary:
             found.append(Row(result, self.figure(result, series) if series else None))
         return found
 
+    @property
+    def replicated(self) -> bool:
+        """Whether this run holds more than one replicate."""
+        return len({result.replicate for result in self.run.results}) > 1
+
+    def spreads(self) -> list[Spread]:
+        """The spread of each case on each device set, in the order measured; sorted where that was shuffled."""
+        grouped: dict[tuple[str, tuple[str, ...]], list[Row]] = {}
+        for row in self.rows():
+            grouped.setdefault(row.result.key[:2], []).append(row)
+        found = [Spread(tuple(sorted(rows, key=lambda row: row.result.replicate))) for rows in grouped.values()]
+        return sorted(found, key=self._place) if self.replicated else found
+
+    def _place(self, spread: Spread) -> tuple[object, ...]:
+        suites = [suite.name for suite in self.run.manifest.suites]
+        suite = spread.case.suite
+        values = tuple((axis, isinstance(value, str), value) for axis, value in spread.case.params)
+        return (
+            suites.index(suite) if suite in suites else len(suites),
+            suite,
+            spread.case.name,
+            values,
+            spread.devices,
+        )
+
     def counts(self) -> dict[str, int]:
         """How many results have each status: ok, skipped, failed, invalid."""
         found = dict.fromkeys(("ok", "skipped", "failed", "invalid"), 0)
@@ -157,11 +276,11 @@ class Summary:
             found[result.status] += 1
         return found
 
-    def suites(self) -> list[tuple[str, list[Row]]]:
-        """Rows by suite, in the order first measured."""
-        grouped: dict[str, list[Row]] = {}
-        for row in self.rows():
-            grouped.setdefault(row.suite, []).append(row)
+    def suites(self) -> list[tuple[str, list[Spread]]]:
+        """Spreads by suite, in the order of `spreads`."""
+        grouped: dict[str, list[Spread]] = {}
+        for spread in self.spreads():
+            grouped.setdefault(spread.case.suite, []).append(spread)
         return list(grouped.items())
 
 

@@ -1,32 +1,36 @@
-"""The lines of a table of cases, in words: what both the page and the Markdown show of a result."""
+"""The lines of a table of cases, in words: what both the page and the Markdown show of a case."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from gpubench.api import CounterFigure, CounterTable, Figure, Result, Row, Run, Series, Summary, stats, units
+from gpubench.api import CounterFigure, CounterTable, Figure, Result, Row, Series, Spread, Summary, stats, units
 
 from ._words import interval_words
 
 _NONE = "–"
+_HEADS = ("median", "95 % interval", "share of peak", "noise", "samples")
+_REPLICATED_HEADS = ("median", "lowest – highest", "share of peak", "within", "between")
 
 
 @dataclass(frozen=True, slots=True)
 class CaseLine:
-    """One case of a table. A failed or skipped case has no figure that could be quoted."""
+    """One case of a table, its replicates joined; `figures` stand under `heads`.
+
+    A failed or skipped case has no figure that could be quoted. `status` is the worst of the
+    replicates, `ended` says how each ended.
+    """
 
     name: str
     axes: str
     tags: tuple[str, ...]
-    median: str
-    interval: str
-    share: str
-    noise: str
-    samples: str
+    figures: tuple[str, ...]
     status: str
+    ended: str
+    labels: tuple[str, ...]
     reason: str
-    result: Result
+    spread: Spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,18 @@ class SeriesLine:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicateLine:
+    """One replicate of a case."""
+
+    replicate: int
+    median: str
+    interval: str
+    noise: str
+    samples: str
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
 class CounterLine:
     """One counter over a case's window."""
 
@@ -53,27 +69,42 @@ class CounterLine:
     samples: int
 
 
-def case_lines(rows: list[Row], run: Run) -> list[CaseLine]:
-    """A line for each row, tagged with its device and replicate where the run has several."""
-    devices = len({result.devices for result in run.results}) > 1
-    replicated = len({result.replicate for result in run.results}) > 1
-    return [_case(row, devices, replicated) for row in rows]
+def heads(summary: Summary) -> tuple[str, ...]:
+    """The heads of the columns of figures."""
+    return _REPLICATED_HEADS if summary.replicated else _HEADS
 
 
-def _case(row: Row, devices: bool, replicated: bool) -> CaseLine:
-    result = row.result
-    figure = row.figure if result.status in ("ok", "invalid") else None
-    tags = ["+".join(result.devices)] if devices and result.devices else []
-    tags += [f"replicate {result.replicate}"] if replicated else []
+def case_lines(spreads: list[Spread], summary: Summary) -> list[CaseLine]:
+    """A line for each case, tagged with its device where the run has several."""
+    devices = len({result.devices for result in summary.run.results}) > 1
+    return [_case(spread, devices, summary.replicated) for spread in spreads]
+
+
+def _case(spread: Spread, devices: bool, replicated: bool) -> CaseLine:
+    figure = _quoted(spread.row)
+    cells = (_NONE,) * len(_HEADS)
+    if figure:
+        cells = _joined_cells(spread, figure) if replicated else _cells(figure)
+    reasons = dict.fromkeys(_reason(row.result) for row in spread.rows)
     return CaseLine(
-        result.case.name,
-        ", ".join(f"{units.axis_label(axis)}={units.axis_text(axis, value)}" for axis, value in result.case.params),
-        tuple(tags),
-        *(_cells(figure) if figure else (_NONE,) * 5),
-        result.status,
-        result.reason or (result.cause if result.status != "ok" else ""),
-        result,
+        spread.case.name,
+        ", ".join(f"{units.axis_label(axis)}={units.axis_text(axis, value)}" for axis, value in spread.case.params),
+        ("+".join(spread.devices),) if devices and spread.devices else (),
+        cells,
+        spread.status,
+        ", ".join(f"{count} {status}" for status, count in spread.statuses.items()) if replicated else spread.status,
+        spread.labels,
+        "; ".join(reason for reason in reasons if reason),
+        spread,
     )
+
+
+def _quoted(row: Row) -> Figure | None:
+    return row.figure if row.result.status in ("ok", "invalid") else None
+
+
+def _reason(result: Result) -> str:
+    return result.reason or (result.cause if result.status != "ok" else "")
 
 
 def _cells(figure: Figure) -> tuple[str, str, str, str, str]:
@@ -81,13 +112,36 @@ def _cells(figure: Figure) -> tuple[str, str, str, str, str]:
     return figure.text, interval_words(figure), share, units.percent(figure.noise), str(figure.samples)
 
 
-def series_lines(summary: Summary, result: Result) -> Iterator[SeriesLine]:
-    """Every series of a result, the headline first."""
-    ranks = len({series.rank for series in result.series}) > 1
-    for series in result.series:
-        median, interval, share, noise, _ = _cells(summary.figure(result, series))
-        name = f"{series.name} (rank {series.rank})" if ranks else series.name
-        yield SeriesLine(name, median, interval, share, noise, len(series.values), _how(series))
+def _joined_cells(spread: Spread, figure: Figure) -> tuple[str, str, str, str, str]:
+    medians = spread.medians or (figure.interval.centre,)
+    span = replace(figure, interval=stats.Interval(min(medians), figure.interval.centre, max(medians)))
+    between = units.percent(spread.between) if len(medians) > 1 else _NONE
+    return figure.text, interval_words(span), figure.share_text or _NONE, units.percent(figure.noise), between
+
+
+def replicate_lines(spread: Spread) -> Iterator[ReplicateLine]:
+    """Each replicate of a case, in order; a failed one has no figure."""
+    for row in spread.rows:
+        figure, result = _quoted(row), row.result
+        median, interval, _, noise, samples = _cells(figure) if figure else (_NONE,) * 5
+        words = ", ".join((result.status, *result.labels))
+        yield ReplicateLine(result.replicate, median, interval, noise, samples, words)
+
+
+def series_lines(summary: Summary, spread: Spread) -> Iterator[SeriesLine]:
+    """Every series of a case, its replicates joined as the headline's are, the headline first."""
+    of_status = spread.row.result.status
+    results = [row.result for row in spread.rows if row.result.status == of_status]
+    ranks = len({series.rank for result in results for series in result.series}) > 1
+    grouped: dict[tuple[str, int], list[tuple[Result, Series]]] = {}
+    for result in results:
+        for series in result.series:
+            grouped.setdefault((series.name, series.rank), []).append((result, series))
+    for (name, rank), found in grouped.items():
+        figure = Figure.joined([summary.figure(result, series) for result, series in found])
+        median, interval, share, noise, _ = _cells(figure)
+        words = f"{name} (rank {rank})" if ranks else name
+        yield SeriesLine(words, median, interval, share, noise, figure.samples, _how(found[0][1]))
 
 
 def _how(series: Series) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from gpubench.api import Result, Summary
+from gpubench.api import Result, Spread, Summary
 
 
 def records(summary: Summary, result: Result) -> Iterator[dict[str, Any]]:
@@ -28,6 +28,18 @@ def records(summary: Summary, result: Result) -> Iterator[dict[str, Any]]:
             "limit": figure.limit,
             "basis": figure.basis,
         }
+
+
+def spread_record(spread: Spread) -> dict[str, Any]:
+    """What a case's replicates differ by, of its headline series in SI units; null where none is ok."""
+    medians = spread.medians
+    return {
+        "replicates": len(medians),
+        "within": finite(spread.within),
+        "between": finite(spread.between),
+        "lowest": finite(min(medians, default=None)),
+        "highest": finite(max(medians, default=None)),
+    }
 
 
 def finite(value: float | None) -> float | None:

@@ -5,21 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from gpubench.api import CounterTable, Row, Run, Summary, View, units
+from gpubench.api import CounterTable, Row, Run, Spread, Summary, View, units
 
-from ._cases import CaseLine, CounterLine, SeriesLine, case_lines, counter_lines, method_words, series_lines
+from ._cases import (
+    CaseLine,
+    CounterLine,
+    ReplicateLine,
+    SeriesLine,
+    case_lines,
+    counter_lines,
+    heads,
+    method_words,
+    replicate_lines,
+    series_lines,
+)
 from ._charts import Chart, bars, curve, pareto
 from ._matrix import matrix
 from ._timeline import Timeline, timelines
 from ._views import points
 from ._words import (
-    LEGEND,
     Notice,
     best_rows,
     case_namer,
     count_words,
     device_words,
     host_words,
+    legend_words,
     measured,
     notices,
     share_words,
@@ -46,12 +57,17 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class CaseBlock:
-    """A case's line with all that is folded away beneath it."""
+    """A case's line with all that is folded away beneath it.
+
+    Of several replicates the method and the counters are those of the one in `of`, in words.
+    """
 
     line: CaseLine
+    replicates: tuple[ReplicateLine, ...]
     series: tuple[SeriesLine, ...]
     method: tuple[tuple[str, str], ...]
     counters: tuple[CounterLine, ...]
+    of: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +97,15 @@ class Page:
     suites: tuple[SuiteBlock, ...]
     timelines: tuple[Timeline, ...]
     environment: tuple[tuple[str, Pairs], ...]
-    legend: str = LEGEND
+    heads: tuple[str, ...]
+    legend: str
 
 
 def page(run: Run) -> Page:
     """The page of a run whose text is clean."""
     summary, table = Summary(run), CounterTable(run)
     suites = summary.suites()
-    rows = [row for _, group in suites for row in group]
+    rows = [spread.row for _, spreads in suites for spread in spreads]
     devices = measured(summary)
     names = ", ".join(dict.fromkeys(device.name for device in devices)) or "no device"
     return Page(
@@ -104,6 +121,8 @@ def page(run: Run) -> Page:
         suites=tuple(_suite(summary, table, name, group) for name, group in suites),
         timelines=tuple(timelines(run, table)),
         environment=tuple(environment(run)),
+        heads=heads(summary),
+        legend=legend_words(summary),
     )
 
 
@@ -115,7 +134,7 @@ def _tiles(rows: Iterable[Row], run: Run) -> Iterable[Best]:
             yield Best(what, row.figure.text, share_words(row.figure), name(row.result))
 
 
-def _suite(summary: Summary, table: CounterTable, name: str, rows: list[Row]) -> SuiteBlock:
+def _suite(summary: Summary, table: CounterTable, name: str, spreads: list[Spread]) -> SuiteBlock:
     info = next((info for info in summary.run.manifest.suites if info.name == name), None)
     drawn = [(view, draw(summary, name, view)) for view in (info.views if info else ())]
     return SuiteBlock(
@@ -123,7 +142,7 @@ def _suite(summary: Summary, table: CounterTable, name: str, rows: list[Row]) ->
         info.summary if info else "",
         tuple(chart for _, charts in drawn for chart in charts),
         tuple((view.title, _absence(summary, name, view)) for view, charts in drawn if not charts),
-        tuple(_block(summary, table, line) for line in case_lines(rows, summary.run)),
+        tuple(_block(summary, table, line) for line in case_lines(spreads, summary)),
     )
 
 
@@ -140,11 +159,14 @@ def _absence(summary: Summary, suite: str, view: View) -> str:
 
 
 def _block(summary: Summary, table: CounterTable, line: CaseLine) -> CaseBlock:
+    result = line.spread.row.result
     return CaseBlock(
         line,
-        tuple(series_lines(summary, line.result)),
-        tuple(method_words(line.result)),
-        tuple(counter_lines(table, line.result)),
+        tuple(replicate_lines(line.spread)) if summary.replicated else (),
+        tuple(series_lines(summary, line.spread)),
+        tuple(method_words(result)),
+        tuple(counter_lines(table, result)),
+        f" (replicate {result.replicate})" if summary.replicated else "",
     )
 
 
@@ -173,6 +195,7 @@ def environment(run: Run) -> Iterable[tuple[str, Pairs]]:
             ("devices", ", ".join(settings.devices)),
             ("tier", settings.tier),
             ("filters", ", ".join(settings.filters) or "none"),
+            ("cases", "the headline case of each suite" if settings.headline else ""),
             ("replicates", str(settings.replicates)),
             ("seed", str(settings.seed)),
             *(("data", f"{file.label}: {file.path}, {units.round_size(file.bytes)}") for file in settings.data),

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from gpubench.api import Case, Figure, Result, Series, Summary, View, headline, stats, units
+from gpubench.api import Case, Figure, Result, Series, Summary, View, headline, units
 
 Value = str | int | float
 
@@ -61,7 +61,9 @@ def points(summary: Summary, suite: str, view: View, series: str) -> list[Point]
             if chosen is not None:
                 figure = summary.figure(result, chosen)
                 grouped.setdefault((result.case.id, result.devices), []).append((result, figure))
-    joined = [Point(group[0][0].case, group[0][0].devices, _join([f for _, f in group])) for group in grouped.values()]
+    joined = [
+        Point(group[0][0].case, group[0][0].devices, Figure.joined([f for _, f in group])) for group in grouped.values()
+    ]
     return [point for point in joined if all(map(drawable, dataclasses.astuple(point.figure.interval)))]
 
 
@@ -82,21 +84,6 @@ def _series(result: Result, name: str) -> Series | None:
     """The series of that name of the slowest rank, by the same rule as the headline; "" is the headline."""
     named = tuple(series for series in result.series if not name or series.name == name)
     return headline(dataclasses.replace(result, series=named))
-
-
-def _join(figures: Sequence[Figure]) -> Figure:
-    """One figure of the replicates' figures: the median of their medians, with its interval."""
-    first = figures[0]
-    if len(figures) == 1:
-        return first
-    shares = [figure.share for figure in figures if figure.share is not None]
-    return dataclasses.replace(
-        first,
-        interval=stats.median_interval([figure.interval.centre for figure in figures]),
-        noise=max(figure.noise for figure in figures),
-        samples=sum(figure.samples for figure in figures),
-        share=stats.median(shares) if shares else None,
-    )
 
 
 def lines(found: Sequence[Point], view: View) -> list[Line]:

@@ -14,6 +14,11 @@ LEGEND = (
     "GB = 10⁹ B, GiB = 2³⁰ B. A median stands with its 95 % interval; noise is 1.4826 · MAD / median. A share is of "
     "the specification, or of the best that the device reached in this run where no specification is known."
 )
+REPLICATED = (
+    " Each replicate ran in fresh processes. A case's median is that of the replicates' medians and stands with their "
+    "lowest and highest; within is the median of their noise, between the standard deviation of their medians (n - 1) "
+    "over their mean."
+)
 Level = Literal["bad", "odd", "note"]
 Namer = Callable[[Result], str]
 _NAMED = 6  # cases named in a notice; the rest are counted
@@ -59,10 +64,14 @@ def count_words(summary: Summary) -> str:
     return ", ".join(f"{count} {status}" for status, count in summary.counts().items())
 
 
-def case_namer(run: Run) -> Namer:
-    """A function that gives a result's case id, with its device and replicate where the run has several."""
+def legend_words(summary: Summary) -> str:
+    """What the columns mean, for a page's foot."""
+    return LEGEND + (REPLICATED if summary.replicated else "")
+
+
+def case_namer(run: Run, replicated: bool = False) -> Namer:
+    """A function that gives a result's case id, with its device where the run has several, and its replicate."""
     several = len({result.devices for result in run.results}) > 1
-    replicated = len({result.replicate for result in run.results}) > 1
 
     def name(result: Result) -> str:
         device = f" on {'+'.join(result.devices)}" if several and result.devices else ""
@@ -111,13 +120,14 @@ def interval_words(figure: Figure) -> str:
 def notices(summary: Summary, rows: Sequence[Row]) -> list[Notice]:
     """Everything wrong or odd, the worst first."""
     run, name = summary.run, case_namer(summary.run)
+    each = case_namer(run, summary.replicated)
     found = (
         [] if run.complete else [Notice("bad", "The run is partial: it ended before all of its cases were measured.")]
     )
     found += [Notice("odd", warning) for warning in run.warnings]
     for status, level in _LEVELS:
-        found += _by_reason(run, name, status, level)
-    return [*found, *_above_peak(name, rows), *_noisy(name, rows), *_discarded(run, name)]
+        found += _by_reason(run, each, status, level)
+    return [*found, *_above_peak(name, rows), *_noisy(name, rows), *_discarded(run, each)]
 
 
 _LEVELS: tuple[tuple[str, Level], ...] = (

@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gpubench.api import Report, Result, Run, Summary
+from gpubench.api import Report, Result, Run, Summary, headline
 
 from ._clean import tidy
-from ._figures import records
+from ._figures import records, spread_record
 
 COLUMNS = (
     *("case", "suite", "params", "device", "replicate", "status", "cause", "reason"),
     *("series", "rank", "quantity", "unit", "better", "median", "low", "high", "noise", "samples"),
-    *("share", "limit", "basis"),
+    *("share", "limit", "basis", "labels"),
+    *("replicates", "within", "between", "lowest", "highest"),
 )
 _FORMULA = (
     "=",
@@ -43,12 +44,13 @@ class CsvReport:
 
 
 def _lines(summary: Summary) -> Iterator[dict[str, Any]]:
+    spreads = {row.result.key: spread_record(spread) for spread in summary.spreads() for row in spread.rows}
     for result in summary.run.results:
-        key = _key(result)
+        key, spoken = _key(result), headline(result)
         if not result.series:
             yield key
-        for record in records(summary, result):
-            yield key | record
+        for series, record in zip(result.series, records(summary, result), strict=True):
+            yield key | record | (spreads[result.key] if series is spoken and summary.replicated else {})
 
 
 def _key(result: Result) -> dict[str, Any]:
@@ -61,6 +63,7 @@ def _key(result: Result) -> dict[str, Any]:
         "status": result.status,
         "cause": result.cause,
         "reason": result.reason,
+        "labels": ";".join(result.labels),
     }
 
 

@@ -7,10 +7,10 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from gpubench.api import Report, Result, Run, Summary
+from gpubench.api import Report, Result, Run, Spread, Summary
 
 from ._clean import tidy
-from ._figures import finite, records
+from ._figures import finite, records, spread_record
 
 SCHEMA = "gpubench.summary/1"
 
@@ -37,7 +37,22 @@ def _document(summary: Summary) -> dict[str, Any]:
         "warnings": list(summary.run.warnings),
         "devices": [dataclasses.asdict(device) for device in manifest.facts.devices],
         "versions": dict(manifest.facts.versions),
+        "spreads": [_spread(spread) for spread in summary.spreads()] if summary.replicated else [],
         "results": [_result(summary, result) for result in summary.run.results],
+    }
+
+
+def _spread(spread: Spread) -> dict[str, Any]:
+    figure = spread.figure
+    return {
+        "case": spread.case.id,
+        "devices": list(spread.devices),
+        "series": figure.name if figure else "",
+        "unit": figure.unit if figure else "",
+        "better": figure.better if figure else "",
+        "median": finite(figure.interval.centre if figure else None),
+        **spread_record(spread),
+        "medians": [finite(median) for median in spread.medians],
     }
 
 
@@ -54,6 +69,7 @@ def _result(summary: Summary, result: Result) -> dict[str, Any]:
         "status": result.status,
         "cause": result.cause,
         "reason": result.reason,
+        "labels": list(result.labels),
         "discarded": dict(result.discarded),
         "notes": dict(result.notes),
         "elapsed_s": finite(result.elapsed_s),

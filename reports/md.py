@@ -6,18 +6,18 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from gpubench.api import Report, Row, Run, Summary
+from gpubench.api import Report, Row, Run, Spread, Summary
 
-from ._cases import CaseLine, case_lines
+from ._cases import CaseLine, case_lines, heads
 from ._clean import tidy
 from ._words import (
-    LEGEND,
     Notice,
     best_rows,
     case_namer,
     count_words,
     device_words,
     host_words,
+    legend_words,
     measured,
     notices,
     share_words,
@@ -41,11 +41,11 @@ class MarkdownReport:
         clean = tidy(run)
         summary = Summary(clean)
         suites = summary.suites()
-        rows = [row for _, group in suites for row in group]
+        rows = [spread.row for _, spreads in suites for spread in spreads]
         parts = [*_head(summary), *_best(rows, clean), *_notices(notices(summary, rows))]
-        for name, group in suites:
-            parts += _suite(name, group, clean)
-        parts += [*_environment(clean), f"\n{LEGEND}"]
+        for name, spreads in suites:
+            parts += _suite(name, spreads, summary)
+        parts += [*_environment(clean), f"\n{legend_words(summary)}"]
         return "\n".join(parts) + "\n"
 
 
@@ -100,22 +100,19 @@ def _notices(found: Sequence[Notice]) -> Iterator[str]:
         )
 
 
-def _suite(name: str, rows: list[Row], run: Run) -> Iterator[str]:
-    sentence = next((info.summary for info in run.manifest.suites if info.name == name), "")
+def _suite(name: str, spreads: list[Spread], summary: Summary) -> Iterator[str]:
+    sentence = next((info.summary for info in summary.run.manifest.suites if info.name == name), "")
     yield f"\n## {escape(name)}\n"
     if sentence:
         yield f"{escape(sentence)}\n"
-    yield from _table(
-        ("case", "median", "95 % interval", "share of peak", "noise", "samples", "status"),
-        map(_cells, case_lines(rows, run)),
-    )
+    yield from _table(("case", *heads(summary), "status"), map(_cells, case_lines(spreads, summary)))
 
 
 def _cells(line: CaseLine) -> tuple[str, ...]:
     case = code(line.name + (f"[{line.axes}]" if line.axes else ""))
-    status = f"{line.status}: {line.reason}" if line.reason else line.status
-    figures = (line.median, line.interval, line.share, line.noise, line.samples)
-    return (" ".join([case, *map(escape, line.tags)]), *map(escape, figures), escape(status))
+    status = line.ended + (f" ({', '.join(line.labels)})" if line.labels else "")
+    status += f": {line.reason}" if line.reason else ""
+    return (" ".join([case, *map(escape, line.tags)]), *map(escape, line.figures), escape(status))
 
 
 def _environment(run: Run) -> Iterator[str]:

@@ -99,6 +99,7 @@ def small_run():
             (("size_bytes", GIB), ("dtype", "float32")),
             [timed(8e-4, calls=20, stop="interval narrow enough", warmup_s=0.12), timed(9e-4, name="cold")],
             discarded=(("thermal limit", 2),),
+            labels=("power-capped",),
             notes=(("clock", "1980 MHz"),),
             window=(100.5, 101.0),
             elapsed_s=0.5,
@@ -480,3 +481,99 @@ def test_json_holds_finite_numbers_only():
     found = json.loads(render("json", run_of(odd)), parse_constant=pytest.fail)
     assert found["schema"] == "gpubench.summary/1"
     assert [figure["median"] for figure in found["results"][0]["figures"]] == [None, None]
+
+
+def replicated_run():
+    """Two cases in three replicates: one whose processes differ by 10 %, one that crashed in one of them."""
+    cases = {"steady": (1e-3, 1e-3, 1e-3), "wide": (0.9e-3, 1e-3, 1.1e-3)}
+    results = [
+        result(
+            "bandwidth",
+            name,
+            (("n", 1),),
+            [value("rate", seconds, seconds, unit="s", better="less"), value("ratio", 2.0 + replicate)],
+            replicate=replicate,
+            labels=("loaded",) if name == "wide" and replicate == 2 else (),
+        )
+        for replicate in range(3)
+        for name, seconds in ((name, found[replicate]) for name, found in cases.items())
+    ]
+    lost = result("bandwidth", "steady", (("n", 1),), (), "failed", cause="crash", reason="it ended", replicate=1)
+    return run_of(*(lost if found.key == lost.key else found for found in results))
+
+
+def test_replicates_are_one_row_of_the_page_with_what_lies_within_and_between():
+    page = Tags(render("html", replicated_run()))
+    assert page.count("details") == 2
+    assert "case median lowest – highest share of peak within between status" in page.text
+    wide = page.text[page.text.index("wide n=1") :]
+    assert "1.000 ms 0.9000 – 1.100 ms – 0.0 % 10.0 %" in wide
+    assert "3 ok loaded" in wide
+    assert "2 ok, 1 failed" in page.text
+    assert "between the standard deviation of their medians" in page.text
+
+
+def test_each_replicate_of_a_case_is_in_its_details():
+    text = Tags(render("html", replicated_run())).text
+    steady, wide = text.split("wide n=1")
+    assert "Replicates, each in fresh processes" in steady
+    assert "1 – – – – failed" in steady
+    assert "2 1.100 ms" in wide
+    assert "ratio 3.000" in wide, "another series is joined as the headline is: 2, 3 and 4"
+
+
+def test_replicates_are_one_row_of_the_markdown():
+    written = render("md", replicated_run())
+    assert "| case | median | lowest – highest | share of peak | within | between | status |" in written
+    rows = [line for line in written.splitlines() if line.startswith(("| `steady[", "| `wide["))]
+    assert [row.rsplit(" | ", 2)[1:] for row in rows] == [
+        ["0.0 %", "2 ok, 1 failed: it ended |"],
+        ["10.0 %", "3 ok (loaded) |"],
+    ]
+
+
+def test_a_spread_stands_in_csv_on_the_headline_of_every_replicate():
+    lines = list(csv.DictReader(io.StringIO(render("csv", replicated_run()))))
+    wide = [line for line in lines if line["case"] == "bandwidth/wide[n=1]" and line["series"] == "rate"]
+    assert [line["replicates"] for line in wide] == ["3", "3", "3"]
+    assert {(float(line["lowest"]), float(line["highest"])) for line in wide} == {(0.9e-3, 1.1e-3)}
+    assert {line["replicates"] for line in lines if line["series"] == "ratio"} == {""}
+    assert [line["labels"] for line in wide] == ["", "", "loaded"]
+
+
+def test_json_lists_the_spreads_of_a_replicated_run():
+    found = json.loads(render("json", replicated_run()))
+    steady, wide = found["spreads"]
+    assert (steady["case"], steady["replicates"], steady["between"]) == ("bandwidth/steady[n=1]", 2, 0.0)
+    assert wide["medians"] == [0.9e-3, 1e-3, 1.1e-3]
+    assert (wide["median"], wide["lowest"], wide["highest"]) == (1e-3, 0.9e-3, 1.1e-3)
+    assert wide["between"] == pytest.approx(0.1)
+    assert json.loads(render("json", small_run()))["spreads"] == []
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_case_that_failed_in_every_replicate_is_reported_too(kind):
+    lost = [result("s", "c", (), (), "failed", reason="it ended", replicate=index) for index in range(2)]
+    assert "it ended" in render(kind, run_of(*lost))
+
+
+def test_labels_stand_beside_the_status():
+    run = run_of(result("s", "c", (), [timed(1e-3)], labels=("power-capped", "loaded")))
+    assert "ok power-capped loaded" in Tags(render("html", run)).text
+    assert "| ok (power-capped, loaded) |" in render("md", run)
+    assert next(csv.DictReader(io.StringIO(render("csv", run))))["labels"] == "power-capped;loaded"
+    assert json.loads(render("json", run))["results"][0]["labels"] == ["power-capped", "loaded"]
+
+
+def test_the_best_of_a_replicated_run_is_the_median_of_the_processes_not_the_luckiest():
+    rates = [value("rate", rate, unit="B/s") for rate in (1e9, 2e9, 9e9)]
+    found = [result("s", "c", (), [rate], replicate=index) for index, rate in enumerate(rates)]
+    assert "| s | **2.000 GB/s** |" in render("md", run_of(*found))
+
+
+def test_the_settings_of_a_headline_run_say_so():
+    run = small_run()
+    settings = dataclasses.replace(run.manifest.settings, headline=True)
+    headline = dataclasses.replace(run, manifest=dataclasses.replace(run.manifest, settings=settings))
+    assert "cases the headline case of each suite" in Tags(render("html", headline)).text
+    assert "the headline case" not in Tags(render("html", run)).text

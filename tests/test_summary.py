@@ -114,7 +114,7 @@ def test_a_row_stands_for_each_result_in_the_order_measured_and_by_suite():
     table = summary.Summary(make.run(*results))
     assert [row.result for row in table.rows()] == results
     assert [row.figure is None for row in table.rows()] == [False, True, False]
-    assert [(name, [row.result.case.name for row in rows]) for name, rows in table.suites()] == [
+    assert [(name, [spread.case.name for spread in spreads]) for name, spreads in table.suites()] == [
         ("two", ["a", "c"]),
         ("one", ["b"]),
     ]
@@ -130,3 +130,94 @@ def test_every_status_is_counted_also_those_that_did_not_occur():
 )
 def test_a_run_ends_in_3_only_where_a_case_failed(statuses, status):
     assert summary.exit_status([make.result(status=found) for found in statuses]) == status
+
+
+def replicates(*rows, **fields):
+    """A run of one case in which each replicate has these samples in seconds, or a status."""
+    results = [
+        make.result(status=row, cause="crash", replicate=index)
+        if isinstance(row, str)
+        else make.result(make.timing(*row, **fields), replicate=index)
+        for index, row in enumerate(rows)
+    ]
+    return make.run(*results)
+
+
+def the_spread(*rows, **fields):
+    (spread,) = summary.Summary(replicates(*rows, **fields)).spreads()
+    return spread
+
+
+def test_a_spread_is_of_the_medians_of_the_processes():
+    spread = the_spread((1.0, 1.0, 9.0), (1.2, 1.2, 1.2), (0.8, 0.8, 0.8))
+    assert spread.medians == (1.0, 1.2, 0.8)
+    assert spread.figure.interval.centre == 1.0
+    assert (spread.figure.interval.low, spread.figure.interval.high) == (0.8, 1.2)
+    assert spread.between == pytest.approx(0.2), "the standard deviation over the mean, n - 1"
+
+
+def test_the_noise_within_is_the_median_of_the_processes_noise():
+    quiet, noisy, loud = (1.0, 1.0, 1.0), (0.9, 1.0, 1.1), (0.5, 1.0, 1.5)
+    spread = the_spread(quiet, noisy, loud)
+    assert spread.within == spread.figure.noise == pytest.approx(0.14826)
+    assert spread.between == 0.0
+
+
+def test_a_spread_of_a_rate_is_of_the_rates():
+    assert the_spread((1.0,), (2.0,), moved=4e9).medians == (4e9, 2e9)
+
+
+def test_the_share_of_a_spread_is_the_median_share():
+    spread = the_spread((1e-3,), (2e-3,), (1.25e-3,), moved=4.8e9, limit="dram")
+    assert spread.figure.share == pytest.approx(0.8)
+    assert spread.figure.samples == 3
+
+
+def test_a_spread_counts_only_what_is_ok_and_names_the_worst():
+    spread = the_spread((1.0,), "failed", (3.0,), "skipped")
+    assert spread.medians == (1.0, 3.0)
+    assert spread.statuses == {"ok": 2, "failed": 1, "skipped": 1}
+    assert spread.status == "failed"
+    assert spread.row.result.status == "ok"
+
+
+@pytest.mark.parametrize("rows", [((1.0,),), ((1.0,), "failed"), ("failed", "failed"), ((1.0,), (math.inf,))])
+def test_fewer_than_two_finite_medians_have_nothing_between(rows):
+    assert math.isnan(the_spread(*rows).between)
+
+
+def test_a_case_that_never_was_ok_has_a_spread_without_a_figure():
+    spread = the_spread("failed", "skipped")
+    assert (spread.figure, spread.medians, spread.row.result.status) == (None, (), "failed")
+    assert math.isnan(spread.within)
+
+
+def test_one_replicate_is_its_own_figure():
+    run = replicates((1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6))
+    table = summary.Summary(run)
+    assert not table.replicated
+    assert [spread.row for spread in table.spreads()] == table.rows()
+
+
+def test_the_labels_of_replicates_are_named_once():
+    results = [make.result(replicate=index, labels=labels) for index, labels in enumerate([("a",), ("b", "a"), ()])]
+    (spread,) = summary.Summary(make.run(*results)).spreads()
+    assert spread.labels == ("a", "b")
+
+
+def test_spreads_of_shuffled_replicates_are_sorted_by_suite_name_and_numbers():
+    cases = [make.case("copy", n=n) for n in (16, 2)] + [make.case("add", n=1)]
+    results = [make.result(of=of, replicate=replicate) for replicate in (0, 1) for of in cases]
+    assert [spread.case.id for spread in summary.Summary(make.run(*results)).spreads()] == [
+        "bandwidth/add[n=1]",
+        "bandwidth/copy[n=2]",
+        "bandwidth/copy[n=16]",
+    ]
+    alone = summary.Summary(make.run(*results[:3]))
+    assert [spread.case for spread in alone.spreads()] == cases, "what was not shuffled stays in the order measured"
+
+
+def test_device_sets_of_a_case_are_spread_apart():
+    results = [make.result(devices=(name,), replicate=index) for index in range(2) for name in ("cuda:0", "cuda:1")]
+    spreads = summary.Summary(make.run(*results)).spreads()
+    assert [(spread.devices, len(spread.rows)) for spread in spreads] == [(("cuda:0",), 2), (("cuda:1",), 2)]

@@ -12,10 +12,12 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from gpubench.model import Result, Run
-    from gpubench.summary import Row
+    from gpubench.summary import Figure, Row, Spread
 
 _STYLES = {"ok": "green", "skipped": "dim", "failed": "bold red", "invalid": "yellow"}
 _MOST_REASONS = 8
+_COLUMNS: tuple[str, ...] = ("case", "device", "median", "95 % interval", "of peak", "noise", "status")
+_SPREAD_COLUMNS = ("case", "device", "median", "lowest – highest", "of peak", "within", "between", "status")
 
 
 def out() -> Console:
@@ -53,46 +55,64 @@ def table(
 
 
 def summary(run: Run) -> list[Table | Text]:
-    """The summary of a run: a table, then what did not go well, in words."""
+    """The summary of a run: a table, one row a case, then what did not go well, in words."""
     from gpubench.summary import Summary
 
     summed = Summary(run)
-    columns = ("case", "device", "median", "95 % interval", "of peak", "noise", "status")
-    rows = [_row(row, run.manifest.settings.replicates > 1) for row in summed.rows()]
-    parts: list[Table | Text] = [table(columns, rows, right=("median", "95 % interval", "of peak", "noise"))]
+    columns = _SPREAD_COLUMNS if summed.replicated else _COLUMNS
+    rows = map(_spread, summed.spreads()) if summed.replicated else map(_row, summed.rows())
+    parts: list[Table | Text] = [table(columns, rows, right=columns[2:-1])]
     parts += [plain(line, "yellow") for line in (*run.warnings, *_reasons(run.results))]
     counted = ", ".join(f"{count} {status}" for status, count in summed.counts().items() if count)
     return [*parts, plain(f"{len(run.results)} results: {counted or 'none'}", "bold")]
 
 
-def _row(row: Row, replicated: bool) -> list[object]:
+def _row(row: Row) -> list[object]:
     from gpubench import units
 
     result, figure = row.result, row.figure
-    name = f"{result.case.id} #{result.replicate}" if replicated else result.case.id
-    status = plain(
-        result.status if result.status == "ok" else f"{result.status}: {result.cause}", _STYLES[result.status]
-    )
-    cells: list[object] = [name, ", ".join(result.devices), "", "", "", "", status]
+    status = plain(result.status if result.status == "ok" else f"{result.status}: {result.cause}")
+    status.append(_labels(result.labels))
+    status.stylize(_STYLES[result.status])
+    cells: list[object] = [result.case.id, ", ".join(result.devices), "", "", "", "", status]
     if figure is not None and result.status == "ok":
-        cells[2:6] = [
-            figure.text,
-            units.interval(figure.interval.low, figure.interval.high, figure.unit),
-            figure.share_text,
-            units.percent(figure.noise),
-        ]
+        cells[2:6] = [*_figure(figure, figure.interval.low, figure.interval.high), units.percent(figure.noise)]
     return cells
+
+
+def _spread(spread: Spread) -> list[object]:
+    from gpubench import units
+
+    medians, figure = spread.medians, spread.figure
+    status = plain(", ".join(f"{count} {name}" for name, count in spread.statuses.items()))
+    status.append(_labels(spread.labels))
+    status.stylize(_STYLES[spread.status])
+    cells: list[object] = [spread.case.id, ", ".join(spread.devices), "", "", "", "", "", status]
+    if figure is not None:
+        between = units.percent(spread.between) if len(medians) > 1 else ""
+        cells[2:7] = [*_figure(figure, min(medians), max(medians)), units.percent(spread.within), between]
+    return cells
+
+
+def _figure(figure: Figure, low: float, high: float) -> list[object]:
+    from gpubench import units
+
+    return [figure.text, units.interval(low, high, figure.unit), figure.share_text]
+
+
+def _labels(labels: Sequence[str]) -> Text:
+    return plain(f" ({', '.join(labels)})" if labels else "")
 
 
 def _reasons(results: Sequence[Result]) -> list[str]:
     """Reasons of what is not ok, each once, with the number of cases it holds for."""
-    counts: dict[tuple[str, str], list[str]] = {}
+    found: dict[tuple[str, str], dict[str, None]] = {}
     for result in results:
         if result.status != "ok":
-            counts.setdefault((result.status, result.reason), []).append(result.case.id)
+            found.setdefault((result.status, result.reason), {})[result.case.id] = None
     lines = [
-        f"{status}: {ids[0]}{f' and {len(ids) - 1} more' if len(ids) > 1 else ''}: {reason}"
-        for (status, reason), ids in counts.items()
+        f"{status}: {next(iter(ids))}{f' and {len(ids) - 1} more' if len(ids) > 1 else ''}: {reason}"
+        for (status, reason), ids in found.items()
     ]
     rest = len(lines) - _MOST_REASONS
     return lines[:_MOST_REASONS] + ([f"and {rest} more reasons: see the report"] if rest > 0 else [])
