@@ -113,6 +113,93 @@ def test_doctor_says_what_is_here_and_what_is_missing(tmp_path):
     assert [device["id"] for device in facts["devices"]][-1] == "host"
 
 
+def test_a_headline_run_takes_one_case_of_each_suite_and_shows_the_spread_of_its_replicates(tmp_path):
+    run = ("run", "headline", "--tier", "smoke", "--device", "host", "--replicates", "2", "--out", "a.jsonl")
+    done = gpubench(*run, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = store.read_run(tmp_path / "a.jsonl")
+    assert found.manifest.settings.headline
+    planned = gpubench("list", "headline", "--cases", "--tier", "smoke", "--device", "host", "--json", cwd=tmp_path)
+    for replicate in range(2):
+        ids = [result.case.id for result in found.results if result.replicate == replicate]
+        assert sorted(ids) == sorted(json.loads(planned.stdout))
+    suites = [result.case.suite for result in found.results if result.replicate == 0]
+    assert sorted(suites) == ["bandwidth", "compression", "gemm", "ipc", "latency"]
+    head, *rows = done.stdout.splitlines()
+    assert head.split() == [
+        "case",
+        "device",
+        "median",
+        "lowest",
+        "–",
+        "highest",
+        "of",
+        "peak",
+        "within",
+        "between",
+        "status",
+    ]
+    assert [row.split()[-2:] for row in rows[:5]] == [["2", "ok"]] * 5
+    assert re.findall(r"(\d+\.\d) % +(\d+\.\d) % +2 ok", rows[0])
+    assert rows[5] == "10 results: 10 ok"
+
+
+def test_labels_stand_beside_the_status(measured, tmp_path):
+    partial = "".join(measured.read_text().splitlines(keepends=True)[:-1])  # without the end that counts and hashes
+    (tmp_path / "a.jsonl").write_text(partial.replace('"labels":[]', '"labels":["power-capped","loaded"]'))
+    assert "ok (power-capped, loaded)" in gpubench("show", "a.jsonl", cwd=tmp_path).stdout
+
+
+@pytest.fixture(scope="module")
+def noise(tmp_path_factory) -> Path:
+    """The folder in which `doctor --noise` measured."""
+    folder = tmp_path_factory.mktemp("noise")
+    done = gpubench("doctor", "--noise", "--tier", "smoke", "--device", "host", "--replicates", "3", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    (folder / "said").write_text(done.stdout)
+    assert "15 cases in 3 replicates, about" in done.stderr
+    assert "run file: gpubench-runs" in done.stderr
+    return folder
+
+
+def test_doctor_says_how_small_an_effect_a_gate_can_see_here(noise):
+    lines = (noise / "said").read_text().splitlines()
+    assert [line.partition("/")[0] for line in sorted(lines)] == ["bandwidth", "compression", "gemm", "ipc", "latency"]
+    verdict = r"(can see [\d.]+ %, not less|cannot gate below \d+ %)"
+    sentence = re.compile(rf"\S+\]: ±[\d.]+ % between processes; a gate of 3 against 3 {verdict}")
+    assert [line for line in lines if not sentence.fullmatch(line)] == []
+
+
+def test_the_noise_is_measured_into_a_run_file_that_says_the_same_again(noise):
+    (file,) = (noise / "gpubench-runs").glob("*-noise.jsonl")
+    assert {result.replicate for result in store.read_run(file).results} == {0, 1, 2}
+    again = gpubench("doctor", "--noise", "--from", file, cwd=noise)
+    assert again.stdout == (noise / "said").read_text()
+    document = json.loads(gpubench("doctor", "--noise", "--from", file, "--json", cwd=noise).stdout)
+    assert document["undecided"] == []
+    assert [floor["case"] for floor in document["floors"]] == [
+        line.partition(": ")[0] for line in again.stdout.splitlines()
+    ]
+    assert all(floor["replicates"] == 3 and floor["threshold"] > floor["log_deviation"] for floor in document["floors"])
+
+
+def test_noise_of_too_few_processes_is_refused_before_anything_is_measured(tmp_path, measured):
+    assert "at least 3" in refused(gpubench("doctor", "--noise", "--replicates", "2", cwd=tmp_path))
+    assert "fewer than 3 replicates" in refused(gpubench("doctor", "--noise", "--from", measured, cwd=tmp_path))
+    assert not (tmp_path / "gpubench-runs").exists()
+
+
+def test_options_of_the_noise_need_it_and_do_not_contradict_each_other(tmp_path, measured):
+    assert "--tier: only with --noise" in refused(gpubench("doctor", "--tier", "smoke", cwd=tmp_path))
+    both = gpubench("doctor", "--noise", "--from", measured, "--replicates", "5", cwd=tmp_path)
+    assert "leave out --replicates" in refused(both)
+
+
+@pytest.mark.parametrize("command", ["run", "doctor"])
+def test_help_shows_the_defaults_that_are_words(tmp_path, command):
+    assert "[default: the first GPU, else host]" in gpubench(command, "--help", cwd=tmp_path, COLUMNS="240").stdout
+
+
 def test_unknown_words_are_refused_with_what_there_is_instead(tmp_path):
     assert "did you mean latency?" in refused(gpubench("run", "latencyy", cwd=tmp_path))
     assert "there is all, bandwidth, " in refused(gpubench("run", "xyzzy", cwd=tmp_path))

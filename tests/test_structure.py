@@ -25,6 +25,7 @@ LAYERS = (
     "stats",
     "data",
     "summary",
+    "noise",
     "counters",
     "protocols",
     "suite",

@@ -21,13 +21,18 @@ class TierName(StrEnum):
 
 
 Suites = Annotated[
-    list[str] | None, typer.Argument(metavar="[SUITE…|all]", help="Suites to take; all of them by default.")
+    list[str] | None,
+    typer.Argument(
+        metavar="[SUITE…|all|headline]",
+        help="Suites to take; all of them by default. The word headline takes of each only the one case "
+        "that speaks for it.",
+    ),
 ]
 Devices = Annotated[
     list[str] | None,
     typer.Option(
         "--device",
-        help="Device to measure (cuda:0, rocm:0, host, all); may be repeated. [default: the first GPU, else host]",
+        help="Device to measure (cuda:0, rocm:0, host, all); may be repeated. \\[default: the first GPU, else host]",
     ),
 ]
 WithHost = Annotated[bool, typer.Option("--with-host", help="Measure the host processor too.")]
@@ -89,4 +94,16 @@ def settings(
         replicates=replicates,
         seed=seed,
         data=planning.data_files(data or []),
+        headline=planning.is_headline(suites or []),
     )
+
+
+def run_file(out: Path | None, kind: str = "") -> Path:
+    """Where to write a run: `out`, or a new file in gpubench-runs, which is made."""
+    from datetime import UTC, datetime
+
+    if out is not None:
+        return out
+    folder = Path("gpubench-runs")
+    folder.mkdir(exist_ok=True)
+    return folder / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}{kind}.jsonl"

@@ -1,26 +1,141 @@
-"""`gpubench doctor`: what is here, what is missing, how to get it."""
+"""`gpubench doctor`: what is here, what is missing, how to get it; how small an effect can be seen here."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from gpubench.cli import _options as options
 
 if TYPE_CHECKING:
-    from gpubench.model import Device
+    from gpubench.model import Device, Facts, Run
+
+_REPLICATES = 10
+
+Noise = Annotated[
+    bool,
+    typer.Option(
+        "--noise",
+        help="Measure the headline case of each suite in many fresh processes and say how much identical code differs "
+        "between them, and so the smallest change that a gate can see on this machine.",
+    ),
+]
+Replicates = Annotated[
+    int | None,
+    typer.Option(
+        "--replicates", max=1000, help=f"With --noise: how many processes, at least 3. \\[default: {_REPLICATES}]"
+    ),
+]
+Device_ = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--device", help="With --noise: device to measure; may be repeated. \\[default: the first GPU, else host]"
+    ),
+]
+Tier = Annotated[
+    options.TierName | None,
+    typer.Option("--tier", help="With --noise: sizes and time a case as `run` has. \\[default: quick]"),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", "-o", help="With --noise: the run file to write. \\[default: gpubench-runs/TIME-noise.jsonl]"
+    ),
+]
+Source = Annotated[
+    Path | None,
+    typer.Option("--from", help="With --noise: measure nothing, read this run file, made with --replicates."),
+]
 
 
-def doctor(json: options.Json = False) -> None:
-    """Say which devices, libraries and counters are here, what is missing and how to get it."""
-    import typer
-
+def doctor(
+    noise: Noise = False,
+    replicates: Replicates = None,
+    device: Device_ = None,
+    tier: Tier = None,
+    out: Out = None,
+    source: Source = None,
+    json: options.Json = False,
+) -> None:
+    """Say which devices, libraries and counters are here, what is missing, and how noisy this machine is."""
     from gpubench import inventory
+    from gpubench.errors import UsageError
+
+    asked = {"--replicates": replicates, "--device": device, "--tier": tier, "--out": out, "--from": source}
+    given = [option for option, value in asked.items() if value not in (None, [])]
+    if noise:
+        if source and len(given) > 1:
+            raise UsageError(f"--from measures nothing: leave out {', '.join(given[:-1])}")
+        _noise(_read(source) if source else _measure(replicates, device, tier, out), json)
+    elif given:
+        raise UsageError(f"{', '.join(given)}: only with --noise")
+    elif json:
+        typer.echo(inventory.to_json(inventory.facts()))
+    else:
+        _show(inventory.facts())
+
+
+def _read(source: Path) -> Run:
+    from gpubench import noise, store
+    from gpubench.errors import UsageError
+
+    run = store.read_run(source)
+    if len({result.replicate for result in run.results}) < noise.LEAST_REPLICATES:
+        raise UsageError(f"{source} has fewer than {noise.LEAST_REPLICATES} replicates: run with --replicates")
+    return run
+
+
+def _measure(replicates: int | None, device: list[str] | None, tier: options.TierName | None, out: Path | None) -> Run:
+    """Measure the A/A: the headline cases, each replicate in fresh processes and shuffled."""
+    from gpubench import inventory, noise, plan, session, units
+    from gpubench.cli import _print
+    from gpubench.cli._progress import shown
+    from gpubench.errors import UsageError
+
+    count = _REPLICATES if replicates is None else replicates
+    if count < noise.LEAST_REPLICATES:
+        raise UsageError(f"--noise needs --replicates of at least {noise.LEAST_REPLICATES}: a spread of fewer is none")
+    facts = inventory.facts()
+    settings = options.settings(
+        facts, ["headline"], device, False, tier or options.TierName.QUICK, None, None, replicates=count
+    )
+    planned = plan.make(facts, settings)
+    path = options.run_file(out, "-noise")
+    words = f"{len(planned.jobs)} cases in {count} replicates, about {units.duration(planned.seconds)}"
+    _print.err().print(_print.plain(words), soft_wrap=True)
+    with shown() as watch:
+        run = session.measure(planned, path, sys.argv, watch)
+    _print.err().print(_print.plain(f"run file: {path}"), soft_wrap=True)
+    return run
+
+
+def _noise(run: Run, json: bool) -> None:
+    """Print the floors of a run, then what has none and why; end with the run's status."""
+    from dataclasses import asdict
+
+    from gpubench import noise, summary
     from gpubench.cli import _print
 
-    facts = inventory.facts()
+    floors = noise.floors(run)
     if json:
-        typer.echo(inventory.to_json(facts))
-        return
+        _print.document({"floors": [asdict(floor) for floor in floors], "undecided": noise.undecided(run)})
+    else:
+        out = _print.out()
+        several = len(run.manifest.settings.devices) > 1
+        for floor in floors:
+            where = f" on {'+'.join(floor.devices)}" if several else ""
+            out.print(_print.plain(f"{floor.case}{where}: {floor.words}"), soft_wrap=True)
+        for words in noise.undecided(run):
+            out.print(_print.plain(words, "yellow"), soft_wrap=True)
+    raise typer.Exit(summary.exit_status(run.results))
+
+
+def _show(facts: Facts) -> None:
+    from gpubench.cli import _print
+
     out = _print.out()
     rows = [_device(device) for device in facts.devices]
     out.print(

@@ -13,7 +13,7 @@ from gpubench.cli import _options as options
 Out = Annotated[
     Path | None,
     typer.Option(
-        "--out", "-o", help="The run file to write (.jsonl or .jsonl.gz). [default: gpubench-runs/TIME.jsonl]"
+        "--out", "-o", help="The run file to write (.jsonl or .jsonl.gz). \\[default: gpubench-runs/TIME.jsonl]"
     ),
 ]
 Resume = Annotated[
@@ -43,7 +43,7 @@ def run(
     if resume and out is None:
         raise UsageError("--resume goes on with a run file: name it with --out")
     options.suites_known(suites)
-    path = out or _default_path()
+    path = options.run_file(out)
     facts = inventory.facts()
     settings = options.settings(facts, suites, device, with_host, tier, filter, data, replicates, seed)
     planned = plan.make(facts, settings)
@@ -61,11 +61,3 @@ def run(
         _print.plain(f"run file: {path}; for a report: gpubench report {path} -o report.html"), soft_wrap=True
     )
     raise typer.Exit(summary.exit_status(measured.results))
-
-
-def _default_path() -> Path:
-    from datetime import UTC, datetime
-
-    folder = Path("gpubench-runs")
-    folder.mkdir(exist_ok=True)
-    return folder / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}.jsonl"

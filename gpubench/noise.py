@@ -1,0 +1,95 @@
+"""How small an effect can be and still be seen here: the noise floors of an A/A, identical code in fresh processes.
+
+Pure functions of a run with replicates (`gpubench doctor --noise` measures one).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpubench import units
+from gpubench.model import Run
+from gpubench.summary import Spread, Summary
+
+LEAST_REPLICATES = 3  # a deviation of two values has one degree of freedom: it says next to nothing
+_COARSE = 0.1  # a threshold above this is no gate: real regressions are a few per cent
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """The noise floor of one case on one device set.
+
+    `between` is the coefficient of variation of the processes' medians, `log_deviation` the standard
+    deviation of their logarithms (n - 1), `threshold` the smallest change, as a fraction, that a gate
+    with `replicates` fresh processes on each side can decide.
+    """
+
+    case: str
+    devices: tuple[str, ...]
+    replicates: int
+    between: float
+    log_deviation: float
+    threshold: float
+
+    @property
+    def words(self) -> str:
+        """`±0.3 % between processes; a gate of 5 against 5 can see 0.6 %, not less`."""
+        sides = f"a gate of {self.replicates} against {self.replicates}"
+        seen = percent(self.threshold)
+        verdict = f"cannot gate below {seen}" if self.threshold > _COARSE else f"can see {seen}, not less"
+        return f"±{percent(self.between)} between processes; {sides} {verdict}"
+
+
+def percent(fraction: float) -> str:
+    """A fraction as a percentage, with a second digit where it is below 0.1 %, without decimals from 10 %."""
+    return units.percent(fraction, 0 if fraction >= _COARSE else 1 if fraction >= 0.001 else 2)
+
+
+def log_deviation(medians: Sequence[float]) -> float:
+    """The standard deviation (n - 1) of the logarithms of positive values."""
+    return float(np.log(medians).std(ddof=1))
+
+
+def threshold(deviation: float, replicates: int) -> float:
+    """The smallest change that `replicates` processes against as many can decide, as a fraction.
+
+    The effect of a gate is the difference of the mean log medians of its two sides. In an A/A both
+    sides have the deviation s of one population, so that the effect has the standard error
+
+        SE = √(s²/n + s²/n) = s · √(2/n)
+
+    (Welch, Biometrika 34, 1947, with equal sides). The threshold is three standard errors, on logs,
+    which is exp(3 · SE) - 1 as a change. s is itself an estimate: of ten processes it is right to
+    about a quarter, of three to a half (1/√(2(n - 1)), Ahn & Fessler 2003).
+    """
+    return math.expm1(3 * deviation * math.sqrt(2 / replicates))
+
+
+def floors(run: Run) -> list[Floor]:
+    """The floor of each case with enough ok replicates, in the order first measured."""
+    return [_floor(spread) for spread in Summary(run).spreads() if is_decided(spread)]
+
+
+def is_decided(spread: Spread) -> bool:
+    """Whether a case has a floor: at least three ok replicates, with positive finite medians."""
+    medians = spread.medians
+    return len(medians) >= LEAST_REPLICATES and all(0 < value < math.inf for value in medians)
+
+
+def undecided(run: Run) -> list[str]:
+    """In words, each case that has no floor: `ipc/pull[…]: no floor, 2 of 10 replicates are ok: needs 2 devices`."""
+    return [_why(spread) for spread in Summary(run).spreads() if not is_decided(spread)]
+
+
+def _why(spread: Spread) -> str:
+    reason = next((f": {row.result.reason}" for row in spread.rows if row.result.reason), "")
+    return f"{spread.case.id}: no floor, {len(spread.medians)} of {len(spread.rows)} replicates are ok{reason}"
+
+
+def _floor(spread: Spread) -> Floor:
+    deviation, count = log_deviation(spread.medians), len(spread.medians)
+    return Floor(spread.case.id, spread.devices, count, spread.between, deviation, threshold(deviation, count))

@@ -1,0 +1,108 @@
+"""The noise floors of an A/A, exact on runs made by hand."""
+
+from __future__ import annotations
+
+import math
+
+import _make as make
+import pytest
+
+from gpubench import noise
+
+
+def run_of(*medians, case=None, **fields):
+    """A run in which each replicate of one case has one sample, in seconds; None is a failed replicate."""
+    of = case or make.case("chase", "latency", size_bytes=2**25)
+    results = [
+        make.result(make.timing(seconds), of=of, replicate=index)
+        if seconds
+        else make.result(of=of, replicate=index, status="failed", cause="crash", reason="the worker ended")
+        for index, seconds in enumerate(medians)
+    ]
+    return make.run(*results, **fields)
+
+
+def test_the_log_deviation_is_that_of_a_sample():
+    assert noise.log_deviation([1.0, math.e, math.e**2]) == pytest.approx(1.0)
+
+
+def test_the_threshold_is_three_standard_errors_of_a_difference_of_two_means():
+    # s = 1 %, 8 against 8: SE = 0.01 · √(2/8) = 0.005, and three of it are 0.015 on logs
+    assert noise.threshold(0.01, 8) == pytest.approx(math.exp(0.015) - 1)
+    assert noise.threshold(0.0, 8) == 0.0
+
+
+def test_the_standard_error_is_that_of_welch_with_equal_sides():
+    deviation, count = 0.02, 5
+    welch = math.sqrt(deviation**2 / count + deviation**2 / count)
+    assert math.log1p(noise.threshold(deviation, count)) == pytest.approx(3 * welch)
+
+
+def test_four_times_the_replicates_see_half_the_effect():
+    assert math.log1p(noise.threshold(0.1, 12)) == pytest.approx(math.log1p(noise.threshold(0.1, 3)) / 2)
+
+
+def test_a_floor_is_of_the_medians_of_the_processes():
+    (floor,) = noise.floors(run_of(0.9, 1.0, 1.1))
+    assert (floor.case, floor.devices, floor.replicates) == ("latency/chase[size=32MiB]", ("cuda:0",), 3)
+    assert floor.between == pytest.approx(0.1)
+    logs = [math.log(value) for value in (0.9, 1.0, 1.1)]
+    mean = sum(logs) / 3
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in logs) / 2)
+    assert floor.log_deviation == pytest.approx(deviation)
+    assert floor.threshold == pytest.approx(math.expm1(3 * deviation * math.sqrt(2 / 3)))
+
+
+def test_processes_that_agree_can_see_any_effect():
+    (floor,) = noise.floors(run_of(1.0, 1.0, 1.0))
+    assert (floor.between, floor.threshold) == (0.0, 0.0)
+
+
+def test_a_quiet_case_says_what_a_gate_can_see():
+    spread = 0.003
+    (floor,) = noise.floors(run_of(*(math.exp(spread * step) for step in (-1, -1, 0, 1, 1))))
+    assert floor.words == "±0.3 % between processes; a gate of 5 against 5 can see 0.6 %, not less"
+
+
+def test_a_noisy_case_says_what_it_cannot_gate():
+    (floor,) = noise.floors(run_of(*(math.exp(0.247 * step) for step in (-1, -1, 0, 1, 1))))
+    assert floor.words == "±24 % between processes; a gate of 5 against 5 cannot gate below 60 %"
+
+
+@pytest.mark.parametrize(
+    ("fraction", "words"), [(0.0004, "0.04 %"), (0.001, "0.1 %"), (0.0149, "1.5 %"), (0.1, "10 %"), (0.604, "60 %")]
+)
+def test_a_percentage_has_the_digits_that_it_is_worth(fraction, words):
+    assert noise.percent(fraction) == words
+
+
+def test_replicates_that_are_not_ok_do_not_count():
+    run = run_of(1.0, None, 1.1, 1.2)
+    assert [floor.replicates for floor in noise.floors(run)] == [3]
+    assert noise.undecided(run) == []
+
+
+def test_a_case_of_fewer_than_three_ok_replicates_has_no_floor_and_says_why():
+    run = run_of(1.0, None, 1.1)
+    assert noise.floors(run) == []
+    assert noise.undecided(run) == [
+        "latency/chase[size=32MiB]: no floor, 2 of 3 replicates are ok: the worker ended",
+    ]
+
+
+@pytest.mark.parametrize("odd", [-1.0, math.inf])
+def test_medians_that_have_no_logarithm_have_no_floor(odd):
+    run = run_of(1.0, 2.0, odd)
+    assert noise.floors(run) == []
+    assert len(noise.undecided(run)) == 1
+
+
+def test_each_device_has_its_own_floor():
+    both = make.facts(make.device("cuda:0"), make.device("cuda:1"))
+    results = [
+        make.result(make.timing(1.0 + factor * index), devices=(device,), replicate=index)
+        for device, factor in (("cuda:0", 0.0), ("cuda:1", 0.1))
+        for index in range(3)
+    ]
+    floors = noise.floors(make.run(*results, facts=both))
+    assert [(floor.devices, floor.between > 0) for floor in floors] == [(("cuda:0",), False), (("cuda:1",), True)]
