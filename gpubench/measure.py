@@ -6,19 +6,23 @@ to the others by `agree`; alone, `agree` returns its argument.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from gpubench import stats
 from gpubench.errors import GateTimedOut, Untrustworthy
 from gpubench.model import Series, Tier
-from gpubench.protocols import Mode, OpenDevice, Timing
+from gpubench.protocols import Mode, OpenDevice, Timing, Watch
 from gpubench.suite import Observation, Observed, Stage, Task, number_of, observed_series
 
 T = TypeVar("T")
 _COLD_BATCH = 8  # flushes are long: a few cold calls already fill a sample
+_LOOKS = 1.2  # each look at the interval has this many times the samples of the last: few looks, little bias
+_NOISE_COUNT = 64  # from here on an interval's width is known well enough to tell whether it shrinks
+_SHRINKING = 0.95  # independent samples give 0.71 for twice their number
 _TRUST = 0.5  # more than this share of samples discarded: the case is invalid
 
 
@@ -37,9 +41,10 @@ def alone(value: T) -> T:
 class StoppingRule:
     """When to stop sampling, tested with plain numbers; `verdict` says why, or nothing to go on.
 
-    interval: the 95 % interval of the median is within ± `target` of it; budget: `budget_s`
-    are spent; count: `most` samples are there. The first asks for at least `least` samples and
-    `least_s` (so that counters read ten times a second meet every case), the second for 3 samples.
+    interval: the 95 % interval of the median is within ± `target` of it; noise: twice the samples
+    did not make it narrower; budget: `budget_s` are spent; count: `most` samples are there. The
+    first asks for at least `least` samples and `least_s` (so that counters read ten times a second
+    meet every case), `budget` for 3 samples.
     """
 
     target: float = 0.005
@@ -53,11 +58,18 @@ class StoppingRule:
     most_calls: int = 256
 
     def verdict(self, values: list[float], elapsed_s: float) -> str:
-        """Why to stop: `interval`, `count`, `budget`; empty to go on."""
+        """Why to stop: `interval`, `noise`, `count`, `budget`; empty to go on."""
         count = len(values)
-        settled = count >= self.least and elapsed_s >= self.least_s
-        if settled and stats.median_interval(values).half_width <= self.target:
-            return "interval"
+        if count >= self.least and elapsed_s >= self.least_s:
+            width = stats.median_interval(values).half_width
+            if width <= self.target:
+                return "interval"
+            if count >= _NOISE_COUNT and width >= _SHRINKING * stats.median_interval(values[: count // 2]).half_width:
+                return "noise"
+        return self.spent(count, elapsed_s)
+
+    def spent(self, count: int, elapsed_s: float) -> str:
+        """Whether `count` or `budget` alone stop it: asked between two looks at the interval."""
         if count >= self.most:
             return "count"
         return "budget" if elapsed_s >= self.budget_s and count >= 3 else ""
@@ -77,10 +89,11 @@ RULES: dict[Tier, StoppingRule] = {
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the engine hands back of one rank: series, headline first, and discards by reason."""
+    """What the engine hands back of one rank: series, headline first, discards by reason, labels."""
 
     series: tuple[Series, ...]
-    discarded: tuple[tuple[str, int], ...]
+    discarded: tuple[tuple[str, int], ...] = ()
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -92,6 +105,8 @@ class _Column:
     mode: Mode
     calls: int
     gated: bool
+    call: Callable[[], object]
+    look: int = 0  # the number of samples at which the interval is looked at next
     values: list[float] = field(default_factory=list)
     host: list[float] = field(default_factory=list)
     probed: dict[str, list[float | Observed]] = field(default_factory=dict)
@@ -102,12 +117,21 @@ class _Column:
 class Engine:
     """Measures tasks on one open device by one rule; `rank` marks its series."""
 
-    def __init__(self, device: OpenDevice, rule: StoppingRule, agree: Agree = alone, rank: int = 0) -> None:
+    def __init__(
+        self,
+        device: OpenDevice,
+        rule: StoppingRule,
+        agree: Agree = alone,
+        rank: int = 0,
+        watches: Sequence[Watch] = (),
+    ) -> None:
         self._device = device
         self._rule = rule
         self._agree = agree
         self._rank = rank
+        self._watches = watches
         self._discarded: dict[str, int] = {}
+        self._labels: set[str] = set()
 
     def measure(self, task: Task) -> Measured:
         """Check, time every stage in every mode, check again.
@@ -116,15 +140,17 @@ class Engine:
         """
         observed = self.verify(task)
         task.poison()
+        for watch in self._watches:
+            watch.begin()
         series: list[Series] = []
         for name, stage in task.stages.items():
-            for mode in self._modes(stage):
-                series += self._series(self._take(name, stage, mode))
+            for label, mode, call in self._columns(stage):
+                series += self._series(self._take(f"{name}.{label}" if name else label, stage, mode, call))
         self._device.synchronize()
         task.check()
         series += [observed_series(name, [number_of(value)], value, self._rank) for name, value in observed.items()]
         _finite(series)
-        return Measured(tuple(series), tuple(sorted(self._discarded.items())))
+        return Measured(tuple(series), tuple(sorted(self._discarded.items())), tuple(sorted(self._labels)))
 
     def verify(self, task: Task) -> Observation:
         """Spoil the outputs, run every stage once, and check: fresh outputs, no timing."""
@@ -135,21 +161,52 @@ class Engine:
         self._device.synchronize()
         return task.check()
 
-    def _modes(self, stage: Stage) -> list[Mode]:
+    def _columns(self, stage: Stage) -> Iterator[tuple[str, Mode, Callable[[], object]]]:
+        """The series of a stage: its label, how it is timed, and what is called."""
         if stage.clock != "device":
-            return ["hot"]
-        return [mode for mode in stage.modes if mode in self._device.traits.modes]
+            yield stage.clock, "hot", stage.call
+            return
+        for mode in stage.modes:
+            if mode in self._device.traits.modes:
+                yield mode, mode, stage.call
+        if stage.rotation:
+            turns = itertools.cycle(stage.rotation)
+            yield "rotated", "hot", lambda: next(turns)()
 
-    def _take(self, name: str, stage: Stage, mode: Mode) -> _Column:
-        label = mode if stage.clock == "device" else stage.clock
-        column = self._sized(_Column(f"{name}.{label}" if name else label, stage, mode, 1, not stage.waits))
+    def _take(self, name: str, stage: Stage, mode: Mode, call: Callable[[], object]) -> _Column:
+        column = self._sized(_Column(name, stage, mode, 1, not stage.waits, call, self._rule.least))
         self._warm_up(column)
         start = self._device.now()
         while not column.stop:
             self._sample(column)
-            column.stop = self._agree(self._rule.verdict(column.values, self._device.now() - start))
+            column.stop = self._agree(self._verdict(column, self._device.now() - start))
             self._distrust(column)
+        self._settle(column)
         return column
+
+    def _verdict(self, column: _Column, elapsed_s: float) -> str:
+        count = len(column.values)
+        if count < column.look:
+            return self._rule.spent(count, elapsed_s)
+        if elapsed_s >= self._rule.least_s:
+            column.look = max(count + 1, math.ceil(_LOOKS * count))
+        return self._rule.verdict(column.values, elapsed_s)
+
+    def _settle(self, column: _Column) -> None:
+        """Discard first samples that warm-up should have had: a transient that shows only now."""
+        length = self._agree(self._transient(column.values))
+        if length:
+            self._discarded["warm-up"] = self._discarded.get("warm-up", 0) + length
+            column.values = column.values[length:]
+
+    def _transient(self, values: list[float]) -> int:
+        """How many first values differ from the rest by more than twice its interval."""
+        length = stats.warm_up_length(values)
+        if not 0 < length < len(values) // 2:
+            return 0
+        rest = stats.median_interval(values[length:])
+        shift = abs(stats.median(values[:length]) - rest.centre)
+        return length if shift > 2 * max(rest.half_width, self._rule.target) * rest.centre else 0
 
     def _sized(self, column: _Column) -> _Column:
         """Choose the calls of a batch so that a sample is long against the clock's grain."""
@@ -176,14 +233,22 @@ class Engine:
 
     def _sample(self, column: _Column) -> None:
         for timing in self._attempt(column):
+            disturbed = self._disturbances()
             good = [value for value in timing.device if math.isfinite(value) and value > 0]
-            for _ in range(len(timing.device) - len(good)):
-                self._discard("clock")
-            column.values += good
-            if good:
+            for reason in disturbed or ["clock"] * (len(timing.device) - len(good)):
+                self._discard(reason)
+            if good and not disturbed:
+                column.values += good
                 column.host.append(timing.host)
                 for name, value in (column.stage.probe or dict)().items():
                     column.probed.setdefault(name, []).append(value)
+
+    def _disturbances(self) -> list[str]:
+        """Why the last batch must go; what it shows of the state in which it is good is kept as labels."""
+        conditions = [watch.look() for watch in self._watches]
+        for condition in conditions:
+            self._labels.update(condition.labels)
+        return [reason for condition in conditions for reason in condition.discard]
 
     def _attempt(self, column: _Column) -> list[Timing]:
         """One batch; none where its gate opened by itself, which is a discard."""
@@ -205,7 +270,7 @@ class Engine:
     def _time(self, column: _Column, calls: int, gated: bool) -> Timing:
         stage = column.stage
         if stage.clock == "device":
-            return self._device.time(stage.call, calls, column.mode, gated)
+            return self._device.time(column.call, calls, column.mode, gated)
         if stage.clock == "self":
             seconds = float(stage.call())  # type: ignore[arg-type] # a self-timed call returns seconds
             return Timing((seconds,), seconds)
@@ -234,8 +299,8 @@ class Engine:
             warmup_s=column.warmup_s,
         )
         found = [timed]
-        if column.mode == "hot" and stage.clock == "device":
-            name = column.name.replace("hot", "host")
+        if column.name.endswith("hot"):
+            name = column.name.removesuffix("hot") + "host"
             found.append(Series(name, "s", tuple(column.host), rank=self._rank, calls=column.calls))
         for name, values in column.probed.items():
             numbers = [number_of(value) for value in values]

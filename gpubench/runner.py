@@ -249,6 +249,7 @@ def _merged(job: Job, parts: Sequence[Part], started_at: float, elapsed_s: float
         reason=worst.reason,
         series=tuple(series),
         discarded=tuple(sorted(discarded.items())),
+        labels=tuple(sorted({label for part in parts for label in part.labels})),
         notes=active.notes,
         window=(active.window[0] - started_at, active.window[1] - started_at) if active.window[1] else (0.0, 0.0),
         elapsed_s=elapsed_s,

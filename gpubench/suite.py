@@ -124,6 +124,10 @@ class Bench:
         """Wait until every rank is here; raises PeerDied."""
         self.exchange(None)
 
+    def copies(self, nbytes: int) -> int:
+        """How many sets of buffers of `nbytes` a rotation needs to outgrow the last-level cache fourfold."""
+        return -(-4 * max(self.target.device.cache_bytes, 1) // nbytes) + 1
+
     def kernel(self, file: str, name: str, **defines: str | int) -> Kernel:
         """Compile `name` from a .cu file beside the suite, behind the portable prelude."""
         folder = resources.files(self.package)
@@ -149,7 +153,8 @@ class Stage:
 
     clock: `device` is timed by the engine with device events; `host` by the host's clock round
     each call; `self` where the call times itself and returns seconds. `waits` marks a call that
-    waits for the device by itself (a pageable copy, an allocation): it is never gated.
+    waits for the device by itself (a pageable copy, an allocation): it is never gated. `rotation`
+    is the call on buffers that together outgrow the last-level cache (`Bench.copies`).
     """
 
     call: Callable[[], object]
@@ -161,6 +166,7 @@ class Stage:
     waits: bool = False
     max_calls: int = 0  # of a batch; 0 leaves it to the engine
     probe: Callable[[], Observation] | None = None  # read after each sample, outside its time
+    rotation: tuple[Callable[[], object], ...] = ()  # the same call on other buffers, in turn: series `rotated`
 
 
 def nothing() -> None:

@@ -6,6 +6,7 @@ pipe: orders and exchanged values come in, parts and values to exchange go out.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
 import time
@@ -20,7 +21,7 @@ from gpubench.measure import RULES, Engine, Measured, T
 from gpubench.model import Case, Device, Series, Status
 from gpubench.plan import load_suite
 from gpubench.process import to_parent
-from gpubench.protocols import Backend, OpenDevice
+from gpubench.protocols import Backend, Collector, OpenDevice, Watch
 from gpubench.suite import Bench, Target, Task
 
 
@@ -58,6 +59,7 @@ class Part:
     reason: str = ""
     series: tuple[Series, ...] = ()
     discarded: tuple[tuple[str, int], ...] = ()
+    labels: tuple[str, ...] = ()
     notes: tuple[tuple[str, str], ...] = ()
     window: tuple[float, float] = (0.0, 0.0)  # monotonic seconds
     informed: tuple[int, ...] = ()
@@ -111,6 +113,7 @@ class Worker:
     def __init__(self, connection: Connection[Any, Any]) -> None:
         self._connection = connection
         self._open: OpenDevice | None = None
+        self._watches: list[Watch] = []
 
     def serve(self) -> None:
         """Work until the runner closes the pipe."""
@@ -166,6 +169,7 @@ class Worker:
             "ok",
             series=measured.series,
             discarded=measured.discarded,
+            labels=measured.labels,
             notes=tuple(task.notes.items()),
             window=(start, time.monotonic()),
             informed=tuple(ranks.informed),
@@ -175,9 +179,10 @@ class Worker:
         if not task.stages:
             ranks.attend()
             task.close()
-            return Measured((), ())
+            return Measured(())
         try:
-            measured = Engine(device, RULES[order.target.tier], ranks.agree, order.rank).measure(task)
+            rule = RULES[order.target.tier]
+            measured = Engine(device, rule, ranks.agree, order.rank, self._watches).measure(task)
         finally:
             task.close()  # what was opened is closed before the ranks that own it are let go
         ranks.exchange(_DONE)
@@ -187,7 +192,19 @@ class Worker:
         if self._open is None:
             backend: Backend = plugins.load("backends", device.backend)
             self._open = backend.open(device)
+            self._watches = _watches(device)
         return self._open
+
+
+def _watches(device: Device) -> list[Watch]:
+    """A watch of every collector that knows the device; none where a driver's library is missing."""
+    found: list[Watch] = []
+    for name in plugins.names("collectors"):
+        with contextlib.suppress(Missing, plugins.BrokenPlugin):
+            collector: Collector = plugins.load("collectors", name)
+            if collector.accepts(device):
+                found.append(collector.watch(device))
+    return found
 
 
 def main() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
 import pytest
+import scipy.signal
 import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
@@ -79,17 +81,22 @@ def test_the_interval_of_up_to_eight_samples_is_their_whole_range(count):
     assert stats.median_interval(values) == stats.Interval(1.0, (count + 1) / 2, float(count))
 
 
+def by_turns(count: int) -> list[float]:
+    """1 … count, a low one and a high one by turns: no neighbour is on the same side of the median."""
+    low, high = range(1, count // 2 + 1), range(count, count // 2, -1)
+    return [float(value) for pair in itertools.zip_longest(high, low) for value in pair if value is not None]
+
+
 @pytest.mark.parametrize(("count", "low", "high"), [(10, 1, 10), (11, 2, 10), (20, 5, 16), (71, 27, 45), (100, 40, 61)])
 def test_the_interval_lies_between_the_ranks_of_le_boudecs_formula(count, low, high):
     """floor(n/2 - 0.98·√n) and ceil(n/2 + 1 + 0.98·√n), worked out by hand."""
-    ranks = [float(rank) for rank in range(1, count + 1)]
-    assert stats.median_interval(ranks) == stats.Interval(low, (count + 1) / 2, high)
+    assert stats.median_interval(by_turns(count)) == stats.Interval(low, (count + 1) / 2, high)
 
 
 def test_the_interval_covers_the_median_with_at_least_95_percent_and_not_much_more():
     """Exactly, by the binomial: the median lies below rank k with the chance of fewer than k heads."""
     for count in range(6, 1000):
-        interval = stats.median_interval(range(1, count + 1))
+        interval = stats.median_interval(by_turns(count))
         heads = scipy.stats.binom(count, 0.5)
         covered = heads.cdf(interval.high - 1) - heads.cdf(interval.low - 1)
         narrower = heads.cdf(interval.high - 3) - heads.cdf(interval.low + 1)
@@ -119,34 +126,38 @@ def test_the_half_width_is_a_fraction_of_the_centre():
     assert stats.Interval(-1.0, 0.0, 1.0).half_width == math.inf
 
 
+def test_serial_correlation_widens_the_interval_and_its_absence_hardly_does():
+    rng = np.random.default_rng(3)
+    independent = rng.standard_normal(10_000)
+    walk = scipy.signal.lfilter([math.sqrt(1 - 0.8**2)], [1, -0.8], rng.standard_normal(10_000))
+    assert stats.serial_inflation(independent.tolist()) == pytest.approx(1.0, abs=0.06)
+    expected = 1 + 4 / math.pi * sum(math.asin(0.8**lag) for lag in range(1, 200))
+    assert stats.serial_inflation(walk.tolist()) == pytest.approx(expected, rel=0.1)
+    assert stats.serial_inflation([1.0] * 20) == 1.0
+
+
 @pytest.mark.parametrize(
     ("values", "steady"),
     [
-        ([1.0] * 7, False),
-        ([1.0] * 8, True),
+        ([1.0] * 9, False),
+        ([1.0] * 10, True),
         ([9.0, 5.0, 3.0] + [1.0] * 8, True),
-        ([9.0, 5.0] + [1.0] * 5, False),
-        ([1.00, 1.01, 0.99, 1.00, 1.01, 0.99, 1.00, 1.01], True),
-        ([1.0, 1.1, 0.9, 1.0, 1.1, 0.9, 1.0, 1.1], False),
-        ([1.000, 1.004, 1.008, 1.012, 1.016, 1.020, 1.024, 1.028], True),
-        ([1.00, 1.01, 1.02, 1.03, 1.04, 1.05, 1.06, 1.07], False),
-        ([1.00, 1.00, 1.00, 1.00, 1.03, 1.03, 1.03, 1.03], False),
-        ([1.0] * 7 + [50.0], True),
-        ([0.0] * 8, True),
+        ([9.0, 5.0, 3.0, 2.0, 1.5] + [1.0] * 5, False),
+        ([1.00, 1.01, 0.99, 1.00, 1.01, 0.99, 1.00, 1.01, 0.99, 1.0], True),
+        ([1.0 + 0.01 * step for step in range(10)], False),
+        ([1.0 + 0.01 * step for step in range(100)], False),
+        ([1.0] * 12 + [1.03] * 6, False),
+        ([1.0] * 6 + [1.03] * 12 + [1.03] * 6, True),
+        ([0.0] * 10, True),
     ],
-    ids=[
-        "too few",
-        "constant",
-        "after a start",
-        "not yet",
-        "1 %",
-        "10 %",
-        "slow drift",
-        "drift",
-        "step",
-        "outlier",
-        "zero",
-    ],
+    ids=["too few", "constant", "after a start", "not yet", "1 %", "drift", "long drift", "late step", "step", "zero"],
 )
-def test_warm_up_is_over_when_the_last_values_neither_vary_nor_drift(values, steady):
+def test_warm_up_is_over_when_the_transient_is_shorter_than_half(values, steady):
     assert stats.is_steady(values) is steady
+
+
+@pytest.mark.parametrize("length", [0, 1, 5, 20, 49])
+def test_the_transient_is_cut_where_it_ends(length):
+    rng = np.random.default_rng(length)
+    values = [*(2.0 + 0.01 * rng.standard_normal(length)), *(1.0 + 0.01 * rng.standard_normal(100 - length))]
+    assert length <= stats.warm_up_length(values) <= length + 5

@@ -1,13 +1,17 @@
 """A device whose time is arithmetic, for tests alone: never listed, every figure exact.
 
 A kernel's source is JSON: `{"seconds": 1e-3}` and, each optional, `warmup` (seconds of the first
-launches), `noise` (relative sigma), `seed`, `drift` (relative growth a launch), `cold` (factor
-after a flush), `backwards_every` (each n-th launch moves the clock back).
+launches), `noise` (relative sigma), `rho` (its lag-one correlation: AR(1)), `seed`, `drift`
+(relative growth a launch), `cold` (factor after a flush), `outlier_every` (each n-th launch takes
+three times as long), `throttled` (launches [from, to) that take twice as long, and show as
+`thermal` in the device's condition), `backwards_every` (each n-th launch moves the clock back),
+`hangs` (really never ends).
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +20,7 @@ import numpy as np
 
 from gpubench.errors import Skip
 from gpubench.model import Device
-from gpubench.protocols import Kernel, Mode, SharedBuffer, Timing, Traits
+from gpubench.protocols import Condition, Kernel, Mode, SharedBuffer, Timing, Traits
 
 _TRAITS = Traits("clockwork", "arithmetic", "", ("hot", "cold", "graph"), "arithmetic")
 
@@ -26,6 +30,10 @@ class _Program:
     seconds: float
     warmup: list[float] = field(default_factory=list)
     noise: float = 0.0
+    rho: float = 0.0
+    outlier_every: int = 0
+    throttled: tuple[int, int] = (0, 0)
+    hangs: bool = False
     seed: int = 0
     drift: float = 0.0
     cold: float = 1.0
@@ -41,6 +49,7 @@ class ClockworkDevice:
         self.xp = np
         self._now = 0.0
         self._flushed = False
+        self._throttled = False
 
     def now(self) -> float:
         return self._now
@@ -71,6 +80,19 @@ class ClockworkDevice:
     def kernel(self, source: str, name: str, defines: Mapping[str, str | int]) -> Kernel:
         del name, defines
         return _ClockworkKernel(self, _Program(**json.loads(source)))
+
+    def throttle(self) -> None:
+        """The launch that is running is slowed down by heat."""
+        self._throttled = True
+
+    def begin(self) -> None:
+        """As a watch of itself: forget what was."""
+        self._throttled = False
+
+    def look(self) -> Condition:
+        """As a watch of itself: whether a launch was throttled since the last look."""
+        throttled, self._throttled = self._throttled, False
+        return Condition(discard=("thermal",) if throttled else ())
 
     def take_flushed(self) -> bool:
         """Whether the cache was flushed since the last launch."""
@@ -106,6 +128,7 @@ class _ClockworkKernel:
         self._program = program
         self._rng = np.random.default_rng(program.seed)
         self._launches = 0
+        self._deviation: float | None = None
 
     def __call__(
         self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_bytes: int = 0
@@ -117,12 +140,29 @@ class _ClockworkKernel:
     def _duration(self) -> float:
         program, launch = self._program, self._launches
         cold = program.cold if self._device.take_flushed() else 1.0
+        while program.hangs:
+            time.sleep(1)
         if launch < len(program.warmup):
             return program.warmup[launch]
         if program.backwards_every and launch % program.backwards_every == 0:
             return -program.seconds
-        jitter = 1 + program.noise * float(self._rng.standard_normal())
-        return program.seconds * cold * jitter * (1 + program.drift * launch)
+        return program.seconds * cold * self._slowed(launch) * (1 + self._jitter()) * (1 + program.drift * launch)
+
+    def _slowed(self, launch: int) -> float:
+        start, end = self._program.throttled
+        if start <= launch < end:
+            self._device.throttle()
+            return 2.0
+        every = self._program.outlier_every
+        return 3.0 if every and launch % every == every - 1 else 1.0
+
+    def _jitter(self) -> float:
+        """The next value of a stationary AR(1) process of standard deviation `noise`."""
+        rho = self._program.rho
+        fresh = float(self._rng.standard_normal())
+        start = self._deviation is None
+        self._deviation = fresh if start else rho * (self._deviation or 0.0) + (1 - rho * rho) ** 0.5 * fresh
+        return self._program.noise * self._deviation
 
 
 class Clockwork:
