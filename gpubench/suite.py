@@ -269,7 +269,7 @@ class Suite:
         `ranks` processes build and run it together; `devices` says, from the parameters, over how
         many devices they are spread; `when` leaves the case out on other kinds of device;
         `version` rises when the method changes. `headline` marks the case that speaks for the suite
-        in a headline run: of the points that have these values, the last that can run.
+        in a headline run: of the points that share most of these values, the last that can run.
         """
 
         def declare(build: Builder) -> Builder:

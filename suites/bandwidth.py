@@ -8,7 +8,9 @@ each array is at least four times the last-level cache.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -48,6 +50,7 @@ suite = Suite(
 _FACTOR = 0.5  # a power of two: products are exact, so every result has one right value
 _CACHES = 4  # an array this many times the last-level cache comes from memory
 _UNKNOWN_CACHE = 2**25
+_CACHED = 2**23  # both arrays of a copy fit the last-level cache of every GPU since 2020
 
 
 def _least(target: Target) -> int:
@@ -75,7 +78,13 @@ def _two_sizes(target: Target) -> Any:
     found = _sizes(target)
     if target.is_host:
         return found
-    return points(_fitting(target, (max(_least(target), 2**30), 2**32)), found.smoke, found.full)
+    return points(_fitting(target, (_CACHED, max(_least(target), 2**30), 2**32)), found.smoke, found.full)
+
+
+def _copy_sizes(target: Target) -> Any:
+    """On a GPU also a size that its last-level cache holds: hot, cold and rotated differ there."""
+    found = _sizes(target)
+    return found if target.is_host else points((_CACHED, *found.quick), found.smoke, (_CACHED, *found.full))
 
 
 _DTYPES = points(("float32",), full=("float32", "float64"))
@@ -190,18 +199,28 @@ def dot(bench: Bench, size_bytes: int, dtype: str) -> Task:
     )
 
 
-@suite.case(size_bytes=_sizes)
+@suite.case(size_bytes=_copy_sizes)
 def memcpy(bench: Bench, size_bytes: int) -> Task:
     """The runtime's own copy within device memory (one thread on the host): 2 arrays moved, payload 1."""
     stream = open_stream(bench, size_bytes, "float32", 2)
     a, b = stream.empty(), stream.drawn()
-    work = Work(moved=2 * size_bytes, payload=size_bytes)
+    stage = _memory_stage(
+        bench, lambda: bench.device.copy(a, b.array), Work(moved=2 * size_bytes, payload=size_bytes), size_bytes
+    )
     return Task.of(
-        _memory_stage(bench, lambda: bench.device.copy(a, b.array), work, size_bytes),
+        replace(stage, rotation=_rotation(bench, a, b.array)),
         check=stream.verifier(a, (b,), (0, 1, 0)),
         poison=stream.poison(a),
         notes=_notes(bench, size_bytes, {}),
     )
+
+
+def _rotation(bench: Bench, a: Any, b: Any) -> tuple[Callable[[], None], ...]:
+    """Copies between pairs of arrays that together outgrow the cache; none where one pair does."""
+    if not bench.traits.is_gpu or a.nbytes >= _CACHES * bench.target.device.cache_bytes:
+        return ()
+    pairs = [(a, b)] + [(bench.xp.empty_like(a), b.copy()) for _ in range(bench.copies(2 * a.nbytes) - 1)]
+    return tuple(partial(bench.device.copy, target, source) for target, source in pairs)
 
 
 def _has_link(target: Target) -> bool:

@@ -41,3 +41,6 @@ extern "C" __global__ void shared(const u32* ring, u32 nodes, u64 steps, u64* st
     state[0] = here;
     state[1] = end - start;
 }
+
+// Nothing: what its launch costs.
+extern "C" __global__ void empty() {}

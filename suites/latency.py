@@ -37,7 +37,7 @@ suite = Suite(
     "latency of dependent loads, from the first cache to memory",
     views=[
         View("curve", "Latency over working set", ("chase",), "size_bytes", series="hot", log_x=True, log_y=True),
-        View("bars", "Latency of shared memory", ("shared",), series="hot"),
+        View("bars", "Latency of shared memory and of a launch", ("shared", "launch"), series="hot"),
     ],
 )
 
@@ -206,3 +206,21 @@ def shared(bench: Bench, size_bytes: int) -> Task:
         kernel((1,), (_THREADS,), args, size_bytes)
 
     return Walk(bench, advance, near, order, state, _SHARED_WORD_BYTES, _NEAR_STEPS).task()
+
+
+@suite.case(when=_is_gpu)
+def launch(bench: Bench) -> Task:
+    """An empty kernel: seconds a launch, queued back to back (hot) and as a replayed graph.
+
+    It has no output; its check is that the device reports no error.
+    """
+    if not bench.traits.is_gpu:
+        raise Skip("needs a GPU")
+    kernel = bench.kernel("latency.cu", "empty")
+    stage = Stage(lambda: kernel((1,), (1,), ()), Work(items=1), "item", modes=("hot", "graph"))
+
+    def check() -> Observation:
+        bench.device.synchronize()
+        return {}
+
+    return Task.of(stage, check=check)

@@ -137,9 +137,11 @@ def test_notes_say_how_many_threads_ran() -> None:
 
 def test_quick_on_an_h200() -> None:
     assert ids(H200, "quick") == [
+        "bandwidth/read[size=8MiB,dtype=float32]",
         "bandwidth/read[size=1GiB,dtype=float32]",
         "bandwidth/read[size=4GiB,dtype=float32]",
         "bandwidth/write[size=1GiB,dtype=float32]",
+        "bandwidth/copy[size=8MiB,dtype=float32]",
         "bandwidth/copy[size=1GiB,dtype=float32]",
         "bandwidth/copy[size=4GiB,dtype=float32]",
         "bandwidth/scale[size=1GiB,dtype=float32]",
@@ -147,6 +149,7 @@ def test_quick_on_an_h200() -> None:
         "bandwidth/triad[size=1GiB,dtype=float32]",
         "bandwidth/triad[size=1GiB,dtype=float64]",
         "bandwidth/dot[size=1GiB,dtype=float32]",
+        "bandwidth/memcpy[size=8MiB]",
         "bandwidth/memcpy[size=1GiB]",
         "bandwidth/h2d[memory=pinned,size=1MiB]",
         "bandwidth/h2d[memory=pinned,size=256MiB]",

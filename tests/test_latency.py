@@ -111,6 +111,7 @@ def test_quick_on_an_h200_goes_from_the_first_cache_to_memory() -> None:
         "latency/chase[size=1GiB]",
         "latency/chase[size=4GiB]",
         "latency/shared[size=16KiB]",
+        "latency/launch",
     ]
 
 
@@ -122,7 +123,7 @@ def test_every_tier_ends_at_four_caches_or_more() -> None:
 
 def test_a_small_gpu_is_not_asked_for_more_than_a_quarter_of_its_memory() -> None:
     small = dataclasses.replace(H200, memory_bytes=2**32)
-    cases = SUITE.cases(Target(Facts((small,)), small, "full"))
+    cases = [case for case in SUITE.cases(Target(Facts((small,)), small, "full")) if case.name == "chase"]
     assert max(int(case.param("size_bytes")) for case in cases) == 2**30
 
 
