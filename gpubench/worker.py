@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from gpubench import plugins
-from gpubench.errors import Missing, PeerDied, Skip, Untrustworthy, WrongAnswer
+from gpubench.errors import DeviceError, Missing, PeerDied, Skip, Untrustworthy, WrongAnswer
 from gpubench.measure import RULES, Engine, Measured, T
 from gpubench.model import Case, Device, Series, Status
 from gpubench.plan import load_suite
@@ -141,6 +141,8 @@ class Worker:
             return Part("failed", "wrong-answer", str(finding))
         except Untrustworthy as finding:
             return Part("invalid", finding.cause, str(finding))
+        except DeviceError as error:
+            return Part("failed", "device", str(error))
         except PeerDied as event:
             return Part("failed", "peer", str(event), informed=tuple(ranks.informed))
         except Exception as error:  # noqa: BLE001 - the case's boundary: a suite or driver may raise anything
