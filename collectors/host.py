@@ -2,41 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
-from gpubench.api import Counter, CounterSource, Device, Missing, Watch
+import psutil
+
+from gpubench.api import Counter, CounterSource, Device, Watch
+
+from ._host_watch import HostWatch
 
 _PERIOD_S = 0.1
-_COUNTERS = (
-    Counter("host.cpu.busy", "s", "cumulative", _PERIOD_S, "head -1 /proc/stat (all but idle and iowait)"),
-    Counter("host.cpu.steal", "s", "cumulative", _PERIOD_S, "head -1 /proc/stat (field steal)"),
-    Counter("host.cpu.clock", "Hz", "gauge", _PERIOD_S, "grep MHz /proc/cpuinfo (mean)"),
-    Counter("host.memory.available", "B", "gauge", _PERIOD_S, "grep MemAvailable /proc/meminfo"),
-    Counter("host.load", "processes", "gauge", 1.0, "cut -d' ' -f1 /proc/loadavg"),
+
+
+def _busy() -> float:
+    """Seconds of all CPUs but idle and iowait; `user` and `nice` already hold the guests' time."""
+    times = psutil.cpu_times()
+    idle = (getattr(times, name, 0.0) for name in ("idle", "iowait", "guest", "guest_nice"))
+    return sum(times) - sum(idle)
+
+
+# counter → how to read it, in SI units; a reader raises what psutil raises where there is no such thing
+_READERS: tuple[tuple[Counter, Callable[[], float]], ...] = (
+    (
+        Counter("host.cpu.busy", "core·s", "cumulative", _PERIOD_S, "head -1 /proc/stat (all but idle and iowait)"),
+        _busy,
+    ),
+    (
+        Counter("host.cpu.steal", "core·s", "cumulative", _PERIOD_S, "head -1 /proc/stat (field steal)"),
+        lambda: psutil.cpu_times().steal,
+    ),
+    (
+        Counter("host.cpu.clock", "Hz", "gauge", _PERIOD_S, "grep MHz /proc/cpuinfo (mean)"),
+        lambda: psutil.cpu_freq().current * 1e6,
+    ),
+    (
+        Counter("host.memory.available", "B", "gauge", _PERIOD_S, "grep MemAvailable /proc/meminfo"),
+        lambda: float(psutil.virtual_memory().available),
+    ),
+    (
+        Counter("host.load", "processes", "gauge", 1.0, "cut -d' ' -f1 /proc/loadavg"),
+        lambda: psutil.getloadavg()[0],
+    ),
 )
+_READ = {counter.name: reader for counter, reader in _READERS}
 
 
 class HostSource:
-    """Open access to /proc by psutil."""
-
-    def __init__(self) -> None:
-        import psutil
-
-        self._psutil: Any = psutil
+    """Open access to /proc by psutil; a counter that the machine lacks, or that fails, reads as None."""
 
     def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
         del device
-        times = self._psutil.cpu_times()
-        frequency = self._psutil.cpu_freq()
-        values: dict[str, float | None] = {
-            "host.cpu.busy": sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0),
-            "host.cpu.steal": getattr(times, "steal", None),
-            "host.cpu.clock": frequency.current * 1e6 if frequency else None,
-            "host.memory.available": float(self._psutil.virtual_memory().available),
-            "host.load": self._psutil.getloadavg()[0],
-        }
-        return {name: values[name] for name in names}
+        return {name: self._value(name) for name in names}
+
+    def _value(self, name: str) -> float | None:
+        try:
+            return _READ[name]()
+        except (OSError, NotImplementedError, AttributeError, psutil.Error):  # psutil's ways to have none
+            return None
 
     def close(self) -> None:
         pass
@@ -45,7 +66,7 @@ class HostSource:
 class Host:
     """The collector of the host processor."""
 
-    counters = _COUNTERS
+    counters = tuple(counter for counter, _ in _READERS)
 
     def accepts(self, device: Device) -> bool:
         """The host alone: it is sampled beside whatever else is measured."""
@@ -63,7 +84,8 @@ class Host:
         return HostSource()
 
     def watch(self, device: Device) -> Watch:
-        raise Missing("the host is not watched yet", "")
+        del device
+        return HostWatch()
 
 
 collector = Host()

@@ -7,6 +7,8 @@ from typing import Any
 
 from gpubench.api import Counter, CounterSource, Device, Missing, Watch
 
+from ._nvml_watch import NvmlWatch, event_reasons, sm_clock_hz
+
 _FAST_S = 0.1
 _SLOW_S = 0.5  # the energy call takes 3 ms
 
@@ -30,11 +32,11 @@ def _instant_power(nvml: Any, gpu: Any) -> float:
 _READERS: tuple[tuple[Counter, _Reader], ...] = (
     (
         Counter("nvml.power", "W", "gauge", _FAST_S, _query("power.draw.instant")),
-        lambda nvml, gpu: _instant_power(nvml, gpu),
+        _instant_power,
     ),
     (
         Counter("nvml.clock.sm", "Hz", "gauge", _FAST_S, _query("clocks.sm")),
-        lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM) * 1e6,
+        sm_clock_hz,
     ),
     (
         Counter("nvml.clock.memory", "Hz", "gauge", _FAST_S, _query("clocks.mem")),
@@ -58,7 +60,7 @@ _READERS: tuple[tuple[Counter, _Reader], ...] = (
     ),
     (
         Counter("nvml.event_reasons", "bits", "gauge", _FAST_S, _query("clocks_event_reasons.active")),
-        lambda nvml, gpu: nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu),
+        event_reasons,
     ),
     (
         Counter("nvml.energy", "J", "cumulative", _SLOW_S, "dcgmi dmon -e 156"),
@@ -86,15 +88,19 @@ def _handle(nvml: Any, device: Device) -> Any:
     return nvml.nvmlDeviceGetHandleByPciBusId(device.pci)
 
 
+def _known(nvml: Any, device: Device) -> Any:
+    try:
+        return _handle(nvml, device)
+    except nvml.NVMLError as error:
+        raise Missing(f"NVML does not know {device.id}, which CUDA sees ({error})", "check the driver") from error
+
+
 class NvmlSource:
     """An open NVML; a counter that a card lacks, or that fails, reads as None."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
         self._nvml = _initialised()
-        try:
-            self._handles = {device.id: _handle(self._nvml, device) for device in devices}
-        except self._nvml.NVMLError as error:
-            raise Missing(f"NVML does not know a device CUDA sees ({error})", "check the driver") from error
+        self._handles = {device.id: _known(self._nvml, device) for device in devices}
 
     def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
         return {name: self._value(self._handles[device.id], name) for name in names}
@@ -140,7 +146,7 @@ class Nvml:
     def describe(self, device: Device) -> Mapping[str, str]:
         nvml = _initialised()
         try:
-            handle = _handle(nvml, device)
+            handle = _known(nvml, device)
             return {name: text for name, read in _SETTINGS if (text := self._setting(nvml, handle, read))}
         finally:
             nvml.nvmlShutdown()
@@ -155,7 +161,8 @@ class Nvml:
         return NvmlSource(devices)
 
     def watch(self, device: Device) -> Watch:
-        raise Missing(f"{device.id} is not watched yet", "")
+        nvml = _initialised()
+        return NvmlWatch(nvml, _known(nvml, device), device)
 
 
 collector = Nvml()

@@ -2,7 +2,7 @@
 
 from gpubench import stats, units
 from gpubench.counters import CounterFigure, CounterTable, Track
-from gpubench.errors import FileError, GpubenchError, Missing, PeerDied, Skip, UsageError, WrongAnswer
+from gpubench.errors import DeviceError, FileError, GpubenchError, Missing, PeerDied, Skip, UsageError, WrongAnswer
 from gpubench.model import (
     Case,
     Counter,
@@ -50,6 +50,7 @@ __all__ = [
     "CounterTable",
     "DataFile",
     "Device",
+    "DeviceError",
     "Facts",
     "Figure",
     "FileError",

@@ -1,0 +1,467 @@
+"""The collectors: what they declare, what the host's read here, and the verdicts of their watches."""
+
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pynvml
+import pytest
+
+from gpubench import plugins
+from gpubench.errors import DeviceError
+from gpubench.model import Device
+from gpubench.protocols import Condition
+from gpubench.store import read_run
+
+COLLECTORS = ("host", "nvml")
+HOST = Device("host", "host", "a processor", "x86_64")
+H200 = Device("cuda:0", "cupy", "NVIDIA H200", "sm_90", details=(("clock.sm_hz", "1980000000"),))
+RECORDINGS = sorted((Path(__file__).parent / "recordings").glob("*.jsonl.gz"))
+
+
+def collector(name):
+    return plugins.load("collectors", name)
+
+
+def sibling(name, module):
+    """A private module of a collector's room."""
+    return sys.modules[f"{type(collector(name)).__module__.rpartition('.')[0]}.{module}"]
+
+
+NVML = sibling("nvml", "_nvml_watch")
+WATCH = sibling("host", "_host_watch")
+
+# ---- what is declared
+
+
+@pytest.mark.parametrize("name", COLLECTORS)
+def test_every_counter_says_its_unit_kind_period_and_source(name):
+    for counter in collector(name).counters:
+        assert counter.unit
+        assert counter.kind in ("gauge", "cumulative", "window", "event")
+        assert 0 < counter.period_s <= 1
+        assert len(counter.source.split()) > 1, "a command that shows the same number"
+
+
+@pytest.mark.parametrize("name", COLLECTORS)
+def test_counters_are_named_after_their_collector_and_once(name):
+    names = [counter.name for counter in collector(name).counters]
+    assert all(each.startswith(f"{name}.") for each in names)
+    assert len(set(names)) == len(names)
+
+
+def test_each_collector_takes_its_own_devices():
+    assert [name for name in COLLECTORS if collector(name).accepts(HOST)] == ["host"]
+    assert [name for name in COLLECTORS if collector(name).accepts(H200)] == ["nvml"]
+
+
+# ---- the host's counters on this machine
+
+
+def read_host(*names):
+    source = collector("host").open([HOST])
+    values = source.read(HOST, names)
+    source.close()
+    return values
+
+
+def test_the_host_reads_sane_numbers_here():
+    values = read_host(*(counter.name for counter in collector("host").counters))
+    uptime = float(Path("/proc/uptime").read_text().split()[0])
+    total = os.cpu_count() * uptime
+    assert 0 < values["host.cpu.busy"] < 1.01 * total
+    assert 0 <= values["host.cpu.steal"] < total
+    assert values["host.cpu.clock"] is None or 1e8 < values["host.cpu.clock"] < 1e10
+    assert 0 < values["host.memory.available"] < psutil.virtual_memory().total
+    assert 0 <= values["host.load"] < 1e5
+
+
+def test_busy_time_is_that_of_proc_stat_with_guests_counted_once(monkeypatch):
+    cpu = psutil._pslinux.scputimes(
+        user=10.0,
+        nice=2.0,
+        system=3.0,
+        idle=100.0,
+        iowait=5.0,
+        irq=0.5,
+        softirq=0.5,
+        steal=1.0,
+        guest=4.0,
+        guest_nice=1.0,
+    )
+    monkeypatch.setattr(psutil, "cpu_times", lambda: cpu)
+    assert read_host("host.cpu.busy", "host.cpu.steal") == {"host.cpu.busy": 17.0, "host.cpu.steal": 1.0}
+
+
+def unavailable():
+    raise NotImplementedError("can't find current frequency file")
+
+
+@pytest.mark.parametrize("answer", [unavailable, lambda: None], ids=["it raises", "it has none"])
+def test_a_counter_that_fails_reads_none_and_the_others_go_on(monkeypatch, answer):
+    monkeypatch.setattr(psutil, "cpu_freq", answer)
+    values = read_host("host.cpu.clock", "host.load")
+    assert values["host.cpu.clock"] is None
+    assert values["host.load"] >= 0
+
+
+def test_only_the_counters_that_are_asked_for_are_read():
+    assert list(read_host("host.load")) == ["host.load"]
+
+
+# ---- the GPU's verdict, of plain numbers
+
+IDLE, USER, CAP, SLOW, BOOST, SW_HOT, HW_HOT, BRAKE, DISPLAY = 1, 2, 4, 8, 0x10, 0x20, 0x40, 0x80, 0x100
+DEFAULT_HZ = 1980e6
+
+
+def verdict(reasons, clock_hz=DEFAULT_HZ, default_hz=DEFAULT_HZ, processes=1, baseline=1):
+    return NVML.condition_of(reasons, clock_hz, default_hz, processes, baseline)
+
+
+@pytest.mark.parametrize(
+    ("reasons", "discard"),
+    [
+        (SLOW, ("hw-slowdown",)),
+        (SW_HOT, ("thermal",)),
+        (HW_HOT, ("thermal",)),
+        (SW_HOT | HW_HOT, ("thermal",)),
+        (BRAKE, ("power-brake",)),
+        (SLOW | HW_HOT, ("thermal",)),
+        (SLOW | BRAKE, ("power-brake",)),
+        (SLOW | HW_HOT | BRAKE, ("thermal", "power-brake")),
+        (SLOW | CAP, ("hw-slowdown",)),
+    ],
+)
+def test_a_slow_down_is_discarded_by_its_most_specific_name(reasons, discard):
+    assert verdict(reasons).discard == discard
+
+
+@pytest.mark.parametrize("reasons", [0, IDLE, USER, BOOST, DISPLAY, IDLE | USER | BOOST | DISPLAY])
+def test_states_that_slow_nothing_down_are_no_condition(reasons):
+    assert verdict(reasons) == Condition()
+
+
+def test_the_power_cap_is_a_label_and_never_a_discard():
+    assert verdict(CAP) == Condition((), ("power-capped",))
+    assert verdict(CAP, clock_hz=0.5 * DEFAULT_HZ) == Condition((), ("power-capped",))
+
+
+@pytest.mark.parametrize(("share", "discard"), [(0.749, ("low-clock",)), (0.75, ()), (1.0, ()), (1.1, ())])
+def test_a_clock_below_three_quarters_of_the_default_is_discarded(share, discard):
+    assert verdict(0, clock_hz=share * DEFAULT_HZ).discard == discard
+
+
+@pytest.mark.parametrize("reasons", [IDLE, USER, CAP, None])
+def test_a_low_clock_counts_for_nothing_where_it_is_idle_set_capped_or_unknown_why(reasons):
+    assert verdict(reasons, clock_hz=345e6).discard == ()
+
+
+@pytest.mark.parametrize(("reasons", "cause"), [(HW_HOT, "thermal"), (BRAKE, "power-brake"), (SLOW, "hw-slowdown")])
+def test_a_sample_is_counted_once_where_a_slow_down_lowers_the_clock(reasons, cause):
+    assert verdict(reasons, clock_hz=345e6).discard == (cause,)
+
+
+@pytest.mark.parametrize("reasons", [BOOST, DISPLAY])
+def test_reasons_that_are_ignored_excuse_no_low_clock(reasons):
+    assert verdict(reasons, clock_hz=345e6).discard == ("low-clock",)
+
+
+@pytest.mark.parametrize(("clock_hz", "default_hz"), [(None, DEFAULT_HZ), (345e6, None), (None, None)])
+def test_an_unknown_clock_is_not_judged(clock_hz, default_hz):
+    assert verdict(0, clock_hz, default_hz) == Condition()
+
+
+@pytest.mark.parametrize(
+    ("processes", "baseline", "discard"),
+    [
+        (2, 1, ("foreign-process",)),
+        (1, 0, ("foreign-process",)),
+        (1, 1, ()),
+        (0, 1, ()),
+        (None, 1, ()),
+        (5, None, ()),
+    ],
+)
+def test_a_process_more_than_at_the_start_is_foreign(processes, baseline, discard):
+    assert verdict(0, processes=processes, baseline=baseline).discard == discard
+
+
+def test_nothing_known_is_nothing_found():
+    assert NVML.condition_of(None, None, None, None, None) == Condition()
+
+
+def test_a_throttled_and_shared_gpu_tells_both():
+    assert verdict(HW_HOT | CAP, processes=2) == Condition(("thermal", "foreign-process"), ("power-capped",))
+
+
+def test_the_bits_are_those_of_the_binding():
+    assert pynvml.nvmlClocksEventReasonGpuIdle == NVML.IDLE
+    assert pynvml.nvmlClocksEventReasonApplicationsClocksSetting == NVML.USER_CLOCKS
+    assert pynvml.nvmlClocksEventReasonSwPowerCap == NVML.SW_POWER_CAP
+    assert pynvml.nvmlClocksEventReasonHwSlowdown == NVML.HW_SLOWDOWN
+    assert pynvml.nvmlClocksEventReasonSwThermalSlowdown == NVML.SW_THERMAL
+    assert pynvml.nvmlClocksEventReasonHwThermalSlowdown == NVML.HW_THERMAL
+    assert pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown == NVML.HW_POWER_BRAKE
+
+
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name)
+def test_no_recorded_state_of_an_h200_would_be_discarded(path):
+    found = [
+        verdict(int(reasons), clock_hz)
+        for columns in (dict(samples.columns) for samples in read_run(path).samples)
+        if "nvml.event_reasons" in columns
+        for reasons, clock_hz in zip(columns["nvml.event_reasons"], columns["nvml.clock.sm"], strict=True)
+    ]
+    assert {condition.discard for condition in found} == {()}
+    assert {condition.labels for condition in found} == {(), ("power-capped",)}
+
+
+def test_the_default_clock_is_the_inventorys_or_not_known():
+    assert NVML.default_clock_hz(H200) == DEFAULT_HZ
+    assert NVML.default_clock_hz(HOST) is None
+
+
+# ---- whose processes
+
+BEYOND = int(Path("/proc/sys/kernel/pid_max").read_text()) + 7  # no process here has this number
+PARENT = os.getppid()
+
+
+@pytest.fixture
+def child():
+    with psutil.Popen([sys.executable, "-c", "input()"], stdin=-1) as process:
+        yield process.pid
+        process.stdin.close()
+
+
+def test_the_runner_and_all_that_it_started_are_ours(child):
+    ours = NVML.Strangers(runner=os.getpid())
+    assert ours.among((os.getpid(), child)) == ()
+    assert NVML.Strangers(runner=os.getppid()).among((os.getppid(), os.getpid(), child)) == ()
+
+
+def test_a_process_of_another_tree_is_seen_to_be_another(child):
+    runner = NVML.Strangers(runner=child)
+    assert runner.among((os.getpid(), os.getppid())) == (os.getppid(),)
+    assert runner.are_seen((os.getpid(), os.getppid()))
+
+
+def test_numbers_of_the_hosts_namespace_are_counted_and_told_of_no_one(child):
+    strangers = NVML.Strangers(runner=os.getppid())
+    assert strangers.among((BEYOND, BEYOND + 1)) == (BEYOND, BEYOND + 1)
+    assert not strangers.are_seen((BEYOND, BEYOND + 1))
+    assert not strangers.are_seen((BEYOND, 1)), "this process is not in the list: the numbers are not ours to see"
+    assert not strangers.are_seen((os.getpid(), BEYOND)), "it is in the list, and the other has ended"
+
+
+# ---- the GPU's watch, on a driver that plays a state
+
+
+class Driver:
+    """NVML in one state: a call that is in `broken` raises that error; calls are counted."""
+
+    NVMLError = pynvml.NVMLError
+    NVML_CLOCK_SM = pynvml.NVML_CLOCK_SM
+    NVML_ERROR_GPU_IS_LOST = pynvml.NVML_ERROR_GPU_IS_LOST
+    NVML_ERROR_FUNCTION_NOT_FOUND = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
+
+    def __init__(self, reasons=0, clock_mhz=1980, pids=(), broken=None):
+        self.reasons, self.clock_mhz, self.pids = reasons, clock_mhz, pids
+        self.broken = broken or {}
+        self.calls = []
+
+    def _answer(self, name, value):
+        self.calls.append(name)
+        if name in self.broken:
+            raise pynvml.NVMLError(self.broken[name])
+        return value
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, gpu):  # noqa: N802
+        return self._answer("reasons", self.reasons)
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, gpu):  # noqa: N802
+        return self._answer("old reasons", self.reasons)
+
+    def nvmlDeviceGetClockInfo(self, gpu, clock):  # noqa: N802
+        return self._answer("clock", self.clock_mhz)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, gpu):  # noqa: N802
+        return self._answer("processes", [SimpleNamespace(pid=pid) for pid in self.pids])
+
+
+def begun(driver):
+    watch = NVML.NvmlWatch(driver, None, H200)
+    watch.begin()
+    return watch
+
+
+@pytest.fixture
+def every_look(monkeypatch):
+    """The list of processes is read at every look."""
+    monkeypatch.setattr(NVML, "_PROCESSES_S", 0.0)
+
+
+READS = ("clock", "reasons", "processes")
+
+
+@pytest.mark.parametrize("broken", [*[(name,) for name in READS], READS], ids="+".join)
+def test_a_read_that_fails_disturbs_nothing(broken, every_look):
+    clock_mhz = 345 if "reasons" in broken else 1980  # low for a reason that is not told
+    driver = Driver(0, clock_mhz, (1,), dict.fromkeys(broken, pynvml.NVML_ERROR_NOT_SUPPORTED))
+    assert begun(driver).look() == Condition()
+
+
+@pytest.mark.parametrize("name", READS)
+def test_a_lost_gpu_is_a_device_error_that_names_it(name, every_look):
+    driver = Driver()
+    watch = begun(driver)
+    driver.broken = {name: pynvml.NVML_ERROR_GPU_IS_LOST}
+    with pytest.raises(DeviceError, match="cuda:0 is lost"):
+        watch.look()
+
+
+def test_a_driver_before_535_tells_its_reasons_by_their_old_name():
+    driver = Driver(HW_HOT, broken={"reasons": pynvml.NVML_ERROR_FUNCTION_NOT_FOUND})
+    assert begun(driver).look().discard == ("thermal",)
+
+
+def test_a_process_that_comes_is_foreign_until_it_goes(every_look):
+    driver = Driver(pids=(BEYOND,))
+    watch = begun(driver)
+    seen = []
+    for pids in [(BEYOND,), (BEYOND, BEYOND + 1), (BEYOND, BEYOND + 1), (BEYOND,)]:
+        driver.pids = pids
+        seen.append(watch.look().discard)
+    assert seen == [(), ("foreign-process",), ("foreign-process",), ()]
+
+
+def test_another_rank_of_ours_is_not_foreign(child, every_look, monkeypatch):
+    monkeypatch.setattr(os, "getppid", lambda: os.getpid())  # this process is the runner too
+    driver = Driver(pids=(os.getpid(),))
+    watch = begun(driver)
+    driver.pids = (os.getpid(), child)
+    assert watch.look() == Condition()
+
+
+def test_a_gpu_that_others_use_from_the_start_is_labelled_shared(child, monkeypatch):
+    monkeypatch.setattr(os, "getppid", lambda: child)  # so that this process's parent is of another tree
+    assert begun(Driver(pids=(os.getpid(), PARENT))).look() == Condition((), ("shared-device",))
+    assert begun(Driver(pids=(os.getpid(),))).look() == Condition()
+
+
+def test_the_list_of_processes_is_read_every_50_ms_and_the_rest_at_every_look(monkeypatch):
+    driver = Driver()
+    clock = iter([0.0, 0.01, 0.049, 0.05, 0.06, 0.1])
+    monkeypatch.setattr(NVML.time, "monotonic", lambda: next(clock))
+    watch = begun(driver)
+    for _ in range(5):
+        watch.look()
+    assert driver.calls == [
+        *("processes", "clock", "reasons", "clock", "reasons"),
+        *("clock", "reasons", "processes", "clock", "reasons"),
+        *("clock", "reasons", "processes"),
+    ]
+
+
+# ---- the host's verdict, of plain numbers
+
+TICK = WATCH.TICK_S
+
+
+@pytest.mark.parametrize(
+    ("rise_s", "elapsed_s", "stolen"),
+    [
+        (0.0, 0.02, False),
+        (TICK, 0.02, True),
+        (TICK, 99 * TICK, True),
+        (TICK, 101 * TICK, False),
+        (5 * TICK, 400 * TICK, True),
+        (5 * TICK, 600 * TICK, False),
+    ],
+)
+def test_steal_is_a_tick_or_more_and_a_hundredth_of_the_time(rise_s, elapsed_s, stolen):
+    before = WATCH.CpuTimes(1000.0, 10.0)
+    after = WATCH.CpuTimes(1000.0 + elapsed_s, 10.0 + rise_s)
+    assert WATCH.is_stolen(before, after) == stolen
+
+
+def test_steal_that_the_kernel_does_not_tell_is_none():
+    assert not WATCH.is_stolen(WATCH.CpuTimes(1.0, None), WATCH.CpuTimes(2.0, None))
+
+
+@pytest.mark.parametrize(
+    ("stolen", "migrated", "others", "condition"),
+    [
+        (False, False, 0, Condition()),
+        (True, False, 0, Condition(("steal",))),
+        (False, True, 0, Condition((), ("migrated",))),
+        (True, True, 4, Condition(("steal",), ("migrated", "loaded"))),
+        (False, False, 3.9, Condition()),
+        (False, False, 4, Condition((), ("loaded",))),
+        (False, False, None, Condition()),
+    ],
+)
+def test_steal_is_a_discard_and_a_move_and_load_are_labels(stolen, migrated, others, condition):
+    assert WATCH.condition_of(stolen, migrated, others, 4) == condition
+
+
+def test_the_runnable_threads_are_loadavgs_fourth_field():
+    assert WATCH.runnable_in("1.12 0.92 0.92 3/89 32475\n") == 3
+
+
+def test_a_threads_state_follows_a_name_that_may_hold_anything():
+    assert WATCH.state_in("17 (a (b) R c) S 1 17") == "S"
+
+
+# ---- the host's watch on this machine
+
+
+@pytest.fixture
+def watch():
+    return collector("host").watch(HOST)
+
+
+NODES = [int(path.name.removeprefix("node")) for path in Path("/sys/devices/system/node").glob("node[0-9]*")] or [0]
+
+
+def test_the_node_of_this_thread_is_one_of_the_machines():
+    assert WATCH.node_reader()() in NODES
+
+
+def test_a_thread_that_comes_to_another_node_is_told_once(watch, monkeypatch):
+    nodes = iter([0, 0, 1, 1, 0, 0])
+    monkeypatch.setattr(watch, "_node", lambda: next(nodes))
+    watch.begin()
+    assert ["migrated" in watch.look().labels for _ in range(3)] == [False, True, False]
+    watch.begin()
+    assert "migrated" not in watch.look().labels, "a move before the case's start is in no sample"
+
+
+@pytest.mark.skipif(len(NODES) > 1, reason="needs a machine of one node")
+def test_a_move_to_another_cpu_of_the_node_is_nothing(watch):
+    allowed = os.sched_getaffinity(0)
+    conditions = []
+    try:
+        for cpu in sorted(allowed)[:2]:
+            os.sched_setaffinity(0, {cpu})
+            conditions.append(watch.look())
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert {*conditions} <= {Condition(), Condition(("steal",))}
+
+
+def test_reading_the_machine_takes_its_own_threads_off():
+    assert WATCH._ours() >= 1, "the thread that reads is runnable"
+    assert WATCH._others() >= 0
+
+
+def test_load_is_judged_on_its_mean_since_the_start(watch, monkeypatch):
+    readings = iter([9, 0, 0, 0, 40, 40])
+    monkeypatch.setattr(WATCH, "_others", lambda: next(readings))
+    monkeypatch.setattr(WATCH, "_LOAD_S", 0.0)
+    watch.begin()
+    means = [watch._load(now) for now in (1e12, 2e12, 3e12, 4e12, 5e12)]
+    assert means == [None, 3.0, 2.25, 9.8, 89 / 6]
