@@ -44,7 +44,8 @@ class StoppingRule:
     interval: the 95 % interval of the median is within ± `target` of it; noise: twice the samples
     did not make it narrower; budget: `budget_s` are spent; count: `most` samples are there. The
     first asks for at least `least` samples and `least_s` (so that counters read ten times a second
-    meet every case), `budget` for 3 samples.
+    meet every case), `budget` for 3 samples. Where the samples still drift then, their first half
+    goes and sampling goes on, for `settle_s` in all; after that it stops by drift.
     """
 
     target: float = 0.005
@@ -52,6 +53,7 @@ class StoppingRule:
     most: int = 2000
     least_s: float = 0.12
     budget_s: float = 0.3
+    settle_s: float = 1.2
     warmup_least_s: float = 0.03
     warmup_most_s: float = 0.3
     sample_s: float = 1e-3
@@ -81,9 +83,9 @@ class StoppingRule:
 
 
 RULES: dict[Tier, StoppingRule] = {
-    "smoke": StoppingRule(least_s=0.0, budget_s=0.02, warmup_least_s=0.0, warmup_most_s=0.01),
+    "smoke": StoppingRule(least_s=0.0, budget_s=0.02, settle_s=0.0, warmup_least_s=0.0, warmup_most_s=0.01),
     "quick": StoppingRule(),
-    "full": StoppingRule(least_s=0.5, budget_s=2.0, warmup_least_s=0.1, warmup_most_s=1.0),
+    "full": StoppingRule(least_s=0.5, budget_s=2.0, settle_s=5.0, warmup_least_s=0.1, warmup_most_s=1.0),
 }
 
 
@@ -176,12 +178,19 @@ class Engine:
     def _take(self, name: str, stage: Stage, mode: Mode, call: Callable[[], object]) -> _Column:
         column = self._sized(_Column(name, stage, mode, 1, not stage.waits, call, self._rule.least))
         self._warm_up(column)
-        start = self._device.now()
+        begin = start = self._device.now()
         while not column.stop:
             self._sample(column)
-            column.stop = self._agree(self._verdict(column, self._device.now() - start))
+            stop = self._agree(self._verdict(column, self._device.now() - start))
             self._distrust(column)
-        self._settle(column)
+            if stop and self._agree(self._drifts(column.values)):
+                now = self._device.now()
+                stop = self._agree("drift" if now - begin >= self._rule.settle_s else "")
+                if not stop:
+                    self._drop(column, len(column.values) // 2)
+                    start, column.look = now, self._rule.least
+            column.stop = stop
+        self._drop(column, self._agree(self._transient(column.values)))
         return column
 
     def _verdict(self, column: _Column, elapsed_s: float) -> str:
@@ -192,12 +201,17 @@ class Engine:
             column.look = max(count + 1, math.ceil(_LOOKS * count))
         return self._rule.verdict(column.values, elapsed_s)
 
-    def _settle(self, column: _Column) -> None:
+    def _drop(self, column: _Column, length: int) -> None:
         """Discard first samples that warm-up should have had: a transient that shows only now."""
-        length = self._agree(self._transient(column.values))
         if length:
             self._discarded["warm-up"] = self._discarded.get("warm-up", 0) + length
             column.values = column.values[length:]
+
+    def _drifts(self, values: list[float]) -> bool:
+        """Whether the device has not settled: a power cap takes tenths of a second to bring clocks down."""
+        half = len(values) // 2
+        early, late = stats.median(values[:half]), stats.median(values[half:])
+        return not stats.is_steady(values) and abs(early - late) > self._rule.target * late
 
     def _transient(self, values: list[float]) -> int:
         """How many first values differ from the rest by more than twice its interval."""
@@ -262,7 +276,7 @@ class Engine:
         self._discarded[reason] = self._discarded.get(reason, 0) + 1
 
     def _distrust(self, column: _Column) -> None:
-        gone = sum(self._discarded.values())
+        gone = sum(count for reason, count in self._discarded.items() if reason != "warm-up")
         if gone >= self._rule.least and gone > _TRUST * (gone + len(column.values)):
             reasons = ", ".join(f"{count} by {reason}" for reason, count in sorted(self._discarded.items()))
             raise Untrustworthy("discarded", f"most samples had to be discarded: {reasons}")

@@ -129,8 +129,8 @@ class Condition:
     """What the machine's state says of the sample that was just taken (METHOD 2.6).
 
     `discard` are slugs of disturbances: `hw-slowdown`, `thermal`, `power-brake`, `low-clock`,
-    `foreign-process`; on the host `steal`, `migration`. `labels` describe a state in which the
-    sample is good: `power-capped`, `loaded`.
+    `foreign-process`; on the host `steal`. `labels` describe a state in which the sample is good:
+    `power-capped`, `shared-device`; on the host `loaded`, `migrated` (to another NUMA node).
     """
 
     discard: tuple[str, ...] = ()

@@ -185,5 +185,5 @@ def _span(figure: CounterFigure, unit: str) -> str:
 
 
 def rise_unit(unit: str) -> str:
-    """The unit of a counter's rise a second: joules become watts."""
-    return "W" if unit == "J" else f"{unit}/s"
+    """The unit of a counter's rise a second: joules become watts, core seconds cores."""
+    return "W" if unit == "J" else unit.removesuffix("·s") if unit.endswith("·s") else f"{unit}/s"

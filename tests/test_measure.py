@@ -1,5 +1,6 @@
 """The engine on the clockwork device, whose time is arithmetic: every expectation is exact."""
 
+import dataclasses
 import json
 
 import pytest
@@ -70,13 +71,24 @@ def test_a_slow_start_is_warmed_up_and_in_no_sample():
     assert series["hot"].warmup_s > 0.25
 
 
-def test_a_drift_that_never_ends_spends_the_warm_up_budget():
+def test_a_drift_that_never_ends_spends_the_budgets_and_is_called_so():
     device = clockwork()
     series = measured(device, Task.of(stage(device, seconds=0.01, drift=0.05), check=passing))
     assert RULE.warmup_most_s <= series["hot"].warmup_s < RULE.warmup_most_s + 0.1
+    assert series["hot"].stop == "drift"
 
 
-def test_noise_that_does_not_settle_ends_with_the_budget():
+def test_a_power_cap_that_bites_while_sampling_is_waited_for():
+    """Full speed for 0.4 s, then a tenth slower in two steps, as a capped matrix product does."""
+    device = clockwork()
+    fast = [0.010] * 40 + [0.0105] * 20
+    task = Task.of(stage(device, seconds=0.011, warmup=fast), check=passing)
+    done = Engine(device, dataclasses.replace(RULE, least_s=0.3)).measure(task)
+    assert done.series[0].values == pytest.approx([0.011] * len(done.series[0].values))
+    assert dict(done.discarded)["warm-up"] >= 40
+
+
+def test_noise_that_does_not_narrow_ends_with_the_budget():
     device = clockwork()
     series = measured(device, Task.of(stage(device, seconds=0.01, noise=0.2), check=passing))
     assert series["hot"].stop == "budget"
