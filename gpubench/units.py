@@ -79,9 +79,9 @@ def quantity(value: float, unit: str, digits: int = 4) -> str:
     return f"{significant(value / factor, digits)} {text}".rstrip()
 
 
-def interval(low: float, high: float, unit: str, digits: int = 4) -> str:
-    """Two bounds in the unit of the greater: 4198 – 4221 GB/s."""
-    factor, text = scale(high, unit)
+def interval(low: float, high: float, unit: str, centre: float, digits: int = 4) -> str:
+    """Two bounds in the unit that their centre is shown in: 4198 – 4221 GB/s."""
+    factor, text = scale(centre, unit)
     return f"{significant(low / factor, digits)} – {significant(high / factor, digits)} {text}".rstrip()
 
 

@@ -112,9 +112,7 @@ def interval_words(figure: Figure) -> str:
         return "–"
     if figure.unit == "B":
         return f"{units.round_size(figure.interval.low)} – {units.round_size(figure.interval.high)}"
-    factor, unit = units.scale(figure.interval.centre, figure.unit)
-    low, high = (units.significant(end / factor) for end in (figure.interval.low, figure.interval.high))
-    return f"{low} – {high} {unit}".rstrip()
+    return units.interval(figure.interval.low, figure.interval.high, figure.unit, figure.interval.centre)
 
 
 def notices(summary: Summary, rows: Sequence[Row]) -> list[Notice]:

@@ -32,12 +32,12 @@ def test_a_suite_runs_on_the_host_and_every_case_passes_its_check(name):
     shelf = Shelf()
     with Runner(plan, SamplingProcess((), 0.0), shelf) as runner:
         runner.run(plan.jobs, 0.0, lambda event: None)
-    assert {result.case.id: (result.status, result.reason) for result in shelf} == {
-        job.case.id: ("ok", "") for job in plan.jobs
-    }
+    assert [result.case.id for result in shelf] == [job.case.id for job in plan.jobs]
     for result in shelf:
-        values = judged_values(headline(result))
-        assert (values > 0).all(), result.case.id
+        if result.cause == "discarded":  # a hypervisor that steals most samples says nothing of the suite
+            continue
+        assert (result.status, result.reason) == ("ok", ""), result.case.id
+        assert (judged_values(headline(result)) > 0).all(), result.case.id
 
 
 @pytest.mark.parametrize("name", SUITES)

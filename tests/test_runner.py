@@ -7,12 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from _make import manifest
 
 from gpubench import plan as planning
 from gpubench import plugins
-from gpubench.model import Facts, Result, Samples, Settings
+from gpubench.model import Facts, Result, Run, Samples, Settings
 from gpubench.runner import Progress, Runner
 from gpubench.sampler import SamplingProcess
+from gpubench.summary import Summary
 
 PLUGIN = str(Path(__file__).parent / "plugin")
 
@@ -176,3 +178,31 @@ def test_workers_end_when_the_runner_is_killed(faults, tmp_path):
         os.sched_yield()
         subprocess.run(["sleep", "0.05"], check=True)
     raise AssertionError(f"worker {pid} outlived its runner")
+
+
+def run_on_clockwork(*names: str, deadline_s: float = 30.0, replicates: int = 1) -> tuple[planning.Plan, Shelf]:
+    """Cases of the suite `faults` on the device whose time is arithmetic, in real workers."""
+    facts = Facts(tuple(plugins.load("backends", "clockwork").devices()))
+    settings = Settings(("faults",), ("clockwork",), "quick", filters=names, replicates=replicates)
+    plan, shelf = planning.make(facts, settings), Shelf()
+    with Runner(plan, SamplingProcess((), 0.0), shelf, deadline_s) as runner:
+        runner.run(plan.jobs, 0.0, lambda event: None)
+    return plan, shelf
+
+
+def test_replicates_of_a_device_without_noise_do_not_differ(faults):
+    plan, shelf = run_on_clockwork("ticking", replicates=3)
+    recorded = Run(manifest(facts=plan.facts, settings=plan.settings), tuple(shelf.results))
+    (spread,) = Summary(recorded).spreads()
+    assert [result.replicate for result in shelf.results] == [0, 1, 2]
+    for result in shelf.results:
+        assert result.series[0].values == pytest.approx([1e-3] * len(result.series[0].values))
+    assert spread.between == pytest.approx(0.0, abs=1e-12)
+
+
+def test_a_device_that_hangs_costs_its_case_alone(faults):
+    _, shelf = run_on_clockwork("stuck", "ticking", deadline_s=3.0)
+    assert {result.case.name: (result.status, result.cause) for result in shelf.results} == {
+        "stuck": ("failed", "hang"),
+        "ticking": ("ok", ""),
+    }

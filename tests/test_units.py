@@ -139,3 +139,8 @@ def test_a_percentage_has_one_digit():
 )
 def test_a_duration_is_said_as_a_person_would(seconds, text):
     assert units.duration(seconds) == text
+
+
+def test_bounds_are_in_the_unit_of_their_centre():
+    assert units.interval(89.69e6, 100.6e6, "B/s", 95.01e6) == "89.69 – 100.6 MB/s"
+    assert units.interval(4198e9, 4221e9, "B/s", 4210e9) == "4198 – 4221 GB/s"

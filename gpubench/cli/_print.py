@@ -97,7 +97,7 @@ def _spread(spread: Spread) -> list[object]:
 def _figure(figure: Figure, low: float, high: float) -> list[object]:
     from gpubench import units
 
-    return [figure.text, units.interval(low, high, figure.unit), figure.share_text]
+    return [figure.text, units.interval(low, high, figure.unit, figure.interval.centre), figure.share_text]
 
 
 def _labels(labels: Sequence[str]) -> Text:

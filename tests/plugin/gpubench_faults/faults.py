@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import signal
@@ -155,3 +156,23 @@ def endless(bench: Bench) -> Task:
     """The kernel spins for longer than any deadline (its own bound is 20 s)."""
     spin = "long long start = clock64(); while (clock64() - start < 40000000000LL) {}"
     return on_a_gpu(bench, f'extern "C" __global__ void kernel() {{ {spin} }}')
+
+
+def on_clockwork(bench: Bench, **program: object) -> Task:
+    """A kernel of the clockwork device as a task; skipped elsewhere."""
+    if bench.traits.vendor != "clockwork":
+        raise Skip("needs the clockwork device")
+    kernel = bench.device.kernel(json.dumps(program), "kernel", {})
+    return task(lambda: kernel((1,), (1,), ()))
+
+
+@suite.case()
+def ticking(bench: Bench) -> Task:
+    """A kernel of exactly a millisecond."""
+    return on_clockwork(bench, seconds=1e-3)
+
+
+@suite.case()
+def stuck(bench: Bench) -> Task:
+    """A kernel that never ends."""
+    return on_clockwork(bench, seconds=1e-3, hangs=True)
