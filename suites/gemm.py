@@ -8,21 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api import (
-    Bench,
-    Mode,
-    Observation,
-    Observed,
-    Skip,
-    Stage,
-    Suite,
-    Target,
-    Task,
-    View,
-    Work,
-    expect,
-    points,
-)
+from gpubench.api import Bench, Observation, Observed, Skip, Stage, Suite, Target, Task, View, Work, expect, points
 
 suite = Suite(
     "matrix multiplication through the vendor's BLAS, C = A·B, squares by precision, N(0,1) data",
@@ -33,7 +19,6 @@ suite = Suite(
 )
 
 _CHECKED = 64  # random rows (in double precision: a block of 64 × 64) that are compared
-_SHORT = 2048  # up to here the gap between two launches shows: a replayed graph stands beside it
 _GEMM_DEFAULT = -1  # cublasGemmAlgo_t: the library's own heuristics
 
 
@@ -84,8 +69,7 @@ def square(bench: Bench, dtype: str, n: int) -> Task:
     call = _vendor_call(bench, matrices) if bench.traits.is_gpu else matrices.host_product
     work = Work(flops=2.0 * n**3, moved=3.0 * n * n * itemsize)
     limit = precision.limit if bench.traits.is_gpu else dtype
-    modes: tuple[Mode, ...] = ("hot", "graph") if n <= _SHORT else ("hot",)
-    stage = Stage(call, work, "flops", limit, modes=modes, max_calls=64)
+    stage = Stage(call, work, "flops", limit, modes=("hot",), max_calls=64)
     notes = {"library": _library(bench), "data": "N(0,1)", "seed": str(bench.seed)}
     return Task.of(stage, check=matrices.check, poison=matrices.poison, notes=notes)
 
