@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from gpubench import stats
@@ -110,6 +110,7 @@ class _Column:
     call: Callable[[], object]
     look: int = 0  # the number of samples at which the interval is looked at next
     values: list[float] = field(default_factory=list)
+    early: list[float] = field(default_factory=list)
     host: list[float] = field(default_factory=list)
     probed: dict[str, list[float | Observed]] = field(default_factory=dict)
     warmup_s: float = 0.0
@@ -202,9 +203,10 @@ class Engine:
         return self._rule.verdict(column.values, elapsed_s)
 
     def _drop(self, column: _Column, length: int) -> None:
-        """Discard first samples that warm-up should have had: a transient that shows only now."""
+        """Discard first samples, taken before the device settled; the very first of them are kept as `early`."""
         if length:
             self._discarded["warm-up"] = self._discarded.get("warm-up", 0) + length
+            column.early = column.early or column.values[:length]
             column.values = column.values[length:]
 
     def _drifts(self, values: list[float]) -> bool:
@@ -314,8 +316,10 @@ class Engine:
         )
         found = [timed]
         if column.name.endswith("hot"):
-            name = column.name.removesuffix("hot") + "host"
-            found.append(Series(name, "s", tuple(column.host), rank=self._rank, calls=column.calls))
+            name = column.name.removesuffix("hot")
+            found.append(Series(f"{name}host", "s", tuple(column.host), rank=self._rank, calls=column.calls))
+            if len(column.early) >= self._rule.least:
+                found.append(replace(timed, name=f"{name}early", values=tuple(column.early), stop=""))
         for name, values in column.probed.items():
             numbers = [number_of(value) for value in values]
             found.append(observed_series(_joined(column.name, name), numbers, values[0], self._rank))
