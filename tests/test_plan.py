@@ -94,7 +94,7 @@ H200 = make.facts(
     [
         ("bandwidth", "triad[size=1GiB,dtype=float32]", "triad[size=128MiB,dtype=float32]"),
         ("latency", "chase[size=4GiB]", "chase[size=128MiB]"),
-        ("gemm", "square[dtype=bfloat16,n=4096]", "square[dtype=float32,n=2048]"),
+        ("gemm", "square[dtype=bfloat16,n=2048]", "square[dtype=float32,n=2048]"),
         ("ipc", "pull[path=same,size=1GiB]", "pull[path=same,size=256MiB]"),
         (
             "compression",
