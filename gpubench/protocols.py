@@ -26,7 +26,6 @@ class Traits:
     clock: str  # what `time` reads: "cuda events", "perf_counter", …
     warp: int = 1
     is_gpu: bool = False
-    tf32: bool = False
     max_shared_bytes: int = 0
 
 

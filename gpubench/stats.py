@@ -113,10 +113,3 @@ def warm_up_length(values: Sequence[float]) -> int:
 def is_steady(values: Sequence[float]) -> bool:
     """Whether warm-up is over: the transient is less than the first half of at least 10 values."""
     return len(values) >= 10 and warm_up_length(values) < len(values) // 2
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    """The geometric mean of positive values; NaN of nothing."""
-    if not values:
-        return math.nan
-    return math.exp(sum(math.log(value) for value in values) / len(values))

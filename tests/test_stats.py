@@ -24,10 +24,9 @@ def test_the_median_of_a_few_values(values, median):
     assert stats.median(values) == median
 
 
-def test_nothing_has_no_median_quantile_or_mean():
+def test_nothing_has_no_median_and_no_quantile():
     assert math.isnan(stats.median([]))
     assert math.isnan(stats.quantile([], 0.5))
-    assert math.isnan(stats.geometric_mean([]))
     nothing = stats.median_interval([])
     assert math.isnan(nothing.low)
     assert math.isnan(nothing.centre)
@@ -68,11 +67,6 @@ def test_noise_does_not_move_for_a_few_outliers():
 def test_noise_of_one_value_or_about_zero_is_none():
     assert stats.noise([5.0]) == 0.0
     assert stats.noise([-1.0, 0.0, 1.0]) == 0.0
-
-
-@given(times)
-def test_the_geometric_mean_is_scipys(values):
-    assert stats.geometric_mean(values) == pytest.approx(float(scipy.stats.gmean(values)), rel=1e-9)
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 6, 7, 8])

@@ -249,7 +249,6 @@ def _traits(runtime: Any, device: Device) -> Traits:
         clock="hip events" if runtime.is_hip else "cuda events",
         warp=int(props["warpSize"]),
         is_gpu=True,
-        tf32="tf32" in device.dtypes,
         max_shared_bytes=int(props.get("sharedMemPerBlockOptin") or props["sharedMemPerBlock"]),
     )
 
