@@ -112,6 +112,12 @@ def test_a_case_whose_samples_are_mostly_discarded_is_untrustworthy():
         Engine(device, RULE).measure(task)
 
 
+def test_calls_that_take_no_time_at_all_are_untrustworthy():
+    device = clockwork()
+    with pytest.raises(Untrustworthy, match="by clock"):
+        Engine(device, RULE).measure(Task.of(stage(device, seconds=0.0), check=passing))
+
+
 def test_the_answer_is_checked_before_and_after_the_timing_on_spoilt_outputs():
     device = clockwork()
     events = []

@@ -11,6 +11,7 @@ from _make import manifest
 
 from gpubench import plan as planning
 from gpubench import plugins
+from gpubench.errors import DeviceError
 from gpubench.model import Facts, Result, Run, Samples, Settings
 from gpubench.runner import Progress, Runner
 from gpubench.sampler import SamplingProcess
@@ -72,6 +73,17 @@ def test_every_outcome_has_a_name_and_the_next_case_runs(faults):
         ("noisy", "ok", ""),
         ("good", "ok", ""),
     ]
+
+
+def test_a_device_that_is_lost_once_costs_a_case_and_thrice_in_a_row_ends_the_run(faults):
+    assert outcomes(run("gone", "good", "gone", "good")) == [
+        ("gone", "failed", "device"),
+        ("good", "ok", ""),
+        ("gone", "failed", "device"),
+        ("good", "ok", ""),
+    ]
+    with pytest.raises(DeviceError, match="what was measured is kept"):
+        run("good", "gone", "gone", "gone", "good")
 
 
 def test_a_reason_says_what_happened_and_quotes_the_last_words(faults):

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-from gpubench.api import Bench, Observation, PeerDied, Skip, Stage, Suite, Task, Work, WrongAnswer
+from gpubench.api import Bench, DeviceError, Observation, PeerDied, Skip, Stage, Suite, Task, Work, WrongAnswer
 
 suite = Suite("what goes wrong, on purpose")
 
@@ -67,6 +67,12 @@ def noisy(bench: Bench) -> Task:
 def bug(bench: Bench) -> Task:
     """The suite has a bug."""
     raise ZeroDivisionError("a bug in the suite")
+
+
+@suite.case()
+def gone(bench: Bench) -> Task:
+    """The device has fallen off the bus."""
+    raise DeviceError(f"{bench.device.device.id} is lost")
 
 
 @suite.case()
