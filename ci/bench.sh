@@ -6,7 +6,7 @@
 #   GPUBENCH_EXTRA=cuda12     install this extra (host, cuda12, cuda13, rocm7) instead of the one that fits the GPU
 #   PYTHON, GPUBENCH_SYSTEM_SITE: see _setup.sh
 #
-# Its exit status is that of `gpubench run`. Its own messages go to stderr.
+# Its exit status is that of `gpubench run`, or else of the report. Its own messages go to stderr.
 
 # shellcheck source-path=SCRIPTDIR source=_setup.sh
 . "$(dirname "${BASH_SOURCE[0]}")/_setup.sh"
@@ -61,7 +61,7 @@ out=""
 previous=""
 for argument in "$@"; do
     case $previous,$argument in
-        --out,*) out=$argument ;;
+        --out,* | -o,*) out=$argument ;;
         *,--out=*) out=${argument#--out=} ;;
     esac
     previous=$argument

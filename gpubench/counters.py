@@ -68,7 +68,7 @@ class CounterTable:
         return self._tracks
 
     def during(self, result: Result) -> list[CounterFigure]:
-        """The counters of a result's devices over its window."""
+        """The counters of a result's devices, and of the host, over its window."""
         start, end = result.window
         wanted = {*result.devices, "host"}
         parts = (track.during(start, end) for track in self._tracks if track.device in wanted)

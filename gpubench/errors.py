@@ -54,7 +54,7 @@ class PeerDied(Exception):  # noqa: N818 - an event that a multi-rank task may e
         self.rank = rank
 
 
-class GateTimedOut(Exception):  # noqa: N818 - an event that the engine answers with a smaller batch
+class GateTimedOut(Exception):  # noqa: N818 - an event: the engine then times single calls without a gate
     """The gate in front of a batch opened by itself: the batch did not fit the launch queue."""
 
 

@@ -124,7 +124,7 @@ def _probe(name: str, absent: list[Absent], ask: Callable[[], T], default: T) ->
         absent.append(Absent(name, error.what, error.how))
     except Exception as error:  # noqa: BLE001 - a vendor probe: bindings raise KeyError, AttributeError, anything
         absent.append(
-            Absent(name, f"{type(error).__name__}: {error}", f"gpubench doctor; pip install '{DISTRIBUTION}'")
+            Absent(name, f"{type(error).__name__}: {error}", f"reinstall it, or report this against {DISTRIBUTION}")
         )
     return default
 

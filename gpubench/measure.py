@@ -23,7 +23,7 @@ _COLD_BATCH = 8  # flushes are long: a few cold calls already fill a sample
 _LOOKS = 1.2  # each look at the interval has this many times the samples of the last: few looks, little bias
 _NOISE_COUNT = 64  # from here on an interval's width is known well enough to tell whether it shrinks
 _SHRINKING = 0.95  # independent samples give 0.71 for twice their number
-_TRUST = 0.5  # more than this share of samples discarded: the case is invalid
+_TRUST = 0.5  # more than this share of a series' batches discarded (ten at the least): the case is invalid
 
 
 class Agree(Protocol):
@@ -111,10 +111,24 @@ class _Column:
     look: int = 0  # the number of samples at which the interval is looked at next
     values: list[float] = field(default_factory=list)
     early: list[float] = field(default_factory=list)
+    batches: int = 0
+    lost: dict[str, int] = field(default_factory=dict)  # batches of which nothing was kept, by reason
     host: list[float] = field(default_factory=list)
     probed: dict[str, list[float | Observed]] = field(default_factory=dict)
     warmup_s: float = 0.0
     stop: str = ""
+
+    def lose(self, reason: str) -> None:
+        """Count a batch of which nothing is kept."""
+        self.lost[reason] = self.lost.get(reason, 0) + 1
+
+    def drop(self, length: int) -> None:
+        """Forget the first samples; of a hot series also what was read beside each."""
+        self.early = self.early or self.values[:length]
+        self.values = self.values[length:]
+        if self.mode != "cold":
+            self.host = self.host[length:]
+            self.probed = {name: read[length:] for name, read in self.probed.items()}
 
 
 class Engine:
@@ -206,11 +220,12 @@ class Engine:
         """Discard first samples, taken before the device settled; the very first of them are kept as `early`."""
         if length:
             self._discarded["warm-up"] = self._discarded.get("warm-up", 0) + length
-            column.early = column.early or column.values[:length]
-            column.values = column.values[length:]
+            column.drop(length)
 
     def _drifts(self, values: list[float]) -> bool:
         """Whether the device has not settled: a power cap takes tenths of a second to bring clocks down."""
+        if len(values) < self._rule.least or not self._rule.settle_s:
+            return False
         half = len(values) // 2
         early, late = stats.median(values[:half]), stats.median(values[half:])
         return not stats.is_steady(values) and abs(early - late) > self._rule.target * late
@@ -253,6 +268,8 @@ class Engine:
             good = [value for value in timing.device if math.isfinite(value) and value > 0]
             for reason in disturbed or ["clock"] * (len(timing.device) - len(good)):
                 self._discard(reason)
+            if disturbed or not good:
+                column.lose(disturbed[0] if disturbed else "clock")
             if good and not disturbed:
                 column.values += good
                 column.host.append(timing.host)
@@ -268,20 +285,22 @@ class Engine:
 
     def _attempt(self, column: _Column) -> list[Timing]:
         """One batch; none where its gate opened by itself, which is a discard."""
+        column.batches += 1
         try:
             return [self._time(column, column.calls, column.gated)]
         except GateTimedOut:
             self._discard("gate")
+            column.lose("gate")
             return []
 
     def _discard(self, reason: str) -> None:
         self._discarded[reason] = self._discarded.get(reason, 0) + 1
 
     def _distrust(self, column: _Column) -> None:
-        gone = sum(count for reason, count in self._discarded.items() if reason != "warm-up")
-        if gone >= self._rule.least and gone > _TRUST * (gone + len(column.values)):
-            reasons = ", ".join(f"{count} by {reason}" for reason, count in sorted(self._discarded.items()))
-            raise Untrustworthy("discarded", f"most samples had to be discarded: {reasons}")
+        gone = sum(column.lost.values())
+        if gone >= self._rule.least and gone > _TRUST * column.batches:
+            reasons = ", ".join(f"{count} by {reason}" for reason, count in sorted(column.lost.items()))
+            raise Untrustworthy("discarded", f"{column.name}: most samples had to be discarded: {reasons}")
 
     def _time(self, column: _Column, calls: int, gated: bool) -> Timing:
         stage = column.stage

@@ -113,7 +113,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one call does, counted by the suite's author by the rule of METHOD (docs/method.md).
+    """What one call does, counted by the suite's author by the rules of docs/method.md.
 
     moved: bytes read plus written; payload: bytes delivered once; flops: floating-point
     operations; items: dependent steps, messages or calls.

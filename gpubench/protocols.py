@@ -72,7 +72,7 @@ class OpenDevice(Protocol):
     def time(self, call: Callable[[], object], calls: int, mode: Mode = "hot", gated: bool = True) -> Timing:
         """Time `calls` calls: `hot` back to back, `cold` each after a flush, `graph` as a replay.
 
-        `gated` keeps launch gaps out (METHOD 2.2); False for calls that wait for the device.
+        `gated` keeps launch gaps out (docs/method.md); False for calls that wait for the device.
         """
 
     def synchronize(self) -> None:
@@ -125,7 +125,7 @@ class Backend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What the machine's state says of the sample that was just taken (METHOD 2.6).
+    """What the machine's state says of the sample that was just taken (docs/method.md).
 
     `discard` are slugs of disturbances: `hw-slowdown`, `thermal`, `power-brake`, `low-clock`,
     `foreign-process`; on the host `steal`. `labels` describe a state in which the sample is good:

@@ -22,7 +22,7 @@ from gpubench.worker import Gone, Offer, Order, Part
 DEADLINES_S: dict[Tier, float] = {"smoke": 60.0, "quick": 120.0, "full": 600.0}
 _TICK_S = 0.2
 _LOST_DEVICE = 3  # so many cases in a row that cannot open their device: it is gone
-# A worse status stands before a better one; "peer" is only ever the echo of another rank's end.
+# A worse status stands before a better one; the cause "peer" is the echo of another rank's end and stands last.
 _SEVERITY: dict[Status, int] = {"failed": 3, "invalid": 2, "skipped": 1, "ok": 0}
 
 
@@ -232,8 +232,10 @@ class Runner(AbstractContextManager["Runner"]):
 
 
 def _merged(job: Job, parts: Sequence[Part], started_at: float, elapsed_s: float) -> Result:
-    worst = max(_counted(parts), key=lambda part: (_SEVERITY[part.status], part.cause != "peer"))
-    active = next((part for part in parts if part.series), parts[0])
+    counted = _counted(parts)
+    causes = [part for part in counted if part.status != "ok" and part.cause != "peer"]
+    worst = max(causes or counted, key=lambda part: _SEVERITY[part.status])
+    active = next((part for part in parts if part.series), worst)
     discarded: dict[str, int] = {}
     series: list[Series] = []
     for part in parts:

@@ -95,7 +95,7 @@ def warm_up_length(values: Sequence[float]) -> int:
     1997). A d beyond half of the values means that they do not show a steady state yet (Hoad,
     Robinson & Davies, Journal of the Operational Research Society 61, 2010).
     """
-    least = 5  # fewer values at the end look steady by chance (MSER-5)
+    least = 5  # fewer values at the end look steady by chance
     if len(values) < 2 * least:
         return len(values)
     data = np.asarray(values, dtype=float)[::-1]

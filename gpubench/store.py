@@ -260,7 +260,7 @@ class RunWriter:
         try:
             file = io.FileIO(path, "x")
         except FileExistsError as error:
-            raise UsageError(f"{path} exists; go on with it by --resume or choose another name") from error
+            raise UsageError(f"{path} exists; choose another name, or go on with it by `run --resume`") from error
         except FileNotFoundError as error:
             raise UsageError(f"cannot write {path}: the folder does not exist; make it first") from error
         except OSError as error:

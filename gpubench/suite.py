@@ -129,9 +129,10 @@ class Bench:
         return -(-4 * max(self.target.device.cache_bytes, 1) // nbytes) + 1
 
     def kernel(self, file: str, name: str, **defines: str | int) -> Kernel:
-        """Compile `name` from a .cu file beside the suite, behind the portable prelude."""
+        """Compile `name` from a .cu file beside the suite, behind the `prelude.cuh` of its folder if it has one."""
         folder = resources.files(self.package)
-        source = (folder / "prelude.cuh").read_text() + (folder / file).read_text()
+        prelude = folder / "prelude.cuh"
+        source = (prelude.read_text() if prelude.is_file() else "") + (folder / file).read_text()
         return self.open_device.kernel(source, name, defines)
 
 
@@ -152,9 +153,9 @@ class Stage:
     """One timed call of a task.
 
     clock: `device` is timed by the engine with device events; `host` by the host's clock round
-    each call; `self` where the call times itself and returns seconds. `waits` marks a call that
-    waits for the device by itself (a pageable copy, an allocation): it is never gated. `rotation`
-    is the call on buffers that together outgrow the last-level cache (`Bench.copies`).
+    a batch of calls and a synchronisation; `self` where the call times itself and returns seconds.
+    `waits` marks a call that waits for the device by itself (a pageable copy, an allocation): it is never gated.
+    `rotation` is the call on buffers that together outgrow the last-level cache (`Bench.copies`).
     """
 
     call: Callable[[], object]
@@ -183,7 +184,7 @@ class Task:
     """What a case returns: stages by name (the first is the headline), a check, a clean-up.
 
     `poison` spoils the outputs before a check's call; `check` raises WrongAnswer or returns
-    observed values. `keep` holds what must stay alive while another rank works.
+    observed values. `close` lets go of what was held for this task or for another rank.
     """
 
     stages: Mapping[str, Stage]

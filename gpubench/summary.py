@@ -200,7 +200,7 @@ class Summary:
         best: dict[tuple[str, str], float] = {}
         for result in results:
             for series in result.series if result.status == "ok" else ():
-                if series.limit and result.devices:
+                if series.limit and result.devices and not series.name.endswith("early"):
                     key = (result.devices[0], series.limit)
                     best[key] = max(best.get(key, 0.0), stats.median(judged_values(series).tolist()))
         return best

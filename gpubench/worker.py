@@ -66,6 +66,7 @@ class Part:
 
 
 _DONE = "done"
+_TRACE = 8192  # characters of a traceback that a result keeps
 
 
 @dataclass(slots=True)
@@ -146,8 +147,9 @@ class Worker:
         except PeerDied as event:
             return Part("failed", "peer", str(event), informed=tuple(ranks.informed))
         except Exception as error:  # noqa: BLE001 - the case's boundary: a suite or driver may raise anything
-            traceback.print_exc()
-            return Part("failed", "device" if self._open is None else "error", f"{type(error).__name__}: {error}")
+            cause = "device" if self._open is None else "error"
+            trace = ("traceback", traceback.format_exc()[-_TRACE:])
+            return Part("failed", cause, f"{type(error).__name__}: {error}", notes=(trace,))
 
     def _measured(self, order: Order, ranks: Ranks) -> Part:
         device = self._opened(order.peers[order.rank])

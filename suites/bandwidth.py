@@ -50,7 +50,7 @@ suite = Suite(
 _FACTOR = 0.5  # a power of two: products are exact, so every result has one right value
 _CACHES = 4  # an array this many times the last-level cache comes from memory
 _UNKNOWN_CACHE = 2**25
-_CACHED = 2**23  # both arrays of a copy fit the last-level cache of every GPU since 2020
+_CACHED = 2**23  # both arrays of a copy fit the last-level cache of data-centre GPUs since the A100
 
 
 def _least(target: Target) -> int:
@@ -74,7 +74,7 @@ def _sizes(target: Target) -> Any:
 
 
 def _two_sizes(target: Target) -> Any:
-    """On a GPU also 4 GiB in `quick`: the figures that a floor stands on."""
+    """On a GPU also 8 MiB, which a cache holds, and 4 GiB, the figure that a floor stands on, in `quick`."""
     found = _sizes(target)
     if target.is_host:
         return found

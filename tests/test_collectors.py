@@ -208,15 +208,22 @@ def test_the_bits_are_those_of_the_binding():
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name)
-def test_no_recorded_state_of_an_h200_would_be_discarded(path):
+def test_no_state_recorded_while_an_h200_was_measured_would_be_discarded(path):
+    """Between the cases its clocks may be low without a reason: they are on their way up or down."""
+    run = read_run(path)
+    windows = [result.window for result in run.results if "cuda:0" in result.devices]
     found = [
         verdict(int(reasons), clock_hz)
-        for columns in (dict(samples.columns) for samples in read_run(path).samples)
-        if "nvml.event_reasons" in columns
-        for reasons, clock_hz in zip(columns["nvml.event_reasons"], columns["nvml.clock.sm"], strict=True)
+        for samples in run.samples
+        if samples.device == "cuda:0" and "nvml.event_reasons" in (columns := dict(samples.columns))
+        for at, reasons, clock_hz in zip(
+            samples.at, columns["nvml.event_reasons"], columns["nvml.clock.sm"], strict=True
+        )
+        if any(start <= at <= end for start, end in windows)
     ]
     assert {condition.discard for condition in found} == {()}
-    assert {condition.labels for condition in found} == {(), ("power-capped",)}
+    assert {condition.labels for condition in found} <= {(), ("power-capped",)}
+    assert found
 
 
 def test_the_default_clock_is_the_inventorys_or_not_known():

@@ -48,7 +48,7 @@ def test_nothing_in_a_recording_says_whose_machine_it_was(run):
 
 
 def test_its_figures_are_those_the_method_expects_of_an_h200(one):
-    """METHOD's expectations of an H200: a figure outside them means that the method is wrong."""
+    """A figure outside these means that the method is wrong."""
     found = figures(one)
     assert found["bandwidth/read[size=4GiB,dtype=float32]"].share > 0.90
     assert found["bandwidth/copy[size=4GiB,dtype=float32]"].share > 0.85

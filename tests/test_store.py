@@ -243,7 +243,7 @@ def test_a_missing_file_is_not_resumed(path):
 
 def test_a_file_that_exists_is_never_overwritten(path):
     path.write_text("mine")
-    with pytest.raises(UsageError, match=r"run\.jsonl exists; go on with it by --resume or choose another name"):
+    with pytest.raises(UsageError, match=r"run\.jsonl exists; choose another name, or go on with it by `run --resume`"):
         store.RunWriter.create(path, make.manifest())
     assert path.read_text() == "mine"
 

@@ -50,7 +50,7 @@ class Gate:
 
 
 class EventClock:
-    """Times calls on one stream by device events; see METHOD 2.1 to 2.3."""
+    """Times calls on one stream by device events; see docs/method.md."""
 
     def __init__(self, cupy: Any, stream: Any, gate: Gate, flush: Callable[[], None]) -> None:
         self._cupy = cupy

@@ -32,7 +32,8 @@ Devices = Annotated[
     list[str] | None,
     typer.Option(
         "--device",
-        help="Device to measure (cuda:0, rocm:0, host, all); may be repeated. \\[default: the first GPU, else host]",
+        help="Device to measure (cuda:0, rocm:0, host; all is every GPU, in turn); may be repeated. "
+        "\\[default: the first GPU, else host]",
     ),
 ]
 WithHost = Annotated[bool, typer.Option("--with-host", help="Measure the host processor too.")]

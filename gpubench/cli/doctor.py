@@ -26,7 +26,9 @@ Noise = Annotated[
 Replicates = Annotated[
     int | None,
     typer.Option(
-        "--replicates", max=1000, help=f"With --noise: how many processes, at least 3. \\[default: {_REPLICATES}]"
+        "--replicates",
+        max=1000,
+        help=f"With --noise: how often, each time in fresh processes; at least 3. \\[default: {_REPLICATES}]",
     ),
 ]
 Device_ = Annotated[

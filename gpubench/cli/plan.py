@@ -1,4 +1,4 @@
-"""`gpubench plan`: what would run, and for how long; touches no device."""
+"""`gpubench plan`: what would run, and for how long; opens no device."""
 
 from __future__ import annotations
 
@@ -44,4 +44,4 @@ def plan(
         return
     cells = [(case, ", ".join(devices), ranks, replicate) for case, devices, ranks, replicate in rows]
     _print.out().print(_print.table(("case", "devices", "ranks", "replicate"), cells))
-    typer.echo(f"{len(rows)} cases, about {units.duration(planned.seconds)}")
+    typer.echo(f"{len(rows)} case{'s' * (len(rows) > 1)}, about {units.duration(planned.seconds)}")

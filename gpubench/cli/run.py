@@ -43,12 +43,12 @@ def run(
     if resume and out is None:
         raise UsageError("--resume goes on with a run file: name it with --out")
     options.suites_known(suites)
-    path = options.run_file(out)
     facts = inventory.facts()
     settings = options.settings(facts, suites, device, with_host, tier, filter, data, replicates, seed)
     planned = plan.make(facts, settings)
     if not device and (reason := plan.why_host(facts, settings)):
         _print.err().print(_print.plain(reason, "yellow"), soft_wrap=True)
+    path = options.run_file(out)
     with shown() as watch:
         measured = session.measure(planned, path, sys.argv, watch, resume)
     if json:
