@@ -129,6 +129,16 @@ def test_a_task_may_expect_and_time_the_end_of_a_rank(faults):
     assert 0 < values["self"][0] < 5
 
 
+def test_a_case_that_one_rank_declines_is_skipped_and_not_failed(faults):
+    (declined,) = run("declined").results
+    assert (declined.status, declined.reason) == ("skipped", "rank 1 has no room")
+
+
+def test_a_bug_in_a_suite_keeps_its_traceback_in_the_result(faults):
+    (bug,) = run("bug").results
+    assert 'raise ZeroDivisionError("a bug in the suite")' in dict(bug.notes)["traceback"]
+
+
 def test_idle_ranks_hold_still_until_the_working_one_is_done(faults):
     (uneven,) = run("uneven").results
     assert uneven.status == "ok", uneven.reason

@@ -137,6 +137,15 @@ def mourned(bench: Bench) -> Task:
     raise WrongAnswer("rank 1 is still there")
 
 
+@suite.case(ranks=2)
+def declined(bench: Bench) -> Task:
+    """One rank alone finds that the case cannot run."""
+    if bench.rank == 1:
+        raise Skip("rank 1 has no room")
+    bench.barrier()
+    return task()
+
+
 @suite.case(ranks=3)
 def uneven(bench: Bench) -> Task:
     """Only rank 1 works; the others hold still."""
