@@ -59,7 +59,7 @@ _READERS: tuple[tuple[Counter, _Reader], ...] = (
         lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).used,
     ),
     (
-        Counter("nvml.event_reasons", "bits", "gauge", _FAST_S, _query("clocks_event_reasons.active")),
+        Counter("nvml.event_reasons", "bit mask", "event", _FAST_S, _query("clocks_event_reasons.active")),
         event_reasons,
     ),
     (

@@ -30,7 +30,7 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class CounterFigure:
-    """A counter over a case's window. Of a cumulative one, `mean` is its rise a second."""
+    """A counter over a case's window. Of a cumulative one `mean` is its rise a second, of an event all its bits."""
 
     counter: Counter
     device: str
@@ -51,6 +51,9 @@ def figure_of(track: Track) -> CounterFigure | None:
     if count == 0:
         return None
     values = track.values
+    if track.counter.kind == "event":  # bits: all that were ever set, not their mean
+        every = float(np.bitwise_or.reduce(values.astype(np.int64)))
+        return CounterFigure(track.counter, track.device, every, every, every, count)
     return CounterFigure(
         track.counter, track.device, float(values.mean()), float(values.min()), float(values.max()), count
     )

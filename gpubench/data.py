@@ -53,13 +53,21 @@ _PCIE_GEN4_X16 = _PCIE_GEN5_X16 / 2
 
 # Device name pattern → (limits in SI units, source). The first that matches is used.
 _MODELS: tuple[tuple[str, dict[str, float], str], ...] = (
-    (r"\bH200\b", {"dram": 4.8e12, "link.h2d": _PCIE_GEN5_X16, "link.peer": 450e9, **_H100_RATES}, _HOPPER),
     (
-        r"\bH100\b(?!.*(PCIe|NVL))",
+        r"\bH200\b(?!.*(NVL|MIG))",
+        {"dram": 4.8e12, "link.h2d": _PCIE_GEN5_X16, "link.peer": 450e9, **_H100_RATES},
+        _HOPPER,
+    ),
+    (
+        r"\bH100\b(?!.*(PCIe|NVL|MIG))",
         {"dram": 3.35e12, "link.h2d": _PCIE_GEN5_X16, "link.peer": 450e9, **_H100_RATES},
         _HOPPER,
     ),
-    (r"\bA100\b.*SXM.*80", {"dram": 2.039e12, "link.h2d": _PCIE_GEN4_X16, "link.peer": 300e9, **_A100_RATES}, _AMPERE),
+    (
+        r"\bA100\b.*SXM.*80(?!.*MIG)",
+        {"dram": 2.039e12, "link.h2d": _PCIE_GEN4_X16, "link.peer": 300e9, **_A100_RATES},
+        _AMPERE,
+    ),
     (r"\bMI300X\b", {"dram": 5.3e12, "link.h2d": _PCIE_GEN5_X16, "link.peer": 64e9, **_MI300X_RATES}, _CDNA3),
 )
 

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import pydantic
 
-from gpubench import DISTRIBUTION, __version__, plugins
+from gpubench import __version__, plugins
 from gpubench.errors import DeviceError, FileError, Missing
 from gpubench.model import Absent, Device, Facts
 from gpubench.protocols import Backend, Collector
@@ -119,14 +119,10 @@ def _described(
 
 def _probe(name: str, absent: list[Absent], ask: Callable[[], T], default: T) -> T:
     try:
-        return ask()
+        return plugins.asked(name, ask)
     except Missing as error:
         absent.append(Absent(name, error.what, error.how))
-    except Exception as error:  # noqa: BLE001 - a vendor probe: bindings raise KeyError, AttributeError, anything
-        absent.append(
-            Absent(name, f"{type(error).__name__}: {error}", f"reinstall it, or report this against {DISTRIBUTION}")
-        )
-    return default
+        return default
 
 
 def _library_versions() -> dict[str, str]:

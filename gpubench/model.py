@@ -78,13 +78,14 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file of the user's own (`--data`): its label in case ids, its path and size."""
+    """A file of the user's own (`--data`): its label in case ids, its path, size and a hash of its first 16 MiB."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     label: str
     path: str
     bytes: int
+    sha256: str = ""
 
 
 @dataclass(frozen=True, slots=True)

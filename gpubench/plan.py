@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import random
 import re
 from collections.abc import Iterable, Sequence
@@ -17,6 +18,7 @@ from gpubench.suite import Suite, Target
 _SECONDS_A_CASE: dict[Tier, float] = {"smoke": 0.25, "quick": 1.0, "full": 8.0}  # seen on a host and an H200
 _SECONDS_A_WORKER = 2.0
 _MOST_DATA_FILES = 256
+_HASHED_BYTES = 2**24  # enough to tell a file that was exchanged; reading all of a huge one takes minutes
 _ALL, _HEADLINE = "all", "headline"  # words that stand where a suite's name does
 
 
@@ -118,15 +120,10 @@ def device_ids(facts: Facts, wanted: Sequence[str], with_host: bool) -> tuple[st
     """The devices to measure: the first GPU or else the host; `all` is each; `with_host` adds the host."""
     known = [device.id for device in facts.devices]
     gpus = [device.id for device in facts.devices if device.backend != "host"]
-    if not wanted:
-        chosen = gpus[:1] or known[:1]
-    elif "all" in wanted:
-        chosen = gpus or known
-    else:
-        for device_id in wanted:
-            if device_id not in known:
-                raise UsageError(_no_device(facts, device_id))
-        chosen = list(wanted)
+    for device_id in wanted:
+        if device_id not in (*known, "all"):
+            raise UsageError(_no_device(facts, device_id))
+    chosen = gpus[:1] or known[:1] if not wanted else gpus or known if "all" in wanted else list(wanted)
     if not chosen:
         raise UsageError("no device found; `gpubench doctor` says what was looked for")
     return tuple(dict.fromkeys([*chosen, *(["host"] if with_host else [])]))
@@ -207,9 +204,10 @@ def _data_of(path: Path) -> list[DataFile]:
 
 def _data_file(path: Path, label: str) -> DataFile:
     with path.open("rb") as file:
-        if not file.read(1):
-            raise UsageError(f"--data {path}: the file is empty")
-    return DataFile(_label(label), str(path.resolve()), path.stat().st_size)
+        first = file.read(_HASHED_BYTES)
+    if not first:
+        raise UsageError(f"--data {path}: the file is empty")
+    return DataFile(_label(label), str(path.resolve()), path.stat().st_size, hashlib.sha256(first).hexdigest())
 
 
 def _label(text: str) -> str:

@@ -9,11 +9,14 @@ import difflib
 import importlib
 import importlib.util
 import pkgutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import entry_points
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from gpubench.errors import GpubenchError, UsageError
+from gpubench import DISTRIBUTION
+from gpubench.errors import GpubenchError, Missing, UsageError
+
+T = TypeVar("T")
 
 Room = Literal["suites", "collectors", "reports", "backends"]
 _ATTRIBUTE: dict[Room, str] = {
@@ -42,6 +45,16 @@ def load(room: Room, name: str) -> Any:
         return getattr(importlib.import_module(modules[name]), _ATTRIBUTE[room])
     except Exception as error:  # a plugin's load: third-party code may raise anything
         raise BrokenPlugin(f"plugin {name} ({modules[name]}) does not load: {type(error).__name__}: {error}") from error
+
+
+def asked(name: str, ask: Callable[[], T]) -> T:
+    """What a collector's or a backend's library answers; Missing, with its words, for whatever it raises."""
+    try:
+        return ask()
+    except Missing:
+        raise
+    except Exception as error:  # a vendor probe: bindings raise KeyError, AttributeError, anything
+        raise Missing(f"{name}: {type(error).__name__}: {error}", f"reinstall it, or tell {DISTRIBUTION}") from error
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:

@@ -43,15 +43,15 @@ class Child:
             )
         os.close(writing)
 
-    def drain(self) -> bool:
-        """Read what the child has printed, so that a full pipe never holds it up; False at its end."""
-        if self.output < 0:
-            return False
+    def drain(self) -> None:
+        """Read what the child has printed, so that a full pipe never holds it up; close it at its end."""
         with contextlib.suppress(BlockingIOError):
-            while chunk := os.read(self.output, 65536):
+            while self.output >= 0:
+                chunk = os.read(self.output, 65536)
                 self._tail = (self._tail + chunk)[-_TAIL:]
-            return False
-        return True
+                if not chunk:  # closed, which is not yet the end of the process: it may have silenced itself
+                    os.close(self.output)
+                    self.output = -1
 
     @property
     def last_words(self) -> str:
@@ -66,7 +66,11 @@ class Child:
             self.process.wait(_GRACE_S)
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
-        status = self.process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(_GRACE_S)
+        status = self.process.poll()
+        if status is None:
+            return "it does not end, not even by SIGKILL: the driver holds it"
         how = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
         return f"{how}; last line: {self.last_words}" if self.last_words else how
 
@@ -74,7 +78,8 @@ class Child:
         """End the whole process group now and reap it."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may hold it for ever: it is left behind then
+            self.process.wait(_GRACE_S)
         self._close()
 
     def stop(self) -> None:
@@ -86,8 +91,8 @@ class Child:
 
     def _close(self) -> None:
         self.connection.close()
+        self.drain()
         if self.output >= 0:
-            self.drain()
             os.close(self.output)
             self.output = -1
 

@@ -60,6 +60,9 @@ class Crew:
             slot = slots.get(device.id, 0)
             slots[device.id] = slot + 1
             key = (device.id, slot)
+            known = self._workers.get(key)
+            if known is not None and known.process.poll() is not None:  # it died between two cases
+                self.dismiss(known)
             if key not in self._workers:
                 self._workers[key] = Child("gpubench.worker")
             found.append(self._workers[key])
@@ -106,7 +109,7 @@ class Runner(AbstractContextManager["Runner"]):
         self._deadline_s = deadline_s or DEADLINES_S[plan.settings.tier]
         self._crew = Crew()
         self._replicate = 0
-        self._lost = 0
+        self._failures: dict[str, int] = {}  # device → cases in a row that could not open it
 
     def __exit__(self, *_: object) -> None:
         self._crew.dismiss_all()
@@ -115,7 +118,7 @@ class Runner(AbstractContextManager["Runner"]):
     def run(self, jobs: Sequence[Job], started_at: float, watch: Observer) -> None:
         """Run the jobs in order; every result is in the sink before the next job starts.
 
-        Raises DeviceError where a device no longer opens.
+        Raises DeviceError at the end where a device no longer opened: its cases fail, the others' go on.
         """
         for index, job in enumerate(jobs):
             watch(Progress(job, index, len(jobs)))
@@ -128,21 +131,30 @@ class Runner(AbstractContextManager["Runner"]):
             watch(Progress(job, index, len(jobs), result))
             self._watch_device(result)
         self._relay(self._sampler.stop())
+        if lost := [device for device in self._failures if self._is_lost(device)]:
+            raise DeviceError(f"{', '.join(lost)} does not open any more; the rest was measured and is kept")
 
     def _relay(self, chunks: Sequence[Samples]) -> None:
         for chunk in chunks:
             self._sink.samples(chunk)
 
     def _watch_device(self, result: Result) -> None:
-        self._lost = self._lost + 1 if result.cause == "device" else 0
-        if self._lost >= _LOST_DEVICE:
-            raise DeviceError(f"{result.devices[0]} does not open any more: {result.reason}; what was measured is kept")
+        for device in result.devices:
+            if result.cause == "device":
+                self._failures[device] = self._failures.get(device, 0) + 1
+            elif result.status == "ok":
+                self._failures.pop(device, None)
+
+    def _is_lost(self, device_id: str) -> bool:
+        return self._failures.get(device_id, 0) >= _LOST_DEVICE
 
     def _result(self, job: Job, started_at: float) -> Result:
         start = time.monotonic()
         if len(job.devices) < job.case.devices:
             reason = f"needs {job.case.devices} devices that reach each other, {len(job.devices)} here"
             return Result(job.case, job.key[1], "skipped", job.replicate, "devices", reason)
+        if lost := [device for device in job.key[1] if self._is_lost(device)]:
+            return Result(job.case, job.key[1], "failed", job.replicate, "device", f"{', '.join(lost)} is lost")
         parts = self._parts(job)
         return _merged(job, parts, started_at, time.monotonic() - start)
 
@@ -162,7 +174,7 @@ class Runner(AbstractContextManager["Runner"]):
         deadline = time.monotonic() + self._deadline_s
         while ranks.missing:
             waiting: list[Any] = [ranks.children[rank].connection for rank in ranks.missing]
-            waiting += [ranks.children[rank].output for rank in ranks.missing]
+            waiting += [ranks.children[rank].output for rank in ranks.missing if ranks.children[rank].output >= 0]
             waiting += [self._sampler.connection] if self._sampler.connection else []
             for ready in wait(waiting, _TICK_S):
                 self._hear(ranks, ready)
@@ -173,14 +185,11 @@ class Runner(AbstractContextManager["Runner"]):
         if ready is self._sampler.connection:
             self._relay(self._sampler.drain())
         elif isinstance(ready, int):
-            self._drain(ranks, ready)
+            for child in ranks.children:
+                if child.output == ready:
+                    child.drain()
         else:
             self._listen(ranks, ranks.rank_of(ready))
-
-    def _drain(self, ranks: _Ranks, output: int) -> None:
-        for rank, child in enumerate(ranks.children):
-            if child.output == output and not child.drain():
-                self._bury(ranks, rank)
 
     def _listen(self, ranks: _Ranks, rank: int) -> None:
         try:

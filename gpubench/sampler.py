@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -21,6 +22,8 @@ from gpubench.protocols import Collector, CounterSource
 
 _CHUNK_S = 0.5
 _START_S = 30.0
+_STOP_S = 5.0
+_STOPPED = "stopped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,10 @@ class Group:
 
     def read(self, now: float, at: float) -> None:
         """Read once, and be due a period later; periods that were missed are not made up."""
-        values = self.source.read(self.device, self.names)
+        try:
+            values = plugins.asked(self.collector, lambda: self.source.read(self.device, self.names))
+        except Missing:  # this group alone stops being read: its rows say missing from here on
+            values = {}
         self.at.append(at)
         self.rows.append(tuple(values.get(name) for name in self.names))
         self.due = max(self.due + self.period_s, now)
@@ -82,6 +88,8 @@ class SamplingProcess:
             if self._child.connection.poll(_START_S):
                 opened: Opened = self._child.connection.recv()
                 self.counters, self.absent = opened.counters, opened.absent
+            else:
+                self._lose(f"it did not start within {_START_S:g} s")
         except (EOFError, OSError):
             self._lose()
 
@@ -105,11 +113,18 @@ class SamplingProcess:
         """End sampling; the last chunks."""
         if self.ended:
             return []
-        chunks = []
+        chunks: list[Samples] = []
+        deadline = time.monotonic() + _STOP_S
         try:
             self._child.connection.send("stop")
-            while (chunk := self._child.connection.recv()) is not None:
+            while self._child.connection.poll(max(0.0, deadline - time.monotonic())):
+                chunk = self._child.connection.recv()
+                if chunk is None:
+                    break
                 chunks.append(chunk)
+                self._child.drain()
+            else:
+                self._lose(f"it did not stop within {_STOP_S:g} s")
         except (EOFError, OSError):
             self._lose()
         self.kill()
@@ -119,10 +134,17 @@ class SamplingProcess:
         """End it now."""
         if not self.ended:
             self._child.kill()
-            self.ended = "stopped"
+            self.ended = _STOPPED
 
-    def _lose(self) -> None:
-        self.ended = f"the sampling process ended: {self._child.obituary()}"
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the reader of the run should know: which counters are missing, and why."""
+        absent = tuple(f"counters of {each.what} are missing: {each.reason}" for each in self.absent)
+        lost = self.ended and self.ended != _STOPPED
+        return (*absent, f"counters are missing from some point on: {self.ended}") if lost else absent
+
+    def _lose(self, reason: str = "") -> None:
+        self.ended = f"the sampling process ended: {reason or self._child.obituary()}"
         self._child.kill()
 
 
@@ -146,6 +168,8 @@ def sample(groups: Sequence[Group], connection: Connection[Any, Any], started_at
             break
     _send(groups, connection)
     connection.send(None)
+    for source in {id(group.source): group.source for group in groups}.values():
+        source.close()
 
 
 def _send(groups: Sequence[Group], connection: Connection[Any, Any]) -> None:
@@ -163,10 +187,10 @@ def open_groups(order: Order) -> tuple[list[Group], Opened]:
     for name in plugins.names("collectors"):
         try:
             collector: Collector = plugins.load("collectors", name)
-            devices = [device for device in order.devices if collector.accepts(device)]
+            devices = [device for device in order.devices if plugins.asked(name, partial(collector.accepts, device))]
             if not devices:
                 continue
-            source = collector.open(devices)
+            source = plugins.asked(name, partial(collector.open, devices))
         except (Missing, plugins.BrokenPlugin) as error:
             absent.append(Absent(name, str(error), ""))
             continue

@@ -12,9 +12,9 @@ from pathlib import Path
 from types import FrameType
 
 from gpubench import __version__
-from gpubench.errors import Interrupted, UsageError
+from gpubench.errors import DeviceError, Interrupted, UsageError
 from gpubench.model import SCHEMA, Device, Facts, Manifest, Run
-from gpubench.plan import Plan
+from gpubench.plan import Job, Plan
 from gpubench.runner import Observer, Runner
 from gpubench.sampler import SamplingProcess
 from gpubench.store import RunWriter, read_run
@@ -28,14 +28,12 @@ def measure(plan: Plan, path: Path, argv: Sequence[str], watch: Observer, resume
     measured by then is in the file.
     """
     with _terminable(path):
-        if resume:
-            _resumed(plan, path, watch)
-        else:
-            _fresh(plan, path, argv, watch)
-    return read_run(path)
+        warnings = _resumed(plan, path, watch) if resume else _fresh(plan, path, argv, watch)
+    run = read_run(path)
+    return replace(run, warnings=(*run.warnings, *warnings))
 
 
-def _fresh(plan: Plan, path: Path, argv: Sequence[str], watch: Observer) -> None:
+def _fresh(plan: Plan, path: Path, argv: Sequence[str], watch: Observer) -> tuple[str, ...]:
     started_at = time.monotonic()
     sampler = SamplingProcess(_sampled(plan), started_at)
     manifest = Manifest(
@@ -55,20 +53,32 @@ def _fresh(plan: Plan, path: Path, argv: Sequence[str], watch: Observer) -> None
         sampler.kill()
         raise
     with writer, Runner(plan, sampler, writer) as runner:
-        runner.run(plan.jobs, started_at, watch)
+        _run(runner, writer, plan.jobs, started_at, watch)
+    return sampler.warnings
+
+
+def _run(runner: Runner, writer: RunWriter, jobs: Sequence[Job], started_at: float, watch: Observer) -> None:
+    """All jobs and the end of the file; a device that was lost on the way does not make the file partial."""
+    try:
+        runner.run(jobs, started_at, watch)
+    except DeviceError:
         writer.end()
+        raise
+    writer.end()
 
 
-def _resumed(plan: Plan, path: Path, watch: Observer) -> None:
-    if differs := differences(read_run(path).manifest, plan):
+def _resumed(plan: Plan, path: Path, watch: Observer) -> tuple[str, ...]:
+    before = read_run(path)
+    if differs := differences(before.manifest, plan) + _changed_cases(before, plan):
         raise UsageError(f"{path} cannot be resumed: {'; '.join(differs)}")
     writer, run = RunWriter.resume(path)
     measured = {result.key for result in run.results}
     # The file's clock goes on where it stopped: another boot has another CLOCK_MONOTONIC.
     started_at = time.monotonic() - _last_moment(run)
-    with writer, Runner(plan, SamplingProcess(_sampled(plan), started_at), writer) as runner:
-        runner.run([job for job in plan.jobs if job.key not in measured], started_at, watch)
-        writer.end()
+    sampler = SamplingProcess(_sampled(plan), started_at)
+    with writer, Runner(plan, sampler, writer) as runner:
+        _run(runner, writer, [job for job in plan.jobs if job.key not in measured], started_at, watch)
+    return sampler.warnings
 
 
 def _last_moment(run: Run) -> float:
@@ -88,6 +98,15 @@ def differences(before: Manifest, plan: Plan) -> list[str]:
     found += _changed_pairs("version of", dict(before.facts.versions), dict(plan.facts.versions))
     found += _changed_devices(before.facts, plan.facts)
     return found
+
+
+def _changed_cases(before: Run, plan: Plan) -> list[str]:
+    versions = {job.case.id: job.case.version for job in plan.jobs}
+    return [
+        f"case {result.case.id} was version {result.case.version}, is {versions[result.case.id]}"
+        for result in before.results
+        if versions.get(result.case.id, result.case.version) != result.case.version
+    ]
 
 
 def _changed(what: str, before: object, now: object) -> list[str]:
@@ -117,18 +136,22 @@ def _changed_devices(before: Facts, now: Facts) -> list[str]:
     return found
 
 
+def _kept(path: Path) -> str:
+    return f"what was measured is in {path}; go on with --resume" if path.exists() else "nothing was measured"
+
+
 @contextmanager
 def _terminable(path: Path) -> Iterator[None]:
     """SIGTERM ends a run as SIGINT does: workers are ended, the file is kept."""
 
     def terminate(signum: int, frame: FrameType | None) -> None:
         del frame
-        raise Interrupted(f"terminated; what was measured is in {path}; go on with --resume", 128 + signum)
+        raise Interrupted(f"terminated; {_kept(path)}", 128 + signum)
 
     before = signal.signal(signal.SIGTERM, terminate)
     try:
         yield
     except KeyboardInterrupt:
-        raise Interrupted(f"interrupted; what was measured is in {path}; go on with --resume", 130) from None
+        raise Interrupted(f"interrupted; {_kept(path)}", 130) from None
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -12,6 +12,7 @@ import sys
 import time
 import traceback
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -125,7 +126,7 @@ class Worker:
                 return
             part = self.part(order)
             gc.collect()  # a task's arrays may be held by a cycle: free the device's memory now
-            if self._open is not None and part.status != "failed":
+            if self._open is not None and (part.status != "failed" or part.cause == "wrong-answer"):
                 self._open.release()
             self._connection.send(part)
 
@@ -173,7 +174,7 @@ class Worker:
             "ok",
             series=measured.series,
             discarded=measured.discarded,
-            labels=measured.labels,
+            labels=measured.labels if self._watches or not device.traits.is_gpu else (*measured.labels, "unwatched"),
             notes=tuple(task.notes.items()),
             window=(start, time.monotonic()),
             informed=tuple(ranks.informed),
@@ -206,8 +207,8 @@ def _watches(device: Device) -> list[Watch]:
     for name in plugins.names("collectors"):
         with contextlib.suppress(Missing, plugins.BrokenPlugin):
             collector: Collector = plugins.load("collectors", name)
-            if collector.accepts(device):
-                found.append(collector.watch(device))
+            if plugins.asked(name, partial(collector.accepts, device)):
+                found.append(plugins.asked(name, partial(collector.watch, device)))
     return found
 
 

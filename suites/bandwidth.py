@@ -92,12 +92,12 @@ _DTYPES = points(("float32",), full=("float32", "float64"))
 
 def _memory_stage(bench: Bench, call: Call, work: Work, size_bytes: int) -> Stage:
     """Hot and cold on a GPU; the host's arrays are four caches long, a flush would change nothing."""
-    cached = size_bytes < _CACHES * bench.target.device.cache_bytes
+    cached = size_bytes < _CACHES * (bench.target.device.cache_bytes or _UNKNOWN_CACHE)
     return Stage(call, work, "moved", "" if cached else "dram", ("hot", "cold") if bench.traits.is_gpu else ("hot",))
 
 
 def _notes(bench: Bench, size_bytes: int, notes: Mapping[str, str]) -> Mapping[str, str]:
-    cache_bytes = bench.target.device.cache_bytes
+    cache_bytes = bench.target.device.cache_bytes or _UNKNOWN_CACHE
     if size_bytes >= _CACHES * cache_bytes:
         return notes
     return {**notes, "cache": f"arrays below {_CACHES} × the last-level cache of {units.size(cache_bytes)}"}

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -176,15 +174,17 @@ def pull(bench: Bench, path: str, size_bytes: int) -> Task:
 
 
 class _Server(threading.Thread):
-    """Rank 0: answers every byte that arrives with the whole message, until the peer hangs up."""
+    """Rank 0: answers every byte that arrives with the whole message, until the peer hangs up.
+
+    Its address is an abstract one (unix(7)): it ends with the process, and leaves no file.
+    """
 
     def __init__(self, message: bytes) -> None:
         super().__init__(daemon=True)
-        self.folder = tempfile.mkdtemp(prefix="gpubench-")
-        self.path = os.path.join(self.folder, "socket")  # noqa: PTH118 - what the socket module takes
+        self.address = f"\0gpubench-{os.getpid()}-{id(self)}"
         self._message = message
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(self.path)
+        self._listener.bind(self.address)
         self._listener.listen(1)
         self.start()
 
@@ -196,20 +196,14 @@ class _Server(threading.Thread):
             while connection.recv(1):
                 connection.sendall(self._message)
 
-    def close(self) -> None:
-        """Remove the socket's folder; the thread ends when the peer hangs up."""
-        Path(self.path).unlink(missing_ok=True)
-        Path(self.folder).rmdir()
-
 
 @suite.case(ranks=2, when=lambda target: target.is_host, size_bytes=_sizes)
 def socket_(bench: Bench, size_bytes: int) -> Task:
     """A message over a local socket, request to last byte: payload."""
     message = _pattern(np, size_bytes, bench.seed)
     if bench.rank == 0:
-        server = _Server(message.tobytes())
-        bench.exchange(server.path)
-        return Task.idle(server.close)
+        bench.exchange(_Server(message.tobytes()).address)
+        return Task.idle()
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(bench.exchange(None)[0])
     received = np.empty(size_bytes, np.uint8)

@@ -11,7 +11,7 @@ from gpubench.errors import GateTimedOut, Untrustworthy, WrongAnswer
 from gpubench.measure import RULES, Engine, StoppingRule
 from gpubench.model import Work
 from gpubench.protocols import Condition
-from gpubench.suite import Observed, Stage, Task
+from gpubench.suite import Observed, Stage, Task, expect
 
 RULE = StoppingRule(least_s=0.05, budget_s=1.0, warmup_least_s=0.0, warmup_most_s=0.5)
 
@@ -227,6 +227,32 @@ def test_throttled_samples_are_discarded_by_their_reason_and_the_rest_stays():
     done = Engine(device, RULE, watches=[device]).measure(task)
     assert dict(done.discarded) == {"thermal": 4}
     assert done.series[0].values == pytest.approx([0.01] * len(done.series[0].values))
+
+
+def test_most_samples_of_a_series_gone_is_untrustworthy_however_long_the_warm_up_was():
+    device = clockwork()
+    task = Task.of(stage(device, seconds=0.01, noise=0.02, throttled=(60, 200)), check=passing)
+    rule = dataclasses.replace(RULE, warmup_least_s=0.5, warmup_most_s=0.5, budget_s=2.0, target=1e-9)
+    with pytest.raises(Untrustworthy, match="by thermal"):
+        Engine(device, rule, watches=[device]).measure(task)
+
+
+def test_every_way_of_timing_is_checked_on_outputs_of_its_own():
+    device = clockwork()
+    kernel = device.kernel('{"seconds": 0.01}', "launch", {})
+    written = {"by": "nobody"}
+
+    def real():
+        kernel((1,), (1,), ())
+        written["by"] = "call"
+
+    def check():
+        expect(written["by"] == "call", "nothing was written")
+        return {}
+
+    lazy = Stage(real, modes=("hot",), rotation=(lambda: kernel((1,), (1,), ()),))
+    with pytest.raises(WrongAnswer, match="nothing was written"):
+        Engine(device, RULE).measure(Task.of(lazy, check=check, poison=lambda: written.update(by="nobody")))
 
 
 def test_a_case_that_is_throttled_throughout_is_untrustworthy_with_the_reason():

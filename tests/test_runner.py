@@ -2,8 +2,10 @@
 
 import dataclasses
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -82,8 +84,34 @@ def test_a_device_that_is_lost_once_costs_a_case_and_thrice_in_a_row_ends_the_ru
         ("gone", "failed", "device"),
         ("good", "ok", ""),
     ]
-    with pytest.raises(DeviceError, match="what was measured is kept"):
+    with pytest.raises(DeviceError, match="host does not open any more"):
         run("good", "gone", "gone", "gone", "good")
+
+
+def test_a_lost_device_takes_no_other_device_along(faults):
+    facts = Facts((*plugins.load("backends", "clockwork").devices(), *host_facts().devices))
+    settings = Settings(("faults",), ("clockwork", "host"), "smoke", filters=("gone", "good"))
+    plan = planning.make(facts, settings)
+    lost = [job for job in plan.jobs if job.case.name == "gone" and job.key[1] == ("clockwork",)] * 3
+    rest = [job for job in plan.jobs if job.case.name == "good"]
+    shelf = Shelf()
+    with (
+        Runner(plan, SamplingProcess((), 0.0), shelf) as runner,
+        pytest.raises(DeviceError, match="clockwork does not open any more"),
+    ):
+        runner.run([*lost, *rest], 0.0, lambda event: None)
+    assert [(result.devices[0], result.status) for result in shelf.results[3:]] == [
+        ("clockwork", "failed"),
+        ("host", "ok"),
+    ]
+
+
+def test_a_worker_that_dies_between_two_cases_is_replaced_before_the_next(faults):
+    assert outcomes(run("late", "slow", "good"))[-1] == ("good", "ok", "")
+
+
+def test_a_worker_that_silences_itself_is_not_taken_for_dead(faults):
+    assert outcomes(run("silent", "good")) == [("silent", "ok", ""), ("good", "ok", "")]
 
 
 def test_a_reason_says_what_happened_and_quotes_the_last_words(faults):
@@ -158,6 +186,19 @@ def test_samples_of_the_host_are_relayed_while_cases_run(faults):
     shelf = run("noisy", "good", "pair")
     names = {name for chunk in shelf.chunks for name, _ in chunk.columns}
     assert "host.cpu.busy" in names
+
+
+def test_a_sampler_that_hangs_or_dies_is_told_of_and_holds_nothing_up():
+    hung = SamplingProcess(host_facts().devices, 0.0)
+    os.kill(hung._child.process.pid, signal.SIGSTOP)
+    start = time.monotonic()
+    hung.stop()
+    assert time.monotonic() - start < 20
+    assert "did not stop" in hung.warnings[0]
+    dead = SamplingProcess(host_facts().devices, 0.0)
+    os.kill(dead._child.process.pid, signal.SIGKILL)
+    dead.stop()
+    assert "SIGKILL" in dead.warnings[0]
 
 
 def test_no_process_is_left_behind(faults):

@@ -157,7 +157,8 @@ def _cache_bytes() -> dict[int, int]:
     """Bytes of the data or unified cache of each level, as the kernel reports them for CPU 0."""
     found: dict[int, int] = {}
     for index in sorted(_CACHES.glob("index*")):
-        if (index / "type").read_text().strip() != "Instruction":
+        # arm64 virtual machines list caches without a size
+        if (index / "size").exists() and (index / "type").read_text().strip() != "Instruction":
             text = (index / "size").read_text().strip()
             found[int((index / "level").read_text())] = _kibibytes(text)
     return found

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 from gpubench.api import Bench, DeviceError, Observation, PeerDied, Skip, Stage, Suite, Task, Work, WrongAnswer
@@ -47,6 +48,28 @@ def hang(bench: Bench) -> Task:
     """The call never ends, and a grandchild would outlive it."""
     subprocess.Popen(["sleep", "300.123"])
     return task(lambda: time.sleep(300))
+
+
+@suite.case()
+def silent(bench: Bench) -> Task:
+    """A library's chatter is silenced for good: both outputs are closed."""
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+        os.dup2(nowhere.fileno(), 2)
+    return task(lambda: time.sleep(0.01))
+
+
+@suite.case()
+def late(bench: Bench) -> Task:
+    """The process dies half a second after the case has ended."""
+    threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGSEGV)).start()
+    return task()
+
+
+@suite.case()
+def slow(bench: Bench) -> Task:
+    """Long enough for a neighbour's time bomb."""
+    return task(lambda: time.sleep(0.3))
 
 
 @suite.case()
