@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 from gpubench.api import Bench, DeviceError, Observation, PeerDied, Skip, Stage, Suite, Task, Work, WrongAnswer
 
@@ -53,7 +54,7 @@ def hang(bench: Bench) -> Task:
 @suite.case()
 def silent(bench: Bench) -> Task:
     """A library's chatter is silenced for good: both outputs are closed."""
-    with open(os.devnull, "wb") as nowhere:
+    with Path(os.devnull).open("wb") as nowhere:
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
     return task(lambda: time.sleep(0.01))
