@@ -74,7 +74,7 @@ def _row(row: Row) -> list[object]:
     status = plain(result.status if result.status == "ok" else f"{result.status}: {result.cause}")
     status.append(_labels(result.labels))
     status.stylize(_STYLES[result.status])
-    cells: list[object] = [result.case.id, ", ".join(result.devices), "", "", "", "", status]
+    cells: list[object] = [_named(result.case.id, figure), ", ".join(result.devices), "", "", "", "", status]
     if figure is not None and result.status == "ok":
         cells[2:6] = [*_figure(figure, figure.interval.low, figure.interval.high), units.percent(figure.noise)]
     return cells
@@ -87,11 +87,17 @@ def _spread(spread: Spread) -> list[object]:
     status = plain(", ".join(f"{count} {name}" for name, count in spread.statuses.items()))
     status.append(_labels(spread.labels))
     status.stylize(_STYLES[spread.status])
-    cells: list[object] = [spread.case.id, ", ".join(spread.devices), "", "", "", "", "", status]
+    cells: list[object] = [_named(spread.case.id, spread.figure), ", ".join(spread.devices), "", "", "", "", "", status]
     if figure is not None:
         between = units.percent(spread.between) if len(medians) > 1 else ""
         cells[2:7] = [*_figure(figure, min(medians), max(medians)), units.percent(spread.within), between]
     return cells
+
+
+def _named(case_id: str, figure: Figure | None) -> str:
+    """The case, and of several stages the one whose figure it is: `compression/roundtrip[…] compress`."""
+    stage = figure.name.rpartition(".")[0] if figure else ""
+    return f"{case_id} {stage}" if stage else case_id
 
 
 def _figure(figure: Figure, low: float, high: float) -> list[object]:
