@@ -139,6 +139,7 @@ def test_a_headline_run_takes_one_case_of_each_suite_and_shows_the_spread_of_its
         "between",
         "status",
     ]
+    rows = [row for row in rows if "ok" in row.split()]  # a long id takes a second line
     assert [row.split()[-2:] for row in rows[:5]] == [["2", "ok"]] * 5
     assert re.findall(r"(\d+\.\d) % +(\d+\.\d) % +2 ok", rows[0])
     assert rows[5] == "10 results: 10 ok"
