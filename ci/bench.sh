@@ -75,10 +75,20 @@ if [ -z "$out" ]; then
     set -- --out "$out" "$@"
 fi
 
+# In the background, so that a TERM to this script reaches the run; an INT of the terminal reaches both anyway.
+"$venv/bin/gpubench" run all "$@" &
+run=$!
+trap 'kill -TERM "$run" 2>/dev/null || true' TERM
+trap : INT
 status=0
-"$venv/bin/gpubench" run all "$@" || status=$?
+wait "$run" || status=$?
+while kill -0 "$run" 2>/dev/null; do
+    status=0
+    wait "$run" || status=$?
+done
+trap - TERM INT
 
-if [ -s "$out" ]; then
+if [ -s "$out" ] && [ "$status" -ne 2 ]; then
     report=${out%.gz}
     report=${report%.jsonl}.html
     reported=0

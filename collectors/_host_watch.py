@@ -39,9 +39,10 @@ def condition_of(stolen: bool, migrated: bool, others: float | None, cpus: int) 
     """The verdict on a sample; `others` are the runnable threads that are not ours, None where not known.
 
     migrated: the thread came from another NUMA node.
-    loaded: as many others want to run as there are CPUs, so that none is free for us.
+    loaded: in the mean others want a quarter of the CPUs or more. One foreign thread on two CPUs is enough to
+    make a product that spins on all of them forty times slower (seen), so the mark is set low.
     """
-    loaded = others is not None and others >= cpus
+    loaded = others is not None and others >= cpus / 4
     labels = (("migrated",) if migrated else ()) + (("loaded",) if loaded else ())
     return Condition(("steal",) if stolen else (), labels)
 

@@ -203,10 +203,11 @@ def _data_of(path: Path) -> list[DataFile]:
 
 
 def _data_file(path: Path, label: str) -> DataFile:
+    if path.exists() and (not path.is_file() or not path.stat().st_size):
+        what = "the file is empty" if path.is_file() else "not a regular file"
+        raise UsageError(f"--data {path}: {what}")
     with path.open("rb") as file:
         first = file.read(_HASHED_BYTES)
-    if not first:
-        raise UsageError(f"--data {path}: the file is empty")
     return DataFile(_label(label), str(path.resolve()), path.stat().st_size, hashlib.sha256(first).hexdigest())
 
 

@@ -149,6 +149,7 @@ def _terminable(path: Path) -> Iterator[None]:
         raise Interrupted(f"terminated; {_kept(path)}", 128 + signum)
 
     before = signal.signal(signal.SIGTERM, terminate)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job starts with it ignored
     try:
         yield
     except KeyboardInterrupt:

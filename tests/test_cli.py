@@ -84,6 +84,13 @@ def test_report_writes_every_format(measured, tmp_path, suffix):
     assert gpubench("report", measured, "-o", out, "--force", cwd=tmp_path).returncode == 0
 
 
+def test_a_report_never_replaces_the_run_it_is_of(measured, tmp_path):
+    run = tmp_path / "run.json"
+    run.write_bytes(measured.read_bytes())
+    assert "is the run file itself" in refused(gpubench("report", run, "-o", run, "--force", cwd=tmp_path))
+    assert run.read_bytes() == measured.read_bytes()
+
+
 def test_list_and_plan_touch_no_device_and_agree(tmp_path):
     suites = gpubench("list", cwd=tmp_path).stdout
     assert {"bandwidth", "compression", "gemm", "ipc", "latency"} <= set(suites.split())
@@ -241,6 +248,8 @@ def test_data_that_is_empty_or_missing_is_refused_by_name(tmp_path):
     run = ("run", "compression", "--tier", "smoke", "--data")
     assert "empty: the file is empty" in refused(gpubench(*run, "empty", cwd=tmp_path))
     assert "No such file" in refused(gpubench(*run, "missing", cwd=tmp_path))
+    os.mkfifo(tmp_path / "pipe")
+    assert "not a regular file" in refused(gpubench(*run, "pipe", cwd=tmp_path))
     assert "holds no file" in refused(gpubench(*run, "folder", cwd=tmp_path))
 
 
@@ -301,6 +310,7 @@ def test_an_interrupted_run_keeps_what_was_measured_and_resumes(tmp_path, sent, 
     run = store.read_run(file)
     assert not run.complete
     assert [result.case.name for result in run.results] == ["good"]
+    assert "a partial run" in gpubench("show", "a.jsonl", cwd=tmp_path).stdout
 
 
 def test_a_finished_selection_resumes_to_nothing_more(tmp_path):

@@ -406,8 +406,8 @@ def test_steal_that_the_kernel_does_not_tell_is_none():
         (True, False, 0, Condition(("steal",))),
         (False, True, 0, Condition((), ("migrated",))),
         (True, True, 4, Condition(("steal",), ("migrated", "loaded"))),
-        (False, False, 3.9, Condition()),
-        (False, False, 4, Condition((), ("loaded",))),
+        (False, False, 0.9, Condition()),
+        (False, False, 1, Condition((), ("loaded",))),
         (False, False, None, Condition()),
     ],
 )

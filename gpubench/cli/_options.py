@@ -103,8 +103,13 @@ def run_file(out: Path | None, kind: str = "") -> Path:
     """Where to write a run: `out`, or a new file in gpubench-runs, which is made."""
     from datetime import UTC, datetime
 
+    from gpubench.errors import UsageError
+
     if out is not None:
         return out
     folder = Path("gpubench-runs")
-    folder.mkdir(exist_ok=True)
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot make {folder}: {error.strerror}; name a place with --out") from error
     return folder / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}{kind}.jsonl"

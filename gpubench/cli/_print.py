@@ -62,6 +62,8 @@ def summary(run: Run) -> list[Table | Text]:
     columns = _SPREAD_COLUMNS if summed.replicated else _COLUMNS
     rows = map(_spread, summed.spreads()) if summed.replicated else map(_row, summed.rows())
     parts: list[Table | Text] = [table(columns, rows, right=columns[2:-1])]
+    if not run.complete:
+        parts.append(plain("a partial run: it was interrupted, and can be gone on with by `run --resume`", "yellow"))
     parts += [plain(line, "yellow") for line in (*run.warnings, *_reasons(run.results))]
     counted = ", ".join(f"{count} {status}" for status, count in summed.counts().items() if count)
     return [*parts, plain(f"{len(run.results)} results: {counted or 'none'}", "bold")]

@@ -24,10 +24,15 @@ def report(run: RunFile, out: Out, force: Force = False) -> None:
     name = out.suffix.removeprefix(".")
     if name not in formats:
         raise UsageError(f"no report format {out.suffix or 'without a suffix'}; there is .{', .'.join(formats)}")
+    if out.exists() and out.samefile(run):
+        raise UsageError(f"{out} is the run file itself; name another file for the report")
     if out.exists() and not force:
         raise UsageError(f"{out} exists; --force replaces it")
     text = plugins.load("reports", name).render(store.read_run(run))
+    torn = out.with_name(f".{out.name}.part")
     try:
-        out.write_text(text, encoding="utf-8")
+        torn.write_text(text, encoding="utf-8")
+        torn.replace(out)
     except OSError as error:
+        torn.unlink(missing_ok=True)
         raise UsageError(f"cannot write {out}: {error.strerror}; choose another place") from error
