@@ -123,6 +123,10 @@ _SETTINGS: tuple[tuple[str, Callable[[Any, Any], object]], ...] = (
     ("compute_mode", lambda nvml, gpu: nvml.nvmlDeviceGetComputeMode(gpu)),
     ("pcie.generation", lambda nvml, gpu: nvml.nvmlDeviceGetMaxPcieLinkGeneration(gpu)),
     ("pcie.width", lambda nvml, gpu: nvml.nvmlDeviceGetMaxPcieLinkWidth(gpu)),
+    (
+        "clock.application_hz",  # `nvidia-smi -ac`; a clock locked by `-lgc` has no query
+        lambda nvml, gpu: nvml.nvmlDeviceGetApplicationsClock(gpu, nvml.NVML_CLOCK_SM) * 1_000_000,
+    ),
     ("clock.sm_most_hz", lambda nvml, gpu: nvml.nvmlDeviceGetMaxClockInfo(gpu, nvml.NVML_CLOCK_SM) * 1_000_000),
 )
 

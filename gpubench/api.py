@@ -3,6 +3,7 @@
 from gpubench import stats, units
 from gpubench.counters import CounterFigure, CounterTable, Track
 from gpubench.errors import DeviceError, FileError, GpubenchError, Missing, PeerDied, Skip, UsageError, WrongAnswer
+from gpubench.fingerprint import Fingerprint, fingerprint
 from gpubench.model import (
     Case,
     Counter,
@@ -54,6 +55,7 @@ __all__ = [
     "Facts",
     "Figure",
     "FileError",
+    "Fingerprint",
     "GpubenchError",
     "Kernel",
     "Manifest",
@@ -89,6 +91,7 @@ __all__ = [
     "Work",
     "WrongAnswer",
     "expect",
+    "fingerprint",
     "headline",
     "judged_better",
     "judged_unit",

@@ -22,6 +22,7 @@ LAYERS = (
     "errors",
     "units",
     "model",
+    "fingerprint",
     "stats",
     "data",
     "summary",

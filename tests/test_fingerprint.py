@@ -1,0 +1,98 @@
+"""The fingerprint: what keeps two results apart, and what does not."""
+
+import dataclasses
+from pathlib import Path
+
+import _make as make
+import pytest
+
+from gpubench.fingerprint import Fingerprint, fingerprint
+from gpubench.store import read_run
+
+RECORDINGS = Path(__file__).parent / "recordings"
+DETAILS = (
+    ("clock.application_hz", "1500000000"),
+    ("clock.sm_most_hz", "1980000000"),
+    ("power.limit_w", "700.0"),
+    ("ecc", "on"),
+    ("mig", "off"),
+)
+H200 = make.device(units=132, details=DETAILS)
+VERSIONS = (("cuda.driver", "13.0"), ("nvidia.driver", "580.159.04"))
+
+
+def of(device=H200, versions=VERSIONS):
+    return fingerprint(make.facts(device, versions=versions), (device.id,))
+
+
+def with_detail(name, value):
+    return dataclasses.replace(H200, details=tuple({**dict(DETAILS), name: value}.items()))
+
+
+def test_it_says_model_driver_clocks_power_limit_ecc_and_mig():
+    words = (
+        "NVIDIA H200, units 132, driver nvidia 580, clocks 1500000000/1980000000, power limit 700.0, ECC on, MIG off"
+    )
+    assert of().words == words.replace("units 132", "132 units")
+
+
+@pytest.mark.parametrize(
+    ("other", "difference"),
+    [
+        (dataclasses.replace(H200, name="NVIDIA H100"), "model NVIDIA H200, there NVIDIA H100"),
+        (dataclasses.replace(H200, units=66), "units 132, there 66"),
+        (with_detail("power.limit_w", "500.0"), "power limit 700.0, there 500.0"),
+        (with_detail("ecc", "off"), "ECC on, there off"),
+        (with_detail("mig", "on"), "MIG off, there on"),
+        (
+            with_detail("clock.application_hz", "1980000000"),
+            "clocks 1500000000/1980000000, there 1980000000/1980000000",
+        ),
+        (dataclasses.replace(H200, details=DETAILS[:4]), "MIG off, there unknown"),
+    ],
+)
+def test_what_changes_a_figure_with_no_change_of_code_keeps_results_apart(other, difference):
+    assert of().differences(of(other)) == (difference,)
+    assert of().id != of(other).id
+
+
+def test_another_major_driver_keeps_results_apart_and_a_patch_of_it_does_not():
+    assert of().differences(of(versions=(("nvidia.driver", "575.1"),))) == ("driver nvidia 580, there nvidia 575",)
+    assert of() == of(versions=(("nvidia.driver", "580.2"),))
+
+
+def test_which_board_of_a_model_it_was_does_not_matter():
+    other = dataclasses.replace(H200, id="cuda:3", uuid="GPU-1", pci="0000:01:00.0", memory_bytes=1)
+    assert of().id == of(other).id
+    assert of().differences(of(other)) == ()
+
+
+def test_without_the_vendors_own_driver_version_the_runtimes_stands_for_it():
+    assert dict(of(versions=(("cuda.driver", "13.0"),)).pairs)["driver"] == "cuda 13"
+    assert "driver" not in dict(of(versions=()).pairs)
+
+
+def test_the_host_has_no_driver_even_beside_a_gpu():
+    host = make.device("host", "a processor", units=8)
+    assert of(host) == Fingerprint((("model", "a processor"), ("units", "8")))
+
+
+def test_equal_devices_are_one_with_a_count_and_different_ones_are_both_named():
+    second = dataclasses.replace(H200, id="cuda:1")
+    facts = make.facts(H200, second, make.device("cuda:2", "NVIDIA H100", units=132))
+    pair = dict(fingerprint(facts, ("cuda:0", "cuda:1")).pairs)
+    assert (pair["model"], pair["devices"]) == ("NVIDIA H200", "2")
+    mixed = dict(fingerprint(facts, ("cuda:0", "cuda:2")).pairs)
+    assert (mixed["model"], mixed["ECC"]) == ("NVIDIA H200 + NVIDIA H100", "on + unknown")
+
+
+def test_a_device_that_the_facts_lack_is_a_bug():
+    with pytest.raises(KeyError):
+        fingerprint(make.facts(), ("cuda:7",))
+
+
+@pytest.mark.parametrize("file", sorted(RECORDINGS.glob("*.jsonl.gz")), ids=lambda path: path.name)
+def test_all_recordings_of_one_model_have_one_fingerprint(file):
+    first = read_run(RECORDINGS / "h200-quick.jsonl.gz").manifest.facts
+    here = fingerprint(read_run(file).manifest.facts, ("cuda:0",))
+    assert here.differences(fingerprint(first, ("cuda:0",))) == ()
