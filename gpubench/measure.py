@@ -76,6 +76,16 @@ class StoppingRule:
             return "count"
         return "budget" if elapsed_s >= self.budget_s and count >= 3 else ""
 
+    def lasting(self, least_s: float | None) -> StoppingRule:
+        """The rule for a stage of that `least_s`: 0 shortens its warm-up too, a long one is its budget too."""
+        if least_s is None or self.least_s == 0:  # smoke asks whether it runs, not how fast
+            return self
+        if least_s == 0:
+            return replace(self, least_s=0.0, warmup_least_s=0.0)
+        most = math.ceil(self.most * max(1.0, least_s / self.budget_s))
+        sample_s = max(self.sample_s, least_s / self.most)
+        return replace(self, least_s=least_s, budget_s=max(self.budget_s, least_s), most=most, sample_s=sample_s)
+
     def is_warm(self, values: list[float], elapsed_s: float) -> bool:
         """Whether warm-up is over: steady for long enough, or its budget (of time or count) spent."""
         steady = elapsed_s >= self.warmup_least_s and stats.is_steady(values)
@@ -108,6 +118,7 @@ class _Column:
     calls: int
     gated: bool
     call: Callable[[], object]
+    rule: StoppingRule
     look: int = 0  # the number of samples at which the interval is looked at next
     values: list[float] = field(default_factory=list)
     early: list[float] = field(default_factory=list)
@@ -206,7 +217,8 @@ class Engine:
             yield "rotated", "hot", lambda: next(turns)()
 
     def _take(self, name: str, stage: Stage, mode: Mode, call: Callable[[], object]) -> _Column:
-        column = self._sized(_Column(name, stage, mode, 1, not stage.waits, call, self._rule.least))
+        rule = self._rule.lasting(stage.least_s)
+        column = self._sized(_Column(name, stage, mode, 1, not stage.waits, call, rule, rule.least))
         self._warm_up(column)
         begin = start = self._device.now()
         while not column.stop:
@@ -215,10 +227,10 @@ class Engine:
             self._distrust(column)
             if stop and self._agree(self._drifts(column.values)):
                 now = self._device.now()
-                stop = self._agree("drift" if now - begin >= self._rule.settle_s else "")
+                stop = self._agree("drift" if now - begin >= rule.settle_s else "")
                 if not stop:
                     self._drop(column, len(column.values) // 2)
-                    start, column.look = now, self._rule.least
+                    start, column.look = now, rule.least
             column.stop = stop
         self._drop(column, self._agree(self._transient(column.values)))
         return column
@@ -226,10 +238,10 @@ class Engine:
     def _verdict(self, column: _Column, elapsed_s: float) -> str:
         count = len(column.values)
         if count < column.look:
-            return self._rule.spent(count, elapsed_s)
-        if elapsed_s >= self._rule.least_s:
+            return column.rule.spent(count, elapsed_s)
+        if elapsed_s >= column.rule.least_s:
             column.look = max(count + 1, math.ceil(_LOOKS * count))
-        return self._rule.verdict(column.values, elapsed_s)
+        return column.rule.verdict(column.values, elapsed_s)
 
     def _drop(self, column: _Column, length: int) -> None:
         """Discard first samples, taken before the device settled; the very first of them are kept as `early`."""
@@ -258,11 +270,11 @@ class Engine:
         """Choose the calls of a batch so that a sample is long against the clock's grain."""
         if column.stage.clock == "self":
             return column
-        most = column.stage.max_calls or (_COLD_BATCH if column.mode == "cold" else self._rule.most_calls)
+        most = column.stage.max_calls or (_COLD_BATCH if column.mode == "cold" else column.rule.most_calls)
         calls, gated = 1, column.gated
         try:
             once = min(self._time(column, 1, gated).device)
-            calls = min(most, max(1, math.ceil(self._rule.sample_s / once) if once > 0 else most))
+            calls = min(most, max(1, math.ceil(column.rule.sample_s / once) if once > 0 else most))
             self._time(column, calls, gated)
         except GateTimedOut:
             calls, gated = 1, False
@@ -275,7 +287,7 @@ class Engine:
         while not done:
             values += [stats.median(timing.device) for timing in self._attempt(column)]
             column.warmup_s = self._device.now() - start
-            done = self._agree(self._rule.is_warm(values, column.warmup_s))
+            done = self._agree(column.rule.is_warm(values, column.warmup_s))
         column.batches, column.lost = 0, {}
 
     def _sample(self, column: _Column) -> None:

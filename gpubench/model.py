@@ -214,12 +214,14 @@ class View:
     """A picture a suite asks for, as data: reports draw kinds and never know a suite's name.
 
     curve: `series` over the numeric axis `x`, a line for each value of `by`; bars: one bar a
-    case; matrix: axis `x` against axis `y`; pareto: series `x` against series `y`.
+    case; matrix: axis `x` against axis `y`; pareto: series `x` against series `y`; staircase: a curve
+    whose levels are found by change points; transfer: time over size, with α, β and n½ of each line
+    and where two lines cross.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
-    kind: Literal["curve", "bars", "matrix", "pareto"]
+    kind: Literal["curve", "bars", "matrix", "pareto", "staircase", "transfer"]
     title: str
     cases: tuple[str, ...]
     x: str = ""

@@ -17,6 +17,9 @@ class Traits:
 
     kernels: the language `OpenDevice.kernel` takes (`cuda`, `hip`), `numba` for compiled host
     loops, empty where there is none. `modes`: the timing modes that `time` accepts.
+    `features`: what only some devices have: `async_copy` (global to shared memory past the registers,
+    sm_80), `bulk_copy` (started by one thread, completing on a barrier in shared memory, sm_90),
+    `clusters` (blocks that reach each other's shared memory, sm_90).
     """
 
     vendor: str
@@ -27,6 +30,7 @@ class Traits:
     warp: int = 1
     is_gpu: bool = False
     max_shared_bytes: int = 0
+    features: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,12 @@ class OpenDevice(Protocol):
 
     def copy(self, target: Any, source: Any) -> None:
         """Queue a copy of equal-sized contiguous arrays, either side on host or device."""
+
+    def peer_memory(self, peer: Device, nbytes: int) -> Any:
+        """Memory of another device that this one's kernels and copies reach: uint8, shape (nbytes,).
+
+        Raises Skip where the two do not reach each other.
+        """
 
     def free_bytes(self) -> int:
         """Memory that an allocation can still have."""

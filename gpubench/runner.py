@@ -163,7 +163,8 @@ class Runner(AbstractContextManager["Runner"]):
         ranks = _Ranks(self._crew.members(devices))
         target = self._plan.target(job)
         for rank, child in enumerate(ranks.children):
-            self._send(ranks, rank, Order(job.case, target, self._plan.settings.seed, rank, devices), child)
+            order = Order(job.case, target, self._plan.settings.seed, rank, devices, job.devices)
+            self._send(ranks, rank, order, child)
         self._attend(ranks)
         for rank, child in enumerate(ranks.children):
             if ranks.parts[rank].status == "failed" and ranks.parts[rank].cause != "wrong-answer":

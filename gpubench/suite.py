@@ -88,7 +88,11 @@ def _alone(value: Any) -> list[Any]:
 
 @dataclass(slots=True)
 class Bench:
-    """What a case is built with: the open device, its parameters' target, its ranks, its seed."""
+    """What a case is built with: the open device, its parameters' target, its ranks, its seed.
+
+    `peers` is the device of every rank, `devices` every device of the case: one rank of a case of two
+    devices has the second one's memory by `device.peer_memory(devices[1], nbytes)`.
+    """
 
     open_device: OpenDevice
     case: Case
@@ -98,6 +102,7 @@ class Bench:
     rank: int = 0
     world: int = 1
     peers: tuple[Device, ...] = ()
+    devices: tuple[Device, ...] = ()
     exchange: Exchange = _alone
 
     @property
@@ -156,6 +161,8 @@ class Stage:
     a batch of calls and a synchronisation; `self` where the call times itself and returns seconds.
     `waits` marks a call that waits for the device by itself (a pageable copy, an allocation): it is never gated.
     `rotation` is the call on buffers that together outgrow the last-level cache (`Bench.copies`).
+    `least_s` is how long it is sampled at the least, None what the tier says: 0 for a point of a dense curve, which
+    ends as soon as its interval is narrow, some seconds for a rate that must be sustained.
     """
 
     call: Callable[[], object]
@@ -166,6 +173,7 @@ class Stage:
     clock: Literal["device", "host", "self"] = "device"
     waits: bool = False
     max_calls: int = 0  # of a batch; 0 leaves it to the engine
+    least_s: float | None = None
     probe: Callable[[], Observation] | None = None  # read after each sample, outside its time
     rotation: tuple[Callable[[], object], ...] = ()  # the same call on other buffers, in turn: series `rotated`
 

@@ -35,6 +35,7 @@ class Order:
     seed: int
     rank: int
     peers: tuple[Device, ...]  # the device of every rank, this one's too
+    devices: tuple[Device, ...] = ()  # every device of the case
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +165,7 @@ class Worker:
             order.rank,
             ranks.world,
             order.peers,
+            order.devices or order.peers[:1],
             ranks.exchange,
         )
         task = suite.build(bench)

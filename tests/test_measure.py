@@ -221,6 +221,30 @@ def test_every_tier_has_a_rule_and_a_fuller_one_measures_longer():
     assert RULES["smoke"].budget_s < RULES["quick"].budget_s < RULES["full"].budget_s
 
 
+def lasting(seconds: float, least_s: float | None):
+    device = clockwork()
+    each = dataclasses.replace(stage(device, seconds=seconds, noise=0.001), least_s=least_s)
+    series = measured(device, Task.of(each, check=passing), RULES["quick"])["hot"]
+    return sum(series.values) * series.calls, series
+
+
+def test_a_point_of_a_dense_curve_ends_with_its_interval_and_does_not_wait_for_counters():
+    spent, series = lasting(0.001, 0)
+    assert spent < lasting(0.001, None)[0] / 4
+    assert (len(series.values), series.stop) == (RULES["quick"].least, "interval")
+
+
+def test_a_sustained_stage_is_sampled_as_long_as_it_asks_for_whatever_its_budget():
+    spent, series = lasting(0.0001, 5)
+    assert 5 <= spent < 6
+    assert series.stop == "interval"
+    assert lasting(0.3, 5)[0] >= 5
+
+
+def test_smoke_waits_for_nothing():
+    assert RULES["smoke"].lasting(30.0) == RULES["smoke"]
+
+
 def test_throttled_samples_are_discarded_by_their_reason_and_the_rest_stays():
     device = clockwork()
     task = Task.of(stage(device, seconds=0.01, throttled=(16, 20)), check=passing)

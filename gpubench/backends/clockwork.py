@@ -109,6 +109,9 @@ class ClockworkDevice:
         np.copyto(target, source)
         self.spend(target.nbytes / 1e9)
 
+    def peer_memory(self, peer: Device, nbytes: int) -> Any:
+        raise Skip(f"{self.device.id} has no peer whose memory it reaches ({nbytes} B of {peer.id} asked for)")
+
     def free_bytes(self) -> int:
         return 2**30
 

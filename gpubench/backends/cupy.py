@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpubench import DISTRIBUTION
-from gpubench.errors import Missing
+from gpubench.errors import Missing, Skip
 from gpubench.model import Device
 from gpubench.protocols import Kernel, Mode, SharedBuffer, Timing, Traits
 
@@ -19,7 +19,7 @@ from ._events import EventClock, Gate
 
 _INSTALL = f"pip install '{DISTRIBUTION}[cuda13]' (driver ≥ 580), '[cuda12]' or '[rocm7]'"
 # cudaDeviceAttr: CUDA Runtime API, "Data types used by CUDA Runtime"; HIP keeps other numbers.
-_ATTRIBUTES = {"clock.sm_hz": 13, "clock.memory_hz": 36, "memory.bus_bits": 37}
+_ATTRIBUTES = {"clock.sm_hz": 13, "clock.memory_hz": 36, "memory.bus_bits": 37, "shared.unit_bytes": 81}
 _KILO = 1000
 _COPY_KINDS = {
     (False, False): 0,
@@ -51,6 +51,7 @@ class CupyDevice:
         self._runtime = cupy.cuda.runtime
         self._handle = cupy.cuda.Device(_ordinal(cupy, device))
         self._handle.use()
+        self._reached: set[int] = set()  # peers whose access is enabled
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._stream.use()
         self.traits = _traits(self._runtime, device)
@@ -90,6 +91,17 @@ class CupyDevice:
         to_device, from_device = not isinstance(target, np.ndarray), not isinstance(source, np.ndarray)
         kind = _COPY_KINDS[to_device, from_device]
         self._runtime.memcpyAsync(_address(target), _address(source), target.nbytes, kind, self._stream.ptr)
+
+    def peer_memory(self, peer: Device, nbytes: int) -> Any:
+        other = _ordinal(self.xp, peer)
+        if not self._runtime.deviceCanAccessPeer(self._handle.id, other):
+            raise Skip(f"{self.device.id} does not reach the memory of {peer.id}")
+        if other not in self._reached:
+            self._runtime.deviceEnablePeerAccess(other)
+            self._reached.add(other)
+        with self.xp.cuda.Device(other):
+            memory = self.xp.cuda.Memory(nbytes)  # raw: the default pool would keep the peer's memory
+        return self.xp.ndarray((nbytes,), self.xp.uint8, self.xp.cuda.MemoryPointer(memory, 0))
 
     def free_bytes(self) -> int:
         return int(self._runtime.memGetInfo()[0])
@@ -214,8 +226,10 @@ def _uuid(props: Mapping[str, Any]) -> str:
 def _dtypes(runtime: Any, props: Mapping[str, Any]) -> tuple[str, ...]:
     if runtime.is_hip:  # bf16 through CuPy's hipBLAS ends the process
         return ("float64", "float32", "float16")
-    ampere = props["major"] >= 8
-    return ("float64", "float32", *(("tf32",) if ampere else ()), "float16", *(("bfloat16",) if ampere else ()))
+    capability = (props["major"], props["minor"])
+    ampere, ada = capability >= (8, 0), capability >= (8, 9)
+    found = ["float64", "float32", *(["tf32"] if ampere else []), "float16", *(["bfloat16"] if ampere else [])]
+    return (*found, *(["float8_e4m3", "float8_e5m2"] if ada else []), *(["int8"] if capability >= (7, 5) else []))
 
 
 def _details(runtime: Any, index: int) -> tuple[tuple[str, str], ...]:
@@ -250,7 +264,15 @@ def _traits(runtime: Any, device: Device) -> Traits:
         warp=int(props["warpSize"]),
         is_gpu=True,
         max_shared_bytes=int(props.get("sharedMemPerBlockOptin") or props["sharedMemPerBlock"]),
+        features=_features(runtime, props),
     )
+
+
+def _features(runtime: Any, props: Mapping[str, Any]) -> frozenset[str]:
+    """By compute capability (CUDA C++ Programming Guide, "Compute Capabilities"); HIP has none of them."""
+    major = 0 if runtime.is_hip else props["major"]
+    since = {"async_copy": 8, "bulk_copy": 9, "clusters": 9}
+    return frozenset(name for name, first in since.items() if major >= first)
 
 
 def _address(array: Any) -> int:

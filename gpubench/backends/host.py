@@ -78,6 +78,9 @@ class HostDevice:
     def copy(self, target: Any, source: Any) -> None:
         np.copyto(target, source)
 
+    def peer_memory(self, peer: Device, nbytes: int) -> Any:
+        raise Skip(f"{self.device.id} has no peer whose memory it reaches ({nbytes} B of {peer.id} asked for)")
+
     def free_bytes(self) -> int:
         return int(psutil.virtual_memory().available)
 
