@@ -2,8 +2,11 @@
 
 from gpubench import stats, units
 from gpubench.counters import CounterFigure, CounterTable, Track
+from gpubench.effect import Effect
 from gpubench.errors import DeviceError, FileError, GpubenchError, Missing, PeerDied, Skip, UsageError, WrongAnswer
+from gpubench.evidence import Evidence, Reading, Side
 from gpubench.fingerprint import Fingerprint, fingerprint
+from gpubench.judge import Figures, Finding, Judgement, judge, settled, verdict_of
 from gpubench.model import (
     Case,
     Counter,
@@ -18,6 +21,7 @@ from gpubench.model import (
     Series,
     Settings,
     SuiteInfo,
+    Verdict,
     View,
     Work,
 )
@@ -52,11 +56,16 @@ __all__ = [
     "DataFile",
     "Device",
     "DeviceError",
+    "Effect",
+    "Evidence",
     "Facts",
     "Figure",
+    "Figures",
     "FileError",
+    "Finding",
     "Fingerprint",
     "GpubenchError",
+    "Judgement",
     "Kernel",
     "Manifest",
     "Missing",
@@ -66,6 +75,7 @@ __all__ = [
     "OpenDevice",
     "Params",
     "PeerDied",
+    "Reading",
     "Report",
     "Result",
     "Row",
@@ -74,6 +84,7 @@ __all__ = [
     "Series",
     "Settings",
     "SharedBuffer",
+    "Side",
     "Skip",
     "Spread",
     "Stage",
@@ -86,6 +97,7 @@ __all__ = [
     "Track",
     "Traits",
     "UsageError",
+    "Verdict",
     "View",
     "Watch",
     "Work",
@@ -93,12 +105,15 @@ __all__ = [
     "expect",
     "fingerprint",
     "headline",
+    "judge",
     "judged_better",
     "judged_unit",
     "judged_values",
     "nvcomp",
     "points",
     "powers_of_two",
+    "settled",
     "stats",
     "units",
+    "verdict_of",
 ]

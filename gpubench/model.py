@@ -7,6 +7,7 @@ Sizes are bytes, times seconds, rates never stored: a rate is `Work / time`, der
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, ClassVar, Literal
 
 from gpubench.units import axis_label, axis_text
@@ -285,3 +286,15 @@ class Run:
     samples: tuple[Samples, ...] = ()
     complete: bool = True
     warnings: tuple[str, ...] = ()
+
+
+class Verdict(StrEnum):
+    """What a gate says of a case, the worst first. `suspect` stands only between two measurements."""
+
+    SLOWER = "slower"
+    SUSPECT = "suspect"
+    INVALID = "invalid"
+    NOT_COMPARABLE = "not comparable"
+    INCONCLUSIVE = "inconclusive"
+    FASTER = "faster"
+    SAME = "same"

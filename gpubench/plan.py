@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpubench import DISTRIBUTION, plugins
+from gpubench import DISTRIBUTION, patterns, plugins
 from gpubench.errors import UsageError
 from gpubench.model import Case, DataFile, Device, Facts, Settings, SuiteInfo, Tier
 from gpubench.suite import Suite, Target
@@ -150,11 +150,7 @@ def _no_device(facts: Facts, device_id: str) -> str:
 
 def matches(case_id: str, filters: Sequence[str]) -> bool:
     """Whether any filter is found in the id; `*` and `?` are wild. No filter matches everything."""
-    return not filters or any(_pattern(text).search(case_id) for text in filters)
-
-
-def _pattern(text: str) -> re.Pattern[str]:
-    return re.compile(re.escape(text).replace(r"\*", ".*").replace(r"\?", "."))
+    return not filters or patterns.matches(case_id, filters)
 
 
 def _nothing_matches(settings: Settings, ids: Sequence[str]) -> str:

@@ -7,9 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
+
+Vector = npt.NDArray[np.float64]
 
 _MAD_TO_SIGMA = 1.4826  # 1 / Φ⁻¹(3/4): makes the MAD of a normal sample estimate its sigma
 _NORMAL_975 = 1.959963984540054  # Φ⁻¹(0.975)
+_NORMAL_FREEDOM = 1e6  # Student's t of so many degrees of freedom is normal to six digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,3 +117,114 @@ def warm_up_length(values: Sequence[float]) -> int:
 def is_steady(values: Sequence[float]) -> bool:
     """Whether warm-up is over: the transient is less than the first half of at least 10 values."""
     return len(values) >= 10 and warm_up_length(values) < len(values) // 2
+
+
+def hodges_lehmann(before: Vector, after: Vector) -> Vector:
+    """The shift from one sample to another: the median of all differences, a value of `after` less one of `before`.
+
+    Along the last axis, (…, n) and (…, m) to (…) (Hodges & Lehmann, Annals of Mathematical Statistics 34, 1963).
+    """
+    differences = np.asarray(after)[..., :, None] - np.asarray(before)[..., None, :]
+    return np.asarray(np.median(differences.reshape(*differences.shape[:-2], -1), axis=-1))
+
+
+@dataclass(frozen=True, slots=True)
+class Welch:
+    """The difference of two means, its standard error and its degrees of freedom, arrays of one shape."""
+
+    difference: Vector
+    error: Vector
+    freedom: Vector
+
+    @property
+    def reach(self) -> Vector:
+        """Half the width of the 95 % interval."""
+        return self.error * student_quantile(self.freedom)
+
+    @property
+    def p(self) -> Vector:
+        """The probability of a difference at least this large, either way, where there is none."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            score = np.where(self.difference == 0, 0.0, np.abs(self.difference) / self.error)
+        return student_tail(score, self.freedom)
+
+
+def welch(before: Vector, after: Vector) -> Welch:
+    """Two samples with variances of their own, along the last axis (Welch, Biometrika 34, 1947).
+
+    The degrees of freedom are those of Satterthwaite (Biometrics Bulletin 2, 1946); infinite where no value varies.
+    """
+    means, shares, single = [], [], []
+    for sample in (np.asarray(before, dtype=float), np.asarray(after, dtype=float)):
+        count = sample.shape[-1]
+        share = sample.var(axis=-1, ddof=1) / count
+        means.append(sample.mean(axis=-1))
+        shares.append(share)
+        single.append(share**2 / (count - 1))
+    variance = shares[0] + shares[1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        freedom = np.where(variance > 0, variance**2 / (single[0] + single[1]), np.inf)
+    return Welch(means[1] - means[0], np.sqrt(variance), freedom)
+
+
+def student_tail(score: Vector, freedom: Vector) -> Vector:
+    """P(|T| ≥ score) of Student's t: I_x(ν/2, 1/2) at x = ν/(ν + t²) (NIST DLMF 8.17; Abramowitz & Stegun 26.7.1)."""
+    freedom = np.minimum(np.asarray(freedom, dtype=float), _NORMAL_FREEDOM)
+    square = np.asarray(score, dtype=float) ** 2
+    with np.errstate(invalid="ignore"):
+        x = np.where(np.isinf(square), 0.0, freedom / (freedom + square))
+    return _beta_ratio(x, freedom / 2)
+
+
+def student_quantile(freedom: Vector) -> Vector:
+    """The t that |T| exceeds in 5 % of cases: Newton's method on `student_tail`, from the normal's quantile up.
+
+    The tail is convex there and the start lies below the root, so that each step goes up and none too far.
+    """
+    freedom = np.minimum(np.asarray(freedom, dtype=float), _NORMAL_FREEDOM)
+    log_gamma = np.vectorize(math.lgamma, otypes=[float])
+    scale = np.exp(log_gamma((freedom + 1) / 2) - log_gamma(freedom / 2)) / np.sqrt(freedom * math.pi)
+    quantile = np.full(freedom.shape, _NORMAL_975)
+    for _ in range(12):  # one degree of freedom, the farthest, needs nine
+        density = scale * (1 + quantile**2 / freedom) ** (-(freedom + 1) / 2)
+        quantile = quantile + (student_tail(quantile, freedom) - 0.05) / (2 * density)
+    return quantile
+
+
+def _beta_ratio(x: Vector, a: Vector) -> Vector:
+    """The regularised incomplete beta function I_x(a, 1/2), by its continued fraction (NIST DLMF 8.17.22)."""
+    b = 0.5
+    turned = x > (a + 1) / (a + b + 2)  # the fraction converges on the other side: I_x(a, b) = 1 - I_{1-x}(b, a)
+    first, second, at = np.where(turned, b, a), np.where(turned, a, b), np.where(turned, 1 - x, x)
+    log_gamma = np.vectorize(math.lgamma, otypes=[float])
+    with np.errstate(divide="ignore"):
+        log_front = first * np.log(at) + second * np.log1p(-at) - np.log(first)
+    front = np.exp(log_front - log_gamma(a) - math.lgamma(b) + log_gamma(a + b))
+    found = front / _beta_fraction(at, first, second)
+    return np.asarray(np.clip(np.where(turned, 1 - found, found), 0.0, 1.0))
+
+
+def _beta_fraction(x: Vector, a: Vector, b: Vector) -> Vector:
+    """1 + d₁/(1 + d₂/(1 + …)) of DLMF 8.17.22 from its end; 60 terms are exact to rounding where x ≤ (a+1)/(a+b+2)."""
+    found = np.ones_like(x)
+    for term in range(60, 0, -1):
+        m, odd = divmod(term, 2)
+        if odd:
+            share = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        else:
+            share = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        found = 1 + share / found
+    return found
+
+
+def false_discovery(p: Sequence[float]) -> Vector:
+    """The q-value of each p: the share of chance finds among all that are as convincing.
+
+    Benjamini & Hochberg, Journal of the Royal Statistical Society B 57, 1995, in its adjusted form.
+    """
+    found = np.asarray(p, dtype=float)
+    order = np.argsort(found)[::-1]
+    ranks = np.arange(len(found), 0, -1)
+    adjusted = np.empty_like(found)
+    adjusted[order] = np.minimum.accumulate(np.minimum(found[order] * len(found) / ranks, 1.0))
+    return adjusted

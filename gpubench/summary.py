@@ -31,6 +31,24 @@ def judged_values(series: Series) -> npt.NDArray[np.float64]:
         return np.asarray(getattr(series.work, series.quantity) / values, dtype=float)
 
 
+def judged_median(series: Series) -> float:
+    """The median of `judged_values`, with no array: a gate asks it of a hundred thousand series. NaN of nothing."""
+    ordered = sorted(series.values)
+    if not ordered:
+        return float("nan")
+    middle = ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1]
+    return sum(_judged(value, series) for value in middle) / len(middle)
+
+
+def _judged(value: float, series: Series) -> float:
+    if series.quantity == "value":
+        return value
+    if series.quantity == "item":
+        return value / series.work.items if series.work.items else float("inf")
+    work: float = getattr(series.work, series.quantity)
+    return work / value if value else float("inf")
+
+
 def judged_unit(series: Series) -> str:
     """The SI unit of `judged_values`."""
     return _UNITS.get(series.quantity, series.unit)
@@ -46,11 +64,11 @@ def headline(result: Result) -> Series | None:
     if not result.series:
         return None
     first = [series for series in result.series if series.name == result.series[0].name]
-    return max(first, key=_badness)
+    return max(first, key=_badness) if len(first) > 1 else first[0]
 
 
 def _badness(series: Series) -> float:
-    centre = stats.median(judged_values(series).tolist())
+    centre = judged_median(series)
     return -centre if judged_better(series) == "more" else centre
 
 

@@ -155,3 +155,54 @@ def test_the_transient_is_cut_where_it_ends(length):
     rng = np.random.default_rng(length)
     values = [*(2.0 + 0.01 * rng.standard_normal(length)), *(1.0 + 0.01 * rng.standard_normal(100 - length))]
     assert length <= stats.warm_up_length(values) <= length + 5
+
+
+FREEDOMS = np.array([1.0, 1.7, 2.0, 4.5, 8.0, 30.0, 1e4])
+
+
+@pytest.mark.parametrize("score", [0.0, 1e-3, 0.3, 1.0, 2.5, 6.0, 40.0])
+def test_students_tail_is_scipys(score):
+    expected = 2 * scipy.stats.t.sf(score, FREEDOMS)
+    assert stats.student_tail(np.full(FREEDOMS.shape, score), FREEDOMS) == pytest.approx(expected, rel=1e-8)
+
+
+def test_students_quantile_is_scipys_and_the_normals_where_nothing_varies():
+    assert stats.student_quantile(FREEDOMS) == pytest.approx(scipy.stats.t.ppf(0.975, FREEDOMS), rel=1e-9)
+    assert stats.student_quantile(np.array([math.inf])) == pytest.approx(1.959964, rel=1e-5)
+
+
+def test_welch_is_scipys_along_the_last_axis():
+    rng = np.random.default_rng(7)
+    before, after = rng.normal(1, 1, (20, 5)), rng.normal(2, 3, (20, 8))
+    expected = scipy.stats.ttest_ind(after, before, axis=-1, equal_var=False)
+    interval = expected.confidence_interval(0.95)
+    found = stats.welch(before, after)
+    assert found.p == pytest.approx(expected.pvalue)
+    assert found.freedom == pytest.approx(expected.df)
+    assert found.difference - found.reach == pytest.approx(interval.low)
+    assert found.difference + found.reach == pytest.approx(interval.high)
+
+
+def test_welch_of_values_that_never_vary_is_certain():
+    same, other = np.full(3, 2.0), np.full(3, 2.5)
+    assert (float(stats.welch(same, same).p), float(stats.welch(same, same).reach)) == (1.0, 0.0)
+    assert (float(stats.welch(same, other).p), float(stats.welch(same, other).reach)) == (0.0, 0.0)
+
+
+def test_hodges_lehmann_is_the_median_of_all_differences():
+    before, after = np.array([1.0, 2.0, 9.0]), np.array([4.0, 4.5])
+    assert float(stats.hodges_lehmann(before, after)) == np.median([3.0, 3.5, 2.0, 2.5, -5.0, -4.5])
+    rng = np.random.default_rng(8)
+    many = stats.hodges_lehmann(rng.random((4, 5)), rng.random((4, 6)))
+    assert many.shape == (4,)
+
+
+def test_one_outlier_in_five_moves_the_estimate_little():
+    before, after = np.array([1.00, 1.01, 0.99, 1.02, 0.98]), np.array([1.00, 1.01, 0.99, 1.02, 5.0])
+    assert abs(float(stats.hodges_lehmann(before, after))) < 0.03
+
+
+def test_q_values_are_scipys():
+    p = np.random.default_rng(9).random(60) ** 3
+    assert stats.false_discovery(p.tolist()) == pytest.approx(scipy.stats.false_discovery_control(p))
+    assert stats.false_discovery([]).shape == (0,)

@@ -1,0 +1,175 @@
+"""Verdicts: what an effect is called, given a threshold. Pure functions of evidence; docs/gate.md is the rule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from gpubench import effect, stats
+from gpubench.effect import Effect
+from gpubench.evidence import Evidence, Side, paired
+from gpubench.model import Better, Case, Verdict
+from gpubench.objections import Grounds, Objection
+
+_WORST_FIRST = tuple(Verdict)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One side in numbers: the median of the processes' medians in SI units (NaN of none), and how many they are."""
+
+    median: float = math.nan
+    processes: int = 0
+
+    @classmethod
+    def of(cls, side: Side) -> Figures:
+        """The figures of a side."""
+        return cls(stats.median(side.values), len(side.values))
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The verdict on one case, with its reason in words where it is not plain, and a slug of it, `cause`.
+
+    `threshold` is on logarithms as the effect is, NaN where nothing was weighed, like `q`. A case that is not
+    `required` changes no exit status unless it is slower or failed.
+    """
+
+    case: Case
+    devices: tuple[str, ...]
+    verdict: Verdict
+    cause: str = ""
+    reason: str = ""
+    unit: str = ""
+    better: Better = "less"
+    before: Figures = Figures()
+    after: Figures = Figures()
+    effect: Effect | None = None
+    threshold: float = math.nan
+    q: float = math.nan
+    required: bool = True
+
+    @property
+    def change(self) -> float:
+        """How much the figure changed, as a fraction of the baseline's; NaN where nothing was weighed."""
+        return effect.as_change(self.effect.shift, self.better) if self.effect else math.nan
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The 95 % interval of `change`, the lower end first."""
+        if self.effect is None:
+            return math.nan, math.nan
+        ends = effect.as_change(self.effect.low, self.better), effect.as_change(self.effect.high, self.better)
+        return min(ends), max(ends)
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Findings, the worst first; the cases that only one side has, and what else is worth knowing, in words."""
+
+    findings: tuple[Finding, ...]
+    missing: tuple[Case, ...] = ()  # the baseline has an ok figure, the candidate has nothing
+    new: tuple[Case, ...] = ()  # the candidate has it, the baseline no figure
+    notes: tuple[str, ...] = ()
+
+    def counts(self) -> dict[Verdict, int]:
+        """How many findings have each verdict that occurs, the worst first."""
+        found = dict.fromkeys(_WORST_FIRST, 0)
+        for finding in self.findings:
+            found[finding.verdict] += 1
+        return {verdict: count for verdict, count in found.items() if count}
+
+
+def verdict_of(found: Effect, threshold: float) -> Verdict:
+    """The verdict on an effect; both on logarithms.
+
+    slower, faster: the whole interval, and the estimate with it, lie beyond the threshold; same: the whole
+    interval lies within it. What is neither is a suspect where the estimate is beyond half the threshold.
+    """
+    if found.low > threshold and found.shift > threshold:
+        return Verdict.SLOWER
+    if found.high < -threshold and found.shift < -threshold:
+        return Verdict.FASTER
+    if -threshold <= found.low and found.high <= threshold:
+        return Verdict.SAME
+    return Verdict.SUSPECT if found.shift > threshold / 2 else Verdict.INCONCLUSIVE
+
+
+def judge(
+    before: Evidence,
+    after: Evidence,
+    threshold: Callable[[str], float],
+    noise: Evidence | None = None,
+    allow_mismatch: bool = False,
+) -> Judgement:
+    """Weigh the candidate `after` against the baseline `before`, case by case.
+
+    `threshold` gives the smallest change of a case, by its id, that matters, as a fraction; the one used is
+    never below what noise leaves decidable (`Effect.least_threshold`). `noise` is an A/A of identical code,
+    by default the baseline's own spread. `allow_mismatch` weighs what other machines or settings measured.
+    """
+    pairs = paired(before, after)
+    both = [(old, new) for old, new in pairs if old is not None and new is not None and old.is_measured]
+    grounds = Grounds(before, after, allow_mismatch)
+    objections = [grounds.objection(old, new) for old, new in both]
+    findings = [_objected(*sides, found) for sides, found in zip(both, objections, strict=True)]
+    ready = [index for index, found in enumerate(objections) if found is None]
+    for index, finding in zip(ready, _weighed([both[index] for index in ready], threshold, noise), strict=True):
+        findings[index] = _looked_into(finding, grounds, *both[index])
+    return Judgement(
+        tuple(sorted(findings, key=badness)),
+        tuple(old.case for old, new in pairs if new is None and old is not None and old.is_measured),
+        tuple(new.case for old, new in pairs if new is not None and (old is None or not old.is_measured)),
+    )
+
+
+def badness(finding: Finding) -> tuple[int, float, str]:
+    """What sorts findings, the worst first."""
+    shift = finding.effect.shift if finding.effect else 0.0
+    return (_WORST_FIRST.index(finding.verdict), -shift, finding.case.id)
+
+
+def settled(judgement: Judgement) -> Judgement:
+    """The same where nothing is measured again: a suspect that is left is inconclusive."""
+    findings = tuple(
+        replace(finding, verdict=Verdict.INCONCLUSIVE) if finding.verdict is Verdict.SUSPECT else finding
+        for finding in judgement.findings
+    )
+    return replace(judgement, findings=tuple(sorted(findings, key=badness)))
+
+
+def _finding(old: Side, new: Side, verdict: Verdict) -> Finding:
+    kind = next(iter((*new.kinds, *old.kinds)), None)
+    unit, better = (kind.unit, kind.better) if kind else ("", "less")
+    before, after = Figures.of(old), Figures.of(new)
+    return Finding(new.case, new.devices, verdict, "", "", unit, better, before, after)
+
+
+def _objected(old: Side, new: Side, found: Objection | None) -> Finding:
+    if found is None:
+        return _finding(old, new, Verdict.INCONCLUSIVE)  # until it is weighed
+    return replace(_finding(old, new, Verdict(found.verdict)), cause=found.cause, reason=found.reason)
+
+
+def _weighed(
+    pairs: Sequence[tuple[Side, Side]], threshold: Callable[[str], float], noise: Evidence | None
+) -> list[Finding]:
+    noises = noise.sides if noise else {}
+    found = effect.effects([effect.pair(old, new, noises.get((old.case.id, old.devices))) for old, new in pairs])
+    adjusted = stats.false_discovery([each.p for each in found]).tolist()
+    weighed = []
+    for (old, new), each, q in zip(pairs, found, adjusted, strict=True):
+        least = max(math.log1p(threshold(new.case.id)), each.least_threshold)
+        finding = _finding(old, new, verdict_of(each, least))
+        weighed.append(replace(finding, effect=each, threshold=least, q=q))
+    return weighed
+
+
+def _looked_into(finding: Finding, grounds: Grounds, old: Side, new: Side) -> Finding:
+    """What looks slower is asked for another explanation than the code; others say what they lack."""
+    if finding.verdict in (Verdict.SLOWER, Verdict.SUSPECT):
+        found = grounds.explanation(old, new, finding.threshold)
+        if found:
+            return replace(finding, verdict=Verdict.SUSPECT, cause=found.cause, reason=found.reason)
+    return finding

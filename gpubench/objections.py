@@ -1,0 +1,162 @@
+"""Why two sides cannot be weighed, and what else than the code may explain a slow-down. Pure functions of evidence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpubench import stats, units
+from gpubench.evidence import Evidence, Side
+from gpubench.fingerprint import fingerprint
+from gpubench.model import Manifest, Verdict
+from gpubench.noise import LEAST_REPLICATES
+
+_CONTENDED = frozenset({"shared-device", "loaded", "migrated"})  # labels that speak of neighbours, not of the code
+_Devices = tuple[str, ...]
+_Sources = tuple[frozenset[int], frozenset[int], _Devices, _Devices]
+
+
+@dataclass(frozen=True, slots=True)
+class Objection:
+    """What a case ends as without being weighed, or in spite of it: a slug for programs, a reason for people."""
+
+    verdict: Verdict
+    cause: str
+    reason: str
+
+
+class Grounds:
+    """A baseline and a candidate as a whole: what keeps their sides apart, asked once for each set of runs."""
+
+    def __init__(self, before: Evidence, after: Evidence, allow_mismatch: bool = False) -> None:
+        self._before = before
+        self._after = after
+        self._allow_mismatch = allow_mismatch
+        self._machines: dict[_Sources, tuple[str, ...]] = {}
+
+    def objection(self, old: Side, new: Side) -> Objection | None:
+        """Why these two sides cannot be weighed; None where they can."""
+        if reasons := _kind_differences(old, new) or self._data_differences(old, new):
+            return Objection(Verdict.NOT_COMPARABLE, "method", "; ".join(reasons))
+        if not self._allow_mismatch and (reasons := self.machine_differences(old, new)):
+            return Objection(Verdict.NOT_COMPARABLE, "machine", f"unlike the baseline: {'; '.join(reasons)}")
+        return _ended(old, new) or _too_little(old, new)
+
+    def machine_differences(self, old: Side, new: Side) -> tuple[str, ...]:
+        """What differs, in words, between the machines, drivers and settings that the sides were measured with."""
+        sources = (old.readings, new.readings, old.devices, new.devices)
+        if sources not in self._machines:
+            found = [
+                reason
+                for before, after in self._manifests(old, new)
+                for reason in _machine_differences(before, old.devices, after, new.devices)
+            ]
+            self._machines[sources] = tuple(dict.fromkeys(found))
+        return self._machines[sources]
+
+    def are_other_cards(self, old: Side, new: Side) -> bool:
+        """Whether the sides were measured on different cards, as far as uuids tell."""
+        cards = (
+            _cards(before, old.devices) ^ _cards(after, new.devices) for before, after in self._manifests(old, new)
+        )
+        return any(cards)
+
+    def _manifests(self, old: Side, new: Side) -> list[tuple[Manifest, Manifest]]:
+        """Each run of the one with each of the other."""
+        first = [self._before.readings[reading].manifest for reading in sorted(old.readings)]
+        second = [self._after.readings[reading].manifest for reading in sorted(new.readings)]
+        return [(before, after) for before in first for after in second]
+
+    def _data_differences(self, old: Side, new: Side) -> tuple[str, ...]:
+        """The user's own data that a case names, where another file has the same label."""
+        values = {value for _, value in new.case.params if isinstance(value, str)}
+        found = (
+            f"the data {label} is another file"
+            for before, after in (self._manifests(old, new) if values else [])
+            for label, digest in _data(before).items()
+            if label in values and _data(after).get(label, digest) != digest
+        )
+        return tuple(dict.fromkeys(found))
+
+    def explanation(self, old: Side, new: Side, threshold: float) -> Objection | None:
+        """What else than the code explains that `new` looks slower; None where nothing does.
+
+        The clock, where it differs between the sides while the cycles do not (a power cap; a matrix product that
+        needs more cycles too is slower all the same), and neighbours that the candidate alone had.
+        """
+        if neighbours := (new.usual_labels - old.usual_labels) & _CONTENDED:
+            words = ", ".join(sorted(neighbours))
+            return Objection(
+                Verdict.SUSPECT, "contended", f"only the candidate is labelled {words}: not the code's doing"
+            )
+        clocks = self._before.clocks(old), self._after.clocks(new)
+        if not all(value > 0 for side in clocks for value in side):  # NaN: no clock was read
+            return None
+        return _slower_clock(old, new, clocks, threshold)
+
+
+def _machine_differences(before: Manifest, old: _Devices, after: Manifest, new: _Devices) -> tuple[str, ...]:
+    """Schema, tier (tiers settle and sample differently), and what decides on a device's figures."""
+    found = [] if before.schema == after.schema else [f"schema {after.schema}, there {before.schema}"]
+    if before.settings.tier != after.settings.tier:
+        found.append(f"tier {after.settings.tier}, there {before.settings.tier}")
+    try:
+        return (*found, *fingerprint(after.facts, new).differences(fingerprint(before.facts, old)))
+    except KeyError as error:
+        return (*found, f"a device {error} that its run does not describe")
+
+
+def _cards(manifest: Manifest, devices: _Devices) -> set[str]:
+    return {device.uuid for device in manifest.facts.devices if device.id in devices and device.uuid}
+
+
+def _data(manifest: Manifest) -> dict[str, str]:
+    """The user's own data by label, with its hash: a case's id holds only the label."""
+    return {entry.label: entry.sha256 for entry in manifest.settings.data}
+
+
+def _kind_differences(old: Side, new: Side) -> tuple[str, ...]:
+    kinds = tuple(dict.fromkeys((*old.kinds, *new.kinds)))
+    found = (reason for kind in kinds[1:] for reason in kinds[0].differences(kind))
+    return tuple(dict.fromkeys(found))
+
+
+def _ended(old: Side, new: Side) -> Objection | None:
+    """What became of the processes, where one failed or too few are left."""
+    if any(process.status == "failed" for process in new.processes):
+        return Objection(Verdict.INVALID, "failed", f"candidate: {new.trouble}")
+    for name, side in (("candidate", new), ("baseline", old)):
+        if side.trouble and len(side.values) < LEAST_REPLICATES:
+            cause = "invalid" if side.is_measured else "skipped"
+            return Objection(Verdict.INVALID, cause, f"{name}: {side.trouble}")
+    return None
+
+
+def _too_little(old: Side, new: Side) -> Objection | None:
+    if sorted(old.values) == sorted(new.values):
+        return Objection(Verdict.SAME, "identical", "the same figures to the last digit")
+    if not (old.logs and new.logs):
+        return Objection(Verdict.INCONCLUSIVE, "no-ratio", "a figure that is not positive has no ratio")
+    if min(len(old.logs), len(new.logs)) < LEAST_REPLICATES:
+        reason = (
+            f"{len(old.logs)} and {len(new.logs)} processes cannot tell a change from the noise between processes: "
+            f"measure both sides with --replicates 5 (at least {LEAST_REPLICATES})"
+        )
+        return Objection(Verdict.INCONCLUSIVE, "few-processes", reason)
+    return None
+
+
+def _slower_clock(old: Side, new: Side, clocks: Sequence[Sequence[float]], threshold: float) -> Objection | None:
+    hertz = [np.log(side) for side in clocks]
+    clock = stats.welch(*hertz)
+    cycles = stats.welch(*(np.add(side.logs, logs) for side, logs in zip((old, new), hertz, strict=True)))
+    if abs(clock.difference) <= clock.reach or cycles.difference - cycles.reach > threshold:
+        return None
+    words = " to ".join(units.quantity(math.exp(float(logs.mean())), "Hz") for logs in hertz)
+    labels = ", ".join(sorted(old.usual_labels ^ new.usual_labels))
+    state = f" ({labels} on one side only)" if labels else ""
+    reason = f"the clock went from {words}{state}; counted in cycles, it is not slower by the threshold"
+    return Objection(Verdict.SUSPECT, "clock", reason)

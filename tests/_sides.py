@@ -1,0 +1,37 @@
+"""Evidence for tests: runs in which each process has one sample."""
+
+from __future__ import annotations
+
+import math
+
+import _make as make
+
+from gpubench.evidence import Evidence, Reading
+
+TRIAD = make.case("triad", size_bytes=2**30)
+
+
+def reading(values, of=TRIAD, moved=0.0, status="ok", manifest=None, **fields):
+    """A run file with a process for each value, in seconds (or as a rate, with `moved`)."""
+    results = [
+        make.result(make.timing(value, moved=moved), of=of, replicate=index, status=status, **fields)
+        for index, value in enumerate(values)
+    ]
+    return Reading.of(make.run(*results, **(manifest or {})))
+
+
+def evidence(*values, **fields):
+    """One sitting of one file."""
+    return Evidence([[reading(values, **fields)]])
+
+
+def noisy(centre=1.0, spread=0.01, count=5):
+    """Values about a centre whose logarithms have this standard deviation (n - 1) and the mean of the centre's."""
+    steps = [index - (count - 1) / 2 for index in range(count)]
+    unit = math.sqrt(sum(step * step for step in steps) / (count - 1))
+    return [centre * math.exp(spread * step / unit) for step in steps]
+
+
+def percent(value):
+    """A threshold for every case."""
+    return lambda case_id: value / 100

@@ -1,0 +1,302 @@
+"""Verdicts on evidence made by hand: each rule of docs/gate.md once."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import _make as make
+import pytest
+import scipy.stats
+from _sides import TRIAD, evidence, noisy, percent, reading
+
+from gpubench import effect
+from gpubench.evidence import Evidence, Reading
+from gpubench.judge import judge, settled, verdict_of
+from gpubench.model import DataFile, Verdict
+
+
+def one(before, after, threshold=2.0, **fields):
+    (finding,) = judge(before, after, percent(threshold), **fields).findings
+    return finding
+
+
+def weighed(shift, low, high):
+    return effect.Effect(shift, low, high, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict"),
+    [
+        (weighed(0.05, 0.03, 0.07), "slower"),
+        (weighed(-0.05, -0.07, -0.03), "faster"),
+        (weighed(0.0, -0.01, 0.01), "same"),
+        (weighed(0.015, 0.011, 0.019), "same"),  # surely slower, and surely by less than anybody asked about
+        (weighed(0.03, 0.01, 0.05), "suspect"),
+        (weighed(0.011, -0.02, 0.04), "suspect"),
+        (weighed(0.0, -0.03, 0.03), "inconclusive"),
+        (weighed(-0.03, -0.05, -0.01), "inconclusive"),
+        (weighed(0.019, 0.021, 0.05), "suspect"),  # the estimate and the interval do not agree: outliers
+    ],
+)
+def test_a_verdict_asks_the_whole_interval(found, verdict):
+    assert verdict_of(found, 0.02) == verdict
+
+
+def test_a_time_that_grew_by_five_per_cent_is_slower():
+    finding = one(evidence(*noisy(spread=0.002)), evidence(*noisy(1.05, spread=0.002)))
+    assert finding.verdict is Verdict.SLOWER
+    assert finding.change == pytest.approx(0.05)
+    assert finding.bounds[0] < 0.05 < finding.bounds[1]
+
+
+def test_a_rate_that_fell_is_slower_and_one_that_rose_is_faster():
+    before = evidence(*noisy(spread=0.002), moved=1e9)
+    finding = one(before, evidence(*noisy(1.05, spread=0.002), moved=1e9))
+    assert (finding.verdict, finding.better, finding.unit) == (Verdict.SLOWER, "more", "B/s")
+    assert finding.change == pytest.approx(1 / 1.05 - 1)
+    assert one(before, evidence(*noisy(0.95, spread=0.002), moved=1e9)).verdict is Verdict.FASTER
+
+
+def test_the_interval_is_welchs_on_logarithms():
+    old, new = noisy(1.0, 0.01, 5), noisy(1.1, 0.03, 7)
+    expected = scipy.stats.ttest_ind([math.log(v) for v in new], [math.log(v) for v in old], equal_var=False)
+    found = one(evidence(*old), evidence(*new)).effect
+    interval = expected.confidence_interval(0.95)
+    assert (found.low, found.high, found.p) == pytest.approx((interval.low, interval.high, expected.pvalue))
+
+
+def test_noise_between_processes_raises_the_threshold():
+    finding = one(evidence(*noisy(spread=0.05)), evidence(*noisy(1.01, spread=0.05)))
+    assert finding.threshold == pytest.approx(3 * 0.05 * math.sqrt(2 / 5))
+
+
+def test_a_noise_file_stands_for_the_baselines_own_spread():
+    noise = evidence(*noisy(spread=0.05, count=20))
+    finding = one(evidence(*noisy(spread=0.001)), evidence(*noisy(1.01, spread=0.001)), noise=noise)
+    assert finding.threshold == pytest.approx(3 * 0.05 * math.sqrt(2 / 5))
+
+
+def test_the_users_threshold_is_a_change_of_the_time_and_of_its_inverse():
+    finding = one(evidence(*noisy(spread=1e-6)), evidence(*noisy(1.001, spread=1e-6)), threshold=5)
+    assert finding.threshold == pytest.approx(math.log(1.05))
+
+
+def test_what_sittings_differ_by_does_not_average_out_within_one():
+    """Three sittings 4 % apart, each of quiet processes: a fourth one 5 % off is no regression."""
+    sittings = Evidence([[reading(noisy(centre, 1e-4))] for centre in (1.0, 1.04, 1.08)])
+    one_sitting = Evidence([[reading([value for centre in (1.0, 1.04, 1.08) for value in noisy(centre, 1e-4)])]])
+    after = evidence(*noisy(1.12, 1e-4))
+    assert one(sittings, after).verdict is not Verdict.SLOWER
+    assert one(sittings, after).threshold > 2 * one(one_sitting, after).threshold
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_fewer_than_three_processes_decide_nothing_and_say_what_to_do(count):
+    finding = one(evidence(*noisy(count=5)), evidence(*[1.5, 1.6][:count]))
+    assert (finding.verdict, finding.cause) == (Verdict.INCONCLUSIVE, "few-processes")
+    assert "--replicates 5" in finding.reason
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_identical_files_are_the_same_however_few_their_processes(count):
+    values = [1.0, 1.3, 1.1, 1.2, 1.5][:count]
+    finding = one(evidence(*values), evidence(*values))
+    assert (finding.verdict, finding.cause) == (Verdict.SAME, "identical")
+
+
+def test_figures_without_a_logarithm_are_inconclusive():
+    finding = one(evidence(0.0, 1.0, 2.0), evidence(1.0, 1.0, 2.0))
+    assert (finding.verdict, finding.cause) == (Verdict.INCONCLUSIVE, "no-ratio")
+
+
+def test_values_that_never_vary_are_weighed_by_the_users_threshold_alone():
+    finding = one(evidence(1.0, 1.0, 1.0), evidence(1.03, 1.03, 1.03))
+    assert (finding.verdict, finding.threshold, finding.q) == (Verdict.SLOWER, pytest.approx(math.log(1.02)), 0.0)
+
+
+def test_another_case_version_is_not_comparable():
+    finding = one(evidence(*noisy()), evidence(*noisy(), of=dataclasses.replace(TRIAD, version=2)))
+    assert (finding.verdict, finding.cause) == (Verdict.NOT_COMPARABLE, "method")
+    assert finding.reason == "case version was 1, is 2"
+
+
+def test_mixed_units_are_not_comparable_even_within_a_side():
+    seconds, rate = reading(noisy()), reading(noisy(), moved=1e9)
+    finding = one(Evidence([[seconds], [rate]]), Evidence([[seconds]]))
+    assert (finding.verdict, finding.reason) == (
+        Verdict.NOT_COMPARABLE,
+        "unit was s, is B/s; the better direction was less, is more",
+    )
+
+
+USUAL = {"clock.sm_most_hz": "1980000000", "power.limit_w": "700.0", "ecc": "on", "mig": "off"}
+
+
+def machine(name="NVIDIA H200", device_id="cuda:0", **details):
+    """A manifest's facts with one device of these settings."""
+    device = make.device(device_id, name, details=tuple((USUAL | details).items()))
+    return {"facts": make.facts(device, versions=(("nvidia.driver", "580.1"),))}
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        ({"name": "NVIDIA H100"}, "model NVIDIA H100, there NVIDIA H200"),
+        ({"power.limit_w": "500.0"}, "power limit 500.0, there 700.0"),
+        ({"ecc": "off"}, "ECC off, there on"),
+        ({"mig": "on"}, "MIG on, there off"),
+        ({"clock.sm_most_hz": "1410000000"}, "clocks 1410000000, there 1980000000"),
+    ],
+)
+def test_another_machine_or_setting_is_not_comparable(other, reason):
+    before, after = evidence(*noisy(), manifest=machine()), evidence(*noisy(), manifest=machine(**other))
+    finding = one(before, after)
+    assert (finding.verdict, finding.cause) == (Verdict.NOT_COMPARABLE, "machine")
+    assert finding.reason == f"unlike the baseline: {reason}"
+    assert one(before, after, allow_mismatch=True).verdict is Verdict.SAME
+
+
+def test_the_major_version_of_the_driver_counts_the_minor_does_not():
+    def of(version):
+        return {"manifest": {"facts": make.facts(versions=(("nvidia.driver", version),))}}
+
+    before = evidence(*noisy(), **of("580.1.2"))
+    assert one(before, evidence(*noisy(), **of("580.9"))).verdict is Verdict.SAME
+    assert (
+        one(before, evidence(*noisy(), **of("590.1"))).reason
+        == "unlike the baseline: driver nvidia 590, there nvidia 580"
+    )
+
+
+def test_another_tier_is_not_comparable():
+    settings = dataclasses.replace(make.manifest().settings, tier="smoke")
+    finding = one(evidence(*noisy()), evidence(*noisy(), manifest={"settings": settings}))
+    assert finding.reason == "unlike the baseline: tier smoke, there quick"
+
+
+def test_a_candidate_that_failed_once_is_invalid_whatever_its_speed():
+    bad = reading([1.0], status="failed", cause="wrong-answer", reason="1 + 1 came out as 3")
+    finding = one(evidence(*noisy()), Evidence([[reading(noisy()), bad]]))
+    assert (finding.verdict, finding.cause) == (Verdict.INVALID, "failed")
+    assert finding.reason == "candidate: 1 of 6 failed: 1 + 1 came out as 3"
+
+
+def test_invalid_processes_leave_the_others_to_be_judged_where_enough_are_left():
+    bad = reading([1.0], status="invalid", cause="discarded", reason="most samples had to go")
+    assert one(evidence(*noisy()), Evidence([[reading(noisy()), bad]])).verdict is Verdict.SAME
+    finding = one(evidence(*noisy()), Evidence([[reading([1.0, 1.0]), bad]]))
+    assert (finding.verdict, finding.reason) == (
+        Verdict.INVALID,
+        "candidate: 1 of 3 invalid: most samples had to go",
+    )
+
+
+def test_what_only_one_side_has_is_no_finding():
+    other = make.case("copy", size_bytes=2**30)
+    both = judge(evidence(*noisy()), evidence(*noisy(), of=other), percent(2))
+    assert (both.findings, both.missing, both.new) == ((), (TRIAD,), (other,))
+
+
+def test_a_case_that_was_skipped_before_is_new_and_one_that_is_skipped_now_is_invalid():
+    skipped = evidence(1.0, status="skipped", reason="needs 2 devices")
+    assert judge(skipped, evidence(*noisy()), percent(2)).new == (TRIAD,)
+    finding = one(evidence(*noisy()), skipped)
+    assert (finding.verdict, finding.cause) == (Verdict.INVALID, "skipped")
+
+
+def test_a_card_is_held_against_another_one_by_its_place_where_there_is_one_each():
+    after = evidence(*noisy(), devices=("cuda:1",), manifest=machine(device_id="cuda:1"))
+    finding = one(evidence(*noisy(), manifest=machine()), after)
+    assert (finding.verdict, finding.devices) == (Verdict.SAME, ("cuda:1",))
+
+
+def test_two_cards_are_judged_each_against_itself():
+    both = make.facts(make.device("cuda:0"), make.device("cuda:1"))
+
+    def of(first, second):
+        values = {"cuda:0": first, "cuda:1": second}
+        return Evidence(
+            [[reading(noisy(v, 1e-4), devices=(name,), manifest={"facts": both}) for name, v in values.items()]]
+        )
+
+    found = judge(of(1.0, 2.0), of(1.0, 2.2), percent(2)).findings
+    assert [(finding.devices, finding.verdict) for finding in found] == [
+        (("cuda:1",), Verdict.SLOWER),
+        (("cuda:0",), Verdict.SAME),
+    ]
+
+
+def clocked(values, hertz, labels=()):
+    """A reading whose processes each ran at a clock of their own, read in their windows."""
+    results = [
+        make.result(make.timing(value), of=TRIAD, replicate=index, window=(index, index + 0.9), labels=labels)
+        for index, value in enumerate(values)
+    ]
+    at = [index + 0.5 for index in range(len(values))]
+    counter = make.Counter("nvml.clock.sm", "Hz", "gauge", 0.1, "nvidia-smi")
+    samples = make.samples(at, **{"clock.sm": list(hertz)})
+    return Evidence([[Reading.of(make.run(*results, sampled=[samples], counters=(counter,)))]])
+
+
+FAST, SLOW = noisy(1.98e9, 1e-4), noisy(1.8e9, 1e-4)
+
+
+def test_a_slow_down_that_the_clock_alone_explains_is_inconclusive():
+    """10 % slower at a clock 10 % lower: as many cycles."""
+    finding = one(clocked(noisy(1.0, 0.001), FAST), clocked(noisy(1.1, 0.001), SLOW, ("power-capped",)))
+    assert (finding.verdict, finding.cause) == (Verdict.SUSPECT, "clock")
+    assert "1.980 GHz to 1.800 GHz (power-capped on one side only)" in finding.reason
+    assert settled(judge(evidence(*noisy()), evidence(*noisy()), percent(2))).counts() == {Verdict.SAME: 1}
+
+
+def test_what_is_slower_in_cycles_too_is_slower():
+    finding = one(clocked(noisy(1.0, 0.001), FAST), clocked(noisy(1.2, 0.001), SLOW, ("power-capped",)))
+    assert finding.verdict is Verdict.SLOWER
+
+
+def test_a_slow_down_at_the_same_clock_is_slower():
+    finding = one(clocked(noisy(1.0, 0.001), FAST), clocked(noisy(1.1, 0.001), FAST))
+    assert finding.verdict is Verdict.SLOWER
+
+
+@pytest.mark.parametrize("label", ["shared-device", "loaded"])
+def test_a_slow_down_beside_neighbours_that_the_baseline_had_not_is_inconclusive(label):
+    slow = noisy(1.1, 0.001)
+    assert one(evidence(*noisy()), evidence(*slow, labels=(label,))).cause == "contended"
+    both = one(evidence(*noisy(), labels=(label,)), evidence(*slow, labels=(label,)))
+    assert both.verdict is Verdict.SLOWER
+
+
+def test_without_a_second_measurement_a_suspect_is_inconclusive_and_keeps_its_reason():
+    found = settled(judge(clocked(noisy(), FAST), clocked(noisy(1.1), SLOW), percent(2)))
+    assert [(f.verdict, f.cause) for f in found.findings] == [(Verdict.INCONCLUSIVE, "clock")]
+
+
+def test_q_values_know_how_many_cases_were_weighed():
+    cases = [make.case("triad", size_bytes=2**n) for n in range(10, 20)]
+
+    def of(values):
+        return Evidence([[reading(each, of=case) for case, each in zip(cases, values, strict=True)]])
+
+    found = judge(of([noisy()] * 10), of([noisy(1.05), *[noisy(1.001)] * 9]), percent(2)).findings
+    slow = next(f for f in found if f.case == cases[0])
+    assert slow.q == pytest.approx(min(10 * slow.effect.p, 1.0))
+
+
+def test_findings_stand_the_worst_first():
+    cases = [make.case(name) for name in ("a", "b", "c")]
+    before = Evidence([[reading(noisy(spread=1e-4), of=case) for case in cases]])
+    after = Evidence([[reading(noisy(v, 1e-4), of=case) for case, v in zip(cases, (1.0, 1.05, 1.2), strict=True)]])
+    assert [f.case.name for f in judge(before, after, percent(2)).findings] == ["c", "b", "a"]
+
+
+def test_the_users_own_data_is_part_of_what_is_compared():
+    case = make.case("roundtrip", "compression", corpus="dump.bin")
+
+    def of(digest):
+        settings = dataclasses.replace(make.manifest().settings, data=(DataFile("dump.bin", "/d", 1, digest),))
+        return evidence(*noisy(), of=case, manifest={"settings": settings})
+
+    assert one(of("aa"), of("aa")).verdict is Verdict.SAME
+    assert one(of("aa"), of("bb")).reason == "the data dump.bin is another file"
