@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import traceback
 
@@ -18,6 +19,9 @@ def main() -> int:
         return 0
     from gpubench.cli import app
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that lacks a character shows another, and the run goes on
+            stream.reconfigure(errors="replace")
     try:
         app(prog_name="gpubench")
     except GpubenchError as error:
