@@ -64,6 +64,52 @@ static __device__ __forceinline__ u64 gb_load(u64 address) {
 }
 #endif
 
+// The same from the second-level cache: past the first one, which keeps no copy of it.
+#if GB_HIP
+static __device__ __forceinline__ u64 gb_load_l2(u64 address) {
+    return __hip_atomic_load((const __attribute__((address_space(1))) u64*)address, __ATOMIC_RELAXED,
+                             __HIP_MEMORY_SCOPE_AGENT);
+}
+#else
+static __device__ __forceinline__ u64 gb_load_l2(u64 address) {
+    u64 value;
+    asm volatile("ld.global.cg.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
+    return value;
+}
+#endif
+
+// Nanoseconds of a clock that all multiprocessors share; its ticks may be as coarse as a microsecond.
+// AMD's counts at 100 MHz (MI200 and MI300: "HIP Programming Manual", wall_clock64).
+static __device__ __forceinline__ u64 gb_nanoseconds() {
+#if GB_HIP
+    return wall_clock64() * 10;
+#else
+    u64 t;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t)::"memory");
+    return t;
+#endif
+}
+
+// The number of the multiprocessor or compute unit that this thread runs on.
+static __device__ __forceinline__ u32 gb_unit() {
+#if GB_HIP
+    return __smid();
+#else
+    u32 unit;
+    asm volatile("mov.u32 %0, %%smid;" : "=r"(unit));
+    return unit;
+#endif
+}
+
+// Lets the others go first: in the body of a loop that waits.
+static __device__ __forceinline__ void gb_pause() {
+#if GB_HIP
+    __builtin_amdgcn_s_sleep(2);
+#elif __CUDA_ARCH__ >= 700
+    __nanosleep(64);
+#endif
+}
+
 // The value of the lane whose number differs by `mask`; every lane of the warp must call it.
 template <class A>
 static __device__ __forceinline__ A gb_shuffle_xor(A value, int mask) {
