@@ -41,7 +41,7 @@ def main() -> int:
     rtc.hiprtcGetProgramLogSize(program, ctypes.byref(size))
     log = ctypes.create_string_buffer(size.value + 1)
     rtc.hiprtcGetProgramLog(program, log)
-    print(log.value.decode(errors="replace"))
+    sys.stdout.write(log.value.decode(errors="replace"))
     return int(status != 0)
 
 
