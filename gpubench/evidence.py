@@ -7,8 +7,10 @@ measured together: its processes share a state of the machine that those of anot
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -46,36 +48,21 @@ class Process:
     status: Status
     value: float
     kind: Kind | None
-    reading: int  # which of the readings it is from
     reason: str = ""
     labels: tuple[str, ...] = ()
     window: tuple[float, float] = (0.0, 0.0)
 
 
 @dataclass(slots=True)
-class Reading:
-    """One run file, reduced to what a gate weighs; `take` its records in order.
+class Gathering:
+    """The records of one run file, reduced as they come to what a gate weighs.
 
     `clocks` are the samples that hold a device's clock: what a slow-down is looked into with.
     """
 
-    manifest: Manifest
-    source: str = ""
-    complete: bool = True
-    warnings: tuple[str, ...] = ()
     results: dict[Key, list[tuple[Case, Process]]] = field(default_factory=dict)
     clocks: list[Samples] = field(default_factory=list)
     _kinds: dict[Kind, Kind] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, run: Run, source: str = "") -> Reading:
-        """The reading of a whole run."""
-        found = cls(run.manifest, source, run.complete, run.warnings)
-        for result in run.results:
-            found.take(result)
-        for samples in run.samples:
-            found.take(samples)
-        return found
 
     def take(self, record: Result | Samples) -> None:
         """Take one record in."""
@@ -88,37 +75,62 @@ class Reading:
     def _process(self, result: Result) -> Process:
         series = headline(result)
         if series is None or result.status != "ok":
-            return Process(result.status, math.nan, None, 0, result.reason or result.cause, result.labels)
+            return Process(result.status, math.nan, None, result.reason or result.cause, result.labels)
         kind = Kind(result.case.version, series.name, judged_unit(series), judged_better(series))
         kind = self._kinds.setdefault(kind, kind)
-        return Process("ok", judged_median(series), kind, 0, "", result.labels, result.window)
+        return Process("ok", judged_median(series), kind, "", result.labels, result.window)
 
 
 @dataclass(frozen=True, slots=True)
+class Reading:
+    """One run file as far as a gate weighs it; `source` is its name for people."""
+
+    manifest: Manifest
+    gathered: Gathering
+    source: str = ""
+    complete: bool = True
+    warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, run: Run, source: str = "") -> Reading:
+        """The reading of a whole run."""
+        gathered = Gathering()
+        for result in run.results:
+            gathered.take(result)
+        for samples in run.samples:
+            gathered.take(samples)
+        return cls(run.manifest, gathered, source, run.complete, run.warnings)
+
+
+@dataclass(frozen=True)
 class Side:
-    """One case on one device set as all its processes have it, `sittings` telling those together apart."""
+    """One case on one device set as all its processes have it.
+
+    `readings` and `sittings` say of each process which run file and which sitting it is from.
+    """
 
     case: Case
     devices: tuple[str, ...]
     processes: tuple[Process, ...]
+    readings: tuple[int, ...]
     sittings: tuple[int, ...]
 
-    @property
-    def ok(self) -> tuple[Process, ...]:
-        """The processes that are ok."""
-        return tuple(process for process in self.processes if process.status == "ok")
+    @cached_property
+    def ok(self) -> tuple[int, ...]:
+        """The indices of the processes that are ok."""
+        return tuple(index for index, process in enumerate(self.processes) if process.status == "ok")
 
-    @property
+    @cached_property
     def values(self) -> tuple[float, ...]:
         """The medians of the processes that are ok, in SI units, in the order measured."""
-        return tuple(process.value for process in self.processes if process.status == "ok")
+        return tuple(self.processes[index].value for index in self.ok)
 
-    @property
+    @cached_property
     def kinds(self) -> tuple[Kind, ...]:
         """How the processes that are ok were taken, each way once."""
-        return tuple(dict.fromkeys(process.kind for process in self.processes if process.kind is not None))
+        return tuple(dict.fromkeys(kind for index in self.ok if (kind := self.processes[index].kind)))
 
-    @property
+    @cached_property
     def logs(self) -> tuple[float, ...]:
         """Logarithms of the medians, so turned that more is worse; empty where one has no logarithm."""
         values, kinds = self.values, self.kinds
@@ -131,15 +143,9 @@ class Side:
     def centres(self) -> tuple[float, ...]:
         """The mean of `logs` of each sitting that has any."""
         grouped: dict[int, list[float]] = {}
-        ok = (sitting for sitting, process in zip(self.sittings, self.processes, strict=True) if process.status == "ok")
-        for sitting, value in zip(ok, self.logs, strict=False):
-            grouped.setdefault(sitting, []).append(value)
+        for index, value in zip(self.ok, self.logs, strict=False):
+            grouped.setdefault(self.sittings[index], []).append(value)
         return tuple(sum(values) / len(values) for values in grouped.values())
-
-    @property
-    def readings(self) -> frozenset[int]:
-        """The readings that its processes are from."""
-        return frozenset(process.reading for process in self.processes)
 
     @property
     def is_measured(self) -> bool:
@@ -149,9 +155,8 @@ class Side:
     @property
     def usual_labels(self) -> frozenset[str]:
         """The labels that more than half of the ok processes have."""
-        ok = self.ok
-        labels = {label for process in ok for label in process.labels}
-        return frozenset(label for label in labels if 2 * sum(label in process.labels for process in ok) > len(ok))
+        labels = Counter(label for index in self.ok for label in self.processes[index].labels)
+        return frozenset(label for label, count in labels.items() if 2 * count > len(self.ok))
 
     @property
     def trouble(self) -> str:
@@ -180,42 +185,35 @@ class Evidence:
 
     def clocks(self, side: Side) -> tuple[float, ...]:
         """The median clock of each ok process while the case was measured, Hz; NaN where none was read."""
-        return tuple(self._clock(process, side.devices) for process in side.ok)
+        return tuple(self._clock(side, index) for index in side.ok)
 
-    def _clock(self, process: Process, devices: tuple[str, ...]) -> float:
-        if process.reading not in self._tables:
-            reading = self.readings[process.reading]
-            run = Run(reading.manifest, samples=tuple(reading.clocks))
-            self._tables[process.reading] = CounterTable(run)
+    def _clock(self, side: Side, index: int) -> float:
+        source, process = side.readings[index], side.processes[index]
+        if source not in self._tables:
+            reading = self.readings[source]
+            self._tables[source] = CounterTable(Run(reading.manifest, samples=tuple(reading.gathered.clocks)))
         values = [
             value
-            for track in self._tables[process.reading].tracks
-            if track.device in devices and track.counter.name.endswith(_CLOCK)
+            for track in self._tables[source].tracks
+            if track.device in side.devices and track.counter.name.endswith(_CLOCK)
             for value in track.during(*process.window).values
         ]
         return float(np.median(values)) if values else math.nan
 
 
 def _sides(sittings: Iterable[Sequence[Reading]]) -> dict[Key, Side]:
-    cases: dict[Key, Case] = {}
-    processes: dict[Key, list[Process]] = {}
-    places: dict[Key, list[int]] = {}
-    count = 0
-    for place, sitting in enumerate(sittings):
-        for reading in sitting:
-            for key, results in reading.results.items():
-                cases.setdefault(key, results[0][0])
-                numbered = [_numbered(process, count) for _, process in results]
-                processes.setdefault(key, []).extend(numbered)
-                places.setdefault(key, []).extend([place] * len(numbered))
-            count += 1
-    return {key: Side(case, key[1], tuple(processes[key]), tuple(places[key])) for key, case in cases.items()}
-
-
-def _numbered(process: Process, reading: int) -> Process:
-    if process.reading == reading:
-        return process
-    return Process(process.status, process.value, process.kind, reading, process.reason, process.labels, process.window)
+    found: dict[Key, tuple[Case, list[Process], list[int], list[int]]] = {}
+    numbered = ((place, reading) for place, sitting in enumerate(sittings) for reading in sitting)
+    for source, (place, reading) in enumerate(numbered):
+        for key, results in reading.gathered.results.items():
+            _, processes, sources, places = found.setdefault(key, (results[0][0], [], [], []))
+            processes += [process for _, process in results]
+            sources += [source] * len(results)
+            places += [place] * len(results)
+    return {
+        key: Side(case, key[1], tuple(processes), tuple(sources), tuple(places))
+        for key, (case, processes, sources, places) in found.items()
+    }
 
 
 def paired(before: Evidence, after: Evidence) -> list[tuple[Side | None, Side | None]]:

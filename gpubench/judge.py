@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -25,7 +26,7 @@ class Figures:
     @classmethod
     def of(cls, side: Side) -> Figures:
         """The figures of a side."""
-        return cls(stats.median(side.values), len(side.values))
+        return cls(statistics.median(side.values) if side.values else math.nan, len(side.values))
 
 
 @dataclass(frozen=True, slots=True)

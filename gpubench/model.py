@@ -6,6 +6,7 @@ Sizes are bytes, times seconds, rates never stored: a rate is `Work / time`, der
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, Literal
@@ -105,12 +106,17 @@ class Case:
     @property
     def id(self) -> str:
         """`bandwidth/triad[size=1GiB,dtype=float32]`, axes in declared order."""
-        axes = ",".join(f"{axis_label(axis)}={axis_text(axis, value)}" for axis, value in self.params)
-        return f"{self.suite}/{self.name}" + (f"[{axes}]" if axes else "")
+        return _case_id(self)
 
     def param(self, axis: str) -> str | int | float:
         """The value on one axis; KeyError where the case has no such axis."""
         return dict(self.params)[axis]
+
+
+@functools.lru_cache(maxsize=2**16)  # a gate asks it of each case a dozen times over
+def _case_id(case: Case) -> str:
+    axes = ",".join(f"{axis_label(axis)}={axis_text(axis, value)}" for axis, value in case.params)
+    return f"{case.suite}/{case.name}" + (f"[{axes}]" if axes else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ class Grounds:
 
     def machine_differences(self, old: Side, new: Side) -> tuple[str, ...]:
         """What differs, in words, between the machines, drivers and settings that the sides were measured with."""
-        sources = (old.readings, new.readings, old.devices, new.devices)
+        sources = (frozenset(old.readings), frozenset(new.readings), old.devices, new.devices)
         if sources not in self._machines:
             found = [
                 reason
@@ -66,8 +66,8 @@ class Grounds:
 
     def _manifests(self, old: Side, new: Side) -> list[tuple[Manifest, Manifest]]:
         """Each run of the one with each of the other."""
-        first = [self._before.readings[reading].manifest for reading in sorted(old.readings)]
-        second = [self._after.readings[reading].manifest for reading in sorted(new.readings)]
+        first = [self._before.readings[reading].manifest for reading in dict.fromkeys(old.readings)]
+        second = [self._after.readings[reading].manifest for reading in dict.fromkeys(new.readings)]
         return [(before, after) for before in first for after in second]
 
     def _data_differences(self, old: Side, new: Side) -> tuple[str, ...]:

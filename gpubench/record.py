@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import json
+import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from gpubench.model import SCHEMA, STRICT, Manifest, Result, Samples
+from gpubench.model import SCHEMA, STRICT, Case, Manifest, Result, Samples, Series
 
 RECORD_LIMIT_BYTES = 16 * 2**20  # a longer line is not read: nothing that gpubench measures needs it
 
@@ -34,6 +36,9 @@ _CLASSES: dict[str, type[Record]] = {"manifest": Manifest, "result": Result, "sa
 KINDS = {record_class: kind for kind, record_class in _CLASSES.items()}
 _ADAPTERS: dict[str, TypeAdapter[Record]] = {kind: TypeAdapter(of) for kind, of in _CLASSES.items()}
 _OPENINGS = {kind: f'{{"kind":"{kind}",'.encode() for kind in _CLASSES}
+_KIND_OF = {opening.rstrip(b","): kind for kind, opening in _OPENINGS.items() if kind != "manifest"}
+_OPENING_BYTES = max(map(len, _OPENINGS.values()))
+_KEY = re.compile(rb'"(\w+)"\s*:')
 
 
 class Malformed(ValueError):  # noqa: N818 - the line is malformed
@@ -73,6 +78,42 @@ def decode(line: bytes) -> Record:
     """The record in a line; raises Malformed, which says where and how it is not one."""
     if len(line) > RECORD_LIMIT_BYTES:
         raise Malformed(f"the record is longer than {RECORD_LIMIT_BYTES >> 20} MiB")
+    record = _plain(line) or _strict(line)
+    _check_lengths(record)
+    return record
+
+
+def _plain(line: bytes) -> Record | None:
+    """The record in a line as gpubench writes it, in a third of the time of `_strict`; None where that has to look.
+
+    With no backslash in the line a quoted word before a colon is a key, so that keys in the order in which
+    gpubench writes them, each once, are seen without parsing; what they hold is validated as strictly as ever.
+    """
+    kind = _KIND_OF.get(line[:_OPENING_BYTES].partition(b",")[0])
+    if kind is None or b"\\" in line:
+        return None
+    keys = _KEY.findall(line)
+    if keys != _order(kind, keys.count(b"quantity")):
+        return None
+    try:
+        return _ADAPTERS[kind].validate_json(b"{" + line[len(_OPENINGS[kind]) :])
+    except ValidationError:  # `_strict` finds the words
+        return None
+
+
+@functools.cache
+def _order(kind: str, series: int) -> list[bytes]:
+    """The keys of a line in the order written; of a result, with so many series."""
+    case = Case("", "")
+    samples: dict[str, Record] = {
+        "result": Result(case, (), "ok", series=(Series("", "", ()),) * series),
+        "samples": Samples("", "", (), ()),
+        "end": End(0, ""),
+    }
+    return _KEY.findall(encode(samples[kind]))
+
+
+def _strict(line: bytes) -> Record:
     document = _parse(line)
     kind = document.pop("kind", None)
     if not isinstance(kind, str) or kind not in _ADAPTERS:
@@ -82,11 +123,9 @@ def decode(line: bytes) -> Record:
     opening = _OPENINGS[kind]
     body = b"{" + line[len(opening) :] if line.startswith(opening) else json.dumps(document).encode()
     try:
-        record = _ADAPTERS[kind].validate_json(body)
+        return _ADAPTERS[kind].validate_json(body)
     except ValidationError as error:
         raise Malformed(_first_problem(error)) from error
-    _check_lengths(record)
-    return record
 
 
 def _parse(line: bytes) -> dict[str, Any]:

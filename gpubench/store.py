@@ -15,7 +15,7 @@ import hashlib
 import io
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -26,7 +26,7 @@ from gpubench.errors import FileError, UsageError
 from gpubench.model import Manifest, Result, Run, Samples
 from gpubench.record import KINDS, RECORD_LIMIT_BYTES, End, Malformed, Record, decode, encode, schema
 
-__all__ = ["RunWriter", "file_hash", "read_run", "schema"]
+__all__ = ["RunWriter", "Scan", "file_hash", "read_run", "scan", "schema"]
 
 TOTAL_LIMIT_BYTES = 4 * 2**30  # after decompression, so that a small .gz cannot fill the memory
 SAMPLES_LIMIT_BYTES = 2**20  # longer samples are split: a killed run loses at most one such chunk
@@ -39,7 +39,7 @@ def read_run(path: str | Path) -> Run:
 
     A torn last line is dropped with a warning; without an `end` the run is not `complete`.
     """
-    return _scan(Path(path)).run()
+    return _read(Path(path))[1]
 
 
 def file_hash(path: str | Path) -> str:
@@ -73,11 +73,15 @@ class _Tally:
 
 
 @dataclass(slots=True)
-class _Scan:
-    """A file as read so far."""
+class Scan:
+    """A file as read so far: its manifest, and what is worth knowing of it when it has been read.
 
+    `complete` is False for a file without an end, a valid partial run.
+    """
+
+    take: Callable[[Result | Samples], None]
     tally: _Tally = field(default_factory=_Tally)
-    records: list[Record] = field(default_factory=list)
+    manifest: Manifest | None = None
     complete: bool = False
     warnings: list[str] = field(default_factory=list)
 
@@ -88,46 +92,56 @@ class _Scan:
         if self.tally.size_bytes + len(line) > TOTAL_LIMIT_BYTES:
             raise Malformed(f"the file holds more than {units.round_size(TOTAL_LIMIT_BYTES)}")
         record = decode(line)
-        if isinstance(record, Manifest) == bool(self.records):
-            raise Malformed("a second manifest" if self.records else "the manifest does not come first")
+        if isinstance(record, Manifest) == (self.manifest is not None):
+            raise Malformed("a second manifest" if self.manifest else "the manifest does not come first")
         if isinstance(record, End):
             if record != self.tally.end():
                 raise Malformed("the records are not those that were counted and hashed: edited or damaged")
             self.complete = True
+            return
+        self.tally.count(record, line)
+        if isinstance(record, Manifest):
+            self.manifest = record
         else:
-            self.tally.count(record, line)
-            self.records.append(record)
-
-    def run(self) -> Run:
-        """The file as a run; the first record is its manifest."""
-        manifest = self.records[0]
-        assert isinstance(manifest, Manifest)  # `add` has seen to it
-        return Run(
-            manifest,
-            tuple(record for record in self.records if isinstance(record, Result)),
-            tuple(record for record in self.records if isinstance(record, Samples)),
-            self.complete,
-            tuple(self.warnings),
-        )
+            self.take(record)
 
 
-def _scan(path: Path) -> _Scan:
-    scan, number = _Scan(), 0
+def scan(path: str | Path, take: Callable[[Result | Samples], None]) -> Scan:
+    """Read a file record by record, each handed to `take`, without keeping any; raises FileError as `read_run`.
+
+    Whether it can be trusted is known at its end: what was taken is nothing before this returns.
+    """
+    found, number = Scan(take), 0
     try:
         with _reported(path):
-            for number, line in enumerate(_lines(path), 1):
-                if line.endswith(b"\n") or scan.complete or len(line) > RECORD_LIMIT_BYTES:
-                    scan.add(line)
+            for number, line in enumerate(_lines(Path(path)), 1):
+                if line.endswith(b"\n") or found.complete or len(line) > RECORD_LIMIT_BYTES:
+                    found.add(line)
                 else:
-                    scan.warnings.append(f"{path}: line {number}: the last line is torn and was dropped")
+                    found.warnings.append(f"{path}: line {number}: the last line is torn and was dropped")
     except Malformed as error:
-        what = "" if scan.records else "cannot be read as a run of gpubench: "
+        what = "" if found.manifest else "cannot be read as a run of gpubench: "
         raise FileError(f"{path}: line {max(number, 1)}: {what}{error}") from error
     except zlib.error as error:
         raise FileError(f"{path}: after line {number}: damaged gzip data ({error})") from error
-    if not scan.records:
+    if found.manifest is None:
         raise FileError(f"{path}: line 1: there is no whole manifest, so nothing was measured; remove the file")
-    return scan
+    return found
+
+
+def _read(path: Path) -> tuple[Scan, Run]:
+    results: list[Result] = []
+    samples: list[Samples] = []
+
+    def keep(record: Result | Samples) -> None:
+        if isinstance(record, Result):
+            results.append(record)
+        else:
+            samples.append(record)
+
+    found = scan(path, keep)
+    assert found.manifest is not None  # `scan` has seen to it
+    return found, Run(found.manifest, tuple(results), tuple(samples), found.complete, tuple(found.warnings))
 
 
 @contextlib.contextmanager
@@ -282,10 +296,10 @@ class RunWriter:
         path = Path(path)
         with _reported(path), contextlib.ExitStack() as undo:
             sink = _Sink(path, undo.enter_context(io.FileIO(path, "r+")))
-            scan = _scan(path)
-            sink.cut(scan.tally.size_bytes)
+            found, run = _read(path)
+            sink.cut(found.tally.size_bytes)
             undo.pop_all()
-        return cls(sink, scan.tally), scan.run()
+        return cls(sink, found.tally), run
 
     def __enter__(self) -> Self:
         return self

@@ -100,6 +100,8 @@ def test_the_order_of_keys_in_a_record_means_nothing():
     [
         ('"status":"ok"', '"status":"ok","status":"failed"', "the key 'status' stands twice in one object"),
         ('"name":"triad"', '"name":"copy","name":"triad"', "the key 'name' stands twice in one object"),
+        ('"cause":""', '"cause":"","cause" :""', "the key 'cause' stands twice in one object"),
+        ('"cause":""', '"cause":"","cau\\u0073e":""', "the key 'cause' stands twice in one object"),
         ("[0.001]", "[NaN]", "series.0.values.0: Input should be a finite number"),
         ("[0.001]", "[-Infinity]", "series.0.values.0: Input should be a finite number"),
         ("[0.001]", "[1e999]", "series.0.values.0: Input should be a finite number"),
@@ -160,3 +162,10 @@ def test_the_schema_tells_four_kinds_apart_and_allows_no_other_fields():
         assert definition["properties"]["kind"] == {"const": kind, "type": "string"}
         assert "kind" in definition["required"]
         assert definition["additionalProperties"] is False
+
+
+@given(all_results)
+def test_a_line_that_gpubench_wrote_is_read_the_short_way_with_the_same_result(result):
+    line = record.encode(result)
+    short = record._plain(line)
+    assert short == (None if b"\\" in line else record._strict(line))

@@ -43,6 +43,7 @@ LAYERS = (
     "sampler",
     "record",
     "store",
+    "readings",
     "inventory",
     "plan",
     "worker",
