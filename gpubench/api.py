@@ -3,6 +3,7 @@
 from gpubench import stats, units
 from gpubench.counters import CounterFigure, CounterTable, Track
 from gpubench.effect import Effect
+from gpubench.energy import Energy, NoEnergy
 from gpubench.errors import DeviceError, FileError, GpubenchError, Missing, PeerDied, Skip, UsageError, WrongAnswer
 from gpubench.evidence import Evidence, Reading, Side
 from gpubench.fingerprint import Fingerprint, fingerprint
@@ -26,6 +27,7 @@ from gpubench.model import (
     Work,
 )
 from gpubench.native import nvcomp
+from gpubench.peaks import BASES, BASIS_WORDS, Basis, Share
 from gpubench.protocols import (
     Backend,
     Collector,
@@ -44,7 +46,10 @@ from gpubench.suite import Bench, Observation, Observed, Stage, Suite, Target, T
 from gpubench.summary import Figure, Row, Spread, Summary, headline, judged_better, judged_unit, judged_values
 
 __all__ = [
+    "BASES",
+    "BASIS_WORDS",
     "Backend",
+    "Basis",
     "Bench",
     "Case",
     "Collector",
@@ -57,6 +62,7 @@ __all__ = [
     "Device",
     "DeviceError",
     "Effect",
+    "Energy",
     "Evidence",
     "Facts",
     "Figure",
@@ -70,6 +76,7 @@ __all__ = [
     "Manifest",
     "Missing",
     "Mode",
+    "NoEnergy",
     "Observation",
     "Observed",
     "OpenDevice",
@@ -83,6 +90,7 @@ __all__ = [
     "Samples",
     "Series",
     "Settings",
+    "Share",
     "SharedBuffer",
     "Side",
     "Skip",

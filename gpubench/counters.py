@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -60,21 +61,26 @@ def figure_of(track: Track) -> CounterFigure | None:
 
 
 class CounterTable:
-    """Every counter of a run, indexed once; `during` answers for any result."""
+    """Every counter of a run, indexed once, when first asked for; `during` answers for any result."""
 
     def __init__(self, run: Run) -> None:
-        self._tracks = list(_tracks(run))
+        self._run = run
 
-    @property
+    @cached_property
     def tracks(self) -> list[Track]:
         """Every track, in the order of the manifest's counters, then devices."""
-        return self._tracks
+        return list(_tracks(self._run))
+
+    def of(self, device: str, ends: str) -> Track | None:
+        """The first counter of a device whose name ends so (`.clock.sm`): collectors of all vendors end alike."""
+        found = (track for track in self.tracks if track.device == device and track.counter.name.endswith(ends))
+        return next(found, None)
 
     def during(self, result: Result) -> list[CounterFigure]:
         """The counters of a result's devices, and of the host, over its window."""
         start, end = result.window
         wanted = {*result.devices, "host"}
-        parts = (track.during(start, end) for track in self._tracks if track.device in wanted)
+        parts = (track.during(start, end) for track in self.tracks if track.device in wanted)
         return [figure for part in parts if (figure := figure_of(part))]
 
 

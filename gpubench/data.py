@@ -1,4 +1,4 @@
-"""Tables with sources. A peak is the vendor's data-sheet figure ("spec"), dense, at its boost clock."""
+"""Tables with sources: what vendors specify, dense rates at the boost clock, and what a unit does in a clock."""
 
 from __future__ import annotations
 
@@ -80,3 +80,82 @@ def peak(device: Device, limit: str) -> Peak | None:
                 return None
             return Peak(rates[limit], _PCIE if limit == "link.h2d" else source)
     return None
+
+
+# Dense operations of one multiprocessor or compute unit in one clock; a fused multiply-add is two.
+_AMPERE_CLOCK = {
+    "tensor.float16": 2048.0,
+    "tensor.bfloat16": 2048.0,
+    "tensor.tf32": 1024.0,
+    "tensor.int8": 4096.0,
+    "float32": 128.0,
+    "tensor.float64": 128.0,
+    "float64": 64.0,
+}
+_HOPPER_CLOCK = {
+    "tensor.float16": 4096.0,
+    "tensor.bfloat16": 4096.0,
+    "tensor.tf32": 2048.0,
+    "tensor.float8": 8192.0,
+    "tensor.int8": 8192.0,
+    "float32": 256.0,
+    "tensor.float64": 256.0,
+    "float64": 128.0,
+}
+_CDNA2_CLOCK = {
+    "tensor.float16": 1024.0,
+    "tensor.bfloat16": 1024.0,
+    "tensor.int8": 1024.0,
+    "float32": 256.0,  # matrix; vector instructions reach it packed
+    "tensor.float64": 256.0,
+    "float64": 128.0,
+}
+_CDNA3_CLOCK = {
+    "tensor.float16": 2048.0,
+    "tensor.bfloat16": 2048.0,
+    "tensor.tf32": 1024.0,
+    "tensor.float8": 4096.0,
+    "tensor.int8": 4096.0,
+    "float32": 256.0,
+    "tensor.float64": 256.0,
+    "float64": 128.0,
+}
+_SHARED_CLOCK = {"shared": 128.0}  # bytes: 32 banks of 4 bytes
+
+# Architecture → (operations or bytes a clock and unit, source).
+_CLOCKS: dict[str, tuple[dict[str, float], str]] = {
+    "sm_80": (
+        _AMPERE_CLOCK | _SHARED_CLOCK,
+        "NVIDIA A100 white paper, dense tensor core rates; CUDA Programming Guide",
+    ),
+    "sm_89": ({"float32": 256.0} | _SHARED_CLOCK, "CUDA Programming Guide, throughput of arithmetic instructions"),
+    "sm_90": (
+        _HOPPER_CLOCK | _SHARED_CLOCK,
+        "NVIDIA H100 white paper, dense tensor core rates; CUDA Programming Guide",
+    ),
+    "gfx90a": (_CDNA2_CLOCK | _SHARED_CLOCK, "AMD Instinct MI250 microarchitecture, ROCm documentation"),
+    "gfx942": (_CDNA3_CLOCK | _SHARED_CLOCK, "AMD Instinct MI300 microarchitecture, ROCm documentation"),
+}
+# Architectures whose memory moves two words a clock and pin at the clock that the driver reports: 2 x 1593 MHz x
+# 5120 bit is the A100's 2.04 TB/s, 2 x 2619 MHz x 5120 bit the H100's 3.35, 2 x 1600 MHz x 4096 bit a die of the
+# MI250X. The MI300X reports another clock (1300 MHz for 5.2 Gbit/s): left out.
+_DOUBLE_RATE = ("sm_", "gfx90a")
+
+
+def per_clock(device: Device, limit: str) -> Peak | None:
+    """Operations (of `shared`: bytes) that one unit of this device does in one clock, or None where no table has it."""
+    rates, source = _CLOCKS.get(device.arch, ({}, ""))
+    return Peak(rates[limit], source) if limit in rates else None
+
+
+def per_clock_limits(arch: str) -> tuple[str, ...]:
+    """The limits that the table of this architecture has."""
+    return tuple(_CLOCKS.get(arch, ({}, ""))[0])
+
+
+def bytes_per_memory_clock(device: Device) -> Peak | None:
+    """Bytes that its memory moves in one of its clocks, 2 x bus width / 8; None where that is not known."""
+    bits = dict(device.details).get("memory.bus_bits", "")
+    if not bits.isdigit() or not device.arch.startswith(_DOUBLE_RATE):
+        return None
+    return Peak(2 * int(bits) / 8, f"2 × {bits} bit, as the driver reports the bus")

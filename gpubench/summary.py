@@ -6,15 +6,17 @@ Pure functions of a `Run`; every report, table and comparison reads these.
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from gpubench import stats, units
-from gpubench.data import peak
+from gpubench import peaks, stats, units
+from gpubench.counters import CounterTable
+from gpubench.energy import Energy, NoEnergy, energy_of
 from gpubench.model import Better, Case, Device, Result, Run, Series, Status
+from gpubench.peaks import Peaks, Share
 
 _WORSE: tuple[Status, ...] = ("ok", "skipped", "invalid", "failed")
 _UNITS = {"moved": "B/s", "payload": "B/s", "flops": "FLOP/s", "item": "s"}
@@ -74,10 +76,10 @@ def _badness(series: Series) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A series as a figure: its median with 95 % interval in SI units, noise, and share of a peak.
+    """A series as a figure: its median with 95 % interval in SI units, noise, and its shares of peaks.
 
-    `share` is a fraction of `limit`; `basis` says what that peak is: `spec` (data sheet) or
-    `best` (the best that this device reached in this run). Both empty where there is none.
+    `shares` has one entry for each peak that is known: the specification's, the one at the clocks that were
+    measured during the case, the best of this run, in this order.
     """
 
     name: str
@@ -86,9 +88,7 @@ class Figure:
     interval: stats.Interval
     noise: float
     samples: int
-    share: float | None = None
-    limit: str = ""
-    basis: str = ""
+    shares: tuple[Share, ...] = ()
 
     @property
     def text(self) -> str:
@@ -96,9 +96,42 @@ class Figure:
         return units.quantity(self.interval.centre, self.unit)
 
     @property
+    def main_share(self) -> Share | None:
+        """The share that speaks where there is room for one: of spec where that is known, else of the next peak."""
+        return self.shares[0] if self.shares else None
+
+    @property
+    def share(self) -> float | None:
+        """The fraction of the peak that `basis` and `limit` name; None where no peak is known."""
+        return self.main_share.fraction if self.main_share else None
+
+    @property
+    def limit(self) -> str:
+        """Which peak: `dram`, `tensor.float16`; empty where none is known."""
+        return self.main_share.limit if self.main_share else ""
+
+    @property
+    def basis(self) -> str:
+        """What `share` is of: `spec`, `clock` or `best`; empty where no peak is known."""
+        return self.main_share.basis if self.main_share else ""
+
+    @property
     def share_text(self) -> str:
         """`87.7 % of spec dram`, or nothing."""
-        return f"{units.percent(self.share)} of {self.basis} {self.limit}" if self.share is not None else ""
+        return self.main_share.text if self.main_share else ""
+
+    def share_of(self, basis: peaks.Basis) -> Share | None:
+        """The share of that basis; None where its peak is not known."""
+        return next((share for share in self.shares if share.basis == basis), None)
+
+    @property
+    def shares_text(self) -> str:
+        """All shares in the order of `peaks.BASES`, in per cent: `87.7 · 87.4 · 99.8 dram`, or nothing."""
+        if not self.shares:
+            return ""
+        found = [self.share_of(basis) for basis in peaks.BASES]
+        words = [f"{share.fraction * 100:.1f}" if share else "–" for share in found]
+        return f"{' · '.join(words)} {self.limit}"
 
     @classmethod
     def joined(cls, figures: Sequence[Figure]) -> Figure:
@@ -109,13 +142,12 @@ class Figure:
         first = figures[0]
         if len(figures) == 1:
             return first
-        shares = [figure.share for figure in figures if figure.share is not None]
         return replace(
             first,
             interval=stats.median_interval([figure.interval.centre for figure in figures]),
             noise=stats.median([figure.noise for figure in figures]),
             samples=sum(figure.samples for figure in figures),
-            share=stats.median(shares) if shares else None,
+            shares=peaks.joined([figure.shares for figure in figures]),
         )
 
 
@@ -211,27 +243,17 @@ class Summary:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self._devices = {device.id: device for device in run.manifest.facts.devices}
-        self._best = self._best_by_limit(run.results)
-
-    def _best_by_limit(self, results: Iterable[Result]) -> dict[tuple[str, str], float]:
-        best: dict[tuple[str, str], float] = {}
-        for result in results:
-            for series in result.series if result.status == "ok" else ():
-                if series.limit and result.devices and not series.name.endswith("early"):
-                    key = (result.devices[0], series.limit)
-                    best[key] = max(best.get(key, 0.0), stats.median(judged_values(series).tolist()))
-        return best
+        self.counters = CounterTable(run)
+        self._peaks = Peaks(run, self.counters, lambda series: stats.median(judged_values(series).tolist()))
 
     def device(self, device_id: str) -> Device | None:
         """The device of that id in this run's facts."""
-        return self._devices.get(device_id)
+        return self._peaks.device(device_id)
 
     def figure(self, result: Result, series: Series) -> Figure:
         """The figure of one series of a result."""
         values = judged_values(series).tolist()
         interval = stats.median_interval(values)
-        share, basis = self._share(result, series, interval.centre)
         return Figure(
             series.name,
             judged_unit(series),
@@ -239,20 +261,16 @@ class Summary:
             interval,
             stats.noise(values),
             len(values),
-            share,
-            series.limit if share is not None else "",
-            basis,
+            self._peaks.shares(result, series, interval.centre),
         )
 
-    def _share(self, result: Result, series: Series, centre: float) -> tuple[float | None, str]:
-        if not series.limit or not result.devices:
-            return None, ""
-        device = self.device(result.devices[0])
-        spec = peak(device, series.limit) if device else None
-        if spec:
-            return centre / spec.value, "spec"
-        best = self._best.get((result.devices[0], series.limit))
-        return (centre / best, "best") if best else (None, "")
+    def energy(self, result: Result) -> Energy | NoEnergy:
+        """What the headline of a result costs in joules, or why that is not known."""
+        series = headline(result)
+        if series is None:
+            return NoEnergy("nothing was timed")
+        rate = stats.median(judged_values(series).tolist())
+        return energy_of(result, series, rate, judged_unit(series), self.counters)
 
     def rows(self) -> list[Row]:
         """One row a result, in the order measured."""

@@ -5,13 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from gpubench.api import CounterFigure, CounterTable, Figure, Result, Row, Series, Spread, Summary, stats, units
+from gpubench.api import (
+    BASIS_WORDS,
+    CounterFigure,
+    CounterTable,
+    Energy,
+    Figure,
+    Result,
+    Row,
+    Series,
+    Spread,
+    Summary,
+    stats,
+    units,
+)
 
-from ._words import interval_words
+from ._words import SHARES_HEAD, interval_words
 
 _NONE = "–"
-_HEADS = ("median", "95 % interval", "share of peak", "noise", "samples")
-_REPLICATED_HEADS = ("median", "lowest – highest", "share of peak", "within", "between")
+_HEADS = ("median", "95 % interval", SHARES_HEAD, "noise", "samples")
+_REPLICATED_HEADS = ("median", "lowest – highest", SHARES_HEAD, "within", "between")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +57,16 @@ class SeriesLine:
     noise: str
     samples: int
     how: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShareLine:
+    """One peak that a case's headline is held against: its share, the peak itself, where that is from."""
+
+    basis: str
+    share: str
+    peak: str
+    source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +131,20 @@ def _reason(result: Result) -> str:
 
 
 def _cells(figure: Figure) -> tuple[str, str, str, str, str]:
-    share = figure.share_text or _NONE
-    return figure.text, interval_words(figure), share, units.percent(figure.noise), str(figure.samples)
+    return (
+        figure.text,
+        interval_words(figure),
+        figure.shares_text or _NONE,
+        units.percent(figure.noise),
+        str(figure.samples),
+    )
 
 
 def _joined_cells(spread: Spread, figure: Figure) -> tuple[str, str, str, str, str]:
     medians = spread.medians or (figure.interval.centre,)
     span = replace(figure, interval=stats.Interval(min(medians), figure.interval.centre, max(medians)))
     between = units.percent(spread.between) if len(medians) > 1 else _NONE
-    return figure.text, interval_words(span), figure.share_text or _NONE, units.percent(figure.noise), between
+    return figure.text, interval_words(span), figure.shares_text or _NONE, units.percent(figure.noise), between
 
 
 def replicate_lines(spread: Spread) -> Iterator[ReplicateLine]:
@@ -144,6 +172,14 @@ def series_lines(summary: Summary, spread: Spread) -> Iterator[SeriesLine]:
         yield SeriesLine(words, median, interval, share, noise, figure.samples, _how(found[0][1]))
 
 
+def share_lines(spread: Spread) -> Iterator[ShareLine]:
+    """The peaks of a case's headline, in the order of the shares in its line."""
+    figure = _quoted(spread.row)
+    for share in figure.shares if figure else ():
+        peak = units.quantity(share.peak, figure.unit) if figure else ""
+        yield ShareLine(f"{BASIS_WORDS[share.basis]} {share.limit}", units.percent(share.fraction), peak, share.source)
+
+
 def _how(series: Series) -> str:
     """How a series was timed: `612.4 µs a call, 20 calls a sample, warm-up 110 ms, stopped: narrow`."""
     call = units.quantity(stats.median(series.values), series.unit) if series.quantity != "value" else ""
@@ -154,7 +190,7 @@ def _how(series: Series) -> str:
     return ", ".join(parts)
 
 
-def method_words(result: Result) -> list[tuple[str, str]]:
+def method_words(summary: Summary, result: Result) -> list[tuple[str, str]]:
     """What else is to know of how a case was measured: name and words."""
     found = [
         ("case", result.case.id),
@@ -166,6 +202,9 @@ def method_words(result: Result) -> list[tuple[str, str]]:
     found += [("cause", result.cause)] if result.cause else []
     discarded = ", ".join(f"{count} {reason}" for reason, count in result.discarded)
     found += [("discarded samples", discarded)] if discarded else []
+    energy = summary.energy(result)
+    if result.status == "ok":
+        found += [("energy", energy.text if isinstance(energy, Energy) else f"none: {energy.reason}")]
     return [*found, *result.notes]
 
 

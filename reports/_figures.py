@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from gpubench.api import Result, Spread, Summary
+from gpubench.api import BASES, Figure, NoEnergy, Result, Spread, Summary
 
 
 def records(summary: Summary, result: Result) -> Iterator[dict[str, Any]]:
@@ -27,7 +27,26 @@ def records(summary: Summary, result: Result) -> Iterator[dict[str, Any]]:
             "share": finite(figure.share),
             "limit": figure.limit,
             "basis": figure.basis,
+            **_shares(figure),
         }
+
+
+def _shares(figure: Figure) -> dict[str, float | None]:
+    """The share and the peak of each basis; null where that peak is not known."""
+    found: dict[str, float | None] = {}
+    for basis in BASES:
+        share = figure.share_of(basis)
+        found[f"share_{basis}"] = finite(share.fraction) if share else None
+        found[f"peak_{basis}"] = finite(share.peak) if share else None
+    return found
+
+
+def energy_record(summary: Summary, result: Result) -> dict[str, Any]:
+    """What a result's headline costs in SI units (FLOP or bytes a joule), or the reason why that is not known."""
+    energy = summary.energy(result)
+    if isinstance(energy, NoEnergy):
+        return {"work_per_joule": None, "watts": None, "no_energy": energy.reason}
+    return {"work_per_joule": finite(energy.rate / energy.watts), "watts": finite(energy.watts), "no_energy": ""}
 
 
 def spread_record(spread: Spread) -> dict[str, Any]:

@@ -12,12 +12,14 @@ from ._cases import (
     CounterLine,
     ReplicateLine,
     SeriesLine,
+    ShareLine,
     case_lines,
     counter_lines,
     heads,
     method_words,
     replicate_lines,
     series_lines,
+    share_lines,
 )
 from ._charts import Chart, bars, curve, pareto
 from ._matrix import matrix
@@ -65,6 +67,7 @@ class CaseBlock:
     line: CaseLine
     replicates: tuple[ReplicateLine, ...]
     series: tuple[SeriesLine, ...]
+    shares: tuple[ShareLine, ...]
     method: tuple[tuple[str, str], ...]
     counters: tuple[CounterLine, ...]
     of: str
@@ -164,7 +167,8 @@ def _block(summary: Summary, table: CounterTable, line: CaseLine) -> CaseBlock:
         line,
         tuple(replicate_lines(line.spread)) if summary.replicated else (),
         tuple(series_lines(summary, line.spread)),
-        tuple(method_words(result)),
+        tuple(share_lines(line.spread)),
+        tuple(method_words(summary, result)),
         tuple(counter_lines(table, result)),
         f" (replicate {result.replicate})" if summary.replicated else "",
     )

@@ -9,10 +9,12 @@ from typing import Literal
 
 from gpubench.api import Device, Figure, Result, Row, Run, Summary, units
 
+SHARES_HEAD = "% of spec · clock · best"
 NOISY = 0.05  # a robust coefficient of variation above this is named: its median is not worth three digits
 LEGEND = (
-    "GB = 10⁹ B, GiB = 2³⁰ B. A median stands with its 95 % interval; noise is 1.4826 · MAD / median. A share is of "
-    "the specification, or of the best that the device reached in this run where no specification is known."
+    "GB = 10⁹ B, GiB = 2³⁰ B. A median stands with its 95 % interval; noise is 1.4826 · MAD / median. Shares are in % "
+    "of the specification, of the peak at the clocks measured during the case, and of the best that the device reached "
+    "in this run; a dash where that peak is not known."
 )
 REPLICATED = (
     " Each replicate ran in fresh processes. A case's median is that of the replicates' medians and stands with their "

@@ -9,12 +9,14 @@ from typing import Any
 from gpubench.api import Report, Result, Run, Summary, headline
 
 from ._clean import tidy
-from ._figures import records, spread_record
+from ._figures import energy_record, records, spread_record
 
 COLUMNS = (
     *("case", "suite", "params", "device", "replicate", "status", "cause", "reason"),
     *("series", "rank", "quantity", "unit", "better", "median", "low", "high", "noise", "samples"),
     *("share", "limit", "basis", "labels"),
+    *("share_spec", "peak_spec", "share_clock", "peak_clock", "share_best", "peak_best"),
+    *("work_per_joule", "watts"),
     *("replicates", "within", "between", "lowest", "highest"),
 )
 _FORMULA = (
@@ -50,7 +52,13 @@ def _lines(summary: Summary) -> Iterator[dict[str, Any]]:
         if not result.series:
             yield key
         for series, record in zip(result.series, records(summary, result), strict=True):
-            yield key | record | (spreads[result.key] if series is spoken and summary.replicated else {})
+            joined = spreads[result.key] if series is spoken and summary.replicated else {}
+            yield key | record | joined | (_energy(summary, result) if series is spoken else {})
+
+
+def _energy(summary: Summary, result: Result) -> dict[str, Any]:
+    record = energy_record(summary, result)
+    return {name: record[name] for name in ("work_per_joule", "watts")}
 
 
 def _key(result: Result) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 from gpubench.api import Report, Result, Run, Spread, Summary
 
 from ._clean import tidy
-from ._figures import finite, records, spread_record
+from ._figures import energy_record, finite, records, spread_record
 
 SCHEMA = "gpubench.summary/1"
 
@@ -73,6 +73,7 @@ def _result(summary: Summary, result: Result) -> dict[str, Any]:
         "discarded": dict(result.discarded),
         "notes": dict(result.notes),
         "elapsed_s": finite(result.elapsed_s),
+        "energy": energy_record(summary, result),
         "figures": list(records(summary, result)),
     }
 

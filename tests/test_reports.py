@@ -505,7 +505,7 @@ def replicated_run():
 def test_replicates_are_one_row_of_the_page_with_what_lies_within_and_between():
     page = Tags(render("html", replicated_run()))
     assert page.count("details") == 2
-    assert "case median lowest – highest share of peak within between status" in page.text
+    assert "case median lowest – highest % of spec · clock · best within between status" in page.text
     wide = page.text[page.text.index("wide n=1") :]
     assert "1.000 ms 0.9000 – 1.100 ms – 0.0 % 10.0 %" in wide
     assert "3 ok loaded" in wide
@@ -524,7 +524,7 @@ def test_each_replicate_of_a_case_is_in_its_details():
 
 def test_replicates_are_one_row_of_the_markdown():
     written = render("md", replicated_run())
-    assert "| case | median | lowest – highest | share of peak | within | between | status |" in written
+    assert "| case | median | lowest – highest | % of spec · clock · best | within | between | status |" in written
     rows = [line for line in written.splitlines() if line.startswith(("| `steady[", "| `wide["))]
     assert [row.rsplit(" | ", 2)[1:] for row in rows] == [
         ["0.0 %", "2 ok, 1 failed: it ended |"],

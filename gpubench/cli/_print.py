@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 _STYLES = {"ok": "green", "skipped": "dim", "failed": "bold red", "invalid": "yellow"}
 _MOST_REASONS = 8
-_COLUMNS: tuple[str, ...] = ("case", "device", "median", "95 % interval", "of peak", "noise", "status")
-_SPREAD_COLUMNS = ("case", "device", "median", "lowest – highest", "of peak", "within", "between", "status")
+_SHARES = "% of spec · clock · best"  # in the order of `peaks.BASES`
+_COLUMNS: tuple[str, ...] = ("case", "device", "median", "95 % interval", _SHARES, "noise", "status")
+_SPREAD_COLUMNS = ("case", "device", "median", "lowest – highest", _SHARES, "within", "between", "status")
 
 
 def out() -> Console:
@@ -105,7 +106,7 @@ def _named(case_id: str, figure: Figure | None) -> str:
 def _figure(figure: Figure, low: float, high: float) -> list[object]:
     from gpubench import units
 
-    return [figure.text, units.interval(low, high, figure.unit, figure.interval.centre), figure.share_text]
+    return [figure.text, units.interval(low, high, figure.unit, figure.interval.centre), figure.shares_text]
 
 
 def _labels(labels: Sequence[str]) -> Text:

@@ -1,0 +1,183 @@
+"""What a figure is a share of: the specification, the clocks that were measured, the best of the run."""
+
+import dataclasses
+
+import _make as make
+import pytest
+
+from gpubench import data, energy, peaks
+from gpubench.model import Counter, Series, Work
+from gpubench.summary import Figure, Summary
+
+SM = Counter("nvml.clock.sm", "Hz", "gauge", 0.1, "nvidia-smi --query-gpu=clocks.sm")
+MEMORY = Counter("nvml.clock.memory", "Hz", "gauge", 0.1, "nvidia-smi --query-gpu=clocks.mem")
+H200 = make.device(units=132, details=(("memory.bus_bits", "6016"),))
+COUNTERS = (SM, MEMORY, make.ENERGY)
+
+
+def product(tflops=684.0, limit="tensor.bfloat16", seconds=1e-3, **fields):
+    """A series of one rate."""
+    return Series(
+        "hot", "s", (seconds,) * 3, work=Work(flops=tflops * 1e12 * seconds), quantity="flops", limit=limit, **fields
+    )
+
+
+def summed(*results, of=H200, at=(0.0, 1.0), **columns):
+    """The summary of these results with the clocks given, read at these times."""
+    columns = {"clock.sm": (1.4e9, 1.6e9), "clock.memory": (3.201e9, 3.201e9), **columns}
+    sampled = make.samples(at, of.id, **{name: values for name, values in columns.items() if values})
+    return Summary(make.run(*results, sampled=[sampled], facts=make.facts(of), counters=COUNTERS))
+
+
+def test_a_product_has_three_shares_each_with_what_it_is_of():
+    result = make.result(product(), window=(0.0, 1.0))
+    (row,) = summed(result).rows()
+    spec, clock, best = row.figure.shares
+    assert (spec.basis, clock.basis, best.basis) == peaks.BASES
+    assert spec.fraction == pytest.approx(684 / 989)
+    assert clock.peak == pytest.approx(132 * 4096 * 1.5e9), "the mean of the clocks in its window"
+    assert clock.fraction == pytest.approx(684e12 / (132 * 4096 * 1.5e9))
+    assert clock.source.startswith("132 units × 4096 a clock × 1.500 GHz, the mean during the case")
+    assert (best.fraction, best.peak) == (pytest.approx(1.0), pytest.approx(684e12))
+    assert clock.text == "84.3 % of clock-corrected tensor.bfloat16"
+
+
+def test_memory_is_held_against_its_clock_times_its_bus():
+    result = make.result(make.timing(1e-3, moved=4.604e9, limit="dram"), window=(0.0, 1.0))
+    share = summed(result).rows()[0].figure.share_of("clock")
+    assert share.peak == pytest.approx(2 * 3.201e9 * 6016 / 8)
+    assert share.fraction == pytest.approx(0.9563, abs=1e-4)
+
+
+def test_the_best_is_of_the_same_limit_and_what_came_too_early_is_none():
+    series = product(600), dataclasses.replace(product(900), name="early"), product(50, "tensor.float64")
+    (row,) = summed(make.result(series[0], *series[1:], window=(0.0, 1.0))).rows()
+    assert row.figure.share_of("best").fraction == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("of", "columns", "window"),
+    [
+        (H200, {"clock.sm": None}, (0.0, 1.0)),
+        (H200, {"clock.sm": (None, None)}, (0.0, 1.0)),
+        (H200, {}, (5.0, 6.0)),
+        (dataclasses.replace(H200, arch="sm_53"), {}, (0.0, 1.0)),
+        (dataclasses.replace(H200, units=0), {}, (0.0, 1.0)),
+    ],
+    ids=["no-counter", "unread", "no-reading-in-the-window", "unknown-architecture", "unknown-units"],
+)
+def test_without_a_measured_clock_or_a_sourced_rate_there_is_no_corrected_share(of, columns, window):
+    figure = summed(make.result(product(), window=window), of=of, **columns).rows()[0].figure
+    assert [share.basis for share in figure.shares] == ["spec", "best"]
+    assert figure.shares_text == "69.2 · – · 100.0 tensor.bfloat16"
+
+
+def test_a_limit_that_no_data_sheet_has_is_still_corrected_for_the_clock():
+    result = make.result(make.timing(1e-3, moved=2e10, limit="shared"), window=(0.0, 1.0))
+    figure = summed(result).rows()[0].figure
+    assert figure.share_text == f"{2e13 / (132 * 128 * 1.5e9) * 100:.1f} % of clock-corrected shared"
+
+
+@pytest.mark.parametrize("bits", ["", "many"])
+def test_memory_without_a_known_bus_has_no_corrected_share(bits):
+    of = dataclasses.replace(H200, details=(("memory.bus_bits", bits),) if bits else ())
+    result = make.result(make.timing(1e-3, moved=4e9, limit="dram"), window=(0.0, 1.0))
+    assert summed(result, of=of).rows()[0].figure.share_of("clock") is None
+
+
+def test_shares_of_replicates_are_joined_basis_by_basis():
+    shares = [summed(make.result(product(rate), window=(0.0, 1.0))).rows()[0].figure for rate in (500, 700, 600)]
+    joined = Figure.joined([shares[0], dataclasses.replace(shares[1], shares=()), shares[2]])
+    assert joined.share_of("spec").fraction == pytest.approx(550 / 989)
+    assert joined.share_of("clock").fraction == pytest.approx(550e12 / (132 * 4096 * 1.5e9))
+    assert peaks.joined([(), ()]) == ()
+
+
+# The clock at which the data sheet's figure is the table's rate: 1.83 GHz for Hopper's tensor cores but
+# 1.98 for its double and single precision, 1.41 for Ampere, 2.1 for CDNA 3.
+SHEET_CLOCKS = {
+    "NVIDIA H200": ("sm_90", 132, {"tensor.float64": 1.98e9, "float32": 1.98e9, "float64": 1.98e9}, 1.83e9),
+    "NVIDIA A100-SXM4-80GB": ("sm_80", 108, {}, 1.41e9),
+    "AMD Instinct MI300X": ("gfx942", 304, {}, 2.1e9),
+}
+
+
+@pytest.mark.parametrize("name", SHEET_CLOCKS)
+def test_what_a_unit_does_in_a_clock_gives_the_data_sheet_at_its_clock(name):
+    arch, units, clocks, usual = SHEET_CLOCKS[name]
+    device = make.device(name=name, arch=arch, units=units)
+    limits = [limit for limit in data.per_clock_limits(arch) if data.peak(device, limit)]
+    assert limits
+    for limit in limits:
+        corrected = units * data.per_clock(device, limit).value * clocks.get(limit, usual)
+        assert corrected == pytest.approx(data.peak(device, limit).value, rel=0.02), limit
+
+
+@pytest.mark.parametrize(
+    ("arch", "bits", "clock_hz", "rate"),
+    [("sm_80", 5120, 1.593e9, 2.039e12), ("sm_90", 5120, 2.619e9, 3.35e12), ("sm_90", 6016, 3.201e9, 4.8e12)],
+)
+def test_the_width_and_clock_of_a_memory_give_the_data_sheet(arch, bits, clock_hz, rate):
+    device = make.device(arch=arch, details=(("memory.bus_bits", str(bits)),))
+    assert data.bytes_per_memory_clock(device).value * clock_hz == pytest.approx(rate, rel=0.005)
+
+
+JOULES = tuple(700.0 * second for second in range(11))
+SECONDS = tuple(float(second) for second in range(11))
+
+
+def sustained(series, window=(0.5, 9.5), **fields):
+    """What `energy` says of a result of this series, with the energy counter of 700 W."""
+    result = make.result(series, window=window, **fields)
+    joules = fields.pop("joules", JOULES)
+    return summed(result, at=SECONDS, **{"clock.sm": None, "clock.memory": None, "energy": joules}).energy(result)
+
+
+def filling(series, seconds=9.0, name="hot", **fields):
+    """The same series with samples that take so long in all."""
+    return dataclasses.replace(series, values=(seconds / 90,) * 90, name=name, stop="interval", **fields)
+
+
+def test_operations_a_joule_are_the_rate_over_the_mean_power_of_its_window():
+    found = sustained(filling(product(684.0), work=Work(flops=684e12 * 0.1)))
+    assert (found.watts, found.span_s, found.unit) == (pytest.approx(700.0), 8.0, "FLOP/s")
+    assert found.value == pytest.approx(684e12 / 700)
+    assert found.text == "977.1 GFLOP/J at 700.0 W over 8.00 s"
+
+
+def test_joules_a_byte_are_the_mean_power_over_the_rate():
+    found = sustained(filling(make.timing(1.0, moved=1.0), work=Work(moved=4e12 * 0.1)))
+    assert found.value == pytest.approx(700 / 4e12)
+    assert found.text == "0.1750 J/GB at 700.0 W over 8.00 s"
+
+
+@pytest.mark.parametrize(
+    ("series", "fields", "reason"),
+    [
+        (filling(product()), {"window": (0.5, 2.0)}, "span 1.0 s, less than 1.5 s"),
+        (filling(product(), 3.0), {}, "its samples fill 33 % of its window"),
+        (filling(make.timing(1.0, items=1.0)), {}, "its figure is no rate of work"),
+        (filling(product(), name="cold"), {}, "the flushes between its calls"),
+        (filling(product()), {"devices": ("cuda:0", "cuda:1")}, "several processes or devices"),
+    ],
+    ids=["short", "idle", "no-rate", "cold", "shared"],
+)
+def test_where_there_is_no_energy_figure_the_reason_is_given(series, fields, reason):
+    found = sustained(series, **fields)
+    assert isinstance(found, energy.NoEnergy)
+    assert reason in found.reason
+
+
+def test_a_window_of_two_series_has_no_energy_figure_but_the_view_of_the_host_is_none():
+    hot, cold, host = filling(product()), filling(product(), name="graph"), filling(product(), name="host")
+    result = make.result(hot, dataclasses.replace(host, stop=""), window=(0.5, 9.5))
+    mixed = make.result(hot, cold, window=(0.5, 9.5))
+    table = summed(result, mixed, at=SECONDS, **{"clock.sm": None, "clock.memory": None, "energy": JOULES})
+    assert isinstance(table.energy(result), energy.Energy)
+    assert table.energy(mixed).reason == "its window holds another series too: graph"
+
+
+def test_a_device_without_an_energy_counter_says_so():
+    result = make.result(filling(product()), window=(0.0, 10.0))
+    assert summed(result).energy(result).reason == "cuda:0 has no energy counter"
+    assert summed(result).energy(make.result(status="skipped")).reason == "nothing was timed"
