@@ -119,3 +119,79 @@ static __device__ __forceinline__ A gb_shuffle_xor(A value, int mask) {
     return __shfl_xor_sync(GB_FULLMASK, value, mask);
 #endif
 }
+
+// The exclusive or of one word a thread over a block of whole warps: right in thread 0; every thread must call it.
+static __device__ __forceinline__ u64 gb_block_xor(u64 mine) {
+    __shared__ u64 warps[32];
+    for (int mask = warpSize / 2; mask > 0; mask /= 2) mine ^= gb_shuffle_xor(mine, mask);
+    if (threadIdx.x % warpSize == 0) warps[threadIdx.x / warpSize] = mine;
+    __syncthreads();
+    if (threadIdx.x == 0)
+        for (int warp = 1; warp < (int)(blockDim.x / warpSize); ++warp) mine ^= warps[warp];
+    return mine;
+}
+
+// 16 bytes from the second-level cache. AMD has no such load of 16 bytes: what must come from there has to
+// outgrow the first cache (16 or 32 KiB).
+static __device__ __forceinline__ uint4 gb_load_l2(const uint4* at) {
+#if GB_HIP
+    return *at;
+#else
+    return __ldcg(at);
+#endif
+}
+
+// Copies from global to shared memory past the registers (cp.async; PTX ISA, since sm_80): 16 bytes a thread,
+// in groups that complete in order.
+#if !GB_HIP && __CUDA_ARCH__ >= 800
+static __device__ __forceinline__ u32 gb_shared_address(const void* shared) {
+    return (u32)__cvta_generic_to_shared(shared);
+}
+static __device__ __forceinline__ void gb_async_load(void* shared, const void* global) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(gb_shared_address(shared)), "l"(global) : "memory");
+}
+static __device__ __forceinline__ void gb_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int PENDING>
+static __device__ __forceinline__ void gb_async_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+#endif
+
+// Bulk copies (cp.async.bulk; PTX ISA, since sm_90): one thread starts the copy of many bytes, a multiple of 16.
+// Loads complete on a barrier in shared memory, stores in groups. Addresses are multiples of 16.
+#if !GB_HIP && __CUDA_ARCH__ >= 900
+static __device__ __forceinline__ void gb_barrier_init(u64* barrier) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(gb_shared_address(barrier)) : "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+static __device__ __forceinline__ void gb_bulk_load(void* shared, const void* global, u32 bytes, u64* barrier) {
+    u32 there = gb_shared_address(barrier);
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(there), "r"(bytes) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     gb_shared_address(shared)),
+                 "l"(global), "r"(bytes), "r"(there)
+                 : "memory");
+}
+// Whether the phase of that parity is over; waits a little for it.
+static __device__ __forceinline__ bool gb_barrier_passed(u64* barrier, u32 parity) {
+    u32 passed;
+    asm volatile(
+        "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+        : "=r"(passed)
+        : "r"(gb_shared_address(barrier)), "r"(parity)
+        : "memory");
+    return passed != 0;
+}
+static __device__ __forceinline__ void gb_bulk_store(void* global, const void* shared, u32 bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
+                 "r"(gb_shared_address(shared)), "r"(bytes)
+                 : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+// Until all stores but the last PENDING have read their shared memory; until all of them are done.
+template <int PENDING>
+static __device__ __forceinline__ void gb_bulk_wait_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
+}
+static __device__ __forceinline__ void gb_bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+#endif
