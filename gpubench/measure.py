@@ -14,15 +14,14 @@ from typing import Protocol, TypeVar
 
 from gpubench import stats
 from gpubench.errors import GateTimedOut, Untrustworthy
-from gpubench.model import Series, Tier
+from gpubench.model import Series
 from gpubench.protocols import Mode, OpenDevice, Timing, Watch
+from gpubench.stopping import StoppingRule
 from gpubench.suite import Observation, Observed, Stage, Task, number_of, observed_series
 
 T = TypeVar("T")
 _COLD_BATCH = 8  # flushes are long: a few cold calls already fill a sample
 _LOOKS = 1.2  # each look at the interval has this many times the samples of the last: few looks, little bias
-_NOISE_COUNT = 64  # from here on an interval's width is known well enough to tell whether it shrinks
-_SHRINKING = 0.95  # independent samples give 0.71 for twice their number
 _TRUST = 0.5  # more than this share of a series' batches discarded (ten at the least): the case is invalid
 
 
@@ -35,68 +34,6 @@ class Agree(Protocol):
 def alone(value: T) -> T:
     """Agreement of one rank."""
     return value
-
-
-@dataclass(frozen=True, slots=True)
-class StoppingRule:
-    """When to stop sampling, tested with plain numbers; `verdict` says why, or nothing to go on.
-
-    interval: the 95 % interval of the median is within ± `target` of it; noise: twice the samples
-    did not make it narrower; budget: `budget_s` are spent; count: `most` samples are there. The
-    first asks for at least `least` samples and `least_s` (so that counters read ten times a second
-    meet every case), `budget` for 3 samples. Where the samples still drift then, their first half
-    goes and sampling goes on, for `settle_s` in all; after that it stops by drift.
-    """
-
-    target: float = 0.005
-    least: int = 10
-    most: int = 2000
-    least_s: float = 0.12
-    budget_s: float = 0.3
-    settle_s: float = 1.2
-    warmup_least_s: float = 0.03
-    warmup_most_s: float = 0.3
-    sample_s: float = 1e-3
-    most_calls: int = 256
-
-    def verdict(self, values: list[float], elapsed_s: float) -> str:
-        """Why to stop: `interval`, `noise`, `count`, `budget`; empty to go on."""
-        count = len(values)
-        if count >= self.least and elapsed_s >= self.least_s:
-            width = stats.median_interval(values).half_width
-            if width <= self.target:
-                return "interval"
-            if count >= _NOISE_COUNT and width >= _SHRINKING * stats.median_interval(values[: count // 2]).half_width:
-                return "noise"
-        return self.spent(count, elapsed_s)
-
-    def spent(self, count: int, elapsed_s: float) -> str:
-        """Whether `count` or `budget` alone stop it: asked between two looks at the interval."""
-        if count >= self.most:
-            return "count"
-        return "budget" if elapsed_s >= self.budget_s and count >= 3 else ""
-
-    def lasting(self, least_s: float | None) -> StoppingRule:
-        """The rule for a stage of that `least_s`: 0 shortens its warm-up too, a long one is its budget too."""
-        if least_s is None or self.least_s == 0:  # smoke asks whether it runs, not how fast
-            return self
-        if least_s == 0:
-            return replace(self, least_s=0.0, warmup_least_s=0.0)
-        most = math.ceil(self.most * max(1.0, least_s / self.budget_s))
-        sample_s = max(self.sample_s, least_s / self.most)
-        return replace(self, least_s=least_s, budget_s=max(self.budget_s, least_s), most=most, sample_s=sample_s)
-
-    def is_warm(self, values: list[float], elapsed_s: float) -> bool:
-        """Whether warm-up is over: steady for long enough, or its budget (of time or count) spent."""
-        steady = elapsed_s >= self.warmup_least_s and stats.is_steady(values)
-        return steady or elapsed_s >= self.warmup_most_s or len(values) >= self.most
-
-
-RULES: dict[Tier, StoppingRule] = {
-    "smoke": StoppingRule(least_s=0.0, budget_s=0.02, settle_s=0.0, warmup_least_s=0.0, warmup_most_s=0.01),
-    "quick": StoppingRule(),
-    "full": StoppingRule(least_s=0.5, budget_s=2.0, settle_s=5.0, warmup_least_s=0.1, warmup_most_s=1.0),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +74,7 @@ class _Column:
         """Forget the first samples; of a hot series also what was read beside each."""
         self.early = self.early or self.values[:length]
         self.values = self.values[length:]
-        if self.mode != "cold":
+        if len(self.host) == len(self.values) + length:  # else a batch gave several samples
             self.host = self.host[length:]
             self.probed = {name: read[length:] for name, read in self.probed.items()}
 
@@ -217,7 +154,7 @@ class Engine:
             yield "rotated", "hot", lambda: next(turns)()
 
     def _take(self, name: str, stage: Stage, mode: Mode, call: Callable[[], object]) -> _Column:
-        rule = self._rule.lasting(stage.least_s)
+        rule = self._rule.lasting(stage.least_s, stage.samples)
         column = self._sized(_Column(name, stage, mode, 1, not stage.waits, call, rule, rule.least))
         self._warm_up(column)
         begin = start = self._device.now()
@@ -271,15 +208,21 @@ class Engine:
         if column.stage.clock == "self":
             return column
         most = column.stage.max_calls or (_COLD_BATCH if column.mode == "cold" else column.rule.most_calls)
-        calls, gated = 1, column.gated
-        try:
-            once = min(self._time(column, 1, gated).device)
-            calls = min(most, max(1, math.ceil(column.rule.sample_s / once) if once > 0 else most))
-            self._time(column, calls, gated)
-        except GateTimedOut:
-            calls, gated = 1, False
-        column.calls, column.gated = self._agree((calls, gated))
+        once, gated = self._trial(column, 1, column.gated)
+        calls = min(most, max(1, math.ceil(column.rule.sample_s / once) if once > 0 else most))
+        calls, gated = self._agree((calls, gated))  # all ranks try the same: calls may wait for each other
+        if gated:
+            _, gated = self._trial(column, calls, gated)
+            calls, gated = self._agree((calls if gated else 1, gated))
+        column.calls, column.gated = calls, gated
         return column
+
+    def _trial(self, column: _Column, calls: int, gated: bool) -> tuple[float, bool]:
+        """Seconds of the fastest call of a batch, and whether its gate held."""
+        try:
+            return min(self._time(column, calls, gated).device), gated
+        except GateTimedOut:
+            return math.inf, False
 
     def _warm_up(self, column: _Column) -> None:
         start, values = self._device.now(), []
@@ -333,10 +276,12 @@ class Engine:
     def _time(self, column: _Column, calls: int, gated: bool) -> Timing:
         stage = column.stage
         if stage.clock == "device":
-            return self._device.time(column.call, calls, column.mode, gated)
+            return self._device.time(column.call, calls, column.mode, gated, stage.lead)
+        stage.lead()
         if stage.clock == "self":
-            seconds = float(stage.call())  # type: ignore[arg-type] # a self-timed call returns seconds
-            return Timing((seconds,), seconds)
+            found = stage.call()
+            values = tuple(map(float, found if isinstance(found, Sequence) else (found,)))
+            return Timing(values, sum(values) / len(values))
         return self._host_time(stage.call, calls)
 
     def _host_time(self, call: Callable[[], object], calls: int) -> Timing:
@@ -362,6 +307,8 @@ class Engine:
             warmup_s=column.warmup_s,
         )
         found = [timed]
+        if column.mode == "hot" and not column.name.endswith("rotated"):
+            found += [replace(timed, name=_joined(column.name, name), work=work) for name, work in stage.also.items()]
         if column.name.endswith("hot"):
             name = column.name.removesuffix("hot")
             found.append(Series(f"{name}host", "s", tuple(column.host), rank=self._rank, calls=column.calls))

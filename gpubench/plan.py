@@ -163,7 +163,9 @@ def _nothing_matches(settings: Settings, ids: Sequence[str]) -> str:
 
 
 def _device_set(case: Case, device: Device, facts: Facts) -> tuple[Device, ...]:
-    peers = [facts.device(peer) for peer in device.peers if peer in {d.id for d in facts.devices}]
+    here = {found.id: found for found in facts.devices}
+    named = dict(case.params).get("peer")
+    peers = [here[peer] for peer in device.peers if peer in here and named in (None, peer)]
     return (device, *peers)[: case.devices]
 
 

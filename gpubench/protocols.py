@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 from gpubench.model import Counter, Device, Run
 
-Mode = Literal["hot", "cold", "graph"]
+Mode = Literal["hot", "each", "cold", "graph"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Traits:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds per call by the device's clock (one value hot, one a call cold) and by the host's."""
+    """Seconds per call by the device's clock (one value hot, one a call each and cold) and by the host's."""
 
     device: tuple[float, ...]
     host: float
@@ -73,10 +73,19 @@ class OpenDevice(Protocol):
     def now(self) -> float:
         """Seconds of the clock that budgets and warm-up are counted in (virtual on clockwork)."""
 
-    def time(self, call: Callable[[], object], calls: int, mode: Mode = "hot", gated: bool = True) -> Timing:
-        """Time `calls` calls: `hot` back to back, `cold` each after a flush, `graph` as a replay.
+    def time(
+        self,
+        call: Callable[[], object],
+        calls: int,
+        mode: Mode = "hot",
+        gated: bool = True,
+        lead: Callable[[], object] | None = None,
+    ) -> Timing:
+        """Time `calls` calls.
 
+        `hot` is back to back, `each` likewise with a time for every call, `cold` each after a flush, `graph` a replay.
         `gated` keeps launch gaps out (docs/method.md); False for calls that wait for the device.
+        `lead` is queued once, before the time begins.
         """
 
     def synchronize(self) -> None:

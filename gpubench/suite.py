@@ -153,16 +153,24 @@ class Observed:
     better: Better = "less"
 
 
+def nothing() -> None:
+    """The default of a task's optional hooks."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     """One timed call of a task.
 
     clock: `device` is timed by the engine with device events; `host` by the host's clock round
-    a batch of calls and a synchronisation; `self` where the call times itself and returns seconds.
+    a batch of calls and a synchronisation; `self` where the call times itself and returns seconds,
+    or a sequence of them, a sample each.
     `waits` marks a call that waits for the device by itself (a pageable copy, an allocation): it is never gated.
     `rotation` is the call on buffers that together outgrow the last-level cache (`Bench.copies`).
     `least_s` is how long it is sampled at the least, None what the tier says: 0 for a point of a dense curve, which
-    ends as soon as its interval is narrow, some seconds for a rate that must be sustained.
+    ends as soon as its interval is narrow, some seconds for a rate that must be sustained. `samples` are what its
+    tail needs at the least: 10 000 show the 99.9th percentile.
+    `lead` is queued ahead of each batch, outside its time: it brings ranks in step on their devices.
+    `also` counts the same samples in other ways, each a series of its own: a rate beside the sum of both directions.
     """
 
     call: Callable[[], object]
@@ -174,12 +182,11 @@ class Stage:
     waits: bool = False
     max_calls: int = 0  # of a batch; 0 leaves it to the engine
     least_s: float | None = None
+    samples: int = 0
+    lead: Callable[[], object] = nothing
+    also: Mapping[str, Work] = field(default_factory=dict)
     probe: Callable[[], Observation] | None = None  # read after each sample, outside its time
     rotation: tuple[Callable[[], object], ...] = ()  # the same call on other buffers, in turn: series `rotated`
-
-
-def nothing() -> None:
-    """The default of a task's optional hooks."""
 
 
 def no_values() -> Observation:
@@ -192,7 +199,8 @@ class Task:
     """What a case returns: stages by name (the first is the headline), a check, a clean-up.
 
     `poison` spoils the outputs before a check's call; `check` raises WrongAnswer or returns
-    observed values. `close` lets go of what was held for this task or for another rank.
+    observed values. `close` lets go of what was held for this task or for another rank. `labels` say
+    of what state its figures are: `time-sliced`.
     """
 
     stages: Mapping[str, Stage]
@@ -200,6 +208,7 @@ class Task:
     poison: Callable[[], None] = nothing
     close: Callable[[], None] = nothing
     notes: Mapping[str, str] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -210,9 +219,10 @@ class Task:
         poison: Callable[[], None] = nothing,
         close: Callable[[], None] = nothing,
         notes: Mapping[str, str] | None = None,
+        labels: tuple[str, ...] = (),
     ) -> Task:
         """A task of one stage."""
-        return cls({"": stage}, check, poison, close, notes or {})
+        return cls({"": stage}, check, poison, close, notes or {}, labels)
 
     @classmethod
     def idle(cls, close: Callable[[], None] = nothing) -> Task:
@@ -237,7 +247,7 @@ class Definition:
     build: Builder
     axes: tuple[tuple[str, Axis], ...]
     version: int
-    ranks: int
+    ranks: Callable[[Mapping[str, Value]], int]
     devices: Callable[[Mapping[str, Value]], int]
     when: Callable[[Target], bool]
     headline: Mapping[str, Value] | None
@@ -266,7 +276,7 @@ class Suite:
         self,
         *,
         version: int = 1,
-        ranks: int = 1,
+        ranks: int | Callable[[Mapping[str, Value]], int] = 1,
         devices: Callable[[Mapping[str, Value]], int] = lambda _: 1,
         when: Callable[[Target], bool] = lambda _: True,
         headline: Mapping[str, Value] | None = None,
@@ -275,8 +285,9 @@ class Suite:
         """Declare a case.
 
         Each axis is a keyword: values, `points(...)`, or a function of the Target giving either.
-        `ranks` processes build and run it together; `devices` says, from the parameters, over how
-        many devices they are spread; `when` leaves the case out on other kinds of device;
+        `ranks` processes build and run it together (a number, or one by the parameters); `devices` says,
+        from the parameters, over how many devices they are spread (the device and its first peers; an axis
+        `peer` names the second itself); `when` leaves the case out on other kinds of device;
         `version` rises when the method changes. `headline` marks the case that speaks for the suite
         in a headline run: of the points that share most of these values, the last that can run.
         """
@@ -287,8 +298,9 @@ class Suite:
                 raise TypeError(f"{build.__qualname__}{wanted} does not take its axes {list(axes)} in that order")
             self.module = build.__module__
             name = build.__name__.strip("_")
+            count = ranks if callable(ranks) else lambda _: ranks
             self.definitions[name] = Definition(
-                name, build, tuple(axes.items()), version, ranks, devices, when, headline
+                name, build, tuple(axes.items()), version, count, devices, when, headline
             )
             return build
 
@@ -302,8 +314,8 @@ class Suite:
             names = [axis for axis, _ in definition.axes]
             for row in itertools.product(*(_axis_values(axis, target) for _, axis in definition.axes)):
                 params = tuple(zip(names, row, strict=True))
-                count = definition.devices(dict(params))
-                yield Case(self.name, definition.name, params, definition.version, definition.ranks, count)
+                ranks, devices = definition.ranks(dict(params)), definition.devices(dict(params))
+                yield Case(self.name, definition.name, params, definition.version, ranks, devices)
 
     def build(self, bench: Bench) -> Task:
         """Build the task of `bench.case`; raises Skip with the reason where it cannot run."""

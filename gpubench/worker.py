@@ -18,11 +18,12 @@ from typing import Any
 
 from gpubench import plugins
 from gpubench.errors import DeviceError, Missing, PeerDied, Skip, Untrustworthy, WrongAnswer
-from gpubench.measure import RULES, Engine, Measured, T
+from gpubench.measure import Engine, Measured, T
 from gpubench.model import Case, Device, Series, Status
 from gpubench.plan import load_suite
 from gpubench.process import to_parent
 from gpubench.protocols import Backend, Collector, OpenDevice, Watch
+from gpubench.stopping import RULES
 from gpubench.suite import Bench, Target, Task
 
 
@@ -172,11 +173,12 @@ class Worker:
         ranks.meet(bool(task.stages))
         start = time.monotonic()
         measured = self._run(task, device, order, ranks)
+        unwatched = () if self._watches or not device.traits.is_gpu else ("unwatched",)
         return Part(
             "ok",
             series=measured.series,
             discarded=measured.discarded,
-            labels=measured.labels if self._watches or not device.traits.is_gpu else (*measured.labels, "unwatched"),
+            labels=(*measured.labels, *task.labels, *unwatched),
             notes=tuple(task.notes.items()),
             window=(start, time.monotonic()),
             informed=tuple(ranks.informed),

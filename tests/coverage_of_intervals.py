@@ -11,8 +11,9 @@ import json
 import sys
 
 from gpubench import plugins, stats
-from gpubench.measure import Engine, StoppingRule
+from gpubench.measure import Engine
 from gpubench.model import Work
+from gpubench.stopping import StoppingRule
 from gpubench.suite import Stage, Task
 
 SECONDS = 0.01

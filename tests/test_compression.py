@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from gpubench import plugins
 from gpubench.errors import FileError, Missing, Skip, WrongAnswer
-from gpubench.measure import RULES, Engine
+from gpubench.measure import Engine
 from gpubench.model import DataFile, Device, Facts
 from gpubench.native import nvcomp
+from gpubench.stopping import RULES
 from gpubench.suite import Bench, Target
 
 HOST_CODECS = ("lz4", "zstd-1", "zstd-3", "zlib-1", "zlib-6")

@@ -7,8 +7,9 @@ import pytest
 
 from gpubench import plugins, stats
 from gpubench.errors import Skip, WrongAnswer
-from gpubench.measure import RULES, Engine
+from gpubench.measure import Engine
 from gpubench.model import Case, Device, Facts, Tier
+from gpubench.stopping import RULES
 from gpubench.suite import Bench, Target, Task
 from gpubench.summary import judged_values
 

@@ -8,9 +8,10 @@ from coverage_of_intervals import covered
 
 from gpubench import plugins, stats
 from gpubench.errors import GateTimedOut, Untrustworthy, WrongAnswer
-from gpubench.measure import RULES, Engine, StoppingRule
+from gpubench.measure import Engine
 from gpubench.model import Work
 from gpubench.protocols import Condition
+from gpubench.stopping import RULES, StoppingRule
 from gpubench.suite import Observed, Stage, Task, expect
 
 RULE = StoppingRule(least_s=0.05, budget_s=1.0, warmup_least_s=0.0, warmup_most_s=0.5)
@@ -187,7 +188,7 @@ def test_a_gate_that_opens_by_itself_makes_the_stage_ungated():
     gates = []
     timed = device.time
 
-    def time(call, calls, mode="hot", gated=True):
+    def time(call, calls, mode="hot", gated=True, lead=None):
         gates.append(gated)
         if gated:
             raise GateTimedOut
@@ -243,6 +244,73 @@ def test_a_sustained_stage_is_sampled_as_long_as_it_asks_for_whatever_its_budget
 
 def test_smoke_waits_for_nothing():
     assert RULES["smoke"].lasting(30.0) == RULES["smoke"]
+
+
+def test_a_tail_is_sampled_until_it_has_its_samples_and_its_rule_is_not_smokes():
+    device = clockwork()
+    tail = dataclasses.replace(stage(device, seconds=1e-5), samples=300, least_s=0)
+    assert len(measured(device, Task.of(tail, check=passing), RULES["quick"])["hot"].values) == 300
+    assert len(measured(device, Task.of(tail, check=passing), RULES["smoke"])["hot"].values) < 300
+
+
+def test_a_call_that_times_itself_may_give_many_samples():
+    device = clockwork()
+
+    def volley():
+        device.spend(0.01)
+        return [1e-6, 2e-6, 3e-6]
+
+    series = measured(device, Task.of(Stage(volley, Work(items=1), "item", clock="self"), check=passing))
+    assert set(series["self"].values) == {1e-6, 2e-6, 3e-6}
+    assert len(series["self"].values) % 3 == 0
+
+
+def test_each_gives_a_time_for_every_call_of_a_batch():
+    device = clockwork()
+    series = measured(device, Task.of(stage(device, modes=("each",), seconds=1e-5, outlier_every=10), check=passing))
+    slow = [value for value in series["each"].values if value > 2e-5]
+    assert len(slow) == pytest.approx(len(series["each"].values) / 10, abs=2)
+
+
+def test_what_leads_a_batch_is_called_once_a_batch_and_is_in_no_time():
+    device = clockwork()
+    leads = []
+
+    def lead():
+        leads.append(device.now())
+        device.spend(0.5)
+
+    task = Task.of(dataclasses.replace(stage(device, seconds=1e-4), lead=lead), check=passing)
+    series = measured(device, task, RULES["smoke"])
+    assert series["hot"].values[0] == pytest.approx(1e-4)
+    assert 2 < len(leads) < 50, "one a batch of 10 calls"
+
+
+def test_the_same_samples_are_counted_in_every_way_that_a_stage_names():
+    device = clockwork()
+    both = dataclasses.replace(stage(device, seconds=0.01), quantity="payload", also={"sum": Work(payload=4e6)})
+    task = Task({"copy": dataclasses.replace(both, work=Work(payload=2e6))}, check=passing)
+    series = measured(device, task)
+    assert list(series)[:2] == ["copy.hot", "copy.sum"]
+    assert series["copy.sum"].values == series["copy.hot"].values
+    assert series["copy.sum"].work == Work(payload=4e6)
+
+
+def test_every_rank_tries_the_batch_that_the_deciding_rank_chose():
+    device = clockwork()
+    tried, timed = [], device.time
+
+    def time(call, calls, *rest):
+        tried.append(calls)
+        return timed(call, calls, *rest)
+
+    def decided(value):
+        return (7, True) if isinstance(value, tuple) else value
+
+    device.time = time
+    Engine(device, RULE, decided).measure(Task.of(stage(device, seconds=1e-5), check=passing))
+    assert tried[0] == 1
+    assert set(tried[1:]) == {7}, "calls that wait for another rank's would else wait for ever"
 
 
 def test_throttled_samples_are_discarded_by_their_reason_and_the_rest_stays():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from inspect import Parameter, Signature
 
@@ -132,3 +133,21 @@ def test_headline_stands_beside_names_and_all_and_names_no_suite():
     assert [planning.is_headline(words) for words in ([], ["all"], ["gemm", "headline"])] == [False, False, True]
     with pytest.raises(UsageError, match="did you mean headline"):
         planning.suite_names(["headlines"])
+
+
+def test_an_axis_peer_names_the_second_device_and_where_it_is_not_there_the_case_lacks_it():
+    three = make.facts(*(make.device(f"cuda:{n}", peers=("cuda:0", "cuda:1", "cuda:2")) for n in range(3)))
+    assert [device.id for device in planning._device_set(pair("cuda:2"), three.devices[0], three)] == [
+        "cuda:0",
+        "cuda:2",
+    ]
+    assert [device.id for device in planning._device_set(pair("none"), three.devices[0], three)] == ["cuda:0"]
+
+
+def pair(peer):
+    return replace(make.case("copy", peer=peer), devices=2)
+
+
+def test_ranks_may_follow_from_the_parameters():
+    suite = suite_of(ring={"gpus": (2, 4), "ranks": lambda params: params["gpus"]})
+    assert [case.ranks for case in suite.cases(Target(ONE, ONE.devices[0]))] == [2, 4]

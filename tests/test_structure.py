@@ -41,6 +41,7 @@ LAYERS = (
     "api",
     "plugins",
     "process",
+    "stopping",
     "measure",
     "sampler",
     "record",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import time
 from collections.abc import Callable
 from importlib import resources
@@ -15,6 +16,8 @@ from gpubench.protocols import Timing
 
 _GATE_LIMIT_S = 0.5  # a batch is queued within milliseconds; beyond this the gate opens by itself
 _SECONDS_OF_MS = 1e-3
+
+Lead = Callable[[], object] | None
 
 
 class Gate:
@@ -59,23 +62,36 @@ class EventClock:
         self._flush = flush
         self._graph: tuple[object, int, Any] | None = None
 
-    def hot(self, call: Callable[[], object], calls: int, gated: bool) -> Timing:
+    def hot(self, call: Callable[[], object], calls: int, gated: bool, lead: Lead = None) -> Timing:
         """Back to back: the total over the number of calls."""
 
         def batch() -> None:
             for _ in range(calls):
                 call()
 
-        device, host = self._between_events(batch, gated)
+        device, host = self._between_events(batch, gated, lead)
         return Timing((device / calls,), host / calls)
 
-    def graph(self, call: Callable[[], object], calls: int) -> Timing:
+    def each(self, call: Callable[[], object], calls: int, gated: bool, lead: Lead = None) -> Timing:
+        """Back to back with an event between two calls: a time for each."""
+        events = [self._cupy.cuda.Event() for _ in range(calls + 1)]
+
+        def batch() -> None:
+            events[0].record(self._stream)
+            for event in events[1:]:
+                call()
+                event.record(self._stream)
+
+        _, host = self._between_events(batch, gated, lead)
+        return Timing(tuple(itertools.starmap(self._elapsed, itertools.pairwise(events))), host / calls)
+
+    def graph(self, call: Callable[[], object], calls: int, lead: Lead = None) -> Timing:
         """A replay of a captured graph of the calls; the capture and a first replay come before."""
         graph = self._captured(call, calls)
-        device, host = self._between_events(lambda: graph.launch(self._stream), gated=True)
+        device, host = self._between_events(lambda: graph.launch(self._stream), True, lead)
         return Timing((device / calls,), host / calls)
 
-    def cold(self, call: Callable[[], object], calls: int, gated: bool) -> Timing:
+    def cold(self, call: Callable[[], object], calls: int, gated: bool, lead: Lead = None) -> Timing:
         """Each call after a flush that stands outside its events."""
         pairs = [(self._cupy.cuda.Event(), self._cupy.cuda.Event()) for _ in range(calls)]
 
@@ -86,14 +102,16 @@ class EventClock:
                 call()
                 after.record(self._stream)
 
-        _, host = self._between_events(batch, gated)
+        _, host = self._between_events(batch, gated, lead)
         return Timing(tuple(self._elapsed(before, after) for before, after in pairs), host / calls)
 
-    def _between_events(self, batch: Callable[[], object], gated: bool) -> tuple[float, float]:
+    def _between_events(self, batch: Callable[[], object], gated: bool, lead: Lead) -> tuple[float, float]:
         before, after = self._cupy.cuda.Event(), self._cupy.cuda.Event()
         if gated:
             self._gate.close()
         try:
+            if lead is not None:
+                lead()
             before.record(self._stream)
             start = time.perf_counter_ns()
             batch()

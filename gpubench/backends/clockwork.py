@@ -22,7 +22,7 @@ from gpubench.errors import Skip
 from gpubench.model import Device
 from gpubench.protocols import Condition, Kernel, Mode, SharedBuffer, Timing, Traits
 
-_TRAITS = Traits("clockwork", "arithmetic", "", ("hot", "cold", "graph"), "arithmetic")
+_TRAITS = Traits("clockwork", "arithmetic", "", ("hot", "each", "cold", "graph"), "arithmetic")
 
 
 @dataclass(slots=True)
@@ -58,8 +58,17 @@ class ClockworkDevice:
         """Let time pass."""
         self._now += seconds
 
-    def time(self, call: Callable[[], object], calls: int, mode: Mode = "hot", gated: bool = True) -> Timing:
+    def time(
+        self,
+        call: Callable[[], object],
+        calls: int,
+        mode: Mode = "hot",
+        gated: bool = True,
+        lead: Callable[[], object] | None = None,
+    ) -> Timing:
         del gated  # arithmetic has no launch gaps
+        if lead is not None:
+            lead()
         values = []
         for _ in range(calls):
             if mode == "cold":
@@ -67,7 +76,7 @@ class ClockworkDevice:
             start = self._now
             call()
             values.append(self._now - start)
-        if mode == "cold":
+        if mode in ("each", "cold"):
             return Timing(tuple(values), sum(values) / calls)
         return Timing((sum(values) / calls,), sum(values) / calls)
 

@@ -64,10 +64,18 @@ class CupyDevice:
     def now(self) -> float:
         return time.perf_counter()
 
-    def time(self, call: Callable[[], object], calls: int, mode: Mode = "hot", gated: bool = True) -> Timing:
+    def time(
+        self,
+        call: Callable[[], object],
+        calls: int,
+        mode: Mode = "hot",
+        gated: bool = True,
+        lead: Callable[[], object] | None = None,
+    ) -> Timing:
         if mode == "graph":
-            return self._clock.graph(call, calls)
-        return (self._clock.cold if mode == "cold" else self._clock.hot)(call, calls, gated)
+            return self._clock.graph(call, calls, lead)
+        timers = {"hot": self._clock.hot, "each": self._clock.each, "cold": self._clock.cold}
+        return timers[mode](call, calls, gated, lead)
 
     def synchronize(self) -> None:
         self._stream.synchronize()
@@ -259,7 +267,7 @@ def _traits(runtime: Any, device: Device) -> Traits:
         vendor="amd" if runtime.is_hip else "nvidia",
         arch=device.arch,
         kernels="hip" if runtime.is_hip else "cuda",
-        modes=("hot", "cold", "graph"),
+        modes=("hot", "each", "cold", "graph"),
         clock="hip events" if runtime.is_hip else "cuda events",
         warp=int(props["warpSize"]),
         is_gpu=True,

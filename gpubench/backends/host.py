@@ -32,17 +32,26 @@ class HostDevice:
     def __init__(self, device: Device) -> None:
         self.device = device
         kernels = importlib.util.find_spec("numba") is not None
-        self.traits = Traits("host", device.arch, "numba" if kernels else "", ("hot", "cold"), "perf_counter")
+        self.traits = Traits("host", device.arch, "numba" if kernels else "", ("hot", "each", "cold"), "perf_counter")
         self.xp = np
         self._evictor: Any = None
 
     def now(self) -> float:
         return time.perf_counter()
 
-    def time(self, call: Callable[[], object], calls: int, mode: Mode = "hot", gated: bool = True) -> Timing:
+    def time(
+        self,
+        call: Callable[[], object],
+        calls: int,
+        mode: Mode = "hot",
+        gated: bool = True,
+        lead: Callable[[], object] | None = None,
+    ) -> Timing:
         del gated  # calls on the host have no queue to hold back
-        if mode == "cold":
-            values = tuple(self._cold(call) for _ in range(calls))
+        if lead is not None:
+            lead()
+        if mode in ("each", "cold"):
+            values = tuple(self._one(call, mode == "cold") for _ in range(calls))
             return Timing(values, sum(values) / calls)
         start = time.perf_counter_ns()
         for _ in range(calls):
@@ -50,8 +59,9 @@ class HostDevice:
         seconds = (time.perf_counter_ns() - start) * 1e-9 / calls
         return Timing((seconds,), seconds)
 
-    def _cold(self, call: Callable[[], object]) -> float:
-        self.flush()
+    def _one(self, call: Callable[[], object], cold: bool) -> float:
+        if cold:
+            self.flush()
         start = time.perf_counter_ns()
         call()
         return (time.perf_counter_ns() - start) * 1e-9
