@@ -44,6 +44,7 @@ from gpubench.protocols import (
 )
 from gpubench.suite import Bench, Observation, Observed, Stage, Suite, Target, Task, expect, points, powers_of_two
 from gpubench.summary import Figure, Row, Spread, Summary, headline, judged_better, judged_unit, judged_values
+from gpubench.walk import with_texts
 
 __all__ = [
     "BASES",
@@ -124,4 +125,5 @@ __all__ = [
     "stats",
     "units",
     "verdict_of",
+    "with_texts",
 ]

@@ -197,10 +197,10 @@ class Collector(Protocol):
 
 
 class Report(Protocol):
-    """An output format: a pure function of a run."""
+    """An output format: a pure function of a run; bytes where the format is no text."""
 
     @property
     def summary(self) -> str:
-        """One sentence for `report --help`."""
+        """One sentence for `report --formats`."""
 
-    def render(self, run: Run) -> str: ...
+    def render(self, run: Run) -> str | bytes: ...

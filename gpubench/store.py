@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import gzip
 import hashlib
 import io
 import os
@@ -26,7 +27,7 @@ from gpubench.errors import FileError, UsageError
 from gpubench.model import Manifest, Result, Run, Samples
 from gpubench.record import KINDS, RECORD_LIMIT_BYTES, End, Malformed, Record, decode, encode, schema
 
-__all__ = ["RunWriter", "Scan", "file_hash", "read_run", "scan", "schema"]
+__all__ = ["RunWriter", "Scan", "content", "file_hash", "read_run", "scan", "schema"]
 
 TOTAL_LIMIT_BYTES = 4 * 2**30  # after decompression, so that a small .gz cannot fill the memory
 SAMPLES_LIMIT_BYTES = 2**20  # longer samples are split: a killed run loses at most one such chunk
@@ -315,14 +316,8 @@ class RunWriter:
 
     def samples(self, samples: Samples) -> None:
         """Write samples, split in time until no record is longer than SAMPLES_LIMIT_BYTES."""
-        line = encode(samples)
-        count = len(samples.at)
-        if len(line) <= SAMPLES_LIMIT_BYTES or count < 2:
-            self._append(samples, line)
-            return
-        for part in (slice(count // 2), slice(count // 2, count)):
-            columns = tuple((name, values[part]) for name, values in samples.columns)
-            self.samples(dataclasses.replace(samples, at=samples.at[part], columns=columns))
+        for part, line in _chunks(samples):
+            self._append(part, line)
 
     def end(self) -> None:
         """Write the count and hash that make the file complete, and close it."""
@@ -332,6 +327,36 @@ class RunWriter:
     def _append(self, record: Record, line: bytes) -> None:
         self._tally.count(record, _checked(record, line))
         self._sink.write(line)
+
+
+def content(run: Run, packed: bool = False) -> bytes:
+    """A whole run as the bytes of its file, `packed` by gzip: for a run that was not measured here just now.
+
+    Without its `end` where the run is not complete. ValueError for a record that could not be read again.
+    """
+    tally, lines = _Tally(), [_manifest_line(run.manifest)]
+    tally.count(run.manifest, lines[0])
+    records: list[tuple[Record, bytes]] = [(result, encode(result)) for result in run.results]
+    records += [pair for samples in run.samples for pair in _chunks(samples)]
+    for record, line in records:
+        tally.count(record, _checked(record, line))
+        lines.append(line)
+    if run.complete:
+        lines.append(encode(tally.end()))
+    data = b"".join(lines)
+    return gzip.compress(data, mtime=0) if packed else data
+
+
+def _chunks(samples: Samples) -> Iterator[tuple[Samples, bytes]]:
+    """The samples with their line, split in time until no line is longer than SAMPLES_LIMIT_BYTES."""
+    line = encode(samples)
+    count = len(samples.at)
+    if len(line) <= SAMPLES_LIMIT_BYTES or count < 2:
+        yield samples, line
+        return
+    for part in (slice(count // 2), slice(count // 2, count)):
+        columns = tuple((name, values[part]) for name, values in samples.columns)
+        yield from _chunks(dataclasses.replace(samples, at=samples.at[part], columns=columns))
 
 
 def _manifest_line(manifest: Manifest) -> bytes:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import unicodedata
-from typing import Any, TypeVar
 
-from gpubench.api import Run
-
-_Value = TypeVar("_Value")
+from gpubench.api import Run, with_texts
 
 # ECMA-48: a control sequence (CSI … final), a string (OSC, DCS, SOS, PM, APC … terminator), any other escape.
 _ESCAPES = re.compile(
@@ -34,21 +30,4 @@ def _visible(character: str) -> str:
 
 def tidy(run: Run) -> Run:
     """The same run with every string in it cleaned: what every report starts from."""
-    return _tidy(run)
-
-
-def _tidy(value: _Value) -> _Value:
-    found: Any = value
-    if isinstance(value, str):
-        found = clean(value)
-    elif isinstance(value, tuple) and value and not _is_numbers(value):
-        found = tuple(map(_tidy, value))
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [field.name for field in dataclasses.fields(value)]
-        found = dataclasses.replace(value, **{name: _tidy(getattr(value, name)) for name in names})
-    return found  # type: ignore[no-any-return]
-
-
-def _is_numbers(value: tuple[Any, ...]) -> bool:
-    """Whether this is a column of samples: long, and with no text in it, so not worth a walk."""
-    return value[0] is None or isinstance(value[0], float | int)
+    return with_texts(run, clean)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from gpubench.cli import doctor, list_, plan, report, run, show
+from gpubench.cli import doctor, list_, plan, redact, report, run, show
 
 app = typer.Typer(
     name="gpubench",
@@ -21,6 +21,7 @@ app.command("plan")(plan.plan)
 app.command("doctor")(doctor.doctor)
 app.command("show")(show.show)
 app.command("report")(report.report)
+app.command("redact")(redact.redact)
 
 
 @app.callback()

@@ -1,4 +1,4 @@
-"""`gpubench report`: a run file as HTML, Markdown, CSV or JSON."""
+"""`gpubench report`: a run file in a form for people or for other programs."""
 
 from __future__ import annotations
 
@@ -7,32 +7,59 @@ from typing import Annotated
 
 import typer
 
-from gpubench.cli.show import RunFile
+from gpubench.cli import _sharing as sharing
 
-Out = Annotated[
-    Path, typer.Option("--out", "-o", help="The file to write: its suffix (.html, .md, .csv, .json) says which format.")
+RunFile = Annotated[
+    Path | None, typer.Argument(metavar="RUN", help="A run file (.jsonl, .jsonl.gz).", show_default=False)
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace the file where it exists.")]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", help="The file to write; its suffix says in which form.", show_default=False),
+]
+Format = Annotated[
+    str | None, typer.Option("--format", help="The form, where the suffix does not say it.", show_default=False)
+]
+Formats = Annotated[bool, typer.Option("--formats", help="List the forms, each with its sentence.")]
 
 
-def report(run: RunFile, out: Out, force: Force = False) -> None:
-    """Write a report of a run file; the suffix of -o says in which format."""
+def report(
+    run: RunFile = None,
+    out: Out = None,
+    format: Format = None,  # noqa: A002 - the option's name
+    formats: Formats = False,
+    force: sharing.Force = False,
+    no_redact: sharing.NoRedact = False,
+) -> None:
+    """Write a report of a run file: .html, .md, .csv, .json and more; without the names of people and machines."""
     from gpubench import plugins, store
     from gpubench.errors import UsageError
 
-    formats = plugins.names("reports")
-    name = out.suffix.removeprefix(".")
-    if name not in formats:
-        raise UsageError(f"no report format {out.suffix or 'without a suffix'}; there is .{', .'.join(formats)}")
-    if out.exists() and out.samefile(run):
-        raise UsageError(f"{out} is the run file itself; name another file for the report")
-    if out.exists() and not force:
-        raise UsageError(f"{out} exists; --force replaces it")
-    text = plugins.load("reports", name).render(store.read_run(run))
-    torn = out.with_name(f".{out.name}.part")
-    try:
-        torn.write_text(text, encoding="utf-8")
-        torn.replace(out)
-    except OSError as error:
-        torn.unlink(missing_ok=True)
-        raise UsageError(f"cannot write {out}: {error.strerror}; choose another place") from error
+    if formats:
+        _list()
+        return
+    if run is None or out is None:
+        raise UsageError("name a run file and with -o the report to write; --formats lists the forms")
+    name = _format(out, format)
+    report = plugins.load("reports", name)
+    sharing.check_target(out, force, run)
+    (shared,) = sharing.shareable([store.read_run(run)], no_redact)
+    sharing.write(out, report.render(shared))
+
+
+def _format(out: Path, name: str | None) -> str:
+    from gpubench import plugins
+    from gpubench.errors import UsageError
+
+    known = plugins.names("reports")
+    name = name or out.suffix.removeprefix(".")
+    if name not in known:
+        raise UsageError(f"no report format {name or 'without a suffix'}; there is {', '.join(known)}")
+    return name
+
+
+def _list() -> None:
+    from gpubench import plugins
+    from gpubench.cli import _print
+
+    rows = [(f".{name}", plugins.load("reports", name).summary) for name in plugins.names("reports")]
+    _print.out().print(_print.table(("format", "what it is"), rows))

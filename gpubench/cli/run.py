@@ -53,8 +53,10 @@ def run(
         measured = session.measure(planned, path, sys.argv, watch, resume)
     if json:
         from gpubench import plugins
+        from gpubench.cli import _sharing
 
-        typer.echo(plugins.load("reports", "json").render(measured), nl=False)
+        (shared,) = _sharing.shareable([measured], no_redact=False)
+        typer.echo(plugins.load("reports", "json").render(shared), nl=False)
     else:
         _print.out().print(*_print.summary(measured), sep="\n")
     _print.err().print(

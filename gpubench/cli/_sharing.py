@@ -1,0 +1,80 @@
+"""What leaves this machine: a run made fit to be shared, and files written whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from gpubench.model import Run
+
+NoRedact = Annotated[
+    bool,
+    typer.Option(
+        "--no-redact",
+        help="Leave in what says whose the run is and where it was measured: names of host and user, device UUIDs, "
+        "PCI ids, serials, addresses, paths, the environment, the command line.",
+    ),
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace the file where it exists.")]
+
+
+def shareable(runs: list[Run], no_redact: bool) -> list[Run]:
+    """The runs without what says whose they are, in the same salt; with `no_redact` as they are, and a word on it."""
+    from gpubench import identity
+    from gpubench.cli import _print
+    from gpubench.redact import redacted
+
+    if no_redact:
+        words = (
+            "not redacted: names of host and user, UUIDs, PCI ids, serials, addresses, paths and the command are in it"
+        )
+        _print.err().print(_print.plain(words, "yellow"), soft_wrap=True)
+        return runs
+    salt, names = _salt(), identity.names()
+    return [redacted(run, salt, names) for run in runs]
+
+
+def _salt() -> bytes:
+    """The user's salt, or where none can be kept one for this time only."""
+    import secrets
+
+    from gpubench import identity
+    from gpubench.cli import _print
+    from gpubench.errors import FileError
+
+    try:
+        return identity.salt()
+    except FileError as error:
+        words = f"{error}. A salt for this time only is used: what is shared now joins with nothing shared before"
+        _print.err().print(_print.plain(words, "yellow"), soft_wrap=True)
+        return secrets.token_bytes(32)
+
+
+def check_target(out: Path, force: bool, *sources: Path) -> None:
+    """Raise UsageError where `out` is one of the files that are read, or exists and is not to be replaced."""
+    from gpubench.errors import UsageError
+
+    if out.exists() and any(source.exists() and out.samefile(source) for source in sources):
+        raise UsageError(f"{out} is the run file itself; name another file for what is made of it")
+    if out.exists() and not force:
+        raise UsageError(f"{out} exists; --force replaces it")
+
+
+def write(out: Path, content: str | bytes) -> None:
+    """Write a file whole, or not at all; raises UsageError where it cannot be written."""
+    import contextlib
+
+    from gpubench.errors import UsageError
+
+    data = content if isinstance(content, bytes) else content.encode()
+    torn = out.with_name(f".{out.name}.part")
+    try:
+        torn.write_bytes(data)
+        torn.replace(out)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            torn.unlink()
+        raise UsageError(f"cannot write {out}: {error.strerror}; choose another place") from error

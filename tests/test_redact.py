@@ -1,0 +1,244 @@
+"""What leaves a machine names nobody: host, user, paths, UUIDs, serials, addresses, in fields and in texts."""
+
+import dataclasses
+import hashlib
+import json
+import re
+import stat
+from pathlib import Path
+
+import _make as make
+import pytest
+
+from gpubench import identity, plugins, store
+from gpubench.errors import FileError
+from gpubench.model import Absent, DataFile, Settings, SuiteInfo
+from gpubench.redact import redacted
+
+SALT = b"salt of a test"
+UUID = "GPU-3f1d2a4b-5c6d-7e8f-9a0b-1c2d3e4f5a6b"
+SECRETS = {
+    "host": "gpu17.acme.example",
+    "host's first label": "gpu17",
+    "user": "amelia",
+    "uuid": UUID,
+    "uuid without its prefix": UUID.removeprefix("GPU-"),
+    "pci": "0000:9b:00.0",
+    "short pci": "9b:00.0",
+    "serial": "1652922013123",
+    "ip": "10.17.3.250",
+    "ip6": "fe80::1c2d:3eff:fe4f:5a6b",
+    "mac": "0c:42:a1:5f:77:e0",
+    "mail": "amelia@acme.example",
+    "home": "/home/amelia/secret project/model.bin",
+    "path": "/data/acme/weights.safetensors",
+    "relative path": "acme/dumps/a.bin",
+    "tilde": "~amelia/runs",
+    "windows": r"C:\Users\amelia\runs\a.jsonl",
+    "share": r"\\filer\acme\runs",
+    "url": "https://pypi.acme.example/simple?token=hunter2",
+    "env": "hunter2",
+}
+TEXTS = (
+    "worker on gpu17.acme.example died; see /data/acme/weights.safetensors: line 3",
+    "GPU17 is down, and AMELIA's is amelia_run",
+    f"device {UUID} (0000:9b:00.0, 9b:00.0) serial number 1652922013123 fell off the bus",
+    f"no device {UUID.removeprefix('GPU-')}",
+    "connect to 10.17.3.250:4217 or [fe80::1c2d:3eff:fe4f:5a6b] via 0c:42:a1:5f:77:e0 failed",
+    "mail amelia@acme.example",
+    'FileNotFoundError: [Errno 2] No such file or directory: "/home/amelia/secret project/model.bin"',
+    "read acme/dumps/a.bin and ~amelia/runs and C:\\Users\\amelia\\runs\\a.jsonl and \\\\filer\\acme\\runs",
+    "pip install --index-url https://pypi.acme.example/simple?token=hunter2",
+    "HF_TOKEN=hunter2 AWS_SECRET=hunter2 gpubench run",
+    """Traceback (most recent call last):
+  File "/home/amelia/.venv/lib/python3.12/site-packages/cupy/core.py", line 7, in f
+  File "/home/amelia/src/acme/suites/gemm.py", line 219, in g
+RuntimeError: out of memory on gpu17""",
+)
+HARMLESS = (
+    "bandwidth/triad[size=1GiB,dtype=float32]",
+    "53.4 GB/s of 63.0 GB/s, FLOP/s, J/GB, B/s",
+    "cat /proc/stat and ls /sys/class/drm, /opt/rocm-7.0.2/lib/libamdhip64.so, /dev/nvidia0",
+    "std::vector<float> cannot be cuda::std::array; a::b",
+    "the host processor's user time, as root",
+    "nvidia-smi --query-gpu=power.draw --format=csv",
+    "needs 2 devices, here is 1: cuda:0",
+    "driver 580.65.06, nvCOMP 6.0.0.12, cuBLAS 13.1.0.3",
+    "1.5e-3 s at 12:34:56",
+)
+
+
+def text_run(*texts):
+    """A run that holds these texts wherever a run can hold a text."""
+    joined = " / ".join(texts)
+    device = make.device(
+        uuid=UUID,
+        pci="0000:9b:00.0",
+        details=(("serial", "1652922013123"), ("power.limit_w", "700.0"), ("pcie.width", "16"), ("x", joined)),
+    )
+    facts = make.facts(
+        device,
+        make.device("host", "Example CPU"),
+        host=(("hostname", "gpu17.acme.example"), ("system", "Linux 6.8"), ("motherboard", "acme-1")),
+        versions=(("driver", "580.65.06"), ("nvcomp", "6.0.0.12"), ("cublas", "13.1.0.3"), ("odd", joined)),
+        absent=(Absent("rocm", joined, joined),),
+    )
+    results = [
+        make.result(
+            make.timing(1e-3, 2e-3, moved=1e6),
+            of=make.case(name=f"case{number}", text=text),
+            status="failed",
+            cause="crash",
+            reason=text,
+            labels=(text,),
+            discarded=((text, 1),),
+            notes=(("traceback", text), ("progress", text)),
+        )
+        for number, text in enumerate(texts)
+    ]
+    run = make.run(
+        *results,
+        facts=facts,
+        settings=Settings(
+            ("bandwidth",), ("cuda:0",), filters=texts, data=(DataFile("a.bin", "acme/dumps/a.bin", 5, "ab" * 32),)
+        ),
+        suites=(SuiteInfo("bandwidth", joined),),
+        argv=("/home/amelia/bin/gpubench", "run", "--out", "/data/acme/weights.safetensors", "--data=acme/dumps/a.bin"),
+    )
+    return dataclasses.replace(run, warnings=("/data/acme/r.jsonl: line 4: the last line is torn", *texts))
+
+
+def test_no_name_of_host_user_device_or_place_is_left_in_any_field_or_text():
+    left = repr(redacted(text_run(*TEXTS), SALT, ("amelia", "gpu17.acme.example"))).lower()
+    assert [name for name, secret in SECRETS.items() if repr(secret)[1:-1].lower() in left] == []
+    assert "acme" not in re.sub(r"motherboard", "", left)
+    assert "amelia" not in left
+
+
+def test_a_user_is_known_by_a_home_folder_that_the_run_names():
+    assert "amelia" not in repr(redacted(text_run(*TEXTS), SALT)).lower()
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_a_text_that_names_nobody_stays_as_it_is(text):
+    run = redacted(text_run(text), SALT, ("amelia", "gpu17.acme.example"))
+    assert {run.results[0].reason, run.results[0].case.param("text"), run.warnings[1]} == {text}
+
+
+def test_a_warning_loses_the_path_it_begins_with():
+    assert redacted(text_run("x y"), SALT).warnings[0] == "line 4: the last line is torn"
+
+
+def test_a_traceback_keeps_what_belongs_to_packages_and_to_gpubench():
+    text = redacted(text_run(TEXTS[-1]), SALT).results[0].reason
+    assert re.search(r'File "path-\w{12}/cupy/core.py", line 7', text)
+    assert re.search(r'File "path-\w{12}/suites/gemm.py", line 219', text)
+    assert "RuntimeError: out of memory on host-" in text
+
+
+def test_every_number_stays():
+    before, after = text_run(*TEXTS), redacted(text_run(*TEXTS), SALT)
+    assert [result.series for result in after.results] == [result.series for result in before.results]
+    assert after.samples == before.samples
+    assert (after.manifest.started, after.manifest.started_at) == (before.manifest.started, before.manifest.started_at)
+    details = dict(after.manifest.facts.devices[0].details)
+    assert (details["power.limit_w"], details["pcie.width"]) == ("700.0", "16")
+    assert dict(after.manifest.facts.versions)["cublas"] == "13.1.0.3"
+    assert after.manifest.argv == ("gpubench", "run")
+
+
+def test_one_device_has_one_pseudonym_in_every_run_of_one_salt_and_another_in_another():
+    first, again = (redacted(text_run(text), SALT) for text in ("a", "b"))
+    other = redacted(text_run("a"), b"another salt")
+    assert first.manifest.facts.devices[0].uuid == again.manifest.facts.devices[0].uuid
+    assert re.fullmatch(r"device-[0-9a-f]{12}", first.manifest.facts.devices[0].uuid)
+    assert first.manifest.facts.devices[0].uuid != other.manifest.facts.devices[0].uuid
+    assert first.manifest.facts.devices[1].uuid.startswith("device-"), "a host joins by its name"
+    assert first.manifest.facts.devices[0].uuid != first.manifest.facts.devices[1].uuid
+
+
+def test_a_pseudonym_is_no_plain_hash_of_what_it_stands_for():
+    found = redacted(text_run("a"), SALT).manifest.facts.devices[0].uuid
+    assert hashlib.sha256(UUID.encode()).hexdigest()[:12] not in found
+
+
+def test_a_device_in_a_text_has_the_pseudonym_of_its_field():
+    run = redacted(text_run(f"lost {UUID}"), SALT)
+    assert run.results[0].reason == f"lost {run.manifest.facts.devices[0].uuid}"
+
+
+def test_a_device_of_which_nothing_is_known_gets_no_pseudonym():
+    run = redacted(make.run(make.result()), SALT)
+    assert run.manifest.facts.devices[0].uuid == ""
+
+
+def test_two_paths_as_axes_stay_two_cases():
+    cases = [make.case(data=f"/data/acme/{name}") for name in ("a", "b")]
+    found = redacted(make.run(*(make.result(of=case) for case in cases)), SALT)
+    assert len({result.key for result in found.results}) == 2
+    assert "acme" not in repr(found)
+
+
+def test_redacting_again_changes_nothing():
+    once = redacted(text_run(*TEXTS), SALT, ("amelia",))
+    assert redacted(once, b"another salt", ("amelia",)) == once
+
+
+def test_a_redacted_run_can_be_written_and_read(tmp_path):
+    run = redacted(dataclasses.replace(text_run(*TEXTS), warnings=()), SALT)
+    path = tmp_path / "run.jsonl.gz"
+    path.write_bytes(store.content(run, packed=True))
+    assert store.read_run(path) == run
+
+
+@pytest.mark.parametrize("kind", plugins.names("reports"))
+def test_no_report_of_a_redacted_run_names_anybody(kind):
+    written = plugins.load("reports", kind).render(redacted(text_run(*TEXTS), SALT, ("amelia",)))
+    text = (written if isinstance(written, str) else written.decode("latin-1")).lower()
+    assert [name for name, secret in SECRETS.items() if secret.lower() in text or secret.lower() in repr(text)] == []
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return tmp_path / "config" / "gpubench"
+
+
+def test_the_salt_is_made_once_and_is_the_users_alone(config):
+    salt = identity.salt()
+    assert identity.salt() == salt
+    assert len(salt) == 32
+    assert stat.S_IMODE((config / "salt").stat().st_mode) == 0o600
+    assert [path.name for path in config.iterdir()] == ["salt"]
+
+
+def test_two_salts_are_never_the_same(config):
+    first = identity.salt()
+    (config / "salt").unlink()
+    assert identity.salt() != first
+
+
+@pytest.mark.parametrize("damaged", ["", "not hexadecimal", "abcd", "é" * 64])
+def test_a_damaged_salt_is_refused_and_never_replaced(config, damaged):
+    config.mkdir(parents=True)
+    (config / "salt").write_text(damaged)
+    with pytest.raises(FileError, match="remove it"):
+        identity.salt()
+    assert (config / "salt").read_text() == damaged
+
+
+def test_a_salt_that_cannot_be_made_says_what_to_set(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
+    with pytest.raises(FileError, match="set XDG_CONFIG_HOME"):
+        identity.salt()
+
+
+def test_the_recordings_name_nobody():
+    """Whatever is published is what redacting would leave: nothing is found in it that looks like a name."""
+    for path in sorted(Path(__file__).parent.glob("recordings/*.jsonl.gz")):
+        run = store.read_run(path)
+        devices = [device.uuid for device in run.manifest.facts.devices if device.uuid]
+        assert all(re.fullmatch(r"device-[0-9a-f]{12}|GPU-0{8}(-0{4}){3}-0{11}\d", uuid) for uuid in devices)
+        assert dict(run.manifest.facts.host)["hostname"] in ("redacted", *re.findall(r"host-[0-9a-f]{12}", repr(run)))
+        assert json.dumps(run.manifest.argv).count("/") == 0

@@ -1,0 +1,117 @@
+"""The commands that make something to be given away, as a user calls them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import _make as make
+import pytest
+from _files import write
+
+from gpubench import __main__, store
+
+
+@pytest.fixture
+def gpubench(monkeypatch, capsys, tmp_path):
+    """Calls the command in this process, in a folder of its own; gives its status, its output and its errors."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["gpubench", *map(str, words)])
+        try:
+            status = __main__.main()
+        except SystemExit as end:
+            status = end.code or 0
+        return status, *capsys.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run file of a machine called gpu17, with a result."""
+    facts = make.facts(make.device(uuid="GPU-1234"), host=(("hostname", "gpu17"),))
+    failed = make.result(of=make.case("copy"), status="failed", cause="crash", reason="died on gpu17")
+    return write(tmp_path / "run.jsonl", make.result(), failed, manifest=make.manifest(facts=facts))
+
+
+def test_a_report_names_neither_host_nor_device_unless_asked(gpubench, run):
+    assert gpubench("report", run, "-o", "a.md") == (0, "", "")
+    status, _, said = gpubench("report", run, "-o", "b.html", "--no-redact")
+    assert (status, said.split(":")[0]) == (0, "not redacted")
+    assert "gpu17" not in Path("a.md").read_text()
+    page = Path("b.html").read_text()
+    assert "died on gpu17" in page
+    assert "GPU-1234" in page
+
+
+def test_a_redacted_run_is_a_run_file_with_the_same_numbers(gpubench, run):
+    assert gpubench("redact", run, "-o", "shared.jsonl.gz")[0] == 0
+    before, after = store.read_run(run), store.read_run("shared.jsonl.gz")
+    assert "gpu17" not in repr(after)
+    assert [result.series for result in after.results] == [result.series for result in before.results]
+    assert after.complete
+
+
+def test_two_reports_of_one_device_join(gpubench, run):
+    gpubench("redact", run, "-o", "a.jsonl")
+    gpubench("redact", run, "-o", "b.jsonl")
+    assert store.read_run("a.jsonl") == store.read_run("b.jsonl")
+
+
+def test_without_a_place_for_the_salt_a_report_is_written_all_the_same(gpubench, run, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
+    status, _, said = gpubench("report", run, "-o", "a.md")
+    assert status == 0
+    assert "joins with nothing shared before" in said
+    assert "gpu17" not in Path("a.md").read_text()
+
+
+@pytest.mark.parametrize("command", ["report", "redact"])
+def test_what_exists_is_replaced_only_when_that_is_asked_for(gpubench, run, tmp_path, command):
+    out = tmp_path / "out.md"
+    out.write_text("mine")
+    status, _, said = gpubench(command, run, "-o", out)
+    assert (status, said) == (2, f"gpubench: {out} exists; --force replaces it\n")
+    assert out.read_text() == "mine"
+    assert gpubench(command, run, "-o", out, "--force")[0] == 0
+    assert out.read_text() != "mine"
+
+
+@pytest.mark.parametrize("command", ["report", "redact"])
+@pytest.mark.parametrize("place", ["missing/out.md", "file/out.md"])
+def test_a_place_that_cannot_be_written_is_one_line(gpubench, run, tmp_path, command, place):
+    (tmp_path / "file").touch()
+    status, out, said = gpubench(command, run, "-o", place)
+    assert (status, out) == (2, "")
+    assert said.startswith(f"gpubench: cannot write {place}: ")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["report", "redact"])
+def test_a_damaged_run_is_one_line_and_nothing_is_written(gpubench, run, tmp_path, command):
+    run.write_bytes(run.read_bytes().replace(b"0.001", b"0.002"))
+    status, out, said = gpubench(command, run, "-o", "out.md")
+    assert (status, out, said.count("\n")) == (5, "", 1)
+    assert not (tmp_path / "out.md").exists()
+
+
+def test_a_form_can_be_named_where_the_suffix_does_not(gpubench, run):
+    assert gpubench("report", run, "-o", "comment", "--format", "md")[0] == 0
+    assert Path("comment").read_text().startswith("# gpubench")
+    status, _, said = gpubench("report", run, "-o", "other")
+    assert (status, "no report format" in said) == (2, True)
+
+
+def test_the_forms_are_listed_with_their_sentences(gpubench):
+    status, out, _ = gpubench("report", "--formats")
+    assert status == 0
+    assert all(f".{name} " in out for name in ("csv", "html", "json", "md"))
+
+
+def test_a_report_of_nothing_is_a_matter_of_usage(gpubench):
+    status, _, said = gpubench("report")
+    assert (status, said.count("\n")) == (2, 1)
