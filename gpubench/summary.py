@@ -6,7 +6,7 @@ Pure functions of a `Run`; every report, table and comparison reads these.
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -63,10 +63,14 @@ def judged_better(series: Series) -> Better:
 
 def headline(result: Result) -> Series | None:
     """The series that speaks for a case: the first, of the slowest rank; None where nothing was timed."""
-    if not result.series:
-        return None
-    first = [series for series in result.series if series.name == result.series[0].name]
-    return max(first, key=_badness) if len(first) > 1 else first[0]
+    return next(speaking(result), None)
+
+
+def speaking(result: Result) -> Iterator[Series]:
+    """Each series of a result once, in order, the headline first; of several ranks the slowest speaks."""
+    for name in dict.fromkeys(series.name for series in result.series):
+        ranks = [series for series in result.series if series.name == name]
+        yield max(ranks, key=_badness) if len(ranks) > 1 else ranks[0]
 
 
 def _badness(series: Series) -> float:
