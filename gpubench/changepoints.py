@@ -70,9 +70,7 @@ def change_points(values: Sequence[float]) -> tuple[ChangePoint, ...]:
         found.append(ChangePoint(best.start + best.cut, p))
         end = best.start + len(best.distances)
         parts = (_Segment.of(data, best.start, found[-1].index), _Segment.of(data, found[-1].index, end))
-        segments = [
-            segment for segment in (*segments, *parts) if segment is not best and segment.is_long_enough
-        ]
+        segments = [segment for segment in (*segments, *parts) if segment is not best and segment.is_long_enough]
     return tuple(sorted(found, key=lambda point: point.index))
 
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
-from gpubench import __version__
+from gpubench import __version__, history
 from gpubench.errors import DeviceError, Interrupted, UsageError
 from gpubench.model import SCHEMA, Device, Facts, Manifest, Run
 from gpubench.plan import Job, Plan
@@ -21,7 +21,7 @@ from gpubench.store import RunWriter, read_run
 
 
 def measure(plan: Plan, path: Path, argv: Sequence[str], watch: Observer, resume: bool = False) -> Run:
-    """Measure a plan into a run file and read it back.
+    """Measure a plan into a run file, note it in the history where one is kept, and read it back.
 
     Raises UsageError where the file cannot be written or must not be resumed (before anything is
     measured), DeviceError where a device is lost, Interrupted on SIGINT or SIGTERM: what was
@@ -30,7 +30,7 @@ def measure(plan: Plan, path: Path, argv: Sequence[str], watch: Observer, resume
     with _terminable(path):
         warnings = _resumed(plan, path, watch) if resume else _fresh(plan, path, argv, watch)
     run = read_run(path)
-    return replace(run, warnings=(*run.warnings, *warnings))
+    return replace(run, warnings=(*run.warnings, *warnings, *history.note(path, run)))
 
 
 def _fresh(plan: Plan, path: Path, argv: Sequence[str], watch: Observer) -> tuple[str, ...]:

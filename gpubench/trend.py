@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from gpubench import stats, units
 from gpubench.changepoints import change_points
 from gpubench.fingerprint import Fingerprint, fingerprint
-from gpubench.model import Better, Run
+from gpubench.model import Better, Run, Tier
 from gpubench.summary import Summary, judged_unit, speaking
 
 MOST_JUDGED = 400  # runs: the time that change points take grows with the square
@@ -22,6 +22,7 @@ class Line:
 
     case: str
     version: int
+    tier: Tier
     series: str
     unit: str
     better: Better
@@ -141,6 +142,7 @@ def figures(run: Run) -> Iterator[Figures]:
             line = Line(
                 result.case.id,
                 result.case.version,
+                run.manifest.settings.tier,
                 series.name,
                 judged_unit(series),
                 found.better,

@@ -103,11 +103,12 @@ def run_file(out: Path | None, kind: str = "") -> Path:
     """Where to write a run: `out`, or a new file in gpubench-runs, which is made."""
     from datetime import UTC, datetime
 
+    from gpubench import history
     from gpubench.errors import UsageError
 
     if out is not None:
         return out
-    folder = Path("gpubench-runs")
+    folder = Path(history.FOLDER)
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:

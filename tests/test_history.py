@@ -1,0 +1,533 @@
+"""The history: what is recorded, what is read of it, four writers at once, and a file that is locked or damaged."""
+
+import dataclasses
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import _files as files
+import _make as make
+import pytest
+
+from gpubench import history
+from gpubench.errors import FileError
+from gpubench.fingerprint import fingerprint
+from gpubench.history import database
+from gpubench.store import RunWriter, read_run
+
+RECORDINGS = Path(__file__).parent / "recordings"
+FIRST = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+CASE = make.case(size_bytes=2**30)
+H200 = fingerprint(make.facts(), ("cuda:0",))
+
+
+def day(number):
+    """The start of a run, so many days after the first."""
+    return (FIRST + timedelta(days=number)).isoformat(timespec="seconds")
+
+
+def run_file(folder, number, *seconds, of=CASE, **fields):
+    """A run file of one case: a replicate for each of `seconds`, of 1 GB moved."""
+    results = [
+        make.result(make.timing(value, value, moved=1e9), of=of, replicate=replicate)
+        for replicate, value in enumerate(seconds or (1e-3,))
+    ]
+    manifest = make.manifest(started=fields.pop("started", day(number)), started_at=float(number), **fields)
+    return files.write(folder / f"{number:04}.jsonl", *results, manifest=manifest)
+
+
+def recorded(store, *paths):
+    """Record run files; what became of each."""
+    with history.Recorder(store) as recorder:
+        return [recorder.record(path) for path in paths]
+
+
+def trend(store, case=CASE.id, series="", runs=400):
+    """The trend of the only line of a case."""
+    with history.History(store) as found:
+        (line,) = found.lines([case], series)
+        return found.trend(line, runs)
+
+
+def last(store, count, of=CASE, kind=H200, tier="quick", **fields):
+    """The newest results of a case, as a gate asks for them."""
+    with history.History(store) as found:
+        return found.last(of.id, of.version, tier, kind.id, count, **fields)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return tmp_path / "history.sqlite"
+
+
+# ---- what is recorded
+
+
+def test_a_run_is_recorded_once_however_often_it_comes(tmp_path, store):
+    path = run_file(tmp_path, 1)
+    copy = files.write(tmp_path / "copy.jsonl.gz", *read_run(path).results, manifest=read_run(path).manifest)
+    assert [each.state for each in recorded(store, path, path, copy)] == ["new", "known", "known"]
+    assert trend(store).values == (1e12,)
+
+
+def test_what_a_resumed_run_adds_is_recorded_when_it_comes_again(tmp_path, store):
+    path = tmp_path / "a.jsonl"
+    with RunWriter.create(path, make.manifest()) as writer:
+        writer.result(make.result(make.timing(1e-3, moved=1e9), of=CASE))
+    (before,) = recorded(store, path)
+    writer, _ = RunWriter.resume(path)
+    with writer:
+        writer.result(make.result(make.timing(3e-3, moved=1e9), of=CASE, replicate=1))
+        writer.end()
+    (after,) = recorded(store, path)
+    assert (before.state, before.results, after.state, after.results) == ("new", 1, "updated", 2)
+    (moment,) = trend(store).moments
+    assert (moment.replicates, moment.value) == (2, pytest.approx((1e12 + 1e12 / 3) / 2))
+
+
+def test_only_results_that_are_ok_have_figures(tmp_path, store):
+    bad = [
+        make.result(make.timing(1e-3, moved=1e9), of=CASE, replicate=number, status=status)
+        for number, status in enumerate(("failed", "invalid", "skipped"))
+    ]
+    recorded(store, files.write(tmp_path / "a.jsonl", *bad))
+    with history.History(store) as found:
+        assert found.lines() == []
+
+
+def test_each_series_is_a_line_and_the_headline_speaks_for_the_case(tmp_path, store):
+    result = make.result(make.timing(1e-3, moved=1e9), make.timing(2e-3, moved=1e9, name="cold"), of=CASE)
+    recorded(store, files.write(tmp_path / "a.jsonl", result))
+    assert trend(store).line.series == "hot"
+    assert trend(store, series="cold").values == (5e11,)
+    with history.History(store) as found:
+        assert found.series(["triad"]) == ["cold", "hot"]
+        assert found.lines(["triad"], "warm") == []
+
+
+def test_of_several_ranks_the_slowest_speaks(tmp_path, store):
+    ranks = [make.timing(seconds, moved=1e9, rank=rank) for rank, seconds in enumerate((1e-3, 2e-3))]
+    recorded(store, files.write(tmp_path / "a.jsonl", make.result(*ranks, of=CASE)))
+    assert trend(store).values == (5e11,)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"of": dataclasses.replace(CASE, version=2)},
+        {"settings": dataclasses.replace(make.manifest().settings, tier="full")},
+        {"facts": make.facts(make.device(name="NVIDIA H100"))},
+    ],
+)
+def test_a_new_version_another_tier_and_another_device_are_lines_of_their_own(tmp_path, store, fields):
+    recorded(store, run_file(tmp_path, 1), run_file(tmp_path, 2, 2e-3, **fields))
+    with history.History(store) as found:
+        assert sorted(found.trend(line, 9).values for line in found.lines()) == [(5e11,), (1e12,)]
+    assert [point.interval.centre for point in last(store, 9)] == [1e12]
+
+
+# ---- trends
+
+
+def test_a_trend_stands_in_the_order_of_the_runs_starts_not_of_their_recording(tmp_path, store):
+    paths = [run_file(tmp_path, number, 1e-3 * number) for number in (3, 1, 2)]
+    recorded(store, *paths)
+    assert trend(store).values == pytest.approx((1e12, 1e12 / 2, 1e12 / 3))
+    assert trend(store, runs=2).values == pytest.approx((1e12 / 2, 1e12 / 3))
+    assert [Path(moment.source.path) for moment in trend(store).moments] == sorted(paths)
+
+
+def test_a_change_says_how_much_for_better_or_worse_and_what_else_changed(tmp_path, store):
+    versions = [(("cublas", "13.1"),)] * 10 + [(("cublas", "13.2"),)] * 10
+    recorded(
+        store,
+        *(
+            run_file(tmp_path, number, 1.1e-3 if number >= 10 else 1e-3, facts=make.facts(versions=versions[number]))
+            for number in range(20)
+        ),
+    )
+    (change,) = trend(store).changes
+    assert (change.index, change.is_worse, change.effect) == (10, True, pytest.approx(1 / 1.1 - 1))
+    assert change.words == "9.1 % less (worse); cublas 13.1 → 13.2"
+
+
+def test_of_a_time_less_is_better(tmp_path, store):
+    case = make.case("chase", "latency")
+    for number in range(12):
+        seconds = make.timing(1e-6 if number < 6 else 9e-7, items=1)
+        manifest = make.manifest(started=day(number), started_at=float(number))
+        recorded(store, files.write(tmp_path / f"{number}.jsonl", make.result(seconds, of=case), manifest=manifest))
+    (change,) = trend(store, case.id).changes
+    assert change.words == "10.0 % less (better)"
+
+
+# ---- the newest results, for a gate
+
+
+def test_the_last_results_are_the_newest_replicates_and_name_their_run_files(tmp_path, store):
+    paths = [run_file(tmp_path, number, 1e-3 * number, 2e-3 * number) for number in (1, 2, 3)]
+    recorded(store, *paths)
+    found = last(store, 3)
+    assert [(point.replicate, point.interval.centre) for point in found] == [
+        (1, pytest.approx(1e12 / 4)),
+        (0, pytest.approx(1e12 / 3)),
+        (1, pytest.approx(1e12 / 6)),
+    ]
+    with history.History(store) as read:
+        assert read.files(found) == tuple(paths[1:])
+
+
+def test_the_last_results_are_of_all_devices_of_the_fingerprint_and_of_no_other(tmp_path, store):
+    pair = make.facts(make.device(), make.device("cuda:1"), make.device("cuda:2", "NVIDIA H100"))
+    results = [
+        make.result(make.timing(1e-3 * (index + 1), moved=1e9), of=CASE, devices=(f"cuda:{index}",))
+        for index in range(3)
+    ]
+    recorded(store, files.write(tmp_path / "a.jsonl", *results, manifest=make.manifest(facts=pair)))
+    assert sorted(point.interval.centre for point in last(store, 9)) == [5e11, 1e12]
+    assert last(store, 9, kind=fingerprint(make.facts(make.device(name="NVIDIA A100")), ("cuda:0",))) == ()
+    assert last(store, 9, tier="smoke") == ()
+
+
+# ---- clocks that are off
+
+
+def test_a_run_that_starts_after_its_file_was_written_counts_from_the_files_time(tmp_path, store):
+    path = run_file(tmp_path, 1, started=(datetime.now(UTC) + timedelta(hours=2)).isoformat())
+    (found,) = recorded(store, path)
+    assert "its clock was 2 h 00 min ahead" in found.warnings[0]
+    assert trend(store).moments[0].source.at == pytest.approx(path.stat().st_mtime, abs=1)
+    with history.History(store) as read:
+        assert "1 runs said they started after their file was written" in read.warnings()[0]
+
+
+def test_a_run_of_the_future_is_no_baseline_until_its_time_has_come(tmp_path, store):
+    future = datetime.now(UTC) + timedelta(days=1)
+    early, late = run_file(tmp_path, 1), run_file(tmp_path, 2, 2e-3, started=future.isoformat())
+    os.utime(late, (future.timestamp() + 9, future.timestamp() + 9))  # this machine's clock was off too
+    recorded(store, early, late)
+    assert [point.interval.centre for point in last(store, 9)] == [1e12]
+    assert len(last(store, 9, now=future.timestamp() + 1)) == 2
+    with history.History(store) as read:
+        assert "1 runs start in the future" in read.warnings()[0]
+        assert read.warnings(future.timestamp() + 1) == ()
+
+
+@pytest.mark.parametrize(
+    ("started", "hour"),
+    [("2026-01-02T03:04:05+00:00", 3), ("2026-01-02T03:04:05", 3), ("2026-01-02T03:04:05+02:00", 1)],
+)
+def test_a_start_without_a_zone_is_utc(tmp_path, store, started, hour):
+    recorded(store, run_file(tmp_path, 1, started=started))
+    assert datetime.fromtimestamp(trend(store).moments[0].source.at, UTC).hour == hour
+
+
+def test_a_start_that_is_no_time_is_refused(tmp_path, store):
+    with pytest.raises(FileError, match=r"0001\.jsonl: line 1: started 'yesterday' is no time"):
+        recorded(store, run_file(tmp_path, 1, started="yesterday"))
+
+
+# ---- many writers
+
+WRITER = """
+import sys
+from pathlib import Path
+from gpubench.history import Recorder
+for name in sys.argv[2:]:
+    with Recorder(Path(sys.argv[1])) as recorder:
+        assert recorder.record(Path(name)).state == "new"
+"""
+
+
+def test_four_writers_at_once_lose_nothing(tmp_path, store):
+    paths = [run_file(tmp_path, number) for number in range(48)]
+    writers = [
+        subprocess.Popen([sys.executable, "-P", "-c", WRITER, str(store), *map(str, paths[index::4])])
+        for index in range(4)
+    ]
+    assert [writer.wait(60) for writer in writers] == [0, 0, 0, 0]
+    assert len(trend(store).moments) == 48
+    with history.Recorder(store) as recorder:
+        recorder.check()
+
+
+def test_a_writer_that_is_killed_leaves_what_was_there(tmp_path, store):
+    paths = [run_file(tmp_path, number) for number in range(2)]
+    recorded(store, paths[0])
+    stop = "Recorder._add_points = lambda self, *rest: (print('here', flush=True), __import__('time').sleep(60))\n"
+    program = WRITER.replace("for name", stop + "for name", 1)
+    command = [sys.executable, "-P", "-c", program, str(store), str(paths[1])]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout.readline() == b"here\n"
+        writer.kill()
+    assert len(trend(store).moments) == 1
+    assert [each.state for each in recorded(store, paths[1])] == ["new"]
+
+
+def test_a_locked_history_is_waited_for_and_then_said(tmp_path, store, monkeypatch):
+    recorded(store, run_file(tmp_path, 1))
+    monkeypatch.setattr(database, "WAIT_S", 0.05)
+    path = run_file(tmp_path, 2)
+    other = sqlite3.connect(store, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(FileError, match=r"history\.sqlite: another process has kept it locked for 0\.05 s; try again"):
+        recorded(store, path)
+    (words,) = history.note(path, read_run(path))
+    assert "the run file is whole: add it by `gpubench history import" in words
+    other.execute("ROLLBACK")
+    other.close()
+    assert history.note(path, read_run(path)) == ()
+    assert len(trend(store).moments) == 2
+
+
+# ---- damage
+
+
+def dump(store):
+    """All that a history holds, but for its inner numbers."""
+    with history.History(store) as found:
+        return [(each.line, each.headline, found.trend(each, 10**6)) for each in found.lines()]
+
+
+def refill(store, *places):
+    """What `gpubench history rebuild` does."""
+    recorder, aside = history.opened(store)
+    with recorder:
+        found = list(history.add(recorder, history.run_files([store.parent, *places]), anew=True))
+    return aside, found
+
+
+def spoil(store, how):
+    data = store.read_bytes()
+    middle = bytes(reversed(data[4096:-4096]))
+    store.write_bytes({"cut": data[:5000], "text": b"no database\n" * 99, "middle": data[:4096] + middle}[how])
+
+
+@pytest.mark.parametrize("how", ["cut", "text", "middle"])
+def test_a_damaged_history_is_said_set_aside_and_restored_from_the_run_files(tmp_path, store, how):
+    paths = [run_file(tmp_path, number) for number in range(20)]
+    recorded(store, *paths)
+    before = dump(store)
+    spoil(store, how)
+    with pytest.raises(history.Damaged, match=r"history\.sqlite: damaged"):
+        dump(store)
+    assert "not in the history" in history.note(paths[0], read_run(paths[0]))[0]
+    aside, _ = refill(store)
+    assert aside.name.startswith("history.sqlite.damaged-")
+    assert dump(store) == before
+
+
+def test_what_is_rebuilt_of_a_healthy_history_is_the_same(store, tmp_path):
+    for path in RECORDINGS.glob("*.gz"):
+        shutil.copy(path, tmp_path)
+    recorded(store, *history.run_files([tmp_path]))
+    before = dump(store)
+    assert len(before) > 90
+    aside, found = refill(store)
+    assert (aside, [each.state for each in found]) == (None, ["new"] * 3)
+    assert dump(store) == before
+
+
+def test_a_database_of_another_program_is_neither_read_nor_written(tmp_path, store):
+    with sqlite3.connect(store) as other:
+        other.execute("CREATE TABLE theirs (x)")
+    other.close()
+    before = store.read_bytes()
+    for open_it in (history.History, history.Recorder, history.opened):
+        with pytest.raises(FileError, match="is not a history of gpubench"):
+            open_it(store)
+    assert store.read_bytes() == before
+
+
+def test_a_history_of_a_newer_gpubench_is_left_alone(tmp_path, store):
+    recorded(store, run_file(tmp_path, 1))
+    with sqlite3.connect(store) as other:
+        other.execute("PRAGMA user_version = 2")
+    other.close()
+    with pytest.raises(FileError, match="is of version 2, this gpubench reads 1: use the newer gpubench"):
+        history.opened(store)
+
+
+def test_an_empty_file_becomes_a_history_when_it_is_recorded_in(tmp_path, store):
+    store.touch()
+    with pytest.raises(FileError, match="is not a history"):
+        history.History(store)
+    recorded(store, run_file(tmp_path, 1))
+    assert len(trend(store).moments) == 1
+
+
+def test_no_history_says_how_one_is_made(store):
+    with pytest.raises(FileError, match=r"there is no history at .*; `gpubench history import FOLDER` makes one"):
+        history.History(store)
+    assert not store.exists()
+
+
+def test_a_place_that_cannot_be_made_is_said(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(FileError, match="name another place by GPUBENCH_HISTORY"):
+        history.Recorder(tmp_path / "file" / "history.sqlite")
+
+
+def test_run_files_that_cannot_be_read_are_given_back_and_the_others_recorded(tmp_path, store):
+    good = run_file(tmp_path, 1)
+    (tmp_path / "bad.jsonl").write_text("{}\n")
+    with history.Recorder(store) as recorder:
+        found = list(history.add(recorder, history.run_files([tmp_path])))
+    assert [getattr(each, "path", each) for each in found if not isinstance(each, FileError)] == [good]
+    assert [str(each).split(": ")[1] for each in found if isinstance(each, FileError)] == ["line 1"]
+    with pytest.raises(FileError, match="there is no such file or folder"):
+        list(history.run_files([tmp_path / "nothing"]))
+
+
+# ---- moving, forgetting
+
+
+def test_a_folder_that_moves_keeps_its_history(tmp_path):
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    recorded(old / "history.sqlite", run_file(old, 1))
+    old.rename(new)
+    assert Path(trend(new / "history.sqlite").moments[0].source.path) == new / "0001.jsonl"
+
+
+def test_a_run_whose_file_went_elsewhere_is_found_there_when_it_comes_again(tmp_path, store):
+    path = run_file(tmp_path, 1)
+    recorded(store, path)
+    moved = path.rename(tmp_path / "moved.jsonl")
+    assert recorded(store, moved)[0].state == "known"
+    assert Path(trend(store).moments[0].source.path) == moved
+
+
+def test_the_newest_of_every_case_are_kept(tmp_path, store):
+    rare = make.case("rare")
+    paths = [run_file(tmp_path, number, of=rare if number in (0, 3) else CASE) for number in range(8)]
+    recorded(store, *paths)
+    with history.Recorder(store) as recorder:
+        sources = recorder.sources()
+        beyond = [sources[key].name for key in recorder.beyond(2)]
+        assert beyond == ["0001.jsonl", "0002.jsonl", "0004.jsonl", "0005.jsonl"]
+        recorder.forget(recorder.beyond(2))
+        assert recorder.beyond(2) == []
+    assert [len(trend(store, case.id).moments) for case in (CASE, rare)] == [2, 2]
+
+
+def test_a_line_that_nothing_is_left_of_is_gone(tmp_path, store):
+    recorded(store, run_file(tmp_path, 1))
+    with history.Recorder(store) as recorder:
+        recorder.forget(recorder.sources())
+    assert dump(store) == []
+    with sqlite3.connect(store) as direct:
+        tables = ("runs", "lines", "points", "fingerprints")
+        assert [direct.execute(f"SELECT count(*) FROM {table}").fetchone() for table in tables] == [(0,)] * 4
+    direct.close()
+
+
+# ---- places
+
+
+@pytest.mark.parametrize(
+    ("run", "value", "place"),
+    [
+        ("gpubench-runs/a.jsonl", "", "gpubench-runs/history.sqlite"),
+        ("elsewhere/a.jsonl", "", None),
+        ("kept/a.jsonl", "", "kept/history.sqlite"),
+        ("elsewhere/a.jsonl", "team.sqlite", "team.sqlite"),
+        ("gpubench-runs/a.jsonl", "off", None),
+        ("kept/a.jsonl", "off", None),
+    ],
+)
+def test_a_run_is_recorded_in_gpubench_runs_beside_a_history_and_where_the_variable_says(
+    tmp_path, monkeypatch, run, value, place
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "history.sqlite").touch()
+    found = history.place_of(Path(run), {history.VARIABLE: value})
+    assert found == (None if place is None else Path(place) if value else tmp_path / place)
+
+
+def test_commands_read_the_history_of_gpubench_runs_unless_the_variable_names_one():
+    assert history.default_place({}) == Path("gpubench-runs/history.sqlite")
+    assert history.default_place({history.VARIABLE: "off"}) == Path("gpubench-runs/history.sqlite")
+    assert history.default_place({history.VARIABLE: "/team/h.sqlite"}) == Path("/team/h.sqlite")
+
+
+MOUNTS = """\
+/dev/root / ext4 rw 0 0
+server:/home /home nfs4 rw 0 0
+/dev/sdb /home/local\\040disk ext4 rw 0 0
+store /scratch lustre rw 0 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/tmp/history.sqlite", False),
+        ("/home/me/history.sqlite", True),
+        ("/home/local disk/history.sqlite", False),
+        ("/scratch/history.sqlite", True),
+        ("/scratchy/history.sqlite", False),
+    ],
+)
+def test_a_network_file_system_is_known_by_its_mount(path, expected):
+    assert database.is_on_network(Path(path), MOUNTS) is expected
+
+
+@pytest.mark.parametrize(("network", "journal"), [(False, "wal"), (True, "delete")])
+def test_a_history_on_a_network_file_system_keeps_a_rollback_journal(tmp_path, store, monkeypatch, network, journal):
+    monkeypatch.setattr(database, "is_on_network", lambda path: network)
+    recorded(store, run_file(tmp_path, 1))
+    direct = sqlite3.connect(store)
+    assert direct.execute("PRAGMA journal_mode").fetchone() == (journal,)
+    direct.close()
+    assert len(trend(store).moments) == 1
+
+
+def test_a_history_in_a_folder_that_may_only_be_read_is_read(tmp_path, store, monkeypatch):
+    recorded(store, run_file(tmp_path, 1))
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # as root every folder may be written
+    assert len(trend(store).moments) == 1
+    with pytest.raises(FileError, match="readonly"):
+        recorded(store, run_file(tmp_path, 2))
+
+
+# ---- size
+
+
+@pytest.mark.slow
+def test_one_series_out_of_a_million_results_takes_20_ms(tmp_path, store):
+    lines, runs = 250, 4000
+    recorded(store, run_file(tmp_path, 0))
+    direct = sqlite3.connect(store)
+    columns = "version, tier, series, unit, better, devices, fingerprint, headline"
+    (template,) = direct.execute(f"SELECT {columns} FROM lines")
+    with direct:
+        direct.executemany(
+            "INSERT INTO lines VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            [(f"suite/case[n={number}]", *template) for number in range(lines)],
+        )
+        direct.executemany(
+            "INSERT INTO runs VALUES (NULL, ?, ?, ?, 0, 'node', '[[\"cublas\", \"13.1\"]]', ?)",
+            [(f"key{run}", f"{run}.jsonl", 1e9 + 3600 * run, lines) for run in range(runs)],
+        )
+        direct.executemany(
+            "INSERT INTO points VALUES (?, ?, ?, 0, 1.0, 1.0, 1.0, 0.001, 100, '')",
+            ((line + 2, 1e9 + 3600 * run, run + 2) for run in range(runs) for line in range(lines)),
+        )
+    direct.close()
+    with history.History(store) as found:
+        (line,) = found.lines(["suite/case[n=77]"])
+        took = []
+        for _ in range(5):
+            started = time.perf_counter()
+            points = found.last("suite/case[n=77]", 1, "quick", H200.id, 1000)
+            took.append(time.perf_counter() - started)
+        assert len(points) == 1000
+        assert min(took) <= 0.02
+        assert len(found.trend(line, 400).moments) == 400
