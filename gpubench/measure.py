@@ -257,6 +257,8 @@ class Engine:
     def _attempt(self, column: _Column) -> list[Timing]:
         """One batch; none where its gate opened by itself, which is a discard."""
         column.batches += 1
+        if column.stage.rest_s:
+            self._device.rest(column.stage.rest_s)
         try:
             return [self._time(column, column.calls, column.gated)]
         except GateTimedOut:
@@ -301,6 +303,7 @@ class Engine:
             work=stage.work,
             quantity=stage.quantity,
             limit=stage.limit,
+            item=stage.item,
             rank=self._rank,
             calls=column.calls,
             stop=column.stop,

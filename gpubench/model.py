@@ -17,7 +17,7 @@ SCHEMA = "gpubench.run/1"
 
 Params = tuple[tuple[str, str | int | float], ...]
 Better = Literal["more", "less"]
-Quantity = Literal["value", "moved", "payload", "flops", "item"]
+Quantity = Literal["value", "moved", "payload", "flops", "item", "items"]
 Status = Literal["ok", "skipped", "failed", "invalid"]
 Tier = Literal["smoke", "quick", "full"]
 
@@ -139,9 +139,9 @@ class Work:
 class Series:
     """The one measured thing: timings by sample (`at` empty), or values over time (`at` in s).
 
-    `quantity` says what is judged: `value` the values themselves, `item` seconds per item, else
-    the rate of that part of `work`. `limit` names the peak it is held against (`dram`,
-    `tensor.float16`, …), `stop` why sampling ended, `rank` which process took it.
+    `quantity` says what is judged: `value` the values themselves, `item` seconds per item, `items` items a
+    second (`item` names one: token), else the rate of that part of `work`. `limit` names the peak it is held
+    against (`dram`, `tensor.float16`, …), `stop` why sampling ended, `rank` which process took it.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -154,6 +154,7 @@ class Series:
     quantity: Quantity = "value"
     better: Better = "less"
     limit: str = ""
+    item: str = "item"
     rank: int = 0
     calls: int = 1
     stop: str = ""

@@ -91,6 +91,9 @@ class OpenDevice(Protocol):
     def synchronize(self) -> None:
         """Wait for the device; raises what the device has to report."""
 
+    def rest(self, seconds: float) -> None:
+        """Leave the device idle for that long, after it has finished."""
+
     def flush(self) -> None:
         """Evict the last-level cache."""
 

@@ -171,6 +171,8 @@ class Stage:
     tail needs at the least: 10 000 show the 99.9th percentile.
     `lead` is queued ahead of each batch, outside its time: it brings ranks in step on their devices.
     `also` counts the same samples in other ways, each a series of its own: a rate beside the sum of both directions.
+    `rest_s` is how long the device idles before each sample: what it does in a burst, before its power cap acts.
+    `item` says what an item is where the quantity is `items`: its figure is `token/s`.
     """
 
     call: Callable[[], object]
@@ -187,6 +189,8 @@ class Stage:
     also: Mapping[str, Work] = field(default_factory=dict)
     probe: Callable[[], Observation] | None = None  # read after each sample, outside its time
     rotation: tuple[Callable[[], object], ...] = ()  # the same call on other buffers, in turn: series `rotated`
+    rest_s: float = 0.0
+    item: str = "item"
 
 
 def no_values() -> Observation:
@@ -250,6 +254,7 @@ class Definition:
     ranks: Callable[[Mapping[str, Value]], int]
     devices: Callable[[Mapping[str, Value]], int]
     when: Callable[[Target], bool]
+    where: Callable[[Target, Mapping[str, Value]], bool]
     headline: Mapping[str, Value] | None
 
 
@@ -279,6 +284,7 @@ class Suite:
         ranks: int | Callable[[Mapping[str, Value]], int] = 1,
         devices: Callable[[Mapping[str, Value]], int] = lambda _: 1,
         when: Callable[[Target], bool] = lambda _: True,
+        where: Callable[[Target, Mapping[str, Value]], bool] = lambda *_: True,
         headline: Mapping[str, Value] | None = None,
         **axes: Axis,
     ) -> Callable[[Builder], Builder]:
@@ -287,7 +293,8 @@ class Suite:
         Each axis is a keyword: values, `points(...)`, or a function of the Target giving either.
         `ranks` processes build and run it together (a number, or one by the parameters); `devices` says,
         from the parameters, over how many devices they are spread (the device and its first peers; an axis
-        `peer` names the second itself); `when` leaves the case out on other kinds of device;
+        `peer` names the second itself); `when` leaves the case out on other kinds of device, `where` single
+        points of its axes;
         `version` rises when the method changes. `headline` marks the case that speaks for the suite
         in a headline run: of the points that share most of these values, the last that can run.
         """
@@ -300,7 +307,7 @@ class Suite:
             name = build.__name__.strip("_")
             count = ranks if callable(ranks) else lambda _: ranks
             self.definitions[name] = Definition(
-                name, build, tuple(axes.items()), version, count, devices, when, headline
+                name, build, tuple(axes.items()), version, count, devices, when, where, headline
             )
             return build
 
@@ -314,6 +321,8 @@ class Suite:
             names = [axis for axis, _ in definition.axes]
             for row in itertools.product(*(_axis_values(axis, target) for _, axis in definition.axes)):
                 params = tuple(zip(names, row, strict=True))
+                if not definition.where(target, dict(params)):
+                    continue
                 ranks, devices = definition.ranks(dict(params)), definition.devices(dict(params))
                 yield Case(self.name, definition.name, params, definition.version, ranks, devices)
 

@@ -53,12 +53,20 @@ def _judged(value: float, series: Series) -> float:
 
 def judged_unit(series: Series) -> str:
     """The SI unit of `judged_values`."""
-    return _UNITS.get(series.quantity, series.unit)
+    return f"{series.item}/s" if series.quantity == "items" else _UNITS.get(series.quantity, series.unit)
 
 
 def judged_better(series: Series) -> Better:
     """Whether more or less of the judged quantity is better: more of a rate, else as declared."""
-    return "more" if series.quantity in ("moved", "payload", "flops") else series.better
+    return "more" if series.quantity in ("moved", "payload", "flops", "items") else series.better
+
+
+def limited_median(series: Series) -> float:
+    """The median in what the series' limit limits: of items a second the bytes behind them, or the operations."""
+    if series.quantity == "items":
+        arithmetic = series.limit.startswith(("tensor.", "float"))
+        series = replace(series, quantity="flops" if arithmetic else "moved")
+    return stats.median(judged_values(series).tolist())
 
 
 def headline(result: Result) -> Series | None:
@@ -248,7 +256,7 @@ class Summary:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.counters = CounterTable(run)
-        self._peaks = Peaks(run, self.counters, lambda series: stats.median(judged_values(series).tolist()))
+        self._peaks = Peaks(run, self.counters, limited_median)
 
     def device(self, device_id: str) -> Device | None:
         """The device of that id in this run's facts."""
@@ -265,8 +273,16 @@ class Summary:
             interval,
             stats.noise(values),
             len(values),
-            self._peaks.shares(result, series, interval.centre),
+            self._shares(result, series, interval.centre),
         )
+
+    def _shares(self, result: Result, series: Series, centre: float) -> tuple[Share, ...]:
+        """What a figure is of its peaks, each peak in the figure's own unit: of items a second the roofline's bound."""
+        limited = limited_median(series)
+        found = self._peaks.shares(result, series, limited)
+        if series.quantity != "items" or not limited:
+            return found
+        return tuple(replace(share, peak=share.peak * centre / limited) for share in found)
 
     def energy(self, result: Result) -> Energy | NoEnergy:
         """What the headline of a result costs in joules, or why that is not known."""

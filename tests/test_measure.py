@@ -242,6 +242,14 @@ def test_a_sustained_stage_is_sampled_as_long_as_it_asks_for_whatever_its_budget
     assert lasting(0.3, 5)[0] >= 5
 
 
+def test_a_burst_rests_before_each_sample_and_the_rest_is_in_none():
+    device = clockwork()
+    bursts = dataclasses.replace(stage(device, seconds=0.01), max_calls=1, rest_s=0.1)
+    series = measured(device, Task.of(bursts, check=passing), dataclasses.replace(RULE, budget_s=2.0))
+    assert series["hot"].values == pytest.approx([0.01] * RULE.least)
+    assert device.now() > RULE.least * 0.11
+
+
 def test_smoke_waits_for_nothing():
     assert RULES["smoke"].lasting(30.0) == RULES["smoke"]
 

@@ -23,7 +23,7 @@ def suite_of(**cases):
     """A suite of these cases; each is the keywords of its declaration, its axes among them."""
     suite = Suite("a suite")
     for name, declared in cases.items():
-        axes = [word for word in declared if word not in ("headline", "devices", "when", "ranks")]
+        axes = [word for word in declared if word not in ("headline", "devices", "when", "where", "ranks")]
         build = partial(print, name)
         build.__name__, build.__qualname__, build.__module__ = name, name, "suites.made"
         build.__signature__ = Signature([Parameter(axis, Parameter.POSITIONAL_OR_KEYWORD) for axis in ["bench", *axes]])
@@ -68,6 +68,21 @@ def test_the_headline_finds_enough_devices_where_any_point_does():
     assert chosen(suite_of(pull=pull)) == ["made/pull[path=same,n=2]"]
     assert chosen(suite_of(pull=pull), TWO) == ["made/pull[path=peer,n=2]"]
     assert chosen(suite_of(pull={**pull, "path": ("peer",)})) == ["made/pull[path=peer,n=2]"]
+
+
+def test_single_points_of_the_axes_can_be_left_out():
+    both = {
+        "dtype": ("float16", "float32"),
+        "n": (1, 8),
+        "where": lambda _, at: at["dtype"] == "float16" or at["n"] < 8,
+    }
+    suite = suite_of(main=both)
+    cases = suite.cases(Target(make.facts(), make.device()))
+    assert [case.id.partition("[")[2] for case in cases] == [
+        "dtype=float16,n=1]",
+        "dtype=float16,n=8]",
+        "dtype=float32,n=1]",
+    ]
 
 
 def test_a_flag_on_a_case_that_is_left_out_here_does_not_count():

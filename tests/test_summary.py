@@ -221,3 +221,22 @@ def test_device_sets_of_a_case_are_spread_apart():
     results = [make.result(devices=(name,), replicate=index) for index in range(2) for name in ("cuda:0", "cuda:1")]
     spreads = summary.Summary(make.run(*results)).spreads()
     assert [(spread.devices, len(spread.rows)) for spread in spreads] == [(("cuda:0",), 2), (("cuda:1",), 2)]
+
+
+def test_items_a_second_are_held_against_the_bytes_behind_them_and_the_peak_is_the_bound_in_items():
+    series = Series(
+        "graph", "s", (1e-2,), work=Work(moved=2.4e10, items=2), quantity="items", limit="dram", item="token"
+    )
+    figure = summary.Summary(make.run(make.result(series))).figure(make.result(series), series)
+    assert (figure.unit, figure.better, figure.interval.centre) == ("token/s", "more", pytest.approx(200))
+    (spec,) = (share for share in figure.shares if share.basis == "spec")
+    assert spec.fraction == pytest.approx(0.5)  # 2.4e12 of 4.8e12 B/s
+    assert spec.peak == pytest.approx(400)  # tokens a second
+
+
+def test_items_of_arithmetic_are_held_against_operations():
+    series = Series(
+        "hot", "s", (1.0,), work=Work(moved=1, flops=494.5e12, items=1), quantity="items", limit="tensor.float16"
+    )
+    figure = summary.Summary(make.run(make.result(series))).figure(make.result(series), series)
+    assert figure.share == pytest.approx(0.5)

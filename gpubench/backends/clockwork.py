@@ -83,6 +83,9 @@ class ClockworkDevice:
     def synchronize(self) -> None:
         pass
 
+    def rest(self, seconds: float) -> None:
+        self.spend(seconds)
+
     def flush(self) -> None:
         self._flushed = True
 

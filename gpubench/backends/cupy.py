@@ -80,6 +80,10 @@ class CupyDevice:
     def synchronize(self) -> None:
         self._stream.synchronize()
 
+    def rest(self, seconds: float) -> None:
+        self.synchronize()
+        time.sleep(seconds)
+
     def flush(self) -> None:
         self._runtime.memsetAsync(self._evictor.data.ptr, 1, self._evictor.nbytes, self._stream.ptr)
 

@@ -69,6 +69,9 @@ class HostDevice:
     def synchronize(self) -> None:
         pass
 
+    def rest(self, seconds: float) -> None:
+        time.sleep(seconds)
+
     def flush(self) -> None:
         if self._evictor is None:
             nbytes = min(max(2 * self.device.cache_bytes, _FLUSH_LEAST), _FLUSH_MOST)
