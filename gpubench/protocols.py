@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -49,6 +50,19 @@ class Kernel(Protocol):
     ) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """What another process opens shared memory by: bytes, and file descriptors that a local socket carries."""
+
+    data: bytes = b""
+    descriptors: tuple[int, ...] = ()
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+
+
 class SharedBuffer(Protocol):
     """Device memory that another process can open by `handle`; `array` is uint8, shape (bytes,)."""
 
@@ -56,6 +70,37 @@ class SharedBuffer(Protocol):
     def array(self) -> Any: ...
     @property
     def handle(self) -> bytes: ...
+    def close(self) -> None: ...
+
+
+class SharedMemory(Protocol):
+    """One kind of memory that processes share, each step by itself; all raise what the driver says."""
+
+    def allocate(self, nbytes: int) -> SharedBuffer:
+        """Memory of this process; its `handle` is empty until it is exported."""
+
+    def export(self, buffer: SharedBuffer) -> Handle:
+        """What another process opens it by; the caller closes it."""
+
+    def open(self, handle: Handle, nbytes: int) -> SharedBuffer:
+        """Map what another process exported."""
+
+
+class SharedEvent(Protocol):
+    """An event that another process can wait for. It tells of its last record: that there is a new one, it does not."""
+
+    def export(self) -> bytes:
+        """The handle that another process opens it by."""
+
+    def record(self) -> None:
+        """Record it on the device's stream."""
+
+    def wait(self) -> None:
+        """Make the device's stream wait for the last record."""
+
+    def synchronize(self) -> None:
+        """Wait for the last record on the host."""
+
     def close(self) -> None: ...
 
 
@@ -109,6 +154,15 @@ class OpenDevice(Protocol):
     def copy(self, target: Any, source: Any) -> None:
         """Queue a copy of equal-sized contiguous arrays, either side on host or device."""
 
+    def register(self, array: Any) -> Callable[[], None]:
+        """Page-lock a numpy array's memory, so that copies and kernels reach it; the answer undoes it."""
+
+    def together(self, *calls: Callable[[], object], peer: Device | None = None) -> None:
+        """Queue calls that begin together: the first as ever, each other on a queue of its own, of `peer` if named.
+
+        What is queued next waits for them all.
+        """
+
     def peer_memory(self, peer: Device, nbytes: int) -> Any:
         """Memory of another device that this one's kernels and copies reach: uint8, shape (nbytes,).
 
@@ -123,6 +177,15 @@ class OpenDevice(Protocol):
 
     def open_shared(self, handle: bytes, nbytes: int) -> SharedBuffer:
         """Map memory that another process shares; raises what the driver says."""
+
+    def shared_memory(self, kind: str) -> SharedMemory:
+        """Memory of one kind that processes share; raises Skip where it is not to be had.
+
+        On a GPU `raw`, `block`, `pool` and `virtual` (backends/_memory.py), on the host `memfd` and `file`.
+        """
+
+    def shared_event(self, handle: bytes = b"") -> SharedEvent:
+        """A new event that another process can open, or the one that another process exported; raises Skip."""
 
     def release(self) -> None:
         """Return cached memory between cases."""

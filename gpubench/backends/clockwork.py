@@ -20,7 +20,7 @@ import numpy as np
 
 from gpubench.errors import Skip
 from gpubench.model import Device
-from gpubench.protocols import Condition, Kernel, Mode, SharedBuffer, Timing, Traits
+from gpubench.protocols import Condition, Kernel, Mode, SharedBuffer, SharedEvent, SharedMemory, Timing, Traits
 
 _TRAITS = Traits("clockwork", "arithmetic", "", ("hot", "each", "cold", "graph"), "arithmetic")
 
@@ -121,6 +121,14 @@ class ClockworkDevice:
         np.copyto(target, source)
         self.spend(target.nbytes / 1e9)
 
+    def register(self, array: Any) -> Callable[[], None]:
+        raise Skip(f"the clockwork device registers no memory ({array.nbytes} B asked for)")
+
+    def together(self, *calls: Callable[[], object], peer: Device | None = None) -> None:
+        del peer
+        for call in calls:  # its time is the sum: arithmetic has one clock
+            call()
+
     def peer_memory(self, peer: Device, nbytes: int) -> Any:
         raise Skip(f"{self.device.id} has no peer whose memory it reaches ({nbytes} B of {peer.id} asked for)")
 
@@ -132,6 +140,12 @@ class ClockworkDevice:
 
     def open_shared(self, handle: bytes, nbytes: int) -> SharedBuffer:
         raise Skip(f"the clockwork device shares no memory ({nbytes} B of {handle!r} asked for)")
+
+    def shared_memory(self, kind: str) -> SharedMemory:
+        raise Skip(f"the clockwork device shares no memory (kind {kind} asked for)")
+
+    def shared_event(self, handle: bytes = b"") -> SharedEvent:
+        raise Skip(f"the clockwork device shares no events ({handle!r} asked for)")
 
     def release(self) -> None:
         pass

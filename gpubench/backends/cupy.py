@@ -13,9 +13,11 @@ import numpy as np
 from gpubench import DISTRIBUTION
 from gpubench.errors import Missing, Skip
 from gpubench.model import Device
-from gpubench.protocols import Kernel, Mode, SharedBuffer, Timing, Traits
+from gpubench.protocols import Handle, Kernel, Mode, SharedBuffer, SharedEvent, SharedMemory, Timing, Traits
 
 from ._events import EventClock, Gate
+from ._lanes import Lanes, ipc_event
+from ._memory import Raw, Region, shared_memory
 
 _INSTALL = f"pip install '{DISTRIBUTION}[cuda13]' (driver ≥ 580), '[cuda12]' or '[rocm7]'"
 # cudaDeviceAttr: CUDA Runtime API, "Data types used by CUDA Runtime"; HIP keeps other numbers.
@@ -28,6 +30,7 @@ _COPY_KINDS = {
     (True, True): 3,
 }  # (to, from) device: cudaMemcpyKind
 _LEAST_FLUSH = 64 * 2**20
+_PORTABLE_AND_MAPPED = 1 | 2  # cudaHostRegisterPortable | cudaHostRegisterMapped
 
 
 def _cupy() -> Any:
@@ -51,9 +54,11 @@ class CupyDevice:
         self._runtime = cupy.cuda.runtime
         self._handle = cupy.cuda.Device(_ordinal(cupy, device))
         self._handle.use()
-        self._reached: set[int] = set()  # peers whose access is enabled
+        self._reached: set[tuple[int, int]] = set()  # from which device to which access is enabled
+        self._ordinals: dict[str, int] = {}
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._stream.use()
+        self._lanes = Lanes(cupy, self._stream)
         self.traits = _traits(self._runtime, device)
         self._evictor = cupy.zeros(max(2 * device.cache_bytes, _LEAST_FLUSH), cupy.uint8)
         self.flush()
@@ -102,29 +107,55 @@ class CupyDevice:
     def copy(self, target: Any, source: Any) -> None:
         to_device, from_device = not isinstance(target, np.ndarray), not isinstance(source, np.ndarray)
         kind = _COPY_KINDS[to_device, from_device]
-        self._runtime.memcpyAsync(_address(target), _address(source), target.nbytes, kind, self._stream.ptr)
+        self._runtime.memcpyAsync(_address(target), _address(source), target.nbytes, kind, self._lanes.current.ptr)
+
+    def register(self, array: Any) -> Callable[[], None]:
+        if self._runtime.is_hip:
+            raise Skip("CuPy on ROCm registers no host memory")
+        address = _address(array)
+        self._runtime.hostRegister(address, array.nbytes, _PORTABLE_AND_MAPPED)
+        return lambda: self._runtime.hostUnregister(address)
+
+    def together(self, *calls: Callable[[], object], peer: Device | None = None) -> None:
+        self._lanes.together(self._handle.id if peer is None else self._reach(peer, back=True), calls)
 
     def peer_memory(self, peer: Device, nbytes: int) -> Any:
-        other = _ordinal(self.xp, peer)
-        if not self._runtime.deviceCanAccessPeer(self._handle.id, other):
-            raise Skip(f"{self.device.id} does not reach the memory of {peer.id}")
-        if other not in self._reached:
-            self._runtime.deviceEnablePeerAccess(other)
-            self._reached.add(other)
+        other = self._reach(peer)
         with self.xp.cuda.Device(other):
             memory = self.xp.cuda.Memory(nbytes)  # raw: the default pool would keep the peer's memory
         return self.xp.ndarray((nbytes,), self.xp.uint8, self.xp.cuda.MemoryPointer(memory, 0))
+
+    def _reach(self, peer: Device, back: bool = False) -> int:
+        """The peer's index, its memory made reachable from here, and with `back` ours from there."""
+        if peer.id not in self._ordinals:
+            self._ordinals[peer.id] = _ordinal(self.xp, peer)
+        other = self._ordinals[peer.id]
+        for here, there in [(self._handle.id, other), *([(other, self._handle.id)] if back else [])]:
+            if (here, there) in self._reached:
+                continue
+            if not self._runtime.deviceCanAccessPeer(here, there):
+                raise Skip(f"{self.device.id} and {peer.id} do not reach each other's memory")
+            with self.xp.cuda.Device(here):
+                self._runtime.deviceEnablePeerAccess(there)
+            self._reached.add((here, there))
+        return other
 
     def free_bytes(self) -> int:
         return int(self._runtime.memGetInfo()[0])
 
     def share(self, nbytes: int) -> SharedBuffer:
-        memory = self.xp.cuda.Memory(nbytes)  # raw, not of the pool: a handle names a whole allocation
-        array = self.xp.ndarray((nbytes,), self.xp.uint8, self.xp.cuda.MemoryPointer(memory, 0))
-        return _Exported(array, bytes(self._runtime.ipcGetMemHandle(memory.ptr)))
+        raw = Raw(self.xp)
+        buffer = raw.allocate(nbytes)
+        return Region(buffer.array, raw.export(buffer).data, buffer.close)
 
     def open_shared(self, handle: bytes, nbytes: int) -> SharedBuffer:
-        return _Imported(self.xp, handle, nbytes)
+        return Raw(self.xp).open(Handle(handle), nbytes)
+
+    def shared_memory(self, kind: str) -> SharedMemory:
+        return shared_memory(self.xp, kind)
+
+    def shared_event(self, handle: bytes = b"") -> SharedEvent:
+        return ipc_event(self.xp, self._stream, handle)
 
     def release(self) -> None:
         self._clock.forget()
@@ -144,28 +175,6 @@ class _CupyKernel:
         if shared_bytes > self._function.max_dynamic_shared_size_bytes:
             self._function.max_dynamic_shared_size_bytes = shared_bytes
         self._function(grid, block, tuple(args), shared_mem=shared_bytes)
-
-
-class _Exported:
-    def __init__(self, array: Any, handle: bytes) -> None:
-        self.array = array
-        self.handle = handle
-
-    def close(self) -> None:
-        self.array = None
-
-
-class _Imported:
-    def __init__(self, cupy: Any, handle: bytes, nbytes: int) -> None:
-        self.handle = handle
-        self._runtime = cupy.cuda.runtime
-        self._address = self._runtime.ipcOpenMemHandle(handle)
-        memory = cupy.cuda.UnownedMemory(self._address, nbytes, self)
-        self.array: Any = cupy.ndarray((nbytes,), cupy.uint8, cupy.cuda.MemoryPointer(memory, 0))
-
-    def close(self) -> None:
-        self.array = None
-        self._runtime.ipcCloseMemHandle(self._address)
 
 
 class Cupy:

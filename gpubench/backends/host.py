@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import mmap
 import os
 import platform
 import re
@@ -18,7 +17,9 @@ import psutil
 
 from gpubench.errors import Skip
 from gpubench.model import Device
-from gpubench.protocols import Kernel, Mode, SharedBuffer, Timing, Traits
+from gpubench.protocols import Kernel, Mode, SharedBuffer, SharedEvent, SharedMemory, Timing, Traits
+
+from ._host_memory import Mapped, host_memory
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _CPUINFO = Path("/proc/cpuinfo")
@@ -91,6 +92,13 @@ class HostDevice:
     def copy(self, target: Any, source: Any) -> None:
         np.copyto(target, source)
 
+    def register(self, array: Any) -> Callable[[], None]:
+        raise Skip(f"the host reaches its memory as it is: {array.nbytes} B need no registration")
+
+    def together(self, *calls: Callable[[], object], peer: Device | None = None) -> None:
+        del calls, peer
+        raise Skip("the host has no queues that work beside each other")
+
     def peer_memory(self, peer: Device, nbytes: int) -> Any:
         raise Skip(f"{self.device.id} has no peer whose memory it reaches ({nbytes} B of {peer.id} asked for)")
 
@@ -100,29 +108,19 @@ class HostDevice:
     def share(self, nbytes: int) -> SharedBuffer:
         descriptor = os.memfd_create("gpubench")
         os.ftruncate(descriptor, nbytes)
-        return _Mapped(descriptor, nbytes, f"/proc/{os.getpid()}/fd/{descriptor}".encode())
+        return Mapped(descriptor, nbytes, f"/proc/{os.getpid()}/fd/{descriptor}".encode())
 
     def open_shared(self, handle: bytes, nbytes: int) -> SharedBuffer:
-        return _Mapped(os.open(handle.decode(), os.O_RDWR), nbytes, handle)
+        return Mapped(os.open(handle.decode(), os.O_RDWR), nbytes, handle)
+
+    def shared_memory(self, kind: str) -> SharedMemory:
+        return host_memory(kind)
+
+    def shared_event(self, handle: bytes = b"") -> SharedEvent:
+        raise Skip(f"the host has no events of a device ({handle!r} asked for)")
 
     def release(self) -> None:
         pass
-
-
-class _Mapped:
-    """An anonymous shared file mapped into this process; gone when the last process lets go."""
-
-    def __init__(self, descriptor: int, nbytes: int, handle: bytes) -> None:
-        self.handle = handle
-        self._descriptor = descriptor
-        self._map = mmap.mmap(descriptor, nbytes)
-        self.array: Any = np.frombuffer(self._map, np.uint8)
-
-    def close(self) -> None:
-        """Unmap; arrays made of it must be gone."""
-        self.array = None
-        self._map.close()
-        os.close(self._descriptor)
 
 
 class Host:
