@@ -2,12 +2,12 @@
 
 from gpubench import stats, units
 from gpubench.counters import CounterFigure, CounterTable, Track
-from gpubench.effect import Effect
+from gpubench.effect import Effect, against
 from gpubench.energy import Energy, NoEnergy
 from gpubench.errors import DeviceError, FileError, GpubenchError, Missing, PeerDied, Skip, UsageError, WrongAnswer
 from gpubench.evidence import Evidence, Reading, Side
 from gpubench.fingerprint import Fingerprint, fingerprint
-from gpubench.judge import Figures, Finding, Judgement, judge, settled, verdict_of
+from gpubench.judge import Figures, Finding, Judgement, badness, judge, sentence, settled, verdict_of
 from gpubench.model import (
     Case,
     Counter,
@@ -27,16 +27,21 @@ from gpubench.model import (
     Work,
 )
 from gpubench.native import nvcomp
+from gpubench.objections import Objection, unjudged
+from gpubench.patterns import matches
 from gpubench.peaks import BASES, BASIS_WORDS, Basis, Share
+from gpubench.policy import Floor, Policy
 from gpubench.protocols import (
     Backend,
     Collector,
     Condition,
     CounterSource,
+    Gate,
     Handle,
     Kernel,
     Mode,
     OpenDevice,
+    Publication,
     Report,
     SharedBuffer,
     SharedEvent,
@@ -74,6 +79,8 @@ __all__ = [
     "FileError",
     "Finding",
     "Fingerprint",
+    "Floor",
+    "Gate",
     "GpubenchError",
     "Handle",
     "Judgement",
@@ -82,11 +89,14 @@ __all__ = [
     "Missing",
     "Mode",
     "NoEnergy",
+    "Objection",
     "Observation",
     "Observed",
     "OpenDevice",
     "Params",
     "PeerDied",
+    "Policy",
+    "Publication",
     "Reading",
     "Report",
     "Result",
@@ -117,6 +127,8 @@ __all__ = [
     "Watch",
     "Work",
     "WrongAnswer",
+    "against",
+    "badness",
     "expect",
     "fingerprint",
     "headline",
@@ -124,12 +136,15 @@ __all__ = [
     "judged_better",
     "judged_unit",
     "judged_values",
+    "matches",
     "nvcomp",
     "points",
     "powers_of_two",
+    "sentence",
     "settled",
     "stats",
     "units",
+    "unjudged",
     "verdict_of",
     "with_texts",
 ]

@@ -101,6 +101,19 @@ def _weighed(pairs: Sequence[Pair]) -> list[Effect]:
     return [Effect(centre, low, high, p, each.error) for each, (centre, low, high, p) in zip(pairs, rows, strict=True)]
 
 
+def against(side: Side, expected: float) -> Effect:
+    """One weighable side against a figure that is known, in its unit: the interval is Student's, of one sample.
+
+    `shift` is the median, `p` is not asked (NaN): whether it differs from what is expected is not the question.
+    """
+    logs = np.array(side.logs)
+    centre = (-1.0 if side.kinds[0].better == "more" else 1.0) * math.log(expected)
+    error = float(logs.std(ddof=1)) / math.sqrt(len(logs))
+    reach = error * float(stats.student_quantile(np.array(len(logs) - 1.0)))
+    mean = float(logs.mean()) - centre
+    return Effect(float(np.median(logs)) - centre, mean - reach, mean + reach, math.nan, error)
+
+
 def as_change(shift: float, better: str) -> float:
     """A shift as a fraction of the figure: +2 % slower is +0.02 of a time and -0.0196 of a rate."""
     return math.expm1(-shift if better == "more" else shift)

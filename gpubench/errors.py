@@ -15,6 +15,12 @@ class UsageError(GpubenchError):
     exit_status = 2
 
 
+class CannotJudge(GpubenchError):  # noqa: N818 - a verdict, not an error of ours
+    """A gate has nothing that it may hold against each other; nothing was measured."""
+
+    exit_status = 4
+
+
 class FileError(GpubenchError):
     """A file that cannot be read or trusted."""
 

@@ -7,13 +7,17 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from gpubench import effect, stats
+from gpubench import effect, stats, units
 from gpubench.effect import Effect
-from gpubench.evidence import Evidence, Side, paired
+from gpubench.evidence import Evidence, Key, Side, paired
 from gpubench.model import Better, Case, Verdict
+from gpubench.noise import percent
 from gpubench.objections import Grounds, Objection
 
 _WORST_FIRST = tuple(Verdict)
+_OTHER_CARDS = (
+    "baseline and candidate were measured on different cards of one model, which may differ by more than the code does"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,11 @@ class Finding:
     required: bool = True
 
     @property
+    def key(self) -> Key:
+        """The case's id and its device set, as the candidate has them."""
+        return (self.case.id, self.devices)
+
+    @property
     def change(self) -> float:
         """How much the figure changed, as a fraction of the baseline's; NaN where nothing was weighed."""
         return effect.as_change(self.effect.shift, self.better) if self.effect else math.nan
@@ -72,6 +81,7 @@ class Judgement:
     findings: tuple[Finding, ...]
     missing: tuple[Case, ...] = ()  # the baseline has an ok figure, the candidate has nothing
     new: tuple[Case, ...] = ()  # the candidate has it, the baseline no figure
+    unmet: tuple[str, ...] = ()  # patterns of required cases that no case is called by
     notes: tuple[str, ...] = ()
 
     def counts(self) -> dict[Verdict, int]:
@@ -118,11 +128,19 @@ def judge(
     ready = [index for index, found in enumerate(objections) if found is None]
     for index, finding in zip(ready, _weighed([both[index] for index in ready], threshold, noise), strict=True):
         findings[index] = _looked_into(finding, grounds, *both[index])
+    other_cards = any(grounds.are_other_cards(old, new) for old, new in both)
     return Judgement(
         tuple(sorted(findings, key=badness)),
         tuple(old.case for old, new in pairs if new is None and old is not None and old.is_measured),
         tuple(new.case for old, new in pairs if new is not None and (old is None or not old.is_measured)),
+        notes=(*_partial("baseline", before), *_partial("candidate", after), *([_OTHER_CARDS] if other_cards else [])),
     )
+
+
+def _partial(name: str, evidence: Evidence) -> list[str]:
+    return [f"{name}: {each.source} is a partial run" for each in evidence.readings if not each.complete] + [
+        f"{name}: {warning}" for each in evidence.readings for warning in each.warnings
+    ]
 
 
 def badness(finding: Finding) -> tuple[int, float, str]:
@@ -138,6 +156,57 @@ def settled(judgement: Judgement) -> Judgement:
         for finding in judgement.findings
     )
     return replace(judgement, findings=tuple(sorted(findings, key=badness)))
+
+
+def exit_status(judgement: Judgement, strict: bool = False) -> int:
+    """The exit status of a gate: 3 a case failed, 1 a case is slower, 4 it cannot judge, 0 nothing is slower.
+
+    It cannot judge where a required case is missing, invalid or not comparable, where nothing was judged at
+    all, and, if `strict`, where a required case is inconclusive.
+    """
+    silent = {Verdict.INVALID, Verdict.NOT_COMPARABLE, *([Verdict.INCONCLUSIVE, Verdict.SUSPECT] if strict else [])}
+    required = [finding.verdict for finding in judgement.findings if finding.required]
+    if any(finding.cause == "failed" for finding in judgement.findings):
+        return 3
+    if any(finding.verdict is Verdict.SLOWER for finding in judgement.findings):
+        return 1
+    return 4 if judgement.unmet or not judgement.findings or silent.intersection(required) else 0
+
+
+def sentence(finding: Finding) -> str:
+    """A finding in words: `4.9 % more time (4.1 to 5.6), the threshold is 2.0 %`; the reason where there is one.
+
+    Where nothing could be told, it says how many processes would be likely to.
+    """
+    if finding.effect is None:
+        return finding.reason
+    low, high = finding.bounds
+    threshold = math.expm1(finding.threshold)
+    words = f"{_signed(finding.change)} ({_signed(low)} to {_signed(high)}), threshold {percent(threshold)}"
+    if finding.reason:
+        return f"{words}: {finding.reason}"
+    if finding.verdict in (Verdict.INCONCLUSIVE, Verdict.SUSPECT) and (count := processes_needed(finding)):
+        words += f"; about {count} processes on each side would tell"
+    return words
+
+
+def _signed(change: float) -> str:
+    size = abs(change)
+    return f"{'−' if change < 0 else '+'}{units.percent(size, 1 if size >= 0.001 or not size else 2)}"
+
+
+def processes_needed(finding: Finding, most: int = 100) -> int:
+    """About how many processes on each side would decide, were the estimate right; 0 where more than `most`.
+
+    The interval shrinks with the root of their number; it has to fit between the estimate and the threshold.
+    """
+    found = finding.effect
+    if found is None or not found.reach:
+        return 0
+    room = abs(abs(found.shift) - finding.threshold)
+    present = min(finding.before.processes, finding.after.processes)
+    needed = present * (found.reach / room) ** 2 if room else math.inf
+    return max(math.ceil(needed), present + 1) if needed <= most else 0
 
 
 def _finding(old: Side, new: Side, verdict: Verdict) -> Finding:

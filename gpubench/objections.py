@@ -36,6 +36,7 @@ class Grounds:
         self._after = after
         self._allow_mismatch = allow_mismatch
         self._machines: dict[_Sources, tuple[str, ...]] = {}
+        self._cards: dict[_Sources, bool] = {}
 
     def objection(self, old: Side, new: Side) -> Objection | None:
         """Why these two sides cannot be weighed; None where they can."""
@@ -47,7 +48,7 @@ class Grounds:
 
     def machine_differences(self, old: Side, new: Side) -> tuple[str, ...]:
         """What differs, in words, between the machines, drivers and settings that the sides were measured with."""
-        sources = (frozenset(old.readings), frozenset(new.readings), old.devices, new.devices)
+        sources = _sources(old, new)
         if sources not in self._machines:
             found = [
                 reason
@@ -59,10 +60,12 @@ class Grounds:
 
     def are_other_cards(self, old: Side, new: Side) -> bool:
         """Whether the sides were measured on different cards, as far as uuids tell."""
-        cards = (
-            _cards(before, old.devices) ^ _cards(after, new.devices) for before, after in self._manifests(old, new)
-        )
-        return any(cards)
+        sources = _sources(old, new)
+        if sources not in self._cards:
+            pairs = self._manifests(old, new)
+            cards = [(_cards(before, old.devices), _cards(after, new.devices)) for before, after in pairs]
+            self._cards[sources] = any(first and second and first != second for first, second in cards)
+        return self._cards[sources]
 
     def _manifests(self, old: Side, new: Side) -> list[tuple[Manifest, Manifest]]:
         """Each run of the one with each of the other."""
@@ -98,6 +101,10 @@ class Grounds:
         return _slower_clock(old, new, clocks, threshold)
 
 
+def _sources(old: Side, new: Side) -> _Sources:
+    return (frozenset(old.readings), frozenset(new.readings), old.devices, new.devices)
+
+
 def _machine_differences(before: Manifest, old: _Devices, after: Manifest, new: _Devices) -> tuple[str, ...]:
     """Schema, tier (tiers settle and sample differently), and what decides on a device's figures."""
     found = [] if before.schema == after.schema else [f"schema {after.schema}, there {before.schema}"]
@@ -124,26 +131,38 @@ def _kind_differences(old: Side, new: Side) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def unjudged(side: Side, name: str = "candidate") -> Objection | None:
+    """Why one side by itself cannot be weighed; None where it can."""
+    return _troubled(name, side) or _unweighable(side.logs, side.logs, side.values)
+
+
 def _ended(old: Side, new: Side) -> Objection | None:
     """What became of the processes, where one failed or too few are left."""
-    if any(process.status == "failed" for process in new.processes):
-        return Objection(Verdict.INVALID, "failed", f"candidate: {new.trouble}")
-    for name, side in (("candidate", new), ("baseline", old)):
-        if side.trouble and len(side.values) < LEAST_REPLICATES:
-            cause = "invalid" if side.is_measured else "skipped"
-            return Objection(Verdict.INVALID, cause, f"{name}: {side.trouble}")
+    return _troubled("candidate", new) or _troubled("baseline", old)
+
+
+def _troubled(name: str, side: Side) -> Objection | None:
+    if name == "candidate" and any(process.status == "failed" for process in side.processes):
+        return Objection(Verdict.INVALID, "failed", f"candidate: {side.trouble}")
+    if side.trouble and len(side.values) < LEAST_REPLICATES:
+        return Objection(Verdict.INVALID, "invalid" if side.is_measured else "skipped", f"{name}: {side.trouble}")
     return None
 
 
 def _too_little(old: Side, new: Side) -> Objection | None:
     if sorted(old.values) == sorted(new.values):
         return Objection(Verdict.SAME, "identical", "the same figures to the last digit")
-    if not (old.logs and new.logs):
+    return _unweighable(old.logs, new.logs, (*old.values, *new.values))
+
+
+def _unweighable(old: Sequence[float], new: Sequence[float], values: Sequence[float]) -> Objection | None:
+    if not all(0 < value < math.inf for value in values):
         return Objection(Verdict.INCONCLUSIVE, "no-ratio", "a figure that is not positive has no ratio")
-    if min(len(old.logs), len(new.logs)) < LEAST_REPLICATES:
+    if min(len(old), len(new)) < LEAST_REPLICATES:
+        counts = f"{len(old)} and {len(new)} processes" if old is not new else f"{len(old)} process(es)"
         reason = (
-            f"{len(old.logs)} and {len(new.logs)} processes cannot tell a change from the noise between processes: "
-            f"measure both sides with --replicates 5 (at least {LEAST_REPLICATES})"
+            f"{counts} cannot tell a change from the noise between processes: "
+            f"measure with --replicates 5 (at least {LEAST_REPLICATES})"
         )
         return Objection(Verdict.INCONCLUSIVE, "few-processes", reason)
     return None

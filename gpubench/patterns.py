@@ -15,3 +15,8 @@ def matches(text: str, patterns: Iterable[str]) -> bool:
 @functools.cache
 def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(re.escape(pattern).replace(r"\*", ".*").replace(r"\?", "."))
+
+
+def is_named(text: str, pattern: str) -> bool:
+    """Whether the whole text is as the pattern says."""
+    return _compiled(pattern).fullmatch(text) is not None

@@ -18,12 +18,14 @@ from gpubench.errors import GpubenchError, Missing, UsageError
 
 T = TypeVar("T")
 
-Room = Literal["suites", "collectors", "reports", "backends"]
+Room = Literal["suites", "collectors", "reports", "backends", "gates", "publications"]
 _ATTRIBUTE: dict[Room, str] = {
     "suites": "suite",
     "collectors": "collector",
     "reports": "report",
     "backends": "backend",
+    "gates": "gate",
+    "publications": "publication",
 }
 
 

@@ -1,4 +1,4 @@
-"""The shapes of a backend, an open device, a collector and a report: structural, nothing to inherit."""
+"""The shapes of a backend, an open device, a collector, a report, a gate, a publication: nothing to inherit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from gpubench.evidence import Evidence
+from gpubench.judge import Judgement
 from gpubench.model import Counter, Device, Run
+from gpubench.policy import Policy
 
 Mode = Literal["hot", "each", "cold", "graph"]
 
@@ -270,3 +273,25 @@ class Report(Protocol):
         """One sentence for `report --formats`."""
 
     def render(self, run: Run) -> str | bytes: ...
+
+
+class Gate(Protocol):
+    """What judges a candidate: a pure function of evidence and of what the user asks."""
+
+    @property
+    def summary(self) -> str:
+        """One sentence: what it holds the candidate against."""
+
+    def judge(self, baseline: Evidence, candidate: Evidence, policy: Policy) -> Judgement:
+        """The verdicts; a suspect among them may be measured again before anything fails."""
+
+
+class Publication(Protocol):
+    """A form that a judgement is published in, for people or for the machinery of a CI."""
+
+    @property
+    def summary(self) -> str:
+        """One sentence: who reads it."""
+
+    def render(self, judgement: Judgement, title: str, limit: int = 0) -> str:
+        """The whole document, in at most `limit` bytes of UTF-8 where a limit is given: the worst stays."""

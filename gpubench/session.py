@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -27,7 +27,7 @@ def measure(plan: Plan, path: Path, argv: Sequence[str], watch: Observer, resume
     measured), DeviceError where a device is lost, Interrupted on SIGINT or SIGTERM: what was
     measured by then is in the file.
     """
-    with _terminable(path):
+    with terminable(lambda: _kept(path)):
         warnings = _resumed(plan, path, watch) if resume else _fresh(plan, path, argv, watch)
     run = read_run(path)
     return replace(run, warnings=(*run.warnings, *warnings, *history.note(path, run)))
@@ -141,18 +141,18 @@ def _kept(path: Path) -> str:
 
 
 @contextmanager
-def _terminable(path: Path) -> Iterator[None]:
-    """SIGTERM ends a run as SIGINT does: workers are ended, the file is kept."""
+def terminable(kept: Callable[[], str]) -> Iterator[None]:
+    """SIGTERM ends a run as SIGINT does: workers are ended, the file is kept; `kept` says what of it is."""
 
     def terminate(signum: int, frame: FrameType | None) -> None:
         del frame
-        raise Interrupted(f"terminated; {_kept(path)}", 128 + signum)
+        raise Interrupted(f"terminated; {kept()}", 128 + signum)
 
     before = signal.signal(signal.SIGTERM, terminate)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job starts with it ignored
     try:
         yield
     except KeyboardInterrupt:
-        raise Interrupted(f"interrupted; {_kept(path)}", 130) from None
+        raise Interrupted(f"interrupted; {kept()}", 130) from None
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,13 @@ def test_the_sdist_is_enough_to_build_the_same_wheel(built, tmp_path):
     assert done.returncode == 0, done.stderr
     (first,), (second,) = built.glob("*.whl"), unpacked.glob("*.whl")
     assert set(zipfile.ZipFile(first).namelist()) == set(zipfile.ZipFile(second).namelist())
+
+
+def test_the_installed_entry_points_are_pyprojects():
+    """Where this fails, pyproject.toml has changed since `pip install -e .`: install again."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    expected = {
+        (group, name, value) for group, points in project["entry-points"].items() for name, value in points.items()
+    }
+    installed = {(point.group, point.name, point.value) for point in distribution(project["name"]).entry_points}
+    assert expected <= installed, "install again: pip install --no-deps -e ."

@@ -40,6 +40,8 @@ LAYERS = (
     "effect",
     "objections",
     "judge",
+    "policy",
+    "rounds",
     "protocols",
     "suite",
     "native",

@@ -1,0 +1,59 @@
+"""A judgement as annotations of a GitHub workflow: lines that the runner takes out of a step's output.
+
+GitHub shows ten errors and ten warnings of a step and drops the rest (docs.github.com, "Workflow commands" and
+"About check runs"), so that the last of ten says how many there are more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpubench.api import Finding, Judgement, Publication, Verdict
+
+from ._words import message, plain, tally
+
+_MOST = 10
+_WARNINGS = (Verdict.INVALID, Verdict.NOT_COMPARABLE, Verdict.INCONCLUSIVE, Verdict.SUSPECT)
+
+
+@dataclass(frozen=True, slots=True)
+class Annotations:
+    """slower and failed are errors, what could not be judged is a warning."""
+
+    summary: str = "annotations of a GitHub workflow"
+
+    def render(self, judgement: Judgement, title: str, limit: int = 0) -> str:
+        """At most twenty lines, whatever the limit."""
+        del limit
+        bad = [finding for finding in judgement.findings if _is_error(finding)]
+        odd = [finding for finding in judgement.findings if finding.verdict in _WARNINGS and not _is_error(finding)]
+        missing = [f"required, and no case is called so: {pattern}" for pattern in judgement.unmet]
+        lines = [
+            *_lines("error", title, [*missing, *map(message, bad)], judgement),
+            *_lines("warning", title, [*map(message, odd), *judgement.notes], judgement),
+        ]
+        return "".join(f"{line}\n" for line in lines)
+
+
+def _is_error(finding: Finding) -> bool:
+    return finding.verdict is Verdict.SLOWER or finding.cause == "failed"
+
+
+def _lines(kind: str, title: str, messages: Sequence[str], judgement: Judgement) -> list[str]:
+    shown = list(messages[:_MOST])
+    if len(messages) > _MOST:
+        shown[-1] = f"and {len(messages) - _MOST + 1} more; in all {tally(judgement)}"
+    return [f"::{kind} title={_property(title)}::{_data(text)}" for text in shown]
+
+
+def _data(text: str) -> str:
+    """Text as the runner unescapes it (actions/toolkit, packages/core/src/command.ts)."""
+    return plain(text).replace("%", "%25")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+publication: Publication = Annotations()

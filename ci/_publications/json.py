@@ -1,0 +1,64 @@
+"""A judgement as JSON: every finding with its figures, for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gpubench.api import Finding, Judgement, Publication, sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Json:
+    """One object. Changes and thresholds are fractions; what there is none of is null."""
+
+    summary: str = "JSON, for programs"
+
+    def render(self, judgement: Judgement, title: str, limit: int = 0) -> str:
+        """The document, whole: a part of it would be none."""
+        del limit
+        document = {
+            "title": title,
+            "counts": judgement.counts(),
+            "findings": [_finding(finding) for finding in judgement.findings],
+            "missing": [case.id for case in judgement.missing],
+            "new": [case.id for case in judgement.new],
+            "unmet": judgement.unmet,
+            "notes": judgement.notes,
+        }
+        return json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    low, high = finding.bounds
+    return {
+        "case": finding.case.id,
+        "devices": finding.devices,
+        "verdict": finding.verdict,
+        "cause": finding.cause,
+        "words": sentence(finding),
+        "required": finding.required,
+        "unit": finding.unit,
+        "better": finding.better,
+        "baseline": _finite(asdict(finding.before)),
+        "candidate": _finite(asdict(finding.after)),
+        **_finite(
+            {
+                "change": finding.change,
+                "change_low": low,
+                "change_high": high,
+                "threshold": math.expm1(finding.threshold),
+                "p": finding.effect.p if finding.effect else math.nan,
+                "q": finding.q,
+            }
+        ),
+    }
+
+
+def _finite(values: dict[str, float]) -> dict[str, float | None]:
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
+
+publication: Publication = Json()

@@ -1,0 +1,53 @@
+"""The gate against a baseline: what is slower than it was."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from gpubench.api import Case, Evidence, Finding, Gate, Judgement, Policy, Verdict, badness, judge, matches
+
+
+@dataclass(frozen=True, slots=True)
+class Regression:
+    """Weighs every case that both sides have; the policy says which must be there and which may be skipped."""
+
+    summary: str = "against a baseline: what is slower than it was"
+
+    def judge(self, baseline: Evidence, candidate: Evidence, policy: Policy) -> Judgement:
+        """The verdicts, the worst first."""
+        found = judge(baseline, candidate, policy.threshold, policy.noise, policy.allow_mismatch)
+        allowed = [finding for finding in found.findings if _is_allowed_skip(finding, policy)]
+        kept = [finding for finding in found.findings if finding not in allowed] if allowed else found.findings
+        findings = [replace(finding, required=policy.is_required(finding.case.id)) for finding in kept]
+        missing = [_missing(case) for case in found.missing if policy.required and policy.is_required(case.id)]
+        ids = [case.id for case in (*(finding.case for finding in found.findings), *found.missing, *found.new)]
+        return replace(
+            found,
+            findings=tuple(sorted([*findings, *missing], key=badness)),
+            missing=tuple(case for case in found.missing if all(case is not finding.case for finding in missing)),
+            unmet=tuple(pattern for pattern in policy.required if not _is_met(pattern, ids)),
+            notes=(*found.notes, *_notes(found, allowed, policy, ids)),
+        )
+
+
+def _is_allowed_skip(finding: Finding, policy: Policy) -> bool:
+    return finding.cause == "skipped" and matches(finding.case.id, policy.allowed_skips)
+
+
+def _missing(case: Case) -> Finding:
+    return Finding(case, (), Verdict.INVALID, "missing", "the baseline has it, the candidate has not")
+
+
+def _is_met(pattern: str, ids: list[str]) -> bool:
+    return any(matches(case_id, (pattern,)) for case_id in ids)
+
+
+def _notes(found: Judgement, allowed: list[Finding], policy: Policy, ids: list[str]) -> list[str]:
+    notes = [f"{case.id}: only the baseline has it" for case in found.missing if not policy.required]
+    notes += [f"{case.id}: new, there is no baseline for it" for case in found.new]
+    notes += [f"{finding.case.id}: skipped, which the policy allows" for finding in allowed]
+    loose = [pattern for pattern in policy.patterns if pattern not in policy.required and not _is_met(pattern, ids)]
+    return notes + [f"the policy's pattern {pattern!r} matches no case" for pattern in loose]
+
+
+gate: Gate = Regression()

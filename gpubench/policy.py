@@ -1,0 +1,210 @@
+"""What a user asks of a gate: thresholds by case, required cases, skips that are allowed, floors of their own.
+
+Read from `gpubench.toml`, or from `[tool.gpubench]` of a `pyproject.toml`. Data alone: an unknown key is refused, with
+the one that was meant.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from gpubench.errors import UsageError
+from gpubench.evidence import Evidence
+from gpubench.model import Better
+from gpubench.patterns import is_named, matches
+
+THRESHOLD_PERCENT = 2.0  # where neither policy nor option says one
+_FILES = ("gpubench.toml", "pyproject.toml")
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """What a case should reach on a model of GPU, and how far below it may stay; names may have * and ?."""
+
+    model: str
+    case: str
+    expected: float  # SI units
+    unit: str
+    tolerance_percent: float
+    source: str
+    better: Better = "more"
+
+    def is_of(self, model: str, case_id: str) -> bool:
+        """Whether it speaks of this case on this model."""
+        return is_named(model, self.model) and is_named(case_id, self.case)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What is asked of a gate. Of several patterns that match a case the last counts.
+
+    `allow_mismatch` weighs what other machines or settings measured; `noise` is an A/A of identical code that
+    stands for the baseline's own spread.
+    """
+
+    threshold_percent: float = THRESHOLD_PERCENT
+    thresholds_percent: tuple[tuple[str, float], ...] = ()
+    required: tuple[str, ...] = ()
+    allowed_skips: tuple[str, ...] = ()
+    strict: bool = False
+    floors: tuple[Floor, ...] = ()
+    allow_mismatch: bool = False
+    noise: Evidence | None = None
+
+    def threshold(self, case_id: str) -> float:
+        """The smallest change of a case that matters, as a fraction."""
+        found = [percent for pattern, percent in self.thresholds_percent if matches(case_id, (pattern,))]
+        return (found or [self.threshold_percent])[-1] / 100
+
+    def is_required(self, case_id: str) -> bool:
+        """Whether a gate without a verdict on this case cannot judge; where nothing is listed, every case is."""
+        return not self.required or matches(case_id, self.required)
+
+    def floor(self, model: str, case_id: str) -> Floor | None:
+        """The floor of a case on a model: the user's before the built-in ones."""
+        return next((floor for floor in reversed(self.floors) if floor.is_of(model, case_id)), None)
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """Every pattern of cases in it, of which one that matches nothing is worth a word."""
+        return (*(pattern for pattern, _ in self.thresholds_percent), *self.required, *self.allowed_skips)
+
+
+def load(path: Path | None = None, folder: Path | None = None) -> Policy:
+    """The policy of a file; without one, of `gpubench.toml` or else `pyproject.toml` in the folder, or the default.
+
+    Raises UsageError, with the file, the key and what is expected there.
+    """
+    if path is not None:
+        return _of_file(path)
+    candidates = [(folder or Path.cwd()) / name for name in _FILES]
+    found = next((each for each in candidates if each.is_file() and _document(each)), None)
+    return _of_file(found) if found else built_in()
+
+
+def built_in() -> Policy:
+    """The default, with the floors that come with gpubench."""
+    text = (files("gpubench") / "floors.toml").read_text(encoding="utf-8")
+    return Policy(floors=_floors(_Table("floors.toml", "", tomllib.loads(text)).tables("floor")))
+
+
+def _of_file(path: Path) -> Policy:
+    top = _Table(str(path), "", _document(path))
+    top.only("gate", "floor")
+    gate = top.table("gate")
+    gate.only("threshold_percent", "thresholds_percent", "required", "allowed_skips", "strict")
+    each = gate.table("thresholds_percent")
+    return replace(
+        built_in(),
+        threshold_percent=gate.percent("threshold_percent", THRESHOLD_PERCENT),
+        thresholds_percent=tuple((pattern, each.percent(pattern, 0.0)) for pattern in each.values),
+        required=gate.texts("required"),
+        allowed_skips=gate.texts("allowed_skips"),
+        strict=gate.flag("strict"),
+        floors=(*built_in().floors, *_floors(top.tables("floor"))),
+    )
+
+
+def _document(path: Path) -> Mapping[str, Any]:
+    """The part of the file that is ours."""
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: not TOML: {error}") from error
+    if path.name != "pyproject.toml":
+        return document
+    ours: Mapping[str, Any] = document.get("tool", {}).get("gpubench", {})
+    return ours
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A table of a policy file, which says where it stands when something in it is off."""
+
+    file: str
+    name: str
+    values: Mapping[str, Any]
+
+    def refuse(self, key: str, words: str) -> UsageError:
+        return UsageError(f"{self.file}: {f'{self.name}.{key}' if self.name else key}: {words}")
+
+    def only(self, *known: str) -> None:
+        for key in self.values:
+            if key not in known:
+                near = difflib.get_close_matches(key, known, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(known)}"
+                raise self.refuse(key, f"no such key; {hint}")
+
+    def table(self, key: str) -> _Table:
+        value = self.values.get(key, {})
+        if not isinstance(value, dict):
+            raise self.refuse(key, "a table is expected")
+        return _Table(self.file, f"{self.name}.{key}".strip("."), value)
+
+    def tables(self, key: str) -> list[_Table]:
+        value = self.values.get(key, [])
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            raise self.refuse(key, f"tables are expected: [[{key}]]")
+        return [_Table(self.file, f"{key}[{index}]", item) for index, item in enumerate(value, 1)]
+
+    def percent(self, key: str, default: float) -> float:
+        value = self.number(key, default)
+        if not 0 <= value <= 1000:
+            raise self.refuse(key, f"{value:g} is no percentage from 0 to 1000")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        value = self.values.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise self.refuse(key, "a number is expected" if key in self.values else "it is missing")
+        return float(value)
+
+    def text(self, key: str, default: str | None = None) -> str:
+        value = self.values.get(key, default)
+        if not isinstance(value, str) or not value:
+            raise self.refuse(key, "a text is expected" if key in self.values else "it is missing")
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        value = self.values.get(key, [])
+        if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
+            raise self.refuse(key, "a list of texts is expected")
+        return tuple(value)
+
+    def flag(self, key: str) -> bool:
+        value = self.values.get(key, False)
+        if not isinstance(value, bool):
+            raise self.refuse(key, "true or false is expected")
+        return value
+
+
+def _floors(tables: list[_Table]) -> tuple[Floor, ...]:
+    return tuple(map(_floor, tables))
+
+
+def _floor(table: _Table) -> Floor:
+    table.only("model", "case", "expected", "unit", "tolerance_percent", "source", "better")
+    better = table.text("better", "less" if table.text("unit") == "s" else "more")
+    if better not in ("more", "less"):
+        raise table.refuse("better", "more or less is expected")
+    expected = table.number("expected")
+    if expected <= 0:
+        raise table.refuse("expected", "a positive number is expected")
+    return Floor(
+        table.text("model"),
+        table.text("case"),
+        expected,
+        table.text("unit"),
+        table.percent("tolerance_percent", 5.0),
+        table.text("source"),
+        "less" if better == "less" else "more",
+    )

@@ -1,0 +1,116 @@
+"""What a policy file may say, and in which words anything else is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpubench import policy
+from gpubench.errors import UsageError
+
+WHOLE = """
+[gate]
+threshold_percent = 3
+strict = true
+required = ["bandwidth/*", "gemm/square"]
+allowed_skips = ["ipc/pull[path=peer"]
+
+[gate.thresholds_percent]
+"latency/" = 5
+"latency/launch" = 10.5
+
+[[floor]]
+model = "NVIDIA L40S"
+case = "bandwidth/triad[[]*"
+expected = 7.5e11
+unit = "B/s"
+source = "our own rack, 2026"
+"""
+
+
+def load(tmp_path, text, name="gpubench.toml"):
+    (tmp_path / name).write_text(text)
+    return policy.load(folder=tmp_path)
+
+
+def test_a_whole_policy_says_what_it_says(tmp_path):
+    found = load(tmp_path, WHOLE)
+    assert (found.threshold_percent, found.strict) == (3.0, True)
+    assert found.required == ("bandwidth/*", "gemm/square")
+    assert found.allowed_skips == ("ipc/pull[path=peer",)
+    assert found.floors[-1].tolerance_percent == 5.0
+
+
+def test_of_several_thresholds_the_last_that_matches_counts(tmp_path):
+    found = load(tmp_path, WHOLE)
+    cases = ("latency/chase[size=1GiB]", "latency/launch", "gemm/square[n=8]")
+    assert [found.threshold(case) for case in cases] == [0.05, 0.105, 0.03]
+
+
+def test_where_nothing_is_listed_every_case_is_required(tmp_path):
+    assert policy.load(folder=tmp_path).is_required("latency/launch")
+    assert not load(tmp_path, WHOLE).is_required("latency/launch")
+
+
+def test_pyproject_holds_it_under_tool_gpubench(tmp_path):
+    text = "[project]\nname = 'x'\n[tool.gpubench.gate]\nthreshold_percent = 7\n"
+    assert load(tmp_path, text, "pyproject.toml").threshold_percent == 7.0
+
+
+def test_a_file_of_its_own_stands_before_pyproject(tmp_path):
+    (tmp_path / "pyproject.toml").write_text("[tool.gpubench.gate]\nthreshold_percent = 7\n")
+    assert load(tmp_path, "[gate]\nthreshold_percent = 1").threshold_percent == 1.0
+
+
+def test_a_pyproject_that_does_not_speak_of_us_changes_nothing(tmp_path):
+    assert load(tmp_path, "[tool.other]\nx = 1\n", "pyproject.toml") == policy.built_in()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[gate]\ntreshold_percent = 2", "gate.treshold_percent: no such key; did you mean threshold_percent?"),
+        ("[gates]", "gates: no such key; did you mean gate?"),
+        ("[gate]\nzzz = 1", "gate.zzz: no such key; there is threshold_percent, thresholds_percent, required"),
+        ("[gate]\nthreshold_percent = '2 %'", "gate.threshold_percent: a number is expected"),
+        ("[gate]\nthreshold_percent = true", "gate.threshold_percent: a number is expected"),
+        ("[gate]\nthreshold_percent = nan", "gate.threshold_percent: a number is expected"),
+        ("[gate]\nthreshold_percent = -1", "gate.threshold_percent: -1 is no percentage from 0 to 1000"),
+        ("[gate]\nrequired = 'all'", "gate.required: a list of texts is expected"),
+        ("[gate]\nstrict = 1", "gate.strict: true or false is expected"),
+        ("gate = 3", "gate: a table is expected"),
+        ("[gate.thresholds_percent]\n'x' = []", "gate.thresholds_percent.x: a number is expected"),
+        ("[floor]\nmodel = 'x'", "floor: tables are expected: [[floor]]"),
+        ("[[floor]]\nmodel = 'x'", "floor[1].unit: it is missing"),
+        ("[[floor]]\nmodel='x'\ncase='y'\nexpected=-1\nunit='s'\nsource='z'", "floor[1].expected: a positive number"),
+        ("[[floor]]\nunit='s'\nbetter='fewer'", "floor[1].better: more or less is expected"),
+        ("[gate", "not TOML:"),
+    ],
+)
+def test_what_is_no_policy_is_refused_with_the_file_the_key_and_what_is_expected(tmp_path, text, words):
+    with pytest.raises(UsageError) as refused:
+        load(tmp_path, text)
+    assert str(refused.value).startswith(f"{tmp_path / 'gpubench.toml'}: {words}")
+
+
+def test_a_file_that_is_named_must_be_there(tmp_path):
+    with pytest.raises(UsageError, match="No such file"):
+        policy.load(tmp_path / "none.toml")
+
+
+def test_a_users_floor_stands_before_the_built_in_one(tmp_path):
+    first = policy.built_in().floors[0]
+    own = f"[[floor]]\nmodel='{first.model}'\ncase='{first.case}'\nexpected=1\nunit='{first.unit}'\nsource='own'"
+    assert load(tmp_path, own).floor(first.model, first.case).source == "own"
+
+
+def test_floors_are_of_a_model_not_of_its_relatives(tmp_path):
+    own = "[[floor]]\nmodel='NVIDIA H200'\ncase='a/b*'\nexpected=1\nunit='B/s'\nsource='own'"
+    found = load(tmp_path, own)
+    assert found.floor("NVIDIA H200", "a/b[c=1]") is not None
+    assert found.floor("NVIDIA H200 NVL", "a/b[c=1]") is None
+
+
+def test_every_built_in_floor_has_a_unit_and_says_where_it_is_from():
+    floors = policy.built_in().floors
+    assert floors
+    assert all(floor.source and floor.unit in ("B/s", "FLOP/s", "s") for floor in floors)

@@ -1,0 +1,146 @@
+"""What a judgement becomes for a CI: whole, inside its limits, and inert whatever a case is called."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ET
+
+import _make as make
+import pytest
+from _sides import noisy, reading
+
+from gpubench import plugins
+from gpubench.evidence import Evidence
+from gpubench.judge import Judgement, settled
+from gpubench.policy import Policy
+
+HOSTILE = "</failure><script>|`*_[x](javascript:y)@team #1 \x1b[31m\r\n::error::%0A\ud7ff&amp;\x00"
+
+
+def judgement(**centres):
+    """One case for each name, its candidate that much slower; names may be hostile."""
+    cases = {name: make.case(name, size_bytes=2**20) for name in centres}
+    before = [reading(noisy(spread=1e-3), of=case) for case in cases.values()]
+    after = [reading(noisy(centres[name], 1.1e-3), of=case) for name, case in cases.items()]
+    return settled(plugins.load("gates", "regression").judge(Evidence([before]), Evidence([after]), Policy()))
+
+
+def many(count):
+    return judgement(**{f"case{index}": 1.1 for index in range(count)})
+
+
+def render(form, found, limit=0):
+    return plugins.load("publications", form).render(found, "gpubench gate", limit)
+
+
+def test_every_publication_says_who_reads_it():
+    forms = plugins.names("publications")
+    assert forms == ("annotations", "json", "junit", "markdown")
+    assert all(plugins.load("publications", form).summary for form in forms)
+
+
+def test_junit_holds_a_test_a_case_and_counts_what_failed():
+    found = judgement(slow=1.1, fine=1.0001, unsure=1.0195)
+    root = ET.fromstring(render("junit", found))
+    assert root.attrib == {"name": "gpubench gate", "tests": "3", "failures": "1", "errors": "0", "skipped": "1"}
+    failed = root.find(".//testcase[failure]")
+    assert failed.get("name") == "bandwidth/slow[size=1MiB] on cuda:0"
+    assert failed.find("failure").get("message").startswith("slower: +10.0 % (")
+    assert "2.0 %" in failed.find("system-out").text
+
+
+def test_junit_names_required_cases_that_nothing_is_called_by():
+    root = ET.fromstring(render("junit", Judgement((), unmet=("gemm/*",))))
+    assert root.find(".//testcase/error").get("type") == "missing"
+    assert root.get("errors") == "1"
+
+
+@pytest.mark.parametrize("form", ["junit", "markdown", "annotations", "json"])
+def test_a_hostile_name_stays_a_name(form):
+    text = render(form, judgement(**{HOSTILE: 1.1}))
+    assert "<script>" not in text or form in ("json", "annotations")  # no markup there
+    assert "\x1b" not in text
+    assert "\x00" not in text
+
+
+def test_junit_of_a_hostile_name_is_still_xml():
+    root = ET.fromstring(render("junit", judgement(**{HOSTILE: 1.1})))
+    assert "<script>" in root.find(".//testcase").get("name")
+
+
+def test_markdown_of_a_hostile_name_has_no_more_cells_and_calls_nobody():
+    text = render("markdown", judgement(**{HOSTILE: 1.1}))
+    (row,) = [line for line in text.splitlines() if "slower" in line and line.startswith("|")]
+    assert len(re.findall(r"(?<!\\)\|", row)) == 7
+    assert "@team" not in text
+    assert r"\[x\](javascript" in text  # no link: its brackets are escaped
+
+
+def test_markdown_shows_the_worst_first_and_folds_away_what_is_fine():
+    text = render("markdown", judgement(fine=1.0001, slow=1.1))
+    assert text.startswith("<!-- gpubench gate -->\n## gpubench gate: 1 slower, 1 same\n")
+    loud, quiet = text.split("<details>")
+    assert "bandwidth/slow" in loud
+    assert "bandwidth/fine" in quiet
+    assert "bandwidth/fine" not in loud
+
+
+@pytest.mark.parametrize("limit", [600, 5_000, 65_536, 1_024_000])
+def test_markdown_fits_and_says_what_did_not(limit):
+    text = render("markdown", many(1000), limit)
+    assert len(text.encode()) <= limit
+    assert text.startswith("<!-- gpubench gate -->\n## gpubench gate: 1000 slower\n")
+    shown = text.count("**slower**")
+    if shown < 1000:
+        assert f"… and {1000 - shown} more lines" in text or f"… and {1001 - shown} more lines" in text
+
+
+def test_markdown_without_a_limit_is_whole():
+    assert render("markdown", many(1000)).count("**slower**") == 1000
+
+
+def test_folded_cases_give_way_where_room_is_short():
+    found = judgement(slow=1.1, **{f"fine{index}": 1.0001 for index in range(400)})
+    text = render("markdown", found, 20_000)
+    assert len(text.encode()) <= 20_000
+    assert text.rstrip().endswith("</details>")
+    assert "bandwidth/slow" in text
+
+
+def test_annotations_are_ten_of_a_kind_and_the_last_counts_the_rest():
+    lines = render("annotations", many(25)).splitlines()
+    assert len(lines) == 10
+    assert all(line.startswith("::error title=gpubench gate::") for line in lines)
+    assert lines[-1].endswith("and 16 more; in all 25 slower")
+
+
+def test_warnings_are_what_could_not_be_judged():
+    lines = render("annotations", judgement(unsure=1.0195, slow=1.1)).splitlines()
+    assert [line.partition(" ")[0] for line in lines] == ["::error", "::warning"]
+    assert "+2.0 %25 (" in lines[1]
+
+
+def test_an_annotation_is_one_line_whatever_a_case_is_called():
+    (line,) = render("annotations", judgement(**{HOSTILE: 1.1})).splitlines()
+    assert line.count("::") >= 2
+    assert "%250A" in line
+
+
+def test_json_is_one_document_with_every_number():
+    document = json.loads(render("json", judgement(slow=1.1)))
+    (finding,) = document["findings"]
+    assert finding["verdict"] == "slower"
+    assert finding["change_low"] < finding["change"] < finding["change_high"]
+    assert finding["change"] == pytest.approx(0.1)
+    assert (finding["baseline"]["processes"], document["counts"]) == (5, {"slower": 1})
+
+
+def test_json_has_null_where_there_is_no_number():
+    found = judgement(slow=1.1)
+    alone = settled(plugins.load("gates", "regression").judge(Evidence([]), Evidence([]), Policy(required=("x",))))
+    assert json.loads(render("json", alone))["unmet"] == ["x"]
+    single = Evidence([[reading([1.0])]]), Evidence([[reading([1.1])]])
+    (finding,) = json.loads(render("json", plugins.load("gates", "regression").judge(*single, Policy())))["findings"]
+    assert (finding["change"], finding["q"]) == (None, None)
+    assert found.findings
