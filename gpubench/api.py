@@ -48,10 +48,12 @@ from gpubench.protocols import (
     SharedMemory,
     Timing,
     Traits,
+    TrendReport,
     Watch,
 )
 from gpubench.suite import Bench, Observation, Observed, Stage, Suite, Target, Task, expect, points, powers_of_two
 from gpubench.summary import Figure, Row, Spread, Summary, headline, judged_better, judged_unit, judged_values
+from gpubench.trend import Change, Line, Moment, Source, Trend
 from gpubench.walk import with_texts
 
 __all__ = [
@@ -61,6 +63,7 @@ __all__ = [
     "Basis",
     "Bench",
     "Case",
+    "Change",
     "Collector",
     "Condition",
     "Counter",
@@ -85,9 +88,11 @@ __all__ = [
     "Handle",
     "Judgement",
     "Kernel",
+    "Line",
     "Manifest",
     "Missing",
     "Mode",
+    "Moment",
     "NoEnergy",
     "Objection",
     "Observation",
@@ -111,6 +116,7 @@ __all__ = [
     "SharedMemory",
     "Side",
     "Skip",
+    "Source",
     "Spread",
     "Stage",
     "Suite",
@@ -121,6 +127,8 @@ __all__ = [
     "Timing",
     "Track",
     "Traits",
+    "Trend",
+    "TrendReport",
     "UsageError",
     "Verdict",
     "View",

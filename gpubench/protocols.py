@@ -11,6 +11,7 @@ from gpubench.evidence import Evidence
 from gpubench.judge import Judgement
 from gpubench.model import Counter, Device, Run
 from gpubench.policy import Policy
+from gpubench.trend import Trend
 
 Mode = Literal["hot", "each", "cold", "graph"]
 
@@ -273,6 +274,13 @@ class Report(Protocol):
         """One sentence for `report --formats`."""
 
     def render(self, run: Run) -> str | bytes: ...
+
+
+class TrendReport(Report, Protocol):
+    """An output format that also has a page for what a history holds."""
+
+    def trends(self, trends: Sequence[Trend]) -> str:
+        """The trends with their changes, in the order given: a pure function of them."""
 
 
 class Gate(Protocol):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import PurePath
 
 from gpubench import stats, units
 from gpubench.changepoints import change_points
@@ -13,6 +15,7 @@ from gpubench.fingerprint import Fingerprint, fingerprint
 from gpubench.model import Better, Run, Tier
 from gpubench.summary import Summary, judged_unit, speaking
 
+_HOST = "host"  # stands among the versions that may differ between two runs
 MOST_JUDGED = 400  # runs: the time that change points take grows with the square
 
 
@@ -29,9 +32,15 @@ class Line:
     devices: tuple[str, ...]
     fingerprint: Fingerprint
 
+    @property
+    def words(self) -> str:
+        """What its figures are of: `hot, tier quick, on cuda:0: NVIDIA H200, 132 units, …`."""
+        version = f", version {self.version} of the case" if self.version > 1 else ""
+        return f"{self.series}, tier {self.tier}{version}, on {', '.join(self.devices)}: {self.fingerprint.words}"
+
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class Entry:
     """One result's figures of a line: the median with its interval in SI units, its noise and count."""
 
     line: Line
@@ -103,11 +112,15 @@ class Change:
         return (self.after > self.before) == (self.better == "less")
 
     @property
-    def words(self) -> str:
-        """`3.1 % less (worse)`, with what else changed at that run."""
+    def effect_words(self) -> str:
+        """`3.1 % less (worse)`."""
         size = units.percent(abs(self.effect), 1 if abs(self.effect) >= 0.001 else 2)
-        judged = f"{size} {'more' if self.after > self.before else 'less'} ({'worse' if self.is_worse else 'better'})"
-        return f"{judged}; {', '.join(self.differences)}" if self.differences else judged
+        return f"{size} {'more' if self.after > self.before else 'less'} ({'worse' if self.is_worse else 'better'})"
+
+    @property
+    def words(self) -> str:
+        """`3.1 % less (worse); cublas 13.1 → 13.2`: the effect, and what else changed at that run."""
+        return "; ".join([self.effect_words, *([", ".join(self.differences)] if self.differences else [])])
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +138,52 @@ class Trend:
         return cls(line, moments, tuple(_changes(line, moments)))
 
     @property
+    def levels(self) -> tuple[tuple[int, int, float], ...]:
+        """The stretches between changes: the first moment, the one behind the last, their median."""
+        first = max(len(self.moments) - MOST_JUDGED, 0)
+        ends = [first, *(change.index for change in self.changes), len(self.moments)]
+        return tuple((start, end, stats.median(self.values[start:end])) for start, end in itertools.pairwise(ends))
+
+    @property
     def values(self) -> tuple[float, ...]:
         """The medians of the runs."""
         return tuple(moment.value for moment in self.moments)
 
 
-def figures(run: Run) -> Iterator[Figures]:
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(trend: Trend, width: int) -> tuple[str, str]:
+    """The values as a row of bars, the least and the greatest filling its height, and below it a `^` at each change.
+
+    Where there are more runs than characters, a bar is the median of neighbours.
+    """
+    values = trend.values
+    count = min(width, len(values))
+    edges = [index * len(values) // count for index in range(count + 1)]
+    shown = [stats.median(values[start:end]) for start, end in itertools.pairwise(edges)]
+    low, high = min(shown), max(shown)
+    scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
+    bars = "".join(_BARS[round((value - low) * scale) if scale else len(_BARS) // 2] for value in shown)
+    marks = {bisect.bisect_right(edges, change.index) - 1 for change in trend.changes}
+    return bars, "".join("^" if place in marks else " " for place in range(count)).rstrip()
+
+
+def nameless(trend: Trend) -> Trend:
+    """The trend without what says where it was measured: hosts, and the folders of the run files."""
+    moments = tuple(
+        replace(moment, source=replace(moment.source, host="", path=PurePath(moment.source.path).name))
+        for moment in trend.moments
+    )
+    changes = tuple(replace(change, differences=tuple(map(_hostless, change.differences))) for change in trend.changes)
+    return replace(trend, moments=moments, changes=changes)
+
+
+def _hostless(difference: str) -> str:
+    return "another host" if difference.startswith(f"{_HOST} ") else difference
+
+
+def entries(run: Run) -> Iterator[Entry]:
     """The figures of every series of every result that is ok, headline first."""
     summary = Summary(run)
     for result in run.results:
@@ -150,7 +203,7 @@ def figures(run: Run) -> Iterator[Figures]:
                 kind,
             )
             if math.isfinite(found.interval.centre):
-                yield Figures(
+                yield Entry(
                     line, index == 0, result.replicate, found.interval, found.noise, found.samples, result.labels
                 )
 
@@ -167,15 +220,16 @@ def _changes(line: Line, moments: Sequence[Moment]) -> Iterator[Change]:
     values = [moment.value for moment in moments]
     points = change_points(values[first:])
     ends = [first, *(first + point.index for point in points), len(values)]
-    for point, (start, index, end) in zip(points, zip(ends, ends[1:], ends[2:], strict=False), strict=True):
+    for number, point in enumerate(points):
+        start, index, end = ends[number : number + 3]
         before, after = stats.median(values[start:index]), stats.median(values[index:end])
         yield Change(index, before, after, line.better, point.p, _differences(moments[index - 1], moments[index]))
 
 
 def _differences(before: Moment, after: Moment) -> tuple[str, ...]:
     """What is known to be different between two runs: `cublas 13.1 → 13.2`."""
-    old = {**dict(before.source.versions), "host": before.source.host}
-    new = {**dict(after.source.versions), "host": after.source.host}
+    old = {**dict(before.source.versions), _HOST: before.source.host}
+    new = {**dict(after.source.versions), _HOST: after.source.host}
     return tuple(
         f"{name} {old.get(name) or 'none'} → {new.get(name) or 'none'}"
         for name in sorted(old.keys() | new.keys())

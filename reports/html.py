@@ -2,46 +2,31 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup, escape
+from gpubench.api import Run, Trend, TrendReport, with_texts
 
-from gpubench.api import Report, Run
-
-from ._clean import tidy
+from ._clean import clean, tidy
 from ._page import page
-
-_FOLDER = Path(__file__).parent
+from ._trend import trend_page
+from ._web import web_page
 
 
 @dataclass(frozen=True, slots=True)
 class HtmlReport:
-    """Writes a page whose security policy allows its own style sheet and nothing else."""
+    """Writes pages whose security policy allows their own style sheet and nothing else."""
 
     summary: str = "one self-contained web page with charts, tables and counters over time"
 
     def render(self, run: Run) -> str:
-        """The page; every text of the run is escaped by the template engine."""
-        templates = Environment(
-            loader=FileSystemLoader(_FOLDER),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        templates.filters["breakable"] = breakable
-        style = (_FOLDER / "html.css").read_text(encoding="utf-8")
-        digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-        return templates.get_template("html.html").render(page=page(tidy(run)), style=Markup(style), digest=digest)
+        """The page of a run."""
+        return web_page("html.html", "html.css", page=page(tidy(run)))
+
+    def trends(self, trends: Sequence[Trend]) -> str:
+        """The page of trends, run after run, with their changes."""
+        cleaned = with_texts(tuple(trends), clean)
+        return web_page("trend.html", "html.css", "trend.css", page=trend_page(cleaned))
 
 
-def breakable(words: str) -> Markup:
-    """A case's id that a narrow column breaks between its axes, not within a word."""
-    return escape(words).replace(",", Markup(",<wbr>")).replace("[", Markup("<wbr>["))
-
-
-report: Report = HtmlReport()
+report: TrendReport = HtmlReport()

@@ -295,11 +295,10 @@ def dump(store):
 
 
 def refill(store, *places):
-    """What `gpubench history rebuild` does."""
+    """What `gpubench history rebuild` does: where a damaged one went, what became of the files, how many went."""
     recorder, aside = history.opened(store)
     with recorder:
-        found = list(history.add(recorder, history.run_files([store.parent, *places]), anew=True))
-    return aside, found
+        return aside, *history.refill(recorder, places)
 
 
 def spoil(store, how):
@@ -317,7 +316,7 @@ def test_a_damaged_history_is_said_set_aside_and_restored_from_the_run_files(tmp
     with pytest.raises(history.Damaged, match=r"history\.sqlite: damaged"):
         dump(store)
     assert "not in the history" in history.note(paths[0], read_run(paths[0]))[0]
-    aside, _ = refill(store)
+    aside, _, _ = refill(store)
     assert aside.name.startswith("history.sqlite.damaged-")
     assert dump(store) == before
 
@@ -328,9 +327,22 @@ def test_what_is_rebuilt_of_a_healthy_history_is_the_same(store, tmp_path):
     recorded(store, *history.run_files([tmp_path]))
     before = dump(store)
     assert len(before) > 90
-    aside, found = refill(store)
-    assert (aside, [each.state for each in found]) == (None, ["new"] * 3)
+    aside, found, gone = refill(store)
+    assert (aside, [each.state for each in found], gone) == (None, ["new"] * 3, 0)
     assert dump(store) == before
+
+
+def test_rebuilding_finds_files_elsewhere_and_drops_what_is_gone_or_was_edited(tmp_path, store):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    kept, gone, edited = run_file(elsewhere, 1), run_file(tmp_path, 2), run_file(tmp_path, 3)
+    recorded(store, kept, gone, edited)
+    gone.unlink()
+    files.edit(edited, 2, '"replicate":0', '"replicate":7')
+    _, found, dropped = refill(store)
+    assert {each.path: each.state for each in found} == {kept: "new", edited: "refused"}
+    assert dropped == 2
+    assert [Path(moment.source.path) for moment in trend(store).moments] == [kept]
 
 
 def test_a_database_of_another_program_is_neither_read_nor_written(tmp_path, store):
@@ -373,13 +385,15 @@ def test_a_place_that_cannot_be_made_is_said(tmp_path):
         history.Recorder(tmp_path / "file" / "history.sqlite")
 
 
-def test_run_files_that_cannot_be_read_are_given_back_and_the_others_recorded(tmp_path, store):
+def test_a_run_file_that_cannot_be_read_is_refused_and_the_others_are_recorded(tmp_path, store):
     good = run_file(tmp_path, 1)
-    (tmp_path / "bad.jsonl").write_text("{}\n")
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text("{}\n")
     with history.Recorder(store) as recorder:
-        found = list(history.add(recorder, history.run_files([tmp_path])))
-    assert [getattr(each, "path", each) for each in found if not isinstance(each, FileError)] == [good]
-    assert [str(each).split(": ")[1] for each in found if isinstance(each, FileError)] == ["line 1"]
+        found = {each.path: each for each in history.add(recorder, history.run_files([tmp_path]))}
+    assert found[good].state == "new"
+    assert found[bad].state == "refused"
+    assert found[bad].warnings[0].startswith(f"{bad}: line 1: ")
     with pytest.raises(FileError, match="there is no such file or folder"):
         list(history.run_files([tmp_path / "nothing"]))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from gpubench.cli import doctor, list_, plan, redact, report, run, show
+from gpubench.cli import doctor, history, list_, plan, redact, report, run, show
 
 app = typer.Typer(
     name="gpubench",
@@ -22,6 +22,7 @@ app.command("doctor")(doctor.doctor)
 app.command("show")(show.show)
 app.command("report")(report.report)
 app.command("redact")(redact.redact)
+app.add_typer(history.app, name="history")
 
 
 @app.callback()

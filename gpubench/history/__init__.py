@@ -7,7 +7,7 @@ may write at once.
 from gpubench.history.database import Damaged
 from gpubench.history.places import FILE, FOLDER, VARIABLE, default_place, place_of
 from gpubench.history.reading import Found, History
-from gpubench.history.recording import Recorded, Recorder, add, note, opened, run_files
+from gpubench.history.recording import Recorded, Recorder, add, note, opened, refill, run_files
 
 __all__ = [
     "FILE",
@@ -23,5 +23,6 @@ __all__ = [
     "note",
     "opened",
     "place_of",
+    "refill",
     "run_files",
 ]

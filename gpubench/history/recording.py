@@ -18,7 +18,7 @@ from gpubench.history.database import Damaged, connect, reported, transaction
 from gpubench.history.places import place_of
 from gpubench.model import Manifest, Run
 from gpubench.store import read_run
-from gpubench.trend import Figures, Line, figures
+from gpubench.trend import Entry, Line, entries
 
 AHEAD_S = 300.0  # a start this much later than the file's last write: the clock was off, not slow
 _SUFFIXES = ("*.jsonl", "*.jsonl.gz")
@@ -26,10 +26,13 @@ _SUFFIXES = ("*.jsonl", "*.jsonl.gz")
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What became of a run file: `new`, `updated` (it holds more than before), `known`; its number of results."""
+    """What became of a run file and its number of results.
+
+    `new`, `updated` (it holds more than before), `known`; or `refused`, the warning saying why.
+    """
 
     path: Path
-    state: Literal["new", "updated", "known"]
+    state: Literal["new", "updated", "known", "refused"]
     results: int
     warnings: tuple[str, ...] = ()
 
@@ -62,7 +65,7 @@ class Recorder:
         started = _started(file, run.manifest)
         ahead = max(started - file.stat().st_mtime, 0.0)
         ahead = ahead if ahead > AHEAD_S else 0.0
-        found = list(figures(run))
+        found = list(entries(run))
         with reported(self.path), transaction(self._connection):
             key = _key(run.manifest)
             if anew:
@@ -72,7 +75,7 @@ class Recorder:
         return Recorded(file, state, len(run.results), (words,) if ahead else ())
 
     def _take(
-        self, key: str, file: Path, run: Run, at: float, ahead_s: float, found: Sequence[Figures]
+        self, key: str, file: Path, run: Run, at: float, ahead_s: float, found: Sequence[Entry]
     ) -> Literal["new", "updated", "known"]:
         known = self._connection.execute("SELECT id, path, results FROM runs WHERE key = ?", (key,)).fetchone()
         if known and known[2] >= len(run.results):
@@ -90,7 +93,7 @@ class Recorder:
         self._add_points(int(cursor.lastrowid or 0), at, found)
         return "updated" if known else "new"
 
-    def _add_points(self, run: int, at: float, found: Sequence[Figures]) -> None:
+    def _add_points(self, run: int, at: float, found: Sequence[Entry]) -> None:
         headlines = {each.line: each.headline for each in found}
         lines = {line: self._line(line, headline) for line, headline in headlines.items()}
         self._connection.executemany(
@@ -212,13 +215,26 @@ def run_files(places: Sequence[Path]) -> Iterator[Path]:
             raise FileError(f"{place}: there is no such file or folder")
 
 
-def add(recorder: Recorder, files: Iterable[Path], *, anew: bool = False) -> Iterator[Recorded | FileError]:
-    """Record one file after the other; what cannot be read or trusted is given back as its error."""
+def add(recorder: Recorder, files: Iterable[Path], *, anew: bool = False) -> Iterator[Recorded]:
+    """Record one file after the other; one that cannot be read or trusted is refused, and the others go on."""
     for file in files:
         try:
             yield recorder.record(file, anew=anew)
         except FileError as error:
-            yield error
+            yield Recorded(file, "refused", 0, (str(error),))
+
+
+def refill(recorder: Recorder, places: Sequence[Path]) -> tuple[list[Recorded], int]:
+    """Record everything anew: the run files of `places`, of the history's folder, and those it knows of.
+
+    Runs whose file is gone or refused are dropped; how many stands beside what became of the files.
+    """
+    files = [*run_files([recorder.path.absolute().parent, *places]), *filter(Path.exists, recorder.sources().values())]
+    found = list(add(recorder, dict.fromkeys(file.resolve() for file in files), anew=True))
+    refused = {each.path for each in found if each.state == "refused"}
+    gone = [key for key, file in recorder.sources().items() if file.resolve() in refused or not file.exists()]
+    recorder.forget(gone)
+    return found, len(gone)
 
 
 def opened(path: Path) -> tuple[Recorder, Path | None]:

@@ -1,0 +1,325 @@
+"""`gpubench history`: the figures of a case over all runs, where they changed, and the store that holds them."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from gpubench.cli import _options as options
+from gpubench.cli import _sharing as sharing
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from gpubench.history import Found, History, Recorded, Recorder
+    from gpubench.trend import Trend
+
+_WIDTH = 60  # characters of a sparkline
+_NARROW = 24  # of one in the list of many
+_SHOWN = 8  # series that are shown one by one; more are a list
+_LISTED = 200  # series whose changes are looked for in a list: each takes some milliseconds
+_LAST = 400
+_FILE_STATUS = 5
+
+
+class CaseFirst(TyperGroup):
+    """A group whose first word may be a case instead of a command: `gpubench history CASE`.
+
+    The context is Click's, which newer Typers bring inside and older ones depend on.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put `show` before words that name no command."""
+        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=CaseFirst,
+    help="Show how a case's figures developed over all runs and where they changed: gpubench history CASE. "
+    "Runs are recorded beside their run files in gpubench-runs, or where GPUBENCH_HISTORY says.",
+    subcommand_metavar="[CASE… | COMMAND]",
+)
+
+Store = Annotated[
+    Path | None,
+    typer.Option(
+        "--store",
+        help="The history to use. \\[default: what GPUBENCH_HISTORY names, else gpubench-runs/history.sqlite]",
+    ),
+]
+Cases = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[CASE…]",
+        help="Cases whose id contains this text (* and ? are wild); without one, all are listed.",
+        show_default=False,
+    ),
+]
+Series = Annotated[
+    str, typer.Option("--series", help="The series to show: hot, cold, … \\[default: the headline]", show_default=False)
+]
+Last = Annotated[int, typer.Option("--last", min=1, help="Look at the last runs only; changes in 400 at the most.")]
+Html = Annotated[
+    Path | None, typer.Option("--html", help="Write the trends as a page of their own, instead of showing them.")
+]
+Sources = Annotated[
+    list[Path], typer.Argument(metavar="FILE|FOLDER…", help="Run files, or folders that hold some.", show_default=False)
+]
+MoreSources = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="[FILE|FOLDER…]",
+        help="Run files or folders to take in besides those of the history's own folder and those it knows of.",
+        show_default=False,
+    ),
+]
+Keep = Annotated[
+    int,
+    typer.Option("--keep", min=1, help="Keep the newest so many runs, and of every case its newest so many."),
+]
+Files = Annotated[
+    bool,
+    typer.Option(
+        "--files", help="Delete the run files of what is dropped too, where they lie in the history's own folder."
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be dropped, and drop nothing.")]
+
+
+@app.command("show")
+def show(
+    cases: Cases = None,
+    series: Series = "",
+    last: Last = _LAST,
+    html: Html = None,
+    force: sharing.Force = False,
+    no_redact: sharing.NoRedact = False,
+    store: Store = None,
+    json: options.Json = False,
+) -> None:
+    """The default: a case's runs as a line of bars, the newest figure, and each change with what changed beside it."""
+    from gpubench.history import History
+
+    with History(_place(store)) as history:
+        found = _wanted(history, cases or [], series)
+        if html:
+            _page(history, found, last, html, force, no_redact)
+        elif json:
+            from gpubench.cli import _print
+
+            _print.document([_document(history.trend(line, last)) for line in found])
+        else:
+            _shown(history, found, last, bool(cases))
+        _warn(history.warnings())
+
+
+def _place(store: Path | None) -> Path:
+    from gpubench import history
+
+    return store or history.default_place()
+
+
+def _wanted(history: History, cases: list[str], series: str) -> list[Found]:
+    """The lines that the words name; UsageError with what there is instead."""
+    from gpubench import plugins
+    from gpubench.errors import UsageError
+
+    found = history.lines(cases, series)
+    if found:
+        return found
+    if series and (names := history.series(cases)):
+        raise plugins.unknown("series", series, names)
+    ids = sorted({each.line.case for each in history.lines()})
+    if not ids:
+        raise UsageError(f"{history.path} holds no figures yet; `gpubench history import FOLDER` adds run files")
+    near = difflib.get_close_matches(cases[0], [*ids, *(each.partition("[")[0] for each in ids)], n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]}?" if near else "`gpubench history` lists what there is"
+    raise UsageError(f"no case in the history matches {' '.join(cases)}; {hint}")
+
+
+def _shown(history: History, found: list[Found], last: int, named: bool) -> None:
+    from gpubench.cli import _print
+
+    out = _print.out()
+    if named and len(found) <= _SHOWN:
+        for number, each in enumerate(found):
+            lines = _lines(history.trend(each, last))
+            out.print(*([""] if number else []), *lines, sep="\n", soft_wrap=True)
+        return
+    judged = len(found) <= _LISTED
+    rows = [_row(history.trend(each, min(last, _LAST if judged else _NARROW)), judged) for each in found]
+    columns = ("case", "device", "runs", "newest", "trend", "newest change")
+    out.print(_print.table(columns, rows, right=("runs", "newest")))
+    if not judged:
+        words = f"changes are looked for in {_LISTED} series at the most: name cases to see theirs"
+        out.print(_print.plain(words, "dim"), soft_wrap=True)
+
+
+def _lines(trend: Trend) -> list[Text]:
+    from gpubench import units
+    from gpubench.cli import _print
+    from gpubench.trend import sparkline
+
+    line, values = trend.line, trend.values
+    newest = trend.moments[-1]
+    bars, marks = sparkline(trend, _WIDTH)
+    low = units.quantity(min(values), line.unit)
+    words = f"newest {units.quantity(values[-1], line.unit)} ({_when(newest.source.at)}, {newest.source.path})"
+    found = [
+        _print.plain(line.case, "bold"),
+        _print.plain(f"{line.words}", "dim"),
+        _print.plain(f"{low} {bars} {units.quantity(max(values), line.unit)}"),
+    ]
+    if marks:
+        found.append(_print.plain(" " * (len(low) + 1) + marks))
+    found.append(_print.plain(f"{len(values)} runs, {words}"))
+    for change in trend.changes:
+        sides = " → ".join(units.quantity(value, line.unit) for value in (change.before, change.after))
+        text = f"^ {_when(trend.moments[change.index].source.at)}: {sides}, {change.words}"
+        found.append(_print.plain(text, "red" if change.is_worse else "green"))
+    return found if trend.changes else [*found, _print.plain(_no_change(len(values)), "dim")]
+
+
+def _no_change(runs: int) -> str:
+    from gpubench.changepoints import LEAST
+
+    return "no change" if runs >= 2 * LEAST else f"too few runs to look for a change: {2 * LEAST} are needed"
+
+
+def _row(trend: Trend, judged: bool) -> list[object]:
+    from gpubench import units
+    from gpubench.cli import _print
+    from gpubench.trend import sparkline
+
+    line = trend.line
+    change = trend.changes[-1] if trend.changes and judged else None
+    words = f"{_when(trend.moments[change.index].source.at)}: {change.effect_words}" if change else ""
+    return [
+        line.case,
+        ", ".join(line.devices),
+        len(trend.moments),
+        units.quantity(trend.values[-1], line.unit),
+        sparkline(trend, _NARROW)[0],
+        _print.plain(words, "red" if change and change.is_worse else "green"),
+    ]
+
+
+def _when(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _page(history: History, found: list[Found], last: int, html: Path, force: bool, no_redact: bool) -> None:
+    from gpubench import plugins
+    from gpubench.protocols import TrendReport
+    from gpubench.trend import nameless
+
+    sharing.check_target(html, force, history.path)
+    trends = [history.trend(each, last) for each in found]
+    report: TrendReport = plugins.load("reports", "html")
+    sharing.write(html, report.trends(trends if no_redact else [nameless(trend) for trend in trends]))
+
+
+def _document(trend: Trend) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    line = trend.line
+    runs = [
+        {
+            "started": datetime.fromtimestamp(moment.source.at, UTC).isoformat(timespec="seconds"),
+            "file": moment.source.path,
+            "host": moment.source.host,
+            "median": moment.interval.centre,
+            "low": moment.interval.low,
+            "high": moment.interval.high,
+            "replicates": moment.replicates,
+            "labels": moment.labels,
+        }
+        for moment in trend.moments
+    ]
+    kind = {"id": line.fingerprint.id, **dict(line.fingerprint.pairs)}
+    changes = [{**asdict(change), "effect": change.effect, "worse": change.is_worse} for change in trend.changes]
+    return {**asdict(line), "fingerprint": kind, "runs": runs, "changes": changes}
+
+
+def _warn(lines: Iterable[str]) -> None:
+    from gpubench.cli import _print
+
+    for line in lines:
+        _print.err().print(_print.plain(line, "yellow"), soft_wrap=True)
+
+
+@app.command("import")
+def import_(sources: Sources, store: Store = None) -> None:
+    """Record run files that were measured elsewhere or before; they stay where they are, and none is taken twice."""
+    from gpubench.history import Recorder, add, run_files
+
+    with Recorder(_place(store)) as recorder:
+        _end(recorder, add(recorder, run_files(sources)))
+
+
+@app.command("rebuild")
+def rebuild(sources: MoreSources = None, store: Store = None) -> None:
+    """Make the history anew from the run files, which are the record; a damaged one is kept beside it."""
+    from gpubench.history import opened, refill
+
+    place = _place(store)
+    recorder, aside = opened(place)
+    with recorder:
+        if aside:
+            words = f"{place} was damaged and is now {aside}; name the run files that lie elsewhere: it knew them"
+            _warn([words])
+        found, gone = refill(recorder, sources or [])
+        if gone:
+            _warn([f"{gone} runs are dropped: their files are gone, or are not to be trusted"])
+        _end(recorder, found)
+
+
+def _end(recorder: Recorder, found: Iterable[Recorded]) -> None:
+    """Say what became of the files; status 5 where one was refused."""
+    counts = {"new": 0, "updated": 0, "known": 0, "refused": 0}
+    for each in found:
+        counts[each.state] += 1
+        if each.state == "refused":
+            sys.stderr.write(f"gpubench: {each.warnings[0]}\n")
+        else:
+            _warn(each.warnings)
+    refused = counts.pop("refused")
+    words = ", ".join(f"{count} {state}" for state, count in counts.items() if count) or "none"
+    typer.echo(f"{sum(counts.values())} runs in {recorder.path}: {words}")
+    if refused:
+        raise typer.Exit(_FILE_STATUS)
+
+
+@app.command("prune")
+def prune(keep: Keep, files: Files = False, dry_run: DryRun = False, store: Store = None) -> None:
+    """Drop old runs; without --files their run files stay, and `rebuild` would take them in again."""
+    from gpubench import units
+    from gpubench.history import Recorder
+
+    place = _place(store)
+    with Recorder(place) as recorder:
+        sources, dropped = recorder.sources(), recorder.beyond(keep)
+        there = [sources[key] for key in dropped if sources[key].exists()] if files else []
+        ours = [file for file in there if _is_inside(file, place)]
+        size = units.round_size(sum(file.stat().st_size for file in ours))
+        if not dry_run:
+            recorder.forget(dropped)
+            for file in ours:
+                file.unlink()
+    words = f"{len(dropped)} of {len(sources)} runs {'would be' if dry_run else 'are'} dropped"
+    words += f", and {len(ours)} run files of {size}" if ours else ""
+    left = len(there) - len(ours)
+    typer.echo(words + (f"; {left} run files lie outside the history's folder and stay" if left else ""))
+
+
+def _is_inside(file: Path, place: Path) -> bool:
+    return file.resolve().is_relative_to(place.absolute().parent.resolve())

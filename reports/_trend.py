@@ -1,0 +1,190 @@
+"""Trends as the page's template takes them: a drawing of each line over its runs, its changes and runs in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import PurePath
+
+from markupsafe import Markup
+
+from gpubench.api import Change, Line, Moment, Trend, units
+
+from . import _svg as svg
+from ._charts import Chart
+from ._ticks import Axis, axis
+
+_WIDTH, _HEIGHT = 760.0, 250.0
+_LEFT, _TOP, _BOTTOM = 34.0, 22.0, _HEIGHT - 30
+_MOST_DOTS = 150  # beyond, a dot for every run is a band
+_MOST_TICKS = 6
+_MINUTE, _DAY = "%Y-%m-%d %H:%M", "%Y-%m-%d"
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeLine:
+    """A change in words; `judged` is the style sheet's class."""
+
+    at: str
+    effect: str
+    judged: str
+    before: str
+    after: str
+    p: str
+    differences: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunLine:
+    """A run of a line in words."""
+
+    at: str
+    median: str
+    interval: str
+    replicates: int
+    state: str
+    file: str
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A trend's section; `lately` is its newest change, if it has one."""
+
+    case: str
+    lead: str
+    newest: str
+    count: int
+    chart: Chart
+    changes: tuple[ChangeLine, ...]
+    lately: ChangeLine | None
+    runs: tuple[RunLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TrendPage:
+    """Everything the template shows."""
+
+    title: str
+    blocks: tuple[Block, ...]
+
+
+def trend_page(trends: Sequence[Trend]) -> TrendPage:
+    """The page of trends that have at least one run each."""
+    blocks = tuple(_block(trend) for trend in trends)
+    only = blocks[0].case if len(blocks) == 1 else f"{len(blocks)} series"
+    return TrendPage(f"History of {only}", blocks)
+
+
+def _block(trend: Trend) -> Block:
+    line = trend.line
+    changes = tuple(_change(change, trend) for change in trend.changes)
+    return Block(
+        line.case,
+        line.words,
+        units.quantity(trend.values[-1], line.unit),
+        len(trend.moments),
+        _chart(trend),
+        changes,
+        changes[-1] if changes else None,
+        tuple(_run(moment, line) for moment in reversed(trend.moments)),
+    )
+
+
+def _change(change: Change, trend: Trend) -> ChangeLine:
+    unit = trend.line.unit
+    return ChangeLine(
+        _moment_words(trend.moments[change.index]),
+        change.effect_words,
+        "bad" if change.is_worse else "good",
+        units.quantity(change.before, unit),
+        units.quantity(change.after, unit),
+        f"{change.p:.3f}",
+        ", ".join(change.differences),
+    )
+
+
+def _run(moment: Moment, line: Line) -> RunLine:
+    found = moment.interval
+    return RunLine(
+        _moment_words(moment),
+        units.quantity(found.centre, line.unit),
+        units.interval(found.low, found.high, line.unit, found.centre),
+        moment.replicates,
+        ", ".join(moment.labels),
+        PurePath(moment.source.path).name,
+    )
+
+
+def _moment_words(moment: Moment) -> str:
+    return _date(moment.source.at, _MINUTE)
+
+
+def _date(at: float, form: str) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime(form)
+
+
+def _chart(trend: Trend) -> Chart:
+    line, moments = trend.line, trend.moments
+    ends = [end for moment in moments for end in (moment.interval.low, moment.interval.high)]
+    up = axis(ends, line.unit, _BOTTOM, _TOP, zero=False)
+    across = _runs_axis(moments, _WIDTH - svg.left_of(up))
+    parts = [_frame(across, up)]
+    parts += [svg.line(across.place(x), _TOP, across.place(x), _BOTTOM, "change") for x in _cuts(trend)]
+    parts += _intervals(moments, across, up)
+    parts += [svg.polyline([(across.place(x), up.place(y)) for x, y in enumerate(trend.values)], "line c0")]
+    parts += [_level(level, across, up) for level in trend.levels if trend.changes]
+    parts += _dots(trend, across, up)
+    words = f"{line.case}: {len(moments)} runs from {_moment_words(moments[0])} to {_moment_words(moments[-1])}"
+    words = f"{words}, newest {units.quantity(trend.values[-1], line.unit)}; {len(trend.changes)} changes"
+    note = "a point a run, in order of time (UTC); the median, its interval where it can be seen"
+    return Chart(
+        f"newest {units.quantity(trend.values[-1], line.unit)}", note, svg.picture(words, _HEIGHT, *parts, width=_WIDTH)
+    )
+
+
+def _frame(across: Axis, up: Axis) -> Markup:
+    """Grid and axes; the values stand at the right, beside the newest run, which a narrow screen shows first."""
+    end = across.end + 10
+    parts = [svg.line(_LEFT - 10, up.place(value), end, up.place(value), "grid") for value, _ in up.ticks]
+    parts += [svg.text(end + 6, up.place(value) + 4, label) for value, label in up.ticks]
+    parts += [svg.line(_LEFT - 10, up.start, end, up.start, "axis"), svg.text(end + 6, 11.0, up.unit, "start", "name")]
+    for value, label in across.ticks:
+        x = across.place(value)
+        parts += [svg.line(x, up.start, x, up.start + 4, "axis"), svg.text(x, up.start + 17, label, "middle")]
+    return svg.join(parts)
+
+
+def _runs_axis(moments: Sequence[Moment], right: float) -> Axis:
+    """Runs stand at equal distances, whatever the time between them, and ticks say when some of them were."""
+    last = len(moments) - 1
+    stride = max(-(-last // _MOST_TICKS), 1)
+    one_day = _date(moments[0].source.at, _DAY) == _date(moments[-1].source.at, _DAY)
+    places = range(0, last + 1, stride)
+    ticks = tuple((float(place), _date(moments[place].source.at, "%H:%M" if one_day else _DAY)) for place in places)
+    return Axis(0.0, max(float(last), 1.0), _LEFT, right - 10, False, ticks, "")
+
+
+def _cuts(trend: Trend) -> list[float]:
+    return [change.index - 0.5 for change in trend.changes]
+
+
+def _intervals(moments: Sequence[Moment], across: Axis, up: Axis) -> Iterator[Markup]:
+    for x, moment in enumerate(moments if len(moments) <= _MOST_DOTS else ()):
+        low, high = up.place(moment.interval.low), up.place(moment.interval.high)
+        if low - high > 5:
+            yield svg.line(across.place(x), low, across.place(x), high, "spread")
+
+
+def _level(level: tuple[int, int, float], across: Axis, up: Axis) -> Markup:
+    start, end, value = level
+    return svg.line(across.place(start - 0.4), up.place(value), across.place(end - 0.6), up.place(value), "level")
+
+
+def _dots(trend: Trend, across: Axis, up: Axis) -> Iterator[Markup]:
+    marked = {change.index: "bad" if change.is_worse else "good" for change in trend.changes}
+    for x, moment in enumerate(trend.moments):
+        if x in marked or len(trend.moments) <= _MOST_DOTS:
+            words = f"{_moment_words(moment)}: {units.quantity(moment.value, trend.line.unit)}"
+            radius, judged = (4.2, f"mark {marked[x]}") if x in marked else (2.6, "c0")
+            yield svg.dot(across.place(x), up.place(moment.value), radius, judged, words)

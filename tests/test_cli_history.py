@@ -1,0 +1,197 @@
+"""`gpubench history` as a user calls it."""
+
+import json
+import sys
+from datetime import UTC, datetime, timedelta
+
+import _files as files
+import _make as make
+import pytest
+
+from gpubench import history
+from gpubench.__main__ import main
+
+CASE = make.case(size_bytes=2**30, dtype="float32")
+OTHER = make.case("square", "gemm", n=8192)
+QUICKEST = ("gemm", "--tier", "smoke", "--filter", "float64", "--device", "host")
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch, capsys):
+    """The command in a folder of its own: its status, what it printed and what it said on standard error."""
+    monkeypatch.chdir(tmp_path)
+
+    def called(*words):
+        monkeypatch.setattr(sys, "argv", ["gpubench", *map(str, words)])
+        try:
+            status = main()
+        except SystemExit as end:
+            status = end.code or 0
+        text = capsys.readouterr()
+        return status, text.out, text.err
+
+    return called
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """A folder of 20 runs of two cases; from the 12th on the first is slower, and cuBLAS newer."""
+    folder = tmp_path / "gpubench-runs"
+    folder.mkdir()
+    for number in range(20):
+        late = number >= 12
+        start = (datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC) + timedelta(days=number)).isoformat()
+        facts = make.facts(
+            make.device(units=132), versions=(("cublas", "13.2" if late else "13.1"),), host=(("hostname", "node7"),)
+        )
+        results = [
+            make.result(make.timing(1.1e-3 if late else 1e-3, moved=4e9), of=CASE),
+            make.result(make.timing(2e-6, name="hot", items=1), of=OTHER),
+        ]
+        manifest = make.manifest(started=start, started_at=float(number), facts=facts)
+        files.write(folder / f"{number:02}.jsonl", *results, manifest=manifest)
+    return folder
+
+
+@pytest.fixture
+def filled(runs):
+    with history.Recorder(runs / history.FILE) as recorder:
+        list(history.add(recorder, history.run_files([runs])))
+    return runs
+
+
+def test_a_run_is_recorded_beside_its_file_in_gpubench_runs_and_nowhere_else(call, tmp_path):
+    assert call("run", *QUICKEST)[0] == 0
+    assert call("run", *QUICKEST, "--out", "a.jsonl")[0] == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "gpubench-runs"]
+    status, shown, _ = call("history", "gemm/square")
+    assert (status, "1 runs, newest" in shown) == (0, True)
+    assert "too few runs to look for a change: 6 are needed" in shown
+
+
+def test_the_variable_names_another_history_or_none(call, tmp_path, monkeypatch):
+    monkeypatch.setenv(history.VARIABLE, "off")
+    assert call("run", *QUICKEST)[0] == 0
+    assert not list(tmp_path.glob("*/*.sqlite"))
+    monkeypatch.setenv(history.VARIABLE, str(tmp_path / "team" / "all.sqlite"))
+    assert call("run", *QUICKEST, "--out", "a.jsonl")[0] == 0
+    assert "1 runs, newest" in call("history", "gemm/square")[1]
+    assert [path.name for path in (tmp_path / "team").glob("*.sqlite")] == ["all.sqlite"]
+
+
+def test_a_damaged_history_costs_a_run_nothing_but_a_warning(call, tmp_path):
+    (tmp_path / "gpubench-runs").mkdir()
+    (tmp_path / "gpubench-runs" / "history.sqlite").write_text("no database\n" * 100)
+    status, shown, _ = call("run", *QUICKEST)
+    assert status == 0
+    assert "not in the history" in shown
+    assert "1 results: 1 ok" in shown
+
+
+def test_without_a_case_all_are_listed_with_their_newest_change(call, filled):
+    status, shown, _ = call("history")
+    assert status == 0
+    rows = [line.split() for line in shown.splitlines()[1:]]
+    assert [row[0] for row in rows] == [CASE.id, OTHER.id]
+    assert rows[0][2:5] == ["20", "3636", "GB/s"]
+    assert shown.splitlines()[1].rstrip().endswith("2026-01-14 03:04 UTC: 9.1 % less (worse)")
+
+
+def test_a_case_shows_its_runs_as_bars_and_each_change_with_what_else_changed(call, filled):
+    status, shown, _ = call("history", "triad")
+    title, what, bars, marks, newest, change = shown.splitlines()
+    assert status == 0
+    assert title == CASE.id
+    assert what == "hot, tier quick, on cuda:0: NVIDIA H200, 132 units"
+    assert bars == f"3636 GB/s {'█' * 12}{'▁' * 8} 4000 GB/s"
+    assert marks.index("^") == bars.index("▁")
+    assert newest.startswith("20 runs, newest 3636 GB/s (2026-01-21 03:04 UTC, ")
+    assert change == "^ 2026-01-14 03:04 UTC: 4000 GB/s → 3636 GB/s, 9.1 % less (worse); cublas 13.1 → 13.2"
+
+
+def test_only_the_last_runs_are_looked_at_where_that_is_asked_for(call, filled):
+    assert "5 runs, newest" in call("history", "triad", "--last", "5")[1]
+
+
+def test_json_is_one_document_with_runs_and_changes(call, filled):
+    (found,) = json.loads(call("history", "triad", "--json")[1])
+    assert (found["case"], found["series"], found["unit"]) == (CASE.id, "hot", "B/s")
+    assert len(found["runs"]) == 20
+    assert found["runs"][0]["started"] == "2026-01-02T03:04:05+00:00"
+    (change,) = found["changes"]
+    assert (change["index"], change["worse"], change["differences"]) == (12, True, ["cublas 13.1 → 13.2"])
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (("triat",), "no case in the history matches triat; did you mean bandwidth/triad?"),
+        (("zzz",), "no case in the history matches zzz; `gpubench history` lists what there is"),
+        (("triad", "--series", "cold"), "no series 'cold'; there is hot"),
+    ],
+)
+def test_what_is_not_there_is_answered_with_what_is(call, filled, words, answer):
+    assert call("history", *words) == (2, "", f"gpubench: {answer}\n")
+
+
+def test_no_history_is_a_file_that_cannot_be_read(call, tmp_path):
+    status, shown, said = call("history")
+    assert (status, shown) == (5, "")
+    assert said == (
+        "gpubench: there is no history at gpubench-runs/history.sqlite; "
+        "`gpubench history import FOLDER` makes one of run files\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_page_names_neither_hosts_nor_folders_unless_asked_to(call, filled, tmp_path):
+    assert call("history", "--html", "trend.html")[0] == 0
+    page = (tmp_path / "trend.html").read_text()
+    assert page.count("<section") == 2
+    assert "cublas 13.1 → 13.2" in page
+    assert "19.jsonl" in page
+    assert str(tmp_path) not in page
+    assert "node7" not in page
+    assert call("history", "--html", "trend.html")[0] == 2
+    assert call("history", "triad", "--html", "trend.html", "--force")[0] == 0
+    assert (tmp_path / "trend.html").read_text().count("<section") == 1
+    assert call("history", "--html", filled / history.FILE, "--force")[0] == 2
+
+
+def test_import_takes_folders_and_files_and_ends_with_5_where_one_is_refused(call, runs, tmp_path):
+    status, shown, said = call("history", "import", runs)
+    assert (status, shown, said) == (0, "20 runs in gpubench-runs/history.sqlite: 20 new\n", "")
+    (runs / "bad.jsonl").write_text("{}\n")
+    status, shown, said = call("history", "import", runs / "01.jsonl", runs / "bad.jsonl")
+    assert (status, shown) == (5, "1 runs in gpubench-runs/history.sqlite: 1 known\n")
+    assert said.startswith(f"gpubench: {runs}/bad.jsonl: line 1: ")
+    assert call("history", "import", tmp_path / "nothing")[0] == 5
+
+
+def test_rebuild_restores_a_damaged_history_and_keeps_the_damaged_one(call, filled):
+    before = call("history", "--json")
+    store = filled / history.FILE
+    store.write_bytes(store.read_bytes()[:6000])
+    assert call("history")[0] == 5
+    status, shown, said = call("history", "rebuild")
+    assert (status, shown) == (0, "20 runs in gpubench-runs/history.sqlite: 20 new\n")
+    assert "was damaged and is now gpubench-runs/history.sqlite.damaged-" in said
+    assert call("history", "--json") == before
+
+
+def test_prune_keeps_the_newest_of_every_case_and_deletes_run_files_only_when_asked(call, filled):
+    assert call("history", "prune", "--keep", "15", "--dry-run")[1] == "5 of 20 runs would be dropped\n"
+    assert call("history", "prune", "--keep", "15")[1] == "5 of 20 runs are dropped\n"
+    assert len(list(filled.glob("*.jsonl"))) == 20
+    status, shown, _ = call("history", "prune", "--keep", "3", "--files")
+    assert (status, shown.startswith("12 of 15 runs are dropped, and 12 run files of ")) == (0, True)
+    assert [path.name for path in sorted(filled.glob("*.jsonl"))][5:] == ["17.jsonl", "18.jsonl", "19.jsonl"]
+    assert "3 runs, newest" in call("history", "triad")[1]
+
+
+def test_run_files_elsewhere_are_never_deleted(call, runs, tmp_path):
+    store = tmp_path / "store" / "h.sqlite"
+    call("history", "import", runs, "--store", store)
+    shown = call("history", "prune", "--keep", "1", "--files", "--store", store)[1]
+    assert shown == "19 of 20 runs are dropped; 19 run files lie outside the history's folder and stay\n"
+    assert len(list(runs.glob("*.jsonl"))) == 20

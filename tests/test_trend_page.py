@@ -1,0 +1,155 @@
+"""The page of trends: what it draws, that it allows nothing but its style sheet, and text that must come out inert."""
+
+import base64
+import dataclasses
+import hashlib
+import re
+
+import pytest
+from test_reports import ALLOWED, INJECTIONS, Tags, poisoned
+
+from gpubench import plugins, trend
+from gpubench.fingerprint import Fingerprint
+from gpubench.stats import Interval
+
+H200 = Fingerprint((("model", "NVIDIA H200"), ("units", "132")))
+LINE = trend.Line("bandwidth/triad[size=1GiB]", 1, "quick", "hot", "B/s", "more", ("cuda:0",), H200)
+DAY_S = 86400.0
+FIRST = 1767322800.0  # 2026-01-02 03:00 UTC
+
+
+def trend_of(values, line=LINE, every_s=DAY_S, width=0.001, **versions):
+    """A trend of these medians, a run a day; from the 10th on with these versions."""
+    points = [
+        trend.Point(
+            trend.Source(
+                f"{index:03}",
+                f"/home/me/runs/{index:03}.jsonl",
+                FIRST + every_s * index,
+                "node7",
+                tuple(versions.items()) if index >= 10 else (("cublas", "13.1"),),
+            ),
+            0,
+            Interval(value * (1 - width), value, value * (1 + width)),
+            0.001,
+            100,
+            ("power-capped",),
+        )
+        for index, value in enumerate(values)
+    ]
+    return trend.Trend.of(line, points)
+
+
+def page_of(*trends):
+    return plugins.load("reports", "html").trends(trends)
+
+
+STEP = trend_of([4.0e12] * 10 + [3.8e12] * 10, cublas="13.2")
+
+
+def test_a_change_is_marked_in_the_drawing_and_told_in_words():
+    page = Tags(page_of(STEP))
+    assert page.count("line", "change") == 1
+    assert page.count("circle", "bad") == 1
+    assert page.count("line", "level") == 2
+    assert "2026-01-12 03:00 5.0 % less (worse) 4000 GB/s 3800 GB/s 0.005 cublas 13.1 → 13.2" in page.text
+
+
+def test_a_change_for_the_better_of_a_time_is_a_smaller_one():
+    line = dataclasses.replace(LINE, unit="s", better="less")
+    page = Tags(page_of(trend_of([2e-6] * 10 + [1e-6] * 10, line)))
+    assert page.count("circle", "good") == 1
+    assert "50.0 % less (better)" in page.text
+
+
+def test_every_run_is_in_the_list_newest_first_with_its_interval_and_labels():
+    text = Tags(page_of(STEP)).text
+    assert "2026-01-21 03:00 3800 GB/s 3796 – 3804 GB/s 1 power-capped 019.jsonl 2026-01-20 03:00" in text
+
+
+def test_several_trends_are_listed_first_with_links_to_each():
+    other = trend_of([1e-6] * 8, dataclasses.replace(LINE, case="latency/launch", unit="s", better="less"))
+    page = Tags(page_of(STEP, other))
+    links = [attrs["href"] for tag, attrs in page.found if tag == "a"]
+    assert links == ["#trend-1", "#trend-2"]
+    assert {attrs.get("id") for tag, attrs in page.found if tag == "h2"} == {"trend-1", "trend-2"}
+    assert "latency/launch 8 1.000 µs no change" in page.text
+    assert [tag for tag, _ in Tags(page_of(STEP)).found if tag == "a"] == []
+
+
+@pytest.mark.parametrize("values", [[1e12], [1e12, 2e12], [1e12] * 9, [0.0, 1e-30, 1e30], [-1.0, 2.0]])
+def test_few_equal_and_extreme_values_are_drawn(values):
+    page = page_of(trend_of(values))
+    assert "nan" not in page.lower()
+    assert Tags(page).count("svg") == 1
+
+
+def test_runs_of_one_day_are_told_apart_by_the_hour():
+    assert "03:10" in Tags(page_of(trend_of([1e12] * 9, every_s=600))).text
+
+
+def test_a_long_trend_is_a_line_with_marks_alone_and_stays_small():
+    values = [4e12 * (1 + 0.001 * (index % 7)) for index in range(300)] + [3e12] * 100
+    page = page_of(trend_of(values))
+    assert Tags(page).count("circle") == 1
+    assert len(page) < 120_000
+
+
+def test_in_a_trend_of_more_runs_than_are_judged_only_the_last_have_changes():
+    values = [1.0] * 100 + [2.0] * trend.MOST_JUDGED
+    assert trend_of(values).changes == ()
+    assert trend_of(values[50:]).changes == ()
+    assert [change.index for change in trend_of(values[100 - 50 : 100 + 50]).changes] == [50]
+
+
+def test_nameless_takes_hosts_and_folders_out_of_a_trend():
+    hosts = [dataclasses.replace(moment.source, host=f"node{index // 10}") for index, moment in enumerate(STEP.moments)]
+    points = [
+        trend.Point(source, 0, moment.interval, 0.0, 9) for source, moment in zip(hosts, STEP.moments, strict=True)
+    ]
+    named = trend.Trend.of(LINE, points)
+    assert named.changes[0].differences == ("cublas 13.1 → 13.2", "host node0 → node1")
+    shared = trend.nameless(named)
+    assert shared.changes[0].differences == ("cublas 13.1 → 13.2", "another host")
+    assert "node" not in repr(shared)
+    assert "/home" not in repr(shared)
+
+
+@pytest.mark.parametrize("text", INJECTIONS)
+def test_injected_text_comes_out_inert(text):
+    page = Tags(page_of(*[poisoned(STEP, text)] * 2))
+    assert {tag for tag, _ in page.found} <= ALLOWED | {"a"}
+    assert not {name for _, attrs in page.found for name in attrs if name.startswith("on") or name in ("style", "src")}
+    assert {attrs["href"] for tag, attrs in page.found if tag == "a"} == {"#trend-1", "#trend-2"}
+    assert page.count("style") == 1
+
+
+def test_the_page_allows_its_own_style_sheet_and_nothing_else():
+    page = page_of(STEP)
+    style = re.search(r"<style>(.*?)</style>", page, re.DOTALL)[1]
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    assert f'content="{policy}"' in page
+    assert not re.search(r"<(script|link|img|iframe)|url\(|https?:", page)
+
+
+def test_the_drawing_says_in_words_what_it_shows():
+    (label,) = (attrs["aria-label"] for tag, attrs in Tags(page_of(STEP)).found if tag == "svg")
+    assert label == (
+        "bandwidth/triad[size=1GiB]: 20 runs from 2026-01-02 03:00 to 2026-01-21 03:00, newest 3800 GB/s; 1 changes"
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "width", "bars", "marks"),
+    [
+        ([1.0], 10, "▅", ""),
+        ([1.0, 1.0, 1.0], 10, "▅▅▅", ""),
+        ([0.0, 1.0, 7.0], 10, "▁▂█", ""),
+        ([0.0, 0.0, 1.0, 1.0], 2, "▁█", ""),
+        ([1.0] * 10 + [2.0] * 10, 60, "▁" * 10 + "█" * 10, " " * 10 + "^"),
+        ([1.0] * 10 + [2.0] * 10, 10, "▁" * 5 + "█" * 5, " " * 5 + "^"),
+    ],
+)
+def test_a_sparkline_is_a_bar_a_run_and_marks_the_changes(values, width, bars, marks):
+    assert trend.sparkline(trend_of(values), width) == (bars, marks)
