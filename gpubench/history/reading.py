@@ -15,7 +15,7 @@ from typing import Any, Self
 from gpubench import patterns, stats
 from gpubench.fingerprint import Fingerprint
 from gpubench.history.database import connect, reported
-from gpubench.history.recording import AHEAD_S, absolute
+from gpubench.history.recording import AHEAD_S, located
 from gpubench.trend import Line, Point, Source, Trend
 
 _LINES_OF_CASE = """
@@ -40,6 +40,7 @@ class History:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._folder = path.absolute().parent
         self._connection = connect(path)
 
     def __enter__(self) -> Self:
@@ -125,7 +126,7 @@ class History:
             yield Point(sources[run], replicate, stats.Interval(low, centre, high), noise, samples, known)
 
     def _source(self, key: str, path: str, at: float, host: str, versions: str) -> Source:
-        return Source(key, str(absolute(self.path, path)), at, host, _pairs(versions))
+        return Source(key, located(self._folder, path), at, host, _pairs(versions))
 
     def _rows(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         return list(self._cursor(query, values))
