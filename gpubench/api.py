@@ -2,6 +2,8 @@
 
 from gpubench import stats, units
 from gpubench.counters import CounterFigure, CounterTable, Track
+from gpubench.curves import Line, Point, Value, axis_words, by_unit, drawable, labeller, view_lines, view_points
+from gpubench.derived import Staircase, Step, Transfers, staircases, staircases_of, transfers, transfers_of
 from gpubench.effect import Effect, against
 from gpubench.energy import Energy, NoEnergy
 from gpubench.errors import DeviceError, FileError, GpubenchError, Missing, PeerDied, Skip, UsageError, WrongAnswer
@@ -100,6 +102,7 @@ __all__ = [
     "OpenDevice",
     "Params",
     "PeerDied",
+    "Point",
     "Policy",
     "Publication",
     "Reading",
@@ -119,6 +122,8 @@ __all__ = [
     "Source",
     "Spread",
     "Stage",
+    "Staircase",
+    "Step",
     "Suite",
     "SuiteInfo",
     "Summary",
@@ -127,16 +132,21 @@ __all__ = [
     "Timing",
     "Track",
     "Traits",
+    "Transfers",
     "Trend",
     "TrendReport",
     "UsageError",
+    "Value",
     "Verdict",
     "View",
     "Watch",
     "Work",
     "WrongAnswer",
     "against",
+    "axis_words",
     "badness",
+    "by_unit",
+    "drawable",
     "expect",
     "fingerprint",
     "headline",
@@ -144,15 +154,22 @@ __all__ = [
     "judged_better",
     "judged_unit",
     "judged_values",
+    "labeller",
     "matches",
     "nvcomp",
     "points",
     "powers_of_two",
     "sentence",
     "settled",
+    "staircases",
+    "staircases_of",
     "stats",
+    "transfers",
+    "transfers_of",
     "units",
     "unjudged",
     "verdict_of",
+    "view_lines",
+    "view_points",
     "with_texts",
 ]

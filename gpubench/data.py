@@ -153,6 +153,21 @@ def per_clock_limits(arch: str) -> tuple[str, ...]:
     return tuple(_CLOCKS.get(arch, ({}, ""))[0])
 
 
+# The unified L1 and shared memory of one multiprocessor, bytes.
+_UNIFIED_L1: dict[str, int] = {"sm_80": 192 * 1024, "sm_89": 128 * 1024, "sm_90": 256 * 1024}
+# The vector L1 of one compute unit, bytes.
+_VECTOR_L1: dict[str, int] = {"gfx90a": 16 * 1024, "gfx942": 32 * 1024}
+
+
+def first_cache(device: Device) -> Peak | None:
+    """The size of the first cache of one unit of this device, bytes, or None where no table has it."""
+    if device.arch in _UNIFIED_L1:
+        return Peak(_UNIFIED_L1[device.arch], "L1 and shared memory, CUDA Programming Guide, compute capabilities")
+    if device.arch in _VECTOR_L1:
+        return Peak(_VECTOR_L1[device.arch], "vector L1, AMD Instinct microarchitecture, ROCm documentation")
+    return None
+
+
 def bytes_per_memory_clock(device: Device) -> Peak | None:
     """Bytes that its memory moves in one of its clocks, 2 x bus width / 8; None where that is not known."""
     bits = dict(device.details).get("memory.bus_bits", "")

@@ -7,21 +7,16 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from gpubench.api import Figure, Summary, View, units
+from gpubench.api import Figure, Line, Point, Summary, View, by_unit, units, view_lines, view_points
 
 from . import _svg as svg
 from ._ticks import Axis, at_values, axis
 from ._views import (
-    Line,
     Pair,
-    Point,
-    by_unit,
     common_words,
     frontier,
     group_of,
-    lines,
     pairs,
-    points,
     spec_line,
     varying,
 )
@@ -47,11 +42,11 @@ def curve(summary: Summary, suite: str, view: View) -> list[Chart]:
 
     Nothing where only one place of the axis was measured: that is no curve.
     """
-    return [chart for found in by_unit(points(summary, suite, view, view.series)) for chart in _curve(found, view)]
+    return [chart for found in by_unit(view_points(summary, suite, view, view.series)) for chart in _curve(found, view)]
 
 
 def _curve(found: Sequence[Point], view: View) -> list[Chart]:
-    drawn = lines(found, view)
+    drawn = view_lines(found, view)
     if len({x for line in drawn for x, _ in line.points}) < 2:
         return []
     shown = [point for line in drawn for _, point in line.points]
@@ -125,7 +120,7 @@ _FEW = 14
 
 def bars(summary: Summary, suite: str, view: View) -> list[Chart]:
     """One bar a case, coloured by `by`; dots on a logarithmic scale, where a length means nothing."""
-    return [_bars(shown, view) for shown in by_unit(points(summary, suite, view, view.series))]
+    return [_bars(shown, view) for shown in by_unit(view_points(summary, suite, view, view.series))]
 
 
 def _bars(shown: Sequence[Point], view: View) -> Chart:
@@ -183,7 +178,7 @@ def _legend(labels: Sequence[str]) -> tuple[tuple[str, str], ...]:
 
 def pareto(summary: Summary, suite: str, view: View) -> list[Chart]:
     """One series against another, a point a case; the line joins those that no other beats both ways."""
-    across_points, up_points = points(summary, suite, view, view.x), points(summary, suite, view, view.y)
+    across_points, up_points = view_points(summary, suite, view, view.x), view_points(summary, suite, view, view.y)
     found = pairs(across_points, up_points, view)
     if not found:
         return []

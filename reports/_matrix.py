@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from gpubench.api import Summary, View, units
+from gpubench.api import Point, Summary, Value, View, by_unit, units, view_points
 
 from . import _svg as svg
 from ._charts import Chart, point_words
-from ._views import Grid, Point, Value, by_unit, common_words, grids, points
+from ._views import Grid, common_words, grids
 
 _SHADES = 7  # the style sheet's classes h0 … h6
 _CELL_WIDTH, _CELL_HEIGHT, _LEFT, _TOP = 44.0, 28.0, 76.0, 42.0
@@ -18,7 +18,7 @@ _CELL_WIDTH, _CELL_HEIGHT, _LEFT, _TOP = 44.0, 28.0, 76.0, 42.0
 
 def matrix(summary: Summary, suite: str, view: View) -> list[Chart]:
     """One heat map for each case, device set and value of `by`; those of a unit share one scale."""
-    return [chart for found in by_unit(points(summary, suite, view, view.series)) for chart in _maps(found, view)]
+    return [chart for found in by_unit(view_points(summary, suite, view, view.series)) for chart in _maps(found, view)]
 
 
 def _maps(found: Sequence[Point], view: View) -> list[Chart]:

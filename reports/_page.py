@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from gpubench.api import CounterTable, Row, Run, Spread, Summary, View, units
+from gpubench.api import CounterTable, Row, Run, Spread, Summary, View, units, view_points
 
 from ._cases import (
     CaseLine,
@@ -24,7 +24,6 @@ from ._cases import (
 from ._charts import Chart, bars, curve, pareto
 from ._matrix import matrix
 from ._timeline import Timeline, timelines
-from ._views import points
 from ._words import (
     Notice,
     best_rows,
@@ -156,7 +155,7 @@ def draw(summary: Summary, suite: str, view: View) -> list[Chart]:
 
 
 def _absence(summary: Summary, suite: str, view: View) -> str:
-    if view.kind == "curve" and points(summary, suite, view, view.series):
+    if view.kind == "curve" and view_points(summary, suite, view, view.series):
         return "measured at one place of its axis only: see the table"
     return "nothing measured for this view"
 

@@ -2,35 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from gpubench.api import Case, Figure, Result, Series, Summary, View, headline, units
-
-Value = str | int | float
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One case on one device set: its figure over all replicates (median of medians)."""
-
-    case: Case
-    devices: tuple[str, ...]
-    figure: Figure
-
-    @property
-    def value(self) -> float:
-        """The median in SI units."""
-        return self.figure.interval.centre
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """The points of a curve that belong together, with their places on the x axis, in order."""
-
-    label: str
-    points: tuple[tuple[float, Point], ...]
+from gpubench.api import Point, Value, View, axis_words, labeller, units
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,58 +25,6 @@ class Pair:
     group: str
     across: Point
     up: Point
-
-
-def points(summary: Summary, suite: str, view: View, series: str) -> list[Point]:
-    """What a view shows of one series: its ok cases, replicates joined, in the order measured."""
-    grouped: dict[tuple[str, tuple[str, ...]], list[tuple[Result, Figure]]] = {}
-    for result in summary.run.results:
-        if result.status == "ok" and result.case.suite == suite and result.case.name in view.cases:
-            chosen = _series(result, series)
-            if chosen is not None:
-                figure = summary.figure(result, chosen)
-                grouped.setdefault((result.case.id, result.devices), []).append((result, figure))
-    joined = [
-        Point(group[0][0].case, group[0][0].devices, Figure.joined([f for _, f in group])) for group in grouped.values()
-    ]
-    return [point for point in joined if all(map(drawable, dataclasses.astuple(point.figure.interval)))]
-
-
-def by_unit(found: Iterable[Point]) -> list[list[Point]]:
-    """The points apart by unit: seconds and rates have no common axis, so a view of both is two charts."""
-    grouped: dict[str, list[Point]] = {}
-    for point in found:
-        grouped.setdefault(point.figure.unit, []).append(point)
-    return list(grouped.values())
-
-
-def drawable(value: float) -> bool:
-    """Whether a value can stand on an axis: finite, and so far from the ends of a float that no tick overflows."""
-    return value == 0 or 1e-100 < abs(value) < 1e100
-
-
-def _series(result: Result, name: str) -> Series | None:
-    """The series of that name of the slowest rank, by the same rule as the headline; "" is the headline."""
-    named = tuple(series for series in result.series if not name or series.name == name)
-    return headline(dataclasses.replace(result, series=named))
-
-
-def lines(found: Sequence[Point], view: View) -> list[Line]:
-    """A curve's lines. Of several cases at one x of a line, the best is drawn."""
-    name = labeller(found, view)
-    grouped: dict[str, dict[float, Point]] = {}
-    for point in found:
-        x = dict(point.case.params).get(view.x)
-        if isinstance(x, int | float) and drawable(x):
-            line = grouped.setdefault(name(point), {})
-            line[float(x)] = _best(line.get(float(x), point), point)
-    return [Line(label, tuple(sorted(line.items()))) for label, line in grouped.items()]
-
-
-def _best(one: Point, other: Point) -> Point:
-    if one.figure.better == "more":
-        return max(one, other, key=lambda point: point.value)
-    return min(one, other, key=lambda point: point.value)
 
 
 def grids(found: Sequence[Point], view: View) -> list[Grid]:
@@ -158,30 +81,9 @@ def _gain(one: Point, other: Point) -> float:
     return one.value - other.value if one.figure.better == "more" else other.value - one.value
 
 
-def labeller(found: Sequence[Point], view: View) -> Callable[[Point], str]:
-    """A function that names a point by what tells it apart: the case's name, `by`, the devices."""
-    names = len({point.case.name for point in found}) > 1
-    devices = len({point.devices for point in found}) > 1
-
-    def label(point: Point) -> str:
-        params = dict(point.case.params)
-        parts = [point.case.name] if names else []
-        parts += [axis_words(axis, params[axis]) for axis in view.by if axis in params]
-        parts += ["+".join(point.devices)] if devices else []
-        return " · ".join(parts) or point.case.name
-
-    return label
-
-
 def group_of(view: View) -> Callable[[Point], str]:
     """A function that gives a point's values of `by` alone: what bars are coloured by."""
     return lambda point: " · ".join(axis_words(axis, value) for axis, value in point.case.params if axis in view.by)
-
-
-def axis_words(axis: str, value: Value) -> str:
-    """A parameter in a label: words speak for themselves, a number has its axis named."""
-    text = units.axis_text(axis, value)
-    return text if isinstance(value, str) else f"{units.axis_label(axis)}={text}"
 
 
 def varying(found: Sequence[Point]) -> Callable[[Point], str]:

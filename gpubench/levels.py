@@ -1,0 +1,183 @@
+"""The levels of a staircase: where a latency over working sets is flat, where it leaves a level, and how surely.
+
+A ring that outgrows a cache misses gradually: random replacement, hashed sets and a partitioned cache turn a knee into
+a ramp. So a curve is levels with free points between them, and its boundary is the largest working set that still
+is on the level, not the middle of the ramp.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gpubench import stats
+from gpubench.stats import Interval
+
+LEAST_OCTAVES = 1.0  # of a level: two caches whose sizes differ by less than that are not told apart
+_LEAST_SCATTER = 0.01  # a level is flat to a per cent at best: pages and hashed addresses differ between rings
+_MOST_SCATTER = 0.05
+_LEAN = 0.01  # a level may lean: a normal prior of its slope, per octave (translation grows with the ring)
+_LEVEL_PARAMETERS = 2  # its height and where it ends
+_LEAST_RANGE = math.log(2)  # of a curve: heights that a point on no level may have are as many in a flat one
+_SAME = 3.0  # scatters apart, neighbouring levels are two
+_QUARTILE = 0.31863936396437514  # Φ⁻¹(5/8): a quarter of |N(0,1)| lies below
+_OUTSIDE = 0.025  # of the probability, on either side of a boundary's 95 % interval
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A level: the points `first` to `last` of the curve, its height, and where it ends.
+
+    `height` is the median of its points with the interval of that. `end` is None of the last level: the curve stays
+    on it. Else it is the largest working set that is still on it: low and high are the grid's points between which it
+    lies with 95 % probability, its centre is where the ramp that follows leaves the level.
+    """
+
+    first: int
+    last: int
+    height: Interval
+    end: Interval | None
+
+
+def levels(sizes: Sequence[float], heights: Sequence[float], half_widths: Sequence[float] = ()) -> tuple[Level, ...]:
+    """The levels of a curve of positive heights over ascending positive sizes; none of fewer than two points.
+
+    `half_widths` are those of the heights' 95 % intervals, as fractions. Of all ways to have points on levels (two or
+    more, an octave or wider, a straight line in log–log that leans little) or free, the likeliest, less ln n for each
+    parameter of a level: optimal partitioning (Jackson et al., IEEE Signal Processing Letters 12,
+    2005) under Schwarz' criterion (Yao, Statistics & Probability Letters 6, 1988). The interval of a boundary is its
+    likelihood's, the other boundaries held (Siegmund, International Statistical Review 56, 1988).
+    """
+    if len(sizes) < 2:
+        return ()
+    curve = _Curve.of(sizes, heights, half_widths)
+    found = _joined(_best(curve), curve)
+    return tuple(
+        Level(first, last, stats.median_interval(list(heights[first : last + 1])), curve.end(found, index))
+        for index, (first, last) in enumerate(found)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Curve:
+    """A curve in octaves and natural logarithms; `costs[i, j]` is that of a level from i to j, infinite if none is."""
+
+    octaves: Floats
+    logs: Floats
+    scatter: float
+    costs: Floats
+    free: float
+
+    @classmethod
+    def of(cls, sizes: Sequence[float], heights: Sequence[float], half_widths: Sequence[float]) -> _Curve:
+        octaves, logs = np.log2(np.asarray(sizes, dtype=float)), np.log(np.asarray(heights, dtype=float))
+        scatter = _scatter(logs)
+        sigmas = np.hypot(scatter, np.asarray(half_widths, dtype=float) / 1.96 if len(half_widths) else 0.0)
+        costs = _costs(octaves, logs, np.broadcast_to(sigmas, logs.shape))
+        return cls(octaves, logs, scatter, costs, _free_cost(logs, scatter))
+
+    def end(self, found: Sequence[tuple[int, int]], index: int) -> Interval | None:
+        """Where a level ends: its 95 % interval on the grid, and in it where the ramp leaves the level."""
+        (first, last), final = found[index], len(self.logs) - 1
+        if last == final:
+            return None
+        follows = found[index + 1] if index + 1 < len(found) else None
+        low, high = self._likely_ends(first, follows)
+        grid, beyond = 2.0**self.octaves, follows[0] if follows else final + 1
+        height = float(np.median(self.logs[first : last + 1]))
+        is_ramp = (
+            last > first and self.logs[last] - height > self.scatter
+        )  # its first point, taken for the level's last
+        centre = min(max(self._leaves(last, beyond, height), grid[last - is_ramp]), grid[last + 1])
+        below = int(np.searchsorted(grid, centre, "right")) - 1
+        return Interval(float(grid[min(low, below, last)]), float(centre), float(grid[max(high, last) + 1]))
+
+    def _likely_ends(self, first: int, follows: tuple[int, int] | None) -> tuple[int, int]:
+        """The least and the greatest likely last point of a level, wherever the ramp after it ends."""
+        last = len(self.logs) - 1
+        if follows is None:
+            ends = np.arange(first, last)
+            costs = self.costs[first, ends] + self.free * (last - ends)
+        else:
+            ends = np.arange(first, follows[1])
+            starts = np.arange(first + 1, follows[1] + 1)
+            ramps = self.free * (starts[None, :] - ends[:, None] - 1.0) + self.costs[starts, follows[1]][None, :]
+            ramps[starts[None, :] <= ends[:, None]] = np.inf
+            costs = self.costs[first, ends] - 2 * np.logaddexp.reduce(-ramps / 2, axis=1)
+        shares = np.cumsum(np.exp((costs.min() - costs) / 2))
+        low, high = np.searchsorted(shares / shares[-1], (_OUTSIDE, 1 - _OUTSIDE))
+        return int(ends[low]), int(ends[min(int(high), len(ends) - 1)])
+
+    def _leaves(self, last: int, beyond: int, height: float) -> float:
+        """The size at which the line through the two points after a level meets it; half way where there is none."""
+        after = last + 1
+        if after + 1 < beyond and self.logs[after + 1] != self.logs[after]:
+            slope = (self.octaves[after + 1] - self.octaves[after]) / (self.logs[after + 1] - self.logs[after])
+            return float(2.0 ** (self.octaves[after] - slope * (self.logs[after] - height)))
+        return float(2.0 ** ((self.octaves[last] + self.octaves[min(after, len(self.logs) - 1)]) / 2))
+
+
+def _scatter(logs: Floats) -> float:
+    """How far neighbours on a level lie apart by chance: from the lower quartile of the steps, below most ramps."""
+    quartile = float(np.quantile(np.abs(np.diff(logs)), 0.25))
+    return min(max(quartile / _QUARTILE / math.sqrt(2), _LEAST_SCATTER), _MOST_SCATTER)
+
+
+def _free_cost(logs: Floats, scatter: float) -> float:
+    """What a point on no level costs: of a height that may be any in the curve's range, instead of normal about one."""
+    return 2 * math.log(max(float(np.ptp(logs)), _LEAST_RANGE) / (scatter * math.sqrt(2 * math.pi)))
+
+
+def _costs(octaves: Floats, logs: Floats, sigmas: Floats) -> Floats:
+    """The cost of each level: the least squares of a line whose slope has the prior, and its parameters."""
+    count = len(logs)
+    costs = np.full((count, count), np.inf)
+    weights = 1 / sigmas**2
+    for first in range(count):
+        w = np.cumsum(weights[first:])
+        u, y = octaves[first:] - octaves[first], logs[first:] - logs[first]
+        wu, wy = np.cumsum(weights[first:] * u), np.cumsum(weights[first:] * y)
+        uu = np.cumsum(weights[first:] * u * u) - wu * wu / w
+        uy = np.cumsum(weights[first:] * u * y) - wu * wy / w
+        yy = np.cumsum(weights[first:] * y * y) - wy * wy / w
+        residual = np.maximum(yy - uy * uy / (uu + 1 / _LEAN**2), 0.0)
+        costs[first, first:] = np.where(u >= LEAST_OCTAVES - 1e-9, residual, np.inf)
+    return costs + _LEVEL_PARAMETERS * math.log(count)
+
+
+def _best(curve: _Curve) -> list[tuple[int, int]]:
+    """The levels of the segmentation that costs least."""
+    count = len(curve.logs)
+    least, taken = np.zeros(count + 1), np.full(count + 1, -1)
+    for end in range(1, count + 1):
+        with_level = least[:end] + curve.costs[:end, end - 1]
+        start = int(np.argmin(with_level))
+        least[end], taken[end] = min((least[end - 1] + curve.free, -1), (float(with_level[start]), start))
+    found, end = [], count
+    while end:
+        start = int(taken[end])
+        if start >= 0:
+            found.append((start, end - 1))
+        end = start if start >= 0 else end - 1
+    return found[::-1]
+
+
+def _joined(found: Sequence[tuple[int, int]], curve: _Curve) -> list[tuple[int, int]]:
+    """The same levels, neighbours of one height made one: what lay between them were odd points, not a step."""
+    joined: list[tuple[int, int]] = []
+    for first, last in found:
+        if joined and abs(_height(curve, first, last) - _height(curve, *joined[-1])) < _SAME * curve.scatter:
+            joined[-1] = joined[-1][0], last
+        else:
+            joined.append((first, last))
+    return joined
+
+
+def _height(curve: _Curve, first: int, last: int) -> float:
+    return float(np.median(curve.logs[first : last + 1]))

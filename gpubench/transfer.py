@@ -1,0 +1,175 @@
+"""The transfer model t(n) = α + n/β: start-up time, rate, the size of half the rate, and where two paths cross.
+
+α and β are Hockney's start-up time and asymptotic rate, n½ = α·β his half-performance length (Parallel Computing 20,
+1994). Everything is fitted to relative residuals: with plain ones the largest size would decide α.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gpubench.stats import Interval
+
+MOST_PIECES = 4
+_LEAST_POINTS = 3  # of a piece of two parameters
+_FLOOR = 0.03  # a piece that is right to 3 % is not cut further: a protocol's switch shows as more
+_NEGLIGIBLE = 0.01  # a part of the time that nowhere in a piece is a hundredth of it cannot be told from none
+_APART = 0.02  # two paths closer than this are equal, however narrow their intervals
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """α + n/β over the points `first` to `last`: α in s, β in units of size a second, infinite where time is flat."""
+
+    first: int
+    last: int
+    alpha_s: float
+    beta: float
+
+    def seconds(self, size: float) -> float:
+        """The model's time for a size."""
+        return self.alpha_s + size / self.beta
+
+    @property
+    def half(self) -> float:
+        """n½ = α·β: the size that reaches half of β; infinite where time is flat."""
+        return self.alpha_s * self.beta if self.alpha_s else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """The model of one path: its pieces in order of size, and the root mean square of its relative residuals.
+
+    `half` is n½ read off the measured curve: the size at which half of the last piece's β is reached, between the two
+    measured sizes `low` and `high`; None where it is reached before the first size, or where time is flat to the end.
+    """
+
+    pieces: tuple[Piece, ...]
+    residual: float
+    half: Interval | None
+
+    def piece_at(self, size: float, sizes: Sequence[float]) -> Piece:
+        """The piece that holds at a size: the last one that begins at it or below, else the first."""
+        return next((piece for piece in reversed(self.pieces) if sizes[piece.first] <= size), self.pieces[0])
+
+
+def fit(sizes: Sequence[float], seconds: Sequence[float]) -> Transfer | None:
+    """The model of positive times over ascending positive sizes; None of fewer than three.
+
+    The number of pieces is that of the least n·ln(σ²) + p·ln n (Yao, Statistics & Probability Letters 6, 1988), the
+    cuts are found by dynamic programming (Bai & Perron, Journal of Applied Econometrics 18, 2003). A piece has three
+    points or more, α and n/β are nil where they are nowhere 1 % of the time, and σ below 3 % counts as that.
+    """
+    count = len(sizes)
+    if count < _LEAST_POINTS:
+        return None
+    n, t = np.asarray(sizes, dtype=float), np.asarray(seconds, dtype=float)
+    fits = {
+        (first, last): _fitted(n, t, first, last)
+        for first in range(count)
+        for last in range(first + _LEAST_POINTS - 1, count)
+    }
+    best = min(
+        (cut for most in range(1, MOST_PIECES + 1) if (cut := _cut(fits, count, most))),
+        key=lambda cut: _criterion(cut, count),
+    )
+    pieces = tuple(piece for piece, _ in best)
+    residual = math.sqrt(sum(squares for _, squares in best) / count)
+    return Transfer(pieces, residual, _half(n, t, pieces[-1].beta))
+
+
+def _fitted(n: Floats, t: Floats, first: int, last: int) -> tuple[Piece, float]:
+    """The piece of least squared relative residuals, and their sum: a + b·n in units of t, neither negative."""
+    inside = slice(first, last + 1)
+    u, v = 1 / t[inside], n[inside] / t[inside]
+    uu, uv, vv = float(u @ u), float(u @ v), float(v @ v)
+    su, sv = float(u.sum()), float(v.sum())
+    determinant = uu * vv - uv * uv
+    a, b = ((su * vv - sv * uv) / determinant, (sv * uu - su * uv) / determinant) if determinant else (0.0, sv / vv)
+    if a <= _NEGLIGIBLE * t[first]:
+        a, b = 0.0, sv / vv
+    elif b * n[last] <= _NEGLIGIBLE * t[last]:
+        a, b = su / uu, 0.0
+    squares = float(((a * u + b * v - 1) ** 2).sum())
+    return Piece(first, last, a, 1 / b if b > 0 else math.inf), squares
+
+
+_Fits = dict[tuple[int, int], tuple[Piece, float]]
+
+
+def _cut(fits: _Fits, count: int, pieces: int) -> list[tuple[Piece, float]]:
+    """The best model of so many pieces; empty where there are too few points."""
+    if count < pieces * _LEAST_POINTS:
+        return []
+    best: list[dict[int, tuple[float, list[tuple[Piece, float]]]]] = [{0: (0.0, [])}]
+    for _ in range(pieces):
+        ended: dict[int, tuple[float, list[tuple[Piece, float]]]] = {}
+        for start, (squares, before) in best[-1].items():
+            for last in range(start + _LEAST_POINTS - 1, count):
+                found = fits[start, last]
+                total = squares + found[1]
+                if last + 1 not in ended or total < ended[last + 1][0]:
+                    ended[last + 1] = total, [*before, found]
+        best.append(ended)
+    return best[-1][count][1] if count in best[-1] else []
+
+
+def _criterion(cut: list[tuple[Piece, float]], count: int) -> float:
+    """Schwarz' criterion: two parameters a piece and one a cut."""
+    variance = max(sum(squares for _, squares in cut) / count, _FLOOR**2)
+    return count * math.log(variance) + (3 * len(cut) - 1) * math.log(count)
+
+
+def _half(n: Floats, t: Floats, beta: float) -> Interval | None:
+    """Where the measured rate passes β/2, interpolated in the logarithms."""
+    if not math.isfinite(beta):
+        return None
+    excess = np.log(2 * n / t / beta)
+    reached = np.flatnonzero(excess >= 0)
+    if not len(reached) or reached[0] == 0:
+        return None
+    return _crossing(n, excess, int(reached[0]) - 1, int(reached[0]))
+
+
+def _crossing(n: Floats, excess: Floats, low: int, high: int) -> Interval:
+    share = float(excess[low] / (excess[low] - excess[high]))
+    return Interval(float(n[low]), float(n[low] * (n[high] / n[low]) ** share), float(n[high]))
+
+
+def crossovers(
+    sizes: Sequence[float], one: Sequence[Interval], other: Sequence[Interval]
+) -> list[tuple[bool, Interval]]:
+    """Where two paths over the same sizes cross: whether `one` is the faster above, and the size between neighbours.
+
+    Only sizes count at which one is surely faster: the times' intervals do not touch and the medians are 2 % apart.
+    Between two such that differ in which is faster lies a crossover, interpolated in the logarithms of size and ratio.
+    """
+    n = np.asarray(sizes, dtype=float)
+    excess = np.asarray([math.log(b.centre / a.centre) for a, b in zip(one, other, strict=True)])
+    sure = [
+        index
+        for index, (a, b) in enumerate(zip(one, other, strict=True))
+        if (a.high < b.low or b.high < a.low) and abs(excess[index]) > math.log1p(_APART)
+    ]
+    found = []
+    for low, high in itertools.pairwise(sure):
+        if (excess[low] > 0) != (excess[high] > 0):
+            turn = next(at for at in range(low, high) if (excess[at] > 0) != (excess[at + 1] > 0))
+            centre = _crossing(n, excess, turn, turn + 1).centre
+            found.append((bool(excess[high] > 0), Interval(float(n[low]), centre, float(n[high]))))
+    return found
+
+
+def meeting(one: Piece, other: Piece) -> float | None:
+    """The size at which two pieces take the same time; None where they never do."""
+    difference = 1 / one.beta - 1 / other.beta
+    size = (other.alpha_s - one.alpha_s) / difference if difference else math.nan
+    return size if math.isfinite(size) and size > 0 else None

@@ -1,0 +1,124 @@
+"""What is derived of a run's views: levels beside what is known of a device, transfer models and crossovers."""
+
+import dataclasses
+from pathlib import Path
+
+import _make as make
+import pytest
+
+from gpubench import derived, store
+from gpubench.model import Series, SuiteInfo, View, Work
+from gpubench.summary import Summary
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+RECORDING = Path(__file__).parent / "recordings" / "h200-quick.jsonl.gz"
+LADDER = View("staircase", "Latency over working set", ("chase",), x="size_bytes", series="hot", log_x=True, log_y=True)
+COPIES = View("transfer", "Copies by engine", ("copy",), x="size_bytes", by=("engine", "memory"))
+
+
+def with_view(run, suite, view):
+    """The same run, whose suite asks for this view alone."""
+    suites = tuple(
+        dataclasses.replace(info, views=(view,)) if info.name == suite else info for info in run.manifest.suites
+    )
+    return dataclasses.replace(run, manifest=dataclasses.replace(run.manifest, suites=suites))
+
+
+def recorded():
+    return with_view(store.read_run(RECORDING), "latency", LADDER)
+
+
+def test_the_levels_of_a_recorded_h200_stand_beside_its_caches():
+    on_gpu, *_ = derived.staircases(Summary(recorded()))
+    first, second, memory = on_gpu.steps
+    assert [round(step.height.centre * 1e9, 1) for step in on_gpu.steps] == [16.2, 141.8, 336.8]
+    assert [step.unit for step in on_gpu.steps] == ["s"] * 3
+    assert 31 < first.cycles < 33
+    assert 270 < second.cycles < 290
+    assert [known.name for known in first.known] == ["L1"]
+    assert [known.bytes for known in second.known] == [60 * MIB]
+    assert (memory.end, memory.known) == (None, ())
+    assert (first.smallest, memory.largest) == (16 * KIB, 4 * GIB)
+
+
+def test_a_staircase_has_the_levels_of_each_device_apart():
+    run = recorded()
+    found = derived.staircases(Summary(run))
+    assert len(found) == len({result.devices for result in run.results if result.case.name == "chase"})
+
+
+def test_what_is_known_of_a_device_is_named_with_who_says_so():
+    gpu = make.device(cache_bytes=60 * MIB, details=(("shared.unit_bytes", str(228 * KIB)), ("ecc", "on")))
+    assert [(known.name, known.bytes) for known in derived.known_sizes(gpu)] == [
+        ("shared memory of a unit", 228 * KIB),
+        ("L1", 256 * KIB),
+        ("last-level cache", 60 * MIB),
+    ]
+    host = make.device("host", "CPU", arch="x86_64", cache_bytes=300 * MIB, details=(("cache.l3", str(300 * MIB)),))
+    assert [(known.name, known.source) for known in derived.known_sizes(host)] == [("L3", "host reports cache.l3")]
+    assert derived.known_sizes(make.device(arch="sm_00")) == []
+
+
+def copy(engine, size, seconds, memory="pinned", **fields):
+    series = Series("hot", "s", (seconds,) * 3, work=Work(payload=float(size)), quantity="payload", better="more")
+    return make.result(series, of=make.case("copy", engine=engine, memory=memory, size_bytes=size), **fields)
+
+
+def path(engine, alpha_s, beta, memory="pinned", **fields):
+    return [copy(engine, 2**power, alpha_s + 2**power / beta, memory, **fields) for power in range(3, 31)]
+
+
+def copies(*results, view=COPIES):
+    return Summary(make.run(*results, suites=(SuiteInfo("bandwidth", "copies", (view,)),)))
+
+
+def test_the_paths_of_a_view_have_models_and_cross_where_they_were_measured_to():
+    (found,) = derived.transfers(copies(*path("kernel", 2e-6, 3e10), *path("engine", 6e-6, 5.5e10)))
+    kernel = found.paths[0]
+    assert (kernel.line.label, kernel.unit) == ("kernel · pinned", "B/s")
+    assert kernel.model.pieces[0].alpha_s == pytest.approx(2e-6)
+    assert kernel.rate(kernel.model.pieces[0]) == pytest.approx(3e10)
+    (crossover,) = found.crossovers
+    assert (crossover.below, crossover.above) == ("kernel · pinned", "engine · pinned")
+    assert crossover.size.low < 264_000 < crossover.size.high
+    assert crossover.fitted == pytest.approx(264_000, rel=1e-3)
+
+
+def test_only_paths_that_differ_in_one_thing_are_held_against_each_other():
+    (found,) = derived.transfers(copies(*path("kernel", 2e-6, 3e10), *path("engine", 6e-6, 5.5e10, "pageable")))
+    assert found.crossovers == ()
+
+
+def test_a_rate_of_more_bytes_than_the_size_keeps_its_own_count():
+    series = [
+        Series("hot", "s", (1e-6 + n / 1e12,) * 3, work=Work(moved=2 * n), quantity="moved") for n in (1e5, 1e6, 1e7)
+    ]
+    results = [
+        make.result(each, of=make.case("copy", engine="e", memory="m", size_bytes=int(each.work.moved / 2)))
+        for each in series
+    ]
+    (found,) = derived.transfers(copies(*results))
+    (only,) = found.paths
+    assert only.model.pieces[0].beta == pytest.approx(1e12)
+    assert only.rate(only.model.pieces[0]) == pytest.approx(2e12)
+
+
+def test_times_without_a_rate_are_a_path_too():
+    results = [
+        make.result(make.timing(1e-6 + n / 1e9, items=1.0), of=make.case("copy", engine="e", size_bytes=n))
+        for n in (1024, 4096, 16384)
+    ]
+    (found,) = derived.transfers(copies(*results))
+    assert found.paths[0].unit == "B/s"
+    assert found.paths[0].model.pieces[0].beta == pytest.approx(1e9)
+
+
+def test_a_view_that_too_little_was_measured_for_has_no_model():
+    assert derived.transfers(copies(copy("kernel", 1024, 1e-6))) == []
+    assert derived.staircases(copies(view=LADDER)) == []
+
+
+def test_replicates_are_one_line():
+    runs = [path("kernel", 2e-6 * (1 + share), 3e10, replicate=index) for index, share in enumerate((0.0, 0.1, -0.1))]
+    (found,) = derived.transfers(copies(*(result for results in runs for result in results)))
+    assert found.paths[0].model.pieces[0].alpha_s == pytest.approx(2e-6)

@@ -1,0 +1,132 @@
+"""The levels of a staircase, their boundaries and how sure those are."""
+
+import numpy as np
+import pytest
+
+from gpubench.levels import levels
+
+KIB, MIB = 1024, 2**20
+
+
+def sizes(per_octave, first=10, last=33):
+    """A logarithmic grid of working sets, 1 KiB to 8 GiB."""
+    return [2 ** (first + step / per_octave) for step in range((last - first) * per_octave + 1)]
+
+
+def staircase(grid, caches, heights, softness=0.0):
+    """The mean latency of rings over caches that miss, beyond their size, in proportion to the excess."""
+    found = []
+    for size in grid:
+        height = heights[0]
+        for cache, low, high in zip(caches, heights, heights[1:], strict=False):
+            missed = min(max(size / cache - 1, 0.0) / softness, 1.0) if softness else float(size > cache)
+            height += missed * (high - low)
+        found.append(height)
+    return found
+
+
+def noisy(values, share, seed=1):
+    """The same values with normal noise of this relative deviation."""
+    return (np.array(values) * np.exp(share * np.random.default_rng(seed).standard_normal(len(values)))).tolist()
+
+
+H200 = [256 * KIB, 60 * MIB], [16.2, 141.8, 337.0]
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.002, 0.02])
+@pytest.mark.parametrize("softness", [0.0, 0.5, 2.0])
+@pytest.mark.parametrize("per_octave", [2, 4, 8, 16])
+def test_each_level_is_found_and_each_cache_lies_in_its_boundarys_interval(per_octave, softness, noise):
+    grid = sizes(per_octave)
+    caches, heights = H200
+    found = levels(grid, noisy(staircase(grid, caches, heights, softness), noise))
+    assert [level.height.centre for level in found] == pytest.approx(heights, rel=0.015)
+    for level, cache in zip(found, caches, strict=False):
+        # where a ramp begins gently, its first points differ from the level by less than the noise
+        reach = 2 ** (1.01 / per_octave) if softness < 2 or noise < 0.02 else 1.3
+        assert level.end.low / reach <= cache <= level.end.high * reach
+        assert level.end.centre == pytest.approx(cache, rel=0.13 if per_octave >= 4 else 0.4)
+    assert found[-1].end is None
+
+
+def test_a_clean_knee_lies_between_its_two_neighbours_on_the_grid():
+    grid = [2.0**power for power in range(10, 30)]
+    first, second = levels(grid, [10.0 if size <= 2**18 else 100.0 for size in grid])
+    assert (first.end.low, first.end.high) == (2**18, 2**19)
+    assert first.end.centre == pytest.approx(2**18.5)
+    assert (grid[first.last], grid[second.first]) == (2**18, 2**19)
+
+
+def test_a_ramp_is_followed_back_to_where_it_leaves_the_level():
+    grid = sizes(4)
+    heights = [10.0 * max(1.0, size / (300 * KIB)) for size in grid]
+    heights = [min(height, 200.0) for height in heights]
+    first, second = levels(grid, heights)
+    assert first.end.centre == pytest.approx(300 * KIB, rel=1e-6)
+    assert second.height.centre == 200.0
+
+
+def test_a_cache_in_two_partitions_has_no_knee_but_a_long_ramp():
+    grid = sizes(8)
+    near, far = 30 * MIB, 60 * MIB
+    heights = []
+    for size in grid:
+        in_near, in_cache = min(1.0, near / size), min(1.0, far / size)
+        heights.append(142.0 * in_near + 220.0 * (in_cache - in_near) + 337.0 * (1 - in_cache))
+    first, *rest = levels(grid, noisy(heights, 0.003))
+    assert first.height.centre == pytest.approx(142.0, rel=0.01)
+    assert 28 * MIB < first.end.centre < 33 * MIB, "what leaves the level is the near partition, not the whole cache"
+    assert rest[-1].height.centre == pytest.approx(337.0, rel=0.02)
+
+
+def test_a_level_may_lean_and_is_still_one():
+    grid = sizes(4, 27, 36)
+    (level,) = levels(grid, [333.0 * 1.012 ** np.log2(size / grid[0]) for size in grid])
+    assert (level.first, level.last, level.end) == (0, len(grid) - 1, None)
+
+
+def test_an_odd_point_does_not_cut_a_level_in_two():
+    grid = sizes(4, 10, 20)
+    heights = [30.0] * len(grid)
+    heights[17] = 33.0
+    (level,) = levels(grid, heights)
+    assert (level.first, level.last) == (0, len(grid) - 1)
+
+
+def test_a_curve_that_rises_to_its_end_leaves_its_last_level():
+    grid = sizes(4, 10, 22)
+    (level,) = levels(grid, [10.0 * max(1.0, size / (300 * KIB)) for size in grid])
+    assert level.end.centre == pytest.approx(300 * KIB, rel=1e-6)
+
+
+def test_a_curve_without_a_level_has_none():
+    grid = sizes(4, 10, 20)
+    assert levels(grid, [float(size) for size in grid]) == ()
+
+
+def test_wide_intervals_make_a_boundary_unsure():
+    grid = sizes(4)
+    heights = staircase(grid, [MIB], [100.0, 150.0], 4.0)
+    sure, unsure = levels(grid, heights), levels(grid, heights, [0.1] * len(grid))
+    assert sure[0].end.high / sure[0].end.low < unsure[0].end.high / unsure[0].end.low
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_fewer_than_two_points_have_no_level(count):
+    assert levels([1024.0] * count, [16.0] * count) == ()
+
+
+def test_two_points_an_octave_apart_can_be_a_level():
+    (level,) = levels([1024.0, 4096.0], [16.2, 16.3])
+    assert (level.first, level.last, level.end) == (0, 1, None)
+    assert levels([1024.0, 1280.0], [16.2, 16.3]) == ()
+
+
+def test_a_coarse_curve_of_a_real_h200_has_three_levels():
+    """`latency/chase` of tests/recordings/h200-quick: 16 KiB to 4 GiB in nine steps, ns."""
+    grid = [16, 64, 256, 1024, 4096, 16384, 262144, 1048576, 4194304]
+    heights = [16.20, 16.29, 84.01, 141.8, 141.7, 141.8, 333.4, 336.8, 337.6]
+    found = levels([size * KIB for size in grid], heights)
+    assert [round(level.height.centre, 1) for level in found] == [16.2, 141.8, 336.8]
+    assert found[0].end.low <= 248 * KIB <= found[0].end.high == 256 * KIB
+    assert found[1].end.low <= 60 * MIB <= found[1].end.high == 256 * MIB

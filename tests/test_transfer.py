@@ -1,0 +1,110 @@
+"""The transfer model t(n) = α + n/β, in pieces, and where two paths cross."""
+
+import math
+
+import numpy as np
+import pytest
+
+from gpubench import transfer
+from gpubench.stats import Interval
+
+SIZES = [2.0**power for power in range(3, 31)]
+
+
+def times(alpha_s, beta, sizes=SIZES):
+    return [alpha_s + size / beta for size in sizes]
+
+
+def exact(values, reach=0.001):
+    """Intervals of a narrow relative width."""
+    return [Interval(value * (1 - reach), value, value * (1 + reach)) for value in values]
+
+
+def test_the_start_up_time_the_rate_and_the_half_rate_size_are_found_exactly():
+    found = transfer.fit(SIZES, times(5e-6, 4e11))
+    (piece,) = found.pieces
+    assert (piece.alpha_s, piece.beta) == (pytest.approx(5e-6), pytest.approx(4e11))
+    assert piece.half == pytest.approx(2e6)
+    assert found.residual < 1e-12
+    assert (found.half.low, found.half.high) == (2.0**20, 2.0**21)
+    assert found.half.centre == pytest.approx(2e6, rel=0.02), "read off the curve, not computed from the model"
+
+
+def test_a_gibibyte_does_not_swamp_the_start_up_time():
+    noise = np.exp(0.01 * np.random.default_rng(3).standard_normal(len(SIZES)))
+    (piece,) = transfer.fit(SIZES, (np.array(times(5e-6, 4e11)) * noise).tolist()).pieces
+    assert piece.alpha_s == pytest.approx(5e-6, rel=0.02), "plain least squares would be off by milliseconds"
+    assert piece.beta == pytest.approx(4e11, rel=0.02)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.005, 0.03])
+def test_a_switch_of_protocol_is_a_piece_of_its_own(noise):
+    eager, bulk = times(2e-6, 1e10), times(9e-6, 4e11)
+    mixed = [small if size < 2**16 else large for size, small, large in zip(SIZES, eager, bulk, strict=True)]
+    errors = np.exp(noise * np.random.default_rng(1).standard_normal(len(SIZES)))
+    found = transfer.fit(SIZES, (np.array(mixed) * errors).tolist())
+    first, second = found.pieces
+    assert (SIZES[first.last], SIZES[second.first]) == (2**15, 2**16)
+    assert first.alpha_s == pytest.approx(2e-6, rel=0.03)
+    assert second.beta == pytest.approx(4e11, rel=0.03)
+    assert found.piece_at(2.0**14, SIZES) is first
+    assert found.piece_at(2.0**16, SIZES) is second
+    assert found.piece_at(1.0, SIZES) is first
+
+
+def test_three_percent_of_noise_is_no_switch():
+    errors = np.exp(0.03 * np.random.default_rng(5).standard_normal(len(SIZES)))
+    assert len(transfer.fit(SIZES, (np.array(times(5e-6, 4e11)) * errors).tolist()).pieces) == 1
+
+
+def test_a_flat_time_has_no_rate_and_a_steep_one_no_start_up():
+    (flat,) = transfer.fit(SIZES, [3e-6] * len(SIZES)).pieces
+    assert (flat.alpha_s, flat.beta, flat.half) == (pytest.approx(3e-6), math.inf, math.inf)
+    steep = transfer.fit(SIZES, [size**1.1 / 1e10 for size in SIZES])
+    assert all(piece.alpha_s == 0 for piece in steep.pieces)
+    assert transfer.fit(SIZES, times(0.0, 1e9)).half is None, "the smallest size already has the whole rate"
+
+
+def test_the_half_rate_is_not_read_off_a_curve_that_never_has_it():
+    assert transfer.fit(SIZES, [3e-6] * len(SIZES)).half is None
+
+
+def test_fewer_than_three_sizes_are_no_model():
+    assert transfer.fit(SIZES[:2], [1e-6, 2e-6]) is None
+    assert len(transfer.fit(SIZES[:5], times(1e-6, 1e9, SIZES[:5])).pieces) == 1
+
+
+def test_two_paths_cross_between_measured_neighbours():
+    kernel, engine = exact(times(2e-6, 3e10)), exact(times(6e-6, 5.5e10))
+    truth = 4e-6 / (1 / 3e10 - 1 / 5.5e10)
+    ((is_kernel_above, size),) = transfer.crossovers(SIZES, kernel, engine)
+    assert not is_kernel_above
+    assert (size.low, size.high) == (2.0**17, 2.0**19), "at 2^18 neither is surely faster"
+    assert size.centre == pytest.approx(truth, rel=0.05)
+    mine, theirs = (transfer.fit(SIZES, [each.centre for each in path]).pieces[0] for path in (kernel, engine))
+    assert transfer.meeting(mine, theirs) == pytest.approx(truth)
+
+
+def test_paths_that_are_equal_do_not_cross_however_narrow_their_intervals():
+    one = exact(times(5e-6, 4e11), 1e-5)
+    other = exact([value * (1.01 if index % 2 else 0.99) for index, value in enumerate(times(5e-6, 4e11))], 1e-5)
+    assert transfer.crossovers(SIZES, one, other) == []
+
+
+def test_wide_intervals_leave_a_size_out_and_name_the_next_ones_that_are_sure():
+    one, other = exact([1.0, 1.0, 1.0, 1.0], 0.01), exact([2.0, 1.3, 0.8, 0.5], 0.01)
+    other[1] = Interval(0.9, 1.3, 1.7)
+    ((_, size),) = transfer.crossovers([1.0, 2.0, 4.0, 8.0], one, other)
+    assert (size.low, size.high) == (1.0, 4.0)
+
+
+def test_paths_may_cross_twice():
+    one, other = exact([1.0] * 5), exact([2.0, 1.5, 0.5, 0.5, 1.5])
+    assert [above for above, _ in transfer.crossovers(SIZES[:5], one, other)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [((1e-6, 1e9), (2e-6, 1e9)), ((1e-6, 2e9), (2e-6, 1e9)), ((0.0, 1e9), (0.0, 1e9))]
+)
+def test_models_that_never_take_the_same_time_do_not_meet(one, other):
+    assert transfer.meeting(transfer.Piece(0, 2, *one), transfer.Piece(0, 2, *other)) is None
