@@ -3,7 +3,17 @@
 from gpubench import stats, units
 from gpubench.counters import CounterFigure, CounterTable, Track
 from gpubench.curves import Line, Point, Value, axis_words, by_unit, drawable, labeller, view_lines, view_points
-from gpubench.derived import Staircase, Step, Transfers, staircases, staircases_of, transfers, transfers_of
+from gpubench.derived import (
+    Crossover,
+    Path,
+    Staircase,
+    Step,
+    Transfers,
+    staircases,
+    staircases_of,
+    transfers,
+    transfers_of,
+)
 from gpubench.effect import Effect, against
 from gpubench.energy import Energy, NoEnergy
 from gpubench.errors import DeviceError, FileError, GpubenchError, Missing, PeerDied, Skip, UsageError, WrongAnswer
@@ -55,6 +65,7 @@ from gpubench.protocols import (
 )
 from gpubench.suite import Bench, Observation, Observed, Stage, Suite, Target, Task, expect, points, powers_of_two
 from gpubench.summary import Figure, Row, Spread, Summary, headline, judged_better, judged_unit, judged_values
+from gpubench.tables import Table, derived_tables, view_tables
 from gpubench.trend import Change, Line, Moment, Source, Trend
 from gpubench.walk import with_texts
 
@@ -72,6 +83,7 @@ __all__ = [
     "CounterFigure",
     "CounterSource",
     "CounterTable",
+    "Crossover",
     "DataFile",
     "Device",
     "DeviceError",
@@ -101,6 +113,7 @@ __all__ = [
     "Observed",
     "OpenDevice",
     "Params",
+    "Path",
     "PeerDied",
     "Point",
     "Policy",
@@ -127,6 +140,7 @@ __all__ = [
     "Suite",
     "SuiteInfo",
     "Summary",
+    "Table",
     "Target",
     "Task",
     "Timing",
@@ -146,6 +160,7 @@ __all__ = [
     "axis_words",
     "badness",
     "by_unit",
+    "derived_tables",
     "drawable",
     "expect",
     "fingerprint",
@@ -171,5 +186,6 @@ __all__ = [
     "verdict_of",
     "view_lines",
     "view_points",
+    "view_tables",
     "with_texts",
 ]

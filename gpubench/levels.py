@@ -21,6 +21,7 @@ LEAST_OCTAVES = 1.0  # of a level: two caches whose sizes differ by less than th
 _LEAST_SCATTER = 0.01  # a level is flat to a per cent at best: pages and hashed addresses differ between rings
 _MOST_SCATTER = 0.05
 _LEAN = 0.01  # a level may lean: a normal prior of its slope, per octave (translation grows with the ring)
+_MOST_LEAN = 0.03  # what surely leans more is a ramp, however straight
 _LEVEL_PARAMETERS = 2  # its height and where it ends
 _LEAST_RANGE = math.log(2)  # of a curve: heights that a point on no level may have are as many in a flat one
 _SAME = 3.0  # scatters apart, neighbouring levels are two
@@ -147,7 +148,8 @@ def _costs(octaves: Floats, logs: Floats, sigmas: Floats) -> Floats:
         uy = np.cumsum(weights[first:] * u * y) - wu * wy / w
         yy = np.cumsum(weights[first:] * y * y) - wy * wy / w
         residual = np.maximum(yy - uy * uy / (uu + 1 / _LEAN**2), 0.0)
-        costs[first, first:] = np.where(u >= LEAST_OCTAVES - 1e-9, residual, np.inf)
+        leans = np.abs(uy) - 2 * np.sqrt(uu) > _MOST_LEAN * uu  # the slope uy/uu has the standard error 1/√uu
+        costs[first, first:] = np.where((u >= LEAST_OCTAVES - 1e-9) & ~leans, residual, np.inf)
     return costs + _LEVEL_PARAMETERS * math.log(count)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from gpubench.api import Report, Result, Run, Summary, headline
 
 from ._clean import tidy
+from ._derived import derived_lines
 from ._figures import energy_record, records, spread_record
 
 COLUMNS = (
@@ -54,6 +55,7 @@ def _lines(summary: Summary) -> Iterator[dict[str, Any]]:
         for series, record in zip(result.series, records(summary, result), strict=True):
             joined = spreads[result.key] if series is spoken and summary.replicated else {}
             yield key | record | joined | (_energy(summary, result) if series is spoken else {})
+    yield from derived_lines(summary)
 
 
 def _energy(summary: Summary, result: Result) -> dict[str, Any]:

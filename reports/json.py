@@ -7,9 +7,10 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from gpubench.api import Report, Result, Run, Spread, Summary
+from gpubench.api import Report, Result, Run, Spread, Summary, staircases, transfers
 
 from ._clean import tidy
+from ._derived import staircase_record, transfer_record
 from ._figures import energy_record, finite, records, spread_record
 
 SCHEMA = "gpubench.summary/1"
@@ -38,6 +39,8 @@ def _document(summary: Summary) -> dict[str, Any]:
         "devices": [dataclasses.asdict(device) for device in manifest.facts.devices],
         "versions": dict(manifest.facts.versions),
         "spreads": [_spread(spread) for spread in summary.spreads()] if summary.replicated else [],
+        "levels": [staircase_record(found) for found in staircases(summary)],
+        "transfers": [transfer_record(found) for found in transfers(summary)],
         "results": [_result(summary, result) for result in summary.run.results],
     }
 

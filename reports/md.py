@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from gpubench.api import Report, Row, Run, Spread, Summary
+from gpubench.api import Report, Row, Run, Spread, Summary, derived_tables
 
 from ._cases import CaseLine, case_lines, heads
 from ._clean import tidy
@@ -106,6 +106,11 @@ def _suite(name: str, spreads: list[Spread], summary: Summary) -> Iterator[str]:
     if sentence:
         yield f"{escape(sentence)}\n"
     yield from _table(("case", *heads(summary), "status"), map(_cells, case_lines(spreads, summary)))
+    for found in derived_tables(summary, name):
+        yield f"\n### {escape(found.title)}\n"
+        yield from _table(found.heads, (tuple(map(escape, row)) for row in found.rows))
+        if found.note:
+            yield f"\n{escape(found.note)}"
 
 
 def _cells(line: CaseLine) -> tuple[str, ...]:

@@ -38,6 +38,7 @@ LAYERS = (
     "levels",
     "transfer",
     "derived",
+    "tables",
     "noise",
     "patterns",
     "evidence",

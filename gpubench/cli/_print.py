@@ -13,6 +13,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     from gpubench.model import Result, Run
     from gpubench.summary import Figure, Row, Spread
+    from gpubench.tables import Table as Words
 
 _STYLES = {"ok": "green", "skipped": "dim", "failed": "bold red", "invalid": "yellow"}
 _MOST_REASONS = 8
@@ -47,7 +48,9 @@ def table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "", right: Sequence[str] = ()
 ) -> Table:
     """A table of plain cells."""
-    found = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    found = Table(
+        title=plain(title) if title else None, title_justify="left", box=None, pad_edge=False, header_style="bold"
+    )
     for column in columns:
         found.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for row in rows:
@@ -58,16 +61,25 @@ def table(
 def summary(run: Run) -> list[Table | Text]:
     """The summary of a run: a table, one row a case, then what did not go well, in words."""
     from gpubench.summary import Summary
+    from gpubench.tables import derived_tables
 
     summed = Summary(run)
     columns = _SPREAD_COLUMNS if summed.replicated else _COLUMNS
     rows = map(_spread, summed.spreads()) if summed.replicated else map(_row, summed.rows())
     parts: list[Table | Text] = [table(columns, rows, right=columns[2:-1])]
+    for suite in run.manifest.suites:
+        parts += [part for found in derived_tables(summed, suite.name) for part in _derived(found)]
     if not run.complete:
         parts.append(plain("a partial run: it was interrupted, and can be gone on with by `run --resume`", "yellow"))
     parts += [plain(line, "yellow") for line in (*run.warnings, *_reasons(run.results))]
     counted = ", ".join(f"{count} {status}" for status, count in summed.counts().items() if count)
     return [*parts, plain(f"{len(run.results)} results: {counted or 'none'}", "bold")]
+
+
+def _derived(found: Words) -> list[Table | Text]:
+    right = [head for head in found.heads if head not in found.words]
+    note = [plain(found.note, "dim")] if found.note else []
+    return [plain(""), table(found.heads, found.rows, found.title, right), *note]
 
 
 def _row(row: Row) -> list[object]:

@@ -1,0 +1,126 @@
+"""Derived figures as tables of words: the same cells in the terminal, in Markdown and on the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpubench import units
+from gpubench.derived import Path, Staircase, Step, Transfers, staircases_of, transfers_of
+from gpubench.model import View
+from gpubench.stats import Interval
+from gpubench.summary import Summary
+from gpubench.transfer import Piece
+
+_NONE = "–"
+_LEVEL_HEADS = ("level", "95 % interval", "cycles", "working sets", "ends at", "surely within", "known of the device")
+_PATH_HEADS = ("path", "sizes", "α", "β", "n½ = α·β", "n½ measured", "residual")
+_CROSSOVER_HEADS = ("faster below", "faster above", "at", "measured between", "models meet at")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A title, heads, and rows of as many cells as heads; `words` are the heads of columns that hold no figures.
+
+    `note` is what else is to know of it.
+    """
+
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    words: tuple[str, ...]
+    note: str = ""
+
+
+def level_table(staircase: Staircase) -> Table:
+    """The levels of one line, from the first cache to memory, beside what is known of the device."""
+    label = "" if staircase.line.label in staircase.title else f", {staircase.line.label}"
+    rows = tuple(_level(step) for step in staircase.steps)
+    sources = [f"{known.name} by {known.source}" for step in staircase.steps for known in step.known]
+    note = "; ".join(["A level ends at the largest working set that still is on it (surely: with 95 %)", *sources])
+    return Table(f"Levels: {staircase.title}{label}", _LEVEL_HEADS, rows, _LEVEL_HEADS[-1:], note)
+
+
+def _level(step: Step) -> tuple[str, ...]:
+    height, end = step.height, step.end
+    points = "1 point" if step.points == 1 else f"{step.points} points"
+    return (
+        units.quantity(height.centre, step.unit),
+        units.interval(height.low, height.high, step.unit, height.centre),
+        units.significant(step.cycles) if step.cycles is not None else _NONE,
+        f"{_size(step.smallest)} – {_size(step.largest)} ({points})",
+        _size(end.centre) if end else "not reached",
+        f"{_size(end.low)} – {_size(end.high)}" if end else _NONE,
+        "; ".join(_known(step, end)) or _NONE,
+    )
+
+
+def _known(step: Step, end: Interval | None) -> Iterator[str]:
+    for known in step.known:
+        ratio = f", × {end.centre / known.bytes:.2f}" if end else ""
+        yield f"{known.name} {_size(known.bytes)}{ratio}"
+
+
+def transfer_tables(found: Transfers) -> list[Table]:
+    """The models of a view's paths, a row a piece, and where the paths cross; no second table where they do not."""
+    is_size = found.axis.endswith("_bytes")
+    rows = tuple(row for path in found.paths for row in _pieces(path, is_size))
+    tables = [Table(f"Transfer model: {found.title}", _PATH_HEADS, rows, _PATH_HEADS[:1])]
+    if found.crossovers:
+        crossed = tuple(
+            (
+                each.below,
+                each.above,
+                _place(each.size.centre, is_size),
+                f"{_place(each.size.low, is_size)} – {_place(each.size.high, is_size)}",
+                _place(each.fitted, is_size) if each.fitted else _NONE,
+            )
+            for each in found.crossovers
+        )
+        tables.append(Table(f"Crossovers: {found.title}", _CROSSOVER_HEADS, crossed, _CROSSOVER_HEADS[:2]))
+    return tables
+
+
+def _pieces(path: Path, is_size: bool) -> Iterator[tuple[str, ...]]:
+    """A row a piece; what is of the whole path stands on its first."""
+    model = path.model
+    half = _place(model.half.centre, is_size) if model.half else _NONE
+    for index, piece in enumerate(model.pieces):
+        of_path = (half, units.percent(model.residual)) if index == 0 else ("", "")
+        yield (path.line.label if index == 0 else "", *_piece(path, piece, is_size), *of_path)
+
+
+def _piece(path: Path, piece: Piece, is_size: bool) -> tuple[str, str, str, str]:
+    rate = path.rate(piece)
+    return (
+        f"{_place(path.sizes[piece.first], is_size)} – {_place(path.sizes[piece.last], is_size)}",
+        units.quantity(piece.alpha_s, "s"),
+        units.quantity(rate, path.unit) if math.isfinite(rate) else _NONE,
+        _place(piece.half, is_size) if math.isfinite(piece.half) else _NONE,
+    )
+
+
+def _place(value: float, is_size: bool) -> str:
+    return _size(value) if is_size else units.significant(value)
+
+
+def _size(value: float) -> str:
+    """A size in binary units with at most four digits: 256 KiB, 61.28 MiB."""
+    number, _, unit = units.round_size(value).partition(" ")
+    return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"
+
+
+def derived_tables(summary: Summary, suite: str) -> list[Table]:
+    """Every table that the views of one suite give."""
+    views = next((info.views for info in summary.run.manifest.suites if info.name == suite), ())
+    return [table for view in views for table in view_tables(summary, suite, view)]
+
+
+def view_tables(summary: Summary, suite: str, view: View) -> list[Table]:
+    """The levels of a staircase, the models and crossovers of a transfer view; nothing for other kinds."""
+    if view.kind == "staircase":
+        return [level_table(found) for found in staircases_of(summary, suite, view)]
+    if view.kind == "transfer":
+        return [table for found in transfers_of(summary, suite, view) for table in transfer_tables(found)]
+    return []
