@@ -142,7 +142,7 @@ def test_a_headline_run_takes_one_case_of_each_suite_and_shows_the_spread_of_its
     columns = "case device median lowest – highest % of spec · clock · best within between status"
     assert " ".join(head.split()) == columns
     rows = [row for row in rows if "ok" in row.split()]  # a long id takes a second line
-    assert [row.split()[-2:] for row in rows[:5]] == [["2", "ok"]] * 5
+    assert all(re.search(r" 2 ok( \(.*\))?$", row.rstrip()) for row in rows[:5]), "a busy host may have a label"
     assert re.findall(r"(\d+\.\d) % +(\d+\.\d) % +2 ok", rows[0])
     assert rows[5] == "10 results: 10 ok"
 
