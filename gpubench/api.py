@@ -2,7 +2,7 @@
 
 from gpubench import stats, units
 from gpubench.counters import CounterFigure, CounterTable, Track
-from gpubench.curves import Line, Point, Value, axis_words, by_unit, drawable, labeller, view_lines, view_points
+from gpubench.curves import Curve, Point, Value, axis_words, by_unit, drawable, labeller, view_lines, view_points
 from gpubench.derived import (
     Crossover,
     Path,
@@ -84,6 +84,7 @@ __all__ = [
     "CounterSource",
     "CounterTable",
     "Crossover",
+    "Curve",
     "DataFile",
     "Device",
     "DeviceError",

@@ -42,7 +42,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Curve:
     """The points of a curve that belong together, with their places on the x axis, in order.
 
     `parts` are the words that tell this line from the others of its view, by position; one label joins them.
@@ -91,7 +91,7 @@ def _series(result: Result, name: str) -> Series | None:
     return headline(dataclasses.replace(result, series=named))
 
 
-def view_lines(found: Sequence[Point], view: View) -> list[Line]:
+def view_lines(found: Sequence[Point], view: View) -> list[Curve]:
     """A curve's lines. Of several cases at one x of a line, the best is drawn."""
     parts_of = _parting(found, view)
     grouped: dict[tuple[str, ...], dict[float, Point]] = {}
@@ -101,7 +101,7 @@ def view_lines(found: Sequence[Point], view: View) -> list[Line]:
             line = grouped.setdefault(parts_of(point), {})
             line[float(x)] = _best(line.get(float(x), point), point)
     return [
-        Line(_label(parts, next(iter(line.values()))), tuple(sorted(line.items(), key=lambda item: item[0])), parts)
+        Curve(_label(parts, next(iter(line.values()))), tuple(sorted(line.items(), key=lambda item: item[0])), parts)
         for parts, line in grouped.items()
     ]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpubench import data, levels, stats, transfer
-from gpubench.curves import Line, by_unit, view_lines, view_points
+from gpubench.curves import Curve, by_unit, view_lines, view_points
 from gpubench.model import Device, Run, View
 from gpubench.stats import Interval
 from gpubench.summary import Summary
@@ -57,7 +57,7 @@ class Staircase:
     suite: str
     title: str
     axis: str
-    line: Line
+    line: Curve
     steps: tuple[Step, ...]
 
 
@@ -65,7 +65,7 @@ class Staircase:
 class Path:
     """One line of a transfer view and its model over sizes in bytes; `scale` is bytes of its rate a byte of size."""
 
-    line: Line
+    line: Curve
     sizes: tuple[float, ...]
     seconds: tuple[Interval, ...]
     model: transfer.Transfer
@@ -132,7 +132,7 @@ def staircases_of(summary: Summary, suite: str, view: View) -> list[Staircase]:
     return found
 
 
-def _steps(summary: Summary, line: Line, cycles: Line | None) -> list[Step]:
+def _steps(summary: Summary, line: Curve, cycles: Curve | None) -> list[Step]:
     points = [(x, point) for x, point in line.points if x > 0 and point.figure.interval.low > 0]
     sizes = [x for x, _ in points]
     intervals = [point.figure.interval for _, point in points]
@@ -158,7 +158,7 @@ def _steps(summary: Summary, line: Line, cycles: Line | None) -> list[Step]:
     return steps
 
 
-def _beside(summary: Summary, line: Line, ends: Sequence[Interval | None]) -> list[tuple[Known, ...]]:
+def _beside(summary: Summary, line: Curve, ends: Sequence[Interval | None]) -> list[tuple[Known, ...]]:
     """For each boundary the known sizes that are nearer to it than to the others, by ratio."""
     found: list[list[Known]] = [[] for _ in ends]
     device = summary.device(line.points[0][1].devices[0]) if line.points[0][1].devices else None
@@ -185,7 +185,7 @@ def transfers_of(summary: Summary, suite: str, view: View) -> list[Transfers]:
     return found
 
 
-def _path(line: Line, view: View) -> Path | None:
+def _path(line: Curve, view: View) -> Path | None:
     timed = [(x, seconds, point) for x, point in line.points if x > 0 and (seconds := point.seconds)]
     timed = [(x, seconds, point) for x, seconds, point in timed if seconds.low > 0 and math.isfinite(seconds.high)]
     sizes, times = tuple(x for x, _, _ in timed), tuple(seconds for _, seconds, _ in timed)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from gpubench.api import Figure, Line, Point, Summary, View, by_unit, units, view_lines, view_points
+from gpubench.api import Curve, Figure, Point, Summary, View, by_unit, units, view_lines, view_points
 
 from . import _svg as svg
 from ._ticks import Axis, at_values, axis
@@ -78,7 +78,7 @@ def _peak_line(peak: tuple[str, float] | None, across: Axis, up: Axis) -> Markup
     return svg.line(across.start, y, across.end, y, "peak") + svg.text(across.end, y + 13, peak[0], "end", "peak")
 
 
-def _line(line: Line, colour: str, across: Axis, up: Axis) -> Markup:
+def _line(line: Curve, colour: str, across: Axis, up: Axis) -> Markup:
     places = [(across.place(x), up.place(point.value)) for x, point in line.points]
     parts = [svg.polyline(places, f"line {colour}")] if len(places) > 1 else []
     for (x, y), (_, point) in zip(places, line.points, strict=True):
