@@ -45,6 +45,11 @@ class Plan:
     suites: tuple[SuiteInfo, ...]
     jobs: tuple[Job, ...]
 
+    def suite(self, case: Case) -> str:
+        """What `load_suite` finds the case's suite by: its name, or its file."""
+        files = (name for name in self.settings.suites if plugins.is_file(name) and Path(name).stem == case.suite)
+        return next(files, case.suite)
+
     def target(self, job: Job) -> Target:
         """What the job's case is planned and built for."""
         return Target(self.facts, job.devices[0], self.settings.tier, self.settings.data)
@@ -96,19 +101,47 @@ def headline(suite: Suite, target: Target) -> list[Case]:
 
 
 def load_suite(name: str) -> Suite:
-    """The suite of that name; UsageError with a did-you-mean."""
-    suite: Suite = plugins.load("suites", name)
-    return suite
+    """The suite of that name or in that file; UsageError with a did-you-mean."""
+    if not plugins.is_file(name):
+        named: Suite = plugins.load("suites", name)
+        return named
+    found = plugins.load_file("suites", Path(name))
+    if not isinstance(found, Suite) or not found.definitions:
+        raise UsageError(f"{name}: its `suite` is no Suite with cases; docs/writing-a-suite.md shows one")
+    return found
 
 
 def suite_names(wanted: Sequence[str]) -> tuple[str, ...]:
-    """The suites of these words, each once: `all` (or no name) is every suite, `headline` names none."""
+    """The suites of these words, each once: `all` (or no name) is every suite, `headline` names none.
+
+    The path of a file stands for the suite in it, as an absolute path: workers start elsewhere.
+    """
     known = plugins.names("suites")
     for name in wanted:
-        if name not in (*known, _ALL, _HEADLINE):
+        if not plugins.is_file(name) and name not in (*known, _ALL, _HEADLINE):
             raise plugins.unknown("suite", name, [*known, _ALL, _HEADLINE])
-    named = tuple(dict.fromkeys(name for name in wanted if name != _HEADLINE))
-    return known if not named or _ALL in named else named
+    words = [_file(name, known) if plugins.is_file(name) else name for name in wanted if name != _HEADLINE]
+    words = [name for word in words or [_ALL] for name in (known if word == _ALL else (word,))]
+    _check_unlike(words)
+    return tuple(dict.fromkeys(words))
+
+
+def _file(name: str, known: Sequence[str]) -> str:
+    path = Path(name).resolve()
+    if path.is_dir() or not path.exists():
+        what = "it is a folder" if path.is_dir() else "there is no such file"
+        raise UsageError(f"{name}: {what}; name the Python file of a suite")
+    if path.stem in known:
+        raise UsageError(f"{name}: there is a suite {path.stem} already, whose cases it cannot be told from; rename it")
+    return str(path)
+
+
+def _check_unlike(words: Sequence[str]) -> None:
+    """Raise UsageError for two files of one name: their cases could not be told apart."""
+    files: dict[str, str] = {}
+    for word in filter(plugins.is_file, words):
+        if files.setdefault(Path(word).stem, word) != word:
+            raise UsageError(f"{word} and {files[Path(word).stem]} are suites of the same name; rename one")
 
 
 def is_headline(wanted: Sequence[str]) -> bool:

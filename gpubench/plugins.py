@@ -6,11 +6,18 @@ Listing names imports nothing; a broken plugin fails only its own load.
 from __future__ import annotations
 
 import difflib
+import hashlib
 import importlib
 import importlib.util
+import os
 import pkgutil
+import re
+import sys
+import traceback
 from collections.abc import Callable, Iterable, Sequence
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from gpubench import DISTRIBUTION
@@ -32,6 +39,8 @@ _ATTRIBUTE: dict[Room, str] = {
 class BrokenPlugin(GpubenchError):  # noqa: N818 - the thing is broken
     """A plugin that could not be loaded; the cause is chained."""
 
+    exit_status = 2
+
 
 def names(room: Room) -> tuple[str, ...]:
     """The names of a room's plugins, sorted; imports none of them."""
@@ -43,10 +52,61 @@ def load(room: Room, name: str) -> Any:
     modules = _modules(room)
     if name not in modules:
         raise unknown(room.removesuffix("s"), name, modules)
+    return _loaded(modules[name], _ATTRIBUTE[room], f"plugin {name} ({modules[name]})")
+
+
+def is_file(word: str) -> bool:
+    """Whether a word is the path of a plugin's file, not a plugin's name: `./gather.py`, `suites/gather.py`."""
+    return word.endswith(".py") or os.sep in word
+
+
+def load_file(room: Room, path: Path) -> Any:
+    """The plugin object of a file that no entry point names; UsageError where it has none, BrokenPlugin where it fails.
+
+    Its folder becomes a package of its own (`from ._shared import …` works, and so do data files beside it) and
+    the last place that other modules are looked for in (`import mine`), in this process and in each worker.
+    """
+    package = _package(path.resolve().parent)
+    if not re.fullmatch(r"[A-Za-z_][\w-]*", path.stem):
+        raise UsageError(f"{path}: a suite is called by its file's name: letters, digits, _ and -")
+    if not path.is_file():
+        raise UsageError(f"{path}: there is no such file")
+    return _loaded(f"{package}.{path.stem}", _ATTRIBUTE[room], str(path))
+
+
+def _package(folder: Path) -> str:
+    """The name of the package that a folder is, made when it is first asked for."""
+    name = f"gpubench_files_{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
+    if name not in sys.modules:
+        loader = SourceFileLoader(name, str(folder / "__init__.py"))  # never run: it says where data files are
+        spec = ModuleSpec(name, loader, origin=str(folder), is_package=True)
+        spec.submodule_search_locations = [str(folder)]
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        sys.path.append(str(folder))
+        importlib.invalidate_caches()
+    return name
+
+
+def _loaded(module: str, attribute: str, what: str) -> Any:
     try:
-        return getattr(importlib.import_module(modules[name]), _ATTRIBUTE[room])
+        found = importlib.import_module(module)
     except Exception as error:  # a plugin's load: third-party code may raise anything
-        raise BrokenPlugin(f"plugin {name} ({modules[name]}) does not load: {type(error).__name__}: {error}") from error
+        words = f"{type(error).__name__}: {error}{_place(error)}"
+        raise BrokenPlugin(f"{what} does not load: {words}") from error
+    try:
+        return getattr(found, attribute)
+    except AttributeError as error:
+        raise BrokenPlugin(f"{what} does not load: it has no `{attribute}`") from error
+
+
+def _place(error: BaseException) -> str:
+    """Where in the plugin it was raised: ` (gather.py, line 12)`; nothing where that is unknown or already said."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if frame.filename != __file__ and not frame.filename.startswith("<frozen")]
+    inner = [frame for frame in ours if Path(frame.filename).parent != Path(importlib.__file__).parent]
+    if not inner or isinstance(error, SyntaxError):
+        return ""
+    return f" ({Path(inner[-1].filename).name}, line {inner[-1].lineno})"
 
 
 def asked(name: str, ask: Callable[[], T]) -> T:

@@ -98,7 +98,9 @@ def redacted(run: Run, salt: bytes, names: Sequence[str] = ()) -> Run:
     manifest = run.manifest
     texts = _Texts.of(run, token, names)
     facts = _facts(manifest.facts, token)
-    settings = replace(manifest.settings, data=tuple(_data(file, token) for file in manifest.settings.data))
+    suites = tuple(suite.rpartition("/")[2] for suite in manifest.settings.suites)  # of a file its name is its suite's
+    data = tuple(_data(file, token) for file in manifest.settings.data)
+    settings = replace(manifest.settings, suites=suites, data=data)
     known = replace(manifest, facts=facts, settings=settings, argv=_command(manifest.argv), started="")
     warnings = tuple(re.sub(r"^.+?: (?=(after )?line \d)", "", warning) for warning in run.warnings)
     changed = with_texts(replace(run, manifest=known, warnings=warnings), texts.cleared)

@@ -161,9 +161,9 @@ class Runner(AbstractContextManager["Runner"]):
     def _parts(self, job: Job) -> list[Part]:
         devices = tuple(job.devices[rank % len(job.devices)] for rank in range(job.case.ranks))
         ranks = _Ranks(self._crew.members(devices))
-        target = self._plan.target(job)
+        target, suite = self._plan.target(job), self._plan.suite(job.case)
         for rank, child in enumerate(ranks.children):
-            order = Order(job.case, target, self._plan.settings.seed, rank, devices, job.devices)
+            order = Order(job.case, target, self._plan.settings.seed, rank, devices, job.devices, suite)
             self._send(ranks, rank, order, child)
         self._attend(ranks)
         for rank, child in enumerate(ranks.children):

@@ -37,6 +37,7 @@ class Order:
     rank: int
     peers: tuple[Device, ...]  # the device of every rank, this one's too
     devices: tuple[Device, ...] = ()  # every device of the case
+    suite: str = ""  # what `plan.load_suite` finds the case's suite by, where it is not its name
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,7 @@ class Worker:
 
     def _measured(self, order: Order, ranks: Ranks) -> Part:
         device = self._opened(order.peers[order.rank])
-        suite = load_suite(order.case.suite)
+        suite = load_suite(order.suite or order.case.suite)
         bench = Bench(
             device,
             order.case,

@@ -61,7 +61,7 @@ def test_listing_names_imports_none_of_them(install):
         ("raise RuntimeError('no driver')", "RuntimeError: no driver"),
         ("import third_missing", "ModuleNotFoundError: No module named 'third_missing'"),
         ("def broken(:", "SyntaxError: invalid syntax"),
-        ("nothing = 1", "AttributeError: module 'third_party.third_bad' has no attribute 'report'"),
+        ("nothing = 1", "it has no `report`"),
     ],
 )
 def test_a_broken_plugin_fails_only_its_own_load_and_keeps_its_cause(install, source, words):

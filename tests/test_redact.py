@@ -129,6 +129,13 @@ def test_a_warning_loses_the_path_it_begins_with():
     assert redacted(text_run("x y"), SALT).warnings[0] == "line 4: the last line is torn"
 
 
+def test_of_a_suite_in_a_file_only_its_name_is_left():
+    settings = Settings(("gemm", "/data/acme/secret/my_suite.py"), ("cuda:0",))
+    run = redacted(make.run(settings=settings, argv=("gpubench", "run", "/data/acme/secret/my_suite.py")), SALT)
+    assert run.manifest.settings.suites == ("gemm", "my_suite.py")
+    assert "acme" not in repr(run)
+
+
 def test_a_traceback_keeps_what_belongs_to_packages_and_to_gpubench():
     text = redacted(text_run(TEXTS[-1]), SALT).results[0].reason
     assert re.search(r'File "path-\w{12}/cupy/core.py", line 7', text)

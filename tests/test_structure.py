@@ -76,7 +76,7 @@ ROOMS = ("suites", "collectors", "reports", "ci")
 # Every broad except of the shipped code: (file, function) and why it may catch everything.
 BROAD_EXCEPTS = {
     ("gpubench/__main__.py", "main"): "the process's end: a bug keeps its traceback and gets an exit status of its own",
-    ("gpubench/plugins.py", "load"): "a plugin's load: third-party code may raise anything",
+    ("gpubench/plugins.py", "_loaded"): "a plugin's load: third-party code may raise anything",
     ("gpubench/plugins.py", "asked"): "a vendor probe: bindings raise KeyError, AttributeError, anything",
     ("gpubench/worker.py", "Worker.part"): "a case's boundary: what it raises is its result, and the run goes on",
 }

@@ -1,0 +1,168 @@
+"""Suites by the path of their file: found by the command and by each worker, with what lies beside them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpubench import plan as planning
+from gpubench import plugins, store
+from gpubench.errors import UsageError
+from gpubench.model import Case, Facts, Settings
+from gpubench.suite import Bench, Target
+
+SUITE = '''
+from helper import double
+from ._shared import FACTOR
+from gpubench.api import Stage, Suite, Task, Work, expect, points
+
+suite = Suite("twice an array")
+
+
+@suite.case(size_bytes=points(quick=(2**12, 2**14), smoke=(2**12,)), headline={})
+def twice(bench, size_bytes):
+    """An element read, an element written."""
+    host = bench.rng.random(size_bytes // 8)
+    data, out = bench.xp.asarray(host), bench.xp.empty(size_bytes // 8)
+
+    def check():
+        expect(bool((bench.device.to_host(out) == FACTOR * host).all()), "an element is wrong")
+        return {}
+
+    stage = Stage(lambda: double(data, out), Work(moved=2 * size_bytes), "moved")
+    return Task.of(stage, check=check, poison=lambda: out.fill(0))
+
+
+@suite.case(ranks=2)
+def greeting(bench):
+    """Two processes that both found the file."""
+    assert bench.exchange(bench.rank) == [0, 1]
+    if bench.rank:
+        return Task.idle()
+    return Task.of(Stage(lambda: None), check=dict)
+'''
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with a suite, and what it imports."""
+    place = tmp_path / "my program"  # no name for a package
+    place.mkdir()
+    (place / "mine.py").write_text(SUITE)
+    (place / "helper.py").write_text("def double(data, out):\n    out[:] = data + data\n")
+    (place / "_shared.py").write_text("FACTOR = 2.0\n")
+    yield place
+    for name in [name for name in sys.modules if name.startswith("gpubench_files_") or name == "helper"]:
+        del sys.modules[name]
+    sys.path[:] = [entry for entry in sys.path if entry != str(place)]
+
+
+def gpubench(*words, cwd):
+    """The command in a process of its own."""
+    command = [sys.executable, "-P", "-m", "gpubench", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=100, check=False)
+
+
+def test_a_suite_runs_by_the_path_of_its_file_from_anywhere(folder, tmp_path):
+    words = ("--device", "host", "--tier", "smoke", "--out", tmp_path / "a.jsonl")
+    done = gpubench("run", "mine.py", *words, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    done = gpubench("run", "my program/mine.py", *words, "--resume", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    run = store.read_run(tmp_path / "a.jsonl")
+    assert [(result.case.id, result.status) for result in run.results] == [
+        ("mine/twice[size=4KiB]", "ok"),
+        ("mine/greeting", "ok"),
+    ]
+    assert run.manifest.settings.suites == (str(folder / "mine.py"),)
+    assert [info.name for info in run.manifest.suites] == ["mine"]
+
+
+def test_list_and_plan_take_files_too(folder):
+    listed = json.loads(gpubench("list", "./mine.py", "all", "--json", cwd=folder).stdout)
+    assert {"suite": "mine", "summary": "twice an array"} in listed
+    assert len(listed) == 1 + len(plugins.names("suites"))
+    plan = json.loads(gpubench("plan", "./mine.py", "headline", "--device", "host", "--json", cwd=folder).stdout)
+    assert [job["case"] for job in plan["jobs"]] == ["mine/twice[size=16KiB]"]
+
+
+def test_an_answer_that_is_wrong_fails_the_case_of_a_file_as_of_any_suite(folder):
+    (folder / "helper.py").write_text("def double(data, out):\n    out[:] = data\n")
+    done = gpubench("run", "./mine.py", "--device", "host", "--tier", "smoke", "--filter", "twice", cwd=folder)
+    assert done.returncode == 3
+    assert "an element is wrong" in done.stdout
+
+
+def test_files_beside_a_suite_are_found_as_those_of_a_package(folder):
+    (folder / "work.cu").write_text('{"seconds": 0.25}')
+    suite = planning.load_suite(str(folder / "mine.py"))
+    (device,) = plugins.load("backends", "clockwork").devices()
+    opened = plugins.load("backends", "clockwork").open(device)
+    bench = Bench(opened, Case("mine", "twice"), Target(Facts((device,)), device), suite.package)
+    bench.kernel("work.cu", "work")((1,), (1,), ())
+    assert opened.now() == 0.25
+
+
+def test_a_plan_knows_which_file_a_case_is_of(folder):
+    facts = Facts(tuple(plugins.load("backends", "host").devices()))
+    words = planning.suite_names(["gemm", str(folder / "mine.py")])
+    plan = planning.make(facts, Settings(words, ("host",), "smoke"))
+    assert {plan.suite(job.case) for job in plan.jobs} == {"gemm", str(folder / "mine.py")}
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("x = y\n", "does not load: NameError: name 'y' is not defined (other.py, line 1)"),
+        ("\n\nimport nowhere_at_all\n", "does not load: ModuleNotFoundError: .* (other.py, line 3)"),
+        ("def f(:\n", "does not load: SyntaxError: .*other.py, line 1"),
+        ("x = 1\n", "does not load: it has no `suite`"),
+        ("suite = 1\n", "its `suite` is no Suite with cases"),
+        ("from gpubench.api import Suite\nsuite = Suite('none')\n", "its `suite` is no Suite with cases"),
+    ],
+)
+def test_a_file_that_is_no_suite_is_refused_with_the_place_in_it(folder, source, words):
+    (folder / "other.py").write_text(source)
+    done = gpubench("run", "./other.py", "--device", "host", cwd=folder)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    pattern = words.replace("(other.py", r"\(other.py").replace(r"line 1)", r"line 1\)").replace("line 3)", r"line 3\)")
+    with pytest.raises(Exception, match=pattern):
+        planning.load_suite(str(folder / "other.py"))
+
+
+@pytest.mark.parametrize(
+    ("word", "reason"),
+    [
+        ("./nothing.py", "there is no such file"),
+        ("{folder}/", "it is a folder"),
+        ("gemm.py", "there is a suite gemm already, whose cases it cannot be told from"),
+    ],
+)
+def test_a_path_that_cannot_be_a_suite_is_refused_before_anything_is_looked_for(folder, monkeypatch, word, reason):
+    monkeypatch.chdir(folder)
+    Path("gemm.py").write_text(SUITE)
+    with pytest.raises(UsageError, match=reason):
+        planning.suite_names([word.format(folder=folder)])
+
+
+def test_a_name_that_no_case_id_can_have_is_refused(folder):
+    (folder / "my suite.py").write_text(SUITE)
+    with pytest.raises(UsageError, match="a suite is called by its file's name"):
+        planning.load_suite(str(folder / "my suite.py"))
+
+
+def test_two_files_of_one_name_are_refused_and_one_named_twice_is_one(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(folder)
+    (tmp_path / "mine.py").write_text(SUITE)
+    with pytest.raises(UsageError, match="are suites of the same name; rename one"):
+        planning.suite_names(["./mine.py", "../mine.py"])
+    assert planning.suite_names(["./mine.py", "mine.py"]) == (str(folder / "mine.py"),)
+
+
+def test_a_module_of_the_users_never_stands_before_an_installed_one(folder):
+    (folder / "json.py").write_text("raise RuntimeError('mine')\n")
+    planning.load_suite(str(folder / "mine.py"))
+    assert sys.path[-1] == str(folder)
