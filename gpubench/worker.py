@@ -203,6 +203,7 @@ class Worker:
             backend: Backend = plugins.load("backends", device.backend)
             self._open = backend.open(device)
             self._watches = _watches(device)
+            gc.freeze()  # what is loaded by now stays: collecting after each case looks at that case's objects alone
         return self._open
 
 

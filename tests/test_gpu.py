@@ -68,6 +68,14 @@ def test_cold_reads_come_from_memory_and_hot_ones_from_the_cache(gpu):
     assert seconds(gpu, lambda: gpu.copy(target, source), 8, mode="cold") > 1.2 * hot
 
 
+def test_work_goes_on_in_the_devices_own_queue_after_work_beside_it(gpu):
+    own, seen = gpu.xp.cuda.get_current_stream(), []
+    gpu.together(*[lambda: seen.append(gpu.xp.cuda.get_current_stream())] * 3)
+    assert len({stream.ptr for stream in seen}) == 3
+    assert own in seen
+    assert gpu.xp.cuda.get_current_stream() == own
+
+
 def test_host_device_copies_carry_every_byte(gpu):
     data = gpu.pinned(2**20 + 3)
     data[:] = np.random.default_rng(1).integers(0, 256, data.size, np.uint8)

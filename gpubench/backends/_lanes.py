@@ -47,12 +47,14 @@ class Lanes:
         return event
 
     def _on(self, lane: Any, call: Callable[[], object]) -> None:
+        before = self._cupy.cuda.get_current_stream()
         self.current = lane
+        lane.use()  # not `with lane`: what that restores is the null stream, never one that was made current by `use`
         try:
-            with lane:
-                call()
+            call()
         finally:
             self.current = self._own
+            before.use()
 
 
 class IpcEvent:
