@@ -179,6 +179,11 @@ class Evidence:
         self.sides = _sides(self.sittings)
         self._tables: dict[int, CounterTable] = {}
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether any process failed: a wrong answer, a crash, a hang."""
+        return any(process.status == "failed" for side in self.sides.values() for process in side.processes)
+
     def and_again(self, more: Sequence[Reading]) -> Evidence:
         """The union with what was measured again in the last sitting."""
         return Evidence((*self.sittings[:-1], (*self.sittings[-1], *more)))

@@ -11,12 +11,13 @@ from gpubench import effect, stats, units
 from gpubench.effect import Effect
 from gpubench.evidence import Evidence, Key, Side, paired
 from gpubench.model import Better, Case, Verdict
-from gpubench.noise import percent
+from gpubench.noise import COARSE, percent
 from gpubench.objections import Grounds, Objection
 
 _WORST_FIRST = tuple(Verdict)
+_QUIETER = "more processes, a quieter machine or a longer case would help"
 _OTHER_CARDS = (
-    "baseline and candidate were measured on different cards of one model, which may differ by more than the code does"
+    "baseline and candidate were measured on different cards of one model, which differ by more than many changes do"
 )
 
 
@@ -174,23 +175,31 @@ def exit_status(judgement: Judgement, strict: bool = False) -> int:
 
 
 def sentence(finding: Finding) -> str:
-    """A finding in words: `4.9 % more time (4.1 to 5.6), the threshold is 2.0 %`; the reason where there is one.
-
-    Where nothing could be told, it says how many processes would be likely to.
-    """
+    """A finding in words: `+4.9 % (+4.1 % to +5.6 %), threshold 2.0 %; only the candidate is labelled loaded`."""
+    why = explanation(finding)
     if finding.effect is None:
-        return finding.reason
+        return why
+    low, high = interval(finding)
+    threshold = percent(math.expm1(finding.threshold))
+    return f"{signed(finding.change)} ({low} to {high}), threshold {threshold}" + (f"; {why}" if why else "")
+
+
+def explanation(finding: Finding) -> str:
+    """The reason of a finding; of one that could not be told, how many processes would be likely to tell."""
+    undecided = finding.verdict in (Verdict.INCONCLUSIVE, Verdict.SUSPECT)
+    if not finding.reason and undecided and (count := processes_needed(finding)):
+        return f"about {count} processes on each side would tell"
+    return finding.reason
+
+
+def interval(finding: Finding) -> tuple[str, str]:
+    """The ends of the 95 % interval of the change, as percentages."""
     low, high = finding.bounds
-    threshold = math.expm1(finding.threshold)
-    words = f"{_signed(finding.change)} ({_signed(low)} to {_signed(high)}), threshold {percent(threshold)}"
-    if finding.reason:
-        return f"{words}: {finding.reason}"
-    if finding.verdict in (Verdict.INCONCLUSIVE, Verdict.SUSPECT) and (count := processes_needed(finding)):
-        words += f"; about {count} processes on each side would tell"
-    return words
+    return signed(low), signed(high)
 
 
-def _signed(change: float) -> str:
+def signed(change: float) -> str:
+    """A change as a percentage with its sign: `−4.8 %`."""
     size = abs(change)
     return f"{'−' if change < 0 else '+'}{units.percent(size, 1 if size >= 0.001 or not size else 2)}"
 
@@ -230,16 +239,25 @@ def _weighed(
     adjusted = stats.false_discovery([each.p for each in found]).tolist()
     weighed = []
     for (old, new), each, q in zip(pairs, found, adjusted, strict=True):
-        least = max(math.log1p(threshold(new.case.id)), each.least_threshold)
-        finding = _finding(old, new, verdict_of(each, least))
-        weighed.append(replace(finding, effect=each, threshold=least, q=q))
+        asked = math.log1p(threshold(new.case.id))
+        finding = _finding(old, new, verdict_of(each, max(asked, each.least_threshold)))
+        finding = replace(finding, effect=each, threshold=max(asked, each.least_threshold), q=q)
+        weighed.append(_not_too_coarse(finding, asked))
     return weighed
+
+
+def _not_too_coarse(finding: Finding, asked: float) -> Finding:
+    """Where noise alone makes the threshold one that real regressions stay below, `same` would say nothing."""
+    if finding.verdict is not Verdict.SAME or finding.threshold <= max(asked, math.log1p(COARSE)):
+        return finding
+    reason = f"too noisy to gate: identical code differs here by more than changes that matter; {_QUIETER}"
+    return replace(finding, verdict=Verdict.INCONCLUSIVE, cause="noise", reason=reason)
 
 
 def _looked_into(finding: Finding, grounds: Grounds, old: Side, new: Side) -> Finding:
     """What looks slower is asked for another explanation than the code; others say what they lack."""
-    if finding.verdict in (Verdict.SLOWER, Verdict.SUSPECT):
-        found = grounds.explanation(old, new, finding.threshold)
+    if finding.effect and finding.verdict in (Verdict.SLOWER, Verdict.SUSPECT):
+        found = grounds.explanation(old, new, finding.effect.low, finding.threshold)
         if found:
-            return replace(finding, verdict=Verdict.SUSPECT, cause=found.cause, reason=found.reason)
+            return replace(finding, verdict=found.verdict, cause=found.cause, reason=found.reason)
     return finding

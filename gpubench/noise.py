@@ -16,7 +16,7 @@ from gpubench.model import Run
 from gpubench.summary import Spread, Summary
 
 LEAST_REPLICATES = 3  # a deviation of two values has one degree of freedom: it says next to nothing
-_COARSE = 0.1  # a threshold above this is no gate: real regressions are a few per cent
+COARSE = 0.1  # a threshold above this is no gate: real regressions are a few per cent
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,13 @@ class Floor:
         """`±0.3 % between processes; a gate of 5 against 5 can see 0.6 %, not less`."""
         sides = f"a gate of {self.replicates} against {self.replicates}"
         seen = percent(self.threshold)
-        verdict = f"cannot gate below {seen}" if self.threshold > _COARSE else f"can see {seen}, not less"
+        verdict = f"cannot gate below {seen}" if self.threshold > COARSE else f"can see {seen}, not less"
         return f"±{percent(self.between)} between processes; {sides} {verdict}"
 
 
 def percent(fraction: float) -> str:
     """A fraction as a percentage, with a second digit where it is below 0.1 %, without decimals from 10 %."""
-    return units.percent(fraction, 0 if fraction >= _COARSE else 1 if fraction >= 0.001 else 2)
+    return units.percent(fraction, 0 if fraction >= COARSE else 1 if fraction >= 0.001 else 2)
 
 
 def log_deviation(medians: Sequence[float]) -> float:

@@ -28,16 +28,18 @@ def settle(
     judge: Callable[[Sides], Judgement],
     again: Callable[[Sides, tuple[Finding, ...]], Sides],
     rounds: int = ROUNDS,
+    undecided: bool = False,
 ) -> Judgement:
     """The judgement after at most so many rounds, in each of which `again` adds to the sides what suspects measured.
 
     A case that is slower at first sight is a suspect too: it fails nothing until its second measurement agrees.
-    With no rounds what the first measurement says is what counts.
+    With no rounds what the first measurement says is what counts. `undecided` asks again whatever is inconclusive
+    for want of processes, too.
     """
     judgement = judge(sides)
     confirmed: set[Key] = set()
     for _ in range(rounds):
-        suspects = tuple(finding for finding in judgement.findings if _is_asked_again(finding, confirmed))
+        suspects = tuple(finding for finding in judgement.findings if _is_asked_again(finding, confirmed, undecided))
         if not suspects:
             break
         sides = again(sides, suspects)
@@ -46,6 +48,7 @@ def settle(
     return settled(judgement)
 
 
-def _is_asked_again(finding: Finding, confirmed: set[Key]) -> bool:
+def _is_asked_again(finding: Finding, confirmed: set[Key], undecided: bool) -> bool:
     first_sight = finding.verdict is Verdict.SLOWER and finding.key not in confirmed
-    return finding.verdict is Verdict.SUSPECT or first_sight
+    open_ = undecided and finding.verdict is Verdict.INCONCLUSIVE and finding.effect is not None
+    return finding.verdict is Verdict.SUSPECT or first_sight or open_

@@ -71,6 +71,14 @@ def test_noise_between_processes_raises_the_threshold():
     assert finding.threshold == pytest.approx(3 * 0.05 * math.sqrt(2 / 5))
 
 
+def test_what_is_too_noisy_to_gate_is_not_called_the_same():
+    """±20 % between processes: a threshold of 38 % would pass every regression there is."""
+    finding = one(evidence(*noisy(spread=0.2)), evidence(*noisy(1.01, spread=0.1)))
+    assert (finding.verdict, finding.cause) == (Verdict.INCONCLUSIVE, "noise")
+    asked = one(evidence(*noisy(spread=0.2)), evidence(*noisy(1.01, spread=0.1)), threshold=50)
+    assert asked.verdict is Verdict.SAME  # who asks for 50 % gets an answer
+
+
 def test_a_noise_file_stands_for_the_baselines_own_spread():
     noise = evidence(*noisy(spread=0.05, count=20))
     finding = one(evidence(*noisy(spread=0.001)), evidence(*noisy(1.01, spread=0.001)), noise=noise)

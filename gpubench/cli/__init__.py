@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import typer
 
-from gpubench.cli import doctor, history, list_, plan, redact, report, run, show
+from gpubench.cli import ab, doctor, gate, history, list_, plan, redact, report, run, show
 
 app = typer.Typer(
     name="gpubench",
     help="Profile and benchmark GPUs (NVIDIA, AMD; without one, the host processor): run suites, "
-    "check every answer, sample counters, report.",
+    "check every answer, sample counters, report, hold against a baseline.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -21,6 +21,8 @@ app.command("plan")(plan.plan)
 app.command("doctor")(doctor.doctor)
 app.command("show")(show.show)
 app.command("report")(report.report)
+app.command("gate")(gate.gate)
+app.command("ab")(ab.ab)
 app.command("redact")(redact.redact)
 app.add_typer(history.app, name="history")
 

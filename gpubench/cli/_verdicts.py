@@ -1,0 +1,170 @@
+"""What a gate says: a table in the terminal, the files that were asked for, and what GitHub's runner picks up."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpubench.cli import _print
+
+if TYPE_CHECKING:
+    from gpubench.judge import Finding, Judgement
+    from gpubench.policy import Policy
+
+_STYLES = {
+    "slower": "bold red",
+    "invalid": "yellow",
+    "not comparable": "yellow",
+    "inconclusive": "yellow",
+    "faster": "cyan",
+    "same": "green",
+}
+_QUIET = ("same", "faster")
+_MOST_ROWS = 60  # more are counted: --json has them all
+_COMMENT_BYTES = 65_536  # GitHub takes a comment of so many characters; bytes are never fewer
+_SUMMARY_BYTES = 1_024_000  # GitHub takes 1024 kB of a step's summary
+
+Threshold = Annotated[
+    float | None,
+    typer.Option(
+        "--threshold",
+        min=0.0,
+        max=1000.0,
+        help="The smallest change that matters, in per cent, where the policy says nothing of a case. \\[default: 2]",
+    ),
+]
+PolicyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--policy", help="The policy. \\[default: gpubench.toml here, or else \\[tool.gpubench] of pyproject.toml]"
+    ),
+]
+Strict = Annotated[bool, typer.Option("--strict", help="What is inconclusive ends with 4, as what cannot be judged.")]
+Rounds = Annotated[
+    int | None,
+    typer.Option(
+        "--rounds",
+        min=0,
+        max=100,
+        help="How often what looks slower is measured again, each time with as many processes more. \\[default: 3]",
+    ),
+]
+JUnit = Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML here.")]
+Markdown = Annotated[
+    Path | None, typer.Option("--markdown", help="Write Markdown here, short enough for a pull request's comment.")
+]
+
+
+def policy(file: Path | None, threshold: float | None, strict: bool, allow_mismatch: bool) -> Policy:
+    """The policy of the file, with what the command's own options say."""
+    from dataclasses import replace
+
+    from gpubench.policy import load
+
+    found = load(file)
+    percent = found.threshold_percent if threshold is None else threshold
+    return replace(found, threshold_percent=percent, strict=strict or found.strict, allow_mismatch=allow_mismatch)
+
+
+def publish(
+    judgement: Judgement, status: int, title: str, json: bool, junit: Path | None, markdown: Path | None
+) -> None:
+    """Everything that is to be said of a judgement; the files first, so that a closed pipe keeps none of them back."""
+    from gpubench import plugins
+
+    def render(form: str, limit: int = 0) -> str:
+        text: str = plugins.load("publications", form).render(judgement, title, limit)
+        return text
+
+    for path, form, limit in ((junit, "junit", 0), (markdown, "markdown", _COMMENT_BYTES)):
+        if path is not None:
+            _write(path, render(form, limit))
+    if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
+        _append(Path(summary), render("markdown", max(_SUMMARY_BYTES - _size(Path(summary)), 1)))
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        (sys.stderr if json else sys.stdout).write(render("annotations"))
+    if json:
+        sys.stdout.write(render("json"))
+    else:
+        _print.out().print(*table(judgement, status), sep="\n")
+
+
+def table(judgement: Judgement, status: int) -> list[object]:
+    """The findings, the worst first; the same are counted where there are many."""
+    from gpubench.judge import explanation
+    from gpubench.model import Verdict
+
+    shown = list(judgement.findings)
+    if len(shown) > _MOST_ROWS:
+        shown = [finding for finding in shown if finding.verdict is not Verdict.SAME][:_MOST_ROWS]
+    devices = {finding.devices for finding in judgement.findings if finding.devices}
+    right = ("baseline", "candidate", "change", "95 % interval", "threshold", "q")
+    columns = ("verdict", "case", *(("device",) if len(devices) > 1 else ()), *right)
+    parts: list[object] = [_print.table(columns, (_row(each, len(devices) > 1) for each in shown), right=right)]
+    words = [f"required, and no case is called so: {pattern}" for pattern in judgement.unmet]
+    words += [
+        f"{each.verdict}: {each.case.id}: {why}"
+        for each in shown
+        if each.verdict not in _QUIET and (why := explanation(each))
+    ]
+    words += judgement.notes
+    parts += [_print.plain(line, "yellow") for line in words[:_MOST_ROWS]]
+    hidden = len(judgement.findings) - len(shown), len(words[_MOST_ROWS:])
+    if any(hidden):
+        parts.append(_print.plain(f"not shown: {hidden[0]} cases, {hidden[1]} lines like these; --json has them all"))
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in judgement.counts().items())
+    where = f" on {'+'.join(next(iter(devices)))}" if len(devices) == 1 else ""
+    return [*parts, _print.plain(f"{counts or 'nothing to judge'}{where}: {_ENDS[status]}", "bold")]
+
+
+_ENDS = {0: "passed", 1: "a regression", 3: "a case failed", 4: "cannot be judged"}
+
+
+def _row(finding: Finding, with_devices: bool) -> list[object]:
+    import math
+
+    from gpubench import noise
+    from gpubench.judge import interval, signed
+
+    cells: list[object] = [_print.plain(finding.verdict, _STYLES.get(finding.verdict, "")), finding.case.id]
+    cells += [", ".join(finding.devices)] if with_devices else []
+    cells += [_side(side.median, side.processes, finding.unit) for side in (finding.before, finding.after)]
+    if finding.effect is None:
+        return [*cells, "", "", "", ""]
+    low, high = interval(finding)
+    q = f"{finding.q:.2g}" if math.isfinite(finding.q) else ""
+    return [*cells, signed(finding.change), f"{low} – {high}", noise.percent(math.expm1(finding.threshold)), q]
+
+
+def _side(median: float, processes: int, unit: str) -> str:
+    from gpubench import units
+
+    if median != median:
+        return ""
+    return units.quantity(median, unit) + (f" ({processes})" if processes else "")
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _write(path: Path, text: str) -> None:
+    from gpubench.errors import UsageError
+
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}; choose another place") from error
+
+
+def _append(path: Path, text: str) -> None:
+    """A summary that cannot be written fails no gate."""
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        _print.err().print(_print.plain(f"cannot write {path}: {error.strerror}", "yellow"), soft_wrap=True)

@@ -1,0 +1,97 @@
+"""`gpubench ab`: two builds of other environments, measured in turn and held against each other."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpubench.cli import _options as options
+from gpubench.cli import _verdicts
+
+if TYPE_CHECKING:
+    pass
+
+_REPLICATES = 5
+
+A = Annotated[
+    str,
+    typer.Option(
+        "--a",
+        metavar="CMD",
+        help="The baseline's gpubench, as a shell would call it, variables in front: "
+        "'LD_LIBRARY_PATH=/opt/cublas-13.0/lib /opt/venv/bin/gpubench'.",
+    ),
+]
+B = Annotated[str, typer.Option("--b", metavar="CMD", help="The candidate's gpubench.")]
+Suites = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[SUITE…|all|headline]", help="What both measure, in the words of `run`.", show_default=False
+    ),
+]
+Replicates = Annotated[
+    int, typer.Option("--replicates", min=1, max=1000, help="Fresh processes of each, taking turns.")
+]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", help="A new folder for the run files. \\[default: gpubench-runs/TIME-ab]"),
+]
+
+
+def ab(
+    a: A,
+    b: B,
+    suites: Suites = None,
+    threshold: _verdicts.Threshold = None,
+    policy: _verdicts.PolicyFile = None,
+    strict: _verdicts.Strict = False,
+    json: options.Json = False,
+    junit: _verdicts.JUnit = None,
+    markdown: _verdicts.Markdown = None,
+    replicates: Replicates = _REPLICATES,
+    rounds: _verdicts.Rounds = None,
+    device: options.Devices = None,
+    tier: options.TierOption = options.TierName.QUICK,
+    filter: options.Filters = None,  # noqa: A002 - the option's name
+    out: Out = None,
+) -> None:
+    """Measure two builds in turn, in fresh processes, and say what the second does slower or faster than the first."""
+    from gpubench import gating, judge, plugins
+    from gpubench.ab import Build, Pair
+    from gpubench.cli import _print
+    from gpubench.rounds import ROUNDS
+
+    asked = gating.Asked(
+        plugins.load("gates", "regression"),
+        _verdicts.policy(policy, threshold, strict, False),
+        ROUNDS if rounds is None else rounds,
+    )
+    devices = [word for text in device or [] for word in ("--device", text)]
+    words = (*(suites or []), "--tier", tier.value, *devices)
+    builds = Build.parse("a", a), Build.parse("b", b)
+    console = _print.err()
+    tell = lambda text: console.print(_print.plain(text), soft_wrap=True)  # noqa: E731
+    pair = Pair(builds, words, tuple(filter or []), _folder(out), tell)
+    judged = gating.measure_pair(asked, pair, replicates)
+    status = judge.exit_status(judged.judgement, asked.policy.strict)
+    _verdicts.publish(judged.judgement, status, "gpubench ab", json, junit, markdown)
+    console.print(_print.plain(f"run files: {pair.folder}"), soft_wrap=True)
+    raise typer.Exit(status)
+
+
+def _folder(out: Path | None) -> Path:
+    """A new folder for the run files of both builds."""
+    from gpubench import history
+    from gpubench.errors import UsageError
+
+    folder = out or Path(history.FOLDER) / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-ab"
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError as error:
+        raise UsageError(f"{folder} exists; name a new folder with --out") from error
+    except OSError as error:
+        raise UsageError(f"cannot make {folder}: {error.strerror}; name a place with --out") from error
+    return folder.absolute()

@@ -1,0 +1,175 @@
+"""`gpubench gate`: hold a candidate against a baseline, or against the floors of its model."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpubench.cli import _options as options
+from gpubench.cli import _verdicts
+
+if TYPE_CHECKING:
+    from gpubench.gating import Asked, Judged
+    from gpubench.plan import Plan
+    from gpubench.policy import Policy
+
+_REPLICATES = 5
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[CANDIDATE…|SUITE…]", help="Run files to judge; with --run the suites to measure.", show_default=False
+    ),
+]
+Baseline = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--baseline",
+        "-b",
+        help="What to hold it against: a run file, a folder of them, a saved name, or last:N, the newest N results "
+        "that the history has of each case on this device, driver and settings; may be repeated.",
+    ),
+]
+Run = Annotated[bool, typer.Option("--run", help="Measure the candidate here; what looks slower is measured again.")]
+Floor = Annotated[bool, typer.Option("--floor", help="Hold it against what its model of GPU is known to reach.")]
+Save = Annotated[
+    str | None,
+    typer.Option("--save-baseline", help="Keep the candidate under this name, unless it is refused or slower."),
+]
+Noise = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--noise",
+        help="A run of identical code with many replicates, whose spread stands for the baseline's; may be repeated.",
+    ),
+]
+Mismatch = Annotated[
+    bool, typer.Option("--allow-mismatch", help="Weigh what another machine, driver or setting measured.")
+]
+Replicates = Annotated[
+    int | None,
+    typer.Option("--replicates", min=1, max=1000, help=f"With --run: fresh processes. \\[default: {_REPLICATES}]"),
+]
+Tier = Annotated[
+    options.TierName | None, typer.Option("--tier", help="With --run: as `run` has it. \\[default: quick]")
+]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", help="With --run: its file. \\[default: gpubench-runs/TIME-gate.jsonl]"),
+]
+
+
+def gate(
+    words: Words = None,
+    baseline: Baseline = None,
+    run: Run = False,
+    floor: Floor = False,
+    save_baseline: Save = None,
+    noise: Noise = None,
+    threshold: _verdicts.Threshold = None,
+    policy: _verdicts.PolicyFile = None,
+    allow_mismatch: Mismatch = False,
+    strict: _verdicts.Strict = False,
+    json: options.Json = False,
+    junit: _verdicts.JUnit = None,
+    markdown: _verdicts.Markdown = None,
+    replicates: Replicates = None,
+    rounds: _verdicts.Rounds = None,
+    device: options.Devices = None,
+    tier: Tier = None,
+    filter: options.Filters = None,  # noqa: A002 - the option's name
+    out: Out = None,
+) -> None:
+    """Pass, fail, or say that it cannot be told: a candidate against its baseline, case by case."""
+    from gpubench import baselines, judge
+
+    _check(words, baseline, run, floor, save_baseline)
+    if not run:
+        _check_files(replicates=replicates, rounds=rounds, device=device, tier=tier, filter=filter, out=out)
+    asked = _asked(floor, _verdicts.policy(policy, threshold, strict, allow_mismatch), noise, rounds)
+    if run:
+        planned = _plan(words, device, tier or options.TierName.QUICK, filter, replicates or _REPLICATES)
+        judged = _measured(asked, baseline, planned, options.run_file(out, "-gate"))
+    else:
+        judged = _read(asked, baseline, [Path(word) for word in words or []])
+    status = 3 if judged.failed else 0
+    if baseline or floor:
+        status = judge.exit_status(judged.judgement, asked.policy.strict)
+        _verdicts.publish(judged.judgement, status, "gpubench gate", json, junit, markdown)
+    if save_baseline and status == 0:
+        _say(f"baseline {save_baseline}: {baselines.save(save_baseline, judged.files)}")
+    elif save_baseline:
+        _say(f"not saved as the baseline {save_baseline}: the gate did not pass")
+    raise typer.Exit(status)
+
+
+def _check(words: list[str] | None, baseline: list[str] | None, run: bool, floor: bool, save: str | None) -> None:
+    """Raise UsageError for words that do not go together."""
+    from gpubench import baselines
+    from gpubench.errors import UsageError
+
+    if baseline and floor:
+        raise UsageError("--baseline and --floor are two gates: call it once for each")
+    if not (baseline or floor or save):
+        raise UsageError("name what to hold it against: --baseline FILE, FOLDER, NAME or last:N, or --floor")
+    if not words and not run:
+        raise UsageError("name the candidate's run files, or measure it: --run SUITE…")
+    if save:
+        baselines.check_name(save)
+
+
+def _check_files(**given: object) -> None:
+    from gpubench.errors import UsageError
+
+    if names := [f"--{name}" for name, value in given.items() if value not in (None, [])]:
+        raise UsageError(f"{', '.join(names)}: only with --run")
+
+
+def _asked(floor: bool, policy: Policy, noise: list[Path] | None, rounds: int | None) -> Asked:
+    from dataclasses import replace
+
+    from gpubench import gating, plugins
+    from gpubench.rounds import ROUNDS
+
+    known = gating.evidence(noise) if noise else None
+    gate = plugins.load("gates", "floor" if floor else "regression")
+    return gating.Asked(gate, replace(policy, noise=known), ROUNDS if rounds is None else rounds)
+
+
+def _read(asked: Asked, baseline: list[str] | None, paths: list[Path]) -> Judged:
+    from gpubench import baselines, gating
+
+    candidate = gating.evidence(paths)
+    found = baselines.find(baseline or [], baselines.of_evidence(candidate), paths)
+    return gating.of_files(asked, gating.evidence(found), candidate, paths)
+
+
+def _plan(
+    suites: list[str] | None, device: list[str] | None, tier: options.TierName, filters: list[str] | None, count: int
+) -> Plan:
+    from gpubench import inventory, plan
+
+    options.suites_known(suites)
+    facts = inventory.facts()
+    return plan.make(facts, options.settings(facts, suites, device, False, tier, filters, None, count))
+
+
+def _measured(asked: Asked, baseline: list[str] | None, planned: Plan, path: Path) -> Judged:
+    from gpubench import baselines, gating, units
+    from gpubench.cli._progress import shown
+
+    known = gating.evidence(baselines.find(baseline or [], baselines.of_plan(planned)))
+    if not asked.policy.allow_mismatch:
+        gating.refuse_strangers(planned, known)
+    _say(f"{len(planned.jobs)} results to measure, about {units.duration(planned.seconds)}; run file: {path}")
+    with shown() as watch:
+        return gating.measure(asked, known, planned, path, sys.argv, watch)
+
+
+def _say(words: str) -> None:
+    from gpubench.cli import _print
+
+    _print.err().print(_print.plain(words), soft_wrap=True)

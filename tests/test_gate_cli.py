@@ -1,0 +1,397 @@
+"""`gpubench gate` and `gpubench ab` as a user calls them: words, files, exit statuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import _files as files
+import _make as make
+import pytest
+from _sides import TRIAD, noisy
+
+from gpubench import history, store
+from gpubench.__main__ import main
+
+PLUGIN = str(Path(__file__).parent / "plugin")
+COPY = make.case("copy", size_bytes=2**30)
+SELF = f"{sys.executable} -P -m gpubench"
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path, monkeypatch):
+    """An empty folder, and no CI around."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("GITHUB_STEP_SUMMARY", "GITHUB_ACTIONS", "GPUBENCH_HISTORY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """The suite `longer`, whose case `told` takes a time that LONGER_PERCENT decides."""
+    monkeypatch.setenv("PYTHONPATH", PLUGIN)
+    monkeypatch.syspath_prepend(PLUGIN)
+    return ("longer", "--filter", "told", "--device", "host", "--tier", "smoke")
+
+
+@pytest.fixture
+def call(monkeypatch, capfd):
+    """The command in this process: its status, what it printed, what it said."""
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["gpubench", *map(str, words)])
+        capfd.readouterr()
+        try:
+            status = main()
+        except SystemExit as ended:
+            status = ended.code or 0
+        done = capfd.readouterr()
+        return status, done.out, done.err
+
+    return run
+
+
+def run_file(name, centre=1.0, of=TRIAD, manifest=None, count=5, **fields):
+    """A run file with five quiet processes of a case."""
+    values = noisy(centre, 1e-3, count) if count > 1 else [centre]
+    results = [make.result(make.timing(v), of=of, replicate=i, **fields) for i, v in enumerate(values)]
+    return files.write(Path(name), *results, manifest=make.manifest(**(manifest or {})))
+
+
+@pytest.mark.parametrize(("centre", "status", "word"), [(1.0005, 0, "passed"), (1.1, 1, "a regression")])
+def test_files_are_judged(call, centre, status, word):
+    run_file("base.jsonl")
+    run_file("new.jsonl", centre)
+    found, out, _ = call("gate", "new.jsonl", "--baseline", "base.jsonl")
+    assert found == status
+    assert out.strip().endswith(word)
+
+
+def test_identical_files_are_the_same_with_one_process_too(call):
+    run_file("base.jsonl", count=1)
+    status, out, _ = call("gate", "base.jsonl", "-b", "base.jsonl")
+    assert status == 0
+    assert "1 same" in out
+
+
+def test_one_process_is_inconclusive_and_says_what_it_cannot_decide(call):
+    run_file("base.jsonl", count=1)
+    run_file("new.jsonl", 1.5, count=1)
+    status, out, _ = call("gate", "new.jsonl", "-b", "base.jsonl")
+    assert status == 0
+    assert "1 and 1 processes cannot tell a change from the noise between processes" in out
+    assert call("gate", "new.jsonl", "-b", "base.jsonl", "--strict")[0] == 4
+
+
+@pytest.mark.parametrize("name", ["none.jsonl", "main", "last:5"])
+def test_a_baseline_that_is_not_there_ends_with_5(call, name):
+    run_file("new.jsonl")
+    status, out, err = call("gate", "new.jsonl", "--baseline", name)
+    assert (status, out) == (5, "")
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_a_name_that_is_nearly_right_is_guessed(call):
+    run_file("new.jsonl")
+    call("gate", "new.jsonl", "--save-baseline", "nightly")
+    status, _, err = call("gate", "new.jsonl", "--baseline", "nihgtly")
+    assert status == 5
+    assert "did you mean nightly?" in err
+
+
+def test_an_edited_file_ends_with_5(call):
+    run_file("base.jsonl")
+    files.edit(run_file("new.jsonl"), 2, '"replicate":0', '"replicate":7')
+    status, out, err = call("gate", "new.jsonl", "-b", "base.jsonl")
+    assert (status, out) == (5, "")
+    assert "edited or damaged" in err
+
+
+def test_nothing_in_common_ends_with_4(call):
+    run_file("base.jsonl", of=COPY)
+    run_file("new.jsonl")
+    status, out, _ = call("gate", "new.jsonl", "-b", "base.jsonl")
+    assert status == 4
+    assert "nothing to judge: cannot be judged" in out
+
+
+def test_another_machine_is_refused_with_the_reason_unless_allowed(call):
+    other = {"facts": make.facts(make.device(name="NVIDIA H100"))}
+    run_file("base.jsonl", manifest=other)
+    run_file("new.jsonl", 1.0005)
+    status, out, _ = call("gate", "new.jsonl", "-b", "base.jsonl")
+    assert status == 4
+    assert "model NVIDIA H200, there NVIDIA H100" in out
+    assert call("gate", "new.jsonl", "-b", "base.jsonl", "--allow-mismatch")[0] == 0
+
+
+def test_another_case_version_is_not_comparable_even_where_machines_may_differ(call):
+    run_file("base.jsonl", of=dataclasses.replace(TRIAD, version=2))
+    run_file("new.jsonl")
+    status, out, _ = call("gate", "new.jsonl", "-b", "base.jsonl", "--allow-mismatch")
+    assert status == 4
+    assert "case version was 2, is 1" in out
+
+
+def test_the_threshold_is_the_commands_or_the_policys(call):
+    run_file("base.jsonl")
+    run_file("new.jsonl", 1.05)
+    assert call("gate", "new.jsonl", "-b", "base.jsonl", "--threshold", "10")[0] == 0
+    Path("gpubench.toml").write_text("[gate.thresholds_percent]\ntriad = 10\n")
+    assert call("gate", "new.jsonl", "-b", "base.jsonl", "--threshold", "1")[0] == 0
+    assert call("gate", "new.jsonl", "-b", "base.jsonl", "--policy", "none.toml")[0] == 2
+
+
+def test_a_noise_file_raises_the_threshold(call):
+    run_file("base.jsonl")
+    run_file("new.jsonl", 1.05)
+    noisy_runs = [make.result(make.timing(v), replicate=i, of=TRIAD) for i, v in enumerate(noisy(1.0, 0.04, 10))]
+    files.write(Path("noise.jsonl"), *noisy_runs)
+    assert call("gate", "new.jsonl", "-b", "base.jsonl")[0] == 1
+    assert call("gate", "new.jsonl", "-b", "base.jsonl", "--noise", "noise.jsonl")[0] == 0
+
+
+def test_a_partial_run_is_judged_and_noted(call):
+    run_file("base.jsonl")
+    results = [make.result(make.timing(v), replicate=i, of=TRIAD) for i, v in enumerate(noisy(1.0005, 1e-3))]
+    files.write(Path("new.jsonl"), *results, end=False)
+    status, out, _ = call("gate", "new.jsonl", "-b", "base.jsonl")
+    assert status == 0
+    assert "new.jsonl is a partial run" in out
+
+
+def test_several_sittings_are_a_folder_or_several_options(call):
+    Path("sittings").mkdir()
+    for index, centre in enumerate((1.0, 1.03, 1.06)):
+        run_file(f"sittings/{index}.jsonl", centre)
+    run_file("new.jsonl", 1.08)
+    each = [word for index in range(3) for word in ("-b", f"sittings/{index}.jsonl")]
+    for words in (("-b", "sittings"), tuple(each)):
+        status, out, _ = call("gate", "new.jsonl", *words)
+        assert status == 0
+        assert "(15)" in out
+
+
+def test_a_baseline_is_saved_by_name_and_replaced(call):
+    run_file("old.jsonl")
+    run_file("new.jsonl", 1.1)
+    assert call("gate", "old.jsonl", "--save-baseline", "main")[0] == 0
+    status, _, err = call("gate", "new.jsonl", "-b", "main", "--save-baseline", "main")
+    assert status == 1
+    assert "not saved" in err
+    assert call("gate", "new.jsonl", "--save-baseline", "main")[0] == 0
+    assert call("gate", "new.jsonl", "-b", "main")[0] == 0
+    (kept,) = Path("gpubench-baselines/main").iterdir()
+    assert kept.read_bytes() == Path("new.jsonl").read_bytes()
+
+
+def test_a_candidate_that_failed_is_no_baseline(call):
+    run_file("new.jsonl", status="failed", cause="crash", reason="the worker ended")
+    status, _, err = call("gate", "new.jsonl", "--save-baseline", "main")
+    assert status == 3
+    assert "not saved" in err
+
+
+def test_the_last_of_the_history_are_a_baseline_without_the_candidate_itself(call):
+    Path("gpubench-runs").mkdir()
+    with history.Recorder(Path("gpubench-runs/history.sqlite")) as recorder:
+        for day, centre in enumerate((1.0, 1.0, 1.1), 1):
+            started = f"2026-01-0{day}T00:00:00+00:00"
+            file = run_file(f"gpubench-runs/{day}.jsonl", centre, manifest={"started": started})
+            recorder.record(file)
+    status, out, _ = call("gate", "gpubench-runs/3.jsonl", "--baseline", "last:10")
+    assert status == 1
+    assert "(10)" in out
+    assert "(5)" in call("gate", "gpubench-runs/3.jsonl", "--baseline", "last:5")[1]
+
+
+def test_a_damaged_history_ends_with_5(call):
+    Path("gpubench-runs").mkdir()
+    Path("gpubench-runs/history.sqlite").write_bytes(b"no database" * 100)
+    run_file("new.jsonl")
+    status, _, err = call("gate", "new.jsonl", "--baseline", "last:10")
+    assert status == 5
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_a_locked_run_file_can_still_be_judged(call):
+    """A baseline that another process is writing is a partial run, and says so."""
+    run_file("new.jsonl")
+    with store.RunWriter.create(Path("base.jsonl"), make.manifest()) as writer:
+        for index, value in enumerate(noisy(1.0, 1e-3)):
+            writer.result(make.result(make.timing(value), of=TRIAD, replicate=index))
+        status, out, _ = call("gate", "new.jsonl", "-b", "base.jsonl")
+    assert status == 0
+    assert "baseline: base.jsonl is a partial run" in out
+
+
+def test_floors_are_held_by_model(call):
+    Path("gpubench.toml").write_text(
+        "[[floor]]\nmodel='NVIDIA H200'\ncase='bandwidth/triad*'\nexpected=1.0\nunit='s'\nsource='seen'\n"
+    )
+    run_file("new.jsonl", 1.2)
+    assert call("gate", "new.jsonl", "--floor")[0] == 1
+    run_file("good.jsonl", 1.01)
+    assert call("gate", "good.jsonl", "--floor")[0] == 0
+
+
+def test_json_is_exactly_one_document(call, monkeypatch):
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    run_file("base.jsonl")
+    run_file("new.jsonl", 1.1)
+    status, out, err = call("gate", "new.jsonl", "-b", "base.jsonl", "--json")
+    assert (status, json.loads(out)["counts"]) == (1, {"slower": 1})
+    assert err.startswith("::error title=gpubench gate::")
+
+
+def test_a_ci_gets_its_files_and_its_lines(call, monkeypatch, tmp_path):
+    summary = tmp_path / "summary.md"
+    summary.write_text("before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    run_file("base.jsonl")
+    run_file("new.jsonl", 1.1)
+    words = ("--junit", "j.xml", "--markdown", "m.md")
+    status, out, _ = call("gate", "new.jsonl", "-b", "base.jsonl", *words)
+    assert status == 1
+    assert "::error title=gpubench gate::" in out
+    assert ET.parse("j.xml").getroot().get("failures") == "1"
+    assert Path("m.md").read_text().startswith("<!-- gpubench gate -->")
+    assert summary.read_text().startswith("before\n<!-- gpubench gate -->")
+
+
+def test_a_file_that_cannot_be_written_is_refused_in_one_line(call):
+    run_file("base.jsonl")
+    status, _, err = call("gate", "base.jsonl", "-b", "base.jsonl", "--junit", "none/j.xml")
+    assert status == 2
+    assert "cannot write none/j.xml" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("new.jsonl",), "name what to hold it against"),
+        (("new.jsonl", "-b", "x", "--floor"), "two gates"),
+        (("-b", "x"), "name the candidate's run files"),
+        (("new.jsonl", "-b", "x", "--replicates", "3"), "--replicates: only with --run"),
+        (("new.jsonl", "-b", "x", "--tier", "full"), "--tier: only with --run"),
+        (("new.jsonl", "--save-baseline", "../x"), "is no name for a baseline"),
+        (("--run", "nosuch", "-b", "x"), "no suite 'nosuch'"),
+    ],
+)
+def test_words_that_do_not_go_together_are_refused(call, words, hint):
+    status, out, err = call("gate", *words)
+    assert (status, out) == (2, "")
+    assert hint in err
+
+
+def test_a_measured_candidate_that_is_slower_is_measured_again_before_it_fails(call, told, monkeypatch):
+    words = (*told, "--replicates", "3")
+    assert call("run", *words, "--out", "base.jsonl")[0] == 0
+    monkeypatch.setenv("LONGER_PERCENT", "5")
+    status, out, _ = call("gate", "--run", *words, "-b", "base.jsonl", "--out", "new.jsonl")
+    assert status == 1
+    assert "(6)" in out
+    assert len(store.read_run("new-again1.jsonl").results) == 3
+
+
+def test_what_a_gate_measured_can_be_saved_and_gated_against(call, told):
+    words = ("--run", *told, "--replicates", "3")
+    assert call("gate", *words, "--save-baseline", "main")[0] == 0
+    status, out, _ = call("gate", *words, "--baseline", "main")
+    assert status == 0
+    assert "1 same on host: passed" in out
+    assert not list(Path("gpubench-runs").glob("*again*"))
+
+
+def test_a_baseline_of_another_machine_is_refused_before_anything_is_measured(call, told):
+    facts = make.facts(make.device("host", "another processor"))
+    settings = dataclasses.replace(make.manifest().settings, devices=("host",))
+    run_file("base.jsonl", manifest={"facts": facts, "settings": settings})
+    status, _, err = call("gate", "--run", *told, "-b", "base.jsonl", "--out", "new.jsonl")
+    assert status == 4
+    assert "model" in err
+    assert not Path("new.jsonl").exists()
+
+
+BUILD = """
+import os, sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+import _files, _make
+words = sys.argv[1:]
+out, turn = Path(words[words.index("--out") + 1]), len(list(Path.cwd().glob("ab/*")))
+kept = words[words.index("--filter") + 1] if "--filter" in words else ""
+seconds = float(os.environ["SECONDS"]) * (1 + 1e-3 * (turn % 3))
+times = {{"triad": seconds, "copy": 1.0 + turn * 1e-4}}
+results = [
+    _make.result(_make.timing(value), of=_make.case(name)) for name, value in times.items() if name in kept or not kept
+]
+_files.write(out, *results)
+"""
+
+
+def test_two_builds_are_measured_in_turn_and_what_is_slower_again(call):
+    """Builds that write the run files of a device whose times are arithmetic."""
+    Path("build.py").write_text(BUILD.format(tests=str(Path(__file__).parent)))
+    command = f"{sys.executable} build.py"
+    words = ("--a", f"SECONDS=1.0 {command}", "--b", f"SECONDS=1.05 {command}", "--replicates", "3", "--out", "ab")
+    status, out, err = call("ab", *words)
+    assert status == 1, err
+    assert "1 slower, 1 same on cuda:0: a regression" in out
+    turns = [line[0] for line in err.splitlines() if "process" in line]
+    assert "".join(turns) == "abbaab" + "baabba"
+    again = store.read_run("ab/b-004.jsonl").results
+    assert [result.case.name for result in again] == ["triad"]
+
+
+@pytest.mark.slow
+def test_two_real_builds_are_measured_in_turn(call, told):
+    words = ("--a", SELF, "--b", f"LONGER_PERCENT=5 {SELF}", *told, "--replicates", "3", "--out", "ab")
+    status, out, err = call("ab", *words)
+    assert status == 1, err
+    assert "1 slower on host: a regression" in out
+
+
+def stand_in(path, body):
+    """A program that stands where gpubench should."""
+    Path(path).write_text(f"#!/bin/sh\n{body}\n")
+    Path(path).chmod(0o755)
+    return str(Path(path).absolute())
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ("exit 0", 5, "is it gpubench?"),
+        ("echo no suite >&2; exit 2", 2, "--a ended with status 2: no suite"),
+        ("exit 6", 6, "--a ended with status 6: it said nothing"),
+        ("exit 9", 2, "status 9"),
+        ("kill -9 $$", 2, "status 137"),
+        ("exit 143", 143, "status 143"),
+    ],
+)
+def test_a_build_that_does_not_measure_ends_the_comparison_in_one_line(call, told, body, status, words):
+    found, out, err = call("ab", "--a", stand_in("a", body), "--b", SELF, *told)
+    assert (found, out) == (status, "")
+    assert words in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("command", ["", "X=1", "'", "/no/such/gpubench"])
+def test_a_build_that_is_no_command_is_refused(call, told, command):
+    status, _, err = call("ab", "--a", command, "--b", SELF, *told)
+    assert status == 2
+    assert "--a" in err
+
+
+def test_a_build_has_the_variables_in_front_of_its_command(tmp_path):
+    from gpubench.ab import Build
+
+    build = Build.parse("a", "A=1 LD_LIBRARY_PATH='/x y/lib' /opt/gpubench --version X=2")
+    assert build.command == ("/opt/gpubench", "--version", "X=2")
+    assert dict(build.environment) == {"A": "1", "LD_LIBRARY_PATH": "/x y/lib"}
+    assert os.environ.get("A") is None
