@@ -65,7 +65,7 @@ from gpubench.protocols import (
 )
 from gpubench.suite import Bench, Observation, Observed, Stage, Suite, Target, Task, expect, points, powers_of_two
 from gpubench.summary import Figure, Row, Spread, Summary, headline, judged_better, judged_unit, judged_values
-from gpubench.tables import Table, derived_tables, view_tables
+from gpubench.tables import Table, derived_tables, level_table, transfer_tables, view_tables
 from gpubench.trend import Change, Line, Moment, Source, Trend
 from gpubench.walk import with_texts
 
@@ -171,6 +171,7 @@ __all__ = [
     "judged_unit",
     "judged_values",
     "labeller",
+    "level_table",
     "matches",
     "nvcomp",
     "points",
@@ -180,6 +181,7 @@ __all__ = [
     "staircases",
     "staircases_of",
     "stats",
+    "transfer_tables",
     "transfers",
     "transfers_of",
     "units",

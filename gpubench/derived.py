@@ -19,7 +19,7 @@ _DETAILS = {  # what backends tell of a device's caches and scratch memories, by
     "cache.l1": "L1",
     "cache.l2": "L2",
     "cache.l3": "L3",
-    "shared.unit_bytes": "shared memory of a unit",
+    "shared.unit_bytes": "shared memory",
 }
 
 
@@ -63,7 +63,10 @@ class Staircase:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """One line of a transfer view and its model over sizes in bytes; `scale` is bytes of its rate a byte of size."""
+    """One line of a transfer view and its model over sizes in bytes; `scale` is bytes of its rate a byte of size.
+
+    `is_rate` says that the view shows rates, else times.
+    """
 
     line: Curve
     sizes: tuple[float, ...]
@@ -71,6 +74,7 @@ class Path:
     model: transfer.Transfer
     scale: float
     unit: str
+    is_rate: bool
 
     def rate(self, piece: transfer.Piece) -> float:
         """β of a piece in the unit that the view's figures have; infinite where time is flat."""
@@ -194,9 +198,9 @@ def _path(line: Curve, view: View) -> Path | None:
         return None
     scale = stats.median([point.amount / x if point.amount else 1.0 for x, _, point in timed])
     unit = timed[0][2].figure.unit
-    if unit == "s":
-        unit = "B/s" if view.x.endswith("_bytes") else "/s"
-    return Path(line, sizes, times, model, scale, unit)
+    if unit != "s":
+        return Path(line, sizes, times, model, scale, unit, is_rate=True)
+    return Path(line, sizes, times, model, scale, "B/s" if view.x.endswith("_bytes") else "/s", is_rate=False)
 
 
 def _crossovers(paths: Sequence[Path]) -> Iterator[Crossover]:

@@ -222,9 +222,10 @@ class View:
     """A picture a suite asks for, as data: reports draw kinds and never know a suite's name.
 
     curve: `series` over the numeric axis `x`, a line for each value of `by`; bars: one bar a
-    case; matrix: axis `x` against axis `y`; pareto: series `x` against series `y`; staircase: a curve
-    whose levels are found by change points; transfer: time over size, with α, β and n½ of each line
-    and where two lines cross.
+    case; matrix: axis `x` against axis `y`, or, where `series` ends in `*`, the series whose names
+    begin so as rows (`y` says what their endings are) and their values as columns (`x` what these
+    are); pareto: series `x` against series `y`; staircase: a curve whose levels are found by change
+    points; transfer: time over size, with α, β and n½ of each line and where two lines cross.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT

@@ -49,9 +49,9 @@ def _level(step: Step) -> tuple[str, ...]:
         units.quantity(height.centre, step.unit),
         units.interval(height.low, height.high, step.unit, height.centre),
         units.significant(step.cycles) if step.cycles is not None else _NONE,
-        f"{_size(step.smallest)} – {_size(step.largest)} ({points})",
-        _size(end.centre) if end else "not reached",
-        f"{_size(end.low)} – {_size(end.high)}" if end else _NONE,
+        f"{units.brief_size(step.smallest)} – {units.brief_size(step.largest)} ({points})",
+        units.brief_size(end.centre) if end else "not reached",
+        f"{units.brief_size(end.low)} – {units.brief_size(end.high)}" if end else _NONE,
         "; ".join(_known(step, end)) or _NONE,
     )
 
@@ -59,7 +59,7 @@ def _level(step: Step) -> tuple[str, ...]:
 def _known(step: Step, end: Interval | None) -> Iterator[str]:
     for known in step.known:
         ratio = f", × {end.centre / known.bytes:.2f}" if end else ""
-        yield f"{known.name} {_size(known.bytes)}{ratio}"
+        yield f"{known.name} {units.brief_size(known.bytes)}{ratio}"
 
 
 def transfer_tables(found: Transfers) -> list[Table]:
@@ -102,13 +102,7 @@ def _piece(path: Path, piece: Piece, is_size: bool) -> tuple[str, str, str, str]
 
 
 def _place(value: float, is_size: bool) -> str:
-    return _size(value) if is_size else units.significant(value)
-
-
-def _size(value: float) -> str:
-    """A size in binary units with at most four digits: 256 KiB, 61.28 MiB."""
-    number, _, unit = units.round_size(value).partition(" ")
-    return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"
+    return units.brief_size(value) if is_size else units.significant(value)
 
 
 def derived_tables(summary: Summary, suite: str) -> list[Table]:

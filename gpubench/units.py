@@ -28,6 +28,12 @@ def round_size(number: float) -> str:
     return f"{significant(value)} {_BINARY[index]}"
 
 
+def brief_size(number: float) -> str:
+    """A size with four digits at the most and no needless zeros: 256 KiB, 61.28 MiB."""
+    value, _, unit = round_size(number).partition(" ")
+    return f"{value.rstrip('0').rstrip('.') if '.' in value else value} {unit}"
+
+
 def axis_label(axis: str) -> str:
     """The name of an axis as a case id shows it: `size_bytes` is shown as `size`."""
     return axis.removesuffix("_bytes")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from gpubench.api import Curve, Figure, Point, Summary, View, by_unit, units, view_lines, view_points
+from gpubench.api import Curve, Figure, Point, Summary, Table, View, by_unit, units, view_lines, view_points
 
 from . import _svg as svg
 from ._ticks import Axis, at_values, axis
@@ -22,19 +22,23 @@ from ._views import (
 )
 from ._words import interval_words
 
-_RIGHT, _TOP = svg.WIDTH - 22, 22.0
-_HEIGHT = 290.0
-_BOTTOM = _HEIGHT - 42
+_RIGHT, TOP = svg.WIDTH - 22, 22.0
+HEIGHT = 290.0
+BOTTOM = HEIGHT - 42
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A drawn view: `legend` pairs a colour class with a label; `note` says what all of it shares."""
+    """A drawn view: `legend` pairs a colour class with a label; `note` says what all of it shares.
+
+    `tables` hold what was derived of it.
+    """
 
     title: str
     note: str
     drawing: Markup
     legend: tuple[tuple[str, str], ...] = ()
+    tables: tuple[Table, ...] = ()
 
 
 def curve(summary: Summary, suite: str, view: View) -> list[Chart]:
@@ -52,33 +56,36 @@ def _curve(found: Sequence[Point], view: View) -> list[Chart]:
     shown = [point for line in drawn for _, point in line.points]
     peak = spec_line(shown)
     up = _up_axis(shown, peak, log=view.log_y)
-    across = _x_axis([x for line in drawn for x, _ in line.points], view, svg.left_of(up))
-    parts = [svg.frame(across, up, units.axis_label(view.x), view.series), _peak_line(peak, across, up)]
-    parts += [_line(line, svg.colour(index), across, up) for index, line in enumerate(drawn)]
+    across = x_axis([x for line in drawn for x, _ in line.points], view, svg.left_of(up))
+    parts = [svg.frame(across, up, units.axis_label(view.x), view.series), peak_line(peak, across, up)]
+    parts += [line_of(line, svg.colour(index), across, up) for index, line in enumerate(drawn)]
     words = f"{view.title}: {_range_words(shown)} over {units.axis_label(view.x)}; {', '.join(x.label for x in drawn)}"
-    legend = _legend([line.label for line in drawn])
-    return [Chart(view.title, common_words(shown, view), svg.picture(words, _HEIGHT, *parts), legend)]
+    legend = legend_of([line.label for line in drawn])
+    return [Chart(view.title, common_words(shown, view), svg.picture(words, HEIGHT, *parts), legend)]
 
 
-def _x_axis(values: Sequence[float], view: View, left: float) -> Axis:
+def x_axis(values: Sequence[float], view: View, left: float, *, log: bool = False) -> Axis:
+    """The axis of a view's x: sizes in binary units, other places at the values where there is room."""
     is_size = view.x.endswith("_bytes")
-    plain = axis(values, "B" if is_size else "", left, _RIGHT, log=view.log_x, zero=False)
+    plain = axis(values, "B" if is_size else "", left, _RIGHT, log=log or view.log_x, zero=False)
     return plain if is_size else at_values(plain, values)
 
 
 def _up_axis(shown: Sequence[Point], peak: tuple[str, float] | None, *, log: bool) -> Axis:
     ends = [end for point in shown for end in (point.figure.interval.low, point.figure.interval.high)]
-    return axis([*ends, *([peak[1]] if peak else [])], shown[0].figure.unit, _BOTTOM, _TOP, log=log, room=1.15)
+    return axis([*ends, *([peak[1]] if peak else [])], shown[0].figure.unit, BOTTOM, TOP, log=log, room=1.15)
 
 
-def _peak_line(peak: tuple[str, float] | None, across: Axis, up: Axis) -> Markup:
+def peak_line(peak: tuple[str, float] | None, across: Axis, up: Axis) -> Markup:
+    """The specified peak as a dashed line with its name; nothing where there is none."""
     if peak is None:
         return Markup("")
     y = up.place(peak[1])
     return svg.line(across.start, y, across.end, y, "peak") + svg.text(across.end, y + 13, peak[0], "end", "peak")
 
 
-def _line(line: Curve, colour: str, across: Axis, up: Axis) -> Markup:
+def line_of(line: Curve, colour: str, across: Axis, up: Axis) -> Markup:
+    """A curve with its points, each with its interval where that can be seen."""
     places = [(across.place(x), up.place(point.value)) for x, point in line.points]
     parts = [svg.polyline(places, f"line {colour}")] if len(places) > 1 else []
     for (x, y), (_, point) in zip(places, line.points, strict=True):
@@ -138,7 +145,7 @@ def _bars(shown: Sequence[Point], view: View) -> Chart:
         )
     words = f"{view.title}: " + "; ".join(f"{label(point)} {point.figure.text}" for point in shown)
     note = ", ".join(part for part in (common_words(shown, view), f"dashed line: {peak[0]}" if peak else "") if part)
-    return Chart(view.title, note, svg.picture(words, bottom + 24, *parts), _legend(groups))
+    return Chart(view.title, note, svg.picture(words, bottom + 24, *parts), legend_of(groups))
 
 
 def _bar_frame(across: Axis, bottom: float, peak: tuple[str, float] | None) -> list[Markup]:
@@ -171,7 +178,7 @@ def _length(point: Point, across: Axis, y: float, colour: str) -> Markup:
     )
 
 
-def _legend(labels: Sequence[str]) -> tuple[tuple[str, str], ...]:
+def legend_of(labels: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """Colours and labels in order; nothing where there is only one."""
     return tuple((svg.colour(index), label) for index, label in enumerate(labels)) if len(labels) > 1 else ()
 
@@ -182,7 +189,7 @@ def pareto(summary: Summary, suite: str, view: View) -> list[Chart]:
     found = pairs(across_points, up_points, view)
     if not found:
         return []
-    up = _pareto_axis([pair.up for pair in found], _BOTTOM, _TOP, log=view.log_y)
+    up = _pareto_axis([pair.up for pair in found], BOTTOM, TOP, log=view.log_y)
     across = _pareto_axis([pair.across for pair in found], svg.left_of(up), _RIGHT, log=view.log_x)
     groups = list(dict.fromkeys(pair.group for pair in found))
     best = frontier(found)
@@ -194,7 +201,7 @@ def pareto(summary: Summary, suite: str, view: View) -> list[Chart]:
     words = f"{view.title}: {len(found)} cases; not beaten both ways: {', '.join(label(pair.across) for pair in best)}"
     shared = common_words([pair.across for pair in found], view)
     note = ", ".join(part for part in (shared, "the line joins what no other beats both ways") if part)
-    return [Chart(view.title, note, svg.picture(words, _HEIGHT, *parts), _legend(groups))]
+    return [Chart(view.title, note, svg.picture(words, HEIGHT, *parts), legend_of(groups))]
 
 
 def _pareto_axis(shown: Sequence[Point], start: float, end: float, *, log: bool) -> Axis:

@@ -2,30 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+import numpy as np
 from markupsafe import Markup
 
-from gpubench.api import Point, Summary, Value, View, by_unit, units, view_points
+from gpubench.api import Point, Summary, Value, View, by_unit, drawable, units, view_points
 
 from . import _svg as svg
 from ._charts import Chart, point_words
+from ._heat import Heat, bounds, heat_map, shade
 from ._views import Grid, common_words, grids
+from ._words import case_namer
 
-_SHADES = 7  # the style sheet's classes h0 … h6
 _CELL_WIDTH, _CELL_HEIGHT, _LEFT, _TOP = 44.0, 28.0, 76.0, 42.0
+_MOST_CELLS, _MOST_COLUMNS = 400, 20  # with a number in each
 
 
 def matrix(summary: Summary, suite: str, view: View) -> list[Chart]:
     """One heat map for each case, device set and value of `by`; those of a unit share one scale."""
+    if view.series.endswith("*"):
+        return list(_of_profiles(summary, suite, view))
     return [chart for found in by_unit(view_points(summary, suite, view, view.series)) for chart in _maps(found, view)]
+
+
+def _of_profiles(summary: Summary, suite: str, view: View) -> Iterator[Chart]:
+    """A map for each ok result: the series whose names begin alike are the rows, their values the columns."""
+    name = case_namer(summary.run, summary.replicated)
+    for result in summary.run.results:
+        if result.status != "ok" or result.case.suite != suite or result.case.name not in view.cases:
+            continue
+        rows = [series for series in result.series if series.name.startswith(view.series[:-1])]
+        if rows and all(map(drawable, (value for series in rows for value in series.values))):
+            longest = max(len(series.values) for series in rows)
+            values = np.array([[*series.values, *[np.nan] * (longest - len(series.values))] for series in rows])
+            words = tuple(series.name.removeprefix(view.series[:-1]) for series in rows)
+            heat = Heat(words, tuple(map(str, range(longest))), values, rows[0].unit)
+            yield _heat(view.title, heat, view, bounds(values), name(result))
 
 
 def _maps(found: Sequence[Point], view: View) -> list[Chart]:
     drawn = grids(found, view)
     shown = [point for grid in drawn for point in grid.cells.values()]
     titles = [f"{view.title}: {grid.label}" if len(drawn) > 1 else view.title for grid in drawn]
-    return [_map(title, grid, view, shown) for title, grid in zip(titles, drawn, strict=True)]
+    return [_drawn(title, grid, view, shown) for title, grid in zip(titles, drawn, strict=True)]
+
+
+def _drawn(title: str, grid: Grid, view: View, shown: Sequence[Point]) -> Chart:
+    if len(grid.cells) <= _MOST_CELLS and len(grid.columns) <= _MOST_COLUMNS:
+        return _map(title, grid, view, shown)
+    values = np.full((len(grid.rows), len(grid.columns)), np.nan)
+    for (row, column), point in grid.cells.items():
+        values[grid.rows.index(row), grid.columns.index(column)] = point.value
+    rows = tuple(units.axis_text(view.y, row) for row in grid.rows)
+    columns = tuple(units.axis_text(view.x, column) for column in grid.columns)
+    scale = bounds(np.array([point.value for point in shown]))
+    heat = Heat(rows, columns, values, shown[0].figure.unit)
+    return _heat(title, heat, view, scale, common_words(list(grid.cells.values()), view))
+
+
+def _heat(title: str, heat: Heat, view: View, scale: tuple[float, float], shared: str) -> Chart:
+    low, middle, high = (units.quantity(float(np.nanquantile(heat.values, share)), heat.unit) for share in (0, 0.5, 1))
+    words = f"{len(heat.rows)} × {len(heat.columns)} values, {low} to {high}, median {middle}"
+    note = ", ".join(part for part in (words, shared, "shades from the 2nd to the 98th percentile") if part)
+    across, down = units.axis_label(view.x), units.axis_label(view.y)
+    return Chart(title, note, heat_map(heat, across, down, f"{title}: {words}", scale))
 
 
 def _map(title: str, grid: Grid, view: View, shown: Sequence[Point]) -> Chart:
@@ -38,7 +79,7 @@ def _map(title: str, grid: Grid, view: View, shown: Sequence[Point]) -> Chart:
     parts += [svg.text(2.0, _TOP - 10, f"{units.axis_label(view.y)} ↓", "start", "name")]
     for (row, column), point in grid.cells.items():
         left, top = _LEFT + wide * grid.columns.index(column), _TOP + _CELL_HEIGHT * grid.rows.index(row)
-        parts.append(_cell(point, left, top, wide, factor, _shade(point.value, low, high)))
+        parts.append(_cell(point, left, top, wide, factor, shade(point.value, low, high)))
     width = max(svg.WIDTH, _LEFT + wide * len(grid.columns) + 4)
     height = _TOP + _CELL_HEIGHT * len(grid.rows) + 6
     note = ", ".join(part for part in (unit, common_words(list(grid.cells.values()), view)) if part)
@@ -56,11 +97,6 @@ def _column(axis: str, value: Value, x: float) -> Markup:
 
 def _row(axis: str, value: Value, y: float) -> Markup:
     return svg.text(_LEFT - 6, y + 4, svg.shorten(units.axis_text(axis, value), 11), "end")
-
-
-def _shade(value: float, low: float, high: float) -> int:
-    share = (value - low) / (high - low) if high > low else 0.5
-    return min(int(share * _SHADES), _SHADES - 1)
 
 
 def _cell(point: Point, left: float, top: float, wide: float, factor: float, shade: int) -> Markup:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gpubench.api import CounterTable, Row, Run, Spread, Summary, View, units, view_points
@@ -23,7 +24,9 @@ from ._cases import (
 )
 from ._charts import Chart, bars, curve, pareto
 from ._matrix import matrix
+from ._staircase import staircase
 from ._timeline import Timeline, timelines
+from ._transfers import transfer
 from ._words import (
     Notice,
     best_rows,
@@ -42,8 +45,11 @@ _DRAW: dict[str, Callable[[Summary, str, View], list[Chart]]] = {
     "bars": bars,
     "matrix": matrix,
     "pareto": pareto,
+    "staircase": staircase,
+    "transfer": transfer,
 }
 Pairs = Sequence[tuple[str, str]]
+_MOST_ROWS = 24  # of one case in a table that is not folded
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +79,15 @@ class CaseBlock:
 
 
 @dataclass(frozen=True, slots=True)
+class CaseTable:
+    """Some cases of a suite as one table, folded away where they are the many points of one case."""
+
+    title: str
+    folded: bool
+    cases: tuple[CaseBlock, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SuiteBlock:
     """A suite's section; `unseen` are the titles of views that are not drawn, and why."""
 
@@ -80,7 +95,7 @@ class SuiteBlock:
     summary: str
     charts: tuple[Chart, ...]
     unseen: tuple[tuple[str, str], ...]
-    cases: tuple[CaseBlock, ...]
+    tables: tuple[CaseTable, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +159,26 @@ def _suite(summary: Summary, table: CounterTable, name: str, spreads: list[Sprea
         info.summary if info else "",
         tuple(chart for _, charts in drawn for chart in charts),
         tuple((view.title, _absence(summary, name, view)) for view, charts in drawn if not charts),
-        tuple(_block(summary, table, line) for line in case_lines(spreads, summary)),
+        tuple(_case_tables(name, [_block(summary, table, line) for line in case_lines(spreads, summary)])),
     )
+
+
+def _case_tables(suite: str, blocks: Sequence[CaseBlock]) -> Iterator[CaseTable]:
+    """One table of all cases, but a folded one for each case of many points; what is not ok is never folded away."""
+    counts = Tally(block.line.name for block in blocks if block.line.status in ("ok", "skipped"))
+    many = [name for name, count in counts.items() if count > _MOST_ROWS]
+    folded = {name: [block for block in blocks if _is_point(block, name)] for name in many}
+    hidden = {id(block) for group in folded.values() for block in group}
+    rest = tuple(block for block in blocks if id(block) not in hidden)
+    if rest:
+        count = "1 case" if len(rest) == 1 else f"{len(rest)} cases"
+        yield CaseTable(f"{count} of {suite}; open one for its other series, its method and its counters", False, rest)
+    for name, group in folded.items():
+        yield CaseTable(f"{name}: {len(group)} cases", True, tuple(group))
+
+
+def _is_point(block: CaseBlock, name: str) -> bool:
+    return block.line.name == name and block.line.status in ("ok", "skipped")
 
 
 def draw(summary: Summary, suite: str, view: View) -> list[Chart]:
@@ -155,8 +188,8 @@ def draw(summary: Summary, suite: str, view: View) -> list[Chart]:
 
 
 def _absence(summary: Summary, suite: str, view: View) -> str:
-    if view.kind == "curve" and view_points(summary, suite, view, view.series):
-        return "measured at one place of its axis only: see the table"
+    if view.kind in ("curve", "staircase", "transfer") and view_points(summary, suite, view, view.series):
+        return "measured at too few places of its axis: see the table"
     return "nothing measured for this view"
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 from markupsafe import Markup, escape
 
 from ._ticks import Axis
 
 WIDTH = 460.0  # drawing units; one is about a pixel, so that text stays legible on a phone
+LETTER = 6.8  # the mean width of a letter at the style sheet's size of text on a phone
 COLOURS = 8  # the style sheet's classes c0 … c7; from the ninth on they are dashed
 
 
@@ -72,6 +74,47 @@ def title(words: str) -> tuple[Markup, ...]:
 def colour(index: int) -> str:
     """The style sheet's class of the line at `index`."""
     return f"c{index % COLOURS}" + (" dashed" if index >= COLOURS else "")
+
+
+def triangle(x: float, y: float) -> str:
+    """The path of a mark whose tip is at a place, from below."""
+    return f"M{number(x)} {number(y)}l-4.5 8h9z"
+
+
+@dataclass(slots=True)
+class Labels:
+    """Texts about places, drawn so that none lies on another: what comes first stays."""
+
+    wanted: list[tuple[float, float, str]] = field(default_factory=list)
+
+    def add(self, x: float, y: float, words: str) -> None:
+        """Wish for words centred at a place."""
+        self.wanted.append((x, y, words))
+
+    def drawn(self, left: float, right: float) -> Markup:
+        """Each where it was wished for, moved inside the ends; left out where it would lie on one before it."""
+        return self._placed(left, right, 0.0)
+
+    def stacked(self, left: float, right: float, lane: float) -> Markup:
+        """The same, but what would lie on another stands a lane lower."""
+        return self._placed(left, right, lane)
+
+    def _placed(self, left: float, right: float, lane: float) -> Markup:
+        taken: list[tuple[float, float, float]] = []
+        parts = []
+        for wanted_x, wanted_y, words in self.wanted:
+            half, y = LETTER * len(words) / 2, wanted_y
+            x = min(max(wanted_x, left + half), right - half)
+            while lane and _is_taken(x, y, half, taken):
+                y += lane
+            if not _is_taken(x, y, half, taken):
+                taken.append((x - half, x + half, y))
+                parts.append(text(x, y, words, "middle", "value"))
+        return join(parts)
+
+
+def _is_taken(x: float, y: float, half: float, taken: Sequence[tuple[float, float, float]]) -> bool:
+    return any(abs(y - at) < 12 and x - half < end and x + half > start for start, end, at in taken)
 
 
 def shorten(words: str, most: int) -> str:

@@ -50,7 +50,7 @@ def test_a_staircase_has_the_levels_of_each_device_apart():
 def test_what_is_known_of_a_device_is_named_with_who_says_so():
     gpu = make.device(cache_bytes=60 * MIB, details=(("shared.unit_bytes", str(228 * KIB)), ("ecc", "on")))
     assert [(known.name, known.bytes) for known in derived.known_sizes(gpu)] == [
-        ("shared memory of a unit", 228 * KIB),
+        ("shared memory", 228 * KIB),
         ("L1", 256 * KIB),
         ("last-level cache", 60 * MIB),
     ]

@@ -19,6 +19,7 @@ from gpubench.model import Case, Counter, Device, Result, Run, Samples, Series, 
 
 GOLDEN = Path(__file__).parent / "golden"
 FORMATS = ("html", "md", "csv", "json")
+KINDS = ("curve", "bars", "matrix", "pareto", "staircase", "transfer")
 ALLOWED = {
     *("html", "head", "meta", "title", "style", "body", "header", "main", "footer", "section", "div", "span", "p"),
     *("h1", "h2", "h3", "b", "i", "strong", "time", "ul", "li", "dl", "dt", "dd", "details", "summary", "wbr"),
@@ -239,7 +240,7 @@ def test_a_curve_of_one_place_is_left_out_in_a_sentence():
     points = [((("n", 1), ("dtype", dtype)), 1e-3) for dtype in ("float32", "float64")]
     page = Tags(render("html", curves("c", [View("curve", "Rate", ("c",), x="n", by=("dtype",))], points)))
     assert page.count("figure") == 0
-    assert "Rate measured at one place of its axis only" in page.text
+    assert "Rate measured at too few places of its axis" in page.text
 
 
 def test_a_matrix_has_a_cell_with_its_number_for_every_case():
@@ -286,7 +287,7 @@ def test_only_ok_results_are_drawn():
     assert Tags(render("html", run)).count("rect", "c0") == 1
 
 
-@pytest.mark.parametrize("kind", ["curve", "bars", "matrix", "pareto"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_view_that_nothing_was_measured_for_is_left_out_in_a_sentence(kind):
     page = Tags(
         render(
@@ -298,7 +299,7 @@ def test_a_view_that_nothing_was_measured_for_is_left_out_in_a_sentence(kind):
     assert page.count("svg") == 0
 
 
-@pytest.mark.parametrize("kind", ["curve", "bars", "matrix", "pareto"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("extreme", [1.7e308, 5e-324, -1e-200, 0.0, -3.0])
 def test_a_view_of_extreme_numbers_does_not_break_the_page(kind, extreme):
     found = [result("s", "c", (("n", n), ("m", 10**400)), [value("a", extreme), value("b", 1.0)]) for n in (0, 10**400)]
@@ -470,10 +471,114 @@ def test_a_case_shows_the_counters_of_its_own_window():
     assert "nvml.energy cuda:0 300.0 W" in page
 
 
+def ladder_run(*more, **fields):
+    """A latency of 16 ns up to 256 KiB, of 142 ns beyond, on a device that says what its caches are."""
+    device = dataclasses.replace(GPU, cache_bytes=4 * 2**20, details=(("shared.unit_bytes", str(228 * 1024)),))
+    found = [
+        result(
+            "latency",
+            "chase",
+            (("size_bytes", 2**power),),
+            [
+                dataclasses.replace(timed(16e-9 if power <= 18 else 142e-9), quantity="value", limit="", work=Work()),
+                value("cycles", 32.0 if power <= 18 else 281.0, unit="cycles", better="less"),
+            ],
+        )
+        for power in range(12, 25)
+    ]
+    view = View("staircase", "Ladder", ("chase",), x="size_bytes", series="hot", log_x=True, log_y=True)
+    return run_of(*found, *more, views=[view], devices=(device,), **fields)
+
+
+def test_a_staircase_draws_its_levels_where_they_end_and_what_is_known_of_the_device():
+    page = Tags(render("html", ladder_run()))
+    assert (page.count("rect", "soft"), page.count("line", "end"), page.count("path", "known")) == (3, 1, 1)
+    words = set(page.words)
+    assert {"16.0 ns · 32.0 cycles", "142 ns · 281 cycles", "362 KiB", "shared memory 228 KiB"} <= words
+    assert {"Levels: Ladder, chase", "256 KiB – 512 KiB", "shared memory 228 KiB, × 1.59", "not reached"} <= words
+    drawing = next(attrs for tag, attrs in page.found if tag == "svg" and attrs.get("role"))
+    assert "16.03 ns up to 362 KiB, then 142.3 ns" in drawing["aria-label"]
+
+
+def test_levels_stand_in_markdown_csv_and_json():
+    run = ladder_run()
+    written = render("md", run)
+    assert "### Levels: Ladder, chase" in written
+    assert (
+        "| 16.03 ns | 16.03 – 16.03 ns | 32.00 | 4 KiB – 256 KiB (7 points) | 362 KiB | 256 KiB – 512 KiB |" in written
+    )
+    lines = [line for line in csv.DictReader(io.StringIO(render("csv", run))) if line["quantity"] == "derived"]
+    assert [line["series"] for line in lines] == [
+        *("level 1", "level 1 cycles", "level 1 end", "level 2", "level 2 cycles")
+    ]
+    assert (lines[2]["unit"], float(lines[2]["low"]), float(lines[2]["high"])) == ("B", 2**18, 2**19)
+    (staircase,) = json.loads(render("json", run))["levels"]
+    assert [level["cycles"] for level in staircase["levels"]] == [32.0, 281.0]
+    assert staircase["levels"][0]["known"][0]["bytes"] == 228 * 1024
+    assert staircase["levels"][1]["end"] is None
+
+
+def paths_run():
+    """Two engines that cross at 264 kB: 2 µs and 30 GB/s, 6 µs and 55 GB/s."""
+    engines = {"kernel": (2e-6, 3e10), "engine": (6e-6, 5.5e10)}
+    found = [
+        result(
+            "link",
+            "h2d",
+            (("engine", name), ("size_bytes", 2**power)),
+            [dataclasses.replace(timed(alpha + 2**power / beta, moved=2.0**power), limit="")],
+        )
+        for name, (alpha, beta) in engines.items()
+        for power in range(3, 31)
+    ]
+    return run_of(*found, views=[View("transfer", "Engines", ("h2d",), x="size_bytes", by=("engine",))])
+
+
+def test_a_transfer_view_draws_paths_models_and_crossovers_with_their_tables():
+    page = Tags(render("html", paths_run()))
+    assert (page.count("polyline", "line"), page.count("polyline", "model"), page.count("circle", "ring")) == (2, 2, 1)
+    assert "Transfer model: Engines" in page.text
+    assert "kernel 8 B – 1 GiB 2.004 µs 29.94 GB/s" in page.text
+    assert re.search(r"kernel engine 2\d\d(\.\d)? KiB 128 KiB – 512 KiB 257.8 KiB", page.text)
+
+
+def test_models_and_crossovers_stand_in_markdown_csv_and_json():
+    run = paths_run()
+    assert "| kernel | engine | 2" in render("md", run)
+    lines = [line for line in csv.DictReader(io.StringIO(render("csv", run))) if line["quantity"] == "derived"]
+    assert [line["series"] for line in lines if line["params"] == "kernel"] == [
+        *("model alpha", "model beta", "half rate", "residual")
+    ]
+    assert lines[-1]["series"] == "crossover kernel to engine"
+    (found,) = json.loads(render("json", run))["transfers"]
+    assert found["paths"][1]["pieces"][0]["beta"] == pytest.approx(5.5e10, rel=0.01)
+    assert found["crossovers"][0]["below"] == "kernel"
+
+
+def test_a_large_matrix_is_a_map_of_shades_with_a_scale():
+    points = [
+        ((("unit", unit), ("slice", place)), 1e-9 * (100 + unit % 2 * 50)) for unit in range(40) for place in range(30)
+    ]
+    page = Tags(render("html", curves("far", [View("matrix", "Far", ("far",), x="slice", y="unit")], points)))
+    assert 0 < sum(page.count("path", f"h{shade}") for shade in range(7)) <= 7
+    assert sum(page.count("rect", f"h{shade}") for shade in range(7)) == 7, "the scale alone has rectangles"
+    assert "40 × 30 values" in page.text
+
+
+def test_a_case_whose_series_are_rows_is_a_matrix_of_their_values():
+    rows = [
+        value(f"unit{unit}", *(200.0 + 10 * unit + place for place in range(64)), unit="cycles") for unit in range(8)
+    ]
+    view = View("matrix", "Slices", ("slices",), x="line", y="unit", series="unit*")
+    page = Tags(render("html", run_of(result("latency", "slices", (), [timed(1e-3), *rows]), views=[view])))
+    assert "8 × 64 values, 200.0 cycles to 333.0 cycles" in page.text
+    assert {"line →", "unit ↓", "7"} <= set(page.words)
+
+
 def test_a_long_run_renders():
     found = [result("s", f"case{n % 7}", (("n", n),), [timed(1e-3), timed(2e-3, name="cold")]) for n in range(2000)]
     page = Tags(render("html", run_of(*found, views=[View("bars", "All", ("case0",))])))
-    assert page.count("details") == 2000
+    assert page.count("details") == 2000 + 7, "and each of the seven cases folds its many points away"
 
 
 def test_json_holds_finite_numbers_only():

@@ -1,0 +1,107 @@
+"""A large matrix as a map of colours: too many cells for a number in each, so a scale says what a shade means."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from markupsafe import Markup
+
+from gpubench.api import units
+
+from . import _svg as svg
+
+SHADES = 7  # the style sheet's classes h0 … h6
+_LEFT, _TOP, _TALLEST, _WIDEST = 62.0, 40.0, 560.0, 900.0
+_SCALE_HEIGHT, _SWATCH = 46.0, 52.0
+_CLIPPED = 0.02  # of the values on either side: a few odd ones would leave one shade for all others
+
+Numbers = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Heat:
+    """A matrix of values in SI units, NaN where nothing was measured, with the words of its rows and columns."""
+
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    values: Numbers
+    unit: str
+
+
+def bounds(values: Numbers) -> tuple[float, float]:
+    """The least and the greatest value of the scale: the 2nd and the 98th percentile."""
+    low, high = np.nanquantile(values, (_CLIPPED, 1 - _CLIPPED))
+    return float(low), float(high)
+
+
+def shade(value: float, low: float, high: float) -> int:
+    """The shade of a value on a scale; what lies beyond it has the shade of its end."""
+    share = (value - low) / (high - low) if high > low else 0.5
+    return min(max(int(share * SHADES), 0), SHADES - 1)
+
+
+def heat_map(heat: Heat, across: str, down: str, words: str, scale: tuple[float, float]) -> Markup:
+    """The map with its axes' names, some of its rows' and columns' words, and its scale."""
+    rows, columns = heat.values.shape
+    wide = min(max((svg.WIDTH - _LEFT - 4) / columns, 3.0), max((_WIDEST - _LEFT) / columns, 1.0))
+    high = min(max(_TALLEST / rows, 3.0), 16.0)
+    width, bottom = max(svg.WIDTH, _LEFT + wide * columns + 4), _TOP + high * rows
+    parts = [
+        svg.text(_LEFT, 12.0, f"{across} →", "start", "name"),
+        svg.text(2.0, _TOP - 8, f"{down} ↓", "start", "name"),
+    ]
+    parts += list(_labels(heat.columns, wide, across=True)) + list(_labels(heat.rows, high, across=False))
+    parts += [
+        svg.element("path", d=path, class_=f"h{index}")
+        for index, path in enumerate(_paths(heat.values, wide, high, scale))
+        if path
+    ]
+    parts += _scale(heat.unit, scale, bottom + 16)
+    return svg.picture(words, bottom + _SCALE_HEIGHT, *parts, width=width)
+
+
+def _labels(words: Sequence[str], step: float, *, across: bool) -> Iterator[Markup]:
+    """Words beside the cells, as many as there is room for."""
+    room = svg.LETTER * max(map(len, words), default=1) + 10 if across else 14.0
+    stride = max(math.ceil(room / step), 1)
+    for index in range(0, len(words), stride):
+        middle = step * (index + 0.5)
+        if across:
+            yield svg.text(_LEFT + middle, _TOP - 8, words[index], "middle")
+        else:
+            yield svg.text(_LEFT - 6, _TOP + middle + 4, svg.shorten(words[index], 8), "end")
+
+
+def _paths(values: Numbers, wide: float, high: float, scale: tuple[float, float]) -> list[str]:
+    """For each shade one path over all its cells, those beside each other in a row being one rectangle."""
+    found: list[list[str]] = [[] for _ in range(SHADES)]
+    for row, line in enumerate(values.tolist()):
+        start = 0
+        shades = [None if math.isnan(value) else shade(value, *scale) for value in line]
+        for column in range(1, len(shades) + 1):
+            if column == len(shades) or shades[column] != shades[start]:
+                index = shades[start]
+                if index is not None:
+                    left, top = svg.number(_LEFT + wide * start), svg.number(_TOP + high * row)
+                    right = svg.number(_LEFT + wide * column)
+                    found[index].append(f"M{left} {top}H{right}v{svg.number(high)}H{left}z")
+                start = column
+    return ["".join(parts) for parts in found]
+
+
+def _scale(unit: str, scale: tuple[float, float], top: float) -> list[Markup]:
+    """A swatch for each shade, with the values between which it lies."""
+    low, high = scale
+    factor, words = units.scale(high, unit)
+    parts = [
+        svg.element("rect", x=_LEFT + _SWATCH * index, y=top, width=_SWATCH, height=10.0, class_=f"h{index}")
+        for index in range(SHADES)
+    ]
+    for index in range(SHADES + 1):
+        value = low + (high - low) * index / SHADES
+        parts.append(svg.text(_LEFT + _SWATCH * index, top + 24, units.significant(value / factor), "middle"))
+    return [*parts, svg.text(2.0, top + 9, words, "start", "name")]

@@ -1,0 +1,102 @@
+"""A staircase: the curve, its levels, where each ends and how surely, and the sizes that are known of the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from markupsafe import Markup
+
+from gpubench.api import Staircase, Step, Summary, View, level_table, staircases_of, units
+
+from . import _svg as svg
+from ._charts import Chart, legend_of, line_of, x_axis
+from ._ticks import Axis, axis
+from ._views import common_words
+
+_TOP, _HEIGHT = 40.0, 320.0
+_BOTTOM = _HEIGHT - 60
+_KNOWN_LANE = 13.0  # between two rows of the names of known sizes
+
+
+def staircase(summary: Summary, suite: str, view: View) -> list[Chart]:
+    """The lines of one view on common axes, with a table of levels for each; none where there is no line."""
+    found = staircases_of(summary, suite, view)
+    return [_chart([each for each in found if each.steps[0].unit == unit], view) for unit in _units(found)]
+
+
+def _units(found: Sequence[Staircase]) -> list[str]:
+    return list(dict.fromkeys(each.steps[0].unit for each in found))
+
+
+def _chart(found: Sequence[Staircase], view: View) -> Chart:
+    points = [point for each in found for _, point in each.line.points]
+    ends = [end for point in points for end in (point.figure.interval.low, point.figure.interval.high)]
+    up = axis(ends, found[0].steps[0].unit, _BOTTOM, _TOP, log=view.log_y, room=1.2)
+    across = x_axis([x for each in found for x, _ in each.line.points], view, svg.left_of(up))
+    parts = [svg.frame(across, up, units.axis_label(view.x), view.series)]
+    parts += [_known(found[0].steps, across)] if _is_one(found) else []
+    for index, each in enumerate(found):
+        parts += [_level(step, index, across, up) for step in each.steps]
+        parts.append(line_of(each.line, svg.colour(index), across, up))
+        parts += [_names(each.steps, across, up)] if len(found) == 1 else []
+    words = "; ".join(f"{view.title}, {each.line.label}: {_words(each.steps)}" for each in found)
+    known = (
+        "triangles: what is known of the device"
+        if _is_one(found) and any(step.known for step in found[0].steps)
+        else ""
+    )
+    note = ", ".join(part for part in (common_words(points, view), "bands: levels and where they end", known) if part)
+    legend = legend_of([each.line.label for each in found])
+    return Chart(view.title, note, svg.picture(words, _HEIGHT, *parts), legend, tuple(map(level_table, found)))
+
+
+def _is_one(found: Sequence[Staircase]) -> bool:
+    """Whether all lines are of one device, so that what is known holds for each."""
+    return len({point.devices for each in found for _, point in each.line.points}) == 1
+
+
+def _words(steps: Sequence[Step]) -> str:
+    return ", then ".join(
+        f"{units.quantity(step.height.centre, step.unit)}"
+        + (f" up to {units.brief_size(step.end.centre)}" if step.end else "")
+        for step in steps
+    )
+
+
+def _level(step: Step, index: int, across: Axis, up: Axis) -> Markup:
+    """A band from the least to the greatest height of a level, and one over the sizes between which it ends."""
+    left, right = across.place(step.smallest), across.place(step.end.centre if step.end else step.largest)
+    y = up.place(step.height.centre)
+    level = svg.element("rect", x=left, y=y - 5, width=max(right - left, 1.0), height=10.0, class_=_soft(index))
+    if step.end is None:
+        return level
+    low, high = across.place(step.end.low), across.place(step.end.high)
+    band = svg.element("rect", x=low, y=_TOP, width=max(high - low, 1.0), height=_BOTTOM - _TOP, class_=_soft(index))
+    return band + level + svg.line(right, _TOP, right, _BOTTOM, "end")
+
+
+def _soft(index: int) -> str:
+    return f"soft {svg.colour(index)}"
+
+
+def _names(steps: Sequence[Step], across: Axis, up: Axis) -> Markup:
+    """The height above each level, and where it ends above the plot; what would lie on another is left out."""
+    heights, tops = svg.Labels(), svg.Labels()
+    for step in steps:
+        cycles = f" · {units.significant(step.cycles, 3)} cycles" if step.cycles is not None else ""
+        middle = (across.place(step.smallest) + across.place(step.largest)) / 2
+        words = units.quantity(step.height.centre, step.unit, 3) + cycles
+        heights.add(middle, up.place(step.height.centre) - 10, words)
+        if step.end:
+            tops.add(across.place(step.end.centre), _TOP - 6, units.brief_size(step.end.centre))
+    return heights.drawn(across.start, svg.WIDTH) + tops.drawn(across.start, svg.WIDTH)
+
+
+def _known(steps: Sequence[Step], across: Axis) -> Markup:
+    """A mark on the axis for each size that is known of the device, named below the ticks."""
+    parts, names = [], svg.Labels()
+    for known in [known for step in steps for known in step.known]:
+        x = across.place(known.bytes)
+        parts.append(svg.element("path", d=svg.triangle(x, _BOTTOM), class_="known"))
+        names.add(x, _BOTTOM + 34, f"{known.name} {units.brief_size(known.bytes)}")
+    return svg.join(parts) + names.stacked(across.start, svg.WIDTH, _KNOWN_LANE)

@@ -1,0 +1,83 @@
+"""A transfer view: rates or times over size on logarithmic axes, each path's model dashed, and where two cross."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from markupsafe import Markup
+
+from gpubench.api import Crossover, Path, Summary, Transfers, View, transfer_tables, transfers_of, units
+
+from . import _svg as svg
+from ._charts import BOTTOM, HEIGHT, TOP, Chart, legend_of, line_of, peak_line, x_axis
+from ._ticks import Axis, axis
+from ._views import common_words, spec_line
+
+
+def transfer(summary: Summary, suite: str, view: View) -> list[Chart]:
+    """The paths of one view with their models, apart by unit, with tables of models and crossovers."""
+    return [_chart(found, view) for found in transfers_of(summary, suite, view)]
+
+
+def _chart(found: Transfers, view: View) -> Chart:
+    points = [point for path in found.paths for _, point in path.line.points]
+    unit, peak = points[0].figure.unit, spec_line(points)
+    values = [end for point in points for end in (point.figure.interval.low, point.figure.interval.high)]
+    up = axis([*values, *([peak[1]] if peak else [])], unit, BOTTOM, TOP, log=True, room=1.2)
+    across = x_axis([size for path in found.paths for size in path.sizes], view, svg.left_of(up), log=True)
+    parts = [svg.frame(across, up, units.axis_label(view.x), view.series), peak_line(peak, across, up)]
+    for index, path in enumerate(found.paths):
+        parts += [svg.polyline(places, f"model {svg.colour(index)}") for places in _models(path, across, up)]
+        parts.append(line_of(path.line, svg.colour(index), across, up))
+    paths = {path.line.label: path for path in found.paths}
+    parts += [_cross(each, paths[each.below], across, up) for each in found.crossovers]
+    note = ", ".join(part for part in (common_words(points, view), "dashed: the models", _rings(found)) if part)
+    legend = legend_of([path.line.label for path in found.paths])
+    drawing = svg.picture(_words(found), HEIGHT, *parts)
+    return Chart(found.title, note, drawing, legend, tuple(transfer_tables(found)))
+
+
+def _rings(found: Transfers) -> str:
+    return "rings: measured crossovers" if found.crossovers else ""
+
+
+def _words(found: Transfers) -> str:
+    paths = "; ".join(f"{path.line.label} {_path_words(path)}" for path in found.paths)
+    crossed = "; ".join(_cross_words(each) for each in found.crossovers)
+    return f"{found.title}: {paths}" + (f"; {crossed}" if crossed else "")
+
+
+def _path_words(path: Path) -> str:
+    first, last = path.model.pieces[0], path.model.pieces[-1]
+    rate = path.rate(last)
+    beta = f", {units.quantity(rate, path.unit)}" if math.isfinite(rate) else ""
+    return f"{units.quantity(first.alpha_s, 's')}{beta}"
+
+
+def _cross_words(each: Crossover) -> str:
+    low, at, high = (units.brief_size(size) for size in (each.size.low, each.size.centre, each.size.high))
+    return f"{each.above} is faster than {each.below} from {at} on (measured between {low} and {high})"
+
+
+def _models(path: Path, across: Axis, up: Axis) -> Iterator[list[tuple[float, float]]]:
+    """Each piece of a model as a line through half octaves."""
+    for piece in path.model.pieces:
+        low, high = path.sizes[piece.first], path.sizes[piece.last]
+        count = max(round(2 * math.log2(high / low)), 1)
+        sizes = [low * (high / low) ** (step / count) for step in range(count + 1)]
+        yield [(across.place(size), up.place(_height(path, size, piece.seconds(size)))) for size in sizes]
+
+
+def _height(path: Path, size: float, seconds: float) -> float:
+    """A time of the model in what the view shows: a rate, or the time itself."""
+    return size * path.scale / seconds if path.is_rate else seconds
+
+
+def _cross(each: Crossover, below: Path, across: Axis, up: Axis) -> Markup:
+    """A ring on the measured curve where it is overtaken, with the sizes between which it was."""
+    seconds = dict(zip(below.sizes, below.seconds, strict=True))
+    low, high = seconds[each.size.low].centre, seconds[each.size.high].centre
+    share = math.log(each.size.centre / each.size.low) / math.log(each.size.high / each.size.low)
+    height = _height(below, each.size.centre, low * (high / low) ** share)
+    return svg.dot(across.place(each.size.centre), up.place(height), 6.0, "ring", _cross_words(each))
