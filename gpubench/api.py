@@ -16,7 +16,17 @@ from gpubench.derived import (
 )
 from gpubench.effect import Effect, against
 from gpubench.energy import Energy, NoEnergy
-from gpubench.errors import DeviceError, FileError, GpubenchError, Missing, PeerDied, Skip, UsageError, WrongAnswer
+from gpubench.errors import (
+    BadOutput,
+    DeviceError,
+    FileError,
+    GpubenchError,
+    Missing,
+    PeerDied,
+    Skip,
+    UsageError,
+    WrongAnswer,
+)
 from gpubench.evidence import Evidence, Reading, Side
 from gpubench.fingerprint import Fingerprint, fingerprint
 from gpubench.judge import Figures, Finding, Judgement, badness, judge, sentence, settled, verdict_of
@@ -50,6 +60,8 @@ from gpubench.protocols import (
     CounterSource,
     Gate,
     Handle,
+    Imported,
+    Importer,
     Kernel,
     Mode,
     OpenDevice,
@@ -73,6 +85,7 @@ __all__ = [
     "BASES",
     "BASIS_WORDS",
     "Backend",
+    "BadOutput",
     "Basis",
     "Bench",
     "Case",
@@ -101,6 +114,8 @@ __all__ = [
     "Gate",
     "GpubenchError",
     "Handle",
+    "Imported",
+    "Importer",
     "Judgement",
     "Kernel",
     "Line",

@@ -72,6 +72,10 @@ class Untrustworthy(Exception):  # noqa: N818 - a finding about the measurement,
         self.cause = cause
 
 
+class BadOutput(Exception):  # noqa: N818 - a finding about a file, to which its reader adds the file's name
+    """Another tool's output that is damaged, foreign or newer than what is known: where and how, in words."""
+
+
 class Interrupted(GpubenchError):  # noqa: N818 - the user's wish
     """SIGINT (130) or SIGTERM (143); what was measured is kept."""
 

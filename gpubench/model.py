@@ -19,7 +19,7 @@ Params = tuple[tuple[str, str | int | float], ...]
 Better = Literal["more", "less"]
 Quantity = Literal["value", "moved", "payload", "flops", "item", "items"]
 Status = Literal["ok", "skipped", "failed", "invalid"]
-Tier = Literal["smoke", "quick", "full"]
+Tier = Literal["smoke", "quick", "full", ""]  # the empty one is that of what another tool measured
 
 STRICT: dict[str, Any] = {"extra": "forbid", "strict": True, "allow_inf_nan": False}
 

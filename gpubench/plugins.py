@@ -25,7 +25,7 @@ from gpubench.errors import GpubenchError, Missing, UsageError
 
 T = TypeVar("T")
 
-Room = Literal["suites", "collectors", "reports", "backends", "gates", "publications"]
+Room = Literal["suites", "collectors", "reports", "backends", "gates", "publications", "importers"]
 _ATTRIBUTE: dict[Room, str] = {
     "suites": "suite",
     "collectors": "collector",
@@ -33,6 +33,7 @@ _ATTRIBUTE: dict[Room, str] = {
     "backends": "backend",
     "gates": "gate",
     "publications": "publication",
+    "importers": "importer",
 }
 
 

@@ -35,7 +35,7 @@ def install(tmp_path, monkeypatch):
             del sys.modules[name]
 
 
-@pytest.mark.parametrize("room", ["suites", "collectors", "reports", "backends"])
+@pytest.mark.parametrize("room", ["suites", "collectors", "reports", "backends", "importers"])
 def test_the_names_of_a_room_are_its_public_modules_sorted(room):
     found = plugins.names(room)
     assert list(found) == sorted(set(found))

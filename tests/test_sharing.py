@@ -99,6 +99,66 @@ def test_a_damaged_run_is_one_line_and_nothing_is_written(gpubench, run, tmp_pat
     assert not (tmp_path / "out.md").exists()
 
 
+IMPORTS = Path(__file__).parent / "imports"
+
+
+def test_what_another_tool_printed_becomes_a_run_that_is_reported(gpubench):
+    status, out, said = gpubench("import", IMPORTS / "nvbandwidth-v0.8.txt", IMPORTS / "gpu-cache.txt", "-o", "a.jsonl")
+    assert (status, out) == (0, "")
+    assert "nvbandwidth, 3 results" in said
+    assert gpubench("report", "a.jsonl", "-o", "a.md")[0] == 0
+    assert "12.98 GB/s" in Path("a.md").read_text()
+    assert "RTX 3050" in gpubench("show", "a.jsonl")[1] + Path("a.md").read_text()
+
+
+def test_an_import_says_what_it_left_out(gpubench):
+    status, _, said = gpubench("import", IMPORTS / "superbench.jsonl", "--from", "superbench")
+    assert status == 0
+    assert "left out, since their unit is not stated anywhere: gpu-sm-copy-bw/dtoh" in said
+    assert len(list(Path("gpubench-runs").glob("*-import.jsonl"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ((), 2),
+        ((IMPORTS / "gpu-cache.txt", "--from", "nothing"), 2),
+        ((IMPORTS / "gpu-cache.txt", "--from", "mixbench"), 5),
+        ((__file__,), 5),
+        (("missing.txt",), 5),
+        ((IMPORTS,), 5),
+        ((IMPORTS / "gpu-cache.txt", __file__), 5),
+    ],
+)
+def test_an_import_that_cannot_be_is_one_line_and_nothing_is_written(gpubench, tmp_path, words, status):
+    found, out, said = gpubench("import", *words, "-o", "a.jsonl")
+    assert (found, out, said.count("\n")) == (status, "", 1)
+    assert not (tmp_path / "a.jsonl").exists()
+
+
+def test_an_import_never_replaces_what_it_reads(gpubench, tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes((IMPORTS / "gpu-cache.txt").read_bytes())
+    status, _, said = gpubench("import", path, "-o", path, "--force")
+    assert (status, "itself" in said) == (2, True)
+    assert path.read_bytes() == (IMPORTS / "gpu-cache.txt").read_bytes()
+
+
+def test_the_tools_whose_output_is_known_are_listed(gpubench):
+    status, out, _ = gpubench("import", "--tools")
+    tools = (
+        "babelstream",
+        "gpu-benches",
+        "mixbench",
+        "nccl-tests",
+        "nvbandwidth",
+        "nvbench",
+        "superbench",
+        "transferbench",
+    )
+    assert (status, all(tool in out for tool in tools)) == (0, True)
+
+
 def test_a_form_can_be_named_where_the_suffix_does_not(gpubench, run):
     assert gpubench("report", run, "-o", "comment", "--format", "md")[0] == 0
     assert Path("comment").read_text().startswith("# gpubench")

@@ -58,6 +58,7 @@ LAYERS = (
     "sampler",
     "record",
     "store",
+    "foreign",
     "readings",
     "history",
     "inventory",
@@ -71,6 +72,7 @@ LAYERS = (
     "profile",
     "cli",
     "backends",
+    "importers",
     "testing",
     "__main__",
 )
@@ -128,7 +130,7 @@ def layer_of(path: Path) -> str:
 
 def is_room(target: str) -> bool:
     """Whether a dotted name is a room's or a backend's: those are reached through plugins alone."""
-    return re.match(r"gpubench\.(suites|collectors|reports|ci|backends)\b", target) is not None
+    return re.match(r"gpubench\.(suites|collectors|reports|ci|backends|importers)\b", target) is not None
 
 
 def test_every_core_module_has_a_layer():
@@ -169,7 +171,7 @@ def test_the_core_names_no_room_and_no_backend():
 def test_backends_do_not_know_the_command_line():
     wrong = [
         found.where
-        for path in python_files("gpubench/backends")
+        for path in python_files("gpubench/backends", "gpubench/importers")
         for found in imports(path)
         if found.target.startswith("gpubench.cli")
     ]
@@ -183,6 +185,17 @@ def test_rooms_import_only_the_api_and_their_own_siblings():
         for found in imports(path)
         if not found.relative
         if found.target.split(".")[0] in ("gpubench", "tests", *ROOMS) and found.target != "gpubench.api"
+    ]
+    assert wrong == []
+
+
+def test_importers_import_only_the_api_and_their_own_siblings():
+    wrong = [
+        f"{found.where} imports {found.target}"
+        for path in python_files("gpubench/importers")
+        for found in imports(path)
+        if not found.relative
+        if found.target.split(".")[0] == "gpubench" and found.target != "gpubench.api"
     ]
     assert wrong == []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from gpubench.cli import ab, doctor, gate, history, list_, plan, redact, report, run, show
+from gpubench.cli import ab, doctor, gate, history, import_, list_, plan, redact, report, run, show
 
 app = typer.Typer(
     name="gpubench",
@@ -25,6 +25,7 @@ app.command("gate")(gate.gate)
 app.command("ab")(ab.ab)
 app.command("redact")(redact.redact)
 app.add_typer(history.app, name="history")
+app.command("import")(import_.import_)
 
 
 @app.callback()

@@ -1,0 +1,77 @@
+"""`gpubench import`: what other tools printed, as a run file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpubench.cli import _options as options
+from gpubench.cli import _sharing as sharing
+
+if TYPE_CHECKING:
+    from gpubench.foreign import Source
+
+Files = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="FILE…", help="Outputs of other tools; a case that comes again is its next replicate."),
+]
+Tool = Annotated[
+    str | None, typer.Option("--from", help="The tool that printed them. \\[default: the one whose form it is]")
+]
+Tools = Annotated[bool, typer.Option("--tools", help="List the tools, each with its sentence.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", "-o", help="The run file to write (.jsonl or .jsonl.gz). \\[default: gpubench-runs/TIME-import.jsonl]"
+    ),
+]
+
+
+def import_(
+    files: Files = None, tool: Tool = None, out: Out = None, force: sharing.Force = False, tools: Tools = False
+) -> None:
+    """Make a run file of what other tools printed, so that it compares, reports and gates as any other."""
+    from gpubench import foreign, plugins, store
+    from gpubench.errors import UsageError
+
+    if tools:
+        _list()
+        return
+    if not files:
+        raise UsageError("name the files to import; --tools lists the tools whose output is known")
+    if tool and (name := tool.replace("-", "_")) not in (known := plugins.names("importers")):
+        raise plugins.unknown("importer", name, known)
+    if out:
+        sharing.check_target(out, force, *files)
+    sources = [foreign.read(path, tool) for path in files]
+    run = foreign.run(sources, sys.argv)
+    path = options.run_file(out, "-import")
+    sharing.write(path, store.content(run, packed=path.suffix == ".gz"))
+    _say(sources, path)
+
+
+def _say(sources: list[Source], path: Path) -> None:
+    """What was found, and what had to be left out, on standard error."""
+    from gpubench.cli import _print
+
+    err = _print.err()
+    for source in sources:
+        count = len(source.found.results)
+        err.print(_print.plain(f"{source.path}: {source.tool}, {count} result{'s' * (count > 1)}"), soft_wrap=True)
+        if left := source.found.left_out:
+            more = f" and {len(left) - 3} more" if len(left) > 3 else ""
+            words = f"left out, since their unit is not stated anywhere: {', '.join(left[:3])}{more}"
+            err.print(_print.plain(words, "yellow"), soft_wrap=True)
+    err.print(_print.plain(f"run file: {path}"), soft_wrap=True)
+
+
+def _list() -> None:
+    from gpubench import plugins
+    from gpubench.cli import _print
+
+    names = plugins.names("importers")
+    rows = [(name.replace("_", "-"), plugins.load("importers", name).summary) for name in names]
+    _print.out().print(_print.table(("tool", "what is read"), rows))

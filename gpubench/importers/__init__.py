@@ -1,0 +1,1 @@
+"""One other tool's output a file: see ARCHITECTURE.md."""

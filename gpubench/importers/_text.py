@@ -1,0 +1,97 @@
+"""What every importer needs of a text: numbers that are numbers, lines without colours, JSON that is an object."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any, TypeVar
+
+from gpubench.api import BadOutput, Device, Series
+
+GIGA, MILLI, MICRO, NANO = 9, -3, -6, -9
+UNSTATED = Device("unknown", "imported", "device not stated", "")
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_T = TypeVar("_T")
+
+
+def numbered(text: str) -> Iterator[tuple[int, str]]:
+    """The lines, from 1, without colours and without blanks at their ends."""
+    for number, line in enumerate(text.splitlines(), 1):
+        yield number, _COLOURS.sub("", line).strip()
+
+
+def number(text: str, where: str) -> float:
+    """A finite number; raises BadOutput, which says `where` there is none."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found):
+        raise BadOutput(f"{where}: {text[:40]!r} is no number")
+    return found
+
+
+def si(value: float, power: int) -> float:
+    """A number of GB, ms or the like in SI units, with the decimal digits that were printed and no others."""
+    return float(Decimal(repr(value)).scaleb(power))
+
+
+def size(value: float, factor: int) -> int:
+    """A number of KiB or the like in bytes; raises BadOutput where no machine has so many."""
+    if not 0 <= value * factor < 2**63:
+        raise BadOutput(f"a size of {value:g} times {factor} bytes")
+    return round(value * factor)
+
+
+def whole(text: str, where: str) -> int:
+    """A whole number below 2⁶³; raises BadOutput."""
+    if not re.fullmatch(r"-?\d{1,18}", text):
+        raise BadOutput(f"{where}: {text[:40]!r} is no whole number")
+    return int(text)
+
+
+def rate(name: str, *values: float) -> Series:
+    """A series of rates in B/s."""
+    return Series(name, "B/s", values, better="more")
+
+
+def seconds(name: str, *values: float) -> Series:
+    """A series of times in s."""
+    return Series(name, "s", values)
+
+
+def device(device_id: str, name: str = "", **known: Any) -> Device:
+    """A device as far as it is stated."""
+    return Device(device_id, "imported", name or UNSTATED.name, known.pop("arch", ""), **known)
+
+
+def document(text: str) -> dict[str, Any]:
+    """The JSON object of a text, warnings before and after it left aside; raises BadOutput."""
+    lines = text.splitlines()
+    first = next((index for index, line in enumerate(lines) if line.startswith("{")), None)
+    last = next((index for index in range(len(lines) - 1, -1, -1) if lines[index].startswith("}")), None)
+    whole_text = text if first is None or last is None or last < first else "\n".join(lines[first : last + 1])
+    try:
+        found = json.loads(whole_text, parse_constant=_no_number)
+    except json.JSONDecodeError as error:
+        raise BadOutput(f"line {error.lineno}: not JSON ({error.msg})") from error
+    except (RecursionError, ValueError) as error:
+        raise BadOutput(f"not JSON ({type(error).__name__})") from error
+    if not isinstance(found, dict):
+        raise BadOutput("not a JSON object")
+    return found
+
+
+def _no_number(text: str) -> float:
+    raise BadOutput(f"{text} is no number")
+
+
+def part(value: object, key: str, kind: type[_T]) -> _T:
+    """What stands under a key of a JSON object; raises BadOutput where it is missing or of another kind."""
+    found = value.get(key) if isinstance(value, dict) else None
+    if not isinstance(found, kind) or (isinstance(found, bool) and kind is not bool):
+        raise BadOutput(f"{key!r} is missing, or not what it was")
+    return found

@@ -1,0 +1,118 @@
+"""BabelStream (once GPU-STREAM): the best rate of each STREAM kernel with its times, as text or as csv (`--csv`).
+
+The rate is that of the fastest of its runs, by STREAM's counting rule, in MB of 1e6 bytes, or with `--mibibytes` in
+MiB. The single runs are not printed, so that a case has its best, mean and worst time and no samples.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpubench.api import BadOutput, Case, Device, Imported, Importer, Params, Result, SuiteInfo, View
+
+from . import _text as text_of
+
+_SUITE = "babelstream"
+_UNITS = {"MBytes": 1e6, "MB": 1e6, "GB": 1e9, "MiBytes": 2**20, "MiB": 2**20, "GiB": 2**30}
+_HEAD = re.compile(r"Function\s+(\w+)/s(?:ec)?\s+Min \(sec\)\s+Max\s+Average")
+_CSV_HEAD = re.compile(
+    r"function(.)num_times\1n_elements\1sizeof\1max_(\w+?)_per_sec\1min_runtime\1max_runtime\1avg_runtime"
+)
+_KERNELS = ("Init", "Copy", "Mul", "Add", "Triad", "Dot", "Nstream", "Read")  # other lines below a head are no rows
+_DEVICE = re.compile(r"Using (\w+) device:? (.+)$")
+_SIZES = {"4": "float", "8": "double"}  # the two types that it measures
+
+
+@dataclass(frozen=True, slots=True)
+class BabelStream:
+    """Reads what BabelStream printed."""
+
+    summary: str = "BabelStream (University of Bristol): STREAM kernels; text or csv"
+
+    def accepts(self, text: str) -> bool:
+        """The head of either table."""
+        return any(_HEAD.match(line) or _CSV_HEAD.match(line) for _, line in text_of.numbered(text))
+
+    def read(self, text: str) -> Imported:
+        """Cases by kernel, size and precision; what is printed of the array's size, exactly where it is exact."""
+        facts: dict[str, str] = {}
+        devices: list[Device] = []
+        results: list[Result] = []
+        head: re.Match[str] | None = None
+        for number, line in text_of.numbered(text):
+            found = _HEAD.match(line) or _CSV_HEAD.match(line)
+            if found:
+                head = found
+                _unit(found, f"line {number}")
+            elif head and _is_row(line, head):
+                results.append(_result(f"line {number}", line, head, facts, devices))
+            elif known := _DEVICE.match(line):
+                devices = [text_of.device(_id(known[1]), known[2].strip())]
+            elif ":" in line:
+                name, _, value = line.partition(":")
+                facts[name.strip()] = value.strip()
+        if not results:
+            raise BadOutput("the table has no rows")
+        versions = {
+            "babelstream": facts.get("Version", ""),
+            "babelstream.implementation": facts.get("Implementation", ""),
+        }
+        names = tuple(dict.fromkeys(result.case.name for result in results))
+        info = SuiteInfo(
+            _SUITE, "imported: STREAM kernels as BabelStream measured them", (View("bars", "STREAM kernels", names),)
+        )
+        known_versions = tuple((name, value) for name, value in versions.items() if value)
+        return Imported(info, tuple(devices) or (text_of.UNSTATED,), tuple(results), known_versions)
+
+
+def _id(implementation: str) -> str:
+    return {"CUDA": "cuda:0", "HIP": "rocm:0"}.get(implementation, "device:0")
+
+
+def _unit(head: re.Match[str], where: str) -> float:
+    word = head[head.lastindex or 1]
+    unit = next((factor for name, factor in _UNITS.items() if name.lower() == word.lower()), None)
+    if unit is None:
+        raise BadOutput(f"{where}: the unit {word}: newer than the versions that are known")
+    return float(unit)
+
+
+def _is_row(line: str, head: re.Match[str]) -> bool:
+    end = r"\s" if head.lastindex == 1 else re.escape(head[1])
+    return re.match(f"({'|'.join(_KERNELS)}){end}", line) is not None
+
+
+def _result(where: str, line: str, head: re.Match[str], facts: dict[str, str], devices: Sequence[Device]) -> Result:
+    cells = line.split() if head.lastindex == 1 else line.split(head[1])
+    if len(cells) != (5 if head.lastindex == 1 else 8):
+        raise BadOutput(f"{where}: the row of {cells[0]} is not whole")
+    rate, least, most, mean = (text_of.number(cell, where) for cell in cells[-4:])
+    params = _stated(facts) if head.lastindex == 1 else _columns(where, cells)
+    series = (
+        text_of.rate("best", rate * _unit(head, where)),
+        text_of.seconds("min", least),
+        text_of.seconds("mean", mean),
+        text_of.seconds("max", most),
+    )
+    ids = (devices[0].id if devices else text_of.UNSTATED.id,)
+    return Result(Case(_SUITE, cells[0], params), ids, "ok", series=series)
+
+
+def _stated(facts: dict[str, str]) -> Params:
+    """The size as it is printed: the number of elements, or of older versions the rounded megabytes."""
+    precision = (("precision", facts["Precision"]),) if "Precision" in facts else ()
+    if re.fullmatch(r"\d{1,18}", facts.get("Number of elements", "")):
+        return (("elements", int(facts["Number of elements"])), *precision)
+    array = facts.get("Array size", "").partition("(")[0].strip()
+    return ((("array", array),) if array else ()) + precision
+
+
+def _columns(where: str, cells: Sequence[str]) -> Params:
+    if cells[3] not in _SIZES:
+        raise BadOutput(f"{where}: elements of {cells[3]} bytes: newer than the versions that are known")
+    return (("elements", text_of.whole(cells[2], where)), ("precision", _SIZES[cells[3]]))
+
+
+importer: Importer = BabelStream()

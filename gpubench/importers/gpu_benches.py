@@ -1,0 +1,183 @@
+"""RRZE's gpu-benches: gpu-stream, -latency, -cache, -l2-cache, -roofline, cuda-memcpy and um-stream, as text.
+
+Its kB are 1024 B, the MB of um-stream 2^20 B, its GB/s 1e9 B/s. The other programs of the collection print columns
+without a head, which say nothing of what they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from gpubench.api import BadOutput, Case, Device, Imported, Importer, Params, Result, Series, SuiteInfo, View
+
+from . import _text as text_of
+
+_SUITE = "gpu-benches"
+_N = r"(-?[\d.]+(?:e[+-]?\d+)?)"
+_STREAM_HEAD = re.compile(r"(?:block\s+smBlocks\s+threads\s+occ%|blockSize\s+threads\s+%occ)\s+\|((?:\s+\w+)+)$")
+_STREAM = re.compile(rf"(\d+)\s+(\d+)(?:\s+(\d+))?\s+{_N}\s?%\s+\|\s+GB/s:((?:\s+{_N})+)$")
+_LATENCY = re.compile(rf"(\d{{5,}})\s+(\d+)\s+{_N}\s+{_N}\s+{_N} {_N} {_N} {_N}$")
+_CACHE_HEAD = re.compile(r"data set\s+exec time\s+spread\s+Eff\. bw")
+_CACHE = re.compile(rf"{_N} kB\s+(?:{_N} kB\s+)?{_N}ms\s+{_N}%\s+{_N} GB/s(?:\s+[\d.-]+ GB/s){{4}}$")
+_ROOFLINE = re.compile(
+    rf"(\d+) (\d+) blocks\s+(\d+) its\s+{_N} Fl/B\s+{_N} GB/s\s+{_N} GF/s\s+(\d+) Mhz\s+(\d+) W\s+(\d+)\s*°C"
+)
+_MEMCPY = re.compile(rf"(?:Device: (\d+)\s+)?(\d+)kB\s+{_N}ms\s+{_N}GB/s\s+{_N}%$")
+_UNIFIED_HEAD = re.compile(r"buffer size\s+time\s+spread\s+bandwidth")
+_UNIFIED = re.compile(rf"{_N} MB\s+{_N}ms\s+{_N}%\s+{_N}GB/s$")
+_CLOCK = re.compile(r"clock:(?: \d+)+$")
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A line that is a result of `program`: its axes, its series, and the number of its device where it says so."""
+
+    program: str
+    params: Params
+    series: tuple[Series, ...]
+    device: int | None = None
+    notes: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GpuBenches:
+    """Reads what the programs of gpu-benches printed."""
+
+    summary: str = "gpu-benches (RRZE Erlangen): stream, latency, caches, roofline, copies; text"
+
+    def accepts(self, text: str) -> bool:
+        """A line that only these programs print."""
+        patterns = (_STREAM_HEAD, *(pattern for pattern, _, _ in _ROWS))
+        return any(pattern.match(line) for _, line in text_of.numbered(text) for pattern in patterns)
+
+    def read(self, text: str) -> Imported:
+        """Cases by program and the axes of its table."""
+        results: list[Result] = []
+        devices: dict[str, Device] = {}
+        kernels: list[str] = []
+        tabled = False
+        for number, line in text_of.numbered(text):
+            where = f"line {number}"
+            if head := _STREAM_HEAD.match(line):
+                kernels = head[1].split()
+            elif found := _STREAM.match(line):
+                rows: Iterator[_Row] = _stream(where, found, kernels)
+                results += [_result(row, devices) for row in rows]
+            elif row := _known(line, tabled):
+                results.append(_result(row, devices))
+            elif _CACHE_HEAD.match(line) or _UNIFIED_HEAD.match(line) or _CLOCK.match(line):
+                tabled = True
+            elif line and (tabled or kernels) and re.match(r"[\d-]", line):
+                raise BadOutput(f"{where}: not a whole row of the table")
+        if not results:
+            raise BadOutput("the table has no rows")
+        return Imported(_info(results), tuple(devices.values()), tuple(results))
+
+
+def _result(row: _Row, devices: dict[str, Device]) -> Result:
+    name = text_of.UNSTATED.id if row.device is None else f"device:{row.device}"
+    devices.setdefault(name, text_of.device(name))
+    return Result(Case(_SUITE, row.program, row.params), (name,), "ok", series=row.series, notes=row.notes)
+
+
+def _stream(where: str, found: re.Match[str], kernels: list[str]) -> Iterator[_Row]:
+    """A line of gpu-stream: a rate a kernel. Its head names the second and third column the wrong way round."""
+    rates = found[5].split()
+    block, threads, blocks = (text_of.whole(found[index] or "1", where) for index in (1, 2, 3))
+    if len(rates) != len(kernels) or block * blocks == 0 or threads % (block * blocks):
+        raise BadOutput(f"{where}: not a whole row of the table")
+    params: Params = (("block", block), *((("blocks", blocks),) if found[3] else ()), ("threads", threads))
+    for kernel, rate in zip(kernels, rates, strict=True):
+        yield _Row(
+            f"gpu-stream.{kernel}",
+            params,
+            (text_of.rate("bandwidth", text_of.si(text_of.number(rate, where), text_of.GIGA)),),
+        )
+
+
+def _known(line: str, tabled: bool) -> _Row | None:
+    """The line as a result; those that look like others' only below their head."""
+    for pattern, read, needs_head in _ROWS:
+        if (tabled or not needs_head) and (found := pattern.match(line)):
+            return read(found)
+    return None
+
+
+def _latency(found: re.Match[str]) -> _Row:
+    iterations, clock, size, _, mean, median, low, high = (
+        text_of.number(cell, "gpu-latency") for cell in found.groups()
+    )
+    cycles = Series("cycles", "cycles", (median,))
+    bounds = tuple(Series(name, "cycles", (value,)) for name, value in (("mean", mean), ("p5", low), ("p95", high)))
+    taken = (text_of.seconds("latency", median / clock / 1e6),) if clock else ()
+    notes = (("clock", f"{clock:.0f} MHz"), ("loads", f"{iterations:.0f}"))
+    return _Row("gpu-latency", (("size", f"{size:g}kB"),), (cycles, *taken, *bounds), notes=notes)
+
+
+def _cache(found: re.Match[str]) -> _Row:
+    size, total, _, spread, rate = (
+        None if cell is None else text_of.number(cell, "gpu-cache") for cell in found.groups()
+    )
+    params: Params = (("size_bytes", text_of.size(size or 0.0, 1024)),)
+    params += (("total_bytes", text_of.size(total, 1024)),) if total is not None else ()
+    program = "gpu-cache" if total is None else "gpu-l2-cache"
+    notes = (("spread", f"{spread} %"),)
+    return _Row(program, params, (text_of.rate("bandwidth", text_of.si(rate or 0.0, text_of.GIGA)),), notes=notes)
+
+
+def _roofline(found: re.Match[str]) -> _Row:
+    device, blocks, iterations, intensity, rate, flops, clock, power, heat = found.groups()
+    series = (
+        Series(
+            "operations", "FLOP/s", (text_of.si(text_of.number(flops, "gpu-roofline"), text_of.GIGA),), better="more"
+        ),
+        text_of.rate("bandwidth", text_of.si(text_of.number(rate, "gpu-roofline"), text_of.GIGA)),
+    )
+    notes = (
+        ("operations a byte", intensity),
+        ("clock", f"{clock} MHz"),
+        ("power", f"{power} W"),
+        ("heat", f"{heat} °C"),
+    )
+    params = (("iterations", int(iterations[:9])), ("blocks", int(blocks[:9])))
+    return _Row("gpu-roofline", params, series, int(device[:9]), notes)
+
+
+def _memcpy(found: re.Match[str]) -> _Row:
+    device, size, time, rate, spread = found.groups()
+    series = (
+        text_of.rate("bandwidth", text_of.si(text_of.number(rate, "cuda-memcpy"), text_of.GIGA)),
+        text_of.seconds("time", text_of.si(text_of.number(time, "cuda-memcpy"), text_of.MILLI)),
+    )
+    params = (("size_bytes", int(size[:15]) * 1024),)
+    return _Row("cuda-memcpy", params, series, int(device[:9]) if device else None, (("spread", f"{spread} %"),))
+
+
+def _unified(found: re.Match[str]) -> _Row:
+    size, time, spread, rate = (text_of.number(cell, "um-stream") for cell in found.groups())
+    series = (
+        text_of.rate("bandwidth", text_of.si(rate, text_of.GIGA)),
+        text_of.seconds("time", text_of.si(time, text_of.MILLI)),
+    )
+    return _Row("um-stream", (("size_bytes", text_of.size(size, 2**20)),), series, notes=(("spread", f"{spread} %"),))
+
+
+_ROWS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], _Row], bool], ...] = (
+    (_ROOFLINE, _roofline, False),
+    (_MEMCPY, _memcpy, False),
+    (_UNIFIED, _unified, False),
+    (_CACHE, _cache, True),
+    (_LATENCY, _latency, True),
+)
+
+
+def _info(results: list[Result]) -> SuiteInfo:
+    names = tuple(dict.fromkeys(result.case.name for result in results))
+    sized = tuple(name for name in names if name in ("gpu-cache", "cuda-memcpy", "um-stream"))
+    views = tuple(View("curve", name, (name,), x="size_bytes", series="bandwidth", log_x=True) for name in sized)
+    return SuiteInfo(_SUITE, "imported: what the programs of gpu-benches measured", views)
+
+
+importer: Importer = GpuBenches()

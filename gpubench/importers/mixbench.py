@@ -1,0 +1,147 @@
+"""mixbench: operations and bytes a second over arithmetic intensity, for each kind of number.
+
+GFLOPS, GIOPS and GB/sec are of 1e9; its time is of one kernel, in ms. Intensities are per byte of a kernel's own count.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from gpubench.api import BadOutput, Case, Device, Imported, Importer, Result, Series, SuiteInfo, View
+
+from . import _text as text_of
+
+_SUITE = "mixbench"
+_VERSION = re.compile(r"(mixbench[\w/-]*) \((v[^)]+)\)")
+_FIRST = "Compute iters"
+_COLUMNS = {"ex.time": "time", "GFLOPS": "operations", "GIOPS": "operations", "GB/sec": "bandwidth"}
+_INTENSITIES = ("Flops/byte", "Iops/byte")
+_KEPT = {"CUDA driver version": "cuda.driver", "Driver version": "driver"}
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What was read so far."""
+
+    facts: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    kinds: list[str] = field(default_factory=list)  # the kinds of numbers that the table has, in order
+    columns: list[str] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Mixbench:
+    """Reads what mixbench printed."""
+
+    summary: str = "mixbench (E. Konstantinidis): operations and bytes over intensity; text"
+
+    def accepts(self, text: str) -> bool:
+        """The two lines of its table's head."""
+        return bool(re.search(r"^\s*Experiment ID, .+\n\s*Compute iters, ", text, re.MULTILINE))
+
+    def read(self, text: str) -> Imported:
+        """Cases by kind of number and iterations."""
+        found = _Reading()
+        for number, line in text_of.numbered(text):
+            _take(found, f"line {number}", line)
+        if not found.results:
+            raise BadOutput("the table has no rows")
+        device = _device(found.facts)
+        results = tuple(_on(device, result) for result in found.results)
+        names = tuple(dict.fromkeys(result.case.name for result in results))
+        view = View("curve", "Operations", names, x="iterations", series="operations", log_x=True, log_y=True)
+        info = SuiteInfo(_SUITE, "imported: operations and bytes over intensity as mixbench measured them", (view,))
+        return Imported(info, (device,), results, tuple(found.versions.items()))
+
+
+def _take(found: _Reading, where: str, line: str) -> None:
+    if line.startswith("Experiment ID,"):
+        found.kinds = [cell.strip() for cell in line.split(",")[1:] if cell.strip()]
+    elif line.startswith(_FIRST):
+        found.columns = [cell.strip() for cell in line.split(",")]
+        _check(found, where)
+    elif found.columns and re.match(r"\d+,", line):
+        found.results += _row(found, where, [cell.strip() for cell in line.split(",")])
+    elif version := _VERSION.search(line):
+        found.versions["mixbench"] = f"{version[1]} {version[2]}"
+    elif ":" in line and not found.columns:
+        name, _, value = line.partition(":")
+        found.facts.setdefault(name.strip(), value.strip())
+        if name.strip() in _KEPT:
+            found.versions[_KEPT[name.strip()]] = value.strip()
+
+
+def _check(found: _Reading, where: str) -> None:
+    starts = _starts(found.columns)
+    known = {*_COLUMNS, *_INTENSITIES, _FIRST}
+    if len(starts) != len(found.kinds) or not set(found.columns) <= known:
+        raise BadOutput(f"{where}: columns that are not known: newer than the versions that are known")
+
+
+def _starts(columns: Sequence[str]) -> list[int]:
+    """Where the columns of each kind begin."""
+    return [index for index, name in enumerate(columns) if name in _INTENSITIES]
+
+
+def _row(found: _Reading, where: str, cells: Sequence[str]) -> Iterator[Result]:
+    if len(cells) != len(found.columns):
+        raise BadOutput(f"{where}: {len(cells)} columns where the head has {len(found.columns)}")
+    iterations = text_of.whole(cells[0], where)
+    ends = [*_starts(found.columns), len(cells)]
+    for kind, (start, end) in zip(found.kinds, pairwise(ends), strict=True):
+        named = dict(zip(found.columns[start:end], cells[start:end], strict=True))
+        yield _result(kind, iterations, named, where)
+
+
+def _result(kind: str, iterations: int, cells: dict[str, str], where: str) -> Result:
+    series = {_COLUMNS[name]: _series(name, cell, where) for name, cell in cells.items() if name in _COLUMNS}
+    if set(series) != {"time", "operations", "bandwidth"}:
+        raise BadOutput(f"{where}: there is no time, rate of operations and bandwidth of {kind}")
+    intensity = next(cells[name] for name in _INTENSITIES if name in cells)
+    name = kind.lower().removesuffix(" ops").removesuffix(" operations").replace(" ", "-")
+    case = Case(_SUITE, name, (("iterations", iterations),))
+    notes = (("operations a byte", str(text_of.number(intensity, where))),)
+    ordered = tuple(series[name] for name in ("operations", "bandwidth", "time"))
+    return Result(case, (), "ok", series=ordered, notes=notes)
+
+
+def _series(column: str, cell: str, where: str) -> Series:
+    value = text_of.number(cell, where)
+    if column == "ex.time":
+        return text_of.seconds("time", text_of.si(value, text_of.MILLI))
+    if column == "GB/sec":
+        return text_of.rate("bandwidth", text_of.si(value, text_of.GIGA))
+    return Series(
+        "operations", "FLOP/s" if column == "GFLOPS" else "op/s", (text_of.si(value, text_of.GIGA),), better="more"
+    )
+
+
+def _on(device: Device, result: Result) -> Result:
+    return Result(result.case, (device.id,), "ok", series=result.series, notes=result.notes)
+
+
+def _device(facts: dict[str, str]) -> Device:
+    """The device of the head; AMD's runtime leaves its name empty."""
+    if "Device" not in facts and "Total SPs" not in facts:
+        return text_of.UNSTATED
+    memory = re.fullmatch(r"(\d{1,12}) MB", facts.get("Total global mem", ""))
+    cache = re.fullmatch(r"(\d{1,12}) KB", facts.get("L2 cache size", ""))
+    capability = re.fullmatch(r"(\d+)\.(\d+)", facts.get("Compute Capability", ""))
+    units = re.search(r"\((\d{1,9}) MPs", facts.get("Total SPs", "")) or re.fullmatch(
+        r"()(\d{1,9})", facts.get("Total CUs", "")
+    )
+    return text_of.device(
+        "device:0",
+        facts.get("Device", ""),
+        arch=f"sm_{capability[1]}{capability[2]}" if capability else "",
+        memory_bytes=int(memory[1]) * 2**20 if memory else 0,
+        cache_bytes=int(cache[1]) * 2**10 if cache else 0,
+        units=int(units[units.lastindex or 1]) if units else 0,
+    )
+
+
+importer: Importer = Mixbench()

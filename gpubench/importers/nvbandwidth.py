@@ -1,0 +1,242 @@
+"""NVIDIA's nvbandwidth: matrices of bandwidths and latencies, as text or as JSON (`-j`), one process or many.
+
+It counts the bytes of a copy once (payload) and prints GB of 1e9 bytes. A cell is the median of its samples, or with
+`-m` their mean; the samples themselves are not printed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gpubench.api import BadOutput, Case, Device, Imported, Importer, Result, SuiteInfo, View
+
+from . import _text as text_of
+
+_SUITE = "nvbandwidth"
+_RUNNING = re.compile(r"Running (\w+)\.$")
+_DEVICE = re.compile(r"Device (\d+): (.+?)(?: \(([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2})\))?$")
+_PROCESS = re.compile(r"Process (\d+) \((.+?)\): device (\d+): (.+?)(?: \(([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2})\))?$")
+_DESCRIPTION = re.compile(r"(?:memcpy|memory latency)\b.* \((GB/s|ns)\)$")
+_PART = re.compile(r" (Read1|Read2|Write1|Write2|Total) bandwidth")
+_VERSIONS = {
+    "nvbandwidth Version": "nvbandwidth",
+    "CUDA Runtime Version": "cuda.runtime",
+    "Driver Version": "nvidia.driver",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Matrix:
+    """One printed matrix: `cells` as printed, `N/A` where nothing was measured."""
+
+    name: str
+    description: str
+    cells: tuple[tuple[str, ...], ...]
+    where: str
+    total: str = ""  # the printed sum of all cells
+
+    @property
+    def unit(self) -> str:
+        """`GB/s` or `ns`."""
+        found = _DESCRIPTION.search(self.description.strip())
+        if not found:
+            raise BadOutput(f"{self.where}: neither GB/s nor ns in {self.description[:80]!r}")
+        return found[1]
+
+    def values(self) -> Iterator[tuple[int, int, float]]:
+        """Row, column and number of each cell that was measured; raises BadOutput where they do not add up."""
+        found = [
+            (row, column, text_of.number(cell, self.where))
+            for row, cells in enumerate(self.cells)
+            for column, cell in enumerate(cells)
+            if cell != "N/A"
+        ]
+        total = text_of.number(self.total, self.where) if self.total else None
+        rounding = 0.005 * (len(found) + 1)  # two decimals each
+        if total is not None and abs(sum(value for _, _, value in found) - total) > rounding + 1e-5 * abs(total):
+            raise BadOutput(f"{self.where}: the cells of {self.name} do not add up to its SUM: edited or damaged")
+        yield from found
+
+
+@dataclass(frozen=True, slots=True)
+class Nvbandwidth:
+    """Reads what nvbandwidth printed."""
+
+    summary: str = "nvbandwidth (NVIDIA): copies between host and GPUs, and latencies; text or JSON"
+
+    def accepts(self, text: str) -> bool:
+        """A test that was begun, or the one object that the JSON has."""
+        return bool(
+            re.search(r"^\s*nvbandwidth Version:", text, re.MULTILINE)
+            or re.search(r'^\s*"nvbandwidth"\s*:\s*\{?\s*$', text, re.MULTILINE)
+            or re.search(r"^\s*Running \w+\.\s*\n\s*memcpy ", text, re.MULTILINE)
+        )
+
+    def read(self, text: str) -> Imported:
+        """Cases by test, row and column of its matrix."""
+        if re.search(r'^\s*"nvbandwidth"\s*:', text, re.MULTILINE):
+            return _from_json(text)
+        return _from_text(text)
+
+
+def _imported(
+    devices: Sequence[Device], matrices: Sequence[_Matrix], others: Sequence[Result], versions: dict[str, str]
+) -> Imported:
+    known = {device.id: device for device in devices}
+    results = [result for matrix in matrices for result in _results(matrix, list(known))]
+    for result in results:
+        known |= {name: text_of.device(name) for name in result.devices if name not in known}
+    found = (*results, *others)
+    if not found:
+        raise BadOutput("no test has a result")
+    names = tuple(dict.fromkeys(result.case.name for result in results))
+    square = tuple(name for name in names if any(r.case.name == name and len(r.devices) > 1 for r in results))
+    views = tuple(View("matrix", name, (name,), x="column", y="row") for name in square)
+    info = SuiteInfo(_SUITE, "imported: copies between host and GPUs as nvbandwidth measured them", views)
+    return Imported(info, tuple(known.values()), found, tuple(versions.items()))
+
+
+def _results(matrix: _Matrix, devices: Sequence[str]) -> Iterator[Result]:
+    between = "GPU(row)" in matrix.description
+    for row, column, value in matrix.values():
+        places = (row, column) if between and row != column else (column,)
+        ids = tuple(devices[place] if place < len(devices) else f"cuda:{place}" for place in places)
+        if matrix.unit == "ns":
+            series = text_of.seconds("latency", text_of.si(value, text_of.NANO))
+        else:
+            series = text_of.rate("bandwidth", text_of.si(value, text_of.GIGA))
+        case = Case(_SUITE, matrix.name, (("row", row), ("column", column)), devices=len(ids))
+        yield Result(case, ids, "ok", series=(series,))
+
+
+def _from_text(text: str) -> Imported:
+    reader = _Reader()
+    for number, line in text_of.numbered(text):
+        reader.take(f"line {number}", line)
+    reader.finish()
+    return _imported(reader.devices, reader.matrices, reader.failed, reader.versions)
+
+
+class _Reader:
+    """Goes through the lines: a test begins, says what its matrix holds, prints it, and its sum."""
+
+    def __init__(self) -> None:
+        self.devices: list[Device] = []
+        self.matrices: list[_Matrix] = []
+        self.failed: list[Result] = []
+        self.versions: dict[str, str] = {}
+        self._test, self._where, self._words = "", "", ""
+        self._seen = False  # whether the test that runs has printed a matrix
+        self._columns = -1  # of the matrix that is printed; -1 outside one, 0 before its head
+
+    def take(self, where: str, line: str) -> None:
+        """One line."""
+        if found := _RUNNING.match(line):
+            self.finish()
+            self._test, self._where, self._seen, self._words = found[1], where, False, ""
+        elif _DESCRIPTION.match(line) and self._test:
+            self._begin(where, line)
+        elif self._columns >= 0 and re.match(r"\d", line):
+            self._row(where, line)
+        elif line.startswith("SUM "):
+            self._sum(where, line)
+        elif line:
+            self._other(line)
+
+    def _begin(self, where: str, line: str) -> None:
+        part = _PART.search(line)
+        name = f"{self._test}_{part[1].lower()}" if part else self._test
+        self.matrices.append(_Matrix(name, line, (), where))
+        self._columns, self._seen = 0, True
+
+    def _row(self, where: str, line: str) -> None:
+        cells = line.split()
+        if self._columns == 0:
+            self._columns = len(cells)
+            return
+        matrix = self.matrices[-1]
+        if len(cells) != self._columns + 1 or cells[0] != str(len(matrix.cells)):
+            raise BadOutput(f"{where}: a row of {matrix.name} is not whole")
+        self.matrices[-1] = _Matrix(matrix.name, matrix.description, (*matrix.cells, tuple(cells[1:])), where)
+
+    def _sum(self, where: str, line: str) -> None:
+        words = line.split()
+        if len(words) != 3 or not self.matrices or not self.matrices[-1].cells:
+            raise BadOutput(f"{where}: a SUM of nothing")
+        matrix = self.matrices[-1]
+        self.matrices[-1] = _Matrix(words[1], matrix.description, matrix.cells, where, words[2])
+        self._columns = -1
+
+    def _other(self, line: str) -> None:
+        if found := _DEVICE.match(line):
+            pci = found[3] or ""
+            self.devices.append(text_of.device(f"cuda:{found[1]}", found[2], pci=pci))
+        elif found := _PROCESS.match(line):
+            details = (("hostname", found[2]), ("device", found[3]))
+            name = f"process{found[1]}/cuda:{found[3]}"
+            self.devices.append(text_of.device(name, found[4], pci=found[5] or "", details=details))
+        elif (name := line.partition(":")[0]) in _VERSIONS:
+            self.versions[_VERSIONS[name]] = line.partition(":")[2].strip()
+        elif self._test and not self._seen and not line.startswith("Waived"):
+            self._words = self._words or line
+
+    def finish(self) -> None:
+        """The test that runs has ended: one without a matrix failed, with what it said instead."""
+        if self._columns == 0 or (self.matrices and not self.matrices[-1].cells):
+            raise BadOutput(f"{self.matrices[-1].where}: the output ends before the matrix of {self._test}")
+        if self._test and not self._seen:
+            if not self._words:
+                raise BadOutput(f"{self._where}: the output ends before the matrix of {self._test}")
+            case = Case(_SUITE, self._test)
+            ids = tuple(device.id for device in self.devices)
+            self.failed.append(Result(case, ids, "failed", cause="no-result", reason=self._words))
+        self._columns, self._test = -1, ""
+
+
+def _from_json(text: str) -> Imported:
+    body = text_of.part(text_of.document(text), "nvbandwidth", dict)
+    versions = {_VERSIONS[name]: str(body[name]) for name in ("CUDA Runtime Version", "Driver Version") if name in body}
+    if "version" in body:
+        versions = {"nvbandwidth": str(body["version"]), **versions}
+    devices = [device for item in body.get("GPU Device list", ()) for device in _listed(item)]
+    matrices: list[_Matrix] = []
+    others: list[Result] = []
+    for test in text_of.part(body, "testcases", list):
+        name = text_of.part(test, "name", str)
+        if "bandwidth_matrix" in test:
+            matrices.append(_json_matrix(name, test))
+        else:
+            others.append(_without(name, test, tuple(device.id for device in devices)))
+    return _imported(devices, matrices, others, versions)
+
+
+def _listed(item: object) -> Iterator[Device]:
+    found = re.match(r"(\d+): (.+?)(?: \(([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2})\))?:?$", str(item))
+    if found:
+        yield text_of.device(f"cuda:{found[1]}", found[2], pci=found[3] or "")
+
+
+def _json_matrix(name: str, test: dict[str, object]) -> _Matrix:
+    description = text_of.part(test, "bandwidth_description", str).strip()
+    rows = text_of.part(test, "bandwidth_matrix", list)
+    if not rows or not all(isinstance(row, list) and row and len(row) == len(rows[0]) for row in rows):
+        raise BadOutput(f"the matrix of {name} is not whole")
+    part, total = _PART.search(description), str(test.get("sum", ""))
+    if part:  # the matrices of each direction stand above the one that the description is of; the sum is its own
+        rows, name = rows[-len(rows[0]) :], f"{name}_{part[1].lower()}"
+    cells = tuple(tuple(str(cell) for cell in row) for row in rows)
+    return _Matrix(name, description, cells, name, total)
+
+
+def _without(name: str, test: object, ids: tuple[str, ...]) -> Result:
+    status = text_of.part(test, "status", str)
+    case = Case(_SUITE, name)
+    if status in ("Waived", "Not Found"):
+        return Result(case, ids, "skipped", cause=status.lower().replace(" ", "-"), reason=status)
+    reason = str(test.get("error", status)) if isinstance(test, dict) else status
+    return Result(case, ids, "failed", cause="no-result", reason=reason)
+
+
+importer: Importer = Nvbandwidth()

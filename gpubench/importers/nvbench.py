@@ -1,0 +1,187 @@
+"""NVIDIA's nvbench: the means of each state of a benchmark, as JSON (`--json`) or csv (`--csv`).
+
+Both forms are in seconds and B/s (only what it prints for people is in GiB/s), so that nothing is converted. The single
+samples of the JSON are in binary files beside it, which are not read: a series has the one value that it summed up.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpubench.api import BadOutput, Case, Device, Imported, Importer, Params, Result, Series, SuiteInfo
+
+from . import _text as text_of
+
+_SUITE = "nvbench"
+_NEWEST_JSON = 1  # major version of the JSON format
+_CSV_HEAD = "Benchmark,Device,Device Name,"
+# nvbench's hint → unit and which way is better
+_HINTS = {"duration": ("s", "less"), "item_rate": ("item/s", "more"), "byte_rate": ("B/s", "more")}
+# column of the csv → tag of the same summary in the JSON
+_TAGS = {
+    "GPU Time (sec)": "cold/time/gpu/mean",
+    "Batch GPU (sec)": "batch/time/gpu/mean",
+    "CPU Time (sec)": "cold/time/cpu/mean",
+    "Elem/s (elem/sec)": "cold/bw/item_rate",
+    "GlobalMem BW (bytes/sec)": "cold/bw/global/bytes_per_second",
+}
+_ORDER = tuple(_TAGS.values())  # the first that is there speaks for the case
+
+
+@dataclass(frozen=True, slots=True)
+class Nvbench:
+    """Reads what a benchmark that is built with nvbench wrote."""
+
+    summary: str = "nvbench (NVIDIA): benchmarks built with it; JSON or csv"
+
+    def accepts(self, text: str) -> bool:
+        """The head of the csv, or the JSON's benchmarks with its own version."""
+        return text.lstrip().startswith(_CSV_HEAD) or bool(
+            re.match(r"\s*\{", text) and re.search(r'"benchmarks"\s*:', text) and re.search(r'"nvbench"\s*:', text)
+        )
+
+    def read(self, text: str) -> Imported:
+        """Cases by benchmark and axes."""
+        return _from_csv(text.strip()) if text.lstrip().startswith(_CSV_HEAD) else _from_json(text)
+
+
+def _imported(devices: Sequence[Device], results: Sequence[Result], versions: Sequence[tuple[str, str]]) -> Imported:
+    if not results:
+        raise BadOutput("no benchmark has a state")
+    info = SuiteInfo(_SUITE, "imported: benchmarks as nvbench measured them")
+    return Imported(info, tuple(devices), tuple(results), tuple(versions))
+
+
+def _value(text: str) -> str | int | float:
+    """An axis's value: a number where it is one, so that the csv, which has no types, gives the same ids."""
+    if re.fullmatch(r"-?\d{1,18}", text):
+        return int(text)
+    if re.fullmatch(r"-?\d{1,18}(\.\d+)?([eE][+-]?\d{1,2})?", text):
+        return float(text)
+    return text
+
+
+def _ordered(series: dict[str, Series]) -> tuple[Series, ...]:
+    return tuple(series[name] for name in sorted(series, key=lambda tag: (tag not in _ORDER, _place(tag))))
+
+
+def _place(tag: str) -> int:
+    return _ORDER.index(tag) if tag in _ORDER else len(_ORDER)
+
+
+def _skipped(case: Case, ids: tuple[str, ...], reason: str) -> Result:
+    return Result(case, ids, "skipped", cause="skipped", reason=reason or "skipped by the benchmark")
+
+
+def _from_json(text: str) -> Imported:
+    body = text_of.document(text)
+    version = text_of.part(text_of.part(body, "meta", dict), "version", dict)
+    if text_of.part(text_of.part(version, "json", dict), "major", int) > _NEWEST_JSON:
+        raise BadOutput(f"JSON of version {version['json'].get('string')}: this reads version {_NEWEST_JSON}")
+    devices = {text_of.part(item, "id", int): _device(item) for item in text_of.part(body, "devices", list)}
+    results = [
+        _state(text_of.part(bench, "name", str), state, devices)
+        for bench in text_of.part(body, "benchmarks", list)
+        for state in text_of.part(bench, "states", list)
+    ]
+    tool = text_of.part(text_of.part(version, "nvbench", dict), "string", str)
+    return _imported(tuple(devices.values()) or (text_of.UNSTATED,), results, (("nvbench", tool),))
+
+
+def _device(item: dict[str, Any]) -> Device:
+    def known(key: str) -> int:
+        return item[key] if isinstance(item.get(key), int) else 0
+
+    details = [("clock.sm_hz", str(known("sm_default_clock_rate")))] if known("sm_default_clock_rate") else []
+    details += [("ecc", "on" if item["ecc_state"] else "off")] if isinstance(item.get("ecc_state"), bool) else []
+    return text_of.device(
+        f"cuda:{item['id']}",
+        text_of.part(item, "name", str),
+        arch=f"sm_{known('sm_version') // 10}" if known("sm_version") else "",
+        memory_bytes=known("global_memory_size"),
+        cache_bytes=known("l2_cache_size"),
+        units=known("number_of_sms"),
+        details=tuple(details),
+    )
+
+
+def _state(bench: str, state: dict[str, Any], devices: dict[int, Device]) -> Result:
+    device = devices.get(state["device"]) if isinstance(state.get("device"), int) else None
+    ids = (device.id if device else text_of.UNSTATED.id,)
+    axes = state.get("axis_values") or []
+    if not isinstance(axes, list):
+        raise BadOutput(f"the axes of a state of {bench} are not what they were")
+    params = tuple((text_of.part(axis, "name", str), _value(text_of.part(axis, "value", str))) for axis in axes)
+    case = Case(_SUITE, bench, params)
+    if state.get("is_skipped"):
+        return _skipped(case, ids, str(state.get("skip_reason") or ""))
+    series = dict(_summaries(bench, state.get("summaries") or []))
+    if not series:
+        raise BadOutput(f"a state of {bench} has no times")
+    return Result(case, ids, "ok", series=_ordered(series))
+
+
+def _summaries(bench: str, summaries: object) -> Iterator[tuple[str, Series]]:
+    if not isinstance(summaries, list):
+        raise BadOutput(f"the summaries of {bench} are not what they were")
+    for item in summaries:
+        hint = item.get("hint") if isinstance(item, dict) else None
+        tag = text_of.part(item, "tag", str)
+        if (
+            hint in _HINTS
+            and tag.startswith("nv/")
+            and not tag.endswith(("walltime", "stdev/absolute", "iqr/absolute"))
+        ):
+            data = text_of.part(item, "data", list)
+            values = [text_of.part(cell, "value", str) for cell in data if isinstance(cell, dict)]
+            if len(values) != 1:
+                raise BadOutput(f"{tag} of {bench} is not one value")
+            unit, better = _HINTS[hint]
+            value = text_of.number(values[0], f"{tag} of {bench}")
+            name = tag.removeprefix("nv/")
+            yield name, Series(name, unit, (value,), better="more" if better == "more" else "less")
+
+
+def _from_csv(text: str) -> Imported:
+    rows = list(csv.reader(text.splitlines()))
+    head = rows[0]
+    if "Skipped" not in head:
+        raise BadOutput("line 1: there is no column Skipped")
+    devices: dict[str, Device] = {}
+    results = []
+    for number, row in enumerate(rows[1:], 2):
+        if len(row) != len(head):
+            raise BadOutput(f"line {number}: {len(row)} columns where the head has {len(head)}")
+        if row[1]:
+            devices.setdefault(row[1], text_of.device(f"cuda:{text_of.whole(row[1], f'line {number}')}", row[2]))
+        device = devices.get(row[1], text_of.UNSTATED)
+        results.append(_row(f"line {number}", head, row, device))
+    return _imported(tuple(devices.values()) or (text_of.UNSTATED,), results, ())
+
+
+def _row(where: str, head: Sequence[str], row: Sequence[str], device: Device) -> Result:
+    mark = head.index("Skipped")
+    axes: Params = tuple(
+        (name, _value(cell))
+        for name, cell in zip(head[3:mark], row[3:mark], strict=True)
+        if not name.endswith(" (pow2)")
+    )
+    case = Case(_SUITE, row[0], axes)
+    if row[mark] == "Yes":
+        return _skipped(case, (device.id,), "")
+    series: dict[str, Series] = {}
+    for name, cell in zip(head[mark + 1 :], row[mark + 1 :], strict=True):
+        if name in _TAGS and cell:
+            unit = "s" if name.endswith("(sec)") else "B/s" if "bytes" in name else "item/s"
+            value = text_of.number(cell, where)
+            series[_TAGS[name]] = Series(_TAGS[name], unit, (value,), better="less" if unit == "s" else "more")
+    if not series:
+        raise BadOutput(f"{where}: there are no times of {row[0]}")
+    return Result(case, (device.id,), "ok", series=_ordered(series))
+
+
+importer: Importer = Nvbench()

@@ -1,0 +1,116 @@
+"""SuperBench (Microsoft): `results-summary.jsonl`, a line a node, and `results-summary.json`'s flat names of metrics.
+
+The file names metrics and no units. Those of the benchmarks below are stated in its documentation; a metric that is not
+among them is left out and counted, since nobody can say whether more of it is better.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gpubench.api import BadOutput, Case, Device, Imported, Importer, Result, Series, SuiteInfo
+
+from . import _text as text_of
+
+_SUITE = "superbench"
+_SECONDS = ("s", "less")
+# Benchmark and metric, without the rank → factor to SI, unit, better: its user tutorial, "Micro Benchmarks" and "Model
+# Benchmarks"; also the names of before version 0.4 (FP64, H2D_Mem_BW, …_overhead, …_cost).
+_METRICS: tuple[tuple[str, float, str, str], ...] = (
+    (r"kernel-launch.*/(event|wall)_(time|overhead)", 1e-3, *_SECONDS),
+    (r"gemm-flops.*/(fp|tf|bf)\d+(_tc|_xdlops)?(_flops)?", 1e9, "FLOP/s", "more"),
+    (r"gemm-flops.*/int\d+(_tc|_xdlops)?(_iops)?", 1e9, "op/s", "more"),
+    (r"pytorch-matmul/nosharding(_time)?", 1e-3, *_SECONDS),
+    (r"pytorch-sharding-matmul/\w+", 1e-3, *_SECONDS),
+    (r"pytorch-computation-communication-overlap/\w+(_time|_cost)", 1e-3, *_SECONDS),
+    (r"mem-bw.*/(h2d|d2h|d2d)(_mem)?_bw", 1e9, "B/s", "more"),
+    (r"gpu-copy-bw.*/.+_bw", 1e9, "B/s", "more"),
+    (r"gpu-stream.*/.+_bw", 1e9, "B/s", "more"),
+    (r"nvbandwidth.*/.+_bw", 1e9, "B/s", "more"),
+    (r"nvbandwidth.*/.+_lat", 1e-9, *_SECONDS),
+    (r"ib-loopback.*/ib_(write|read|send)_bw_\d+", 1e9, "B/s", "more"),
+    (r"[nr]ccl-bw.*/\w+_(algbw|busbw)", 1e9, "B/s", "more"),
+    (r"[nr]ccl-bw.*/\w+_time", 1e-6, *_SECONDS),
+    (r".*models/.+/steptime_\w+", 1e-3, *_SECONDS),
+    (r".*(models|model-benchmarks|megatron)\S*/(\w+_)?(train|inference)_step_time(_\d+)?", 1e-3, *_SECONDS),
+    (r".*models/.+/throughput_\w+", 1.0, "sample/s", "more"),
+    (r".*(models|model-benchmarks|megatron)\S*/(\w+_)?(train|inference)_throughput(_\d+)?", 1.0, "sample/s", "more"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SuperBench:
+    """Reads the summaries that SuperBench writes."""
+
+    summary: str = "SuperBench (Microsoft): results-summary.jsonl"
+
+    def accepts(self, text: str) -> bool:
+        """A first line with a node and metrics as `benchmark/metric`."""
+        line = text.lstrip().partition("\n")[0]
+        return line.startswith("{") and '"node"' in line and bool(re.search(r'"[\w-]+(:[\w-]+)?/[^"]+"\s*:', line))
+
+    def read(self, text: str) -> Imported:
+        """Cases by benchmark and metric; the rank of a metric is its device, a node the machine that it is in."""
+        nodes = [(number, _node(number, line)) for number, line in text_of.numbered(text) if line]
+        results: list[Result] = []
+        devices: dict[str, Device] = {}
+        left: dict[str, None] = {}
+        for index, (number, metrics) in enumerate(nodes):
+            name = text_of.part(metrics, "node", str)
+            for metric, value in metrics.items():
+                if metric != "node" and value is not None:
+                    results += _result(f"line {number}", index, metric, value, left)
+            devices |= {device: _device(device, name) for r in results for device in r.devices if device not in devices}
+        if not results:
+            raise BadOutput("no metric has a unit that is known")
+        info = SuiteInfo(_SUITE, "imported: metrics as SuperBench summed them up")
+        return Imported(info, tuple(devices.values()), tuple(results), left_out=tuple(left))
+
+
+def _node(number: int, line: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line, parse_constant=_absent)
+    except (ValueError, RecursionError) as error:
+        raise BadOutput(f"line {number}: not JSON") from error
+    if not isinstance(found, dict):
+        raise BadOutput(f"line {number}: not a JSON object")
+    return found
+
+
+def _absent(text: str) -> None:
+    """NaN and the like: a metric that was not measured."""
+    del text
+
+
+def _device(device_id: str, node: str) -> Device:
+    return text_of.device(device_id, details=(("hostname", node),))
+
+
+def _result(where: str, node: int, metric: str, value: object, left: dict[str, None]) -> Iterator[Result]:
+    name, _, rank = metric.partition(":") if metric.count(":") == 1 else (metric, "", "")
+    if name.endswith("return_code"):
+        yield from _failed(node, name, value)
+        return
+    known = next((found for found in _METRICS if re.fullmatch(found[0], name, re.IGNORECASE)), None)
+    if known is None:
+        left.setdefault(name)
+        return
+    _, factor, unit, better = known
+    number = text_of.number(str(value), f"{where}, {metric}")
+    series = Series("value", unit, (number * factor,), better="more" if better == "more" else "less")
+    ids = (f"node{node}/gpu:{rank}" if rank.isdecimal() else f"node{node}",)
+    yield Result(Case(_SUITE, name), ids, "ok", series=(series,))
+
+
+def _failed(node: int, name: str, value: object) -> Iterator[Result]:
+    """A benchmark that did not return 0 failed; one that did is only its metrics."""
+    if isinstance(value, int | float) and value != 0:
+        case = Case(_SUITE, name.rpartition("/")[0])
+        yield Result(case, (f"node{node}",), "failed", cause="return-code", reason=f"return code {value:g}")
+
+
+importer: Importer = SuperBench()

@@ -1,0 +1,494 @@
+"""What other tools printed, read to the last digit; and what is damaged, foreign or newer, refused in one line.
+
+tests/imports holds excerpts of what these tools really printed, cut to a few rows, with names of hosts and paths
+replaced. Where they are from:
+
+- nvbandwidth-*: a run on an RTX 3050 and a report on seven GPUs in public repositories; NVIDIA's k8s-dra-driver-gpu
+  documentation (two nodes); issue 34 of NVIDIA/nvbandwidth (failed); the output that NVIDIA/DCGM tests with (JSON).
+- rccl-tests: AMD's notes on the MI350X. nccl-tests-2.17: a published report on eight PCIe GPUs. nccl-tests-old: the log
+  that microsoft/superbenchmark tests with.
+- nvbench.json: python/scripts of NVIDIA/nvbench; nvbench.csv: R100001/Programming-Massively-Parallel-Processors.
+- babelstream-5.0, -mib, *.csv: BabelStream 5.0 built and run for this test; -3.3 and gpu-stream-1.0: results/ of
+  UoB-HPC/BabelStream.
+- gpu-*, cuda-memcpy, um-stream: the results and the README of RRZE-HPC/gpu-benches.
+- mixbench-*: the READMEs of ekondis/mixbench.
+- transferbench-1.62, -p2p: AMD's notes on the MI350X; -iterations: pull request 50 of ROCm/TransferBench; -bars: an
+  article on an MI210.
+- superbench: tests/analyzer of microsoft/superbenchmark.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpubench import foreign, plugins, store
+from gpubench.errors import BadOutput, FileError
+from gpubench.summary import Summary
+
+IMPORTS = Path(__file__).parent / "imports"
+FILES = sorted(path.name for path in IMPORTS.iterdir())
+TOOLS = {
+    "nvbandwidth": "nvbandwidth",
+    "rccl-tests": "nccl_tests",
+    "nccl-tests": "nccl_tests",
+    "nvbench": "nvbench",
+    "babelstream": "babelstream",
+    "gpu-stream-1": "babelstream",
+    "gpu-": "gpu_benches",
+    "cuda-memcpy": "gpu_benches",
+    "um-stream": "gpu_benches",
+    "mixbench": "mixbench",
+    "transferbench": "transferbench",
+    "superbench": "superbench",
+}
+GIB = 2**30
+
+
+def read(name):
+    return foreign.read(IMPORTS / name)
+
+
+def case(name, case_id):
+    """The one result of that case in a file."""
+    (found,) = (result for result in read(name).found.results if result.case.id == case_id)
+    return found
+
+
+def values(name, case_id):
+    """The values of each series of a case by its name, headline first."""
+    return {series.name: series.values for series in case(name, case_id).series}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_tool_is_known_by_what_it_printed(name):
+    expected = next(tool for prefix, tool in TOOLS.items() if name.startswith(prefix))
+    assert read(name).tool == expected
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_an_import_is_a_run_file_like_any_other(name, tmp_path):
+    path = tmp_path / "run.jsonl"
+    run = foreign.run([read(name)], ["gpubench", "import", name])
+    path.write_bytes(store.content(run))
+    assert store.read_run(path) == run
+    assert Summary(run).spreads()
+    assert {device for result in run.results for device in result.devices} <= {d.id for d in run.manifest.facts.devices}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_nobody_states_is_absent(name):
+    run = foreign.run([read(name)], [])
+    assert (run.manifest.started, run.manifest.settings.tier, run.manifest.counters, run.samples) == ("", "", (), ())
+    assert {device.backend for device in run.manifest.facts.devices} == {"imported"}
+    assert not any(device.uuid for device in run.manifest.facts.devices)
+
+
+def test_nvbandwidth_text_has_its_device_versions_and_units():
+    found = read("nvbandwidth-v0.8.txt").found
+    (device,) = found.devices
+    assert (device.id, device.name, device.pci) == ("cuda:0", "NVIDIA GeForce RTX 3050 Laptop GPU", "00000000:01:00")
+    assert dict(found.versions) == {"nvbandwidth": "v0.8", "cuda.runtime": "12080", "nvidia.driver": "572.83"}
+    assert values("nvbandwidth-v0.8.txt", "nvbandwidth/host_to_device_memcpy_ce[row=0,column=0]") == {
+        "bandwidth": (12.98e9,)
+    }
+    latency = case("nvbandwidth-v0.8.txt", "nvbandwidth/host_device_latency_sm[row=0,column=0]").series[0]
+    assert (latency.unit, latency.better, latency.values[0]) == ("s", "less", pytest.approx(613.22e-9))
+
+
+def test_nvbandwidth_matrices_of_one_test_are_cases_of_their_own_and_pairs_have_two_devices():
+    found = read("nvbandwidth-7gpus.txt").found
+    names = {result.case.name for result in found.results}
+    assert names == {
+        "device_to_host_bidirectional_memcpy_ce",
+        "device_to_device_bidirectional_memcpy_read_ce_read1",
+        "device_to_device_bidirectional_memcpy_read_ce_total",
+    }
+    assert len(found.results) == 7 + 42 + 42, "the diagonal is N/A"
+    pair = case(
+        "nvbandwidth-7gpus.txt", "nvbandwidth/device_to_device_bidirectional_memcpy_read_ce_total[row=4,column=6]"
+    )
+    assert (pair.devices, pair.series[0].values) == (("cuda:4", "cuda:6"), (1521.15e9,))
+    assert {device.name for device in found.devices} == {"device not stated"}
+
+
+def test_nvbandwidth_on_two_nodes_has_a_device_a_process():
+    found = read("nvbandwidth-nodes.txt").found
+    assert [device.id for device in found.devices][3:5] == ["process3/cuda:3", "process4/cuda:0"]
+    assert dict(found.devices[4].details)["hostname"] == "nvbandwidth-test-worker-1"
+    assert found.results[0].devices == ("process0/cuda:0", "process1/cuda:1")
+
+
+def test_a_test_of_nvbandwidth_that_failed_is_a_failed_case_in_its_own_words():
+    (result,) = read("nvbandwidth-failed.txt").found.results
+    assert (result.status, result.cause) == ("failed", "no-result")
+    assert result.reason == "Invalid value when checking the pattern at 0x70a640000000"
+
+
+def test_nvbandwidth_json_says_the_same_as_its_text_and_keeps_what_was_waived():
+    name = "nvbandwidth-v0.5.json"
+    assert values(name, "nvbandwidth/host_to_device_memcpy_ce[row=0,column=0]") == {"bandwidth": (12.3964e9,)}
+    assert values(name, "nvbandwidth/host_device_latency_sm[row=0,column=0]")["latency"] == (649.879e-9,)
+    assert case(name, "nvbandwidth/device_to_device_memcpy_read_ce").status == "skipped"
+    assert dict(read(name).found.versions)["nvbandwidth"] == "v0.5"
+
+
+def test_collectives_are_named_by_the_command_line_and_have_both_places():
+    case_id = "nccl-tests/all_reduce[size=8GiB,type=float,redop=sum,root=-1,ranks=8,place={}]"
+    assert values("rccl-tests.txt", case_id.format("in")) == {
+        "busbw": (367.51e9,),
+        "algbw": (210.01e9,),
+        "time": (pytest.approx(40903e-6),),
+    }
+    assert values("rccl-tests.txt", case_id.format("out"))["busbw"] == (360.97e9,)
+    result = case("rccl-tests.txt", case_id.format("in"))
+    assert result.devices == tuple(f"rocm:{index}" for index in range(8))
+    assert read("rccl-tests.txt").found.devices[1].name == "AMD Instinct MI350X"
+
+
+def test_a_small_collective_is_spoken_for_by_its_time_since_its_bandwidth_is_rounded_to_nothing():
+    case_id = "nccl-tests/all_reduce[size=8B,type=float,redop=sum,root=-1,ranks=8,place=out]"
+    found = values("rccl-tests.txt", case_id)
+    assert next(iter(found)) == "time"
+    assert found["time"] == (pytest.approx(58.63e-6),)
+
+
+def test_collectives_of_the_newest_version_say_their_name_and_version():
+    found = read("nccl-tests-2.17.txt").found
+    assert {result.case.name for result in found.results} == {"all_reduce"}
+    assert dict(found.versions) == {"nccl-tests": "2.17.6"}
+    assert found.devices[0].id == "unknown"
+
+
+def test_collectives_of_an_old_version_without_validation_say_so_and_have_no_name():
+    found = read("nccl-tests-old.txt").found
+    assert {result.case.name for result in found.results} == {"unnamed"}
+    assert {result.notes for result in found.results} == {(("validation", "off"),)}
+    assert "redop" not in dict(found.results[0].case.params)
+
+
+def test_wrong_values_make_a_collective_fail(tmp_path):
+    text = (IMPORTS / "rccl-tests.txt").read_text().replace("367.51      0", "367.51     50")
+    (tmp_path / "wrong.txt").write_text(text)
+    failed = [result for result in foreign.read(tmp_path / "wrong.txt").found.results if result.status == "failed"]
+    assert [(result.cause, result.reason) for result in failed] == [("wrong-answer", "50 values are out of bounds")]
+
+
+def test_two_files_that_do_not_say_what_they_measured_are_not_taken_for_one_case():
+    with pytest.raises(FileError, match="import them one by one"):
+        foreign.run([read("nccl-tests-old.txt"), read("nccl-tests-old.txt")], [])
+
+
+def test_nvbench_json_has_every_mean_in_si_and_its_devices():
+    name = "nvbench.json"
+    case_id = "nvbench/copy_sweep_grid_shape[BlockSize=256,NumBlocks=64]"
+    found = {series.name: (series.unit, series.better) for series in case(name, case_id).series}
+    assert list(found)[:2] == ["cold/time/gpu/mean", "batch/time/gpu/mean"]
+    assert found["cold/bw/global/bytes_per_second"] == ("B/s", "more")
+    assert found["cold/bw/item_rate"] == ("item/s", "more")
+    assert not any("stdev" in name or "walltime" in name for name in found)
+    (device,) = read(name).found.devices
+    assert (device.name, device.arch, device.units, device.cache_bytes) == ("Quadro GV100", "sm_70", 80, 6291456)
+    (skipped,) = (result for result in read(name).found.results if result.status == "skipped")
+    assert skipped.reason.startswith("Not a conversion")
+
+
+def test_nvbench_csv_gives_the_series_that_its_json_gives():
+    name = "nvbench.csv"
+    kernel = "Simple Matrix Matrix Multiplication (Different Rows and Columns sizes)"
+    axes = "T=U32,Num Rows 1=2,Num Cols 1 / Rows 2=2,Num Cols 2=2,Num Threads=16"
+    assert values(name, f"nvbench/{kernel}[{axes}]") == {
+        "cold/time/gpu/mean": (3.2204376701370073e-06,),
+        "batch/time/gpu/mean": (1.752181507412339e-06,),
+        "cold/time/cpu/mean": (7.4620973148094114e-06,),
+        "cold/bw/item_rate": (2484134.400172898,),
+        "cold/bw/global/bytes_per_second": (14904806.401037388,),
+    }
+    assert [result.status for result in read(name).found.results] == ["ok", "skipped", "ok"]
+
+
+def test_babelstream_in_mib_is_converted_and_both_forms_have_one_id():
+    case_id = "babelstream/Copy[elements=4194304,precision=double]"
+    assert values("babelstream-5.0.txt", case_id) == {
+        "best": (29929.759e6,),
+        "min": (0.00224,),
+        "mean": (0.00334,),
+        "max": (0.00717,),
+    }
+    assert values("babelstream-mib.txt", case_id)["best"] == (26085.440 * 2**20,)
+    assert values("babelstream.csv", case_id)["best"] == (25165.6e6,)
+    single = values("babelstream-mib.csv", "babelstream/Copy[elements=4194304,precision=float]")
+    assert single["best"] == (pytest.approx(23551.2 * 2**20),)
+    assert single["best"][0] == pytest.approx(2 * 4 * 4194304 / single["min"][0], rel=1e-5), "its own times agree"
+
+
+def test_babelstream_of_older_versions_keeps_the_size_as_it_was_rounded():
+    assert values("babelstream-3.3.txt", "babelstream/Triad[array=268.4 MB,precision=double]")["best"] == (
+        436491.299e6,
+    )
+    assert read("babelstream-3.3.txt").found.devices[0].name == "TITAN Xp"
+    assert len(read("gpu-stream-1.0.txt").found.results) == 4, "the line of the geometric mean is no kernel"
+
+
+@pytest.mark.parametrize(
+    ("name", "case_id", "expected"),
+    [
+        ("gpu-stream.txt", "gpu-stream.triad[block=32,blocks=1,threads=3456]", {"bandwidth": (142e9,)}),
+        ("gpu-stream-old.txt", "gpu-stream.5pt[block=16,threads=1728]", {"bandwidth": (37e9,)}),
+        ("gpu-cache.txt", "gpu-cache[size=2KiB]", {"bandwidth": (11837.5e9,)}),
+        ("gpu-l2-cache.txt", "gpu-l2-cache[size=512KiB,total=2MiB]", {"bandwidth": (11745e9,)}),
+        (
+            "gpu-roofline.txt",
+            "gpu-roofline[iterations=1,blocks=1056]",
+            {"operations": (1890e9,), "bandwidth": (3780e9,)},
+        ),
+        ("cuda-memcpy.txt", "cuda-memcpy[size=1MiB]", {"bandwidth": (9.25e9,), "time": (0.11e-3,)}),
+        ("um-stream.txt", "um-stream[size=24GiB]", {"bandwidth": (5e9,), "time": (pytest.approx(5.1083),)}),
+    ],
+)
+def test_each_program_of_gpu_benches_is_read(name, case_id, expected):
+    assert values(name, f"gpu-benches/{case_id}") == expected
+
+
+def test_gpu_latency_has_cycles_and_the_seconds_that_they_are_at_the_printed_clock():
+    found = values("gpu-latency.txt", "gpu-benches/gpu-latency[size=2kB]")
+    assert found["cycles"] == (33.0,)
+    assert found["latency"] == (pytest.approx(33 / 1410e6),)
+
+
+def test_mixbench_has_a_case_a_kind_of_number():
+    found = values("mixbench-cuda.txt", "mixbench/half-precision[iterations=1]")
+    assert found == {"operations": (634.22e9,), "bandwidth": (422.81e9,), "time": (0.32e-3,)}
+    integers = case("mixbench-cuda.txt", "mixbench/integer[iterations=0]")
+    assert integers.series[0].unit == "op/s"
+    assert dict(integers.notes) == {"operations a byte": "0.25"}
+    (device,) = read("mixbench-cuda.txt").found.devices
+    assert (device.name, device.arch, device.units) == ("GeForce RTX 2070", "sm_75", 36)
+    assert device.cache_bytes == 4096 * 1024
+
+
+def test_mixbench_where_the_runtime_gives_no_name_says_so():
+    (device,) = read("mixbench-hip.txt").found.devices
+    assert (device.name, device.units) == ("device not stated", 104)
+    assert {r.case.name for r in read("mixbench-hip.txt").found.results} >= {"packed-single-precision", "integer"}
+    assert read("mixbench-sycl.txt").found.devices[0].units == 48
+
+
+def test_transferbench_has_transfers_executors_and_aggregates():
+    name = "transferbench-1.62.txt"
+    transfer = "transferbench/transfer[test=3,size=2MiB,transfer=1,path=G1->G001:008->G0]"
+    assert values(name, transfer) == {"bandwidth": (46.304e9,), "time": (0.045e-3,)}
+    assert case(name, transfer).devices == ("gpu:1", "gpu:0")
+    assert values(name, "transferbench/executor[test=1,size=256MiB,executor=GPU 00]")["bandwidth"] == (56.299e9,)
+    assert case(name, "transferbench/aggregate[test=3,size=3MiB]").devices == ("unknown",)
+    assert case(name, "transferbench/transfer[test=5,size=256MiB,transfer=0,path=C0->C000:004->N]").devices == (
+        "cpu:0",
+    )
+    assert values("transferbench-bars.txt", "transferbench/transfer[test=0,size=1GiB,transfer=0,path=D0->D0:1->G0]")
+
+
+def test_transferbench_iterations_are_samples_in_the_order_in_which_they_ran():
+    found = values(
+        "transferbench-iterations.txt", "transferbench/transfer[test=1,size=64MiB,transfer=0,path=G0->GPU00:004->G1]"
+    )
+    assert found["bandwidth"][:3] == (33.307e9, 33.546e9, 33.544e9)
+    assert found["time"][0] == 2.015e-3
+    assert len(found["bandwidth"]) == 10
+    aggregate = values("transferbench-iterations.txt", "transferbench/aggregate[test=1,size=64MiB]")
+    assert aggregate["bandwidth"] == (29.349e9,)
+
+
+def test_transferbench_pairs_are_a_matrix_in_each_direction():
+    name, tail = "transferbench-p2p.txt", "from=gpu:0,to=gpu:1,executor=GFX,size=256MiB]"
+    assert values(name, f"transferbench/p2p.uni[{tail}") == {"bandwidth": (57.39e9,)}
+    assert values(name, f"transferbench/p2p.bi.both[{tail}") == {"bandwidth": (109.30e9,)}
+    assert {result.case.name for result in read(name).found.results} == {
+        *("p2p.uni", "p2p.bi.send", "p2p.bi.receive", "p2p.bi.both")
+    }
+
+
+def test_superbench_metrics_without_a_stated_unit_are_left_out_and_named():
+    source = read("superbench.jsonl")
+    assert source.found.left_out == ("gpu-sm-copy-bw/dtoh", "ib-loopback/IB_write_512_Avg_0")
+    first = {r.case.name: (r.devices, r.series[0]) for r in source.found.results if r.devices[0].startswith("node0")}
+    assert first["gemm-flops/FP64"][1].values == (pytest.approx(9040.85e9),), "the last of two ranks"
+    assert first["nccl-bw/allreduce_8589934592_busbw"][1].unit == "B/s"
+    assert first["kernel-launch/event_overhead"][1].values == (pytest.approx(0.1e-3),)
+    assert first["bert_models/pytorch-bert-base/throughput_train_float32"][1].better == "more"
+    assert dict(source.found.devices[0].details) == {"hostname": "sb-validation-01"}
+
+
+def test_the_same_case_again_is_its_next_replicate_and_so_three_runs_can_be_compared():
+    run = foreign.run([read("babelstream-5.0.txt"), read("babelstream.csv"), read("babelstream-mib.txt")], [])
+    copies = [result for result in run.results if result.case.name == "Copy"]
+    assert [result.replicate for result in copies] == [0, 1, 2]
+    (spread,) = (spread for spread in Summary(run).spreads() if spread.case.name == "Copy")
+    assert len(spread.medians) == 3
+
+
+def test_files_of_several_tools_are_one_run_with_a_suite_each():
+    run = foreign.run([read("rccl-tests.txt"), read("gpu-cache.txt"), read("gpu-latency.txt")], [])
+    assert run.manifest.settings.suites == ("nccl-tests", "gpu-benches")
+    (view,) = (view for suite in run.manifest.suites for view in suite.views if view.title == "gpu-cache")
+    assert view.cases == ("gpu-cache",)
+
+
+def test_files_of_two_machines_are_not_taken_for_one(tmp_path):
+    (tmp_path / "other.txt").write_text((IMPORTS / "nvbandwidth-v0.8.txt").read_text().replace("RTX 3050", "RTX 4090"))
+    with pytest.raises(FileError, match="cuda:0 is another device"):
+        foreign.run([read("nvbandwidth-v0.8.txt"), foreign.read(tmp_path / "other.txt")], [])
+
+
+def test_a_device_that_one_file_names_and_another_does_not_is_one():
+    run = foreign.run([read("nvbandwidth-v0.5.json"), read("nvbandwidth-v0.8.txt")], [])
+    assert [device.name for device in run.manifest.facts.devices] == ["NVIDIA GeForce RTX 3050 Laptop GPU"]
+
+
+DAMAGED = (
+    ("nvbandwidth-v0.8.txt", "84.33\n\nSUM", "8.433\n\nSUM", "do not add up to its SUM"),
+    ("nvbandwidth-7gpus.txt", " 4    760.17    760.91", " 4    760.17", "a row of .* is not whole"),
+    ("nvbandwidth-v0.8.txt", "613.22\n", "61x.22\n", "is no number"),
+    ("nvbandwidth-v0.5.json", '"12.3964"', '"13.3964"', "do not add up"),
+    ("nvbandwidth-v0.5.json", '"name" : "host_to_device_memcpy_ce"', '"title" : "x"', "'name' is missing"),
+    ("nvbandwidth-v0.5.json", "(GB/s)", "(TB/s)", "neither GB/s nor ns"),
+    ("rccl-tests.txt", "  210.01  367.51      0", "  210.01", "columns where the head has"),
+    ("rccl-tests.txt", "(us)  (GB/s)  (GB/s)            (us)", "(ms)  (GB/s)  (GB/s)            (ms)", "units"),
+    ("nvbench.json", '"major": 1', '"major": 2', "JSON of version"),
+    ("nvbench.json", '"states"', '"conditions"', "'states' is missing"),
+    ("nvbench.json", "0.0010034715849794225", "nan", "is no number"),
+    ("nvbench.csv", ",No,4,", ",No,4,5,", "columns where the head has"),
+    ("babelstream-5.0.txt", "0.00349     0.01243     0.00604", "0.00349", "the row of Triad is not whole"),
+    ("babelstream-5.0.txt", "MB/s", "XB/s", "the unit XB"),
+    ("babelstream.csv", "4194304,8,25165.6", "4194304,2,25165.6", "elements of 2 bytes"),
+    ("gpu-stream.txt", "3456       1", "3457       1", "not a whole row"),
+    ("gpu-cache.txt", "1.0%    8425.6 GB/s", "1.0%", "not a whole row"),
+    ("mixbench-cuda.txt", "GIOPS, GB/sec", "GIOPS, GB/sec, W", "columns that are not known"),
+    ("mixbench-cuda.txt", " 104.42, 417.68,", " 104.42,", "columns where the head has"),
+    ("transferbench-1.62.txt", "56.309 GB/s |    4.767 ms", "56.309 TB/s |    4.767 ms", "neither GB/s nor ms"),
+    ("transferbench-p2p.txt", "55.47     55.54      2132.28", "55.47     55.54", "columns where the head has"),
+    ("superbench.jsonl", "25.6", '"fast"', "is no number"),
+    ("superbench.jsonl", '"mem-bw/H2D_Mem_BW:0": 25.6,', '"mem-bw', "not JSON"),
+)
+
+
+@pytest.mark.parametrize(("name", "old", "new", "words"), DAMAGED)
+def test_a_damaged_or_newer_output_is_refused_in_one_line_that_names_the_file(tmp_path, name, old, new, words):
+    text = (IMPORTS / name).read_text()
+    assert old in text
+    path = tmp_path / name
+    path.write_text(text.replace(old, new))
+    with pytest.raises(FileError, match=words) as refused:
+        foreign.read(path)
+    assert str(refused.value).startswith(f"{path}: ")
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "hello\n",
+        "{}",
+        "[1]",
+        '{"a": {}}',
+        "size count\n",
+        "\x00\xff",
+        "# a report\n\n| a | b |\n",
+        '{"nvbandwidth": 1}',
+    ],
+)
+def test_a_foreign_file_is_refused(tmp_path, text):
+    (tmp_path / "x").write_text(text)
+    with pytest.raises(FileError):
+        foreign.read(tmp_path / "x")
+
+
+def test_a_run_file_of_our_own_is_no_output_of_another_tool(tmp_path):
+    (tmp_path / "run.jsonl").write_bytes(store.content(foreign.run([read("gpu-cache.txt")], [])))
+    with pytest.raises(FileError, match="no output of a tool that is known"):
+        foreign.read(tmp_path / "run.jsonl")
+
+
+def test_the_wrong_tool_is_refused():
+    with pytest.raises(FileError, match="this is not an output of mixbench"):
+        foreign.read(IMPORTS / "gpu-cache.txt", "mixbench")
+
+
+def test_bytes_that_are_no_text_and_colours_of_a_terminal_do_no_harm(tmp_path):
+    data = (IMPORTS / "babelstream-5.0.txt").read_bytes().replace(b"Triad ", b"\x1b[1mTriad\x1b[0m ")
+    (tmp_path / "x").write_bytes(b"\xff\xfe noise\r\n" + data.replace(b"\n", b"\r\n"))
+    assert len(foreign.read(tmp_path / "x").found.results) == 5
+
+
+IMPORTERS = {name: plugins.load("importers", name) for name in plugins.names("importers")}
+
+
+def parsed(text):
+    """What the importer that takes the text makes of it; None where none does, or where it is refused."""
+    for name, importer in IMPORTERS.items():
+        if importer.accepts(text):
+            try:
+                return foreign.Source(Path("x"), name, foreign._checked(importer.read(text)))
+            except BadOutput:
+                return None
+    return None
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_an_output_that_was_cut_off_anywhere_is_refused_or_read_so_far(name):
+    text = (IMPORTS / name).read_text()
+    whole = {(r.case.id, r.devices): r for r in read(name).found.results}
+    for end in range(0, len(text), max(len(text) // 60, 1)):
+        source = parsed(text[: text.rfind("\n", 0, end) + 1])
+        for result in source.found.results if source else ():
+            if result.status == "ok" and len(result.series[0].values) == 1 and "iterations" not in name:
+                expected = whole[result.case.id, result.devices].series
+                assert all(s.values == t.values for s, t in zip(result.series, expected, strict=True))
+        parsed(text[:end])
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    name=st.sampled_from(FILES),
+    edits=st.lists(
+        st.tuples(
+            st.floats(0, 1), st.sampled_from(["", "x", "-", "nan", "1e999", "9" * 30, "\n", "{", "|", "\t", "²", '"'])
+        ),
+        min_size=1,
+        max_size=8,
+    ),
+)
+def test_no_edit_makes_an_importer_do_anything_but_read_or_refuse(name, edits):
+    text = (IMPORTS / name).read_text()
+    for place, piece in edits:
+        at = int(place * len(text))
+        text = text[:at] + piece + text[at + 1 :]
+    source = parsed(text)
+    if source:
+        store.content(foreign.run([source], []))
+
+
+@pytest.mark.parametrize("tool", plugins.names("importers"))
+def test_every_importer_says_in_a_sentence_what_it_reads(tool):
+    summary = plugins.load("importers", tool).summary
+    assert summary
+    assert "\n" not in summary
+
+
+def test_deeply_nested_json_is_refused(tmp_path):
+    (tmp_path / "x").write_text('{"meta": {}, "nvbench": 1, "benchmarks": ' + "[" * 100_000)
+    with pytest.raises(FileError):
+        foreign.read(tmp_path / "x")
+
+
+def test_json_that_is_valid_and_means_nothing_is_refused(tmp_path):
+    body = json.loads((IMPORTS / "nvbench.json").read_text())
+    for key in ("meta", "devices", "benchmarks"):
+        for wrong in (None, 1, "x", {}, [1], [None]):
+            (tmp_path / "x").write_text(json.dumps({**body, "nvbench": 1, key: wrong}))
+            with pytest.raises(FileError):
+                foreign.read(tmp_path / "x")
