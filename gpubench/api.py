@@ -75,7 +75,19 @@ from gpubench.protocols import (
     TrendReport,
     Watch,
 )
-from gpubench.suite import Bench, Observation, Observed, Stage, Suite, Target, Task, expect, points, powers_of_two
+from gpubench.suite import (
+    Bench,
+    Observation,
+    Observed,
+    Profile,
+    Stage,
+    Suite,
+    Target,
+    Task,
+    expect,
+    points,
+    powers_of_two,
+)
 from gpubench.summary import Figure, Row, Spread, Summary, headline, judged_better, judged_unit, judged_values
 from gpubench.tables import Table, derived_tables, level_table, transfer_tables, view_tables
 from gpubench.trend import Change, Line, Moment, Source, Trend
@@ -133,6 +145,7 @@ __all__ = [
     "PeerDied",
     "Point",
     "Policy",
+    "Profile",
     "Publication",
     "Reading",
     "Report",

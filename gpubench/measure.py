@@ -17,7 +17,7 @@ from gpubench.errors import GateTimedOut, Untrustworthy
 from gpubench.model import Series
 from gpubench.protocols import Mode, OpenDevice, Timing, Watch
 from gpubench.stopping import StoppingRule
-from gpubench.suite import Observation, Observed, Stage, Task, number_of, observed_series
+from gpubench.suite import Observation, Observed, Profile, Stage, Task, number_of, numbers_of, observed_series
 
 T = TypeVar("T")
 _COLD_BATCH = 8  # flushes are long: a few cold calls already fill a sample
@@ -62,7 +62,7 @@ class _Column:
     batches: int = 0
     lost: dict[str, int] = field(default_factory=dict)  # batches of which nothing was kept, by reason
     host: list[float] = field(default_factory=list)
-    probed: dict[str, list[float | Observed]] = field(default_factory=dict)
+    probed: dict[str, list[float | Observed | Profile]] = field(default_factory=dict)
     warmup_s: float = 0.0
     stop: str = ""
 
@@ -117,7 +117,7 @@ class Engine:
                     self._confirm(task, column)
         self._device.synchronize()
         task.check()
-        series += [observed_series(name, [number_of(value)], value, self._rank) for name, value in observed.items()]
+        series += [observed_series(name, numbers_of(value), value, self._rank) for name, value in observed.items()]
         _finite(series)
         return Measured(tuple(series), tuple(sorted(self._discarded.items())), tuple(sorted(self._labels)))
 

@@ -53,6 +53,9 @@ class Kernel(Protocol):
         self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_bytes: int = 0
     ) -> None: ...
 
+    def symbol(self, name: str, nbytes: int) -> Any:
+        """A `__constant__` or `__device__` array of the kernel's source, by its name: uint8, shape (nbytes,)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Handle:

@@ -10,6 +10,7 @@ from gpubench.model import Tier
 
 _NOISE_COUNT = 64  # from here on an interval's width is known well enough to tell whether it shrinks
 _SHRINKING = 0.95  # independent samples give 0.71 for twice their number
+_POINT = 0.25  # of a tier's times: a point of a dense curve has neighbours that show what its noise hides
 _TAIL_BUDGETS = 4  # a tail of many samples may take so many budgets
 
 
@@ -53,7 +54,7 @@ class StoppingRule:
         return "budget" if elapsed_s >= self.budget_s and count >= 3 else ""
 
     def lasting(self, least_s: float | None, samples: int = 0) -> StoppingRule:
-        """The rule for a stage of that `least_s`: 0 shortens its warm-up too, a long one is its budget too.
+        """The rule for a stage of that `least_s`: 0 shortens all its times, a long one is its budget too.
 
         `samples` are what a tail wants at the least; they may take four budgets.
         """
@@ -66,7 +67,14 @@ class StoppingRule:
         if least_s is None:
             return self
         if least_s == 0:
-            return replace(self, least_s=0.0, warmup_least_s=0.0)
+            return replace(
+                self,
+                least_s=0.0,
+                warmup_least_s=0.0,
+                warmup_most_s=_POINT * self.warmup_most_s,
+                budget_s=_POINT * self.budget_s,
+                settle_s=_POINT * self.settle_s,
+            )
         most = math.ceil(self.most * max(1.0, least_s / self.budget_s))
         sample_s = max(self.sample_s, least_s / self.most)
         return replace(self, least_s=least_s, budget_s=max(self.budget_s, least_s), most=most, sample_s=sample_s)

@@ -141,7 +141,7 @@ class Bench:
         return self.open_device.kernel(source, name, defines)
 
 
-Observation = Mapping[str, "float | Observed"]
+Observation = Mapping[str, "float | Observed | Profile"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +155,15 @@ class Observed:
 
 def nothing() -> None:
     """The default of a task's optional hooks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Values that are no times and belong together in their order, such as a row of a matrix; a check returns them."""
+
+    values: tuple[float, ...]
+    unit: str = ""
+    better: Better = "less"
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,13 +345,20 @@ class Suite:
         return SuiteInfo(self.name, self.summary, self.views)
 
 
-def number_of(value: float | Observed) -> float:
-    """The number of an observation."""
+def number_of(value: float | Observed | Profile) -> float:
+    """The number of an observation; TypeError for a profile, which is not one number."""
+    if isinstance(value, Profile):
+        raise TypeError("a probe reads numbers; a profile is for a check to return")
     return value.value if isinstance(value, Observed) else float(value)
 
 
-def observed_series(name: str, values: Sequence[float], example: float | Observed, rank: int = 0) -> Series:
+def numbers_of(value: float | Observed | Profile) -> tuple[float, ...]:
+    """All numbers of an observation."""
+    return value.values if isinstance(value, Profile) else (number_of(value),)
+
+
+def observed_series(name: str, values: Sequence[float], example: float | Observed | Profile, rank: int = 0) -> Series:
     """Observed values as a series."""
-    if isinstance(example, Observed):
+    if isinstance(example, Observed | Profile):
         return Series(name, example.unit, tuple(values), better=example.better, rank=rank)
     return Series(name, "", tuple(values), rank=rank)

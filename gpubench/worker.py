@@ -129,6 +129,7 @@ class Worker:
                 return
             part = self.part(order)
             gc.collect()  # a task's arrays may be held by a cycle: free the device's memory now
+            gc.freeze()  # what is left stays: the next collection looks at the next case's objects alone
             if self._open is not None and (part.status != "failed" or part.cause == "wrong-answer"):
                 self._open.release()
             self._connection.send(part)
@@ -203,7 +204,6 @@ class Worker:
             backend: Backend = plugins.load("backends", device.backend)
             self._open = backend.open(device)
             self._watches = _watches(device)
-            gc.freeze()  # what is loaded by now stays: collecting after each case looks at that case's objects alone
         return self._open
 
 

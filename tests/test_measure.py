@@ -12,7 +12,7 @@ from gpubench.measure import Engine
 from gpubench.model import Work
 from gpubench.protocols import Condition
 from gpubench.stopping import RULES, StoppingRule
-from gpubench.suite import Observed, Stage, Task, expect
+from gpubench.suite import Observed, Profile, Stage, Task, expect
 
 RULE = StoppingRule(least_s=0.05, budget_s=1.0, warmup_least_s=0.0, warmup_most_s=0.5)
 
@@ -233,6 +233,21 @@ def test_a_point_of_a_dense_curve_ends_with_its_interval_and_does_not_wait_for_c
     spent, series = lasting(0.001, 0)
     assert spent < lasting(0.001, None)[0] / 4
     assert (len(series.values), series.stop) == (RULES["quick"].least, "interval")
+
+
+def test_a_noisy_point_of_a_dense_curve_costs_a_quarter_of_a_case():
+    device = clockwork()
+    noisy = dataclasses.replace(stage(device, seconds=0.001, noise=0.2), least_s=0)
+    series = measured(device, Task.of(noisy, check=passing), RULES["quick"])["hot"]
+    assert series.stop == "budget"
+    assert sum(series.values) * series.calls < 0.3 * RULES["quick"].budget_s
+
+
+def test_a_profile_that_a_check_returns_is_a_series_of_its_values():
+    device = clockwork()
+    task = Task.of(stage(device, seconds=0.001), check=lambda: {"row": Profile((3.0, 1.0, 2.0), "cycles")})
+    series = measured(device, task, RULES["smoke"])["row"]
+    assert (series.values, series.unit) == ((3.0, 1.0, 2.0), "cycles")
 
 
 def test_a_sustained_stage_is_sampled_as_long_as_it_asks_for_whatever_its_budget():

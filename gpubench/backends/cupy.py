@@ -94,8 +94,7 @@ class CupyDevice:
 
     def kernel(self, source: str, name: str, defines: Mapping[str, str | int]) -> Kernel:
         options = tuple(f"-D{key}={value}" for key, value in defines.items())
-        function = self.xp.RawModule(code=source, options=options).get_function(name)
-        return _CupyKernel(function)
+        return _CupyKernel(self.xp, self.xp.RawModule(code=source, options=options), name)
 
     def to_host(self, array: Any) -> Any:
         return self.xp.asnumpy(array)
@@ -166,8 +165,10 @@ class CupyDevice:
 class _CupyKernel:
     """A compiled kernel; more than the default of dynamic shared memory is asked for when used."""
 
-    def __init__(self, function: Any) -> None:
-        self._function = function
+    def __init__(self, cupy: Any, module: Any, name: str) -> None:
+        self._cupy = cupy
+        self._module = module
+        self._function = module.get_function(name)
 
     def __call__(
         self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_bytes: int = 0
@@ -175,6 +176,9 @@ class _CupyKernel:
         if shared_bytes > self._function.max_dynamic_shared_size_bytes:
             self._function.max_dynamic_shared_size_bytes = shared_bytes
         self._function(grid, block, tuple(args), shared_mem=shared_bytes)
+
+    def symbol(self, name: str, nbytes: int) -> Any:
+        return self._cupy.ndarray((nbytes,), self._cupy.uint8, self._module.get_global(name))
 
 
 class Cupy:
