@@ -12,9 +12,10 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba import prange
+from numba import prange, types
+from numba.extending import intrinsic
 
-Compiled = Callable[..., None]
+Compiled = Callable[..., Any]
 
 # numba's own pool sleeps where OpenMP's spins: on a machine that is not quite idle a spinning
 # thread keeps the one it waits for off its core, for a scheduler's slice. The user's choice stands.
@@ -116,6 +117,82 @@ def _mistakes(a: Any, n: Any, seed_b: Any, seed_c: Any, k: Any, kb: Any, kc: Any
         parts[part] = wrong
 
 
+def _nth_of(i: Any, order: Any) -> Any:
+    nodes, mask, shift, add, f1, f2, f3, f4 = order
+    while True:
+        i = (i + add) & mask
+        i = (i ^ (i >> shift)) * f1 & mask
+        i = (i ^ (i >> shift)) * f2 & mask
+        i = (i ^ (i >> shift)) * f3 & mask
+        i = (i ^ (i >> shift)) * f4 & mask
+        i ^= i >> shift
+        if i < nodes:
+            return i
+
+
+_nth = numba.njit(_nth_of)
+
+
+def _link(ring: Any, order: Any, words: Any) -> None:
+    for i in range(order[0]):
+        here, after = np.uint64(i), np.uint64(i) + np.uint64(1)
+        after = np.uint64(0) if after == order[0] else after
+        ring[_nth(here, order) * words] = _nth(after, order) * words
+
+
+def _sweep(ring: Any, order: Any, words: Any) -> Any:
+    seen = np.uint64(0)
+    for i in range(order[0]):
+        seen ^= ring[_nth(np.uint64(i), order) * words]
+    return seen
+
+
+def _loading(_: Any, words: Any, place: Any) -> Any:
+    """A word as another processor last wrote it: an atomic load, which is not moved out of a loop."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, args[0])
+        return builder.load_atomic(builder.gep(array.data, [args[1]]), "acquire", 8)
+
+    return types.uint64(words, place), code
+
+
+def _storing(_: Any, words: Any, place: Any, __: Any) -> Any:
+    """Write a word for another processor to see, after all that was written before."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, args[0])
+        builder.store_atomic(args[2], builder.gep(array.data, [args[1]]), "release", 8)
+        return context.get_dummy_value()
+
+    return types.void(words, place, types.uint64), code
+
+
+_shown, _show = intrinsic(_loading), intrinsic(_storing)
+
+
+def _ask(words: Any, asking: Any, answering: Any, first: Any, last: Any, spins: Any) -> Any:
+    for turn in range(first, last + 1):
+        _show(words, asking, np.uint64(turn))
+        left = spins
+        while _shown(words, answering) != turn:
+            left -= 1
+            if left == 0:
+                return turn - 1
+    return last
+
+
+def _answer(words: Any, asking: Any, answering: Any, first: Any, last: Any, spins: Any) -> Any:
+    for turn in range(first, last + 1):
+        left = spins
+        while _shown(words, asking) != turn:
+            left -= 1
+            if left == 0:
+                return turn - 1
+        _show(words, answering, np.uint64(turn))
+    return last
+
+
 def _chase(ring: Any, steps: Any, state: Any) -> None:
     here = state[0]
     for _ in range(steps):
@@ -133,6 +210,13 @@ KERNELS: dict[str, Compiled] = {
     "read": _parallel(_read),
     "dot": _parallel(_dot),
     "mistakes": _parallel(_mistakes),
+    "link": numba.njit(cache=True)(_link),
+    "sweep": numba.njit(cache=True)(_sweep),
+    # Two threads, or a thread and a GPU: the words first … last written in one place, seen, and answered in another.
+    # Both give up a wait after so many `spins` and return the last word that they are done with. They run outside
+    # Python's lock.
+    "ask": numba.njit(cache=True, nogil=True)(_ask),
+    "answer": numba.njit(cache=True, nogil=True)(_answer),
     "chase": numba.njit(cache=True)(_chase),
 }
 

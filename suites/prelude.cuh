@@ -64,7 +64,8 @@ static __device__ __forceinline__ u64 gb_load(u64 address) {
 }
 #endif
 
-// The same from the second-level cache: past the first one, which keeps no copy of it.
+// The same from the second-level cache, past the first one: what other units stored is seen, so that two
+// such loads of one address are two loads. On NVIDIA the instruction is that of `ld.cg`.
 #if GB_HIP
 static __device__ __forceinline__ u64 gb_load_l2(u64 address) {
     return __hip_atomic_load((const __attribute__((address_space(1))) u64*)address, __ATOMIC_RELAXED,
@@ -73,7 +74,7 @@ static __device__ __forceinline__ u64 gb_load_l2(u64 address) {
 #else
 static __device__ __forceinline__ u64 gb_load_l2(u64 address) {
     u64 value;
-    asm volatile("ld.global.cg.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
     return value;
 }
 #endif

@@ -1,8 +1,11 @@
-"""The pointer chase: its rings, its check, its points."""
+"""The walk: its rings, its check, its points; what the host measures with it."""
 
 import dataclasses
+import itertools
+import sys
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gpubench import plugins, stats
@@ -14,20 +17,40 @@ from gpubench.suite import Bench, Target, Task
 from gpubench.summary import judged_values
 
 H200 = Device(
-    "cuda:0", "cupy", "NVIDIA H200", "sm_90", memory_bytes=140 * 2**30, cache_bytes=60 * 2**20, dtypes=("float32",)
+    "cuda:0",
+    "cupy",
+    "NVIDIA H200",
+    "sm_90",
+    memory_bytes=140 * 2**30,
+    cache_bytes=60 * 2**20,
+    units=132,
+    peers=("cuda:1",),
+    dtypes=("float32",),
+    details=(("shared.unit_bytes", str(228 * 2**10)),),
 )
 SUITE = plugins.load("suites", "latency")
 
 
-def ids(device: Device, tier: Tier) -> list[str]:
-    return [case.id for case in SUITE.cases(Target(Facts((device,)), device, tier))]
+def module(name: str) -> Any:
+    return sys.modules[f"{SUITE.package}.{name}"]
 
 
-def build(name: str, size_bytes: int, backend: str = "host", seed: int = 0) -> tuple[Any, Task]:
+ORDER = module("_latency_ring").Order
+
+
+def cases(device: Device, tier: Tier, name: str = "chase") -> list[Case]:
+    return [case for case in SUITE.cases(Target(Facts((device,)), device, tier)) if case.name == name]
+
+
+def sizes(device: Device, tier: Tier) -> list[int]:
+    return [int(case.param("size_bytes")) for case in cases(device, tier)]
+
+
+def build(name: str, backend: str = "host", seed: int = 0, **params: Any) -> tuple[Any, Task]:
     room = plugins.load("backends", backend)
     device = room.devices()[0]
     opened = room.open(device)
-    case = Case("latency", name, (("size_bytes", size_bytes),))
+    case = Case("latency", name, tuple(params.items()))
     return opened, SUITE.build(Bench(opened, case, Target(Facts((device,)), device), SUITE.package, seed))
 
 
@@ -35,11 +58,51 @@ def walk_of(task: Task) -> Any:
     return task.check.__self__  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("size_bytes", [2**14, 2**20])
+def ring_of(task: Task) -> Any:
+    """The host's ring: what the walk's kernel is called with."""
+    return next(
+        cell.cell_contents
+        for cell in walk_of(task).advance.__closure__
+        if isinstance(cell.cell_contents, np.ndarray) and cell.cell_contents.size > 1
+    )
+
+
+def host_target(tier: Tier) -> Target:
+    device = plugins.load("backends", "host").devices()[0]
+    return Target(Facts((device,)), device, tier)
+
+
+@pytest.mark.parametrize("nodes", [3, 7, 11, 63, 1001, 4095])
+def test_an_order_visits_every_node_once(nodes: int) -> None:
+    order = ORDER.drawn(np.random.default_rng(nodes), nodes, 128, 128)
+    assert sorted(order.at(i) for i in range(nodes)) == list(range(nodes))
+
+
+def test_an_order_looks_random_to_whoever_walks_it() -> None:
+    nodes = 2**15 - 1
+    order = ORDER.drawn(np.random.default_rng(5), nodes, 128, 128)
+    visited = np.array([order.at(i) for i in range(nodes)])
+    jumps = np.abs(np.diff(visited)) / nodes
+    assert abs(jumps.mean() - 1 / 3) < 0.01
+    assert abs(np.corrcoef(visited[1:], visited[:-1])[0, 1]) < 0.03
+    for bit in range(15):
+        bits = visited >> bit & 1
+        assert abs((bits[1:] == bits[:-1]).mean() - 0.5) < 0.03, bit
+
+
+def test_nodes_further_apart_than_a_line_lie_on_random_lines_of_their_stride() -> None:
+    order = ORDER.drawn(np.random.default_rng(1), 1023, 2**21, 128)
+    offsets = np.array([order.offset(i) for i in range(1023)])
+    assert sorted(offsets // 2**21) == list(range(1023))
+    assert (offsets % 128 == 0).all()
+    assert len(set((offsets % 2**21).tolist())) > 950
+
+
+@pytest.mark.parametrize("size_bytes", [2**10, 1536, 2**14, 2**20])
 def test_the_ring_is_a_single_cycle_over_all_lines_but_one(size_bytes: int) -> None:
-    ring = walk_of(build("chase", size_bytes)[1]).ring
-    start = here = int(walk_of(build("chase", size_bytes)[1]).state[0])
-    visited = set()
+    task = build("chase", size_bytes=size_bytes)[1]
+    ring, start = ring_of(task), int(walk_of(task).state[0])
+    here, visited = start, set()
     while here not in visited:
         visited.add(here)
         here = int(ring[here])
@@ -49,11 +112,13 @@ def test_the_ring_is_a_single_cycle_over_all_lines_but_one(size_bytes: int) -> N
 
 
 def test_another_seed_is_another_ring() -> None:
-    assert walk_of(build("chase", 2**14, seed=1)[1]).order.tolist() != walk_of(build("chase", 2**14)[1]).order.tolist()
+    one, other = (ring_of(build("chase", seed=seed, size_bytes=2**14)[1]) for seed in (0, 1))
+    lines = slice(0, 255 * 8, 8)
+    assert one[lines].tolist() != other[lines].tolist()
 
 
 def test_a_sample_goes_on_from_where_the_last_one_ended() -> None:
-    task = build("chase", 2**18)[1]
+    task = build("chase", size_bytes=2**18)[1]
     call, walk = task.stages[""].call, walk_of(task)
     ends = []
     for _ in range(4):
@@ -64,109 +129,129 @@ def test_a_sample_goes_on_from_where_the_last_one_ended() -> None:
 
 
 def test_a_ring_that_closes_too_early_fails_the_check() -> None:
-    task = build("chase", 2**14)[1]
-    walk = walk_of(task)
-    walk.ring[int(walk.order[20]) * walk.node] = int(walk.order[0]) * walk.node
+    task = build("chase", size_bytes=2**14)[1]
+    ring, here = ring_of(task), int(walk_of(task).state[0])
+    start = here
+    for _ in range(20):
+        here = int(ring[here])
+    ring[here] = start
     task.stages[""].call()
     with pytest.raises(WrongAnswer, match="the walk stands at"):
         task.check()
 
 
-@pytest.mark.parametrize("size_bytes", [2**14, 2**20])
+@pytest.mark.parametrize("size_bytes", [2**10, 2**14, 2**20])
 def test_a_kernel_that_does_not_walk_fails_the_check(size_bytes: int) -> None:
-    walk = dataclasses.replace(walk_of(build("chase", size_bytes)[1]), advance=lambda: None)
+    walk = dataclasses.replace(walk_of(build("chase", size_bytes=size_bytes)[1]), advance=lambda: None)
     walk.call()
     with pytest.raises(WrongAnswer, match="the walk stands at"):
         walk.check()
 
 
-def test_a_ring_that_fits_the_cache_is_walked_whole_each_sample() -> None:
-    for size_bytes in (2**14, 2**18, 2**23):
-        assert build("chase", size_bytes)[1].stages[""].work.items >= size_bytes // 64
+def test_no_sample_ends_where_it_began() -> None:
+    for tier in ("smoke", "quick", "full"):
+        for line, device in ((128, H200), (64, host_target("quick").device)):
+            assert all((size // line - 1) % 2 for size in sizes(device, tier)), "an even number of nodes"
 
 
 def test_memory_is_slower_than_the_first_cache() -> None:
-    sizes = [case.param("size_bytes") for case in SUITE.cases(host_target("smoke"))]
     figures = []
-    for size_bytes in sizes:
-        opened, task = build("chase", int(size_bytes))
+    for size_bytes in sizes(host_target("smoke").device, "smoke"):
+        opened, task = build("chase", size_bytes=size_bytes)
         series = Engine(opened, RULES["smoke"]).measure(task).series[0]
         figures.append(stats.median(judged_values(series).tolist()))
     assert figures[-1] > 3 * figures[0]
 
 
-def host_target(tier: Tier) -> Target:
-    device = plugins.load("backends", "host").devices()[0]
-    return Target(Facts((device,)), device, tier)
+def test_the_curve_of_an_h200_goes_from_a_kibibyte_to_beyond_what_page_tables_reach() -> None:
+    quick, full = sizes(H200, "quick"), sizes(H200, "full")
+    assert (quick[0], quick[-1]) == (2**10, 2**36)
+    assert full[-1] <= H200.memory_bytes * 3 // 4
+    assert set(quick) <= set(full)
+    assert max(later / earlier for earlier, later in itertools.pairwise(quick)) <= 1.5
 
 
-def test_quick_on_an_h200_goes_from_the_first_cache_to_memory() -> None:
-    assert ids(H200, "quick") == [
-        "latency/chase[size=16KiB]",
-        "latency/chase[size=64KiB]",
-        "latency/chase[size=256KiB]",
-        "latency/chase[size=1MiB]",
-        "latency/chase[size=4MiB]",
-        "latency/chase[size=16MiB]",
-        "latency/chase[size=256MiB]",
-        "latency/chase[size=1GiB]",
-        "latency/chase[size=4GiB]",
-        "latency/shared[size=16KiB]",
-        "latency/launch",
-    ]
+@pytest.mark.parametrize("level", [256 * 2**10, 60 * 2**20])
+def test_points_are_dense_where_the_facts_suggest_a_level(level: int) -> None:
+    near = [size for size in sizes(H200, "quick") if 0.6 * level <= size <= 1.4 * level]
+    assert max(later / earlier for earlier, later in itertools.pairwise(near)) <= 1.125
 
 
 def test_every_tier_ends_at_four_caches_or_more() -> None:
     for tier in ("smoke", "quick", "full"):
-        cases = [case for case in SUITE.cases(Target(Facts((H200,)), H200, tier)) if case.name == "chase"]
-        assert max(int(case.param("size_bytes")) for case in cases) >= 4 * H200.cache_bytes
+        assert max(sizes(H200, tier)) >= 4 * H200.cache_bytes
 
 
-def test_a_small_gpu_is_not_asked_for_more_than_a_quarter_of_its_memory() -> None:
+def test_a_small_gpu_is_not_asked_for_more_than_three_quarters_of_its_memory() -> None:
     small = dataclasses.replace(H200, memory_bytes=2**32)
-    cases = [case for case in SUITE.cases(Target(Facts((small,)), small, "full")) if case.name == "chase"]
-    assert max(int(case.param("size_bytes")) for case in cases) == 2**30
+    assert max(sizes(small, "full")) == 3 * 2**30
+    assert max(int(case.param("reach_bytes")) for case in cases(small, "full", "reach")) == 2**31
 
 
-def test_the_host_has_no_shared_memory_case() -> None:
-    assert {case.name for case in SUITE.cases(host_target("full"))} == {"chase"}
+def test_ids_that_were_released_are_still_there() -> None:
+    ids = {case.id for case in SUITE.cases(Target(Facts((H200,)), H200, "quick"))}
+    assert ids >= {
+        *(f"latency/chase[size={size}]" for size in ("16KiB", "64KiB", "256KiB", "1MiB", "4MiB", "16MiB")),
+        *(f"latency/chase[size={size}]" for size in ("256MiB", "1GiB", "4GiB")),
+        "latency/shared[size=16KiB]",
+        "latency/launch",
+    }
 
 
-def test_a_device_without_kernels_is_skipped_with_the_way_to_get_them() -> None:
+def test_the_host_has_the_cases_that_need_no_gpu() -> None:
+    assert {case.name for case in SUITE.cases(host_target("full"))} == {"chase", "core_to_core", "pages"}
+
+
+def test_a_case_of_a_peer_asks_for_two_devices() -> None:
+    wanted = {case.id: case.devices for case in SUITE.cases(Target(Facts((H200,)), H200, "quick"))}
+    assert {wanted[f"latency/{name}[space=peer]"] for name in ("load", "atomic")} == {2}
+    assert {count for case_id, count in wanted.items() if "peer" not in case_id} == {1}
+
+
+def test_a_device_without_kernels_is_skipped_with_the_way_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, f"{SUITE.package}._host", None)
+    monkeypatch.delattr(sys.modules[SUITE.package], "_host", raising=False)
     with pytest.raises(Skip, match=r"numba.*gpubench-suite\[host\]"):
-        build("chase", 2**14, backend="clockwork")
+        build("chase", size_bytes=2**14)
 
 
-def test_too_little_memory_is_a_skip(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["chase", "pages"])
+def test_too_little_memory_is_a_skip(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     room = plugins.load("backends", "host")
     opened = room.open(room.devices()[0])
     monkeypatch.setattr(opened, "free_bytes", lambda: 2**20)
-    case = Case("latency", "chase", (("size_bytes", 2**24),))
-    with pytest.raises(Skip, match=r"needs 32\.00 MiB of memory, 1\.000 MiB are free"):
+    params = (("page", "4KiB"), ("size_bytes", 2**24))[name == "chase" :]
+    case = Case("latency", name, params)
+    with pytest.raises(Skip, match=r"needs 16\.00 MiB of memory, 1\.000 MiB are free"):
         SUITE.build(Bench(opened, case, host_target("quick"), SUITE.package))
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize(
-    ("name", "size_bytes", "least", "most"),
-    [("chase", 2**14, 25, 60), ("chase", 2**22, 150, 400), ("chase", 2**30, 450, 1500), ("shared", 2**14, 18, 60)],
-)
-def test_cycles_on_a_gpu_are_those_of_the_level_that_the_ring_lies_in(
-    name: str, size_bytes: int, least: float, most: float
-) -> None:
-    opened, task = build(name, size_bytes, backend="cupy")
-    measured = {series.name: series for series in Engine(opened, RULES["quick"]).measure(task).series}
-    cycles = stats.median(measured["cycles"].values)
-    seconds = stats.median(judged_values(measured["hot"]).tolist())
-    assert least < cycles < most
-    assert 0.8e9 < cycles / seconds < 3e9, "cycles and seconds do not agree on a clock"
+def test_small_pages_are_small() -> None:
+    assert build("pages", page="4KiB", size_bytes=2**24)[1].notes["pages"].startswith("0 of")
 
 
-@pytest.mark.gpu
-def test_a_broken_ring_on_a_gpu_fails_the_check() -> None:
-    _, task = build("chase", 2**14, backend="cupy")
-    walk = walk_of(task)
-    walk.ring.fill(0)
-    walk.state.fill(0)
-    with pytest.raises(WrongAnswer, match="the walk stands at"):
-        task.check()
+def test_a_kernel_that_gives_no_large_pages_is_a_skip(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module("_latency_chase"), "_huge_bytes", lambda address: 2**21)
+    with pytest.raises(Skip, match="transparent_hugepage"):
+        build("pages", page="2MiB", size_bytes=2**24)
+
+
+def test_a_word_goes_from_core_to_core_and_back() -> None:
+    if plugins.load("backends", "host").devices()[0].units < 2:
+        pytest.skip("needs two cores")
+    task = build("core_to_core", other=1)[1]
+    seconds = task.stages[""].call()
+    task.check()
+    assert 1e-9 < seconds / task.stages[""].work.items < 1e-3  # type: ignore[operator]
+
+
+def test_a_core_that_does_not_answer_fails_the_check() -> None:
+    pair = module("_latency_host").CoreToCore(0)
+    assert pair._ask(pair._words, 0, 32, 1, 5, 100) == 0
+    with pytest.raises(WrongAnswer, match="1 of 4096 questions were asked, 0 answered"):
+        pair.check()
+
+
+def test_more_cores_than_there_are_is_a_skip() -> None:
+    with pytest.raises(Skip, match="needs 100001 cores"):
+        build("core_to_core", other=100_000)

@@ -1,0 +1,117 @@
+// What lies nearer than memory: registers, shared memory and its banks, a neighbour's shared memory,
+// constant memory; and atomics, near and far. Each kernel is one chain: an operation waits for the last
+// one's result and for nothing else. state[0] is where a chain stands and is kept, state[1] its cycles.
+
+extern __shared__ u32 nearby[];
+
+// The ring of a block: word i holds the byte offset of the next node.
+static __device__ __forceinline__ void fill(const u32* ring, u32 words, u32 plus) {
+    for (u32 i = threadIdx.x; i < words; i += blockDim.x) nearby[i] = ring[i] + plus;
+}
+
+extern "C" __global__ void shared(const u32* ring, u32 nodes, u64 steps, u64* state) {
+    fill(ring, nodes, 0);
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    u32 here = gb_vreg((u32)state[0]);
+    u64 start = gb_clock();
+#pragma unroll 16
+    for (u64 i = 0; i < steps; ++i) here = *(const u32*)((const u8*)nearby + here);
+    here = gb_vreg(here);
+    u64 end = gb_clock();
+    state[0] = here;
+    state[1] = end - start;
+}
+
+// A warp's loads in step: every lane walks a ring of its own; how many rings share a bank is the host's choice.
+extern "C" __global__ void conflict(const u32* ring, u32 words, u64 steps, u32* lanes, u64* state) {
+    fill(ring, words, 0);
+    __syncthreads();
+    u32 here = gb_vreg(lanes[threadIdx.x]);
+    u64 start = gb_clock();
+#pragma unroll 16
+    for (u64 i = 0; i < steps; ++i) here = *(const u32*)((const u8*)nearby + here);
+    here = gb_vreg(here);
+    u64 end = gb_clock();
+    lanes[threadIdx.x] = here;
+    if (threadIdx.x == 0) state[1] = end - start;
+}
+
+// The shared memory of the cluster's other block. Its nodes hold addresses in the window of the whole cluster.
+#if !GB_HIP && __CUDA_ARCH__ >= 900
+extern "C" __global__ void __cluster_dims__(2, 1, 1) cluster(const u32* ring, u32 nodes, u64 steps, u64* state) {
+    u32 mine = (u32)__cvta_generic_to_shared(nearby), other;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, 1;" : "=r"(other) : "r"(mine));
+    fill(ring, nodes, other);
+    asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory");
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+        u32 here = gb_vreg((u32)state[0] + other);
+        u64 start = gb_clock();
+#pragma unroll 16
+        for (u64 i = 0; i < steps; ++i)
+            asm volatile("ld.shared::cluster.u32 %0, [%0];" : "+r"(here)::"memory");
+        u64 end = gb_clock() + (gb_vreg(here) & 0);
+        state[0] = here - other;
+        state[1] = end - start;
+    }
+    __syncwarp();
+    asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory");
+}
+#endif
+
+// Constant memory through the caches of its own: one node each 64 bytes, walked round once untimed.
+__constant__ u32 fixed[16384];
+
+extern "C" __global__ void constant(u64 nodes, u64 steps, u64* state) {
+    u32 here = (u32)state[0];
+    for (u64 i = 0; i < nodes; ++i) here = fixed[here];
+    u64 start = gb_clock();
+#pragma unroll 16
+    for (u64 i = 0; i < steps; ++i) here = fixed[here];
+    here = gb_vreg(here);
+    u64 end = gb_clock();
+    state[0] = here;
+    state[1] = end - start;
+}
+
+// x = a·x + b, a chain in registers that begins anew with each launch.
+#define DEPENDENT(name, REAL, multiply_add)                                                        \
+    extern "C" __global__ void name(REAL x, REAL a, REAL b, u64 steps, REAL* out, u64* state) {    \
+        u64 start = gb_clock();                                                                    \
+        _Pragma("unroll 64") for (u64 i = 0; i < steps; ++i) x = multiply_add;                     \
+        out[0] = x;                                                                                \
+        u64 end = gb_clock();                                                                      \
+        state[1] = end - start;                                                                    \
+    }
+DEPENDENT(float32, float, fmaf(a, x, b))
+DEPENDENT(float64, double, fma(a, x, b))
+DEPENDENT(uint32, u32, gb_vreg(a * x + b))
+
+// Atomic additions, each of what the last one found there: to cells 128 bytes apart in turns, a power of two of them
+// up to `last`, since cells differ in how far they lie. Cells and value go the way that the host knows in advance.
+#define ATOMIC(name, addition)                                                                     \
+    extern "C" __global__ void name(u64* cells, u64 last, u64 steps, u64* state) {                 \
+        u64 x = gb_vreg(state[0]);                                                                 \
+        u64 start = gb_clock();                                                                    \
+        _Pragma("unroll 8") for (u64 i = 0; i < steps; ++i) x = addition(cells + (i & last) * 16, x); \
+        x = gb_vreg(x);                                                                            \
+        u64 end = gb_clock();                                                                      \
+        state[0] = x;                                                                              \
+        state[1] = end - start;                                                                    \
+    }
+ATOMIC(atomic, atomicAdd)
+ATOMIC(atomic_system, atomicAdd_system)
+
+extern "C" __global__ void atomic_shared(u64* kept, u64 last, u64 steps, u64* state) {
+    u64* cells = (u64*)nearby;
+    for (u64 i = 0; i <= last; ++i) cells[i * 16] = kept[i * 16];
+    u64 x = gb_vreg(state[0]);
+    u64 start = gb_clock();
+#pragma unroll 8
+    for (u64 i = 0; i < steps; ++i) x = atomicAdd(cells + (i & last) * 16, x);
+    x = gb_vreg(x);
+    u64 end = gb_clock();
+    state[0] = x;
+    state[1] = end - start;
+    for (u64 i = 0; i <= last; ++i) kept[i * 16] = cells[i * 16];
+}

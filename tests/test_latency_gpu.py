@@ -1,0 +1,140 @@
+"""The latency suite on a real GPU: figures of the right size, and every check fails on what it is there for."""
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from test_latency import build, walk_of
+
+from gpubench import stats
+from gpubench.errors import Skip, WrongAnswer
+from gpubench.measure import Engine
+from gpubench.stopping import RULES
+from gpubench.suite import Profile
+from gpubench.summary import judged_values
+
+pytestmark = pytest.mark.gpu
+
+
+def measured(name: str, **params: Any) -> dict[str, Any]:
+    opened, task = build(name, backend="cupy", **params)
+    return {series.name: series for series in Engine(opened, RULES["quick"]).measure(task).series}
+
+
+def median(series: Any) -> float:
+    return stats.median(judged_values(series).tolist())
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "least", "most"),
+    [
+        ("load", {"space": "l1"}, 25, 60),
+        ("load", {"space": "l2"}, 150, 450),
+        ("load", {"space": "dram"}, 450, 1500),
+        ("load", {"space": "host"}, 900, 9000),
+        ("chase", {"size_bytes": 2**14}, 25, 60),
+        ("chase", {"size_bytes": 2**22}, 150, 450),
+        ("chase", {"size_bytes": 2**30}, 450, 1500),
+        ("shared", {"size_bytes": 2**14}, 18, 60),
+        ("register", {"dtype": "float32"}, 3, 8),
+        ("constant", {"size_bytes": 2**10}, 20, 90),
+    ],
+)
+def test_cycles_are_those_of_the_space_and_agree_with_the_seconds(
+    name: str, params: dict[str, Any], least: float, most: float
+) -> None:
+    found = measured(name, **params)
+    cycles, seconds = stats.median(found["cycles"].values), median(found["hot"])
+    assert least < cycles < most
+    assert 0.8e9 < cycles / seconds < 3e9, "cycles and seconds do not agree on a clock"
+
+
+@pytest.mark.parametrize("space", ["l1", "l2"])
+def test_a_broken_ring_fails_the_check(space: str) -> None:
+    opened, task = build("load", backend="cupy", space=space)
+    walk = walk_of(task)
+    walk.state.fill(0)
+    walk.walked += 1
+    opened.synchronize()
+    with pytest.raises(WrongAnswer, match="the walk stands at"):
+        task.check()
+
+
+def test_a_load_by_itself_takes_what_one_in_a_chain_takes() -> None:
+    alone, chained = measured("single", space="l1"), measured("load", space="l1")
+    assert stats.median(alone["p50"].values) == pytest.approx(stats.median(chained["cycles"].values), rel=0.1)
+    assert stats.median(alone["max"].values) >= stats.median(alone["p99"].values)
+
+
+def test_the_clock_in_the_kernel_and_the_events_round_it_agree() -> None:
+    within, round_it = measured("loaded", units=0), measured("load", space="dram")
+    assert median(within["self"]) == pytest.approx(median(round_it["hot"]), rel=0.03)
+
+
+def test_memory_is_slower_while_others_stream() -> None:
+    units = build("launch", backend="cupy")[0].device.units
+    quiet, busy = measured("loaded", units=0), measured("loaded", units=units - 1)
+    assert median(busy["self"]) > 1.2 * median(quiet["self"])
+    assert stats.median(busy["streamed"].values) > 1e11
+
+
+@pytest.mark.parametrize("access", ["load", "atomic"])
+def test_every_unit_has_a_row_and_near_is_nearer_than_far(access: str) -> None:
+    opened, task = build("slices", backend="cupy", access=access, lines=64)
+    task.poison()
+    task.stages[""].call()
+    found = task.check()
+    rows = [value for name, value in found.items() if name.startswith("unit ")]
+    assert len(rows) == opened.device.units
+    assert all(isinstance(row, Profile) and len(row.values) == found["line_groups"].value for row in rows)
+    assert 50 < found["near"].value < found["far"].value < 3000
+
+
+def test_a_unit_that_did_not_answer_fails_the_check() -> None:
+    _, task = build("slices", backend="cupy", access="load", lines=64)
+    task.stages[""].call()
+    walk_of(task)._state[3].fill(0)
+    with pytest.raises(WrongAnswer, match="did not find what the lines hold"):
+        task.check()
+
+
+def test_a_barrier_that_nobody_completes_is_given_up_and_said_so() -> None:
+    _, task = build("barrier", backend="cupy", blocks=2)
+    task.check()
+    walk_of(task)._arrived[1] = 10**6
+    start = time.perf_counter()
+    with pytest.raises(WrongAnswer, match="a block waited for"):
+        task.check()
+    assert time.perf_counter() - start < 5
+
+
+def test_a_flag_that_nobody_asks_is_given_up_and_said_so() -> None:
+    opened, task = build("host_flag", backend="cupy")
+    task.stages[""].call()
+    task.check()
+    flag = walk_of(task)
+    flag._words[:] = 0
+    flag._launch()
+    opened.synchronize()
+    with pytest.raises(WrongAnswer, match="0 of 1000 questions were asked, 0 answered"):
+        task.check()
+
+
+@pytest.mark.parametrize("space", ["shared", "global", "system", "host"])
+def test_an_addition_that_was_lost_fails_the_check(space: str) -> None:
+    opened, task = build("atomic", backend="cupy", space=space)
+    task.stages[""].call()
+    task.check()
+    case = walk_of(task)
+    opened.copy(case._cells[:8], np.arange(8, dtype=np.uint8))
+    with pytest.raises(WrongAnswer, match="1 of 64 cells"):
+        task.check()
+
+
+def test_a_cluster_reaches_its_neighbour_or_is_skipped() -> None:
+    try:
+        found = measured("cluster", size_bytes=2**14)
+    except Skip:
+        return
+    assert 60 < stats.median(found["cycles"].values) < 600

@@ -1,0 +1,168 @@
+"""Kernels of the latency suite: they compile, and every case hands each of them what it takes."""
+
+import re
+from importlib import resources
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import _hiprtc
+import _nvrtc
+import numpy as np
+import pytest
+from test_latency import H200, SUITE, module
+
+from gpubench.errors import Skip
+from gpubench.model import Case, Facts
+from gpubench.protocols import Traits
+from gpubench.suite import Bench, Target
+
+FOLDER = resources.files(SUITE.package)
+FILES = ("latency.cu", "latency_near.cu", "latency_costs.cu", "latency_units.cu")
+WIDTHS = {"u64": 8, "u32": 4, "float": 4, "double": 8}
+
+
+def source(file: str) -> str:
+    return (FOLDER / "prelude.cuh").read_text() + (FOLDER / file).read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("file", FILES)
+def test_the_kernels_compile_for_nvidia(file: str, arch: str) -> None:
+    if _nvrtc.library() is None:
+        pytest.skip("no NVRTC here: pip install nvidia-cuda-nvrtc")
+    status, log = _nvrtc.compiled(source(file), [f"--gpu-architecture={arch}"])
+    assert status == 0, log
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", FILES)
+def test_the_kernels_compile_for_amd(file: str) -> None:
+    if _hiprtc.library() is None:
+        pytest.skip("no hipRTC here: apt-get install libamdhip64-5 libhiprtc-builtins5")
+    status, log = _hiprtc.compiled(source(file), "gfx90a")
+    assert status == 0, log
+
+
+def parameters(text: str) -> dict[str, list[str]]:
+    """The parameters of each kernel, macros written out."""
+    text = re.sub(r"\\\n", " ", text)
+    for name, words in re.findall(r"#define (ORDER) (.*)", text):
+        text = re.sub(rf"\b{name}\b", words, text)
+    for macro, names, body in re.findall(r'#define (\w+)\(([^)]*)\)\s+(extern "C".*)', text):
+        for given in re.findall(rf"^{macro}\((.*)\)$", text, re.MULTILINE):
+            written = body
+            for name, word in zip(names.split(","), given.split(",", names.count(",")), strict=True):
+                written = re.sub(rf"\b{name.strip()}\b", word.strip(), written)
+            text += "\n" + written
+    kernel = r'extern "C" __global__ (?:void\s+)?(?:__\w+__\([^)]*\)\s*)?(?:void\s+)?(\w+)\(([^)]*)\)'
+    return {
+        name: [each.strip() for each in words.split(",") if each.strip()] for name, words in re.findall(kernel, text)
+    }
+
+
+class Kernel:
+    """Holds a launch against the kernel's parameters; runs nothing."""
+
+    launched: ClassVar[list[str]] = []
+
+    def __init__(self, name: str, wanted: list[str]) -> None:
+        self.name, self.wanted = name, wanted
+
+    def __call__(self, grid: Any, block: Any, args: Any, shared_bytes: int = 0) -> None:
+        Kernel.launched.append(self.name)
+        assert len(args) == len(self.wanted), (self.name, self.wanted)
+        assert shared_bytes <= H200_TRAITS.max_shared_bytes
+        assert np.prod(block) <= 1024
+        for value, wanted in zip(args, self.wanted, strict=True):
+            if "*" in wanted:
+                assert isinstance(value, np.ndarray | np.uint64), (self.name, wanted)
+            else:
+                assert isinstance(value, np.generic), (self.name, wanted)
+                assert value.itemsize == WIDTHS[wanted.split()[0]], (self.name, wanted)
+
+    def symbol(self, name: str, nbytes: int) -> Any:
+        assert re.search(rf"__constant__ \w+ {name}\[", source("latency_near.cu"))
+        return np.zeros(nbytes, np.uint8)
+
+
+H200_TRAITS = Traits(
+    "nvidia", "sm_90", "cuda", ("hot", "cold", "graph"), "cuda events", 32, True, 227 * 1024, frozenset({"clusters"})
+)
+
+
+class Stream(SimpleNamespace):
+    ptr = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args: Stream()
+
+
+class Dry:
+    """An H200 on which nothing runs: what a case builds and launches can be looked at."""
+
+    device, traits = H200, H200_TRAITS
+
+    def __init__(self) -> None:
+        cuda = SimpleNamespace(
+            get_current_stream=Stream, Stream=lambda **_: Stream(), Event=lambda **_: Stream(), runtime=Stream()
+        )
+        self.xp = SimpleNamespace(
+            cuda=cuda,
+            uint8=np.uint8,
+            uint32=np.uint32,
+            uint64=np.uint64,
+            zeros=np.zeros,
+            zeros_like=np.zeros_like,
+            asarray=np.asarray,
+            empty=lambda count, dtype: np.empty(min(count, 2**20), dtype),
+        )
+        self.synchronize = self.flush = lambda: None
+        self.to_host = np.array
+        self.pinned = lambda nbytes: np.zeros(nbytes, np.uint8)
+        self.peer_memory = lambda peer, nbytes: np.zeros(nbytes, np.uint8)
+        self.copy = lambda target, data: np.copyto(target, data)
+        self.free_bytes = lambda: H200.memory_bytes
+
+    def kernel(self, text: str, name: str, defines: Any) -> Kernel:
+        assert not defines
+        return Kernel(name, parameters(text)[name])
+
+
+def bench_of(case: Case) -> Bench:
+    return Bench(Dry(), case, Target(Facts((H200,)), H200), SUITE.package, 0, devices=(H200, H200))  # type: ignore[arg-type]
+
+
+def test_every_case_of_a_gpu_hands_its_kernels_what_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module("_latency_slices"), "census", lambda bench: list(range(132)))
+    monkeypatch.setattr(module("_latency_slices").Slices, "median", lambda self: self._run())
+    monkeypatch.setattr(module("_latency_spaces").Single, "median", lambda self: self._walk.call())
+    monkeypatch.setattr(module("_latency_costs").Flag, "_asked", lambda self, first, last: last)
+    monkeypatch.setattr(Kernel, "launched", [])
+    for case in SUITE.cases(Target(Facts((H200,)), H200, "full")):
+        task = SUITE.build(bench_of(case))
+        task.poison()
+        for stage in task.stages.values():
+            stage.call()
+    known = {name for file in FILES for name in parameters(source(file))}
+    assert known - {"name"} - set(Kernel.launched) == {"census", "expected"}  # `name` is the macros' own
+
+
+def test_a_gpu_without_clusters_is_skipped_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Dry, "traits", Traits("amd", "gfx942", "hip", ("hot",), "hip events", 64, True, 2**16))
+    with pytest.raises(Skip, match="sm_90"):
+        SUITE.build(bench_of(Case("latency", "cluster", (("size_bytes", 2**14),))))
+
+
+@pytest.mark.parametrize("name", ["chase", "reach"])
+def test_a_ring_beyond_free_memory_is_a_skip(name: str) -> None:
+    axis = {"chase": "size_bytes", "reach": "reach_bytes"}[name]
+    bench = bench_of(Case("latency", name, ((axis, 2**38),)))
+    with pytest.raises(Skip, match=r"needs 256\.0 GiB of memory, 140\.0 GiB are free"):
+        SUITE.build(bench)
+
+
+def test_more_units_than_there_are_is_a_skip() -> None:
+    for name, axis in (("loaded", "units"), ("barrier", "blocks")):
+        with pytest.raises(Skip, match="units"):
+            SUITE.build(bench_of(Case("latency", name, ((axis, 500),))))

@@ -1,0 +1,127 @@
+"""What the latency suite computes beside its kernels: chains known in advance, banks, percentiles, slices."""
+
+import itertools
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpubench import plugins
+from gpubench.suite import Observed, Profile
+
+SUITE = plugins.load("suites", "latency")
+
+
+def module(name: str) -> Any:
+    return sys.modules[f"{SUITE.package}.{name}"]
+
+
+NEAR, SLICES = module("_latency_near"), module("_latency_slices")
+WORDS = NEAR._CONFLICT_BYTES // 4
+
+
+@pytest.mark.parametrize("modulus", [2**32, 2**62])
+def test_a_chain_of_multiply_adds_is_known_without_walking_it(modulus: int) -> None:
+    x = 3
+    for _ in range(1000):
+        x = (5 * x + 7) % modulus
+    assert NEAR.chained(3, 5, 7, 1000, modulus) == x
+
+
+def test_real_chains_stay_exact_in_single_precision() -> None:
+    assert NEAR.chained(15, 1, 15, NEAR._REGISTER_STEPS, 2**62) < 2**24
+
+
+def test_atomic_additions_to_cells_in_turns_are_known_in_advance() -> None:
+    words = np.random.default_rng(2).integers(2**63, size=5, dtype=np.uint64)
+    value, cells = words[0], words[1:].copy()
+    for step in range(1000):
+        before = cells[step % 4 : step % 4 + 1].copy()
+        cells[step % 4 : step % 4 + 1] += value  # arrays wrap, as the device's words do
+        value = before[0]
+    known = [int(word) for word in words[1:]]
+    assert NEAR.after_additions(int(words[0]), known, 1000) == int(value)
+    assert known == cells.tolist()
+
+
+def test_a_chain_of_atomics_begins_each_launch_with_the_first_cell() -> None:
+    for steps in (NEAR._STEPS // 4, NEAR._BUS_STEPS, NEAR._FAR_STEPS):
+        assert steps % NEAR._CELLS == 0
+
+
+@pytest.mark.parametrize("lanes", [32, 64])
+@pytest.mark.parametrize("degree", [1, 2, 3, 4, 8, 16, 24, 32])
+def test_as_many_lanes_meet_in_a_bank_as_the_degree_says(degree: int, lanes: int) -> None:
+    rings = NEAR.conflict_rings(np.random.default_rng(0), degree, lanes, WORDS)
+    used = np.concatenate(rings)
+    assert len(set(used.tolist())) == len(used), "two lanes share a word"
+    assert used.max() < WORDS
+    for lane, ring in enumerate(rings):
+        assert len(ring) % 2, "a power of two of steps leads back"
+        assert len(ring) > 1
+        assert len(set((ring % 32).tolist())) == 1, lane
+    for first in range(0, lanes, 32):
+        banks = [int(ring[0]) % 32 for ring in rings[first : first + 32]]
+        assert max(banks.count(bank) for bank in banks) == degree
+
+
+def test_single_loads_are_less_what_reading_the_clock_adds() -> None:
+    took = np.array([40] * 989 + [300] * 10 + [2000], np.uint32)
+    found = module("_latency_spaces").single_figures(took, np.full(64, 37, np.uint32), 32.0)
+    assert found == {"p50": 35.0, "p90": 35.0, "p99": 295.0, "p99.9": pytest.approx(296.7, abs=1), "max": 1995.0} | {
+        "overhead": 5.0
+    }
+
+
+def partitioned(far: float, units: int = 24, lines: int = 96, noise: float = 0.5) -> Any:
+    """A cache of two partitions, six places for units and twelve slices; cycles of units × lines, and the truth."""
+    rng = np.random.default_rng(7)
+    unit_place, line_slice = rng.permutation(units) % 6, rng.permutation(lines) % 12
+    hops = 10 * np.arange(6)[:, None] + 4 * (np.arange(12)[None, :] * 7 % 12) + rng.integers(0, 9, (6, 12))
+    crossing = far * (np.arange(6)[:, None] % 2 != np.arange(12)[None, :] % 2)
+    matrix = 250.0 + (hops + crossing)[unit_place][:, line_slice] + rng.normal(0, noise, (units, lines))
+    return matrix, unit_place, line_slice
+
+
+def test_two_partitions_are_found_by_latency_alone() -> None:
+    matrix, unit_place, line_slice = partitioned(200.0)
+    found = SLICES.sides(matrix)
+    same = unit_place[:, None] % 2 == line_slice[None, :] % 2
+    assert ((found.of_units[:, None] == found.of_lines[None, :]) == same).all()
+    assert found.near == np.median(matrix[same])
+    assert found.far == np.median(matrix[~same])
+    assert found.separation > 4
+
+
+def test_a_cache_of_one_piece_has_no_two_modes() -> None:
+    matrix, _, _ = partitioned(0.0)
+    assert SLICES.sides(matrix).separation < 2
+
+
+def test_units_and_lines_of_one_place_are_found_to_be_of_one_place() -> None:
+    matrix, unit_place, _ = partitioned(200.0)
+    found = SLICES.places(matrix, list(range(100, 124)))
+    assert (found["unit_groups"].value, found["line_groups"].value) == (6, 12)
+    rows = [name for name in found if name.startswith("unit ")]
+    places = [int(unit_place[int(name.removeprefix("unit ")) - 100]) for name in rows]
+    assert len(rows) == 24
+    assert sum(one != other for one, other in itertools.pairwise(places)) == 5, "places stand together"
+    assert [place % 2 for place in places] == sorted((place % 2 for place in places), reverse=places[0] % 2 == 1)
+
+
+def test_a_row_of_the_matrix_is_the_mean_of_each_place() -> None:
+    matrix, _, line_slice = partitioned(200.0, noise=0.0)
+    found = SLICES.places(matrix, list(range(24)))
+    row = found["unit 3"]
+    assert isinstance(row, Profile)
+    assert row.unit == "cycles"
+    assert sorted(row.values) == pytest.approx(
+        sorted(matrix[3][line_slice == place].mean() for place in range(12)), abs=1e-9
+    )
+    assert isinstance(found["near"], Observed)
+
+
+def test_a_matrix_that_is_all_alike_is_one_place() -> None:
+    found = SLICES.places(np.full((4, 8), 300.0), [0, 1, 2, 3])
+    assert (found["unit_groups"].value, found["line_groups"].value, found["separation"].value) == (1, 1, 0)
