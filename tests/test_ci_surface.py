@@ -1,0 +1,142 @@
+"""The templates for CIs, run as far as they go without the CI: their scripts are taken out and called."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import _files as files
+import _make as make
+import pytest
+from _sides import TRIAD, noisy
+
+CI = Path(__file__).parents[1] / "ci"
+TEMPLATES = sorted(CI.glob("*.yml"))
+
+
+def scripts(path):
+    """The block scalars of a YAML file that are run: `run: |`, or an item `- |` of a script."""
+    found, lines = [], path.read_text().splitlines()
+    for number, line in enumerate(lines):
+        if re.fullmatch(r"\s*(run:|-) \|", line):
+            depth = len(lines[number + 1]) - len(lines[number + 1].lstrip())
+            block = []
+            for inner in lines[number + 1 :]:
+                if inner.strip() and len(inner) - len(inner.lstrip()) < depth:
+                    break
+                block.append(inner[depth:])
+            found.append("\n".join(block) + "\n")
+    return found
+
+
+def bash(script, cwd, **environment):
+    """A script run as a CI does: it stops at the first error."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GITHUB_")}
+    return subprocess.run(
+        ["bash", "-eo", "pipefail", "-c", script],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env=clean | {"PATH": path} | environment,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """A baseline, and a candidate that is slower, whose name holds a blank."""
+    for name, centre in (("base.jsonl", 1.0), ("a candidate.jsonl", 1.1)):
+        results = [make.result(make.timing(v), of=TRIAD, replicate=i) for i, v in enumerate(noisy(centre, 1e-3))]
+        files.write(tmp_path / name, *results)
+    return tmp_path
+
+
+ARGUMENTS = "gate 'a candidate.jsonl' --baseline base.jsonl"
+
+
+def test_there_are_templates():
+    assert [path.name for path in TEMPLATES] == ["action.yml", "gitlab.yml"]
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
+def test_what_a_template_calls_is_pinned_by_commit(path):
+    used = re.findall(r"uses: (\S+)", "\n".join(line for line in path.read_text().splitlines() if line[:1] != "#"))
+    assert [name for name in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", name)] == []
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
+def test_nothing_is_pasted_into_a_script(path):
+    """An input that is pasted is code; one in a variable is a text."""
+    assert [script for script in scripts(path) if "${{" in script] == []
+
+
+def test_the_action_judges_and_ends_with_gpubenchs_status(runs):
+    gate = next(script for script in scripts(CI / "action.yml") if "mapfile" in script)
+    output, summary = runs / "output", runs / "summary.md"
+    words = {"ARGUMENTS": ARGUMENTS, "GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(summary)}
+    done = bash(gate, runs, **words, GITHUB_ACTIONS="true")
+    assert done.returncode == 0, done.stderr
+    assert output.read_text() == "status=1\n"
+    assert "::error title=gpubench gate::" in done.stdout
+    assert "**slower**" in summary.read_text()
+    assert (runs / "gpubench-runs" / "comment.md").read_text().startswith("<!-- gpubench gate -->")
+    assert bash('exit "$STATUS"', runs, STATUS="1").returncode == 1
+
+
+def test_a_hostile_argument_of_the_action_is_a_word(runs):
+    gate = next(script for script in scripts(CI / "action.yml") if "mapfile" in script)
+    arguments = "gate base.jsonl -b base.jsonl '$(touch owned)' `touch owned` ; touch owned"
+    bash(gate, runs, ARGUMENTS=arguments, GITHUB_OUTPUT=str(runs / "output"))
+    assert not (runs / "owned").exists()
+    assert (runs / "output").read_text() == "status=5\n"  # no such files
+
+
+def test_gitlabs_script_judges_and_ends_with_gpubenchs_status(runs):
+    before, script = scripts(CI / "gitlab.yml")
+    script = f"{before}\nmkdir -p gpubench-runs\n{script}"
+    done = bash(script, runs, GPUBENCH_INSTALL="", GPUBENCH_ARGUMENTS=ARGUMENTS)
+    assert done.returncode == 1, done.stderr
+    assert (runs / "gpubench-runs" / "junit.xml").read_text().startswith("<?xml")
+    hostile = bash(script, runs, GPUBENCH_INSTALL="", GPUBENCH_ARGUMENTS=f"{ARGUMENTS} '$(touch owned)'")
+    assert hostile.returncode == 5
+    assert not (runs / "owned").exists()
+
+
+SRUN = """#!/bin/bash
+while [ "${1:0:1}" = - ]; do shift; done
+for node in $NODES; do SLURMD_NODENAME=$node "$@"; done
+"""
+GPUBENCH = """#!/bin/bash
+echo "$SLURMD_NODENAME: $*"
+exit "${SLURMD_NODENAME#gpu}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("nodes", "status"), [("gpu0", 0), ("gpu0 gpu1", 1), ("gpu4 gpu1 gpu0", 1), ("gpu0 gpu4", 4), ("gpu1 gpu3", 3)]
+)
+def test_slurms_script_gates_each_node_and_ends_with_the_worst(tmp_path, nodes, status):
+    """With an srun that calls on one machine what Slurm calls on several."""
+    for name, text in (("srun", SRUN), ("gpubench", GPUBENCH)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    command = f"PATH={tmp_path}:$PATH bash {CI / 'slurm.sh'}"
+    done = bash(command, tmp_path, NODES=nodes, SLURM_JOB_ID="7", GPUBENCH=str(tmp_path / "gpubench"))
+    assert done.returncode == status, done.stderr
+    first = nodes.split()[0]
+    assert f"{first}: gate --run headline --out gpubench-runs/7/{first}.jsonl" in done.stdout
+    assert "--floor" in done.stdout
+
+
+def test_slurms_words_go_to_the_gate(tmp_path):
+    (tmp_path / "srun").write_text(SRUN)
+    (tmp_path / "srun").chmod(0o755)
+    command = f"PATH={tmp_path}:$PATH bash {CI / 'slurm.sh'} --baseline 'a b'"
+    done = bash(command, tmp_path, NODES="gpu0", SLURM_JOB_ID="7", GPUBENCH="/bin/echo")
+    assert done.stdout.splitlines()[0].endswith("--baseline a b")
+    assert "--floor" not in done.stdout
