@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -146,6 +146,13 @@ class Side:
         for index, value in zip(self.ok, self.logs, strict=False):
             grouped.setdefault(self.sittings[index], []).append(value)
         return tuple(sum(values) / len(values) for values in grouped.values())
+
+    def only(self, readings: Collection[int]) -> Side:
+        """The processes of these readings alone."""
+        kept = [index for index, reading in enumerate(self.readings) if reading in readings]
+        columns = (self.processes, self.readings, self.sittings)
+        processes, sources, sittings = (tuple(column[index] for index in kept) for column in columns)
+        return Side(self.case, self.devices, processes, sources, sittings)  # type: ignore[arg-type]
 
     @property
     def is_measured(self) -> bool:

@@ -122,8 +122,12 @@ def judge(
     by default the baseline's own spread. `allow_mismatch` weighs what other machines or settings measured.
     """
     pairs = paired(before, after)
-    both = [(old, new) for old, new in pairs if old is not None and new is not None and old.is_measured]
     grounds = Grounds(before, after, allow_mismatch)
+    both = [
+        (grounds.of_same_card(old, new), new)
+        for old, new in pairs
+        if old is not None and new is not None and old.is_measured
+    ]
     objections = [grounds.objection(old, new) for old, new in both]
     findings = [_objected(*sides, found) for sides, found in zip(both, objections, strict=True)]
     ready = [index for index, found in enumerate(objections) if found is None]
@@ -255,9 +259,10 @@ def _not_too_coarse(finding: Finding, asked: float) -> Finding:
 
 
 def _looked_into(finding: Finding, grounds: Grounds, old: Side, new: Side) -> Finding:
-    """What looks slower is asked for another explanation than the code; others say what they lack."""
-    if finding.effect and finding.verdict in (Verdict.SLOWER, Verdict.SUSPECT):
-        found = grounds.explanation(old, new, finding.effect.low, finding.threshold)
-        if found:
-            return replace(finding, verdict=found.verdict, cause=found.cause, reason=found.reason)
-    return finding
+    """What looks slower, or faster on another card, is asked for another explanation than the code."""
+    if finding.effect is None or finding.verdict in (Verdict.SAME, Verdict.INCONCLUSIVE):
+        return finding
+    found = grounds.other_card(old, new, finding.effect)
+    if found is None and finding.verdict is not Verdict.FASTER:
+        found = grounds.explanation(old, new, finding.threshold)
+    return replace(finding, verdict=found.verdict, cause=found.cause, reason=found.reason) if found else finding

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpubench import stats, units
+from gpubench.effect import Effect
 from gpubench.evidence import Evidence, Side
 from gpubench.fingerprint import fingerprint
 from gpubench.model import Manifest, Verdict
@@ -18,7 +19,6 @@ _CONTENDED = frozenset({"shared-device", "loaded", "migrated"})  # labels that s
 # 8 % on average over five clusters, up to 22 % (Sinha et al., "Not All GPUs Are Created Equal", SC22); two H200 of this
 # project's own differ by 3.8 % in the latency of their memory.
 _CARDS_DIFFER = 0.08
-_ENOUGH_CARDS = 3  # their own spread then raises the threshold, as that of sittings
 _Devices = tuple[str, ...]
 _Sources = tuple[frozenset[int], frozenset[int], _Devices, _Devices]
 
@@ -62,15 +62,25 @@ class Grounds:
             self._machines[sources] = tuple(dict.fromkeys(found))
         return self._machines[sources]
 
+    def of_same_card(self, old: Side, new: Side) -> Side:
+        """The baseline's processes of the candidate's own card, where it has enough of them; else all of them."""
+        sources = _sources(old, new)
+        if len(sources[0]) > 1 and self.are_other_cards(old, new):
+            cards = {_cards(self._after.readings[reading].manifest, new.devices) for reading in sources[1]}
+            same = [
+                index for index in sources[0] if _cards(self._before.readings[index].manifest, old.devices) in cards
+            ]
+            own = old.only(same)
+            return own if len(own.values) >= LEAST_REPLICATES else old
+        return old
+
     def are_other_cards(self, old: Side, new: Side) -> bool:
-        """Whether the candidate is of another card, as far as uuids tell, and the baseline of less than three."""
+        """Whether the baseline is of other cards than the candidate, as far as uuids tell."""
         sources = _sources(old, new)
         if sources not in self._cards:
             pairs = self._manifests(old, new)
             cards = [(_cards(before, old.devices), _cards(after, new.devices)) for before, after in pairs]
-            known = {first for first, _ in cards}
-            strange = any(first and second and first != second for first, second in cards)
-            self._cards[sources] = strange and len(known) < _ENOUGH_CARDS
+            self._cards[sources] = any(first and second and first != second for first, second in cards)
         return self._cards[sources]
 
     def _manifests(self, old: Side, new: Side) -> list[tuple[Manifest, Manifest]]:
@@ -90,18 +100,20 @@ class Grounds:
         )
         return tuple(dict.fromkeys(found))
 
-    def explanation(self, old: Side, new: Side, low: float, threshold: float) -> Objection | None:
+    def other_card(self, old: Side, new: Side, found: Effect) -> Objection | None:
+        """Another card of the model, where the effect, either way, is one that such cards have; else None."""
+        nearest = min(abs(found.low), abs(found.high))
+        if nearest > math.log1p(_CARDS_DIFFER) or not self.are_other_cards(old, new):
+            return None
+        words = f"measured on another card, and cards of one model differ by {units.percent(_CARDS_DIFFER, 0)}"
+        return Objection(Verdict.INCONCLUSIVE, "card", f"{words}: use a baseline of this card")
+
+    def explanation(self, old: Side, new: Side, threshold: float) -> Objection | None:
         """What else than the code explains that `new` looks slower; None where nothing does.
 
-        Another card, where the baseline is of too few to know how much cards differ and `low`, the interval's lower
-        end, is within what they may; neighbours that the candidate alone had; the clock, where it differs between
-        the sides while the cycles do not (a matrix product that needs more cycles too is slower all the same).
+        Neighbours that the candidate alone had, and the clock, where it differs between the sides while the cycles
+        do not (a matrix product that needs more cycles too is slower all the same).
         """
-        if low <= math.log1p(_CARDS_DIFFER) and self.are_other_cards(old, new):
-            words = f"measured on another card, and cards of one model differ by up to {_CARDS_DIFFER:.0%}"
-            return Objection(
-                Verdict.INCONCLUSIVE, "card", f"{words}: use a baseline of this card, or of three and more"
-            )
         if neighbours := (new.usual_labels - old.usual_labels) & _CONTENDED:
             words = ", ".join(sorted(neighbours))
             return Objection(

@@ -235,6 +235,33 @@ def test_two_cards_are_judged_each_against_itself():
     ]
 
 
+def carded(value, *uuids, spread=1e-3):
+    """Evidence of a sitting on each card."""
+    return Evidence(
+        [
+            [reading(noisy(value if i == 0 else 1.0, spread), manifest={"facts": make.facts(make.device(uuid=uuid))})]
+            for i, uuid in enumerate(uuids)
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "verdict"), [(1.04, "inconclusive"), (0.96, "inconclusive"), (1.2, "slower"), (1.0005, "same")]
+)
+def test_another_card_of_the_model_may_differ_by_what_cards_do(value, verdict):
+    """Two real H200 differ by 3.8 % in the latency of their memory: that is no regression."""
+    finding = one(carded(1.0, "GPU-1"), carded(value, "GPU-2"))
+    assert finding.verdict == verdict
+    assert (finding.cause == "card") == (verdict == "inconclusive")
+
+
+def test_a_baseline_of_several_cards_is_asked_for_the_candidates_own():
+    before = carded(1.04, "GPU-2", "GPU-1", "GPU-3")
+    assert one(before, carded(1.04, "GPU-2")).verdict is Verdict.SAME
+    assert one(before, carded(1.08, "GPU-2")).before.processes == 5
+    assert one(before, carded(1.08, "GPU-2")).verdict is Verdict.SLOWER
+
+
 def clocked(values, hertz, labels=()):
     """A reading whose processes each ran at a clock of their own, read in their windows."""
     results = [

@@ -1,0 +1,193 @@
+"""How often the gate cries wolf on real replicates of identical code, and what it would find in them.
+
+    .venv/bin/python tests/gate_on_recordings.py [--draws N] [--threshold PERCENT] RUN…
+
+Each run file (`--replicates`) is a sitting. Many times over, some processes are drawn from them as a baseline and
+others as a candidate, and judged by the product's own gate, files alone: nothing is measured again.
+
+    within      5 against 5 of one sitting: what a gate that measures both sides at once sees
+    random      5 against 5 out of all processes
+    sittings    5 of one sitting against 5 of another: what a night, or another card of the model, changes
+    history     5 of one sitting against all others, each a sitting: what `--baseline last:N` does
+
+A suite is alarmed where any case is called slower. Last comes the least slow-down of all processes of the candidate
+that 80 and 95 of 100 draws within a sitting call slower: arithmetic on real noise. Slow-downs that were measured are
+in tests/recordings (`longer`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from gpubench.effect import Pair, effects, standard_error
+from gpubench.evidence import Evidence, Gathering, Reading
+from gpubench.judge import judge
+from gpubench.model import Verdict
+from gpubench.readings import read_all
+
+PROCESSES = 5
+SEED = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One fresh process: the sitting it is of, and its place among the sitting's replicates."""
+
+    sitting: int
+    place: int
+
+
+Draw = tuple[Sequence[Process], Sequence[Process], bool]  # baseline, candidate, whether sittings are told apart
+
+
+class Recording:
+    """The sittings, and what any processes of them say."""
+
+    def __init__(self, readings: Sequence[Reading]) -> None:
+        self.readings = readings
+        counts = [max(map(len, reading.gathered.results.values())) for reading in readings]
+        self.processes = [Process(index, place) for index, count in enumerate(counts) for place in range(count)]
+
+    def of(self, sitting: int) -> list[Process]:
+        """The processes of one sitting."""
+        return [process for process in self.processes if process.sitting == sitting]
+
+    def evidence(self, processes: Sequence[Process], apart: bool) -> Evidence:
+        """These processes as one sitting, or as those that they are of."""
+        parts = {process.sitting: [] for process in processes}
+        for process in processes:
+            parts[process.sitting].append(process.place)
+        readings = [self._part(sitting, places) for sitting, places in parts.items()]
+        return Evidence([[reading] for reading in readings] if apart else [readings])
+
+    def _part(self, sitting: int, places: Sequence[int]) -> Reading:
+        whole = self.readings[sitting]
+        results = {
+            key: [found[place] for place in places if place < len(found)]
+            for key, found in whole.gathered.results.items()
+        }
+        return replace(whole, gathered=Gathering(results, whole.gathered.clocks))
+
+
+def at_random(recording: Recording, rng: random.Random) -> Draw:
+    """5 against 5 out of all."""
+    drawn = rng.sample(recording.processes, 2 * PROCESSES)
+    return drawn[:PROCESSES], drawn[PROCESSES:], False
+
+
+def by_sitting(recording: Recording, rng: random.Random) -> Draw:
+    """5 of one sitting against 5 of another."""
+    old, new = rng.sample(range(len(recording.readings)), 2)
+    return rng.sample(recording.of(old), PROCESSES), rng.sample(recording.of(new), PROCESSES), False
+
+
+def by_history(recording: Recording, rng: random.Random) -> Draw:
+    """5 of one sitting against all others."""
+    new = rng.randrange(len(recording.readings))
+    others = [process for process in recording.processes if process.sitting != new]
+    return others, rng.sample(recording.of(new), PROCESSES), True
+
+
+def within(recording: Recording, rng: random.Random) -> Draw:
+    """5 against 5 of one sitting."""
+    drawn = rng.sample(recording.of(rng.randrange(len(recording.readings))), 2 * PROCESSES)
+    return drawn[:PROCESSES], drawn[PROCESSES:], False
+
+
+DESIGNS: dict[str, Callable[[Recording, random.Random], Draw]] = {
+    "within": within,
+    "random": at_random,
+    "sittings": by_sitting,
+    "history": by_history,
+}
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the draws of one design."""
+
+    draws: int = 0
+    alarmed: int = 0
+    verdicts: Counter[tuple[str, Verdict]] = field(default_factory=Counter)
+    causes: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+
+def tally(recording: Recording, design: str, draws: int, threshold: float) -> Tally:
+    """Judge so many draws."""
+    found, rng = Tally(), random.Random(SEED)
+    for _ in range(draws):
+        before, after, apart = DESIGNS[design](recording, rng)
+        findings = judge(
+            recording.evidence(before, apart), recording.evidence(after, False), lambda _: threshold
+        ).findings
+        found.draws += 1
+        found.alarmed += any(finding.verdict is Verdict.SLOWER for finding in findings)
+        found.verdicts.update((finding.case.id, finding.verdict) for finding in findings)
+        found.causes.update((finding.case.id, finding.cause) for finding in findings if finding.cause)
+    return found
+
+
+def smallest(recording: Recording, threshold: float, draws: int = 1000) -> Iterator[tuple[str, list[float]]]:
+    """Of each case the least slow-downs that 80 % and 95 % of draws within a sitting call slower."""
+    sides = [recording.evidence(recording.of(index), apart=False).sides for index in range(len(recording.readings))]
+    for key in dict.fromkeys(key for found in sides for key in found):
+        logs = [found[key].logs for found in sides if key in found and len(found[key].logs) >= 2 * PROCESSES]
+        if logs:
+            rng = random.Random(SEED)
+            least = _least([rng.sample(rng.choice(logs), 2 * PROCESSES) for _ in range(draws)], threshold)
+            yield key[0], [least[math.ceil(share * draws) - 1] for share in (0.80, 0.95)]
+
+
+def _least(draws: Sequence[Sequence[float]], threshold: float) -> list[float]:
+    """Of each draw the least slow-down of its second five that is called slower, sorted: verdicts only rise with it."""
+    pairs = [
+        Pair(
+            tuple(values[:PROCESSES]),
+            tuple(values[PROCESSES:]),
+            standard_error(values[:PROCESSES], PROCESSES, PROCESSES),
+        )
+        for values in draws
+    ]
+    beyond = [
+        max(math.log1p(threshold), found.least_threshold) - min(found.low, found.shift) for found in effects(pairs)
+    ]
+    return sorted(map(math.expm1, beyond))
+
+
+def report(recording: Recording, draws: int, threshold: float) -> Iterator[str]:
+    """The findings as lines."""
+    sittings = len(recording.readings)
+    yield f"{len(recording.processes)} processes in {sittings} sittings, threshold {threshold:.1%}, {draws} draws each"
+    for design in DESIGNS:
+        if design not in ("within", "random") and sittings < 2:
+            continue
+        found = tally(recording, design, draws, threshold)
+        yield f"{design}: {found.alarmed} of {found.draws} suites alarmed"
+        for case in sorted({case for case, _ in found.verdicts}):
+            counts = {str(verdict): count for (name, verdict), count in sorted(found.verdicts.items()) if name == case}
+            causes = {cause: count for (name, cause), count in sorted(found.causes.items()) if name == case}
+            yield f"    {case}: {counts}" + (f", because of {causes}" if causes else "")
+    yield "smallest slow-down that 80 % and 95 % of 5-against-5 draws within a sitting call slower:"
+    for case, least in smallest(recording, threshold):
+        yield f"    {case}: " + ", ".join(f"{value:.1%}" for value in least)
+
+
+def main() -> None:
+    """Read the runs that the command names and print the report."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--draws", type=int, default=10_000)
+    parser.add_argument("--threshold", type=float, default=2.0, help="per cent")
+    parser.add_argument("runs", type=Path, nargs="+")
+    asked = parser.parse_args()
+    for line in report(Recording(read_all(asked.runs)), asked.draws, asked.threshold / 100):
+        print(line, flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
