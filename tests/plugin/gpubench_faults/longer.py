@@ -44,7 +44,7 @@ def longer(count: int, whole: int = 1) -> int:
 @suite.case(headline={})
 def triad(bench: Bench) -> Task:
     """a = b + 3·c over more elements than are counted: bound by memory."""
-    counted = 2**27 if bench.traits.is_gpu else 2**23
+    counted = 2**26 if bench.traits.is_gpu else 2**23
     count = longer(counted, 1024)
     b, c = (bench.rng.random(count, dtype=np.float32) for _ in range(2))
     expected = b[::997] + np.float32(3) * c[::997]
