@@ -49,6 +49,17 @@ def test_the_gate_takes_launch_gaps_out_and_a_graph_takes_more(gpu):
     assert graph < hot < gaps
 
 
+def test_a_suites_own_call_of_cupy_cannot_take_launches_out_of_sight(gpu):
+    """A strided copy to the host, and any stream's context, leave the null stream current."""
+    own = gpu.xp.cuda.get_current_stream()
+    gpu.to_host(gpu.xp.zeros((64, 64))[:, ::7])
+    assert gpu.xp.cuda.get_current_stream() == own
+    large = gpu.xp.zeros(2**28, gpu.xp.uint8)
+    before = seconds(gpu, lambda: large.fill(1), calls=10)
+    gpu.xp.cuda.Stream.null.use()
+    assert seconds(gpu, lambda: large.fill(1), calls=10) == pytest.approx(before, rel=0.2)
+
+
 def test_a_batch_that_waits_for_the_device_opens_the_gate_by_its_time_out(gpu):
     kernel = gpu.kernel(EMPTY, "kernel", {})
 

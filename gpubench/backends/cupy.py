@@ -77,6 +77,7 @@ class CupyDevice:
         gated: bool = True,
         lead: Callable[[], object] | None = None,
     ) -> Timing:
+        self._stream.use()  # a suite's own call of CuPy may have made another current: its launches would go unseen
         if mode == "graph":
             return self._clock.graph(call, calls, lead)
         timers = {"hot": self._clock.hot, "each": self._clock.each, "cold": self._clock.cold}
@@ -97,7 +98,9 @@ class CupyDevice:
         return _CupyKernel(self.xp, self.xp.RawModule(code=source, options=options), name)
 
     def to_host(self, array: Any) -> Any:
-        return self.xp.asnumpy(array)
+        found = self.xp.asnumpy(array)
+        self._stream.use()  # a strided array is copied in a context whose end makes the null stream current
+        return found
 
     def pinned(self, nbytes: int) -> Any:
         memory = self.xp.cuda.alloc_pinned_memory(nbytes)

@@ -19,6 +19,7 @@ suite = Suite("kernels that can be made longer")
 PERCENT = "LONGER_PERCENT"
 _THREADS = 256
 _BLOCKS = 132 * 16
+_CHECKED = 2**20  # elements, at the end, where the longer ones are
 
 _TRIAD = """
 extern "C" __global__ void triad(float* a, const float* b, const float* c, unsigned long long count) {
@@ -44,16 +45,16 @@ def longer(count: int, whole: int = 1) -> int:
 @suite.case(headline={})
 def triad(bench: Bench) -> Task:
     """a = b + 3·c over more elements than are counted: bound by memory."""
-    counted = 2**26 if bench.traits.is_gpu else 2**23
+    counted = 2**25 if bench.traits.is_gpu else 2**23
     count = longer(counted, 1024)
     b, c = (bench.rng.random(count, dtype=np.float32) for _ in range(2))
-    expected = b[::997] + np.float32(3) * c[::997]
+    expected = b[-_CHECKED:] + np.float32(3) * c[-_CHECKED:]
     a = bench.xp.empty(count, np.float32)
     arrays = a, bench.xp.asarray(b), bench.xp.asarray(c)
     call = _kernel(bench, _TRIAD, "triad", (*arrays, np.uint64(count))) if bench.traits.is_gpu else _on_host(*arrays)
 
     def check() -> Observation:
-        got = bench.device.to_host(a[::997])
+        got = bench.device.to_host(a[-_CHECKED:])
         expect(bool(np.allclose(got, expected, rtol=1e-6)), "the triad is wrong")
         return {}
 
@@ -72,8 +73,8 @@ def _on_host(a: Any, b: Any, c: Any) -> Callable[[], object]:
 @suite.case()
 def chase(bench: Bench) -> Task:
     """Dependent loads through a random cycle, more than are counted: bound by latency."""
-    counted = 65_536
-    steps, nodes = longer(counted), 2**24
+    counted = 2**14 if bench.traits.is_gpu else 2**16
+    steps, nodes = longer(counted), 2**23
     order = bench.rng.permutation(nodes).astype(np.uint32)
     ring = np.empty(nodes, np.uint32)
     ring[order] = np.roll(order, -1)
@@ -107,7 +108,7 @@ def _walk(ring: Any, start: Any, steps: Any, end: Any) -> Callable[[], object]:
 @suite.case()
 def product(bench: Bench) -> Task:
     """A matrix product whose inner size is longer than what is counted: bound by arithmetic."""
-    outer, counted = (4096, 6400) if bench.traits.is_gpu else (512, 6400)
+    outer, counted = (2048, 6400) if bench.traits.is_gpu else (512, 6400)
     inner = longer(counted, 64)  # sizes that the libraries like alike
     dtype = np.float16 if bench.traits.is_gpu else np.float32
     first, second = (
@@ -119,7 +120,7 @@ def product(bench: Bench) -> Task:
 
     def check() -> Observation:
         error = np.linalg.norm(bench.device.to_host(out[:8]).astype(np.float64) - expected) / np.linalg.norm(expected)
-        expect(bool(error < 0.01), f"the product is off by {error:.2g}")
+        expect(bool(error < 0.02), f"the product is off by {error:.2g}")
         return {}
 
     stage = Stage(lambda: bench.xp.matmul(left, right, out=out), Work(flops=2 * outer * outer * counted), "flops")
