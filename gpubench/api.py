@@ -1,6 +1,7 @@
 """The only door: what suites, collectors, reports, gates and ci may import of gpubench."""
 
-from gpubench import stats, units
+from gpubench import DISTRIBUTION, frame, stats, units
+from gpubench.clean import clean, tidy
 from gpubench.counters import CounterFigure, CounterTable, Track
 from gpubench.curves import Curve, Point, Value, axis_words, by_unit, drawable, labeller, view_lines, view_points
 from gpubench.derived import (
@@ -96,6 +97,7 @@ from gpubench.walk import with_texts
 __all__ = [
     "BASES",
     "BASIS_WORDS",
+    "DISTRIBUTION",
     "Backend",
     "BadOutput",
     "Basis",
@@ -189,10 +191,12 @@ __all__ = [
     "axis_words",
     "badness",
     "by_unit",
+    "clean",
     "derived_tables",
     "drawable",
     "expect",
     "fingerprint",
+    "frame",
     "headline",
     "judge",
     "judged_better",
@@ -209,6 +213,7 @@ __all__ = [
     "staircases",
     "staircases_of",
     "stats",
+    "tidy",
     "transfer_tables",
     "transfers",
     "transfers_of",

@@ -9,9 +9,12 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from gpubench.units import axis_label, axis_text
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCHEMA = "gpubench.run/1"
 
@@ -294,6 +297,18 @@ class Run:
     samples: tuple[Samples, ...] = ()
     complete: bool = True
     warnings: tuple[str, ...] = ()
+
+    def to_frame(self, samples: bool = False) -> pd.DataFrame:
+        """A data frame with a line a series (columns: docs/reports.md), or with `samples` a line a sample."""
+        from gpubench import frame  # above this module in the layers: only when it is called
+
+        return frame.to_frame(self, samples)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows of a run."""
+        from gpubench import frame
+
+        return frame.to_html(self)
 
 
 class Verdict(StrEnum):

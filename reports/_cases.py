@@ -135,7 +135,7 @@ def _cells(figure: Figure) -> tuple[str, str, str, str, str]:
         figure.text,
         interval_words(figure),
         figure.shares_text or _NONE,
-        units.percent(figure.noise),
+        units.percent(figure.noise) if figure.samples > 1 else _NONE,
         str(figure.samples),
     )
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from gpubench.api import Crossover, Path, Staircase, Step, Summary, Transfers, staircases, stats, transfers
-
-from ._figures import finite
+from gpubench.api import Crossover, Path, Staircase, Step, Summary, Transfers, frame, staircases, stats, transfers
 
 
 def staircase_record(found: Staircase) -> dict[str, Any]:
@@ -24,7 +22,7 @@ def _step(step: Step) -> dict[str, Any]:
     return {
         "unit": step.unit,
         **_interval(step.height),
-        "cycles": finite(step.cycles),
+        "cycles": frame.finite(step.cycles),
         "points": step.points,
         "smallest": step.smallest,
         "largest": step.largest,
@@ -48,15 +46,15 @@ def _path(path: Path) -> dict[str, Any]:
     return {
         "line": path.line.label,
         "rate_unit": path.unit,
-        "residual": finite(path.model.residual),
+        "residual": frame.finite(path.model.residual),
         "half": _interval(path.model.half) if path.model.half else None,
         "pieces": [
             {
                 "from": path.sizes[piece.first],
                 "to": path.sizes[piece.last],
-                "alpha_s": finite(piece.alpha_s),
-                "beta": finite(path.rate(piece)),
-                "half": finite(piece.half),
+                "alpha_s": frame.finite(piece.alpha_s),
+                "beta": frame.finite(path.rate(piece)),
+                "half": frame.finite(piece.half),
             }
             for piece in path.model.pieces
         ],
@@ -64,11 +62,15 @@ def _path(path: Path) -> dict[str, Any]:
 
 
 def _crossover(each: Crossover) -> dict[str, Any]:
-    return {"below": each.below, "above": each.above, **_interval(each.size), "fitted": finite(each.fitted)}
+    return {"below": each.below, "above": each.above, **_interval(each.size), "fitted": frame.finite(each.fitted)}
 
 
 def _interval(interval: stats.Interval) -> dict[str, float | None]:
-    return {"low": finite(interval.low), "median": finite(interval.centre), "high": finite(interval.high)}
+    return {
+        "low": frame.finite(interval.low),
+        "median": frame.finite(interval.centre),
+        "high": frame.finite(interval.high),
+    }
 
 
 def derived_lines(summary: Summary) -> Iterator[dict[str, Any]]:
@@ -78,7 +80,12 @@ def derived_lines(summary: Summary) -> Iterator[dict[str, Any]]:
         for number, step in enumerate(staircase.steps, 1):
             yield {**line, "series": f"level {number}", "unit": step.unit, **_interval(step.height)}
             if step.cycles is not None:
-                yield {**line, "series": f"level {number} cycles", "unit": "cycles", "median": finite(step.cycles)}
+                yield {
+                    **line,
+                    "series": f"level {number} cycles",
+                    "unit": "cycles",
+                    "median": frame.finite(step.cycles),
+                }
             if step.end:
                 yield {**line, "series": f"level {number} end", "unit": "B", **_interval(step.end)}
     for found in transfers(summary):
@@ -96,8 +103,8 @@ def _line(suite: str, title: str, label: str) -> dict[str, Any]:
 def _path_lines(line: dict[str, Any], path: Path) -> Iterator[dict[str, Any]]:
     for number, piece in enumerate(path.model.pieces, 1):
         name = f"piece {number}" if len(path.model.pieces) > 1 else "model"
-        yield {**line, "series": f"{name} alpha", "unit": "s", "median": finite(piece.alpha_s)}
-        yield {**line, "series": f"{name} beta", "unit": path.unit, "median": finite(path.rate(piece))}
+        yield {**line, "series": f"{name} alpha", "unit": "s", "median": frame.finite(piece.alpha_s)}
+        yield {**line, "series": f"{name} beta", "unit": path.unit, "median": frame.finite(path.rate(piece))}
     if path.model.half:
         yield {**line, "series": "half rate", "unit": "B", **_interval(path.model.half)}
-    yield {**line, "series": "residual", "unit": "", "median": finite(path.model.residual)}
+    yield {**line, "series": "residual", "unit": "", "median": frame.finite(path.model.residual)}

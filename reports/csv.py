@@ -6,20 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gpubench.api import Report, Result, Run, Summary, headline
+from gpubench.api import Report, Run, Summary, frame, tidy
 
-from ._clean import tidy
 from ._derived import derived_lines
-from ._figures import energy_record, records, spread_record
 
-COLUMNS = (
-    *("case", "suite", "params", "device", "replicate", "status", "cause", "reason"),
-    *("series", "rank", "quantity", "unit", "better", "median", "low", "high", "noise", "samples"),
-    *("share", "limit", "basis", "labels"),
-    *("share_spec", "peak_spec", "share_clock", "peak_clock", "share_best", "peak_best"),
-    *("work_per_joule", "watts"),
-    *("replicates", "within", "between", "lowest", "highest"),
-)
+COLUMNS = tuple(column.name for column in frame.COLUMNS)
 _FORMULA = (
     "=",
     "+",
@@ -47,34 +38,8 @@ class CsvReport:
 
 
 def _lines(summary: Summary) -> Iterator[dict[str, Any]]:
-    spreads = {row.result.key: spread_record(spread) for spread in summary.spreads() for row in spread.rows}
-    for result in summary.run.results:
-        key, spoken = _key(result), headline(result)
-        if not result.series:
-            yield key
-        for series, record in zip(result.series, records(summary, result), strict=True):
-            joined = spreads[result.key] if series is spoken and summary.replicated else {}
-            yield key | record | joined | (_energy(summary, result) if series is spoken else {})
+    yield from frame.lines(summary)
     yield from derived_lines(summary)
-
-
-def _energy(summary: Summary, result: Result) -> dict[str, Any]:
-    record = energy_record(summary, result)
-    return {name: record[name] for name in ("work_per_joule", "watts")}
-
-
-def _key(result: Result) -> dict[str, Any]:
-    return {
-        "case": result.case.id,
-        "suite": result.case.suite,
-        "params": ";".join(f"{axis}={value}" for axis, value in result.case.params),
-        "device": "+".join(result.devices),
-        "replicate": result.replicate,
-        "status": result.status,
-        "cause": result.cause,
-        "reason": result.reason,
-        "labels": ";".join(result.labels),
-    }
 
 
 def _safe(line: dict[str, Any]) -> dict[str, Any]:

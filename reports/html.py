@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpubench.api import Run, Trend, TrendReport, with_texts
+from gpubench.api import Run, Trend, TrendReport, clean, tidy, with_texts
 
-from ._clean import clean, tidy
 from ._page import page
 from ._trend import trend_page
 from ._web import web_page

@@ -7,11 +7,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from gpubench.api import Report, Result, Run, Spread, Summary, staircases, transfers
+from gpubench.api import Report, Result, Run, Spread, Summary, frame, staircases, tidy, transfers
 
-from ._clean import tidy
 from ._derived import staircase_record, transfer_record
-from ._figures import energy_record, finite, records, spread_record
 
 SCHEMA = "gpubench.summary/1"
 
@@ -53,9 +51,9 @@ def _spread(spread: Spread) -> dict[str, Any]:
         "series": figure.name if figure else "",
         "unit": figure.unit if figure else "",
         "better": figure.better if figure else "",
-        "median": finite(figure.interval.centre if figure else None),
-        **spread_record(spread),
-        "medians": [finite(median) for median in spread.medians],
+        "median": frame.finite(figure.interval.centre if figure else None),
+        **frame.spread_record(spread),
+        "medians": [frame.finite(median) for median in spread.medians],
     }
 
 
@@ -75,9 +73,9 @@ def _result(summary: Summary, result: Result) -> dict[str, Any]:
         "labels": list(result.labels),
         "discarded": dict(result.discarded),
         "notes": dict(result.notes),
-        "elapsed_s": finite(result.elapsed_s),
-        "energy": energy_record(summary, result),
-        "figures": list(records(summary, result)),
+        "elapsed_s": frame.finite(result.elapsed_s),
+        "energy": frame.energy_record(summary, result),
+        "figures": list(frame.records(summary, result)),
     }
 
 

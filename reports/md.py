@@ -1,4 +1,4 @@
-"""A run as GitHub Markdown: for a pull request, an issue or a wiki."""
+"""A run as GitHub Markdown, short enough for a comment: the worst first, and first to stay where room is short."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from gpubench.api import Report, Row, Run, Spread, Summary, derived_tables
+from gpubench.api import Report, Row, Run, Spread, Summary, derived_tables, tidy
 
 from ._cases import CaseLine, case_lines, heads
-from ._clean import tidy
 from ._words import (
     Notice,
     best_rows,
@@ -23,11 +22,17 @@ from ._words import (
     share_words,
 )
 
+MOST_BYTES = 65_536  # GitHub refuses a longer comment: "maximum is 65536 characters"
 _MARKS = re.compile(
     r"([`*_\[\]~$]|^[#+=-])"
 )  # what Markdown may read as more than itself, at a line's start or anywhere
-# As entities: HTML, and what parsers of tables disagree on (`\|` and `\\|` split cells in some).
-_ENTITIES = {ord(mark): f"&#{ord(mark)};" for mark in "\\|"} | {ord("&"): "&amp;", ord("<"): "&lt;", ord(">"): "&gt;"}
+# As entities: HTML, what parsers of tables disagree on (`\|` and `\\|` split cells in some), and what notifies people.
+_ENTITIES = {ord(mark): f"&#{ord(mark)};" for mark in "\\|@"} | {ord("&"): "&amp;", ord("<"): "&lt;", ord(">"): "&gt;"}
+_LINK = re.compile(r":(?=//)|(?<=www)\.", re.IGNORECASE)  # what GitHub makes a link of by itself
+_FULL = "a comment holds no more; `gpubench report` writes all of them as .html or .csv"
+_NOTICES = 12  # that stay where room is short: the worst come first
+_CLIPPED = 400  # characters of a reason: a traceback is in the page
+_RANKS = ("failed", "invalid", "ok", "skipped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +43,66 @@ class MarkdownReport:
 
     def render(self, run: Run) -> str:
         """The document, with a newline at its end."""
-        clean = tidy(run)
-        summary = Summary(clean)
-        suites = summary.suites()
-        rows = [spread.row for _, spreads in suites for spread in spreads]
-        parts = [*_head(summary), *_best(rows, clean), *_notices(notices(summary, rows))]
-        for name, spreads in suites:
-            parts += _suite(name, spreads, summary)
-        parts += [*_environment(clean), f"\n{legend_words(summary)}"]
-        return "\n".join(parts) + "\n"
+        summary = Summary(tidy(run))
+        suites = [_Suite(name, summary, spreads) for name, spreads in summary.suites()]
+        suites.sort(key=lambda suite: min(map(_rank, suite.lines)))
+        whole = _document(summary, suites, None)
+        if len(whole.encode()) <= MOST_BYTES:
+            return whole
+        heads_bytes = sum(len("\n".join(_heading(suite)).encode()) + 1 for suite in suites)
+        room = MOST_BYTES - len(_document(summary, suites, frozenset()).encode()) - heads_bytes
+        return _cut(_document(summary, suites, _kept(suites, room)))
+
+
+class _Suite:
+    """A suite's cases as lines, the worst first, each written as a row once."""
+
+    def __init__(self, name: str, summary: Summary, spreads: list[Spread]) -> None:
+        self.name, self.summary, self.spreads = name, summary, spreads
+        self.lines = sorted(case_lines(spreads, summary), key=_rank)
+        self.rows = [f"| {' | '.join(_cells(line))} |" for line in self.lines]
+
+
+def _rank(line: CaseLine) -> int:
+    return _RANKS.index(line.status)
+
+
+def _kept(suites: Sequence[_Suite], room_bytes: int) -> frozenset[str]:
+    """The rows that fit, the worst of all suites first."""
+    kept: set[str] = set()
+    pairs = [(_rank(line), row) for suite in suites for line, row in zip(suite.lines, suite.rows, strict=True)]
+    for _, row in sorted(pairs, key=lambda pair: pair[0]):
+        room_bytes -= len(row.encode()) + 1
+        if room_bytes < 0:
+            break
+        kept.add(row)
+    return frozenset(kept)
+
+
+def _cut(text: str) -> str:
+    """A document whose head alone is too long, as far as whole lines of it fit."""
+    data = text.encode()
+    return text if len(data) <= MOST_BYTES else data[: data.rfind(b"\n", 0, MOST_BYTES) + 1].decode()
+
+
+def _document(summary: Summary, suites: Sequence[_Suite], kept: frozenset[str] | None) -> str:
+    """The document with these rows of its tables; with all of them, and the derived tables, where `kept` is None."""
+    rows = [spread.row for suite in suites for spread in suite.spreads]
+    found = notices(summary, rows)
+    parts = [*_head(summary), *_notices(found if kept is None else found[:_NOTICES]), *_best(rows, summary.run)]
+    if kept is not None:
+        out = sum(row not in kept for suite in suites for row in suite.rows)
+        parts.append(f"\n> {out} of {len(rows)} cases are left out, the worst of all being kept: {_FULL}")
+    for suite in suites:
+        parts += _suite(suite, kept)
+    parts += [*_environment(summary.run), f"\n{legend_words(summary)}"]
+    return "\n".join(parts) + "\n"
 
 
 def escape(text: str) -> str:
-    """Text that shows as itself, in a table's cell too."""
-    return _MARKS.sub(r"\\\1", text.strip().translate(_ENTITIES))
+    """Text that shows as itself, in a table's cell too, and notifies nobody."""
+    marked = _MARKS.sub(r"\\\1", text.strip().translate(_ENTITIES))
+    return _LINK.sub(lambda found: f"&#{ord(found[0])};", marked)
 
 
 def code(text: str) -> str:
@@ -64,7 +115,8 @@ def _head(summary: Summary) -> Iterator[str]:
     names = ", ".join(dict.fromkeys(device.name for device in measured(summary))) or "no device"
     yield f"# gpubench: {escape(names)}"
     yield ""
-    yield f"{count_words(summary)}; started {escape(manifest.started)}; gpubench {escape(manifest.gpubench)}"
+    started = f"started {escape(manifest.started)}; " if manifest.started else ""
+    yield f"{count_words(summary)}; {started}gpubench {escape(manifest.gpubench)}"
     if host := host_words(summary):
         yield f"\n> **Host processor.** {escape(host)}"
 
@@ -95,18 +147,27 @@ def _notices(found: Sequence[Notice]) -> Iterator[str]:
     for notice in found:
         cases = ", ".join(map(code, notice.cases)) + (f" and {notice.more} more" if notice.more else "")
         yield (
-            f"- {'**' if notice.level == 'bad' else ''}{escape(notice.text)}{'**' if notice.level == 'bad' else ''}"
+            f"- {'**' if notice.level == 'bad' else ''}{escape(_clipped(notice.text))}"
+            + ("**" if notice.level == "bad" else "")
             + (f": {cases}" if cases else "")
         )
 
 
-def _suite(name: str, spreads: list[Spread], summary: Summary) -> Iterator[str]:
-    sentence = next((info.summary for info in summary.run.manifest.suites if info.name == name), "")
-    yield f"\n## {escape(name)}\n"
+def _heading(suite: _Suite) -> Iterator[str]:
+    sentence = next((info.summary for info in suite.summary.run.manifest.suites if info.name == suite.name), "")
+    yield f"\n## {escape(suite.name)}\n"
     if sentence:
         yield f"{escape(sentence)}\n"
-    yield from _table(("case", *heads(summary), "status"), map(_cells, case_lines(spreads, summary)))
-    for found in derived_tables(summary, name):
+    yield from _table(("case", *heads(suite.summary), "status"), ())
+
+
+def _suite(suite: _Suite, kept: frozenset[str] | None) -> Iterator[str]:
+    rows = suite.rows if kept is None else [row for row in suite.rows if row in kept]
+    if not rows:
+        return
+    yield from _heading(suite)
+    yield from rows
+    for found in derived_tables(suite.summary, suite.name) if kept is None else ():
         yield f"\n### {escape(found.title)}\n"
         yield from _table(found.heads, (tuple(map(escape, row)) for row in found.rows))
         if found.note:
@@ -116,8 +177,12 @@ def _suite(name: str, spreads: list[Spread], summary: Summary) -> Iterator[str]:
 def _cells(line: CaseLine) -> tuple[str, ...]:
     case = code(line.name + (f"[{line.axes}]" if line.axes else ""))
     status = line.ended + (f" ({', '.join(line.labels)})" if line.labels else "")
-    status += f": {line.reason}" if line.reason else ""
+    status += f": {_clipped(line.reason)}" if line.reason else ""
     return (" ".join([case, *map(escape, line.tags)]), *map(escape, line.figures), escape(status))
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= _CLIPPED else f"{text[:_CLIPPED]}…"
 
 
 def _environment(run: Run) -> Iterator[str]:

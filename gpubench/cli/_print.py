@@ -92,6 +92,8 @@ def _row(row: Row) -> list[object]:
     cells: list[object] = [_named(result.case.id, figure), ", ".join(result.devices), "", "", "", "", status]
     if figure is not None and result.status == "ok":
         cells[2:6] = [*_figure(figure, figure.interval.low, figure.interval.high), units.percent(figure.noise)]
+        if figure.samples < 2:  # one value has no interval and no noise
+            cells[3] = cells[5] = ""
     return cells
 
 

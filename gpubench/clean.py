@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from gpubench.api import Run, with_texts
+from gpubench.model import Run
+from gpubench.walk import with_texts
 
 # ECMA-48: a control sequence (CSI … final), a string (OSC, DCS, SOS, PM, APC … terminator), any other escape.
 _ESCAPES = re.compile(

@@ -1,0 +1,54 @@
+"""The figures of a run as Parquet: the columns of the CSV with their types, and every sample; needs pyarrow."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gpubench.api import DISTRIBUTION, Missing, Report, Run, Summary, frame, judged_values, tidy
+
+from ._derived import derived_lines
+
+_SAMPLES = "values"  # the judged samples of a series, in its unit
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetReport:
+    """Writes one row a series, in SI units; a number that is not known is null."""
+
+    summary: str = "the table of the CSV with types and with every sample, for data frames and databases"
+
+    def render(self, run: Run) -> bytes:
+        """The file; raises Missing where pyarrow is not installed."""
+        try:
+            import pyarrow as pa
+            from pyarrow import parquet
+        except ImportError as error:
+            how = f"pip install '{DISTRIBUTION}[parquet]'"
+            raise Missing(f"pyarrow is not installed ({error})", how) from error
+        kinds = {"text": pa.string(), "number": pa.float64(), "whole": pa.int64()}
+        fields = [(column.name, kinds[column.kind]) for column in frame.COLUMNS]
+        schema = pa.schema([*fields, (_SAMPLES, pa.list_(pa.float64()))], metadata=_about(run))
+        target = io.BytesIO()
+        parquet.write_table(pa.Table.from_pylist(list(_rows(tidy(run))), schema=schema), target, compression="zstd")
+        return target.getvalue()
+
+
+def _about(run: Run) -> dict[str, str]:
+    """What the file says of itself: with which version, when and on which devices it was measured."""
+    manifest = run.manifest
+    devices = ", ".join(dict.fromkeys(device.name for device in manifest.facts.devices))
+    return {"gpubench": manifest.gpubench, "gpubench.started": manifest.started, "gpubench.devices": devices}
+
+
+def _rows(run: Run) -> Iterator[dict[str, Any]]:
+    summary = Summary(run)
+    series = (judged_values(each).tolist() for result in run.results for each in result.series)
+    for line in frame.lines(summary):
+        yield {**line, _SAMPLES: next(series) if "series" in line else []}
+    yield from derived_lines(summary)
+
+
+report: Report = ParquetReport()

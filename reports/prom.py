@@ -1,0 +1,102 @@
+"""The figures of a run in the text format of Prometheus, for the textfile collector of its node exporter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from gpubench.api import Report, Run, Spread, Summary, frame, tidy
+
+# SI unit → its name at the end of a metric's, as Prometheus names base units
+_UNITS = {
+    "s": "seconds",
+    "B": "bytes",
+    "B/s": "bytes_per_second",
+    "FLOP/s": "flops_per_second",
+    "op/s": "operations_per_second",
+    "item/s": "items_per_second",
+    "Hz": "hertz",
+    "cycles": "cycles",
+    "": "ratio",
+}
+_OTHER = "value"  # of a unit that has no name above; the label `unit` says which
+_KINDS = {
+    "median": "median of the headline series",
+    "low": "lower end of the median's 95 % interval",
+    "high": "upper end of the median's 95 % interval",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PrometheusReport:
+    """Writes gauges: the headline of each case that is ok, how each case ended, and when the run began."""
+
+    summary: str = "gauges of the headline figures in Prometheus' text format, for a textfile collector"
+
+    def render(self, run: Run) -> str:
+        """The exposition; every metric has its HELP and TYPE, every label is escaped."""
+        summary = Summary(tidy(run))
+        spreads = summary.spreads()
+        return "".join(f"{line}\n" for line in (*_figures(summary, spreads), *_cases(spreads), *_run(summary)))
+
+
+def _figures(summary: Summary, spreads: list[Spread]) -> Iterator[str]:
+    families: dict[str, list[str]] = {}
+    for spread in spreads:
+        figure = spread.figure
+        if figure is None:
+            continue
+        labels = {**_labels(spread), "series": figure.name, "device": _names(summary, spread)}
+        unit = _UNITS.get(figure.unit, _OTHER)
+        labels |= {"unit": figure.unit} if unit == _OTHER else {}
+        values = {"median": figure.interval.centre, "low": figure.interval.low, "high": figure.interval.high}
+        for kind, value in values.items():
+            if frame.finite(value) is not None:
+                families.setdefault(f"{unit}_{kind}", []).append(f"{_written(labels)} {value!r}")
+    for name, samples in families.items():
+        yield from _family(f"gpubench_{name}", _KINDS[name.rpartition("_")[2]], samples)
+
+
+def _cases(spreads: list[Spread]) -> Iterator[str]:
+    samples = [f"{_written({**_labels(spread), 'status': spread.status})} 1" for spread in spreads]
+    yield from _family("gpubench_case_status", "how a case ended: ok, skipped, failed or invalid", samples)
+
+
+def _run(summary: Summary) -> Iterator[str]:
+    counts = [f"{_written({'status': status})} {count}" for status, count in summary.counts().items()]
+    yield from _family("gpubench_run_results", "results of the run by status", counts)
+    yield from _family("gpubench_run_complete", "1 where the run came to its end", [f" {int(summary.run.complete)}"])
+    try:
+        started = datetime.fromisoformat(summary.run.manifest.started).timestamp()
+    except ValueError:
+        return  # what another tool measured has no start
+    yield from _family("gpubench_run_started_seconds", "when the run began, Unix time", [f" {started!r}"])
+
+
+def _labels(spread: Spread) -> dict[str, str]:
+    return {"case": spread.case.id, "suite": spread.case.suite, "devices": "+".join(spread.devices)}
+
+
+def _names(summary: Summary, spread: Spread) -> str:
+    known = (summary.device(device_id) for device_id in spread.devices)
+    return " + ".join(dict.fromkeys(device.name for device in known if device))
+
+
+def _family(name: str, meaning: str, samples: list[str]) -> Iterator[str]:
+    if samples:
+        yield f"# HELP {name} {meaning}"
+        yield f"# TYPE {name} gauge"
+        yield from (f"{name}{sample}" for sample in samples)
+
+
+def _written(labels: dict[str, str]) -> str:
+    escaped = (f'{name}="{_escaped(value)}"' for name, value in labels.items())
+    return "{" + ",".join(escaped) + "}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+report: Report = PrometheusReport()

@@ -1,0 +1,78 @@
+"""What ran when, and the counters meanwhile, as a Chrome trace: for Perfetto and chrome://tracing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gpubench.api import CounterTable, Report, Result, Run, Summary, Track, headline, tidy
+
+_MICROSECONDS = 1e6  # the unit of a trace's times
+
+
+@dataclass(frozen=True, slots=True)
+class TraceReport:
+    """Writes a process a device, in it a thread a suite with its cases, and every counter over time."""
+
+    summary: str = "cases and counters over time as a Chrome trace, for Perfetto"
+
+    def render(self, run: Run) -> str:
+        """The trace as JSON, an event a line."""
+        clean = tidy(run)
+        about = {"gpubench": clean.manifest.gpubench, "started": clean.manifest.started}
+        events = ",\n".join(json.dumps(event, ensure_ascii=False, allow_nan=False) for event in _events(clean))
+        return f'{{"displayTimeUnit":"ms","otherData":{json.dumps(about)},"traceEvents":[\n{events}\n]}}\n'
+
+
+def _events(run: Run) -> Iterator[dict[str, Any]]:
+    summary, table = Summary(run), CounterTable(run)
+    timed = [result for result in run.results if result.window[1] > result.window[0]]
+    places = ["+".join(result.devices) for result in timed] + [track.device for track in table.tracks]
+    processes = {place: number for number, place in enumerate(dict.fromkeys(places), 1)}
+    suites = {suite: number for number, suite in enumerate(dict.fromkeys(r.case.suite for r in timed), 1)}
+    for place, number in processes.items():
+        yield _name("process_name", _title(summary, place), pid=number)
+    for place, suite in dict.fromkeys(("+".join(result.devices), result.case.suite) for result in timed):
+        yield _name("thread_name", suite, pid=processes[place], tid=suites[suite])
+    for result in timed:
+        yield _case(summary, result, processes["+".join(result.devices)], suites[result.case.suite])
+    for track in table.tracks:
+        yield from _counter(track, processes[track.device])
+
+
+def _title(summary: Summary, place: str) -> str:
+    names = [device.name for device in map(summary.device, place.split("+")) if device]
+    return f"{place}: {', '.join(dict.fromkeys(names))}" if names else place
+
+
+def _name(what: str, name: str, **where: int) -> dict[str, Any]:
+    return {"ph": "M", "name": what, **where, "args": {"name": name}}
+
+
+def _case(summary: Summary, result: Result, pid: int, tid: int) -> dict[str, Any]:
+    begin, end = result.window
+    series = headline(result)
+    known = {"status": result.status, "cause": result.cause, "replicate": result.replicate}
+    if series and result.status == "ok":
+        known |= {"series": series.name, "median": summary.figure(result, series).text}
+    return {
+        "ph": "X",
+        "name": result.case.id,
+        "cat": result.case.suite,
+        "pid": pid,
+        "tid": tid,
+        "ts": begin * _MICROSECONDS,
+        "dur": (end - begin) * _MICROSECONDS,
+        "args": known,
+    }
+
+
+def _counter(track: Track, pid: int) -> Iterator[dict[str, Any]]:
+    unit = track.counter.unit or "value"
+    for moment, value in zip(track.at.tolist(), track.values.tolist(), strict=True):
+        yield {"ph": "C", "name": track.counter.name, "pid": pid, "ts": moment * _MICROSECONDS, "args": {unit: value}}
+
+
+report: Report = TraceReport()
