@@ -211,14 +211,19 @@ def signed(change: float) -> str:
 def processes_needed(finding: Finding, most: int = 100) -> int:
     """About how many processes on each side would decide, were the estimate right; 0 where more than `most`.
 
-    The interval shrinks with the root of their number; it has to fit between the estimate and the threshold.
+    The interval shrinks with the root of their number, and with it a threshold that is noise's. The interval has to
+    fit between the estimate and the threshold.
     """
     found = finding.effect
     if found is None or not found.reach:
         return 0
-    room = abs(abs(found.shift) - finding.threshold)
+    size = abs(found.shift)
+    if found.least_threshold >= finding.threshold:
+        reach, room = found.reach + found.least_threshold, size
+    else:
+        reach, room = found.reach, abs(size - finding.threshold)
     present = min(finding.before.processes, finding.after.processes)
-    needed = present * (found.reach / room) ** 2 if room else math.inf
+    needed = present * (reach / room) ** 2 if room else math.inf
     return max(math.ceil(needed), present + 1) if needed <= most else 0
 
 

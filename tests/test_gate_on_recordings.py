@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 from gate_on_recordings import DESIGNS, Recording, smallest, tally
 
-from gpubench.readings import read_all
+from gpubench.evidence import Evidence
+from gpubench.judge import judge, settled
+from gpubench.model import Verdict
+from gpubench.readings import read, read_all
 
 FILES = sorted((Path(__file__).parent / "recordings").glob("*headline*.jsonl.gz"))
+LONGER = Path(__file__).parent / "recordings" / "longer"
 
 
 @pytest.fixture(scope="module")
@@ -30,3 +34,32 @@ def test_a_slow_down_of_five_per_cent_is_found_in_nearly_every_case_of_a_gpu(rec
     least = {case: values[1] for case, values in smallest(recording, 0.02, draws=300)}
     assert len(least) >= 4
     assert sum(value <= 0.05 for value in least.values()) >= 0.75 * len(least)
+
+
+def longer(percent, threshold):
+    """The verdicts on kernels that were so many per cent longer on a real GPU, 5 processes against 5."""
+    before, after = (Evidence([[read(LONGER / f"{name}.jsonl.gz")]]) for name in ("base", percent))
+    found = settled(judge(before, after, lambda _: threshold)).findings
+    return {finding.case.name: finding.verdict for finding in found}
+
+
+@pytest.mark.parametrize(("percent", "threshold"), [(2, 0.01), (3, 0.01), (3, 0.02), (5, 0.02), (10, 0.02)])
+def test_a_kernel_that_is_longer_on_a_real_gpu_is_found(percent, threshold):
+    verdicts = longer(percent, threshold)
+    assert (verdicts["triad"], verdicts["chase"]) == (Verdict.SLOWER, Verdict.SLOWER)
+
+
+def test_a_power_capped_product_is_slower_where_the_slow_down_stands_out_of_its_noise():
+    """±2 % between processes: 5 % is by chance once in a thousand times and still no verdict, 10 % is one."""
+    found = {percent: longer(percent, 0.02)["product"] for percent in (0, 2, 3, 5, 10)}
+    assert found == {
+        0: Verdict.SAME,
+        2: Verdict.INCONCLUSIVE,
+        3: Verdict.INCONCLUSIVE,
+        5: Verdict.INCONCLUSIVE,
+        10: Verdict.SLOWER,
+    }
+
+
+def test_the_same_kernel_measured_again_is_the_same():
+    assert set(longer(0, 0.01).values()) == {Verdict.SAME}
