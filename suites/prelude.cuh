@@ -196,3 +196,101 @@ static __device__ __forceinline__ void gb_bulk_wait_read() {
 }
 static __device__ __forceinline__ void gb_bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 #endif
+
+// Half precision without a header (none is good for both vendors): the two halves of a word as
+// floats, and a float rounded to the nearest half, ties to even.
+#if GB_HIP
+static __device__ __forceinline__ void gb_halves(u32 word, float& low, float& high) {
+    union {
+        u32 word;
+        _Float16 half[2];
+    } both;
+    both.word = word;
+    low = (float)both.half[0];
+    high = (float)both.half[1];
+}
+static __device__ __forceinline__ unsigned short gb_to_half(float value) {
+    union {
+        _Float16 half;
+        unsigned short bits;
+    } both;
+    both.half = (_Float16)value;
+    return both.bits;
+}
+#else
+static __device__ __forceinline__ void gb_halves(u32 word, float& low, float& high) {
+    asm("{\n .reg .b16 a, b;\n mov.b32 {a, b}, %2;\n cvt.f32.f16 %0, a;\n cvt.f32.f16 %1, b;\n}"
+        : "=f"(low), "=f"(high)
+        : "r"(word));
+}
+static __device__ __forceinline__ unsigned short gb_to_half(float value) {
+    unsigned short bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
+#endif
+
+// Sixteen bytes that are read once: past the first cache, which keeps what is read again.
+#if GB_HIP
+static __device__ __forceinline__ uint4 gb_stream(const uint4* from) { return *from; }
+#else
+static __device__ __forceinline__ uint4 gb_stream(const uint4* from) {
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(from));
+    return v;
+}
+#endif
+
+// Sixteen bytes that others read too, through every cache, fetched where it stands in the program.
+#if GB_HIP
+static __device__ __forceinline__ uint4 gb_fetch(const uint4* from) { return *from; }
+#else
+static __device__ __forceinline__ uint4 gb_fetch(const uint4* from) {
+    uint4 v;
+    asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(from));
+    return v;
+}
+#endif
+
+// What only NVIDIA's instructions do, for kernels that are compiled for those devices alone.
+#if !GB_HIP
+// The difference of two pairs of halves.
+static __device__ __forceinline__ u32 gb_half2_minus(u32 a, u32 b) {
+    u32 difference;
+    asm("sub.f16x2 %0, %1, %2;" : "=r"(difference) : "r"(a), "r"(b));
+    return difference;
+}
+
+// a·b + c of pairs of halves, rounded once.
+static __device__ __forceinline__ u32 gb_half2_fma(u32 a, u32 b, u32 c) {
+    u32 sum;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(b), "r"(c));
+    return sum;
+}
+
+// Four bytes of two words: nibble i of `choice` says which of the eight becomes byte i.
+static __device__ __forceinline__ u32 gb_bytes(u32 a, u32 b, u32 choice) {
+    u32 chosen;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(chosen) : "r"(a), "r"(b), "r"(choice));
+    return chosen;
+}
+
+// c += a·b of a warp, 16 × 8 × 16, halves or bfloat16, sums in float (PTX ISA, mma.m16n8k16; sm_80).
+template <bool BRAIN>
+static __device__ __forceinline__ void gb_multiply(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+    if (BRAIN)
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+            "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    else
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+            "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+#endif

@@ -1,0 +1,200 @@
+// Random operands of matrix products in every format, their exact values in double precision, and the
+// quantised weights of gemv.cu. Element i is a function of (seed, i).
+
+// Eight bits: EXPONENT and FRACTION of them below a sign, exponents counted from BIAS, MOST the code of the
+// greatest finite number. To the nearest, ties to even, saturating.
+template <int EXPONENT, int FRACTION, int BIAS, u32 MOST>
+struct Eight {
+    typedef u8 Word;
+    typedef float Real;  // that random numbers are made in
+    static __device__ __forceinline__ float power(int exponent) { return __uint_as_float((u32)(127 + exponent) << 23); }
+    static __device__ __forceinline__ Word of(float value) {
+        const int own = (int)(__float_as_uint(value) >> 23 & 255u) - 127;
+        const int exponent = own > 1 - BIAS ? own : 1 - BIAS;
+        const u32 steps = (u32)rintf(fabsf(value) * power(FRACTION - exponent));
+        const u32 code = ((u32)(exponent + BIAS - 1) << FRACTION) + steps;  // a carry goes into the exponent by itself
+        return (Word)((code < MOST ? code : MOST) | (value < 0 ? 128u : 0u));
+    }
+    static __device__ __forceinline__ double value(Word word) {
+        const u32 exponent = (word & 127u) >> FRACTION, fraction = word & ((1u << FRACTION) - 1);
+        const float size = exponent ? (fraction + (1u << FRACTION)) * power((int)exponent - BIAS - FRACTION)
+                                    : fraction * power(1 - BIAS - FRACTION);
+        return finite(word) ? (word & 128u ? -size : size) : nan("");
+    }
+    static __device__ __forceinline__ bool finite(Word word) { return (word & 127u) <= MOST; }
+};
+
+struct Half {
+    typedef unsigned short Word;
+    typedef float Real;
+    static __device__ __forceinline__ Word of(float value) { return gb_to_half(value); }
+    static __device__ __forceinline__ double value(Word word) {
+        float low, high;
+        gb_halves(word, low, high);
+        return low;
+    }
+    static __device__ __forceinline__ bool finite(Word word) { return (word & 0x7c00u) != 0x7c00u; }
+};
+
+struct Brain {
+    typedef unsigned short Word;
+    typedef float Real;
+    static __device__ __forceinline__ Word of(float value) {
+        const u32 bits = __float_as_uint(value);
+        return (Word)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+    }
+    static __device__ __forceinline__ double value(Word word) { return __uint_as_float((u32)word << 16); }
+    static __device__ __forceinline__ bool finite(Word word) { return (word & 0x7f80u) != 0x7f80u; }
+};
+
+template <class NUMBER>
+struct Plain {
+    typedef NUMBER Word;
+    typedef NUMBER Real;
+    static __device__ __forceinline__ Word of(NUMBER value) { return value; }
+    static __device__ __forceinline__ double value(Word word) { return (double)word; }
+    static __device__ __forceinline__ bool finite(Word word) { return word - word == 0; }
+};
+
+struct Int8 {  // a random number is one of 32 steps
+    typedef signed char Word;
+    typedef float Real;
+    static __device__ __forceinline__ Word of(float value) {
+        const float steps = rintf(32 * value);
+        return (Word)(steps < -127 ? -127 : steps > 127 ? 127 : steps);
+    }
+    static __device__ __forceinline__ double value(Word word) { return (double)word; }
+    static __device__ __forceinline__ bool finite(Word) { return true; }
+};
+
+struct Int32 {  // sums of products of int8: far from the pattern that outputs are spoiled with
+    typedef int Word;
+    typedef float Real;
+    static __device__ __forceinline__ Word of(float value) { return (Word)rintf(value); }
+    static __device__ __forceinline__ double value(Word word) { return (double)word; }
+    static __device__ __forceinline__ bool finite(Word word) { return word != (int)0x80808080; }
+};
+
+// A pair of uniform numbers in (0, 1) to a normal one (Box and Muller, Ann. Math. Stat. 29, 1958).
+static __device__ __forceinline__ float normal(float u, float v) { return sqrtf(-2 * logf(u)) * cospif(2 * v); }
+static __device__ __forceinline__ double normal(double u, double v) { return sqrt(-2 * log(u)) * cospi(2 * v); }
+
+// Kinds of data: 0 normal, 1 uniform in [-1, 1), 2 all one, 3 all zero.
+template <class REAL>
+static __device__ __forceinline__ REAL drawn(u64 seed, u64 i, u32 kind) {
+    if (kind >= 2) return kind == 2 ? 1 : 0;
+    const u64 word = gb_random(seed, i);
+    const REAL step = (REAL)(1.0 / 4294967296.0);
+    if (kind == 1) return (REAL)(long long)word * step * step * 2;
+    return normal(((REAL)(u32)(word >> 32) + (REAL)0.5) * step, ((REAL)(u32)word + (REAL)0.5) * step);
+}
+
+template <class F>
+static __device__ __forceinline__ void fill(typename F::Word* out, u64 n, u64 first, u64 seed, u32 kind, float scale) {
+    for (u64 i = gb_thread(); i < n; i += gb_threads())
+        out[i] = F::of(scale * drawn<typename F::Real>(seed, first + i, kind));
+}
+
+// out[i, j] = the element of row lines[i] (or i, where there are none) and column j, as a double; its size alone
+// where `absolute` is set.
+template <class F>
+static __device__ __forceinline__ void widen(const typename F::Word* in, const long long* lines, u64 rows, u64 cols,
+                                             u64 row_stride, u64 col_stride, u32 absolute, double* out) {
+    for (u64 i = gb_thread(); i < rows * cols; i += gb_threads()) {
+        const u64 row = lines ? (u64)lines[i / cols] : i / cols;
+        const double value = F::value(in[row * row_stride + i % cols * col_stride]);
+        out[i] = absolute ? fabs(value) : value;
+    }
+}
+
+template <class F>
+static __device__ __forceinline__ void lacking(const typename F::Word* in, u64 n, u32* count) {
+    u32 mine = 0;
+    for (u64 i = gb_thread(); i < n; i += gb_threads()) mine += !F::finite(in[i]);
+    if (mine) atomicAdd(count, mine);
+}
+
+#define KERNELS(NAME, ...)                                                                                        \
+    extern "C" __global__ void fill_##NAME(__VA_ARGS__::Word* out, u64 n, u64 first, u64 seed, u32 kind,       \
+                                           float scale) {                                                         \
+        fill<__VA_ARGS__>(out, n, first, seed, kind, scale);                                                      \
+    }                                                                                                             \
+    extern "C" __global__ void widen_##NAME(const __VA_ARGS__::Word* in, const long long* lines, u64 rows,          \
+                                            u64 cols, u64 row_stride, u64 col_stride, u32 absolute, double* out) { \
+        widen<__VA_ARGS__>(in, lines, rows, cols, row_stride, col_stride, absolute, out);                         \
+    }                                                                                                             \
+    extern "C" __global__ void lacking_##NAME(const __VA_ARGS__::Word* in, u64 n, u32* count) {                     \
+        lacking<__VA_ARGS__>(in, n, count);                                                                       \
+    }
+
+KERNELS(float64, Plain<double>)
+KERNELS(float32, Plain<float>)
+KERNELS(float16, Half)
+KERNELS(bfloat16, Brain)
+KERNELS(float8_e4m3, Eight<4, 3, 7, 0x7e>)
+KERNELS(float8_e5m2, Eight<5, 2, 15, 0x7b>)
+KERNELS(int8, Int8)
+KERNELS(int32, Int32)
+
+// Quantised weights: q = w/scale to the nearest, of the normal numbers w = spread·drawn(seed, i), in
+// groups of 128 with the scale that makes the greatest of a group MOST steps. One thread a group.
+#define GROUP 128
+
+template <int BITS>
+static __device__ __forceinline__ void quantise(u32* words, unsigned short* scales, u64 groups, u64 seed, float spread) {
+    const int most = BITS == 8 ? 127 : 7, bias = most + 1, each = 32 / BITS;
+    for (u64 group = gb_thread(); group < groups; group += gb_threads()) {
+        float greatest = 0, scale, unused;
+        for (int i = 0; i < GROUP; ++i)
+            greatest = fmaxf(greatest, fabsf(spread * drawn<float>(seed, group * GROUP + i, 0)));
+        scales[group] = gb_to_half(greatest / most);
+        gb_halves(scales[group], scale, unused);
+        for (int word = 0; word < GROUP / each; ++word) {
+            u32 bits = 0;
+            for (int k = 0; k < each; ++k) {
+                const float w = spread * drawn<float>(seed, group * GROUP + word * each + k, 0);
+                const int q = (int)fminf(fmaxf(rintf(w / scale), (float)-most), (float)most) + bias;
+                const int place = BITS == 8 ? k : k / 2 + 4 * (k % 2);  // gemv.cu says why
+                bits |= (u32)q << (BITS * place);
+            }
+            words[group * (GROUP / each) + word] = bits;
+        }
+    }
+}
+
+template <int BITS, class F>
+static __device__ __forceinline__ void restore(const u32* words, const unsigned short* scales, u64 n,
+                                               typename F::Word* out) {
+    const int bias = BITS == 8 ? 128 : 8, each = 32 / BITS;
+    for (u64 i = gb_thread(); i < n; i += gb_threads()) {
+        const int k = (int)(i % each), place = BITS == 8 ? k : k / 2 + 4 * (k % 2);
+        float scale, unused;
+        gb_halves(scales[i / GROUP], scale, unused);
+        // a scale has 11 bits, a weight 8: exact in float
+        out[i] = F::of(scale * ((int)(words[i / each] >> (BITS * place) & ((1u << BITS) - 1)) - bias));
+    }
+}
+
+#define QUANTISED(BITS)                                                                                             \
+    extern "C" __global__ void quantise_int##BITS(u32* words, unsigned short* scales, u64 groups, u64 seed,          \
+                                                  float spread) {                                                   \
+        quantise<BITS>(words, scales, groups, seed, spread);                                                        \
+    }                                                                                                               \
+    extern "C" __global__ void restore_int##BITS(const u32* words, const unsigned short* scales, u64 n,              \
+                                                 double* out) {                                                     \
+        restore<BITS, Plain<double> >(words, scales, n, out);                                                       \
+    }                                                                                                               \
+    extern "C" __global__ void restore_int##BITS##_half(const u32* words, const unsigned short* scales, u64 n,       \
+                                                        unsigned short* out) {                                      \
+        restore<BITS, Half>(words, scales, n, out);                                                                 \
+    }
+
+QUANTISED(8)
+QUANTISED(4)
+
+// How many of `n` words are neither those of the first of their rows of `width` words nor still spoiled.
+extern "C" __global__ void differing(const unsigned short* words, u64 n, u64 width, u32* count) {
+    u32 mine = 0;
+    for (u64 i = gb_thread(); i < n; i += gb_threads()) mine += words[i] != words[i % width] && words[i] != 0xffffu;
+    if (mine) atomicAdd(count, mine);
+}

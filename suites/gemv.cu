@@ -1,0 +1,158 @@
+// y = W·x, W of `rows` × `cols` elements row by row, in one of five formats (WEIGHTS):
+//   0 float32   1 float16   2 bfloat16   x and y have the format of the weights
+//   3 int8      4 int4                   x and y are float16
+// An int8 weight is stored as the byte q + 128. Of int4 eight are in a word, as q + 8: the nibbles
+// 0 to 3 from the lowest bit up are elements 0, 2, 4, 6, the nibbles 4 to 7 elements 1, 3, 5, 7.
+// Either is multiplied by a float16 scale, one for 128 elements of a row. `cols` is a multiple of 128.
+//
+// TEAM threads work on SHARE rows at once, each with AHEAD vectors of 16 bytes of every row in flight.
+#define THREADS 256
+#define GROUP 128
+
+#if WEIGHTS == 0
+#define PER_VECTOR 4  // weights in 16 bytes
+#define X_VECTORS 1   // vectors of x that meet them
+typedef float Out;
+#elif WEIGHTS == 1 || WEIGHTS == 2
+#define PER_VECTOR 8
+#define X_VECTORS 1
+typedef unsigned short Out;
+#elif WEIGHTS == 3
+#define PER_VECTOR 16
+#define X_VECTORS 2
+typedef unsigned short Out;
+#else
+#define PER_VECTOR 32
+#define X_VECTORS 4
+typedef unsigned short Out;
+#endif
+
+static __device__ __forceinline__ u32 word_of(const uint4& v, int i) {
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
+static __device__ __forceinline__ void pair_of(u32 word, float& low, float& high) {
+#if WEIGHTS == 2
+    low = __uint_as_float(word << 16);
+    high = __uint_as_float(word & 0xffff0000u);
+#else
+    gb_halves(word, low, high);
+#endif
+}
+
+// An unsigned integer below 2^23 in the fraction of 2^23 is that float plus 2^23.
+static __device__ __forceinline__ float weight_of(u32 bits, int offset) {
+    return __uint_as_float(0x4b000000u | bits) - (8388608.0f + offset);
+}
+
+static __device__ __forceinline__ float dot(const uint4& w, const float* x) {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const u32 word = word_of(w, i);
+#if WEIGHTS == 0
+        sum += __uint_as_float(word) * x[i];
+#elif WEIGHTS == 1 || WEIGHTS == 2
+        float low, high;
+        pair_of(word, low, high);
+        sum += low * x[2 * i] + high * x[2 * i + 1];
+#elif WEIGHTS == 3
+#pragma unroll
+        for (int k = 0; k < 4; ++k) sum += weight_of(word >> (8 * k) & 255u, 128) * x[4 * i + k];
+#else
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            sum += weight_of(word >> (4 * k) & 15u, 8) * x[8 * i + 2 * k];
+            sum += weight_of(word >> (16 + 4 * k) & 15u, 8) * x[8 * i + 2 * k + 1];
+        }
+#endif
+    }
+    return sum;
+}
+
+static __device__ __forceinline__ void widen(const uint4* x, float* wide) {
+#pragma unroll
+    for (int v = 0; v < X_VECTORS; ++v) {
+        const uint4 part = x[v];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+#if WEIGHTS == 0
+            wide[i] = __uint_as_float(word_of(part, i));
+#else
+            pair_of(word_of(part, i), wide[8 * v + 2 * i], wide[8 * v + 2 * i + 1]);
+#endif
+        }
+    }
+}
+
+static __device__ __forceinline__ Out narrow(float value) {
+#if WEIGHTS == 0
+    return value;
+#elif WEIGHTS == 2
+    const u32 bits = __float_as_uint(value);
+    return (Out)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+#else
+    return gb_to_half(value);
+#endif
+}
+
+// The sum over a team, right in its first thread.
+static __device__ __forceinline__ float folded(float mine) {
+    const int width = TEAM < warpSize ? TEAM : warpSize;
+    for (int lane = width / 2; lane > 0; lane /= 2) mine += gb_shuffle_xor(mine, lane);
+#if TEAM > 32
+    __shared__ float warps[THREADS / 32];
+    __syncthreads();  // the sums of the row before have been read
+    if (threadIdx.x % warpSize == 0) warps[threadIdx.x / warpSize] = mine;
+    __syncthreads();
+    if (threadIdx.x % TEAM == 0)
+        for (int warp = 1; warp < TEAM / warpSize; ++warp) mine += warps[threadIdx.x / warpSize + warp];
+#endif
+    return mine;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    gemv(const uint4* __restrict__ w, const unsigned short* __restrict__ scales, const uint4* __restrict__ x,
+         Out* __restrict__ y, u32 rows, u32 cols) {
+    const u32 lane = threadIdx.x % TEAM, vectors = cols / PER_VECTOR;
+    const u32 first = (blockIdx.x * (THREADS / TEAM) + threadIdx.x / TEAM) * SHARE;
+    const uint4* at[SHARE];
+    float sum[SHARE];
+#pragma unroll
+    for (int r = 0; r < SHARE; ++r) {
+        const u32 row = first + r < rows ? first + r : rows - 1;
+        at[r] = w + (u64)row * vectors;
+        sum[r] = 0;
+    }
+    for (u32 v = lane; v < vectors; v += TEAM * AHEAD) {
+        uint4 raw[AHEAD][SHARE];
+#pragma unroll
+        for (int k = 0; k < AHEAD; ++k)
+            if (v + k * TEAM < vectors) {
+#pragma unroll
+                for (int r = 0; r < SHARE; ++r) raw[k][r] = gb_stream(at[r] + v + k * TEAM);
+            }
+#pragma unroll
+        for (int k = 0; k < AHEAD; ++k)
+            if (v + k * TEAM < vectors) {
+                float wide[X_VECTORS * (WEIGHTS == 0 ? 4 : 8)];
+                widen(x + (u64)(v + k * TEAM) * X_VECTORS, wide);
+#pragma unroll
+                for (int r = 0; r < SHARE; ++r) {
+#if WEIGHTS >= 3
+                    const u32 row = first + r < rows ? first + r : rows - 1;
+                    float scale, unused;
+                    gb_halves(scales[(u64)row * (cols / GROUP) + (v + k * TEAM) / (GROUP / PER_VECTOR)], scale, unused);
+                    sum[r] += scale * dot(raw[k][r], wide);
+#else
+                    sum[r] += dot(raw[k][r], wide);
+#endif
+                }
+            }
+    }
+#pragma unroll
+    for (int r = 0; r < SHARE; ++r) {
+        const float total = folded(sum[r]);
+        if (lane == 0 && first + r < rows) y[first + r] = narrow(total);
+    }
+}

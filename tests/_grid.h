@@ -1,0 +1,184 @@
+// A grid on the host processor, for tests: blocks run one after another, the threads of a block as
+// coroutines that give way at every barrier and warp instruction. It stands in place of suites/prelude.cuh.
+#include <math.h>
+#include <string.h>
+#include <ucontext.h>
+
+#include <tuple>
+#include <utility>
+#include <vector>
+
+typedef unsigned char u8;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+#define GB_HIP 0
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __shared__ static
+#define warpSize 32
+struct uint4 { u32 x, y, z, w; };
+static inline uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
+struct Index { u32 x, y, z; };
+static Index threadIdx, blockIdx, blockDim, gridDim;
+
+namespace grid {
+struct Thread { ucontext_t context; std::vector<char> stack; bool done; };
+struct Meeting { u32 arrived, turn; };
+struct Slot { u32 words[8]; };
+static std::vector<Thread> threads;
+static std::vector<Meeting> warps;
+static std::vector<Slot> slots[2];
+static Meeting block;
+static ucontext_t scheduler;
+static u32 running;
+static void (*body)();
+
+static void give_way() { swapcontext(&threads[running].context, &scheduler); }
+static void meet(Meeting& meeting, u32 size) {
+    const u32 turn = meeting.turn;
+    if (++meeting.arrived == size) meeting = {0, turn + 1};
+    while (meeting.turn == turn) give_way();
+}
+static void main_of_thread() {
+    body();
+    threads[running].done = true;
+    give_way();
+}
+// Every lane of the warp hands in a slot; the pointer is to all of them, until the next exchange but one.
+static const Slot* exchange(const Slot& mine) {
+    Meeting& warp = warps[running / 32];
+    std::vector<Slot>& here = slots[warp.turn % 2];
+    here[running] = mine;
+    meet(warp, 32);
+    return &here[running / 32 * 32];
+}
+static void run_block() {
+    for (Thread& thread : threads) {
+        thread.done = false;
+        getcontext(&thread.context);
+        thread.context.uc_stack.ss_sp = thread.stack.data();
+        thread.context.uc_stack.ss_size = thread.stack.size();
+        makecontext(&thread.context, main_of_thread, 0);
+    }
+    for (u32 left = threads.size(); left > 0;) {
+        left = 0;
+        for (running = 0; running < threads.size(); ++running) {
+            if (threads[running].done) continue;
+            threadIdx.x = running;
+            swapcontext(&scheduler, &threads[running].context);
+            left += !threads[running].done;
+        }
+    }
+}
+static std::tuple<void (*)(), void**> launched;
+template <class... A>
+struct Launch {
+    static inline void (*kernel)(A...);
+    static inline void** arguments;
+    template <size_t... I>
+    static void apply(std::index_sequence<I...>) { kernel(*(A*)arguments[I]...); }
+    static void call() { apply(std::index_sequence_for<A...>()); }
+};
+template <class... A>
+static void run(void (*kernel)(A...), u32 across, u32 down, u32 size, void** arguments) {
+    Launch<A...>::kernel = kernel;
+    Launch<A...>::arguments = arguments;
+    body = Launch<A...>::call;
+    gridDim = {across, down, 1};
+    blockDim = {size, 1, 1};
+    threads.resize(size);
+    for (Thread& thread : threads) thread.stack.resize(1 << 17);
+    warps.assign((size + 31) / 32, Meeting{0, 0});
+    slots[0].assign(size, Slot());
+    slots[1].assign(size, Slot());
+    block = {0, 0};
+    for (blockIdx.y = 0; blockIdx.y < down; ++blockIdx.y)
+        for (blockIdx.x = 0; blockIdx.x < across; ++blockIdx.x) run_block();
+}
+}  // namespace grid
+
+static inline void __syncthreads() { grid::meet(grid::block, blockDim.x); }
+static inline void __threadfence() {}
+template <class T> static T __ldcg(const T* from) { return *from; }
+template <class T> static T atomicAdd(T* place, T more) { const T before = *place; *place += more; return before; }
+static inline float __uint_as_float(u32 bits) { float value; memcpy(&value, &bits, 4); return value; }
+static inline u32 __float_as_uint(float value) { u32 bits; memcpy(&bits, &value, 4); return bits; }
+static inline float cospif(float x) { return (float)cos(M_PI * x); }
+static inline double cospi(double x) { return cos(M_PI * x); }
+
+static inline u64 gb_thread() { return (u64)blockIdx.x * blockDim.x + threadIdx.x; }
+static inline u64 gb_threads() { return (u64)gridDim.x * blockDim.x; }
+static inline u64 gb_random(u64 seed, u64 i) {
+    u64 x = seed + i * 0x9e3779b97f4a7c15ULL;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+    return x ^ (x >> 31);
+}
+static inline uint4 gb_stream(const uint4* from) { return *from; }
+static inline uint4 gb_fetch(const uint4* from) { return *from; }
+static inline void gb_async_load(uint4* there, const uint4* from) { *there = *from; }
+static inline void gb_async_commit() {}
+template <int PENDING> static void gb_async_wait() {}
+template <class A> static A gb_shuffle_xor(A value, int mask) {
+    grid::Slot mine;
+    memcpy(mine.words, &value, sizeof value);
+    memcpy(&value, grid::exchange(mine)[grid::running % 32 ^ mask].words, sizeof value);
+    return value;
+}
+static inline void gb_halves(u32 word, float& low, float& high) {
+    _Float16 halves[2];
+    memcpy(halves, &word, 4);
+    low = (float)halves[0];
+    high = (float)halves[1];
+}
+static inline unsigned short gb_to_half(float value) {
+    const _Float16 half = (_Float16)value;
+    unsigned short bits;
+    memcpy(&bits, &half, 2);
+    return bits;
+}
+static inline u32 gb_half2_minus(u32 a, u32 b) {
+    float x[2], y[2];
+    gb_halves(a, x[0], x[1]);
+    gb_halves(b, y[0], y[1]);
+    return gb_to_half(x[0] - y[0]) | (u32)gb_to_half(x[1] - y[1]) << 16;
+}
+static inline u32 gb_half2_fma(u32 a, u32 b, u32 c) {
+    float x[2], y[2], z[2];
+    gb_halves(a, x[0], x[1]);
+    gb_halves(b, y[0], y[1]);
+    gb_halves(c, z[0], z[1]);
+    return gb_to_half(x[0] * y[0] + z[0]) | (u32)gb_to_half(x[1] * y[1] + z[1]) << 16;
+}
+static inline u32 gb_bytes(u32 a, u32 b, u32 choice) {
+    const u64 both = a | (u64)b << 32;
+    u32 chosen = 0;
+    for (int i = 0; i < 4; ++i) chosen |= (u32)(both >> (8 * (choice >> (4 * i) & 7)) & 255) << (8 * i);
+    return chosen;
+}
+// The fragments of mma.m16n8k16 as the PTX ISA draws them: lane 4·g + t has rows g and g + 8 of a,
+// column g of b, and of both the inner places 2·t, 2·t + 1, 2·t + 8 and 2·t + 9.
+template <bool BRAIN> static void gb_multiply(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+    grid::Slot mine;
+    memcpy(mine.words, a, 16);
+    memcpy(mine.words + 4, b, 8);
+    const grid::Slot* all = grid::exchange(mine);
+    auto inner = [](u32 word, float (&two)[2]) {
+        if (BRAIN) two[0] = __uint_as_float(word << 16), two[1] = __uint_as_float(word & 0xffff0000u);
+        else gb_halves(word, two[0], two[1]);
+    };
+    const u32 lane = grid::running % 32, g = lane / 4, t = lane % 4;
+    for (u32 i = 0; i < 4; ++i) {
+        const u32 row = g + 8 * (i / 2), column = 2 * t + i % 2;
+        double sum = c[i];
+        for (u32 k = 0; k < 8; ++k) {
+            float x[2], y[2];
+            inner(all[4 * (row % 8) + k % 4].words[row / 8 + 2 * (k / 4)], x);
+            inner(all[4 * column + k % 4].words[4 + k / 4], y);
+            sum += (double)x[0] * y[0] + (double)x[1] * y[1];
+        }
+        c[i] = (float)sum;
+    }
+}

@@ -1,0 +1,48 @@
+"""A GPU on paper: NumPy's arrays, and kernels whose threads take turns on the host (_grid.py). It measures nothing.
+
+What it shows is that a suite's kernels, launches and checks agree with each other.
+"""
+
+import dataclasses
+from typing import Any
+
+from _grid import kernel
+
+from gpubench import plugins
+from gpubench.model import Case, Device, Facts
+from gpubench.protocols import Traits
+from gpubench.suite import Bench, Target
+
+DTYPES = ("float64", "float32", "float16", "bfloat16")
+PAPER = Device("cuda:0", "cupy", "Paper GPU", "sm_90", memory_bytes=2**34, cache_bytes=2**12, units=2, dtypes=DTYPES)
+
+
+@dataclasses.dataclass
+class PaperGpu:
+    """An open host device that says it is a GPU; kernels come from the .cu file that a case names."""
+
+    traits: Traits
+    host: Any = dataclasses.field(default_factory=lambda: plugins.load("backends", "host").open(PAPER))
+    device: Device = PAPER
+    free: int = 2**40
+
+    def free_bytes(self):
+        return self.free
+
+    def __getattr__(self, name):
+        return getattr(self.host, name)
+
+
+@dataclasses.dataclass
+class PaperBench(Bench):
+    """A bench whose kernels are built by g++ from the same file."""
+
+    def kernel(self, file: str, name: str, **defines: int):
+        return kernel(file, name, **defines)
+
+
+def bench(suite, vendor="amd", free=2**40, **params) -> PaperBench:
+    """A bench of that suite on the paper GPU of a vendor: of `amd`, the library's products are NumPy's."""
+    gpu = PaperGpu(Traits(vendor, "sm_90", "cuda", ("hot",), "perf_counter", warp=32, is_gpu=True), free=free)
+    case = Case(suite.name, "case", tuple(params.items()))
+    return PaperBench(gpu, case, Target(Facts((PAPER,)), PAPER), suite.package, 1, devices=(PAPER,))

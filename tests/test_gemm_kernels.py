@@ -1,0 +1,218 @@
+"""The kernels of few tokens and of random operands, run on the host by a grid whose threads take turns."""
+
+import _grid
+import _hiprtc
+import _nvrtc
+import numpy as np
+import pytest
+
+needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
+FORMATS = {
+    "float64": ("float64", 53),
+    "float32": ("float32", 24),
+    "float16": ("uint16", 11),
+    "bfloat16": ("uint16", 8),
+    "float8_e4m3": ("uint8", 4),
+    "float8_e5m2": ("uint8", 3),
+}
+GREATEST = {"float8_e4m3": 448.0, "float8_e5m2": 57344.0}
+ROWS, COLS = 37, 1280
+WEIGHTS = {"float32": 0, "float16": 1, "bfloat16": 2, "int8": 3, "int4": 4}
+
+
+def run(name, *args):
+    _grid.kernel("gemm_data.cu", name)((3,), (64,), args)
+
+
+def filled(dtype, count, seed=7, data=0, spread=1.0, first=0):
+    out = np.zeros(count, {"int8": "int8"}.get(dtype) or FORMATS[dtype][0])
+    numbers = np.uint64(count), np.uint64(first), np.uint64(seed), np.uint32(data), np.float32(spread)
+    run(f"fill_{dtype}", out, *numbers)
+    return out
+
+
+def widened(dtype, array, rows=1, cols=None, strides=None, lines=None):
+    cols = cols or array.size
+    out = np.zeros((rows, cols))
+    sizes = (np.uint64(value) for value in (rows, cols, *(strides or (cols, 1))))
+    run(f"widen_{dtype}", array, np.uint64(0) if lines is None else lines, *sizes, np.uint32(0), out)
+    return out
+
+
+def quantised(bits, count, seed=5, spread=0.5):
+    words, scales, exact = np.zeros(count * bits // 32, "uint32"), np.zeros(count // 128, "uint16"), np.zeros(count)
+    numbers = np.uint64(scales.size), np.uint64(seed), np.float32(spread)
+    run(f"quantise_int{bits}", words, scales, *numbers)
+    run(f"restore_int{bits}", words, scales, np.uint64(count), exact)
+    return words, scales, exact
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_operands_are_normal_and_rounded_to_the_nearest_of_their_format(dtype):
+    storage, digits = FORMATS[dtype]
+    found = widened(dtype, filled(dtype, 4096))[0]
+    exact = filled("float32", 4096).astype(float)
+    assert abs(found.mean()) < 0.05
+    assert abs(found.std() - 1) < 0.03
+    assert len(np.unique(found)) > (50 if digits < 8 else 700)
+    ulp = 2.0 ** (np.floor(np.log2(np.maximum(np.abs(exact), 2.0**-6))) + 1 - digits)
+    assert (np.abs(found - exact) <= 0.5001 * ulp + 1e-6).all()
+    del storage
+
+
+@needs_compiler
+def test_halves_are_rounded_as_numpy_rounds_them():
+    np.testing.assert_array_equal(filled("float16", 4096).view("float16"), filled("float32", 4096).astype("float16"))
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", GREATEST)
+def test_eight_bit_numbers_go_there_and_back_and_saturate(dtype):
+    codes = np.arange(256, dtype=np.uint8)
+    values = widened(dtype, codes)[0]
+    finite = np.isfinite(values)
+    assert np.abs(values[finite]).max() == GREATEST[dtype]
+    assert np.count_nonzero(~finite) == {"float8_e4m3": 2, "float8_e5m2": 8}[dtype]
+    assert (np.diff(values[:128][finite[:128]]) > 0).all()
+    assert np.abs(widened(dtype, filled(dtype, 256, data=2, spread=1e6))).max() == GREATEST[dtype]
+    for code in (1, 5, 9, 60, 100):  # subnormal and normal ones
+        assert (filled(dtype, 3, data=2, spread=float(values[code])) == code).all()
+
+
+@needs_compiler
+def test_data_of_other_kinds_are_what_they_are_called():
+    assert (filled("float32", 500, data=2) == 1).all()
+    assert (filled("bfloat16", 500, data=3) == 0).all()
+    uniform = filled("float64", 4096, data=1)
+    assert -1 <= uniform.min() < -0.99 < 0.99 < uniform.max() < 1
+    integers = filled("int8", 4096)
+    assert (integers.min() < -90, integers.max() > 90, round(integers.std())) == (True, True, 32)
+
+
+@needs_compiler
+def test_rows_and_columns_are_widened_where_they_lie():
+    array = filled("float32", 6 * 10)
+    matrix = array.reshape(6, 10).astype(float)
+    lines = np.array([4, 0], np.int64)
+    np.testing.assert_array_equal(widened("float32", array, 2, 10, (10, 1), lines), matrix[[4, 0]])
+    np.testing.assert_array_equal(widened("float32", array, 10, 6, (1, 10)), matrix.T)
+
+
+@needs_compiler
+@pytest.mark.parametrize(("dtype", "spoiled"), [("float16", 0xFF), ("bfloat16", 0xFF), ("float64", 0xFF)])
+def test_elements_that_are_not_written_are_counted(dtype, spoiled):
+    array = filled(dtype, 300)
+    array.view("uint8")[-2 * array.itemsize :] = spoiled
+    count = np.zeros(1, "uint32")
+    run(f"lacking_{dtype}", array, np.uint64(array.size), count)
+    assert count[0] == 2
+
+
+@needs_compiler
+@pytest.mark.parametrize(("bits", "most", "low", "high"), [(8, 127, 0.005, 0.008), (4, 7, 0.10, 0.13)])
+def test_a_group_of_weights_has_the_scale_of_its_greatest(bits, most, low, high):
+    words, scales, exact = quantised(bits, 1280)
+    plain = filled("float32", 1280, seed=5, spread=0.5).astype(float)
+    greatest = np.abs(plain).reshape(-1, 128).max(axis=1)
+    np.testing.assert_array_equal(scales.view("float16"), (greatest / most).astype("float16"))
+    assert (np.abs(exact - plain) <= 0.51 * np.repeat(scales.view("float16").astype(float), 128)).all()
+    assert low < np.linalg.norm(exact - plain) / np.linalg.norm(plain) < high
+    halves = np.zeros(1280, "uint16")
+    run(f"restore_int{bits}_half", words, scales, np.uint64(1280), halves)
+    np.testing.assert_array_equal(halves.view("float16"), exact.astype("float16"))
+
+
+def operands(kind, tokens):
+    """Weights, scales and activations as the kernels take them, and both as doubles."""
+    vectors = {"int8": "float16", "int4": "float16"}.get(kind, kind)
+    x = filled(vectors, tokens * COLS, seed=3)
+    wide_x = widened(vectors, x, tokens, COLS)
+    if kind in ("int8", "int4"):
+        words, scales, exact = quantised(int(kind[3:]), ROWS * COLS)
+        return words, scales, x, exact.reshape(ROWS, COLS), wide_x
+    w = filled(kind, ROWS * COLS, seed=4)
+    return w, np.zeros(1, "uint16"), x, widened(kind, w, ROWS, COLS), wide_x
+
+
+def relative(kind, found, tokens, exact):
+    vectors = {"int8": "float16", "int4": "float16"}.get(kind, kind)
+    wide = widened(vectors, found, tokens, ROWS)
+    return np.linalg.norm(wide - exact) / np.linalg.norm(exact)
+
+
+BOUND = {"float32": 2e-6, "float16": 4e-4, "bfloat16": 3e-3, "int8": 4e-4, "int4": 4e-4}
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("kind", "team", "share", "ahead"),
+    [
+        *((kind, 64, 2, 2) for kind in WEIGHTS),
+        ("float16", 32, 1, 4),
+        ("float16", 256, 4, 1),
+    ],
+)
+def test_a_matrix_times_a_vector_whatever_team_works_on_a_row(kind, team, share, ahead):
+    w, scales, x, wide_w, wide_x = operands(kind, 1)
+    y = np.full(ROWS, -1, x.dtype) if x.dtype.kind == "f" else np.full(ROWS, 0xFFFF, x.dtype)
+    kernel = _grid.kernel("gemv.cu", "gemv", WEIGHTS=WEIGHTS[kind], TEAM=team, SHARE=share, AHEAD=ahead)
+    blocks = -(-ROWS // (256 // team * share))
+    kernel((blocks,), (256,), (w, scales, x, y, np.uint32(ROWS), np.uint32(COLS)))
+    assert relative(kind, y, 1, wide_x @ wide_w.T) < BOUND[kind]
+
+
+ONE, FEW, MANY = (1, 1, 1, 8, 2, 1, 1), (2, 2, 4, 1, 1, 3, 13), (8, 1, 4, 1, 1, 2, 64)
+SKINNY = [("float16", *ONE), ("float16", *MANY), ("bfloat16", *FEW), ("int8", *FEW), ("int4", *ONE), ("int4", *FEW)]
+
+
+@needs_compiler
+@pytest.mark.parametrize(("kind", "tiles", "panels", "down", "across", "ahead", "splits", "tokens"), SKINNY)
+def test_few_tokens_by_matrix_instructions_whatever_the_split(kind, tiles, panels, down, across, ahead, splits, tokens):
+    w, scales, x, wide_w, wide_x = operands(kind, tokens)
+    y = np.full(tokens * ROWS, 0xFFFF, "uint16")
+    sizes = {"TILES": tiles, "PANELS": panels, "DOWN": down, "ACROSS": across, "AHEAD": ahead}
+    kernel = _grid.kernel("skinny.cu", "skinny", WEIGHTS=WEIGHTS[kind], **sizes)
+    blocks = -(-ROWS // (16 * panels * down))
+    partial, arrived = np.full(splits * tokens * ROWS, np.nan, "float32"), np.zeros(blocks, "uint32")
+    numbers = np.uint32(ROWS), np.uint32(COLS), np.uint32(tokens)
+    for _ in range(2):  # the second launch finds the counters as the first did
+        kernel((blocks, splits), (32 * down * across,), (w, scales, x, y, *numbers, partial, arrived))
+        assert (arrived == 0).all()
+    assert relative(kind, y, tokens, wide_x @ wide_w.T) < BOUND[kind]
+
+
+def source_of(file):
+    return (_grid.SUITES / "prelude.cuh").read_text() + (_grid.SUITES / file).read_text()
+
+
+BUILDS = [
+    ("gemm_data.cu", {}),
+    *(("gemv.cu", {"WEIGHTS": number, "TEAM": 64, "SHARE": 2, "AHEAD": 2}) for number in range(5)),
+]
+TENSOR = [
+    ("skinny.cu", {"WEIGHTS": number, "TILES": 2, "PANELS": 1, "DOWN": 1, "ACROSS": 8, "AHEAD": 1})
+    for number in range(1, 5)
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "defines", "arch"), [*((*build, "sm_75") for build in BUILDS), *((*build, "sm_80") for build in TENSOR)]
+)
+def test_the_kernels_compile_for_nvidia_from_turing_on(file, defines, arch):
+    if _nvrtc.library() is None:
+        pytest.skip("no NVRTC here: pip install nvidia-cuda-nvrtc")
+    options = [f"--gpu-architecture={arch}", *(f"-D{name}={value}" for name, value in defines.items())]
+    status, log = _nvrtc.compiled(source_of(file), options)
+    assert status == 0, log
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("file", "defines"), BUILDS)
+def test_what_is_portable_compiles_for_amd(file, defines):
+    if _hiprtc.library() is None:
+        pytest.skip("no hipRTC here: apt-get install libamdhip64-5 libhiprtc-builtins5")
+    lines = "".join(f"#define {name} {value}\n" for name, value in defines.items())
+    status, log = _hiprtc.compiled(lines + source_of(file), "gfx90a")
+    assert status == 0, log
