@@ -21,6 +21,7 @@ from cuda.pathfinder import load_nvidia_dynamic_lib
 from cupy._core.core import assemble_cupy_compiler_options
 from cupy.cuda import nccl
 from cupy_backends.cuda.libs import nvrtc
+from nvmath.bindings import cublasLt
 
 site = Path(cupy.__file__).parents[1]
 HEADERS = ("cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h", "cuda/barrier", "cooperative_groups.h")
@@ -44,6 +45,7 @@ loaded("nvcomp", str(nvcomp))
 
 program = nvrtc.createProgram(SOURCE, "twice.cu", (), ())
 nvrtc.compileProgram(program, ("--gpu-architecture=sm_90a", *assemble_cupy_compiler_options(("--std=c++17",))))
+print(f"  cuBLASLt's binding knows {len(list(cublasLt.MatmulTile))} tiles")
 print(f"  CuPy {cupy.__version__}, NCCL {nccl.get_version()}, NVRTC {nvrtc.getVersion()}:", end=" ")
 print(f"{len(nvrtc.getCUBIN(program))} bytes of sm_90a code")
 PYTHON

@@ -130,7 +130,9 @@ def test_a_kernel_that_faults_or_never_ends_costs_one_case_and_one_worker(facts,
 
 
 def test_samples_of_the_gpu_are_joined_to_its_cases(facts):
-    plan = planning.make(facts, Settings(("gemm",), (facts.devices[0].id,), "quick", filters=("float16,n=4096",)))
+    plan = planning.make(
+        facts, Settings(("gemm",), (facts.devices[0].id,), "quick", filters=("square[dtype=float16,n=2048",))
+    )
     shelf = Shelf()
     sampler = SamplingProcess(plan.facts.devices, 0.0)
     counters = sampler.counters

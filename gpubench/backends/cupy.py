@@ -6,6 +6,7 @@ import importlib
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
@@ -207,10 +208,19 @@ class Cupy:
             "cupy": cupy.__version__,
             "cuda.driver": _dotted(runtime.driverGetVersion()),
             "cuda.runtime": _dotted(runtime.runtimeGetVersion()),
+            **_bindings(),
         }
 
     def open(self, device: Device) -> CupyDevice:
         return CupyDevice(device)
+
+
+def _bindings() -> dict[str, str]:
+    """The bindings of libraries that a figure depends on: without nvmath-python products go through cuBLAS itself."""
+    try:
+        return {"nvmath-python": version("nvmath-python")}
+    except PackageNotFoundError:
+        return {}
 
 
 def _dotted(number: int) -> str:

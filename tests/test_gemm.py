@@ -1,0 +1,322 @@
+"""The gemm suite: points, counting, checks that can fail, refusals in words; its kernels on a GPU on paper."""
+
+import dataclasses
+import sys
+import types
+
+import _grid
+import numpy as np
+import pytest
+from _grid_device import DTYPES, PAPER, bench
+
+from gpubench import plugins
+from gpubench.errors import Skip, WrongAnswer
+from gpubench.model import Device, Facts
+from gpubench.suite import Target
+
+SUITE = plugins.load("suites", "gemm")
+ROOM = SUITE.package
+FORMATS, MODELS, GEMV, FEW, TASKS, DECODER, DATA, VENDOR = (
+    sys.modules[f"{ROOM}.{name}"]
+    for name in (
+        "_gemm_formats",
+        "_gemm_models",
+        "_gemv",
+        "_gemm_few",
+        "_gemm_tasks",
+        "_gemm_decoder",
+        "_gemm_data",
+        "_gemm_vendor",
+    )
+)
+PRECISIONS, Shape = FORMATS.PRECISIONS, FORMATS.Shape
+MIB = 2**20
+H200 = Device(
+    "cuda:0",
+    "cupy",
+    "NVIDIA H200",
+    "sm_90",
+    memory_bytes=140 * 2**30,
+    cache_bytes=60 * MIB,
+    units=132,
+    dtypes=(*DTYPES, "tf32", "float8_e4m3", "float8_e5m2", "int8"),
+)
+needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
+
+
+def ids(device=H200, tier="quick"):
+    return [case.id.removeprefix("gemm/") for case in SUITE.cases(Target(Facts((device,)), device, tier))]
+
+
+def once(task):
+    """Every call of a task once, on spoilt outputs."""
+    task.poison()
+    for stage in task.stages.values():
+        for call in stage.rotation or (stage.call,):
+            call()
+    return {name: getattr(value, "value", value) for name, value in task.check().items()}
+
+
+def test_every_precision_of_a_gpu_is_listed_and_one_that_it_lacks_is_skipped_in_words():
+    assert {line.partition(",")[0] for line in ids() if line.startswith("square")} == {
+        f"square[dtype={dtype}" for dtype in PRECISIONS
+    }
+    with pytest.raises(Skip, match=r"Paper GPU \(sm_90\) has no products of float8_e4m3"):
+        SUITE.build(dataclasses.replace(bench(SUITE), case=case_of("square", dtype="float8_e4m3", n=1024)))
+
+
+def case_of(name, **params):
+    cases = [case for case in SUITE.cases(Target(Facts((H200,)), H200, "full")) if case.name == name]
+    return next(case for case in cases if params.items() <= dict(case.params).items())
+
+
+def test_the_host_has_what_numpy_has_and_amd_what_needs_no_library_of_nvidias():
+    host = plugins.load("backends", "host").devices()[0]
+    assert {line.partition("[")[0] for line in ids(host)} == {"square", "gemv"}
+    amd = dataclasses.replace(H200, id="rocm:0", arch="gfx942", dtypes=("float64", "float32", "float16"))
+    assert {line.partition("[")[0] for line in ids(amd)} == {"square", "read", "gemv", "decoder"}
+    assert not any("path=tensor" in line for line in ids(amd))
+
+
+def test_the_burst_fills_every_multiprocessor_and_the_shapes_of_full_are_not_in_quick():
+    assert [line for line in ids() if line.startswith("burst")] == [
+        "burst[dtype=float16,shape=6144x5632x8192]",
+        "burst[dtype=bfloat16,shape=6144x5632x8192]",
+        "burst[dtype=float8_e4m3,shape=8192x8192x8192]",
+    ]
+    tiles = (6144 // 256) * (5632 // 128)
+    assert tiles % 132 == 0
+    full = {line.partition("[")[0] for line in ids(tier="full")}
+    assert full - {line.partition("[")[0] for line in ids()} == {"shape", "wave", "sustained", "ranked", "transposed"}
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("dtype", "shape", "least", "most"),
+    [
+        ("float64", (70, 90, 96, "tt"), 1e-17, 1e-15),
+        ("float32", (70, 40, 96, "nt"), 1e-9, 1e-6),
+        ("float16", (100, 40, 96, "tn"), 1e-5, 1e-3),
+        ("float16", (9, 40, 96, "nn"), 1e-5, 1e-3),
+    ],
+)
+def test_a_product_counts_its_operations_and_states_its_errors(dtype, shape, least, most):
+    task = TASKS.product(bench(SUITE), PRECISIONS[dtype], Shape(*shape))
+    m, n, k, _ = shape
+    stage = task.stages[""]
+    assert stage.work.flops == 2 * m * n * k
+    assert stage.work.moved == (m * k + k * n + m * n) * PRECISIONS[dtype].formats[0].itemsize
+    found = once(task)
+    assert least < found["error"] < most
+    assert 0 < found["greatest_error"] < most
+
+
+@needs_compiler
+def test_what_is_not_written_and_what_is_wrong_fails_however_fast():
+    operands = DATA.Operands(bench(SUITE), PRECISIONS["float32"], Shape(80, 60, 64))
+    operands.poison()
+    with pytest.raises(WrongAnswer, match="4800 elements of C are not written"):
+        operands.check()
+    operands.c[:] = (operands.a.reshape(80, 64) @ operands.b.reshape(64, 60)).ravel()
+    operands.check()
+    operands.c *= np.float32(1 + 1e-5)
+    with pytest.raises(WrongAnswer, match="the relative error 1e-05 of the rows compared is above"):
+        operands.check()
+
+
+def test_integers_are_compared_exactly_and_floats_by_the_size_of_their_terms():
+    exact, plain = PRECISIONS["int8"], PRECISIONS["float32"]
+    reference = np.array([[3.0, -7.0]])
+    assert {name: each.value for name, each in DATA.judged(exact, 9, reference, reference, reference).items()} == {
+        "error": 0.0,
+        "greatest_error": 0.0,
+    }
+    with pytest.raises(WrongAnswer, match="1 of 2 integers compared are wrong"):
+        DATA.judged(exact, 9, reference + np.array([[0, 1]]), reference, reference)
+    found = DATA.judged(plain, 9, reference + np.array([[0, 1e-7]]), reference, np.array([[1.0, 1e3]]))
+    assert found["greatest_error"].value == pytest.approx(1e-10, rel=1e-6)
+
+
+@needs_compiler
+@pytest.mark.parametrize("data", ["zeros", "constant", "uniform"])
+def test_other_data_are_checked_too(data):
+    found = once(TASKS.product(bench(SUITE), PRECISIONS["float32"], Shape(64, 64, 64), data=data))
+    assert found["error"] < 1e-6
+
+
+def test_more_memory_than_is_free_is_skipped_in_words():
+    with pytest.raises(Skip, match=r"needs .* of memory, 1 MiB are free|needs .* of memory, 1.000 MiB are free"):
+        TASKS.product(bench(SUITE, free=MIB), PRECISIONS["float32"], Shape(4096, 4096, 4096))
+
+
+GEMVS = [("warp", "float32"), ("warp", "bfloat16"), ("warp", "int8"), ("vendor", "float16")]
+
+
+@needs_compiler
+@pytest.mark.parametrize(("path", "kind"), GEMVS)
+def test_a_matrix_times_a_vector_takes_turns_on_copies_and_counts_weights_scales_and_vectors(path, kind):
+    task = FEW.task(bench(SUITE), path, kind, 65, 256, 1)
+    stage = task.stages[""]
+    size, each = {"float32": (65 * 256 * 4, 4), "bfloat16": (65 * 256 * 2, 2), "float16": (65 * 256 * 2, 2)}.get(
+        kind, (65 * 256 + 65 * 2 * 2, 2)
+    )
+    assert stage.work.moved == size + each * (65 + 256)
+    assert len(stage.rotation) == -(-4 * PAPER.cache_bytes // size) + 1
+    found = once(task)
+    assert 0 < found["error"] < 2e-3
+    assert ("quantisation_error" in found) == (kind == "int8")
+    task.poison()
+    with pytest.raises(WrongAnswer, match="65 elements of y are not written"):
+        task.check()
+
+
+@needs_compiler
+def test_a_copy_of_the_weights_that_gives_another_answer_is_found():
+    make = DATA.Maker(bench(SUITE))
+    rows = np.array([[1, 2, 3], [1, 2, 3], [0xFFFF] * 3, [1, 9, 3]], np.uint16)
+    assert make.differing(rows[:3]) == 0
+    assert make.differing(rows) == 1
+
+
+@needs_compiler
+@pytest.mark.parametrize(("kind", "tokens"), [("float16", 1), ("int4", 20)])
+def test_few_tokens_by_matrix_instructions_are_checked_like_the_others(kind, tokens):
+    found = once(FEW.task(bench(SUITE, "nvidia"), "tensor", kind, 65, 384, tokens))
+    assert 0 < found["error"] < 1e-3
+
+
+def test_the_sides_of_weights_are_a_power_of_two_of_columns_and_the_rest_rows():
+    assert FEW.sides(448 * MIB, "float16") == (28672, 8192)
+    assert FEW.sides(8 * MIB, "float16") == (2048, 2048)
+    assert FEW.sides(8 * MIB, "int4") == (4096, 4096)
+    for size in (2**18, 2**21, 2**30):
+        for kind, stored in GEMV.KINDS.items():
+            rows, cols = FEW.sides(size, kind)
+            assert (rows * cols * stored.bits // 8, cols % GEMV.GROUP) == (size, 0)
+
+
+def test_columns_that_no_group_divides_are_skipped_in_words():
+    with pytest.raises(Skip, match="our kernels take columns in groups of 128, not 100"):
+        GEMV.Weights(DATA.Maker(bench(SUITE)), "float16", 8, 100, 1)
+
+
+@pytest.mark.parametrize("kind", GEMV.KINDS)
+def test_every_plan_fits_a_block_and_its_shared_memory(kind):
+    stored = GEMV.KINDS[kind]
+    for cols in (128, 2048, 16384, 65536):
+        for warp in (32, 64):
+            plan = GEMV.warp_plan(stored, cols, warp)
+            assert warp <= plan.team <= 256
+            assert 256 % plan.team == 0
+    for tokens in (1, 8, 9, 16, 33, 64) if stored.number else ():
+        for rows in (1000, 4096, 57344):
+            plan = GEMV.tensor_plan(stored, rows, tokens, 132)
+            assert 8 * plan.tiles >= tokens
+            assert plan.threads <= 1024
+            assert plan.tiles == 1 or plan.across == 1
+            staged = 16 * 2 * plan.ahead * 8 * plan.tiles * 20 * (plan.tiles > 1)
+            assert max(staged, 4 * 8 * plan.tiles * plan.rows) <= 48 * 1024 - 64
+
+
+@pytest.mark.parametrize(("name", "billions"), [("chatglm-6b", 6.17), ("llama-3-8b", 7.50), ("llama-3-70b", 69.50)])
+def test_a_model_has_as_many_weights_as_its_card_says_without_the_embedding(name, billions):
+    assert MODELS.MODELS[name].size / 1e9 == pytest.approx(billions, abs=0.02)
+
+
+def small():
+    layers = (
+        MODELS.Layer("qkv", 192, 128),
+        MODELS.Layer("out", 128, 128),
+        MODELS.Layer("up", 256, 128),
+        MODELS.Layer("down", 128, 256),
+    )
+    return MODELS.Model(layers, 2, MODELS.Layer("head", 150, 128), "nowhere")
+
+
+@needs_compiler
+@pytest.mark.parametrize(("kind", "vendor"), [("float16", "amd"), ("int8", "nvidia"), ("int4", "nvidia")])
+def test_decoding_runs_every_matrix_of_the_model_in_order(monkeypatch, kind, vendor):
+    monkeypatch.setitem(MODELS.MODELS, "small", small())
+    task = DECODER.build(bench(SUITE, vendor), "small", "decode", kind)
+    stage = task.stages[""]
+    assert (stage.quantity, stage.item, stage.work.items) == ("items", "token", 1)
+    assert stage.work.flops == 2 * small().size
+    bits = {"float16": 16, "int8": 8 + 16 / 128, "int4": 4 + 16 / 128}[kind]
+    assert stage.work.moved == small().size * bits / 8 + 2 * sum(m.rows + m.cols for m in small().matrices)
+    assert 0 < once(task)["error"] < 5e-3
+    task.poison()
+    with pytest.raises(WrongAnswer, match="not written"):
+        task.check()
+
+
+@needs_compiler
+@pytest.mark.parametrize("kind", ["float16", "int4"])
+def test_a_prefill_hands_rows_on_and_restores_quantised_weights(monkeypatch, kind):
+    def by_numpy(bench, precision, shape, arrays):
+        assert (precision, shape.order) == (PRECISIONS["float16"], "nt")
+
+        def call():
+            a = arrays.a.view("float16")[: shape.m * shape.pitch].reshape(shape.m, shape.pitch)[:, : shape.k]
+            b = arrays.b.view("float16")[: shape.n * shape.k].reshape(shape.n, shape.k)
+            arrays.c.view("float16")[:] = (a.astype("float32") @ b.T.astype("float32")).astype("float16").ravel()
+
+        return VENDOR.Vendor(call, {"library": "NumPy"})
+
+    monkeypatch.setitem(MODELS.MODELS, "small", small())
+    monkeypatch.setattr(DECODER, "vendor", by_numpy)
+    monkeypatch.setattr(DECODER, "PROMPT", 24)
+    task = DECODER.build(bench(SUITE, "nvidia"), "small", "prefill", kind)
+    layers = small().size - small().head.size
+    assert task.stages[""].work.flops == 2 * 24 * layers + 2 * small().head.size
+    assert 0 < once(task)["error"] < 5e-3
+
+
+def refusing(status, words):
+    class RefusalError(Exception):
+        def __init__(self):
+            super().__init__(words)
+            self.status = status
+
+    def refuse(*_):
+        raise RefusalError
+
+    return types.SimpleNamespace(
+        cuBLASLtError=RefusalError,
+        matmul_desc_create=refuse,
+        get_status_name=lambda _: "CUBLAS_STATUS_NOT_SUPPORTED",
+        get_status_string=lambda _: words,
+    )
+
+
+def asked(monkeypatch, library):
+    stream = types.SimpleNamespace(ptr=0)
+    gpu = bench(SUITE, "nvidia")
+    monkeypatch.setattr(VENDOR, "_binding", lambda: library)
+    arrays = types.SimpleNamespace(cuda=types.SimpleNamespace(get_current_stream=lambda: stream), empty=np.empty)
+    gpu.open_device.host.xp = arrays
+    return VENDOR.vendor(gpu, PRECISIONS["float8_e4m3"], Shape(17, 17, 17, "nt"), VENDOR.Arrays(None, None, None))
+
+
+def test_what_the_library_refuses_is_skipped_in_its_words_and_what_it_fails_at_is_not(monkeypatch):
+    with pytest.raises(Skip, match=r"M×N×K 17×17×17, B transposed: CUBLAS_STATUS_NOT_SUPPORTED, no such product"):
+        asked(monkeypatch, refusing(15, "no such product"))
+    with pytest.raises(Exception, match="no memory") as caught:
+        asked(monkeypatch, refusing(3, "no memory"))
+    assert not isinstance(caught.value, Skip)
+
+
+def test_without_the_binding_the_skip_says_how_to_get_it(monkeypatch):
+    with pytest.raises(Skip, match="pip install 'gpubench-suite"):
+        asked(monkeypatch, None)
+
+
+def test_the_fused_activations_are_what_the_library_computes():
+    rows = np.array([[-3.0, 0.0, 1.0]])
+    assert TASKS.ACTIVATIONS["relu"](rows).tolist() == [[0.0, 0.0, 1.0]]
+    np.testing.assert_allclose(TASKS.ACTIVATIONS["gelu"](rows), [[-0.00363739, 0.0, 0.84119199]], atol=1e-7)
+
+
+def test_numpys_blas_is_named_with_its_threads():
+    host = sys.modules[f"{ROOM}._gemm_host"]
+    assert host.library().startswith(f"NumPy {np.__version__} with ")
+    assert int(host.threads()) > 0
