@@ -133,8 +133,9 @@ def data(bench: Bench, data: str, dtype: str, n: int) -> Task:
 
 def _burst_shapes(target: Target) -> Any:
     """8192³, and a product whose tiles of 256 × 128 fill every multiprocessor eight times."""
-    wide = max(side for side in range(1, math.isqrt(target.device.units) + 1) if target.device.units % side == 0)
-    whole = f"{512 * (target.device.units // wide)}x{512 * wide}x8192"
+    units = max(1, target.device.units)
+    wide = max(side for side in range(1, math.isqrt(units) + 1) if units % side == 0)
+    whole = f"{512 * (units // wide)}x{512 * wide}x8192"
     return points((whole, _CUBE), ("1024x1024x1024",))
 
 
