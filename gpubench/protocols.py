@@ -122,6 +122,19 @@ class OpenDevice(Protocol):
     def xp(self) -> Any:
         """The array module: numpy or cupy."""
 
+    @property
+    def stream(self) -> int:
+        """The address of the queue that calls are timed on: libraries that do not know CuPy's must launch there."""
+
+    def enter(self) -> None:
+        """Be what this process works on, behind all that it queued before; a device that was just opened is."""
+
+    def leave(self) -> None:
+        """Let the process go back to what it worked on before."""
+
+    def elsewhere(self) -> float:
+        """Seconds that work beside the timed queue still takes once that is empty; about 0 where there is none."""
+
     def now(self) -> float:
         """Seconds of the clock that budgets and warm-up are counted in (virtual on clockwork)."""
 

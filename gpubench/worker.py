@@ -203,11 +203,11 @@ class Worker:
         if self._open is None:
             backend: Backend = plugins.load("backends", device.backend)
             self._open = backend.open(device)
-            self._watches = _watches(device)
+            self._watches = watches(device)
         return self._open
 
 
-def _watches(device: Device) -> list[Watch]:
+def watches(device: Device) -> list[Watch]:
     """A watch of every collector that knows the device; none where a driver's library is missing."""
     found: list[Watch] = []
     for name in plugins.names("collectors"):

@@ -53,6 +53,7 @@ class CupyDevice:
         self.device = device
         self.xp = cupy
         self._runtime = cupy.cuda.runtime
+        self._before = cupy.cuda.Device(), cupy.cuda.get_current_stream()
         self._handle = cupy.cuda.Device(_ordinal(cupy, device))
         self._handle.use()
         self._reached: set[tuple[int, int]] = set()  # from which device to which access is enabled
@@ -66,6 +67,27 @@ class CupyDevice:
         clock_hz = float(dict(device.details).get("clock.sm_hz", 2e9))
         self._clock = EventClock(cupy, self._stream, Gate(cupy, clock_hz), self.flush)
         self.synchronize()
+
+    @property
+    def stream(self) -> int:
+        return int(self._stream.ptr)
+
+    def enter(self) -> None:
+        self._before = self.xp.cuda.Device(), self.xp.cuda.get_current_stream()
+        self._handle.use()
+        self._runtime.deviceSynchronize()
+        self._stream.use()
+
+    def leave(self) -> None:
+        device, stream = self._before
+        device.use()
+        stream.use()
+
+    def elsewhere(self) -> float:
+        self.synchronize()
+        start = time.perf_counter()
+        self._runtime.deviceSynchronize()
+        return time.perf_counter() - start
 
     def now(self) -> float:
         return time.perf_counter()

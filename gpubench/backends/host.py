@@ -67,6 +67,17 @@ class HostDevice:
         call()
         return (time.perf_counter_ns() - start) * 1e-9
 
+    stream = 0
+
+    def enter(self) -> None:
+        pass
+
+    def leave(self) -> None:
+        pass
+
+    def elsewhere(self) -> float:
+        return 0.0
+
     def synchronize(self) -> None:
         pass
 

@@ -1,0 +1,128 @@
+"""The pytest plugin: the fixture `gpubench` times a callable by the method of every suite, stores it and gates it.
+
+docs/your-own-program.md is its page. Every pytest session of an environment that has gpubench loads this file, so
+that it imports nothing but pytest; `-p no:gpubench` leaves it out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from gpubench.testing.fixture import Gpubench, Timed
+    from gpubench.testing.sitting import Sitting
+
+__all__ = ["Gpubench", "Timed"]
+
+_NAME = "gpubench"
+_LINES = pytest.StashKey[list[str]]()
+
+
+def __getattr__(name: str) -> object:
+    """The names for annotations, imported when they are asked for."""
+    if name in __all__:
+        from gpubench.testing import fixture
+
+        return getattr(fixture, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options; without any, what is measured is shown and nothing is written."""
+    group = parser.getgroup(_NAME, "timing by the fixture gpubench")
+    add = group.addoption
+    add("--gpubench-device", metavar="ID", help="device to measure on: cuda:0, rocm:0, host (the first GPU, else host)")
+    add(
+        "--gpubench-tier",
+        default="quick",
+        choices=("smoke", "quick", "full"),
+        help="how long each call is sampled (quick)",
+    )
+    add("--gpubench-out", metavar="FILE", help="the run file to write: for reports, baselines, the history")
+    add(
+        "--gpubench-replicates",
+        type=int,
+        default=1,
+        metavar="N",
+        help="measure in so many fresh processes in all; a gate needs 3 at least, 5 are better (1)",
+    )
+    add(
+        "--gpubench-baseline",
+        action="append",
+        default=[],
+        metavar="WORD",
+        help="what to hold it against, as `gpubench gate` has it: a run file, a folder, a saved name, last:N; "
+        "a test that is slower fails",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Say what the marker is, which tests get by themselves: `-m "not gpubench"` leaves them out."""
+    config.addinivalue_line("markers", f"{_NAME}: times something by the fixture gpubench (set by the plugin)")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that measure."""
+    for item in items:
+        if _measures(item):
+            item.add_marker(_NAME)
+
+
+def _measures(item: pytest.Item) -> bool:
+    return _NAME in getattr(item, "fixturenames", ())
+
+
+@pytest.fixture(scope="session")
+def _gpubench_sitting(request: pytest.FixtureRequest) -> Iterator[Sitting]:
+    """The device, the run file and the replicates of this session, made when the first test measures."""
+    if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
+        pytest.skip("gpubench measures one thing at a time: run these tests with -n 0")
+    from gpubench.errors import GpubenchError
+    from gpubench.testing.sitting import Options, Sitting
+
+    option = request.config.option
+    options = Options(
+        device=option.gpubench_device or "",
+        tier=option.gpubench_tier,
+        out=Path(option.gpubench_out).absolute() if option.gpubench_out else None,
+        replicates=option.gpubench_replicates,
+        baselines=tuple(option.gpubench_baseline),
+        arguments=_arguments(request.config),
+    )
+    nodes = [item.nodeid for item in request.session.items if _measures(item)]
+    try:
+        sitting = Sitting(options, request.config.rootpath, nodes)
+    except GpubenchError as error:
+        raise pytest.fail.Exception(f"gpubench: {error}", pytrace=False) from None
+    yield sitting
+    request.config.stash[_LINES] = sitting.end()
+
+
+def _arguments(config: pytest.Config) -> tuple[str, ...]:
+    """What a pytest of a replicate needs of this one's options; its tests are named to it one by one."""
+    found = [f"--rootdir={config.rootpath}", f"--import-mode={config.option.importmode}"]
+    found += ["-c", str(config.inipath)] if config.inipath else []
+    return (*found, "-o", "addopts=", "-p", "no:cacheprovider", "-q")
+
+
+@pytest.fixture
+def gpubench(request: pytest.FixtureRequest, _gpubench_sitting: Sitting) -> Gpubench:
+    """Times a callable on the session's device: call it with the callable, its work and its check."""
+    from gpubench.testing.fixture import Gpubench
+
+    return Gpubench(_gpubench_sitting, request.node)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """A line for each thing that was timed."""
+    lines = config.stash.get(_LINES, [])
+    if lines:
+        terminalreporter.section("gpubench")
+        for line in lines:
+            terminalreporter.write_line(line)

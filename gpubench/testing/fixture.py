@@ -1,0 +1,180 @@
+"""What a test holds as `gpubench`: the device, and the call that times."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+from gpubench import stats
+from gpubench.errors import GpubenchError, Skip, UsageError, WrongAnswer
+from gpubench.model import Case, Params, Quantity, Result, Work
+from gpubench.protocols import Kernel, Mode, OpenDevice, Traits
+from gpubench.suite import Observation, Stage, Task, nothing
+from gpubench.summary import Figure
+from gpubench.testing.sitting import Sitting, suite_of
+
+_MOST_LETTERS = 40  # of a parameter in a case's id
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """What was timed: its result as the run file has it, its figure, the gate's verdict where there is a baseline."""
+
+    result: Result
+    figure: Figure
+    verdict: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """The median seconds of a call."""
+        return stats.median(self.result.series[0].values)
+
+    def __str__(self) -> str:
+        return self.figure.text
+
+
+class Gpubench:
+    """The fixture. It times a callable on the session's device, checked before and after, and stores what it saw.
+
+    The tests' parameters are the case's: `test_gather[1024]` is `test_kernels/test_gather[n=1024]`.
+    """
+
+    def __init__(self, sitting: Sitting, item: pytest.Item) -> None:
+        self._sitting = sitting
+        self._item = item
+        self._names: set[str] = set()
+
+    @property
+    def device(self) -> OpenDevice:
+        """The open device: `device.to_host(array)`, `device.traits`, `device.device` (its facts)."""
+        return self._sitting.device
+
+    @property
+    def xp(self) -> Any:
+        """The array module: cupy on a GPU, numpy on the host."""
+        return self.device.xp
+
+    @property
+    def traits(self) -> Traits:
+        """What the device is and can do: `traits.is_gpu`."""
+        return self.device.traits
+
+    @property
+    def stream(self) -> int:
+        """The address of the stream that is timed: other libraries than CuPy must launch there; 0 on the host."""
+        return self.device.stream
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """A fresh generator, seeded by the test's name: the same data every time."""
+        return np.random.default_rng(zlib.crc32(self._item.nodeid.encode()))
+
+    def kernel(self, file: str, name: str, **defines: str | int) -> Kernel:
+        """Compile `name` from a .cu file beside the test; pytest.skip where the device takes none."""
+        try:
+            return self.device.kernel((self._item.path.parent / file).read_text(encoding="utf-8"), name, defines)
+        except Skip as reason:
+            pytest.skip(str(reason))
+
+    def __call__(
+        self,
+        call: Callable[[], object],
+        *,
+        check: Callable[[], object] = nothing,
+        poison: Callable[[], None] = nothing,
+        moved: float = 0.0,
+        payload: float = 0.0,
+        flops: float = 0.0,
+        items: float = 0.0,
+        item: str = "item",
+        modes: tuple[Mode, ...] = ("hot",),
+        clock: Literal["device", "host"] = "device",
+        waits: bool = False,
+        limit: str = "",
+        name: str = "",
+        version: int = 1,
+    ) -> Timed:
+        """Time `call`, warmed up and until the interval of its median is narrow; check it before and after.
+
+        check: asserts that what `call` has just left behind is right; `poison` spoils that before. moved, payload
+        (bytes), flops, items: the work of one call, of which the first that is given makes the figure a rate; without
+        any it is seconds. `item` says what an item is (`token`). modes, limit: as a suite's `Stage` has them. clock:
+        `device`, or `host` for a call whose own time on the host counts. waits: the call waits for the device itself.
+        name: tells several things that one test times apart. version: rises when the method changes.
+
+        Fails the test where a check fails, or where it is slower than the baseline or cannot be held against it;
+        skips it where most samples had to be discarded. Returns what was timed.
+        """
+        __tracebackhide__ = True  # what a check raises is shown from the check on
+        work = Work(moved, payload, flops, items)
+        stage = Stage(call, work, _quantity(work), limit, modes, clock, waits, item=item)
+        task = Task.of(stage, check=lambda: _observed(check()), poison=poison)
+        try:
+            return self._timed(task, self._case(name, version))
+        except (AssertionError, WrongAnswer) as error:
+            raise error.with_traceback(_without_ours(error)) from None
+        except Skip as reason:
+            raise pytest.skip.Exception(str(reason)) from None
+        except GpubenchError as error:
+            raise pytest.fail.Exception(f"gpubench: {error}", pytrace=False) from None
+
+    def _timed(self, task: Task, case: Case) -> Timed:
+        result = self._sitting.measure(task, case)
+        if result.status == "invalid" and not self._sitting.has_baseline:
+            pytest.skip(f"not to be trusted: {result.reason}")
+        judged = self._sitting.judge(result, self._item.nodeid)
+        if judged.fails:
+            pytest.fail(f"{case.id}: {judged.words}", pytrace=False)
+        return Timed(result, self._sitting.figure(result), judged.verdict)
+
+    def _case(self, name: str, version: int) -> Case:
+        if name in self._names:
+            raise UsageError(f"{self._item.name} times two things: tell them apart by name=…")
+        self._names.add(name)
+        _, *parts = self._item.nodeid.split("::")
+        parts[-1] = getattr(self._item, "originalname", None) or parts[-1]
+        callspec = getattr(self._item, "callspec", None)
+        whole = ".".join([*parts, *([name] if name else [])])
+        return Case(suite_of(self._item.nodeid), _word(whole), _params(callspec) if callspec else (), version)
+
+
+def _without_ours(error: BaseException) -> TracebackType | None:
+    """The traceback from the first frame on that is not gpubench's."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("gpubench."):
+        trace = trace.tb_next
+    return trace
+
+
+def _quantity(work: Work) -> Quantity:
+    kinds: tuple[Quantity, ...] = ("moved", "payload", "flops", "items")
+    return next((kind for kind in kinds if getattr(work, kind)), "value")
+
+
+def _observed(found: object) -> Observation:
+    """What a check returns where it observed something; one that only asserts returns nothing."""
+    return found if isinstance(found, Mapping) else {}
+
+
+def _params(callspec: Any) -> Params:
+    """The test's parameters as axes; what is no number or text is called by its name, or by its place."""
+    return tuple((name, _value(name, value, callspec.indices[name])) for name, value in callspec.params.items())
+
+
+def _value(name: str, value: object, index: int) -> str | int | float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value):
+        return value if isinstance(value, int) else float(value)
+    words = str(getattr(value, "__name__", value))
+    return f"{name}{index}" if " at 0x" in words or len(words) > _MOST_LETTERS else _word(words)
+
+
+def _word(text: str) -> str:
+    """A text that can stand in a case's id."""
+    return re.sub(r"[^\w.+/-]", "_", text)

@@ -1,0 +1,248 @@
+"""A pytest session that measures: one device, one run file, replicates in processes of their own, a baseline."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gpubench import __version__, history, inventory, plan, plugins, units
+from gpubench.errors import Untrustworthy, UsageError, WrongAnswer
+from gpubench.measure import Engine
+from gpubench.model import SCHEMA, Case, Facts, Manifest, Result, Run, Samples, Settings, SuiteInfo, Tier
+from gpubench.protocols import OpenDevice
+from gpubench.sampler import SamplingProcess
+from gpubench.stopping import RULES
+from gpubench.store import RunWriter, read_run
+from gpubench.suite import Task
+from gpubench.summary import Figure, Summary
+from gpubench.testing.children import Children
+from gpubench.testing.verdicts import Baseline, Judged
+from gpubench.worker import watches
+
+_STRAY_S = 50e-6  # an idle device answers within a few microseconds
+_EMPTY_S = 10e-6  # a batch of _MANY empty kernels takes some hundred, two events with nothing between them one or two
+_MANY = 64
+_HOW = "docs/your-own-program.md shows how"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line asks for; `arguments` are what a replicate's pytest needs of it."""
+
+    device: str
+    tier: Tier
+    out: Path | None
+    replicates: int
+    baselines: tuple[str, ...]
+    arguments: tuple[str, ...]
+
+
+def suite_of(node: str) -> str:
+    """The suite that a test's cases are of: its file, `tests/test_gather.py::test_it` is `tests.test_gather`."""
+    return re.sub(r"[^\w.+-]", "_", node.partition("::")[0].removesuffix(".py").replace("/", "."))
+
+
+class Sitting:
+    """What the measuring tests of a session share, made when the first of them measures.
+
+    `nodes` are the ids of these tests, `root` the folder that they are relative to.
+    """
+
+    def __init__(self, options: Options, root: Path, nodes: Sequence[str]) -> None:
+        if options.replicates < 1:
+            raise UsageError(f"--gpubench-replicates {options.replicates}: at least 1 is needed")
+        if options.out and options.out.exists():
+            raise UsageError(f"--gpubench-out {options.out} exists; choose another name")
+        self._root = root
+        self._replicates = options.replicates
+        facts = inventory.facts()
+        (name, *_) = plan.device_ids(facts, [options.device] if options.device else [], with_host=False)
+        device = facts.device(name)
+        self._lines: dict[str, str] = {}
+        own = (options.out,) if options.out else ()
+        self._baseline = Baseline(options.baselines, own) if options.baselines else None
+        self._children = Children(options.arguments, options.tier, name)
+        self._others = [self._children.measure(self._places(nodes)) for _ in range(options.replicates - 1)]
+        self.device: OpenDevice = plugins.load("backends", device.backend).open(device)
+        self.device.leave()
+        self._watches = watches(device)
+        self._manifest = _manifest(facts, Settings(_suites(nodes), (name,), options.tier))
+        self._file = _File.create(options.out, self._manifest) if options.out else None
+
+    def _places(self, nodes: Iterable[str]) -> list[str]:
+        return [f"{self._root}/{node}" for node in nodes]
+
+    @property
+    def has_baseline(self) -> bool:
+        """Whether results are judged."""
+        return self._baseline is not None
+
+    # ---- measuring
+
+    def measure(self, task: Task, case: Case) -> Result:
+        """Time a task as a case; its results, this process's and the replicates', are in the run file.
+
+        Whatever a check raises passes through when it has been written down.
+        """
+        start = time.monotonic()
+        plain = Result(case, (self.device.device.id,), "failed", notes=(("process", "pytest"),))
+        self.device.enter()
+        try:
+            result = self._timed(task, plain)
+        except (AssertionError, WrongAnswer) as finding:
+            reason = str(finding).partition("\n")[0]
+            self._keep([replace(plain, cause="wrong-answer", reason=reason, elapsed_s=time.monotonic() - start)])
+            raise
+        finally:
+            self.device.leave()
+            self.device.release()
+        self._keep(self._with_replicates(replace(result, elapsed_s=time.monotonic() - start)))
+        return result
+
+    def _timed(self, task: Task, plain: Result) -> Result:
+        engine = Engine(self.device, RULES[self._manifest.settings.tier], watches=self._watches)
+        engine.verify(task)
+        self._refuse_strays(task)
+        begin = time.monotonic()
+        try:
+            measured = engine.measure(task)
+        except Untrustworthy as finding:
+            return replace(plain, status="invalid", cause=finding.cause, reason=str(finding))
+        result = replace(
+            plain,
+            status="ok",
+            series=measured.series,
+            discarded=measured.discarded,
+            labels=measured.labels,
+            window=(begin - self._manifest.started_at, time.monotonic() - self._manifest.started_at),
+        )
+        self._refuse_nothing(result)
+        return result
+
+    def _refuse_strays(self, task: Task) -> None:
+        """Raise UsageError for a call that leaves its work on another stream: it would not be timed, only launched."""
+        for stage in task.stages.values():
+            stage.call()
+        seconds = self.device.elsewhere()
+        if seconds > _STRAY_S:
+            left = units.quantity(seconds, "s")
+            raise UsageError(
+                f"the call left {left} of work on another stream than the one that is timed: "
+                f"launch it on gpubench.stream ({_HOW}), or let the call wait for it"
+            )
+
+    def _refuse_nothing(self, result: Result) -> None:
+        hot = result.series[0]
+        seconds = max(hot.values) * hot.calls
+        if self.device.traits.is_gpu and hot.name == "hot" and hot.calls >= _MANY and seconds < _EMPTY_S:
+            took = units.quantity(seconds, "s")
+            raise UsageError(
+                f"{hot.calls} calls took {took} on the stream that is timed: they launch nothing there; "
+                f"launch on gpubench.stream ({_HOW}), or time them by clock='host'"
+            )
+
+    def _with_replicates(self, result: Result) -> list[Result]:
+        """A result with those of the same case in the other processes, numbered."""
+        others = [each for run in self._others for each in run.results if each.key == result.key]
+        return [result, *(replace(each, replicate=number) for number, each in enumerate(others, 1))]
+
+    def _keep(self, results: Sequence[Result]) -> None:
+        self._lines[results[0].case.id] = self._line(results[0])
+        if self._file is not None:
+            self._file.write(results)
+
+    # ---- judging and showing
+
+    def judge(self, result: Result, node: str) -> Judged:
+        """The verdict on a result of the test `node`; an empty one without a baseline."""
+        if self._baseline is None:
+            return Judged()
+
+        def again() -> list[Run]:
+            return [self._children.measure(self._places([node])) for _ in range(self._replicates)]
+
+        judged = self._baseline.judge(self._run(result), again)
+        self._lines[result.case.id] += f"  {judged.words}"
+        return judged
+
+    def figure(self, result: Result) -> Figure:
+        """The figure of an ok result over all its replicates."""
+        (spread,) = Summary(self._run(result)).spreads()
+        assert spread.figure is not None  # an ok result has one
+        return spread.figure
+
+    def _run(self, result: Result) -> Run:
+        return Run(self._manifest, tuple(self._with_replicates(result)))
+
+    def _line(self, result: Result) -> str:
+        if result.status != "ok":
+            return f"{result.case.id}  {result.status}: {result.reason}"
+        found = self.figure(result)
+        interval = units.interval(found.interval.low, found.interval.high, found.unit, found.interval.centre)
+        labels = f"  ({', '.join(result.labels)})" if result.labels else ""
+        return f"{result.case.id}  {found.text}  {interval}{labels}"
+
+    def end(self) -> list[str]:
+        """End the run file and note it in the history where one is kept; the lines of the session's summary."""
+        device = self.device.device
+        title = f"{device.id}, {device.name}, tier {self._manifest.settings.tier}: median, 95 % interval"
+        return [title, *self._lines.values(), *(self._file.end() if self._file else ())]
+
+
+def _suites(nodes: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(map(suite_of, nodes)))
+
+
+def _manifest(facts: Facts, settings: Settings) -> Manifest:
+    return Manifest(
+        schema=SCHEMA,
+        gpubench=__version__,
+        facts=facts,
+        settings=settings,
+        suites=tuple(SuiteInfo(name, "tests that measure") for name in settings.suites),
+        counters=(),
+        argv=tuple(sys.argv),
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        started_at=time.monotonic(),
+    )
+
+
+class _File:
+    """The run file of a session, with the counters that are sampled meanwhile."""
+
+    def __init__(self, path: Path, writer: RunWriter, sampler: SamplingProcess) -> None:
+        self._path = path
+        self._writer = writer
+        self._sampler = sampler
+
+    @classmethod
+    def create(cls, path: Path, manifest: Manifest) -> _File:
+        """Start it; UsageError where it exists or cannot be made."""
+        devices = [manifest.facts.device(name) for name in {*manifest.settings.devices, "host"}]
+        sampler = SamplingProcess(devices, manifest.started_at)
+        try:
+            return cls(path, RunWriter.create(path, replace(manifest, counters=sampler.counters)), sampler)
+        except BaseException:
+            sampler.kill()
+            raise
+
+    def write(self, results: Iterable[Result]) -> None:
+        """Write results, and the samples that have come."""
+        for result in results:
+            self._writer.result(result)
+        self._write_samples(self._sampler.drain())
+
+    def _write_samples(self, chunks: Iterable[Samples]) -> None:
+        for chunk in chunks:
+            self._writer.samples(chunk)
+
+    def end(self) -> list[str]:
+        """End it; where it is, and what there is to say."""
+        self._write_samples(self._sampler.stop())
+        self._writer.end()
+        return [f"run file: {self._path}", *self._sampler.warnings, *history.note(self._path, read_run(self._path))]

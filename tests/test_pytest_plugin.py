@@ -1,0 +1,424 @@
+"""The pytest plugin as a project uses it: what it costs unused, what it times, writes, judges and refuses."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+import textwrap
+from types import SimpleNamespace
+
+import _files as files
+import _make as make
+import numpy as np
+import pytest
+
+from gpubench import inventory, plugins, store
+from gpubench.errors import FileError, UsageError, WrongAnswer
+from gpubench.model import Facts, Result, Series, Work
+from gpubench.stats import median
+from gpubench.suite import Stage, Task
+from gpubench.testing.fixture import Gpubench
+from gpubench.testing.sitting import Options, Sitting, suite_of
+from gpubench.testing.verdicts import Baseline
+
+HEAVY = ("gpubench.model", "gpubench.testing.sitting", "numpy", "pandas", "pydantic", "rich", "typer", "cupy")
+
+
+def pytest_in(folder, *words):
+    """Pytest in another folder, as a user calls it."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, words)]
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=folder, timeout=100, check=False, env=environment
+    )
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A project of its own: write a test file by name, run pytest on it."""
+
+    def run(*words, **sources):
+        for name, source in sources.items():
+            (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
+        return pytest_in(tmp_path, *words)
+
+    run.folder = tmp_path
+    return run
+
+
+COPY = """
+    import pytest
+
+    @pytest.mark.parametrize("n", [64, 4096])
+    @pytest.mark.parametrize("kind", [float, "a b"], ids=str)
+    def test_copy(gpubench, n, kind):
+        data, out = gpubench.rng.random(n), gpubench.xp.zeros(n)
+        call = lambda: gpubench.xp.copyto(out, data)
+        timed = gpubench(call, moved=16 * n, modes=("hot", "cold"), check=lambda: assert_equal(out, data))
+        assert 0 < timed.seconds < 1
+        assert str(timed).endswith("B/s")
+
+    def assert_equal(out, data):
+        assert (out == data).all()
+"""
+WRONG = """
+    def test_wrong(gpubench):
+        def check():
+            assert 6 * 7 == 41
+        gpubench(lambda: None, check=check)
+"""
+TWO = """
+    def test_named(gpubench):
+        gpubench(lambda: None, name="first")
+        gpubench(lambda: None, name="second")
+
+    def test_unnamed(gpubench):
+        gpubench(lambda: None)
+        gpubench(lambda: None)
+"""
+SMOKE = ("--gpubench-tier", "smoke", "--gpubench-device", "host")
+
+
+# ---- in a project
+
+
+def test_a_project_that_does_not_use_it_imports_nothing_for_it(project):
+    source = f"""
+        import sys
+
+        def test_nothing():
+            assert [name for name in {HEAVY} if name in sys.modules] == []
+            assert "gpubench.testing" in sys.modules
+    """
+    done = project(test_it=source)
+    assert done.returncode == 0, done.stdout
+    assert "gpubench" not in done.stdout
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """One session of several tests with a run file: what pytest said, the run, the folder."""
+    folder = tmp_path_factory.mktemp("project")
+    for name, source in {"test_it": COPY, "test_wrong": WRONG, "test_two": TWO}.items():
+        (folder / f"{name}.py").write_text(textwrap.dedent(source))
+    done = pytest_in(folder, *SMOKE, "--gpubench-out", "a.jsonl")
+    return done, store.read_run(folder / "a.jsonl"), folder
+
+
+def test_a_test_times_a_call_and_says_so(measured):
+    done, _, _ = measured
+    lines = [line.split("  ") for line in done.stdout.splitlines() if line.startswith("test_it/")]
+    assert [line[0] for line in lines] == [
+        f"test_it/test_copy[kind={kind},n={n}]" for kind in ("float", "a_b") for n in (64, 4096)
+    ]
+    assert all("B/s" in line[1] and "B/s" in line[2] for line in lines)
+    assert "tier smoke: median, 95 % interval" in done.stdout
+
+
+def test_the_run_file_is_one_like_any_other(measured):
+    _, run, _ = measured
+    assert run.complete
+    assert run.manifest.settings.tier == "smoke"
+    assert run.manifest.settings.suites == ("test_it", "test_two", "test_wrong")
+    assert {counter.name.partition(".")[0] for counter in run.manifest.counters} == {"host"}
+    first = run.results[0]
+    assert (first.status, first.devices, first.case.params) == ("ok", ("host",), (("kind", "float"), ("n", 64)))
+    assert {"hot", "cold", "host"} <= {series.name for series in first.series}
+    assert 0 < first.window[0] < first.window[1]
+    assert first.window[1] - first.window[0] <= first.elapsed_s
+
+
+def test_a_run_file_that_exists_is_never_touched(measured):
+    _, _, folder = measured
+    before = (folder / "a.jsonl").read_bytes()
+    done = pytest_in(folder, *SMOKE, "--gpubench-out", "a.jsonl", "test_two.py")
+    assert "a.jsonl exists; choose another name" in done.stdout
+    assert (folder / "a.jsonl").read_bytes() == before
+
+
+def test_a_wrong_answer_fails_the_test_from_the_check_on_and_is_in_the_file(measured):
+    done, run, _ = measured
+    assert done.returncode == 1
+    shown = done.stdout.partition("_ test_wrong _")[2].partition("=====")[0]
+    assert "assert (6 * 7) == 41" in shown
+    assert "engine.measure" not in shown
+    (result,) = (result for result in run.results if result.case.suite == "test_wrong")
+    assert (result.status, result.cause, result.reason) == ("failed", "wrong-answer", "assert (6 * 7) == 41")
+
+
+def test_two_things_in_one_test_need_names(measured):
+    done, run, _ = measured
+    names = [result.case.name for result in run.results if result.case.suite == "test_two"]
+    assert names == ["test_named.first", "test_named.second", "test_unnamed"]
+    assert "test_unnamed times two things: tell them apart by name=…" in done.stdout
+
+
+def test_without_a_run_file_nothing_is_written(project):
+    done = project(*SMOKE, test_it="def test_it(gpubench): gpubench(lambda: None)\n")
+    assert "test_it/test_it " in done.stdout
+    assert {path.name for path in project.folder.iterdir()} <= {"test_it.py", "__pycache__"}
+
+
+def test_replicates_are_the_same_tests_in_processes_of_their_own(project):
+    source = """
+        import os
+
+        def test_noted(gpubench):
+            with open("pids", "a") as file:
+                print(os.getpid(), file=file)
+            gpubench(lambda: sum(range(100)))
+
+        def test_other():
+            with open("others", "a") as file:
+                print("once", file=file)
+    """
+    done = project(*SMOKE, "--gpubench-replicates", 2, "--gpubench-out", "a.jsonl", test_it=source)
+    assert done.returncode == 0, done.stdout
+    assert len(set((project.folder / "pids").read_text().split())) == 2
+    assert (project.folder / "others").read_text() == "once\n"
+    results = store.read_run(project.folder / "a.jsonl").results
+    assert [(result.case.id, result.replicate) for result in results] == [("test_it/test_noted", n) for n in range(2)]
+
+
+def test_tests_that_measure_are_marked_and_can_be_left_out(project):
+    source = """
+        def test_plain(): pass
+        def test_timed(gpubench): raise AssertionError
+    """
+    assert "1 passed, 1 deselected" in project("-m", "not gpubench", "--strict-markers", test_it=source).stdout
+
+
+def test_without_the_plugin_there_is_no_fixture(project):
+    assert "fixture 'gpubench' not found" in project("-p", "no:gpubench", test_it=TWO).stdout
+
+
+def test_a_device_that_is_not_here_fails_the_tests_with_what_there_is(project):
+    done = project("--gpubench-device", "cuda:9", test_it="def test_it(gpubench): pass")
+    assert done.returncode == 1
+    assert "gpubench: no device 'cuda:9'" in done.stdout
+
+
+def test_beside_neighbours_nothing_is_measured(project):
+    source = "def test_timed(gpubench): pass\ndef test_plain(): pass\n"
+    done = project("-n", 2, "-rs", test_it=source)
+    assert done.returncode == 0, done.stdout
+    assert "1 passed, 1 skipped" in done.stdout
+    assert "gpubench measures one thing at a time: run these tests with -n 0" in done.stdout
+
+
+def test_a_kernel_needs_a_device_that_compiles(project):
+    (project.folder / "k.cu").write_text("")
+    done = project(*SMOKE, "-rs", test_it="def test_it(gpubench): gpubench.kernel('k.cu', 'k')\n")
+    assert "1 skipped" in done.stdout
+    assert "the host runs numba functions, not the device kernel k" in done.stdout
+
+
+def test_a_replicate_that_does_not_run_says_why(project):
+    source = """
+        import os, sys
+        if "--gpubench-out" in " ".join(sys.argv) and "gpubench-" in sys.argv[sys.argv.index("--gpubench-out") + 1]:
+            raise SystemError("only here")
+
+        def test_it(gpubench): gpubench(lambda: None)
+    """
+    done = project(*SMOKE, "--gpubench-replicates", 2, test_it=source)
+    assert done.returncode == 1
+    assert "gpubench: a replicate's pytest ended with status 4: " in done.stdout
+    assert "SystemError: only here" in done.stdout
+    assert "During handling" not in done.stdout
+
+
+@pytest.mark.slow
+def test_a_test_that_becomes_slower_fails_and_one_that_does_not_passes(project):
+    source = """
+        import os, time
+
+        def test_nap(gpubench):
+            gpubench(lambda: time.sleep(float(os.environ.get("NAP", "0.002"))), waits=True)
+    """
+    many = ("--gpubench-replicates", 4)
+    assert project(*SMOKE, *many, "--gpubench-out", "base.jsonl", test_it=source).returncode == 0
+    done = project(*SMOKE, *many, "--gpubench-baseline", "base.jsonl")
+    assert done.returncode == 0, done.stdout
+    (project.folder / "test_it.py").write_text(textwrap.dedent(source).replace("0.002", "0.003"))
+    done = project(*SMOKE, *many, "--gpubench-baseline", "base.jsonl")
+    assert done.returncode == 1
+    assert "test_it/test_nap: slower: +" in done.stdout
+
+
+# ---- the session, on the device whose time is arithmetic
+
+
+@pytest.fixture
+def clockwork(monkeypatch):
+    """A session on the clockwork device."""
+    facts = Facts(tuple(plugins.load("backends", "clockwork").devices()))
+    monkeypatch.setattr(inventory, "facts", lambda: facts)
+    return Sitting(Options("", "quick", None, 1, (), ()), None, ["tests/test_it.py::test_it"])
+
+
+def spending(device, seconds):
+    """A task whose call takes so long."""
+    return Task.of(Stage(lambda: device.spend(seconds), Work(moved=1e9), "moved"), check=dict)
+
+
+def test_what_is_timed_is_exact_where_time_is(clockwork):
+    result = clockwork.measure(spending(clockwork.device, 0.25), make.case())
+    assert set(result.series[0].values) == {0.25}
+    figure = clockwork.figure(result)
+    assert (figure.text, figure.interval.low, figure.interval.high) == ("4.000 GB/s", 4e9, 4e9)
+    assert clockwork.end()[1] == "bandwidth/triad  4.000 GB/s  4.000 – 4.000 GB/s"
+    assert clockwork.judge(result, "test").verdict == ""
+
+
+def test_work_on_another_stream_is_refused_and_not_timed_as_nothing(clockwork, monkeypatch):
+    monkeypatch.setattr(clockwork.device, "elsewhere", lambda: 1e-3, raising=False)
+    with pytest.raises(UsageError, match=r"left 1\.000 ms of work on another stream than the one that is timed"):
+        clockwork.measure(spending(clockwork.device, 1e-3), make.case())
+
+
+def test_a_batch_that_takes_no_time_on_a_gpu_is_refused(clockwork):
+    clockwork.device.traits = dataclasses.replace(clockwork.device.traits, is_gpu=True)
+    with pytest.raises(UsageError, match=r"256 calls took 2\.560 µs on the stream that is timed: they launch nothing"):
+        clockwork.measure(spending(clockwork.device, 1e-8), make.case())
+    result = clockwork.measure(spending(clockwork.device, 1e-6), make.case())  # an empty kernel
+    assert median(result.series[0].values) == pytest.approx(1e-6)
+
+
+def test_whatever_a_check_raises_leaves_the_device_as_it_was(clockwork):
+    left = []
+    clockwork.device.leave = lambda: left.append("left")
+
+    def check():
+        raise WrongAnswer("no")
+
+    with pytest.raises(WrongAnswer):
+        clockwork.measure(Task.of(Stage(lambda: None), check=check), make.case())
+    assert left == ["left"]
+    assert clockwork.end()[1] == "bandwidth/triad  failed: no"
+
+
+def test_fewer_than_one_replicate_is_refused():
+    with pytest.raises(UsageError, match="at least 1 is needed"):
+        Sitting(Options("", "quick", None, 0, (), ()), None, [])
+
+
+# ---- names
+
+
+@pytest.mark.parametrize(
+    ("node", "suite"),
+    [
+        ("test_it.py::test_a", "test_it"),
+        ("tests/unit/test_it.py::TestX::test_a[1]", "tests.unit.test_it"),
+        ("my tests/test_it.py::test_a", "my_tests.test_it"),
+    ],
+)
+def test_a_file_is_a_suite(node, suite):
+    assert suite_of(node) == suite
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (3, "3"),
+        (0.5, "0.5"),
+        (True, "True"),
+        (float("nan"), "nan"),
+        ("a,b]", "a_b_"),
+        (np.float32, "float32"),
+        (np.dtype("int8"), "int8"),
+        (object(), "axis2"),
+        ("x" * 50, "axis2"),
+        (None, "None"),
+    ],
+)
+def test_a_parameter_is_an_axis_that_stays_the_same_in_every_session(clockwork, value, shown):
+    callspec = SimpleNamespace(params={"axis": value}, indices={"axis": 2})
+    item = SimpleNamespace(name="x", nodeid="test_it.py::TestX::test_a[v]", originalname="test_a", callspec=callspec)
+    case = Gpubench(clockwork, item)._case("", 1)
+    assert case.id == f"test_it/TestX.test_a[axis={shown}]"
+
+
+# ---- the verdict
+
+
+def run_of(*seconds, case=None, **fields):
+    """A run of one case, a replicate for each of these times."""
+    results = [
+        Result(
+            case or make.case(),
+            ("cuda:0",),
+            "ok",
+            replicate=number,
+            series=(Series("hot", "s", (value,) * 10, work=Work(moved=1e9), quantity="moved"),),
+        )
+        for number, value in enumerate(seconds)
+    ]
+    return make.run(*results, **fields)
+
+
+def baseline_of(tmp_path, run):
+    path = files.write(tmp_path / "base.jsonl", *run.results, manifest=run.manifest)
+    return Baseline((str(path),), ())
+
+
+QUIET = (1.000e-3, 1.001e-3, 0.999e-3, 1.0005e-3, 0.9995e-3)
+SLOW = tuple(value * 1.1 for value in QUIET)
+
+
+def test_a_slower_result_fails_after_it_was_measured_again(tmp_path):
+    asked = []
+
+    def again():
+        asked.append(1)
+        return [run_of(value) for value in SLOW]
+
+    judged = baseline_of(tmp_path, run_of(*QUIET)).judge(run_of(*SLOW), again)
+    assert (judged.verdict, judged.fails, len(asked)) == ("slower", True, 1)
+    assert judged.words.startswith("slower: −9.1 %")
+
+
+def test_one_that_only_looked_slower_passes(tmp_path):
+    judged = baseline_of(tmp_path, run_of(*QUIET)).judge(run_of(*SLOW), lambda: [run_of(value) for value in QUIET * 4])
+    assert (judged.verdict in ("same", "inconclusive"), judged.fails) == (True, False)
+
+
+def test_equal_and_faster_results_pass(tmp_path):
+    baseline = baseline_of(tmp_path, run_of(*QUIET))
+    near = tuple(value * 1.0002 for value in QUIET)
+    assert baseline.judge(run_of(*near), list).verdict == "same"
+    faster = baseline.judge(run_of(*(value * 0.8 for value in QUIET)), list)
+    assert (faster.verdict, faster.fails) == ("faster", False)
+
+
+def test_one_process_cannot_tell_and_says_what_would(tmp_path):
+    judged = baseline_of(tmp_path, run_of(*QUIET)).judge(run_of(1.1e-3), list)
+    assert (judged.verdict, judged.fails) == ("inconclusive", False)
+    assert (
+        "measure both sides with --gpubench-replicates 5" in judged.reason or "--gpubench-replicates" in judged.reason
+    )
+
+
+def test_what_another_device_measured_cannot_be_judged_and_that_is_no_pass(tmp_path):
+    other = run_of(*QUIET, facts=make.facts(make.device(name="NVIDIA H100")))
+    judged = baseline_of(tmp_path, other).judge(run_of(*QUIET), list)
+    assert (judged.verdict, judged.fails) == ("not comparable", True)
+    assert "model NVIDIA H200, there NVIDIA H100" in judged.reason
+
+
+def test_a_new_test_has_no_baseline_and_passes(tmp_path):
+    judged = baseline_of(tmp_path, run_of(*QUIET)).judge(run_of(1e-3, case=make.case("other")), list)
+    assert (judged.verdict, judged.fails) == ("new", False)
+
+
+def test_a_baseline_that_is_not_there_is_said():
+    with pytest.raises(FileError, match=r"no baseline 'nothing\.jsonl'"):
+        Baseline(("nothing.jsonl",), ()).judge(run_of(1e-3), list)
+
+
+def test_the_plugin_is_imported_in_no_time():
+    clock = "import pytest, time; start = time.perf_counter(); import gpubench.testing; "
+    command = [sys.executable, "-c", clock + "print(time.perf_counter() - start)"]
+    took = [float(subprocess.run(command, capture_output=True, text=True, check=True).stdout) for _ in range(5)]
+    assert min(took) <= 0.02

@@ -1,0 +1,59 @@
+"""The worked example of docs/your-own-program.md, block by block as a newcomer copies it."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpubench import store
+
+PAGE = (Path(__file__).parents[1] / "docs" / "your-own-program.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The page's files, each under the name that stands before its block."""
+    place = tmp_path_factory.mktemp("program")
+    for name, block in re.findall(r"`([\w.]+\.(?:py|cu))`[^`]*\n\n```(?:python|cuda)\n(.*?)```", PAGE, re.DOTALL):
+        if not (place / name).exists():
+            (place / name).write_text(block)
+    return place
+
+
+def call(folder, *words):
+    """A command of the page."""
+    command = [sys.executable, "-P" if words[0] == "gpubench" else "-B", "-m", *words]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=100, check=False)
+
+
+def test_the_page_has_its_files(folder):
+    names = {"blend.py", "test_blend.py", "blend.cu", "test_blend_kernel.py", "blend_suite.py"}
+    assert names == {path.name for path in folder.iterdir()}
+
+
+def test_its_tests_pass_on_the_host_and_write_a_run_file(folder):
+    done = call(folder, "pytest", "--gpubench-tier", "smoke", "--gpubench-device", "host", "--gpubench-out", "a.jsonl")
+    assert done.returncode == 0, done.stdout
+    assert "2 passed, 1 skipped" in done.stdout
+    results = store.read_run(folder / "a.jsonl").results
+    assert [result.case.id for result in results] == [
+        "test_blend/test_blend[side=64]",
+        "test_blend/test_blend[side=512]",
+    ]
+
+
+def test_its_suite_runs_by_its_path(folder):
+    words = ("--tier", "smoke", "--device", "host", "--out", "b.jsonl")
+    done = call(folder, "gpubench", "run", "./blend_suite.py", *words)
+    assert done.returncode == 0, done.stderr
+    (result,) = store.read_run(folder / "b.jsonl").results
+    assert (result.case.id, result.status) == ("blend_suite/blending[side=64]", "ok")
+
+
+def test_every_option_of_the_plugin_is_on_the_page():
+    source = (Path(__file__).parents[1] / "gpubench" / "testing" / "__init__.py").read_text()
+    options = re.findall(r'"(--gpubench-[\w-]+)"', source)
+    assert len(options) == 5
+    assert [option for option in options if f"`{option}" not in PAGE] == []
