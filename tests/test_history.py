@@ -227,6 +227,26 @@ def test_a_start_without_a_zone_is_utc(tmp_path, store, started, hour):
     assert datetime.fromtimestamp(trend(store).moments[0].source.at, UTC).hour == hour
 
 
+def test_a_run_that_does_not_say_when_it_started_counts_from_its_files_time(tmp_path, store):
+    imported = make.manifest(started="", started_at=0.0)
+    results = [make.result(make.timing(seconds, moved=1e9), of=CASE) for seconds in (1e-3, 2e-3)]
+    first, second = (
+        files.write(tmp_path / f"{number}.jsonl", result, manifest=imported) for number, result in enumerate(results)
+    )
+    same = files.write(tmp_path / "same.jsonl.gz", *read_run(first).results, manifest=read_run(first).manifest)
+    os.utime(first, (FIRST.timestamp(),) * 2)
+    found = recorded(store, first, second, same)
+    assert [each.state for each in found] == ["new", "new", "known"]
+    assert "it does not say when it was measured" in found[0].warnings[0]
+    assert trend(store).moments[0].source.at == FIRST.timestamp()
+
+
+def test_a_result_of_a_device_that_the_file_does_not_describe_is_refused(tmp_path, store):
+    path = files.write(tmp_path / "a.jsonl", make.result(of=CASE, devices=("cuda:7",)))
+    with pytest.raises(FileError, match=r"a result is of the device 'cuda:7', which the file does not describe"):
+        recorded(store, path)
+
+
 def test_a_start_that_is_no_time_is_refused(tmp_path, store):
     with pytest.raises(FileError, match=r"0001\.jsonl: line 1: started 'yesterday' is no time"):
         recorded(store, run_file(tmp_path, 1, started="yesterday"))

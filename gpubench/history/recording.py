@@ -64,17 +64,16 @@ class Recorder:
         `run` is what it holds, where that is known. FileError where it cannot be read or trusted.
         """
         run = run or read_run(file)
-        started = _started(file, run.manifest)
-        ahead = max(started - file.stat().st_mtime, 0.0)
-        ahead = ahead if ahead > AHEAD_S else 0.0
-        found = list(entries(run))
+        written = file.stat().st_mtime
+        started = _started(file, run.manifest) if run.manifest.started else written
+        ahead = started - written if started - written > AHEAD_S else 0.0
+        found = _entries(file, run)
         with reported(self.path), transaction(self._connection):
-            key = _key(run.manifest)
+            key = _key(run)
             if anew:
                 self._forget(key)
             state = self._take(key, file, run, started - ahead, ahead, found)
-        words = f"{file}: its clock was {units.duration(ahead)} ahead: it counts as started when it was last written"
-        return Recorded(file, state, len(run.results), (words,) if ahead else ())
+        return Recorded(file, state, len(run.results), tuple(_clock_words(file, run, ahead)))
 
     def _take(
         self, key: str, file: Path, run: Run, at: float, ahead_s: float, found: Sequence[Entry]
@@ -187,10 +186,29 @@ def _started(file: Path, manifest: Manifest) -> float:
         raise FileError(f"{file}: line 1: started {manifest.started!r} is no time (ISO 8601)") from error
 
 
-def _key(manifest: Manifest) -> str:
-    """What makes a run unique, however often it is copied, packed or gone on with."""
-    asked = manifest.settings
-    what = (manifest.started, manifest.started_at, asked.suites, asked.devices, asked.filters, asked.seed)
+def _clock_words(file: Path, run: Run, ahead_s: float) -> Iterator[str]:
+    if not run.manifest.started:  # as the output of other tools, imported
+        yield f"{file}: it does not say when it was measured: the file's own time stands for that"
+    if ahead_s:
+        yield f"{file}: its clock was {units.duration(ahead_s)} ahead: it counts as started when it was last written"
+
+
+def _entries(file: Path, run: Run) -> list[Entry]:
+    try:
+        return list(entries(run))
+    except KeyError as error:
+        raise FileError(f"{file}: a result is of the device {error}, which the file does not describe") from error
+
+
+def _key(run: Run) -> str:
+    """What makes a run unique, however often it is copied, packed or gone on with.
+
+    Of one that does not say when it started, what it holds.
+    """
+    manifest, asked = run.manifest, run.manifest.settings
+    what = [manifest.started, manifest.started_at, asked.suites, asked.devices, asked.filters, asked.seed]
+    if not manifest.started:
+        what += [(result.key, [series.values for series in result.series]) for result in run.results]
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]
 
 
