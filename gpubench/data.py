@@ -74,11 +74,12 @@ _MODELS: tuple[tuple[str, dict[str, float], str], ...] = (
 
 def peak(device: Device, limit: str) -> Peak | None:
     """The spec of one limit of this device, or None where no table has it (never a guess)."""
+    name = "link.h2d" if limit == "link.d2h" else limit  # both directions have lanes of their own
     for pattern, rates, source in _MODELS:
         if re.search(pattern, device.name):
-            if limit not in rates:
+            if name not in rates:
                 return None
-            return Peak(rates[limit], _PCIE if limit == "link.h2d" else source)
+            return Peak(rates[name], _PCIE if name == "link.h2d" else source)
     return None
 
 

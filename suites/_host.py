@@ -26,7 +26,8 @@ _GOLDEN, _FIRST, _SECOND = (np.uint64(word) for word in (0x9E3779B97F4A7C15, 0xB
 _S27, _S30, _S31, _S64 = (np.uint64(shift) for shift in (27, 30, 31, 64))
 
 
-def _parallel(function: Compiled) -> Compiled:
+def parallel(function: Compiled) -> Compiled:
+    """Compiled for all threads of the process, and kept on disk."""
     compiled: Compiled = numba.njit(parallel=True, cache=True)(function)
     return compiled
 
@@ -201,15 +202,15 @@ def _chase(ring: Any, steps: Any, state: Any) -> None:
 
 
 KERNELS: dict[str, Compiled] = {
-    "fill": _parallel(_fill),
-    "write": _parallel(_write),
-    "copy": _parallel(_copy),
-    "scale": _parallel(_scale),
-    "add": _parallel(_add),
-    "triad": _parallel(_triad),
-    "read": _parallel(_read),
-    "dot": _parallel(_dot),
-    "mistakes": _parallel(_mistakes),
+    "fill": parallel(_fill),
+    "write": parallel(_write),
+    "copy": parallel(_copy),
+    "scale": parallel(_scale),
+    "add": parallel(_add),
+    "triad": parallel(_triad),
+    "read": parallel(_read),
+    "dot": parallel(_dot),
+    "mistakes": parallel(_mistakes),
     "link": numba.njit(cache=True)(_link),
     "sweep": numba.njit(cache=True)(_sweep),
     # Two threads, or a thread and a GPU: the words first … last written in one place, seen, and answered in another.
@@ -219,6 +220,22 @@ KERNELS: dict[str, Compiled] = {
     "answer": numba.njit(cache=True, nogil=True)(_answer),
     "chase": numba.njit(cache=True)(_chase),
 }
+
+
+def on_threads(kernel: Compiled, count: int) -> Compiled:
+    """The kernel on so many threads, and on all of them where count is 0."""
+    if not count:
+        return kernel
+
+    def call(*args: Any) -> None:
+        every = numba.get_num_threads()
+        numba.set_num_threads(min(count, every))
+        try:
+            kernel(*args)
+        finally:
+            numba.set_num_threads(every)
+
+    return call
 
 
 def threads() -> str:

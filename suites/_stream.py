@@ -18,15 +18,30 @@ from gpubench.api import Bench, Kernel, Observation, Skip, expect, units
 
 NEEDS_NUMBA = "needs numba: pip install 'gpubench-suite[host]'"
 _SPARE_BYTES = 2**26
-_VECTOR_BYTES = 16
-_THREADS = 512  # of a block, as THREADS in bandwidth.cu
-_VECTORS = 8  # a thread, in kernels that end in a fold over the block
-_ONE_VECTOR = frozenset({"write", "copy", "scale", "add", "triad"})  # best with one a thread
+# Threads a block, at most THREADS in bandwidth.cu: the best of an H200, where copy differs by 5 % between 128 and 1024.
+_THREADS = {"write": 256, "copy": 128, "scale": 128, "add": 1024, "triad": 1024}
+_OTHER_THREADS = 512
+_VECTORS = 8  # a thread, in kernels that end in a fold over the block; one in those of _THREADS
 _REALS = {"float32": "float", "float64": "double"}
 _HOST_PARTS = 1024
 
 Call = Callable[[], None]
 Check = Callable[[], Observation]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a kernel is laid out: bytes a lane moves at once, and how many threads.
+
+    `threads` 0 is the grid that serves the kernel best; else so many stay on each multiprocessor of a GPU and
+    go over the arrays, or on the host so many work in all. The host's compiler chooses its own width.
+    """
+
+    width_bytes: int = 16
+    threads: int = 0
+
+
+BEST = Shape()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +59,9 @@ class Stream(ABC):
     `read`, `dot` and the checks leave, each of at most `terms` elements.
     """
 
-    def __init__(self, bench: Bench, size_bytes: int, dtype: str, arrays: int) -> None:
+    def __init__(self, bench: Bench, size_bytes: int, dtype: str, arrays: int, shape: Shape) -> None:
         self._bench = bench
+        self._shape = shape
         self._rng = bench.rng
         self._dtype = np.dtype(dtype)
         self._elements = size_bytes // self._dtype.itemsize
@@ -139,25 +155,35 @@ class GpuStream(Stream):
 
     @property
     def parts(self) -> int:
-        return self._blocks(_VECTORS)
+        return self._layout("read")[0]
 
     @property
     def terms(self) -> int:
-        return _THREADS * _VECTORS * _VECTOR_BYTES // self._dtype.itemsize
+        blocks, threads = self._layout("dot")
+        lanes = self._shape.width_bytes // self._dtype.itemsize
+        return lanes * threads * math.ceil(self._vectors() / (threads * blocks))
 
     @property
     def notes(self) -> Mapping[str, str]:
         return {}
 
-    def _blocks(self, vectors: int) -> int:
-        return math.ceil(self._elements * self._dtype.itemsize / (_VECTOR_BYTES * _THREADS * vectors))
+    def _vectors(self) -> int:
+        return self._elements * self._dtype.itemsize // self._shape.width_bytes
+
+    def _layout(self, name: str) -> tuple[int, int]:
+        """Blocks, and threads of each."""
+        if self._shape.threads:
+            threads = min(self._shape.threads, _OTHER_THREADS)
+            return self._bench.target.device.units * (self._shape.threads // threads), threads
+        threads = _THREADS.get(name, _OTHER_THREADS)
+        return math.ceil(self._vectors() / (threads * (1 if name in _THREADS else _VECTORS))), threads
 
     def call(self, name: str, *args: Any) -> Call:
         if name not in self._kernels:
-            self._kernels[name] = self._bench.kernel("bandwidth.cu", name, REAL=_REALS[self._dtype.name])
-        kernel = self._kernels[name]
-        grid = (self._blocks(1 if name in _ONE_VECTOR else _VECTORS),)
-        return lambda: kernel(grid, (_THREADS,), args)
+            real, width = _REALS[self._dtype.name], self._shape.width_bytes
+            self._kernels[name] = self._bench.kernel("bandwidth.cu", name, REAL=real, WIDTH=width)
+        kernel, (blocks, threads) = self._kernels[name], self._layout(name)
+        return lambda: kernel((blocks,), (threads,), args)
 
     def expected_xor(self, b: Drawn) -> npt.NDArray[np.uint64]:
         return self._folded("read_expected", np.uint64, b.seed)
@@ -195,7 +221,7 @@ class HostStream(Stream):
     def call(self, name: str, *args: Any) -> Call:
         from . import _host
 
-        kernel = _host.KERNELS[name]
+        kernel = _host.on_threads(_host.KERNELS[name], self._shape.threads)
         return lambda: kernel(*args)
 
     def expected_xor(self, b: Drawn) -> npt.NDArray[np.uint64]:
@@ -207,10 +233,10 @@ class HostStream(Stream):
         return np.array([np.sum(x.astype(np.float64) * y) for x, y in rows])
 
 
-def open_stream(bench: Bench, size_bytes: int, dtype: str, arrays: int) -> Stream:
+def open_stream(bench: Bench, size_bytes: int, dtype: str, arrays: int, shape: Shape = BEST) -> Stream:
     """The stream of this bench's device; raises Skip without kernels or without memory for `arrays`."""
     if bench.traits.is_gpu:
-        return GpuStream(bench, size_bytes, dtype, arrays)
+        return GpuStream(bench, size_bytes, dtype, arrays, shape)
     if bench.traits.kernels != "numba":
         raise Skip(NEEDS_NUMBA)
-    return HostStream(bench, size_bytes, dtype, arrays)
+    return HostStream(bench, size_bytes, dtype, arrays, shape)

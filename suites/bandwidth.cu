@@ -1,10 +1,10 @@
-// STREAM kernels on arrays of n elements of REAL, in vectors of 16 bytes. n is a multiple of LANES.
+// STREAM kernels on arrays of n elements of REAL, in vectors of WIDTH bytes. n is a multiple of LANES.
 // The data are a function of (seed, index), so that a check needs no second copy of them.
-#define LANES ((int)(16 / sizeof(REAL)))
-#define THREADS 512
-#define BATCH 4  // loads in flight a thread where nothing is written
+#define LANES ((int)(WIDTH / sizeof(REAL)))
+#define THREADS 1024  // a block has at most; in whole warps
+#define BATCH 4       // loads in flight a thread where nothing is written
 
-struct alignas(16) Vector {
+struct alignas(WIDTH) Vector {
     REAL x[LANES];
 };
 
@@ -16,24 +16,17 @@ static __device__ __forceinline__ REAL drawn(u64 seed, u64 i) {
     return (REAL)(gb_random(seed, i) >> (64 - bits)) * ((REAL)1 / (REAL)(1ULL << (bits - 1))) - (REAL)1;
 }
 
-struct Stored {  // vectors as they lie in memory
-    const Vector* at;
-    __device__ __forceinline__ Vector operator()(u64 i) const { return at[i]; }
-};
-
-struct Drawn {  // the same vectors as they should be
-    u64 seed;
-    __device__ __forceinline__ Vector operator()(u64 i) const {
-        Vector v;
-        for (int lane = 0; lane < LANES; ++lane) v.x[lane] = drawn(seed, i * LANES + lane);
-        return v;
-    }
-};
+static __device__ __forceinline__ Vector drawn_vector(u64 seed, u64 i) {
+    Vector v;
+    for (int lane = 0; lane < LANES; ++lane) v.x[lane] = drawn(seed, i * LANES + lane);
+    return v;
+}
 
 #define EACH(i) for (u64 i = gb_thread(); i < n / LANES; i += gb_threads())
 
 extern "C" __global__ void __launch_bounds__(THREADS) fill(Vector* a, u64 n, u64 seed) {
-    EACH(i) a[i] = Drawn{seed}(i);
+#pragma unroll 1
+    EACH(i) a[i] = drawn_vector(seed, i);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) write(Vector* __restrict__ a, u64 n, REAL value) {
@@ -90,31 +83,32 @@ static __device__ __forceinline__ A folded(A mine, F fold) {
     if (threadIdx.x % warpSize == 0) warps[threadIdx.x / warpSize] = mine;
     __syncthreads();
     if (threadIdx.x == 0)
-        for (int warp = 1; warp < THREADS / warpSize; ++warp) mine = fold(mine, warps[warp]);
+        for (int warp = 1; warp < (int)(blockDim.x / warpSize); ++warp) mine = fold(mine, warps[warp]);
     return mine;
 }
 
 static __device__ __forceinline__ u64 bits_of(Vector v) {
     union {
         Vector v;
-        u64 word[2];
+        u32 word[WIDTH / 4];
     } both;
     both.v = v;
-    return both.word[0] ^ both.word[1];
+    u64 bits = 0;
+    for (int word = 0; word < WIDTH / 4; ++word) bits ^= (u64)both.word[word] << (32 * (word % 2));
+    return bits;
 }
 
-template <class S>
-static __device__ __forceinline__ void xor_all(S b, u64 n, u64* parts) {
+extern "C" __global__ void __launch_bounds__(THREADS) read(const Vector* __restrict__ b, u64 n, u64* parts) {
     u64 mine = 0, i = gb_thread();
     const u64 step = gb_threads(), vectors = n / LANES;
     for (; i + (BATCH - 1) * step < vectors; i += BATCH * step) {
         Vector v[BATCH];
 #pragma unroll
-        for (int k = 0; k < BATCH; ++k) v[k] = b(i + k * step);
+        for (int k = 0; k < BATCH; ++k) v[k] = b[i + k * step];
 #pragma unroll
         for (int k = 0; k < BATCH; ++k) mine ^= bits_of(v[k]);
     }
-    for (; i < vectors; i += step) mine ^= bits_of(b(i));
+    for (; i < vectors; i += step) mine ^= bits_of(b[i]);
     mine = folded(mine, Xor());
     if (threadIdx.x == 0) parts[blockIdx.x] = mine;
 }
@@ -127,33 +121,38 @@ static __device__ __forceinline__ REAL product(Vector v, Vector w) {
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     dot(const Vector* __restrict__ b, const Vector* __restrict__ c, u64 n, double* parts) {
-    REAL mine = 0;
+    double mine = 0;
     u64 i = gb_thread();
     const u64 step = gb_threads(), vectors = n / LANES;
     for (; i + (BATCH - 1) * step < vectors; i += BATCH * step) {
         Vector v[BATCH], w[BATCH];
 #pragma unroll
         for (int k = 0; k < BATCH; ++k) v[k] = b[i + k * step], w[k] = c[i + k * step];
+        REAL sum = 0;
 #pragma unroll
-        for (int k = 0; k < BATCH; ++k) mine += product(v[k], w[k]);
+        for (int k = 0; k < BATCH; ++k) sum += product(v[k], w[k]);
+        mine += sum;
     }
     for (; i < vectors; i += step) mine += product(b[i], c[i]);
-    double sum = folded((double)mine, Sum());
-    if (threadIdx.x == 0) parts[blockIdx.x] = sum;
+    mine = folded(mine, Sum());
+    if (threadIdx.x == 0) parts[blockIdx.x] = mine;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) read(const Vector* __restrict__ b, u64 n, u64* parts) {
-    xor_all(Stored{b}, n, parts);
-}
-
-// Checks: what `read` and `dot` should leave, from the seeds alone, the sums in double precision.
+// Checks: what `read` and `dot` should leave, from the seeds alone, the sums in double precision. Their loops are not
+// unrolled: these kernels are compiled more often than their speed matters.
 extern "C" __global__ void __launch_bounds__(THREADS) read_expected(u64 seed, u64 n, u64* parts) {
-    xor_all(Drawn{seed}, n, parts);
+    u64 mine = 0;
+#pragma unroll 1
+    EACH(i) mine ^= bits_of(drawn_vector(seed, i));
+    mine = folded(mine, Xor());
+    if (threadIdx.x == 0) parts[blockIdx.x] = mine;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) dot_expected(u64 seed_b, u64 seed_c, u64 n, double* parts) {
     double mine = 0;
+#pragma unroll 1
     EACH(i)
+#pragma unroll 1
     for (int lane = 0; lane < LANES; ++lane)
         mine += (double)drawn(seed_b, i * LANES + lane) * (double)drawn(seed_c, i * LANES + lane);
     mine = folded(mine, Sum());
@@ -164,6 +163,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) dot_expected(u64 seed_b, u
 extern "C" __global__ void __launch_bounds__(THREADS)
     mistakes(const Vector* a, u64 n, u64 seed_b, u64 seed_c, REAL k, REAL kb, REAL kc, double* parts) {
     double mine = 0;
+#pragma unroll 1
     EACH(i) {
         Vector v = a[i];
         for (int lane = 0; lane < LANES; ++lane) {

@@ -1,54 +1,24 @@
-"""The STREAM kernels and copies: counting, checks, data, points; every .cu file compiles."""
+"""The STREAM kernels and copies: counting, checks, data, points."""
 
 import dataclasses
-import sys
-from importlib import resources
 from typing import Any
 
-import _nvrtc
 import numpy as np
 import pytest
+from _bandwidth import A100, H200, MIB, SUITE, PlainGpu, assert_checked, bench_of, build, build_on, ids, sibling
 
 from gpubench import plugins
 from gpubench.errors import Skip, WrongAnswer
-from gpubench.model import Case, Device, Facts, Tier
-from gpubench.suite import Bench, Target, Task
+from gpubench.model import Facts
+from gpubench.suite import Target
 
-H200 = Device(
-    "cuda:0", "cupy", "NVIDIA H200", "sm_90", memory_bytes=140 * 2**30, cache_bytes=60 * 2**20, dtypes=("float32",)
-)
-SUITE = plugins.load("suites", "bandwidth")
-MIB = 2**20
 MOVED = {"read": 1, "write": 1, "copy": 2, "scale": 2, "add": 3, "triad": 3, "dot": 2}
 
 
-def ids(device: Device, tier: Tier) -> list[str]:
-    return [case.id for case in SUITE.cases(Target(Facts((device,)), device, tier))]
-
-
-def bench_of(name: str, params: dict[str, Any], backend: str = "host") -> Bench:
-    room = plugins.load("backends", backend)
-    device = room.devices()[0]
-    case = Case("bandwidth", name, tuple(params.items()))
-    return Bench(room.open(device), case, Target(Facts((device,)), device), SUITE.package)
-
-
-def build(name: str, backend: str = "host", **params: Any) -> Task:
-    return SUITE.build(bench_of(name, params, backend))
-
-
-def stream_of(dtype: str, size_bytes: int = MIB, backend: str = "host") -> Any:
+def stream_of(dtype: str, size_bytes: int = MIB, backend: str = "host", **shape: int) -> Any:
+    stream = sibling("_stream")
     bench = bench_of("triad", {"size_bytes": size_bytes, "dtype": dtype}, backend)
-    return sys.modules[f"{SUITE.package}._stream"].open_stream(bench, size_bytes, dtype, 3)
-
-
-def assert_checked(task: Task) -> None:
-    """A poisoned output fails the check, a fresh one passes."""
-    task.poison()
-    with pytest.raises(WrongAnswer):
-        task.check()
-    task.stages[""].call()
-    task.check()
+    return stream.open_stream(bench, size_bytes, dtype, 3, stream.Shape(**shape))
 
 
 @pytest.mark.parametrize("name", MOVED)
@@ -71,6 +41,13 @@ def test_a_device_copy_says_both_moved_and_payload() -> None:
 @pytest.mark.parametrize("name", MOVED)
 def test_a_kernel_passes_its_check_and_a_poisoned_output_does_not(name: str, dtype: str) -> None:
     assert_checked(build(name, size_bytes=MIB, dtype=dtype))
+
+
+@pytest.mark.parametrize("name", ["read", "triad", "dot"])
+def test_one_thread_gives_the_answer_of_all_and_leaves_the_others_there(name: str) -> None:
+    assert_checked(build("occupancy", kernel=name, threads=1, size_bytes=MIB))
+    numba = pytest.importorskip("numba")
+    assert numba.get_num_threads() == numba.config.NUMBA_NUM_THREADS
 
 
 def test_a_copy_that_does_not_happen_fails_its_check() -> None:
@@ -135,8 +112,10 @@ def test_notes_say_how_many_threads_ran() -> None:
     assert build("triad", size_bytes=MIB, dtype="float32").notes["threads"]
 
 
-def test_quick_on_an_h200() -> None:
-    assert ids(H200, "quick") == [
+def test_the_cases_that_floors_stand_on_keep_their_ids() -> None:
+    assert [
+        case for case in ids(H200, "quick") if case.split("[")[0].removeprefix("bandwidth/") in {*MOVED, "memcpy"}
+    ] == [
         "bandwidth/read[size=8MiB,dtype=float32]",
         "bandwidth/read[size=1GiB,dtype=float32]",
         "bandwidth/read[size=4GiB,dtype=float32]",
@@ -151,73 +130,97 @@ def test_quick_on_an_h200() -> None:
         "bandwidth/dot[size=1GiB,dtype=float32]",
         "bandwidth/memcpy[size=8MiB]",
         "bandwidth/memcpy[size=1GiB]",
-        "bandwidth/h2d[memory=pinned,size=1MiB]",
-        "bandwidth/h2d[memory=pinned,size=256MiB]",
-        "bandwidth/h2d[memory=pageable,size=1MiB]",
-        "bandwidth/h2d[memory=pageable,size=256MiB]",
-        "bandwidth/d2h[memory=pinned,size=1MiB]",
-        "bandwidth/d2h[memory=pinned,size=256MiB]",
-        "bandwidth/d2h[memory=pageable,size=1MiB]",
-        "bandwidth/d2h[memory=pageable,size=256MiB]",
     ]
+    link = {
+        f"{way}[memory={kind},size={size}]"
+        for way in ("h2d", "d2h")
+        for kind in ("pinned", "pageable")
+        for size in ("1MiB", "256MiB")
+    }
+    assert {f"bandwidth/{case}" for case in link} <= set(ids(H200, "quick"))
 
 
-def test_three_arrays_fit_the_memory_in_every_tier() -> None:
+def test_quick_on_an_h200_measures_every_topic() -> None:
+    names = {case.split("[")[0] for case in ids(H200, "quick")}
+    assert names == {f"bandwidth/{name}" for name in SUITE.definitions}
+    assert len(ids(H200, "quick")) < 110
+
+
+def test_the_third_engine_is_the_newest_of_the_architecture() -> None:
+    def engines(device: Any) -> set[str]:
+        return {case.split("engine=")[1].split(",")[0] for case in ids(device, "quick") if "/device_copy[" in case}
+
+    assert engines(H200) == {"load-store", "memcpy", "bulk-copy"}
+    assert engines(A100) == {"load-store", "memcpy", "async-copy"}
+
+
+@pytest.mark.parametrize("case", ["device_copy", "device_copy_on", "beside_gemm", "beside_gemm_on"])
+@pytest.mark.parametrize("engine", ["async-copy", "bulk-copy"])
+def test_a_device_without_an_engine_is_skipped_with_the_reason(case: str, engine: str) -> None:
+    params: dict[str, Any] = {"engine": engine}
+    params |= {"units": 4} if case.endswith("_on") else {}
+    params |= {"size_bytes": MIB} if case.startswith("device") else {}
+    with pytest.raises(Skip, match=f"sm_70 has no {engine}"):
+        build_on(PlainGpu(), case, **params)
+
+
+def test_the_arrays_of_a_case_fit_the_memory_in_every_tier() -> None:
     small = dataclasses.replace(H200, memory_bytes=8 * 2**30, cache_bytes=32 * 2**20)
     for tier in ("smoke", "quick", "full"):
         cases = list(SUITE.cases(Target(Facts((small,)), small, tier)))
-        assert max(3 * int(case.param("size_bytes")) for case in cases) < small.memory_bytes
+        sizes = [int(case.param("size_bytes")) for case in cases if "size_bytes" in dict(case.params)]
+        assert max(3 * size for size in sizes) < small.memory_bytes
 
 
-def test_the_host_has_no_link() -> None:
+def test_the_host_has_no_link_and_no_multiprocessors() -> None:
     host = plugins.load("backends", "host").devices()[0]
-    assert not [case for tier in ("smoke", "quick", "full") for case in ids(host, tier) if "h2d" in case]
+    names = {case.split("[")[0] for tier in ("smoke", "quick", "full") for case in ids(host, tier)}
+    gpu_alone = {"h2d", "d2h", "duplex", "shared", "access_width", "device_copy_on", "beside_gemm", "beside_gemm_on"}
+    assert not names & {f"bandwidth/{name}" for name in gpu_alone}
 
 
-@pytest.mark.parametrize("name", ["read", "triad", "memcpy"])
-def test_a_device_without_kernels_is_skipped_with_the_way_to_get_them(name: str) -> None:
-    params = {"size_bytes": MIB} | ({} if name == "memcpy" else {"dtype": "float32"})
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("read", {"size_bytes": MIB, "dtype": "float32"}),
+        ("triad", {"size_bytes": MIB, "dtype": "float32"}),
+        ("memcpy", {"size_bytes": MIB}),
+        ("working_set", {"kernel": "read", "size_bytes": MIB}),
+        ("strided", {"access": "read", "stride_bytes": 32, "size_bytes": MIB}),
+        ("random", {"access": "write", "chunk_bytes": 32, "size_bytes": MIB}),
+    ],
+)
+def test_a_device_without_kernels_is_skipped_with_the_way_to_get_them(name: str, params: dict[str, Any]) -> None:
     with pytest.raises(Skip, match=r"numba.*gpubench-suite\[host\]"):
         build(name, backend="clockwork", **params)
 
 
-def test_too_little_memory_is_a_skip(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = bench_of("triad", {"size_bytes": 2**30, "dtype": "float32"})
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("triad", {"size_bytes": 2**30, "dtype": "float32"}),
+        ("occupancy", {"kernel": "triad", "threads": 1, "size_bytes": 2**30}),
+        ("working_set", {"kernel": "read", "size_bytes": 3 * 2**30}),
+        ("strided", {"access": "read", "stride_bytes": 4, "size_bytes": 3 * 2**30}),
+        ("random", {"access": "read", "chunk_bytes": 4, "size_bytes": 3 * 2**30}),
+    ],
+)
+def test_too_little_memory_is_a_skip(name: str, params: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = bench_of(name, params)
     monkeypatch.setattr(bench.device, "free_bytes", lambda: 2**30)
     with pytest.raises(Skip, match=r"3\.062 GiB of memory, 1\.000 GiB are free"):
         SUITE.build(bench)
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", MOVED)
-def test_a_kernel_on_a_gpu_passes_its_check_and_a_poisoned_output_does_not(name: str, dtype: str) -> None:
-    assert_checked(build(name, backend="cupy", size_bytes=64 * MIB, dtype=dtype))
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("memory", ["pinned", "pageable"])
-@pytest.mark.parametrize("name", ["h2d", "d2h"])
-def test_a_transfer_passes_its_check_and_a_poisoned_target_does_not(name: str, memory: str) -> None:
-    assert_checked(build(name, backend="cupy", memory=memory, size_bytes=MIB))
-
-
-@pytest.mark.gpu
-def test_a_gpu_draws_the_same_data_as_the_host() -> None:
-    for dtype in ("float32", "float64"):
-        near, far = stream_of(dtype), stream_of(dtype, backend="cupy")
-        np.testing.assert_array_equal(near.drawn().array, far.drawn().array.get())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-@pytest.mark.parametrize(("file", "defines"), [("bandwidth.cu", ("float", "double")), ("latency.cu", ("",))])
-def test_the_kernels_compile(file: str, defines: tuple[str, ...], arch: str) -> None:
-    if _nvrtc.library() is None:
-        pytest.skip("no NVRTC here: pip install nvidia-cuda-nvrtc")
-    folder = resources.files(SUITE.package)
-    source = (folder / "prelude.cuh").read_text() + (folder / file).read_text()
-    for real in defines:
-        options = [f"--gpu-architecture={arch}", *([f"-DREAL={real}"] if real else [])]
-        status, log = _nvrtc.compiled(source, options)
-        assert status == 0, log
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("h2d", {"memory": "pinned", "size_bytes": 2**40}),
+        ("duplex", {"memory": "pinned", "size_bytes": 2**39}),
+        ("device_copy", {"engine": "memcpy", "size_bytes": 2**40}),
+        ("device_copy_on", {"engine": "load-store", "units": 1, "size_bytes": 2**40}),
+    ],
+)
+def test_a_copy_beyond_the_memory_of_a_gpu_is_a_skip(name: str, params: dict[str, Any]) -> None:
+    with pytest.raises(Skip, match=r"TiB of memory, 1\.000 TiB are free"):
+        build_on(PlainGpu(), name, **params)

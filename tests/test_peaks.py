@@ -29,6 +29,13 @@ def summed(*results, of=H200, at=(0.0, 1.0), **columns):
     return Summary(make.run(*results, sampled=[sampled], facts=make.facts(of), counters=COUNTERS))
 
 
+def test_both_directions_of_the_host_link_have_the_same_peak():
+    up, down = (data.peak(H200, limit) for limit in ("link.h2d", "link.d2h"))
+    assert up == down
+    assert up is not None
+    assert "PCI Express" in up.source
+
+
 def test_a_product_has_three_shares_each_with_what_it_is_of():
     result = make.result(product(), window=(0.0, 1.0))
     (row,) = summed(result).rows()

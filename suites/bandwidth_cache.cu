@@ -1,0 +1,155 @@
+// Many passes over a working set in one launch. The grid stays resident; in each trip its threads touch one
+// contiguous stretch of the set, and the next trip's begins `step` vectors further on, round the set, so that a
+// multiprocessor meets other vectors in every trip: the first cache, which NVIDIA's loads go past anyway, has nothing
+// to give. `vectors`, of 16 bytes, is a power of two; `step` an odd multiple of 32, so that a thread comes to every
+// 32nd vector, and no larger than the grid, so that none is left out.
+#define THREADS 256
+#define BATCH 4  // loads in flight a thread
+
+static __device__ __forceinline__ u64 bits_of(uint4 v) {
+    return ((u64)v.x | (u64)v.y << 32) ^ ((u64)v.z | (u64)v.w << 32);
+}
+
+static __device__ __forceinline__ u64 turned(u64 bits) { return bits << 1 | bits >> 63; }
+
+#define EACH_BATCH(i) \
+    for (u32 trip = 0, mask = vectors - 1, i = (u32)gb_thread() & mask; trip < trips; trip += BATCH)
+
+// Turned by a bit a batch, so that what is met twice does not cancel out.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    cached_read(const uint4* set, u32 vectors, u32 step, u32 trips, u64* parts) {
+    u64 mine = 0;
+    EACH_BATCH(i) {
+        uint4 v[BATCH];
+#pragma unroll
+        for (int k = 0; k < BATCH; ++k) v[k] = gb_load_l2(set + i), i = (i + step) & mask;
+        mine = turned(mine);
+#pragma unroll
+        for (int k = 0; k < BATCH; ++k) mine ^= bits_of(v[k]);
+    }
+    mine = gb_block_xor(mine);
+    if (threadIdx.x == 0) parts[blockIdx.x] = mine;
+}
+
+// The same from the seed alone. Not unrolled: it is compiled more often than its speed matters.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    cached_read_expected(u64 seed, u32 vectors, u32 step, u32 trips, u64* parts) {
+    u64 mine = 0;
+#pragma unroll 1
+    EACH_BATCH(i) {
+        mine = turned(mine);
+#pragma unroll 1
+        for (int k = 0; k < BATCH; ++k, i = (i + step) & mask)
+            mine ^= gb_random(seed, 2 * (u64)i) ^ gb_random(seed, 2 * (u64)i + 1);
+    }
+    mine = gb_block_xor(mine);
+    if (threadIdx.x == 0) parts[blockIdx.x] = mine;
+}
+
+// What is written to vector i: no two neighbours alike, and the same in every pass, so that their order is free.
+static __device__ __forceinline__ uint4 written(u32 i, u32 key) {
+    u32 x = (i * 0x9e3779b1u) ^ key;
+    return make_uint4(x, ~x, x + i, x ^ i);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    cached_write(uint4* set, u32 vectors, u32 step, u32 trips, u32 key) {
+    EACH_BATCH(i) {
+#pragma unroll
+        for (int k = 0; k < BATCH; ++k) set[i] = written(i, key), i = (i + step) & mask;
+    }
+}
+
+// Adds to `wrong` the number of vectors that `cached_write` should have left otherwise.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    cached_mistakes(const uint4* set, u32 vectors, u32 key, u64* wrong) {
+    for (u64 i = gb_thread(); i < vectors; i += gb_threads()) {
+        uint4 found = set[i], expected = written((u32)i, key);
+        bool same = found.x == expected.x && found.y == expected.y && found.z == expected.z && found.w == expected.w;
+        if (!same) atomicAdd(wrong, (u64)1);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    cached_copy(uint4* __restrict__ target, const uint4* __restrict__ set, u32 vectors, u32 step, u32 trips) {
+    EACH_BATCH(i) {
+        uint4 v[BATCH];
+        u32 at[BATCH];
+#pragma unroll
+        for (int k = 0; k < BATCH; ++k) at[k] = i, v[k] = gb_load_l2(set + i), i = (i + step) & mask;
+#pragma unroll
+        for (int k = 0; k < BATCH; ++k) target[at[k]] = v[k];
+    }
+}
+
+// Shared memory, in words of 4, 8 or 16 bytes. In each pass a thread reads, or writes, TURNS words of its block's
+// array, each next to its neighbours', so that no two lanes of a warp want one bank at a time. `away` is how many
+// words the next pass is from the last: 0, which the compiler does not know, so that it leaves no pass out. parts
+// takes a word a thread, cycles the passes' time by the device clock, one a block.
+#define TURNS 4
+#define SHARED_THREADS 1024
+
+static __device__ __forceinline__ void mix(u32& mine, u32 word) { mine = mine * 5 + word; }
+static __device__ __forceinline__ void mix(uint2& mine, uint2 word) { mix(mine.x, word.x), mix(mine.y, word.y); }
+static __device__ __forceinline__ void mix(uint4& mine, uint4 word) {
+    mix(mine.x, word.x), mix(mine.y, word.y), mix(mine.z, word.z), mix(mine.w, word.w);
+}
+static __device__ __forceinline__ u64 bits_of(u32 v) { return v; }
+static __device__ __forceinline__ u64 bits_of(uint2 v) { return (u64)v.x | (u64)v.y << 32; }
+
+template <class WORD>
+static __device__ __forceinline__ u64 bits_of_all(const WORD (&words)[TURNS]) {
+    u64 bits = 0;
+    for (int k = 0; k < TURNS; ++k) bits = turned(bits) ^ bits_of(words[k]);
+    return bits;
+}
+
+template <class WORD>
+static __device__ __forceinline__ void shared_read(const WORD* data, u32 passes, u32 away, u64* parts, u64* cycles) {
+    extern __shared__ uint4 nearby[];
+    WORD* words = (WORD*)nearby + threadIdx.x;
+    WORD mine[TURNS] = {};
+    for (int k = 0; k < TURNS; ++k) words[k * SHARED_THREADS] = data[threadIdx.x + k * SHARED_THREADS];
+    __syncthreads();
+    u64 start = gb_clock();
+#pragma unroll 2
+    for (u32 pass = 0; pass < passes; ++pass, words += away) {
+#pragma unroll
+        for (int k = 0; k < TURNS; ++k) mix(mine[k], words[k * SHARED_THREADS]);
+    }
+    __syncthreads();
+    u64 end = gb_clock();
+    parts[gb_thread()] = bits_of_all(mine);
+    if (threadIdx.x == 0) cycles[blockIdx.x] = end - start;
+}
+
+template <class WORD>
+static __device__ __forceinline__ void shared_write(const WORD* data, u32 passes, u32 away, u64* parts, u64* cycles) {
+    extern __shared__ uint4 nearby[];
+    WORD *words = (WORD*)nearby + threadIdx.x, *others = (WORD*)nearby + (threadIdx.x ^ 1), mine[TURNS];
+    for (int k = 0; k < TURNS; ++k) mine[k] = data[threadIdx.x + k * SHARED_THREADS];
+    __syncthreads();
+    u64 start = gb_clock();
+#pragma unroll 2
+    for (u32 pass = 0; pass < passes; ++pass, words += away) {
+#pragma unroll
+        for (int k = 0; k < TURNS; ++k) words[k * SHARED_THREADS] = mine[k];
+    }
+    __syncthreads();
+    u64 end = gb_clock();
+    for (int k = 0; k < TURNS; ++k) mine[k] = others[k * SHARED_THREADS];
+    parts[gb_thread()] = bits_of_all(mine);
+    if (threadIdx.x == 0) cycles[blockIdx.x] = end - start;
+}
+
+#define SHARED(ACCESS, BYTES, WORD)                                                                  \
+    extern "C" __global__ void __launch_bounds__(SHARED_THREADS)                                     \
+        shared_##ACCESS##_##BYTES(const WORD* data, u32 passes, u32 away, u64* parts, u64* cycles) { \
+        shared_##ACCESS(data, passes, away, parts, cycles);                                          \
+    }
+SHARED(read, 4, u32)
+SHARED(read, 8, uint2)
+SHARED(read, 16, uint4)
+SHARED(write, 4, u32)
+SHARED(write, 8, uint2)
+SHARED(write, 16, uint4)

@@ -1,0 +1,77 @@
+"""What the tests of the bandwidth suite share: its cases, built on a device, and whether they are checked."""
+
+import dataclasses
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from gpubench import plugins
+from gpubench.errors import WrongAnswer
+from gpubench.model import Case, Device, Facts, Tier
+from gpubench.protocols import Traits
+from gpubench.suite import Bench, Target, Task
+
+H200 = Device(
+    "cuda:0",
+    "cupy",
+    "NVIDIA H200",
+    "sm_90",
+    memory_bytes=140 * 2**30,
+    cache_bytes=60 * 2**20,
+    units=132,
+    dtypes=("float32", "float16"),
+)
+A100 = dataclasses.replace(H200, name="NVIDIA A100-SXM4-80GB", arch="sm_80", memory_bytes=80 * 2**30, units=108)
+SUITE = plugins.load("suites", "bandwidth")
+MIB = 2**20
+
+
+def ids(device: Device, tier: Tier) -> list[str]:
+    return [case.id for case in SUITE.cases(Target(Facts((device,)), device, tier))]
+
+
+def sibling(name: str) -> ModuleType:
+    """A module of the suite's own, `_bandwidth_points` for one."""
+    return sys.modules[f"{SUITE.package}.{name}"]
+
+
+def bench_of(name: str, params: dict[str, Any], backend: str = "host") -> Bench:
+    room = plugins.load("backends", backend)
+    device = room.devices()[0]
+    case = Case("bandwidth", name, tuple(params.items()))
+    return Bench(room.open(device), case, Target(Facts((device,)), device), SUITE.package)
+
+
+def build(name: str, backend: str = "host", **params: Any) -> Task:
+    return SUITE.build(bench_of(name, params, backend))
+
+
+def build_on(open_device: Any, name: str, **params: Any) -> Task:
+    """A case on a device that is open already."""
+    device = open_device.device
+    case = Case("bandwidth", name, tuple(params.items()))
+    return SUITE.build(Bench(open_device, case, Target(Facts((device,)), device), SUITE.package))
+
+
+def assert_checked(task: Task) -> None:
+    """A poisoned output fails the check, a fresh one passes, and the first one fails again."""
+    for _ in range(2):
+        task.poison()
+        with pytest.raises(WrongAnswer):
+            task.check()
+        for stage in task.stages.values():
+            stage.call()
+        task.check()
+    task.close()
+
+
+class PlainGpu:
+    """A GPU without features, as far as a case asks before it allocates."""
+
+    device = A100
+    traits = Traits("nvidia", "sm_70", "cuda", ("hot",), "none", is_gpu=True)
+
+    def free_bytes(self) -> int:
+        return 2**40

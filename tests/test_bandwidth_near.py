@@ -1,0 +1,124 @@
+"""What is near, and parts of lines: working sets, shared memory's sums, strides and random order, on the host."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from _bandwidth import MIB, assert_checked, bench_of, build, sibling
+
+from gpubench.errors import WrongAnswer
+
+
+@pytest.mark.parametrize("kernel", ["read", "write", "copy"])
+def test_passes_over_a_working_set_are_checked(kernel: str) -> None:
+    assert_checked(build("working_set", kernel=kernel, size_bytes=MIB))
+
+
+def test_a_pass_that_is_left_out_is_found() -> None:
+    task, host = build("working_set", kernel="copy", size_bytes=MIB), sibling("_bandwidth_host")
+    call = task.stages[""].call
+    call()
+    names = call.__code__.co_freevars  # type: ignore[attr-defined]
+    held = {name: cell.cell_contents for name, cell in zip(names, call.__closure__, strict=True)}  # type: ignore[attr-defined]
+    host._copy(held["there"], held["back"], held["passes"] - 2)
+    with pytest.raises(WrongAnswer, match="no whole calls"):
+        task.check()
+
+
+def test_every_pass_is_counted() -> None:
+    read, copy = (build("working_set", kernel=kernel, size_bytes=MIB).stages[""].work for kernel in ("read", "copy"))
+    assert read.moved == read.payload >= 2**27
+    assert copy.moved == 2 * copy.payload
+    assert read.moved % MIB == copy.moved % MIB == 0
+
+
+@pytest.mark.parametrize("access", ["read", "write"])
+@pytest.mark.parametrize(("name", "params"), [("strided", {"stride_bytes": 32}), ("random", {"chunk_bytes": 32})])
+def test_accesses_to_parts_of_lines_are_checked(name: str, params: dict[str, Any], access: str) -> None:
+    assert_checked(build(name, access=access, **params, size_bytes=4 * MIB))
+
+
+@pytest.mark.parametrize(
+    ("stride", "payload", "sectors"), [(4, 1, 1), (16, 1 / 4, 1), (64, 1 / 16, 1), (256, 1 / 64, 1 / 4)]
+)
+def test_a_stride_asks_for_words_and_moves_the_sectors_they_lie_in(stride: int, payload: float, sectors: float) -> None:
+    task = build("strided", access="read", stride_bytes=stride, size_bytes=4 * MIB)
+    stage = task.stages[""]
+    assert stage.work.payload == payload * 4 * MIB
+    assert stage.also["sectors"].payload == sectors * 4 * MIB  # of 64 bytes, the host's lines
+    stage.call()
+    assert task.check()["used"].value == payload / sectors  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("chunk", "used"), [(4, 1 / 16), (64, 1), (128, 1)])
+def test_a_chunk_in_random_order_moves_whole_sectors(chunk: int, used: float) -> None:
+    stage = build("random", access="read", chunk_bytes=chunk, size_bytes=4 * MIB).stages[""]
+    assert stage.work.payload / stage.also["sectors"].payload == used
+
+
+@pytest.mark.parametrize("bits", [1, 2, 9, 16])
+def test_the_random_order_has_every_chunk_once_and_is_the_kernels_own(bits: int) -> None:
+    pytest.importorskip("numba")
+    build("random", access="read", chunk_bytes=32, size_bytes=MIB)
+    host = sibling("_bandwidth_host")
+    order = host._shuffle(2**bits, bits, 12345)
+    assert sorted(order.tolist()) == list(range(2**bits))
+    kernel = [host._shuffled(np.uint64(t), np.uint64(bits), np.uint64(12345)) for t in range(2**bits)]
+    assert kernel == order.tolist()
+
+
+def test_the_random_order_is_no_stride() -> None:
+    build("random", access="read", chunk_bytes=32, size_bytes=MIB)
+    order = sibling("_bandwidth_host")._shuffle(2**16, 16, 7).astype(np.int64)
+    assert len(np.unique(np.diff(order))) > 2**13
+    assert abs(np.corrcoef(np.arange(2**16), order)[0, 1]) < 0.05
+
+
+def simulated(access: str, words: np.ndarray, width: int, passes: int) -> list[int]:
+    """What bandwidth_cache.cu leaves of shared memory, thread by thread, in Python's integers."""
+    threads, lanes = 1024, width // 4
+    found = []
+    for thread in range(threads):
+        mine = []
+        for turn in range(4):
+            at = (turn * threads + (thread if access == "read" else thread ^ 1)) * lanes
+            word = [int(x) for x in words[at : at + lanes]]
+            total = [0] * lanes
+            for _ in range(passes):
+                total = [(5 * x + y) % 2**32 for x, y in zip(total, word, strict=True)]
+            mine.append(total if access == "read" else word)
+        bits = 0
+        for word in mine:
+            folded = 0
+            for lane, value in enumerate(word):
+                folded ^= value << (32 * (lane % 2))
+            bits = ((bits << 1 | bits >> 63) % 2**64) ^ folded
+        found.append(bits)
+    return found
+
+
+@pytest.mark.parametrize("width", [4, 8, 16])
+@pytest.mark.parametrize("access", ["read", "write"])
+def test_what_shared_memory_should_leave_is_what_its_kernel_computes(access: str, width: int) -> None:
+    words = np.random.default_rng(1).integers(2**32, size=1024 * 4 * width // 4, dtype=np.uint32)
+    expected = sibling("_bandwidth_cache")._expected(access, words, width, 7)
+    assert expected.tolist() == simulated(access, words, width, 7)
+
+
+@pytest.mark.parametrize(("units", "size"), [(132, 2**21), (132, 2**24), (108, 2**25), (1, 2**20), (7, 2**22)])
+def test_a_sweep_leaves_no_vector_of_its_set_out(units: int, size: int) -> None:
+    cache = sibling("_bandwidth_cache")
+    vectors, step, trips, threads = cache.layout(units, size)
+    assert step <= threads
+    assert step % 64 == 32
+    assert trips % 4 == 0
+    starts = np.arange(trips) * step
+    assert starts[-1] + threads >= max(vectors, 2**26)
+    assert np.all(np.diff(starts) <= threads)
+
+
+def test_the_host_has_a_working_set_in_each_cache_and_one_in_memory() -> None:
+    at, bench = sibling("_bandwidth_points"), bench_of("working_set", {})
+    sets = at.working_sets(bench.target).quick
+    assert list(sets) == sorted(set(sets))
+    assert sets[-1] >= 4 * bench.target.device.cache_bytes
