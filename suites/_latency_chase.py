@@ -19,10 +19,11 @@ _PAGES = 32  # fewer lines than so many show the few slices of the cache that th
 PAGE_BYTES = 2**21  # the large page of NVIDIA's GPUs and of most hosts
 _UNKNOWN_CACHE = 2**25
 _FIRST_BYTES = 2**10
+_CACHES_FROM, _CACHES_TO = 2**13, 2**30  # where caches of GPUs and of hosts end
 _GPU_MOST = {"quick": 2**36, "full": 2**37}
 _HOST_MOST = {"quick": 2**28, "full": 2**30}  # a larger ring takes seconds to write
 _DENSE = 8  # points an octave where a level is looked for: at most 12 % apart
-_AROUND = (0.4, 1.8)  # of what the driver reports, where a level is looked for
+_GPU_AROUND, _HOST_AROUND = (0.4, 1.8), (0.6, 1.5)  # of a reported size: a GPU's cache may be of two parts
 _NEAR_STEPS, _STEPS, _FAR_STEPS = 2**16, 2**13, 2**12  # a millisecond or so each
 _FITS = 0.6  # of twice what a unit can hold: such a ring mostly hits the first cache
 _HOST_STEPS = ((2**20, 2**18), (2**25, 2**16))  # steps of rings up to so many bytes
@@ -44,15 +45,14 @@ def near_bytes(target: Target) -> int:
 
 
 def working_sets(target: Target) -> Any:
-    """Two points an octave, eight where the facts suggest a level; in full four and sixteen.
+    """A point an octave, two from 8 KiB to 1 GiB, eight where the facts suggest a level; in full twice as many.
 
     smoke: one in the first cache, one in memory.
     """
     memory = memory_bytes(target)
     room = target.device.memory_bytes * 3 // 4 or memory
     most = {tier: min(room, (_HOST_MOST if target.is_host else _GPU_MOST)[tier]) for tier in ("quick", "full")}
-    quick = _curve(_FIRST_BYTES, max(memory, most["quick"]), 2, _levels(target), _DENSE)
-    full = _curve(_FIRST_BYTES, max(memory, most["full"]), 4, _levels(target), 2 * _DENSE)
+    quick, full = (_curve(target, max(memory, most[tier]), times) for tier, times in (("quick", 1), ("full", 2)))
     return points(smoke=(2**14, memory), quick=quick, full=full)
 
 
@@ -64,11 +64,13 @@ def _levels(target: Target) -> list[int]:
     return sorted({*caches, *unit, target.device.cache_bytes} - {0})
 
 
-def _curve(first: int, last: int, coarse: int, levels: Iterable[int], dense: int) -> tuple[int, ...]:
-    """Sizes from `first` to `last`, so many an octave, and more of them round each level."""
-    found = set(_grid(first, last, coarse))
-    for level in levels:
-        found |= set(_grid(max(first, int(level * _AROUND[0])), min(last, int(level * _AROUND[1])), dense))
+def _curve(target: Target, last: int, times: int) -> tuple[int, ...]:
+    """Sizes from 1 KiB to `last`, so many times a point an octave, more where caches end, most round each level."""
+    found = {*_grid(_FIRST_BYTES, last, times), *_grid(_CACHES_FROM, min(last, _CACHES_TO), 2 * times)}
+    lowest, highest = _HOST_AROUND if target.is_host else _GPU_AROUND
+    for level in _levels(target):
+        around = max(_FIRST_BYTES, int(level * lowest)), min(last, int(level * highest))
+        found |= set(_grid(*around, _DENSE * times))
     return tuple(sorted(found))
 
 

@@ -15,7 +15,7 @@ from ._latency_slices import alone_bytes
 _STREAM_BYTES = 2**31
 _STREAM_THREADS = 1024  # WIDTH of latency_units.cu
 _VECTOR_BYTES, _BYTES_A_TURN = 16, 4 * 8 * 16  # ROUNDS · VECTORS vectors of a lane
-_LOADED_STEPS = 2**13
+_LOADED_STEPS = 2**12
 
 
 def streams(target: Target) -> Any:

@@ -46,7 +46,7 @@ def test_atomic_additions_to_cells_in_turns_are_known_in_advance() -> None:
 
 
 def test_a_chain_of_atomics_begins_each_launch_with_the_first_cell() -> None:
-    for steps in (NEAR._STEPS // 4, NEAR._BUS_STEPS, NEAR._FAR_STEPS):
+    for steps in (NEAR._STEPS // 16, NEAR._BUS_STEPS, NEAR._FAR_STEPS):
         assert steps % NEAR._CELLS == 0
 
 
