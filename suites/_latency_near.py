@@ -18,7 +18,7 @@ _THREADS = 256
 _BANKS, _LANES = 32, 32  # of shared memory and of the loads that it serves at once, on NVIDIA and on AMD
 _CONFLICT_BYTES, _CONFLICT_STEPS = 2**15, 2**16
 _REGISTER_STEPS = 2**19
-_CELLS, _CELL_BYTES, _CELL_WORDS = 64, 128, 16  # of atomics: steps are a multiple of their number
+_CELLS, _CELL_BYTES = 64, 128  # of atomics: steps are a multiple of their number
 _CLUSTER_STEPS = 2**15
 _CONSTANT_LINE_BYTES, _CONSTANT_BYTES = 64, 2**16
 _CONSTANT_STEPS = 2**15
@@ -155,7 +155,8 @@ class Atomic:
 
     def __init__(self, bench: Bench, space: str) -> None:
         self.steps = {"shared": _STEPS // 16, "host": _BUS_STEPS, "peer": _BUS_STEPS}.get(space, _FAR_STEPS)
-        first = bench.rng.integers(2**63, size=(_CELLS + 1, _CELL_WORDS), dtype=np.uint64)
+        self._word = np.uint32 if space == "shared" else np.uint64
+        first = bench.rng.integers(2**32, size=(_CELLS + 1, _CELL_BYTES // self._word().itemsize), dtype=self._word)
         self._bench, self._cells = bench, _cells(bench, space)
         bench.device.copy(self._cells, first[1:].view(np.uint8).ravel())
         self._value, self._known = int(first[0, 0]), [int(cell) for cell in first[1:, 0]]
@@ -169,9 +170,11 @@ class Atomic:
     def check(self) -> Observation:
         """Cells and value are where so many additions lead."""
         stands = self.walk.read(0)  # waits for the device, whose cells may be the host's memory
-        self._value = after_additions(self._value, self._known, self.walk.walked - self._checked)
+        modulus = int(np.iinfo(self._word).max) + 1
+        self._value = after_additions(self._value, self._known, self.walk.walked - self._checked, modulus)
         self._checked = self.walk.walked
-        found = np.asarray(self._bench.device.to_host(self._cells)).view(np.uint64)[::_CELL_WORDS]
+        found = np.asarray(self._bench.device.to_host(self._cells)).view(self._word)
+        found = found[:: _CELL_BYTES // found.itemsize]
         wrong = sum(int(there) != known for there, known in zip(found, self._known, strict=True))
         expect(stands == self._value, f"after {self._checked} additions the chain stands at another value")
         expect(not wrong, f"after {self._checked} additions {wrong} of {_CELLS} cells hold something else")
@@ -186,11 +189,11 @@ def _cells(bench: Bench, space: str) -> Any:
     return bench.xp.zeros(_CELLS * _CELL_BYTES, bench.xp.uint8)
 
 
-def after_additions(value: int, cells: list[int], steps: int) -> int:
+def after_additions(value: int, cells: list[int], steps: int, modulus: int) -> int:
     """The value after so many times (cell, cell + value), the cells in turns from the first; it changes the cells."""
     for step in range(steps):
         place = step % len(cells)
-        value, cells[place] = cells[place], (cells[place] + value) % 2**64
+        value, cells[place] = cells[place], (cells[place] + value) % modulus
     return value
 
 

@@ -118,10 +118,10 @@ def register(bench: Bench, dtype: str) -> Task:
     when=_is_gpu, devices=_with_peer, space=points(("shared", "global", "system", "host", "peer"), ("shared", "global"))
 )
 def atomic(bench: Bench, space: str) -> Task:
-    """Dependent atomic additions to 64-bit words, 64 of them in turns.
+    """Dependent atomic additions to 64 words in turns, 64 bits wide.
 
-    shared: of the block; global: of the device, in its memory; system, host, peer: of the whole system, in the
-    device's, in page-locked and in another GPU's memory.
+    shared: of the block, 32 bits wide; global: of the device, in its memory; system, host, peer: of the whole
+    system, in the device's, in page-locked and in another GPU's memory.
     """
     return _near.atomic(bench, space)
 

@@ -102,16 +102,16 @@ DEPENDENT(uint32, u32, gb_vreg(a * x + b))
 ATOMIC(atomic, atomicAdd)
 ATOMIC(atomic_system, atomicAdd_system)
 
-extern "C" __global__ void atomic_shared(u64* kept, u64 last, u64 steps, u64* state) {
-    u64* cells = (u64*)nearby;
-    for (u64 i = 0; i <= last; ++i) cells[i * 16] = kept[i * 16];
-    u64 x = gb_vreg(state[0]);
+// In shared memory 32 bits wide: NVIDIA adds 64 bits there in a loop of compare-and-swap.
+extern "C" __global__ void atomic_shared(u32* kept, u64 last, u64 steps, u64* state) {
+    for (u64 i = 0; i <= last; ++i) nearby[i * 32] = kept[i * 32];
+    u32 x = gb_vreg((u32)state[0]);
     u64 start = gb_clock();
 #pragma unroll 8
-    for (u64 i = 0; i < steps; ++i) x = atomicAdd(cells + (i & last) * 16, x);
+    for (u64 i = 0; i < steps; ++i) x = atomicAdd(nearby + (i & last) * 32, x);
     x = gb_vreg(x);
     u64 end = gb_clock();
     state[0] = x;
     state[1] = end - start;
-    for (u64 i = 0; i <= last; ++i) kept[i * 16] = cells[i * 16];
+    for (u64 i = 0; i <= last; ++i) kept[i * 32] = nearby[i * 32];
 }

@@ -28,6 +28,7 @@ extern "C" __global__ void census(u32* units, u64 limit) {
         }                                                                                                      \
         if (threadIdx.x != 0) return;                                                                          \
         u64 since = gb_nanoseconds(), gathered = 0;                                                            \
+        u64 nothing = gb_vreg((u64)0); /* a known zero would make a load of the addition */                    \
         u32 pair = ~0u;                                                                                        \
         for (u32 i = 0; i < count; ++i) {                                                                      \
             u64 address = gb_vreg((u64)(data + (u64)lines[i] * 16)), value = 0;                                \
@@ -54,7 +55,7 @@ extern "C" __global__ void census(u32* units, u64 limit) {
         state[3] = pair;                                                                                       \
     }
 SLICES(slices_load, gb_load_l2(address))
-SLICES(slices_atomic, atomicAdd((u64*)address, (u64)0))
+SLICES(slices_atomic, gb_add(address, nothing))
 
 // Block 0 walks a ring with one lane while the others read `data`, a power of two of `vectors`, as fast as
 // they can, each alone on its unit.

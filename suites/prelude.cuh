@@ -79,6 +79,20 @@ static __device__ __forceinline__ u64 gb_load_l2(u64 address) {
 }
 #endif
 
+// Adds to the 64-bit word at a global address, for the whole device, and gives what was there before.
+#if GB_HIP
+static __device__ __forceinline__ u64 gb_add(u64 address, u64 value) {
+    return __hip_atomic_fetch_add((__attribute__((address_space(1))) u64*)address, value, __ATOMIC_RELAXED,
+                                  __HIP_MEMORY_SCOPE_AGENT);
+}
+#else
+static __device__ __forceinline__ u64 gb_add(u64 address, u64 value) {
+    u64 before;
+    asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], %2;" : "=l"(before) : "l"(address), "l"(value) : "memory");
+    return before;
+}
+#endif
+
 // Nanoseconds of a clock that all multiprocessors share; its ticks may be as coarse as a microsecond.
 // AMD's counts at 100 MHz (MI200 and MI300: "HIP Programming Manual", wall_clock64).
 static __device__ __forceinline__ u64 gb_nanoseconds() {

@@ -41,7 +41,7 @@ def test_atomic_additions_to_cells_in_turns_are_known_in_advance() -> None:
         cells[step % 4 : step % 4 + 1] += value  # arrays wrap, as the device's words do
         value = before[0]
     known = [int(word) for word in words[1:]]
-    assert NEAR.after_additions(int(words[0]), known, 1000) == int(value)
+    assert NEAR.after_additions(int(words[0]), known, 1000, 2**64) == int(value)
     assert known == cells.tolist()
 
 
