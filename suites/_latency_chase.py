@@ -16,11 +16,11 @@ from ._latency_ring import HOST_LINE_BYTES, GpuRing, Order, Walk, host_kernel, n
 
 CACHES = 4  # a ring this many times the last-level cache is read from memory
 _PAGES = 32  # fewer lines than so many show the few slices of the cache that they lie in
+_LEAST_REACH = 2**23
 PAGE_BYTES = 2**21  # the large page of NVIDIA's GPUs and of most hosts
 _UNKNOWN_CACHE = 2**25
 _FIRST_BYTES = 2**10
 _CACHES_FROM, _CACHES_TO = 2**13, 2**30  # where caches of GPUs and of hosts end
-_GPU_MOST = {"quick": 2**36, "full": 2**37}
 _HOST_MOST = {"quick": 2**28, "full": 2**30}  # a larger ring takes seconds to write
 _DENSE = 8  # points an octave where a level is looked for: at most 12 % apart
 _GPU_AROUND, _HOST_AROUND = (0.4, 1.8), (0.6, 1.5)  # of a reported size: a GPU's cache may be of two parts
@@ -51,7 +51,7 @@ def working_sets(target: Target) -> Any:
     """
     memory = memory_bytes(target)
     room = target.device.memory_bytes * 3 // 4 or memory
-    most = {tier: min(room, (_HOST_MOST if target.is_host else _GPU_MOST)[tier]) for tier in ("quick", "full")}
+    most = {tier: min(room, _HOST_MOST[tier]) if target.is_host else room for tier in ("quick", "full")}
     quick, full = (_curve(target, max(memory, most[tier]), times) for tier, times in (("quick", 1), ("full", 2)))
     return points(smoke=(2**14, memory), quick=quick, full=full)
 
@@ -66,12 +66,17 @@ def _levels(target: Target) -> list[int]:
 
 def _curve(target: Target, last: int, times: int) -> tuple[int, ...]:
     """Sizes from 1 KiB to `last`, so many times a point an octave, more where caches end, most round each level."""
-    found = {*_grid(_FIRST_BYTES, last, times), *_grid(_CACHES_FROM, min(last, _CACHES_TO), 2 * times)}
+    found = {*_grid(_FIRST_BYTES, last, times), *_grid(_CACHES_FROM, min(last, _CACHES_TO), 2 * times), largest(last)}
     lowest, highest = _HOST_AROUND if target.is_host else _GPU_AROUND
     for level in _levels(target):
         around = max(_FIRST_BYTES, int(level * lowest)), min(last, int(level * highest))
         found |= set(_grid(*around, _DENSE * times))
     return tuple(sorted(found))
+
+
+def largest(room: int) -> int:
+    """The largest of 2, 3, 4, 6, 8, 12, … bytes that fits: what translations do not reach must be in the curve."""
+    return max(_grid(room // 2, room, 2))
 
 
 def _grid(first: int, last: int, octave: int) -> Iterable[int]:
@@ -107,11 +112,10 @@ def _gpu_chase(bench: Bench, size_bytes: int) -> Task:
 
 
 def reaches(target: Target) -> Any:
-    """How much memory the walk by pages spreads over: powers of two up to three quarters of the memory."""
-    room = target.device.memory_bytes * 3 // 4
-    every = tuple(2**exponent for exponent in range(23, 38) if 2**exponent <= room) or (2**23,)
-    many = tuple(size for size in every if size >= _PAGES * PAGE_BYTES)
-    return points(smoke=every[:1], quick=many or every, full=every)
+    """How much memory the walk by pages spreads over: powers of two, and the largest that three quarters hold."""
+    room = max(target.device.memory_bytes * 3 // 4, _LEAST_REACH)
+    every = sorted({*_grid(_LEAST_REACH, room, 1), largest(room)})
+    return points(smoke=every[:1], quick=[size for size in every if size >= _PAGES * PAGE_BYTES] or every, full=every)
 
 
 def reach(bench: Bench, reach_bytes: int) -> Task:

@@ -19,7 +19,7 @@ _LOADED_STEPS = 2**12
 
 
 def streams(target: Target) -> Any:
-    """How many units stream: none, powers of two, and all but the one that walks."""
+    """How many units stream: none to all but the one that walks, in eighths; in full more between."""
     most = max(target.device.units - 1, 1)
     doublings = {2**exponent for exponent in range(most.bit_length())}
     eighths = {round(most * eighth / 8) for eighth in range(9)}

@@ -68,9 +68,11 @@ class Conflict:
             ring[order] = np.roll(order, -1) * _WORD_BYTES
         self._lanes = bench.xp.asarray(np.array([order[0] * _WORD_BYTES for order in self._orders], np.uint32))
         near, state, run = bench.xp.asarray(ring), new_state(bench, 0), bench.kernel("latency_near.cu", "conflict")
-        args = (near, np.uint32(words), np.uint64(_CONFLICT_STEPS), self._lanes, state)
+        args = (near, np.uint32(words), np.uint32(lanes), np.uint64(_CONFLICT_STEPS), self._lanes, state)
         self._bench = bench
-        self.walk = Walk(bench, lambda: run((1,), (lanes,), args, _CONFLICT_BYTES), lambda _: 0, state, _CONFLICT_STEPS)
+        self.walk = Walk(
+            bench, lambda: run((1,), (_THREADS,), args, _CONFLICT_BYTES), lambda _: 0, state, _CONFLICT_STEPS
+        )
 
     def check(self) -> Observation:
         """Every lane stands where its ring says."""
@@ -142,7 +144,7 @@ def register(bench: Bench, dtype: str) -> Task:
 
 
 def chained(x: int, a: int, b: int, steps: int, modulus: int) -> int:
-    """X after so many steps of x = a·x + b modulo `modulus`, by squaring."""
+    """What x becomes in so many steps of a·x + b modulo `modulus`, by squaring."""
     while steps:
         if steps & 1:
             x = (a * x + b) % modulus
@@ -198,6 +200,6 @@ def after_additions(value: int, cells: list[int], steps: int, modulus: int) -> i
 
 
 def atomic(bench: Bench, space: str) -> Task:
-    """A chain of atomic additions to 64-bit words of the space."""
+    """A chain of atomic additions to words of the space."""
     case = Atomic(bench, space)
     return Task.of(case.walk.stage(0), check=case.check)

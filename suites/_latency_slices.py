@@ -35,7 +35,7 @@ class Slices:
         xp, self._bench, self._units = bench.xp, bench, census(bench)
         self._seed = int(bench.rng.integers(2**64, dtype=np.uint64))
         self._lines = np.sort(bench.rng.choice(_DATA_BYTES // GPU_LINE_BYTES, lines, replace=False))
-        data, places = drawn_words(bench, _DATA_BYTES, self._seed), xp.asarray(self._lines.astype(np.uint32))
+        data, where = drawn_words(bench, _DATA_BYTES, self._seed), xp.asarray(self._lines.astype(np.uint32))
         self._took = xp.zeros((len(self._units), lines), xp.uint32)
         self._state = xp.zeros((len(self._units), 4), xp.uint64)
         kernel, blocks = bench.kernel("latency_units.cu", f"slices_{access}"), bench.target.device.units
@@ -44,7 +44,7 @@ class Slices:
 
         def run() -> None:
             for row, unit in enumerate(self._units):
-                args = (data, places, *counts, np.uint32(unit), linger, self._took[row], self._state[row])
+                args = (data, where, *counts, np.uint32(unit), linger, self._took[row], self._state[row])
                 kernel((blocks,), (_WARP,), args, alone)
 
         self._run = run

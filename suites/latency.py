@@ -56,7 +56,7 @@ def _with_peer(params: Mapping[str, str | int | float]) -> int:
     return 2 if params["space"] == "peer" else 1
 
 
-@suite.case(version=2, size_bytes=_chase.working_sets, headline={})
+@suite.case(version=2, size_bytes=_chase.working_sets, headline={"size_bytes": 2**32})
 def chase(bench: Bench, size_bytes: int) -> Task:
     """Dependent loads from a ring of `size_bytes` in device memory: seconds and device cycles per load."""
     return _chase.chase(bench, size_bytes)
@@ -84,7 +84,7 @@ def single(bench: Bench, space: str) -> Task:
     return _spaces.single(bench, space)
 
 
-@suite.case(version=2, when=_is_gpu, size_bytes=(2**14,))
+@suite.case(when=_is_gpu, size_bytes=(2**14,))
 def shared(bench: Bench, size_bytes: int) -> Task:
     """Dependent loads from shared memory (LDS), a ring of 4-byte nodes: seconds and device cycles per load."""
     return _near.shared(bench, size_bytes)
@@ -126,7 +126,7 @@ def atomic(bench: Bench, space: str) -> Task:
     return _near.atomic(bench, space)
 
 
-@suite.case(version=2, when=_is_gpu)
+@suite.case(when=_is_gpu)
 def launch(bench: Bench) -> Task:
     """An empty kernel: seconds a launch, queued back to back (hot) and as a replayed graph.
 

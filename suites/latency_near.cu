@@ -23,10 +23,11 @@ extern "C" __global__ void shared(const u32* ring, u32 nodes, u64 steps, u64* st
     state[1] = end - start;
 }
 
-// A warp's loads in step: every lane walks a ring of its own; how many rings share a bank is the host's choice.
-extern "C" __global__ void conflict(const u32* ring, u32 words, u64 steps, u32* lanes, u64* state) {
+// A warp's loads in step: each of its lanes walks a ring of its own; how many rings share a bank is the host's choice.
+extern "C" __global__ void conflict(const u32* ring, u32 words, u32 warp, u64 steps, u32* lanes, u64* state) {
     fill(ring, words, 0);
     __syncthreads();
+    if (threadIdx.x >= warp) return;
     u32 here = gb_vreg(lanes[threadIdx.x]);
     u64 start = gb_clock();
 #pragma unroll 16

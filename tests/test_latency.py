@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gpubench import plan as planning
 from gpubench import plugins, stats
 from gpubench.errors import Skip, WrongAnswer
 from gpubench.measure import Engine
@@ -165,8 +166,8 @@ def test_memory_is_slower_than_the_first_cache() -> None:
 
 def test_the_curve_of_an_h200_goes_from_a_kibibyte_to_beyond_what_page_tables_reach() -> None:
     quick, full = sizes(H200, "quick"), sizes(H200, "full")
-    assert (quick[0], quick[-1]) == (2**10, 2**36)
-    assert full[-1] <= H200.memory_bytes * 3 // 4
+    assert (quick[0], quick[-1]) == (2**10, 96 * 2**30)
+    assert full[-1] == quick[-1] <= H200.memory_bytes * 3 // 4
     assert set(quick) <= set(full)
     assert max(later / earlier for earlier, later in itertools.pairwise(quick)) <= 2
 
@@ -185,7 +186,7 @@ def test_every_tier_ends_at_four_caches_or_more() -> None:
 def test_a_small_gpu_is_not_asked_for_more_than_three_quarters_of_its_memory() -> None:
     small = dataclasses.replace(H200, memory_bytes=2**32)
     assert max(sizes(small, "full")) == 3 * 2**30
-    assert max(int(case.param("reach_bytes")) for case in cases(small, "full", "reach")) == 2**31
+    assert max(int(case.param("reach_bytes")) for case in cases(small, "full", "reach")) == 3 * 2**30
 
 
 def test_ids_that_were_released_are_still_there() -> None:
@@ -196,6 +197,12 @@ def test_ids_that_were_released_are_still_there() -> None:
         "latency/shared[size=16KiB]",
         "latency/launch",
     }
+
+
+def test_the_headline_is_memory_within_reach_of_the_page_tables() -> None:
+    target = Target(Facts((H200,)), H200, "quick")
+    assert [case.id for case in planning.headline(SUITE, target)] == ["latency/chase[size=4GiB]"]
+    assert [case.name for case in planning.headline(SUITE, host_target("quick"))] == ["chase"]
 
 
 def test_the_host_has_the_cases_that_need_no_gpu() -> None:
