@@ -28,6 +28,14 @@ class Track:
             low, high = max(low - 1, 0), min(high + 1, len(self.at))
         return Track(self.counter, self.device, self.at[low:high], self.values[low:high])
 
+    def beside(self, start: float, end: float) -> Track:
+        """The last reading before and the first after a window that may hold none, two periods away at the most."""
+        low, high = int(np.searchsorted(self.at, start, "left")), int(np.searchsorted(self.at, end, "right"))
+        reach = 2 * self.counter.period_s
+        near = [index for index in (low - 1, high) if 0 <= index < len(self.at)]
+        near = [index for index in near if start - reach <= self.at[index] <= end + reach]
+        return Track(self.counter, self.device, self.at[near], self.values[near])
+
 
 @dataclass(frozen=True, slots=True)
 class CounterFigure:

@@ -163,9 +163,11 @@ _VECTOR_L1: dict[str, int] = {"gfx90a": 16 * 1024, "gfx942": 32 * 1024}
 def first_cache(device: Device) -> Peak | None:
     """The size of the first cache of one unit of this device, bytes, or None where no table has it."""
     if device.arch in _UNIFIED_L1:
-        return Peak(_UNIFIED_L1[device.arch], "L1 and shared memory, CUDA Programming Guide, compute capabilities")
+        return Peak(
+            _UNIFIED_L1[device.arch], "the architecture's, one array with shared memory (CUDA Programming Guide)"
+        )
     if device.arch in _VECTOR_L1:
-        return Peak(_VECTOR_L1[device.arch], "vector L1, AMD Instinct microarchitecture, ROCm documentation")
+        return Peak(_VECTOR_L1[device.arch], "the architecture's (AMD Instinct microarchitecture, ROCm documentation)")
     return None
 
 

@@ -108,7 +108,7 @@ class Transfers:
 def known_sizes(device: Device) -> list[Known]:
     """The sizes of a device's caches that its driver, or a sourced table, tells."""
     found = [
-        Known(name, float(text), f"what {device.id} reports as {key}")
+        Known(name, float(text), f"{key} of {device.id}, as its driver reports it")
         for key, name in _DETAILS.items()
         if (text := dict(device.details).get(key, "")).isdigit() and int(text)
     ]
@@ -116,7 +116,7 @@ def known_sizes(device: Device) -> list[Known]:
     if first:
         found.append(Known("L1", first.value, first.source))
     if device.cache_bytes and device.cache_bytes not in {known.bytes for known in found}:
-        found.append(Known("last-level cache", float(device.cache_bytes), f"what {device.id} reports"))
+        found.append(Known("last-level cache", float(device.cache_bytes), f"{device.id}, as its driver reports it"))
     return sorted(found, key=lambda known: known.bytes)
 
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from gpubench import stats
 from gpubench.stats import Interval
 
-LEAST_OCTAVES = 1.0  # of a level: two caches whose sizes differ by less than that are not told apart
+LEAST_OCTAVES = 0.5  # of a level of three points or more; of two points twice that
 _LEAST_SCATTER = 0.01  # a level is flat to a per cent at best: pages and hashed addresses differ between rings
 _MOST_SCATTER = 0.05
 _LEAN = 0.01  # a level may lean: a normal prior of its slope, per octave (translation grows with the ring)
@@ -49,11 +49,11 @@ class Level:
 def levels(sizes: Sequence[float], heights: Sequence[float], half_widths: Sequence[float] = ()) -> tuple[Level, ...]:
     """The levels of a curve of positive heights over ascending positive sizes; none of fewer than two points.
 
-    `half_widths` are those of the heights' 95 % intervals, as fractions. Of all ways to have points on levels (two or
-    more, an octave or wider, a straight line in log–log that leans little) or free, the likeliest, less ln n for each
-    parameter of a level: optimal partitioning (Jackson et al., IEEE Signal Processing Letters 12,
-    2005) under Schwarz' criterion (Yao, Statistics & Probability Letters 6, 1988). The interval of a boundary is its
-    likelihood's, the other boundaries held (Siegmund, International Statistical Review 56, 1988).
+    `half_widths` are those of the heights' 95 % intervals, as fractions. Of all ways to have points on levels (three or
+    more over half an octave, or two over one, on a line in log–log that leans little) or free, the likeliest, less ln n
+    for each parameter of a level: optimal partitioning (Jackson et al., IEEE Signal Processing Letters 12, 2005) under
+    Schwarz' criterion (Yao, Statistics & Probability Letters 6, 1988). The interval of a boundary is its likelihood's,
+    the other boundaries held (Siegmund, International Statistical Review 56, 1988).
     """
     if len(sizes) < 2:
         return ()
@@ -149,7 +149,8 @@ def _costs(octaves: Floats, logs: Floats, sigmas: Floats) -> Floats:
         yy = np.cumsum(weights[first:] * y * y) - wy * wy / w
         residual = np.maximum(yy - uy * uy / (uu + 1 / _LEAN**2), 0.0)
         leans = np.abs(uy) - 2 * np.sqrt(uu) > _MOST_LEAN * uu  # the slope uy/uu has the standard error 1/√uu
-        costs[first, first:] = np.where((u >= LEAST_OCTAVES - 1e-9) & ~leans, residual, np.inf)
+        wide = u >= np.where(np.arange(len(u)) < 2, 2, 1) * LEAST_OCTAVES - 1e-9
+        costs[first, first:] = np.where(wide & ~leans, residual, np.inf)
     return costs + _LEVEL_PARAMETERS * math.log(count)
 
 

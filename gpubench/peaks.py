@@ -95,8 +95,11 @@ class Peaks:
         return data.Peak(count * rate.value * clock_hz, words)
 
     def _clock(self, result: Result, ends: str) -> float | None:
+        """The mean of the readings in a case's window; of a window between two readings, of these."""
         track = self._counters.of(result.devices[0], ends)
-        figure = figure_of(track.during(*result.window)) if track else None
+        if track is None:
+            return None
+        figure = figure_of(track.during(*result.window)) or figure_of(track.beside(*result.window))
         return figure.mean if figure else None
 
 

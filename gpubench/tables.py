@@ -37,7 +37,7 @@ def level_table(staircase: Staircase) -> Table:
     """The levels of one line, from the first cache to memory, beside what is known of the device."""
     label = "" if staircase.line.label in staircase.title else f", {staircase.line.label}"
     rows = tuple(_level(step) for step in staircase.steps)
-    sources = [f"{known.name} by {known.source}" for step in staircase.steps for known in step.known]
+    sources = [f"{known.name}: {known.source}" for step in staircase.steps for known in step.known]
     note = "; ".join(["A level ends at the largest working set that still is on it (surely: with 95 %)", *sources])
     return Table(f"Levels: {staircase.title}{label}", _LEVEL_HEADS, rows, _LEVEL_HEADS[-1:], note)
 

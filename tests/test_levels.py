@@ -119,7 +119,28 @@ def test_fewer_than_two_points_have_no_level(count):
 def test_two_points_an_octave_apart_can_be_a_level():
     (level,) = levels([1024.0, 4096.0], [16.2, 16.3])
     assert (level.first, level.last, level.end) == (0, 1, None)
-    assert levels([1024.0, 1280.0], [16.2, 16.3]) == ()
+    assert levels([1024.0, 1536.0], [16.2, 16.3]) == ()
+    assert len(levels([1024.0, 1280.0, 1536.0], [16.2, 16.3, 16.2])) == 1, "three are one over half an octave"
+
+
+def test_the_dense_curve_of_a_real_h200_has_the_near_and_the_far_partition_of_its_l2():
+    """`latency/chase`, quick, of an H200 in November 2026: KiB and ns."""
+    near = [(size, 16.23) for size in (1, 2, 4, 8, 16, 32, 64, 96, 128, 160, 192, 208, 224, 240)]
+    ramp = [(256, 47.6), (272, 82.7), (288, 112.9), (304, 124.9), (320, 134.0), (384, 138.9)]
+    cache = [(size, 142.2) for size in (512, 768, 1024, 1536, 2048, 4096, 8192, 16384)]
+    mib = [
+        *[(24, 142.6), (26, 142.6), (28, 149.5), (30, 170.0), (32, 241.5), (36, 265.4), (40, 266.5), (44, 267.4)],
+        *[(48, 266.8), (52, 267.0), (56, 267.4), (60, 302.7), (64, 345.4), (72, 346.1), (80, 345.7), (96, 345.8)],
+        *[(128, 346.4), (256, 346.8), (512, 349.3), (1024, 349.9), (4096, 351.2), (16384, 351.5), (65536, 351.7)],
+    ]
+    curve = [*near, *ramp, *cache, *[(1024 * size, height) for size, height in mib]]
+    found = levels([size * KIB for size, _ in curve], [height for _, height in curve])
+    assert [round(level.height.centre) for level in found] == [16, 142, 267, 349]
+    first, near_half, whole, _ = found
+    assert first.end.low == 240 * KIB
+    assert first.end.high == 256 * KIB, "the size of the array that L1 shares with shared memory"
+    assert 26 * MIB <= near_half.end.centre <= 28 * MIB
+    assert whole.end.centre == pytest.approx(60 * MIB, rel=0.05)
 
 
 def test_a_coarse_curve_of_a_real_h200_has_three_levels():
