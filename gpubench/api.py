@@ -4,6 +4,7 @@ from gpubench import DISTRIBUTION, frame, stats, units
 from gpubench.clean import clean, tidy
 from gpubench.counters import CounterFigure, CounterTable, Track
 from gpubench.curves import Curve, Point, Value, axis_words, by_unit, drawable, labeller, view_lines, view_points
+from gpubench.data import event_names
 from gpubench.derived import (
     Crossover,
     Path,
@@ -194,6 +195,7 @@ __all__ = [
     "clean",
     "derived_tables",
     "drawable",
+    "event_names",
     "expect",
     "fingerprint",
     "frame",

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpubench import data, levels, stats, transfer
+from gpubench import data, levels, stats, transfer, units
 from gpubench.curves import Curve, by_unit, view_lines, view_points
 from gpubench.model import Device, Run, View
 from gpubench.stats import Interval
@@ -48,6 +48,11 @@ class Step:
     largest: float
     end: Interval | None
     known: tuple[Known, ...]
+
+    @property
+    def text(self) -> str:
+        """The height for a person: 142.2 ns."""
+        return units.quantity(self.height.centre, self.unit)
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,7 @@ def levels(sizes: Sequence[float], heights: Sequence[float], half_widths: Sequen
 class _Curve:
     """A curve in octaves and natural logarithms; `costs[i, j]` is that of a level from i to j, infinite if none is."""
 
+    sizes: Floats
     octaves: Floats
     logs: Floats
     scatter: float
@@ -77,11 +78,12 @@ class _Curve:
 
     @classmethod
     def of(cls, sizes: Sequence[float], heights: Sequence[float], half_widths: Sequence[float]) -> _Curve:
-        octaves, logs = np.log2(np.asarray(sizes, dtype=float)), np.log(np.asarray(heights, dtype=float))
+        grid = np.asarray(sizes, dtype=float)
+        octaves, logs = np.log2(grid), np.log(np.asarray(heights, dtype=float))
         scatter = _scatter(logs)
         sigmas = np.hypot(scatter, np.asarray(half_widths, dtype=float) / 1.96 if len(half_widths) else 0.0)
         costs = _costs(octaves, logs, np.broadcast_to(sigmas, logs.shape))
-        return cls(octaves, logs, scatter, costs, _free_cost(logs, scatter))
+        return cls(grid, octaves, logs, scatter, costs, _free_cost(logs, scatter))
 
     def end(self, found: Sequence[tuple[int, int]], index: int) -> Interval | None:
         """Where a level ends: its 95 % interval on the grid, and in it where the ramp leaves the level."""
@@ -90,7 +92,7 @@ class _Curve:
             return None
         follows = found[index + 1] if index + 1 < len(found) else None
         low, high = self._likely_ends(first, follows)
-        grid, beyond = 2.0**self.octaves, follows[0] if follows else final + 1
+        grid, beyond = self.sizes, follows[0] if follows else final + 1
         height = float(np.median(self.logs[first : last + 1]))
         is_ramp = (
             last > first and self.logs[last] - height > self.scatter

@@ -284,6 +284,16 @@ class Summary:
             return found
         return tuple(replace(share, peak=share.peak * centre / limited) for share in found)
 
+    def beside(self, spread: Spread) -> list[Figure]:
+        """What else a case says of itself: the first series of each further stage, and what is no time (a ratio)."""
+        of_status = spread.row.result.status
+        results = [row.result for row in spread.rows if row.result.status == of_status]
+        found: dict[str, list[Figure]] = {}
+        for result in results:
+            for series in _said_beside(result):
+                found.setdefault(series.name, []).append(self.figure(result, series))
+        return [Figure.joined(figures) for figures in found.values()]
+
     def energy(self, result: Result) -> Energy | NoEnergy:
         """What the headline of a result costs in joules, or why that is not known."""
         series = headline(result)
@@ -338,6 +348,18 @@ class Summary:
         for spread in self.spreads():
             grouped.setdefault(spread.case.suite, []).append(spread)
         return list(grouped.items())
+
+
+def _said_beside(result: Result) -> Iterator[Series]:
+    """Of each stage but the headline's its first series, then every observed value; a time of the host is none."""
+    stages = {series.name.rpartition(".")[0] for series in result.series[:1]}
+    for series in list(speaking(result))[1:]:
+        stage, _, kind = series.name.rpartition(".")
+        if series.stop and stage not in stages:
+            stages.add(stage)
+            yield series
+        elif not series.stop and series.quantity == "value" and kind not in ("host", "early"):
+            yield series
 
 
 def exit_status(results: Sequence[Result]) -> int:

@@ -46,7 +46,7 @@ def _level(step: Step) -> tuple[str, ...]:
     height, end = step.height, step.end
     points = "1 point" if step.points == 1 else f"{step.points} points"
     return (
-        units.quantity(height.centre, step.unit),
+        step.text,
         units.interval(height.low, height.high, step.unit, height.centre),
         units.significant(step.cycles) if step.cycles is not None else _NONE,
         f"{units.brief_size(step.smallest)} – {units.brief_size(step.largest)} ({points})",

@@ -16,11 +16,12 @@ from gpubench.api import (
     Series,
     Spread,
     Summary,
+    event_names,
     stats,
     units,
 )
 
-from ._words import SHARES_HEAD, interval_words
+from ._words import SHARES_HEAD, beside_words, interval_words
 
 _NONE = "–"
 _HEADS = ("median", "95 % interval", SHARES_HEAD, "noise", "samples")
@@ -43,6 +44,7 @@ class CaseLine:
     ended: str
     labels: tuple[str, ...]
     reason: str
+    beside: str
     spread: Spread
 
 
@@ -100,11 +102,11 @@ def heads(summary: Summary) -> tuple[str, ...]:
 def case_lines(spreads: list[Spread], summary: Summary) -> list[CaseLine]:
     """A line for each case, tagged with its device where the run has several."""
     devices = len({result.devices for result in summary.run.results}) > 1
-    return [_case(spread, devices, summary.replicated) for spread in spreads]
+    return [_case(summary, spread, devices) for spread in spreads]
 
 
-def _case(spread: Spread, devices: bool, replicated: bool) -> CaseLine:
-    figure = _quoted(spread.row)
+def _case(summary: Summary, spread: Spread, devices: bool) -> CaseLine:
+    figure, replicated = _quoted(spread.row), summary.replicated
     cells = (_NONE,) * len(_HEADS)
     if figure:
         cells = _joined_cells(spread, figure) if replicated else _cells(figure)
@@ -112,14 +114,20 @@ def _case(spread: Spread, devices: bool, replicated: bool) -> CaseLine:
     return CaseLine(
         spread.case.name,
         ", ".join(f"{units.axis_label(axis)}={units.axis_text(axis, value)}" for axis, value in spread.case.params),
-        ("+".join(spread.devices),) if devices and spread.devices else (),
+        tuple(tag for tag in (_stage(figure), "+".join(spread.devices) if devices else "") if tag),
         cells,
         spread.status,
         ", ".join(f"{count} {status}" for status, count in spread.statuses.items()) if replicated else spread.status,
         spread.labels,
         "; ".join(reason for reason in reasons if reason),
+        beside_words(summary.beside(spread)) if figure else "",
         spread,
     )
+
+
+def _stage(figure: Figure | None) -> str:
+    """Of several stages the one whose figure it is."""
+    return figure.name.rpartition(".")[0] if figure else ""
 
 
 def _quoted(row: Row) -> Figure | None:
@@ -211,6 +219,10 @@ def method_words(summary: Summary, result: Result) -> list[tuple[str, str]]:
 def counter_lines(table: CounterTable, result: Result) -> Iterator[CounterLine]:
     """The counters during a case; of a cumulative one its rise a second."""
     for figure in table.during(result):
+        if figure.counter.kind == "event":
+            names = ", ".join(event_names(figure.counter.name, int(figure.mean))) or "none"
+            yield CounterLine(figure.counter.name, figure.device, names, _NONE, figure.samples)
+            continue
         unit = rise_unit(figure.counter.unit) if figure.counter.kind == "cumulative" else figure.counter.unit
         yield CounterLine(
             figure.counter.name, figure.device, units.quantity(figure.mean, unit), _span(figure, unit), figure.samples

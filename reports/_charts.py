@@ -57,7 +57,7 @@ def _curve(found: Sequence[Point], view: View) -> list[Chart]:
     peak = spec_line(shown)
     up = _up_axis(shown, peak, log=view.log_y)
     across = x_axis([x for line in drawn for x, _ in line.points], view, svg.left_of(up))
-    parts = [svg.frame(across, up, units.axis_label(view.x), view.series), peak_line(peak, across, up)]
+    parts = [svg.frame(across, up, units.axis_label(view.x), view.series), peak_line(peak, drawn, across, up)]
     parts += [line_of(line, svg.colour(index), across, up) for index, line in enumerate(drawn)]
     words = f"{view.title}: {_range_words(shown)} over {units.axis_label(view.x)}; {', '.join(x.label for x in drawn)}"
     legend = legend_of([line.label for line in drawn])
@@ -76,12 +76,22 @@ def _up_axis(shown: Sequence[Point], peak: tuple[str, float] | None, *, log: boo
     return axis([*ends, *([peak[1]] if peak else [])], shown[0].figure.unit, BOTTOM, TOP, log=log, room=1.15)
 
 
-def peak_line(peak: tuple[str, float] | None, across: Axis, up: Axis) -> Markup:
-    """The specified peak as a dashed line with its name; nothing where there is none."""
+def peak_line(peak: tuple[str, float] | None, lines: Sequence[Curve], across: Axis, up: Axis) -> Markup:
+    """The specified peak as a dashed line with its name where no curve is; nothing where there is none."""
     if peak is None:
         return Markup("")
-    y = up.place(peak[1])
-    return svg.line(across.start, y, across.end, y, "peak") + svg.text(across.end, y + 13, peak[0], "end", "peak")
+    y, width = up.place(peak[1]), svg.LETTER * len(peak[0])
+    drawn = [(across.place(x), up.place(point.value)) for line in lines for x, point in line.points]
+    spots = [(anchor, y + shift) for anchor in ("end", "start") for shift in (13.0, -5.0) if y + shift > TOP - 8]
+    anchor, at = min(spots, key=lambda spot: _crowd(drawn, across, width, *spot))
+    x = across.end if anchor == "end" else across.start + 4
+    return svg.line(across.start, y, across.end, y, "peak") + svg.text(x, at, peak[0], anchor, "label")
+
+
+def _crowd(drawn: Sequence[tuple[float, float]], across: Axis, width: float, anchor: str, y: float) -> int:
+    """How many points lie under a text at one end of the plot, or so near that their line may."""
+    left = across.end - width if anchor == "end" else across.start
+    return sum(left - 20 <= x <= left + width + 20 and y - 16 <= at <= y + 8 for x, at in drawn)
 
 
 def line_of(line: Curve, colour: str, across: Axis, up: Axis) -> Markup:
@@ -162,7 +172,9 @@ def _bar(point: Point, label: str, top: float, across: Axis, colour: str, rows: 
     value = svg.text(max(end, high) + 6, y + 4, point.figure.text, "start", "value")
     words = svg.shorten(label, rows.most)
     name = (
-        svg.text(across.start, top + 12, words) if rows is _ABOVE else svg.text(across.start - 6, y + 4, words, "end")
+        svg.text(across.start, top + 12, words, "start", "label")
+        if rows is _ABOVE
+        else svg.text(across.start - 6, y + 4, words, "end")
     )
     return name + _length(point, across, y, colour) + whisker + value
 

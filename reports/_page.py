@@ -6,7 +6,7 @@ from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from gpubench.api import CounterTable, Row, Run, Spread, Summary, View, units, view_points
+from gpubench.api import CounterTable, Row, Run, Spread, Staircase, Summary, View, staircases, units, view_points
 
 from ._cases import (
     CaseLine,
@@ -133,7 +133,7 @@ def page(run: Run) -> Page:
         host=host_words(summary),
         counts=tuple(summary.counts().items()),
         complete=run.complete,
-        best=tuple(_tiles(rows, run)),
+        best=tuple(_tiles(rows, summary)),
         notices=tuple(notices(summary, rows)),
         suites=tuple(_suite(summary, table, name, group) for name, group in suites),
         timelines=tuple(timelines(run, table)),
@@ -143,12 +143,28 @@ def page(run: Run) -> Page:
     )
 
 
-def _tiles(rows: Iterable[Row], run: Run) -> Iterable[Best]:
-    name = case_namer(run)
+def _tiles(rows: Iterable[Row], summary: Summary) -> Iterable[Best]:
+    """The best figure of each suite and limit; of a suite with a staircase, its levels instead of its least time."""
+    name = case_namer(summary.run)
+    ladders = {found.suite: found for found in reversed(staircases(summary))}
+    told = set()
     for row in best_rows(rows):
-        if row.figure:
+        ladder = ladders.get(row.suite)
+        if ladder and row.figure and row.figure.unit == ladder.steps[0].unit:
+            if row.suite not in told:
+                yield from _level_tiles(ladder)
+            told.add(row.suite)
+        elif row.figure:
             what = f"{row.suite} · {row.figure.limit}" if row.figure.limit else row.suite
             yield Best(what, row.figure.text, share_words(row.figure), name(row.result))
+
+
+def _level_tiles(ladder: Staircase) -> Iterable[Best]:
+    for number, step in enumerate(ladder.steps, 1):
+        what = f"{ladder.suite} · {units.brief_size(step.smallest)} – {units.brief_size(step.largest)}"
+        cycles = f"{units.significant(step.cycles)} cycles" if step.cycles is not None else ""
+        level = f"level {number} of {len(ladder.steps)}: {ladder.title}"
+        yield Best(what, step.text, cycles, level)
 
 
 def _suite(summary: Summary, table: CounterTable, name: str, spreads: list[Spread]) -> SuiteBlock:

@@ -13,9 +13,9 @@ from ._charts import Chart, legend_of, line_of, x_axis
 from ._ticks import Axis, axis
 from ._views import common_words
 
-_TOP, _HEIGHT = 40.0, 320.0
+_TOP, _HEIGHT = 50.0, 330.0
 _BOTTOM = _HEIGHT - 60
-_KNOWN_LANE = 13.0  # between two rows of the names of known sizes
+_KNOWN_LANE, _KNOWN_LANES = 13.0, 2  # between two rows of the names of known sizes, and how many there are
 
 
 def staircase(summary: Summary, suite: str, view: View) -> list[Chart]:
@@ -80,16 +80,21 @@ def _soft(index: int) -> str:
 
 
 def _names(steps: Sequence[Step], across: Axis, up: Axis) -> Markup:
-    """The height above each level, and where it ends above the plot; what would lie on another is left out."""
-    heights, tops = svg.Labels(), svg.Labels()
+    """Where each level ends above the plot; its height above or below the level, of a narrow one at its right."""
+    names = svg.Labels()
+    for step in steps:
+        if step.end:
+            x = across.place(step.end.centre)
+            names.add(units.brief_size(step.end.centre), (x, _TOP - 6), (x, _TOP - 19))
     for step in steps:
         cycles = f" · {units.significant(step.cycles, 3)} cycles" if step.cycles is not None else ""
-        middle = (across.place(step.smallest) + across.place(step.largest)) / 2
         words = units.quantity(step.height.centre, step.unit, 3) + cycles
-        heights.add(middle, up.place(step.height.centre) - 10, words)
-        if step.end:
-            tops.add(across.place(step.end.centre), _TOP - 6, units.brief_size(step.end.centre))
-    return heights.drawn(across.start, svg.WIDTH) + tops.drawn(across.start, svg.WIDTH)
+        left, right = across.place(step.smallest), across.place(step.largest)
+        y, width = up.place(step.height.centre), svg.width_of(words)
+        beside = [(right + width / 2 + 14, y + 4)] if right - left < width / 2 else []
+        along = [(x, at) for at in (y - 10, y + 19) for x in ((left + right) / 2, right - width / 2)]
+        names.add(words, *beside, *along)
+    return names.drawn(across.start, svg.WIDTH)
 
 
 def _known(steps: Sequence[Step], across: Axis) -> Markup:
@@ -98,5 +103,6 @@ def _known(steps: Sequence[Step], across: Axis) -> Markup:
     for known in [known for step in steps for known in step.known]:
         x = across.place(known.bytes)
         parts.append(svg.element("path", d=svg.triangle(x, _BOTTOM), class_="known"))
-        names.add(x, _BOTTOM + 34, f"{known.name} {units.brief_size(known.bytes)}")
-    return svg.join(parts) + names.stacked(across.start, svg.WIDTH, _KNOWN_LANE)
+        lanes = [(x, _BOTTOM + 34 + _KNOWN_LANE * lane) for lane in range(_KNOWN_LANES)]
+        names.add(f"{known.name} {units.brief_size(known.bytes)}", *lanes)
+    return svg.join(parts) + names.drawn(across.start, svg.WIDTH)

@@ -85,32 +85,30 @@ def triangle(x: float, y: float) -> str:
 class Labels:
     """Texts about places, drawn so that none lies on another: what comes first stays."""
 
-    wanted: list[tuple[float, float, str]] = field(default_factory=list)
+    wanted: list[tuple[str, tuple[tuple[float, float], ...]]] = field(default_factory=list)
 
-    def add(self, x: float, y: float, words: str) -> None:
-        """Wish for words centred at a place."""
-        self.wanted.append((x, y, words))
+    def add(self, words: str, *places: tuple[float, float]) -> None:
+        """Wish for words centred at the first of these places that is free."""
+        self.wanted.append((words, places))
 
     def drawn(self, left: float, right: float) -> Markup:
-        """Each where it was wished for, moved inside the ends; left out where it would lie on one before it."""
-        return self._placed(left, right, 0.0)
-
-    def stacked(self, left: float, right: float, lane: float) -> Markup:
-        """The same, but what would lie on another stands a lane lower."""
-        return self._placed(left, right, lane)
-
-    def _placed(self, left: float, right: float, lane: float) -> Markup:
+        """Each at the first of its places where it lies on none before it, moved inside the ends; else left out."""
         taken: list[tuple[float, float, float]] = []
         parts = []
-        for wanted_x, wanted_y, words in self.wanted:
-            half, y = LETTER * len(words) / 2, wanted_y
-            x = min(max(wanted_x, left + half), right - half)
-            while lane and _is_taken(x, y, half, taken):
-                y += lane
-            if not _is_taken(x, y, half, taken):
+        for words, places in self.wanted:
+            half = width_of(words) / 2
+            inside = [(min(max(x, left + half), right - half), y) for x, y in places]
+            free = next(((x, y) for x, y in inside if not _is_taken(x, y, half, taken)), None)
+            if free:
+                x, y = free
                 taken.append((x - half, x + half, y))
                 parts.append(text(x, y, words, "middle", "value"))
         return join(parts)
+
+
+def width_of(words: str) -> float:
+    """About how wide words are drawn."""
+    return LETTER * len(words)
 
 
 def _is_taken(x: float, y: float, half: float, taken: Sequence[tuple[float, float, float]]) -> bool:

@@ -87,11 +87,17 @@ def _linear(low: float, high: float, unit: str, start: float, end: float, count:
     first, last = math.floor(low / step), math.ceil(high / step - 1e-9)
     places = [index * step for index in range(first, last + 1)]
     if unit == "B":
-        ticks = tuple((place, units.size(place) if place else "0") for place in places)
-        return Axis(places[0], places[-1], start, end, False, ticks, "")
+        return Axis(places[0], places[-1], start, end, False, _binary_ticks(places), "")
     factor, text = units.scale(max(abs(places[0]), abs(places[-1])), unit)
     ticks = tuple((place, f"{place / factor:.6g}") for place in places)
     return Axis(places[0], places[-1], start, end, False, ticks, text)
+
+
+def _binary_ticks(places: Sequence[float]) -> tuple[tuple[float, str], ...]:
+    """Sizes in the unit of the largest: 124GiB, 124.5GiB."""
+    _, _, unit = units.round_size(max(map(abs, places))).partition(" ")
+    factor = next(1024.0**power for power in range(9) if units.round_size(1024.0**power).endswith(f" {unit}"))
+    return tuple((place, f"{place / factor:.6g}{unit}" if place else "0") for place in places)
 
 
 def _step(least: float, *, binary: bool) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
 
-from gpubench.api import CounterTable, Result, Run, Track, units
+from gpubench.api import CounterTable, Result, Run, Track, event_names, units
 
 from . import _svg as svg
 from ._cases import rise_unit
@@ -18,7 +18,7 @@ from ._charts import Chart
 from ._ticks import Axis, axis
 
 MOST_POINTS = 600  # of a line: the least and the greatest of each of 300 spans, so that no spike is lost
-_LEFT, _RIGHT, _TOP, _BOTTOM, _HEIGHT = 90.0, svg.WIDTH - 16, 18.0, 106.0, 130.0
+_LEFT, _RIGHT, _TOP, _BOTTOM, _HEIGHT = 90.0, svg.WIDTH - 16, 22.0, 110.0, 134.0
 _LANE = 20.0
 
 Numbers = npt.NDArray[np.float64]
@@ -65,14 +65,32 @@ def _timeline(device: str, tracks: Sequence[Track], run: Run, begin: float, acro
         for result in run.results
         if result.window[1] > result.window[0] and (device == "host" or device in result.devices)
     ]
-    charts = [_lanes(device, wanted, begin, across)] if wanted and lanes else []
+    untimed = _untimed(run.results) if lanes else []
+    charts = [_lanes(device, wanted, untimed, begin, across)] if lanes and (wanted or untimed) else []
     bands = _bands(wanted, begin, across)
-    charts += [_counter(track, begin, across, bands) for track in tracks if track.device == device]
+    for track in tracks:
+        if track.device == device:
+            draw = _events if track.counter.kind == "event" else _counter
+            charts.append(draw(track, begin, across, bands))
     return Timeline(device, tuple(charts))
 
 
-def _lanes(device: str, results: Sequence[Result], begin: float, across: Axis) -> Chart:
-    suites = list(dict.fromkeys(result.case.suite for result in results))
+def _untimed(results: Sequence[Result]) -> list[tuple[Result, float]]:
+    """What failed before it was timed, and when: it has no window, but stands between those that have one."""
+    found, last = [], 0.0
+    for result in results:
+        if result.window[1] > result.window[0]:
+            last = result.window[1]
+        elif result.status == "failed":
+            last += result.elapsed_s
+            found.append((result, last))
+    return found
+
+
+def _lanes(
+    device: str, results: Sequence[Result], untimed: Sequence[tuple[Result, float]], begin: float, across: Axis
+) -> Chart:
+    suites = list(dict.fromkeys(result.case.suite for result in [*results, *(result for result, _ in untimed)]))
     bottom = _TOP + _LANE * len(suites)
     parts = [_time_axis(across, bottom)]
     parts += [
@@ -80,14 +98,25 @@ def _lanes(device: str, results: Sequence[Result], begin: float, across: Axis) -
         for row, suite in enumerate(suites)
     ]
     parts += [_window(result, suites.index(result.case.suite), begin, across) for result in results]
-    words = f"When each case ran on {device}: {', '.join(suites)}"
-    return Chart("cases", "when each one ran", svg.picture(words, bottom + 24, *parts))
+    parts += [_failure(result, at, suites.index(result.case.suite), begin, across) for result, at in untimed]
+    failed = len(untimed) + sum(result.status == "failed" for result in results)
+    note = "when each one ran" + (f"; crosses: {failed} failed" if failed else "")
+    words = f"When each case ran on {device}: {', '.join(suites)}" + (f"; {failed} failed" if failed else "")
+    return Chart("cases", note, svg.picture(words, bottom + 24, *parts))
+
+
+def _failure(result: Result, at: float, row: int, begin: float, across: Axis) -> Markup:
+    """A cross where a case failed."""
+    words = f"{result.case.id} failed: {result.reason or result.cause}"
+    x, y = across.place(at - begin), _TOP + _LANE * row + 10
+    cross = f"M{svg.number(x - 4)} {svg.number(y - 4)}l8 8m0 -8l-8 8"
+    return svg.element("path", *svg.title(words), d=cross, class_="failure")
 
 
 def _window(result: Result, row: int, begin: float, across: Axis) -> Markup:
     left, right = (across.place(moment - begin) for moment in result.window)
     words = f"{result.case.id}: {units.duration(result.window[1] - result.window[0])}"
-    return svg.element(
+    drawn = svg.element(
         "rect",
         *svg.title(words),
         x=left,
@@ -96,6 +125,7 @@ def _window(result: Result, row: int, begin: float, across: Axis) -> Markup:
         height=_LANE - 7,
         class_=svg.colour(row),
     )
+    return drawn + _failure(result, result.window[1], row, begin, across) if result.status == "failed" else drawn
 
 
 def _bands(results: Iterable[Result], begin: float, across: Axis) -> Markup:
@@ -124,6 +154,35 @@ def _counter(track: Track, begin: float, across: Axis, bands: Markup) -> Chart:
     return Chart(
         counter.name, note, svg.picture(f"{counter.name} of {track.device} over time: {ends}", _HEIGHT, *parts)
     )
+
+
+def _events(track: Track, begin: float, across: Axis, bands: Markup) -> Chart:
+    """A lane for each event that ever was, filled while it was."""
+    counter, values = track.counter, track.values.astype(np.int64)
+    every = int(np.bitwise_or.reduce(values))
+    bits = [1 << place for place in range(every.bit_length()) if every >> place & 1]
+    bottom = max(_TOP + _LANE * len(bits), _TOP + _LANE)
+    parts = [bands if bits else Markup(""), _time_axis(across, bottom)]
+    shares = []
+    for row, bit in enumerate(bits):
+        (name,), there = event_names(counter.name, bit), (values & bit) > 0
+        shares.append(f"{name} in {units.percent(float(there.mean()), 0)} of the readings")
+        parts.append(svg.text(2.0, _TOP + _LANE * row + 13, svg.shorten(name, 14)))
+        parts.append(_spans(track.at - begin, there, counter.period_s, row, across))
+    note = "; ".join(shares) or "none in the whole run"
+    words = f"{counter.name} of {track.device} over time: {note}"
+    return Chart(counter.name, note, svg.picture(words, bottom + 24, *parts))
+
+
+def _spans(at: Numbers, there: npt.NDArray[np.bool_], period_s: float, row: int, across: Axis) -> Markup:
+    """One shape over all times at which an event was: each reading stands for the period before it."""
+    top, height, path = svg.number(_TOP + _LANE * row + 3), svg.number(_LANE - 6), []
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], there, [False]]).astype(np.int8)))
+    for first, past in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+        left = across.place(max(float(at[first]) - period_s, 0.0))
+        right = max(across.place(float(at[past - 1])), left + 0.6)
+        path.append(f"M{svg.number(left)} {top}H{svg.number(right)}v{height}H{svg.number(left)}z")
+    return svg.element("path", d="".join(path), class_=svg.colour(row)) if path else Markup("")
 
 
 def _value_axis(across: Axis, up: Axis) -> list[Markup]:

@@ -26,7 +26,10 @@ def _chart(found: Transfers, view: View) -> Chart:
     values = [end for point in points for end in (point.figure.interval.low, point.figure.interval.high)]
     up = axis([*values, *([peak[1]] if peak else [])], unit, BOTTOM, TOP, log=True, room=1.2)
     across = x_axis([size for path in found.paths for size in path.sizes], view, svg.left_of(up), log=True)
-    parts = [svg.frame(across, up, units.axis_label(view.x), view.series), peak_line(peak, across, up)]
+    parts = [
+        svg.frame(across, up, units.axis_label(view.x), view.series),
+        peak_line(peak, [path.line for path in found.paths], across, up),
+    ]
     for index, path in enumerate(found.paths):
         parts += [svg.polyline(places, f"model {svg.colour(index)}") for places in _models(path, across, up)]
         parts.append(line_of(path.line, svg.colour(index), across, up))

@@ -60,7 +60,10 @@ class _Suite:
     def __init__(self, name: str, summary: Summary, spreads: list[Spread]) -> None:
         self.name, self.summary, self.spreads = name, summary, spreads
         self.lines = sorted(case_lines(spreads, summary), key=_rank)
-        self.rows = [f"| {' | '.join(_cells(line))} |" for line in self.lines]
+        more = any(line.beside for line in self.lines)
+        self.heads = ("case", *heads(summary), *(("also",) if more else ()), "status")
+        self.rows = [f"| {' | '.join(_cells(line, more))} |" for line in self.lines]
+        self.derived = derived_tables(summary, name)
 
 
 def _rank(line: CaseLine) -> int:
@@ -86,7 +89,7 @@ def _cut(text: str) -> str:
 
 
 def _document(summary: Summary, suites: Sequence[_Suite], kept: frozenset[str] | None) -> str:
-    """The document with these rows of its tables; with all of them, and the derived tables, where `kept` is None."""
+    """The document with these rows of its tables of cases, with all of them where `kept` is None."""
     rows = [spread.row for suite in suites for spread in suite.spreads]
     found = notices(summary, rows)
     parts = [*_head(summary), *_notices(found if kept is None else found[:_NOTICES]), *_best(rows, summary.run)]
@@ -158,27 +161,27 @@ def _heading(suite: _Suite) -> Iterator[str]:
     yield f"\n## {escape(suite.name)}\n"
     if sentence:
         yield f"{escape(sentence)}\n"
-    yield from _table(("case", *heads(suite.summary), "status"), ())
+    yield from _table(suite.heads, ())
 
 
 def _suite(suite: _Suite, kept: frozenset[str] | None) -> Iterator[str]:
     rows = suite.rows if kept is None else [row for row in suite.rows if row in kept]
-    if not rows:
-        return
-    yield from _heading(suite)
-    yield from rows
-    for found in derived_tables(suite.summary, suite.name) if kept is None else ():
+    if rows:
+        yield from _heading(suite)
+        yield from rows
+    for found in suite.derived:
         yield f"\n### {escape(found.title)}\n"
         yield from _table(found.heads, (tuple(map(escape, row)) for row in found.rows))
         if found.note:
             yield f"\n{escape(found.note)}"
 
 
-def _cells(line: CaseLine) -> tuple[str, ...]:
+def _cells(line: CaseLine, more: bool) -> tuple[str, ...]:
     case = code(line.name + (f"[{line.axes}]" if line.axes else ""))
     status = line.ended + (f" ({', '.join(line.labels)})" if line.labels else "")
     status += f": {_clipped(line.reason)}" if line.reason else ""
-    return (" ".join([case, *map(escape, line.tags)]), *map(escape, line.figures), escape(status))
+    also = (escape(line.beside),) if more else ()
+    return (" ".join([case, *map(escape, line.tags)]), *map(escape, line.figures), *also, escape(status))
 
 
 def _clipped(text: str) -> str:

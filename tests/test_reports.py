@@ -438,7 +438,7 @@ def test_figures_of_the_host_are_never_shown_as_a_gpus(kind):
 def test_a_share_above_the_specification_is_questioned():
     device = dataclasses.replace(GPU, name="NVIDIA H200")
     page = Tags(render("html", run_of(result("s", "c", (), [timed(1e-4)]), devices=(device,))))
-    assert "1 case above the specified peak" in page.text
+    assert "1 case above what the device can do: question the method first" in page.text
 
 
 def test_a_noisy_case_is_named_with_its_noise():
@@ -629,11 +629,13 @@ def test_each_replicate_of_a_case_is_in_its_details():
 
 def test_replicates_are_one_row_of_the_markdown():
     written = render("md", replicated_run())
-    assert "| case | median | lowest – highest | % of spec · clock · best | within | between | status |" in written
+    assert (
+        "| case | median | lowest – highest | % of spec · clock · best | within | between | also | status |" in written
+    )
     rows = [line for line in written.splitlines() if line.startswith(("| `steady[", "| `wide["))]
-    assert [row.rsplit(" | ", 2)[1:] for row in rows] == [
-        ["0.0 %", "2 ok, 1 failed: it ended |"],
-        ["10.0 %", "3 ok (loaded) |"],
+    assert [row.rsplit(" | ", 3)[1:] for row in rows] == [
+        ["0.0 %", "ratio 3.000", "2 ok, 1 failed: it ended |"],
+        ["10.0 %", "ratio 3.000", "3 ok (loaded) |"],
     ]
 
 
@@ -682,3 +684,85 @@ def test_the_settings_of_a_headline_run_say_so():
     headline = dataclasses.replace(run, manifest=dataclasses.replace(run.manifest, settings=settings))
     assert "cases the headline case of each suite" in Tags(render("html", headline)).text
     assert "the headline case" not in Tags(render("html", run)).text
+
+
+def events_run(*values):
+    return run_of(
+        result("s", "c", (), [timed(1e-3)], window=(100.0, 101.0)),
+        counters=(Counter("nvml.event_reasons", "bit mask", "event", 0.1, ""),),
+        samples=(
+            Samples(
+                "nvml",
+                "cuda:0",
+                tuple(100.0 + 0.1 * index for index in range(len(values))),
+                (("nvml.event_reasons", tuple(map(float, values))),),
+            ),
+        ),
+    )
+
+
+def test_event_reasons_are_named_lanes():
+    page = Tags(render("html", events_run(0, 4, 4, 0, 0x44, 1 << 20, 0, 0)))
+    assert (
+        "power cap in 38 % of the readings; thermal, by hardware in 12 % of the readings; bit 20 in 12 %" in page.text
+    )
+    assert "nvml.event_reasons cuda:0 power cap, thermal, by hardware, bit 20 – 8" in page.text
+    assert page.count("path", "c0") == page.count("path", "c1") == page.count("path", "c2") == 1
+
+
+def test_a_run_without_an_event_says_so():
+    assert "none in the whole run" in Tags(render("html", events_run(0, 0, 0))).text
+
+
+def test_a_case_that_failed_is_a_cross_on_the_timeline_also_where_it_was_never_timed():
+    found = small_run()
+    timed_out = result("gemm", "late", (), [timed(1e-3)], status="failed", reason="hang", window=(101.3, 101.6))
+    page = Tags(render("html", dataclasses.replace(found, results=(*found.results, timed_out))))
+    assert page.count("path", "failure") == 2
+    assert "when each one ran; crosses: 2 failed" in page.text
+    assert "gemm/square[n=512] failed: error 0.3 | above 1e-3" in page.text
+
+
+def test_a_median_less_sure_than_its_noise_says_is_named():
+    few = Series("hot", "s", (1.0, 1.0, 1.0, 1.0, 1.2))
+    assert "1 case with an interval wider than ± 5 %" in Tags(render("html", run_of(result("s", "c", (), [few])))).text
+
+
+def test_a_copy_in_a_cache_has_no_tile_beside_those_of_memory():
+    cached = dataclasses.replace(timed(1e-4), limit="")
+    run = run_of(result("s", "memory", (), [timed(1e-3)]), result("s", "cached", (), [cached]))
+    assert "| s | **3215 GB/s** |" in render("md", run)
+    assert "**32.15 TB/s**" not in render("md", run)
+
+
+def test_a_suite_with_a_staircase_has_a_tile_for_each_level():
+    page = Tags(render("html", ladder_run()))
+    assert page.text.count("level 1 of 2: Ladder") == 1
+    assert "latency · 4 KiB – 256 KiB 16.03 ns 32.00 cycles" in page.text
+
+
+def test_the_other_stages_of_a_case_and_what_is_no_time_stand_beside_it():
+    found = result(
+        "zip",
+        "trip",
+        (),
+        [
+            timed(1e-3, name="compress.hot", limit="", stop="interval"),
+            timed(5e-4, name="decompress.hot", limit="", stop="interval"),
+            value("ratio", 2.5),
+        ],
+    )
+    words = "decompress 6430 GB/s, ratio 2.500"
+    assert words in Tags(render("html", run_of(found))).text
+    assert f"| {words} | ok |" in render("md", run_of(found))
+    assert "| `trip` compress | 3215 GB/s |" in render("md", run_of(found))
+
+
+def test_a_great_linear_axis_of_bytes_has_one_unit():
+    run = run_of(
+        result("s", "c", (), [timed(1e-3)]),
+        counters=(Counter("host.memory.available", "B", "gauge", 0.1, ""),),
+        samples=(Samples("host", "host", (1.0, 2.0), (("host.memory.available", (124.2 * GIB, 125.3 * GIB)),)),),
+    )
+    words = Tags(render("html", run)).words
+    assert {"124GiB", "124.5GiB", "125GiB"} <= set(words)

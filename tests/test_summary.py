@@ -240,3 +240,27 @@ def test_items_of_arithmetic_are_held_against_operations():
     )
     figure = summary.Summary(make.run(make.result(series))).figure(make.result(series), series)
     assert figure.share == pytest.approx(0.5)
+
+
+def test_what_a_case_says_beside_its_headline_are_its_other_stages_and_what_is_no_time():
+    run = make.run(
+        make.result(
+            make.timing(1e-3, moved=4e9, name="compress.hot", stop="interval"),
+            make.timing(2e-3, moved=4e9, name="compress.cold", stop="interval"),
+            make.timing(1e-5, name="compress.host"),
+            make.timing(5e-4, moved=4e9, name="decompress.hot", stop="interval"),
+            make.timing(6e-4, moved=4e9, name="decompress.early"),
+            Series("ratio", "", (1.5, 2.5), better="more"),
+        )
+    )
+    table = summary.Summary(run)
+    (spread,) = table.spreads()
+    assert [(figure.name, figure.text) for figure in table.beside(spread)] == [
+        ("decompress.hot", "8000 GB/s"),
+        ("ratio", "2.000"),
+    ]
+
+
+def test_a_case_that_was_not_timed_says_nothing_beside():
+    table = summary.Summary(make.run(make.result(status="failed")))
+    assert table.beside(table.spreads()[0]) == []

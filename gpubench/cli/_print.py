@@ -12,11 +12,12 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from gpubench.model import Result, Run
-    from gpubench.summary import Figure, Row, Spread
+    from gpubench.summary import Figure, Row, Spread, Summary
     from gpubench.tables import Table as Words
 
 _STYLES = {"ok": "green", "skipped": "dim", "failed": "bold red", "invalid": "yellow"}
 _MOST_REASONS = 8
+_MOST_BESIDE = 3
 _SHARES = "% of spec · clock · best"  # in the order of `peaks.BASES`
 _COLUMNS: tuple[str, ...] = ("case", "device", "median", "95 % interval", _SHARES, "noise", "status")
 _SPREAD_COLUMNS = ("case", "device", "median", "lowest – highest", _SHARES, "within", "between", "status")
@@ -24,7 +25,7 @@ _SPREAD_COLUMNS = ("case", "device", "median", "lowest – highest", _SHARES, "w
 
 def out() -> Console:
     """Standard output; wide where it is no terminal, so that nothing is cut in a log."""
-    return Console(width=None if sys.stdout.isatty() else 160, highlight=False, emoji=False)
+    return Console(width=None if sys.stdout.isatty() else 200, highlight=False, emoji=False)
 
 
 def err() -> Console:
@@ -65,7 +66,11 @@ def summary(run: Run) -> list[Table | Text]:
 
     summed = Summary(run)
     columns = _SPREAD_COLUMNS if summed.replicated else _COLUMNS
-    rows = map(_spread, summed.spreads()) if summed.replicated else map(_row, summed.rows())
+    rows = (
+        [_spread(summed, spread) for spread in summed.spreads()]
+        if summed.replicated
+        else [_row(summed, row) for row in summed.rows()]
+    )
     parts: list[Table | Text] = [table(columns, rows, right=columns[2:-1])]
     for suite in run.manifest.suites:
         parts += [part for found in derived_tables(summed, suite.name) for part in _derived(found)]
@@ -82,14 +87,16 @@ def _derived(found: Words) -> list[Table | Text]:
     return [plain(""), table(found.heads, found.rows, found.title, right), *note]
 
 
-def _row(row: Row) -> list[object]:
+def _row(summed: Summary, row: Row) -> list[object]:
     from gpubench import units
+    from gpubench.summary import Spread
 
     result, figure = row.result, row.figure
     status = plain(result.status if result.status == "ok" else f"{result.status}: {result.cause}")
     status.append(_labels(result.labels))
     status.stylize(_STYLES[result.status])
-    cells: list[object] = [_named(result.case.id, figure), ", ".join(result.devices), "", "", "", "", status]
+    named = _named(result.case.id, figure, summed.beside(Spread((row,))))
+    cells: list[object] = [named, ", ".join(result.devices), "", "", "", "", status]
     if figure is not None and result.status == "ok":
         cells[2:6] = [*_figure(figure, figure.interval.low, figure.interval.high), units.percent(figure.noise)]
         if figure.samples < 2:  # one value has no interval and no noise
@@ -97,24 +104,28 @@ def _row(row: Row) -> list[object]:
     return cells
 
 
-def _spread(spread: Spread) -> list[object]:
+def _spread(summed: Summary, spread: Spread) -> list[object]:
     from gpubench import units
 
     medians, figure = spread.medians, spread.figure
     status = plain(", ".join(f"{count} {name}" for name, count in spread.statuses.items()))
     status.append(_labels(spread.labels))
     status.stylize(_STYLES[spread.status])
-    cells: list[object] = [_named(spread.case.id, spread.figure), ", ".join(spread.devices), "", "", "", "", "", status]
+    named = _named(spread.case.id, figure, summed.beside(spread))
+    cells: list[object] = [named, ", ".join(spread.devices), "", "", "", "", "", status]
     if figure is not None:
         between = units.percent(spread.between) if len(medians) > 1 else ""
         cells[2:7] = [*_figure(figure, min(medians), max(medians)), units.percent(spread.within), between]
     return cells
 
 
-def _named(case_id: str, figure: Figure | None) -> str:
-    """The case, and of several stages the one whose figure it is: `compression/roundtrip[…] compress`."""
+def _named(case_id: str, figure: Figure | None, beside: Sequence[Figure]) -> Text:
+    """The case, and of several stages the one whose figure it is, with the others on a line of their own."""
     stage = figure.name.rpartition(".")[0] if figure else ""
-    return f"{case_id} {stage}" if stage else case_id
+    if not stage:
+        return plain(case_id)
+    others = ", ".join(f"{other.name.removesuffix('.hot')} {other.text}" for other in beside[:_MOST_BESIDE])
+    return plain(f"{case_id} {stage}") + Text("\n  ") + plain(others, "dim")
 
 
 def _figure(figure: Figure, low: float, high: float) -> list[object]:
