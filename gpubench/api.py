@@ -1,7 +1,8 @@
 """The only door: what suites, collectors, reports, gates and ci may import of gpubench."""
 
-from gpubench import DISTRIBUTION, frame, stats, units
+from gpubench import DISTRIBUTION, comparison, frame, stats, units
 from gpubench.clean import clean, tidy
+from gpubench.comparison import Against, Column, Comparison, Difference
 from gpubench.counters import CounterFigure, CounterTable, Track
 from gpubench.curves import Curve, Point, Value, axis_words, by_unit, drawable, labeller, view_lines, view_points
 from gpubench.data import event_names
@@ -58,6 +59,7 @@ from gpubench.policy import Floor, Policy
 from gpubench.protocols import (
     Backend,
     Collector,
+    ComparisonReport,
     Condition,
     CounterSource,
     Gate,
@@ -99,6 +101,7 @@ __all__ = [
     "BASES",
     "BASIS_WORDS",
     "DISTRIBUTION",
+    "Against",
     "Backend",
     "BadOutput",
     "Basis",
@@ -106,6 +109,9 @@ __all__ = [
     "Case",
     "Change",
     "Collector",
+    "Column",
+    "Comparison",
+    "ComparisonReport",
     "Condition",
     "Counter",
     "CounterFigure",
@@ -116,6 +122,7 @@ __all__ = [
     "DataFile",
     "Device",
     "DeviceError",
+    "Difference",
     "Effect",
     "Energy",
     "Evidence",
@@ -193,6 +200,7 @@ __all__ = [
     "badness",
     "by_unit",
     "clean",
+    "comparison",
     "derived_tables",
     "drawable",
     "event_names",

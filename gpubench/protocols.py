@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from gpubench.comparison import Comparison
 from gpubench.evidence import Evidence
 from gpubench.judge import Judgement
 from gpubench.model import Counter, Device, Result, Run, SuiteInfo
@@ -297,6 +298,13 @@ class TrendReport(Report, Protocol):
 
     def trends(self, trends: Sequence[Trend]) -> str:
         """The trends with their changes, in the order given: a pure function of them."""
+
+
+class ComparisonReport(Report, Protocol):
+    """An output format that also has a form for runs side by side."""
+
+    def compare(self, comparison: Comparison) -> str:
+        """The whole document: a pure function of the comparison."""
 
 
 class Gate(Protocol):

@@ -14,8 +14,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from gpubench.model import DataFile, Device, Facts, Run
-from gpubench.walk import with_texts
+from gpubench.model import DataFile, Device, Facts, Manifest, Run
+from gpubench.walk import Value, with_texts
 
 _DIGITS = 12  # of the hash: 48 bits, of which a fleet holds a handful
 _HOST_KEPT = frozenset({"system", "machine", "cpus", "cpu", "memory_bytes", "governor", "numa"})  # they name no machine
@@ -96,7 +96,7 @@ def redacted(run: Run, salt: bytes, names: Sequence[str] = ()) -> Run:
     """
     token = _tokens(salt)
     manifest = run.manifest
-    texts = _Texts.of(run, token, names)
+    texts = _Texts.of([manifest], token, (*names, *_people(run)))
     facts = _facts(manifest.facts, token)
     suites = tuple(suite.rpartition("/")[2] for suite in manifest.settings.suites)  # of a file its name is its suite's
     data = tuple(_data(file, token) for file in manifest.settings.data)
@@ -105,6 +105,12 @@ def redacted(run: Run, salt: bytes, names: Sequence[str] = ()) -> Run:
     warnings = tuple(re.sub(r"^.+?: (?=(after )?line \d)", "", warning) for warning in run.warnings)
     changed = with_texts(replace(run, manifest=known, warnings=warnings), texts.cleared)
     return replace(changed, manifest=replace(changed.manifest, started=manifest.started))
+
+
+def without_names(value: Value, manifests: Sequence[Manifest], salt: bytes, names: Sequence[str] = ()) -> Value:
+    """A value that was made of the runs of these manifests, with the texts in it cleared as `redacted` clears them."""
+    texts = _Texts.of(manifests, _tokens(salt), (*names, *_people((value, tuple(manifests)))))
+    return with_texts(value, texts.cleared)
 
 
 def _tokens(salt: bytes) -> Token:
@@ -158,16 +164,18 @@ class _Texts:
     token: Token
 
     @classmethod
-    def of(cls, run: Run, token: Token, names: Sequence[str]) -> _Texts:
-        """The names of a run, the longest first, so that none is hidden only in part."""
-        suites = {suite.name for suite in run.manifest.suites}
+    def of(cls, manifests: Sequence[Manifest], token: Token, people: Sequence[str]) -> _Texts:
+        """The names that runs and people have, the longest first, so that none is hidden only in part."""
+        suites = {suite.name for manifest in manifests for suite in manifest.suites}
         tokens: dict[str, str] = {}
-        for kind, name, whole in _known(run, names):
+        known = [found for manifest in manifests for found in _known(manifest)]
+        for kind, name, whole in (*known, *(("user", person, person.lower()) for person in people)):
             if _is_a_name(name) and name not in suites:
                 tokens.setdefault(name.lower(), token(kind, whole))
         words = "|".join(re.escape(name) for name in sorted(tokens, key=len, reverse=True))
         pattern = re.compile(rf"(?<![A-Za-z0-9])(?:{words})(?![A-Za-z0-9])" if words else r"(?!)", re.IGNORECASE)
-        versions = frozenset(value for _, value in run.manifest.facts.versions if _VERSION.fullmatch(value))
+        values = (value for manifest in manifests for _, value in manifest.facts.versions)
+        versions = frozenset(value for value in values if _VERSION.fullmatch(value))
         return cls(pattern, tokens, versions, token)
 
     def cleared(self, text: str) -> str:
@@ -211,9 +219,9 @@ def _is_address(text: str) -> bool:
     return True
 
 
-def _known(run: Run, names: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+def _known(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
     """What the fields of a run name: the kind, the name, and what it stands for (a host's first label for the host)."""
-    facts = run.manifest.facts
+    facts = manifest.facts
     for name, value in facts.host:
         if name not in _HOST_KEPT:
             kind = "host" if name == "hostname" else "name"
@@ -222,9 +230,8 @@ def _known(run: Run, names: Sequence[str]) -> Iterator[tuple[str, str, str]]:
         yield "device", device.uuid, device.uuid
         yield "pci", device.pci, device.pci
         yield from (("name", value, value) for name, value in device.details if _NAMES_ONE.search(name))
-    for word in (*(file.path for file in run.manifest.settings.data), *run.manifest.argv[1:]):
+    for word in (*(file.path for file in manifest.settings.data), *manifest.argv[1:]):
         yield from (("path", part, part) for part in _paths(word.rpartition("=")[2]))
-    yield from (("user", name, name.lower()) for name in (*names, *_people(run)))
 
 
 def _paths(word: str) -> Iterator[str]:
@@ -234,7 +241,7 @@ def _paths(word: str) -> Iterator[str]:
         word = word.rpartition("/")[0]
 
 
-def _people(run: Run) -> list[str]:
+def _people(value: object) -> list[str]:
     """Whose home folders the texts of a run name."""
     found: dict[str, None] = {}
 
@@ -242,5 +249,5 @@ def _people(run: Run) -> list[str]:
         found.update(dict.fromkeys(_PERSON.findall(text)))
         return text
 
-    with_texts(run, look)
+    with_texts(value, look)
     return list(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Hashable
+from enum import Enum
 from functools import cache
 from typing import Any, TypeVar, cast
 
@@ -20,7 +21,7 @@ def with_texts(value: Value, change: Callable[[str], str]) -> Value:
 
 def _walked(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
-        return change(value)
+        return value if isinstance(value, Enum) else change(value)
     if isinstance(value, tuple):
         return _tuple(value, change)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

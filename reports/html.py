@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpubench.api import Run, Trend, TrendReport, clean, tidy, with_texts
+from gpubench.api import Comparison, Run, Trend, clean, tidy, with_texts
 
+from ._compare_page import compare_page
 from ._page import page
 from ._trend import trend_page
 from ._web import web_page
@@ -27,5 +28,10 @@ class HtmlReport:
         cleaned = with_texts(tuple(trends), clean)
         return web_page("trend.html", "html.css", "trend.css", page=trend_page(cleaned))
 
+    def compare(self, comparison: Comparison) -> str:
+        """The page of runs side by side."""
+        cleaned = with_texts(comparison, clean)
+        return web_page("compare.html", "html.css", "compare.css", page=compare_page(cleaned))
 
-report: TrendReport = HtmlReport()
+
+report = HtmlReport()

@@ -4,14 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass
 from typing import Any
 
-from gpubench.api import Report, Result, Run, Spread, Summary, frame, staircases, tidy, transfers
+from gpubench.api import (
+    Against,
+    Comparison,
+    ComparisonReport,
+    Finding,
+    Result,
+    Run,
+    Spread,
+    Summary,
+    clean,
+    frame,
+    staircases,
+    tidy,
+    transfers,
+    with_texts,
+)
+from gpubench.api import comparison as comparing
 
 from ._derived import staircase_record, transfer_record
 
 SCHEMA = "gpubench.summary/1"
+COMPARE_SCHEMA = "gpubench.compare/1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +40,15 @@ class JsonReport:
 
     def render(self, run: Run) -> str:
         """The document, indented, with a newline at its end."""
-        return json.dumps(_document(Summary(tidy(run))), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        return _written(_document(Summary(tidy(run))))
+
+    def compare(self, comparison: Comparison) -> str:
+        """Runs side by side, schema `gpubench.compare/1`, indented, with a newline at its end."""
+        return _written(_comparison(with_texts(comparison, clean)))
+
+
+def _written(document: dict[str, Any]) -> str:
+    return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _document(summary: Summary) -> dict[str, Any]:
@@ -79,4 +105,46 @@ def _result(summary: Summary, result: Result) -> dict[str, Any]:
     }
 
 
-report: Report = JsonReport()
+def _comparison(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "schema": COMPARE_SCHEMA,
+        "runs": [dataclasses.asdict(column) for column in comparison.columns],
+        "differences": [{"name": each.name, "values": list(each.values)} for each in comparison.differences],
+        "against": [_against(each) for each in comparison.against],
+    }
+
+
+def _against(against: Against) -> dict[str, Any]:
+    judgement = against.judgement
+    return {
+        "run": against.name,
+        "counts": {str(verdict): count for verdict, count in judgement.counts().items()},
+        "geomeans": [dataclasses.asdict(mean) for mean in against.geomeans],
+        "missing": [case.id for case in judgement.missing],
+        "new": [case.id for case in judgement.new],
+        "notes": list(judgement.notes),
+        "findings": [_finding(finding) for finding in judgement.findings],
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    low, high = finding.bounds
+    return {
+        "case": finding.case.id,
+        "devices": list(finding.devices),
+        "verdict": str(finding.verdict),
+        "cause": finding.cause,
+        "reason": finding.reason,
+        "unit": finding.unit,
+        "better": finding.better,
+        "before": {"median": frame.finite(finding.before.median), "processes": finding.before.processes},
+        "after": {"median": frame.finite(finding.after.median), "processes": finding.after.processes},
+        "change": frame.finite(comparing.change(finding)),
+        "low": frame.finite(low),
+        "high": frame.finite(high),
+        "threshold": frame.finite(math.expm1(finding.threshold)),
+        "q": frame.finite(finding.q),
+    }
+
+
+report: ComparisonReport = JsonReport()

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpubench.api import Report, Row, Run, Spread, Summary, derived_tables, tidy
+from gpubench.api import (
+    Comparison,
+    ComparisonReport,
+    Row,
+    Run,
+    Spread,
+    Summary,
+    clean,
+    derived_tables,
+    tidy,
+    with_texts,
+)
 
 from ._cases import CaseLine, case_lines, heads
+from ._compare_md import compare_markdown
+from ._markdown import MOST_BYTES, clipped, code, cut, escape, table
 from ._words import (
     Notice,
     best_rows,
@@ -22,16 +34,8 @@ from ._words import (
     share_words,
 )
 
-MOST_BYTES = 65_536  # GitHub refuses a longer comment: "maximum is 65536 characters"
-_MARKS = re.compile(
-    r"([`*_\[\]~$]|^[#+=-])"
-)  # what Markdown may read as more than itself, at a line's start or anywhere
-# As entities: HTML, what parsers of tables disagree on (`\|` and `\\|` split cells in some), and what notifies people.
-_ENTITIES = {ord(mark): f"&#{ord(mark)};" for mark in "\\|@"} | {ord("&"): "&amp;", ord("<"): "&lt;", ord(">"): "&gt;"}
-_LINK = re.compile(r":(?=//)|(?<=www)\.", re.IGNORECASE)  # what GitHub makes a link of by itself
 _FULL = "a comment holds no more; `gpubench report` writes all of them as .html or .csv"
 _NOTICES = 12  # that stay where room is short: the worst come first
-_CLIPPED = 400  # characters of a reason: a traceback is in the page
 _RANKS = ("failed", "invalid", "ok", "skipped")
 
 
@@ -51,7 +55,11 @@ class MarkdownReport:
             return whole
         heads_bytes = sum(len("\n".join(_heading(suite)).encode()) + 1 for suite in suites)
         room = MOST_BYTES - len(_document(summary, suites, frozenset()).encode()) - heads_bytes
-        return _cut(_document(summary, suites, _kept(suites, room)))
+        return cut(_document(summary, suites, _kept(suites, room)))
+
+    def compare(self, comparison: Comparison) -> str:
+        """Runs side by side, with a newline at its end."""
+        return compare_markdown(with_texts(comparison, clean))
 
 
 class _Suite:
@@ -82,12 +90,6 @@ def _kept(suites: Sequence[_Suite], room_bytes: int) -> frozenset[str]:
     return frozenset(kept)
 
 
-def _cut(text: str) -> str:
-    """A document whose head alone is too long, as far as whole lines of it fit."""
-    data = text.encode()
-    return text if len(data) <= MOST_BYTES else data[: data.rfind(b"\n", 0, MOST_BYTES) + 1].decode()
-
-
 def _document(summary: Summary, suites: Sequence[_Suite], kept: frozenset[str] | None) -> str:
     """The document with these rows of its tables of cases, with all of them where `kept` is None."""
     rows = [spread.row for suite in suites for spread in suite.spreads]
@@ -100,17 +102,6 @@ def _document(summary: Summary, suites: Sequence[_Suite], kept: frozenset[str] |
         parts += _suite(suite, kept)
     parts += [*_environment(summary.run), f"\n{legend_words(summary)}"]
     return "\n".join(parts) + "\n"
-
-
-def escape(text: str) -> str:
-    """Text that shows as itself, in a table's cell too, and notifies nobody."""
-    marked = _MARKS.sub(r"\\\1", text.strip().translate(_ENTITIES))
-    return _LINK.sub(lambda found: f"&#{ord(found[0])};", marked)
-
-
-def code(text: str) -> str:
-    """Text as a code span; escaped text where it holds what would end the span or the cell."""
-    return escape(text) if not text or set(text) & set("`|") else f"`{text}`"
 
 
 def _head(summary: Summary) -> Iterator[str]:
@@ -129,7 +120,7 @@ def _best(rows: Sequence[Row], run: Run) -> Iterator[str]:
     best = [row for row in best_rows(rows) if row.figure]
     if best:
         yield "\n## Best figures\n"
-        yield from _table(
+        yield from table(
             ("suite", "best", "share of peak", "case"),
             (
                 (
@@ -150,7 +141,7 @@ def _notices(found: Sequence[Notice]) -> Iterator[str]:
     for notice in found:
         cases = ", ".join(map(code, notice.cases)) + (f" and {notice.more} more" if notice.more else "")
         yield (
-            f"- {'**' if notice.level == 'bad' else ''}{escape(_clipped(notice.text))}"
+            f"- {'**' if notice.level == 'bad' else ''}{escape(clipped(notice.text))}"
             + ("**" if notice.level == "bad" else "")
             + (f": {cases}" if cases else "")
         )
@@ -161,7 +152,7 @@ def _heading(suite: _Suite) -> Iterator[str]:
     yield f"\n## {escape(suite.name)}\n"
     if sentence:
         yield f"{escape(sentence)}\n"
-    yield from _table(suite.heads, ())
+    yield from table(suite.heads, ())
 
 
 def _suite(suite: _Suite, kept: frozenset[str] | None) -> Iterator[str]:
@@ -171,7 +162,7 @@ def _suite(suite: _Suite, kept: frozenset[str] | None) -> Iterator[str]:
         yield from rows
     for found in suite.derived:
         yield f"\n### {escape(found.title)}\n"
-        yield from _table(found.heads, (tuple(map(escape, row)) for row in found.rows))
+        yield from table(found.heads, (tuple(map(escape, row)) for row in found.rows))
         if found.note:
             yield f"\n{escape(found.note)}"
 
@@ -179,13 +170,9 @@ def _suite(suite: _Suite, kept: frozenset[str] | None) -> Iterator[str]:
 def _cells(line: CaseLine, more: bool) -> tuple[str, ...]:
     case = code(line.name + (f"[{line.axes}]" if line.axes else ""))
     status = line.ended + (f" ({', '.join(line.labels)})" if line.labels else "")
-    status += f": {_clipped(line.reason)}" if line.reason else ""
+    status += f": {clipped(line.reason)}" if line.reason else ""
     also = (escape(line.beside),) if more else ()
     return (" ".join([case, *map(escape, line.tags)]), *map(escape, line.figures), *also, escape(status))
-
-
-def _clipped(text: str) -> str:
-    return text if len(text) <= _CLIPPED else f"{text[:_CLIPPED]}…"
 
 
 def _environment(run: Run) -> Iterator[str]:
@@ -194,14 +181,7 @@ def _environment(run: Run) -> Iterator[str]:
     found += [(absent.what, f"not usable here: {absent.reason}; {absent.how}") for absent in facts.absent]
     found += [("command", " ".join(run.manifest.argv)), ("schema", run.manifest.schema)]
     yield "\n## Environment\n"
-    yield from _table(("what", "is"), ((escape(name), escape(words)) for name, words in found))
+    yield from table(("what", "is"), ((escape(name), escape(words)) for name, words in found))
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(heads)} |"
-    yield f"|{'---|' * len(heads)}"
-    for row in rows:
-        yield f"| {' | '.join(row)} |"
-
-
-report: Report = MarkdownReport()
+report: ComparisonReport = MarkdownReport()

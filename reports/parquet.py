@@ -30,9 +30,9 @@ class ParquetReport:
             raise Missing(f"pyarrow is not installed ({error})", how) from error
         kinds = {"text": pa.string(), "number": pa.float64(), "whole": pa.int64()}
         fields = [(column.name, kinds[column.kind]) for column in frame.COLUMNS]
-        schema = pa.schema([*fields, (_SAMPLES, pa.list_(pa.float64()))], metadata=_about(run))
-        target = io.BytesIO()
-        parquet.write_table(pa.Table.from_pylist(list(_rows(tidy(run))), schema=schema), target, compression="zstd")
+        clean, target = tidy(run), io.BytesIO()
+        schema = pa.schema([*fields, (_SAMPLES, pa.list_(pa.float64()))], metadata=_about(clean))
+        parquet.write_table(pa.Table.from_pylist(list(_rows(clean)), schema=schema), target, compression="zstd")
         return target.getvalue()
 
 

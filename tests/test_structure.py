@@ -47,6 +47,7 @@ LAYERS = (
     "effect",
     "objections",
     "judge",
+    "comparison",
     "policy",
     "rounds",
     "protocols",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from gpubench.cli import ab, doctor, gate, history, import_, list_, plan, redact, report, run, show
+from gpubench.cli import ab, compare, doctor, gate, history, import_, list_, plan, redact, report, run, show
 
 app = typer.Typer(
     name="gpubench",
@@ -21,6 +21,7 @@ app.command("plan")(plan.plan)
 app.command("doctor")(doctor.doctor)
 app.command("show")(show.show)
 app.command("report")(report.report)
+app.command("compare")(compare.compare)
 app.command("gate")(gate.gate)
 app.command("ab")(ab.ab)
 app.command("redact")(redact.redact)

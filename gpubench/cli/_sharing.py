@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
-    from gpubench.model import Run
+    from gpubench.model import Manifest, Run
 
+Value = TypeVar("Value")
 NoRedact = Annotated[
     bool,
     typer.Option(
@@ -24,19 +26,38 @@ Force = Annotated[bool, typer.Option("--force", help="Replace the file where it 
 def shareable(runs: list[Run], no_redact: bool) -> list[Run]:
     """The runs without what says whose they are, in the same salt; with `no_redact` as they are, and a word on it."""
     from gpubench import identity
-    from gpubench.cli import _print
     from gpubench.redact import redacted
 
     if no_redact:
-        words = (
-            "not redacted: names of host and user, UUIDs, PCI ids, serials, addresses, paths and the command are in it"
-        )
-        _print.err().print(_print.plain(words, "yellow"), soft_wrap=True)
+        _say_not_redacted()
         return runs
     salt, names = _salt(), identity.names()
     return [redacted(run, salt, names) for run in runs]
 
 
+def shareable_manifests(manifests: list[Manifest], no_redact: bool) -> list[Manifest]:
+    """The same of manifests alone."""
+    from gpubench.model import Run
+
+    return [run.manifest for run in shareable([Run(manifest) for manifest in manifests], no_redact)]
+
+
+def nameless(value: Value, manifests: list[Manifest], no_redact: bool) -> Value:
+    """What was made of the runs of these manifests, its texts without names; with `no_redact` as it is."""
+    from gpubench import identity
+    from gpubench.redact import without_names
+
+    return value if no_redact else without_names(value, manifests, _salt(), identity.names())
+
+
+def _say_not_redacted() -> None:
+    from gpubench.cli import _print
+
+    words = "not redacted: names of host and user, UUIDs, PCI ids, serials, addresses, paths and the command are in it"
+    _print.err().print(_print.plain(words, "yellow"), soft_wrap=True)
+
+
+@functools.cache
 def _salt() -> bytes:
     """The user's salt, or where none can be kept one for this time only."""
     import secrets

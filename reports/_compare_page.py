@@ -1,0 +1,72 @@
+"""A comparison as the page's template takes it: values in words, drawings as markup; the template only lays out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpubench.api import Against, Comparison, Difference, Verdict
+from gpubench.api import comparison as comparing
+
+from ._charts import Chart
+from ._compare import STYLES, Row, Suite, column_words, effects, rows, shared_reasons, suites, title
+
+_MOST_ROWS = 8_000  # of a page, which keeps it below 5 MB; the rest are counted
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One run against the first: what can be told, and what is the same."""
+
+    letter: str
+    name: str
+    counts: tuple[tuple[str, str], ...]
+    suites: tuple[Suite, ...]
+    charts: tuple[Chart, ...]
+    reasons: tuple[str, ...]
+    told: tuple[Row, ...]
+    same: tuple[Row, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ComparePage:
+    """Everything the template shows."""
+
+    title: str
+    runs: tuple[tuple[str, str, str], ...]
+    differences: tuple[Difference, ...]
+    blocks: tuple[Block, ...]
+
+
+def compare_page(comparison: Comparison) -> ComparePage:
+    """The page of a comparison whose text is clean."""
+    runs = [
+        (comparing.letter(index), column.name, column_words(column)) for index, column in enumerate(comparison.columns)
+    ]
+    room = _MOST_ROWS // len(comparison.against)
+    blocks = [
+        _block(comparison, found, comparing.letter(index), room) for index, found in enumerate(comparison.against, 1)
+    ]
+    return ComparePage(title(comparison), tuple(runs), comparison.differences, tuple(blocks))
+
+
+def _block(comparison: Comparison, against: Against, name: str, room: int) -> Block:
+    found = rows(against)
+    shown = found[:room]
+    counts = [(f"{count} {verdict}", STYLES[verdict]) for verdict, count in against.judgement.counts().items()]
+    notes = [*comparing.only_one(comparison, against), *against.judgement.notes]
+    if len(found) > len(shown):
+        notes.insert(
+            0, f"{len(found) - len(shown)} cases are left out here, none of them worse: the .json has them all"
+        )
+    return Block(
+        name,
+        against.name,
+        tuple(counts),
+        tuple(suites(against)),
+        tuple(effects(against)),
+        tuple(shared_reasons(against)),
+        tuple(row for row in shown if row.verdict != Verdict.SAME),
+        tuple(row for row in shown if row.verdict == Verdict.SAME),
+        tuple(notes),
+    )

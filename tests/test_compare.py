@@ -1,0 +1,319 @@
+"""Runs side by side: what differs, what changed, what can be told; and every form of it."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import json
+import math
+import re
+import sys
+from pathlib import Path
+
+import _make as make
+import pytest
+from _files import write
+
+from gpubench import __main__, comparison, plugins, store
+from gpubench.errors import UsageError
+from gpubench.evidence import Reading
+
+RECORDINGS = Path(__file__).parent / "recordings"
+
+
+def replicated(name, seconds, suite="bandwidth", moved=1e9, count=5, **more):
+    """A case in several processes, that differ by a thousandth from one to the next."""
+    return [
+        make.result(
+            make.timing(*(seconds * (1 + 0.001 * replicate),) * 9, moved=moved),
+            of=make.case(name, suite=suite),
+            replicate=replicate,
+            **more,
+        )
+        for replicate in range(count)
+    ]
+
+
+def reading(name, *results, **manifest):
+    return Reading.of(make.run(*results, **manifest), name)
+
+
+def compared(before, after, *others, threshold=0.02):
+    return comparison.compare([before, after, *others], lambda case: threshold)
+
+
+def verdicts(against):
+    return {finding.case.name: str(finding.verdict) for finding in against.judgement.findings}
+
+
+@pytest.fixture
+def two():
+    before = reading("before", *replicated("triad", 1e-3), *replicated("copy", 1e-3), *replicated("dot", 1e-3))
+    after = reading("after", *replicated("triad", 1.1e-3), *replicated("copy", 0.8e-3), *replicated("dot", 1e-3))
+    return compared(before, after)
+
+
+def test_every_case_of_both_has_its_effect_interval_and_verdict_the_worst_first(two):
+    (against,) = two.against
+    assert [finding.case.name for finding in against.judgement.findings] == ["triad", "copy", "dot"]
+    assert verdicts(against) == {"triad": "slower", "copy": "faster", "dot": "same"}
+    worst = against.judgement.findings[0]
+    assert comparison.change(worst) == pytest.approx(1 / 1.1 - 1, rel=1e-2)
+    low, high = worst.bounds
+    assert low < comparison.change(worst) < high < 0
+
+
+def test_the_geometric_mean_of_a_suite_is_of_how_many_times_as_good_its_cases_are(two):
+    (mean,) = two.against[0].geomeans
+    assert (mean.suite, mean.cases) == ("bandwidth", 3)
+    assert mean.ratio == pytest.approx((1 / 1.1 / 0.8) ** (1 / 3), rel=1e-3)
+
+
+def test_a_time_that_grew_is_worse_and_a_rate_that_grew_is_better():
+    before = reading("a", *replicated("launch", 1e-6, moved=0.0), *replicated("copy", 1e-3))
+    after = reading("b", *replicated("launch", 2e-6, moved=0.0), *replicated("copy", 0.5e-3))
+    by_name = {finding.case.name: finding for finding in compared(before, after).against[0].judgement.findings}
+    assert comparison.ratio(by_name["launch"]) == pytest.approx(0.5)
+    assert comparison.ratio(by_name["copy"]) == pytest.approx(2.0)
+    assert comparison.change(by_name["launch"]) == pytest.approx(1.0)
+
+
+def test_of_single_processes_the_change_is_shown_and_nothing_is_decided():
+    found = compared(
+        reading("a", *replicated("triad", 1e-3, count=1), *replicated("copy", 1e-3, count=1)),
+        reading("b", *replicated("triad", 1.5e-3, count=1), *replicated("copy", 1.01e-3, count=1)),
+    )
+    worst, other = found.against[0].judgement.findings
+    assert (worst.case.name, str(worst.verdict), worst.effect) == ("triad", "inconclusive", None)
+    assert comparison.words(worst).change == "−33.3 %"
+    assert comparison.words(worst).interval == "–"
+    assert "cannot tell a change" in comparison.words(worst).why
+    assert other.case.name == "copy"
+
+
+def test_what_differs_in_the_environment_is_said_and_the_same_is_not():
+    old = make.facts(make.device(units=132), versions=(("nvidia.driver", "580.1"), ("cupy", "14.2")))
+    new = make.facts(
+        make.device(name="NVIDIA H100", units=132), versions=(("nvidia.driver", "590.2"), ("cupy", "14.2"))
+    )
+    found = compared(
+        reading("a", *replicated("triad", 1e-3), facts=old), reading("b", *replicated("triad", 1.3e-3), facts=new)
+    )
+    assert {each.name: each.values for each in found.differences} == {
+        "model": ("NVIDIA H200", "NVIDIA H100"),
+        "nvidia.driver": ("580.1", "590.2"),
+    }
+    assert verdicts(found.against[0]) == {"triad": "slower"}, "what differs is no reason not to weigh"
+
+
+def test_what_one_run_does_not_know_is_empty():
+    facts = make.facts(versions=(("cupy", "14.2"),))
+    found = compared(reading("a", *replicated("triad", 1e-3), facts=facts), reading("b", *replicated("triad", 1e-3)))
+    assert [(each.name, each.values) for each in found.differences] == [("cupy", ("14.2", ""))]
+
+
+def test_cases_of_another_method_are_not_compared_and_in_no_mean():
+    after = [
+        dataclasses.replace(result, case=dataclasses.replace(result.case, version=2))
+        for result in replicated("dot", 2e-3)
+    ]
+    found = compared(
+        reading("a", *replicated("dot", 1e-3), *replicated("copy", 1e-3)),
+        reading("b", *after, *replicated("copy", 1e-3)),
+    )
+    assert verdicts(found.against[0])["dot"] == "not comparable"
+    assert found.against[0].geomeans[0].cases == 1
+
+
+def test_what_only_one_side_has_is_said():
+    found = compared(
+        reading("a", *replicated("triad", 1e-3), *replicated("gone", 1e-3)),
+        reading("b", *replicated("triad", 1e-3), *replicated("fresh", 1e-3)),
+    )
+    assert comparison.only_one(found, found.against[0]) == [
+        "only a has a figure of bandwidth/gone",
+        "only b has a figure of bandwidth/fresh",
+    ]
+
+
+def test_every_other_run_is_held_against_the_first():
+    sides = [
+        reading(name, *replicated("triad", seconds)) for name, seconds in (("a", 1e-3), ("b", 1.2e-3), ("c", 0.9e-3))
+    ]
+    found = compared(*sides)
+    assert [column.name for column in found.columns] == ["a", "b", "c"]
+    assert [verdicts(against)["triad"] for against in found.against] == ["slower", "faster"]
+
+
+def test_runs_without_a_case_in_common_are_refused_in_words():
+    with pytest.raises(UsageError, match="no case in common: a has bandwidth; b has gemm"):
+        compared(reading("a", *replicated("triad", 1e-3)), reading("b", *replicated("square", 1e-3, suite="gemm")))
+
+
+def test_figures_that_are_not_positive_are_shown_and_in_no_mean():
+    odd = make.result(dataclasses.replace(make.timing(0.0), quantity="value"), of=make.case("odd"))
+    found = compared(reading("a", odd, *replicated("copy", 1e-3)), reading("b", odd, *replicated("copy", 1e-3)))
+    assert [mean.cases for mean in found.against[0].geomeans] == [1]
+    assert {finding.case.name for finding in found.against[0].judgement.findings} == {"odd", "copy"}
+
+
+def test_ratios_are_words():
+    assert comparison.times_words(1.034) == "3.4 % better"
+    assert comparison.times_words(0.85) == "15 % worse"
+    assert comparison.times_words(1.00001) == "as good"
+
+
+def test_run_letters_never_end():
+    assert (comparison.letter(0), comparison.letter(25), comparison.letter(26)) == ("A", "Z", "run 27")
+
+
+def render(form, found):
+    return plugins.load("reports", form).compare(found)
+
+
+def test_the_page_allows_its_own_style_and_nothing_else(two):
+    page = render("html", two)
+    style = re.search(r"<style>(.*?)</style>", page, re.DOTALL)[1]
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'" in page
+    assert not re.search(r"https?://|\bsrc=|url\(|@import|<script", page)
+    assert "after against before" in page
+    assert page.count('class="effect bad"') >= 1
+
+
+def test_a_reason_that_many_cases_share_stands_once():
+    cases = [f"case{number}" for number in range(9)]
+    sides = [
+        reading(n, *(r for case in cases for r in replicated(case, s, count=1))) for n, s in (("a", 1.0), ("b", 1.1))
+    ]
+    found = compared(*sides)
+    for form in ("html", "md"):
+        assert render(form, found).count("cannot tell a change") == 1
+        assert "9 inconclusive: " in render(form, found)
+
+
+def test_a_comparison_as_a_comment_fits_and_keeps_the_worst():
+    slow = {number: 1.5 if number == 1234 else 1.1 for number in range(3000)}
+    before = [r for number in slow for r in replicated(f"a_case_with_a_long_name_{number}", 1e-3, count=3)]
+    after = [
+        r for number in slow for r in replicated(f"a_case_with_a_long_name_{number}", 1e-3 * slow[number], count=3)
+    ]
+    written = render("md", compared(reading("a", *before), reading("b", *after)))
+    assert len(written.encode()) <= 65_536
+    rows = re.findall(r"^\| \*\*slower\*\* \| `bandwidth/a_case_with_a_long_name_(\d+)`", written, re.MULTILINE)
+    assert rows[0] == "1234"
+    assert f"{3000 - len(rows)} more, none worse" in written
+
+
+def test_the_json_has_every_finding_with_numbers_in_si(two):
+    found = json.loads(render("json", two), parse_constant=pytest.fail)
+    assert found["schema"] == "gpubench.compare/1"
+    worst = found["against"][0]["findings"][0]
+    assert (worst["case"], worst["verdict"], worst["unit"]) == ("bandwidth/triad", "slower", "B/s")
+    assert worst["before"] == {"median": pytest.approx(1e9 / 1.002e-3), "processes": 5}
+    assert worst["low"] < worst["change"] < worst["high"]
+    assert worst["threshold"] >= 0.02
+
+
+@pytest.fixture
+def gpubench(monkeypatch, capsys, tmp_path):
+    """Calls the command in this process, in a folder of its own; gives its status, its output and its errors."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["gpubench", *map(str, words)])
+        try:
+            status = __main__.main()
+        except SystemExit as end:
+            status = end.code or 0
+        return status, *capsys.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Two run files of one machine called gpu17, the second slower."""
+    facts = make.facts(make.device(uuid="GPU-1234"), host=(("hostname", "gpu17"),))
+    return [
+        write(tmp_path / name, *replicated("triad", seconds), manifest=make.manifest(facts=facts))
+        for name, seconds in (("old.jsonl", 1e-3), ("new.jsonl.gz", 1.2e-3))
+    ]
+
+
+def test_the_terminal_says_who_is_who_what_differs_and_what_changed(gpubench, files):
+    status, out, said = gpubench("compare", *files)
+    assert (status, said) == (0, "")
+    assert "A    old" in out
+    assert "nothing that is known differs in the environment" in out
+    assert re.search(r"slower +bandwidth/triad +998\.0 GB/s +831\.7 GB/s +−16\.7 %", out)
+    assert "B against A: 1 slower" in out
+
+
+@pytest.mark.parametrize("form", ["html", "md", "json"])
+def test_the_suffix_says_the_form_and_nothing_names_the_machine(gpubench, files, form):
+    assert gpubench("compare", *files, "-o", f"c.{form}") == (0, "", "")
+    written = Path(f"c.{form}").read_text()
+    assert "bandwidth/triad" in written
+    assert not re.search("gpu17|GPU-1234", written)
+
+
+def test_boards_that_differ_are_told_apart_by_pseudonyms_or_by_their_names(gpubench, tmp_path):
+    paths = []
+    for number in (1, 2):
+        facts = make.facts(make.device(uuid=f"GPU-{number}"))
+        manifest = make.manifest(facts=facts)
+        paths.append(write(tmp_path / f"{number}.jsonl", *replicated("triad", 1e-3 * number), manifest=manifest))
+    shared = gpubench("compare", *paths, "--json")[1]
+    (board,) = (each for each in json.loads(shared)["differences"] if each["name"] == "board")
+    assert all(re.fullmatch(r"device-[0-9a-f]{12}", value) for value in board["values"])
+    status, plain, said = gpubench("compare", *paths, "--json", "--no-redact")
+    assert (status, said.startswith("not redacted")) == (0, True)
+    assert json.loads(plain)["differences"][0]["values"] == ["GPU-1", "GPU-2"]
+
+
+def test_runs_of_the_same_name_are_numbered(gpubench, files, tmp_path):
+    (tmp_path / "x").mkdir()
+    other = tmp_path / "x" / "old.jsonl"
+    other.write_bytes(files[0].read_bytes())
+    assert "old (1)" in gpubench("compare", files[0], other)[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "line"),
+    [
+        (("old.jsonl",), 2, "name two run files or more"),
+        (("old.jsonl", "missing.jsonl"), 5, "missing.jsonl: No such file or directory"),
+        (("old.jsonl", "new.jsonl.gz", "-o", "c.csv"), 2, "no comparison as .csv; there is .html, .json, .md"),
+        (("old.jsonl", "new.jsonl.gz", "-o", "c.json", "--json"), 2, "leave out one of them"),
+        (("old.jsonl", "new.jsonl.gz", "-o", "old.jsonl"), 2, ""),
+        (("old.jsonl", "new.jsonl.gz", "-o", "there.html"), 2, "there.html exists; --force replaces it"),
+        (("old.jsonl", "new.jsonl.gz", "-o", "missing/c.html"), 2, "cannot write missing/c.html"),
+        (("old.jsonl", "damaged.jsonl", "-o", "c.html"), 5, "damaged.jsonl: line"),
+        (("old.jsonl", "foreign.txt", "-o", "c.html"), 5, "cannot be read as a run of gpubench"),
+        (("old.jsonl", "gemm.jsonl", "-o", "c.html"), 2, "no case in common: old has bandwidth; gemm has gemm"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_line_and_nothing_is_written(gpubench, files, tmp_path, words, status, line):
+    (tmp_path / "damaged.jsonl").write_bytes(files[0].read_bytes().replace(b"0.001", b"0.002", 1))
+    (tmp_path / "foreign.txt").write_text("hello\n")
+    (tmp_path / "there.html").write_text("mine")
+    write(tmp_path / "gemm.jsonl", *replicated("square", 1e-3, suite="gemm"))
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    found, out, said = gpubench("compare", *words)
+    assert (found, out, said.count("\n")) == (status, "", 1), said
+    assert line in said
+    assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+
+
+@pytest.mark.parametrize("names", [("h200-quick", "h200x2-quick"), ("h200x2-headline", "h200x2-headline")])
+def test_recorded_runs_of_real_devices_compare_in_every_form(names):
+    readings = [Reading.of(store.read_run(RECORDINGS / f"{name}.jsonl.gz"), name) for name in names]
+    found = comparison.compare(readings, lambda case: 0.02)
+    assert len(found.against[0].judgement.findings) >= 5
+    assert all(math.isfinite(mean.ratio) for mean in found.against[0].geomeans)
+    for form in ("html", "md", "json"):
+        assert render(form, found)
+    assert len(render("html", found).encode()) < 1_000_000
