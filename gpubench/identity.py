@@ -36,9 +36,9 @@ def salt_file() -> Path:
     return (Path(home) if home else Path.home() / ".config") / "gpubench" / "salt"
 
 
-def salt() -> bytes:
+def salt(path: Path | None = None) -> bytes:
     """The user's salt, made where there is none yet; raises FileError where it can be neither read nor made."""
-    path = salt_file()
+    path = path or salt_file()
     try:
         if not path.exists():
             _make(path)

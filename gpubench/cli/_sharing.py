@@ -57,9 +57,16 @@ def _say_not_redacted() -> None:
     _print.err().print(_print.plain(words, "yellow"), soft_wrap=True)
 
 
-@functools.cache
 def _salt() -> bytes:
-    """The user's salt, or where none can be kept one for this time only."""
+    """The user's salt, or where none can be kept one for this command only."""
+    from gpubench import identity
+
+    return _salt_in(identity.salt_file())
+
+
+@functools.cache
+def _salt_in(path: Path) -> bytes:
+    """The salt of a file of salts: one for the whole command, where it cannot be kept too."""
     import secrets
 
     from gpubench import identity
@@ -67,7 +74,7 @@ def _salt() -> bytes:
     from gpubench.errors import FileError
 
     try:
-        return identity.salt()
+        return identity.salt(path)
     except FileError as error:
         words = f"{error}. A salt for this time only is used: what is shared now joins with nothing shared before"
         _print.err().print(_print.plain(words, "yellow"), soft_wrap=True)
