@@ -33,6 +33,7 @@ from gpubench.errors import (
 from gpubench.evidence import Evidence, Reading, Side
 from gpubench.fingerprint import Fingerprint, fingerprint
 from gpubench.judge import Figures, Finding, Judgement, badness, judge, sentence, settled, verdict_of
+from gpubench.links import LinkFigure, link_figures, link_tables
 from gpubench.model import (
     Case,
     Counter,
@@ -141,6 +142,7 @@ __all__ = [
     "Judgement",
     "Kernel",
     "Line",
+    "LinkFigure",
     "Manifest",
     "Missing",
     "Mode",
@@ -214,6 +216,8 @@ __all__ = [
     "judged_values",
     "labeller",
     "level_table",
+    "link_figures",
+    "link_tables",
     "matches",
     "nvcomp",
     "points",

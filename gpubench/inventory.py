@@ -19,13 +19,16 @@ from typing import Any, TypeVar
 
 import pydantic
 
-from gpubench import __version__, plugins
+from gpubench import __version__, plugins, units
 from gpubench.errors import DeviceError, FileError, Missing
 from gpubench.model import Absent, Device, Facts
 from gpubench.protocols import Backend, Collector
 
 T = TypeVar("T")
 _TIMEOUT_S = 120
+_SHM = Path("/dev/shm")
+_SHM_LEAST = 2**29  # Docker's default is 64 MiB; NCCL takes some 10 MB a rank
+_YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 _NOTHING: Mapping[str, str] = {}
 _LIBRARIES = (
     "numpy",
@@ -142,8 +145,32 @@ def _host() -> tuple[tuple[str, str], ...]:
         "machine": uname.machine,
         "hostname": uname.node,
         "cpus": len(os.sched_getaffinity(0)),
+        **_between_processes(),
     }
     return tuple((name, str(value)) for name, value in described.items())
+
+
+def _between_processes() -> dict[str, str]:
+    """What lets processes share memory here, and where it is too little the setting that mends it."""
+    found = {}
+    if _SHM.is_dir():
+        room = os.statvfs(_SHM)
+        found["shared memory"] = shared_words(room.f_frsize * room.f_blocks)
+    if _YAMA.exists():
+        found["ptrace scope"] = ptrace_words(_YAMA.read_text().strip())
+    return found
+
+
+def shared_words(nbytes: int) -> str:
+    """The room for shared memory, in words."""
+    words = f"{units.round_size(nbytes)} in {_SHM}"
+    return words if nbytes >= _SHM_LEAST else f"{words}, little for NCCL: docker run --shm-size=1g, or --ipc=host"
+
+
+def ptrace_words(scope: str) -> str:
+    """Yama's setting, in words: from 2 on no process may read another's memory."""
+    mend = "sysctl kernel.yama.ptrace_scope=1, or the capability SYS_PTRACE"
+    return scope if scope in ("0", "1") else f"{scope}: no process may read another's memory; {mend}"
 
 
 if __name__ == "__main__":

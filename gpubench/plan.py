@@ -6,6 +6,7 @@ import difflib
 import hashlib
 import random
 import re
+from collections import Counter as Tally
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,6 +99,21 @@ def headline(suite: Suite, target: Target) -> list[Case]:
     candidates = [case for count, case in lacking if count == fewest] or cases[:1]
     able = [case for case in candidates if len(_device_set(case, target.device, target.facts)) == case.devices]
     return (able or candidates)[-1:]
+
+
+def lack(job: Job) -> str:
+    """Why a job cannot run for want of devices, or nothing."""
+    if len(job.devices) >= job.case.devices:
+        return ""
+    return f"needs {job.case.devices} devices that reach each other, {len(job.devices)} here"
+
+
+def lacking(plan: Plan) -> list[str]:
+    """What a plan's cases lack, each reason once with the number of cases: said before anything starts."""
+    reasons = [reason for job in plan.jobs if not job.replicate and (reason := lack(job))]
+    return [
+        f"{count} case{'s' * (count > 1)} will be skipped: {reason}" for reason, count in Tally(reasons).most_common()
+    ]
 
 
 def load_suite(name: str) -> Suite:

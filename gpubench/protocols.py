@@ -202,7 +202,7 @@ class OpenDevice(Protocol):
     def shared_memory(self, kind: str) -> SharedMemory:
         """Memory of one kind that processes share; raises Skip where it is not to be had.
 
-        On a GPU `raw`, `block`, `pool` and `virtual` (backends/_memory.py), on the host `memfd` and `file`.
+        Of the host's memory `memfd` and `file`, of a GPU's `raw`, `block`, `pool` and `virtual` (backends/_memory.py).
         """
 
     def shared_event(self, handle: bytes = b"") -> SharedEvent:

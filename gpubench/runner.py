@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from gpubench.errors import DeviceError
 from gpubench.model import Device, Result, Samples, Series, Status, Tier
-from gpubench.plan import Job, Plan
+from gpubench.plan import Job, Plan, lack
 from gpubench.process import Child
 from gpubench.sampler import SamplingProcess
 from gpubench.worker import Gone, Offer, Order, Part
@@ -150,8 +150,7 @@ class Runner(AbstractContextManager["Runner"]):
 
     def _result(self, job: Job, started_at: float) -> Result:
         start = time.monotonic()
-        if len(job.devices) < job.case.devices:
-            reason = f"needs {job.case.devices} devices that reach each other, {len(job.devices)} here"
+        if reason := lack(job):
             return Result(job.case, job.key[1], "skipped", job.replicate, "devices", reason)
         if lost := [device for device in job.key[1] if self._is_lost(device)]:
             return Result(job.case, job.key[1], "failed", job.replicate, "device", f"{', '.join(lost)} is lost")

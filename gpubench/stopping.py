@@ -61,9 +61,8 @@ class StoppingRule:
         if self.least_s == 0:  # smoke asks whether it runs, not how fast
             return self
         if samples:
-            budget_s = _TAIL_BUDGETS * self.budget_s
-            rule = replace(self, least=max(self.least, samples), most=max(self.most, samples), budget_s=budget_s)
-            return rule.lasting(least_s)
+            rule = replace(self.lasting(least_s), budget_s=_TAIL_BUDGETS * self.budget_s)
+            return replace(rule, least=max(rule.least, samples), most=max(rule.most, samples))
         if least_s is None:
             return self
         if least_s == 0:

@@ -212,8 +212,8 @@ class Task:
     """What a case returns: stages by name (the first is the headline), a check, a clean-up.
 
     `poison` spoils the outputs before a check's call; `check` raises WrongAnswer or returns
-    observed values. `close` lets go of what was held for this task or for another rank. `labels` say
-    of what state its figures are: `time-sliced`.
+    observed values. `close` lets go of what was opened; `release`, when every rank has closed, of what the
+    others had open. `labels` say of what state its figures are: `time-sliced`.
     """
 
     stages: Mapping[str, Stage]
@@ -222,6 +222,7 @@ class Task:
     close: Callable[[], None] = nothing
     notes: Mapping[str, str] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
+    release: Callable[[], None] = nothing
 
     @classmethod
     def of(
@@ -233,9 +234,10 @@ class Task:
         close: Callable[[], None] = nothing,
         notes: Mapping[str, str] | None = None,
         labels: tuple[str, ...] = (),
+        release: Callable[[], None] = nothing,
     ) -> Task:
         """A task of one stage."""
-        return cls({"": stage}, check, poison, close, notes or {}, labels)
+        return cls({"": stage}, check, poison, close, notes or {}, labels, release)
 
     @classmethod
     def idle(cls, close: Callable[[], None] = nothing) -> Task:

@@ -6,14 +6,16 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpubench import units
+from gpubench import stats, units
 from gpubench.derived import Path, Staircase, Step, Transfers, staircases_of, transfers_of
-from gpubench.model import View
+from gpubench.model import Series, View
 from gpubench.stats import Interval
-from gpubench.summary import Summary
+from gpubench.summary import Summary, judged_better, judged_unit, judged_values
 from gpubench.transfer import Piece
 
 _NONE = "–"
+_P99_SAMPLES, _P999_SAMPLES = 1000, 10_000  # ten samples lie beyond
+_TAIL_HEADS = ("case", "device", "median", "p99", "p99.9", "greatest", "samples")
 _LEVEL_HEADS = ("level", "95 % interval", "cycles", "working sets", "ends at", "surely within", "known of the device")
 _PATH_HEADS = ("path", "sizes", "α", "β", "n½ = α·β", "n½ measured", "residual")
 _CROSSOVER_HEADS = ("faster below", "faster above", "at", "measured between", "models meet at")
@@ -106,9 +108,45 @@ def _place(value: float, is_size: bool) -> str:
 
 
 def derived_tables(summary: Summary, suite: str) -> list[Table]:
-    """Every table that the views of one suite give."""
+    """Every table that the views of one suite give, and its tails."""
     views = next((info.views for info in summary.run.manifest.suites if info.name == suite), ())
-    return [table for view in views for table in view_tables(summary, suite, view)]
+    return [*(table for view in views for table in view_tables(summary, suite, view)), *tail_tables(summary, suite)]
+
+
+def tail_tables(summary: Summary, suite: str) -> list[Table]:
+    """A table of the tails of times: of every series with samples enough for one, the rank whose tail is the worst."""
+    rows: dict[tuple[str, tuple[str, ...], str], tuple[float, tuple[str, ...]]] = {}
+    for result in summary.run.results:
+        for series in result.series if result.status == "ok" and result.case.suite == suite else ():
+            if len(series.values) < tail_samples(series):
+                continue
+            tail = tail_of(series)
+            name = result.case.id + ("" if series.name == result.series[0].name else f" {series.name}")
+            cells = (
+                name,
+                ", ".join(result.devices),
+                *(units.quantity(value, "s") if value else _NONE for value in tail),
+            )
+            key = (result.case.id, result.devices, series.name)
+            rows[key] = max(rows.get(key, (0.0, cells)), (tail[1] or 0.0, (*cells, str(len(series.values)))))
+    found = tuple(cells for _, cells in rows.values())
+    return [Table(f"Tails: {suite}", _TAIL_HEADS, found, _TAIL_HEADS[:2])] if found else []
+
+
+def tail_samples(series: Series) -> float:
+    """From how many samples on a series has a tail: of single calls 1000, of what else is seconds 10 000."""
+    if judged_unit(series) != "s" or judged_better(series) != "less":
+        return math.inf
+    return _P99_SAMPLES if series.name.endswith("each") else _P999_SAMPLES
+
+
+def tail_of(series: Series) -> tuple[float, float | None, float | None, float]:
+    """Median, 99th and 99.9th percentile where ten samples lie beyond, and the greatest: seconds."""
+    values = judged_values(series).tolist()
+    count = len(values)
+    p99 = stats.quantile(values, 0.99) if count >= _P99_SAMPLES else None
+    p999 = stats.quantile(values, 0.999) if count >= _P999_SAMPLES else None
+    return stats.median(values), p99, p999, max(values)
 
 
 def view_tables(summary: Summary, suite: str, view: View) -> list[Table]:

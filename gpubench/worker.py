@@ -190,6 +190,7 @@ class Worker:
         if not task.stages:
             ranks.attend()
             task.close()
+            task.release()
             return Measured(())
         try:
             rule = RULES[order.target.tier]
@@ -197,6 +198,7 @@ class Worker:
         finally:
             task.close()  # what was opened is closed before the ranks that own it are let go
         ranks.exchange(_DONE)
+        task.release()
         return measured
 
     def _opened(self, device: Device) -> OpenDevice:

@@ -6,7 +6,20 @@ from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from gpubench.api import CounterTable, Row, Run, Spread, Staircase, Summary, View, staircases, units, view_points
+from gpubench.api import (
+    CounterTable,
+    Row,
+    Run,
+    Spread,
+    Staircase,
+    Summary,
+    Table,
+    View,
+    link_tables,
+    staircases,
+    units,
+    view_points,
+)
 
 from ._cases import (
     CaseLine,
@@ -112,6 +125,7 @@ class Page:
     best: tuple[Best, ...]
     notices: tuple[Notice, ...]
     suites: tuple[SuiteBlock, ...]
+    links: tuple[Table, ...]
     timelines: tuple[Timeline, ...]
     environment: tuple[tuple[str, Pairs], ...]
     heads: tuple[str, ...]
@@ -136,6 +150,7 @@ def page(run: Run) -> Page:
         best=tuple(_tiles(rows, summary)),
         notices=tuple(notices(summary, rows)),
         suites=tuple(_suite(summary, table, name, group) for name, group in suites),
+        links=tuple(link_tables(summary)),
         timelines=tuple(timelines(run, table)),
         environment=tuple(environment(run)),
         heads=heads(summary),

@@ -12,8 +12,10 @@ from gpubench.api import (
     Run,
     Spread,
     Summary,
+    Table,
     clean,
     derived_tables,
+    link_tables,
     tidy,
     with_texts,
 )
@@ -100,6 +102,8 @@ def _document(summary: Summary, suites: Sequence[_Suite], kept: frozenset[str] |
         parts.append(f"\n> {out} of {len(rows)} cases are left out, the worst of all being kept: {_FULL}")
     for suite in suites:
         parts += _suite(suite, kept)
+    for link in link_tables(summary) if kept is None else ():
+        parts += _derived("##", link)
     parts += [*_environment(summary.run), f"\n{legend_words(summary)}"]
     return "\n".join(parts) + "\n"
 
@@ -161,10 +165,14 @@ def _suite(suite: _Suite, kept: frozenset[str] | None) -> Iterator[str]:
         yield from _heading(suite)
         yield from rows
     for found in suite.derived:
-        yield f"\n### {escape(found.title)}\n"
-        yield from table(found.heads, (tuple(map(escape, row)) for row in found.rows))
-        if found.note:
-            yield f"\n{escape(found.note)}"
+        yield from _derived("###", found)
+
+
+def _derived(level: str, found: Table) -> Iterator[str]:
+    yield f"\n{level} {escape(found.title)}\n"
+    yield from table(found.heads, (tuple(map(escape, row)) for row in found.rows))
+    if found.note:
+        yield f"\n{escape(found.note)}"
 
 
 def _cells(line: CaseLine, more: bool) -> tuple[str, ...]:

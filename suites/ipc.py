@@ -1,222 +1,228 @@
-"""Between two processes: opening a shared allocation, its first touch, copies through it; sockets."""
+"""Between two processes: handles and what they cost, copies through them, signals and barriers."""
 
 from __future__ import annotations
 
-import os
-import socket
-import threading
-import time
-from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
+from gpubench.api import Bench, Suite, Target, Task, View, points
 
-from gpubench.api import Bench, Observation, SharedBuffer, Skip, Stage, Suite, Target, Task, View, Work, expect, points
+from . import _ipc_both, _ipc_handles, _ipc_host, _ipc_paths, _ipc_refused, _ipc_signals, _ipc_staged
+from ._ipc_common import Params, both_sizes, devices_of, is_gpu, paths, pull_sizes, sizes
+
+_COPIES = ("pull", "push", "load", "store", "plain", "staged", "socket", "pipe", "direct")
 
 suite = Suite(
     "memory shared between two processes (CUDA or HIP IPC handles; on the host shared memory and sockets)",
     views=[
-        View(
-            "curve",
-            "Copy through a handle over size",
-            ("pull", "socket"),
-            "size_bytes",
-            by=("path",),
-            log_x=True,
-            log_y=True,
-        ),
-        View("bars", "Opening a handle", ("open",)),
-        View("bars", "The first copy through a fresh mapping", ("first_touch",)),
+        View("transfer", "Ways between two processes: which at which size", _COPIES, "size_bytes", by=("path",)),
+        View("curve", "Copies over size", _COPIES, "size_bytes", by=("path",), log_x=True, log_y=True),
+        View("curve", "Both ways at once, a direction", ("both",), "size_bytes", by=("way",), log_x=True, log_y=True),
+        View("bars", "The first copy through a fresh mapping", ("first_touch", "first_use"), by=("path",)),
+        View("bars", "One copy and the wait for it", ("single",), by=("path",)),
+        View("bars", "Opening a handle", ("open",), by=("path",)),
+        View("curve", "Opening, by kind", ("mapping",), "size_bytes", by=("path", "kind"), log_x=True, log_y=True),
+        View("curve", "Opening many, a handle", ("many",), "count", by=("path",), log_x=True, log_y=True),
+        View("bars", "Exporting a handle", ("export",), by=("kind",)),
+        View("bars", "A signal, one way", ("signal", "event_signal"), by=("means",)),
+        View("bars", "A barrier", ("barrier", "within"), by=("means",)),
     ],
 )
 
-_WORD = 8  # bytes: patterns are made of 64-bit words
-_GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: multiples of it look random (Knuth, TAOCP 3, §6.4)
+_HOST_MEANS = ("flag", "pipe", "socket")
+_GPU_MEANS = ("store", "add", "mapped")
+_WORDS = "words"
 
 
-def _paths(target: Target) -> tuple[str, ...]:
-    """Both ranks on the same device, or the second on a peer of the first's."""
-    return ("same",) if target.is_host else ("same", "peer")
+def _is_host(target: Target) -> bool:
+    return target.is_host
 
 
-def _devices(params: Mapping[str, str | int | float]) -> int:
-    return 2 if params["path"] == "peer" else 1
+def _handle_sizes(target: Target) -> Any:
+    quick = (2**21,) if target.is_host else (2**21, 2**30)
+    return points(smoke=(2**21,), quick=quick, full=tuple(2**power for power in range(12, 31, 2)))
 
 
-def _sizes(target: Target) -> Any:
-    largest = 28 if target.is_host else 30
-    quick = (2**12, 2**16, 2**20, 2**24, 2**largest)
-    return points(smoke=(2**20,), quick=quick, full=tuple(2**exponent for exponent in range(3, largest + 1)))
+def _gpu_counts(target: Target) -> tuple[int, ...]:
+    """Two GPUs, and as many as reach each other."""
+    most = 1 + len(target.device.peers)
+    return tuple(dict.fromkeys((2, *(count for count in (4, 8) if count < most), max(most, 2))))
 
 
-def _pattern(xp: Any, nbytes: int, seed: int) -> Any:
-    """Bytes that differ at every 8-byte position and with the seed, shape (nbytes,), uint8."""
-    words = xp.arange(nbytes // _WORD, dtype=xp.uint64) * xp.uint64(_GOLDEN)
-    return (words + xp.uint64(seed)).view(xp.uint8)
+def _of(target: Target) -> Any:
+    """How many take part: GPUs; on the host processes, each with a processor of its own."""
+    counts = (2, 4, 8) if target.is_host else _gpu_counts(target)
+    able = tuple(count for count in counts if count <= max(target.device.units, 2)) if target.is_host else counts
+    return points(able[-1:], smoke=(2,), full=able)
 
 
-class _Owner:
-    """Rank 0: shares a filled allocation and holds it while rank 1 works."""
-
-    def __init__(self, bench: Bench, nbytes: int) -> None:
-        self.buffer = bench.device.share(nbytes)
-        self.buffer.array[:] = _pattern(bench.xp, nbytes, bench.seed)
-        bench.device.synchronize()
-        bench.exchange(self.buffer.handle)
-
-    def task(self) -> Task:
-        """Nothing to do but be there."""
-        return Task.idle(self.buffer.close)
+def _all(params: Params) -> int:
+    return int(params["of"])
 
 
-class _Reader:
-    """Rank 1: opens the allocation and copies out of it."""
-
-    def __init__(self, bench: Bench, nbytes: int) -> None:
-        if bench.device.free_bytes() < 3 * nbytes:
-            raise Skip(f"{3 * nbytes} B of memory are needed beside the shared allocation")
-        self.device = bench.device
-        self.xp = bench.xp
-        self.nbytes = nbytes
-        self.seed = bench.seed
-        self.local = bench.xp.empty(nbytes, bench.xp.uint8)
-        self.handle: bytes = bench.exchange(None)[0]
-        self.shared: SharedBuffer | None = None
-
-    def open(self) -> SharedBuffer:
-        """Map the allocation."""
-        return self.device.open_shared(self.handle, self.nbytes)
-
-    def opening(self) -> float:
-        """Seconds to map the allocation; unmapping is outside."""
-        start = time.perf_counter()
-        shared = self.open()
-        seconds = time.perf_counter() - start
-        shared.close()
-        return seconds
-
-    def first_copy(self) -> float:
-        """Seconds of the first copy through a fresh mapping, by the host's clock."""
-        shared = self.open()
-        start = time.perf_counter()
-        self.device.copy(self.local, shared.array)
-        self.device.synchronize()
-        seconds = time.perf_counter() - start
-        shared.close()
-        return seconds
-
-    def copy(self) -> None:
-        """Copy through the mapping that is kept."""
-        if self.shared is None:
-            self.shared = self.open()
-        self.device.copy(self.local, self.shared.array)
-
-    def poison(self) -> None:
-        """Overwrite what was copied."""
-        self.local.fill(0xA5)
-
-    def check(self) -> Observation:
-        """Every byte that arrived is the one that the other process wrote."""
-        expected = _pattern(self.xp, self.nbytes, self.seed)
-        expect(
-            bool((self.local == expected).all()),
-            f"{self.nbytes} B read through the handle differ from what was written",
-        )
-        return {}
-
-    def check_mapping(self) -> Observation:
-        """What a fresh mapping shows is what the other process wrote."""
-        self.poison()
-        self.first_copy()
-        return self.check()
-
-    def close(self) -> None:
-        """Unmap what is still mapped."""
-        if self.shared is not None:
-            self.shared.close()
+def _devices_of_barrier(params: Params) -> int:
+    return 1 if params["means"] == _WORDS else int(params["of"])
 
 
-def _note(bench: Bench, path: str) -> dict[str, str]:
-    if path == "peer":
-        return {"devices": " ← ".join(peer.id for peer in reversed(bench.peers))}
-    return {"devices": "both processes on one device, taking turns: only one of them works"}
+def _devices_of_signal(params: Params) -> int:
+    return 2 if params["means"] in _GPU_MEANS else 1
 
 
-@suite.case(ranks=2, devices=_devices, path=_paths, size_bytes=points(smoke=(2**21,), quick=(2**21, 2**28)))
+@suite.case(ranks=2, devices=devices_of, path=paths, size_bytes=points(smoke=(2**21,), quick=(2**21, 2**28)))
 def open_(bench: Bench, path: str, size_bytes: int) -> Task:
     """Seconds to map an allocation of another process by its handle, unmapping outside."""
-    if bench.rank == 0:
-        return _Owner(bench, size_bytes).task()
-    reader = _Reader(bench, size_bytes)
-    stage = Stage(reader.opening, Work(items=1), "item", clock="self")
-    return Task.of(stage, check=reader.check_mapping, notes=_note(bench, path))
+    return _ipc_paths.opening(bench, path, size_bytes)
 
 
-@suite.case(ranks=2, devices=_devices, path=_paths, size_bytes=points(smoke=(2**21,), quick=(2**26,)))
+@suite.case(ranks=2, devices=devices_of, path=paths, size_bytes=points(smoke=(2**21,), quick=(2**26,)))
 def first_touch(bench: Bench, path: str, size_bytes: int) -> Task:
     """The first copy through a fresh mapping, by the host's clock: bytes copied once (payload)."""
-    if bench.rank == 0:
-        return _Owner(bench, size_bytes).task()
-    reader = _Reader(bench, size_bytes)
-    stage = Stage(reader.first_copy, Work(payload=size_bytes), "payload", clock="self")
-    return Task.of(stage, check=reader.check, poison=reader.poison, notes=_note(bench, path))
+    return _ipc_paths.first(bench, path, "pull", size_bytes)
 
 
-@suite.case(ranks=2, devices=_devices, path=_paths, size_bytes=_sizes, headline={})
+@suite.case(
+    ranks=2,
+    devices=devices_of,
+    path=paths,
+    way=("push", "load", "store"),
+    size_bytes=points(smoke=(2**21,), quick=(2**26,), full=(2**3, 2**12, 2**21, 2**26, 2**30)),
+)
+def first_use(bench: Bench, path: str, way: str, size_bytes: int) -> Task:
+    """As first_touch, in the other ways: by copy engine into the other's memory, by kernel out of it and into it."""
+    return _ipc_paths.first(bench, path, way, size_bytes)
+
+
+@suite.case(ranks=2, devices=devices_of, path=paths, size_bytes=pull_sizes, headline={})
 def pull(bench: Bench, path: str, size_bytes: int) -> Task:
     """Copies out of the other process's allocation through a kept mapping: payload."""
-    if bench.rank == 0:
-        return _Owner(bench, size_bytes).task()
-    reader = _Reader(bench, size_bytes)
-    limit = "link.peer" if path == "peer" else ""
-    stage = Stage(reader.copy, Work(payload=size_bytes), "payload", limit, modes=("hot",))
-    return Task.of(stage, check=reader.check, poison=reader.poison, close=reader.close, notes=_note(bench, path))
+    return _ipc_paths.steady(bench, path, "pull", size_bytes)
 
 
-class _Server(threading.Thread):
-    """Rank 0: answers every byte that arrives with the whole message, until the peer hangs up.
-
-    Its address is an abstract one (unix(7)): it ends with the process, and leaves no file.
-    """
-
-    def __init__(self, message: bytes) -> None:
-        super().__init__(daemon=True)
-        self.address = f"\0gpubench-{os.getpid()}-{id(self)}"
-        self._message = message
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(self.address)
-        self._listener.listen(1)
-        self.start()
-
-    def run(self) -> None:
-        """Serve one peer."""
-        with self._listener:
-            connection, _ = self._listener.accept()
-        with connection:
-            while connection.recv(1):
-                connection.sendall(self._message)
+@suite.case(ranks=2, devices=devices_of, path=paths, size_bytes=sizes)
+def push(bench: Bench, path: str, size_bytes: int) -> Task:
+    """Copies into the other process's allocation through a kept mapping: payload."""
+    return _ipc_paths.steady(bench, path, "push", size_bytes)
 
 
-@suite.case(ranks=2, when=lambda target: target.is_host, size_bytes=_sizes)
+@suite.case(ranks=2, devices=devices_of, path=paths, size_bytes=sizes)
+def load(bench: Bench, path: str, size_bytes: int) -> Task:
+    """A kernel (on the host all threads) that loads from the other process's allocation: payload."""
+    return _ipc_paths.steady(bench, path, "load", size_bytes)
+
+
+@suite.case(ranks=2, devices=devices_of, path=paths, size_bytes=sizes)
+def store(bench: Bench, path: str, size_bytes: int) -> Task:
+    """A kernel (on the host all threads) that stores to the other process's allocation: payload."""
+    return _ipc_paths.steady(bench, path, "store", size_bytes)
+
+
+@suite.case(devices=devices_of, path=paths, size_bytes=sizes)
+def plain(bench: Bench, path: str, size_bytes: int) -> Task:
+    """The same copy within one process, with no handle: payload."""
+    return _ipc_paths.plain(bench, path, size_bytes)
+
+
+@suite.case(ranks=2, devices=devices_of, when=is_gpu, path=paths, size_bytes=sizes)
+def staged(bench: Bench, path: str, size_bytes: int) -> Task:
+    """Through page-locked host memory that both processes share, from the request to the last byte: payload."""
+    return _ipc_staged.staged(bench, path, size_bytes)
+
+
+@suite.case(ranks=2, devices=lambda _: 2, when=is_gpu, way=_ipc_paths.WAYS, size_bytes=both_sizes)
+def both(bench: Bench, way: str, size_bytes: int) -> Task:
+    """Both processes copy at once, each on a GPU of its own: payload of the slower direction, and the sum of both."""
+    return _ipc_both.both(bench, way, size_bytes)
+
+
+@suite.case(ranks=2, devices=devices_of, path=paths, way=_ipc_paths.WAYS, size_bytes=(2**3,))
+def single(bench: Bench, path: str, way: str, size_bytes: int) -> Task:
+    """One small copy and the wait for it, by the host's clock: seconds."""
+    return _ipc_paths.single(bench, path, way, size_bytes)
+
+
+@suite.case(ranks=2, when=_is_host, size_bytes=sizes)
 def socket_(bench: Bench, size_bytes: int) -> Task:
     """A message over a local socket, request to last byte: payload."""
-    message = _pattern(np, size_bytes, bench.seed)
-    if bench.rank == 0:
-        bench.exchange(_Server(message.tobytes()).address)
-        return Task.idle()
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.connect(bench.exchange(None)[0])
-    received = np.empty(size_bytes, np.uint8)
+    return _ipc_host.message(bench, "socket", size_bytes)
 
-    def fetch() -> None:
-        connection.sendall(b"x")
-        missing = received.data
-        while missing:
-            missing = missing[connection.recv_into(missing) or len(missing) :]
 
-    def check() -> Observation:
-        expect(bool((received == message).all()), f"{size_bytes} B received differ from what was sent")
-        return {}
+@suite.case(ranks=2, when=_is_host, size_bytes=sizes)
+def pipe(bench: Bench, size_bytes: int) -> Task:
+    """A message through a pipe, request (over a socket) to last byte: payload."""
+    return _ipc_host.message(bench, "pipe", size_bytes)
 
-    stage = Stage(fetch, Work(payload=size_bytes), "payload")
-    return Task.of(stage, check=check, poison=lambda: received.fill(0xA5), close=connection.close)
+
+@suite.case(ranks=2, when=_is_host, size_bytes=sizes)
+def direct(bench: Bench, size_bytes: int) -> Task:
+    """The kernel's copy out of the other process's memory, which is not shared (process_vm_readv): payload."""
+    return _ipc_host.direct(bench, size_bytes)
+
+
+@suite.case(ranks=2, kind=_ipc_handles.kinds, size_bytes=points((2**21,), full=(2**21, 2**28, 2**30)))
+def export(bench: Bench, kind: str, size_bytes: int) -> Task:
+    """Seconds to make a handle of an allocation."""
+    return _ipc_handles.export(bench, kind, size_bytes)
+
+
+@suite.case(ranks=2, devices=devices_of, path=paths, kind=_ipc_handles.kinds, size_bytes=_handle_sizes)
+def mapping(bench: Bench, path: str, kind: str, size_bytes: int) -> Task:
+    """Seconds to open a handle of each kind of memory, and to close it again (series `close`)."""
+    return _ipc_handles.mapping(bench, path, kind, size_bytes)
+
+
+@suite.case(
+    ranks=2,
+    devices=devices_of,
+    path=paths,
+    count=points((1, 16), smoke=(2,), full=tuple(2**power for power in range(9))),
+)
+def many(bench: Bench, path: str, count: int) -> Task:
+    """Seconds a handle where many are opened and kept; to close each, series `close`."""
+    return _ipc_handles.many(bench, path, count)
+
+
+@suite.case(ranks=_all, devices=_all, when=is_gpu, of=_of)
+def mesh(bench: Bench, of: int) -> Task:
+    """Seconds a handle where a rank on each GPU opens one of every other, all at once."""
+    return _ipc_handles.mesh(bench, of)
+
+
+@suite.case(ranks=2, devices=devices_of, when=is_gpu, path=paths)
+def event(bench: Bench, path: str) -> Task:
+    """Seconds to open the handle of an event, to close it (series `close`) and to make it (stage `export`)."""
+    return _ipc_handles.event(bench, path)
+
+
+@suite.case(ranks=2, when=is_gpu, what=("own", "freed", "closed"))
+def refused(bench: Bench, what: str) -> Task:
+    """What must fail does: opening one's own handle, one whose memory is freed, closing twice. Seconds to be told."""
+    return _ipc_refused.refused(bench, what)
+
+
+@suite.case(ranks=2, devices=_devices_of_signal, means=lambda target: _HOST_MEANS if target.is_host else _GPU_MEANS)
+def signal(bench: Bench, means: str) -> Task:
+    """A word from one process to the other, half of a ping-pong: between GPUs by kernels, on the host by processors."""
+    return _ipc_signals.signal(bench, means) if means in _GPU_MEANS else _ipc_host.signal(bench, means)
+
+
+@suite.case(ranks=2, devices=devices_of, when=is_gpu, path=paths)
+def event_signal(bench: Bench, path: str) -> Task:
+    """A signal by an event that both processes share and a host flag that tells of it: half of a ping-pong."""
+    return _ipc_signals.event_signal(bench, path)
+
+
+@suite.case(
+    ranks=_all,
+    devices=_devices_of_barrier,
+    means=lambda target: (_WORDS,) if target.is_host else ("flags", "counter"),
+    of=_of,
+)
+def barrier(bench: Bench, means: str, of: int) -> Task:
+    """A barrier of all ranks: between GPUs by kernels, each with a GPU of its own; on the host by processors."""
+    del of
+    return _ipc_host.barrier(bench) if means == _WORDS else _ipc_signals.barrier(bench, means)
+
+
+@suite.case(when=is_gpu, scope=("block", "grid"))
+def within(bench: Bench, scope: str) -> Task:
+    """A barrier within a GPU: of a block, and of a block on every multiprocessor."""
+    return _ipc_signals.within(bench, scope)

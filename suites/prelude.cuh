@@ -125,6 +125,40 @@ static __device__ __forceinline__ void gb_pause() {
 #endif
 }
 
+// A flag that other devices and the host see: its value now, a store to it, one added to it, and the same with the
+// value before. Nothing is ordered by them: they carry no data.
+#if GB_HIP
+static __device__ __forceinline__ u32 gb_seen(const u32* flag) {
+    return __hip_atomic_load(flag, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+}
+static __device__ __forceinline__ void gb_post(u32* flag, u32 value) {
+    __hip_atomic_store(flag, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+}
+static __device__ __forceinline__ void gb_add_one(u32* flag) {
+    __hip_atomic_fetch_add(flag, 1u, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+}
+static __device__ __forceinline__ u32 gb_add_and_see(u32* flag) {
+    return __hip_atomic_fetch_add(flag, 1u, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+}
+#else
+static __device__ __forceinline__ u32 gb_seen(const u32* flag) {
+    u32 value;
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
+    return value;
+}
+static __device__ __forceinline__ void gb_post(u32* flag, u32 value) {
+    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
+}
+static __device__ __forceinline__ void gb_add_one(u32* flag) {
+    asm volatile("red.relaxed.sys.global.add.u32 [%0], 1;" ::"l"(flag) : "memory");
+}
+static __device__ __forceinline__ u32 gb_add_and_see(u32* flag) {
+    u32 value;
+    asm volatile("atom.relaxed.sys.global.add.u32 %0, [%1], 1;" : "=r"(value) : "l"(flag) : "memory");
+    return value;
+}
+#endif
+
 // The value of the lane whose number differs by `mask`; every lane of the warp must call it.
 template <class A>
 static __device__ __forceinline__ A gb_shuffle_xor(A value, int mask) {

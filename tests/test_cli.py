@@ -137,14 +137,14 @@ def test_a_headline_run_takes_one_case_of_each_suite_and_shows_the_spread_of_its
         ids = [result.case.id for result in found.results if result.replicate == replicate]
         assert sorted(ids) == sorted(json.loads(planned.stdout))
     suites = [result.case.suite for result in found.results if result.replicate == 0]
-    assert sorted(suites) == ["bandwidth", "compression", "gemm", "ipc", "latency"]
+    assert sorted(suites) == ["bandwidth", "collectives", "compression", "gemm", "ipc", "latency"]
     head, *rows = done.stdout.splitlines()
     columns = "case device median lowest – highest % of spec · clock · best within between status"
     assert " ".join(head.split()) == columns
     rows = [row for row in rows if "ok" in row.split()]  # a long id takes a second line
-    assert all(re.search(r" 2 ok( \(.*\))?$", row.rstrip()) for row in rows[:5]), "a busy host may have a label"
+    assert all(re.search(r" 2 ok( \(.*\))?$", row.rstrip()) for row in rows[:6]), "a busy host may have a label"
     assert re.findall(r"(\d+\.\d) % +(\d+\.\d) % +2 ok", rows[0])
-    assert rows[5] == "10 results: 10 ok"
+    assert rows[6] == "12 results: 12 ok"
 
 
 def test_labels_stand_beside_the_status(measured, tmp_path):
@@ -160,14 +160,15 @@ def noise(tmp_path_factory) -> Path:
     done = gpubench("doctor", "--noise", "--tier", "smoke", "--device", "host", "--replicates", "3", cwd=folder)
     assert done.returncode == 0, done.stderr
     (folder / "said").write_text(done.stdout)
-    assert "15 cases in 3 replicates, about" in done.stderr
+    assert "18 cases in 3 replicates, about" in done.stderr
     assert "run file: gpubench-runs" in done.stderr
     return folder
 
 
 def test_doctor_says_how_small_an_effect_a_gate_can_see_here(noise):
     lines = (noise / "said").read_text().splitlines()
-    assert [line.partition("/")[0] for line in sorted(lines)] == ["bandwidth", "compression", "gemm", "ipc", "latency"]
+    suites = [line.partition("/")[0] for line in sorted(lines)]
+    assert suites == ["bandwidth", "collectives", "compression", "gemm", "ipc", "latency"]
     verdict = r"(can see [\d.]+ %, not less|cannot gate below \d+ %)"
     sentence = re.compile(rf"\S+\]: ±[\d.]+ % between processes; a gate of 3 against 3 {verdict}")
     assert [line for line in lines if not sentence.fullmatch(line)] == []

@@ -4,12 +4,14 @@ import pytest
 
 from gpubench import plan as planning
 from gpubench import plugins
+from gpubench.errors import UsageError
 from gpubench.model import Facts, Settings
 from gpubench.runner import Runner
 from gpubench.sampler import SamplingProcess
 from gpubench.summary import headline, judged_values
 
 SUITES = plugins.names("suites")
+GPUS_ALONE = {"p2p"}  # devices that reach each other's memory: a host has no equivalent
 
 
 class Shelf(list):
@@ -25,7 +27,14 @@ def test_there_are_suites():
     assert set(SUITES) >= {"bandwidth", "compression", "gemm", "ipc", "latency"}
 
 
-@pytest.mark.parametrize("name", SUITES)
+def test_a_suite_of_gpus_alone_says_so_before_anything_starts():
+    facts = Facts(tuple(plugins.load("backends", "host").devices()))
+    for name in GPUS_ALONE:
+        with pytest.raises(UsageError, match=f"{name}: no case for host"):
+            planning.make(facts, Settings((name,), ("host",), "smoke"))
+
+
+@pytest.mark.parametrize("name", sorted(set(SUITES) - GPUS_ALONE))
 def test_a_suite_runs_on_the_host_and_every_case_passes_its_check(name):
     facts = Facts(tuple(plugins.load("backends", "host").devices()))
     plan = planning.make(facts, Settings((name,), ("host",), "smoke"))
@@ -40,7 +49,7 @@ def test_a_suite_runs_on_the_host_and_every_case_passes_its_check(name):
         assert (judged_values(headline(result)) > 0).all(), result.case.id
 
 
-@pytest.mark.parametrize("name", SUITES)
+@pytest.mark.parametrize("name", sorted(set(SUITES) - GPUS_ALONE))
 @pytest.mark.parametrize("tier", ["smoke", "quick", "full"])
 def test_ids_are_unique_and_views_name_real_cases(name, tier):
     facts = Facts(tuple(plugins.load("backends", "host").devices()))

@@ -40,6 +40,7 @@ LAYERS = (
     "transfer",
     "derived",
     "tables",
+    "links",
     "frame",
     "noise",
     "patterns",

@@ -84,6 +84,7 @@ class _OfName(Mapped):
 
 
 _KINDS: dict[str, Callable[[], SharedMemory]] = {"memfd": Anonymous, "file": Named}
+HOST_KINDS = tuple(_KINDS)
 
 
 def host_memory(kind: str) -> SharedMemory:

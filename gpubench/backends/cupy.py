@@ -17,6 +17,7 @@ from gpubench.model import Device
 from gpubench.protocols import Handle, Kernel, Mode, SharedBuffer, SharedEvent, SharedMemory, Timing, Traits
 
 from ._events import EventClock, Gate
+from ._host_memory import HOST_KINDS, host_memory
 from ._lanes import Lanes, ipc_event
 from ._memory import Raw, Region, shared_memory
 
@@ -177,7 +178,7 @@ class CupyDevice:
         return Raw(self.xp).open(Handle(handle), nbytes)
 
     def shared_memory(self, kind: str) -> SharedMemory:
-        return shared_memory(self.xp, kind)
+        return host_memory(kind) if kind in HOST_KINDS else shared_memory(self.xp, kind)
 
     def shared_event(self, handle: bytes = b"") -> SharedEvent:
         return ipc_event(self.xp, self._stream, handle)

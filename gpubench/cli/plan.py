@@ -44,4 +44,6 @@ def plan(
         return
     cells = [(case, ", ".join(devices), ranks, replicate) for case, devices, ranks, replicate in rows]
     _print.out().print(_print.table(("case", "devices", "ranks", "replicate"), cells))
+    for words in planning.lacking(planned):
+        typer.echo(words)
     typer.echo(f"{len(rows)} case{'s' * (len(rows) > 1)}, about {units.duration(planned.seconds)}")

@@ -48,6 +48,8 @@ def run(
     planned = plan.make(facts, settings)
     if not device and (reason := plan.why_host(facts, settings)):
         _print.err().print(_print.plain(reason, "yellow"), soft_wrap=True)
+    for words in plan.lacking(planned):
+        _print.err().print(_print.plain(words, "yellow"), soft_wrap=True)
     path = options.run_file(out)
     with shown() as watch:
         measured = session.measure(planned, path, sys.argv, watch, resume)

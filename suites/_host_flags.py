@@ -1,0 +1,140 @@
+"""Flags between processes on the host, compiled by numba: loads and stores that no compiler moves or keeps.
+
+Every wait is bounded by a count of looks. Importing this module imports numba.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+_CLOCK_MONOTONIC = 1
+_SECOND_NS = 1_000_000_000
+_CLOCK_LOOKS = 1000
+
+Compiled = Callable[..., Any]
+
+# libc's own, found by its name when the code is loaded, so that the machine code can be cached on disk
+_clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.uintp))
+
+
+def _seen_of(typing: Any, address: Any) -> Any:
+    """The 64-bit word at an address, loaded anew each time: acquire."""
+    del typing, address
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        del context, signature
+        place = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
+        return builder.load_atomic(place, "acquire", 8)
+
+    return types.uint64(types.uint64), emit
+
+
+def _post_of(typing: Any, address: Any, value: Any) -> Any:
+    """Store a 64-bit word at an address: release."""
+    del typing, address, value
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        del signature
+        place = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
+        builder.store_atomic(args[1], place, "release", 8)
+        return context.get_dummy_value()
+
+    return types.void(types.uint64, types.uint64), emit
+
+
+def _compiled(function: Compiled) -> Compiled:
+    found: Compiled = numba.njit(cache=True)(function)
+    return found
+
+
+_seen: Compiled = intrinsic(_seen_of)
+_post: Compiled = intrinsic(_post_of)
+
+
+def _now_of(pair: Any) -> Any:
+    _clock_gettime(_CLOCK_MONOTONIC, pair.ctypes.data)
+    return pair[0] * _SECOND_NS + pair[1]
+
+
+def _reaches_of(address: Any, value: Any, looks: Any) -> Any:
+    left = looks
+    while _seen(address) < value:
+        left -= 1
+        if left == 0:
+            return False
+    return True
+
+
+_now = _compiled(_now_of)
+_reaches = _compiled(_reaches_of)
+
+
+def _ping_pong(mine: Any, theirs: Any, serves: Any, start: Any, looks: Any, took: Any) -> Any:
+    pair = np.zeros(2, np.int64)
+    last = _now(pair)
+    for turn in range(took.size):
+        value = np.uint64(start + np.uint64(turn + 1))
+        if serves:
+            _post(theirs, value)
+        if not _reaches(mine, value, looks):
+            return turn + 1
+        if not serves:
+            _post(theirs, value)
+        now = _now(pair)
+        took[turn] = now - last
+        last = now
+    return 0
+
+
+def _all_meet(flags: Any, step: Any, rank: Any, world: Any, start: Any, looks: Any, took: Any) -> Any:
+    pair = np.zeros(2, np.int64)
+    last = _now(pair)
+    for turn in range(took.size):
+        value = np.uint64(start + np.uint64(turn + 1))
+        _post(np.uint64(flags + rank * step), value)
+        for other in range(world):
+            if not _reaches(np.uint64(flags + np.uint64(other) * step), value, looks):
+                return turn + 1
+        now = _now(pair)
+        took[turn] = now - last
+        last = now
+    return 0
+
+
+def _looking(count: Any) -> Any:
+    pair = np.zeros(2, np.int64)
+    begin = end = _now(pair)
+    for _ in range(count):
+        end = _now(pair)
+    return (end - begin) / count
+
+
+ping_pong_of = _compiled(_ping_pong)
+all_meet_of = _compiled(_all_meet)
+_looking_of = _compiled(_looking)
+
+
+def ping_pong(mine: int, theirs: int, serves: bool, start: int, looks: int, took: Any) -> int:
+    """Rounds there and back between two processes by words at two addresses, counting on from `start`.
+
+    `took` (int64) takes the nanoseconds of each; the answer is the round that was given up, or 0.
+    """
+    return int(ping_pong_of(np.uint64(mine), np.uint64(theirs), serves, np.uint64(start), looks, took))
+
+
+def all_meet(flags: int, step: int, rank: int, world: int, start: int, looks: int, took: Any) -> int:
+    """Barriers of `world` processes by a word each, `step` bytes apart from the address `flags` on; as `ping_pong`."""
+    words = np.uint64(flags), np.uint64(step), np.uint64(rank)
+    return int(all_meet_of(*words, world, np.uint64(start), looks, took))
+
+
+def look_seconds() -> float:
+    """Seconds that a look at the clock takes here: part of every round."""
+    return float(_looking_of(_CLOCK_LOOKS)) * 1e-9

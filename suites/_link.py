@@ -1,0 +1,39 @@
+"""What tells two figures of one link apart, as notes of a case.
+
+gpubench puts these notes side by side where figures of one link differ (gpubench/links.py).
+"""
+
+from __future__ import annotations
+
+LIMIT = "link.peer"  # the peak that a figure of a link between two devices is held against
+COPY_ENGINE = "copy engine"
+KERNEL = "kernel, loads and stores by all multiprocessors"
+STAGED = "copy engines of both GPUs, over the host link and its memory"
+LIBRARY = "kernels of the library, on some multiprocessors"
+ONE_WAY = "one way"
+BOTH_WAYS = "both ways at once: a direction's requests and acknowledgements share the link with the other's data"
+PAYLOAD = "bytes delivered, once"
+READS, WRITES = "reads the other's memory", "writes the other's memory"
+STEADY = "steady"
+FIRST = "first touch of a fresh mapping, by the host's clock"
+
+
+def link(
+    direction: str, engine: str, way: str, *, counts: str = PAYLOAD, protocol: str = "none", state: str = STEADY
+) -> dict[str, str]:
+    """The notes of a case whose figure is the rate of a link."""
+    tags = {
+        "direction": direction,
+        "engine": engine,
+        "way": way,
+        "counts": counts,
+        "protocol": protocol,
+        "state": state,
+    }
+    return {f"link.{name}": words for name, words in tags.items()}
+
+
+def link_of(direction: str, way: str, *, protocol: str = "none", state: str = STEADY) -> dict[str, str]:
+    """The notes of a copy: pull and push are copies of the runtime, load and store a kernel's."""
+    engine = KERNEL if way in ("load", "store") else COPY_ENGINE
+    return link(direction, engine, READS if way in ("pull", "load") else WRITES, protocol=protocol, state=state)

@@ -1,0 +1,152 @@
+"""Collectives: what each rank ends up with, the factors of bus bandwidth, and a check that finds one wrong word."""
+
+import os
+import sys
+from types import SimpleNamespace
+
+import _make as make
+import numpy as np
+import pytest
+
+from gpubench import plan as planning
+from gpubench import plugins
+from gpubench.errors import Skip, WrongAnswer
+from gpubench.model import Case, Facts, Settings
+from gpubench.suite import Bench, Target
+
+NAMES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv")
+WORLDS = (2, 3, 4, 8)
+
+
+def part(name):
+    """A private module of the room, as its suites see it."""
+    return sys.modules[f"{planning.load_suite('collectives').package}.{name}"]
+
+
+def collective(name):
+    return part("_collectives").COLLECTIVES[name]
+
+
+def after(name, sent):
+    """What every rank ends up with, from the description of segments."""
+    world, words = len(sent), sent[0].size if name != "all_gather" else sent[0].size * len(sent)
+    found = []
+    for rank in range(world):
+        received = np.full(collective(name).receives(words, world), np.nan)
+        for each in collective(name).segments(words, world, rank):
+            parts = [sent[source][each.first : each.first + each.count] for source in range(each.low, each.high)]
+            received[each.offset : each.offset + each.count] = np.sum(parts, axis=0)
+        found.append(received)
+    return found
+
+
+def meant(name, sent):
+    """The same by the operation's own definition."""
+    world = len(sent)
+    whole = np.array(sent)
+    if name == "all_reduce":
+        return [whole.sum(axis=0)] * world
+    if name == "all_gather":
+        return [whole.ravel()] * world
+    if name == "reduce_scatter":
+        return list(whole.sum(axis=0).reshape(world, -1))
+    if name == "broadcast":
+        return [whole[0]] * world
+    if name == "all_to_all":
+        return list(whole.reshape(world, world, -1).transpose(1, 0, 2).reshape(world, -1))
+    return [whole[(rank - 1) % world] for rank in range(world)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("world", WORLDS)
+def test_the_description_is_what_the_operation_means(name, world):
+    rng = np.random.default_rng(world)
+    sent = [rng.integers(0, 1000, 4 * world).astype(float) for _ in range(world)]
+    for found, expected in zip(after(name, sent), meant(name, sent), strict=True):
+        assert (found == expected).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "factor"),
+    [
+        ("all_reduce", 7 / 4),
+        ("all_gather", 7 / 8),
+        ("reduce_scatter", 7 / 8),
+        ("broadcast", 1),
+        ("all_to_all", 7 / 8),
+        ("send_recv", 1),
+    ],
+)
+def test_bus_bandwidth_of_eight_ranks_has_the_factor_of_nccl_tests(name, factor):
+    assert collective(name).factor(8) == pytest.approx(factor)
+    assert collective(name).name == name
+
+
+def splitmix(seed, i):
+    """Steele, Lea & Flood's finaliser with Python's own integers."""
+    mask = 2**64 - 1
+    x = (seed + i * 0x9E3779B97F4A7C15) & mask
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & mask
+    return x ^ (x >> 31)
+
+
+def test_the_words_are_whole_numbers_whose_sum_over_eight_ranks_is_exact():
+    drawn = part("_collectives_host").drawn(2**63 + 5, 10, 100)
+    assert drawn.tolist() == [splitmix(2**63 + 5, i) >> 44 for i in range(10, 110)]
+    assert drawn.max() < 2**20
+    assert 8 * 2**20 <= 2**24, "a float of 32 bits counts so far without a gap"
+
+
+def alone(name, size_bytes=64):
+    """One rank of one, on the host: no other is waited for."""
+    backend = plugins.load("backends", "host")
+    device = backend.devices()[0]
+    facts = Facts((device,))
+    suite = planning.load_suite("collectives")
+    case = Case("collectives", name, (("by", "memory"), ("of", 1), ("size_bytes", size_bytes)))
+    bench = Bench(backend.open(device), case, Target(facts, device, "smoke"), suite.package, 7)
+    return part("_collectives_host").HostRank(bench, collective(name), size_bytes)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_wrong_word_fails_the_check(name):
+    rank = alone(name)
+    rank.poison()
+    with pytest.raises(WrongAnswer):
+        rank.check()
+    rank.call()
+    rank.check()
+    rank._received[3] += 1
+    with pytest.raises(WrongAnswer, match="1 of 16 received words"):
+        rank.check()
+    rank.close()
+
+
+def test_ranks_that_get_less_than_a_word_each_are_skipped():
+    bench = type("B", (), {"world": 4})()
+    with pytest.raises(Skip, match="8 B are less than a word for each of 4 ranks"):
+        part("_collectives_nccl").NcclRank(bench, collective("all_reduce"), 8)
+
+
+def test_every_gpu_that_is_reached_takes_part_and_in_full_two_do_as_well():
+    eight = tuple(f"cuda:{n}" for n in range(8))
+    facts = make.facts(*(make.device(name, peers=tuple(set(eight) - {name})) for name in eight))
+    quick, full = (
+        planning.make(facts, Settings(("collectives",), ("cuda:0",), tier, filters=("all_reduce",))).jobs
+        for tier in ("quick", "full")
+    )
+    assert {(job.case.param("of"), job.case.ranks, len(job.devices)) for job in quick} == {(8, 8, 8)}
+    assert {job.case.param("of") for job in full} == {2, 4, 8}
+
+
+def test_multicast_is_off_unless_the_user_chose(monkeypatch):
+    module = part("_collectives_nccl")
+    binding = SimpleNamespace(available=True)
+    monkeypatch.setattr(module, "importlib", SimpleNamespace(import_module=lambda name: binding))
+    monkeypatch.setenv("NCCL_NVLS_ENABLE", "1")
+    module.library()
+    assert os.environ["NCCL_NVLS_ENABLE"] == "1"
+    monkeypatch.delenv("NCCL_NVLS_ENABLE")
+    module.library()
+    assert os.environ.pop("NCCL_NVLS_ENABLE") == "0"

@@ -1,0 +1,218 @@
+"""Between processes: what is planned where, what is said where it cannot run, kernels that compile, bounded waits."""
+
+import errno
+import sys
+from pathlib import Path
+
+import _hiprtc
+import _make as make
+import _nvrtc
+import numpy as np
+import pytest
+
+from gpubench import inventory, plugins
+from gpubench import plan as planning
+from gpubench.errors import Missing, Skip, WrongAnswer
+from gpubench.model import Facts, Settings
+from gpubench.runner import Runner
+from gpubench.sampler import SamplingProcess
+
+ROOM = Path(__file__).parents[1] / "suites"
+H200 = {"memory_bytes": 150 * 10**9, "cache_bytes": 60 * 2**20, "units": 132}
+ONE = make.facts(make.device(**H200))
+TWO = make.facts(make.device(peers=("cuda:1",), **H200), make.device("cuda:1", peers=("cuda:0",), **H200))
+
+
+def part(name):
+    """A private module of the room, as its suites see it."""
+    suite = planning.load_suite("ipc")
+    return sys.modules[f"{suite.package}.{name}"]
+
+
+def jobs(facts, suite, tier="quick", device="cuda:0"):
+    return planning.make(facts, Settings((suite,), (device,), tier)).jobs
+
+
+@pytest.mark.parametrize("file", ["ipc.cu", "p2p.cu", "collectives.cu"])
+@pytest.mark.parametrize("arch", ["sm_75", "sm_90"])
+@pytest.mark.skipif(_nvrtc.library() is None, reason="NVRTC is not here: pip install nvidia-cuda-nvrtc")
+def test_kernels_compile_for_nvidia(file, arch):
+    source = (ROOM / "prelude.cuh").read_text() + (ROOM / file).read_text()
+    for defines in ((), ("-DADDS=1", "-DFLIGHT=1")):
+        status, log = _nvrtc.compiled(source, (f"--gpu-architecture={arch}", "-std=c++17", *defines))
+        assert status == 0, log
+
+
+@pytest.mark.parametrize("file", ["ipc.cu", "p2p.cu", "collectives.cu"])
+@pytest.mark.skipif(_hiprtc.library() is None, reason="hipRTC is not here: apt-get install libamdhip64-5")
+def test_kernels_compile_for_amd(file):
+    source = (ROOM / "prelude.cuh").read_text() + (ROOM / file).read_text()
+    status, log = _hiprtc.compiled(source, "gfx90a")
+    assert status == 0, log
+
+
+def test_with_one_gpu_what_needs_a_peer_is_said_before_anything_starts():
+    plan = planning.make(ONE, Settings(("ipc", "p2p", "collectives"), ("cuda:0",), "quick"))
+    (words,) = planning.lacking(plan)
+    assert words.endswith("cases will be skipped: needs 2 devices that reach each other, 1 here")
+    able = {job.case.name for job in plan.jobs if not planning.lack(job)}
+    assert {"pull", "push", "load", "store", "staged", "mapping", "event_signal", "within", "refused"} <= able
+    assert not able & {"both", "signal", "barrier", "mesh", "all_reduce", "read", "write", "latency"}
+
+
+def test_with_two_gpus_nothing_is_lacking():
+    assert planning.lacking(planning.make(TWO, Settings(("ipc", "p2p", "collectives"), ("cuda:0",), "quick"))) == []
+
+
+def test_processes_that_share_a_gpu_never_watch_flags_for_each_other():
+    spins = ("signal", "barrier", "both")
+    assert all(job.case.devices == job.case.ranks for job in jobs(TWO, "ipc", "full") if job.case.name in spins)
+
+
+def test_the_headline_of_ipc_is_the_largest_pull_of_its_old_name():
+    plan = planning.make(TWO, Settings(("ipc",), ("cuda:0",), "quick"))
+    (case,) = planning.headline(planning.load_suite("ipc"), plan.target(plan.jobs[0]))
+    assert (case.id, case.version) == ("ipc/pull[path=peer,size=1GiB]", 1)
+
+
+def test_sizes_that_do_not_fit_the_device_are_not_planned():
+    small = make.facts(make.device(memory_bytes=2 * 2**30, cache_bytes=2**22, units=20))
+    sizes = {job.case.param("size_bytes") for job in jobs(small, "ipc") if job.case.name == "pull"}
+    assert max(sizes) == 2**24
+
+
+def test_a_device_of_a_matrix_has_a_row_of_its_peers():
+    row = [job for job in jobs(TWO, "p2p", device="cuda:1") if job.case.name == "read"]
+    assert {(job.case.param("device"), job.case.param("peer")) for job in row} == {("cuda:1", "cuda:0")}
+    assert {job.key[1] for job in row} == {("cuda:1", "cuda:0")}
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "chunk"), [(8, 8), (2**18, 2**18), (2**20, 2**18), (2**24, 2**21), (2**30, 2**24)]
+)
+def test_what_goes_through_the_host_is_cut_so_that_chunks_overlap(size_bytes, chunk):
+    assert part("_ipc_staged").chunk_of(size_bytes) == chunk
+
+
+@pytest.mark.parametrize(
+    ("number", "scope", "mend"),
+    [
+        (errno.EPERM, "2", "kernel.yama.ptrace_scope=1"),
+        (errno.EPERM, "1", "SYS_PTRACE"),
+        (errno.EPERM, "", "seccomp"),
+        (errno.ENOSYS, "0", "CONFIG_CROSS_MEMORY_ATTACH"),
+    ],
+)
+def test_a_refused_look_into_another_process_names_the_setting_that_mends_it(number, scope, mend):
+    denied = part("_ipc_host").denied(number, scope)
+    assert isinstance(denied, Missing)
+    assert errno.errorcode[number] in denied.what
+    assert mend in denied.how
+
+
+@pytest.mark.parametrize(
+    ("error", "mend"),
+    [
+        ("cudaErrorNotSupported: operation not supported", "MIG"),
+        ("cudaErrorInvalidDevice: invalid device ordinal", "CUDA_VISIBLE_DEVICES"),
+        ("[Errno 13] Permission denied: '/proc/1/fd/3'", "--pid=host"),
+        ("cudaErrorInvalidValue: invalid argument", ""),
+    ],
+)
+def test_a_refused_handle_names_a_setting_only_where_one_is_behind_it(error, mend):
+    assert mend in part("_ipc_common").mend_of(error)
+    assert bool(part("_ipc_common").mend_of(error)) is bool(mend)
+
+
+def test_an_exclusive_gpu_is_told_of_before_a_second_process_tries():
+    bench = type("B", (), {"target": type("T", (), {"device": make.device(details=(("compute_mode", "3"),))})})
+    with pytest.raises(Missing, match="nvidia-smi -c 0"):
+        part("_ipc_common").exclusive(bench)
+
+
+@pytest.mark.parametrize(("scope", "words"), [("0", "0"), ("1", "1"), ("3", "3: no process may read")])
+def test_doctor_says_what_yama_forbids(scope, words):
+    assert inventory.ptrace_words(scope).startswith(words)
+
+
+def test_doctor_says_where_shared_memory_is_too_little_for_nccl():
+    assert inventory.shared_words(2**34) == "16.00 GiB in /dev/shm"
+    assert "--shm-size" in inventory.shared_words(2**26)
+
+
+class Pages:
+    """Two flags in this process, as two ranks see them."""
+
+    def __init__(self):
+        self.words = np.zeros(64, np.uint64)
+        self.address = self.words.ctypes.data
+
+    def volley(self, flags, rank, rounds, looks):
+        took = np.zeros(rounds, np.int64)
+        mine, theirs = self.address + 128 * (1 - rank), self.address + 128 * rank
+        return flags.ping_pong(mine, theirs, rank == 0, 0, looks, took), took
+
+
+@pytest.fixture(scope="module")
+def flags():
+    pytest.importorskip("numba")
+    planning.load_suite("ipc")
+    __import__(f"{planning.load_suite('ipc').package}._host_flags")
+    return part("_host_flags")
+
+
+def test_a_flag_that_nobody_answers_is_given_up_after_so_many_looks(flags):
+    assert Pages().volley(flags, 0, 4, 1000)[0] == 1
+
+
+def test_a_barrier_of_one_is_no_wait(flags):
+    words, took = np.zeros(16, np.uint64), np.zeros(50, np.int64)
+    assert flags.all_meet(words.ctypes.data, 128, 0, 1, 0, 10, took) == 0
+    assert words[0] == 50
+    assert (took >= 0).all()
+
+
+def test_a_look_at_the_clock_takes_nanoseconds(flags):
+    assert 0 < flags.look_seconds() < 1e-5
+
+
+def run(names, tier="smoke"):
+    """Results of the suite's cases on the host, in real processes."""
+    facts = Facts(tuple(plugins.load("backends", "host").devices()))
+    plan = planning.make(facts, Settings(("ipc",), ("host",), tier))
+    results = []
+    shelf = type("Shelf", (), {"result": lambda _, result: results.append(result), "samples": lambda *_: None})()
+    with Runner(plan, SamplingProcess((), 0.0), shelf, 60.0) as runner:
+        runner.run([job for job in plan.jobs if job.case.name in names], 0.0, lambda event: None)
+    return {result.case.name: result for result in results}
+
+
+def test_the_signals_of_two_ranks_are_in_the_result_with_what_a_look_at_the_clock_costs():
+    found = run({"signal"})["signal"]
+    assert found.status == "ok", found.reason
+    assert {series.rank for series in found.series if series.name == "self"} == {0, 1}
+
+
+def test_opening_gives_closing_beside_it():
+    found = run({"mapping"})["mapping"]
+    assert found.status == "ok", found.reason
+    names = [series.name for series in found.series]
+    assert names[:2] == ["self", "close"]
+
+
+def test_a_pattern_differs_at_every_word_and_with_the_seed():
+    common = part("_ipc_common")
+    first, second = (common.pattern(8192, seed).view(np.uint64) for seed in (0, 1))
+    assert len(set(first.tolist())) == 1024
+    assert (first != second).all()
+    host = type("B", (), {"traits": type("T", (), {"is_gpu": False})})
+    spoiled = common.pattern(64, 0)
+    spoiled[9] += 1
+    with pytest.raises(WrongAnswer, match="1 of 8 words of 64B read differ from what was written"):
+        common.expect_pattern(host, spoiled, 0, "read")
+
+
+def test_what_does_not_fit_is_skipped_with_what_is_needed():
+    bench = type("B", (), {"device": type("D", (), {"free_bytes": staticmethod(lambda: 2**20)})})
+    with pytest.raises(Skip, match=r"needs 4.000 MiB of memory, 1.000 MiB are free"):
+        part("_ipc_common").need(bench, 2**22)

@@ -1,0 +1,113 @@
+"""One link, several figures; tails of times: pure functions of a run."""
+
+import _make as make
+import pytest
+
+from gpubench.links import link_figures, link_tables
+from gpubench.model import Series, Work
+from gpubench.summary import Summary
+from gpubench.tables import tail_tables
+
+PAIR = ("cuda:0", "cuda:1")
+
+
+def copy(name, gigabytes, suite="ipc", devices=PAIR, size=2**30, extra=(), **tags):
+    """The result of a copy of `size` bytes at so many GB/s, with its link tags."""
+    rate = gigabytes * 1e9
+    named = (("hot", size), *extra)
+    series = [Series(each, "s", (size / rate,), work=Work(payload=n), quantity="payload") for each, n in named]
+    notes = tuple((f"link.{tag}", words) for tag, words in tags.items())
+    case = make.case(name, suite, size_bytes=size)
+    return make.result(*series, of=case, devices=devices, notes=(("devices", "a and b"), *notes))
+
+
+ENGINE = {"direction": "one way", "engine": "copy engine"}
+
+
+def figures(*results):
+    (found,) = link_figures(Summary(make.run(*results)))
+    return found
+
+
+def test_the_best_figure_of_a_link_stands_first_and_the_others_say_what_tells_them_apart():
+    found = figures(
+        copy("load", 370, direction="one way", engine="kernel"),
+        copy("pull", 396, **ENGINE),
+        copy("all_reduce", 330, suite="collectives", direction="both ways", engine="library"),
+    )
+    assert [each.case.name for each in found] == ["pull", "load", "all_reduce"]
+    assert found[0].because == ()
+    assert found[1].because == (("engine", "kernel"),)
+    assert dict(found[2].because) == {"direction": "both ways", "engine": "library"}
+
+
+def test_of_a_case_at_many_sizes_the_largest_speaks():
+    found = figures(copy("pull", 5, size=2**12, **ENGINE), copy("pull", 396, **ENGINE), copy("push", 395, **ENGINE))
+    assert [each.case.param("size_bytes") for each in found] == [2**30, 2**30]
+
+
+def test_a_link_is_the_same_from_either_end_and_another_link_is_another_table():
+    across = ("cuda:0", "cuda:2")
+    results = [
+        copy("pull", 396, **ENGINE),
+        copy("read", 395, suite="p2p", devices=("cuda:1", "cuda:0"), **ENGINE),
+        copy("pull", 50, devices=across, **ENGINE),
+        copy("push", 49, devices=across, **ENGINE),
+    ]
+    tables = link_tables(Summary(make.run(*results)))
+    assert [table.title for table in tables] == [
+        "One link, several figures: cuda:0 + cuda:1",
+        "One link, several figures: cuda:0 + cuda:2",
+    ]
+    assert [row[3] for row in tables[0].rows] == ["100.0 %", "99.7 %"]
+
+
+def test_both_directions_show_as_their_sum_beside_one():
+    both = copy("both", 390, extra=(("sum", 2**31),), direction="both ways", engine="copy engine")
+    (table,) = link_tables(Summary(make.run(copy("pull", 396, **ENGINE), both)))
+    assert [row[1:3] for row in table.rows] == [("396.0 GB/s", "–"), ("390.0 GB/s", "780.0 GB/s")]
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        (),
+        (copy("pull", 396, **ENGINE),),
+        (copy("pull", 396), copy("push", 396)),
+        (make.result(status="failed", of=make.case("pull")), copy("push", 396, **ENGINE)),
+    ],
+    ids=["nothing", "one figure", "no tags", "one failed"],
+)
+def test_where_there_is_nothing_to_reconcile_there_is_no_table(results):
+    assert link_tables(Summary(make.run(*results))) == []
+
+
+def latencies(count, name="self", slow=0.0, rank=0):
+    """So many rounds of 1 µs, one in a thousand of them slow."""
+    values = [slow if slow and place % 1000 == 999 else 1e-6 for place in range(count)]
+    return make.timing(*values, name=name, items=1, rank=rank)
+
+
+def tails(*series):
+    tables = tail_tables(Summary(make.run(make.result(*series, of=make.case("signal")))), "bandwidth")
+    return [row[2:] for table in tables for row in table.rows]
+
+
+def test_a_tail_needs_ten_samples_beyond_it():
+    assert tails(latencies(9_999)) == []
+    (row,) = tails(latencies(20_000, slow=5e-6))
+    assert row == ("1.000 µs", "1.000 µs", "1.004 µs", "5.000 µs", "20000")
+
+
+def test_single_calls_show_their_99th_percentile_from_a_thousand_on():
+    (row,) = tails(latencies(10, name="hot"), latencies(1_500, name="tail.each"))
+    assert row == ("1.000 µs", "1.000 µs", "–", "1.000 µs", "1500")
+
+
+def test_of_several_ranks_the_worst_tail_is_shown():
+    (row,) = tails(latencies(20_000), latencies(20_000, slow=9e-6, rank=1))
+    assert row[3] == "9.000 µs"
+
+
+def test_a_rate_has_no_tail():
+    assert tails(make.timing(*[1.0] * 20_000, moved=1.0)) == []
