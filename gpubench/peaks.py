@@ -13,6 +13,7 @@ from gpubench.model import Device, Result, Run, Series
 Basis = Literal["spec", "clock", "best"]
 BASES: tuple[Basis, ...] = ("spec", "clock", "best")
 BASIS_WORDS: dict[Basis, str] = {"spec": "spec", "clock": "clock-corrected", "best": "best"}
+_STEADY = 1.05  # of two readings of a clock that was the same between them
 _CORE_CLOCK, _MEMORY_CLOCK = ".clock.sm", ".clock.memory"  # how a collector's counters of clocks end
 
 
@@ -99,7 +100,11 @@ class Peaks:
         track = self._counters.of(result.devices[0], ends)
         if track is None:
             return None
-        figure = figure_of(track.during(*result.window)) or figure_of(track.beside(*result.window))
+        figure = figure_of(track.during(*result.window))
+        if figure is None:
+            figure = figure_of(track.beside(*result.window))
+            if figure and figure.high > _STEADY * figure.low:
+                return None  # it changed meanwhile, from idle for one: nobody knows what it was
         return figure.mean if figure else None
 
 

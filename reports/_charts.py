@@ -31,7 +31,7 @@ BOTTOM = HEIGHT - 42
 class Chart:
     """A drawn view: `legend` pairs a colour class with a label; `note` says what all of it shares.
 
-    `tables` hold what was derived of it.
+    `tables` hold what was derived of it; `full` asks for the page's whole width, which wide tables need.
     """
 
     title: str
@@ -39,6 +39,7 @@ class Chart:
     drawing: Markup
     legend: tuple[tuple[str, str], ...] = ()
     tables: tuple[Table, ...] = ()
+    full: bool = False
 
 
 def curve(summary: Summary, suite: str, view: View) -> list[Chart]:

@@ -47,7 +47,9 @@ def _chart(found: Sequence[Staircase], view: View) -> Chart:
     )
     note = ", ".join(part for part in (common_words(points, view), "bands: levels and where they end", known) if part)
     legend = legend_of([each.line.label for each in found])
-    return Chart(view.title, note, svg.picture(words, _HEIGHT, *parts), legend, tuple(map(level_table, found)))
+    return Chart(
+        view.title, note, svg.picture(words, _HEIGHT, *parts), legend, tuple(map(level_table, found)), full=True
+    )
 
 
 def _is_one(found: Sequence[Staircase]) -> bool:

@@ -124,11 +124,17 @@ def interval_words(figure: Figure) -> str:
     return units.interval(figure.interval.low, figure.interval.high, figure.unit, figure.interval.centre)
 
 
+def named_text(figure: Figure) -> str:
+    """A figure with its name: `decompress 163.2 GB/s`; the unit alone where it says the same: `32.00 cycles`."""
+    name = figure.name.removesuffix(".hot")
+    return figure.text if name == figure.unit else f"{name} {figure.text}"
+
+
 def beside_words(figures: Sequence[Figure]) -> str:
     """What a case says beside its headline: `decompress 163.2 GB/s, ratio 4.681`; of many only how many."""
     if len(figures) > _BESIDE:
         return f"{len(figures)} more series"
-    return ", ".join(f"{figure.name.removesuffix('.hot')} {figure.text}" for figure in figures)
+    return ", ".join(map(named_text, figures))
 
 
 def notices(summary: Summary, rows: Sequence[Row]) -> list[Notice]:

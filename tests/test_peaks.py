@@ -188,3 +188,18 @@ def test_a_device_without_an_energy_counter_says_so():
     result = make.result(filling(product()), window=(0.0, 10.0))
     assert summed(result).energy(result).reason == "cuda:0 has no energy counter"
     assert summed(result).energy(make.result(status="skipped")).reason == "nothing was timed"
+
+
+@pytest.mark.parametrize(
+    ("clocks", "basis"), [((1.5e9, 1.5e9), ["spec", "clock", "best"]), ((0.345e9, 1.98e9), ["spec", "best"])]
+)
+def test_a_case_between_two_readings_has_the_clock_of_both_where_they_agree(clocks, basis):
+    result = make.result(product(), window=(0.45, 0.55))
+    figure = summed(result, at=(0.4, 0.6), **{"clock.sm": clocks}).rows()[0].figure
+    assert [share.basis for share in figure.shares] == basis
+
+
+def test_readings_that_are_far_away_say_nothing_of_a_case():
+    result = make.result(product(), window=(0.45, 0.55))
+    figure = summed(result, at=(0.0, 1.0), **{"clock.sm": (1.5e9, 1.5e9)}).rows()[0].figure
+    assert figure.share_of("clock") is None
