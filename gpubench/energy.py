@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpubench import units
+from gpubench import stats, units
 from gpubench.counters import CounterTable
 from gpubench.model import Result, Series
 
@@ -78,7 +78,10 @@ def _mixed(result: Result, series: Series) -> str:
     if others:
         return f"its window holds another series too: {', '.join(others)}"
     window = result.window[1] - result.window[0]
-    filled = sum(sum(each.values) * each.calls for each in result.series if each.name in _same_load(series))
+    kept = [each for each in result.series if each.name in _same_load(series)]
+    filled = sum(sum(each.values) * each.calls for each in kept)
+    dropped = sum(count for _, count in result.discarded) - sum(len(each.values) for each in kept[1:])
+    filled += max(dropped, 0) * stats.median(series.values) * series.calls  # the same load, whatever was odd about it
     busy = (filled + series.warmup_s) / window if window > 0 else 0.0
     if busy >= LEAST_BUSY:
         return ""

@@ -184,6 +184,12 @@ def test_a_window_of_two_series_has_no_energy_figure_but_the_view_of_the_host_is
     assert table.energy(mixed).reason == "its window holds another series too: graph"
 
 
+def test_what_was_discarded_was_the_same_load():
+    series = filling(product(), 4.5)
+    assert isinstance(sustained(series), energy.NoEnergy)
+    assert isinstance(sustained(series, discarded=(("warm-up", 90),)), energy.Energy)
+
+
 def test_a_device_without_an_energy_counter_says_so():
     result = make.result(filling(product()), window=(0.0, 10.0))
     assert summed(result).energy(result).reason == "cuda:0 has no energy counter"
