@@ -95,43 +95,6 @@ def write(bench: Bench, device: str, peer: str, by: str, size_bytes: int) -> Tas
     return _copies(bench, _PUSH[by], size_bytes)
 
 
-@suite.case(devices=_two, when=is_gpu, device=_device, peer=_peers, by=_BY, size_bytes=_sizes)
-def both(bench: Bench, device: str, peer: str, by: str, size_bytes: int) -> Task:
-    """Each device copies out of the other's memory at once: payload of one direction, and the sum of both."""
-    del device, peer
-    need(bench, ARRAYS * size_bytes)
-    xp, other = bench.xp, bench.devices[1]
-    near, near_copy = (xp.empty(size_bytes, xp.uint8) for _ in range(2))
-    far, far_copy = (bench.device.peer_memory(other, size_bytes) for _ in range(2))
-    fill_pattern(bench, near, bench.seed)
-    fill_pattern(bench, far, bench.seed + 1)
-    bench.device.synchronize()
-    spoiled = xp.full(size_bytes, SPOILED, xp.uint8)
-    here, there = call_of(bench, _PULL[by], near_copy, far), call_of(bench, _PULL[by], far_copy, near)
-
-    def poison() -> None:
-        bench.device.copy(near_copy, spoiled)
-        bench.device.copy(far_copy, spoiled)
-
-    def check() -> Observation:
-        expect_pattern(bench, near_copy, bench.seed + 1, "read from the peer")
-        arrived = xp.empty_like(near)
-        bench.device.copy(arrived, far_copy)
-        expect_pattern(bench, arrived, bench.seed, "read by the peer")
-        return {}
-
-    stage = Stage(
-        lambda: bench.device.together(here, there, peer=other),
-        Work(payload=size_bytes),
-        "payload",
-        LIMIT,
-        also={"sum": Work(payload=2 * size_bytes)},
-        max_calls=16,
-        least_s=0.0,
-    )
-    return Task.of(stage, check=check, poison=poison, notes=_notes(bench, BOTH_WAYS, _PULL[by]))
-
-
 @suite.case(devices=_two, when=is_gpu, device=_device, peer=_peers, of=("load", "atomic", "copy"))
 def latency(bench: Bench, device: str, peer: str, of: str) -> Task:
     """One access after another to a peer's memory: a load of a random line, an atomic addition, a copy of 8 B."""
@@ -205,3 +168,40 @@ def _atomics(bench: Bench, found: dict[str, str]) -> Task:
         return {}
 
     return Task.of(Stage(call, Work(items=_STEPS), "item", least_s=0.0), check=check, notes=found)
+
+
+@suite.case(devices=_two, when=is_gpu, device=_device, peer=_peers, by=_BY, size_bytes=_sizes)
+def both(bench: Bench, device: str, peer: str, by: str, size_bytes: int) -> Task:
+    """Each device copies out of the other's memory at once: payload of one direction, and the sum of both."""
+    del device, peer
+    need(bench, ARRAYS * size_bytes)
+    xp, other = bench.xp, bench.devices[1]
+    near, near_copy = (xp.empty(size_bytes, xp.uint8) for _ in range(2))
+    far, far_copy = (bench.device.peer_memory(other, size_bytes) for _ in range(2))
+    fill_pattern(bench, near, bench.seed)
+    fill_pattern(bench, far, bench.seed + 1)
+    bench.device.synchronize()
+    spoiled = xp.full(size_bytes, SPOILED, xp.uint8)
+    here, there = call_of(bench, _PULL[by], near_copy, far), call_of(bench, _PULL[by], far_copy, near)
+
+    def poison() -> None:
+        bench.device.copy(near_copy, spoiled)
+        bench.device.copy(far_copy, spoiled)
+
+    def check() -> Observation:
+        expect_pattern(bench, near_copy, bench.seed + 1, "read from the peer")
+        arrived = xp.empty_like(near)
+        bench.device.copy(arrived, far_copy)
+        expect_pattern(bench, arrived, bench.seed, "read by the peer")
+        return {}
+
+    stage = Stage(
+        lambda: bench.device.together(here, there, peer=other),
+        Work(payload=size_bytes),
+        "payload",
+        LIMIT,
+        also={"sum": Work(payload=2 * size_bytes)},
+        max_calls=16,
+        least_s=0.0,
+    )
+    return Task.of(stage, check=check, poison=poison, notes=_notes(bench, BOTH_WAYS, _PULL[by]))
