@@ -21,7 +21,7 @@ PAGE_BYTES = 2**21  # the large page of NVIDIA's GPUs and of most hosts
 _UNKNOWN_CACHE = 2**25
 _FIRST_BYTES = 2**10
 _CACHES_FROM, _CACHES_TO = 2**13, 2**30  # where caches of GPUs and of hosts end
-_HOST_MOST = {"quick": 2**28, "full": 2**30}  # a larger ring takes seconds to write
+_HOST_MOST = 2**30  # a larger ring takes seconds to write
 _DENSE = 8  # points an octave where a level is looked for: at most 12 % apart
 _GPU_AROUND, _HOST_AROUND = (0.4, 1.8), (0.6, 1.5)  # of a reported size: a GPU's cache may be of two parts
 _NEAR_STEPS, _STEPS, _FAR_STEPS = 2**16, 2**13, 2**12  # a millisecond or so each
@@ -36,7 +36,8 @@ def cache_bytes(target: Target) -> int:
 
 def memory_bytes(target: Target) -> int:
     """A power of two of at least four times the last-level cache: a ring of it is read from memory."""
-    return 1 << (CACHES * cache_bytes(target) - 1).bit_length()
+    enough: int = 1 << (CACHES * cache_bytes(target) - 1).bit_length()
+    return min(enough, _HOST_MOST) if target.is_host else enough
 
 
 def near_bytes(target: Target) -> int:
@@ -51,9 +52,8 @@ def working_sets(target: Target) -> Any:
     """
     memory = memory_bytes(target)
     room = target.device.memory_bytes * 3 // 4 or memory
-    most = {tier: min(room, _HOST_MOST[tier]) if target.is_host else room for tier in ("quick", "full")}
-    quick, full = (_curve(target, max(memory, most[tier]), times) for tier, times in (("quick", 1), ("full", 2)))
-    return points(smoke=(2**14, memory), quick=quick, full=full)
+    quick, full = (memory, min(room, _HOST_MOST)) if target.is_host else (max(memory, room),) * 2
+    return points(smoke=(2**14, memory), quick=_curve(target, quick, 1), full=_curve(target, max(memory, full), 2))
 
 
 def _levels(target: Target) -> list[int]:
@@ -151,8 +151,8 @@ def host_walk(bench: Bench, ring: Any, size_bytes: int) -> Walk:
 
 def page_sizes(target: Target) -> Any:
     """A ring that is read from memory; in full larger ones too."""
-    memory = min(memory_bytes(target), _HOST_MOST["quick"])
-    return points(smoke=(2**23,), quick=(memory,), full=(2**24, memory, _HOST_MOST["full"]))
+    memory = memory_bytes(target)
+    return points(smoke=(2**23,), quick=(memory,), full=sorted({2**24, memory, _HOST_MOST}))
 
 
 def pages(bench: Bench, page: str, size_bytes: int) -> Task:
