@@ -147,9 +147,12 @@ class Sitting:
             )
 
     def _with_replicates(self, result: Result) -> list[Result]:
-        """A result with those of the same case in the other processes, numbered."""
+        """A result with those of the same case in the other processes, numbered, without their windows.
+
+        What was sampled beside those is in files of their own, by clocks with another zero.
+        """
         others = [each for run in self._others for each in run.results if each.key == result.key]
-        return [result, *(replace(each, replicate=number) for number, each in enumerate(others, 1))]
+        return [result, *(replace(each, replicate=n, window=(0.0, 0.0)) for n, each in enumerate(others, 1))]
 
     def _keep(self, results: Sequence[Result]) -> None:
         self._lines[results[0].case.id] = self._line(results[0])
