@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -41,9 +42,11 @@ class Kind:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
-    """One replicate of a case: `value` is its median in SI units, NaN unless it is ok."""
+class Process(NamedTuple):
+    """One replicate of a case: `value` is its median in SI units, NaN unless it is ok.
+
+    A tuple, because hundreds of thousands come from the processes that read files.
+    """
 
     status: Status
     value: float
@@ -62,7 +65,7 @@ class Gathering:
 
     results: dict[Key, list[tuple[Case, Process]]] = field(default_factory=dict)
     clocks: list[Samples] = field(default_factory=list)
-    _kinds: dict[Kind, Kind] = field(default_factory=dict)
+    _kinds: dict[tuple[int, str, str, Better], Kind] = field(default_factory=dict)
 
     def take(self, record: Result | Samples) -> None:
         """Take one record in."""
@@ -76,9 +79,10 @@ class Gathering:
         series = headline(result)
         if series is None or result.status != "ok":
             return Process(result.status, math.nan, None, result.reason or result.cause, result.labels)
-        kind = Kind(result.case.version, series.name, judged_unit(series), judged_better(series))
-        kind = self._kinds.setdefault(kind, kind)
-        return Process("ok", judged_median(series), kind, "", result.labels, result.window)
+        known = (result.case.version, series.name, judged_unit(series), judged_better(series))
+        if known not in self._kinds:
+            self._kinds[known] = Kind(*known)
+        return Process("ok", judged_median(series), self._kinds[known], "", result.labels, result.window)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from gpubench.judge import Finding, Judgement, settled
 from gpubench.plan import Plan
 from gpubench.policy import Policy
 from gpubench.protocols import Gate
-from gpubench.readings import read_all
+from gpubench.readings import read_all, uncollected
 from gpubench.rounds import ROUNDS, Sides, settle
 from gpubench.runner import Observer
 
@@ -48,12 +48,15 @@ class Asked:
 
 def evidence(paths: Sequence[Path]) -> Evidence:
     """Run files as evidence, each a sitting of its own; FileError where one cannot be read or trusted."""
-    return Evidence([[reading] for reading in read_all(paths)])
+    readings = read_all(paths)
+    with uncollected():
+        return Evidence([[reading] for reading in readings])
 
 
 def of_files(asked: Asked, baseline: Evidence, candidate: Evidence, files: Sequence[Path]) -> Judged:
     """Judge what has been measured; a suspect is inconclusive."""
-    judgement = settled(asked.judge(Sides(baseline, candidate)))
+    with uncollected():
+        judgement = settled(asked.judge(Sides(baseline, candidate)))
     return Judged(judgement, tuple(files), candidate.has_failed)
 
 

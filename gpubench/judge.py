@@ -12,7 +12,7 @@ from gpubench.effect import Effect
 from gpubench.evidence import Evidence, Key, Side, paired
 from gpubench.model import Better, Case, Verdict
 from gpubench.noise import COARSE, percent
-from gpubench.objections import Grounds, Objection
+from gpubench.objections import Grounds
 
 _WORST_FIRST = tuple(Verdict)
 _QUIETER = "more processes, a quieter machine or a longer case would help"
@@ -129,10 +129,14 @@ def judge(
         if old is not None and new is not None and old.is_measured
     ]
     objections = [grounds.objection(old, new) for old, new in both]
-    findings = [_objected(*sides, found) for sides, found in zip(both, objections, strict=True)]
-    ready = [index for index, found in enumerate(objections) if found is None]
-    for index, finding in zip(ready, _weighed([both[index] for index in ready], threshold, noise), strict=True):
-        findings[index] = _looked_into(finding, grounds, *both[index])
+    findings = [
+        _finding(*sides, found.verdict, found.cause, found.reason)
+        for sides, found in zip(both, objections, strict=True)
+        if found is not None
+    ]
+    ready = [sides for sides, found in zip(both, objections, strict=True) if found is None]
+    weighed = _weighed(ready, threshold, noise)
+    findings += [_looked_into(finding, grounds, *sides) for finding, sides in zip(weighed, ready, strict=True)]
     other_cards = any(grounds.are_other_cards(old, new) for old, new in both)
     return Judgement(
         tuple(sorted(findings, key=badness)),
@@ -227,17 +231,11 @@ def processes_needed(finding: Finding, most: int = 100) -> int:
     return max(math.ceil(needed), present + 1) if needed <= most else 0
 
 
-def _finding(old: Side, new: Side, verdict: Verdict) -> Finding:
-    kind = next(iter((*new.kinds, *old.kinds)), None)
-    unit, better = (kind.unit, kind.better) if kind else ("", "less")
+def _finding(old: Side, new: Side, verdict: Verdict, cause: str = "", reason: str = "") -> Finding:
+    kinds = new.kinds or old.kinds
+    unit, better = (kinds[0].unit, kinds[0].better) if kinds else ("", "less")
     before, after = Figures.of(old), Figures.of(new)
-    return Finding(new.case, new.devices, verdict, "", "", unit, better, before, after)
-
-
-def _objected(old: Side, new: Side, found: Objection | None) -> Finding:
-    if found is None:
-        return _finding(old, new, Verdict.INCONCLUSIVE)  # until it is weighed
-    return replace(_finding(old, new, Verdict(found.verdict)), cause=found.cause, reason=found.reason)
+    return Finding(new.case, new.devices, verdict, cause, reason, unit, better, before, after)
 
 
 def _weighed(
@@ -249,9 +247,9 @@ def _weighed(
     weighed = []
     for (old, new), each, q in zip(pairs, found, adjusted, strict=True):
         asked = math.log1p(threshold(new.case.id))
-        finding = _finding(old, new, verdict_of(each, max(asked, each.least_threshold)))
-        finding = replace(finding, effect=each, threshold=max(asked, each.least_threshold), q=q)
-        weighed.append(_not_too_coarse(finding, asked))
+        least = max(asked, each.least_threshold)
+        plain = _finding(old, new, verdict_of(each, least))
+        weighed.append(_not_too_coarse(replace(plain, effect=each, threshold=least, q=q), asked))
     return weighed
 
 

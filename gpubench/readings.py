@@ -20,15 +20,15 @@ _LARGE_BYTES = 48 * 2**20
 def read(path: Path) -> Reading:
     """One run file; raises FileError where it cannot be read or trusted."""
     gathered = Gathering()
-    with _uncollected():
+    with uncollected():
         scan = store.scan(path, gathered.take)
     assert scan.manifest is not None  # `store.scan` has seen to it
     return Reading(scan.manifest, gathered, str(path), scan.complete, tuple(scan.warnings))
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without the collector of cycles: records hold none and are let go at once, looking for them takes a fifth."""
+def uncollected() -> Iterator[None]:
+    """Without the collector of cycles: records and evidence hold none, and looking for them takes a fifth."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -43,5 +43,5 @@ def read_all(paths: Sequence[Path]) -> list[Reading]:
     processors = min(len(os.sched_getaffinity(0)), len(paths))
     if processors < 2 or sum(path.stat().st_size for path in paths if path.exists()) < _LARGE_BYTES:
         return [read(path) for path in paths]
-    with ProcessPoolExecutor(processors, mp_context=get_context("spawn")) as pool:
+    with uncollected(), ProcessPoolExecutor(processors, mp_context=get_context("spawn")) as pool:
         return list(pool.map(read, paths))

@@ -71,7 +71,8 @@ def limited_median(series: Series) -> float:
 
 def headline(result: Result) -> Series | None:
     """The series that speaks for a case: the first, of the slowest rank; None where nothing was timed."""
-    return next(speaking(result), None)
+    ranks = [series for series in result.series if series.name == result.series[0].name]
+    return max(ranks, key=_badness) if len(ranks) > 1 else next(iter(ranks), None)
 
 
 def speaking(result: Result) -> Iterator[Series]:

@@ -249,7 +249,7 @@ def carded(value, *uuids, spread=1e-3):
     ("value", "verdict"), [(1.04, "inconclusive"), (0.96, "inconclusive"), (1.2, "slower"), (1.0005, "same")]
 )
 def test_another_card_of_the_model_may_differ_by_what_cards_do(value, verdict):
-    """Two real H200 differ by 3.8 % in the latency of their memory: that is no regression."""
+    """Real H200 differ by 3.8 % in the latency of their memory: that is no regression."""
     finding = one(carded(1.0, "GPU-1"), carded(value, "GPU-2"))
     assert finding.verdict == verdict
     assert (finding.cause == "card") == (verdict == "inconclusive")
