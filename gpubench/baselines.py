@@ -54,11 +54,13 @@ def of_evidence(evidence: Evidence) -> list[Wanted]:
 def find(words: Iterable[str], wanted: Sequence[Wanted], candidates: Sequence[Path] = ()) -> list[Path]:
     """The run files that the words name: files, folders, saved names, `last:N`.
 
-    `last:N` are the files of the newest N results of each wanted case, the candidates' own left out. FileError
+    `last:N` are the files of the newest N results of each wanted case. The candidates' own files are left out, unless
+    nothing else is named: a candidate that is part of its baseline looks like it. Each file counts once. FileError
     where there is no such baseline, with what there is.
     """
-    found = [path for word in words for path in _find(word, wanted, candidates)]
-    return list(dict.fromkeys(found))
+    found = {path.resolve(): path for word in words for path in _find(word, wanted, candidates)}
+    own = {path.resolve() for path in candidates}
+    return [path for place, path in found.items() if place not in own] or list(found.values())
 
 
 def _find(word: str, wanted: Sequence[Wanted], candidates: Sequence[Path]) -> list[Path]:

@@ -47,8 +47,8 @@ class Asked:
 
 
 def evidence(paths: Sequence[Path]) -> Evidence:
-    """Run files as evidence, each a sitting of its own; FileError where one cannot be read or trusted."""
-    readings = read_all(paths)
+    """Run files as evidence, each once and a sitting of its own; FileError where one cannot be read or trusted."""
+    readings = read_all(list({path.resolve(): path for path in paths}.values()))
     with uncollected():
         return Evidence([[reading] for reading in readings])
 

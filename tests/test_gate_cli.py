@@ -176,6 +176,15 @@ def test_several_sittings_are_a_folder_or_several_options(call):
         assert "(15)" in out
 
 
+def test_a_file_counts_once_and_not_on_both_sides(call):
+    Path("all").mkdir()
+    run_file("all/old.jsonl")
+    run_file("all/new.jsonl", 1.1)
+    status, out, _ = call("gate", "all/new.jsonl", "./all/new.jsonl", "-b", "all", "-b", "all/old.jsonl")
+    assert status == 1
+    assert "1.000 s (5)  1.100 s (5)" in out
+
+
 def test_a_baseline_is_saved_by_name_and_replaced(call):
     run_file("old.jsonl")
     run_file("new.jsonl", 1.1)

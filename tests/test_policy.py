@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from gpubench import plan as planning
 from gpubench import policy
 from gpubench.errors import UsageError
+from gpubench.model import Settings
+from gpubench.store import read_run
+
+RECORDING = Path(__file__).parent / "recordings" / "h200x2-quick.jsonl.gz"
 
 WHOLE = """
 [gate]
@@ -108,6 +115,17 @@ def test_floors_are_of_a_model_not_of_its_relatives(tmp_path):
     found = load(tmp_path, own)
     assert found.floor("NVIDIA H200", "a/b[c=1]") is not None
     assert found.floor("NVIDIA H200 NVL", "a/b[c=1]") is None
+
+
+def test_every_built_in_floor_of_a_recorded_model_names_a_case_that_is_there():
+    """Where a case is renamed, its floor goes along."""
+    facts = read_run(RECORDING).manifest.facts
+    plan = planning.make(facts, Settings(planning.suite_names([]), ("cuda:0",), "quick"))
+    ids = {job.case.id for job in plan.jobs}
+    models = {device.name for device in facts.devices}
+    floors = [floor for floor in policy.built_in().floors if floor.model in models]
+    assert len(floors) > 10
+    assert [floor.case for floor in floors if not any(floor.is_of(floor.model, case) for case in ids)] == []
 
 
 def test_every_built_in_floor_has_a_unit_and_says_where_it_is_from():

@@ -34,11 +34,6 @@ def message(finding: Finding) -> str:
     return f"{name(finding)}: {finding.verdict}: {medians}{sentence(finding)}"
 
 
-def plain(text: str) -> str:
-    """Text without control characters: a case's name may come from a file."""
-    return "".join(character if character.isprintable() else "·" for character in text)
-
-
 def fitting(head: str, lines: Iterable[str], tail: Sequence[str], limit: int) -> str:
     """Head, as many of the lines as fit into `limit` bytes (0 is no limit), how many did not, and the tail."""
     found, rest = [head], list(lines)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpubench.api import Finding, Judgement, Publication, Verdict
+from gpubench.api import Finding, Judgement, Publication, Verdict, clean
 
-from ._words import message, plain, tally
+from ._words import message, tally
 
 _MOST = 10
 _WARNINGS = (Verdict.INVALID, Verdict.NOT_COMPARABLE, Verdict.INCONCLUSIVE, Verdict.SUSPECT)
@@ -49,7 +49,7 @@ def _lines(kind: str, title: str, messages: Sequence[str], judgement: Judgement)
 
 def _data(text: str) -> str:
     """Text as the runner unescapes it (actions/toolkit, packages/core/src/command.ts)."""
-    return plain(text).replace("%", "%25")
+    return clean(text).replace("%", "%25")
 
 
 def _property(text: str) -> str:

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpubench.api import Finding, Judgement, Publication, Verdict, sentence
+from gpubench.api import Finding, Judgement, Publication, Verdict, clean, sentence
 
-from ._words import QUIET, figure, fitting, name, plain, tally
+from ._words import QUIET, figure, fitting, name, tally
 
 _MARKER = "<!-- gpubench gate -->"  # by which a workflow finds its own comment again
 _HEADS = "| verdict | case | baseline | candidate | change (95 % interval), threshold | q |\n|---|---|---|---|---|---|"
@@ -59,7 +59,7 @@ def _row(finding: Finding) -> str:
 
 def escape(text: str) -> str:
     """Text that shows as itself, in a table's cell too, and notifies nobody."""
-    return _MARKS.sub(r"\\\1", plain(text).strip().translate(_ENTITIES))
+    return _MARKS.sub(r"\\\1", clean(text).strip().translate(_ENTITIES))
 
 
 publication: Publication = Markdown()
