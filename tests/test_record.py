@@ -57,6 +57,7 @@ all_results = st.builds(
 )
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)  # of a machine with other work
 @given(all_results)
 @example(make.result(make.timing(5e-324, 1.7976931348623157e308, -0.0, 0.1 + 0.2)))
 @example(make.result(of=make.case(size_bytes=2**70, ratio=1.0, whole=1)))
@@ -164,6 +165,7 @@ def test_the_schema_tells_four_kinds_apart_and_allows_no_other_fields():
         assert definition["additionalProperties"] is False
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)  # of a machine with other work
 @given(all_results)
 def test_a_line_that_gpubench_wrote_is_read_the_short_way_with_the_same_result(result):
     line = record.encode(result)

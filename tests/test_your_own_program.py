@@ -1,5 +1,6 @@
 """The worked example of docs/your-own-program.md, block by block as a newcomer copies it."""
 
+import os
 import re
 import subprocess
 import sys
@@ -25,7 +26,8 @@ def folder(tmp_path_factory):
 def call(folder, *words):
     """A command of the page."""
     command = [sys.executable, "-P" if words[0] == "gpubench" else "-B", "-m", *words]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=100, check=False)
+    alone = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}  # it is no neighbour
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=100, check=False, env=alone)
 
 
 def test_the_page_has_its_files(folder):
