@@ -62,10 +62,10 @@ def build(bench: Bench, model: str, phase: str, weights: str) -> Task:
     return _decode(bench, chosen, weights) if phase == "decode" else _prefill(bench, chosen, weights)
 
 
-def _chain(bench: Bench, model: Model, kind: str, tokens: int) -> Chain:
+def _chain(bench: Bench, model: Model, kind: str, tokens: int, tiled: bool = False) -> Chain:
     make, rng = Maker(bench), bench.rng
     matrices = tuple(
-        Weights(make, kind, layer.rows, layer.cols, int(rng.integers(2**63)), layer.cols**-0.5)
+        Weights(make, kind, layer.rows, layer.cols, int(rng.integers(2**63)), layer.cols**-0.5, tiled)
         for layer in model.matrices
     )
     sizes = {**{layer.name: tokens * layer.rows for layer in model.layers}, model.head.name: model.head.rows}
@@ -75,8 +75,8 @@ def _chain(bench: Bench, model: Model, kind: str, tokens: int) -> Chain:
 
 
 def _decode(bench: Bench, model: Model, kind: str) -> Task:
-    chain = _chain(bench, model, kind, 1)
     by_tensor = kind == "int4" and bench.traits.vendor == "nvidia"
+    chain = _chain(bench, model, kind, 1, by_tensor)
     calls: list[Call] = []
     for weights, x, y in zip(chain.matrices, chain.inputs(), chain.outputs, strict=True):
         held = Vectors(x, y)

@@ -54,7 +54,7 @@ def task(bench: Bench, path: str, kind: str, rows: int, cols: int, tokens: int) 
     spare(bench, 1.2 * (max(rows * cols * KINDS[kind].bits / 8, 4 * bench.target.device.cache_bytes) * 2) + 2**31)
     make, rng = Maker(bench), bench.rng
     seeds = [int(seed) for seed in rng.integers(2**63, size=2)]
-    weights = Weights(make, kind, rows, cols, seeds[0])
+    weights = Weights(make, kind, rows, cols, seeds[0], tiled=path == "tensor")
     copies = [weights, *(weights.copy() for _ in range(bench.copies(weights.nbytes) - 1))]
     plain = FORMATS[weights.kind.vectors]
     x, ys = make.drawn(plain, tokens * cols, seeds[1]), bench.xp.empty((len(copies), tokens * rows), plain.storage)

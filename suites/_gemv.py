@@ -16,6 +16,8 @@ from ._gemm_formats import FORMATS, PRECISIONS, Precision
 GROUP = 128  # weights that share a scale, and what the columns must be a multiple of
 _THREADS = 256  # of a block, as in gemv.cu
 _CHUNK = 2**26  # weights that are widened at once
+_MANY_ROWS = 2**14  # from here on blocks of two panels still fill the device
+_TILE = 16  # rows of a tile of quantised weights for skinny.cu
 _WARP = 32  # of the tensor path, which is NVIDIA's
 _MOST_TOKENS = 64
 
@@ -53,19 +55,22 @@ KINDS = {
 class Weights:
     """A matrix of `rows` × `cols` seeded normal weights in one kind; quantised ones with a scale a group."""
 
-    def __init__(self, make: Maker, kind: str, rows: int, cols: int, seed: int, spread: float = 1.0) -> None:
+    def __init__(
+        self, make: Maker, kind: str, rows: int, cols: int, seed: int, spread: float = 1.0, tiled: bool = False
+    ) -> None:
         if cols % GROUP:
             raise Skip(f"our kernels take columns in groups of {GROUP}, not {cols}")
         self.kind, self.rows, self.cols = KINDS[kind], rows, cols
         self._name, self._make, self._seed, self._spread = kind, make, seed, spread
+        self._order = np.uint64(cols // GROUP), np.uint32(tiled)
         xp = make.xp
         if self.kind.is_quantised:
-            self.words = xp.empty(rows * cols * self.kind.bits // 32, "uint32")
-            self.scales = xp.empty(rows * cols // GROUP, "uint16")
-            groups = np.uint64(self.scales.size)
-            make.run(
-                f"quantise_{kind}", int(groups), self.words, self.scales, groups, np.uint64(seed), np.float32(spread)
-            )
+            room = -(-rows // _TILE) * _TILE * cols  # whole tiles; rows that are not there have the scale 0
+            self.words = xp.zeros(room * self.kind.bits // 32, "uint32")
+            self.scales = xp.zeros(room // GROUP, "uint16")
+            groups = rows * cols // GROUP
+            numbers = np.uint64(groups), *self._order, np.uint64(seed), np.float32(spread)
+            make.run(f"quantise_{kind}", groups, self.words, self.scales, *numbers)
         else:
             self.words = make.drawn(FORMATS[kind], rows * cols, seed, spread=spread)
             self.scales = xp.empty(0, "uint16")
@@ -73,7 +78,8 @@ class Weights:
     @property
     def nbytes(self) -> int:
         """Bytes of the weights and their scales."""
-        return int(self.words.nbytes + self.scales.nbytes)
+        count = self.rows * self.cols
+        return count * self.kind.bits // 8 + (2 * count // GROUP if self.kind.is_quantised else 0)
 
     def copy(self) -> Weights:
         """The same weights elsewhere in memory."""
@@ -97,14 +103,17 @@ class Weights:
                 make.fill(part, plain, self._seed, spread=self._spread, first=start)
             return make.widened(part, plain, count, self.cols, (self.cols, 1))
         out = make.xp.empty((count, self.cols), "float64")
-        words, scales = self.words[start * self.kind.bits // 32 :], self.scales[start // GROUP :]
-        make.run(f"restore_{self._name}", size, words, scales, np.uint64(size), out)
+        make.run(f"restore_{self._name}", size, *self._stored(start, size), out)
         return out
+
+    def _stored(self, first: int, count: int) -> tuple[Any, ...]:
+        """Quantised weights first … of `count`, as a kernel that restores them takes them."""
+        return self.words, self.scales, np.uint64(first), np.uint64(count), *self._order
 
     def restore(self, out: Any) -> None:
         """Quantised weights as halves, row by row, for products that take no quantised ones."""
         size = self.rows * self.cols
-        self._make.run(f"restore_{self._name}_half", size, self.words, self.scales, np.uint64(size), out)
+        self._make.run(f"restore_{self._name}_half", size, *self._stored(0, size), out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,11 +205,12 @@ class TensorPlan:
 def tensor_plan(kind: Kind, rows: int, tokens: int, units: int) -> TensorPlan:
     """Chosen by what was fastest on an H200."""
     tiles = next(tiles for tiles in (1, 2, 4, 8) if 8 * tiles >= tokens)
-    panels = 2 if kind.bits == 4 and tiles < 8 else 1
+    panels = 2 if kind.bits == 4 or (tiles > 1 and rows >= _MANY_ROWS) or tiles == 8 else 1
     if tiles == 1:
         return TensorPlan(1, panels, 1, 8, 1, 1)
-    blocks = -(-rows // (16 * panels * 8))
-    return TensorPlan(tiles, panels, 8, 1, 1, max(1, min(8, 4 * units // blocks)))
+    down = 4 if tiles == 8 else 8
+    blocks = -(-rows // (16 * panels * down))
+    return TensorPlan(tiles, panels, down, 1, 1, max(1, min(8, units // blocks)))
 
 
 def warp_call(bench: Bench, weights: Weights, held: Vectors, plan: WarpPlan | None = None) -> Call:

@@ -138,55 +138,78 @@ KERNELS(int32, Int32)
 
 // Quantised weights: q = w/scale to the nearest, of the normal numbers w = spread·drawn(seed, i), in
 // groups of 128 with the scale that makes the greatest of a group MOST steps. One thread a group.
+//
+// They lie row by row as gemv.cu takes them or, `tiled`, as skinny.cu does: in tiles of 16 rows and 128 columns, of
+// which the lanes of a warp take 16 bytes each, side by side, of rows g and then of rows g + 8 of lane 4·g + t.
 #define GROUP 128
 
+// The place of a group's scale, and of word `word` of its elements.
+static __device__ __forceinline__ u64 scale_at(u64 row, u64 block, u64 blocks, u32 tiled) {
+    return tiled ? (row / 16 * blocks + block) * 16 + row % 16 : row * blocks + block;
+}
 template <int BITS>
-static __device__ __forceinline__ void quantise(u32* words, unsigned short* scales, u64 groups, u64 seed, float spread) {
+static __device__ __forceinline__ u64 word_at(u64 row, u64 block, u64 blocks, u32 word, u32 tiled) {
+    const u32 words = GROUP * BITS / 32, vector = word / 4, t = vector % 4, j = vector / 4;
+    if (!tiled) return (row * blocks + block) * words + word;
+    const u64 piece = (row / 16 * blocks + block) * (words / 8) + row % 16 / 8 * (words / 16) + j;
+    return (piece * 32 + row % 8 * 4 + t) * 4 + word % 4;
+}
+
+template <int BITS>
+static __device__ __forceinline__ void quantise(u32* words, unsigned short* scales, u64 groups, u64 blocks, u32 tiled,
+                                                u64 seed, float spread) {
     const int most = BITS == 8 ? 127 : 7, bias = most + 1, each = 32 / BITS;
     for (u64 group = gb_thread(); group < groups; group += gb_threads()) {
+        const u64 row = group / blocks, block = group % blocks, at = scale_at(row, block, blocks, tiled);
         float greatest = 0, scale, unused;
+#pragma unroll 1
         for (int i = 0; i < GROUP; ++i)
             greatest = fmaxf(greatest, fabsf(spread * drawn<float>(seed, group * GROUP + i, 0)));
-        scales[group] = gb_to_half(greatest / most);
-        gb_halves(scales[group], scale, unused);
+        scales[at] = gb_to_half(greatest / most);
+        gb_halves(scales[at], scale, unused);
+#pragma unroll 1
         for (int word = 0; word < GROUP / each; ++word) {
             u32 bits = 0;
+#pragma unroll 1
             for (int k = 0; k < each; ++k) {
                 const float w = spread * drawn<float>(seed, group * GROUP + word * each + k, 0);
                 const int q = (int)fminf(fmaxf(rintf(w / scale), (float)-most), (float)most) + bias;
                 const int place = BITS == 8 ? k : k / 2 + 4 * (k % 2);  // gemv.cu says why
                 bits |= (u32)q << (BITS * place);
             }
-            words[group * (GROUP / each) + word] = bits;
+            words[word_at<BITS>(row, block, blocks, word, tiled)] = bits;
         }
     }
 }
 
+// out[i] = weight first + i, counted row by row.
 template <int BITS, class F>
-static __device__ __forceinline__ void restore(const u32* words, const unsigned short* scales, u64 n,
-                                               typename F::Word* out) {
+static __device__ __forceinline__ void restore(const u32* words, const unsigned short* scales, u64 first, u64 n,
+                                               u64 blocks, u32 tiled, typename F::Word* out) {
     const int bias = BITS == 8 ? 128 : 8, each = 32 / BITS;
     for (u64 i = gb_thread(); i < n; i += gb_threads()) {
-        const int k = (int)(i % each), place = BITS == 8 ? k : k / 2 + 4 * (k % 2);
+        const u64 group = (first + i) / GROUP, row = group / blocks, block = group % blocks;
+        const int within = (int)((first + i) % GROUP), k = within % each, place = BITS == 8 ? k : k / 2 + 4 * (k % 2);
+        const u32 word = words[word_at<BITS>(row, block, blocks, within / each, tiled)];
         float scale, unused;
-        gb_halves(scales[i / GROUP], scale, unused);
+        gb_halves(scales[scale_at(row, block, blocks, tiled)], scale, unused);
         // a scale has 11 bits, a weight 8: exact in float
-        out[i] = F::of(scale * ((int)(words[i / each] >> (BITS * place) & ((1u << BITS) - 1)) - bias));
+        out[i] = F::of(scale * ((int)(word >> (BITS * place) & ((1u << BITS) - 1)) - bias));
     }
 }
 
 #define QUANTISED(BITS)                                                                                             \
-    extern "C" __global__ void quantise_int##BITS(u32* words, unsigned short* scales, u64 groups, u64 seed,          \
-                                                  float spread) {                                                   \
-        quantise<BITS>(words, scales, groups, seed, spread);                                                        \
+    extern "C" __global__ void quantise_int##BITS(u32* words, unsigned short* scales, u64 groups, u64 blocks,        \
+                                                  u32 tiled, u64 seed, float spread) {                              \
+        quantise<BITS>(words, scales, groups, blocks, tiled, seed, spread);                                         \
     }                                                                                                               \
-    extern "C" __global__ void restore_int##BITS(const u32* words, const unsigned short* scales, u64 n,              \
-                                                 double* out) {                                                     \
-        restore<BITS, Plain<double> >(words, scales, n, out);                                                       \
+    extern "C" __global__ void restore_int##BITS(const u32* words, const unsigned short* scales, u64 first, u64 n,   \
+                                                 u64 blocks, u32 tiled, double* out) {                              \
+        restore<BITS, Plain<double> >(words, scales, first, n, blocks, tiled, out);                                 \
     }                                                                                                               \
-    extern "C" __global__ void restore_int##BITS##_half(const u32* words, const unsigned short* scales, u64 n,       \
-                                                        unsigned short* out) {                                      \
-        restore<BITS, Half>(words, scales, n, out);                                                                 \
+    extern "C" __global__ void restore_int##BITS##_half(const u32* words, const unsigned short* scales, u64 first,   \
+                                                        u64 n, u64 blocks, u32 tiled, unsigned short* out) {        \
+        restore<BITS, Half>(words, scales, first, n, blocks, tiled, out);                                           \
     }
 
 QUANTISED(8)

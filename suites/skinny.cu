@@ -2,7 +2,7 @@
 // to 4), X of `tokens` × `cols` halves and Y of `tokens` × `rows`, all row by row. The weights go from
 // memory to registers and there into matrix instructions of 16 rows × 8 tokens × 16 columns: which
 // column stands in which place of an instruction is free as long as W and X agree, so each lane takes
-// 16 bytes of a row as they lie.
+// 16 bytes of a row as they lie. Quantised weights lie in the order in which a warp takes them (gemm_data.cu, tiled).
 //
 // A warp has PANELS × 16 rows. A block has ACROSS × DOWN warps: DOWN beside each other in rows, ACROSS
 // that share out the columns, which gridDim.y blocks share out once more; the last of them to arrive
@@ -77,16 +77,30 @@ struct Place {  // what a warp works on
     u32 row, rows, blocks, tokens;
 };
 
+#if WEIGHTS >= 3
+// The tile of 16 rows and 128 columns that is the p-th of this warp's in a group of columns.
+static __device__ __forceinline__ u64 tile_of(const Place& at, int p, u32 block) {
+    const u32 wanted = at.row / 16 + p, last = (at.rows - 1) / 16;
+    return (u64)(wanted < last ? wanted : last) * at.blocks + block;
+}
+#endif
+
 static __device__ __forceinline__ void take(Taken& taken, const Place& at, u32 block) {
     const u32 g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
     for (int p = 0; p < PANELS; ++p)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
+#if WEIGHTS >= 3
+            const uint4* from = at.w + (tile_of(at, p, block) * 2 + half) * (32 * VECTORS) + threadIdx.x % 32;
+            const int apart = 32;
+#else
             const u32 wanted = at.row + 16 * p + 8 * half + g, real = wanted < at.rows ? wanted : at.rows - 1;
             const uint4* from = at.w + ((u64)real * at.blocks + block) * (4 * VECTORS) + t;
+            const int apart = 4;
+#endif
 #pragma unroll
-            for (int j = 0; j < VECTORS; ++j) taken.w[p][half][j] = gb_stream(from + 4 * j);
+            for (int j = 0; j < VECTORS; ++j) taken.w[p][half][j] = gb_stream(from + apart * j);
         }
 #if !STAGED
 #pragma unroll
@@ -107,10 +121,10 @@ static __device__ __forceinline__ void stage(uint4* there, const Place& at, u32 
 }
 #endif
 
-static __device__ __forceinline__ float scale_of(const Place& at, u32 row, u32 block) {
-    float scale, unused;
-    gb_halves(at.scales[(u64)(row < at.rows ? row : at.rows - 1) * at.blocks + block], scale, unused);
-    return scale;
+static __device__ __forceinline__ float float_of(unsigned short half) {
+    float value, unused;
+    gb_halves(half, value, unused);
+    return value;
 }
 
 struct Sums {
@@ -150,7 +164,8 @@ static __device__ __forceinline__ void multiply(Sums& sums, const Taken& taken, 
 #if WEIGHTS >= 3
 #pragma unroll
     for (int p = 0; p < PANELS; ++p) {
-        const float one = scale_of(at, at.row + 16 * p + g, block), two = scale_of(at, at.row + 16 * p + 8 + g, block);
+        const unsigned short* scales = at.scales + tile_of(at, p, block) * 16 + g;
+        const float one = float_of(scales[0]), two = float_of(scales[8]);
 #pragma unroll
         for (int n = 0; n < TILES; ++n)
 #pragma unroll

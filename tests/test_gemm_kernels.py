@@ -39,11 +39,12 @@ def widened(dtype, array, rows=1, cols=None, strides=None, lines=None):
     return out
 
 
-def quantised(bits, count, seed=5, spread=0.5):
-    words, scales, exact = np.zeros(count * bits // 32, "uint32"), np.zeros(count // 128, "uint16"), np.zeros(count)
-    numbers = np.uint64(scales.size), np.uint64(seed), np.float32(spread)
-    run(f"quantise_int{bits}", words, scales, *numbers)
-    run(f"restore_int{bits}", words, scales, np.uint64(count), exact)
+def quantised(bits, rows, cols, tiled=False):
+    """Weights and scales as a kernel takes them, and as doubles; rows fill whole tiles."""
+    room, exact, order = -(-rows // 16) * 16 * cols, np.zeros(rows * cols), (np.uint64(cols // 128), np.uint32(tiled))
+    words, scales = np.zeros(room * bits // 32, "uint32"), np.zeros(room // 128, "uint16")
+    run(f"quantise_int{bits}", words, scales, np.uint64(rows * cols // 128), *order, np.uint64(5), np.float32(0.5))
+    run(f"restore_int{bits}", words, scales, np.uint64(0), np.uint64(exact.size), *order, exact)
     return words, scales, exact
 
 
@@ -112,24 +113,25 @@ def test_elements_that_are_not_written_are_counted(dtype, spoiled):
 @needs_compiler
 @pytest.mark.parametrize(("bits", "most", "low", "high"), [(8, 127, 0.005, 0.008), (4, 7, 0.10, 0.13)])
 def test_a_group_of_weights_has_the_scale_of_its_greatest(bits, most, low, high):
-    words, scales, exact = quantised(bits, 1280)
-    plain = filled("float32", 1280, seed=5, spread=0.5).astype(float)
+    words, scales, exact = quantised(bits, 16, 1280)
+    plain = filled("float32", 16 * 1280, seed=5, spread=0.5).astype(float)
     greatest = np.abs(plain).reshape(-1, 128).max(axis=1)
     np.testing.assert_array_equal(scales.view("float16"), (greatest / most).astype("float16"))
     assert (np.abs(exact - plain) <= 0.51 * np.repeat(scales.view("float16").astype(float), 128)).all()
     assert low < np.linalg.norm(exact - plain) / np.linalg.norm(plain) < high
-    halves = np.zeros(1280, "uint16")
-    run(f"restore_int{bits}_half", words, scales, np.uint64(1280), halves)
-    np.testing.assert_array_equal(halves.view("float16"), exact.astype("float16"))
+    halves, tail = np.zeros(500, "uint16"), (np.uint64(300), np.uint64(500), np.uint64(10), np.uint32(0))
+    run(f"restore_int{bits}_half", words, scales, *tail, halves)
+    np.testing.assert_array_equal(halves.view("float16"), exact[300:800].astype("float16"))
+    np.testing.assert_array_equal(quantised(bits, 16, 1280, tiled=True)[2], exact)
 
 
-def operands(kind, tokens):
+def operands(kind, tokens, tiled=False):
     """Weights, scales and activations as the kernels take them, and both as doubles."""
     vectors = {"int8": "float16", "int4": "float16"}.get(kind, kind)
     x = filled(vectors, tokens * COLS, seed=3)
     wide_x = widened(vectors, x, tokens, COLS)
     if kind in ("int8", "int4"):
-        words, scales, exact = quantised(int(kind[3:]), ROWS * COLS)
+        words, scales, exact = quantised(int(kind[3:]), ROWS, COLS, tiled)
         return words, scales, x, exact.reshape(ROWS, COLS), wide_x
     w = filled(kind, ROWS * COLS, seed=4)
     return w, np.zeros(1, "uint16"), x, widened(kind, w, ROWS, COLS), wide_x
@@ -169,7 +171,7 @@ SKINNY = [("float16", *ONE), ("float16", *MANY), ("bfloat16", *FEW), ("int8", *F
 @needs_compiler
 @pytest.mark.parametrize(("kind", "tiles", "panels", "down", "across", "ahead", "splits", "tokens"), SKINNY)
 def test_few_tokens_by_matrix_instructions_whatever_the_split(kind, tiles, panels, down, across, ahead, splits, tokens):
-    w, scales, x, wide_w, wide_x = operands(kind, tokens)
+    w, scales, x, wide_w, wide_x = operands(kind, tokens, tiled=True)
     y = np.full(tokens * ROWS, 0xFFFF, "uint16")
     sizes = {"TILES": tiles, "PANELS": panels, "DOWN": down, "ACROSS": across, "AHEAD": ahead}
     kernel = _grid.kernel("skinny.cu", "skinny", WEIGHTS=WEIGHTS[kind], **sizes)
