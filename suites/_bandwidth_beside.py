@@ -28,6 +28,7 @@ _ROWS, _COLUMNS = 16, 256  # of the product that are checked
 _TOLERANCE = 4 * 2.0**-11 + math.sqrt(_N) * 2.0**-24  # Higham 2002, §3.1: inputs of 11 bits, sums of 24
 _SPARE_BYTES = 2**28  # what the BLAS works in
 _MILLI = 1e-3
+_NOTES = {"product": f"{_N}³ in float16, {_DRAWN} values of N(0,1) over and over", "copied": "256 MiB a call"}
 
 Call = Callable[[], object]
 
@@ -152,4 +153,4 @@ def beside_gemm(bench: Bench, engine: str, units: int = 0) -> Task:
         "gemm": beside.stage("gemm", product.work, "tensor.float16"),
         "copy": beside.stage("copy", copies.work, "dram"),
     }
-    return Task(stages, check, poison, notes={"product": f"{_N}³ in float16, N(0,1)", "copied": "256 MiB a call"})
+    return Task(stages, check, poison, notes=_NOTES)

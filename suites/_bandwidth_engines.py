@@ -48,10 +48,10 @@ def require(bench: Bench, engine: str) -> None:
 class Copies:
     """A copy of `size_bytes` within a device and its check; `on` gives the call of an engine."""
 
-    def __init__(self, bench: Bench, size_bytes: int, draw: int = 0) -> None:
+    def __init__(self, bench: Bench, size_bytes: int) -> None:
         need(bench, 2 * size_bytes + _SPARE_BYTES)
         self._bench = bench
-        self._words = Words(bench, size_bytes, draw)
+        self._words = Words(bench, size_bytes)
         self._source = self._words.array
         self._target = bench.xp.zeros(size_bytes, np.uint8)
         self.work = Work(moved=2 * size_bytes, payload=size_bytes)
@@ -84,19 +84,14 @@ class Copies:
         return self._bench.traits.max_shared_bytes // 2 + 1024
 
     def _async_copy(self, units: int) -> Call:
-        threads = _ASYNC_THREADS
-        while (
-            units
-            and 2 * threads <= _RESIDENT_THREADS
-            and 2 * threads * _LANE_BYTES * _ASYNC_STAGES <= self._most_shared()
-        ):
-            threads *= 2
-        ring = threads * _LANE_BYTES * _ASYNC_STAGES
-        covering = blocks(self._target.nbytes // _LANE_BYTES, threads)[0]
         if units:
-            return self._launch("async_copy", units, threads, max(ring, self._more_than_half()))
+            most = self._bench.traits.max_shared_bytes // (_LANE_BYTES * _ASYNC_STAGES)
+            threads = min(_RESIDENT_THREADS, 1 << most.bit_length() - 1)
+            ring = max(threads * _LANE_BYTES * _ASYNC_STAGES, self._more_than_half())
+            return self._launch("async_copy", units, threads, ring)
+        covering = blocks(self._target.nbytes // _LANE_BYTES, _ASYNC_THREADS)[0]
         grid = min(covering, self._units() * _ASYNC_BLOCKS)
-        return self._launch("async_copy", grid, threads, ring)
+        return self._launch("async_copy", grid, _ASYNC_THREADS, _ASYNC_THREADS * _LANE_BYTES * _ASYNC_STAGES)
 
     def _bulk_copy(self, units: int) -> Call:
         if units:
@@ -110,9 +105,6 @@ class Copies:
 
     def _units(self) -> int:
         return max(1, self._bench.target.device.units)
-
-    def _most_shared(self) -> int:
-        return self._bench.traits.max_shared_bytes
 
 
 def device_copy(bench: Bench, engine: str, size_bytes: int) -> Task:

@@ -175,10 +175,10 @@ def _capability(target: Target) -> int:
 
 
 def engine_sizes(target: Target) -> Any:
-    """From one word to 1 GiB."""
+    """From one word to 1 GiB; on the host from 4 KiB, of which its check looks at every element."""
     largest = engine_size(target)[0]
     if target.is_host:
-        return points((2**12, 2**20, 2**26), (2**20,), powers_of_two(3, 28))
+        return points((2**12, 2**20, 2**26), (2**20,), powers_of_two(12, 28))
     return points((8, 2**20, 2**23, largest), (2**20,), _fitting(target, (8, *powers_of_two(4, 30, 2))))
 
 

@@ -174,7 +174,7 @@ class GpuStream(Stream):
         """Blocks, and threads of each."""
         if self._shape.threads:
             threads = min(self._shape.threads, _OTHER_THREADS)
-            return self._bench.target.device.units * (self._shape.threads // threads), threads
+            return max(1, self._bench.target.device.units) * (self._shape.threads // threads), threads
         threads = _THREADS.get(name, _OTHER_THREADS)
         return math.ceil(self._vectors() / (threads * (1 if name in _THREADS else _VECTORS))), threads
 

@@ -121,13 +121,13 @@ def shared(bench: Bench, access: str, width_bytes: int) -> Task:
 
 @suite.case(access=at.ACCESSES, stride_bytes=at.STRIDES, size_bytes=at.one_size)
 def strided(bench: Bench, access: str, stride_bytes: int, size_bytes: int) -> Task:
-    """Words of 4 bytes at a stride: payload; moved are the sectors they lie in, `used` is the share of these."""
+    """Words of 4 bytes at a stride: payload; `sectors` counts those they lie in, `used` is the share of these."""
     return _bandwidth_access.strided(bench, access, stride_bytes, size_bytes)
 
 
 @suite.case(access=at.ACCESSES, chunk_bytes=at.CHUNKS, size_bytes=at.one_size)
 def random(bench: Bench, access: str, chunk_bytes: int, size_bytes: int) -> Task:
-    """Chunks in random order, each once: payload; moved are the sectors they lie in, `used` is the share of these."""
+    """Chunks in random order, each once: payload; `sectors` counts those they lie in, `used` is the share of these."""
     return _bandwidth_access.random(bench, access, chunk_bytes, size_bytes)
 
 
