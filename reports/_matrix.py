@@ -82,8 +82,17 @@ def _map(title: str, grid: Grid, view: View, shown: Sequence[Point]) -> Chart:
         parts.append(_cell(point, left, top, wide, factor, shade(point.value, low, high)))
     width = max(svg.WIDTH, _LEFT + wide * len(grid.columns) + 4)
     height = _TOP + _CELL_HEIGHT * len(grid.rows) + 6
-    note = ", ".join(part for part in (unit, common_words(list(grid.cells.values()), view)) if part)
-    return Chart(title, note, svg.picture(_words(title, grid), height, *parts, width=width))
+    words = unit, common_words(list(grid.cells.values()), view), _best(grid, view)
+    return Chart(title, ", ".join(filter(None, words)), svg.picture(_words(title, grid), height, *parts, width=width))
+
+
+def _best(grid: Grid, view: View) -> str:
+    """`best 820.5 TFLOP/s at n 6144, m 1536`."""
+    better = max if next(iter(grid.cells.values())).figure.better == "more" else min
+    (row, column), point = better(grid.cells.items(), key=lambda cell: cell[1].value)
+    places = ((view.x, column), (view.y, row))
+    where = ", ".join(f"{units.axis_label(axis)} {units.axis_text(axis, value)}" for axis, value in places)
+    return f"best {point.figure.text} at {where}"
 
 
 def _words(title: str, grid: Grid) -> str:

@@ -250,6 +250,7 @@ def test_a_matrix_has_a_cell_with_its_number_for_every_case():
     numbers = sum(page.count("text", f"t{shade}") for shade in range(7))
     assert (cells, numbers) == (9, 9)
     assert page.count("rect", "h6") == 1
+    assert re.search(r"best \S+ GB/s at target 0, source 0", page.text)
 
 
 def test_a_pareto_view_joins_the_cases_that_no_other_beats_both_ways():
