@@ -45,7 +45,7 @@ def _of(target: Target) -> Any:
 
 def _sizes(target: Target) -> Any:
     if target.is_host:
-        return points((2**_SMALLEST, 2**16, 2**22), smoke=(2**20,), full=powers_of_two(_SMALLEST, 26))
+        return points((2**16,), smoke=(2**20,), full=powers_of_two(_SMALLEST, 26))
     quick = (2**_SMALLEST, 2**16, 2**20, 2**24, 2**30)
     return points(fitting(target, quick), smoke=(2**20,), full=fitting(target, powers_of_two(_SMALLEST, 30)))
 
@@ -54,7 +54,7 @@ def _reduce_sizes(target: Target) -> Any:
     """Of the first among collectives a few points more."""
     found = _sizes(target)
     if target.is_host:
-        return found
+        return points((2**_SMALLEST, 2**16, 2**22), found.smoke, found.full)
     quick = (2**_SMALLEST, 2**10, 2**13, 2**16, 2**18, 2**20, 2**22, 2**24, 2**28, 2**30)
     return points(fitting(target, quick), found.smoke, found.full)
 

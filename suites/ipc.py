@@ -42,6 +42,11 @@ def _handle_sizes(target: Target) -> Any:
     return points(smoke=(2**21,), quick=quick, full=tuple(2**power for power in range(12, 31, 2)))
 
 
+def _first_sizes(target: Target) -> Any:
+    quick = (2**24,) if target.is_host else (2**26,)
+    return points(quick, smoke=(2**21,), full=(2**3, 2**12, 2**21, 2**26, *(() if target.is_host else (2**30,))))
+
+
 def _gpu_counts(target: Target) -> tuple[int, ...]:
     """Two GPUs, and as many as reach each other."""
     most = 1 + len(target.device.peers)
@@ -84,7 +89,7 @@ def first_touch(bench: Bench, path: str, size_bytes: int) -> Task:
     devices=devices_of,
     path=paths,
     way=("push", "load", "store"),
-    size_bytes=points(smoke=(2**21,), quick=(2**26,), full=(2**3, 2**12, 2**21, 2**26, 2**30)),
+    size_bytes=_first_sizes,
 )
 def first_use(bench: Bench, path: str, way: str, size_bytes: int) -> Task:
     """As first_touch, in the other ways: by copy engine into the other's memory, by kernel out of it and into it."""
