@@ -11,7 +11,7 @@ from gpubench import ab, session
 from gpubench.errors import CannotJudge
 from gpubench.evidence import Evidence, Reading
 from gpubench.fingerprint import fingerprint
-from gpubench.judge import Finding, Judgement, settled
+from gpubench.judge import Finding, Judgement, exit_status, settled
 from gpubench.plan import Plan
 from gpubench.policy import Policy
 from gpubench.protocols import Gate
@@ -26,7 +26,11 @@ class Judged:
 
     judgement: Judgement
     files: tuple[Path, ...]
-    failed: bool = False
+    failed: bool
+
+    def exit_status(self, strict: bool) -> int:
+        """The gate's status; a case that failed is one too where there is no baseline for it."""
+        return 3 if self.failed else exit_status(self.judgement, strict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,5 +121,6 @@ def measure_pair(asked: Asked, pair: ab.Pair, replicates: int) -> Judged:
 
     with session.terminable(lambda: f"what was measured is in {pair.folder}"):
         before, after = measured()
-        judgement = asked.settle(Sides(Evidence([before]), Evidence([after])), again)
-    return Judged(judgement, tuple(files))
+        candidate = Evidence([after])
+        judgement = asked.settle(Sides(Evidence([before]), candidate), again)
+    return Judged(judgement, tuple(files), candidate.has_failed)

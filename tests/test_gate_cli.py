@@ -205,6 +205,28 @@ def test_a_candidate_that_failed_is_no_baseline(call):
     assert "not saved" in err
 
 
+def test_a_case_that_failed_ends_with_3_where_the_baseline_has_none_of_it_too(call):
+    run_file("base.jsonl")
+    good = [make.result(make.timing(v), of=TRIAD, replicate=i) for i, v in enumerate(noisy(1.0005, 1e-3))]
+    files.write(
+        Path("new.jsonl"), *good, make.result(of=COPY, status="failed", cause="wrong-answer", reason="1 + 1 = 3")
+    )
+    status, out, _ = call("gate", "new.jsonl", "-b", "base.jsonl")
+    assert status == 3
+    assert out.strip().endswith("a case failed")
+
+
+def test_a_reason_that_many_cases_share_is_said_once(call):
+    cases = [make.case("triad", size_bytes=2**n) for n in range(10, 30)]
+    for name, driver in (("base.jsonl", "570.1"), ("new.jsonl", "580.1")):
+        facts = make.facts(versions=(("nvidia.driver", driver),))
+        files.write(Path(name), *(make.result(of=case) for case in cases), manifest=make.manifest(facts=facts))
+    status, out, _ = call("gate", "new.jsonl", "-b", "base.jsonl")
+    assert status == 4
+    assert out.count("driver nvidia 580, there nvidia 570") == 1
+    assert " and 19 more: unlike the baseline: " in out
+
+
 def test_the_last_of_the_history_are_a_baseline_without_the_candidate_itself(call):
     Path("gpubench-runs").mkdir()
     with history.Recorder(Path("gpubench-runs/history.sqlite")) as recorder:

@@ -95,7 +95,6 @@ def publish(
 
 def table(judgement: Judgement, status: int) -> list[object]:
     """The findings, the worst first; the same are counted where there are many."""
-    from gpubench.judge import explanation
     from gpubench.model import Verdict
 
     shown = list(judgement.findings)
@@ -106,11 +105,7 @@ def table(judgement: Judgement, status: int) -> list[object]:
     columns = ("verdict", "case", *(("device",) if len(devices) > 1 else ()), *right)
     parts: list[object] = [_print.table(columns, (_row(each, len(devices) > 1) for each in shown), right=right)]
     words = [f"required, and no case is called so: {pattern}" for pattern in judgement.unmet]
-    words += [
-        f"{each.verdict}: {each.case.id}: {why}"
-        for each in shown
-        if each.verdict not in _QUIET and (why := explanation(each))
-    ]
+    words += _reasons(shown)
     words += judgement.notes
     parts += [_print.plain(line, "yellow") for line in words[:_MOST_ROWS]]
     hidden = len(judgement.findings) - len(shown), len(words[_MOST_ROWS:])
@@ -119,6 +114,18 @@ def table(judgement: Judgement, status: int) -> list[object]:
     counts = ", ".join(f"{count} {verdict}" for verdict, count in judgement.counts().items())
     where = f" on {'+'.join(next(iter(devices)))}" if len(devices) == 1 else ""
     return [*parts, _print.plain(f"{counts or 'nothing to judge'}{where}: {_ENDS[status]}", "bold")]
+
+
+def _reasons(findings: list[Finding]) -> list[str]:
+    """Why what is not fine is not, each reason once with the cases it holds for."""
+    from gpubench.judge import explanation
+
+    found: dict[tuple[str, str], list[str]] = {}
+    for finding in findings:
+        if finding.verdict not in _QUIET and (why := explanation(finding)):
+            found.setdefault((finding.verdict, why), []).append(finding.case.id)
+    more = {key: f" and {len(ids) - 1} more" if len(ids) > 1 else "" for key, ids in found.items()}
+    return [f"{verdict}: {ids[0]}{more[verdict, why]}: {why}" for (verdict, why), ids in found.items()]
 
 
 _ENDS = {0: "passed", 1: "a regression", 3: "a case failed", 4: "cannot be judged"}

@@ -59,7 +59,7 @@ def ab(
     out: Out = None,
 ) -> None:
     """Measure two builds in turn, in fresh processes, and say what the second does slower or faster than the first."""
-    from gpubench import gating, judge, plugins
+    from gpubench import gating, plugins
     from gpubench.ab import Build, Pair
     from gpubench.cli import _print
     from gpubench.rounds import ROUNDS
@@ -76,7 +76,7 @@ def ab(
     tell = lambda text: console.print(_print.plain(text), soft_wrap=True)  # noqa: E731
     pair = Pair(builds, words, tuple(filter or []), _folder(out), tell)
     judged = gating.measure_pair(asked, pair, replicates)
-    status = judge.exit_status(judged.judgement, asked.policy.strict)
+    status = judged.exit_status(asked.policy.strict)
     _verdicts.publish(judged.judgement, status, "gpubench ab", json, junit, markdown)
     console.print(_print.plain(f"run files: {pair.folder}"), soft_wrap=True)
     raise typer.Exit(status)

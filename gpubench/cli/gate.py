@@ -84,7 +84,7 @@ def gate(
     out: Out = None,
 ) -> None:
     """Pass, fail, or say that it cannot be told: a candidate against its baseline, case by case."""
-    from gpubench import baselines, judge
+    from gpubench import baselines
 
     _check(words, baseline, run, floor, save_baseline)
     if not run:
@@ -97,7 +97,7 @@ def gate(
         judged = _read(asked, baseline, [Path(word) for word in words or []])
     status = 3 if judged.failed else 0
     if baseline or floor:
-        status = judge.exit_status(judged.judgement, asked.policy.strict)
+        status = judged.exit_status(asked.policy.strict)
         _verdicts.publish(judged.judgement, status, "gpubench gate", json, junit, markdown)
     if save_baseline and status == 0:
         _say(f"baseline {save_baseline}: {baselines.save(save_baseline, judged.files)}")
