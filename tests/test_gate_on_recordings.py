@@ -1,4 +1,4 @@
-"""The gate on real replicates of identical code, as far as recordings go: it is not alarmed."""
+"""The gate on real replicates of identical code, forty-eight processes on four H200: it is not alarmed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpubench.judge import judge, settled
 from gpubench.model import Verdict
 from gpubench.readings import read, read_all
 
-FILES = sorted((Path(__file__).parent / "recordings").glob("*headline*.jsonl.gz"))
+FILES = sorted((Path(__file__).parent / "recordings" / "headline").glob("*.jsonl.gz"))
 LONGER = Path(__file__).parent / "recordings" / "longer"
 
 
@@ -23,11 +23,9 @@ def recording():
 
 @pytest.mark.parametrize("design", DESIGNS)
 def test_replicates_of_identical_code_alarm_at_most_one_suite_in_a_hundred(recording, design):
-    if design in ("sittings", "history") and len(recording.readings) < 2:
-        pytest.skip("needs recordings of two sittings")
-    found = tally(recording, design, draws=200, threshold=0.02)
-    assert found.draws == 200
-    assert found.alarmed <= 2
+    found = tally(recording, design, draws=100, threshold=0.02)
+    assert found.draws == 100
+    assert found.alarmed <= 1
 
 
 def test_a_slow_down_of_five_per_cent_is_found_in_nearly_every_case_of_a_gpu(recording):
