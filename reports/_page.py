@@ -134,7 +134,8 @@ class Page:
 
 def page(run: Run) -> Page:
     """The page of a run whose text is clean."""
-    summary, table = Summary(run), CounterTable(run)
+    summary = Summary(run)
+    table = summary.counters
     suites = summary.suites()
     rows = [spread.row for _, spreads in suites for spread in spreads]
     devices = measured(summary)

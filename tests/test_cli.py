@@ -47,7 +47,7 @@ def test_a_run_prints_a_summary_and_says_where_its_file_is(tmp_path):
     done = gpubench("run", *QUICKEST, "--out", "a.jsonl", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "gemm/square[dtype=float64,n=256]" in done.stdout
-    assert "GFLOP/s" in done.stdout
+    assert "FLOP/s" in done.stdout
     assert "1 results: 1 ok" in done.stdout
     assert "run file: a.jsonl" in done.stderr
     run = store.read_run(tmp_path / "a.jsonl")
