@@ -56,13 +56,17 @@ class Curve:
 def view_points(summary: Summary, suite: str, view: View, series: str) -> list[Point]:
     """What a view shows of one series: its ok cases, replicates joined, in the order measured."""
     grouped: dict[tuple[str, tuple[str, ...]], list[tuple[Result, Series]]] = {}
-    for result in summary.run.results:
-        if result.status == "ok" and result.case.suite == suite and result.case.name in view.cases:
+    for result in summary.results_of(suite):
+        if result.status == "ok" and result.case.name in view.cases:
             chosen = _series(result, series)
             if chosen is not None:
                 grouped.setdefault((result.case.id, result.devices), []).append((result, chosen))
     joined = [_point(summary, group) for group in grouped.values()]
-    return [point for point in joined if all(map(drawable, dataclasses.astuple(point.figure.interval)))]
+    return [point for point in joined if _is_drawable(point.figure.interval)]
+
+
+def _is_drawable(found: stats.Interval) -> bool:
+    return drawable(found.low) and drawable(found.centre) and drawable(found.high)
 
 
 def _point(summary: Summary, group: Sequence[tuple[Result, Series]]) -> Point:
@@ -87,8 +91,9 @@ def drawable(value: float) -> bool:
 
 def _series(result: Result, name: str) -> Series | None:
     """The series of that name of the slowest rank, by the same rule as the headline; "" is the headline."""
-    named = tuple(series for series in result.series if not name or series.name == name)
-    return headline(dataclasses.replace(result, series=named))
+    if not name:
+        return headline(result)
+    return headline(dataclasses.replace(result, series=tuple(each for each in result.series if each.name == name)))
 
 
 def view_lines(found: Sequence[Point], view: View) -> list[Curve]:

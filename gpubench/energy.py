@@ -59,8 +59,8 @@ def energy_of(result: Result, series: Series, rate: float, unit: str, counters: 
     if track is None:
         return NoEnergy(f"{result.devices[0]} has no energy counter")
     start, end = result.window
-    inside = (track.at >= start) & (track.at <= end)
-    at, joules = track.at[inside], track.values[inside]
+    low, high = track.at.searchsorted(start, "left"), track.at.searchsorted(end, "right")
+    at, joules = track.at[low:high], track.values[low:high]
     span = float(at[-1] - at[0]) if len(at) else 0.0
     if span < LEAST_SPAN_S:
         return NoEnergy(f"the counter's readings in its window span {span:.1f} s, less than {LEAST_SPAN_S} s")

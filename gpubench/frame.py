@@ -77,13 +77,13 @@ COLUMNS = tuple(
 
 def lines(summary: Summary) -> Iterator[dict[str, Any]]:
     """A line a series, in the order measured; a result without a series has one line of its own."""
-    spreads = {row.result.key: spread_record(spread) for spread in summary.spreads() for row in spread.rows}
+    spreads = {row.result.key: spread for spread in summary.spreads() for row in spread.rows}
     for result in summary.run.results:
         key, spoken = _key(result), headline(result)
         if not result.series:
             yield key
         for series, record in zip(result.series, records(summary, result), strict=True):
-            joined = spreads[result.key] if series is spoken and summary.replicated else {}
+            joined = spread_record(spreads[result.key]) if series is spoken and summary.replicated else {}
             yield key | record | joined | (_energy(summary, result) if series is spoken else {})
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter as Tally
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -66,7 +67,7 @@ def limited_median(series: Series) -> float:
     if series.quantity == "items":
         arithmetic = series.limit.startswith(("tensor.", "float"))
         series = replace(series, quantity="flops" if arithmetic else "moved")
-    return stats.median(judged_values(series).tolist())
+    return judged_median(series)
 
 
 def headline(result: Result) -> Series | None:
@@ -177,7 +178,7 @@ class Row:
         return self.result.case.suite
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Spread:
     """One case on one device set over its replicates, each a fresh process: never empty of rows.
 
@@ -198,12 +199,12 @@ class Spread:
         """The device set."""
         return self.rows[0].result.devices
 
-    @property
+    @cached_property
     def figures(self) -> tuple[Figure, ...]:
         """The headline figures of the replicates that are ok, in the order measured."""
         return tuple(row.figure for row in self.rows if row.figure is not None and row.result.status == "ok")
 
-    @property
+    @cached_property
     def figure(self) -> Figure | None:
         """The figure over all replicates that are ok; None where none is."""
         return Figure.joined(self.figures) if self.figures else None
@@ -226,7 +227,7 @@ class Spread:
             return float("nan")
         return float(medians.std(ddof=1) / abs(medians.mean()))
 
-    @property
+    @cached_property
     def row(self) -> Row:
         """All replicates as one line of a table: the figure over those that are ok, of the first of them.
 
@@ -235,12 +236,12 @@ class Spread:
         ok = [row for row in self.rows if row.result.status == "ok"]
         return Row(ok[0].result, self.figure) if ok else self.rows[0]
 
-    @property
+    @cached_property
     def status(self) -> Status:
         """The worst status that a replicate ended in."""
         return max(self.statuses, key=_WORSE.index)
 
-    @property
+    @cached_property
     def statuses(self) -> dict[Status, int]:
         """How many replicates ended in each status that occurred, the most frequent first."""
         return dict(Tally(row.result.status for row in self.rows).most_common())
@@ -258,13 +259,20 @@ class Summary:
         self.run = run
         self.counters = CounterTable(run)
         self._peaks = Peaks(run, self.counters, limited_median)
+        self._figures: dict[tuple[int, int], tuple[Result, Series, Figure]] = {}  # holding both keeps their ids theirs
 
     def device(self, device_id: str) -> Device | None:
         """The device of that id in this run's facts."""
         return self._peaks.device(device_id)
 
     def figure(self, result: Result, series: Series) -> Figure:
-        """The figure of one series of a result."""
+        """The figure of one series of a result: tables, charts and notices ask for the same ones."""
+        key = (id(result), id(series))
+        if key not in self._figures:
+            self._figures[key] = (result, series, self._figure(result, series))
+        return self._figures[key][2]
+
+    def _figure(self, result: Result, series: Series) -> Figure:
         values = judged_values(series).tolist()
         interval = stats.median_interval(values)
         return Figure(
@@ -279,6 +287,8 @@ class Summary:
 
     def _shares(self, result: Result, series: Series, centre: float) -> tuple[Share, ...]:
         """What a figure is of its peaks, each peak in the figure's own unit: of items a second the roofline's bound."""
+        if not series.limit:
+            return ()
         limited = limited_median(series)
         found = self._peaks.shares(result, series, limited)
         if series.quantity != "items" or not limited:
@@ -300,8 +310,7 @@ class Summary:
         series = headline(result)
         if series is None:
             return NoEnergy("nothing was timed")
-        rate = stats.median(judged_values(series).tolist())
-        return energy_of(result, series, rate, judged_unit(series), self.counters)
+        return energy_of(result, series, judged_median(series), judged_unit(series), self.counters)
 
     def rows(self) -> list[Row]:
         """One row a result, in the order measured."""
@@ -311,13 +320,28 @@ class Summary:
             found.append(Row(result, self.figure(result, series) if series else None))
         return found
 
-    @property
+    @cached_property
     def replicated(self) -> bool:
         """Whether this run holds more than one replicate."""
         return len({result.replicate for result in self.run.results}) > 1
 
+    def results_of(self, suite: str) -> list[Result]:
+        """The results of a suite, in the order measured."""
+        return self._by_suite.get(suite, [])
+
+    @cached_property
+    def _by_suite(self) -> dict[str, list[Result]]:
+        found: dict[str, list[Result]] = {}
+        for result in self.run.results:
+            found.setdefault(result.case.suite, []).append(result)
+        return found
+
     def spreads(self) -> list[Spread]:
         """The spread of each case on each device set, in the order measured; sorted where that was shuffled."""
+        return list(self._spreads)
+
+    @cached_property
+    def _spreads(self) -> list[Spread]:
         grouped: dict[tuple[str, tuple[str, ...]], list[Row]] = {}
         for row in self.rows():
             grouped.setdefault(row.result.key[:2], []).append(row)
