@@ -3,7 +3,7 @@
 from gpubench import DISTRIBUTION, comparison, frame, stats, units
 from gpubench.clean import clean, tidy
 from gpubench.comparison import Against, Column, Comparison, Difference
-from gpubench.counters import CounterFigure, CounterTable, Track
+from gpubench.counters import CounterFigure, CounterTable, Track, extremes
 from gpubench.curves import Curve, Point, Value, axis_words, by_unit, drawable, labeller, view_lines, view_points
 from gpubench.data import event_names
 from gpubench.derived import (
@@ -207,6 +207,7 @@ __all__ = [
     "drawable",
     "event_names",
     "expect",
+    "extremes",
     "fingerprint",
     "frame",
     "headline",

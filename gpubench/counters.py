@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 from gpubench.model import Counter, Result, Run, Samples
 
+_Part = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]  # moments and values
+
 
 @dataclass(frozen=True, slots=True)
 class Track:
@@ -93,23 +95,48 @@ class CounterTable:
 
 
 def _tracks(run: Run) -> Iterable[Track]:
-    chunks: dict[tuple[str, str, str], list[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]] = {}
+    chunks: dict[tuple[str, str, str], list[_Part]] = {}
     for samples in run.samples:
         _gather(samples, chunks)
     for counter in run.manifest.counters:
         collector = counter.name.partition(".")[0]
         for (source, device, name), parts in chunks.items():
             if (source, name) == (collector, counter.name):
-                yield Track(
-                    counter, device, np.concatenate([at for at, _ in parts]), np.concatenate([v for _, v in parts])
-                )
+                yield Track(counter, device, *_joined(parts))
 
 
-def _gather(
-    samples: Samples, chunks: dict[tuple[str, str, str], list[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]]
-) -> None:
+def _gather(samples: Samples, chunks: dict[tuple[str, str, str], list[_Part]]) -> None:
     at = np.asarray(samples.at, dtype=float)
     for name, column in samples.columns:
         values = np.asarray(column, dtype=float)  # None becomes NaN
         there = np.isfinite(values)
-        chunks.setdefault((samples.collector, samples.device, name), []).append((at[there], values[there]))
+        part = (at, values) if there.all() else (at[there], values[there])  # no copy of what has no gap
+        chunks.setdefault((samples.collector, samples.device, name), []).append(part)
+
+
+def _joined(parts: list[_Part]) -> _Part:
+    """The parts of one counter behind one another, in the order of time."""
+    if len(parts) == 1:
+        return parts[0]
+    at, values = np.concatenate([at for at, _ in parts]), np.concatenate([values for _, values in parts])
+    if (np.diff(at) >= 0).all():
+        return at, values
+    order = np.argsort(at, kind="stable")
+    return at[order], values[order]
+
+
+def extremes(values: npt.NDArray[np.float64], most: int) -> npt.NDArray[np.intp]:
+    """Which of too many samples a drawing keeps: the least and the greatest of each of `most` / 2 equal runs.
+
+    The indices, at most `most`, in order: all of them where they are no more. No spike is lost.
+    """
+    count = len(values)
+    if count <= most:
+        return np.arange(count)
+    size = -(-count // (most // 2))
+    whole = count - count % size
+    blocks, starts = values[:whole].reshape(-1, size), np.arange(0, whole, size)
+    found = [starts + blocks.argmin(axis=1), starts + blocks.argmax(axis=1)]
+    if whole < count:
+        found.append(whole + np.array([values[whole:].argmin(), values[whole:].argmax()]))
+    return np.unique(np.concatenate(found))

@@ -7,6 +7,7 @@ Sizes are bytes, times seconds, rates never stored: a rate is `Work / time`, der
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -216,8 +217,8 @@ class Samples:
 
     collector: str
     device: str
-    at: tuple[float, ...]
-    columns: tuple[tuple[str, tuple[float | None, ...]], ...]
+    at: Sequence[float]
+    columns: tuple[tuple[str, Sequence[float | None]], ...]
 
 
 @dataclass(frozen=True, slots=True)

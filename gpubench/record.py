@@ -11,11 +11,12 @@ import functools
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
 from gpubench.model import SCHEMA, STRICT, Case, Manifest, Result, Samples, Series
+from gpubench.packed import Packed
 
 RECORD_LIMIT_BYTES = 16 * 2**20  # a longer line is not read: nothing that gpubench measures needs it
 
@@ -70,7 +71,9 @@ def encode(record: Record, errors: str = "replace") -> bytes:
     return text.encode(errors=errors) + b"\n"
 
 
-def _fields(value: Any) -> dict[str, Any]:
+def _fields(value: Any) -> Any:
+    if isinstance(value, Packed):
+        return list(value)
     return {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
 
 
@@ -80,7 +83,22 @@ def decode(line: bytes) -> Record:
         raise Malformed(f"the record is longer than {RECORD_LIMIT_BYTES >> 20} MiB")
     record = _plain(line) or _strict(line)
     _check_lengths(record)
-    return record
+    return _packed(record) if isinstance(record, Samples) else record
+
+
+def _packed(samples: Samples) -> Samples:
+    """The samples in eight bytes a number, as all that is read is held."""
+    columns = tuple((name, Packed[float | None](values)) for name, values in samples.columns)
+    return dataclasses.replace(samples, at=Packed[float](samples.at), columns=columns)
+
+
+def join(chunk: Samples, into: dict[tuple[object, ...], Samples]) -> None:
+    """Put a chunk that was read behind those with the same counters of its device: in a run they are one."""
+    first = into.setdefault((chunk.collector, chunk.device, tuple(name for name, _ in chunk.columns)), chunk)
+    if first is not chunk:
+        columns = ((before, after) for (_, before), (_, after) in zip(first.columns, chunk.columns, strict=True))
+        for before, after in ((first.at, chunk.at), *columns):
+            cast(Packed[Any], before).extended(cast(Packed[Any], after))
 
 
 def _plain(line: bytes) -> Record | None:

@@ -25,7 +25,7 @@ from typing import Any, Self
 from gpubench import units
 from gpubench.errors import FileError, UsageError
 from gpubench.model import Manifest, Result, Run, Samples
-from gpubench.record import KINDS, RECORD_LIMIT_BYTES, End, Malformed, Record, decode, encode, schema
+from gpubench.record import KINDS, RECORD_LIMIT_BYTES, End, Malformed, Record, decode, encode, join, schema
 
 __all__ = ["RunWriter", "Scan", "content", "file_hash", "read_run", "scan", "schema"]
 
@@ -133,17 +133,17 @@ def scan(path: str | Path, take: Callable[[Result | Samples], None]) -> Scan:
 
 def _read(path: Path) -> tuple[Scan, Run]:
     results: list[Result] = []
-    samples: list[Samples] = []
+    samples: dict[tuple[object, ...], Samples] = {}
 
     def keep(record: Result | Samples) -> None:
         if isinstance(record, Result):
             results.append(record)
         else:
-            samples.append(record)
+            join(record, samples)
 
     found = scan(path, keep)
     assert found.manifest is not None  # `scan` has seen to it
-    return found, Run(found.manifest, tuple(results), tuple(samples), found.complete, tuple(found.warnings))
+    return found, Run(found.manifest, tuple(results), tuple(samples.values()), found.complete, tuple(found.warnings))
 
 
 @contextlib.contextmanager

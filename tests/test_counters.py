@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import _make as make
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gpubench.counters import CounterTable, Track, figure_of
+from gpubench.counters import CounterTable, Track, extremes, figure_of
 from gpubench.model import Counter
 
 
@@ -88,3 +90,27 @@ def test_a_column_of_another_collector_is_not_taken_for_this_ones():
 def test_the_ends_of_a_window_belong_to_it():
     assert track([1, 2, 3], [1, 2, 3]).during(1.0, 3.0).values.tolist() == [1, 2, 3]
     assert track([1, 2, 3], [1, 2, 3]).during(1.5, 2.5).values.tolist() == [2]
+
+
+@given(st.lists(st.floats(-1e9, 1e9), max_size=300), st.integers(2, 60))
+def test_of_too_many_samples_a_drawing_keeps_the_extremes_in_order(values, most):
+    found = np.asarray(values)
+    kept = extremes(found, most)
+    assert len(kept) <= max(most, 2)
+    assert (np.diff(kept) > 0).all()
+    if values:
+        assert found[kept].max() == found.max()
+        assert found[kept].min() == found.min()
+
+
+def test_no_run_of_samples_is_left_out_of_a_drawing():
+    values = np.sin(np.arange(100_000) / 7.0)
+    kept = extremes(values, 600)
+    assert len(kept) <= 600
+    assert np.diff(kept).max() < 2 * 100_000 / 300
+
+
+def test_samples_of_one_counter_that_came_in_two_sets_are_joined_in_the_order_of_time():
+    run = make.run(sampled=[make.samples([1, 3], power=[10, 30]), make.samples([2], power=[20], energy=[1])])
+    track = CounterTable(run).of("cuda:0", ".power")
+    assert (track.at.tolist(), track.values.tolist()) == ([1, 2, 3], [10, 20, 30])

@@ -22,6 +22,7 @@ LAYERS = (
     "errors",
     "units",
     "model",
+    "packed",
     "walk",
     "clean",
     "redact",

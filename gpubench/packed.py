@@ -1,0 +1,75 @@
+"""Numbers of eight bytes each: what a run file's samples are held as, because a day of them is tens of millions."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+Number = TypeVar("Number", float, float | None)
+
+
+class Packed(Sequence[Number]):
+    """A sequence of floats that takes a quarter of a tuple's memory; None, a value that is missing, is NaN inside.
+
+    It equals any sequence of the same numbers. `numpy()` is a view of it, and `np.asarray` makes no copy.
+    """
+
+    __slots__ = ("_held",)
+
+    def __init__(self, values: Iterable[float | None] = ()) -> None:
+        self._held = array("d", [math.nan if value is None else value for value in values])
+
+    def extended(self, more: Packed[Number]) -> None:
+        """Take the numbers of another in behind one's own; BufferError once `numpy()` has been asked for."""
+        self._held.extend(more._held)
+
+    def numpy(self) -> npt.NDArray[np.float64]:
+        """The numbers, shape (n,), not to be written to; a missing one is NaN."""
+        import numpy as np
+
+        view = np.frombuffer(self._held, dtype=np.float64)
+        view.flags.writeable = False
+        return view
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        found = self.numpy()
+        found = found if dtype is None else found.astype(dtype, copy=False)
+        return found.copy() if copy else found
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @overload
+    def __getitem__(self, index: int) -> Number: ...
+    @overload
+    def __getitem__(self, index: slice) -> Packed[Number]: ...
+    def __getitem__(self, index: int | slice) -> Number | Packed[Number]:
+        if isinstance(index, slice):
+            part: Packed[Number] = Packed()
+            part._held = self._held[index]
+            return part
+        return _missing(self._held[index])  # type: ignore[return-value]  # None where a Number can be None
+
+    def __iter__(self) -> Iterator[Number]:
+        return cast(Iterator[Number], map(_missing, self._held))
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Sequence) and not isinstance(other, str | bytes):
+            return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return f"Packed({list(self)})"
+
+
+def _missing(value: float) -> float | None:
+    return None if value != value else value

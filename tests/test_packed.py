@@ -1,0 +1,51 @@
+"""Numbers in eight bytes each: they are the sequence that they were made of."""
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubench.packed import Packed
+
+gapped = st.lists(st.none() | st.floats(allow_nan=False))
+
+
+@given(gapped, st.slices(20))
+def test_packed_numbers_are_the_sequence_that_they_were_made_of(values, part):
+    packed = Packed(values)
+    assert packed == values
+    assert packed == tuple(values)
+    assert tuple(values) == packed
+    assert list(packed) == values
+    assert [packed[index] for index in range(len(packed))] == values
+    assert packed[part] == values[part]
+    assert pickle.loads(pickle.dumps(packed)) == packed
+    assert hash(packed) == hash(tuple(values))
+
+
+@given(gapped, gapped)
+def test_packed_numbers_are_joined_in_order(before, after):
+    packed = Packed(before)
+    packed.extended(Packed(after))
+    assert packed == before + after
+
+
+def test_packed_numbers_differ_where_a_value_is_missing_or_another():
+    assert Packed([1.0, None]) != [1.0, 2.0]
+    assert Packed([1.0]) != [1.0, 2.0]
+    assert Packed([1.0]) != "1"
+
+
+def test_an_array_of_packed_numbers_shares_their_memory_and_cannot_be_written():
+    packed = Packed([1.0, None, 3.0])
+    found = np.asarray(packed, dtype=float)
+    assert np.isnan(found[1])
+    assert np.shares_memory(found, packed.numpy())
+    with pytest.raises(ValueError, match="read-only"):
+        found[0] = 2.0
+
+
+def test_a_number_takes_eight_bytes():
+    assert Packed([0.5] * 1000).numpy().nbytes == 8000
