@@ -25,6 +25,7 @@ from ._words import interval_words
 _RIGHT, TOP = svg.WIDTH - 22, 22.0
 HEIGHT = 290.0
 BOTTOM = HEIGHT - 42
+SAID = 300  # points of a chart that say what they are where they are pointed at; the words of more would fill the page
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,8 @@ def _curve(found: Sequence[Point], view: View) -> list[Chart]:
     up = _up_axis(shown, peak, log=view.log_y)
     across = x_axis([x for line in drawn for x, _ in line.points], view, svg.left_of(up))
     parts = [svg.frame(across, up, units.axis_label(view.x), view.series), peak_line(peak, drawn, across, up)]
-    parts += [line_of(line, svg.colour(index), across, up) for index, line in enumerate(drawn)]
+    said = len(shown) <= SAID
+    parts += [line_of(line, svg.colour(index), across, up, said=said) for index, line in enumerate(drawn)]
     words = f"{view.title}: {_range_words(shown)} over {units.axis_label(view.x)}; {', '.join(x.label for x in drawn)}"
     legend = legend_of([line.label for line in drawn])
     return [Chart(view.title, common_words(shown, view), svg.picture(words, HEIGHT, *parts), legend)]
@@ -95,14 +97,14 @@ def _crowd(drawn: Sequence[tuple[float, float]], across: Axis, width: float, anc
     return sum(left - 20 <= x <= left + width + 20 and y - 16 <= at <= y + 8 for x, at in drawn)
 
 
-def line_of(line: Curve, colour: str, across: Axis, up: Axis) -> Markup:
-    """A curve with its points, each with its interval where that can be seen."""
+def line_of(line: Curve, colour: str, across: Axis, up: Axis, *, said: bool = True) -> Markup:
+    """A curve with its points, each with its interval where that can be seen, and what it is unless not `said`."""
     places = [(across.place(x), up.place(point.value)) for x, point in line.points]
     parts = [svg.polyline(places, f"line {colour}")] if len(places) > 1 else []
     for (x, y), (_, point) in zip(places, line.points, strict=True):
         low, high = up.place(point.figure.interval.low), up.place(point.figure.interval.high)
         parts += [svg.line(x, low, x, high, f"line {colour}")] if low - high > 7 else []
-        parts += [svg.dot(x, y, 2.6, colour, point_words(point))]
+        parts += [svg.dot(x, y, 2.6, colour, point_words(point) if said else "")]
     return svg.join(parts)
 
 
@@ -134,6 +136,7 @@ class _Rows:
 
 _ABOVE, _BESIDE = _Rows(34.0, 8.0, 68), _Rows(19.0, 170.0, 26)
 _FEW = 14
+_MOST_BARS = 40  # that anybody looks at one by one; of more the best and the worst
 
 
 def bars(summary: Summary, suite: str, view: View) -> list[Chart]:
@@ -141,7 +144,17 @@ def bars(summary: Summary, suite: str, view: View) -> list[Chart]:
     return [_bars(shown, view) for shown in by_unit(view_points(summary, suite, view, view.series))]
 
 
-def _bars(shown: Sequence[Point], view: View) -> Chart:
+def _ends(found: Sequence[Point]) -> Sequence[Point]:
+    """Of too many points the best and the worst, in their order."""
+    if len(found) <= _MOST_BARS:
+        return found
+    ranked = sorted(range(len(found)), key=lambda index: found[index].value)
+    kept = sorted([*ranked[: _MOST_BARS // 2], *ranked[-_MOST_BARS // 2 :]])
+    return [found[index] for index in kept]
+
+
+def _bars(found: Sequence[Point], view: View) -> Chart:
+    shown = _ends(found)
     rows = _ABOVE if len(shown) <= _FEW else _BESIDE
     peak, label, group = spec_line(shown), varying(shown), group_of(view)
     groups = list(dict.fromkeys(map(group, shown)))
@@ -155,7 +168,11 @@ def _bars(shown: Sequence[Point], view: View) -> Chart:
             _bar(point, label(point), 6 + rows.height * row, across, svg.colour(groups.index(group(point))), rows)
         )
     words = f"{view.title}: " + "; ".join(f"{label(point)} {point.figure.text}" for point in shown)
-    note = ", ".join(part for part in (common_words(shown, view), f"dashed line: {peak[0]}" if peak else "") if part)
+    left_out = (
+        f"the {_MOST_BARS // 2} least and the {_MOST_BARS // 2} greatest of {len(found)}" if shown != found else ""
+    )
+    dashed = f"dashed line: {peak[0]}" if peak else ""
+    note = ", ".join(part for part in (left_out, common_words(shown, view), dashed) if part)
     return Chart(view.title, note, svg.picture(words, bottom + 24, *parts), legend_of(groups))
 
 
@@ -209,7 +226,8 @@ def pareto(summary: Summary, suite: str, view: View) -> list[Chart]:
     label = varying(across_points)
     parts = [svg.frame(across, up, view.x or "headline", view.y or "headline")]
     parts += [svg.polyline([_place(pair, across, up) for pair in best], "frontier")] if len(best) > 1 else []
-    parts += [_pair(pair, svg.colour(groups.index(pair.group)), across, up) for pair in found]
+    colours = {group: svg.colour(index) for index, group in enumerate(groups)}
+    parts += [_pair(pair, colours[pair.group], across, up, said=len(found) <= SAID) for pair in found]
     parts += _names([(pair, label(pair.across)) for pair in best], across, up)
     words = f"{view.title}: {len(found)} cases; not beaten both ways: {', '.join(label(pair.across) for pair in best)}"
     shared = common_words([pair.across for pair in found], view)
@@ -227,8 +245,8 @@ def _place(pair: Pair, across: Axis, up: Axis) -> tuple[float, float]:
     return across.place(pair.across.value), up.place(pair.up.value)
 
 
-def _pair(pair: Pair, colour: str, across: Axis, up: Axis) -> Markup:
-    words = f"{pair.across.case.id}: {pair.across.figure.text} at {pair.up.figure.text}"
+def _pair(pair: Pair, colour: str, across: Axis, up: Axis, *, said: bool) -> Markup:
+    words = f"{pair.across.case.id}: {pair.across.figure.text} at {pair.up.figure.text}" if said else ""
     return svg.dot(*_place(pair, across, up), 4.0, colour, words)
 
 

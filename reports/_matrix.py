@@ -10,7 +10,7 @@ from markupsafe import Markup
 from gpubench.api import Point, Summary, Value, View, by_unit, drawable, units, view_points
 
 from . import _svg as svg
-from ._charts import Chart, point_words
+from ._charts import SAID, Chart, point_words
 from ._heat import Heat, bounds, heat_map, shade
 from ._views import Grid, common_words, grids
 from ._words import case_namer
@@ -29,8 +29,8 @@ def matrix(summary: Summary, suite: str, view: View) -> list[Chart]:
 def _of_profiles(summary: Summary, suite: str, view: View) -> Iterator[Chart]:
     """A map for each ok result: the series whose names begin alike are the rows, their values the columns."""
     name = case_namer(summary.run, summary.replicated)
-    for result in summary.run.results:
-        if result.status != "ok" or result.case.suite != suite or result.case.name not in view.cases:
+    for result in summary.results_of(suite):
+        if result.status != "ok" or result.case.name not in view.cases:
             continue
         rows = [series for series in result.series if series.name.startswith(view.series[:-1])]
         if rows and all(map(drawable, (value for series in rows for value in series.values))):
@@ -79,7 +79,8 @@ def _map(title: str, grid: Grid, view: View, shown: Sequence[Point]) -> Chart:
     parts += [svg.text(2.0, _TOP - 10, f"{units.axis_label(view.y)} ↓", "start", "name")]
     for (row, column), point in grid.cells.items():
         left, top = _LEFT + wide * grid.columns.index(column), _TOP + _CELL_HEIGHT * grid.rows.index(row)
-        parts.append(_cell(point, left, top, wide, factor, shade(point.value, low, high)))
+        said = point_words(point) if len(shown) <= SAID else ""
+        parts.append(_cell(point, said, left, top, wide, factor, shade(point.value, low, high)))
     width = max(svg.WIDTH, _LEFT + wide * len(grid.columns) + 4)
     height = _TOP + _CELL_HEIGHT * len(grid.rows) + 6
     words = unit, common_words(list(grid.cells.values()), view), _best(grid, view)
@@ -108,10 +109,10 @@ def _row(axis: str, value: Value, y: float) -> Markup:
     return svg.text(_LEFT - 6, y + 4, svg.shorten(units.axis_text(axis, value), 11), "end")
 
 
-def _cell(point: Point, left: float, top: float, wide: float, factor: float, shade: int) -> Markup:
+def _cell(point: Point, said: str, left: float, top: float, wide: float, factor: float, shade: int) -> Markup:
     box = svg.element(
         "rect",
-        *svg.title(point_words(point)),
+        *svg.title(said),
         x=left + 1,
         y=top + 1,
         width=wide - 2,

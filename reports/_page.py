@@ -37,6 +37,7 @@ from ._cases import (
 )
 from ._charts import Chart, bars, curve, pareto
 from ._matrix import matrix
+from ._room import Room, room_for
 from ._staircase import staircase
 from ._timeline import Timeline, timelines
 from ._transfers import transfer
@@ -77,7 +78,7 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class CaseBlock:
-    """A case's line with all that is folded away beneath it.
+    """A case's line with all that is folded away beneath it; without a method there is nothing to open.
 
     Of several replicates the method and the counters are those of the one in `of`, in words.
     """
@@ -138,6 +139,7 @@ def page(run: Run) -> Page:
     table = summary.counters
     suites = summary.suites()
     rows = [spread.row for _, spreads in suites for spread in spreads]
+    room = room_for([spread for _, spreads in suites for spread in spreads])
     devices = measured(summary)
     names = ", ".join(dict.fromkeys(device.name for device in devices)) or "no device"
     return Page(
@@ -149,8 +151,8 @@ def page(run: Run) -> Page:
         counts=tuple(summary.counts().items()),
         complete=run.complete,
         best=tuple(_tiles(rows, summary)),
-        notices=tuple(notices(summary, rows)),
-        suites=tuple(_suite(summary, table, name, group) for name, group in suites),
+        notices=(*notices(summary, rows), *([Notice("note", room.left_out)] if room.left_out else [])),
+        suites=tuple(_suite(summary, table, room, name, group) for name, group in suites),
         links=tuple(link_tables(summary)),
         timelines=tuple(timelines(run, table)),
         environment=tuple(environment(run)),
@@ -183,30 +185,37 @@ def _level_tiles(ladder: Staircase) -> Iterable[Best]:
         yield Best(what, step.text, cycles, level)
 
 
-def _suite(summary: Summary, table: CounterTable, name: str, spreads: list[Spread]) -> SuiteBlock:
+def _suite(summary: Summary, table: CounterTable, room: Room, name: str, spreads: list[Spread]) -> SuiteBlock:
     info = next((info for info in summary.run.manifest.suites if info.name == name), None)
     drawn = [(view, draw(summary, name, view)) for view in (info.views if info else ())]
+    lines = case_lines([spread for spread in spreads if room.shows(spread)], summary)
     return SuiteBlock(
         name,
         info.summary if info else "",
         tuple(chart for _, charts in drawn for chart in charts),
         tuple((view.title, _absence(summary, name, view)) for view, charts in drawn if not charts),
-        tuple(_case_tables(name, [_block(summary, table, line) for line in case_lines(spreads, summary)])),
+        tuple(_case_tables(name, spreads, [_block(summary, table, room, line) for line in lines])),
     )
 
 
-def _case_tables(suite: str, blocks: Sequence[CaseBlock]) -> Iterator[CaseTable]:
+def _case_tables(suite: str, spreads: Sequence[Spread], blocks: Sequence[CaseBlock]) -> Iterator[CaseTable]:
     """One table of all cases, but a folded one for each case of many points; what is not ok is never folded away."""
-    counts = Tally(block.line.name for block in blocks if block.line.status in ("ok", "skipped"))
-    many = [name for name, count in counts.items() if count > _MOST_ROWS]
+    counts = Tally(spread.case.name for spread in spreads if spread.status in ("ok", "skipped"))
+    many = {name: count for name, count in counts.items() if count > _MOST_ROWS}
     folded = {name: [block for block in blocks if _is_point(block, name)] for name in many}
     hidden = {id(block) for group in folded.values() for block in group}
     rest = tuple(block for block in blocks if id(block) not in hidden)
     if rest:
-        count = "1 case" if len(rest) == 1 else f"{len(rest)} cases"
+        count = _count_words(len(rest), len(spreads) - sum(many.values()))
         yield CaseTable(f"{count} of {suite}; open one for its other series, its method and its counters", False, rest)
     for name, group in folded.items():
-        yield CaseTable(f"{name}: {len(group)} cases", True, tuple(group))
+        yield CaseTable(f"{name}: {_count_words(len(group), many[name])}", True, tuple(group))
+
+
+def _count_words(shown: int, total: int) -> str:
+    if shown < total:
+        return f"{shown} of {total} cases"
+    return "1 case" if total == 1 else f"{total} cases"
 
 
 def _is_point(block: CaseBlock, name: str) -> bool:
@@ -225,7 +234,9 @@ def _absence(summary: Summary, suite: str, view: View) -> str:
     return "nothing measured for this view"
 
 
-def _block(summary: Summary, table: CounterTable, line: CaseLine) -> CaseBlock:
+def _block(summary: Summary, table: CounterTable, room: Room, line: CaseLine) -> CaseBlock:
+    if not room.opens(line.spread):
+        return CaseBlock(line, (), (), (), (), (), "")
     result = line.spread.row.result
     return CaseBlock(
         line,

@@ -16,21 +16,18 @@ COLOURS = 8  # the style sheet's classes c0 … c7; from the ninth on they are d
 
 def element(name: str, *children: str, **attributes: str | float | None) -> Markup:
     """An element; an attribute's `_` is written `-` (a trailing one dropped), None leaves it out."""
-    written = [
-        Markup(' {}="{}"').format(
-            key.rstrip("_").replace("_", "-"), number(value) if isinstance(value, float) else value
-        )
+    written = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{number(value) if isinstance(value, float) else escape(value)}"'
         for key, value in attributes.items()
         if value is not None
-    ]
-    inner = join(children)
-    head = Markup("<{}{}").format(name, join(written))
-    return head + (Markup(">{}</{}>").format(inner, name) if inner else Markup("/>"))
+    )
+    inner = "".join(map(escape, children))
+    return Markup(f"<{name}{written}>{inner}</{name}>" if inner else f"<{name}{written}/>")
 
 
 def join(parts: Iterable[str]) -> Markup:
     """Markup as it is, text escaped, one after the other."""
-    return Markup("").join(map(escape, parts))
+    return Markup("".join(map(escape, parts)))
 
 
 def number(value: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
 
-from gpubench.api import CounterTable, Result, Run, Track, event_names, units
+from gpubench.api import CounterTable, Result, Run, Track, event_names, extremes, units
 
 from . import _svg as svg
 from ._cases import rise_unit
@@ -20,8 +21,19 @@ from ._ticks import Axis, axis
 MOST_POINTS = 600  # of a line: the least and the greatest of each of 300 spans, so that no spike is lost
 _LEFT, _RIGHT, _TOP, _BOTTOM, _HEIGHT = 90.0, svg.WIDTH - 16, 22.0, 110.0, 134.0
 _LANE = 20.0
+_APART, _NARROW = 0.5, 1.0  # drawing units: what is nearer is not seen apart, what is wider is drawn alone
 
 Numbers = npt.NDArray[np.float64]
+_Span = tuple[Result, float, float]  # a case from one moment to another
+
+
+@dataclass(slots=True)
+class _Group:
+    """Cases that are drawn as one, from `left` to `right` in drawing units."""
+
+    left: float
+    right: float
+    results: list[Result]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,44 +109,73 @@ def _lanes(
         svg.text(across.start - 6, _TOP + _LANE * row + 14, svg.shorten(suite, 12), "end")
         for row, suite in enumerate(suites)
     ]
-    parts += [_window(result, suites.index(result.case.suite), begin, across) for result in results]
-    parts += [_failure(result, at, suites.index(result.case.suite), begin, across) for result, at in untimed]
+    crosses = [*untimed, *((result, result.window[1]) for result in results if result.status == "failed")]
+    timed = _by_suite((result, *result.window) for result in results)
+    ended = _by_suite((result, at, at) for result, at in crosses)
+    for row, suite in enumerate(suites):
+        parts += [_windows(group, row) for group in _grouped(timed.get(suite, ()), begin, across)]
+        parts += [_failures(group, row) for group in _grouped(ended.get(suite, ()), begin, across)]
     failed = len(untimed) + sum(result.status == "failed" for result in results)
     note = "when each one ran" + (f"; crosses: {failed} failed" if failed else "")
     words = f"When each case ran on {device}: {', '.join(suites)}" + (f"; {failed} failed" if failed else "")
     return Chart("cases", note, svg.picture(words, bottom + 24, *parts))
 
 
-def _failure(result: Result, at: float, row: int, begin: float, across: Axis) -> Markup:
-    """A cross where a case failed."""
-    words = f"{result.case.id} failed: {result.reason or result.cause}"
-    x, y = across.place(at - begin), _TOP + _LANE * row + 10
+def _by_suite(spans: Iterable[_Span]) -> dict[str, list[_Span]]:
+    found: dict[str, list[_Span]] = {}
+    for span in spans:
+        found.setdefault(span[0].case.suite, []).append(span)
+    return found
+
+
+def _grouped(spans: Iterable[_Span], begin: float, across: Axis, widest: float = _NARROW) -> list[_Group]:
+    """The cases by where they are drawn: those that cannot be told apart, of thousands, as one shape of this width."""
+    groups: list[_Group] = []
+    for result, start, end in sorted(spans, key=lambda span: span[1]):
+        left, right = across.place(start - begin), across.place(end - begin)
+        last = groups[-1] if groups else None
+        if last and left < last.right + _APART and right < last.left + widest:
+            last.right = max(right, last.right)
+            last.results.append(result)
+        else:
+            groups.append(_Group(left, right, [result]))
+    return groups
+
+
+def _words(results: Sequence[Result], said: str) -> str:
+    more = f" and {len(results) - 1} more" if len(results) > 1 else ""
+    return f"{results[0].case.id}{more}{said}"
+
+
+def _failures(group: _Group, row: int) -> Markup:
+    """A cross where cases failed."""
+    first, x, y = group.results[0], group.left, _TOP + _LANE * row + 10
+    words = _words(group.results, f" failed: {first.reason or first.cause}")
     cross = f"M{svg.number(x - 4)} {svg.number(y - 4)}l8 8m0 -8l-8 8"
     return svg.element("path", *svg.title(words), d=cross, class_="failure")
 
 
-def _window(result: Result, row: int, begin: float, across: Axis) -> Markup:
-    left, right = (across.place(moment - begin) for moment in result.window)
-    words = f"{result.case.id}: {units.duration(result.window[1] - result.window[0])}"
-    drawn = svg.element(
+def _windows(group: _Group, row: int) -> Markup:
+    took = sum(result.window[1] - result.window[0] for result in group.results)
+    return svg.element(
         "rect",
-        *svg.title(words),
-        x=left,
+        *svg.title(_words(group.results, f": {units.duration(took)}")),
+        x=group.left,
         y=_TOP + _LANE * row + 4,
-        width=max(right - left - 0.4, 0.6),
+        width=max(group.right - group.left - 0.4, 0.6),
         height=_LANE - 7,
         class_=svg.colour(row),
     )
-    return drawn + _failure(result, result.window[1], row, begin, across) if result.status == "failed" else drawn
 
 
 def _bands(results: Iterable[Result], begin: float, across: Axis) -> Markup:
     """All case windows as one light shape behind a line."""
-    spans = [tuple(across.place(moment - begin) for moment in result.window) for result in results]
+    spans = [(result, *result.window) for result in results]
     height = svg.number(_BOTTOM - _TOP)
     path = "".join(
-        f"M{svg.number(left)} {svg.number(_TOP)}h{svg.number(max(right - left, 0.3))}v{height}H{svg.number(left)}z"
-        for left, right in spans
+        f"M{svg.number(group.left)} {svg.number(_TOP)}h{svg.number(max(group.right - group.left, 0.3))}"
+        f"v{height}H{svg.number(group.left)}z"
+        for group in _grouped(spans, begin, across, math.inf)
     )
     return svg.element("path", d=path, class_="band") if path else Markup("")
 
@@ -199,9 +240,5 @@ def _time_axis(across: Axis, bottom: float) -> Markup:
 
 def decimate(at: Numbers, values: Numbers, most: int = MOST_POINTS) -> tuple[Numbers, Numbers]:
     """At most `most` points that keep every extreme: the least and greatest of equal runs, in time order."""
-    if len(values) <= most:
-        return at, values
-    kept: list[int] = []
-    for part in np.array_split(np.arange(len(values)), most // 2):
-        kept += sorted({int(part[np.argmin(values[part])]), int(part[np.argmax(values[part])])})
+    kept = extremes(values, most)
     return at[kept], values[kept]

@@ -65,20 +65,21 @@ def _pair_units(pair: Pair) -> tuple[str, str]:
 
 def frontier(found: Sequence[Pair]) -> list[Pair]:
     """The pairs that no other beats both ways, from left to right."""
-    return sorted(
-        (pair for pair in found if not any(_dominates(other, pair) for other in found)),
-        key=lambda pair: pair.across.value,
-    )
+    kept: list[Pair] = []
+    for pair in sorted(found, key=lambda pair: (-_merit(pair.across), -_merit(pair.up))):
+        best = kept[-1] if kept else None
+        if best is None or _merit(pair.up) > _merit(best.up) or _merits(pair) == _merits(best):
+            kept.append(pair)
+    return sorted(kept, key=lambda pair: pair.across.value)
 
 
-def _dominates(one: Pair, other: Pair) -> bool:
-    gains = [_gain(one.across, other.across), _gain(one.up, other.up)]
-    return min(gains) >= 0 and max(gains) > 0
+def _merits(pair: Pair) -> tuple[float, float]:
+    return _merit(pair.across), _merit(pair.up)
 
 
-def _gain(one: Point, other: Point) -> float:
-    """How much better `one` is; negative where it is worse."""
-    return one.value - other.value if one.figure.better == "more" else other.value - one.value
+def _merit(point: Point) -> float:
+    """How good a point is, more being better."""
+    return point.value if point.figure.better == "more" else -point.value
 
 
 def group_of(view: View) -> Callable[[Point], str]:

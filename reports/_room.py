@@ -1,0 +1,62 @@
+"""What a page has room for: of thousands of cases which ones it shows, and of which it shows everything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpubench.api import Spread
+
+LINES = 3000  # cases that stand in a table: 0.4 kB each
+DETAILED = 400  # cases that can be opened: 3 kB each
+_Key = tuple[str, tuple[str, ...]]  # a case's id and its device set
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The cases of a page that have a line in a table, and those of them that can be opened; out of `total`."""
+
+    total: int
+    lines: frozenset[_Key]
+    detailed: frozenset[_Key]
+
+    def shows(self, spread: Spread) -> bool:
+        """Whether a case has a line."""
+        return _key(spread) in self.lines
+
+    def opens(self, spread: Spread) -> bool:
+        """Whether a case can be opened."""
+        return _key(spread) in self.detailed
+
+    @property
+    def left_out(self) -> str:
+        """What the page leaves out, in a sentence; nothing where it has everything."""
+        parts = [f"{len(self.lines)} of {self.total} cases stand in the tables"] if len(self.lines) < self.total else []
+        parts += [f"{len(self.detailed)} can be opened"] if len(self.detailed) < self.total else []
+        if not parts:
+            return ""
+        return f"{' and '.join(parts)}: failed and invalid ones first, the others at even steps. The CSV has all."
+
+
+def room_for(spreads: Sequence[Spread], lines: int = LINES, detailed: int = DETAILED) -> Room:
+    """What a page shows of these cases."""
+    shown = _chosen(spreads, lines)
+    return Room(len(spreads), frozenset(map(_key, shown)), frozenset(map(_key, _chosen(shown, detailed))))
+
+
+def _chosen(spreads: Sequence[Spread], most: int) -> list[Spread]:
+    """At most so many: the failed and invalid, then the others, each evenly from the first to the last."""
+    bad = [spread for spread in spreads if spread.status in ("failed", "invalid")]
+    first = _evenly(bad, most)
+    others = [spread for spread in spreads if spread.status not in ("failed", "invalid")]
+    return [*first, *_evenly(others, most - len(first))]
+
+
+def _evenly(spreads: Sequence[Spread], most: int) -> list[Spread]:
+    if len(spreads) <= most:
+        return list(spreads)
+    return [spreads[index * len(spreads) // most] for index in range(most)]
+
+
+def _key(spread: Spread) -> _Key:
+    return spread.rows[0].result.key[:2]

@@ -1,0 +1,101 @@
+"""What the page of a large run leaves out, and that it says so: tests/large_runs.py measures how long one takes."""
+
+import random
+import re
+
+import _make as make
+import pytest
+
+from gpubench import plugins
+from gpubench.api import View
+from gpubench.model import Case, SuiteInfo
+
+MOVED = 1e9
+
+
+def points(count, **fields):
+    """Results of one case over many sizes, each a little slower than the one before."""
+    return [
+        make.result(
+            make.timing(*(1e-3 + 1e-7 * (index + sample) for sample in range(3)), moved=MOVED),
+            of=make.case("triad", size_bytes=1024 + index),
+            window=(float(index), index + 0.9),
+            **fields,
+        )
+        for index in range(count)
+    ]
+
+
+def page(*results, views=(), **fields):
+    suites = (SuiteInfo("bandwidth", "sustained memory bandwidth", tuple(views)),)
+    return plugins.load("reports", "html").render(make.run(*results, suites=suites, **fields))
+
+
+def test_the_page_of_ten_thousand_cases_has_five_megabytes_at_the_most_and_says_what_it_leaves_out():
+    views = [View("curve", "Over size", ("triad",), x="size_bytes", log_x=True), View("bars", "All", ("triad",))]
+    power = make.samples([0.5 * n for n in range(20_000)], power=[300.0 + n % 7 for n in range(20_000)])
+    found = page(*points(10_000), views=views, sampled=[power])
+    assert len(found.encode()) < 5e6
+    assert found.count('<tr class="ok">') == 3000
+    assert found.count('<div class="more">') == 400
+    assert "3000 of 10000 cases stand in the tables and 400 can be opened" in found
+    assert "triad: 3000 of 10000 cases" in found
+
+
+def test_what_failed_is_never_among_what_a_page_leaves_out():
+    failed = make.result(of=make.case("copy"), status="failed", cause="crash", reason="died")
+    found = page(*points(2500), failed, *points(2500, replicate=1), *points(3000, devices=("cuda:1",)))
+    assert '<tr class="failed">' in found
+    row = found[found.index('<tr class="failed">') :]
+    assert row.index('<div class="more">') < row.index("</tr>"), "and it can be opened"
+
+
+def test_a_page_that_leaves_nothing_out_says_nothing_of_it():
+    assert "stand in the tables" not in page(*points(100))
+
+
+def test_of_many_bars_the_least_and_the_greatest_are_drawn():
+    found = page(*points(200), views=[View("bars", "All", ("triad",))])
+    assert "the 20 least and the 20 greatest of 200" in found
+    assert len(re.findall(r'class="value"', found)) == 40
+
+
+@pytest.mark.parametrize(("count", "said"), [(100, True), (400, False)])
+def test_the_points_of_a_chart_say_what_they_are_where_their_words_do_not_fill_the_page(count, said):
+    found = page(*points(count), views=[View("curve", "Over size", ("triad",), x="size_bytes")])
+    drawing = next(each for each in re.findall(r"<svg.*?</svg>", found) if "polyline" in each and "circle" in each)
+    assert drawing.count("<circle") == count
+    assert ("<title>" in drawing) == said
+
+
+def test_cases_too_narrow_to_be_told_apart_are_one_shape_of_the_timeline():
+    power = make.samples([0.0, 5000.0], power=[300.0, 300.0])
+    found = page(*points(5000), sampled=[power])
+    lanes, counter = re.findall(r"<svg.*?</svg>", found)[-2:]
+    assert lanes.count("<rect") < 400
+    assert re.search(r"triad\[size=\d+B?\] and \d+ more: \d+", lanes)
+    assert len(re.search(r'd="([^"]*)" class="band"', counter)[1]) < 100, "all of them follow one another"
+
+
+def beaten(pair, others):
+    return any(
+        other[0] >= pair[0] and other[1] >= pair[1] and (other[0] > pair[0] or other[1] > pair[1]) for other in others
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_line_of_a_pareto_view_joins_exactly_what_no_other_beats_both_ways(seed):
+    rng = random.Random(seed)
+    pairs = [(rng.randint(1, 12), rng.randint(1, 12)) for _ in range(40)]
+    results = [
+        make.result(
+            make.timing(float(x), name="x", better="more"),
+            make.timing(float(y), name="y", better="more"),
+            of=Case("bandwidth", f"c{index}"),
+        )
+        for index, (x, y) in enumerate(pairs)
+    ]
+    names = tuple(f"c{index}" for index in range(len(pairs)))
+    found = page(*results, views=[View("pareto", "Both", names, x="x", y="y")])
+    words = re.search(r"not beaten both ways: ([^\"]*)\"", found)[1]
+    assert set(words.split(", ")) == {f"c{index}" for index, pair in enumerate(pairs) if not beaten(pair, pairs)}
