@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpubench.api import Observation, Observed, Stage, Work, expect
@@ -24,10 +24,14 @@ def lengths(total: int, chunk_bytes: int) -> list[int]:
     return [chunk_bytes] * whole + [rest] * (rest > 0)
 
 
-def observed(total: int, chunk_bytes: int, compressed: int) -> Observation:
-    """Ratio = uncompressed / compressed, headers of every chunk and 8 bytes of length each included."""
+def observed(total: int, chunk_bytes: int, compressed: int, scratch: Mapping[str, int] | None = None) -> Observation:
+    """Ratio = uncompressed / compressed, headers of every chunk and 8 bytes of length each included.
+
+    `scratch` are bytes of temporary memory by direction.
+    """
     whole = compressed + LENGTH_BYTES * len(lengths(total, chunk_bytes))
-    return {"ratio": Observed(total / whole, "", "more"), "compressed": Observed(whole, "B", "less")}
+    found = {"ratio": Observed(total / whole, "", "more"), "compressed": Observed(whole, "B", "less")}
+    return {**found, **{f"{name}.scratch": Observed(size, "B", "less") for name, size in (scratch or {}).items()}}
 
 
 def expect_same(restored: Any, source: Any) -> None:

@@ -1,13 +1,24 @@
-"""Codecs of the host: chunk by chunk in one thread, each by its Python binding."""
+"""Codecs of the host: independent chunks, each by its Python binding, in one thread or many.
+
+    codec = open_codec("zstd-3")                       # Skip, with how to get it, where it is missing
+    packed = codec.compress(chunks, threads=4)         # bytes-like objects to bytes objects, in order
+    back = codec.decompress(packed, sizes, threads=4)  # raises CodecError for what is no such stream
+
+Every binding lets other threads run while it works. What a codec restores is never longer than it was
+told, whatever stands in its input.
+"""
 
 from __future__ import annotations
 
+import functools
 import importlib
+import os
 import sys
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,48 +28,163 @@ from ._codecs_common import expect_same, lengths, observed, stage
 from ._corpora import Corpus
 
 _HOW = "pip install 'gpubench-suite[host]'"
+_SHARES = 4  # slices a thread: the last ones even out what the first took
+_RAW, _GZIP = -15, 31  # zlib's window bits: a bare Deflate stream; one with gzip's header and checksum
+
+Chunk = bytes | bytearray | memoryview
+T = TypeVar("T")
+
+
+class CodecError(WrongAnswer):
+    """What was to be restored is no stream of this codec, or not of the length it should have."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Codec:
-    """Compress a chunk; restore one of a known length; what restoring raises; what it is."""
+class HostCodec:
+    """A codec: `squeeze()` gives what compresses a chunk, for one thread; `restore` one of a known length.
 
-    compress: Callable[[memoryview], bytes]
-    restore: Callable[[bytes, int], bytes]
-    error: type[Exception]
+    Codecs of one `format` read what the others write. `compressed_bytes` is the most that a chunk becomes.
+    """
+
+    name: str
+    format: str
+    squeeze: Callable[[], Callable[[Chunk], bytes]]
+    restore: Callable[[Chunk, int], bytes]
+    errors: tuple[type[Exception], ...]
     description: str
 
+    def max_compressed_bytes(self, chunk_bytes: int) -> int:
+        """An upper bound for every codec here (LZ4's is the loosest: n + n/255 + 16)."""
+        return chunk_bytes + chunk_bytes // 128 + 512
 
-def _zlib(level: int) -> _Codec:
-    return _Codec(
-        lambda chunk: zlib.compress(chunk, level),
-        lambda chunk, length: zlib.decompress(chunk, bufsize=length),
-        zlib.error,
-        f"zlib {zlib.ZLIB_RUNTIME_VERSION}, level {level}: 6 bytes of header and checksum a chunk",
+    def compress(self, chunks: Sequence[Chunk], threads: int = 1) -> list[bytes]:
+        """Each chunk by itself, in order."""
+        return _spread(lambda part: list(map(self.squeeze(), part)), chunks, threads)
+
+    def decompress(self, chunks: Sequence[Chunk], sizes: Sequence[int], threads: int = 1) -> list[bytes]:
+        """Each chunk as it was, of exactly `sizes` bytes; raises CodecError with the codec's words."""
+        return _spread(lambda part: [self.one(*each) for each in part], list(zip(chunks, sizes, strict=True)), threads)
+
+    def one(self, chunk: Chunk, size: int) -> bytes:
+        """One chunk as it was, of exactly `size` bytes; raises CodecError."""
+        try:
+            found = self.restore(chunk, size)
+        except self.errors as error:
+            raise CodecError(f"a chunk could not be restored: {error}") from error
+        expect_length(found, size)
+        return found
+
+
+def expect_length(found: bytes, size: int) -> None:
+    """Raise CodecError unless what was restored has the bytes it should have."""
+    if len(found) != size:
+        raise CodecError(f"a chunk could not be restored: it has a wrong length, {len(found)} bytes or more of {size}")
+
+
+@functools.cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads)
+
+
+def _spread(work: Callable[[Sequence[Any]], list[T]], items: Sequence[Any], threads: int) -> list[T]:
+    """The work's results over contiguous slices, in order."""
+    if threads == 1:
+        return work(items)
+    size = max(1, -(-len(items) // (_SHARES * threads)))
+    slices = [items[start : start + size] for start in range(0, len(items), size)]
+    return [found for part in _pool(threads).map(work, slices) for found in part]
+
+
+def cores() -> int:
+    """The processor cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+# Each codec by its binding.
+
+
+def _inflate(start: Callable[[], Any], chunk: Chunk, size: int, error: type[Exception]) -> bytes:
+    """One Deflate stream of at most `size` bytes, with nothing behind it; one byte more shows that it is longer."""
+    stream = start()
+    found: bytes = stream.decompress(chunk, size + 1)
+    if not stream.eof or stream.unused_data:
+        raise error("the stream does not end where its chunk does")
+    return found
+
+
+def _zlib(level: int, window: int = 15, kind: str = "zlib") -> HostCodec:
+    def restore(chunk: Chunk, size: int) -> bytes:
+        return _inflate(lambda: zlib.decompressobj(window), chunk, size, zlib.error)
+
+    return HostCodec(
+        f"{kind}-{level}",
+        kind,
+        lambda: lambda chunk: zlib.compress(chunk, level, window),
+        restore,
+        (zlib.error,),
+        f"zlib {zlib.ZLIB_RUNTIME_VERSION}, level {level}: {_HEADERS[kind]}",
     )
 
 
-def _zstd(level: int) -> _Codec:
+_HEADERS = {
+    "zlib": "6 bytes of header and checksum a chunk",
+    "deflate": "bare Deflate, no header, no checksum",
+    "gzip": "18 bytes of header and checksum a chunk",
+}
+
+
+def _isal(level: int) -> HostCodec:
+    isal = _imported("isal.isal_zlib")
+    whole = _imported("isal")
+
+    def restore(chunk: Chunk, size: int) -> bytes:
+        return _inflate(isal.decompressobj, chunk, size, isal.error)
+
+    return HostCodec(
+        f"isal-{level}",
+        "zlib",
+        lambda: lambda chunk: isal.compress(chunk, level),
+        restore,
+        (isal.error,),
+        f"ISA-L by isal {whole.__version__}, level {level}: zlib's format, 6 bytes of header and checksum a chunk",
+    )
+
+
+def _zstd(level: int) -> HostCodec:
     name = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
     zstd = _imported(name)
-    compressor = zstd.ZstdCompressor(level)
-    return _Codec(
-        lambda chunk: compressor.compress(chunk, zstd.ZstdCompressor.FLUSH_FRAME),
-        lambda chunk, _: zstd.decompress(chunk),
-        zstd.ZstdError,
+
+    def squeeze() -> Callable[[Chunk], bytes]:
+        compressor = zstd.ZstdCompressor(level)
+        return lambda chunk: bytes(compressor.compress(chunk, zstd.ZstdCompressor.FLUSH_FRAME))
+
+    def restore(chunk: Chunk, size: int) -> bytes:
+        return _inflate(zstd.ZstdDecompressor, chunk, size, zstd.ZstdError)
+
+    return HostCodec(
+        f"zstd-{level}",
+        "zstd",
+        squeeze,
+        restore,
+        (zstd.ZstdError, EOFError),
         f"Zstandard {zstd.zstd_version} through {name}, level {level}: a frame a chunk, no checksum",
     )
 
 
-def _lz4() -> _Codec:
+def _lz4(mode: str = "default") -> HostCodec:
     block = _imported("lz4.block")
     lz4 = _imported("lz4")
-    return _Codec(
-        lambda chunk: block.compress(chunk, store_size=False),
-        lambda chunk, length: block.decompress(chunk, uncompressed_size=length),
-        block.LZ4BlockError,
-        f"LZ4 {lz4.library_version_string()}, raw blocks (lz4.block), default speed, no checksum",
+    return HostCodec(
+        "lz4" if mode == "default" else "lz4-hc",
+        "lz4",
+        lambda: lambda chunk: bytes(block.compress(chunk, store_size=False, mode=mode)),
+        lambda chunk, size: bytes(block.decompress(chunk, uncompressed_size=size)),
+        (block.LZ4BlockError, ValueError),
+        f"LZ4 {lz4.library_version_string()}, raw blocks (lz4.block), {_LZ4_MODES[mode]}, no checksum",
     )
+
+
+_LZ4_MODES = {"default": "default speed", "high_compression": "high compression"}
 
 
 def _imported(name: str) -> Any:
@@ -68,13 +194,34 @@ def _imported(name: str) -> Any:
         raise Skip(f"needs {name} ({error}): {_HOW}") from error
 
 
-CODECS: Mapping[str, Callable[[], _Codec]] = {
+CODECS: Mapping[str, Callable[[], HostCodec]] = {
     "lz4": _lz4,
     "zstd-1": lambda: _zstd(1),
     "zstd-3": lambda: _zstd(3),
     "zlib-1": lambda: _zlib(1),
     "zlib-6": lambda: _zlib(6),
+    "isal-1": lambda: _isal(1),
+    "isal-3": lambda: _isal(3),
+    "zstd-9": lambda: _zstd(9),
+    "lz4-hc": lambda: _lz4("high_compression"),
 }
+# What a GPU's formats are written and read with on the host.
+FORMATS: Mapping[str, Callable[[], HostCodec]] = {
+    "lz4": _lz4,
+    "zstd": lambda: _zstd(3),
+    "deflate": lambda: _zlib(6, _RAW, "deflate"),
+    "gzip": lambda: _zlib(6, _GZIP, "gzip"),
+}
+
+
+def open_codec(name: str) -> HostCodec:
+    """A codec by the name that cases use; Skip, with how to get it, where its library is not installed."""
+    return CODECS[name]()
+
+
+def open_format(name: str) -> HostCodec:
+    """The host's codec of a format; Skip, with how to get it, where its library is not installed."""
+    return FORMATS[name]()
 
 
 class RoundTrip:
@@ -83,54 +230,52 @@ class RoundTrip:
     What a call gives is what the binding gives: a bytes object a chunk, not copied together.
     """
 
-    def __init__(self, codec: _Codec, source: Any, chunk_bytes: int) -> None:
-        self._codec = codec
-        self._source = source
+    def __init__(self, codec: HostCodec, source: Any, chunk_bytes: int, threads: int = 1) -> None:
+        self.codec = codec
+        self.source = source
+        self.threads = threads
         self._chunk_bytes = chunk_bytes
-        self._lengths = lengths(source.size, chunk_bytes)
+        self.sizes = lengths(source.size, chunk_bytes)
         view = memoryview(source)
-        self._chunks = [view[start : start + chunk_bytes] for start in range(0, source.size, chunk_bytes)]
+        self.chunks = [view[start : start + chunk_bytes] for start in range(0, source.size, chunk_bytes)]
         self.compressed: list[bytes] = []
         self.restored: list[bytes] = []
         self.poison()
 
     def poison(self) -> None:
         """Forget both outputs."""
-        self.compressed = [b""] * len(self._chunks)
-        self.restored = [b""] * len(self._chunks)
+        self.compressed = [b""] * len(self.chunks)
+        self.restored = [b""] * len(self.chunks)
 
     def compress(self) -> None:
-        """Compress every chunk, in order."""
-        compress, target = self._codec.compress, self.compressed
-        for index, chunk in enumerate(self._chunks):
-            target[index] = compress(chunk)
+        """Compress every chunk."""
+        self.compressed = self.codec.compress(self.chunks, self.threads)
 
     def restore(self) -> None:
-        """Restore every chunk, in order; WrongAnswer with the codec's words where it refuses one."""
-        restore, target = self._codec.restore, self.restored
-        try:
-            for index, (chunk, length) in enumerate(zip(self.compressed, self._lengths, strict=True)):
-                target[index] = restore(chunk, length)
-        except self._codec.error as error:
-            raise WrongAnswer(f"a chunk could not be restored: {error}") from error
+        """Restore every chunk; CodecError where the codec refuses one."""
+        self.restored = self.codec.decompress(self.compressed, self.sizes, self.threads)
 
     def check(self) -> Observation:
         """Every chunk has its length and the whole buffer its bytes."""
-        wrong = [index for index, chunk in enumerate(self.restored) if len(chunk) != self._lengths[index]]
+        wrong = [index for index, chunk in enumerate(self.restored) if len(chunk) != self.sizes[index]]
         expect(not wrong, f"{len(wrong)} chunks have a wrong length after the round trip, the first is {wrong[:1]}")
-        expect_same(np.frombuffer(b"".join(self.restored), np.uint8), self._source)
-        return observed(self._source.size, self._chunk_bytes, sum(map(len, self.compressed)))
+        expect_same(np.frombuffer(b"".join(self.restored), np.uint8), self.source)
+        return observed(self.source.size, self._chunk_bytes, sum(map(len, self.compressed)))
 
 
-def roundtrip(corpus: Corpus, total: int, codec: str, chunk_bytes: int) -> Task:
-    """The task of one codec on the host; Skip where its library is not installed."""
+def open_trip(corpus: Corpus, total: int, codec: str, chunk_bytes: int, threads: int = 1) -> RoundTrip:
+    """A round trip with its buffers; Skip where its library is not installed."""
     source = np.empty(total, np.uint8)
     corpus.fill(source)
-    chosen = CODECS[codec]()
-    trip = RoundTrip(chosen, source, chunk_bytes)
+    return RoundTrip(open_codec(codec), source, chunk_bytes, threads)
+
+
+def roundtrip(corpus: Corpus, total: int, codec: str, chunk_bytes: int, threads: int = 1) -> Task:
+    """The task of one codec on the host; Skip where its library is not installed."""
+    trip = open_trip(corpus, total, codec, chunk_bytes, threads)
     return Task(
         {"compress": stage(trip.compress, total), "decompress": stage(trip.restore, total)},
         check=trip.check,
         poison=trip.poison,
-        notes={"corpus": corpus.description, "codec": chosen.description, "threads": "1"},
+        notes={"corpus": corpus.description, "codec": trip.codec.description, "threads": str(threads)},
     )

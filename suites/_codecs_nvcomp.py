@@ -1,17 +1,16 @@
-"""Codecs of NVIDIA GPUs: nvCOMP's batched calls on chunks that lie on the device."""
+"""Round trips of a buffer on a GPU: one batched call takes all chunks, each way."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from gpubench.api import Bench, Missing, Observation, Skip, Task, expect, nvcomp, units
+from gpubench.api import Bench, Observation, Skip, Task, expect, nvcomp, units
 
 from ._codecs_common import expect_same, lengths, observed, stage
+from ._codecs_device import OUTPUT_GRAIN, DeviceChunks, DeviceCodec, current_stream, open_codec
 from ._corpora import Corpus
 
-CODECS = tuple(nvcomp.ALGORITHMS)
-_OUTPUT_GRAIN = 256  # bytes: outputs start on lines of their own; every algorithm asks for 16 at most
 _NO_STATUS = -1  # no status of nvCOMP's
 _POISON = 0xA5
 _RESERVE = 2**28  # bytes left free for the driver
@@ -19,23 +18,28 @@ _RESERVE = 2**28  # bytes left free for the driver
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a buffer is laid out for one codec, in bytes; `scratch` serves both directions in turn."""
+    """How a buffer is laid out for one codec, in bytes; scratch serves both directions in turn."""
 
     total: int
     chunk: int
     count: int
     stride: int
-    scratch: int
+    compress_scratch: int
+    restore_scratch: int
 
     @classmethod
-    def of(cls, codec: nvcomp.Codec, total: int, chunk: int, stream: int) -> Layout:
+    def of(cls, codec: DeviceCodec, total: int, chunk: int, stream: int) -> Layout:
         """Ask the library; raises NvcompError where it refuses."""
         count = len(lengths(total, chunk))
-        grain = max(codec.compress_alignments().output, codec.decompress_alignments().input, _OUTPUT_GRAIN)
-        stride = -(-codec.max_output_bytes(chunk) // grain) * grain
-        there = codec.compress_temp_bytes(count, chunk, total, stream)
-        back = codec.decompress_temp_bytes(count, chunk, total, stream)
-        return cls(total, chunk, count, stride, max(there, back))
+        stride = -(-codec.max_compressed_bytes(chunk) // OUTPUT_GRAIN) * OUTPUT_GRAIN
+        there = codec.compress_temp_bytes(count, chunk, stream)
+        back = codec.decompress_temp_bytes(count, chunk, stream)
+        return cls(total, chunk, count, stride, there, back)
+
+    @property
+    def scratch(self) -> int:
+        """The larger of the two."""
+        return max(self.compress_scratch, self.restore_scratch)
 
     @property
     def device_bytes(self) -> int:
@@ -46,119 +50,84 @@ class Layout:
 class RoundTrip:
     """A buffer on the device, its chunks compressed and restored, and everything a call needs.
 
-    Compressed chunks stand `layout.stride` bytes apart, source and restored ones side by side.
     After construction nothing is allocated and nothing waits for the device, save in `check`.
     """
 
-    def __init__(self, xp: Any, codec: nvcomp.Codec, source: Any, layout: Layout) -> None:
+    def __init__(self, xp: Any, codec: DeviceCodec, source: Any, layout: Layout) -> None:
         self._xp = xp
-        self._codec = codec
-        self._layout = layout
-        count = layout.count
-        self.source = source
-        self.compressed = xp.empty(count * layout.stride, xp.uint8)
-        self.restored = xp.empty(layout.total, xp.uint8)
-        self._sizes = xp.asarray(lengths(layout.total, layout.chunk), dtype=xp.uint64)
-        self.compressed_sizes = xp.zeros(count, xp.uint64)
-        self._restored_sizes = xp.zeros(count, xp.uint64)
-        self._compress_statuses = xp.zeros(count, xp.int32)
-        self._restore_statuses = xp.zeros(count, xp.int32)
-        self._scratch_memory = xp.empty(layout.scratch, xp.uint8)
-        self._scratch = nvcomp.Scratch(_address(self._scratch_memory) if layout.scratch else 0, layout.scratch)
-        self._pointers: list[Any] = []
-        self._from = self._batch(self.source, layout.chunk, self._sizes)
-        self._between = self._batch(self.compressed, layout.stride, self.compressed_sizes)
-        self._to = self._batch(self.restored, layout.chunk, self._sizes)
-
-    def _batch(self, array: Any, step: int, sizes: Any) -> nvcomp.Chunks:
-        """Chunks that stand `step` bytes apart; their addresses are kept on the device."""
-        xp, count = self._xp, self._layout.count
-        pointers = xp.arange(count, dtype=xp.uint64) * xp.uint64(step) + xp.uint64(_address(array))
-        self._pointers.append(pointers)
-        return nvcomp.Chunks(_address(pointers), _address(sizes), count)
-
-    @property
-    def _stream(self) -> int:
-        return _current_stream(self._xp)
+        self.codec = codec
+        self.layout = layout
+        self.source = DeviceChunks.side_by_side(xp, source, layout.chunk)
+        self.compressed = DeviceChunks.room(xp, layout.count, layout.stride)
+        self.restored = DeviceChunks.side_by_side(xp, xp.empty(layout.total, xp.uint8), layout.chunk)
+        self.written = xp.zeros(layout.count, xp.uint64)
+        self.compress_statuses = xp.zeros(layout.count, xp.int32)
+        self.restore_statuses = xp.zeros(layout.count, xp.int32)
+        self.scratch = xp.empty(layout.scratch, xp.uint8)
 
     def poison(self) -> None:
         """Spoil every output: no restored byte is right, no size and no status is left.
 
         Sizes become 0, so that restoring what was never compressed reads nothing.
         """
-        self._xp.invert(self.source, out=self.restored)
-        self.compressed.fill(_POISON)
-        for sizes in (self.compressed_sizes, self._restored_sizes):
+        self._xp.invert(self.source.memory, out=self.restored.memory)
+        self.compressed.memory.fill(_POISON)
+        for sizes in (self.compressed.sizes, self.written):
             sizes.fill(0)
-        for statuses in (self._compress_statuses, self._restore_statuses):
-            statuses.fill(_NO_STATUS)
+        self.compress_statuses.fill(_NO_STATUS if self.codec.library.is_nvcomp else 0)
+        self.restore_statuses.fill(_NO_STATUS)
 
-    def compress(self) -> None:
-        """Queue compressing every chunk."""
-        statuses = _address(self._compress_statuses)
-        self._codec.compress(self._from, self._layout.chunk, self._scratch, self._between, statuses, self._stream)
+    def compress(self, stream: int | None = None) -> None:
+        """Queue compressing every chunk, on the stream that is timed or on another."""
+        queue = current_stream(self._xp) if stream is None else stream
+        chunk, codes = self.layout.chunk, self.compress_statuses
+        self.codec.compress(self.source, self.compressed, chunk, self.scratch, codes, queue)
 
-    def restore(self) -> None:
+    def restore(self, stream: int | None = None) -> None:
         """Queue restoring every chunk, by the sizes that compressing left on the device."""
-        sizes, statuses = _address(self._restored_sizes), _address(self._restore_statuses)
-        self._codec.decompress(self._between, self._to, sizes, self._scratch, statuses, self._stream)
+        queue = current_stream(self._xp) if stream is None else stream
+        codes = self.restore_statuses
+        self.codec.decompress(self.compressed, self.restored, self.written, self.scratch, codes, queue)
 
     def check(self) -> Observation:
         """Statuses, sizes and every byte are right; what it came to."""
-        self._expect_success("compressed", self._compress_statuses)
-        sizes = self.compressed_sizes
-        fits = bool((sizes > 0).all()) and bool((sizes <= self._layout.stride).all())
+        self.codec.expect_success("compressed", self.compress_statuses)
+        sizes = self.compressed.sizes
+        fits = bool((sizes > 0).all()) and bool((sizes <= self.layout.stride).all())
         expect(fits, "a compressed chunk has no bytes, or more than nvCOMP's maximum")
-        self._expect_success("restored", self._restore_statuses)
-        expect(bool((self._restored_sizes == self._sizes).all()), "a restored chunk has a wrong length")
-        expect_same(self.restored, self.source)
-        return observed(self._layout.total, self._layout.chunk, int(sizes.sum()))
-
-    def _expect_success(self, what: str, statuses: Any) -> None:
-        failed = statuses[statuses != 0]
-        if failed.size:
-            status = int(failed[0])
-            words = nvcomp.load().words(status)
-            expect(False, f"{failed.size} chunks were not {what}; the first: {words} (status {status})")
+        self.codec.expect_success("restored", self.restore_statuses)
+        expect(bool((self.written == self.source.sizes).all()), "a restored chunk has a wrong length")
+        expect_same(self.restored.memory, self.source.memory)
+        scratch = {"compress": self.layout.compress_scratch, "decompress": self.layout.restore_scratch}
+        return observed(self.layout.total, self.layout.chunk, int(sizes.sum()), scratch)
 
 
-def _address(array: Any) -> int:
-    return int(array.data.ptr)
-
-
-def _current_stream(xp: Any) -> int:
-    return int(xp.cuda.get_current_stream().ptr)
-
-
-def roundtrip(bench: Bench, corpus: Corpus, total: int, codec: str, chunk_bytes: int) -> Task:
-    """The task of one algorithm; Skip where nvCOMP is missing or refuses, in its own words."""
-    if bench.traits.kernels != "cuda":
-        raise Skip("GPU codecs are nvCOMP's, which needs an NVIDIA device")
+def open_trip(bench: Bench, corpus: Corpus, total: int, codec: str, chunk_bytes: int) -> RoundTrip:
+    """A round trip with its buffers; Skip where the library is missing, refuses, or memory does not suffice."""
+    chosen = open_codec(bench, codec, corpus.dtype)
     try:
-        chosen = nvcomp.Codec(nvcomp.load(), codec, corpus.dtype)
-        layout = Layout.of(chosen, total, chunk_bytes, _current_stream(bench.xp))
-    except Missing as error:
-        raise Skip(str(error)) from error
+        layout = Layout.of(chosen, total, chunk_bytes, current_stream(bench.xp))
     except nvcomp.NvcompError as error:
         if error.is_refusal:
             raise Skip(str(error)) from error
         raise
     if layout.device_bytes + _RESERVE > bench.device.free_bytes():
         raise Skip(f"needs {units.round_size(layout.device_bytes + _RESERVE)} of free device memory")
-    return _task(RoundTrip(bench.xp, chosen, _uploaded(bench.xp, corpus, total), layout), chosen, corpus, total)
+    return RoundTrip(bench.xp, chosen, uploaded(bench.xp, corpus, total), layout)
 
 
-def _task(trip: RoundTrip, codec: nvcomp.Codec, corpus: Corpus, total: int) -> Task:
+def roundtrip(bench: Bench, corpus: Corpus, total: int, codec: str, chunk_bytes: int) -> Task:
+    """The task of one codec; Skip where nvCOMP is missing or refuses, in its own words."""
+    trip = open_trip(bench, corpus, total, codec, chunk_bytes)
     stages = {
         "compress": stage(trip.compress, total),
-        "decompress": stage(trip.restore, total, waits=codec.decompress_waits),
+        "decompress": stage(trip.restore, total, waits=trip.codec.waits),
     }
-    described = f"nvCOMP {nvcomp.load().version}, batched, default options, elements {codec.data_type}"
-    notes = {"corpus": corpus.description, "codec": described}
+    notes = {"corpus": corpus.description, "codec": trip.codec.description}
     return Task(stages, check=trip.check, poison=trip.poison, notes=notes)
 
 
-def _uploaded(xp: Any, corpus: Corpus, total: int) -> Any:
+def uploaded(xp: Any, corpus: Corpus, total: int) -> Any:
     """The source on the device: the tile is copied there once and repeated there."""
     source = xp.empty(total, xp.uint8)
     Corpus(corpus.name, corpus.dtype, corpus.description, xp.asarray(corpus.data)).fill(source)

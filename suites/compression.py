@@ -10,7 +10,7 @@ from typing import Any
 
 from gpubench.api import Bench, Suite, Target, Task, View, points
 
-from . import _codecs_host, _codecs_nvcomp, _corpora
+from . import _codecs_device, _codecs_host, _codecs_nvcomp, _corpora
 
 _MIB = 2**20
 _CASES = ("roundtrip",)
@@ -41,7 +41,7 @@ def _corpus(target: Target) -> Any:
 
 def _codec(target: Target) -> Any:
     if not target.is_host:
-        return _codecs_nvcomp.CODECS
+        return _codecs_device.CODECS
     quick = tuple(name for name in _codecs_host.CODECS if name != "zlib-6")  # 30 MB/s: seconds a sample
     return points(smoke=quick, quick=quick, full=tuple(_codecs_host.CODECS))
 

@@ -1,7 +1,8 @@
-"""What nvCOMP's C functions take: option structs, algorithms and signatures of nvCOMP 6.
+"""What nvCOMP's and hipCOMP's C functions take: option structs, algorithms and signatures.
 
-Read from the headers of nvCOMP 6.0.0. Option structs are 64 bytes each, passed by value, with the
-unused bytes zero.
+Read from the headers of nvCOMP 6.0.0, whose option structs are 64 bytes each, passed by value, with
+the unused bytes zero; and from those of hipCOMP, a fork of nvCOMP 2.2 (snapshot of 2024-10-08),
+whose functions have other names and lack some arguments. hipCOMP's rows have never met a device.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ TYPES = {
     "uint32": 5,
     "int64": 6,
     "uint64": 7,
+    "float8_e4m3": 9,
     "float16": 10,
     "float32": 11,
     "float64": 12,
@@ -81,6 +83,12 @@ class Lz4Decompress(ctypes.Structure):
         ("bitshuffle", c_int),
         ("reserved", c_char * 48),
     )
+
+
+class GzipDecompress(ctypes.Structure):
+    """gzip; the algorithm is one of CUDA's two."""
+
+    _fields_ = (("backend", c_int), ("algorithm", c_int), ("sort", c_int), ("reserved", c_char * 52))
 
 
 class AnsCompress(ctypes.Structure):
@@ -149,8 +157,33 @@ class BitcompCompress(ctypes.Structure):
     )
 
 
+class HipLz4(ctypes.Structure):
+    """hipCOMP's LZ4."""
+
+    _fields_ = (("data_type", c_int),)
+
+
+class HipSnappy(ctypes.Structure):
+    """hipCOMP's Snappy."""
+
+    _fields_ = (("reserved", c_int),)
+
+
+class HipCascaded(ctypes.Structure):
+    """hipCOMP's Cascaded: run lengths, deltas and bit packing of pieces of `chunk` bytes."""
+
+    _fields_ = (
+        ("chunk", c_size_t),
+        ("data_type", c_int),
+        ("run_lengths", c_int),
+        ("deltas", c_int),
+        ("bit_packing", c_int),
+    )
+
+
 _INTEGERS = {name: name for name in TYPES if "int" in name}
-_FLOATS_AS_INTEGERS = {"float16": "uint16", "float32": "uint32", "float64": "uint64"}
+_HALVES_AS_INTEGERS = {"float16": "uint16", "bfloat16": "uint16"}
+_FLOATS_AS_INTEGERS = {**_HALVES_AS_INTEGERS, "float32": "uint32", "float64": "uint64", "float8_e4m3": "uint8"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,29 +191,33 @@ class Algorithm:
     """One row of the table: the name in the C functions, the option structs, the types it takes.
 
     `types` maps an element type to the one that the library is told; a type that is not in it is
-    compressed as bytes. The other options are the library's defaults.
+    compressed as bytes. The other options are the library's defaults. `decompress` is None where
+    decompressing takes no options. `engine` says that a hardware engine may serve decompressing.
     """
 
     prefix: str
     compress: type[ctypes.Structure]
-    decompress: type[ctypes.Structure]
+    decompress: type[ctypes.Structure] | None
     types: Mapping[str, str] = field(default_factory=dict)
     compress_options: Mapping[str, int] = field(default_factory=dict)
     decompress_options: Mapping[str, int] = field(default_factory=dict)
     decompress_waits: bool = False
+    engine: bool = False
 
 
 ALGORITHMS: Mapping[str, Algorithm] = {
-    "lz4": Algorithm("LZ4", Lz4Compress, Lz4Decompress),
-    "snappy": Algorithm("Snappy", Plain, SortedBackend),
+    "lz4": Algorithm("LZ4", Lz4Compress, Lz4Decompress, engine=True),
+    "snappy": Algorithm("Snappy", Plain, SortedBackend, engine=True),
     "zstd": Algorithm("Zstd", Plain, Backend),
-    "deflate": Algorithm("Deflate", Level, SortedBackend, compress_options={"level": 1}),
+    "deflate": Algorithm("Deflate", Level, SortedBackend, compress_options={"level": 1}, engine=True),
     "gdeflate": Algorithm("Gdeflate", Level, Backend, compress_options={"level": 1}),
+    "gzip": Algorithm("Gzip", Level, GzipDecompress, compress_options={"level": 1}, engine=True),
     "ans": Algorithm(
         "ANS",
         AnsCompress,
         AnsDecompress,
-        types={"float16": "float16", "float32": "float32"},
+        # "applicable to all half-precision data formats" (ans.h)
+        types={"float16": "float16", "bfloat16": "float16", "float32": "float32", "float8_e4m3": "float8_e4m3"},
         decompress_options={"data_type": ANY_TYPE},
     ),
     "cascaded": Algorithm(
@@ -192,22 +229,76 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         decompress_options={"data_type": ANY_TYPE},
     ),
     "bitcomp": Algorithm(
-        "Bitcomp", BitcompCompress, Backend, types={name: name for name in TYPES}, decompress_waits=True
+        "Bitcomp",
+        BitcompCompress,
+        Backend,
+        types={**_INTEGERS, "float16": "float16", "bfloat16": "uint16", "float32": "float32", "float64": "float64"},
+        decompress_waits=True,
     ),
 }
 
+HIP_ALGORITHMS: Mapping[str, Algorithm] = {
+    "lz4": Algorithm("LZ4", HipLz4, None),
+    "snappy": Algorithm("Snappy", HipSnappy, None),
+    "cascaded": Algorithm(
+        "Cascaded",
+        HipCascaded,
+        None,
+        types={**_INTEGERS, **_FLOATS_AS_INTEGERS},
+        compress_options={"chunk": 4096, "run_lengths": 2, "deltas": 1, "bit_packing": 1},
+    ),
+}
 
-def signatures(compress: type[ctypes.Structure], decompress: type[ctypes.Structure]) -> dict[str, tuple[Any, ...]]:
-    """The arguments of every batched function, by the end of its name."""
+Arguments = tuple[tuple[str, Any], ...]
+
+
+def signatures(algorithm: Algorithm, since_4: bool = True) -> dict[str, Arguments]:
+    """The named arguments of every batched function, by the end of its name.
+
+    `since_4` is how nvCOMP has it; the fork of 2.2 has no options for decompressing, no statuses of
+    compressing, no questions about alignment, and its scratch does not depend on the total.
+    """
     size, address, sizes = c_size_t, c_void_p, POINTER(c_size_t)
-    to, back = (compress, address, address), (decompress, address, address)  # options, statuses, stream
-    return {
-        "CompressGetRequiredAlignments": (compress, POINTER(Alignments)),
-        "CompressGetMaxOutputChunkSize": (size, compress, sizes),
-        "CompressGetTempSize": (size, size, compress, sizes, size, address),
-        "CompressAsync": (address, address, size, size, address, size, address, address, *to),
-        "DecompressGetRequiredAlignments": (decompress, POINTER(Alignments)),
-        "DecompressGetTempSize": (size, size, decompress, sizes, size, address),
-        "DecompressAsync": (address, address, address, address, size, address, size, address, *back),
-        "GetDecompressSizeAsync": (address, address, address, size, address),
+    batch: Arguments = (("pointers", address), ("sizes", address))
+    scratch: Arguments = (("scratch", address), ("scratch_bytes", size))
+    to: Arguments = (("options", algorithm.compress),)
+    back: Arguments = (("options", algorithm.decompress),) if algorithm.decompress else ()
+    stream: Arguments = (("stream", address),)
+    status: Arguments = (("statuses", address),)
+    extent: Arguments = (("total_bytes", size), *stream) if since_4 else ()
+    asked: Arguments = (("count", size), ("chunk_bytes", size))
+    found: Arguments = (("found", sizes),)
+    output: Arguments = (("target_pointers", address),)
+    table: dict[str, Arguments] = {
+        "CompressGetMaxOutputChunkSize": (("chunk_bytes", size), *to, *found),
+        "CompressGetTempSize": (*asked, *to, *found, *extent),
+        "CompressAsync": (
+            *batch,
+            ("chunk_bytes", size),
+            ("count", size),
+            *scratch,
+            *output,
+            ("target_sizes", address),
+            *to,
+            *(status if since_4 else ()),
+            *stream,
+        ),
+        "DecompressGetTempSize": (*asked, *back, *found, *extent),
+        "DecompressAsync": (
+            *batch,
+            ("target_sizes", address),
+            ("written", address),
+            ("count", size),
+            *scratch,
+            *output,
+            *back,
+            *status,
+            *stream,
+        ),
+        "GetDecompressSizeAsync": (*batch, ("target_sizes", address), ("count", size), *stream),
     }
+    if since_4:
+        alignments: Arguments = (("found", POINTER(Alignments)),)
+        table["CompressGetRequiredAlignments"] = (*to, *alignments)
+        table["DecompressGetRequiredAlignments"] = (*back, *alignments)
+    return table

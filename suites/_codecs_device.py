@@ -1,0 +1,230 @@
+"""Codecs of GPUs: one object a codec, queued calls on chunks that lie on the device.
+
+    codec = open_codec(bench, "zstd", "uint8")                 # Skip where it is not to be had
+    source = DeviceChunks.side_by_side(xp, array, chunk_bytes)
+    packed = DeviceChunks.room(xp, source.count, codec.max_compressed_bytes(chunk_bytes))
+    scratch = xp.empty(codec.temp_bytes(source.count, chunk_bytes), xp.uint8)
+    statuses = xp.zeros(source.count, xp.int32)                # 0: done
+    codec.compress(source, packed, chunk_bytes, scratch, statuses, stream)
+    codec.decompress(packed, back, written, scratch, statuses, stream)
+
+Nothing here allocates, waits for the device or reads it while a call is queued. A batch in flight needs
+scratch, statuses and outputs of its own; a codec may serve any number of streams at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpubench.api import Bench, Missing, Skip, expect, nvcomp
+
+from ._codecs_common import lengths
+
+OUTPUT_GRAIN = 256  # bytes: outputs start on lines of their own; every algorithm asks for 16 at most
+_HARDWARE = 1  # NVCOMP_DECOMPRESS_BACKEND_HARDWARE
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceChunks:
+    """Chunks of one buffer on the device, `stride` bytes apart.
+
+    `sizes` (uint64, on the device) are the bytes of each: of an output what it came to once a call has run.
+    """
+
+    memory: Any
+    stride: int
+    sizes: Any
+    pointers: Any
+
+    @classmethod
+    def side_by_side(cls, xp: Any, memory: Any, chunk_bytes: int) -> DeviceChunks:
+        """A whole uint8 array cut into chunks; the last one is what remains."""
+        sizes = xp.asarray(lengths(memory.size, chunk_bytes), dtype=xp.uint64)
+        return cls(memory, chunk_bytes, sizes, _pointers(xp, memory, chunk_bytes, len(sizes)))
+
+    @classmethod
+    def room(cls, xp: Any, count: int, most_bytes: int) -> DeviceChunks:
+        """Room for `count` outputs of at most `most_bytes` each; their sizes are 0 until a call has run."""
+        stride = -(-most_bytes // OUTPUT_GRAIN) * OUTPUT_GRAIN
+        memory = xp.empty(count * stride, xp.uint8)
+        return cls(memory, stride, xp.zeros(count, xp.uint64), _pointers(xp, memory, stride, count))
+
+    @property
+    def count(self) -> int:
+        """The number of chunks."""
+        return len(self.sizes)
+
+    def first(self, count: int) -> DeviceChunks:
+        """The first `count` of them, in the same memory."""
+        return DeviceChunks(self.memory, self.stride, self.sizes[:count], self.pointers[:count])
+
+    def at_device(self) -> nvcomp.Chunks:
+        """As the C interface takes them."""
+        return nvcomp.Chunks(address(self.pointers), address(self.sizes), self.count)
+
+
+def _pointers(xp: Any, memory: Any, stride: int, count: int) -> Any:
+    return xp.arange(count, dtype=xp.uint64) * xp.uint64(stride) + xp.uint64(address(memory))
+
+
+def address(array: Any) -> int:
+    """Where a device array lies; 0 of an empty one."""
+    return int(array.data.ptr) if array.size else 0
+
+
+def current_stream(xp: Any) -> int:
+    """The stream that is timed, as an integer."""
+    return int(xp.cuda.get_current_stream().ptr)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A codec as a case names it: the algorithm, its options where they are not the library's, in words.
+
+    `typed` tells LZ4 the element's width too, `plain` hides the type from a codec that has a model for it.
+    """
+
+    algorithm: str
+    options: Mapping[str, int] = field(default_factory=dict)
+    back: Mapping[str, int] = field(default_factory=dict)
+    words: str = "default options"
+    typed: bool = False
+    plain: bool = False
+
+    @property
+    def needs_engine(self) -> bool:
+        """Whether the hardware engine must restore."""
+        return self.back.get("backend") == _HARDWARE
+
+
+def _levels(algorithm: str) -> dict[str, Variant]:
+    """Levels 0 (entropy coding only) to 5; 1 is the default, 3 is another name of 2."""
+    return {
+        f"{algorithm}-{level}": Variant(algorithm, {"level": level}, words=f"level {level}") for level in (0, 2, 4, 5)
+    }
+
+
+_ENGINE = {
+    f"{name}-engine": Variant(name, back={"backend": _HARDWARE}, words="restored by the hardware engine")
+    for name, row in nvcomp.ALGORITHMS.items()
+    if row.engine and name != "gzip"  # gzip is Deflate with a header
+}
+_OPTIONS = {
+    "lz4-typed": Variant("lz4", words="matches by elements", typed=True),
+    "lz4-shuffle": Variant("lz4", {"bitshuffle": 1}, {"bitshuffle": 1}, "bits shuffled by elements", typed=True),
+    **_levels("deflate"),
+    **_levels("gdeflate"),
+    **_levels("gzip"),
+    "ans-bytes": Variant("ans", words="of bytes, whatever the elements are", plain=True),
+    "ans-fast": Variant("ans", {"histogram_reduction": 4}, words="a histogram of each 16th symbol"),
+    "cascaded-1": Variant("cascaded", {"level": 1}, words="level 1"),
+    "cascaded-7": Variant("cascaded", {"level": 7}, words="level 7"),
+    "cascaded-bytes": Variant("cascaded", words="of bytes, whatever the elements are", plain=True),
+    "bitcomp-sparse": Variant("bitcomp", {"algorithm": 1}, words="the sparse algorithm"),
+    "bitcomp-bytes": Variant("bitcomp", words="of bytes, whatever the elements are", plain=True),
+}
+VARIANTS: Mapping[str, Variant] = {**{name: Variant(name) for name in nvcomp.ALGORITHMS}, **_OPTIONS, **_ENGINE}
+CODECS = tuple(nvcomp.ALGORITHMS)
+OPTIONS = (*_OPTIONS, *_ENGINE)
+_SHUFFLED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}  # LZ4 takes integers of these bytes
+_WIDTHS = {"bfloat16": 2, "float8_e4m3": 1}
+
+
+class DeviceCodec:
+    """One codec on elements of one type. Every call may raise nvcomp.NvcompError."""
+
+    def __init__(self, library: nvcomp.Library, name: str, dtype: str) -> None:
+        variant = VARIANTS[name]
+        seen = "uint8" if variant.plain else dtype
+        told = {"data_type": nvcomp.TYPES[_of_width(dtype)]} if variant.typed else {}
+        self.name = name
+        self.library = library
+        self.row = nvcomp.Codec(library, variant.algorithm, seen, {**variant.options, **told}, {**variant.back, **told})
+        kind = _of_width(dtype) if variant.typed else self.row.data_type
+        product = "nvCOMP" if library.is_nvcomp else "hipCOMP"
+        self.description = f"{product} {library.version}, batched, {variant.words}, elements {kind}"
+        self.waits = self.row.decompress_waits  # restoring waits for its stream before it queues its work
+
+    def max_compressed_bytes(self, chunk_bytes: int) -> int:
+        """What the output of a chunk of at most `chunk_bytes` must hold."""
+        return self.row.max_output_bytes(chunk_bytes)
+
+    def compress_temp_bytes(self, count: int, chunk_bytes: int, stream: int = 0) -> int:
+        """Scratch for compressing `count` chunks of at most `chunk_bytes`."""
+        return self.row.compress_temp_bytes(count, chunk_bytes, count * chunk_bytes, stream)
+
+    def decompress_temp_bytes(self, count: int, chunk_bytes: int, stream: int = 0) -> int:
+        """Scratch for restoring `count` chunks of at most `chunk_bytes`."""
+        return self.row.decompress_temp_bytes(count, chunk_bytes, count * chunk_bytes, stream)
+
+    def temp_bytes(self, count: int, chunk_bytes: int, stream: int = 0) -> int:
+        """Scratch that serves both directions in turn."""
+        there = self.compress_temp_bytes(count, chunk_bytes, stream)
+        return max(there, self.decompress_temp_bytes(count, chunk_bytes, stream))
+
+    def compress(
+        self, source: DeviceChunks, target: DeviceChunks, chunk_bytes: int, scratch: Any, statuses: Any, stream: int
+    ) -> None:
+        """Queue compressing `source`, chunks of at most `chunk_bytes`; fills `target`, its sizes, the statuses."""
+        at, codes = _scratch(scratch), address(statuses)
+        self.row.compress(source.at_device(), chunk_bytes, at, target.at_device(), codes, stream)
+
+    def decompress(
+        self, source: DeviceChunks, target: DeviceChunks, written: Any, scratch: Any, statuses: Any, stream: int
+    ) -> None:
+        """Queue restoring `source` into `target`, whose sizes are what its chunks can hold.
+
+        `written` (uint64, on the device) is filled with the bytes of each, `statuses` (int32) with its outcome.
+        """
+        at, codes = _scratch(scratch), address(statuses)
+        self.row.decompress(source.at_device(), target.at_device(), address(written), at, codes, stream)
+
+    def expect_success(self, what: str, statuses: Any) -> None:
+        """Raise WrongAnswer in the library's words unless every status is 0; waits for the device."""
+        failed = statuses[statuses != 0]
+        if failed.size:
+            status = int(failed[0])
+            expect(
+                False,
+                f"{failed.size} chunks were not {what}; the first: {self.library.words(status)} (status {status})",
+            )
+
+
+def _scratch(memory: Any) -> nvcomp.Scratch:
+    return nvcomp.Scratch(address(memory), memory.size)
+
+
+def _of_width(dtype: str) -> str:
+    width = _WIDTHS.get(dtype) or int("".join(filter(str.isdigit, dtype))) // 8
+    return _SHUFFLED[width]
+
+
+def open_codec(bench: Bench, name: str, dtype: str = "uint8") -> DeviceCodec:
+    """A codec of this GPU's library by the name that cases use; Skip, with how to get it, where it is missing."""
+    variant = VARIANTS[name]
+    try:
+        library = _library(bench)
+    except Missing as error:
+        raise Skip(str(error)) from error
+    if variant.algorithm not in library.algorithms:
+        raise Skip(f"hipCOMP has no {variant.algorithm}: it has {', '.join(library.algorithms)}")
+    if variant.needs_engine:
+        _require_engine(bench, variant.algorithm)
+    return DeviceCodec(library, name, dtype)
+
+
+def _library(bench: Bench) -> nvcomp.Library:
+    if bench.traits.kernels == "cuda":
+        return nvcomp.load()
+    if bench.traits.kernels == "hip":
+        return nvcomp.load_hip()
+    raise Skip("GPU codecs are nvCOMP's and hipCOMP's: this device is neither NVIDIA's nor AMD's")
+
+
+def _require_engine(bench: Bench, algorithm: str) -> None:
+    found = nvcomp.engine_formats(int(bench.xp.cuda.runtime.getDevice()))
+    if algorithm not in found:
+        what = f"reads only {', '.join(sorted(found))}" if found else "is not there"
+        raise Skip(f"needs a hardware decompression engine for {algorithm}: on this device it {what}")
