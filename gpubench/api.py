@@ -55,6 +55,7 @@ from gpubench.model import (
 from gpubench.native import nvcomp
 from gpubench.objections import Objection, unjudged
 from gpubench.patterns import matches
+from gpubench.payoffs import Payoff, Payoffs, payoffs, payoffs_of
 from gpubench.peaks import BASES, BASIS_WORDS, Basis, Share
 from gpubench.policy import Floor, Policy
 from gpubench.protocols import (
@@ -94,7 +95,7 @@ from gpubench.suite import (
     powers_of_two,
 )
 from gpubench.summary import Figure, Row, Spread, Summary, headline, judged_better, judged_unit, judged_values
-from gpubench.tables import Table, derived_tables, level_table, transfer_tables, view_tables
+from gpubench.tables import Table, derived_tables, level_table, payoff_tables, transfer_tables, view_tables
 from gpubench.trend import Change, Line, Moment, Source, Trend
 from gpubench.walk import with_texts
 
@@ -154,6 +155,8 @@ __all__ = [
     "OpenDevice",
     "Params",
     "Path",
+    "Payoff",
+    "Payoffs",
     "PeerDied",
     "Point",
     "Policy",
@@ -221,6 +224,9 @@ __all__ = [
     "link_tables",
     "matches",
     "nvcomp",
+    "payoff_tables",
+    "payoffs",
+    "payoffs_of",
     "points",
     "powers_of_two",
     "sentence",

@@ -229,12 +229,14 @@ class View:
     case; matrix: axis `x` against axis `y`, or, where `series` ends in `*`, the series whose names
     begin so as rows (`y` says what their endings are) and their values as columns (`x` what these
     are); pareto: series `x` against series `y`; staircase: a curve whose levels are found by change
-    points; transfer: time over size, with α, β and n½ of each line and where two lines cross.
+    points; transfer: time over size, with α, β and n½ of each line and where two lines cross; breakeven: from stages
+    `compress` and `decompress` and the value `ratio` the links over which compressing pays, and where a stage `raw`
+    moves the same bytes uncompressed over a link, the verdict on that link.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
-    kind: Literal["curve", "bars", "matrix", "pareto", "staircase", "transfer"]
+    kind: Literal["curve", "bars", "matrix", "pareto", "staircase", "transfer", "breakeven"]
     title: str
     cases: tuple[str, ...]
     x: str = ""
@@ -257,6 +259,16 @@ class SuiteInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedLink:
+    """A link that is not here, by its rate in B/s: what crosses it is modelled, never measured."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    name: str
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """What was asked for; a resumed run must have the same."""
 
@@ -270,6 +282,7 @@ class Settings:
     seed: int = 0
     data: tuple[DataFile, ...] = ()
     headline: bool = False  # only the headline case of each suite
+    links: tuple[NamedLink, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpubench import stats, units
+from gpubench import breakeven, stats, units
 from gpubench.derived import Path, Staircase, Step, Transfers, staircases_of, transfers_of
 from gpubench.model import Series, View
+from gpubench.payoffs import Payoff, Payoffs, payoffs_of
 from gpubench.stats import Interval
 from gpubench.summary import Summary, judged_better, judged_unit, judged_values
 from gpubench.transfer import Piece
@@ -19,6 +20,10 @@ _TAIL_HEADS = ("case", "device", "median", "p99", "p99.9", "greatest", "samples"
 _LEVEL_HEADS = ("level", "95 % interval", "cycles", "working sets", "ends at", "surely within", "known of the device")
 _PATH_HEADS = ("path", "sizes", "α", "β", "n½ = α·β", "n½ measured", "residual")
 _CROSSOVER_HEADS = ("faster below", "faster above", "at", "measured between", "models meet at")
+_B_STAR = ("B* both ends", "B* write only", "B* read only")
+_EVEN_HEADS = ("case", "device", "ratio", "compress", "decompress", *_B_STAR)
+_NAMED_HEADS = ("case", "device", "link", "staged", "overlapped", "write only", "read only")
+_CROSSED_HEADS = ("case", "device", "ratio", "raw", "staged", "overlapped", "bound", "of bound", "verdict", "by model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +155,79 @@ def tail_of(series: Series) -> tuple[float, float | None, float | None, float]:
 
 
 def view_tables(summary: Summary, suite: str, view: View) -> list[Table]:
-    """The levels of a staircase, the models and crossovers of a transfer view; nothing for other kinds."""
+    """The levels of a staircase, models and crossovers of a transfer view, where compressing pays; else nothing."""
+    if view.kind == "breakeven":
+        return payoff_tables(payoffs_of(summary, suite, view))
     if view.kind == "staircase":
         return [level_table(found) for found in staircases_of(summary, suite, view)]
     if view.kind == "transfer":
         return [table for found in transfers_of(summary, suite, view) for table in transfer_tables(found)]
     return []
+
+
+def payoff_tables(found: Payoffs) -> list[Table]:
+    """Break-even links of each codec on its data, verdicts over the links of this machine, and over named ones."""
+    tables = []
+    if found.crossings:
+        note = "Rates of uncompressed bytes. The bound is that of overlapping: docs/compression.md"
+        rows = tuple(map(_crossing, found.crossings))
+        words = ("case", "device", *_CROSSED_HEADS[-2:])
+        tables.append(Table(f"Measured: {found.title}", _CROSSED_HEADS, rows, words, note))
+    if found.codecs:
+        note = "Over a link slower than B* compressing wins even where nothing overlaps"
+        rows = tuple(map(_break_even, found.codecs))
+        tables.append(Table(f"Break-even links: {found.title}", _EVEN_HEADS, rows, _EVEN_HEADS[:2], note))
+    named = tuple(row for payoff in found.codecs for row in _over_named(payoff, found))
+    if named:
+        note = "From the rates above and the link's name; staged and overlapped: a message, a device at each end"
+        title = f"Modelled, not measured: {found.title}"
+        tables.append(Table(title, _NAMED_HEADS, named, _NAMED_HEADS, note))
+    return tables
+
+
+def _crossing(payoff: Payoff) -> tuple[str, ...]:
+    bound, share, speedup, raw = payoff.bound, payoff.share, payoff.speedup, payoff.raw
+    by_model = breakeven.modelled(bound / raw.centre) if bound and raw else _NONE
+    rates = [units.quantity(rate.centre, "B/s") if rate else _NONE for rate in (raw, payoff.staged, payoff.overlapped)]
+    return (
+        payoff.case.id,
+        ", ".join(payoff.devices),
+        units.significant(payoff.coded.ratio, 3),
+        *rates,
+        units.quantity(bound, "B/s") if bound else _NONE,
+        units.percent(share) if share else _NONE,
+        breakeven.verdict(speedup) if speedup else _NONE,
+        by_model,
+    )
+
+
+def _break_even(payoff: Payoff) -> tuple[str, ...]:
+    coded = payoff.coded
+    links = (coded.message, coded.write_only, coded.read_only)
+    return (
+        payoff.case.id,
+        ", ".join(payoff.devices),
+        units.significant(coded.ratio, 3),
+        *(units.quantity(rate, "B/s") if math.isfinite(rate) else _NONE for rate in (coded.compress, coded.decompress)),
+        *(_link_rate(rate) for rate in links),
+    )
+
+
+def _link_rate(rate: float) -> str:
+    """A break-even link in both units that links are named in; `none` where compressing never pays."""
+    if not math.isfinite(rate):
+        return _NONE
+    return f"{units.quantity(rate, 'B/s', 3)} ({units.significant(rate * 8e-9, 3)} Gb/s)" if rate > 0 else "none"
+
+
+def _over_named(payoff: Payoff, found: Payoffs) -> Iterator[tuple[str, ...]]:
+    coded = payoff.coded
+    for link in found.links:
+        rates = (
+            coded.serial("apart", link.rate),
+            coded.pipelined("apart", link.rate),
+            coded.pipelined("write", link.rate),
+            coded.pipelined("read", link.rate),
+        )
+        verdicts = (breakeven.modelled(rate / link.rate) for rate in rates)
+        yield (payoff.case.id, ", ".join(payoff.devices), link.name, *verdicts)

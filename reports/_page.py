@@ -37,6 +37,7 @@ from ._cases import (
 )
 from ._charts import Chart, bars, curve, pareto
 from ._matrix import matrix
+from ._payoffs import breakeven
 from ._room import Room, room_for
 from ._staircase import staircase
 from ._timeline import Timeline, timelines
@@ -61,6 +62,7 @@ _DRAW: dict[str, Callable[[Summary, str, View], list[Chart]]] = {
     "pareto": pareto,
     "staircase": staircase,
     "transfer": transfer,
+    "breakeven": breakeven,
 }
 Pairs = Sequence[tuple[str, str]]
 _MOST_ROWS = 24  # of one case in a table that is not folded

@@ -11,6 +11,7 @@ from typing import Any
 from gpubench.api import Report, Run, Summary, frame, tidy
 
 from ._derived import derived_lines
+from ._payoffs import payoff_lines
 
 COLUMNS = tuple(column.name for column in frame.COLUMNS)
 _FORMULA = (
@@ -43,6 +44,7 @@ class CsvReport:
 def _lines(summary: Summary) -> Iterator[dict[str, Any]]:
     yield from frame.lines(summary)
     yield from derived_lines(summary)
+    yield from payoff_lines(summary)
 
 
 def _safe(line: dict[str, Any]) -> dict[str, Any]:

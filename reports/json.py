@@ -19,6 +19,7 @@ from gpubench.api import (
     Summary,
     clean,
     frame,
+    payoffs,
     staircases,
     tidy,
     transfers,
@@ -27,6 +28,7 @@ from gpubench.api import (
 from gpubench.api import comparison as comparing
 
 from ._derived import staircase_record, transfer_record
+from ._payoffs import payoffs_record
 
 SCHEMA = "gpubench.summary/1"
 COMPARE_SCHEMA = "gpubench.compare/1"
@@ -77,6 +79,7 @@ def _document(summary: Summary) -> dict[str, Any]:
         "spreads": [_spread(spread) for spread in summary.spreads()] if summary.replicated else [],
         "levels": [staircase_record(found) for found in staircases(summary)],
         "transfers": [transfer_record(found) for found in transfers(summary)],
+        "payoffs": [payoffs_record(found) for found in payoffs(summary)],
         "results": [_result(summary, result) for result in summary.run.results],
     }
 

@@ -10,6 +10,7 @@ from typing import Any
 from gpubench.api import DISTRIBUTION, Missing, Report, Run, Summary, frame, judged_values, tidy
 
 from ._derived import derived_lines
+from ._payoffs import payoff_lines
 
 _SAMPLES = "values"  # the judged samples of a series, in its unit
 
@@ -49,6 +50,7 @@ def _rows(run: Run) -> Iterator[dict[str, Any]]:
     for line in frame.lines(summary):
         yield {**line, _SAMPLES: next(series) if "series" in line else []}
     yield from derived_lines(summary)
+    yield from payoff_lines(summary)
 
 
 report: Report = ParquetReport()

@@ -25,6 +25,7 @@ suite = Suite(
     views=[
         _pareto("Ratio against compression", "compress.hot"),
         _pareto("Ratio against decompression", "decompress.hot"),
+        View("breakeven", "Where compressing pays", _CASES, series="compress.hot", by=("corpus", "codec")),
         View("bars", "Compression", _CASES, series="compress.hot", by=("corpus",)),
         View("bars", "Decompression", _CASES, series="decompress.hot", by=("corpus",)),
         View("bars", "Ratio", _CASES, series="ratio", by=("corpus",)),

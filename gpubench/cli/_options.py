@@ -50,6 +50,14 @@ Data = Annotated[
         "--data", help="Compress this file, or the files of this folder, instead of the built-in data; may be repeated."
     ),
 ]
+Links = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--link",
+        help="Say by model whether compressing would pay over a link of this rate (25GbE, 400Gb/s, 12.5GB/s); "
+        "may be repeated.",
+    ),
+]
 Replicates = Annotated[
     int,
     typer.Option(
@@ -82,9 +90,10 @@ def settings(
     data: list[Path] | None,
     replicates: int = 1,
     seed: int = 0,
+    links: list[str] | None = None,
 ) -> Settings:
     """The settings these options ask for; UsageError with what there is instead."""
-    from gpubench import model
+    from gpubench import breakeven, model
     from gpubench import plan as planning
 
     return model.Settings(
@@ -96,6 +105,7 @@ def settings(
         seed=seed,
         data=planning.data_files(data or []),
         headline=planning.is_headline(suites or []),
+        links=tuple(map(breakeven.named_link, dict.fromkeys(links or []))),
     )
 
 

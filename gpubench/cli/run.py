@@ -33,6 +33,7 @@ def run(
     data: options.Data = None,
     replicates: options.Replicates = 1,
     seed: options.Seed = 0,
+    link: options.Links = None,
 ) -> None:
     """Measure suites on this machine's devices, into a run file, and print a summary."""
     from gpubench import inventory, plan, session, summary
@@ -44,7 +45,7 @@ def run(
         raise UsageError("--resume goes on with a run file: name it with --out")
     options.suites_known(suites)
     facts = inventory.facts()
-    settings = options.settings(facts, suites, device, with_host, tier, filter, data, replicates, seed)
+    settings = options.settings(facts, suites, device, with_host, tier, filter, data, replicates, seed, link)
     planned = plan.make(facts, settings)
     if not device and (reason := plan.why_host(facts, settings)):
         _print.err().print(_print.plain(reason, "yellow"), soft_wrap=True)

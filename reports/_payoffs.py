@@ -1,0 +1,70 @@
+"""Where compressing pays: bars of the view's series, and tables of break-even links and verdicts; records of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from gpubench.api import Payoff, Payoffs, Summary, View, frame, payoff_tables, payoffs, payoffs_of, stats
+
+from ._charts import Chart, bars
+
+
+def breakeven(summary: Summary, suite: str, view: View) -> list[Chart]:
+    """The bars of a view's cases; the first of them has the tables."""
+    found = payoffs_of(summary, suite, view)
+    drawn = bars(summary, suite, view)
+    return [dataclasses.replace(chart, tables=tuple(payoff_tables(found))) for chart in drawn[:1]] + drawn[1:]
+
+
+def payoffs_record(found: Payoffs) -> dict[str, Any]:
+    """One view's break-even links and verdicts as plain values, B/s."""
+    return {
+        "suite": found.suite,
+        "view": found.title,
+        "codecs": [_payoff(each) for each in found.codecs],
+        "crossings": [_payoff(each) for each in found.crossings],
+    }
+
+
+def payoff_lines(summary: Summary) -> Iterator[dict[str, Any]]:
+    """Break-even links and speed-ups as flat lines, as of series."""
+    for found in payoffs(summary):
+        for each in (*found.codecs, *found.crossings):
+            line = {"case": each.case.id, "suite": found.suite, "params": "", "quantity": "derived"}
+            for name, rate in _break_even(each).items():
+                yield {**line, "series": f"break-even {name}", "unit": "B/s", "median": rate}
+            if each.speedup:
+                yield {**line, "series": "speed-up over raw", "unit": "", **_interval(each.speedup)}
+
+
+def _break_even(payoff: Payoff) -> dict[str, float | None]:
+    coded = payoff.coded
+    found = {"message": coded.message, "write_only": coded.write_only, "read_only": coded.read_only}
+    return {name: frame.finite(rate) for name, rate in found.items()}
+
+
+def _payoff(each: Payoff) -> dict[str, Any]:
+    record = {
+        "case": each.case.id,
+        "devices": list(each.devices),
+        "ratio": frame.finite(each.coded.ratio),
+        "compress": frame.finite(each.coded.compress),
+        "decompress": frame.finite(each.coded.decompress),
+        "break_even": _break_even(each),
+    }
+    if each.speedup is None:
+        return record
+    return {
+        **record,
+        "ends": each.ends,
+        "bound": frame.finite(each.bound),
+        "of_bound": frame.finite(each.share),
+        "speedup": _interval(each.speedup),
+    }
+
+
+def _interval(interval: stats.Interval) -> dict[str, float | None]:
+    low, median, high = map(frame.finite, (interval.low, interval.centre, interval.high))
+    return {"low": low, "median": median, "high": high}

@@ -1,0 +1,183 @@
+"""When compressing pays: break-even links, bounds, verdicts, named links, and the tables of a run."""
+
+import csv
+import io
+import json
+import math
+
+import _make as make
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from gpubench import breakeven, plugins
+from gpubench.breakeven import Coded
+from gpubench.cli import app
+from gpubench.errors import UsageError
+from gpubench.model import NamedLink, Series, Settings, SuiteInfo, View, Work
+from gpubench.payoffs import payoffs
+from gpubench.stats import Interval
+from gpubench.summary import Summary
+from gpubench.tables import derived_tables
+
+GB = 1e9
+VIEW = View("breakeven", "Where compressing pays", ("roundtrip", "send"))
+rates = st.floats(1e6, 1e13)
+ratios = st.floats(1.001, 1000)
+
+
+def test_the_break_even_link_of_a_message_is_that_of_the_formula():
+    payload, seconds_there, seconds_back, ratio = 1e9, 0.01, 0.0025, 4.0
+    coded = Coded(ratio, payload / seconds_there, payload / seconds_back)
+    assert coded.message == pytest.approx(payload * (1 - 1 / ratio) / (seconds_there + seconds_back))
+    assert coded.write_only == pytest.approx(payload * (1 - 1 / ratio) / seconds_there)
+    assert coded.read_only == pytest.approx(payload * (1 - 1 / ratio) / seconds_back)
+
+
+@given(rates, rates, ratios)
+def test_at_the_break_even_link_a_serial_message_is_as_fast_as_the_raw_bytes(compress, decompress, ratio):
+    coded = Coded(ratio, compress, decompress)
+    for ends, link in (("apart", coded.message), ("write", coded.write_only), ("read", coded.read_only)):
+        assert coded.serial(ends, link) == pytest.approx(link, rel=1e-6)
+        assert coded.serial(ends, link / 2) > link / 2
+        assert coded.serial(ends, link * 2) < link * 2
+
+
+@given(rates, rates, st.floats(0.5, 1000), rates)
+def test_overlapping_is_never_slower_than_one_after_the_other(compress, decompress, ratio, link):
+    coded = Coded(ratio, compress, decompress)
+    for ends in ("shared", "apart", "write", "read"):
+        assert coded.pipelined(ends, link) >= coded.serial(ends, link) * (1 - 1e-12)
+    assert coded.pipelined("shared", link) <= coded.pipelined("apart", link)
+
+
+@pytest.mark.parametrize("ratio", [0.99, 1.0])
+def test_data_that_do_not_shrink_have_no_break_even_link(ratio):
+    assert {Coded(ratio, GB, GB).message, Coded(ratio, GB).write_only} == {0.0}
+
+
+@pytest.mark.parametrize(
+    ("low", "centre", "high", "words"),
+    [
+        (2.0, 2.1, 2.2, "pays 2.1×"),
+        (0.5, 0.6, 0.7, "costs 0.6×"),
+        (0.95, 0.97, 0.99, "costs 0.97×"),
+        (0.98, 1.0, 1.01, "evens out 1.00×"),
+        (100.0, 140.2, 150.0, "pays 140×"),
+    ],
+)
+def test_a_verdict_says_pays_or_costs_only_where_its_interval_does(low, centre, high, words):
+    assert words == breakeven.verdict(Interval(low, centre, high))
+
+
+def test_a_speed_up_has_the_widest_interval_of_its_two_rates():
+    found = breakeven.quotient(Interval(9, 10, 11), Interval(4, 5, 6))
+    assert (found.low, found.centre, found.high) == (9 / 6, 2.0, 11 / 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [("25GbE", 25e9 / 8), ("400Gb/s", 50e9), ("12.5GB/s", 12.5e9), ("100MbE", 12.5e6), ("1.6 Tbit/s", 200e9)],
+)
+def test_a_named_link_has_the_rate_that_its_name_says(text, rate):
+    assert NamedLink(text, rate) == breakeven.named_link(text)
+
+
+@pytest.mark.parametrize("text", ["", "fast", "0GbE", "25", "25 gigs", "-1GbE", "25GiB/s", "nanGbE"])
+def test_a_link_that_states_no_rate_is_refused_with_examples(text):
+    with pytest.raises(UsageError, match="name one as 25GbE, 400Gb/s or "):
+        breakeven.named_link(text)
+
+
+def test_a_link_that_states_no_rate_ends_a_run_before_anything_is_measured(tmp_path):
+    out = tmp_path / "run.jsonl"
+    found = CliRunner().invoke(app, ["run", "compression", "--device", "host", "--link", "fast", "-o", str(out)])
+    assert isinstance(found.exception, UsageError)
+    assert not out.exists()
+
+
+def rate(name, gb_s, payload=GB):
+    seconds = payload / (gb_s * GB)
+    return Series(name, "s", (seconds,) * 9, work=Work(payload=payload), quantity="payload", stop="interval")
+
+
+def ratio_of(value):
+    return Series("ratio", "", (value,), better="more")
+
+
+def run_of(*results, links=()):
+    settings = Settings(suites=("compression",), devices=("cuda:0",), links=links)
+    return make.run(*results, settings=settings, suites=(SuiteInfo("compression", "codecs", (VIEW,)),))
+
+
+def codec(ratio=4.0, there=100.0, back=200.0):
+    of = make.case("roundtrip", "compression", corpus="ids", codec="lz4")
+    return make.result(rate("compress.hot", there), rate("decompress.hot", back), ratio_of(ratio), of=of)
+
+
+def crossing(ends="apart", ratio=4.0, overlapped=90.0):
+    stages = {"overlapped": overlapped, "staged": 60.0, "raw": 25.0, "compress": 100.0, "decompress": 200.0}
+    series = [rate(f"{name}.self", gb_s) for name, gb_s in stages.items()]
+    of = make.case("send", "compression", link="peer", corpus="ids", codec="lz4")
+    return make.result(*series, ratio_of(ratio), of=of, notes=(("ends", ends),))
+
+
+def test_a_run_says_what_its_crossings_were_of_their_bound_and_whether_they_paid():
+    (found,) = payoffs(Summary(run_of(codec(), crossing())))
+    (crossed,) = found.crossings
+    assert crossed.bound == pytest.approx(100 * GB)
+    assert crossed.share == pytest.approx(0.9)
+    assert crossed.speedup.centre == pytest.approx(3.6)
+    assert len(found.codecs) == 1
+
+
+@pytest.mark.parametrize(("ends", "bound"), [("apart", 100), ("shared", 1 / (1 / 100 + 1 / 200)), ("read", 100)])
+def test_the_bound_is_of_those_who_pay(ends, bound):
+    (found,) = payoffs(Summary(run_of(crossing(ends))))
+    assert found.crossings[0].bound == pytest.approx(bound * GB)
+
+
+def test_a_crossing_that_does_not_say_who_pays_has_no_bound_and_keeps_its_verdict():
+    (found,) = payoffs(Summary(run_of(crossing(""))))
+    assert (found.crossings[0].bound, found.crossings[0].share) == (None, None)
+    (table,) = derived_tables(Summary(run_of(crossing(""))), "compression")
+    assert table.rows[0][-4:] == ("–", "–", "pays 3.6×", "–")
+
+
+def test_measured_and_modelled_links_stand_in_tables_of_their_own():
+    links = (NamedLink("25GbE", 25e9 / 8), NamedLink("800GB/s", 800e9))
+    measured, even, modelled = derived_tables(Summary(run_of(codec(), crossing(), links=links)), "compression")
+    assert measured.title == "Measured: Where compressing pays"
+    assert measured.rows[0][-4:] == ("100.0 GB/s", "90.0 %", "pays 3.6×", "pays 4.0×")
+    assert even.rows[0][-3:] == ("50.0 GB/s (400 Gb/s)", "75.0 GB/s (600 Gb/s)", "150 GB/s (1200 Gb/s)")
+    assert modelled.title == "Modelled, not measured: Where compressing pays"
+    assert modelled.rows[0][2:] == ("25GbE", "pays 3.4×", "pays 4.0×", "pays 4.0×", "pays 4.0×")
+    assert modelled.rows[1][2:] == ("800GB/s", "costs 0.1×", "costs 0.1×", "costs 0.1×", "costs 0.2×")
+
+
+def test_without_named_links_nothing_is_modelled_and_a_codec_that_grows_never_pays():
+    (even,) = derived_tables(Summary(run_of(codec(ratio=0.9))), "compression")
+    assert even.rows[0][-3:] == ("none",) * 3
+
+
+def test_other_cases_and_cases_without_a_ratio_are_left_out():
+    lacking = make.result(rate("compress.hot", 1.0), of=make.case("roundtrip", "compression"))
+    (found,) = payoffs(Summary(run_of(lacking, make.result())))
+    assert (found.codecs, found.crossings) == ((), ())
+
+
+def test_reports_for_programs_hold_payoffs():
+    run = run_of(codec(), crossing())
+    (record,) = json.loads(plugins.load("reports", "json").render(run))["payoffs"]
+    assert record["codecs"][0]["break_even"]["message"] == pytest.approx(50e9)
+    assert record["crossings"][0]["speedup"]["median"] == pytest.approx(3.6)
+    lines = list(csv.DictReader(io.StringIO(plugins.load("reports", "csv").render(run))))
+    found = {line["series"]: float(line["median"]) for line in lines if line["quantity"] == "derived"}
+    assert found["speed-up over raw"] == pytest.approx(3.6)
+    assert math.isclose(found["break-even read_only"], 150e9)
+
+
+@pytest.mark.parametrize("report", ["md", "html"])
+def test_reports_for_people_show_the_verdict(report):
+    assert "pays 3.6×" in plugins.load("reports", report).render(run_of(codec(), crossing()))
