@@ -9,7 +9,6 @@ A name that ends in `.gz` is gzip, flushed after each record. `schema()` describ
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import fcntl
 import gzip
 import hashlib
@@ -25,12 +24,24 @@ from typing import Any, Self
 from gpubench import units
 from gpubench.errors import FileError, UsageError
 from gpubench.model import Manifest, Result, Run, Samples
-from gpubench.record import KINDS, RECORD_LIMIT_BYTES, End, Malformed, Record, decode, encode, join, schema
+from gpubench.record import (
+    KINDS,
+    RECORD_LIMIT_BYTES,
+    SAMPLES_LIMIT_BYTES,
+    End,
+    Malformed,
+    Record,
+    chunks,
+    decode,
+    encode,
+    is_surely_valid,
+    join,
+    schema,
+)
 
-__all__ = ["RunWriter", "Scan", "content", "file_hash", "read_run", "scan", "schema"]
+__all__ = ["SAMPLES_LIMIT_BYTES", "RunWriter", "Scan", "content", "file_hash", "read_run", "scan", "schema"]
 
 TOTAL_LIMIT_BYTES = 4 * 2**30  # after decompression, so that a small .gz cannot fill the memory
-SAMPLES_LIMIT_BYTES = 2**20  # longer samples are split: a killed run loses at most one such chunk
 _INFLATE_BYTES = 2**18
 _GZIP = 16 + zlib.MAX_WBITS  # zlib's way to ask for a gzip header and trailer
 
@@ -317,7 +328,7 @@ class RunWriter:
 
     def samples(self, samples: Samples) -> None:
         """Write samples, split in time until no record is longer than SAMPLES_LIMIT_BYTES."""
-        for part, line in _chunks(samples):
+        for part, line in chunks(samples):
             self._append(part, line)
 
     def end(self) -> None:
@@ -338,7 +349,7 @@ def content(run: Run, packed: bool = False) -> bytes:
     tally, lines = _Tally(), [_manifest_line(run.manifest)]
     tally.count(run.manifest, lines[0])
     records: list[tuple[Record, bytes]] = [(result, encode(result)) for result in run.results]
-    records += [pair for samples in run.samples for pair in _chunks(samples)]
+    records += [pair for samples in run.samples for pair in chunks(samples)]
     for record, line in records:
         tally.count(record, _checked(record, line))
         lines.append(line)
@@ -346,18 +357,6 @@ def content(run: Run, packed: bool = False) -> bytes:
         lines.append(encode(tally.end()))
     data = b"".join(lines)
     return gzip.compress(data, mtime=0) if packed else data
-
-
-def _chunks(samples: Samples) -> Iterator[tuple[Samples, bytes]]:
-    """The samples with their line, split in time until no line is longer than SAMPLES_LIMIT_BYTES."""
-    line = encode(samples)
-    count = len(samples.at)
-    if len(line) <= SAMPLES_LIMIT_BYTES or count < 2:
-        yield samples, line
-        return
-    for part in (slice(count // 2), slice(count // 2, count)):
-        columns = tuple((name, values[part]) for name, values in samples.columns)
-        yield from _chunks(dataclasses.replace(samples, at=samples.at[part], columns=columns))
 
 
 def _manifest_line(manifest: Manifest) -> bytes:
@@ -369,6 +368,8 @@ def _manifest_line(manifest: Manifest) -> bytes:
 
 
 def _checked(record: Record, line: bytes) -> bytes:
+    if is_surely_valid(record, line):
+        return line
     try:
         decode(line)
     except Malformed as error:

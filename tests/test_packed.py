@@ -2,12 +2,17 @@
 
 import pickle
 
+import _make as make
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpubench import store
+from gpubench.counters import CounterTable
+from gpubench.model import Samples
 from gpubench.packed import Packed
+from gpubench.record import decode, encode
 
 gapped = st.lists(st.none() | st.floats(allow_nan=False))
 
@@ -49,3 +54,25 @@ def test_an_array_of_packed_numbers_shares_their_memory_and_cannot_be_written():
 
 def test_a_number_takes_eight_bytes():
     assert Packed([0.5] * 1000).numpy().nbytes == 8000
+
+
+def test_packed_samples_are_written_as_those_of_tuples():
+    tuples = Samples("nvml", "cuda:0", (0.0, 0.1), (("nvml.power", (None, 1e22)), ("nvml.clock.sm", (1.5e-7, 3.0))))
+    columns = tuple((name, Packed(values)) for name, values in tuples.columns)
+    packed = Samples("nvml", "cuda:0", Packed(tuples.at), columns)
+    assert encode(packed) == encode(tuples)
+    assert decode(encode(packed)) == tuples
+    assert b"[null,1e+22]" in encode(packed)
+
+
+def test_many_rows_are_split_when_they_are_written_and_read_again_as_they_were(tmp_path):
+    rows = 200_000
+    values = np.random.default_rng(1).random(rows)
+    at = Packed[float]((np.arange(rows) / 10).tolist())
+    long = Samples("nvml", "cuda:0", at, (("nvml.power", Packed(values.tolist())),))
+    path = tmp_path / "long.jsonl"
+    path.write_bytes(store.content(make.run(sampled=[long])))
+    assert max(map(len, path.read_bytes().splitlines())) <= store.SAMPLES_LIMIT_BYTES
+    (track,) = CounterTable(store.read_run(path)).tracks
+    assert np.array_equal(track.values, values)
+    assert np.array_equal(track.at, np.asarray(at))
