@@ -44,6 +44,10 @@ class Missing(GpubenchError):  # noqa: N818 - the thing is missing
         self.how = how
 
 
+class Lacking(Missing):
+    """What this machine does not have and need not have: an optional library, counters of newer devices."""
+
+
 class Skip(Exception):  # noqa: N818 - control flow, not an error
     """A case that cannot run here, and why: the only control flow a suite's author has."""
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpubench.counters import CounterTable
-from gpubench.model import Better, Case, Manifest, Result, Run, Samples, Status
+from gpubench.model import Better, Case, Manifest, Remark, Result, Run, Samples, Status
 from gpubench.summary import headline, judged_better, judged_median, judged_unit
 
 Key = tuple[str, tuple[str, ...]]  # a case's id and its device set
@@ -67,12 +67,12 @@ class Gathering:
     clocks: list[Samples] = field(default_factory=list)
     _kinds: dict[tuple[int, str, str, Better], Kind] = field(default_factory=dict)
 
-    def take(self, record: Result | Samples) -> None:
+    def take(self, record: Result | Samples | Remark) -> None:
         """Take one record in."""
         if isinstance(record, Result):
             key = (record.case.id, record.devices)
             self.results.setdefault(key, []).append((record.case, self._process(record)))
-        elif any(name.endswith(_CLOCK) for name, _ in record.columns):
+        elif isinstance(record, Samples) and any(name.endswith(_CLOCK) for name, _ in record.columns):
             self.clocks.append(record)
 
     def _process(self, result: Result) -> Process:

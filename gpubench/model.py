@@ -210,7 +210,8 @@ class Counter:
 class Samples:
     """A chunk of one device's counters: columns of values over a shared `at` (s since `started_at`).
 
-    A value that could not be read is None, never a sentinel number.
+    A value that could not be read is None, never a sentinel number. `busy_s` is what reading these rows took,
+    `late_s` the most that one of them was read after it was due.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -219,6 +220,31 @@ class Samples:
     device: str
     at: Sequence[float]
     columns: tuple[tuple[str, Sequence[float | None]], ...]
+    busy_s: float = 0.0
+    late_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """What is to be known of the counters of a run, in words: counters that are not there, or were lost on the way.
+
+    `absent` is what this machine does not have and need not have, `lost` what a reader has to be told of. `source`
+    is a collector or `sampler`, `device` empty where it is about none.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    at: float  # s since `started_at`
+    state: Literal["absent", "lost"]
+    source: str
+    device: str
+    words: str
+
+    @property
+    def text(self) -> str:
+        """`counters of nvml on cuda:0: the device is lost`."""
+        where = f" on {self.device}" if self.device else ""
+        return f"counters of {self.source}{where}: {self.words}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +337,12 @@ class Run:
     samples: tuple[Samples, ...] = ()
     complete: bool = True
     warnings: tuple[str, ...] = ()
+    remarks: tuple[Remark, ...] = ()
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """What a reader has to be told: the warnings of the file, then the counters that were lost."""
+        return (*self.warnings, *dict.fromkeys(remark.text for remark in self.remarks if remark.state == "lost"))
 
     def to_frame(self, samples: bool = False) -> pd.DataFrame:
         """A data frame with a line a series (columns: docs/reports.md), or with `samples` a line a sample."""

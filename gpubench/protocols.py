@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from gpubench.comparison import Comparison
 from gpubench.evidence import Evidence
@@ -253,12 +253,24 @@ class Watch(Protocol):
 
 
 class CounterSource(Protocol):
-    """An open source of counters: no thread, no clock, no averaging."""
+    """An open source of counters: no thread, no clock, no averaging.
+
+    Counters of one device and one period are read together, each such group from a thread of its own: two groups
+    may be read at once. What is not there now raises errors.Missing, whose words are kept in the run file.
+    """
 
     def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
         """Read these counters of one device now; None for one that did not answer."""
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Explained(Protocol):
+    """A source that also says which counters a device does not have; they are then not read."""
+
+    def lacking(self, device: Device) -> Mapping[str, str]:
+        """Each counter that this device does not have, and why in words."""
 
 
 class Collector(Protocol):
@@ -277,7 +289,7 @@ class Collector(Protocol):
         """The driver and library this collector reads through; raises errors.Missing."""
 
     def open(self, devices: Sequence[Device]) -> CounterSource:
-        """Open the source for these devices; raises errors.Missing."""
+        """Open the source for these devices; raises errors.Missing, of what no machine need have errors.Lacking."""
 
     def watch(self, device: Device) -> Watch:
         """A watch on one device, opened in the worker; raises errors.Missing."""

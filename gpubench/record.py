@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from gpubench.model import SCHEMA, STRICT, Case, Manifest, Result, Samples, Series
+from gpubench.model import SCHEMA, STRICT, Case, Manifest, Remark, Result, Samples, Series
 from gpubench.packed import Packed
 
 SAMPLES_LIMIT_BYTES = 2**20  # longer samples are split: a killed run loses at most one such chunk
@@ -36,9 +36,15 @@ class End:
     sha256: str
 
 
-Record = Manifest | Result | Samples | End
+Record = Manifest | Result | Samples | Remark | End
 
-_CLASSES: dict[str, type[Record]] = {"manifest": Manifest, "result": Result, "samples": Samples, "end": End}
+_CLASSES: dict[str, type[Record]] = {
+    "manifest": Manifest,
+    "result": Result,
+    "samples": Samples,
+    "remark": Remark,
+    "end": End,
+}
 KINDS = {record_class: kind for kind, record_class in _CLASSES.items()}
 _ADAPTERS: dict[str, TypeAdapter[Record]] = {kind: TypeAdapter(of) for kind, of in _CLASSES.items()}
 _OPENINGS = {kind: f'{{"kind":"{kind}",'.encode() for kind in _CLASSES}
@@ -52,7 +58,7 @@ class Malformed(ValueError):  # noqa: N818 - the line is malformed
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of one record: a union of the four kinds, told apart by `kind`."""
+    """The JSON Schema (draft 2020-12) of one record: a union of its kinds, told apart by `kind`."""
     _, document = TypeAdapter.json_schemas([(kind, "validation", adapter) for kind, adapter in _ADAPTERS.items()])
     definitions = document["$defs"]
     for kind, record_class in _CLASSES.items():
@@ -101,8 +107,8 @@ def chunks(samples: Samples) -> Iterator[tuple[Samples, bytes]]:
 
 
 def _part(samples: Samples, part: slice) -> Samples:
-    columns = tuple((name, values[part]) for name, values in samples.columns)
-    return dataclasses.replace(samples, at=samples.at[part], columns=columns)
+    columns, at = tuple((name, values[part]) for name, values in samples.columns), samples.at[part]
+    return dataclasses.replace(samples, at=at, columns=columns, busy_s=samples.busy_s * len(at) / len(samples.at))
 
 
 def is_surely_valid(record: Record, line: bytes) -> bool:
@@ -131,8 +137,11 @@ def _packed(samples: Samples) -> Samples:
 
 def join(chunk: Samples, into: dict[tuple[object, ...], Samples]) -> None:
     """Put a chunk that was read behind those with the same counters of its device: in a run they are one."""
-    first = into.setdefault((chunk.collector, chunk.device, tuple(name for name, _ in chunk.columns)), chunk)
+    key = (chunk.collector, chunk.device, tuple(name for name, _ in chunk.columns))
+    first = into.setdefault(key, chunk)
     if first is not chunk:
+        busy_s, late_s = first.busy_s + chunk.busy_s, max(first.late_s, chunk.late_s)
+        into[key] = dataclasses.replace(first, busy_s=busy_s, late_s=late_s)
         columns = ((before, after) for (_, before), (_, after) in zip(first.columns, chunk.columns, strict=True))
         for before, after in ((first.at, chunk.at), *columns):
             cast(Packed[Any], before).extended(cast(Packed[Any], after))
@@ -163,6 +172,7 @@ def _order(kind: str, series: int) -> list[bytes]:
     samples: dict[str, Record] = {
         "result": Result(case, (), "ok", series=(Series("", "", ()),) * series),
         "samples": Samples("", "", (), ()),
+        "remark": Remark(0.0, "lost", "", "", ""),
         "end": End(0, ""),
     }
     return _KEY.findall(encode(samples[kind]))

@@ -13,7 +13,7 @@ from multiprocessing.connection import wait
 from typing import Any, Protocol
 
 from gpubench.errors import DeviceError
-from gpubench.model import Device, Result, Samples, Series, Status, Tier
+from gpubench.model import Device, Remark, Result, Samples, Series, Status, Tier
 from gpubench.plan import Job, Plan, lack
 from gpubench.process import Child
 from gpubench.sampler import SamplingProcess
@@ -31,6 +31,7 @@ class Sink(Protocol):
 
     def result(self, result: Result) -> None: ...
     def samples(self, samples: Samples) -> None: ...
+    def remark(self, remark: Remark) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,8 @@ class Runner(AbstractContextManager["Runner"]):
     def _relay(self, chunks: Sequence[Samples]) -> None:
         for chunk in chunks:
             self._sink.samples(chunk)
+        for remark in self._sampler.remarks():
+            self._sink.remark(remark)
 
     def _watch_device(self, result: Result) -> None:
         for device in result.devices:

@@ -1,29 +1,34 @@
-"""The sampling process: one a run, one clock (CLOCK_MONOTONIC).
+"""The sampling process: one a run, one clock (CLOCK_MONOTONIC), a thread for each group of counters.
 
-A dying worker or an aborting vendor library takes nothing else along. `SamplingProcess` is the
-parent's side, `main` the child's.
+A dying worker or an aborting vendor library takes nothing else along, and a call that takes long, or never comes
+back, delays no other group. `SamplingProcess` is the parent's side, `main` the child's.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
 from gpubench import plugins
-from gpubench.errors import Missing
-from gpubench.model import Absent, Counter, Device, Samples
+from gpubench.errors import Lacking, Missing
+from gpubench.model import Absent, Counter, Device, Remark, Samples
 from gpubench.process import Child, to_parent
-from gpubench.protocols import Collector, CounterSource
+from gpubench.protocols import Collector, CounterSource, Explained
 
-_CHUNK_S = 0.5
+_CHUNK_S = 1.0  # a chunk is a record that the run file is synchronised for
 _START_S = 30.0
 _STOP_S = 5.0
+_JOIN_S = 1.0  # for a reading that is under way at the end: the longest that is known takes 0.02 s
+_SILENT_S = 5.0  # a reading that takes longer is told of
 _STOPPED = "stopped"
+_SAMPLER = "the sampler"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,63 +40,139 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
+class Lack:
+    """A counter that a device does not have, and why."""
+
+    counter: str
+    device: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Opened:
-    """The child's first answer: which counters it reads, and what it could not open."""
+    """The child's first answer: the counters it reads, those that a device lacks, and what it could not open.
+
+    `optional` are names in `absent` that a machine need not have.
+    """
 
     counters: tuple[Counter, ...]
     absent: tuple[Absent, ...]
+    lacks: tuple[Lack, ...] = ()
+    optional: frozenset[str] = frozenset()
 
 
-@dataclass(slots=True)
 class Group:
-    """Counters of one device with one period, read together; columns gather until sent."""
+    """Counters of one device with one period, read together by a thread of their own; rows gather until they are taken.
 
-    collector: str
-    source: CounterSource
-    device: Device
-    names: tuple[str, ...]
-    period_s: float
-    due: float = 0.0
-    at: list[float] = field(default_factory=list)
-    rows: list[tuple[float | None, ...]] = field(default_factory=list)
+    `collector` names the plugin, `source` is what it opened. What goes wrong is said once, in a remark.
+    """
 
-    def read(self, now: float, at: float) -> None:
-        """Read once, and be due a period later; periods that were missed are not made up."""
+    def __init__(
+        self, collector: str, source: CounterSource, device: Device, names: tuple[str, ...], period_s: float
+    ) -> None:
+        self.collector = collector
+        self.source = source
+        self.device = device
+        self.names = names
+        self.period_s = period_s
+        self._lock = threading.Lock()
+        self._at: list[float] = []
+        self._rows: list[tuple[float | None, ...]] = []
+        self._busy_s = self._late_s = 0.0
+        self._remarks: list[Remark] = []
+        self._said: set[str] = set()
+        self._answered = False  # whether any counter of it ever had a value
+        self._begun: float | None = None  # monotonic, of the reading that is under way
+
+    def run(self, stop: threading.Event, started_at: float) -> None:
+        """Read once a period until told to stop; periods that were missed are not made up."""
+        due = time.monotonic()
+        while not stop.is_set():
+            self.read(due, started_at)
+            due = max(due + self.period_s, time.monotonic())
+            stop.wait(due - time.monotonic())
+
+    def read(self, due: float, started_at: float) -> None:
+        """Read once. The row stands at the middle of its reading: a slow call answers of a moment within it."""
+        begun = self._begun = time.monotonic()
         try:
             values = plugins.asked(self.collector, lambda: self.source.read(self.device, self.names))
-        except Missing:  # this group alone stops being read: its rows say missing from here on
-            values = {}
-        self.at.append(at)
-        self.rows.append(tuple(values.get(name) for name in self.names))
-        self.due = max(self.due + self.period_s, now)
+        except Missing as error:  # this group alone says missing from here on, until it answers again
+            values, failed = {}, str(error)
+        else:
+            failed = ""
+        ended, row = time.monotonic(), tuple(values.get(name) for name in self.names)
+        self._begun = None
+        silent = all(value is None for value in row)
+        with self._lock:
+            self._at.append((begun + ended) / 2 - started_at)
+            self._rows.append(row)
+            self._busy_s += ended - begun
+            self._late_s = max(self._late_s, begun - due)
+            if silent and (failed or self._answered):
+                self._say(failed or "none of them answers any more", started_at)
+            self._answered = self._answered or not silent
 
-    def take(self) -> Samples | None:
-        """What was gathered since the last take, as a chunk."""
-        if not self.at:
-            return None
-        columns = zip(self.names, zip(*self.rows, strict=True), strict=True)
-        chunk = Samples(self.collector, self.device.id, tuple(self.at), tuple(columns))
-        self.at, self.rows = [], []
-        return chunk
+    def look(self, started_at: float) -> None:
+        """Say so where a reading does not come back."""
+        begun = self._begun
+        if begun is not None and time.monotonic() - begun > _SILENT_S:
+            with self._lock:
+                self._say(f"a reading has not come back for {_SILENT_S:g} s", started_at)
+
+    def _say(self, words: str, started_at: float) -> None:
+        if words not in self._said:
+            self._said.add(words)
+            at = time.monotonic() - started_at
+            self._remarks.append(Remark(at, "lost", self.collector, self.device.id, f"missing from here on: {words}"))
+
+    def take(self) -> list[Samples | Remark]:
+        """What was gathered since the last take: at most one chunk, and remarks."""
+        with self._lock:
+            at, rows, remarks, busy_s, late_s = self._at, self._rows, self._remarks, self._busy_s, self._late_s
+            self._at, self._rows, self._remarks, self._busy_s, self._late_s = [], [], [], 0.0, 0.0
+        if not at:
+            return list(remarks)
+        columns = zip(self.names, zip(*rows, strict=True), strict=True)
+        return [Samples(self.collector, self.device.id, tuple(at), tuple(columns), busy_s, late_s), *remarks]
 
 
 class SamplingProcess:
-    """The parent's side. It never blocks a run: a sampler that ends is noted, not mourned."""
+    """The parent's side. It never blocks a run: a sampler that ends is told of, not mourned.
+
+    `counters` are those of all collectors that opened, `lacks` those of them that a device does not have.
+    """
 
     def __init__(self, devices: Sequence[Device], started_at: float) -> None:
+        self._started_at = started_at
         self._child = Child("gpubench.sampler")
         self._child.connection.send(Order(tuple(devices), started_at))
-        self.counters: tuple[Counter, ...] = ()
-        self.absent: tuple[Absent, ...] = ()
+        self._opened = Opened((), ())
+        self._remarks: list[Remark] = []
         self.ended = ""
         try:
             if self._child.connection.poll(_START_S):
-                opened: Opened = self._child.connection.recv()
-                self.counters, self.absent = opened.counters, opened.absent
+                self._opened = self._child.connection.recv()
+                self._tell_of(self._opened)
             else:
                 self._lose(f"it did not start within {_START_S:g} s")
         except (EOFError, OSError):
             self._lose()
+
+    @property
+    def counters(self) -> tuple[Counter, ...]:
+        """The counters of all collectors that opened."""
+        return self._opened.counters
+
+    @property
+    def absent(self) -> tuple[Absent, ...]:
+        """The collectors that did not open, and why."""
+        return self._opened.absent
+
+    @property
+    def lacks(self) -> tuple[Lack, ...]:
+        """The counters that a device does not have, and why."""
+        return self._opened.lacks
 
     @property
     def connection(self) -> Connection[Any, Any] | None:
@@ -103,11 +184,16 @@ class SamplingProcess:
         chunks: list[Samples] = []
         try:
             while not self.ended and self._child.connection.poll():
-                chunks.append(self._child.connection.recv())
+                self._sort(self._child.connection.recv(), chunks)
             self._child.drain()
         except (EOFError, OSError):
             self._lose()
         return chunks
+
+    def remarks(self) -> list[Remark]:
+        """What there is to be known of the counters since this was last asked; ask after `drain` and after `stop`."""
+        found, self._remarks = self._remarks, []
+        return found
 
     def stop(self) -> list[Samples]:
         """End sampling; the last chunks."""
@@ -118,10 +204,10 @@ class SamplingProcess:
         try:
             self._child.connection.send("stop")
             while self._child.connection.poll(max(0.0, deadline - time.monotonic())):
-                chunk = self._child.connection.recv()
-                if chunk is None:
+                message = self._child.connection.recv()
+                if message is None:
                     break
-                chunks.append(chunk)
+                self._sort(message, chunks)
                 self._child.drain()
             else:
                 self._lose(f"it did not stop within {_STOP_S:g} s")
@@ -136,47 +222,59 @@ class SamplingProcess:
             self._child.kill()
             self.ended = _STOPPED
 
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What the reader of the run should know: which counters are missing, and why."""
-        absent = tuple(f"counters of {each.what} are missing: {each.reason}" for each in self.absent)
-        lost = self.ended and self.ended != _STOPPED
-        return (*absent, f"counters are missing from some point on: {self.ended}") if lost else absent
+    def _sort(self, message: Samples | Remark, chunks: list[Samples]) -> None:
+        if isinstance(message, Remark):
+            self._remarks.append(message)
+        else:
+            chunks.append(message)
+
+    def _tell_of(self, opened: Opened) -> None:
+        for absent in opened.absent:
+            words = f"missing: {absent.reason}" + (f"; {absent.how}" if absent.how else "")
+            optional = absent.what in opened.optional
+            self._remarks.append(Remark(self._now(), "absent" if optional else "lost", absent.what, "", words))
+        for lack in opened.lacks:
+            words = f"no {lack.counter}: {lack.reason}"
+            collector = lack.counter.partition(".")[0]
+            self._remarks.append(Remark(self._now(), "absent", collector, lack.device, words))
+
+    def _now(self) -> float:
+        return time.monotonic() - self._started_at
 
     def _lose(self, reason: str = "") -> None:
         self.ended = f"the sampling process ended: {reason or self._child.obituary()}"
+        self._remarks.append(Remark(self._now(), "lost", _SAMPLER, "", f"missing from here on: {self.ended}"))
         self._child.kill()
 
 
 def sample(groups: Sequence[Group], connection: Connection[Any, Any], started_at: float) -> None:
-    """Read each group when it is due and send chunks, until the parent says stop."""
-    start = time.monotonic()
-    for group in groups:
-        group.due = start
-    send_at = start + _CHUNK_S
-    while True:
-        now = time.monotonic()
-        for group in groups:
-            if group.due <= now:
-                group.read(now, time.monotonic() - started_at)
-        if now >= send_at:
-            _send(groups, connection)
-            send_at = now + _CHUNK_S
-        wait = min([send_at, *(group.due for group in groups)]) - time.monotonic()
-        if connection.poll(max(wait, 0.0)):
-            connection.recv()
-            break
-    _send(groups, connection)
+    """Read each group in a thread of its own and send what they gather, until the parent says stop."""
+    stop = threading.Event()
+    threads = [threading.Thread(target=group.run, args=(stop, started_at), daemon=True) for group in groups]
+    for thread in threads:
+        thread.start()
+    while not connection.poll(_CHUNK_S):
+        _send(groups, connection, started_at)
+    connection.recv()
+    stop.set()
+    deadline = time.monotonic() + _JOIN_S
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    _send(groups, connection, started_at)
     connection.send(None)
+    held = {id(group.source) for group, thread in zip(groups, threads, strict=True) if thread.is_alive()}
     for source in {id(group.source): group.source for group in groups}.values():
-        source.close()
+        if id(source) not in held:
+            source.close()
+    if held:
+        os._exit(0)  # a thread is inside a driver that does not answer: an ordinary end would wait for it
 
 
-def _send(groups: Sequence[Group], connection: Connection[Any, Any]) -> None:
+def _send(groups: Sequence[Group], connection: Connection[Any, Any], started_at: float) -> None:
     for group in groups:
-        chunk = group.take()
-        if chunk:
-            connection.send(chunk)
+        group.look(started_at)
+        for message in group.take():
+            connection.send(message)
 
 
 def open_groups(order: Order) -> tuple[list[Group], Opened]:
@@ -184,6 +282,8 @@ def open_groups(order: Order) -> tuple[list[Group], Opened]:
     groups: list[Group] = []
     counters: list[Counter] = []
     absent: list[Absent] = []
+    lacks: list[Lack] = []
+    optional: set[str] = set()
     for name in plugins.names("collectors"):
         try:
             collector: Collector = plugins.load("collectors", name)
@@ -191,21 +291,38 @@ def open_groups(order: Order) -> tuple[list[Group], Opened]:
             if not devices:
                 continue
             source = plugins.asked(name, partial(collector.open, devices))
+            lacking = [lack for device in devices for lack in _lacks(name, source, device)]
         except (Missing, plugins.BrokenPlugin) as error:
-            absent.append(Absent(name, str(error), ""))
+            optional |= {name} if isinstance(error, Lacking) else set()
+            absent.append(_absent(name, error))
             continue
         counters += collector.counters
-        groups += _groups(name, collector, source, devices)
-    return groups, Opened(tuple(counters), tuple(absent))
+        lacks += lacking
+        groups += _groups(name, collector, source, devices, lacking)
+    return groups, Opened(tuple(counters), tuple(absent), tuple(lacks), frozenset(optional))
 
 
-def _groups(name: str, collector: Collector, source: CounterSource, devices: Sequence[Device]) -> list[Group]:
-    periods = sorted({counter.period_s for counter in collector.counters})
-    return [
-        Group(name, source, device, tuple(c.name for c in collector.counters if c.period_s == period), period)
-        for device in devices
-        for period in periods
-    ]
+def _absent(name: str, error: Missing | plugins.BrokenPlugin) -> Absent:
+    return Absent(name, error.what, error.how) if isinstance(error, Missing) else Absent(name, str(error), "")
+
+
+def _lacks(name: str, source: CounterSource, device: Device) -> list[Lack]:
+    if not isinstance(source, Explained):
+        return []
+    found = plugins.asked(name, partial(source.lacking, device))
+    return [Lack(counter, device.id, reason) for counter, reason in found.items()]
+
+
+def _groups(
+    name: str, collector: Collector, source: CounterSource, devices: Sequence[Device], lacking: Sequence[Lack]
+) -> list[Group]:
+    without = {(lack.device, lack.counter) for lack in lacking}
+    named: dict[tuple[str, float], tuple[Device, list[str]]] = {}
+    for device in devices:
+        for counter in collector.counters:
+            if (device.id, counter.name) not in without:
+                named.setdefault((device.id, counter.period_s), (device, []))[1].append(counter.name)
+    return [Group(name, source, device, tuple(names), period) for (_, period), (device, names) in named.items()]
 
 
 def main() -> None:

@@ -28,12 +28,15 @@ def measure(plan: Plan, path: Path, argv: Sequence[str], watch: Observer, resume
     measured by then is in the file.
     """
     with terminable(lambda: _kept(path)):
-        warnings = _resumed(plan, path, watch) if resume else _fresh(plan, path, argv, watch)
+        if resume:
+            _resume(plan, path, watch)
+        else:
+            _begin(plan, path, argv, watch)
     run = read_run(path)
-    return replace(run, warnings=(*run.warnings, *warnings, *history.note(path, run)))
+    return replace(run, warnings=(*run.warnings, *history.note(path, run)))
 
 
-def _fresh(plan: Plan, path: Path, argv: Sequence[str], watch: Observer) -> tuple[str, ...]:
+def _begin(plan: Plan, path: Path, argv: Sequence[str], watch: Observer) -> None:
     started_at = time.monotonic()
     sampler = SamplingProcess(_sampled(plan), started_at)
     manifest = Manifest(
@@ -54,7 +57,6 @@ def _fresh(plan: Plan, path: Path, argv: Sequence[str], watch: Observer) -> tupl
         raise
     with writer, Runner(plan, sampler, writer) as runner:
         _run(runner, writer, plan.jobs, started_at, watch)
-    return sampler.warnings
 
 
 def _run(runner: Runner, writer: RunWriter, jobs: Sequence[Job], started_at: float, watch: Observer) -> None:
@@ -67,7 +69,7 @@ def _run(runner: Runner, writer: RunWriter, jobs: Sequence[Job], started_at: flo
     writer.end()
 
 
-def _resumed(plan: Plan, path: Path, watch: Observer) -> tuple[str, ...]:
+def _resume(plan: Plan, path: Path, watch: Observer) -> None:
     before = read_run(path)
     if differs := differences(before.manifest, plan) + _changed_cases(before, plan):
         raise UsageError(f"{path} cannot be resumed: {'; '.join(differs)}")
@@ -78,7 +80,6 @@ def _resumed(plan: Plan, path: Path, watch: Observer) -> tuple[str, ...]:
     sampler = SamplingProcess(_sampled(plan), started_at)
     with writer, Runner(plan, sampler, writer) as runner:
         _run(runner, writer, [job for job in plan.jobs if job.key not in measured], started_at, watch)
-    return sampler.warnings
 
 
 def _last_moment(run: Run) -> float:

@@ -1,4 +1,4 @@
-"""The run file: JSON Lines of four record kinds, `manifest`, `result`, `samples` and `end`.
+"""The run file: JSON Lines of the kinds `manifest`, `result`, `samples`, `remark` and `end`.
 
 Every record is written and fsynced as soon as it exists, so that a run which dies keeps what it
 measured: a torn last line is dropped on reading, a file without an `end` is a valid partial run.
@@ -23,7 +23,7 @@ from typing import Any, Self
 
 from gpubench import units
 from gpubench.errors import FileError, UsageError
-from gpubench.model import Manifest, Result, Run, Samples
+from gpubench.model import Manifest, Remark, Result, Run, Samples
 from gpubench.record import (
     KINDS,
     RECORD_LIMIT_BYTES,
@@ -92,7 +92,7 @@ class Scan:
     `complete` is False for a file without an end, a valid partial run.
     """
 
-    take: Callable[[Result | Samples], None]
+    take: Callable[[Result | Samples | Remark], None]
     tally: _Tally = field(default_factory=_Tally)
     manifest: Manifest | None = None
     complete: bool = False
@@ -119,7 +119,7 @@ class Scan:
             self.take(record)
 
 
-def scan(path: str | Path, take: Callable[[Result | Samples], None]) -> Scan:
+def scan(path: str | Path, take: Callable[[Result | Samples | Remark], None]) -> Scan:
     """Read a file record by record, each handed to `take`, without keeping any; raises FileError as `read_run`.
 
     Whether it can be trusted is known at its end: what was taken is nothing before this returns.
@@ -143,18 +143,16 @@ def scan(path: str | Path, take: Callable[[Result | Samples], None]) -> Scan:
 
 
 def _read(path: Path) -> tuple[Scan, Run]:
-    results: list[Result] = []
+    kept: dict[type, list[Any]] = {Result: [], Remark: []}
     samples: dict[tuple[object, ...], Samples] = {}
 
-    def keep(record: Result | Samples) -> None:
-        if isinstance(record, Result):
-            results.append(record)
-        else:
-            join(record, samples)
+    def take(record: Result | Samples | Remark) -> None:
+        join(record, samples) if isinstance(record, Samples) else kept[type(record)].append(record)
 
-    found = scan(path, keep)
+    found = scan(path, take)
     assert found.manifest is not None  # `scan` has seen to it
-    return found, Run(found.manifest, tuple(results), tuple(samples.values()), found.complete, tuple(found.warnings))
+    (results, remarks), joined = map(tuple, kept.values()), tuple(samples.values())
+    return found, Run(found.manifest, results, joined, found.complete, tuple(found.warnings), remarks)
 
 
 @contextlib.contextmanager
@@ -331,6 +329,10 @@ class RunWriter:
         for part, line in chunks(samples):
             self._append(part, line)
 
+    def remark(self, remark: Remark) -> None:
+        """Write what is to be known of the counters."""
+        self._append(remark, encode(remark))
+
     def end(self) -> None:
         """Write the count and hash that make the file complete, and close it."""
         self._sink.write(encode(self._tally.end()), last=True)
@@ -348,7 +350,8 @@ def content(run: Run, packed: bool = False) -> bytes:
     """
     tally, lines = _Tally(), [_manifest_line(run.manifest)]
     tally.count(run.manifest, lines[0])
-    records: list[tuple[Record, bytes]] = [(result, encode(result)) for result in run.results]
+    others: tuple[Record, ...] = (*run.results, *run.remarks)
+    records = [(record, encode(record)) for record in others]
     records += [pair for samples in run.samples for pair in chunks(samples)]
     for record, line in records:
         tally.count(record, _checked(record, line))

@@ -144,7 +144,7 @@ def notices(summary: Summary, rows: Sequence[Row]) -> list[Notice]:
     found = (
         [] if run.complete else [Notice("bad", "The run is partial: it ended before all of its cases were measured.")]
     )
-    found += [Notice("odd", warning) for warning in run.warnings]
+    found += [Notice("odd", warning) for warning in run.told]
     for status, level in _LEVELS:
         found += _by_reason(run, each, status, level)
     return [*found, *_above_peak(name, rows), *_noisy(name, rows), *_wide(name, rows), *_discarded(run, each)]

@@ -73,7 +73,7 @@ def _document(summary: Summary) -> dict[str, Any]:
         "started": manifest.started,
         "complete": summary.run.complete,
         "counts": summary.counts(),
-        "warnings": list(summary.run.warnings),
+        "warnings": list(summary.run.told),
         "devices": [dataclasses.asdict(device) for device in manifest.facts.devices],
         "versions": dict(manifest.facts.versions),
         "spreads": [_spread(spread) for spread in summary.spreads()] if summary.replicated else [],

@@ -181,7 +181,11 @@ def run(names, tier="smoke"):
     facts = Facts(tuple(plugins.load("backends", "host").devices()))
     plan = planning.make(facts, Settings(("ipc",), ("host",), tier))
     results = []
-    shelf = type("Shelf", (), {"result": lambda _, result: results.append(result), "samples": lambda *_: None})()
+    shelf = type(
+        "Shelf",
+        (),
+        {"result": lambda _, result: results.append(result), "samples": lambda *_: None, "remark": lambda *_: None},
+    )()
     with Runner(plan, SamplingProcess((), 0.0), shelf, 60.0) as runner:
         runner.run([job for job in plan.jobs if job.case.name in names], 0.0, lambda event: None)
     return {result.case.name: result for result in results}

@@ -14,7 +14,7 @@ from _make import manifest
 from gpubench import plan as planning
 from gpubench import plugins
 from gpubench.errors import DeviceError
-from gpubench.model import Facts, Result, Run, Samples, Settings
+from gpubench.model import Facts, Remark, Result, Run, Samples, Settings
 from gpubench.runner import Progress, Runner
 from gpubench.sampler import SamplingProcess
 from gpubench.summary import Summary
@@ -28,12 +28,16 @@ class Shelf:
     def __init__(self) -> None:
         self.results: list[Result] = []
         self.chunks: list[Samples] = []
+        self.remarks: list[Remark] = []
 
     def result(self, result: Result) -> None:
         self.results.append(result)
 
     def samples(self, samples: Samples) -> None:
         self.chunks.append(samples)
+
+    def remark(self, remark: Remark) -> None:
+        self.remarks.append(remark)
 
 
 @pytest.fixture
@@ -194,11 +198,13 @@ def test_a_sampler_that_hangs_or_dies_is_told_of_and_holds_nothing_up():
     start = time.monotonic()
     hung.stop()
     assert time.monotonic() - start < 20
-    assert "did not stop" in hung.warnings[0]
+    (remark,) = hung.remarks()
+    assert (remark.state, remark.source) == ("lost", "the sampler")
+    assert "did not stop" in remark.words
     dead = SamplingProcess(host_facts().devices, 0.0)
     os.kill(dead._child.process.pid, signal.SIGKILL)
     dead.stop()
-    assert "SIGKILL" in dead.warnings[0]
+    assert "SIGKILL" in dead.remarks()[0].words
 
 
 def test_no_process_is_left_behind(faults):

@@ -18,7 +18,7 @@ import _make as make
 import pytest
 from _files import content, edit, lines, replace, write
 
-from gpubench import model, store
+from gpubench import model, record, store
 from gpubench.errors import FileError, UsageError
 
 SCHEMA_FILE = Path(store.__file__).with_name("run-1.schema.json")
@@ -47,6 +47,25 @@ def test_a_run_is_read_as_it_was_written(tmp_path, name):
     assert store.read_run(path) == model.Run(make.manifest(), results, samples)
 
 
+def test_a_remark_on_the_counters_is_kept_with_the_run_and_read_again(tmp_path):
+    lost = model.Remark(3.5, "lost", "nvml", "cuda:0", "missing from here on: cuda:0 is lost")
+    lacking = model.Remark(0.1, "absent", "nvml", "cuda:0", "no nvml.nvlink.rx: Not Supported")
+    with store.RunWriter.create(tmp_path / "run.jsonl", make.manifest()) as writer:
+        writer.remark(lacking)
+        writer.remark(lost)
+        writer.end()
+    run = store.read_run(tmp_path / "run.jsonl")
+    assert run.remarks == (lacking, lost)
+    assert run.told == ("counters of nvml on cuda:0: missing from here on: cuda:0 is lost",)
+    (tmp_path / "again.jsonl").write_bytes(store.content(run))
+    assert store.read_run(tmp_path / "again.jsonl") == run
+
+
+def test_samples_of_an_older_file_do_not_say_what_reading_them_took(small):
+    older = b'{"kind":"samples","collector":"nvml","device":"cuda:0","at":[1.0],"columns":[["nvml.power",[2.0]]]}\n'
+    assert record.decode(older) == model.Samples("nvml", "cuda:0", (1.0,), (("nvml.power", (2.0,)),))
+
+
 def test_records_are_told_apart_by_kind_and_hold_the_models_fields(small):
     assert [record["kind"] for record in lines(small)] == ["manifest", "result", "samples"]
     assert lines(small)[2] == {
@@ -55,6 +74,8 @@ def test_records_are_told_apart_by_kind_and_hold_the_models_fields(small):
         "device": "cuda:0",
         "at": [1.0, 2.0],
         "columns": [["nvml.power", [300.5, None]]],
+        "busy_s": 0.0,
+        "late_s": 0.0,
     }
 
 

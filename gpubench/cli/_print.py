@@ -78,7 +78,7 @@ def summary(run: Run) -> list[Table | Text]:
     parts += [part for found in link_tables(summed) for part in _derived(found)]
     if not run.complete:
         parts.append(plain("a partial run: it was interrupted, and can be gone on with by `run --resume`", "yellow"))
-    parts += [plain(line, "yellow") for line in (*run.warnings, *_reasons(run.results))]
+    parts += [plain(line, "yellow") for line in (*run.told, *_reasons(run.results))]
     counted = ", ".join(f"{count} {status}" for status, count in summed.counts().items() if count)
     return [*parts, plain(f"{len(run.results)} results: {counted or 'none'}", "bold")]
 

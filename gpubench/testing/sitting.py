@@ -238,14 +238,17 @@ class _File:
         """Write results, and the samples that have come."""
         for result in results:
             self._writer.result(result)
-        self._write_samples(self._sampler.drain())
+        self._write_sampled(self._sampler.drain())
 
-    def _write_samples(self, chunks: Iterable[Samples]) -> None:
+    def _write_sampled(self, chunks: Iterable[Samples]) -> None:
         for chunk in chunks:
             self._writer.samples(chunk)
+        for remark in self._sampler.remarks():
+            self._writer.remark(remark)
 
     def end(self) -> list[str]:
         """End it; where it is, and what there is to say."""
-        self._write_samples(self._sampler.stop())
+        self._write_sampled(self._sampler.stop())
         self._writer.end()
-        return [f"run file: {self._path}", *self._sampler.warnings, *history.note(self._path, read_run(self._path))]
+        run = read_run(self._path)
+        return [f"run file: {self._path}", *run.told, *history.note(self._path, run)]

@@ -1,0 +1,1 @@
+"""A collector of a third party that goes wrong on purpose."""

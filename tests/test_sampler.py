@@ -1,0 +1,160 @@
+"""The sampling process, real, with a collector that goes wrong on purpose: what is kept, what is said."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpubench import plugins, sampler
+from gpubench.sampler import SamplingProcess
+from gpubench.store import read_run
+
+PLUGIN = str(Path(__file__).parent / "plugin")
+HOST = plugins.load("backends", "host").devices()
+FAST_S = 0.01  # tests/plugin/gpubench_sick
+
+
+@pytest.fixture
+def sick(monkeypatch):
+    """Makes the third party's collector go wrong in a way, and samples for a while."""
+
+    def sampled(how, seconds=1.2, until=lambda chunks: False):
+        monkeypatch.setenv("PYTHONPATH", PLUGIN)
+        monkeypatch.setenv("GPUBENCH_SICK", how)
+        started_at = time.monotonic()
+        process = SamplingProcess(HOST, started_at)
+        chunks = []
+        while time.monotonic() < started_at + seconds and not until(chunks):
+            if process.connection:
+                process.connection.poll(0.1)
+            else:
+                os.sched_yield()
+            chunks += process.drain()
+        chunks += process.stop()
+        return process, chunks, process.remarks()
+
+    return sampled
+
+
+def track(chunks, name):
+    """The times and values of one counter, over all chunks."""
+    columns = [(chunk.at, dict(chunk.columns)[name]) for chunk in chunks if name in dict(chunk.columns)]
+    return [at for ats, _ in columns for at in ats], [value for _, values in columns for value in values]
+
+
+def test_a_slow_call_has_its_own_period_and_never_delays_the_fast_ones(sick):
+    _, chunks, remarks = sick("slow", 2.0)
+    fast, _ = track(chunks, "sick.fast")
+    slow, _ = track(chunks, "sick.slow")
+    gaps = np.diff(fast)
+    assert remarks == []
+    assert 3 <= len(slow) <= 8
+    assert len(fast) > 60, "a slow call before each would leave eight"
+    assert np.median(gaps) < 2 * FAST_S
+    assert np.quantile(gaps, 0.95) < 0.1, "a slow call takes 0.25 s"
+
+
+def test_a_reading_stands_at_the_middle_of_what_it_took(sick):
+    _, chunks, _ = sick("slow", 1.5)
+    (first, *_), _ = track(chunks, "sick.slow")
+    (begun, *_), _ = track(chunks, "sick.fast")
+    assert first - begun == pytest.approx(0.125, abs=0.08)
+
+
+def test_what_reading_took_and_how_late_it_was_are_in_the_chunks(sick):
+    _, chunks, _ = sick("slow", 2.0)
+    slow = [chunk for chunk in chunks if chunk.columns[0][0] == "sick.slow"]
+    fast = [chunk for chunk in chunks if chunk.columns[0][0] == "sick.fast"]
+    busy_s, rows = sum(chunk.busy_s for chunk in slow), sum(len(chunk.at) for chunk in slow)
+    assert busy_s / rows == pytest.approx(0.25, rel=0.2)
+    assert sum(chunk.busy_s for chunk in fast) < 0.2 * busy_s
+    assert all(chunk.late_s >= 0 for chunk in chunks)
+
+
+def test_a_call_that_never_comes_back_is_told_of_and_the_rest_is_kept(sick, monkeypatch):
+    start = time.monotonic()
+    process, chunks, remarks = sick("stuck", 7.5)
+    assert time.monotonic() - start < 15
+    assert process.ended == "stopped"
+    assert [remark.words for remark in remarks] == ["missing from here on: a reading has not come back for 5 s"]
+    assert (remarks[0].kind, remarks[0].source, remarks[0].device) == ("lost", "sick", "host")
+    assert track(chunks, "sick.slow") == ([], [])
+    assert len(track(chunks, "sick.fast")[0]) > 200
+    assert len(track(chunks, "host.load")[0]) >= 5
+
+
+def test_a_device_that_is_lost_is_told_of_once_and_its_rows_say_missing(sick):
+    process, chunks, (remark,) = sick("lost")
+    _, values = track(chunks, "sick.fast")
+    assert remark.words == "missing from here on: the device is lost; look at dmesg"
+    assert 0 < remark.at < 1.2
+    assert values[:20] == [float(n) for n in range(1, 21)]
+    assert set(values[20:]) == {None}
+    assert process.ended == "stopped"
+    assert track(chunks, "host.cpu.busy")[1].count(None) == 0
+
+
+def test_counters_that_fall_silent_without_a_word_are_told_of(sick):
+    _, chunks, (remark,) = sick("silent")
+    assert remark.words == "missing from here on: none of them answers any more"
+    assert track(chunks, "sick.fast")[1][19:21] == [20.0, None]
+
+
+def test_a_counter_that_a_device_lacks_is_named_and_not_read(sick):
+    process, chunks, (remark,) = sick("lacks")
+    assert process.lacks == (sampler.Lack("sick.none", "host", "this card has no such sensor"),)
+    assert (remark.state, remark.text) == (
+        "absent",
+        "counters of sick on host: no sick.none: this card has no such sensor",
+    )
+    assert track(chunks, "sick.none") == ([], [])
+    assert track(chunks, "sick.fast")[1][0] == 1.0
+
+
+def test_a_source_without_permission_is_a_loss_and_the_others_go_on(sick):
+    process, chunks, (remark,) = sick("denied")
+    assert [absent.what for absent in process.absent] == ["sick"]
+    assert (remark.state, remark.text) == (
+        "lost",
+        "counters of sick: missing: no permission to read the counters; ask for it",
+    )
+    assert track(chunks, "host.cpu.busy")[0]
+
+
+def test_an_optional_source_that_is_not_here_is_absent_and_no_loss(sick):
+    _, chunks, (remark,) = sick("optional")
+    assert (remark.state, remark.text) == (
+        "absent",
+        "counters of sick: missing: its library is not installed; pip install sick",
+    )
+    assert track(chunks, "host.cpu.busy")[0]
+
+
+def test_a_sampler_that_is_killed_is_told_of_and_what_it_sent_is_kept(sick):
+    process, _, (remark,) = sick("killed", 1.0)
+    assert "SIGKILL" in process.ended
+    assert (remark.state, remark.source) == ("lost", "the sampler")
+    assert "killed by SIGKILL" in remark.words
+
+
+def gpubench(*words):
+    """The command, with a device that is lost on the way."""
+    environment = {**os.environ, "PYTHONPATH": PLUGIN, "GPUBENCH_SICK": "lost", "GPUBENCH_HISTORY": "off"}
+    command = [sys.executable, "-P", "-m", "gpubench", *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_what_was_lost_is_in_the_run_file_for_every_reader(tmp_path):
+    out = str(tmp_path / "run.jsonl")
+    done = gpubench("run", "gemm", "--device", "host", "--tier", "smoke", "--filter", "square", "--out", out)
+    assert done.returncode == 0, done.stderr
+    run = read_run(out)
+    assert run.complete
+    assert "counters of sick on host: missing from here on: the device is lost; look at dmesg" in run.told
+    assert "the device is lost" in gpubench("show", out).stdout
