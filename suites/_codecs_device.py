@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from gpubench.api import Bench, Missing, Skip, expect, nvcomp
 
 from ._codecs_common import lengths
@@ -41,7 +43,7 @@ class DeviceChunks:
     @classmethod
     def side_by_side(cls, xp: Any, memory: Any, chunk_bytes: int) -> DeviceChunks:
         """A whole uint8 array cut into chunks; the last one is what remains."""
-        sizes = xp.asarray(lengths(memory.size, chunk_bytes), dtype=xp.uint64)
+        sizes = xp.asarray(np.array(lengths(memory.size, chunk_bytes), np.uint64))
         return cls(memory, chunk_bytes, sizes, _pointers(xp, memory, chunk_bytes, len(sizes)))
 
     @classmethod
@@ -66,7 +68,7 @@ class DeviceChunks:
 
 
 def _pointers(xp: Any, memory: Any, stride: int, count: int) -> Any:
-    return xp.arange(count, dtype=xp.uint64) * xp.uint64(stride) + xp.uint64(address(memory))
+    return xp.asarray(np.arange(count, dtype=np.uint64) * np.uint64(stride) + np.uint64(address(memory)))
 
 
 def address(array: Any) -> int:
@@ -182,7 +184,7 @@ class DeviceCodec:
         self.row.decompress(source.at_device(), target.at_device(), address(written), at, codes, stream)
 
     def expect_success(self, what: str, statuses: Any) -> None:
-        """Raise WrongAnswer in the library's words unless every status is 0; waits for the device."""
+        """Raise WrongAnswer in the library's words unless every status (in host memory) is 0."""
         failed = statuses[statuses != 0]
         if failed.size:
             status = int(failed[0])

@@ -7,11 +7,12 @@ from typing import Any
 
 from gpubench.api import Bench, Observation, Skip, Task, expect, nvcomp, units
 
-from ._codecs_common import expect_same, lengths, observed, stage
+from ._codecs_bytes import DeviceBytes
+from ._codecs_common import lengths, observed, stage
 from ._codecs_device import OUTPUT_GRAIN, DeviceChunks, DeviceCodec, current_stream, open_codec
 from ._corpora import Corpus
 
-_NO_STATUS = -1  # no status of nvCOMP's
+_NO_STATUS = 0xFF  # in each byte: -1, no status of nvCOMP's
 _POISON = 0xA5
 _RESERVE = 2**28  # bytes left free for the driver
 
@@ -43,8 +44,8 @@ class Layout:
 
     @property
     def device_bytes(self) -> int:
-        """What it takes on the device: source, restored, the comparison's, compressed, scratch."""
-        return 3 * self.total + self.count * self.stride + self.scratch
+        """What it takes on the device: source, restored, compressed, scratch."""
+        return 2 * self.total + self.count * self.stride + self.scratch
 
 
 class RoundTrip:
@@ -53,8 +54,10 @@ class RoundTrip:
     After construction nothing is allocated and nothing waits for the device, save in `check`.
     """
 
-    def __init__(self, xp: Any, codec: DeviceCodec, source: Any, layout: Layout) -> None:
-        self._xp = xp
+    def __init__(self, bench: Bench, codec: DeviceCodec, source: Any, layout: Layout) -> None:
+        self._xp = xp = bench.xp
+        self._host = bench.device.to_host
+        self._bytes = DeviceBytes(bench)
         self.codec = codec
         self.layout = layout
         self.source = DeviceChunks.side_by_side(xp, source, layout.chunk)
@@ -70,12 +73,12 @@ class RoundTrip:
 
         Sizes become 0, so that restoring what was never compressed reads nothing.
         """
-        self._xp.invert(self.source.memory, out=self.restored.memory)
-        self.compressed.memory.fill(_POISON)
-        for sizes in (self.compressed.sizes, self.written):
-            sizes.fill(0)
-        self.compress_statuses.fill(_NO_STATUS if self.codec.library.is_nvcomp else 0)
-        self.restore_statuses.fill(_NO_STATUS)
+        self._bytes.invert(self.source.memory, self.restored.memory)
+        self._bytes.fill(self.compressed.memory, _POISON)
+        self._bytes.fill(self.compressed.sizes, 0)
+        self._bytes.fill(self.written, 0)
+        self._bytes.fill(self.compress_statuses, _NO_STATUS if self.codec.library.is_nvcomp else 0)
+        self._bytes.fill(self.restore_statuses, _NO_STATUS)
 
     def compress(self, stream: int | None = None) -> None:
         """Queue compressing every chunk, on the stream that is timed or on another."""
@@ -91,13 +94,14 @@ class RoundTrip:
 
     def check(self) -> Observation:
         """Statuses, sizes and every byte are right; what it came to."""
-        self.codec.expect_success("compressed", self.compress_statuses)
-        sizes = self.compressed.sizes
+        self.codec.expect_success("compressed", self._host(self.compress_statuses))
+        sizes = self._host(self.compressed.sizes)
         fits = bool((sizes > 0).all()) and bool((sizes <= self.layout.stride).all())
         expect(fits, "a compressed chunk has no bytes, or more than nvCOMP's maximum")
-        self.codec.expect_success("restored", self.restore_statuses)
-        expect(bool((self.written == self.source.sizes).all()), "a restored chunk has a wrong length")
-        expect_same(self.restored.memory, self.source.memory)
+        self.codec.expect_success("restored", self._host(self.restore_statuses))
+        right = bool((self._host(self.written) == self._host(self.source.sizes)).all())
+        expect(right, "a restored chunk has a wrong length")
+        self._bytes.expect_same(self.restored.memory, self.source.memory)
         scratch = {"compress": self.layout.compress_scratch, "decompress": self.layout.restore_scratch}
         return observed(self.layout.total, self.layout.chunk, int(sizes.sum()), scratch)
 
@@ -113,7 +117,7 @@ def open_trip(bench: Bench, corpus: Corpus, total: int, codec: str, chunk_bytes:
         raise
     if layout.device_bytes + _RESERVE > bench.device.free_bytes():
         raise Skip(f"needs {units.round_size(layout.device_bytes + _RESERVE)} of free device memory")
-    return RoundTrip(bench.xp, chosen, uploaded(bench.xp, corpus, total), layout)
+    return RoundTrip(bench, chosen, uploaded(bench, corpus, total), layout)
 
 
 def roundtrip(bench: Bench, corpus: Corpus, total: int, codec: str, chunk_bytes: int) -> Task:
@@ -127,8 +131,11 @@ def roundtrip(bench: Bench, corpus: Corpus, total: int, codec: str, chunk_bytes:
     return Task(stages, check=trip.check, poison=trip.poison, notes=notes)
 
 
-def uploaded(xp: Any, corpus: Corpus, total: int) -> Any:
+def uploaded(bench: Bench, corpus: Corpus, total: int) -> Any:
     """The source on the device: the tile is copied there once and repeated there."""
-    source = xp.empty(total, xp.uint8)
-    Corpus(corpus.name, corpus.dtype, corpus.description, xp.asarray(corpus.data)).fill(source)
+    source = bench.xp.empty(total, bench.xp.uint8)
+    tile = bench.xp.asarray(corpus.data[:total])
+    for start in range(0, total, max(tile.size, 1)):
+        part = min(tile.size, total - start)
+        bench.device.copy(source[start : start + part], tile[:part])
     return source

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpubench.api import Bench, Suite, Target, Task, View, points
 
-from . import _codecs_device, _codecs_host, _codecs_nvcomp, _corpora
+from . import _codecs_device, _codecs_host, _codecs_nvcomp, _corpora, _corpora_made
 
 _MIB = 2**20
 _CASES = ("roundtrip",)
@@ -35,9 +35,11 @@ suite = Suite(
 
 def _corpus(target: Target) -> Any:
     """The user's files (`--data`) and nothing else, or the made corpora."""
-    if target.data:
-        return tuple(_corpora.DATA_PREFIX + file.label for file in target.data)
-    return points(smoke=("ids",), quick=("ids", "text", "field"), full=tuple(_corpora.RECIPES))
+    return points(
+        smoke=_corpora.names(target, ("ids",)),
+        quick=_corpora.names(target, ("ids", "text", "field")),
+        full=_corpora.names(target, tuple(_corpora_made.RECIPES)),
+    )
 
 
 def _codec(target: Target) -> Any:

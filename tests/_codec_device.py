@@ -8,6 +8,7 @@ import dataclasses
 import types
 import zlib
 
+import _grid
 import numpy as np
 
 from gpubench.protocols import Traits
@@ -32,7 +33,6 @@ ARRAYS = types.SimpleNamespace(
     zeros=_addressed(np.zeros),
     asarray=_addressed(np.asarray),
     arange=_addressed(np.arange),
-    invert=np.invert,
     uint8=np.uint8,
     uint64=np.uint64,
     int32=np.int32,
@@ -58,6 +58,10 @@ class GpuInHostMemory:
 
     def __getattr__(self, name):
         return getattr(self.host, name)
+
+    def kernel(self, source, name, defines):
+        """A kernel of the codecs' own file, built by g++."""
+        return _grid.kernel("codecs.cu", name, **defines)
 
 
 def _words(address, count):

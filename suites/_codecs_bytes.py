@@ -1,0 +1,55 @@
+"""What checks do to bytes on a GPU, by kernels of our own (codecs.cu).
+
+CuPy compiles each of its own operations at first use, a reduction in 5.6 s with a cold cache (seen on an H200):
+what is done around codecs keeps to these three and to copies.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpubench.api import Bench, expect
+
+from ._codecs_common import expect_same
+
+_THREADS = 256
+_BLOCKS = 2048  # enough for any GPU; each thread takes what is left in turns
+
+
+class DeviceBytes:
+    """Kernels on uint8 arrays, or any contiguous ones by their bytes. Arrays begin at multiples of 8 bytes."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._device = bench.device
+        self._kernels = {
+            name: bench.kernel("codecs.cu", name) for name in ("count_differences", "invert_bytes", "fill_bytes")
+        }
+        self._found = bench.xp.asarray(np.zeros(1, np.uint64))
+
+    def _run(self, name: str, nbytes: int, *args: Any) -> None:
+        if nbytes:
+            blocks = min(_BLOCKS, -(-nbytes // (8 * _THREADS)))
+            self._kernels[name]((blocks,), (_THREADS,), args)
+
+    def fill(self, array: Any, byte: int) -> None:
+        """Queue writing one byte everywhere."""
+        word = np.uint64(byte * 0x0101010101010101)
+        self._run("fill_bytes", array.nbytes, word, np.uint64(array.nbytes), array)
+
+    def invert(self, source: Any, target: Any) -> None:
+        """Queue writing the complement of every byte of `source`."""
+        self._run("invert_bytes", source.nbytes, source, np.uint64(source.nbytes), target)
+
+    def differences(self, a: Any, b: Any) -> int:
+        """How many bytes of two arrays of equal size differ; waits for the device."""
+        self.fill(self._found, 0)
+        self._run("count_differences", a.nbytes, a, b, np.uint64(a.nbytes), self._found)
+        return int(self._device.to_host(self._found)[0])
+
+    def expect_same(self, restored: Any, source: Any) -> None:
+        """Raise WrongAnswer, naming the first differing byte, unless two uint8 arrays are equal."""
+        expect(restored.size == source.size, f"restored {restored.size} bytes of {source.size}")
+        if self.differences(restored, source):
+            expect_same(self._device.to_host(restored), self._device.to_host(source))

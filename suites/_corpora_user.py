@@ -1,0 +1,157 @@
+"""The user's own data: files read within bounds, by what is in them.
+
+An .npy file gives its elements, a .parquet file its columns' values as they lie in memory, any other file
+its bytes. Never more is held than what was asked for, and of a Parquet file one row group.
+"""
+
+from __future__ import annotations
+
+import io
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpubench.api import DataFile, FileError, Skip, units
+
+BLOCK_BYTES = 2**20  # of a file that is longer than what may be read of it
+_PAGE = 4096
+_HOW = "pip install 'gpubench-suite[parquet]'"
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What was taken of a file: uint8, what its elements are, and in words."""
+
+    data: Any
+    dtype: str
+    words: str
+
+
+def read_bounded(file: DataFile, most: int) -> Taken:
+    """At most `most` bytes of a file: all of it, or blocks of 1 MiB evenly spaced over it.
+
+    Raises FileError where the file is no longer what it was when the run was planned, or is no such file as its
+    name says, and Skip where it holds nothing that can be compressed.
+    """
+    path = Path(file.path)
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise FileError(f"{path}: not a regular file; --data takes regular files")
+        readers = {".npy": _npy, ".parquet": _parquet}
+        return readers.get(path.suffix.lower(), _bytes)(file, path, most)
+    except OSError as error:
+        raise FileError(f"{path}: {error.strerror or error}; give --data files that can be read") from error
+
+
+def _bytes(file: DataFile, path: Path, most: int) -> Taken:
+    data = _spread(file, path, 0, file.bytes, most)
+    return Taken(data, "uint8", _words(data.size, file.bytes, "bytes of the user's"))
+
+
+def _words(taken: int, whole: int, what: str) -> str:
+    spread = "" if taken == whole else f", in blocks of {units.round_size(BLOCK_BYTES)} evenly spaced over it"
+    return f"{taken} {what} {whole}{spread}"
+
+
+def _npy(file: DataFile, path: Path, most: int) -> Taken:
+    """The elements, without the header."""
+    try:
+        array = np.lib.format.open_memmap(path, mode="r")
+    except ValueError as error:
+        raise FileError(f"{path}: not an array in NumPy's format ({error}); rename it, or give another file") from error
+    if not array.nbytes:
+        raise Skip(f"{path.name}: the array is empty, there is nothing to compress")
+    kind = array.dtype.name if array.dtype.kind in "iuf" and array.dtype.itemsize <= 8 else "uint8"
+    offset = file.bytes - array.nbytes
+    data = _spread(file, path, offset, array.nbytes, most)
+    return Taken(data, kind, _words(data.size, array.nbytes, f"bytes of the user's {array.dtype.name} array of"))
+
+
+def _spread(file: DataFile, path: Path, offset: int, size: int, most: int) -> Any:
+    with path.open("rb") as stream:
+        return np.concatenate([_block(stream, file, offset + start, length) for start, length in blocks(size, most)])
+
+
+def blocks(size: int, most: int) -> list[tuple[int, int]]:
+    """Where to read `size` bytes within `most`: (offset, length) at multiples of 4096, none overlapping."""
+    if size <= most:
+        return [(0, size)]
+    length = min(BLOCK_BYTES, most)
+    count = most // length
+    step = (size - length) / max(count - 1, 1)
+    return [(int(index * step) // _PAGE * _PAGE, length) for index in range(count)]
+
+
+def _block(stream: io.BufferedReader, file: DataFile, offset: int, length: int) -> Any:
+    found = np.empty(length, np.uint8)
+    stream.seek(offset)
+    if stream.readinto(found.data) != length:
+        raise FileError(f"{file.path}: shorter than the {file.bytes} bytes it had when the run was planned")
+    return found
+
+
+def _parquet(file: DataFile, path: Path, most: int) -> Taken:
+    """The values of every column as Arrow holds them, row groups evenly spaced over the file, column by column."""
+    del file
+    try:
+        import pyarrow as arrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise Skip(f"reading {path.name} needs pyarrow ({error}): {_HOW}") from error
+    try:
+        with parquet.ParquetFile(path) as opened:
+            data, kinds, groups = _row_groups(opened, most)
+            count = opened.num_row_groups
+    except arrow.ArrowException as error:
+        raise FileError(f"{path}: not a Parquet file ({error}); rename it, or give another file") from error
+    if not data.size:
+        raise Skip(f"{path.name}: no column has a value, there is nothing to compress")
+    kind = kinds.pop() if len(kinds) == 1 else "uint8"
+    return Taken(data, kind, f"{data.size} bytes of columns as they lie in memory, {groups} of {count} row groups")
+
+
+def _row_groups(opened: Any, most: int) -> tuple[Any, set[str], int]:
+    """Values of row groups that are far apart from each other first, until `most` bytes are there."""
+    found: list[Any] = []
+    kinds: set[str] = set()
+    room, groups = most, 0
+    for group in _far_apart(opened.num_row_groups):
+        if not room:
+            break
+        groups += 1
+        for column in opened.read_row_group(group).columns:
+            for chunk in column.chunks:
+                for buffer, kind in _buffers(chunk):
+                    part = np.frombuffer(buffer, np.uint8)[:room].copy()
+                    found.append(part)
+                    room -= part.size
+                    kinds |= {kind} if part.size else set()
+    return (np.concatenate(found) if found else np.empty(0, np.uint8)), kinds, groups
+
+
+def _far_apart(count: int) -> Iterator[int]:
+    """0 … count-1, the ends and the middles first."""
+    step, seen = max(1, 2 ** (count - 1).bit_length()), set()
+    while step:
+        for index in range(0, count, step):
+            if index not in seen:
+                seen.add(index)
+                yield index
+        step //= 2
+
+
+def _buffers(chunk: Any) -> Iterator[tuple[Any, str]]:
+    """An array's buffers but the bits of what is missing; numbers by their type, all else as bytes."""
+    name = str(chunk.type)
+    kind = {"float": "float32", "double": "float64", "halffloat": "float16"}.get(name, name)
+    numeric = kind in _NUMBERS
+    for buffer in chunk.buffers()[1:]:
+        if buffer is not None and buffer.size:
+            yield buffer, kind if numeric else "uint8"
+
+
+_NUMBERS = {*(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "float16", "float32", "float64"}
