@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from gpubench.api import Observation, Observed, Stage, Work, expect
 
 LENGTH_BYTES = 8  # what a reader must be told of each chunk: its compressed length, 64 bits
 
 
-def stage(call: Callable[[], object], payload: int, waits: bool = False) -> Stage:
+def stage(
+    call: Callable[[], object], payload: int, waits: bool = False, clock: Literal["device", "host"] = "device"
+) -> Stage:
     """A direction of the round trip, in *uncompressed* bytes per second.
 
-    A batched call launches several kernels: few calls a batch stay under the launch queue's depth.
+    A batched call launches several kernels: few calls a batch stay under the launch queue's depth. Codecs repeat
+    themselves closely, and cases are many: each ends as soon as its interval is narrow.
     """
-    return Stage(call, Work(payload=payload), "payload", waits=waits, max_calls=4)
+    return Stage(call, Work(payload=payload), "payload", waits=waits, clock=clock, max_calls=4, least_s=0)
 
 
 def lengths(total: int, chunk_bytes: int) -> list[int]:

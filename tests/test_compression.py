@@ -217,7 +217,8 @@ def test_what_is_no_regular_file_is_not_read(suite, host):
 
 def test_planning_for_a_gpu_touches_no_device(suite):
     cases = [case.id for case in suite.cases(Target(Facts((GPU,)), GPU, "smoke"))]
-    assert [f"compression/roundtrip[corpus=ids,codec={c},size=16MiB,chunk=64KiB]" for c in nvcomp.ALGORITHMS] == cases
+    expected = [f"compression/roundtrip[corpus=ids,codec={c},size=16MiB,chunk=64KiB]" for c in nvcomp.ALGORITHMS]
+    assert expected == [case for case in cases if "/roundtrip" in case]
 
 
 @pytest.mark.parametrize("size", [1, CHUNK, 5 * CHUNK + 1, 2 * CHUNK + 12345])

@@ -1,0 +1,68 @@
+"""Which codec for these data: pure functions of what each was seen to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+GOALS = ("speed", "ratio", "end-to-end")
+RAW = "raw"  # not compressing at all
+LEAST_SAVING = 0.05  # of the bytes: a codec that saves less is not worth a decoder
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a codec did to `nbytes`: the ratio, and the seconds of each direction."""
+
+    name: str
+    nbytes: int
+    ratio: float
+    compress_s: float
+    decompress_s: float
+
+    @property
+    def saves(self) -> bool:
+        """Whether it takes away enough to be called compression."""
+        return 1 - 1 / self.ratio >= LEAST_SAVING
+
+    def cost(self, goal: str, link: float) -> float:
+        """What is to be small, per byte: seconds there and back, the share of bytes left, or seconds to the other end.
+
+        `speed` wants the least time there and back of those that save; `ratio` the fewest bytes; `end-to-end` the
+        least time to compress, send over a link of `link` bytes a second, and restore, one after the other.
+        """
+        busy = (self.compress_s + self.decompress_s) / self.nbytes
+        if goal == "speed":
+            return busy if self.saves else float("inf")
+        if goal == "ratio":
+            return 1 / self.ratio
+        return busy + 1 / (self.ratio * link)
+
+
+def raw(nbytes: int) -> Figures:
+    """What leaving the data as they are comes to."""
+    return Figures(RAW, nbytes, 1.0, 0.0, 0.0)
+
+
+def choose(goal: str, seen: Iterable[Figures], link: float) -> str:
+    """The name of the codec of least cost; `raw` where none is better than nothing."""
+    found = list(seen)
+    if not found:
+        return RAW
+    best = min([*found, raw(found[0].nbytes)], key=lambda each: each.cost(goal, link))
+    return best.name if best.cost(goal, link) != float("inf") else RAW
+
+
+def regret(goal: str, chosen: str, whole: Mapping[str, Figures], link: float) -> float:
+    """How much more the chosen codec costs on all the data than the best one does: 0 is the best, 0.05 is 5 % more.
+
+    A codec chosen for speed that turns out not to save, or data left raw that something would have made smaller,
+    is a regret of 1.
+    """
+    best = whole.get(choose(goal, whole.values(), link))
+    picked = whole.get(chosen)
+    nbytes = next(iter(whole.values())).nbytes
+    least, paid = ((each or raw(nbytes)).cost(goal, link) for each in (best, picked))
+    if best is picked or paid == least:
+        return 0.0
+    return min(1.0, paid / least - 1) if goal == "speed" else paid / least - 1

@@ -1,0 +1,110 @@
+"""One format, two writers and two readers: what a GPU wrote the host reads, and the other way round."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpubench.api import Bench, Observation, Observed, Stage, Task, expect
+
+from . import _codecs_host
+from ._codecs_bytes import DeviceBytes
+from ._codecs_common import LENGTH_BYTES, lengths, stage
+from ._codecs_device import OUTPUT_GRAIN, DeviceChunks, address, current_stream
+from ._codecs_nvcomp import RoundTrip, open_trip
+from ._corpora import Corpus
+
+FORMATS = tuple(_codecs_host.FORMATS)
+HOST_BYTES = 8 * 2**20  # what the host works on; the GPU has it several times over
+
+
+class Exchange:
+    """The chunks of both writers, and what both readers make of the other's."""
+
+    def __init__(self, bench: Bench, trip: RoundTrip, codec: _codecs_host.HostCodec, source: Any) -> None:
+        self._bench = bench
+        self._trip = trip
+        self._host = codec
+        self._threads = _codecs_host.cores()
+        self._bytes = DeviceBytes(bench)
+        self._source = source
+        chunk = trip.layout.chunk
+        self._sizes = lengths(source.size, chunk)
+        self._chunks = [memoryview(source)[start : start + chunk] for start in range(0, source.size, chunk)]
+        trip.compress()
+        self._gpus = self._fetched()
+        self.hosts = codec.compress(self._chunks, self._threads)
+        self._sent = self._uploaded(self.hosts)
+        self.restored: list[bytes] = []
+
+    def _fetched(self) -> list[bytes]:
+        """The first chunks that the GPU wrote, in host memory."""
+        sizes = self._bench.device.to_host(self._trip.compressed.sizes)
+        stride, count = self._trip.compressed.stride, len(self._sizes)
+        rows = self._bench.device.to_host(self._trip.compressed.memory[: count * stride]).reshape(count, stride)
+        return [row[:size].tobytes() for row, size in zip(rows, sizes[:count].tolist(), strict=True)]
+
+    def _uploaded(self, chunks: list[bytes]) -> DeviceChunks:
+        """The host's chunks on the device, each as often as the source repeats it."""
+        xp, count = self._bench.xp, self._trip.layout.count
+        stride = -(-max(map(len, chunks)) // OUTPUT_GRAIN) * OUTPUT_GRAIN
+        rows = np.zeros((len(chunks), stride), np.uint8)
+        for row, chunk in zip(rows, chunks, strict=True):
+            row[: len(chunk)] = np.frombuffer(chunk, np.uint8)
+        memory, turn = xp.asarray(rows.reshape(-1)), np.arange(count) % len(chunks)
+        sizes = np.array([len(chunk) for chunk in chunks], np.uint64)[turn]
+        places = turn.astype(np.uint64) * np.uint64(stride) + np.uint64(address(memory))
+        return DeviceChunks(memory, stride, xp.asarray(sizes), xp.asarray(places))
+
+    def poison(self) -> None:
+        """Forget what was restored on both sides."""
+        self._trip.poison()
+        self.restored = []
+
+    def gpu_reads(self) -> None:
+        """Queue restoring the host's chunks on the GPU."""
+        trip, queue = self._trip, current_stream(self._bench.xp)
+        trip.codec.decompress(self._sent, trip.restored, trip.written, trip.scratch, trip.restore_statuses, queue)
+
+    def host_reads(self) -> None:
+        """Restore the GPU's chunks on the host."""
+        self.restored = self._host.decompress(self._gpus, self._sizes, self._threads)
+
+    def host_writes(self) -> None:
+        """Compress the chunks on the host."""
+        self.hosts = self._host.compress(self._chunks, self._threads)
+
+    def check(self) -> Observation:
+        """Each side read, bit for bit, what the other wrote."""
+        self._trip.check()  # after `gpu_reads`: what is restored came from the host's chunks
+        expect(b"".join(self.restored) == self._source.tobytes(), "the host read other bytes than the GPU had")
+        headers = LENGTH_BYTES * len(self._sizes)
+        written = {"gpu": self._gpus, "host": self.hosts}
+        return {
+            f"ratio.{name}": Observed(self._source.size / (sum(map(len, chunks)) + headers), "", "more")
+            for name, chunks in written.items()
+        }
+
+
+def task(bench: Bench, corpus: Corpus, total: int, name: str, chunk_bytes: int) -> Task:
+    """Both writers and both readers of one format, on the same bytes; the host's with every core."""
+    codec = _codecs_host.open_format(name)
+    most = min(HOST_BYTES, corpus.data.size)
+    part = Corpus(corpus.name, "uint8", corpus.description, corpus.data[: most // chunk_bytes * chunk_bytes or most])
+    trip = open_trip(bench, part, total - total % part.data.size or part.data.size, name, chunk_bytes)
+    found = Exchange(bench, trip, codec, np.ascontiguousarray(part.data))
+    whole, one = trip.layout.total, part.data.size
+    stages = {
+        "gpu.compress": stage(trip.compress, whole),
+        "gpu.decompress": stage(found.gpu_reads, whole, waits=trip.codec.waits),
+        "host.compress": _on_host(found.host_writes, one),
+        "host.decompress": _on_host(found.host_reads, one),
+    }
+    notes = {"corpus": corpus.description, "gpu": trip.codec.description, "host": codec.description}
+    threads = {"host.threads": str(_codecs_host.cores())}
+    return Task(stages, check=found.check, poison=found.poison, notes={**notes, **threads})
+
+
+def _on_host(call: Any, payload: int) -> Stage:
+    return stage(call, payload, waits=True, clock="host")

@@ -1,0 +1,86 @@
+"""nvCOMP as a Python program has it: `nvidia.nvcomp`, which allocates and waits inside of each call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpubench.api import Bench, Observation, Skip, Task, expect, units
+
+from ._codecs_bytes import DeviceBytes
+from ._codecs_common import observed, stage
+from ._codecs_device import VARIANTS, current_stream, open_codec
+from ._codecs_nvcomp import uploaded
+from ._corpora import Corpus
+
+CODECS = ("lz4", "snappy", "zstd", "deflate", "gdeflate", "gzip", "ans", "cascaded", "bitcomp")
+_NAMES = {"lz4": "LZ4", "gdeflate": "GDeflate", "ans": "ANS"}
+_HOW = "pip install 'gpubench-suite[cuda13]' (or [cuda12])"
+_RESERVE = 2**28  # bytes left free for the driver
+_TYPES = {  # NumPy's type strings; |f1 is E4M3 here
+    "uint8": "|u1",
+    "int32": "<i4",
+    "uint16": "<u2",
+    "uint32": "<u4",
+    "float16": "<f2",
+    "float32": "<f4",
+    "float8_e4m3": "|f1",
+}
+
+
+class RoundTrip:
+    """A buffer on the device, one encoded array and one decoded array, both made anew by each call."""
+
+    def __init__(self, bench: Bench, handle: Any, wrap: Any, source: Any, chunk_bytes: int) -> None:
+        self._bytes = DeviceBytes(bench)
+        self._xp = bench.xp
+        self._handle = handle
+        self._chunk_bytes = chunk_bytes
+        self.source = source
+        self._wrapped = wrap(source)
+        self.compressed: Any = None
+        self.restored: Any = None
+
+    def poison(self) -> None:
+        """Forget both outputs."""
+        self.compressed = self.restored = None
+
+    def compress(self) -> None:
+        """Encode the buffer."""
+        self.compressed = self._handle.encode(self._wrapped)
+
+    def restore(self) -> None:
+        """Decode it."""
+        self.restored = self._handle.decode(self.compressed)
+
+    def check(self) -> Observation:
+        """Every byte is right."""
+        expect(self.restored is not None, "nothing was restored")
+        found = self._xp.asarray(self.restored).reshape(-1).view(self._xp.uint8)
+        self._bytes.expect_same(found, self.source)
+        return observed(self.source.size, self._chunk_bytes, int(self.compressed.buffer_size))
+
+
+def roundtrip(bench: Bench, corpus: Corpus, total: int, codec: str, chunk_bytes: int) -> Task:
+    """The task of one codec, told what the C interface is told; Skip where the binding is missing."""
+    row = open_codec(bench, codec, corpus.dtype)
+    try:
+        from nvidia import nvcomp as binding
+    except ImportError as error:
+        raise Skip(f"needs nvidia.nvcomp ({error}): {_HOW}") from error
+    if 4 * total + _RESERVE > bench.device.free_bytes():
+        raise Skip(f"needs {units.round_size(4 * total + _RESERVE)} of free device memory")
+    kind = row.row.data_type
+    told = {"data_type": _TYPES[kind]} if codec in ("ans", "cascaded", "bitcomp") else {}
+    handle = binding.Codec(
+        algorithm=_NAMES.get(codec, VARIANTS[codec].algorithm.capitalize()),
+        uncomp_chunk_size=chunk_bytes,
+        cuda_stream=current_stream(bench.xp),
+        **told,
+    )
+    trip = RoundTrip(bench, handle, binding.as_array, uploaded(bench, corpus, total), chunk_bytes)
+    stages = {
+        "compress": stage(trip.compress, total, waits=True, clock="host"),
+        "decompress": stage(trip.restore, total, waits=True, clock="host"),
+    }
+    words = f"nvidia.nvcomp {binding.__version__}, its own container, elements {kind}"
+    return Task(stages, check=trip.check, poison=trip.poison, notes={"corpus": corpus.description, "codec": words})

@@ -1,0 +1,134 @@
+"""The choice of a codec from a small sample, measured, and held against all of the data."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpubench.api import Bench, Observation, Observed, Skip, Stage, Task, Work, expect, stats
+
+from . import _codecs_host, _codecs_nvcomp
+from ._codecs_choice import GOALS, Figures, choose, regret
+from ._codecs_device import CODECS as GPU_CODECS
+from ._codecs_device import open_codec
+from ._corpora import Corpus
+
+SAMPLE_CHUNKS = 16  # evenly spaced over the data
+_CALLS = 3  # of each codec, after one that loads its code
+_LINKS = {True: 1.25e8, False: 1.25e10}  # bytes a second by whether it is the host: 1 and 100 Gb/s
+_HOST_CODECS = ("lz4", "zstd-1", "zstd-3", "isal-1", "zlib-1")
+
+Trip = Any  # a RoundTrip of the host's or of a GPU's codecs
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """Round trips of all candidates over a sample, and over all data; `time` gives the seconds of a call."""
+
+    sample: Mapping[str, Callable[[], Trip]]
+    whole: Mapping[str, Callable[[], Trip]]
+    time: Callable[[Callable[[], object]], float]
+
+    def try_all(self, trips: Mapping[str, Callable[[], Trip]]) -> dict[str, Figures]:
+        """Each candidate by itself, its buffers gone before the next one's are there."""
+        return {name: self._figures(name, open_trip()) for name, open_trip in trips.items()}
+
+    def _figures(self, name: str, trip: Trip) -> Figures:
+        there, back = self.time(trip.compress), self.time(trip.restore)
+        seen = trip.check()
+        return Figures(
+            name, int(seen["ratio"].value * seen["compressed"].value + 0.5), seen["ratio"].value, there, back
+        )
+
+
+def sampled(data: Any, chunk_bytes: int) -> Any:
+    """Chunks evenly spaced over the data, side by side; all of data that have no more."""
+    count = data.size // chunk_bytes
+    if count <= SAMPLE_CHUNKS:
+        return data
+    starts = np.linspace(0, count - 1, SAMPLE_CHUNKS).astype(int) * chunk_bytes
+    return np.concatenate([data[start : start + chunk_bytes] for start in starts])
+
+
+def task(bench: Bench, corpus: Corpus, total: int, chunk_bytes: int, batch_bytes: int) -> Task:
+    """Choose from a sample that is repeated to `batch_bytes`, so that it fills the device; regret against all data."""
+    few = Corpus(corpus.name, corpus.dtype, corpus.description, sampled(corpus.data[:total], chunk_bytes))
+    contest = _contest(bench, few, min(batch_bytes, total), corpus, total, chunk_bytes)
+    link = _LINKS[bench.target.is_host]
+    start = bench.device.now()
+    whole = contest.try_all(contest.whole)
+    exhaustive = bench.device.now() - start
+    picks: dict[str, str] = {}
+
+    def call() -> float:
+        start = bench.device.now()
+        seen = contest.try_all(contest.sample)
+        picks.update({goal: choose(goal, seen.values(), link) for goal in GOALS})
+        return bench.device.now() - start
+
+    def check() -> Observation:
+        expect(set(picks) == set(GOALS), "nothing was chosen")
+        found = {f"regret.{goal}": Observed(regret(goal, picks[goal], whole, link)) for goal in GOALS}
+        return {**found, "exhaustive": Observed(exhaustive, "s")}
+
+    call()
+    names = {f"choice.{goal}": _told(picks[goal], choose(goal, whole.values(), link)) for goal in GOALS}
+    sampled_words = f"{few.data.size} of {corpus.data[:total].size} bytes, repeated to {min(batch_bytes, total)}"
+    notes = {"corpus": corpus.description, "sample": sampled_words, "link": f"{link / 1e9} GB/s", **names}
+    stage = Stage(call, Work(items=1), clock="self", least_s=0)
+    return Task({"choose": stage}, check=check, poison=picks.clear, notes=notes)
+
+
+def _told(chosen: str, best: str) -> str:
+    return chosen if chosen == best else f"{chosen}; of all data {best} is the best"
+
+
+def _contest(bench: Bench, few: Corpus, batch: int, corpus: Corpus, total: int, chunk: int) -> Contest:
+    """All that is to be had here; on the host the sample is not repeated: one thread is full at once."""
+    bind = functools.partial
+    opened: Callable[..., Trip] = _codecs_host.open_trip
+    if bench.target.is_host:
+        names, batch = _usable(_HOST_CODECS, _codecs_host.open_codec), few.data.size
+    else:
+        opened = bind(_codecs_nvcomp.open_trip, bench)
+        names = _usable(GPU_CODECS, lambda name: open_codec(bench, name, corpus.dtype))
+    return Contest(
+        {name: bind(opened, few, batch, name, chunk) for name in names},
+        {name: bind(opened, corpus, total, name, chunk) for name in names},
+        bind(_wall if bench.target.is_host else _by_events, bench),
+    )
+
+
+def _by_events(bench: Bench, call: Callable[[], object]) -> float:
+    """Seconds of a call on the device; one that loads code or grows caches goes ahead."""
+    times = [bench.device.time(call, 1, "hot", gated=False).device[0] for _ in range(_CALLS + 1)]
+    return stats.median(times[1:])
+
+
+def _wall(bench: Bench, call: Callable[[], object]) -> float:
+    """Seconds of a call by the host's clock, the faster of two: others may have had the processor."""
+    times = []
+    for _ in range(2):
+        start = bench.device.now()
+        call()
+        times.append(bench.device.now() - start)
+    return min(times)
+
+
+def _usable(names: Sequence[str], attempt: Callable[[str], object]) -> list[str]:
+    """Those that are to be had here; Skip with the reason of the first where there is none."""
+    found, reasons = [], []
+    for name in names:
+        try:
+            attempt(name)
+        except Skip as reason:
+            reasons.append(reason)
+        else:
+            found.append(name)
+    if not found:
+        raise reasons[0]
+    return found

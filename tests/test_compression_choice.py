@@ -1,0 +1,90 @@
+"""The choice of a codec: pure functions of what each was seen to do."""
+
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubench import plugins
+
+LINK = 1e10
+
+
+@pytest.fixture(scope="module")
+def choice():
+    return sys.modules[plugins.load("suites", "compression").module.replace("compression", "_codecs_choice")]
+
+
+def figures(choice, name, ratio, compress_gb_s, decompress_gb_s):
+    return choice.Figures(name, 10**9, ratio, 1 / compress_gb_s, 1 / decompress_gb_s)
+
+
+@pytest.fixture
+def three(choice):
+    """A fast one, a strong one, and one that only copies."""
+    return [
+        figures(choice, "fast", 2, 100, 200),
+        figures(choice, "strong", 4, 5, 10),
+        figures(choice, "copies", 1, 1000, 1000),
+    ]
+
+
+def test_speed_first_is_the_fastest_of_those_that_save(choice, three):
+    assert choice.choose("speed", three, LINK) == "fast"
+
+
+def test_ratio_first_is_the_smallest(choice, three):
+    assert choice.choose("ratio", three, LINK) == "strong"
+
+
+@pytest.mark.parametrize(
+    ("link", "chosen"),
+    [(1e8, "strong"), (1e10, "fast"), (1e12, "raw")],
+)
+def test_end_to_end_goes_from_the_strong_over_the_fast_to_none_as_the_link_gets_faster(choice, three, link, chosen):
+    assert choice.choose("end-to-end", three, link) == chosen
+
+
+def test_nothing_is_chosen_for_data_that_nothing_makes_smaller(choice):
+    grows = [figures(choice, "grows", 0.99, 100, 100)]
+    assert {"raw"} == {choice.choose(goal, grows, LINK) for goal in choice.GOALS}
+    assert {0.0} == {choice.regret(goal, "raw", {"grows": grows[0]}, LINK) for goal in choice.GOALS}
+
+
+def test_nothing_to_choose_from_is_left_raw(choice):
+    assert choice.choose("speed", [], LINK) == "raw"
+
+
+def test_the_regret_is_what_the_choice_costs_more_than_the_best(choice, three):
+    whole = {each.name: each for each in three}
+    assert choice.regret("ratio", "fast", whole, LINK) == pytest.approx(4 / 2 - 1)
+    assert choice.regret("speed", "strong", {"strong": three[1], "fast": figures(choice, "fast", 2, 6, 12)}, LINK) == (
+        pytest.approx((1 / 5 + 1 / 10) / (1 / 6 + 1 / 12) - 1)
+    )
+
+
+def test_a_choice_that_turns_out_not_to_save_is_a_regret_of_one(choice, three):
+    assert choice.regret("speed", "copies", {each.name: each for each in three}, LINK) == 1
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.5, 100), st.floats(0.01, 1000), st.floats(0.01, 1000)), min_size=1, max_size=9),
+    st.floats(1e6, 1e13),
+)
+def test_the_best_of_all_has_no_regret_and_no_other_has_a_negative_one(choice, rows, link):
+    whole = {str(index): figures(choice, str(index), *row) for index, row in enumerate(rows)}
+    for goal in choice.GOALS:
+        assert choice.regret(goal, choice.choose(goal, whole.values(), link), whole, link) == 0
+        assert all(choice.regret(goal, name, whole, link) >= 0 for name in [*whole, "raw"])
+
+
+def test_a_sample_is_chunks_evenly_spaced_over_the_data(choice):
+    import numpy as np
+
+    trial = sys.modules[choice.__name__.replace("choice", "trial")]
+    data = np.repeat(np.arange(128, dtype=np.uint8), 64)
+    found = trial.sampled(data, 64).reshape(-1, 64)
+    assert (len(found), found[0, 0], found[-1, 0]) == (trial.SAMPLE_CHUNKS, 0, 127)
+    assert (found == found[:, :1]).all()
+    assert trial.sampled(data[:100], 64).size == 100
