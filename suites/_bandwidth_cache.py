@@ -18,11 +18,11 @@ from ._stream import NEEDS_NUMBA, Call
 
 _SOURCE = "bandwidth_cache.cu"
 _THREADS = 256  # a block, as THREADS in bandwidth_cache.cu
-_BLOCKS = 8  # on a multiprocessor: 2048 threads
-_BATCH = 4  # trips a turn of the loop, as BATCH there
 _VECTOR_BYTES = 16
-_STEP = 32  # vectors
-_PASSED_BYTES = 2**30  # by one call, so that its launch does not show
+_LEAST_TILE, _MOST_TILE = 1024, 4096  # vectors: a batch of a block's loads, and 64 KiB
+_TILES = 64  # or more: with fewer, blocks of one multiprocessor meet at a tile, and their loads in flight are one
+_RESIDENT, _COMING = 8, 128  # blocks of a multiprocessor in one call: all at a time, or a fresh one where one ends
+_PASSED_BYTES = 2**32  # by one call, so that its launch does not show
 _SPARE_BYTES = 2**26
 
 _TURNS, _SHARED_THREADS = 4, 1024  # as in bandwidth_cache.cu
@@ -37,32 +37,36 @@ def working_set(bench: Bench, kernel: str, size_bytes: int) -> Task:
     if not bench.traits.is_gpu:
         return _on_host(bench, kernel, size_bytes)
     limit = "l2" if 2 * size_bytes <= cache_bytes(bench.target) else memory_limit(bench, size_bytes)
-    sweep = _Sweep(bench, size_bytes // (2 if kernel == "copy" else 1))
+    sweep = _Sweep(bench, size_bytes // (2 if kernel == "copy" else 1), size_bytes <= cache_bytes(bench.target))
     call, check, poison = {"read": sweep.read, "write": sweep.write, "copy": sweep.copy}[kernel]()
     arrays = 2 if kernel == "copy" else 1
     work = Work(moved=arrays * sweep.nbytes, payload=sweep.nbytes)
     return Task.of(Stage(call, work, "moved", limit, least_s=0), check=check, poison=poison)
 
 
-def layout(units: int, size_bytes: int) -> tuple[int, int, int, int]:
-    """Vectors of the set, the step between two trips, trips, and threads of the grid that stays."""
-    vectors, threads = size_bytes // _VECTOR_BYTES, units * _BLOCKS * _THREADS
-    step = threads - _STEP * (threads // _STEP % 2 == 0)
-    trips = -(-max(vectors, _PASSED_BYTES // _VECTOR_BYTES) // (step * _BATCH)) * _BATCH
-    return vectors, step, trips, threads
+def layout(units: int, size_bytes: int, cached: bool) -> tuple[int, int, int, int, int]:
+    """Vectors of the set and of a tile, turns of a block, tiles from one turn to the next, and blocks.
+
+    In a cache the order is free, and blocks that come and go over large tiles are fastest. Beyond it all blocks move
+    on together by small tiles: no tile is met twice before all others were, or the cache would give what memory should.
+    """
+    vectors = size_bytes // _VECTOR_BYTES
+    tile = min(max(vectors // _TILES, _LEAST_TILE), _MOST_TILE) if cached else _LEAST_TILE
+    blocks = units * (_COMING if cached else _RESIDENT)
+    turns = -(-max(vectors, _PASSED_BYTES // _VECTOR_BYTES) // (blocks * tile))
+    return vectors, tile, turns, blocks - 1, blocks
 
 
 class _Sweep:
-    """Passes over one array by a grid that stays resident."""
+    """Passes over one array, tile by tile."""
 
-    def __init__(self, bench: Bench, size_bytes: int) -> None:
+    def __init__(self, bench: Bench, size_bytes: int, cached: bool) -> None:
         self._bench = bench
         self._words = Words(bench, size_bytes)
-        units = max(1, bench.target.device.units)
-        self._grid = units * _BLOCKS
-        vectors, step, trips, threads = layout(units, size_bytes)
-        self._layout = np.uint32(vectors), np.uint32(step), np.uint32(trips)
-        self.nbytes = trips * threads * _VECTOR_BYTES
+        *numbers, self._grid = layout(max(1, bench.target.device.units), size_bytes, cached)
+        _, tile, turns, _ = numbers
+        self._layout = tuple(np.uint32(number) for number in numbers)
+        self.nbytes = self._grid * turns * tile * _VECTOR_BYTES
 
     def _kernel(self, name: str, *args: Any) -> Call:
         kernel = self._bench.kernel(_SOURCE, name)

@@ -107,7 +107,7 @@ def occupancy(bench: Bench, kernel: str, threads: int, size_bytes: int) -> Task:
     return stream.kernel(bench, kernel, size_bytes, shape=Shape(threads=threads), least_s=0)
 
 
-@suite.case(kernel=at.sweeps, size_bytes=at.working_sets)
+@suite.case(kernel=at.sweeps, size_bytes=at.working_sets, version=2)
 def working_set(bench: Bench, kernel: str, size_bytes: int) -> Task:
     """Many passes over a set in one call, past a GPU's first cache: what its second-level cache gives, and memory."""
     return _bandwidth_cache.working_set(bench, kernel, size_bytes)

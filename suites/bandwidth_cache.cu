@@ -1,8 +1,8 @@
-// Many passes over a working set in one launch. The grid stays resident; in each trip its threads touch one
-// contiguous stretch of the set, and the next trip's begins `step` vectors further on, round the set, so that a
-// multiprocessor meets other vectors in every trip: the first cache, which NVIDIA's loads go past anyway, has nothing
-// to give. `vectors`, of 16 bytes, is a power of two; `step` an odd multiple of 32, so that a thread comes to every
-// 32nd vector, and no larger than the grid, so that none is left out.
+// Many passes over a working set in one launch. A block goes over tiles of the set, each a contiguous stretch, one after
+// another; `hop` is how many tiles on its next one is: odd and no larger than the grid, so that none is left out. What
+// a multiprocessor meets in one tile it meets again when all others have had their turn: the first cache, which
+// NVIDIA's loads go past anyway, has nothing to give. `vectors`, of 16 bytes, is a power of two, and so is `tile`, a
+// multiple of a block's batch.
 #define THREADS 256
 #define BATCH 4  // loads in flight a thread
 
@@ -12,17 +12,19 @@ static __device__ __forceinline__ u64 bits_of(uint4 v) {
 
 static __device__ __forceinline__ u64 turned(u64 bits) { return bits << 1 | bits >> 63; }
 
-#define EACH_BATCH(i) \
-    for (u32 trip = 0, mask = vectors - 1, i = (u32)gb_thread() & mask; trip < trips; trip += BATCH)
+#define EACH_BATCH(i)                                                                           \
+    for (u32 turn = 0, first = blockIdx.x * tile & (vectors - 1); turn < turns;                 \
+         ++turn, first = (first + hop * tile) & (vectors - 1))                                  \
+        for (u32 i = first + threadIdx.x; i < first + tile; i += BATCH * THREADS)
 
 // Turned by a bit a batch, so that what is met twice does not cancel out.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    cached_read(const uint4* set, u32 vectors, u32 step, u32 trips, u64* parts) {
+    cached_read(const uint4* set, u32 vectors, u32 tile, u32 turns, u32 hop, u64* parts) {
     u64 mine = 0;
     EACH_BATCH(i) {
         uint4 v[BATCH];
 #pragma unroll
-        for (int k = 0; k < BATCH; ++k) v[k] = gb_load_l2(set + i), i = (i + step) & mask;
+        for (int k = 0; k < BATCH; ++k) v[k] = gb_load_l2(set + i + k * THREADS);
         mine = turned(mine);
 #pragma unroll
         for (int k = 0; k < BATCH; ++k) mine ^= bits_of(v[k]);
@@ -33,14 +35,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
 // The same from the seed alone. Not unrolled: it is compiled more often than its speed matters.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    cached_read_expected(u64 seed, u32 vectors, u32 step, u32 trips, u64* parts) {
+    cached_read_expected(u64 seed, u32 vectors, u32 tile, u32 turns, u32 hop, u64* parts) {
     u64 mine = 0;
 #pragma unroll 1
     EACH_BATCH(i) {
         mine = turned(mine);
 #pragma unroll 1
-        for (int k = 0; k < BATCH; ++k, i = (i + step) & mask)
-            mine ^= gb_random(seed, 2 * (u64)i) ^ gb_random(seed, 2 * (u64)i + 1);
+        for (u32 at = i; at < i + BATCH * THREADS; at += THREADS)
+            mine ^= gb_random(seed, 2 * (u64)at) ^ gb_random(seed, 2 * (u64)at + 1);
     }
     mine = gb_block_xor(mine);
     if (threadIdx.x == 0) parts[blockIdx.x] = mine;
@@ -53,10 +55,10 @@ static __device__ __forceinline__ uint4 written(u32 i, u32 key) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    cached_write(uint4* set, u32 vectors, u32 step, u32 trips, u32 key) {
+    cached_write(uint4* set, u32 vectors, u32 tile, u32 turns, u32 hop, u32 key) {
     EACH_BATCH(i) {
 #pragma unroll
-        for (int k = 0; k < BATCH; ++k) set[i] = written(i, key), i = (i + step) & mask;
+        for (int k = 0; k < BATCH; ++k) set[i + k * THREADS] = written(i + k * THREADS, key);
     }
 }
 
@@ -71,14 +73,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    cached_copy(uint4* __restrict__ target, const uint4* __restrict__ set, u32 vectors, u32 step, u32 trips) {
+    cached_copy(uint4* __restrict__ target, const uint4* __restrict__ set, u32 vectors, u32 tile, u32 turns, u32 hop) {
     EACH_BATCH(i) {
         uint4 v[BATCH];
-        u32 at[BATCH];
 #pragma unroll
-        for (int k = 0; k < BATCH; ++k) at[k] = i, v[k] = gb_load_l2(set + i), i = (i + step) & mask;
+        for (int k = 0; k < BATCH; ++k) v[k] = gb_load_l2(set + i + k * THREADS);
 #pragma unroll
-        for (int k = 0; k < BATCH; ++k) target[at[k]] = v[k];
+        for (int k = 0; k < BATCH; ++k) target[i + k * THREADS] = v[k];
     }
 }
 

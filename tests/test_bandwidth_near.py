@@ -105,16 +105,24 @@ def test_what_shared_memory_should_leave_is_what_its_kernel_computes(access: str
     assert expected.tolist() == simulated(access, words, width, 7)
 
 
-@pytest.mark.parametrize(("units", "size"), [(132, 2**21), (132, 2**24), (108, 2**25), (1, 2**20), (7, 2**22)])
-def test_a_sweep_leaves_no_vector_of_its_set_out(units: int, size: int) -> None:
-    cache = sibling("_bandwidth_cache")
-    vectors, step, trips, threads = cache.layout(units, size)
-    assert step <= threads
-    assert step % 64 == 32
-    assert trips % 4 == 0
-    starts = np.arange(trips) * step
-    assert starts[-1] + threads >= max(vectors, 2**26)
-    assert np.all(np.diff(starts) <= threads)
+@pytest.mark.parametrize(("units", "size"), [(132, 2**21), (132, 2**24), (108, 2**25), (1, 2**20), (132, 2**28)])
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_sweep_leaves_no_vector_of_its_set_out(units: int, size: int, cached: bool) -> None:
+    vectors, tile, turns, hop, blocks = sibling("_bandwidth_cache").layout(units, size, cached)
+    tiles = vectors // tile
+    assert tiles >= 64
+    assert tile % 1024 == 0
+    first = np.arange(blocks)[:, None] + hop * np.arange(turns)
+    assert set((first % tiles).ravel()) == set(range(tiles))
+    assert turns * blocks * tile >= max(vectors, 2**28)
+
+
+def test_beyond_the_cache_hardly_a_tile_is_met_twice_before_all_others_were() -> None:
+    vectors, tile, turns, hop, blocks = sibling("_bandwidth_cache").layout(132, 2**28, False)
+    order = ((hop * np.arange(turns)[:, None] + np.arange(blocks)) % (vectors // tile)).ravel()
+    places = np.argsort(order, kind="stable")
+    gaps = np.diff(places)[np.diff(order[places]) == 0]
+    assert np.mean(gaps < vectors // tile - 1) < 0.002
 
 
 def test_the_host_has_a_working_set_in_each_cache_and_one_in_memory() -> None:
