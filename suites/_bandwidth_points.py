@@ -11,6 +11,7 @@ CACHES = 4  # an array this many times the last-level cache comes from memory
 UNKNOWN_CACHE = 2**25
 _CACHED = 2**23  # both arrays of a copy fit the last-level cache of data-centre GPUs since the A100
 _FLOOR_BYTES = 2**32
+_PASSED = 4  # a set that is passed again and again is so many times larger than an array that is met once
 _KERNELS = ("read", "write", "copy", "scale", "add", "triad", "dot")
 
 DTYPES = points(("float32",), full=("float32", "float64"))
@@ -98,10 +99,13 @@ def threads(target: Target) -> Any:
 
 
 def working_sets(target: Target) -> Any:
-    """On a GPU from 2 MiB to beyond its last-level cache; on the host one within each level, and memory."""
+    """On a GPU from 2 MiB to beyond its last-level cache; on the host one within each level, and memory.
+
+    A cache that replaces at random still holds some of a set of 4 times its size, pass after pass; of 16 times none.
+    """
     if target.is_host:
         return _levels(target)
-    half, far = (cache_bytes(target) // 2).bit_length() - 1, least(target).bit_length() - 1
+    half, far = (cache_bytes(target) // 2).bit_length() - 1, (_PASSED * least(target)).bit_length() - 1
     return points((2 ** (half - 2), 2**half, 2 ** (half + 1), 2**far), (2**half,), powers_of_two(20, far + 1))
 
 
