@@ -21,6 +21,7 @@ SETUPTOOLS = PYPROJECT["tool"]["setuptools"]
 LAYERS = (
     "errors",
     "units",
+    "marks",
     "model",
     "packed",
     "walk",
@@ -34,6 +35,7 @@ LAYERS = (
     "counters",
     "peaks",
     "energy",
+    "phases",
     "summary",
     "trend",
     "curves",

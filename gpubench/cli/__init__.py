@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from gpubench.cli import ab, compare, doctor, gate, history, import_, list_, plan, redact, report, run, show
+from gpubench.cli import ab, compare, doctor, gate, history, import_, list_, plan, profile, redact, report, run, show
 
 app = typer.Typer(
     name="gpubench",
@@ -18,6 +18,7 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("list")(list_.list_)
 app.command("plan")(plan.plan)
+app.command("profile", cls=profile.Command, context_settings=profile.CONTEXT)(profile.profile)
 app.command("doctor")(doctor.doctor)
 app.command("show")(show.show)
 app.command("report")(report.report)

@@ -1,0 +1,109 @@
+"""`gpubench profile`: sample round any program."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from gpubench.cli import _options as options
+
+if TYPE_CHECKING:
+    from gpubench.model import Device, Facts
+    from gpubench.profile import Profile
+
+CONTEXT = {"allow_interspersed_args": False, "ignore_unknown_options": False}
+_OWN = 125  # the exit status of what is ours, as of env and timeout
+_UsageError: Any = typer.BadParameter.__base__  # click's, which Typer brings along or imports
+
+Program = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="-- COMMAND…", help="The program and its words.", show_default=False),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", "-o", help="The run file to write (.jsonl or .jsonl.gz). \\[default: gpubench-runs/TIME-profile.jsonl]"
+    ),
+]
+Sampled = Annotated[
+    list[str] | None,
+    typer.Option("--device", help="Sample this device alone; may be repeated. \\[default: every device]"),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing when the program has ended.")]
+
+
+class Command(TyperCommand):
+    """A command whose own errors are 125: every other status is the program's."""
+
+    def make_context(self, *given: Any, **named: Any) -> Any:
+        """As ever, a wrong word of the call being 125."""
+        try:
+            return super().make_context(*given, **named)
+        except _UsageError as error:
+            error.exit_code = _OWN
+            raise
+
+
+def profile(
+    command: Program = None,
+    out: Out = None,
+    device: Sampled = None,
+    quiet: Quiet = False,
+) -> None:
+    """Sample every device while a program runs, find its phases, and write a run file; the program's exit status."""
+    from gpubench.errors import GpubenchError
+    from gpubench.profile import ProfileError
+    from gpubench.profile.program import NotStarted
+
+    if not command:
+        raise ProfileError("name the program to run: gpubench profile -- COMMAND…")
+    try:
+        done, path = _profiled(command, out, device)
+    except NotStarted:
+        raise
+    except GpubenchError as error:
+        raise ProfileError(str(error)) from error
+    if not quiet:
+        _tell(done, path)
+    raise typer.Exit(done.status)
+
+
+def _profiled(command: list[str], out: Path | None, device: list[str] | None) -> tuple[Profile, Path]:
+    import os
+
+    from gpubench import inventory
+    from gpubench import profile as profiling
+    from gpubench.profile import program
+
+    program.check(command, os.environ)
+    facts = inventory.facts()
+    path = options.run_file(out, "-profile")
+    return profiling.profile(command, facts, _devices(facts, device), path, sys.argv), path
+
+
+def _devices(facts: Facts, wanted: list[str] | None) -> list[Device]:
+    """The devices to sample, the host always among them; UsageError for one that is not here."""
+    from gpubench.errors import UsageError
+
+    known = {device.id: device for device in facts.devices}
+    if unknown := [name for name in wanted or [] if name not in known]:
+        raise UsageError(f"there is no device {unknown[0]}; there is {', '.join(known)}")
+    return [found for name, found in known.items() if not wanted or name in wanted or name == "host"]
+
+
+def _tell(done: Profile, path: Path) -> None:
+    """What was seen, on standard error: standard output is the program's."""
+    from gpubench.cli import _print
+
+    console = _print.err()
+    if done.run is not None:
+        console.print(*_print.profiled(done.run), sep="\n")
+    for words in done.warnings:
+        console.print(_print.plain(words, "yellow"), soft_wrap=True)
+    console.print(
+        _print.plain(f"run file: {path}; for a report: gpubench report {path} -o report.html"), soft_wrap=True
+    )

@@ -1,0 +1,63 @@
+"""The processor time and memory of a program and its children, from /proc: its own, not the machine's."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpubench.model import Counter, Samples
+
+PERIOD_S = 0.25
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_SOURCE = "program"
+CPU = Counter("program.cpu.busy", "core·s", "cumulative", PERIOD_S, "ps -o cputimes of the program and its children")
+MEMORY = Counter("program.memory", "B", "gauge", PERIOD_S, "ps -o rss of the program and its children")
+COUNTERS = (CPU, MEMORY)
+
+
+class Tree:
+    """Reads a process and all that descend from it; a child that left its parents behind is not seen any more."""
+
+    def __init__(self, pid: int, zero: float) -> None:
+        self._pid = pid
+        self._zero = zero
+        self._rows: list[tuple[float, float, float]] = []
+        self._most = 0.0
+
+    def read(self) -> None:
+        """Take the sums now. Time that is gone with a child never makes them fall."""
+        found = [usage for pid in _family(self._pid) if (usage := _usage(pid))]
+        if found:
+            self._most = max(self._most, sum(seconds for seconds, _ in found))
+            self._rows.append((time.monotonic() - self._zero, self._most, float(sum(size for _, size in found))))
+
+    def take(self) -> list[Samples]:
+        """What was read since it was last taken."""
+        if not self._rows:
+            return []
+        at, seconds, sizes = zip(*self._rows, strict=True)
+        self._rows = []
+        return [Samples(_SOURCE, "host", at, ((CPU.name, seconds), (MEMORY.name, sizes)))]
+
+
+def _family(pid: int) -> Iterator[int]:
+    """A process and its descendants, as far as the kernel lists children (CONFIG_PROC_CHILDREN)."""
+    yield pid
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                yield from _family(int(child))
+    except OSError:  # it has ended, or the kernel has no such list
+        return
+
+
+def _usage(pid: int) -> tuple[float, int] | None:
+    """Seconds of a process and of the children that it waited for, and its resident bytes (proc(5), stat)."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return sum(map(int, fields[11:15])) * _TICK_S, int(fields[21]) * _PAGE_BYTES

@@ -1,0 +1,260 @@
+"""`gpubench profile` round real programs: what it must not touch, and what it finds of them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gpubench import phases, store
+from gpubench.counters import CounterTable
+from gpubench.marks import Span, phase, spans
+
+GPUBENCH = Path(sys.executable).parent / "gpubench"
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "profile.jsonl"
+
+
+def profile(out, *command, options=("-q",), **named):
+    words = [GPUBENCH, "profile", *options, "-o", out, "--", *command]
+    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, **named)
+
+
+def python(source):
+    return (sys.executable, "-c", source)
+
+
+def started(out, source):
+    """A profiled Python program in a process group of its own, as a shell starts it; returned when it says `ready`."""
+    words = [GPUBENCH, "profile", "-q", "-o", out, "--", *python(source)]
+    running = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    assert running.stdout.readline() == "ready\n"
+    return running
+
+
+def status_of(running):
+    running.communicate(timeout=30)
+    return running.returncode
+
+
+def test_standard_streams_and_the_exit_status_are_the_programs(out):
+    source = "import sys; print(sys.stdin.read().upper()); print('err', file=sys.stderr); sys.exit(7)"
+    found = profile(out, *python(source), input="hello")
+    assert (found.returncode, found.stdout, found.stderr) == (7, "HELLO\n", "err\n")
+    (program,) = store.read_run(out).results
+    assert (program.status, program.reason) == ("failed", "the program ended: exit status 7")
+
+
+def test_what_is_printed_at_the_end_goes_to_standard_error(out):
+    found = profile(out, "echo", "words", options=())
+    assert found.stdout == "words\n"
+    assert "run file:" in found.stderr
+
+
+@pytest.mark.parametrize(("number", "status"), [("KILL", 137), ("SEGV", 139), ("TERM", 143)])
+def test_a_program_that_a_signal_killed_has_the_status_a_shell_gives_it(out, number, status):
+    assert profile(out, "sh", "-c", f"kill -{number} $$").returncode == status
+    run = store.read_run(out)
+    assert run.complete
+    assert run.results[0].reason == f"the program ended: killed by SIG{number}"
+
+
+def test_what_keeps_a_program_from_running_is_said_with_its_status_and_leaves_no_file(out, tmp_path):
+    plain = tmp_path / "plain"
+    plain.write_text("no program")
+    assert profile(out, "no-such-program-here").returncode == 127
+    assert profile(out, plain).returncode == 126
+    plain.chmod(0o755)  # executable, and nothing that the system can run
+    assert profile(out, plain).returncode == 126
+    assert not out.exists()
+
+
+def test_what_is_ours_is_said_before_the_program_is_started(tmp_path):
+    touched = tmp_path / "touched"
+    for options in (("--no-such-option",), ("--device", "cuda:9"), ()):
+        target = tmp_path if not options else tmp_path / "profile.jsonl"  # a folder cannot be written as a file
+        found = profile(target, "touch", touched, options=options)
+        assert (found.returncode, found.stdout) == (125, "")
+        assert found.stderr
+    assert not touched.exists()
+
+
+def test_a_file_that_can_take_no_more_does_not_end_the_program(out):
+    limited = (
+        f"ulimit -f 8; exec {GPUBENCH} profile -o {out} -- {sys.executable} -c 'import time; time.sleep(4); print(1)'"
+    )
+    found = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, timeout=60, check=False)
+    assert (found.returncode, found.stdout) == (0, "1\n")
+    assert "what was written before is kept" in found.stderr
+
+
+COUNTS = """
+import signal, sys, time
+got = []
+signal.signal(signal.{name}, lambda *_: got.append(1))
+print("ready", flush=True)
+end = time.monotonic() + {seconds}
+while time.monotonic() < end:
+    time.sleep(0.05)
+sys.exit(len(got))
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR2"])
+def test_a_signal_to_gpubench_alone_reaches_the_program_once(out, name):
+    running = started(out, COUNTS.format(name=name, seconds=1.5))
+    os.kill(running.pid, getattr(signal, name))
+    assert status_of(running) == 1
+
+
+def test_ctrl_c_at_a_terminal_reaches_the_program_once_and_the_file_is_kept(out):
+    source = COUNTS.format(name="SIGINT", seconds=1.5)
+    terminal, ours = os.openpty()
+
+    def own_terminal():
+        os.setsid()
+        import fcntl
+        import termios
+
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    words = [GPUBENCH, "profile", "-q", "-o", out, "--", *python(source)]
+    running = subprocess.Popen(words, stdin=ours, stdout=ours, stderr=ours, preexec_fn=own_terminal)
+    seen = b""
+    while b"ready" not in seen:
+        seen += os.read(terminal, 1000)
+    os.write(terminal, b"\x03")
+    assert running.wait(30) == 1
+    os.close(terminal)
+    os.close(ours)
+    assert store.read_run(out).complete
+
+
+def test_a_program_that_ctrl_c_ends_is_130_and_the_file_is_kept(out):
+    running = started(
+        out, "import signal, time; signal.signal(2, signal.SIG_DFL); print('ready', flush=True); time.sleep(30)"
+    )
+    os.kill(running.pid, signal.SIGINT)
+    assert status_of(running) == 130
+    run = store.read_run(out)
+    assert (run.complete, run.results[0].reason) == (True, "the program ended: killed by SIGINT")
+
+
+def test_a_program_that_is_over_at_once_has_a_time_all_the_same(out):
+    assert profile(out, "true").returncode == 0
+    (program,) = store.read_run(out).results
+    assert program.status == "ok"
+    assert 0 < program.series[0].values[0] < 5
+
+
+def test_what_a_program_leaves_running_behind_it_is_not_waited_for(out):
+    start = time.monotonic()
+    found = profile(out, "sh", "-c", "sleep 30 >/dev/null 2>&1 & echo $!")
+    os.kill(int(found.stdout), signal.SIGKILL)
+    assert time.monotonic() - start < 25
+
+
+def test_children_count_as_the_programs_own(out):
+    burn = "import time\nend = time.monotonic() + 2\nwhile time.monotonic() < end: pass"
+    assert profile(out, "sh", "-c", f"{sys.executable} -c '{burn}'; true").returncode == 0
+    run = store.read_run(out)
+    (program,) = run.results
+    used = {series.name: series.values[0] for series in program.series}
+    assert 1.0 < used["cpu"] < 3
+    assert used["memory"] > 5e6
+    assert phases.figures(program, CounterTable(run), "host").cores > 0.4
+
+
+def test_sleep_and_work_are_found_as_phases(out):
+    source = """
+import time
+def work(seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end: pass
+work(2.5); time.sleep(2.5); work(2.5)
+"""
+    assert profile(out, *python(source)).returncode == 0
+    _, *found = store.read_run(out).results
+    assert [result.case.id for result in found] == [f"profile/found[number={n}]" for n in (1, 2, 3)]
+    assert [phases.spans_of(result)[0][1] - phases.spans_of(result)[0][0] for result in found] == pytest.approx(
+        [2.5, 2.5, 2.5], abs=0.6
+    )
+
+
+def test_phases_that_a_program_marks_are_taken_as_they_are(out):
+    source = """
+import time
+from gpubench.marks import phase
+with phase("load"):
+    time.sleep(0.2)
+for _ in range(3):
+    with phase("a  step\\n"):
+        time.sleep(0.1)
+import os
+held = phase("never ended")
+held.__enter__()
+time.sleep(0.1)
+os._exit(0)
+"""
+    assert profile(out, *python(source)).returncode == 0
+    _, load, step, last = store.read_run(out).results
+    assert [each.case.param("name") for each in (load, step, last)] == ["load", "a step", "never ended"]
+    assert step.series[0].values == pytest.approx([0.1] * 3, abs=0.08)
+    assert (load.labels, last.labels) == ((), ("unfinished",))
+
+
+def test_signals_part_a_program(out):
+    mark = "time.sleep(0.3); os.kill(os.getppid(), signal.SIGUSR1)"
+    source = f"import os, signal, time\nfor _ in range(2): {mark}\ntime.sleep(0.3)"
+    assert profile(out, *python(source)).returncode == 0
+    _, *parts = store.read_run(out).results
+    assert [result.case.id for result in parts] == [f"profile/part[number={n}]" for n in (1, 2, 3)]
+
+
+def test_nvtx_ranges_are_phases(out):
+    pytest.importorskip("cupy", reason="its wheel brings NVTX, which needs no GPU")
+    source = """
+import time
+from cupy.cuda import nvtx
+for _ in range(2):
+    nvtx.RangePush("outer"); nvtx.RangePush("inner"); time.sleep(0.1); nvtx.RangePop(); nvtx.RangePop()
+found = nvtx.RangeStart("across", 0); time.sleep(0.1); nvtx.RangeEnd(found)
+"""
+    assert profile(out, *python(source)).returncode == 0
+    _, *marked = store.read_run(out).results
+    assert {each.case.param("name"): len(each.series[0].values) for each in marked} == {
+        "outer": 2,
+        "inner": 2,
+        "across": 1,
+    }
+    assert marked[-1].labels == ()
+
+
+def test_marks_cost_nothing_and_go_nowhere_without_gpubench(monkeypatch):
+    monkeypatch.delenv("GPUBENCH_MARKS", raising=False)
+    with phase("anything"):
+        pass
+
+
+def test_edges_are_paired_by_key_and_what_is_no_edge_is_left_out():
+    lines = [
+        "B 1.0 7.1 outer",
+        "B 2.0 7.1 inner",
+        "rubbish",
+        "E x y",
+        "B 2.5 8.8 other",
+        "E 3.0 7.1",
+        "E 4.0 7.1",
+        "E 5 9.9",
+    ]
+    assert spans(lines, end=6.0) == [
+        Span("outer", 1.0, 4.0),
+        Span("inner", 2.0, 3.0),
+        Span("other", 2.5, 6.0, ended=False),
+    ]
