@@ -14,7 +14,7 @@ scratch, statuses and outputs of its own; a codec may serve any number of stream
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +52,18 @@ class DeviceChunks:
         stride = -(-most_bytes // OUTPUT_GRAIN) * OUTPUT_GRAIN
         memory = xp.empty(count * stride, xp.uint8)
         return cls(memory, stride, xp.zeros(count, xp.uint64), _pointers(xp, memory, stride, count))
+
+    @classmethod
+    def uploaded(cls, xp: Any, chunks: Sequence[bytes], times: int = 1) -> DeviceChunks:
+        """Chunks of the host's, the whole list `times` times over in the same memory."""
+        stride = -(-max(1, *map(len, chunks)) // OUTPUT_GRAIN) * OUTPUT_GRAIN
+        rows = np.zeros((len(chunks), stride), np.uint8)
+        for row, chunk in zip(rows, chunks, strict=True):
+            row[: len(chunk)] = np.frombuffer(chunk, np.uint8)
+        memory = xp.asarray(rows.reshape(-1))
+        sizes = np.tile(np.array([len(chunk) for chunk in chunks], np.uint64), times)
+        places = np.tile(np.arange(len(chunks), dtype=np.uint64) * np.uint64(stride), times)
+        return cls(memory, stride, xp.asarray(sizes), xp.asarray(places + np.uint64(address(memory))))
 
     @property
     def count(self) -> int:

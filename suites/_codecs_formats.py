@@ -11,7 +11,7 @@ from gpubench.api import Bench, Observation, Observed, Stage, Task, expect
 from . import _codecs_host
 from ._codecs_bytes import DeviceBytes
 from ._codecs_common import LENGTH_BYTES, lengths, stage
-from ._codecs_device import OUTPUT_GRAIN, DeviceChunks, address, current_stream
+from ._codecs_device import DeviceChunks, current_stream
 from ._codecs_nvcomp import RoundTrip, open_trip
 from ._corpora import Corpus
 
@@ -35,7 +35,7 @@ class Exchange:
         trip.compress()
         self._gpus = self._fetched()
         self.hosts = codec.compress(self._chunks, self._threads)
-        self._sent = self._uploaded(self.hosts)
+        self._sent = DeviceChunks.uploaded(bench.xp, self.hosts, trip.layout.total // source.size)
         self.restored: list[bytes] = []
 
     def _fetched(self) -> list[bytes]:
@@ -44,18 +44,6 @@ class Exchange:
         stride, count = self._trip.compressed.stride, len(self._sizes)
         rows = self._bench.device.to_host(self._trip.compressed.memory[: count * stride]).reshape(count, stride)
         return [row[:size].tobytes() for row, size in zip(rows, sizes[:count].tolist(), strict=True)]
-
-    def _uploaded(self, chunks: list[bytes]) -> DeviceChunks:
-        """The host's chunks on the device, each as often as the source repeats it."""
-        xp, count = self._bench.xp, self._trip.layout.count
-        stride = -(-max(map(len, chunks)) // OUTPUT_GRAIN) * OUTPUT_GRAIN
-        rows = np.zeros((len(chunks), stride), np.uint8)
-        for row, chunk in zip(rows, chunks, strict=True):
-            row[: len(chunk)] = np.frombuffer(chunk, np.uint8)
-        memory, turn = xp.asarray(rows.reshape(-1)), np.arange(count) % len(chunks)
-        sizes = np.array([len(chunk) for chunk in chunks], np.uint64)[turn]
-        places = turn.astype(np.uint64) * np.uint64(stride) + np.uint64(address(memory))
-        return DeviceChunks(memory, stride, xp.asarray(sizes), xp.asarray(places))
 
     def poison(self) -> None:
         """Forget what was restored on both sides."""

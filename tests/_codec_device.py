@@ -120,9 +120,10 @@ class _Answers:
             try:
                 found = zlib.decompress(ctypes.string_at(source, size))
             except zlib.error:
+                found = None
+            if found is None or len(found) > _words(rooms, count)[index]:
                 _codes(codes, index + 1)[index] = 12
                 continue
-            assert len(found) <= _words(rooms, count)[index]
             _put(found, target, index, written, codes)
         return 0
 

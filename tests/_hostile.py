@@ -1,0 +1,99 @@
+"""Small buffers of every kind, and streams as an enemy or a bad disk would make them."""
+
+import numpy as np
+
+SIZES = (0, 1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 63, 64, 65, 127, 255, 256, 257, 1023, 1024, 4095, 4096)
+MOST = 4096
+
+
+def buffers(rng, count):
+    """That many buffers of 0 to 4096 bytes: random ones, zeros, runs, words, counters, and a few noisy ones."""
+    kinds = (_random, _zeros, _runs, _words, _counter, _noisy)
+    sizes = [SIZES[i] if i < len(SIZES) else int(rng.integers(0, MOST + 1)) for i in range(count)]
+    return [kinds[i % len(kinds)](rng, sizes[i // len(kinds) % len(sizes)]) for i in range(count)]
+
+
+def _random(rng, size):
+    return rng.bytes(size)
+
+
+def _zeros(rng, size):
+    return bytes(size)
+
+
+def _runs(rng, size):
+    return b"".join(bytes([rng.integers(256)]) * int(rng.integers(1, 200)) for _ in range(size // 50 + 1))[:size]
+
+
+def _words(rng, size):
+    words = (b"the ", b"quick ", b"brown ", b"fox ", b"jumps ", b"over ")
+    return b"".join(words[i] for i in rng.integers(0, len(words), size // 4 + 1).tolist())[:size]
+
+
+def _counter(rng, size):
+    return (int(rng.integers(1000)) + np.arange(size // 4 + 1, dtype=np.int32)).tobytes()[:size]
+
+
+def _noisy(rng, size):
+    found = bytearray(_words(rng, size))
+    for place in rng.integers(0, max(size, 1), size // 30).tolist():
+        found[place] ^= 1 << int(rng.integers(8))
+    return bytes(found)
+
+
+def mutated(rng, stream, others):
+    """A stream that is corrupt, cut, grown, exchanged or made up; now and then one bit of it is wrong."""
+    change = (_bit, _bit, _bytes, _cut, _grown, _extreme, _zeroed, _moved, _other, _made_up)[int(rng.integers(10))]
+    return change(rng, bytearray(stream), others)
+
+
+def _place(rng, stream):
+    return int(rng.integers(len(stream))) if stream else 0
+
+
+def _bit(rng, stream, others):
+    if stream:
+        stream[_place(rng, stream)] ^= 1 << int(rng.integers(8))
+    return bytes(stream)
+
+
+def _bytes(rng, stream, others):
+    for _ in range(int(rng.integers(1, 9)) if stream else 0):
+        stream[_place(rng, stream)] = int(rng.integers(256))
+    return bytes(stream)
+
+
+def _cut(rng, stream, others):
+    return bytes(stream[: _place(rng, stream)])
+
+
+def _grown(rng, stream, others):
+    return bytes(stream) + rng.bytes(int(rng.integers(1, 40)))
+
+
+def _extreme(rng, stream, others):
+    """Lengths and offsets become huge."""
+    start = _place(rng, stream[:32])
+    return (bytes(stream[:start]) + b"\xff" * int(rng.integers(1, 9)) + bytes(stream[start:]))[: len(stream)]
+
+
+def _zeroed(rng, stream, others):
+    start = _place(rng, stream)
+    end = min(len(stream), start + int(rng.integers(1, 17)))
+    return bytes(stream[:start]) + bytes(end - start) + bytes(stream[end:])
+
+
+def _moved(rng, stream, others):
+    start = _place(rng, stream)
+    return bytes(stream[start:] + stream[:start])
+
+
+def _other(rng, stream, others):
+    """Another chunk's stream, or its end."""
+    other = others[int(rng.integers(len(others)))]
+    cut = min(len(other), _place(rng, stream))
+    return bytes(stream[:cut]) + other[cut:]
+
+
+def _made_up(rng, stream, others):
+    return rng.bytes(len(stream))

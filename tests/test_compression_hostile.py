@@ -1,0 +1,80 @@
+"""Codecs of the host on small buffers and on hostile streams; ten thousand of each are slow:
+
+pytest -m slow tests/test_compression_hostile.py
+"""
+
+import sys
+
+import numpy as np
+import pytest
+from _hostile import buffers, mutated
+
+from gpubench import plugins
+
+CODECS = ("lz4", "lz4-hc", "zstd-1", "zstd-3", "zlib-1", "zlib-6", "isal-1", "isal-3")
+FORMATS = ("lz4", "zstd", "deflate", "gzip")
+FEW, MANY = 300, 10_000
+
+
+@pytest.fixture(scope="module")
+def codecs():
+    return sys.modules[plugins.load("suites", "compression").module.replace("compression", "_codecs_host")]
+
+
+def opened(codecs, name):
+    return codecs.open_format(name.removeprefix("of ")) if name.startswith("of ") else codecs.open_codec(name)
+
+
+ALL = (*CODECS, *(f"of {name}" for name in FORMATS))
+
+
+def counts(few, many):
+    return [few, pytest.param(many, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
+
+
+@pytest.mark.parametrize("count", counts(FEW, MANY))
+@pytest.mark.parametrize("name", ALL)
+def test_small_buffers_of_every_kind_come_back(codecs, name, count):
+    codec, chunks = opened(codecs, name), buffers(np.random.default_rng(7), count)
+    packed = codec.compress(chunks)
+    assert chunks == codec.decompress(packed, list(map(len, chunks)))
+    assert all(len(each) <= codec.max_compressed_bytes(len(chunk)) for each, chunk in zip(packed, chunks, strict=True))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_many_threads_give_what_one_gives_in_the_same_order(codecs, name):
+    codec, chunks = opened(codecs, name), buffers(np.random.default_rng(8), FEW)
+    packed = codec.compress(chunks, threads=3)
+    assert codec.compress(chunks) == packed
+    assert chunks == codec.decompress(packed, list(map(len, chunks)), threads=3)
+
+
+@pytest.mark.parametrize("count", counts(FEW, MANY))
+@pytest.mark.parametrize("name", ALL)
+def test_a_mutated_stream_is_refused_or_has_its_length_and_its_difference_is_seen(codecs, name, count):
+    """Checksums tell what they can; LZ4 and bare Deflate have none, so that only a comparison with the source does."""
+    codec, rng = opened(codecs, name), np.random.default_rng(9)
+    chunks = [chunk for chunk in buffers(rng, count) if chunk]
+    packed = codec.compress(chunks)
+    refused = changed = 0
+    for chunk, stream in zip(chunks, packed, strict=True):
+        hostile = mutated(rng, stream, packed)
+        try:
+            found = codec.one(hostile, len(chunk))
+        except codecs.CodecError:
+            refused += 1
+        else:
+            assert len(found) == len(chunk)
+            changed += found != chunk
+    assert refused > len(chunks) / 4
+    if codec.format in ("zlib", "gzip"):  # 32 bits of checksum, and another chunk's whole stream
+        assert changed <= len(chunks) / 10
+
+
+@pytest.mark.parametrize("name", ["zlib-6", "of deflate", "of gzip", "zstd-3", "isal-1"])
+def test_what_expands_beyond_its_length_is_stopped_there(codecs, name, monkeypatch):
+    """A bomb of 64 MiB in a chunk of 100 bytes: never more than a byte too many is made."""
+    codec = opened(codecs, name)
+    bomb = codec.compress([bytes(2**26)])[0]
+    with pytest.raises(codecs.CodecError):
+        codec.one(bomb, 100)
