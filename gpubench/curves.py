@@ -72,15 +72,18 @@ def _is_drawable(found: stats.Interval) -> bool:
 def _point(summary: Summary, group: Sequence[tuple[Result, Series]]) -> Point:
     result, series = group[0]
     figure = Figure.joined([summary.figure(each, chosen) for each, chosen in group])
-    amount = float(getattr(series.work, series.quantity, 0.0)) if figure.unit in ("B/s", "FLOP/s") else 0.0
+    amount = float(getattr(series.work, series.quantity, 0.0)) if figure.unit in ("B/s", "FLOP/s", "OP/s") else 0.0
     return Point(result.case, result.devices, figure, amount)
 
 
 def by_unit(found: Iterable[Point]) -> list[list[Point]]:
-    """The points apart by unit: seconds and rates have no common axis, so a view of both is two charts."""
+    """The points apart by unit: seconds and rates have no common axis, so a view of both is two charts.
+
+    Operations a second are on one axis, whether of integers or not.
+    """
     grouped: dict[str, list[Point]] = {}
     for point in found:
-        grouped.setdefault(point.figure.unit, []).append(point)
+        grouped.setdefault(point.figure.unit.replace("FLOP/s", "OP/s"), []).append(point)
     return list(grouped.values())
 
 

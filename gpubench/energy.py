@@ -16,6 +16,7 @@ LEAST_SPAN_S = 1.5  # between the first and the last reading: a step of the coun
 LEAST_BUSY = 0.75  # of the window: what the series does not fill is another load's energy
 _COUNTER = ".energy"  # how a collector's counter of joules ends
 _GIGA = 1e9
+_OPERATIONS = ("FLOP/s", "OP/s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +30,14 @@ class Energy:
 
     @property
     def value(self) -> float:
-        """FLOP a joule where operations are counted, joules a byte where bytes are."""
-        return self.rate / self.watts if self.unit == "FLOP/s" else self.watts / self.rate
+        """FLOP or OP a joule where operations are counted, joules a byte where bytes are."""
+        return self.rate / self.watts if self.unit in _OPERATIONS else self.watts / self.rate
 
     @property
     def text(self) -> str:
         """`1.056 TFLOP/J` or `0.1511 J/GB`, with the power it was derived from."""
-        if self.unit == "FLOP/s":
-            found = units.quantity(self.value, "FLOP/J")
+        if self.unit in _OPERATIONS:
+            found = units.quantity(self.value, f"{self.unit.removesuffix('/s')}/J")
         else:
             found = f"{units.significant(self.value * _GIGA)} J/GB"
         return f"{found} at {units.quantity(self.watts, 'W')} over {units.duration(self.span_s)}"
@@ -51,7 +52,7 @@ class NoEnergy:
 
 def energy_of(result: Result, series: Series, rate: float, unit: str, counters: CounterTable) -> Energy | NoEnergy:
     """The energy figure of `series`, whose median is `rate` in `unit`, or why there is none."""
-    if unit not in ("FLOP/s", "B/s") or not rate > 0:
+    if unit not in (*_OPERATIONS, "B/s") or not rate > 0:
         return NoEnergy("its figure is no rate of work")
     if reason := _mixed(result, series):
         return NoEnergy(reason)

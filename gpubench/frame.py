@@ -64,7 +64,7 @@ COLUMNS = tuple(
         ("peak_clock", "number", "that peak"),
         ("share_best", "number", "the share of the best of this device in this run"),
         ("peak_best", "number", "that best"),
-        ("work_per_joule", "number", "of the headline: B/J or FLOP/J"),
+        ("work_per_joule", "number", "of the headline: B/J, FLOP/J or OP/J"),
         ("watts", "number", "of the headline: the mean power over its window"),
         ("replicates", "whole", "of the headline: how many replicates are ok"),
         ("within", "number", "the noise within a process, a fraction"),

@@ -20,6 +20,7 @@ from gpubench.model import Better, Case, Device, Result, Run, Series, Status
 from gpubench.peaks import Peaks, Share
 
 _WORSE: tuple[Status, ...] = ("ok", "skipped", "invalid", "failed")
+_INTEGER = ("tensor.int", "int")  # limits of what is no floating-point operation
 _UNITS = {"moved": "B/s", "payload": "B/s", "flops": "FLOP/s", "item": "s"}
 
 
@@ -54,6 +55,8 @@ def _judged(value: float, series: Series) -> float:
 
 def judged_unit(series: Series) -> str:
     """The SI unit of `judged_values`."""
+    if series.quantity == "flops" and series.limit.startswith(_INTEGER):
+        return "OP/s"
     return f"{series.item}/s" if series.quantity == "items" else _UNITS.get(series.quantity, series.unit)
 
 

@@ -6,7 +6,7 @@ import math
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
 _SI = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
-_SCALED = frozenset({"s", "B/s", "FLOP/s", "FLOP/J", "Hz", "W", "J", "op/s"})
+_SCALED = frozenset({"s", "B/s", "FLOP/s", "FLOP/J", "OP/s", "OP/J", "Hz", "W", "J", "op/s"})
 
 
 def size(number: float) -> str:

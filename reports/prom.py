@@ -14,6 +14,7 @@ _UNITS = {
     "B": "bytes",
     "B/s": "bytes_per_second",
     "FLOP/s": "flops_per_second",
+    "OP/s": "operations_per_second",
     "op/s": "operations_per_second",
     "item/s": "items_per_second",
     "Hz": "hertz",
