@@ -305,6 +305,26 @@ class Report(Protocol):
     def render(self, run: Run) -> str | bytes: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Enclosure:
+    """What a report carries of the run file that it was made of.
+
+    `sha256` is that file's, in hexadecimal. `content` is a gzipped run file of what may be shared, empty where it
+    would be too large; `left_out` says in a sentence what it has not, nothing where it has everything.
+    """
+
+    sha256: str
+    content: bytes = b""
+    left_out: str = ""
+
+
+class EnclosingReport(Report, Protocol):
+    """An output format that carries the results themselves, to be taken out again."""
+
+    def enclose(self, run: Run, enclosure: Enclosure) -> str | bytes:
+        """The whole document: a pure function of both."""
+
+
 class TrendReport(Report, Protocol):
     """An output format that also has a page for what a history holds."""
 

@@ -41,6 +41,7 @@ class Chart:
     legend: tuple[tuple[str, str], ...] = ()
     tables: tuple[Table, ...] = ()
     full: bool = False
+    zoom: int | None = None  # which of the zoomable charts it becomes where there is a script
 
 
 def curve(summary: Summary, suite: str, view: View) -> list[Chart]:

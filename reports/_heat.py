@@ -55,11 +55,13 @@ def heat_map(heat: Heat, across: str, down: str, words: str, scale: tuple[float,
         svg.text(2.0, _TOP - 8, f"{down} ↓", "start", "name"),
     ]
     parts += list(_labels(heat.columns, wide, across=True)) + list(_labels(heat.rows, high, across=False))
-    parts += [
-        svg.element("path", d=path, class_=f"h{index}")
-        for index, path in enumerate(_paths(heat.values, wide, high, scale))
+    runs = [
+        svg.element("path", d=path, class_=f"run h{index}")
+        for index, path in enumerate(_paths(heat.values, scale))
         if path
     ]
+    cells = f"translate({svg.number(_LEFT)} {svg.number(_TOP + high / 2)}) scale({wide:.6g} {high:.6g})"
+    parts.append(svg.element("g", *runs, transform=cells))
     parts += _scale(heat.unit, scale, bottom + 16)
     return svg.picture(words, bottom + _SCALE_HEIGHT, *parts, width=width)
 
@@ -76,19 +78,19 @@ def _labels(words: Sequence[str], step: float, *, across: bool) -> Iterator[Mark
             yield svg.text(_LEFT - 6, _TOP + middle + 4, svg.shorten(words[index], 8), "end")
 
 
-def _paths(values: Numbers, wide: float, high: float, scale: tuple[float, float]) -> list[str]:
-    """For each shade one path over all its cells, those beside each other in a row being one rectangle."""
+def _paths(values: Numbers, scale: tuple[float, float]) -> list[str]:
+    """For each shade one path of strokes a cell high, from column to column of each row."""
     found: list[list[str]] = [[] for _ in range(SHADES)]
     for row, line in enumerate(values.tolist()):
-        start = 0
+        start, last = 0, [-1] * SHADES  # where each shade's path stands in this row: a step takes fewer bytes
         shades = [None if math.isnan(value) else shade(value, *scale) for value in line]
         for column in range(1, len(shades) + 1):
             if column == len(shades) or shades[column] != shades[start]:
                 index = shades[start]
                 if index is not None:
-                    left, top = svg.number(_LEFT + wide * start), svg.number(_TOP + high * row)
-                    right = svg.number(_LEFT + wide * column)
-                    found[index].append(f"M{left} {top}H{right}v{svg.number(high)}H{left}z")
+                    move = f"M{start} {row}" if last[index] < 0 else f"m{start - last[index]} 0"
+                    found[index].append(f"{move}h{column - start}")
+                    last[index] = column
                 start = column
     return ["".join(parts) for parts in found]
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from gpubench.api import Spread
 
 LINES = 3000  # cases that stand in a table: 0.4 kB each
-DETAILED = 400  # cases that can be opened: 3 kB each
+DETAILED = 400  # cases that can be opened: 3 kB each, 0.3 kB packed
+INLINE = 40  # of no more, what opens stands in the page, where it needs no script
 _Key = tuple[str, tuple[str, ...]]  # a case's id and its device set
 
 
@@ -27,6 +28,11 @@ class Room:
     def opens(self, spread: Spread) -> bool:
         """Whether a case can be opened."""
         return _key(spread) in self.detailed
+
+    @property
+    def inline(self) -> bool:
+        """Whether what opens stands in the page itself."""
+        return len(self.detailed) <= INLINE
 
     @property
     def left_out(self) -> str:

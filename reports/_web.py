@@ -1,9 +1,13 @@
-"""A template and its style sheets as one page that allows nothing else: no script, no network."""
+"""A template, its style sheets and its scripts as one page that allows nothing else: no network, nothing inline."""
 
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -12,21 +16,69 @@ from markupsafe import Markup, escape
 _FOLDER = Path(__file__).parent
 
 
-def web_page(template: str, *sheets: str, page: object) -> str:
-    """The page; every text in it is escaped by the template engine, the style is known by its hash."""
-    templates = Environment(
+def web_page(template: str, *sheets: str, scripts: Iterable[str] = (), **values: object) -> str:
+    """The page; every text in it is escaped by the template engine, style and script are known by their hashes."""
+    style, script = _read(sheets), _read(scripts)
+    return (
+        _templates()
+        .get_template(template)
+        .render(
+            style=Markup(style),
+            digest=_digest(style),
+            script=Markup(script),
+            script_digest=_digest(script) if script else "",
+            **values,
+        )
+    )
+
+
+def fragment(template: str, macro: str, value: object) -> str:
+    """What a macro of a template makes of a value: a part of a page."""
+    return str(getattr(_module(template), macro)(value))
+
+
+def packed(value: object) -> str:
+    """A value as gzipped JSON in base64, as the script of a page takes it."""
+    data = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    return base64.b64encode(gzip.compress(data, mtime=0)).decode()
+
+
+def breakable(words: str) -> Markup:
+    """A case's id that a narrow column breaks between its axes, not within a word."""
+    return escape(words).replace(",", Markup(",<wbr>")).replace("[", Markup("<wbr>["))
+
+
+@cache
+def _templates() -> Environment:
+    found = Environment(
         loader=FileSystemLoader(_FOLDER),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters["breakable"] = breakable
-    style = "".join((_FOLDER / sheet).read_text(encoding="utf-8") for sheet in sheets)
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    return templates.get_template(template).render(page=page, style=Markup(style), digest=digest)
+    found.filters["breakable"] = breakable
+    return found
 
 
-def breakable(words: str) -> Markup:
-    """A case's id that a narrow column breaks between its axes, not within a word."""
-    return escape(words).replace(",", Markup(",<wbr>")).replace("[", Markup("<wbr>["))
+@cache
+def _module(template: str) -> object:
+    return _templates().get_template(template).module
+
+
+def _read(names: Iterable[str]) -> str:
+    return "".join(_comment(words) if name.endswith(".LICENSE") else words for name, words in _texts(names))
+
+
+def _texts(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    for name in names:
+        yield name, (_FOLDER / name).read_text(encoding="utf-8")
+
+
+def _comment(words: str) -> str:
+    """A licence as its script takes it along."""
+    return f"/*!\n{words}\n*/\n"
+
+
+def _digest(words: str) -> str:
+    return base64.b64encode(hashlib.sha256(words.encode()).digest()).decode()

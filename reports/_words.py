@@ -24,6 +24,7 @@ REPLICATED = (
     "over their mean."
 )
 Level = Literal["bad", "odd", "note"]
+_WORST: tuple[Level, ...] = ("bad", "odd", "note")
 Namer = Callable[[Result], str]
 _BESIDE = 8  # figures beside a headline that are written out
 _NAMED = 6  # cases named in a notice; the rest are counted
@@ -67,6 +68,19 @@ def host_words(summary: Summary) -> str:
 def count_words(summary: Summary) -> str:
     """`96 ok, 2 skipped, 1 failed, 0 invalid`."""
     return ", ".join(f"{count} {status}" for status, count in summary.counts().items())
+
+
+def verdict_words(summary: Summary, found: Sequence[Notice]) -> str:
+    """What became of the run in a sentence: whether anything is wrong, and how much is odd."""
+    counts = summary.counts()
+    total = sum(counts.values())
+    bad = [f"{counts[status]} {status}" for status in ("failed", "invalid") if counts[status]]
+    skipped = f", {counts['skipped']} skipped" if counts["skipped"] else ""
+    measured = f"{counts['ok']} of {_cases(total)} measured and their answers right{skipped}"
+    wrong = f": {' and '.join(bad)}" if bad else ""
+    odd = sum(notice.level == "odd" for notice in found)
+    rest = f"; {odd} {'thing is' if odd == 1 else 'things are'} odd" if odd else "" if bad else ", and nothing is odd"
+    return f"{'Partial run: ' if not summary.run.complete else ''}{measured}{wrong}{rest}."
 
 
 def legend_words(summary: Summary) -> str:
@@ -147,7 +161,8 @@ def notices(summary: Summary, rows: Sequence[Row]) -> list[Notice]:
     found += [Notice("odd", warning) for warning in run.told]
     for status, level in _LEVELS:
         found += _by_reason(run, each, status, level)
-    return [*found, *_above_peak(name, rows), *_noisy(name, rows), *_wide(name, rows), *_discarded(run, each)]
+    found += [*_above_peak(name, rows), *_noisy(name, rows), *_wide(name, rows), *_discarded(run, each)]
+    return sorted(found, key=lambda notice: _WORST.index(notice.level))
 
 
 _LEVELS: tuple[tuple[str, Level], ...] = (
@@ -209,7 +224,7 @@ def _discarded(run: Run, name: Namer) -> Iterator[Notice]:
             cases.append(name(result))
     if cases:
         reasons = ", ".join(f"{count} {reason}" for reason, count in tally.items())
-        yield _notice("note", f"Disturbed samples were discarded in {_cases(len(cases))}: {reasons}", cases)
+        yield _notice("note", f"Samples were discarded in {_cases(len(cases))}: {reasons}", cases)
 
 
 def _cases(count: int) -> str:

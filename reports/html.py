@@ -1,27 +1,31 @@
-"""A run as one self-contained web page: no script, no network, light and dark, made to be printed too."""
+"""A run as one self-contained web page: no network, light and dark, readable with no script, made to be printed too."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpubench.api import Comparison, Run, Trend, clean, tidy, with_texts
+from gpubench.api import Comparison, Enclosure, Run, Trend, clean, tidy, with_texts
 
 from ._compare_page import compare_page
-from ._page import page
+from ._page import Page, page
 from ._trend import trend_page
 from ._web import web_page
 
 
 @dataclass(frozen=True, slots=True)
 class HtmlReport:
-    """Writes pages whose security policy allows their own style sheet and nothing else."""
+    """Writes pages whose security policy allows their own style sheet and script, by their hashes, and nothing else."""
 
     summary: str = "one self-contained web page with charts, tables and counters over time"
 
     def render(self, run: Run) -> str:
         """The page of a run."""
-        return web_page("html.html", "html.css", page=page(tidy(run)))
+        return _written(page(tidy(run)))
+
+    def enclose(self, run: Run, enclosure: Enclosure) -> str:
+        """The page of a run with its results inside."""
+        return _written(page(tidy(run), enclosure))
 
     def trends(self, trends: Sequence[Trend]) -> str:
         """The page of trends, run after run, with their changes."""
@@ -32,6 +36,14 @@ class HtmlReport:
         """The page of runs side by side."""
         cleaned = with_texts(comparison, clean)
         return web_page("compare.html", "html.css", "compare.css", page=compare_page(cleaned))
+
+
+def _written(found: Page) -> str:
+    """The page with the scripts that it has a use for: without them it reads the same."""
+    zoom = ("uplot.LICENSE", "uplot.js") if found.zoom else ()
+    scripts = (*zoom, "page.js") if found.zoom or found.details else ()
+    sheets = ("html.css", "uplot.css") if found.zoom else ("html.css",)
+    return web_page("html.html", *sheets, scripts=scripts, page=found)
 
 
 report = HtmlReport()

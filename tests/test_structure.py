@@ -67,6 +67,7 @@ LAYERS = (
     "sampler",
     "record",
     "store",
+    "enclosing",
     "foreign",
     "readings",
     "history",

@@ -31,7 +31,7 @@ def report(
     no_redact: sharing.NoRedact = False,
 ) -> None:
     """Write a report of a run file: .html, .md, .csv, .json and more; without the names of people and machines."""
-    from gpubench import plugins, store
+    from gpubench import enclosing, plugins, store
     from gpubench.errors import UsageError
 
     if formats:
@@ -43,7 +43,10 @@ def report(
     report = plugins.load("reports", name)
     sharing.check_target(out, force, run)
     (shared,) = sharing.shareable([store.read_run(run)], no_redact)
-    sharing.write(out, report.render(shared))
+    if hasattr(report, "enclose"):
+        sharing.write(out, report.enclose(shared, enclosing.enclosure(shared, run)))
+    else:
+        sharing.write(out, report.render(shared))
 
 
 def _format(out: Path, name: str | None) -> str:

@@ -1,0 +1,66 @@
+"""When events were: spans of time from the readings of a counter of bits, and which of them held a device back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from gpubench.api import Track, event_names
+
+_CAPPED = "power cap"
+_AT_REST = frozenset({"idle", "application clocks", "sync boost", "display clocks"})  # as asked, not held back
+Moments = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """One kind of event while it was: `spans` in seconds of the run; `kind` says how bad, empty for not at all."""
+
+    name: str
+    kind: Literal["", "capped", "slowed"]
+    spans: tuple[Moments, ...]
+    share: float  # of the readings
+
+
+def bands(track: Track, apart_s: float) -> list[Band]:
+    """A band for each bit of an event counter that ever was set; spans nearer than `apart_s` are one."""
+    values = track.values.astype(np.int64)
+    every = int(np.bitwise_or.reduce(values)) if len(values) else 0
+    found = []
+    for bit in (1 << place for place in range(every.bit_length()) if every >> place & 1):
+        (name,), there = event_names(track.counter.name, bit), (values & bit) > 0
+        spans = tuple(_joined(_spans(track.at, there, track.counter.period_s), apart_s))
+        found.append(Band(name, _kind(name), spans, float(there.mean())))
+    return found
+
+
+def _kind(name: str) -> Literal["", "capped", "slowed"]:
+    if name == _CAPPED:
+        return "capped"
+    return "" if name in _AT_REST or name.startswith("bit ") else "slowed"  # what an unknown bit means nobody knows
+
+
+def held_back(found: Iterable[Band]) -> list[Band]:
+    """Those in which a device did less than it could: at its power limit, too hot, or told to."""
+    return [band for band in found if band.kind]
+
+
+def _spans(at: npt.NDArray[np.float64], there: npt.NDArray[np.bool_], period_s: float) -> Iterator[Moments]:
+    """From when to when an event was: each reading stands for the period before it."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], there, [False]]).astype(np.int8)))
+    for first, past in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+        yield float(at[first]) - period_s, float(at[past - 1])
+
+
+def _joined(spans: Iterable[Moments], apart_s: float) -> list[Moments]:
+    found: list[Moments] = []
+    for start, end in spans:
+        if found and start - found[-1][1] < apart_s:
+            found[-1] = found[-1][0], end
+        else:
+            found.append((start, end))
+    return found

@@ -1,0 +1,66 @@
+"""The samples of a case as a drawing: how many lay where, the median and its interval."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from markupsafe import Markup
+
+from gpubench.api import Figure, Series, judged_values, stats, units
+
+from . import _svg as svg
+
+_FEWEST = 5  # fewer samples are no distribution
+_BINS, _WIDTH, _HEIGHT, _TOP = 40, 460.0, 64.0, 6.0
+_BOTTOM, _CLIPPED = 44.0, 0.005  # of many samples those beyond are in the last bin on either side
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """A drawing of the samples of one series, and what they are in a sentence."""
+
+    words: str
+    drawing: Markup
+
+
+def distribution(series: Series, figure: Figure) -> Distribution | None:
+    """The distribution of a series' samples in the judged quantity; None of too few, or where one is no number."""
+    values = judged_values(series)
+    if len(values) < _FEWEST or not np.isfinite(values).all():
+        return None
+    low, high = float(values.min()), float(values.max())
+    inner = (low, high)
+    if len(values) > _FEWEST / _CLIPPED:
+        inner = stats.quantile(values.tolist(), _CLIPPED), stats.quantile(values.tolist(), 1 - _CLIPPED)
+    ends = f"{units.quantity(low, figure.unit)} to {units.quantity(high, figure.unit)}"
+    words = f"{len(values)} samples of {series.name}, {ends}; the median with its 95 % interval is marked"
+    return Distribution(words, _drawn(values, inner, figure, words))
+
+
+def _drawn(values: np.ndarray, ends: tuple[float, float], figure: Figure, words: str) -> Markup:
+    low, high = ends if ends[1] > ends[0] else (ends[0] - 1.0, ends[0] + 1.0)
+    bins = min(_BINS, max(8, 2 * math.isqrt(len(values))))
+    counts, _ = np.histogram(np.clip(values, low, high), bins, (low, high))
+
+    def place(value: float) -> float:
+        return 4.0 + (_WIDTH - 8.0) * (min(max(value, low), high) - low) / (high - low)
+
+    step, tallest = (_WIDTH - 8.0) / bins, max(int(counts.max()), 1)
+    path = "".join(
+        f"M{svg.number(4 + step * index)} {svg.number(_BOTTOM)}v{svg.number(-(_BOTTOM - _TOP) * count / tallest)}"
+        f"h{svg.number(step - 1)}V{svg.number(_BOTTOM)}z"
+        for index, count in enumerate(counts.tolist())
+        if count
+    )
+    interval, middle = figure.interval, place(figure.interval.centre)
+    parts = [
+        svg.element("path", d=path, class_="c0"),
+        svg.line(4.0, _BOTTOM, _WIDTH - 4.0, _BOTTOM, "axis"),
+        svg.line(place(interval.low), _BOTTOM + 4, place(interval.high), _BOTTOM + 4, "whisker"),
+        svg.line(middle, _TOP - 4, middle, _BOTTOM + 7, "whisker"),
+        svg.text(4.0, _HEIGHT - 2, units.quantity(low, figure.unit)),
+        svg.text(_WIDTH - 4.0, _HEIGHT - 2, units.quantity(high, figure.unit), "end"),
+    ]
+    return svg.picture(words, _HEIGHT, *parts)

@@ -1,0 +1,130 @@
+"""What ran when, as lanes of a timeline: a lane a suite, a box a case, a cross where one failed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from gpubench.api import Result, units
+
+from . import _svg as svg
+from ._charts import Chart
+from ._ticks import Axis
+
+TOP, LANE = 22.0, 20.0
+_APART, _NARROW = 0.5, 1.0  # drawing units: what is nearer is not seen apart, what is wider is drawn alone
+
+_Span = tuple[Result, float, float]  # a case from one moment to another
+
+
+@dataclass(slots=True)
+class _Group:
+    """Cases that are drawn as one, from `left` to `right` in drawing units."""
+
+    left: float
+    right: float
+    results: list[Result]
+
+
+def untimed_of(results: Sequence[Result]) -> list[tuple[Result, float]]:
+    """What failed before it was timed, and when: it has no window, but stands between those that have one."""
+    found, last = [], 0.0
+    for result in results:
+        if result.window[1] > result.window[0]:
+            last = result.window[1]
+        elif result.status == "failed":
+            last += result.elapsed_s
+            found.append((result, last))
+    return found
+
+
+def lanes(
+    device: str, results: Sequence[Result], untimed: Sequence[tuple[Result, float]], begin: float, across: Axis
+) -> Chart:
+    """When each case ran on a device, and which failed."""
+    suites = list(dict.fromkeys(result.case.suite for result in [*results, *(result for result, _ in untimed)]))
+    bottom = TOP + LANE * len(suites)
+    parts = [time_axis(across, bottom)]
+    parts += [
+        svg.text(across.start - 6, TOP + LANE * row + 14, svg.shorten(suite, 12), "end")
+        for row, suite in enumerate(suites)
+    ]
+    crosses = [*untimed, *((result, result.window[1]) for result in results if result.status == "failed")]
+    timed = _by_suite((result, *result.window) for result in results)
+    ended = _by_suite((result, at, at) for result, at in crosses)
+    for row, suite in enumerate(suites):
+        parts += [_windows(group, row) for group in _grouped(timed.get(suite, ()), begin, across)]
+        parts += [_failures(group, row) for group in _grouped(ended.get(suite, ()), begin, across)]
+    failed = len(untimed) + sum(result.status == "failed" for result in results)
+    note = "when each one ran" + (f"; crosses: {failed} failed" if failed else "")
+    words = f"When each case ran on {device}: {', '.join(suites)}" + (f"; {failed} failed" if failed else "")
+    return Chart("cases", note, svg.picture(words, bottom + 24, *parts))
+
+
+def _by_suite(spans: Iterable[_Span]) -> dict[str, list[_Span]]:
+    found: dict[str, list[_Span]] = {}
+    for span in spans:
+        found.setdefault(span[0].case.suite, []).append(span)
+    return found
+
+
+def _grouped(spans: Iterable[_Span], begin: float, across: Axis, widest: float = _NARROW) -> list[_Group]:
+    """The cases by where they are drawn: those that cannot be told apart, of thousands, as one shape of this width."""
+    groups: list[_Group] = []
+    for result, start, end in sorted(spans, key=lambda span: span[1]):
+        left, right = across.place(start - begin), across.place(end - begin)
+        last = groups[-1] if groups else None
+        if last and left < last.right + _APART and right < last.left + widest:
+            last.right = max(right, last.right)
+            last.results.append(result)
+        else:
+            groups.append(_Group(left, right, [result]))
+    return groups
+
+
+def _words(results: Sequence[Result], said: str) -> str:
+    more = f" and {len(results) - 1} more" if len(results) > 1 else ""
+    return f"{results[0].case.id}{more}{said}"
+
+
+def _failures(group: _Group, row: int) -> Markup:
+    """A cross where cases failed."""
+    first, x, y = group.results[0], group.left, TOP + LANE * row + 10
+    words = _words(group.results, f" failed: {first.reason or first.cause}")
+    cross = f"M{svg.number(x - 4)} {svg.number(y - 4)}l8 8m0 -8l-8 8"
+    return svg.element("path", *svg.title(words), d=cross, class_="failure")
+
+
+def _windows(group: _Group, row: int) -> Markup:
+    took = sum(result.window[1] - result.window[0] for result in group.results)
+    return svg.element(
+        "rect",
+        *svg.title(_words(group.results, f": {units.duration(took)}")),
+        x=group.left,
+        y=TOP + LANE * row + 4,
+        width=max(group.right - group.left - 0.4, 0.6),
+        height=LANE - 7,
+        class_=svg.colour(row),
+    )
+
+
+def windows(results: Iterable[Result], begin: float, across: Axis, top: float, bottom: float) -> Markup:
+    """All case windows as one light shape behind a line."""
+    spans = [(result, *result.window) for result in results]
+    height = svg.number(bottom - top)
+    path = "".join(
+        f"M{svg.number(group.left)} {svg.number(top)}h{svg.number(max(group.right - group.left, 0.3))}"
+        f"v{height}H{svg.number(group.left)}z"
+        for group in _grouped(spans, begin, across, math.inf)
+    )
+    return svg.element("path", d=path, class_="band") if path else Markup("")
+
+
+def time_axis(across: Axis, bottom: float) -> Markup:
+    """The axis of seconds under a drawing."""
+    parts = [svg.line(across.start, bottom, across.end, bottom, "axis")]
+    parts += [svg.text(across.place(value), bottom + 16, f"{label} s", "middle") for value, label in across.ticks]
+    return svg.join(parts)

@@ -1,0 +1,51 @@
+"""The results that a page carries: the run file where it is small enough, else the figures, and what was left out."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import gzip
+import io
+from dataclasses import dataclass
+
+from gpubench.api import Enclosure, Summary, units
+
+_HEADS = ("case", "devices", "status", "unit", "median", "low", "high", "noise", "samples")
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """A file inside the page, in base64: its name, what it is in words, and the hash of the run file."""
+
+    name: str
+    words: str
+    content: str
+    size: str
+    sha256: str
+
+
+def results(summary: Summary, enclosure: Enclosure) -> Results:
+    """What a page offers for download."""
+    if enclosure.content:
+        name, content = "run.jsonl.gz", enclosure.content
+        words = "A run file with what may be shared of this run: gpubench reports, compares and gates it."
+    else:
+        name, content = "figures.csv.gz", gzip.compress(_figures(summary).encode(), mtime=0)
+        words = "The headline figure of every case, in SI units."
+    words = " ".join(part for part in (words, enclosure.left_out) if part)
+    return Results(name, words, base64.b64encode(content).decode(), units.round_size(len(content)), enclosure.sha256)
+
+
+def _figures(summary: Summary) -> str:
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(_HEADS)
+    for spread in summary.spreads():
+        figure = spread.figure
+        cells = [spread.case.id, "+".join(spread.devices), spread.status]
+        if figure:
+            interval = figure.interval
+            cells += [figure.unit, *map(repr, (interval.centre, interval.low, interval.high, figure.noise))]
+            cells.append(str(figure.samples))
+        writer.writerow([*cells, *[""] * (len(_HEADS) - len(cells))])
+    return table.getvalue()

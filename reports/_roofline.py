@@ -1,0 +1,155 @@
+"""The roofline of a run: every case that declares operations and bytes, under what the device may and what it did.
+
+Williams, Waterman & Patterson, "Roofline: an insightful visual performance model", CACM 52 (2009).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from gpubench.api import Basis, Case, Figure, Spread, Summary, headline, stats, units
+
+from . import _svg as svg
+from ._charts import SAID, Chart, legend_of
+from ._ticks import Axis, axis
+
+_TOP, _WIDTH, _HEIGHT = 22.0, 720.0, 380.0
+_BOTTOM = _HEIGHT - 42
+_RATE, _INTENSITY = "FLOP/s", "FLOP/B"
+_MEMORY = "dram"
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A case in the roofline: operations a byte, operations a second, and what limits it."""
+
+    case: Case
+    intensity: float
+    rate: float
+    limit: str
+
+    @property
+    def words(self) -> str:
+        return (
+            f"{self.case.id}: {units.quantity(self.rate, _RATE)} at {units.significant(self.intensity)} "
+            f"{_INTENSITY}, held against {self.limit or 'nothing'}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Roofs:
+    """The limits of a device by name: bytes or operations a second."""
+
+    memory: float | None
+    compute: tuple[tuple[str, float], ...]
+
+
+def rooflines(summary: Summary) -> list[Chart]:
+    """A chart for each device that has two such cases or more, of unlike intensity."""
+    found: dict[str, list[_Place]] = {}
+    figures: dict[str, list[Figure]] = {}
+    for spread in summary.spreads():
+        if spread.figure and spread.status == "ok" and len(spread.devices) == 1:
+            figures.setdefault(spread.devices[0], []).append(spread.figure)
+            found.setdefault(spread.devices[0], []).extend(_places(spread))
+    several = sum(len(places) > 1 for places in found.values()) > 1
+    return [
+        _chart(places, figures[device], f" of {device}" if several else "")
+        for device, places in found.items()
+        if len({place.intensity for place in places}) > 1
+    ]
+
+
+def _places(spread: Spread) -> Iterator[_Place]:
+    """The case's headline by its declared work: the operations and bytes of a call over the median time of one."""
+    result = spread.row.result
+    series = headline(result)
+    if series is None or series.unit != "s" or not (series.work.flops > 0 and series.work.moved > 0):
+        return
+    seconds = stats.median(
+        [stats.median(each.values) for row in spread.rows if (each := headline(row.result)) is not None]
+    )
+    if seconds > 0:
+        yield _Place(result.case, series.work.flops / series.work.moved, series.work.flops / seconds, series.limit)
+
+
+def _chart(places: Sequence[_Place], figures: Sequence[Figure], device: str) -> Chart:
+    spec, best = _roofs(figures, "spec"), _roofs(figures, "best")
+    rates = [place.rate for place in places] + [rate for roofs in (spec, best) for _, rate in roofs.compute]
+    up = axis(rates, _RATE, _BOTTOM, _TOP, log=True, room=1.5)
+    reached = [*(place.intensity for place in places), *_ridges(spec)]
+    across = axis(reached, "", svg.left_of(up), _WIDTH - 16, log=True, room=1.5)
+    limits = list(dict.fromkeys(place.limit for place in places))
+    colours = {limit: svg.colour(index) for index, limit in enumerate(limits)}
+    said = len(places) <= SAID
+    parts = [svg.frame(across, up, f"declared intensity, {_INTENSITY}", "")]
+    parts += [*_drawn(best, across, up, "roof reached"), *_drawn(spec, across, up, "peak roof")]
+    parts += [
+        svg.dot(across.place(each.intensity), up.place(each.rate), 4.0, colours[each.limit], each.words if said else "")
+        for each in places
+    ]
+    parts.append(_names(spec, across, up).drawn(across.start, across.end))
+    words = f"Roofline{device}: {len(places)} cases; " + "; ".join(_spoken(places, limits))
+    lines = [
+        "dashed: specified" if spec.memory or spec.compute else "",
+        "solid: the best of this run" if best.memory or best.compute else "",
+    ]
+    note = ", ".join(filter(None, [f"{len(places)} cases that declare both operations and bytes", *lines]))
+    legend = legend_of([limit or "held against nothing" for limit in limits])
+    return Chart(f"Roofline{device}", note, svg.picture(words, _HEIGHT, *parts, width=_WIDTH), legend)
+
+
+def _names(roofs: _Roofs, across: Axis, up: Axis) -> svg.Labels:
+    """The names of the roofs, those of one height together, and of the slope beside its middle."""
+    labels, together = svg.Labels(), dict[float, list[str]]()
+    for name, rate in roofs.compute:
+        together.setdefault(rate, []).append(name.removeprefix("tensor."))
+    for rate, names in sorted(together.items(), reverse=True):
+        words, y = f"{', '.join(names)} {units.quantity(rate, _RATE)}", up.place(rate)
+        x = across.end - svg.width_of(words) / 2
+        labels.add(words, (x, y - 5), (x, y + 13), (x - svg.width_of(words) - 8, y - 5))
+    if roofs.memory:
+        words = f"{_MEMORY} {units.quantity(roofs.memory, 'B/s')}"
+        middle = across.low * (min(up.high / roofs.memory, across.high) / across.low) ** 0.45
+        x, y = across.place(middle) - svg.width_of(words) / 2 - 12, up.place(middle * roofs.memory) - 6
+        labels.add(words, (x, y), (x - 40, y - 24))
+    return labels
+
+
+def _spoken(places: Sequence[_Place], limits: Iterable[str]) -> Iterator[str]:
+    for limit in limits:
+        best = max((place for place in places if place.limit == limit), key=lambda place: place.rate)
+        yield f"{limit or 'no limit'} up to {units.quantity(best.rate, _RATE)}"
+
+
+def _roofs(figures: Iterable[Figure], basis: Basis) -> _Roofs:
+    """The peaks that the figures are held against, of their own unit: bytes or operations a second."""
+    memory: float | None = None
+    compute: dict[str, float] = {}
+    for figure in figures:
+        share = figure.share_of(basis)
+        if share and figure.unit == "B/s" and share.limit == _MEMORY:
+            memory = share.peak
+        elif share and figure.unit in (_RATE, "OP/s"):
+            compute[share.limit] = share.peak
+    return _Roofs(memory, tuple(compute.items()))
+
+
+def _ridges(roofs: _Roofs) -> list[float]:
+    return [rate / roofs.memory for _, rate in roofs.compute] if roofs.memory else []
+
+
+def _drawn(roofs: _Roofs, across: Axis, up: Axis, class_: str) -> Iterator[Markup]:
+    """The slope of memory as far as the highest roof, and each roof from where the slope meets it."""
+    highest = max((rate for _, rate in roofs.compute), default=up.high)
+    if roofs.memory:
+        start, end = max(across.low, up.low / roofs.memory), min(across.high, highest / roofs.memory)
+        if start < end:
+            places = [(across.place(x), up.place(x * roofs.memory)) for x in (start, end)]
+            yield svg.line(*places[0], *places[1], class_)
+    for _, rate in roofs.compute:
+        left = min(max(rate / roofs.memory, across.low), across.high) if roofs.memory else across.low
+        yield svg.line(across.place(left), up.place(rate), across.end, up.place(rate), class_)

@@ -1,0 +1,56 @@
+"""The charts of a timeline as numbers, for the script of a page that zooms them: small, in the units of their axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpubench.api import Result, units
+
+from ._bands import Band
+
+Numbers = npt.NDArray[np.float64]
+_GIB = 2.0**30
+
+
+def line_chart(
+    device: str, unit: str, at: Numbers, values: Numbers, back: Sequence[Band], begin: float
+) -> dict[str, Any]:
+    """A line: moments to a millisecond, values to five digits, and the bands in which the device was held back."""
+    factor, shown = _scale(float(np.abs(values).max()), unit)
+    return {
+        "kind": "line",
+        "device": device,
+        "unit": shown,
+        "at": np.round(at, 3).tolist(),
+        "values": [float(f"{value:.5g}") for value in (values / factor).tolist()],
+        "bands": [_band(band, begin) for band in back],
+    }
+
+
+def event_chart(device: str, found: Sequence[Band], begin: float) -> dict[str, Any]:
+    """A lane for each event."""
+    return {"kind": "lanes", "device": device, "bands": [_band(band, begin) for band in found]}
+
+
+def case_chart(results: Sequence[Result], begin: float) -> dict[str, Any]:
+    """A lane for each suite, filled while one of its cases ran."""
+    suites: dict[str, list[float]] = {}
+    for result in results:
+        suites.setdefault(result.case.suite, []).extend(round(at - begin, 3) for at in result.window)
+    return {"kind": "lanes", "device": "", "bands": [[name, "", spans] for name, spans in suites.items()]}
+
+
+def _band(band: Band, begin: float) -> list[Any]:
+    return [band.name, band.kind, [round(at - begin, 3) for span in band.spans for at in span]]
+
+
+def _scale(value: float, unit: str) -> tuple[float, str]:
+    """As `units.scale`; of bytes GiB where there are so many: an axis has one unit."""
+    if unit == "B":
+        factor, words = (_GIB, "GiB") if value >= _GIB else (2.0**20, "MiB")
+        return factor, words
+    return units.scale(value, unit)
