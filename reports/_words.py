@@ -76,7 +76,7 @@ def verdict_words(summary: Summary, found: Sequence[Notice]) -> str:
     total = sum(counts.values())
     bad = [f"{counts[status]} {status}" for status in ("failed", "invalid") if counts[status]]
     skipped = f", {counts['skipped']} skipped" if counts["skipped"] else ""
-    measured = f"{counts['ok']} of {_cases(total)} measured and their answers right{skipped}"
+    measured = f"{counts['ok']} of {_cases(total)} are ok{skipped}"
     wrong = f": {' and '.join(bad)}" if bad else ""
     odd = sum(notice.level == "odd" for notice in found)
     rest = f"; {odd} {'thing is' if odd == 1 else 'things are'} odd" if odd else "" if bad else ", and nothing is odd"
