@@ -18,7 +18,7 @@ _THREADS = 256  # of a block, as in gemv.cu
 _CHUNK = 2**26  # weights that are widened at once
 _MANY_ROWS = 2**14  # from here on blocks of two panels still fill the device
 _TILE = 16  # rows of a tile of quantised weights for skinny.cu
-_WARP = 32  # of the tensor path, which is NVIDIA's
+_LANES_A_TOKEN = 4  # of a warp of skinny.cu: 8 tokens at once on NVIDIA, 16 on AMD
 _MOST_TOKENS = 64
 
 Call = Callable[[], None]
@@ -190,6 +190,7 @@ class TensorPlan:
     across: int
     ahead: int
     splits: int
+    warp: int = 32
 
     @property
     def rows(self) -> int:
@@ -199,18 +200,20 @@ class TensorPlan:
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return _WARP * self.across * self.down
+        return self.warp * self.across * self.down
 
 
-def tensor_plan(kind: Kind, rows: int, tokens: int, units: int) -> TensorPlan:
-    """Chosen by what was fastest on an H200."""
-    tiles = next(tiles for tiles in (1, 2, 4, 8) if 8 * tiles >= tokens)
-    panels = 2 if kind.bits == 4 or (tiles > 1 and rows >= _MANY_ROWS) or tiles == 8 else 1
+def tensor_plan(kind: Kind, rows: int, tokens: int, units: int, warp: int = 32) -> TensorPlan:
+    """Chosen by what was fastest on an H200; on AMD, where none of it was seen to run, the same blocks."""
+    width = warp // _LANES_A_TOKEN
+    tiles = next(tiles for tiles in (1, 2, 4, 8) if width * tiles >= tokens)
+    widest = width * tiles == _MOST_TOKENS
+    panels = 2 if kind.bits == 4 or (tiles > 1 and rows >= _MANY_ROWS) or widest else 1
     if tiles == 1:
-        return TensorPlan(1, panels, 1, 8, 1, 1)
-    down = 4 if tiles == 8 else 8
+        return TensorPlan(1, panels, 1, 8, 1, 1, warp)
+    down = 4 if widest else 8
     blocks = -(-rows // (16 * panels * down))
-    return TensorPlan(tiles, panels, down, 1, 1, max(1, min(8, units // blocks)))
+    return TensorPlan(tiles, panels, down, 1, 1, max(1, min(8, units // blocks)), warp)
 
 
 def warp_call(bench: Bench, weights: Weights, held: Vectors, plan: WarpPlan | None = None) -> Call:
@@ -225,11 +228,11 @@ def warp_call(bench: Bench, weights: Weights, held: Vectors, plan: WarpPlan | No
 
 def tensor_call(bench: Bench, weights: Weights, held: Vectors, tokens: int, plan: TensorPlan | None = None) -> Call:
     """Y = X·Wᵀ by skinny.cu, for at most 64 tokens."""
-    if bench.traits.vendor != "nvidia" or "bfloat16" not in bench.device.device.dtypes:  # both came with sm_80
-        raise Skip(f"the kernel with matrix instructions is for NVIDIA GPUs from sm_80 on, not {bench.traits.arch}")
+    if "matrix" not in bench.traits.features:
+        raise Skip(f"the kernel with matrix instructions is for GPUs from sm_80 or gfx90a on, not {bench.traits.arch}")
     expect(tokens <= _MOST_TOKENS, f"{tokens} tokens are more than {_MOST_TOKENS}")
     kind, xp = weights.kind, bench.xp
-    chosen = plan or tensor_plan(kind, weights.rows, tokens, bench.device.device.units)
+    chosen = plan or tensor_plan(kind, weights.rows, tokens, bench.device.device.units, bench.traits.warp)
     kernel = _tensor_kernel(bench, kind, chosen)
     grid = (-(-weights.rows // chosen.rows), chosen.splits)
     partial = xp.empty(chosen.splits * tokens * weights.rows if chosen.splits > 1 else 0, "float32")

@@ -93,9 +93,9 @@ static __device__ __forceinline__ u64 bits_of(Vector v) {
         u32 word[WIDTH / 4];
     } both;
     both.v = v;
-    u64 bits = 0;
-    for (int word = 0; word < WIDTH / 4; ++word) bits ^= (u64)both.word[word] << (32 * (word % 2));
-    return bits;
+    u32 halves[2] = {};
+    for (int word = 0; word < WIDTH / 4; ++word) halves[word % 2] ^= both.word[word];
+    return halves[0] | (u64)halves[1] << 32;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) read(const Vector* __restrict__ b, u64 n, u64* parts) {

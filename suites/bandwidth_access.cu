@@ -24,7 +24,7 @@ struct Random {
 static __device__ __forceinline__ u64 bits_of(u32 v) { return v; }
 static __device__ __forceinline__ u64 bits_of(uint2 v) { return (u64)v.x | (u64)v.y << 32; }
 static __device__ __forceinline__ u64 bits_of(uint4 v) {
-    return ((u64)v.x | (u64)v.y << 32) ^ ((u64)v.z | (u64)v.w << 32);
+    return (u64)(v.x ^ v.z) | (u64)(v.y ^ v.w) << 32;
 }
 
 template <class WORD, class O>
@@ -34,11 +34,11 @@ static __device__ __forceinline__ void read_all(const WORD* words, O order, u64 
     for (; t + (BATCH - 1) * step < count; t += BATCH * step) {
         WORD v[BATCH];
 #pragma unroll
-        for (int k = 0; k < BATCH; ++k) v[k] = words[order(t + k * step)];
+        for (int k = 0; k < BATCH; ++k) v[k] = gb_word(words + order(t + k * step));
 #pragma unroll
         for (int k = 0; k < BATCH; ++k) mine ^= bits_of(v[k]);
     }
-    for (; t < count; t += step) mine ^= bits_of(words[order(t)]);
+    for (; t < count; t += step) mine ^= bits_of(gb_word(words + order(t)));
     mine = gb_block_xor(mine);
     if (threadIdx.x == 0) parts[blockIdx.x] = mine;
 }
@@ -85,7 +85,7 @@ static __device__ __forceinline__ void count_wrong(const WORD* words, O order, u
         u64 i = order(t);
         WORD v;
         make(v, i, key);
-        mine += bits_of(words[i]) != bits_of(v);
+        mine += bits_of(gb_word(words + i)) != bits_of(v);
     }
     if (mine != 0) atomicAdd(wrong, mine);
 }

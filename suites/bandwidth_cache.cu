@@ -7,7 +7,7 @@
 #define BATCH 4  // loads in flight a thread
 
 static __device__ __forceinline__ u64 bits_of(uint4 v) {
-    return ((u64)v.x | (u64)v.y << 32) ^ ((u64)v.z | (u64)v.w << 32);
+    return (u64)(v.x ^ v.z) | (u64)(v.y ^ v.w) << 32;
 }
 
 static __device__ __forceinline__ u64 turned(u64 bits) { return bits << 1 | bits >> 63; }

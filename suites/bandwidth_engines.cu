@@ -27,7 +27,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
     for (; i + (BATCH - 1) * step < vectors; i += BATCH * step) {
         uint4 v[BATCH];
 #pragma unroll
-        for (int k = 0; k < BATCH; ++k) v[k] = from[i + k * step];
+        for (int k = 0; k < BATCH; ++k) v[k] = gb_word(from + i + k * step);
 #pragma unroll
         for (int k = 0; k < BATCH; ++k) to[i + k * step] = v[k];
     }

@@ -10,7 +10,7 @@ extern "C" __global__ void copy(const uint4* source, uint4* target, u64 vectors,
     for (; i + (FLIGHT - 1) * step < vectors; i += FLIGHT * step) {
         uint4 held[FLIGHT];
 #pragma unroll
-        for (int k = 0; k < FLIGHT; k++) held[k] = source[i + k * step];
+        for (int k = 0; k < FLIGHT; k++) held[k] = gb_word(source + i + k * step);
 #pragma unroll
         for (int k = 0; k < FLIGHT; k++) target[i + k * step] = held[k];
     }

@@ -75,7 +75,7 @@ const u32 LINKS = 1024;
             for (u32 i = 0; i < steps; ++i) {                                                      \
                 u64 before = gb_clock();                                                           \
                 here = load(here);                                                                 \
-                sink[0] = (u32)here;                                                               \
+                gb_used(sink, (u32)here);                                                          \
                 cycles[i] = (u32)(gb_clock() - before);                                            \
             }                                                                                      \
             state[1] = gb_clock() - start;                                                         \
@@ -92,7 +92,7 @@ const u32 LINKS = 1024;
             for (u32 i = 0; i < pairs; ++i) {                                                      \
                 u64 before = gb_clock();                                                           \
                 here = gb_load(here);                                                              \
-                sink[0] = (u32)here;                                                               \
+                gb_used(sink, (u32)here);                                                          \
                 cycles[steps + i] = (u32)(gb_clock() - before);                                    \
             }                                                                                      \
         }                                                                                          \

@@ -36,7 +36,7 @@ extern "C" __global__ void census(u32* units, u64 limit) {
             for (u32 repeat = 0; repeat <= repeats; ++repeat) {                                                \
                 u64 before = gb_clock();                                                                       \
                 value = access;                                                                                \
-                sink[0] = (u32)value;                                                                          \
+                gb_used(sink, (u32)value);                                                                     \
                 u32 cycles = (u32)(gb_clock() - before);                                                       \
                 if (repeat != 0 && cycles < least) least = cycles;                                             \
             }                                                                                                  \
@@ -45,7 +45,7 @@ extern "C" __global__ void census(u32* units, u64 limit) {
         }                                                                                                      \
         for (u32 i = 0; i < 16; ++i) {                                                                         \
             u64 before = gb_clock();                                                                           \
-            sink[0] = (u32)gathered + i;                                                                       \
+            gb_used(sink, (u32)gathered + i);                                                                  \
             u32 cycles = (u32)(gb_clock() - before);                                                           \
             if (cycles < pair) pair = cycles;                                                                  \
         }                                                                                                      \

@@ -35,6 +35,36 @@ static __device__ __forceinline__ u32 gb_vreg(u32 x) { asm volatile("" : "+r"(x)
 static __device__ __forceinline__ u64 gb_vreg(u64 x) { asm volatile("" : "+l"(x)); return x; }
 #endif
 
+// A word of 4, 8 or 16 bytes in one load. HIP's uint4 is a class: taken apart, it may be loaded twice or lie in
+// scratch memory, so that on AMD the load is of the compiler's own vector.
+#if GB_HIP
+template <class TO, class FROM>
+static __device__ __forceinline__ TO gb_as(const FROM& from) {
+    static_assert(sizeof(TO) == sizeof(FROM), "the same bits");
+    TO to;
+    __builtin_memcpy(&to, &from, sizeof(TO));
+    return to;
+}
+typedef u64 gb_u64x2 __attribute__((ext_vector_type(2)));
+template <class WORD>
+static __device__ __forceinline__ WORD gb_word(const WORD* at) { return *at; }
+static __device__ __forceinline__ uint2 gb_word(const uint2* at) { return gb_as<uint2>(*(const u64*)at); }
+static __device__ __forceinline__ uint4 gb_word(const uint4* at) { return gb_as<uint4>(*(const gb_u64x2*)at); }
+#else
+template <class WORD>
+static __device__ __forceinline__ WORD gb_word(const WORD* at) { return *at; }
+#endif
+
+// Makes the clock that is read next wait for a value: by a store to shared memory, and on AMD, whose clock is read
+// behind all that was loaded, by its being used at all.
+static __device__ __forceinline__ void gb_used(volatile u32* sink, u32 value) {
+#if GB_HIP
+    gb_vreg(value);
+#else
+    *sink = value;
+#endif
+}
+
 // The device clock in cycles (s_memtime of AMD counts at the shader clock), not moved by the compiler.
 #if GB_HIP
 static __device__ __forceinline__ u64 gb_clock() {
@@ -180,11 +210,12 @@ static __device__ __forceinline__ u64 gb_block_xor(u64 mine) {
     return mine;
 }
 
-// 16 bytes from the second-level cache. AMD has no such load of 16 bytes: what must come from there has to
-// outgrow the first cache (16 or 32 KiB).
-static __device__ __forceinline__ uint4 gb_load_l2(const uint4* at) {
+// A word, of up to 16 bytes, from the second-level cache. AMD has no such load of 16 bytes: what must come from there
+// has to outgrow the first cache (16 or 32 KiB), or stand behind __threadfence(), which empties that cache.
+template <class WORD>
+static __device__ __forceinline__ WORD gb_load_l2(const WORD* at) {
 #if GB_HIP
-    return *at;
+    return gb_word(at);
 #else
     return __ldcg(at);
 #endif
@@ -204,6 +235,13 @@ template <int PENDING>
 static __device__ __forceinline__ void gb_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
+#elif GB_HIP  // through registers: CDNA's own loads into shared memory are of 4 bytes until gfx950
+static __device__ __forceinline__ void gb_async_load(void* shared, const void* global) {
+    *(uint4*)shared = *(const uint4*)global;
+}
+static __device__ __forceinline__ void gb_async_commit() {}
+template <int PENDING>
+static __device__ __forceinline__ void gb_async_wait() {}
 #endif
 
 // Bulk copies (cp.async.bulk; PTX ISA, since sm_90): one thread starts the copy of many bytes, a multiple of 16.
@@ -280,7 +318,7 @@ static __device__ __forceinline__ unsigned short gb_to_half(float value) {
 
 // Sixteen bytes that are read once: past the first cache, which keeps what is read again.
 #if GB_HIP
-static __device__ __forceinline__ uint4 gb_stream(const uint4* from) { return *from; }
+static __device__ __forceinline__ uint4 gb_stream(const uint4* from) { return gb_word(from); }
 #else
 static __device__ __forceinline__ uint4 gb_stream(const uint4* from) {
     uint4 v;
@@ -293,7 +331,7 @@ static __device__ __forceinline__ uint4 gb_stream(const uint4* from) {
 
 // Sixteen bytes that others read too, through every cache, fetched where it stands in the program.
 #if GB_HIP
-static __device__ __forceinline__ uint4 gb_fetch(const uint4* from) { return *from; }
+static __device__ __forceinline__ uint4 gb_fetch(const uint4* from) { return gb_word(from); }
 #else
 static __device__ __forceinline__ uint4 gb_fetch(const uint4* from) {
     uint4 v;
@@ -304,30 +342,70 @@ static __device__ __forceinline__ uint4 gb_fetch(const uint4* from) {
 }
 #endif
 
-// What only NVIDIA's instructions do, for kernels that are compiled for those devices alone.
-#if !GB_HIP
-// The difference of two pairs of halves.
+// Pairs of halves: the difference of two; a·b + c, whose product is exact wherever it is used here; and four bytes of
+// two words: nibble i of `choice` says which of the eight becomes byte i.
+#if GB_HIP
+typedef _Float16 gb_half2 __attribute__((ext_vector_type(2)));
+typedef _Float16 gb_half4 __attribute__((ext_vector_type(4)));
+typedef short gb_short4 __attribute__((ext_vector_type(4)));
+typedef float gb_float4 __attribute__((ext_vector_type(4)));
+static __device__ __forceinline__ u32 gb_half2_minus(u32 a, u32 b) {
+    return gb_as<u32>(gb_as<gb_half2>(a) - gb_as<gb_half2>(b));
+}
+static __device__ __forceinline__ u32 gb_half2_fma(u32 a, u32 b, u32 c) {
+    return gb_as<u32>(gb_as<gb_half2>(a) * gb_as<gb_half2>(b) + gb_as<gb_half2>(c));
+}
+static __device__ __forceinline__ u32 gb_bytes(u32 a, u32 b, u32 choice) {
+    const u32 wide = (choice & 15u) | (choice & 0xf0u) << 4 | (choice & 0xf00u) << 8 | (choice & 0xf000u) << 12;
+    return __builtin_amdgcn_perm(b, a, wide);
+}
+#else
 static __device__ __forceinline__ u32 gb_half2_minus(u32 a, u32 b) {
     u32 difference;
     asm("sub.f16x2 %0, %1, %2;" : "=r"(difference) : "r"(a), "r"(b));
     return difference;
 }
-
-// a·b + c of pairs of halves, rounded once.
 static __device__ __forceinline__ u32 gb_half2_fma(u32 a, u32 b, u32 c) {
     u32 sum;
     asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(b), "r"(c));
     return sum;
 }
-
-// Four bytes of two words: nibble i of `choice` says which of the eight becomes byte i.
 static __device__ __forceinline__ u32 gb_bytes(u32 a, u32 b, u32 choice) {
     u32 chosen;
     asm("prmt.b32 %0, %1, %2, %3;" : "=r"(chosen) : "r"(a), "r"(b), "r"(choice));
     return chosen;
 }
+#endif
 
-// c += a·b of a warp, 16 × 8 × 16, halves or bfloat16, sums in float (PTX ISA, mma.m16n8k16; sm_80).
+// c += a·b of a warp: 16 rows × GB_COLUMNS columns, 16 products each, of halves or bfloat16, sums in float. What of
+// them is a lane's:
+//   rows of a      gb_row(), and on NVIDIA that + 8: GB_ROWS of them
+//   columns of b   gb_row()
+//   inner places   of four parts the one that gb_part() says; which places these are is free, alike in a and b
+//   c[i]           row gb_sum_row(i), column gb_sum_column(i)
+#if GB_HIP  // CDNA's 16x16x16 (CDNA 3 ISA, "Matrix Arithmetic Instructions"; since gfx90a)
+#define GB_COLUMNS 16
+#define GB_ROWS 1
+static __device__ __forceinline__ u32 gb_row() { return threadIdx.x % 16; }
+static __device__ __forceinline__ u32 gb_part() { return threadIdx.x % 64 / 16; }
+static __device__ __forceinline__ u32 gb_sum_row(u32 i) { return 4 * gb_part() + i; }
+static __device__ __forceinline__ u32 gb_sum_column(u32) { return gb_row(); }
+template <bool BRAIN>
+static __device__ __forceinline__ void gb_multiply(float (&c)[4], const u32 (&a)[2], const u32 (&b)[2]) {
+    const gb_float4 sum = gb_as<gb_float4>(c);
+    gb_float4 found;
+    if (BRAIN)
+        found = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(gb_as<gb_short4>(a), gb_as<gb_short4>(b), sum, 0, 0, 0);
+    else found = __builtin_amdgcn_mfma_f32_16x16x16f16(gb_as<gb_half4>(a), gb_as<gb_half4>(b), sum, 0, 0, 0);
+    for (int i = 0; i < 4; ++i) c[i] = found[i];
+}
+#else  // PTX ISA, mma.m16n8k16; sm_80
+#define GB_COLUMNS 8
+#define GB_ROWS 2
+static __device__ __forceinline__ u32 gb_row() { return threadIdx.x % 32 / 4; }
+static __device__ __forceinline__ u32 gb_part() { return threadIdx.x % 4; }
+static __device__ __forceinline__ u32 gb_sum_row(u32 i) { return gb_row() + 8 * (i / 2); }
+static __device__ __forceinline__ u32 gb_sum_column(u32 i) { return 2 * gb_part() + i % 2; }
 template <bool BRAIN>
 static __device__ __forceinline__ void gb_multiply(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
     if (BRAIN)

@@ -1,6 +1,6 @@
-// Y = X·Wᵀ for up to 8·TILES tokens: W of `rows` × `cols` elements in a format of gemv.cu (WEIGHTS 1
+// Y = X·Wᵀ for up to GB_COLUMNS·TILES tokens: W of `rows` × `cols` elements in a format of gemv.cu (WEIGHTS 1
 // to 4), X of `tokens` × `cols` halves and Y of `tokens` × `rows`, all row by row. The weights go from
-// memory to registers and there into matrix instructions of 16 rows × 8 tokens × 16 columns: which
+// memory to registers and there into matrix instructions of 16 rows × GB_COLUMNS tokens × 16 columns: which
 // column stands in which place of an instruction is free as long as W and X agree, so each lane takes
 // 16 bytes of a row as they lie. Quantised weights lie in the order in which a warp takes them (gemm_data.cu, tiled).
 //
@@ -10,8 +10,9 @@
 // with more, a block stages it in shared memory for all its rows, and ACROSS is 1.
 #define GROUP 128
 #define HEIGHT (16 * PANELS * DOWN)
-#define WIDTH (8 * TILES)
-#define THREADS (32 * ACROSS * DOWN)
+#define WIDTH (GB_COLUMNS * TILES)
+#define LANES (4 * GB_COLUMNS)
+#define THREADS (LANES * ACROSS * DOWN)
 #if WEIGHTS == 4
 #define VECTORS 1  // of 16 bytes that a lane takes of a row's 128 columns
 #elif WEIGHTS == 3
@@ -28,8 +29,8 @@
 #define SUMS (WIDTH * HEIGHT / 4)
 #define PITCH 20  // vectors from one token's 128 columns in shared memory to the next's: 16, and 4 that part the banks
 
-struct Taken {  // 128 columns as they lie in memory: of lane 4·g + t the rows g and g + 8, and where not staged token g
-    uint4 w[PANELS][2][VECTORS];
+struct Taken {  // 128 columns as they lie in memory: a lane's quarter of its rows, and where not staged of its token
+    uint4 w[PANELS][GB_ROWS][VECTORS];
 #if !STAGED
     uint4 x[4];
 #endif
@@ -86,13 +87,13 @@ static __device__ __forceinline__ u64 tile_of(const Place& at, int p, u32 block)
 #endif
 
 static __device__ __forceinline__ void take(Taken& taken, const Place& at, u32 block) {
-    const u32 g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const u32 g = gb_row(), t = gb_part();
 #pragma unroll
     for (int p = 0; p < PANELS; ++p)
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
+        for (int half = 0; half < GB_ROWS; ++half) {
 #if WEIGHTS >= 3
-            const uint4* from = at.w + (tile_of(at, p, block) * 2 + half) * (32 * VECTORS) + threadIdx.x % 32;
+            const uint4* from = at.w + (tile_of(at, p, block) * 2 + half + g / 8) * (32 * VECTORS) + 4 * (g % 8) + t;
             const int apart = 32;
 #else
             const u32 wanted = at.row + 16 * p + 8 * half + g, real = wanted < at.rows ? wanted : at.rows - 1;
@@ -134,7 +135,7 @@ struct Sums {
 // 128 columns: eight steps of 16, then the scales of the group.
 static __device__ __forceinline__ void multiply(Sums& sums, const Taken& taken, const uint4* staged, const Place& at,
                                                 u32 block) {
-    const u32 g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const u32 g = gb_row(), t = gb_part();
     Sums fresh = {};
     Sums& into = WEIGHTS >= 3 ? fresh : sums;
 #pragma unroll
@@ -143,7 +144,7 @@ static __device__ __forceinline__ void multiply(Sums& sums, const Taken& taken, 
 #pragma unroll
         for (int n = 0; n < TILES; ++n) {
 #if STAGED
-            x[n] = staged[(8 * n + g) * PITCH + 4 * pair + t];
+            x[n] = staged[(GB_COLUMNS * n + g) * PITCH + 4 * pair + t];
 #else
             x[n] = taken.x[pair];
 #endif
@@ -152,8 +153,12 @@ static __device__ __forceinline__ void multiply(Sums& sums, const Taken& taken, 
         for (int s = 2 * pair; s < 2 * pair + 2; ++s)
 #pragma unroll
             for (int p = 0; p < PANELS; ++p) {
-                const Piece one = piece_of(taken.w[p][0], s), two = piece_of(taken.w[p][1], s);
-                const u32 a[4] = {one.low, two.low, one.high, two.high};
+                u32 a[2 * GB_ROWS];
+#pragma unroll
+                for (int half = 0; half < GB_ROWS; ++half) {
+                    const Piece piece = piece_of(taken.w[p][half], s);
+                    a[half] = piece.low, a[GB_ROWS + half] = piece.high;
+                }
 #pragma unroll
                 for (int n = 0; n < TILES; ++n) {
                     const u32 b[2] = {word_of(x[n], 2 * (s & 1)), word_of(x[n], 2 * (s & 1) + 1)};
@@ -164,19 +169,20 @@ static __device__ __forceinline__ void multiply(Sums& sums, const Taken& taken, 
 #if WEIGHTS >= 3
 #pragma unroll
     for (int p = 0; p < PANELS; ++p) {
-        const unsigned short* scales = at.scales + tile_of(at, p, block) * 16 + g;
-        const float one = float_of(scales[0]), two = float_of(scales[8]);
+        const unsigned short* scales = at.scales + tile_of(at, p, block) * 16;
+        float scale[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) scale[i] = float_of(scales[gb_sum_row(i)]);
 #pragma unroll
         for (int n = 0; n < TILES; ++n)
 #pragma unroll
-            for (int i = 0; i < 4; ++i) sums.c[p][n][i] += (i < 2 ? one : two) * fresh.c[p][n][i];
+            for (int i = 0; i < 4; ++i) sums.c[p][n][i] += scale[i] * fresh.c[p][n][i];
     }
 #endif
 }
 
 // Adds up the sums of the warps that share rows, one after another: always in the same order.
 static __device__ __forceinline__ void gather(float (&tile)[WIDTH][HEIGHT], const Sums& sums, u32 down, u32 across) {
-    const u32 g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     for (u32 turn = 0; turn < ACROSS; ++turn) {
         if (turn == across) {
 #pragma unroll
@@ -185,7 +191,8 @@ static __device__ __forceinline__ void gather(float (&tile)[WIDTH][HEIGHT], cons
                 for (int n = 0; n < TILES; ++n)
 #pragma unroll
                     for (int i = 0; i < 4; ++i) {
-                        float& place = tile[8 * n + 2 * t + i % 2][16 * (PANELS * down + p) + g + 8 * (i / 2)];
+                        const u32 token = GB_COLUMNS * n + gb_sum_column(i);
+                        float& place = tile[token][16 * (PANELS * down + p) + gb_sum_row(i)];
                         place = turn == 0 ? sums.c[p][n][i] : place + sums.c[p][n][i];
                     }
         }
@@ -220,7 +227,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
            unsigned short* __restrict__ y, u32 rows, u32 cols, u32 tokens, float* partial, u32* arrived) {
     __shared__ uint4 room[STAGES > SUMS ? STAGES : SUMS];  // for X while it is multiplied, for the sums after that
     float(&tile)[WIDTH][HEIGHT] = *(float(*)[WIDTH][HEIGHT])room;
-    const u32 warp = threadIdx.x / 32, down = warp % DOWN, across = warp / DOWN, blocks = cols / GROUP;
+    const u32 warp = threadIdx.x / LANES, down = warp % DOWN, across = warp / DOWN, blocks = cols / GROUP;
     const Place at = {w, x, scales, blockIdx.x * HEIGHT + 16 * PANELS * down, rows, blocks, tokens};
     const u32 shares = gridDim.y * ACROSS, share = blockIdx.y * ACROSS + across;
     const u32 first = (u32)((u64)blocks * share / shares), end = (u32)((u64)blocks * (share + 1) / shares);
@@ -288,7 +295,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const u64 place = (u64)token * rows + at;
         float total = 0;
         if (gridDim.y > 1)
-            for (u32 part = 0; part < gridDim.y; ++part) total += __ldcg(partial + part * size + place);
+            for (u32 part = 0; part < gridDim.y; ++part) total += gb_load_l2(partial + part * size + place);
         else
             total = tile[token][i % HEIGHT];
         y[place] = narrow(total);

@@ -11,13 +11,17 @@
 typedef unsigned char u8;
 typedef unsigned int u32;
 typedef unsigned long long u64;
-#define GB_HIP 0
+// WARP is 32, or 64 for kernels as AMD's instructions would have them.
+#ifndef WARP
+#define WARP 32
+#endif
+#define GB_HIP (WARP == 64)
 #define __global__
 #define __device__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __shared__ static
-#define warpSize 32
+#define warpSize WARP
 struct uint4 { u32 x, y, z, w; };
 static inline uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
 struct Index { u32 x, y, z; };
@@ -48,11 +52,11 @@ static void main_of_thread() {
 }
 // Every lane of the warp hands in a slot; the pointer is to all of them, until the next exchange but one.
 static const Slot* exchange(const Slot& mine) {
-    Meeting& warp = warps[running / 32];
+    Meeting& warp = warps[running / WARP];
     std::vector<Slot>& here = slots[warp.turn % 2];
     here[running] = mine;
-    meet(warp, 32);
-    return &here[running / 32 * 32];
+    meet(warp, WARP);
+    return &here[running / WARP * WARP];
 }
 static void run_block() {
     for (Thread& thread : threads) {
@@ -90,7 +94,7 @@ static void run(void (*kernel)(A...), u32 across, u32 down, u32 size, void** arg
     blockDim = {size, 1, 1};
     threads.resize(size);
     for (Thread& thread : threads) thread.stack.resize(1 << 17);
-    warps.assign((size + 31) / 32, Meeting{0, 0});
+    warps.assign((size + WARP - 1) / WARP, Meeting{0, 0});
     slots[0].assign(size, Slot());
     slots[1].assign(size, Slot());
     block = {0, 0};
@@ -101,7 +105,8 @@ static void run(void (*kernel)(A...), u32 across, u32 down, u32 size, void** arg
 
 static inline void __syncthreads() { grid::meet(grid::block, blockDim.x); }
 static inline void __threadfence() {}
-template <class T> static T __ldcg(const T* from) { return *from; }
+template <class T> static T gb_word(const T* from) { return *from; }
+template <class T> static T gb_load_l2(const T* from) { return *from; }
 template <class T> static T atomicAdd(T* place, T more) { const T before = *place; *place += more; return before; }
 static inline float __uint_as_float(u32 bits) { float value; memcpy(&value, &bits, 4); return value; }
 static inline u32 __float_as_uint(float value) { u32 bits; memcpy(&bits, &value, 4); return bits; }
@@ -124,7 +129,7 @@ template <int PENDING> static void gb_async_wait() {}
 template <class A> static A gb_shuffle_xor(A value, int mask) {
     grid::Slot mine;
     memcpy(mine.words, &value, sizeof value);
-    memcpy(&value, grid::exchange(mine)[grid::running % 32 ^ mask].words, sizeof value);
+    memcpy(&value, grid::exchange(mine)[grid::running % WARP ^ mask].words, sizeof value);
     return value;
 }
 static inline void gb_halves(u32 word, float& low, float& high) {
@@ -158,6 +163,44 @@ static inline u32 gb_bytes(u32 a, u32 b, u32 choice) {
     for (int i = 0; i < 4; ++i) chosen |= (u32)(both >> (8 * (choice >> (4 * i) & 7)) & 255) << (8 * i);
     return chosen;
 }
+template <bool BRAIN> static void two_of(u32 word, float (&two)[2]) {
+    if (BRAIN) two[0] = __uint_as_float(word << 16), two[1] = __uint_as_float(word & 0xffff0000u);
+    else gb_halves(word, two[0], two[1]);
+}
+#if GB_HIP
+// The fragments of v_mfma_f32_16x16x16 as AMD's matrix instruction calculator draws them: of lane l the row l % 16 of a
+// and column l % 16 of b, inner places 4·(l / 16) to 4·(l / 16) + 3; of c the rows 4·(l / 16) + i, column l % 16.
+#define GB_COLUMNS 16
+#define GB_ROWS 1
+static inline u32 gb_row() { return threadIdx.x % 16; }
+static inline u32 gb_part() { return threadIdx.x % 64 / 16; }
+static inline u32 gb_sum_row(u32 i) { return 4 * gb_part() + i; }
+static inline u32 gb_sum_column(u32) { return gb_row(); }
+template <bool BRAIN> static void gb_multiply(float (&c)[4], const u32 (&a)[2], const u32 (&b)[2]) {
+    grid::Slot mine;
+    memcpy(mine.words, a, 8);
+    memcpy(mine.words + 2, b, 8);
+    const grid::Slot* all = grid::exchange(mine);
+    const u32 lane = grid::running % 64;
+    for (u32 i = 0; i < 4; ++i) {
+        const u32 row = 4 * (lane / 16) + i, column = lane % 16;
+        double sum = c[i];
+        for (u32 k = 0; k < 8; ++k) {
+            float x[2], y[2];
+            two_of<BRAIN>(all[row + 16 * (k / 2)].words[k % 2], x);
+            two_of<BRAIN>(all[column + 16 * (k / 2)].words[2 + k % 2], y);
+            sum += (double)x[0] * y[0] + (double)x[1] * y[1];
+        }
+        c[i] = (float)sum;
+    }
+}
+#else
+#define GB_COLUMNS 8
+#define GB_ROWS 2
+static inline u32 gb_row() { return threadIdx.x % 32 / 4; }
+static inline u32 gb_part() { return threadIdx.x % 4; }
+static inline u32 gb_sum_row(u32 i) { return gb_row() + 8 * (i / 2); }
+static inline u32 gb_sum_column(u32 i) { return 2 * gb_part() + i % 2; }
 // The fragments of mma.m16n8k16 as the PTX ISA draws them: lane 4·g + t has rows g and g + 8 of a,
 // column g of b, and of both the inner places 2·t, 2·t + 1, 2·t + 8 and 2·t + 9.
 template <bool BRAIN> static void gb_multiply(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
@@ -165,20 +208,17 @@ template <bool BRAIN> static void gb_multiply(float (&c)[4], const u32 (&a)[4], 
     memcpy(mine.words, a, 16);
     memcpy(mine.words + 4, b, 8);
     const grid::Slot* all = grid::exchange(mine);
-    auto inner = [](u32 word, float (&two)[2]) {
-        if (BRAIN) two[0] = __uint_as_float(word << 16), two[1] = __uint_as_float(word & 0xffff0000u);
-        else gb_halves(word, two[0], two[1]);
-    };
     const u32 lane = grid::running % 32, g = lane / 4, t = lane % 4;
     for (u32 i = 0; i < 4; ++i) {
         const u32 row = g + 8 * (i / 2), column = 2 * t + i % 2;
         double sum = c[i];
         for (u32 k = 0; k < 8; ++k) {
             float x[2], y[2];
-            inner(all[4 * (row % 8) + k % 4].words[row / 8 + 2 * (k / 4)], x);
-            inner(all[4 * column + k % 4].words[4 + k / 4], y);
+            two_of<BRAIN>(all[4 * (row % 8) + k % 4].words[row / 8 + 2 * (k / 4)], x);
+            two_of<BRAIN>(all[4 * column + k % 4].words[4 + k / 4], y);
             sum += (double)x[0] * y[0] + (double)x[1] * y[1];
         }
         c[i] = (float)sum;
     }
 }
+#endif

@@ -1,21 +1,62 @@
-"""hipRTC by ctypes, where the system has one (Debian: libamdhip64-5, libhiprtc-builtins5). Needs no GPU.
+"""AMD's hipRTC and its disassembler by ctypes. Needs no GPU, and no root.
 
-`python _hiprtc.py ARCH` compiles the source on standard input and prints its log. The compiler may end the
-process that it runs in, so tests call it in a child.
+The libraries are those of the folder that `ci/rocm.sh` unpacks Debian's newer packages into (named by
+GPUBENCH_ROCM_ROOT), run by that folder's own loader and Python; else the system's (Debian: libamdhip64-5,
+libhiprtc-builtins5). The compiler may end the process that it runs in, so tests call it in a child:
+`python _hiprtc.py ARCH` compiles the source on standard input and prints a JSON object.
 """
 
 import ctypes
-import ctypes.util
+import functools
+import json
+import os
+import re
 import subprocess
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 
 _NAMES = ("libhiprtc.so.7", "libhiprtc.so.6", "libamdhip64.so.5")
+_COMGR = ("libamd_comgr.so.3", "libamd_comgr.so.2")
+ARCHS = ("gfx90a", "gfx942", "gfx950")
+HOW = "no hipRTC here: `bash ci/rocm.sh` fetches one, or apt-get install libamdhip64-5 libhiprtc-builtins5"
 
 
-def library() -> ctypes.CDLL | None:
-    """The library that holds hipRTC, or None."""
-    for name in _NAMES:
+@dataclass(frozen=True)
+class Instruction:
+    """One line of a disassembly: `operands` of a branch is the address that it goes to."""
+
+    address: int
+    name: str
+    operands: str
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What hipRTC said: `status` 0 is compiled, below 0 the signal that killed it; the kernels' instructions."""
+
+    status: int
+    log: str
+    kernels: dict[str, list[Instruction]] = field(default_factory=dict)
+
+
+def root() -> Path | None:
+    """The folder of unpacked packages, where there is one."""
+    named = os.environ.get("GPUBENCH_ROCM_ROOT", "")
+    return Path(named) if named and Path(named, "usr/bin/python3").exists() else None
+
+
+def command() -> list[str]:
+    """The Python that loads hipRTC: of the unpacked packages by their own loader, else this one."""
+    here = root()
+    if here is None:
+        return [sys.executable]
+    loader, libraries = here / "usr/lib64/ld-linux-x86-64.so.2", here / "usr/lib/x86_64-linux-gnu"
+    return [str(loader), "--library-path", str(libraries), str(here / "usr/bin/python3")]
+
+
+def _first(names: tuple[str, ...]) -> ctypes.CDLL | None:
+    for name in names:
         try:
             return ctypes.CDLL(name)
         except OSError:
@@ -23,26 +64,142 @@ def library() -> ctypes.CDLL | None:
     return None
 
 
+def library() -> ctypes.CDLL | None:
+    """The library that holds hipRTC in this process's environment, or None."""
+    return _first(_NAMES)
+
+
+@functools.cache
+def version() -> str:
+    """hipRTC's version, `6.4.43484`; empty where there is none."""
+    child = subprocess.run(
+        [*command(), str(Path(__file__))], capture_output=True, text=True, timeout=60, check=False, env=_environment()
+    )
+    return child.stdout.strip() if child.returncode == 0 else ""
+
+
+def archs() -> tuple[str, ...]:
+    """The architectures that this hipRTC is asked for: 5.2 aborts on those after gfx90a."""
+    return ARCHS if version() and int(version().partition(".")[0]) >= 6 else ARCHS[:1] if version() else ()
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "LD_"))}
+
+
+def built(source: str, arch: str) -> Compiled:
+    """The source compiled for one architecture and taken apart, in a child process."""
+    words = [*command(), str(Path(__file__)), arch]
+    child = subprocess.run(
+        words, input=source, capture_output=True, text=True, timeout=100, check=False, env=_environment()
+    )
+    if child.returncode:
+        return Compiled(child.returncode, child.stdout + child.stderr)
+    found = json.loads(child.stdout.splitlines()[-1])
+    return Compiled(found["status"], found["log"], kernels_of(found["text"]))
+
+
 def compiled(source: str, arch: str) -> tuple[int, str]:
-    """hipRTC's status (0: compiled) and its log, from a child process."""
-    command = [sys.executable, str(Path(__file__)), arch]
-    child = subprocess.run(command, input=source, capture_output=True, text=True, timeout=100, check=False)
-    return child.returncode, child.stdout + child.stderr
+    """hipRTC's status (0: compiled) and its log."""
+    found = built(source, arch)
+    return found.status, found.log
 
 
-def main() -> int:
-    """The child."""
-    rtc = library()
-    assert rtc is not None
+_LINE = re.compile(r"^\s+(\w+)(.*?)\s*//\s*([0-9A-F]+):")
+_TARGET = re.compile(r"^\s*(\d+)\b")
+
+
+def kernels_of(text: str) -> dict[str, list[Instruction]]:
+    """The functions of a disassembly; a branch's operand, words from the next instruction, made an address."""
+    kernels: dict[str, list[Instruction]] = {}
+    for line in text.splitlines():
+        label = re.match(r"^(?:[0-9a-f]+ )?<?(\w+)>?:", line)
+        if label and not label[1].startswith(("L", "BB")):
+            kernels[label[1]] = []
+        found = _LINE.match(line)
+        if not found or not kernels:
+            continue
+        name, operands, address = found[1], found[2].strip(), int(found[3], 16)
+        words = _TARGET.match(operands) if name.startswith(("s_cbranch", "s_branch")) else None
+        if words:
+            away = int(words[1]) - (1 << 16 if int(words[1]) >= 1 << 15 else 0)
+            operands = str(address + 4 + 4 * away)
+        kernels[next(reversed(kernels))].append(Instruction(address, name, operands))
+    return kernels
+
+
+def loops(instructions: list[Instruction]) -> list[list[Instruction]]:
+    """What stands between a branch that goes back and where it goes: innermost and outer ones alike."""
+    found = []
+    for branch in instructions:
+        if branch.name.startswith(("s_cbranch", "s_branch")) and branch.operands.isdecimal():
+            target = int(branch.operands)
+            if target <= branch.address:
+                found.append([each for each in instructions if target <= each.address <= branch.address])
+    return found
+
+
+class _Handle(ctypes.Structure):
+    _fields_ = (("handle", ctypes.c_uint64),)
+
+
+def _text_of(code: bytes, arch: str) -> str:
+    """The disassembly of a code object by AMD's comgr (amd_comgr.h of 2.x and 3.0, whose numbers of actions differ)."""
+    comgr = _first(_COMGR)
+    assert comgr is not None
+    major, minor = ctypes.c_size_t(), ctypes.c_size_t()
+    comgr.amd_comgr_get_version(ctypes.byref(major), ctypes.byref(minor))
+    disassemble, executable, source = 10 if major.value >= 3 else 12, 8, 1
+    data, given, made, action, text = (_Handle() for _ in range(5))
+    size, count = ctypes.c_size_t(), ctypes.c_size_t()
+    steps = (
+        comgr.amd_comgr_create_data(executable, ctypes.byref(data)),
+        comgr.amd_comgr_set_data(data, ctypes.c_size_t(len(code)), code),
+        comgr.amd_comgr_set_data_name(data, b"kernel.co"),
+        comgr.amd_comgr_create_data_set(ctypes.byref(given)),
+        comgr.amd_comgr_create_data_set(ctypes.byref(made)),
+        comgr.amd_comgr_data_set_add(given, data),
+        comgr.amd_comgr_create_action_info(ctypes.byref(action)),
+        comgr.amd_comgr_action_info_set_isa_name(action, b"amdgcn-amd-amdhsa--" + arch.encode()),
+        comgr.amd_comgr_do_action(disassemble, action, given, made),
+        comgr.amd_comgr_action_data_count(made, source, ctypes.byref(count)),
+        comgr.amd_comgr_action_data_get_data(made, source, ctypes.c_size_t(0), ctypes.byref(text)),
+        comgr.amd_comgr_get_data(text, ctypes.byref(size), None),
+    )
+    assert not any(steps), f"comgr {major.value}.{minor.value} answers {steps}"
+    room = ctypes.create_string_buffer(size.value)
+    comgr.amd_comgr_get_data(text, ctypes.byref(size), room)
+    return room.raw.decode(errors="replace")
+
+
+def _compile(rtc: ctypes.CDLL, source: str, arch: str) -> dict[str, object]:
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
-    assert rtc.hiprtcCreateProgram(ctypes.byref(program), sys.stdin.read().encode(), b"kernel.cu", 0, None, None) == 0
-    words = (f"--gpu-architecture={sys.argv[1]}".encode(), b"-DHIP_ENABLE_WARP_SYNC_BUILTINS")
+    assert rtc.hiprtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None) == 0
+    words = (f"--gpu-architecture={arch}".encode(), b"-DHIP_ENABLE_WARP_SYNC_BUILTINS")
     status = rtc.hiprtcCompileProgram(program, len(words), (ctypes.c_char_p * len(words))(*words))
     rtc.hiprtcGetProgramLogSize(program, ctypes.byref(size))
     log = ctypes.create_string_buffer(size.value + 1)
     rtc.hiprtcGetProgramLog(program, log)
-    sys.stdout.write(log.value.decode(errors="replace"))
-    return int(status != 0)
+    text = ""
+    if status == 0:
+        rtc.hiprtcGetCodeSize(program, ctypes.byref(size))
+        code = ctypes.create_string_buffer(size.value)
+        rtc.hiprtcGetCode(program, code)
+        text = _text_of(code.raw, arch)
+    return {"status": status, "log": log.value.decode(errors="replace"), "text": text}
+
+
+def main() -> int:
+    """The child: the version, or with an architecture the answer to `built`."""
+    rtc = library()
+    if rtc is None:
+        return 1
+    if len(sys.argv) > 1:
+        print(json.dumps(_compile(rtc, sys.stdin.read(), sys.argv[1])))
+        return 0
+    found = re.search(r"lib(?:hiprtc|amdhip64)\.so\.([\d.]+)$", Path("/proc/self/maps").read_text(), re.MULTILINE)
+    print(found[1] if found else "")  # hiprtcVersion says 9.0, whatever the release
+    return 0
 
 
 if __name__ == "__main__":

@@ -169,17 +169,22 @@ SKINNY = [("float16", *ONE), ("float16", *MANY), ("bfloat16", *FEW), ("int8", *F
 
 
 @needs_compiler
+@pytest.mark.parametrize("warp", [32, 64])  # NVIDIA's instructions, 8 tokens wide, and AMD's, 16 wide
 @pytest.mark.parametrize(("kind", "tiles", "panels", "down", "across", "ahead", "splits", "tokens"), SKINNY)
-def test_few_tokens_by_matrix_instructions_whatever_the_split(kind, tiles, panels, down, across, ahead, splits, tokens):
+def test_few_tokens_by_matrix_instructions_whatever_the_split(
+    kind, tiles, panels, down, across, ahead, splits, tokens, warp
+):
+    tiles = -(-8 * tiles // (warp // 4))
+    across = across if tiles == 1 else 1
     w, scales, x, wide_w, wide_x = operands(kind, tokens, tiled=True)
     y = np.full(tokens * ROWS, 0xFFFF, "uint16")
-    sizes = {"TILES": tiles, "PANELS": panels, "DOWN": down, "ACROSS": across, "AHEAD": ahead}
+    sizes = {"TILES": tiles, "PANELS": panels, "DOWN": down, "ACROSS": across, "AHEAD": ahead, "WARP": warp}
     kernel = _grid.kernel("skinny.cu", "skinny", WEIGHTS=WEIGHTS[kind], **sizes)
     blocks = -(-ROWS // (16 * panels * down))
     partial, arrived = np.full(splits * tokens * ROWS, np.nan, "float32"), np.zeros(blocks, "uint32")
     numbers = np.uint32(ROWS), np.uint32(COLS), np.uint32(tokens)
     for _ in range(2):  # the second launch finds the counters as the first did
-        kernel((blocks, splits), (32 * down * across,), (w, scales, x, y, *numbers, partial, arrived))
+        kernel((blocks, splits), (warp * down * across,), (w, scales, x, y, *numbers, partial, arrived))
         assert (arrived == 0).all()
     assert relative(kind, y, tokens, wide_x @ wide_w.T) < BOUND[kind]
 

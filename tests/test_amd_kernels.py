@@ -1,0 +1,212 @@
+"""Every kernel of every suite compiles for AMD's GPUs, and the instructions are those that the measurement means.
+
+With AMD's own hipRTC, in a child process, and no GPU: nothing runs, and nothing is said of how fast it would be. `bash
+ci/rocm.sh` fetches the compiler; without it Debian 12's older one is asked, for gfx90a alone.
+"""
+
+import re
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import _hiprtc
+import pytest
+from _hiprtc import Compiled, Instruction, loops
+
+ROOT = Path(__file__).parent.parent
+PRELUDE = ROOT / "suites" / "prelude.cuh"
+FILES = {path.name: path for folder in ("suites", "gpubench/backends") for path in sorted((ROOT / folder).glob("*.cu"))}
+
+GEMV = [{"WEIGHTS": kind, "TEAM": 64, "SHARE": 2, "AHEAD": 2} for kind in range(5)]
+SKINNY = [
+    {"WEIGHTS": kind, "TILES": tiles, "PANELS": 2, "DOWN": 1 if tiles == 1 else 4, "ACROSS": across, "AHEAD": 1}
+    for kind in range(1, 5)
+    for tiles, across in ((1, 8), (2, 1), (4, 1))
+]
+# What a file is built with, where it does not stand for itself: a file that is new is built with nothing.
+BUILDS: dict[str, list[dict[str, object]]] = {
+    "bandwidth.cu": [
+        *({"REAL": "float", "WIDTH": width} for width in (16, 8, 4)),
+        {"REAL": "double", "WIDTH": 16},
+    ],
+    "bandwidth_access.cu": [{"WRITES": 0}, {"WRITES": 1}],
+    "gemv.cu": list(GEMV),
+    "ipc.cu": [{}, {"ADDS": 1, "FLIGHT": 1}],
+    "skinny.cu": list(SKINNY),
+}
+ALL = [(file, build) for file in FILES for build in BUILDS.get(file, [{}])]
+LATENCY = [file for file in FILES if file.startswith("latency")]
+MEMORY = ("global_", "flat_", "buffer_load", "buffer_store", "scratch_", "ds_", "s_load", "s_buffer_load")
+
+
+@cache
+def build(file: str, macros: tuple[tuple[str, object], ...], arch: str) -> Compiled:
+    if arch not in _hiprtc.archs():
+        pytest.skip(_hiprtc.HOW if not _hiprtc.version() else f"hipRTC {_hiprtc.version()} is older than {arch}")
+    lines = "".join(f"#define {name} {value}\n" for name, value in macros)
+    prelude = PRELUDE.read_text() if FILES[file].parent == PRELUDE.parent else ""
+    return _hiprtc.built(lines + prelude + FILES[file].read_text(), arch)
+
+
+def kernels(file: str, arch: str, **macros: object) -> dict[str, list[Instruction]]:
+    found = build(file, tuple(macros.items()), arch)
+    assert found.status == 0, found.log
+    return found.kernels
+
+
+def counted(instructions: list[Instruction]) -> Counter[str]:
+    """The instructions by name, those that reach for memory or multiply matrices."""
+    return Counter(each.name for each in instructions if each.name.startswith((*MEMORY, "v_mfma")))
+
+
+def timed(instructions: list[Instruction]) -> list[list[Instruction]]:
+    """The loops that stand between two readings of the clock, or all where the kernel reads none."""
+    readings = [each.address for each in instructions if each.name in ("s_memtime", "s_memrealtime")]
+    found = loops(instructions)
+    return [loop for loop in found if loop[0].address > readings[0]] if readings else found
+
+
+arch_of_amd = pytest.mark.parametrize("arch", _hiprtc.ARCHS)
+pytestmark = pytest.mark.slow
+
+
+@arch_of_amd
+@pytest.mark.parametrize(("file", "macros"), ALL)
+def test_every_kernel_of_every_suite_compiles_for_amd(file: str, macros: dict[str, object], arch: str) -> None:
+    written = set(re.findall(r'extern "C" __global__ void (\w+)\(', code_of(file)))
+    found = kernels(file, arch, **macros)
+    assert found
+    assert written - NVIDIA <= set(found)
+
+
+NVIDIA = {"cluster", "async_copy", "bulk_copy"}  # what only sm_80 or sm_90 have
+
+
+def code_of(file: str) -> str:
+    """The source without its macros and what kernels are bounded by."""
+    text = re.sub(r"^#define.*(?<=\\)\n(.*(?<=\\)\n)*.*", "", FILES[file].read_text(), flags=re.MULTILINE)
+    return re.sub(r"\s+", " ", re.sub(r"__(launch_bounds|cluster_dims)__\([^)]*\)", "", text))
+
+
+@arch_of_amd
+@pytest.mark.parametrize(("file", "macros"), ALL)
+def test_nothing_lies_in_scratch_memory(file: str, macros: dict[str, object], arch: str) -> None:
+    for name, instructions in kernels(file, arch, **macros).items():
+        spilled = [each for each in counted(instructions) if each.startswith(("scratch_", "buffer_load", "buffer_store"))]
+        assert not spilled, f"{name} keeps values in memory: {spilled}"
+
+
+@arch_of_amd
+@pytest.mark.parametrize("file", [*LATENCY, "p2p.cu"])
+def test_no_chase_goes_through_the_scalar_cache(file: str, arch: str) -> None:
+    """An address that a whole wave shares is else loaded by s_load, from a cache that no other load sees."""
+    for name, instructions in kernels(file, arch).items():
+        if name in ("constant", "atomic_shared"):  # meant, and see below; the other loads kernel arguments
+            continue
+        for loop in timed(instructions):
+            if any(each.name.startswith(("global_load", "global_atomic", "ds_read", "ds_add")) for each in loop):
+                assert not [each.name for each in loop if each.name.startswith("s_load")], name
+
+
+CHAINS = {
+    ("latency.cu", "chase"): "global_load_dwordx2",
+    ("latency.cu", "chase_l2"): "global_load_dwordx2",
+    ("latency.cu", "single"): "global_load_dwordx2",
+    ("latency_near.cu", "shared"): "ds_read_b32",
+    ("latency_near.cu", "conflict"): "ds_read_b32",
+    ("latency_near.cu", "constant"): "s_load_dword",  # AMD's constant memory is what the scalar cache holds
+    ("latency_near.cu", "atomic"): "global_atomic_add_x2",
+    ("latency_near.cu", "atomic_shared"): "ds_add_rtn_u32",
+    ("latency_units.cu", "slices_load"): "global_load_dwordx2",
+    ("latency_units.cu", "slices_atomic"): "global_atomic_add_x2",
+    ("p2p.cu", "remote_loads"): "global_load_dwordx2",
+    ("p2p.cu", "remote_adds"): "global_atomic_add",
+}
+
+
+@arch_of_amd
+@pytest.mark.parametrize(("file", "kernel"), CHAINS)
+def test_the_timed_loop_of_a_chain_is_that_instruction_and_no_other_access(file: str, kernel: str, arch: str) -> None:
+    wanted = CHAINS[file, kernel]
+    found = [counted(loop) for loop in timed(kernels(file, arch)[kernel])]
+    chains = [loop for loop in found if wanted in loop]
+    assert chains
+    assert min(len(loop) for loop in chains) == 1  # but for where results are kept
+    assert not any("flat" in name for loop in chains for name in loop)
+
+
+STREAMS = ("copy", "scale", "add", "triad", "read", "dot")
+
+
+@arch_of_amd
+@pytest.mark.parametrize(("width", "load"), [(16, "dwordx4"), (8, "dwordx2"), (4, "dword")])
+def test_a_stream_kernel_moves_vectors_of_its_width_once(width: int, load: str, arch: str) -> None:
+    found = kernels("bandwidth.cu", arch, REAL="float", WIDTH=width)
+    for name in STREAMS:
+        every = [counted(loop) for loop in loops(found[name])]
+        streaming = [loop for loop in every if any("global_load" in each for each in loop)]
+        assert streaming, name
+        for loop in streaming:
+            arrays = 2 if name in ("add", "triad", "dot") else 1
+            assert {each for each in loop if "load" in each} == {f"global_load_{load}"}, (name, loop)
+            assert loop[f"global_load_{load}"] in (arrays, 4 * arrays), (name, loop)
+    stores = [counted(loop) for loop in loops(found["write"])]
+    assert {name for loop in stores for name in loop} == {f"global_store_{load}"}
+
+
+WIDE = [
+    ("bandwidth_access.cu", (("WRITES", 0),), "random_16_read"),
+    ("bandwidth_cache.cu", (), "cached_read"),
+    ("bandwidth_cache.cu", (), "cached_copy"),
+    ("bandwidth_engines.cu", (), "load_store_resident"),
+    ("ipc.cu", (), "copy"),
+    *(("gemv.cu", tuple(macros.items()), "gemv") for macros in GEMV[:3]),
+]
+
+
+@arch_of_amd
+@pytest.mark.parametrize(("file", "macros", "kernel"), WIDE)
+def test_what_streams_sixteen_bytes_a_lane_loads_them_at_once(
+    file: str, macros: tuple[tuple[str, object], ...], kernel: str, arch: str
+) -> None:
+    for loop in map(counted, loops(kernels(file, arch, **dict(macros))[kernel])):
+        loads = {name for name in loop if "load" in name and not name.startswith("s_load")}
+        assert loads <= {"global_load_dwordx4"}, loop
+
+
+@arch_of_amd
+@pytest.mark.parametrize(("width", "names"), [(4, "b32"), (8, "b64"), (16, "b128")])
+def test_shared_memory_is_read_in_words_of_the_width(width: int, names: str, arch: str) -> None:
+    found = kernels("bandwidth_cache.cu", arch)
+    for access, start in (("read", "ds_read"), ("write", "ds_write")):
+        passes = [counted(loop) for loop in timed(found[f"shared_{access}_{width}"])]
+        assert passes
+        for loop in passes:
+            assert all(name.startswith(start) and name.endswith(names) for name in loop), loop
+
+
+@arch_of_amd
+@pytest.mark.parametrize("macros", SKINNY)
+def test_the_tensor_kernels_multiply_by_matrix_instructions(macros: dict[str, object], arch: str) -> None:
+    found = counted(kernels("skinny.cu", arch, **macros)["skinny"])
+    wanted = "bf16" if macros["WEIGHTS"] == 2 else "f16"
+    multiplies = {name: count for name, count in found.items() if name.startswith("v_mfma_f32_16x16x16")}
+    assert multiplies
+    assert all(re.search(rf"_?(?<!b){wanted}(_1k)?$", name) for name in multiplies), multiplies
+    assert any(name.startswith("global_load_dwordx4") for name in found)
+    if int(str(macros["TILES"])) > 1:  # X is staged in shared memory
+        assert any(name.startswith("ds_read_b128") for name in found)
+
+
+@arch_of_amd
+def test_a_wave_is_64_lanes_wide_and_a_shuffle_crosses_it(arch: str) -> None:
+    """A shuffle by 32 lanes is one exchange of the wave, not of two warps."""
+    source = PRELUDE.read_text() + (
+        'extern "C" __global__ void across(u32* out) { out[threadIdx.x] = gb_shuffle_xor(out[threadIdx.x], 32); }'
+    )
+    if arch not in _hiprtc.archs():
+        pytest.skip(_hiprtc.HOW)
+    found = _hiprtc.built(source, arch)
+    assert found.status == 0, found.log
+    names = {each.name for each in found.kernels["across"]}
+    assert names & {"ds_bpermute_b32", "v_permlane32_swap_b32_e32", "v_permlane32_swap_b32"}
