@@ -75,7 +75,7 @@ def _chain(bench: Bench, model: Model, kind: str, tokens: int, tiled: bool = Fal
 
 
 def _decode(bench: Bench, model: Model, kind: str) -> Task:
-    by_tensor = kind == "int4" and bench.traits.vendor == "nvidia"
+    by_tensor = kind == "int4" and "matrix" in bench.traits.features
     chain = _chain(bench, model, kind, 1, by_tensor)
     calls: list[Call] = []
     for weights, x, y in zip(chain.matrices, chain.inputs(), chain.outputs, strict=True):

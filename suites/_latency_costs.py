@@ -183,6 +183,8 @@ def host_flag(bench: Bench) -> Task:
 def allocate(bench: Bench, how: str, size_bytes: int) -> Task:
     """Memory taken and given back; what is given can be written and read."""
     need(bench, size_bytes)
+    if how == "pool" and "pool" not in bench.traits.features:
+        raise Skip(f"CuPy binds no memory pool of the driver on {bench.traits.vendor} GPUs")
     xp, stream = bench.xp, bench.xp.cuda.get_current_stream()
     runtime = xp.cuda.runtime
     takes = {

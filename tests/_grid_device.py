@@ -43,6 +43,8 @@ class PaperBench(Bench):
 
 def bench(suite, vendor="amd", free=2**40, **params) -> PaperBench:
     """A bench of that suite on the paper GPU of a vendor: of `amd`, the library's products are NumPy's."""
-    gpu = PaperGpu(Traits(vendor, "sm_90", "cuda", ("hot",), "perf_counter", warp=32, is_gpu=True), free=free)
+    features = frozenset({"matrix"} if vendor == "nvidia" else ())
+    traits = Traits(vendor, "sm_90", "cuda", ("hot",), "perf_counter", warp=32, is_gpu=True, features=features)
+    gpu = PaperGpu(traits, free=free)
     case = Case(suite.name, "case", tuple(params.items()))
     return PaperBench(gpu, case, Target(Facts((PAPER,)), PAPER), suite.package, 1, devices=(PAPER,))

@@ -195,10 +195,10 @@ def main() -> int:
     if rtc is None:
         return 1
     if len(sys.argv) > 1:
-        print(json.dumps(_compile(rtc, sys.stdin.read(), sys.argv[1])))
+        sys.stdout.write(json.dumps(_compile(rtc, sys.stdin.read(), sys.argv[1])))
         return 0
     found = re.search(r"lib(?:hiprtc|amdhip64)\.so\.([\d.]+)$", Path("/proc/self/maps").read_text(), re.MULTILINE)
-    print(found[1] if found else "")  # hiprtcVersion says 9.0, whatever the release
+    sys.stdout.write(found[1] if found else "")  # hiprtcVersion says 9.0, whatever the release
     return 0
 
 

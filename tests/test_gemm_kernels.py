@@ -198,8 +198,9 @@ BUILDS = [
     *(("gemv.cu", {"WEIGHTS": number, "TEAM": 64, "SHARE": 2, "AHEAD": 2}) for number in range(5)),
 ]
 TENSOR = [
-    ("skinny.cu", {"WEIGHTS": number, "TILES": 2, "PANELS": 1, "DOWN": 1, "ACROSS": 8, "AHEAD": 1})
+    ("skinny.cu", {"WEIGHTS": number, "TILES": tiles, "PANELS": 1, "DOWN": 1, "ACROSS": across, "AHEAD": 1})
     for number in range(1, 5)
+    for tiles, across in ((1, 8), (2, 1))
 ]
 
 

@@ -87,7 +87,15 @@ class Kernel:
 
 
 H200_TRAITS = Traits(
-    "nvidia", "sm_90", "cuda", ("hot", "cold", "graph"), "cuda events", 32, True, 227 * 1024, frozenset({"clusters"})
+    "nvidia",
+    "sm_90",
+    "cuda",
+    ("hot", "cold", "graph"),
+    "cuda events",
+    32,
+    True,
+    227 * 1024,
+    frozenset({"clusters", "pool"}),
 )
 
 

@@ -16,6 +16,7 @@ from gpubench.errors import Missing, Skip
 from gpubench.model import Device
 from gpubench.protocols import Handle, Kernel, Mode, SharedBuffer, SharedEvent, SharedMemory, Timing, Traits
 
+from . import _rocm
 from ._events import EventClock, Gate
 from ._host_memory import HOST_KINDS, host_memory
 from ._lanes import Lanes, ipc_event
@@ -136,8 +137,8 @@ class CupyDevice:
         self._runtime.memcpyAsync(_address(target), _address(source), target.nbytes, kind, self._lanes.current.ptr)
 
     def register(self, array: Any) -> Callable[[], None]:
-        if self._runtime.is_hip:
-            raise Skip("CuPy on ROCm registers no host memory")
+        if "register" not in self.traits.features:
+            raise Skip("CuPy on ROCm registers no host memory: its call always fails")
         address = _address(array)
         self._runtime.hostRegister(address, array.nbytes, _PORTABLE_AND_MAPPED)
         return lambda: self._runtime.hostUnregister(address)
@@ -196,12 +197,15 @@ class _CupyKernel:
         self._cupy = cupy
         self._module = module
         self._function = module.get_function(name)
+        self._most = int(self._function.max_dynamic_shared_size_bytes) if not cupy.cuda.runtime.is_hip else _lds(cupy)
 
     def __call__(
         self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_bytes: int = 0
     ) -> None:
-        if shared_bytes > self._function.max_dynamic_shared_size_bytes:
-            self._function.max_dynamic_shared_size_bytes = shared_bytes
+        if shared_bytes > self._most:
+            if self._cupy.cuda.runtime.is_hip:
+                raise Skip(f"CuPy on ROCm gives a block no more than {self._most} bytes of shared memory")
+            self._function.max_dynamic_shared_size_bytes = self._most = shared_bytes
         self._function(grid, block, tuple(args), shared_mem=shared_bytes)
 
     def symbol(self, name: str, nbytes: int) -> Any:
@@ -229,8 +233,7 @@ class Cupy:
         runtime = cupy.cuda.runtime
         return {
             "cupy": cupy.__version__,
-            "cuda.driver": _dotted(runtime.driverGetVersion()),
-            "cuda.runtime": _dotted(runtime.runtimeGetVersion()),
+            **_driver_versions(runtime),
             **_bindings(),
         }
 
@@ -244,6 +247,16 @@ def _bindings() -> dict[str, str]:
         return {"nvmath-python": version("nvmath-python")}
     except PackageNotFoundError:
         return {}
+
+
+def _driver_versions(runtime: Any) -> dict[str, str]:
+    """Of the driver and the runtime; HIP has one number for both."""
+    if runtime.is_hip:
+        return {"hip.runtime": _rocm.version(runtime.runtimeGetVersion())}
+    return {
+        "cuda.driver": _dotted(runtime.driverGetVersion()),
+        "cuda.runtime": _dotted(runtime.runtimeGetVersion()),
+    }
 
 
 def _dotted(number: int) -> str:
@@ -264,19 +277,16 @@ def _device(runtime: Any, index: int, count: int) -> Device:
         uuid=_uuid(props),
         pci=str(runtime.deviceGetPCIBusId(index)).lower(),
         memory_bytes=int(props["totalGlobalMem"]),
-        cache_bytes=int(props["l2CacheSize"]),
+        cache_bytes=_rocm.last_level_bytes(props) if runtime.is_hip else int(props["l2CacheSize"]),
         units=int(props["multiProcessorCount"]),
         dtypes=_dtypes(runtime, props),
         peers=tuple(f"{family}:{other}" for other in peers),
-        details=_details(runtime, index),
+        details=_rocm.details(props) if runtime.is_hip else _details(runtime, index),
     )
 
 
 def _arch(runtime: Any, props: Mapping[str, Any]) -> str:
-    if runtime.is_hip:
-        name = props.get("gcnArchName", b"")
-        return (name.decode() if isinstance(name, bytes) else str(name)).split(":")[0]
-    return f"sm_{props['major']}{props['minor']}"
+    return _rocm.arch(props) if runtime.is_hip else f"sm_{props['major']}{props['minor']}"
 
 
 def _uuid(props: Mapping[str, Any]) -> str:
@@ -294,8 +304,6 @@ def _dtypes(runtime: Any, props: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _details(runtime: Any, index: int) -> tuple[tuple[str, str], ...]:
-    if runtime.is_hip:
-        return ()
     found = {name: int(runtime.deviceGetAttribute(code, index)) for name, code in _ATTRIBUTES.items()}
     return tuple((name, str(value * (_KILO if name.endswith("_hz") else 1))) for name, value in found.items())
 
@@ -310,7 +318,8 @@ def _ordinal(cupy: Any, device: Device) -> int:
         if not device.uuid and str(runtime.deviceGetPCIBusId(index)).lower() == device.pci:
             return index
     raise Missing(
-        f"{device.id} ({device.uuid or device.pci}) is not visible to this process", "check CUDA_VISIBLE_DEVICES"
+        f"{device.id} ({device.uuid or device.pci}) is not visible to this process",
+        f"check {'HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES' if runtime.is_hip else 'CUDA_VISIBLE_DEVICES'}",
     )
 
 
@@ -324,16 +333,24 @@ def _traits(runtime: Any, device: Device) -> Traits:
         clock="hip events" if runtime.is_hip else "cuda events",
         warp=int(props["warpSize"]),
         is_gpu=True,
-        max_shared_bytes=int(props.get("sharedMemPerBlockOptin") or props["sharedMemPerBlock"]),
-        features=_features(runtime, props),
+        max_shared_bytes=_rocm.max_shared_bytes(props) if runtime.is_hip else _shared_bytes(props),
+        features=_rocm.features(props) if runtime.is_hip else _features(props),
     )
 
 
-def _features(runtime: Any, props: Mapping[str, Any]) -> frozenset[str]:
-    """By compute capability (CUDA C++ Programming Guide, "Compute Capabilities"); HIP has none of them."""
-    major = 0 if runtime.is_hip else props["major"]
-    since = {"async_copy": 8, "bulk_copy": 9, "clusters": 9}
-    return frozenset(name for name, first in since.items() if major >= first)
+def _shared_bytes(props: Mapping[str, Any]) -> int:
+    return int(props.get("sharedMemPerBlockOptin") or props["sharedMemPerBlock"])
+
+
+def _lds(cupy: Any) -> int:
+    return _rocm.max_shared_bytes(cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice()))
+
+
+def _features(props: Mapping[str, Any]) -> frozenset[str]:
+    """By compute capability (CUDA C++ Programming Guide, "Compute Capabilities"), and what CuPy binds of the driver."""
+    since = {"async_copy": 8, "matrix": 8, "bulk_copy": 9, "clusters": 9}
+    bound = {"register", "event_handles", "pool"}
+    return frozenset(bound | {name for name, first in since.items() if props["major"] >= first})
 
 
 def _address(array: Any) -> int:

@@ -1,0 +1,112 @@
+"""The backend's ROCm side on a stand-in for CuPy's runtime: what it makes of a GPU, and what it never calls.
+
+No AMD GPU is here. The properties are those that HIP's headers name, with the values of the data sheets.
+"""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from gpubench import plugins
+from gpubench.errors import Skip
+from gpubench.protocols import Traits
+
+BACKEND = __import__("sys").modules[plugins.load("backends", "cupy").__class__.__module__]
+MI300X = {
+    "name": b"AMD Instinct MI300X",
+    "gcnArchName": b"gfx942:sramecc+:xnack-",
+    "major": 9,
+    "minor": 4,
+    "totalGlobalMem": 206141652992,
+    "l2CacheSize": 4 * 2**20,
+    "multiProcessorCount": 304,
+    "warpSize": 64,
+    "sharedMemPerBlock": 65536,
+    "sharedMemPerBlockOptin": 163840,
+    "clockRate": 2100000,
+    "memoryClockRate": 1300000,
+    "memoryBusWidth": 8192,
+}
+MI250X = {**MI300X, "name": b"AMD Instinct MI250X", "gcnArchName": b"gfx90a:sramecc+:xnack-", "l2CacheSize": 8 * 2**20}
+
+
+class Runtime:
+    """What the backend asks of CuPy's runtime on ROCm; any other call is an AttributeError."""
+
+    is_hip = True
+
+    def __init__(self, props):
+        self.props = props
+
+    def getDevice(self):  # noqa: N802 - CuPy's names
+        return 0
+
+    def getDeviceProperties(self, index):  # noqa: N802
+        return self.props
+
+    def deviceGetPCIBusId(self, index):  # noqa: N802
+        return "0000:0C:00.0"
+
+    def deviceCanAccessPeer(self, here, there):  # noqa: N802
+        return 1
+
+    def runtimeGetVersion(self):  # noqa: N802
+        return 70051831
+
+
+def found(props):
+    return BACKEND._device(Runtime(props), 0, 2)
+
+
+def test_a_gpu_is_described_by_its_compilers_name_and_its_infinity_cache():
+    device = found(MI300X)
+    assert (device.id, device.arch, device.peers) == ("rocm:0", "gfx942", ("rocm:1",))
+    assert device.cache_bytes == 256 * 2**20  # a ring of four times the L2 of one die would lie in it whole
+    assert found(MI250X).cache_bytes == 8 * 2**20
+    assert dict(device.details) == {
+        "clock.sm_hz": "2100000000",
+        "clock.memory_hz": "1300000000",
+        "memory.bus_bits": "8192",
+    }
+
+
+def test_the_numbers_nine_and_four_are_no_hopper():
+    traits = BACKEND._traits(Runtime(MI300X), found(MI300X))
+    assert (traits.vendor, traits.kernels, traits.warp, traits.clock) == ("amd", "hip", 64, "hip events")
+    assert traits.features == {"matrix"}
+    assert traits.max_shared_bytes == 65536  # of the 160 KiB that HIP would allow, CuPy can ask for none
+
+
+def test_no_product_that_would_end_the_process_is_offered():
+    assert set(found(MI300X).dtypes) == {"float64", "float32", "float16"}
+
+
+def test_an_architecture_that_is_not_known_has_no_matrix_instructions():
+    assert BACKEND._traits(Runtime({**MI300X, "gcnArchName": b"gfx1100"}), found(MI300X)).features == frozenset()
+
+
+def test_hips_version_is_told_in_words():
+    assert BACKEND._driver_versions(Runtime(MI300X)) == {"hip.runtime": "7.0.51831"}
+
+
+def test_more_shared_memory_than_a_block_has_is_skipped_and_the_call_that_fails_is_not_made():
+    class Function:
+        def __call__(self, *args, **options):
+            raise AssertionError("launched")
+
+        @property
+        def max_dynamic_shared_size_bytes(self):
+            raise AssertionError("asked")
+
+    module = SimpleNamespace(get_function=lambda name: Function())
+    kernel = BACKEND._CupyKernel(SimpleNamespace(cuda=SimpleNamespace(runtime=Runtime(MI300X))), module, "name")
+    with pytest.raises(Skip, match="no more than 65536 bytes of shared memory"):
+        kernel((1,), (64,), (), shared_bytes=65537)
+
+
+def test_page_locking_after_the_fact_is_skipped_with_the_reason():
+    device = object.__new__(BACKEND.CupyDevice)
+    device.traits = Traits("amd", "gfx942", "hip", ("hot",), "hip events", 64, True)
+    with pytest.raises(Skip, match="registers no host memory"):
+        device.register(np.zeros(8))
