@@ -127,8 +127,19 @@ def load_suite(name: str) -> Suite:
     return found
 
 
+def broken_suites() -> dict[str, str]:
+    """The suites of this installation that do not load, each with why: `all` goes on without them."""
+    found: dict[str, str] = {}
+    for name in plugins.names("suites"):
+        try:
+            load_suite(name)
+        except plugins.BrokenPlugin as error:
+            found[name] = str(error)
+    return found
+
+
 def suite_names(wanted: Sequence[str]) -> tuple[str, ...]:
-    """The suites of these words, each once: `all` (or no name) is every suite, `headline` names none.
+    """The suites of these words, each once: `all` (or no name) is every suite that loads, `headline` names none.
 
     The path of a file stands for the suite in it, as an absolute path: workers start elsewhere.
     """
@@ -137,7 +148,9 @@ def suite_names(wanted: Sequence[str]) -> tuple[str, ...]:
         if not plugins.is_file(name) and name not in (*known, _ALL, _HEADLINE):
             raise plugins.unknown("suite", name, [*known, _ALL, _HEADLINE])
     words = [_file(name, known) if plugins.is_file(name) else name for name in wanted if name != _HEADLINE]
-    words = [name for word in words or [_ALL] for name in (known if word == _ALL else (word,))]
+    if _ALL in (words or [_ALL]):
+        sound = [name for name in known if name not in broken_suites()]
+        words = [name for word in words or [_ALL] for name in (sound if word == _ALL else (word,))]
     _check_unlike(words)
     return tuple(dict.fromkeys(words))
 
@@ -158,6 +171,13 @@ def _check_unlike(words: Sequence[str]) -> None:
     for word in filter(plugins.is_file, words):
         if files.setdefault(Path(word).stem, word) != word:
             raise UsageError(f"{word} and {files[Path(word).stem]} are suites of the same name; rename one")
+
+
+def left_out(wanted: Sequence[str]) -> tuple[str, ...]:
+    """What `all` among these words goes on without, in words."""
+    if [name for name in wanted if name not in (_ALL, _HEADLINE)] and _ALL not in wanted:
+        return ()
+    return tuple(f"left out: {words}" for words in broken_suites().values())
 
 
 def is_headline(wanted: Sequence[str]) -> bool:

@@ -1,6 +1,7 @@
 """Suites by the path of their file: found by the command and by each worker, with what lies beside them."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -166,3 +167,26 @@ def test_a_module_of_the_users_never_stands_before_an_installed_one(folder):
     (folder / "json.py").write_text("raise RuntimeError('mine')\n")
     planning.load_suite(str(folder / "mine.py"))
     assert sys.path[-1] == str(folder)
+
+
+def test_all_goes_on_without_a_suite_that_does_not_load_and_says_so(tmp_path):
+    package, metadata = tmp_path / "third_party", tmp_path / "third_party-1.0.dist-info"
+    package.mkdir(), metadata.mkdir()
+    (package / "__init__.py").touch()
+    (package / "third_bad.py").write_text("raise RuntimeError('no licence')")
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: third_party\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[gpubench.suites]\nx = third_party\n")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+
+    def said(*words):
+        command = [sys.executable, "-P", "-m", "gpubench", *words]
+        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=100, check=False)
+
+    listed, named = said("list"), said("list", "third_bad")
+    words = "plugin third_bad (third_party.third_bad) does not load: RuntimeError: no licence"
+    assert (listed.returncode, f"left out: {words}" in listed.stderr) == (0, True)
+    assert "compression" in listed.stdout
+    assert "third_bad" not in listed.stdout
+    assert (named.returncode, words in named.stderr) == (2, True)
+    planned = said("plan", "all", "--device", "host", "--tier", "smoke", "--filter", "latency")
+    assert (planned.returncode, f"left out: {words}" in planned.stderr) == (0, True)

@@ -74,10 +74,13 @@ Json = Annotated[
 
 
 def suites_known(suites: list[str] | None) -> None:
-    """Raise UsageError for a suite that is not there, before any device is looked for."""
+    """Raise UsageError for a suite that is not there, and tell of those that do not load, before devices are opened."""
     from gpubench import plan as planning
+    from gpubench.cli import _print
 
     planning.suite_names(suites or [])
+    for words in planning.left_out(suites or []):
+        _print.err().print(_print.plain(words, "yellow"), soft_wrap=True)
 
 
 def settings(

@@ -29,6 +29,7 @@ def _suites(suites: list[str] | None, json: bool) -> None:
     from gpubench import plan
     from gpubench.cli import _print
 
+    options.suites_known(suites)
     found = [plan.load_suite(name).info() for name in plan.suite_names(suites or [])]
     if json:
         _print.document([{"suite": info.name, "summary": info.summary} for info in found])
