@@ -144,7 +144,7 @@ def test_a_small_gzip_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch)
     many = first + filler * 8
     assert len(gzip.compress(many)) < len(many) / 100
     monkeypatch.setattr(store, "TOTAL_LIMIT_BYTES", len(many) - 1)
-    assert refusal(replace(path, many)) == "line 9: the file holds more than 2.001 MiB"
+    assert refusal(replace(path, many)) == "line 9: the file holds more than 2.002 MiB"
     monkeypatch.setattr(store, "TOTAL_LIMIT_BYTES", len(many))
     assert [len(samples.at) for samples in store.read_run(path).samples] == [8 * 2**16]
 
