@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import psutil
 
@@ -11,6 +12,9 @@ from gpubench.api import Counter, CounterSource, Device, Watch
 from ._host_watch import HostWatch
 
 _PERIOD_S = 0.1
+_SLOW_S = 0.5  # a machine of many processors has a file for the clock of each
+_ENERGY = "host.energy"
+_ZONES = Path("/sys/class/powercap")
 
 
 def _busy() -> float:
@@ -31,7 +35,7 @@ _READERS: tuple[tuple[Counter, Callable[[], float]], ...] = (
         lambda: psutil.cpu_times().steal,
     ),
     (
-        Counter("host.cpu.clock", "Hz", "gauge", _PERIOD_S, "grep MHz /proc/cpuinfo (mean)"),
+        Counter("host.cpu.clock", "Hz", "gauge", _SLOW_S, "grep MHz /proc/cpuinfo (mean)"),
         lambda: psutil.cpu_freq().current * 1e6,
     ),
     (
@@ -44,10 +48,40 @@ _READERS: tuple[tuple[Counter, Callable[[], float]], ...] = (
     ),
 )
 _READ = {counter.name: reader for counter, reader in _READERS}
+_RAPL = Counter(_ENERGY, "J", "cumulative", _PERIOD_S, "cat /sys/class/powercap/intel-rapl:*/energy_uj")
+
+
+_NONE = (OSError, NotImplementedError, AttributeError, psutil.Error)  # psutil's ways to have none
+
+
+class Rapl:
+    """The energy of all processor packages (RAPL, through Linux's powercap), their counters' wraps undone."""
+
+    def __init__(self, zones: Path = _ZONES) -> None:
+        self._packages = sorted(zones.glob("intel-rapl:[0-9]*"))  # of AMD's processors too
+        self._packages = [zone for zone in self._packages if zone.name.count(":") == 1]  # what is in them is counted
+        self._last: dict[Path, float] = {}
+        self._joules = 0.0
+
+    def read(self) -> float:
+        """Joules since this was opened; OSError where the kernel has none, or lets nobody but root read them."""
+        if not self._packages:
+            raise OSError(f"no package in {_ZONES}")
+        for zone in self._packages:
+            now = float((zone / "energy_uj").read_text())
+            before = self._last.setdefault(zone, now)
+            if now < before:
+                before -= float((zone / "max_energy_range_uj").read_text())
+            self._joules += (now - before) * 1e-6
+            self._last[zone] = now
+        return self._joules
 
 
 class HostSource:
-    """Open access to /proc by psutil; a counter that the machine lacks, or that fails, reads as None."""
+    """Open access to /proc by psutil, to /sys for energy; a counter that the machine lacks, or that fails, is None."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, Callable[[], float]] = {**_READ, _ENERGY: Rapl().read}
 
     def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
         del device
@@ -55,9 +89,20 @@ class HostSource:
 
     def _value(self, name: str) -> float | None:
         try:
-            return _READ[name]()
-        except (OSError, NotImplementedError, AttributeError, psutil.Error):  # psutil's ways to have none
+            return self._read[name]()
+        except _NONE:
             return None
+
+    def lacking(self, device: Device) -> Mapping[str, str]:
+        """The counters that this machine does not have, and why."""
+        del device
+        found = {}
+        for name, read in self._read.items():
+            try:
+                read()
+            except _NONE as error:
+                found[name] = str(error) or type(error).__name__
+        return found
 
     def close(self) -> None:
         pass
@@ -66,7 +111,7 @@ class HostSource:
 class Host:
     """The collector of the host processor."""
 
-    counters = tuple(counter for counter, _ in _READERS)
+    counters = (*(counter for counter, _ in _READERS), _RAPL)
 
     def accepts(self, device: Device) -> bool:
         """The host alone: it is sampled beside whatever else is measured."""

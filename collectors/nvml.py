@@ -2,114 +2,77 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from gpubench.api import Counter, CounterSource, Device, Missing, Watch
+from gpubench.api import CounterSource, Device, Watch
 
-from ._nvml_watch import NvmlWatch, event_reasons, sm_clock_hz
-
-_FAST_S = 0.1
-_SLOW_S = 0.5  # the energy call takes 3 ms
-
-
-def _query(name: str) -> str:
-    return f"nvidia-smi --query-gpu={name} --format=csv"
+from ._nvml import answer, initialised, is_nvidia, known, reasons
+from ._nvml_counters import COUNTERS, READ, XID
+from ._nvml_watch import NvmlWatch
 
 
-_Reader = Callable[[Any, Any], float]
+class Xids:
+    """The Xid errors of one GPU (NVIDIA's XID catalogue says what each means), from a set of events, never waiting."""
 
+    def __init__(self, nvml: Any, gpu: Any) -> None:
+        self._nvml = nvml
+        self._events = nvml.nvmlEventSetCreate()
+        nvml.nvmlDeviceRegisterEvents(gpu, nvml.nvmlEventTypeXidCriticalError, self._events)
+        self._count = 0
+        self._numbers: deque[int] = deque()  # read and taken by several threads
 
-def _instant_power(nvml: Any, gpu: Any) -> float:
-    """Watts now: nvmlDeviceGetPowerUsage is a mean over a second on Ampere and later."""
-    (field,) = nvml.nvmlDeviceGetFieldValues(gpu, [nvml.NVML_FI_DEV_POWER_INSTANT])
-    if field.nvmlReturn:
-        raise nvml.NVMLError(field.nvmlReturn)
-    return float(field.value.uiVal) / 1000
+    def read(self) -> float:
+        """How many there have been since this was opened."""
+        try:
+            while True:
+                self._numbers.append(int(self._nvml.nvmlEventSetWait_v2(self._events, 0).eventData))
+                self._count += 1
+        except self._nvml.NVMLError as error:
+            if error.value != self._nvml.NVML_ERROR_TIMEOUT:
+                raise
+        return self._count
 
-
-# counter → how to read it from (pynvml, handle), in SI units
-_READERS: tuple[tuple[Counter, _Reader], ...] = (
-    (
-        Counter("nvml.power", "W", "gauge", _FAST_S, _query("power.draw.instant")),
-        _instant_power,
-    ),
-    (
-        Counter("nvml.clock.sm", "Hz", "gauge", _FAST_S, _query("clocks.sm")),
-        sm_clock_hz,
-    ),
-    (
-        Counter("nvml.clock.memory", "Hz", "gauge", _FAST_S, _query("clocks.mem")),
-        lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM) * 1e6,
-    ),
-    (
-        Counter("nvml.temperature", "°C", "gauge", _FAST_S, _query("temperature.gpu")),
-        lambda nvml, gpu: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),
-    ),
-    (
-        Counter("nvml.utilization.gpu", "%", "window", _FAST_S, _query("utilization.gpu")),
-        lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu,
-    ),
-    (
-        Counter("nvml.utilization.memory", "%", "window", _FAST_S, _query("utilization.memory")),
-        lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).memory,
-    ),
-    (
-        Counter("nvml.memory.used", "B", "gauge", _FAST_S, _query("memory.used")),
-        lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).used,
-    ),
-    (
-        Counter("nvml.event_reasons", "bit mask", "event", _FAST_S, _query("clocks_event_reasons.active")),
-        event_reasons,
-    ),
-    (
-        Counter("nvml.energy", "J", "cumulative", _SLOW_S, "dcgmi dmon -e 156"),
-        lambda nvml, gpu: nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1000,
-    ),
-)
-_READ = {counter.name: reader for counter, reader in _READERS}
-
-
-def _initialised() -> Any:
-    try:
-        import pynvml
-    except ImportError as error:
-        raise Missing("NVML's binding is not installed", "pip install nvidia-ml-py") from error
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        raise Missing(f"NVML does not start ({error})", "check the driver with nvidia-smi") from error
-    return pynvml
-
-
-def _handle(nvml: Any, device: Device) -> Any:
-    if device.uuid:
-        return nvml.nvmlDeviceGetHandleByUUID(device.uuid)
-    return nvml.nvmlDeviceGetHandleByPciBusId(device.pci)
-
-
-def _known(nvml: Any, device: Device) -> Any:
-    try:
-        return _handle(nvml, device)
-    except nvml.NVMLError as error:
-        raise Missing(f"NVML does not know {device.id}, which CUDA sees ({error})", "check the driver") from error
+    def take(self) -> list[int]:
+        """Their numbers since this was last asked."""
+        found = []
+        with contextlib.suppress(IndexError):
+            while True:
+                found.append(self._numbers.popleft())
+        return found
 
 
 class NvmlSource:
-    """An open NVML; a counter that a card lacks, or that fails, reads as None."""
+    """An open NVML; a counter that a card lacks, or that fails, reads as None. A lost GPU raises Missing."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
-        self._nvml = _initialised()
-        self._handles = {device.id: _known(self._nvml, device) for device in devices}
+        self._nvml = initialised()
+        self._handles = {device.id: known(self._nvml, device) for device in devices}
+        self._xids: dict[str, Xids] = {}
 
     def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
-        return {name: self._value(self._handles[device.id], name) for name in names}
+        return {name: answer(self._nvml, device, self._call(device, name)) for name in names}
 
-    def _value(self, handle: Any, name: str) -> float | None:
-        try:
-            return float(_READ[name](self._nvml, handle))
-        except self._nvml.NVMLError:
-            return None
+    def _call(self, device: Device, name: str) -> Callable[[], float]:
+        gpu = self._handles[device.id]
+        return partial(self._xid, device) if name == XID else partial(READ[name], self._nvml, gpu)
+
+    def _xid(self, device: Device) -> float:
+        if device.id not in self._xids:
+            self._xids[device.id] = Xids(self._nvml, self._handles[device.id])
+        return self._xids[device.id].read()
+
+    def lacking(self, device: Device) -> Mapping[str, str]:
+        """The counters that NVML refuses for this device, and its words."""
+        return reasons(self._nvml, {counter.name: self._call(device, counter.name) for counter in COUNTERS})
+
+    def told(self, device: Device) -> Sequence[str]:
+        """The Xid errors that came up since this was last asked."""
+        found = self._xids[device.id].take() if device.id in self._xids else []
+        return [f"Xid {number}: look it up in NVIDIA's XID catalogue, and at dmesg" for number in found]
 
     def close(self) -> None:
         self._nvml.nvmlShutdown()
@@ -134,30 +97,29 @@ _SETTINGS: tuple[tuple[str, Callable[[Any, Any], object]], ...] = (
 class Nvml:
     """The collector of NVIDIA GPUs."""
 
-    counters = tuple(counter for counter, _ in _READERS)
+    counters = COUNTERS
 
     def accepts(self, device: Device) -> bool:
-        """NVIDIA GPUs: the architecture CUDA reports."""
-        return device.arch.startswith("sm_")
+        return is_nvidia(device)
 
     def versions(self) -> Mapping[str, str]:
-        nvml = _initialised()
+        nvml = initialised()
         try:
             return {"nvidia.driver": str(nvml.nvmlSystemGetDriverVersion())}
         finally:
             nvml.nvmlShutdown()
 
     def describe(self, device: Device) -> Mapping[str, str]:
-        nvml = _initialised()
+        nvml = initialised()
         try:
-            handle = _known(nvml, device)
-            return {name: text for name, read in _SETTINGS if (text := self._setting(nvml, handle, read))}
+            gpu = known(nvml, device)
+            return {name: text for name, read in _SETTINGS if (text := self._setting(nvml, gpu, read))}
         finally:
             nvml.nvmlShutdown()
 
-    def _setting(self, nvml: Any, handle: Any, read: Callable[[Any, Any], object]) -> str:
+    def _setting(self, nvml: Any, gpu: Any, read: Callable[[Any, Any], object]) -> str:
         try:
-            return str(read(nvml, handle))
+            return str(read(nvml, gpu))
         except nvml.NVMLError:
             return ""
 
@@ -165,8 +127,8 @@ class Nvml:
         return NvmlSource(devices)
 
     def watch(self, device: Device) -> Watch:
-        nvml = _initialised()
-        return NvmlWatch(nvml, _known(nvml, device), device)
+        nvml = initialised()
+        return NvmlWatch(nvml, known(nvml, device), device)
 
 
 collector = Nvml()

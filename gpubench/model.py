@@ -228,14 +228,15 @@ class Samples:
 class Remark:
     """What is to be known of the counters of a run, in words: counters that are not there, or were lost on the way.
 
-    `absent` is what this machine does not have and need not have, `lost` what a reader has to be told of. `source`
-    is a collector or `sampler`, `device` empty where it is about none.
+    `absent` is what this machine does not have and need not have; of what was `lost`, and of an `event` that a
+    driver reports, a reader has to be told. `source` is a collector or the sampler, `device` empty where it is about
+    none.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     at: float  # s since `started_at`
-    state: Literal["absent", "lost"]
+    state: Literal["absent", "lost", "event"]
     source: str
     device: str
     words: str
@@ -341,8 +342,8 @@ class Run:
 
     @property
     def told(self) -> tuple[str, ...]:
-        """What a reader has to be told: the warnings of the file, then the counters that were lost."""
-        return (*self.warnings, *dict.fromkeys(remark.text for remark in self.remarks if remark.state == "lost"))
+        """What a reader has to be told: the warnings of the file, then what was lost or met while sampling."""
+        return (*self.warnings, *dict.fromkeys(remark.text for remark in self.remarks if remark.state != "absent"))
 
     def to_frame(self, samples: bool = False) -> pd.DataFrame:
         """A data frame with a line a series (columns: docs/reports.md), or with `samples` a line a sample."""

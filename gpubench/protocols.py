@@ -275,6 +275,14 @@ class Explained(Protocol):
         """Each counter that this device does not have, and why in words."""
 
 
+@runtime_checkable
+class Telling(Protocol):
+    """A source that meets what is to be told in words: errors that a driver reports. Asked after each reading."""
+
+    def told(self, device: Device) -> Sequence[str]:
+        """What came up since this was last asked; each goes into the run file."""
+
+
 class Collector(Protocol):
     """A source of counters, opened in the sampling process."""
 

@@ -20,7 +20,7 @@ from gpubench import plugins
 from gpubench.errors import Lacking, Missing
 from gpubench.model import Absent, Counter, Device, Remark, Samples
 from gpubench.process import Child, to_parent
-from gpubench.protocols import Collector, CounterSource, Explained
+from gpubench.protocols import Collector, CounterSource, Explained, Telling
 
 _CHUNK_S = 1.0  # a chunk is a record that the run file is synchronised for
 _START_S = 30.0
@@ -81,6 +81,7 @@ class Group:
         self._busy_s = self._late_s = 0.0
         self._remarks: list[Remark] = []
         self._said: set[str] = set()
+        self._telling = source if isinstance(source, Telling) else None
         self._answered = False  # whether any counter of it ever had a value
         self._begun: float | None = None  # monotonic, of the reading that is under way
 
@@ -102,6 +103,7 @@ class Group:
         else:
             failed = ""
         ended, row = time.monotonic(), tuple(values.get(name) for name in self.names)
+        told = self._telling.told(self.device) if self._telling else ()
         self._begun = None
         silent = all(value is None for value in row)
         with self._lock:
@@ -111,6 +113,8 @@ class Group:
             self._late_s = max(self._late_s, begun - due)
             if silent and (failed or self._answered):
                 self._say(failed or "none of them answers any more", started_at)
+            at = ended - started_at
+            self._remarks += [Remark(at, "event", self.collector, self.device.id, words) for words in told]
             self._answered = self._answered or not silent
 
     def look(self, started_at: float) -> None:

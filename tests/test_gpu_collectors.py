@@ -12,7 +12,7 @@ from gpubench import inventory, plugins
 pytestmark = pytest.mark.gpu
 
 COLLECTOR = plugins.load("collectors", "nvml")
-MODULE = sys.modules[type(COLLECTOR).__module__]
+NVML = sys.modules[f"{type(COLLECTOR).__module__.rpartition('.')[0]}._nvml"]
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +81,9 @@ def test_an_idle_gpu_is_not_disturbed_and_neither_is_one_at_work(watch, gpu):
 
 
 def test_the_uuid_and_the_pci_id_lead_to_the_same_gpu(device):
-    nvml = MODULE._initialised()
+    nvml = NVML.initialised()
     by_pci = dataclasses.replace(device, uuid="")
-    uuids = {nvml.nvmlDeviceGetUUID(MODULE._handle(nvml, each)) for each in (device, by_pci)}
+    uuids = {nvml.nvmlDeviceGetUUID(NVML.handle(nvml, each)) for each in (device, by_pci)}
     nvml.nvmlShutdown()
     assert uuids == {device.uuid}
 

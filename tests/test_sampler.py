@@ -106,6 +106,14 @@ def test_counters_that_fall_silent_without_a_word_are_told_of(sick):
     assert track(chunks, "sick.fast")[1][19:21] == [20.0, None]
 
 
+def test_what_a_driver_reports_meanwhile_is_told(sick):
+    _, chunks, remarks = sick("event", 0.5)
+    assert {(remark.state, remark.text) for remark in remarks} == {
+        ("event", "counters of sick on host: error 13 of the engine")
+    }
+    assert None not in track(chunks, "sick.fast")[1]
+
+
 def test_a_counter_that_a_device_lacks_is_named_and_not_read(sick):
     process, chunks, (remark,) = sick("lacks")
     assert process.lacks == (sampler.Lack("sick.none", "host", "this card has no such sensor"),)

@@ -30,6 +30,9 @@ class Source:
     def lacking(self, device):
         return {"sick.none": "this card has no such sensor"} if HOW == "lacks" else {}
 
+    def told(self, device):
+        return ["error 13 of the engine"] if HOW == "event" and self._readings == 5 else []
+
     def close(self):
         pass
 

@@ -1,0 +1,219 @@
+"""NVML's counters: each with the command that shows the same number, and how to read it.
+
+Periods follow what a call takes, as seen on an H200 with driver 580: a few microseconds for most, 3 ms for the
+energy, 0.9 ms for a violation time, 21 ms for a direction of PCIe. Each period is a group of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gpubench.api import Counter
+
+from ._nvml_watch import event_reasons, sm_clock_hz
+
+Reader = Callable[[Any, Any], float]
+
+XID = "nvml.xid.errors"  # read from a set of events, which the source holds
+
+_FAST_S = 0.1
+_ENERGY_S = 0.5
+_STATE_S = 1.0
+_PCIE_S = 2.0
+_KIB, _MILLI, _NANO = 1024, 1e-3, 1e-9
+_EVERY_LINK = 0xFFFFFFFF  # nvml.h: the sum over all links
+
+
+def _query(name: str) -> str:
+    return f"nvidia-smi --query-gpu={name} --format=csv"
+
+
+def _field(nvml: Any, gpu: Any, field: int, scope: int = 0) -> Any:
+    (found,) = nvml.nvmlDeviceGetFieldValues(gpu, [(field, scope)])
+    if found.nvmlReturn:
+        raise nvml.NVMLError(found.nvmlReturn)
+    return found.value
+
+
+def _instant_power(nvml: Any, gpu: Any) -> float:
+    """Watts now: nvmlDeviceGetPowerUsage is a mean over a second on Ampere and later."""
+    return float(_field(nvml, gpu, nvml.NVML_FI_DEV_POWER_INSTANT).uiVal) * _MILLI
+
+
+def _clock(name: str) -> Reader:
+    return lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, getattr(nvml, name)) * 1e6
+
+
+def _nvlink(name: str) -> Reader:
+    """Bytes since the driver was loaded, of all links: data, with no protocol."""
+    return lambda nvml, gpu: float(_field(nvml, gpu, getattr(nvml, name), _EVERY_LINK).ullVal) * _KIB
+
+
+def _violation(name: str) -> Reader:
+    """Seconds since the driver was loaded in which this policy held the clocks down."""
+    return lambda nvml, gpu: nvml.nvmlDeviceGetViolationStatus(gpu, getattr(nvml, name)).violationTime * _NANO
+
+
+def _ecc(name: str) -> Reader:
+    return lambda nvml, gpu: float(nvml.nvmlDeviceGetTotalEccErrors(gpu, getattr(nvml, name), nvml.NVML_VOLATILE_ECC))
+
+
+def _remapped(place: int) -> Reader:
+    return lambda nvml, gpu: float(nvml.nvmlDeviceGetRemappedRows(gpu)[place])
+
+
+def _pcie(name: str) -> Reader:
+    """Bytes a second over 20 ms; NVML counts in units of 1000."""
+    return lambda nvml, gpu: float(nvml.nvmlDeviceGetPcieThroughput(gpu, getattr(nvml, name))) * 1000
+
+
+def _gauge(name: str, unit: str, period_s: float, shown: str, reader: Reader) -> tuple[Counter, Reader]:
+    return Counter(f"nvml.{name}", unit, "gauge", period_s, shown), reader
+
+
+def _sum(name: str, unit: str, period_s: float, shown: str, reader: Reader) -> tuple[Counter, Reader]:
+    return Counter(f"nvml.{name}", unit, "cumulative", period_s, shown), reader
+
+
+def _window(name: str, unit: str, period_s: float, shown: str, reader: Reader) -> tuple[Counter, Reader]:
+    return Counter(f"nvml.{name}", unit, "window", period_s, shown), reader
+
+
+def _rows(name: str) -> str:
+    return f"nvidia-smi --query-remapped-rows=remapped_rows.{name} --format=csv"
+
+
+_FAST = (
+    _gauge("power", "W", _FAST_S, _query("power.draw.instant"), _instant_power),
+    _gauge("clock.sm", "Hz", _FAST_S, _query("clocks.sm"), sm_clock_hz),
+    _gauge("clock.graphics", "Hz", _FAST_S, _query("clocks.gr"), _clock("NVML_CLOCK_GRAPHICS")),
+    _gauge("clock.memory", "Hz", _FAST_S, _query("clocks.mem"), _clock("NVML_CLOCK_MEM")),
+    _gauge("clock.video", "Hz", _FAST_S, _query("clocks.video"), _clock("NVML_CLOCK_VIDEO")),
+    _gauge(
+        "temperature",
+        "°C",
+        _FAST_S,
+        _query("temperature.gpu"),
+        lambda nvml, gpu: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),
+    ),
+    _gauge(
+        "temperature.memory",
+        "°C",
+        _FAST_S,
+        _query("temperature.memory"),
+        lambda nvml, gpu: _field(nvml, gpu, nvml.NVML_FI_DEV_MEMORY_TEMP).uiVal,
+    ),
+    _window(
+        "utilization.gpu",
+        "%",
+        _FAST_S,
+        _query("utilization.gpu"),
+        lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu,
+    ),
+    _window(
+        "utilization.memory",
+        "%",
+        _FAST_S,
+        _query("utilization.memory"),
+        lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).memory,
+    ),
+    _window(
+        "utilization.encoder",
+        "%",
+        _FAST_S,
+        _query("utilization.encoder"),
+        lambda nvml, gpu: nvml.nvmlDeviceGetEncoderUtilization(gpu)[0],
+    ),
+    _window(
+        "utilization.decoder",
+        "%",
+        _FAST_S,
+        _query("utilization.decoder"),
+        lambda nvml, gpu: nvml.nvmlDeviceGetDecoderUtilization(gpu)[0],
+    ),
+    _gauge(
+        "memory.used",
+        "B",
+        _FAST_S,
+        _query("memory.used"),
+        lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).used,
+    ),
+    (
+        Counter("nvml.event_reasons", "bit mask", "event", _FAST_S, _query("clocks_event_reasons.active")),
+        event_reasons,
+    ),
+    _sum("nvlink.tx", "B", _FAST_S, "nvidia-smi nvlink -gt d", _nvlink("NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX")),
+    _sum("nvlink.rx", "B", _FAST_S, "nvidia-smi nvlink -gt d", _nvlink("NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX")),
+)
+_SLOWER = (
+    _sum(
+        "energy",
+        "J",
+        _ENERGY_S,
+        "dcgmi dmon -e 156",
+        lambda nvml, gpu: nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) * _MILLI,
+    ),
+    _sum("violation.power", "s", _ENERGY_S, "dcgmi dmon -e 240", _violation("NVML_PERF_POLICY_POWER")),
+    _sum("violation.thermal", "s", _ENERGY_S, "dcgmi dmon -e 241", _violation("NVML_PERF_POLICY_THERMAL")),
+    _sum("violation.sync_boost", "s", _ENERGY_S, "dcgmi dmon -e 242", _violation("NVML_PERF_POLICY_SYNC_BOOST")),
+    _sum("violation.board", "s", _ENERGY_S, "dcgmi dmon -e 243", _violation("NVML_PERF_POLICY_BOARD_LIMIT")),
+    _sum("violation.reliability", "s", _ENERGY_S, "dcgmi dmon -e 245", _violation("NVML_PERF_POLICY_RELIABILITY")),
+)
+_STATE = (
+    _gauge(
+        "processes",
+        "processes",
+        _STATE_S,
+        "nvidia-smi --query-compute-apps=pid --format=csv",
+        lambda nvml, gpu: len(nvml.nvmlDeviceGetComputeRunningProcesses(gpu)),
+    ),
+    _sum(
+        "ecc.corrected",
+        "errors",
+        _STATE_S,
+        _query("ecc.errors.corrected.volatile.total"),
+        _ecc("NVML_MEMORY_ERROR_TYPE_CORRECTED"),
+    ),
+    _sum(
+        "ecc.uncorrected",
+        "errors",
+        _STATE_S,
+        _query("ecc.errors.uncorrected.volatile.total"),
+        _ecc("NVML_MEMORY_ERROR_TYPE_UNCORRECTED"),
+    ),
+    _gauge("remapped.correctable", "rows", _STATE_S, _rows("correctable"), _remapped(0)),
+    _gauge("remapped.uncorrectable", "rows", _STATE_S, _rows("uncorrectable"), _remapped(1)),
+    _gauge("remapped.pending", "0 or 1", _STATE_S, _rows("pending"), _remapped(2)),
+    _gauge("remapped.failure", "0 or 1", _STATE_S, _rows("failure"), _remapped(3)),
+    _sum(
+        "pcie.replays",
+        "replays",
+        _STATE_S,
+        "nvidia-smi -q -d PCIE",
+        lambda nvml, gpu: nvml.nvmlDeviceGetPcieReplayCounter(gpu),
+    ),
+    _gauge(
+        "pcie.generation",
+        "generation",
+        _STATE_S,
+        _query("pcie.link.gen.gpucurrent"),
+        lambda nvml, gpu: nvml.nvmlDeviceGetCurrPcieLinkGeneration(gpu),
+    ),
+    _gauge(
+        "pcie.width",
+        "lanes",
+        _STATE_S,
+        _query("pcie.link.width.current"),
+        lambda nvml, gpu: nvml.nvmlDeviceGetCurrPcieLinkWidth(gpu),
+    ),
+)
+_PCIE = (
+    _window("pcie.tx", "B/s", _PCIE_S, "nvidia-smi dmon -s t", _pcie("NVML_PCIE_UTIL_TX_BYTES")),
+    _window("pcie.rx", "B/s", _PCIE_S, "nvidia-smi dmon -s t", _pcie("NVML_PCIE_UTIL_RX_BYTES")),
+)
+
+READERS = dict((*_FAST, *_SLOWER, *_STATE, *_PCIE))
+XIDS = Counter(XID, "errors", "cumulative", _FAST_S, "dmesg | grep Xid")
+COUNTERS = (*READERS, XIDS)
+READ = {counter.name: reader for counter, reader in READERS.items()}
