@@ -15,7 +15,7 @@ from gpubench.model import Device
 from gpubench.protocols import Condition
 from gpubench.store import read_run
 
-COLLECTORS = ("gpm", "host", "nvml")
+COLLECTORS = ("cupti", "gpm", "host", "nvml")
 HOST = Device("host", "host", "a processor", "x86_64")
 H200 = Device("cuda:0", "cupy", "NVIDIA H200", "sm_90", details=(("clock.sm_hz", "1980000000"),))
 RECORDINGS = sorted((Path(__file__).parent / "recordings").glob("*.jsonl.gz"))
@@ -54,7 +54,7 @@ def test_counters_are_named_after_their_collector_and_once(name):
 
 def test_each_collector_takes_its_own_devices():
     assert [name for name in COLLECTORS if collector(name).accepts(HOST)] == ["host"]
-    assert [name for name in COLLECTORS if collector(name).accepts(H200)] == ["gpm", "nvml"]
+    assert [name for name in COLLECTORS if collector(name).accepts(H200)] == ["cupti", "gpm", "nvml"]
 
 
 # ---- the host's counters on this machine
