@@ -65,11 +65,14 @@ install() {
 }
 
 setup() {
-    local extra=$1 stamp=$venv/.gpubench-$1
+    local extra=$1 stamp=$venv/.gpubench-$1 lock
+    exec {lock}<"$root"
+    flock "$lock" # two scripts that start at once: the second waits, and finds .venv made
     is_usable || make_venv
     if [ "$(cat "$stamp" 2>/dev/null)" != "$(stamp_of "$extra")" ]; then
         say "installing gpubench-suite[$extra] into .venv (once)"
         install "$extra" || fail "pip could not install gpubench-suite[$extra]: its message is above"
         stamp_of "$extra" >"$stamp"
     fi
+    exec {lock}<&-
 }
