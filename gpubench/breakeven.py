@@ -20,7 +20,8 @@ Ends = Literal["shared", "apart", "write", "read"]
 
 _LINK = re.compile(r"(\d+(?:\.\d+)?) ?([kMGT])(bE|b/s|bps|bit/s|B/s)")
 _PREFIXES = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-_FINE = 0.1  # within a tenth of 1 a verdict has two decimals: 0.97×
+_EVEN = 0.05  # an interval that is no further from 1 than this says: no difference
+_FINE = 0.1  # within a tenth of 1, and below a tenth, a verdict has two decimals: 0.97×
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +74,18 @@ class Coded:
 
 
 def quotient(above: Interval, below: Interval) -> Interval:
-    """One rate over another, its interval from the ends of theirs."""
-    return Interval(above.low / below.high, above.centre / below.centre, above.high / below.low)
+    """One positive rate over another that was measured apart: on logs, the squares of half-widths add up."""
+    centre = above.centre / below.centre
+    down = math.hypot(math.log(above.centre / above.low), math.log(below.high / below.centre))
+    up = math.hypot(math.log(above.high / above.centre), math.log(below.centre / below.low))
+    return Interval(centre * math.exp(-down), centre, centre * math.exp(up))
 
 
 def verdict(speedup: Interval) -> str:
-    """`pays 2.1×`, `costs 0.6×`; `evens out 1.00×` where the interval does not tell."""
-    word = "pays" if speedup.low > 1 else "costs" if speedup.high < 1 else "evens out"
+    """`pays 2.1×`, `costs 0.6×`; where its interval has both, `evens out 1.00×` or, a wide one, `unclear 1.3×`."""
+    within = speedup.low >= 1 - _EVEN and speedup.high <= 1 + _EVEN
+    even = "evens out" if within else "unclear"
+    word = "pays" if speedup.low > 1 else "costs" if speedup.high < 1 else even
     return f"{word} {times(speedup.centre)}"
 
 
@@ -89,10 +95,11 @@ def modelled(speedup: float) -> str:
 
 
 def times(factor: float) -> str:
-    """A factor for a person: 2.1×, 0.97×, 140×."""
+    """A factor for a person: 2.1×, 0.97×, 0.04×, 140×."""
     if not math.isfinite(factor):
         return "n/a"
-    digits = 2 if abs(factor - 1) < _FINE else 1 if factor < 100 else 0
+    fine = abs(factor - 1) < _FINE or factor < _FINE
+    digits = 2 if fine else 1 if factor < 100 else 0
     return f"{factor:.{digits}f}×"
 
 

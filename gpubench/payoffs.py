@@ -38,7 +38,9 @@ class Payoff:
     @property
     def speedup(self) -> Interval | None:
         """How many times as fast as the raw bytes the data crossed compressed; None where no link was crossed."""
-        return quotient(self.overlapped, self.raw) if self.overlapped and self.raw else None
+        if self.overlapped is None or self.raw is None or min(self.overlapped.low, self.raw.low) <= 0:
+            return None
+        return quotient(self.overlapped, self.raw)
 
     @property
     def bound(self) -> float | None:

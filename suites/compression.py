@@ -18,6 +18,7 @@ from . import (
     _codecs_nvcomp,
     _codecs_python,
     _codecs_trial,
+    _compress_cases,
     _corpora,
     _corpora_made,
 )
@@ -25,6 +26,7 @@ from . import (
 _MIB = 2**20
 _CHUNK = 2**16  # what nvCOMP's own pages recommend, and the unit of many file formats
 _CASES = ("roundtrip",)
+_SENT = ("send", "save", "load")
 _FEW = ("ids", "text", "field")  # the corpora of the quick tier: integers, text, floating point
 _FULL = tuple(_corpora_made.RECIPES)
 
@@ -42,6 +44,8 @@ suite = Suite(
     views=[
         _pareto("Ratio against compression", "compress.hot"),
         _pareto("Ratio against decompression", "decompress.hot"),
+        View("breakeven", "Where compressing pays", _CASES, series="compress.hot", by=("corpus", "codec")),
+        View("breakeven", "Over the links of this machine", _SENT, series="overlapped.self", by=("link", "codec")),
         View("bars", "Compression", _CASES, series="compress.hot", by=("corpus",)),
         View("bars", "Decompression", _CASES, series="decompress.hot", by=("corpus",)),
         View("bars", "Ratio", _CASES, series="ratio", by=("corpus",)),
@@ -194,3 +198,41 @@ def choice(bench: Bench, corpus: str, size_bytes: int, chunk_bytes: int) -> Task
     """
     source, total = _corpora.source_of(bench, corpus, size_bytes)
     return _codecs_trial.task(bench, source, total, chunk_bytes, 64 * _MIB)
+
+
+@suite.case(
+    ranks=_compress_cases.ranks,
+    devices=_compress_cases.devices,
+    where=_compress_cases.is_worth_it,
+    link=_compress_cases.links,
+    corpus=_compress_cases.corpora,
+    codec=_compress_cases.codecs,
+    size_bytes=_compress_cases.sizes,
+    block_bytes=_compress_cases.blocks,
+    flight=_compress_cases.flights,
+)
+def send(bench: Bench, link: str, corpus: str, codec: str, size_bytes: int, block_bytes: int, flight: int) -> Task:
+    """Compress, move, decompress against moving the raw bytes: overlapped, staged, raw, and each end alone."""
+    return _compress_cases.send(bench, link, corpus, codec, size_bytes, block_bytes, flight)
+
+
+_STORED: dict[str, Any] = {
+    "where": _compress_cases.is_worth_it,
+    "corpus": _compress_cases.corpora,
+    "codec": _compress_cases.codecs,
+    "size_bytes": _compress_cases.sizes,
+    "block_bytes": _compress_cases.blocks,
+    "flight": _compress_cases.flights,
+}
+
+
+@suite.case(**_STORED)
+def save(bench: Bench, corpus: str, codec: str, size_bytes: int, block_bytes: int, flight: int) -> Task:
+    """A checkpoint: arrays into a file until it is durable, compressed against raw."""
+    return _compress_cases.save(bench, corpus, codec, size_bytes, block_bytes, flight)
+
+
+@suite.case(**_STORED)
+def load(bench: Bench, corpus: str, codec: str, size_bytes: int, block_bytes: int, flight: int) -> Task:
+    """A file back into arrays, compressed against raw; on a GPU also decoded by the host and copied."""
+    return _compress_cases.load(bench, corpus, codec, size_bytes, block_bytes, flight)

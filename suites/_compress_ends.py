@@ -1,0 +1,261 @@
+"""The two ends of a message: a block is encoded into what travels, and what arrived is decoded in its place.
+
+What travels is a table of offsets and sizes, 64 bits each, and the chunks behind it (compress.cu); raw bytes travel
+as they are, from where they lie to where they are wanted, with no copy at either end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from gpubench.api import Bench, WrongAnswer, expect
+
+from ._codecs_bytes import DeviceBytes
+from ._codecs_common import expect_same, lengths
+from ._codecs_device import DeviceChunks, DeviceCodec, current_stream
+from ._codecs_host import HostCodec
+from ._compress_lanes import LINE_BYTES, Cut, Lanes
+
+_THREADS = 256  # as PLACES in compress.cu
+_WORD = 8
+_UNDONE = 0xFF  # in each byte: -1, no status of any library's
+
+
+class Encoder(Protocol):
+    """One end: makes of a block what travels."""
+
+    def encode(self, lane: int, index: int) -> Any:
+        """The block as it travels: uint8 on the device, in memory that is the lane's until its next block."""
+
+
+class Decoder(Protocol):
+    """The other end: puts what arrived in its place."""
+
+    def room(self, lane: int, index: int) -> Any:
+        """Where the block has to arrive: uint8 on the device, as long as it can be."""
+
+    def decode(self, lane: int, index: int, packed: Any) -> None:
+        """Restore the block; raises WrongAnswer at once or from `check` where it cannot be."""
+
+    def poison(self) -> None:
+        """Spoil the whole message."""
+
+    def check(self) -> None:
+        """Every block of the message is right, bit for bit; raises WrongAnswer."""
+
+
+class PlainEncoder:
+    """Raw bytes."""
+
+    def __init__(self, cut: Cut, source: Any) -> None:
+        self._blocks = [source[cut.span(index)] for index in range(cut.count)]
+
+    def encode(self, lane: int, index: int) -> Any:
+        del lane
+        return self._blocks[index]
+
+
+class PlainDecoder:
+    """Raw bytes: they arrive where they are wanted."""
+
+    def __init__(self, bench: Bench, cut: Cut, source: Any, target: Any) -> None:
+        self._source, self._target = source, target
+        self._bytes = bytes_of(bench)
+        self._blocks = [target[cut.span(index)] for index in range(cut.count)]
+
+    def room(self, lane: int, index: int) -> Any:
+        del lane
+        return self._blocks[index]
+
+    def decode(self, lane: int, index: int, packed: Any) -> None:
+        pass
+
+    def poison(self) -> None:
+        self._bytes.invert(self._source, self._target)
+
+    def check(self) -> None:
+        self._bytes.expect_same(self._target, self._source)
+
+
+class HostBytes:
+    """What checks do to bytes of the host: as DeviceBytes to those of a GPU."""
+
+    def invert(self, source: Any, target: Any) -> None:
+        """The complement of every byte."""
+        np.invert(source, out=target)
+
+    def expect_same(self, found: Any, expected: Any) -> None:
+        """Raise WrongAnswer unless both are equal."""
+        expect_same(found, expected)
+
+
+def bytes_of(bench: Bench) -> HostBytes | DeviceBytes:
+    """What spoils and compares on the bench's device."""
+    return DeviceBytes(bench) if bench.traits.is_gpu else HostBytes()
+
+
+class HostEncoder:
+    """A codec of the host: each lane is a thread that compresses chunk after chunk."""
+
+    def __init__(self, codec: HostCodec, cut: Cut, source: Any, lanes: Lanes, packed: Sequence[Any] = ()) -> None:
+        self._cut, self._source = cut, source
+        self._squeeze = [codec.squeeze() for _ in range(lanes.most)]
+        most = cut.most_packed(codec.max_compressed_bytes(cut.chunk))
+        self._packed = list(packed) or [np.empty(most, np.uint8) for _ in range(lanes.most)]
+
+    def encode(self, lane: int, index: int) -> Any:
+        block, squeeze = memoryview(self._source[self._cut.span(index)]), self._squeeze[lane]
+        starts = range(0, len(block), self._cut.chunk)
+        return packed_into(self._packed[lane], [squeeze(block[start : start + self._cut.chunk]) for start in starts])
+
+
+def packed_into(target: Any, chunks: Sequence[bytes]) -> Any:
+    """The chunks as they travel, in `target`; what of it they take."""
+    sizes = np.array([len(chunk) for chunk in chunks], np.uint64)
+    lines = -(-sizes.astype(np.int64) // LINE_BYTES) * LINE_BYTES
+    offsets = 2 * _WORD * len(chunks) + np.cumsum(lines) - lines
+    table = target[: 2 * _WORD * len(chunks)].view(np.uint64)
+    table[: len(chunks)], table[len(chunks) :] = offsets, sizes
+    view = memoryview(target)
+    for offset, chunk in zip(offsets.tolist(), chunks, strict=True):
+        view[offset : offset + len(chunk)] = chunk
+    return target[: int(offsets[-1] + lines[-1])]
+
+
+class HostDecoder:
+    """The same codec back."""
+
+    def __init__(self, codec: HostCodec, cut: Cut, source: Any, target: Any, lanes: Lanes) -> None:
+        self._codec, self._cut, self._source, self._target = codec, cut, source, target
+        most = cut.most_packed(codec.max_compressed_bytes(cut.chunk))
+        self._rooms = [np.empty(most, np.uint8) for _ in range(lanes.most)]
+
+    def room(self, lane: int, index: int) -> Any:
+        del index
+        return self._rooms[lane]
+
+    def decode(self, lane: int, index: int, packed: Any) -> None:
+        del lane
+        sizes = self._cut.chunks(index)
+        target, arrived = memoryview(self._target[self._cut.span(index)]), memoryview(packed)
+        place = 0
+        for (offset, size), length in zip(_table(packed, len(sizes)), sizes, strict=True):
+            target[place : place + length] = self._codec.one(arrived[offset : offset + size], length)
+            place += length
+
+    def poison(self) -> None:
+        np.invert(self._source, out=self._target)
+
+    def check(self) -> None:
+        expect_same(self._target, self._source)
+
+
+def _table(packed: Any, count: int) -> list[tuple[int, int]]:
+    """Offset and size of each chunk; raises WrongAnswer where one lies outside of what arrived."""
+    if packed.size < 2 * _WORD * count:
+        raise WrongAnswer(f"a block of {packed.size} bytes arrived, too short for a table of {count} chunks")
+    offsets, sizes = packed[: 2 * _WORD * count].view(np.uint64).reshape(2, count)
+    room = np.uint64(packed.size)
+    inside = (offsets <= room) & (sizes <= room - np.minimum(offsets, room))
+    expect(bool(inside.all()), "the table of a block that arrived points outside of it")
+    return list(zip(offsets.tolist(), sizes.tolist(), strict=True))
+
+
+class GpuEncoder:
+    """A GPU's codec: a batch of chunks a lane, gathered behind their table by a kernel."""
+
+    def __init__(
+        self, bench: Bench, codec: DeviceCodec, cut: Cut, source: Any, lanes: Lanes, packed: Sequence[Any] = ()
+    ) -> None:
+        xp, most, stream = bench.xp, cut.most_chunks, current_stream(bench.xp)
+        self._xp, self._codec, self._cut, self._lanes = xp, codec, cut, lanes
+        self._to_host = bench.device.to_host
+        room = codec.max_compressed_bytes(cut.chunk)
+        temp = codec.compress_temp_bytes(most, cut.chunk, stream)
+        self._blocks = _blocks(xp, cut, source)
+        self._rooms = [DeviceChunks.room(xp, most, room) for _ in range(lanes.most)]
+        self._scratch = [xp.empty(temp, xp.uint8) for _ in range(lanes.most)]
+        self._packed = list(packed) or [xp.empty(cut.most_packed(room), xp.uint8) for _ in range(lanes.most)]
+        self._statuses = _Rows(xp, "int32", cut)
+        self._totals = bench.device.pinned(_WORD * lanes.most).view(np.uint64)
+        self._place, self._pack = (bench.kernel("compress.cu", name) for name in ("place", "pack"))
+
+    def encode(self, lane: int, index: int) -> Any:
+        block, scratch, packed = self._blocks[index], self._scratch[lane], self._packed[lane]
+        room, count = self._rooms[lane].first(block.count), np.uint32(block.count)
+        total = np.uint64(self._totals[lane:].ctypes.data)  # with unified addressing the device's address too
+        stream = current_stream(self._xp)
+        self._codec.compress(block, room, self._cut.chunk, scratch, self._statuses.of(index), stream)
+        self._place((1,), (_THREADS,), (room.sizes, count, packed, total))
+        self._pack((block.count,), (_THREADS,), (room.memory, np.uint64(room.stride), count, packed))
+        self._lanes.wait(lane)
+        return packed[: int(self._totals[lane])]
+
+    def check(self) -> None:
+        """Every chunk was compressed; raises WrongAnswer."""
+        self._codec.expect_success("compressed", self._to_host(self._statuses.array))
+
+
+class GpuDecoder:
+    """The same codec back, from the table that arrived."""
+
+    def __init__(self, bench: Bench, codec: DeviceCodec, cut: Cut, source: Any, target: Any, lanes: Lanes) -> None:
+        xp, most, stream = bench.xp, cut.most_chunks, current_stream(bench.xp)
+        self._xp, self._codec, self._source, self._target = xp, codec, source, target
+        self._to_host, self._bytes = bench.device.to_host, DeviceBytes(bench)
+        room = cut.most_packed(codec.max_compressed_bytes(cut.chunk))
+        temp = codec.decompress_temp_bytes(most, cut.chunk, stream)
+        self._blocks = _blocks(xp, cut, target)
+        self._rooms = [xp.empty(room, xp.uint8) for _ in range(lanes.most)]
+        self._scratch = [xp.empty(temp, xp.uint8) for _ in range(lanes.most)]
+        self._tables = [xp.zeros((2, most), xp.uint64) for _ in range(lanes.most)]
+        self._lengths = np.array(lengths(cut.total, cut.chunk), np.uint64)
+        self._written = _Rows(xp, "uint64", cut)
+        self._statuses = _Rows(xp, "int32", cut)
+        self._unpack = bench.kernel("compress.cu", "unpack")
+
+    def room(self, lane: int, index: int) -> Any:
+        del index
+        return self._rooms[lane]
+
+    def decode(self, lane: int, index: int, packed: Any) -> None:
+        block = self._blocks[index]
+        sizes, pointers = (row[: block.count] for row in self._tables[lane])
+        blocks = -(-block.count // _THREADS)
+        args = (packed, np.uint64(packed.size), np.uint32(block.count), sizes, pointers)
+        self._unpack((blocks,), (_THREADS,), args)
+        arrived = DeviceChunks(packed, 0, sizes, pointers)
+        written, statuses = self._written.of(index), self._statuses.of(index)
+        self._codec.decompress(arrived, block, written, self._scratch[lane], statuses, current_stream(self._xp))
+
+    def poison(self) -> None:
+        self._bytes.invert(self._source, self._target)
+        self._bytes.fill(self._written.array, 0)
+        self._bytes.fill(self._statuses.array, _UNDONE)
+
+    def check(self) -> None:
+        self._codec.expect_success("restored", self._to_host(self._statuses.array))
+        right = bool((self._to_host(self._written.array) == self._lengths).all())
+        expect(right, "a restored chunk has a wrong length")
+        self._bytes.expect_same(self._target, self._source)
+
+
+class _Rows:
+    """A value for each chunk of a message, on the device: a block's lie side by side."""
+
+    def __init__(self, xp: Any, dtype: str, cut: Cut) -> None:
+        counts = [len(cut.chunks(index)) for index in range(cut.count)]
+        self.array = xp.zeros(sum(counts), dtype)
+        ends = np.cumsum(counts).tolist()
+        self._rows = [self.array[end - count : end] for end, count in zip(ends, counts, strict=True)]
+
+    def of(self, index: int) -> Any:
+        """Those of a block."""
+        return self._rows[index]
+
+
+def _blocks(xp: Any, cut: Cut, array: Any) -> list[DeviceChunks]:
+    return [DeviceChunks.side_by_side(xp, array[cut.span(index)], cut.chunk) for index in range(cut.count)]

@@ -1,0 +1,197 @@
+"""Blocks of a message in lanes: each lane takes every n-th block through all its steps, so that blocks overlap.
+
+With one lane a block has left before the next one is begun: the staged way. A lane is a thread; on a GPU it has a
+stream of its own too. Codecs, copies, files and sockets all let other threads run meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from gpubench.api import Bench
+
+from ._codecs_common import lengths
+
+LINE_BYTES = 16  # as LINE in compress.cu
+_ENTRY_BYTES = 16  # of the table that a block begins with: offset and size of a chunk
+
+
+Action = Callable[[], None]
+
+
+def nothing() -> None:
+    """What is done where nothing has to be."""
+
+
+class StoppedError(RuntimeError):
+    """Another lane failed: this one has nothing to wait for. The other's error is the one that counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How a message of `total` bytes is cut: into blocks, the unit that travels, and these into codec chunks."""
+
+    total: int
+    block: int
+    chunk: int
+
+    @property
+    def count(self) -> int:
+        """The number of blocks; none of an empty message."""
+        return len(lengths(self.total, self.block))
+
+    def span(self, index: int) -> slice:
+        """Where a block lies; the last one may be shorter."""
+        start = index * self.block
+        return slice(start, min(start + self.block, self.total))
+
+    def chunks(self, index: int) -> list[int]:
+        """The bytes of each chunk of a block."""
+        place = self.span(index)
+        return lengths(place.stop - place.start, self.chunk)
+
+    @property
+    def most_chunks(self) -> int:
+        """The chunks of a whole block."""
+        return -(-min(self.block, self.total) // self.chunk)
+
+    def most_packed(self, most_compressed: int) -> int:
+        """Room for a whole block as it travels, where a chunk becomes at most so many bytes."""
+        return self.most_chunks * (_ENTRY_BYTES + -(-most_compressed // LINE_BYTES) * LINE_BYTES) + LINE_BYTES
+
+
+class Turnstile:
+    """Lets blocks pass one by one, in order: what a wire is."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._next = 0
+        self._is_broken = False
+
+    def reset(self) -> None:
+        """Begin with the first block again."""
+        self._next, self._is_broken = 0, False
+
+    def stop(self) -> None:
+        """Send away whoever waits."""
+        with self._changed:
+            self._is_broken = True
+            self._changed.notify_all()
+
+    @contextmanager
+    def turn(self, index: int) -> Iterator[None]:
+        """The time of that block on the wire; raises StoppedError where no block will pass any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_broken or self._next == index)
+            if self._is_broken:
+                raise StoppedError
+        yield
+        with self._changed:
+            self._next += 1
+            self._changed.notify_all()
+
+
+class Lanes:
+    """Lanes of the host: threads alone."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def use(self, lane: int) -> None:
+        """Make this thread that lane's."""
+
+    def wait(self, lane: int) -> None:
+        """Until all that the lane queued is done."""
+
+    def wait_all(self) -> None:
+        """The same of every lane."""
+
+
+class GpuLanes(Lanes):
+    """Lanes of a GPU: a stream each."""
+
+    def __init__(self, bench: Bench, most: int) -> None:
+        super().__init__(most)
+        cuda = bench.xp.cuda
+        self._device = cuda.Device(cuda.runtime.getDevice())
+        self._streams = [cuda.Stream(non_blocking=True) for _ in range(most)]
+
+    def use(self, lane: int) -> None:
+        self._device.use()
+        self._streams[lane].use()
+
+    def wait(self, lane: int) -> None:
+        self._streams[lane].synchronize()
+
+    def wait_all(self) -> None:
+        for stream in self._streams:
+            stream.synchronize()
+
+
+def lanes_of(bench: Bench, most: int) -> Lanes:
+    """The lanes of the bench's device."""
+    return GpuLanes(bench, most) if bench.traits.is_gpu else Lanes(most)
+
+
+Step = Callable[[int, int], object]  # lane, block
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What lanes do with each block."""
+
+    lanes: Lanes
+    step: Step
+
+
+class Crew:
+    """The threads of a case; kept, so that starting them is not in anybody's time."""
+
+    def __init__(self, most: int) -> None:
+        self._pool = ThreadPoolExecutor(most, thread_name_prefix="lane")
+
+    def run(
+        self,
+        count: int,
+        flight: int,
+        *sides: Side,
+        finish: Action = nothing,
+        stop: Action = nothing,
+    ) -> float:
+        """Seconds that all sides take for `count` blocks, `flight` lanes each, and to finish.
+
+        Where a lane fails, `stop` frees those that wait for it; then its error is raised.
+        """
+        start = time.perf_counter()
+        lanes = [self._pool.submit(_lane, side, lane, count, flight) for side in sides for lane in range(flight)]
+        wait(lanes, return_when=FIRST_EXCEPTION)
+        if any(lane.done() and lane.exception() for lane in lanes):
+            stop()
+            wait(lanes)
+            raise _first_error(lanes)
+        for side in sides:
+            side.lanes.wait_all()
+        finish()
+        return time.perf_counter() - start
+
+    def close(self) -> None:
+        """Let the threads go."""
+        self._pool.shutdown()
+
+
+def _lane(side: Side, lane: int, count: int, flight: int) -> None:
+    side.lanes.use(lane)
+    for index in range(lane, count, flight):
+        side.step(lane, index)
+
+
+def _first_error(lanes: list[Future[Any]]) -> BaseException:
+    """What went wrong, before what only went wrong because of it."""
+    errors = [error for lane in lanes if (error := lane.exception())]
+    return min(errors, key=lambda error: isinstance(error, StoppedError | OSError))

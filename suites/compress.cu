@@ -1,0 +1,52 @@
+// A block of compressed chunks as it travels: offsets and sizes of its chunks, 64 bits each, then the chunks, each
+// on a 16-byte line. Offsets count from the start of the block.
+
+#define PLACES 256  // threads of `place`: a power of two
+#define LINE 16     // bytes
+
+static __device__ __forceinline__ u64 lines_of(u64 bytes) { return (bytes + LINE - 1) / LINE; }
+
+// One block of threads: the table of a block with `count` chunks of these sizes; the bytes of the whole to `total`.
+extern "C" __global__ void place(const u64* sizes, u32 count, u64* table, u64* total) {
+    __shared__ u64 sums[PLACES];
+    u64 base = lines_of(16ULL * count) * LINE;
+    for (u32 first = 0; first < count; first += PLACES) {
+        u32 chunk = first + threadIdx.x;
+        u64 mine = chunk < count ? lines_of(sizes[chunk]) * LINE : 0;
+        sums[threadIdx.x] = mine;
+        __syncthreads();
+        for (u32 step = 1; step < PLACES; step *= 2) {  // inclusive scan (Hillis & Steele, CACM 29, 1986)
+            u64 before = threadIdx.x >= step ? sums[threadIdx.x - step] : 0;
+            __syncthreads();
+            sums[threadIdx.x] += before;
+            __syncthreads();
+        }
+        if (chunk < count) {
+            table[chunk] = base + sums[threadIdx.x] - mine;
+            table[count + chunk] = sizes[chunk];
+        }
+        base += sums[PLACES - 1];
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) *total = base;
+}
+
+// A block of threads a chunk: from where it was compressed, `stride` bytes apart, to its place.
+extern "C" __global__ void pack(const uint4* chunks, u64 stride, u32 count, uint4* packed) {
+    const u64* table = (const u64*)packed;
+    const uint4* from = chunks + blockIdx.x * (stride / LINE);
+    uint4* to = packed + table[blockIdx.x] / LINE;
+    u64 lines = lines_of(table[count + blockIdx.x]);
+    for (u64 line = threadIdx.x; line < lines; line += blockDim.x) to[line] = from[line];
+}
+
+// Where the chunks of a block that arrived lie. An entry that points outside of its `bytes` becomes an empty chunk:
+// what is wrong in transit must not make a codec read elsewhere.
+extern "C" __global__ void unpack(const u64* packed, u64 bytes, u32 count, u64* sizes, u64* pointers) {
+    for (u64 chunk = gb_thread(); chunk < count; chunk += gb_threads()) {
+        u64 offset = packed[chunk], size = packed[count + chunk];
+        bool inside = offset % LINE == 0 && offset <= bytes && size <= bytes - offset;
+        sizes[chunk] = inside ? size : 0;
+        pointers[chunk] = (u64)packed + (inside ? offset : 0);
+    }
+}

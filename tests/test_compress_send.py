@@ -1,0 +1,408 @@
+"""Messages compressed and moved: bit for bit over every link of the host and, on paper, of a GPU; what goes wrong."""
+
+import ctypes
+import dataclasses
+import errno
+import os
+import socket
+import sys
+import threading
+import types
+
+import _codec_device as device_of
+import _grid
+import _hiprtc
+import _nvrtc
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubench import plan as planning
+from gpubench import plugins
+from gpubench.errors import Skip, WrongAnswer
+from gpubench.model import DataFile, Device, Facts
+from gpubench.native import nvcomp
+from gpubench.suite import Bench, Target
+
+SUITE = planning.load_suite("compression")
+CHUNK, BLOCK = 2**10, 2**13
+GPU = Device("cuda:0", "cupy", "GPU in host memory", "sm_90", memory_bytes=2**34)
+SOURCE = (_grid.SUITES / "prelude.cuh").read_text() + (_grid.SUITES / "compress.cu").read_text()
+
+
+def part(name):
+    """A private module of the room, as its suites see it."""
+    return sys.modules[f"{SUITE.package}.{name}"]
+
+
+lanes, ends, ways, send, storage = (part(f"_compress_{name}") for name in ("lanes", "ends", "ways", "send", "storage"))
+
+
+class Stream:
+    ptr = 7
+
+    def use(self):
+        pass
+
+    def synchronize(self):
+        pass
+
+
+def memcpy(target, source, size, kind, stream):
+    assert (stream, kind in (1, 2, 4)) == (7, True)
+    ctypes.memmove(target, source, size)
+
+
+CUDA = types.SimpleNamespace(
+    get_current_stream=Stream,
+    Stream=lambda non_blocking: Stream(),
+    Device=lambda ordinal: Stream(),
+    runtime=types.SimpleNamespace(getDevice=lambda: 0, memcpyAsync=memcpy),
+)
+ARRAYS = types.SimpleNamespace(**{**vars(device_of.ARRAYS), "cuda": CUDA})
+
+
+class PaperGpu(device_of.GpuInHostMemory):
+    xp = ARRAYS
+
+    def copy(self, target, source):
+        target[...] = source
+
+
+_TURN = threading.Lock()  # the grid on paper is one: kernels of several lanes take turns
+
+
+class PaperBench(Bench):
+    def kernel(self, file, name, **defines):
+        run = _grid.kernel(file, name, **defines)
+
+        def call(*args):
+            with _TURN:
+                run(*args)
+
+        return call
+
+
+@pytest.fixture(scope="module")
+def host():
+    backend = plugins.load("backends", "host")
+    return backend.open(backend.devices()[0])
+
+
+@pytest.fixture
+def gpu(host, monkeypatch):
+    if _grid.COMPILER is None:
+        pytest.skip("no g++ here: apt-get install g++")
+    monkeypatch.setattr(nvcomp, "load", lambda: nvcomp.Library(device_of.Functions()))
+    return PaperGpu(host, GPU)
+
+
+def noise(size):
+    return np.random.default_rng(5).bytes(size)
+
+
+def bench_of(opened, tmp_path, content):
+    """A bench whose only data are these bytes."""
+    path = tmp_path / "mine.bin"
+    path.write_bytes(content)
+    target = Target(Facts((opened.device,)), opened.device, "full", (DataFile("mine.bin", str(path), len(content)),))
+    case = next(iter(SUITE.cases(target)))
+    return (Bench if opened.device.backend == "host" else PaperBench)(opened, case, target, SUITE.package)
+
+
+def task_of(opened, tmp_path, build, content, codec="lz4", flight=2):
+    bench = bench_of(opened, tmp_path, content)
+    data = send.data_of(bench, "data:mine.bin", len(content), BLOCK, CHUNK)
+    made = send.Codec(bench, codec, data)
+    if isinstance(build, str):
+        return send.send(bench, build, data, made, flight)
+    return build(bench, data, made, flight)
+
+
+def run(task):
+    try:
+        seconds = {name: stage.call() for name, stage in task.stages.items()}
+        return seconds, task.check()
+    finally:
+        task.close()
+
+
+SAMPLE = (b"abcde fgh " * 900 + noise(700)) * 5
+HOST_LINKS = ["copy", "socket", storage.save, storage.load]
+GPU_LINKS = ["d2h", "h2d", "socket", storage.save, storage.load]
+
+
+@pytest.mark.parametrize("flight", [1, 2, 5])
+@pytest.mark.parametrize("link", HOST_LINKS)
+def test_a_message_arrives_bit_for_bit_over_every_link_of_the_host(host, tmp_path, link, flight):
+    seconds, found = run(task_of(host, tmp_path, link, SAMPLE, flight=flight))
+    assert list(seconds)[:3] == ["overlapped", "staged", "raw"]
+    assert min(seconds.values()) > 0
+    assert found["ratio"].value > 3
+
+
+@pytest.mark.parametrize("codec", ["zstd-1", "zlib-1"])
+@pytest.mark.parametrize("size", [1, CHUNK, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 12345])
+def test_messages_of_any_size_arrive(host, tmp_path, codec, size):
+    run(task_of(host, tmp_path, "socket", noise(size), codec))
+
+
+@pytest.mark.parametrize("flight", [1, 3])
+@pytest.mark.parametrize("link", GPU_LINKS)
+def test_a_message_arrives_bit_for_bit_over_every_link_of_a_gpu_on_paper(gpu, tmp_path, link, flight):
+    seconds, found = run(task_of(gpu, tmp_path, link, SAMPLE[: 5 * BLOCK - 100], flight=flight))
+    assert min(seconds.values()) > 0
+    assert found["ratio"].value > 2
+    paid = {"d2h": {"compress"}, "h2d": {"decompress"}, "socket": {"compress", "decompress"}}
+    assert paid.get(link, set()) <= set(seconds)
+
+
+def test_loading_on_a_gpu_stands_beside_a_codec_of_the_host_and_a_copy(gpu, tmp_path):
+    task = task_of(gpu, tmp_path, storage.load, SAMPLE[: 5 * BLOCK - 100])
+    assert "host_codec" in task.stages
+    assert "LZ4" in task.notes["host codec"]
+    run(task)
+
+
+def test_only_what_is_paid_is_timed_and_who_pays_is_noted(host, tmp_path):
+    for link, ends_words, absent in (
+        (storage.save, "write", "decompress"),
+        (storage.load, "read", "compress"),
+        ("copy", "shared", "none"),
+    ):
+        task = task_of(host, tmp_path, link, SAMPLE)
+        assert (task.notes["ends"], absent in task.stages) == (ends_words, False)
+        run(task)
+
+
+# What goes wrong.
+
+
+class Corrupting:
+    """A way that flips one bit of a block in transit."""
+
+    def __init__(self, way, index, place):
+        self._way, self._index, self._place = way, index, place
+
+    def fetch(self, lane, index, room):
+        arrived = self._way.fetch(lane, index, room)
+        if index == self._index and arrived.size:
+            arrived[self._place % arrived.size] ^= 0x10
+        return arrived
+
+    def __getattr__(self, name):
+        return getattr(self._way, name)
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd-1"])
+@pytest.mark.parametrize("place", [0, 7, 40, 8 * BLOCK // CHUNK + 3, -1, 1000, 2222])
+@pytest.mark.parametrize("name", ["coded", "raw"])
+def test_a_bit_that_flips_in_transit_is_never_accepted(host, tmp_path, codec, place, name):
+    bench = bench_of(host, tmp_path, noise(4 * BLOCK))
+    data = send.data_of(bench, "data:mine.bin", 4 * BLOCK, BLOCK, CHUNK)
+    crossing = send.Crossing(bench, "fused", data, send.Codec(bench, codec, data), 2)
+    crossing.over(*(Corrupting(ways.Copy(2), 3, place) for _ in range(2)))
+    # noise does not shrink: codecs store it, so that nearly every bit of a block is of use
+    if name == "coded" and _is_unused(crossing, 3, place):
+        return
+    with pytest.raises(WrongAnswer):
+        crossing.message(name, 2)
+    crossing.close()
+
+
+def _is_unused(crossing, index, place):
+    """Whether a byte of a packed block is the filling between two chunks."""
+    packed = crossing._stored[index]
+    offsets, sizes = packed[: 16 * (BLOCK // CHUNK)].view(np.uint64).reshape(2, -1)
+    at = place % packed.size
+    return at >= 16 * (BLOCK // CHUNK) and not ((offsets <= at) & (at < offsets + sizes)).any()
+
+
+@pytest.mark.parametrize("place", [0, 7, 40, 70, 127, 128 + 5, 3000])
+def test_a_bit_that_flips_on_its_way_to_a_gpu_is_never_accepted(gpu, tmp_path, place):
+    bench = bench_of(gpu, tmp_path, noise(4 * BLOCK))
+    data = send.data_of(bench, "data:mine.bin", 4 * BLOCK, BLOCK, CHUNK)
+    codec = send.Codec(bench, "lz4", data)
+    crossing = send.Crossing(bench, "read", data, codec, 2)
+    crossing.over(*(Corrupting(ways.HostLink(bench, 4, codec.most_packed), 3, place) for _ in range(2)))
+    with pytest.raises(WrongAnswer):
+        crossing.message("coded", 2)
+    crossing.close()
+
+
+@given(st.lists(st.integers(0, 3 * CHUNK), min_size=1, max_size=40), st.data())
+def test_a_table_that_points_outside_of_its_block_is_refused_on_both_sides(sizes, data):
+    if _grid.COMPILER is None:
+        pytest.skip("no g++ here: apt-get install g++")
+    packed = ends.packed_into(np.zeros(sum(sizes) + 64 * len(sizes), np.uint8), [bytes(size) for size in sizes]).copy()
+    entry = data.draw(st.integers(0, 2 * len(sizes) - 1))
+    packed.view(np.uint64)[entry] = data.draw(st.integers(packed.size + 1, 2**64 - 1))
+    with pytest.raises(WrongAnswer):
+        ends._table(packed, len(sizes))
+    found, pointers = np.zeros(len(sizes), np.uint64), np.zeros(len(sizes), np.uint64)
+    args = (packed, np.uint64(packed.size), np.uint32(len(sizes)), found, pointers)
+    _grid.kernel("compress.cu", "unpack")((1,), (64,), args)
+    base = packed.ctypes.data
+    assert (pointers >= base).all()
+    assert all(int(p) + int(size) <= base + packed.size for p, size in zip(pointers, found, strict=True))
+    assert found[entry % len(sizes)] == 0
+
+
+@given(st.lists(st.integers(0, 600), min_size=1, max_size=600))
+def test_the_kernels_pack_as_the_host_does(sizes):
+    if _grid.COMPILER is None:
+        pytest.skip("no g++ here: apt-get install g++")
+    stride, count = 768, len(sizes)
+    rng = np.random.default_rng(1)
+    memory = rng.integers(0, 256, count * stride, np.uint8)
+    chunks = [memory[index * stride :][:size].tobytes() for index, size in enumerate(sizes)]
+    expected = ends.packed_into(np.zeros(count * (stride + 32), np.uint8), chunks)
+    found, total = np.zeros(expected.size + 64, np.uint8), np.zeros(1, np.uint64)
+    table = (np.array(sizes, np.uint64), np.uint32(count), found, np.uint64(total.ctypes.data))
+    _grid.kernel("compress.cu", "place")((1,), (256,), table)
+    _grid.kernel("compress.cu", "pack")((count,), (32,), (memory, np.uint64(stride), np.uint32(count), found))
+    assert total[0] == expected.size
+    places, lengths = expected[: 16 * count].view(np.uint64).reshape(2, count)
+    assert found[: 16 * count].tobytes() == expected[: 16 * count].tobytes()
+    for place, length, chunk in zip(places.tolist(), lengths.tolist(), chunks, strict=True):
+        assert found[place : place + length].tobytes() == chunk
+
+
+def test_a_block_that_says_it_is_longer_than_any_is_refused():
+    near, far = socket.socketpair()
+    with near, far:
+        near.sendall((2**40).to_bytes(8, "little"))
+        with pytest.raises(WrongAnswer, match=r"a block says it has 1099511627776 bytes; the most is 100"):
+            ways.receive_size(far, 100)
+
+
+def test_a_connection_that_ends_in_the_middle_of_a_block_frees_both_ends(host, tmp_path):
+    bench = bench_of(host, tmp_path, SAMPLE)
+    data = send.data_of(bench, "data:mine.bin", len(SAMPLE), BLOCK, CHUNK)
+    crossing = send.Crossing(bench, "both", data, send.Codec(bench, "lz4", data), 2)
+    link = ways.Loopback(ways.Shore())
+    crossing.over(link, link)
+    encode = crossing._encoder.encode
+
+    def failing(lane, index):
+        if index == 3:
+            raise WrongAnswer("the fourth block")
+        return encode(lane, index)
+
+    crossing._encoder.encode = failing
+    with pytest.raises(WrongAnswer, match="the fourth block"):
+        crossing.message("coded", 2)
+    crossing.close()
+
+
+def test_a_disk_that_is_full_is_a_skip_that_names_it(host, tmp_path):
+    bench = bench_of(host, tmp_path, SAMPLE)
+    data = send.data_of(bench, "data:mine.bin", len(SAMPLE), BLOCK, CHUNK)
+    crossing = send.Crossing(bench, "write", data, send.Codec(bench, "lz4", data), 2)
+    full = storage.FileWay(ways.Shore(), os.open("/dev/full", os.O_RDWR), data.cut.count, "/dev")
+    full.begin = lambda: None
+    crossing.over(full, ways.Copy(2))
+    with pytest.raises(Skip, match=r"no file can be written in /dev: No space left on device; TMPDIR names another"):
+        crossing.message("coded", 2)
+    crossing.close()
+
+
+def test_too_little_room_on_the_disk_is_a_skip_that_says_how_much_is_there(tmp_path):
+    with pytest.raises(Skip, match=r"needs 1024 TiB in .*, .* are free; TMPDIR names another folder"):
+        storage.open_file(2**50, tmp_path)
+
+
+@pytest.mark.parametrize("error", [errno.EACCES, errno.EROFS])
+def test_a_folder_that_cannot_be_written_is_a_skip_that_says_why(tmp_path, monkeypatch, error):
+    def refuse(dir):  # noqa: A002 - the name that tempfile has
+        raise OSError(error, os.strerror(error), str(dir))
+
+    monkeypatch.setattr(storage.tempfile, "TemporaryFile", refuse)
+    with pytest.raises(Skip, match=f"no file can be written in {tmp_path}: {os.strerror(error)}; TMPDIR"):
+        storage.open_file(1, tmp_path)
+
+
+def test_a_folder_that_is_not_there_is_a_skip_too(tmp_path):
+    with pytest.raises(Skip, match="No such file or directory"):
+        storage.open_file(1, tmp_path / "gone")
+
+
+def test_a_file_that_was_cut_short_is_a_wrong_answer(tmp_path):
+    path = tmp_path / "short"
+    path.write_bytes(b"123")
+    with path.open("rb") as file, pytest.raises(WrongAnswer, match="the file ends 2 bytes before its block does"):
+        storage.read_all(file.fileno(), np.zeros(5, np.uint8), 0)
+
+
+def test_too_little_memory_is_a_skip(gpu, tmp_path):
+    with pytest.raises(Skip, match=r"needs .* of free memory"):
+        task_of(dataclasses.replace(gpu, free=2**20), tmp_path, "d2h", SAMPLE)
+
+
+# Lanes.
+
+
+@given(st.integers(0, 10_000), st.integers(1, 3000), st.integers(1, 700))
+def test_a_message_is_cut_into_all_of_its_bytes(total, block, chunk):
+    cut = lanes.Cut(total, block, chunk)
+    spans = [cut.span(index) for index in range(cut.count)]
+    assert [0, *(span.stop for span in spans)][-1] == total
+    assert all(sum(cut.chunks(index)) == span.stop - span.start for index, span in enumerate(spans))
+    assert all(len(cut.chunks(index)) <= cut.most_chunks for index in range(cut.count))
+
+
+def test_an_empty_message_has_no_blocks():
+    assert lanes.Cut(0, BLOCK, CHUNK).count == 0
+
+
+def test_one_lane_is_staged_and_several_overlap():
+    crew = lanes.Crew(4)
+    under_way, most = set(), []
+    lock = threading.Lock()
+    together = threading.Barrier(4)
+
+    def step(lane, index):
+        with lock:
+            under_way.add(index)
+            most.append(len(under_way))
+        if flight == 4:
+            together.wait(timeout=10)
+        with lock:
+            under_way.remove(index)
+
+    for flight in (1, 4):
+        most.clear()
+        crew.run(8, flight, lanes.Side(lanes.Lanes(4), step))
+        assert max(most) == flight
+    crew.close()
+
+
+def test_the_error_of_a_lane_frees_those_that_wait_for_it_and_is_the_one_that_is_raised():
+    crew, turns = lanes.Crew(3), lanes.Turnstile()
+
+    def step(lane, index):
+        if index == 0:
+            raise WrongAnswer("the first")
+        with turns.turn(index):
+            raise AssertionError("nobody passes before the first")
+
+    with pytest.raises(WrongAnswer, match="the first"):
+        crew.run(3, 3, lanes.Side(lanes.Lanes(3), step), stop=turns.stop)
+    crew.close()
+
+
+# Kernels.
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_90"])
+@pytest.mark.skipif(_nvrtc.library() is None, reason="NVRTC is not here: pip install nvidia-cuda-nvrtc")
+def test_kernels_compile_for_nvidia(arch):
+    status, log = _nvrtc.compiled(SOURCE, (f"--gpu-architecture={arch}", "-std=c++17"))
+    assert status == 0, log
+
+
+@pytest.mark.skipif(_hiprtc.library() is None, reason="hipRTC is not here: apt-get install libamdhip64-5")
+def test_kernels_compile_for_amd():
+    status, log = _hiprtc.compiled(SOURCE, "gfx90a")
+    assert status == 0, log
