@@ -1,0 +1,88 @@
+"""Messages between two processes: bit for bit, one clock for both, and what happens where one of them ends."""
+
+import time
+
+import pytest
+
+from gpubench import plan as planning
+from gpubench import plugins
+from gpubench.model import Facts, Settings
+from gpubench.runner import Runner
+from gpubench.sampler import SamplingProcess
+
+FACTS = Facts(tuple(plugins.load("backends", "host").devices()))
+DYING = '''
+"""A message whose sender ends in its middle, and one after it."""
+
+import os
+
+from gpubench.api import Suite
+from gpubench.suites import _compress_cases
+
+suite = Suite("messages whose sender ends")
+
+
+def message(bench):
+    return _compress_cases.send(bench, "process", "ids", "lz4", 2**20, 2**16, 2)
+
+
+@suite.case(ranks=2)
+def ends(bench):
+    """Ends at the fourth block."""
+    task = message(bench)
+    if bench.rank == 0:
+        sending = task.check.__self__
+        encode = sending._encoders["coded"].encode
+
+        def dying(lane, index):
+            if index == 3:
+                os._exit(9)
+            return encode(lane, index)
+
+        sending._encoders["coded"].encode = dying
+    return task
+
+
+@suite.case(ranks=2)
+def goes_on(bench):
+    """Is sent after that."""
+    return message(bench)
+'''
+
+
+class Shelf(list):
+    """A sink that keeps the results."""
+
+    result = list.append
+
+    def samples(self, samples):
+        pass
+
+
+def measured(suites, filters=(), tier="smoke"):
+    plan = planning.make(FACTS, Settings(suites, ("host",), tier, filters))
+    shelf = Shelf()
+    with Runner(plan, SamplingProcess((), 0.0), shelf) as runner:
+        runner.run(plan.jobs, 0.0, lambda event: None)
+    return shelf
+
+
+def test_a_message_between_processes_has_one_clock_and_arrives():
+    (result,) = measured(("compression",), ("send[link=process",))
+    assert (result.status, result.reason) == ("ok", "")
+    series = {(series.name, series.rank): series.values for series in result.series}
+    for stage in ("overlapped", "staged", "raw", "compress", "decompress"):
+        assert series[f"{stage}.self", 0] == pytest.approx(series[f"{stage}.self", 1]), stage
+    assert [rank for name, rank in series if name == "ratio"] == [1]
+    assert dict(result.notes)["ends"] in ("apart", "shared")
+
+
+def test_a_rank_that_ends_in_the_middle_of_a_message_ends_its_case_at_once_and_no_other(tmp_path):
+    path = tmp_path / "dying.py"
+    path.write_text(DYING)
+    start = time.monotonic()
+    first, second = measured((str(path),))
+    assert time.monotonic() - start < 30
+    assert first.status == "failed"
+    assert first.cause in ("crash", "peer", "error"), first.reason
+    assert (second.status, second.reason) == ("ok", "")
