@@ -7,6 +7,7 @@
     statuses = xp.zeros(source.count, xp.int32)                # 0: done
     codec.compress(source, packed, chunk_bytes, scratch, statuses, stream)
     codec.decompress(packed, back, written, scratch, statuses, stream)
+    call = codec.compressing(…)                                # the same, prepared once and called often
 
 Nothing here allocates, waits for the device or reads it while a call is queued. A batch in flight needs
 scratch, statuses and outputs of its own; a codec may serve any number of streams at once.
@@ -14,7 +15,7 @@ scratch, statuses and outputs of its own; a codec may serve any number of stream
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -178,22 +179,34 @@ class DeviceCodec:
         there = self.compress_temp_bytes(count, chunk_bytes, stream)
         return max(there, self.decompress_temp_bytes(count, chunk_bytes, stream))
 
+    def compressing(
+        self, source: DeviceChunks, target: DeviceChunks, chunk_bytes: int, scratch: Any, statuses: Any, stream: int
+    ) -> Callable[[], None]:
+        """What queues compressing `source`, chunks of at most `chunk_bytes`; fills `target`, its sizes, its statuses."""
+        at, codes = _scratch(scratch), address(statuses)
+        return self.row.compress(source.at_device(), chunk_bytes, at, target.at_device(), codes, stream)
+
     def compress(
         self, source: DeviceChunks, target: DeviceChunks, chunk_bytes: int, scratch: Any, statuses: Any, stream: int
     ) -> None:
-        """Queue compressing `source`, chunks of at most `chunk_bytes`; fills `target`, its sizes, the statuses."""
-        at, codes = _scratch(scratch), address(statuses)
-        self.row.compress(source.at_device(), chunk_bytes, at, target.at_device(), codes, stream)
+        """Queue compressing once."""
+        self.compressing(source, target, chunk_bytes, scratch, statuses, stream)()
 
-    def decompress(
+    def decompressing(
         self, source: DeviceChunks, target: DeviceChunks, written: Any, scratch: Any, statuses: Any, stream: int
-    ) -> None:
-        """Queue restoring `source` into `target`, whose sizes are what its chunks can hold.
+    ) -> Callable[[], None]:
+        """What queues restoring `source` into `target`, whose sizes are what its chunks can hold.
 
         `written` (uint64, on the device) is filled with the bytes of each, `statuses` (int32) with its outcome.
         """
         at, codes = _scratch(scratch), address(statuses)
-        self.row.decompress(source.at_device(), target.at_device(), address(written), at, codes, stream)
+        return self.row.decompress(source.at_device(), target.at_device(), address(written), at, codes, stream)
+
+    def decompress(
+        self, source: DeviceChunks, target: DeviceChunks, written: Any, scratch: Any, statuses: Any, stream: int
+    ) -> None:
+        """Queue restoring once."""
+        self.decompressing(source, target, written, scratch, statuses, stream)()
 
     def expect_success(self, what: str, statuses: Any) -> None:
         """Raise WrongAnswer in the library's words unless every status (in host memory) is 0."""

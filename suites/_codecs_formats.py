@@ -36,6 +36,8 @@ class Exchange:
         self._gpus = self._fetched()
         self.hosts = codec.compress(self._chunks, self._threads)
         self._sent = DeviceChunks.uploaded(bench.xp, self.hosts, trip.layout.total // source.size)
+        arguments = (self._sent, trip.restored, trip.written, trip.scratch, trip.restore_statuses)
+        self._read = trip.codec.decompressing(*arguments, current_stream(bench.xp))
         self.restored: list[bytes] = []
 
     def _fetched(self) -> list[bytes]:
@@ -52,8 +54,7 @@ class Exchange:
 
     def gpu_reads(self) -> None:
         """Queue restoring the host's chunks on the GPU."""
-        trip, queue = self._trip, current_stream(self._bench.xp)
-        trip.codec.decompress(self._sent, trip.restored, trip.written, trip.scratch, trip.restore_statuses, queue)
+        self._read()
 
     def host_reads(self) -> None:
         """Restore the GPU's chunks on the host."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +68,7 @@ class RoundTrip:
         self.compress_statuses = xp.zeros(layout.count, xp.int32)
         self.restore_statuses = xp.zeros(layout.count, xp.int32)
         self.scratch = xp.empty(layout.scratch, xp.uint8)
+        self._prepared: dict[int, tuple[Callable[[], None], Callable[[], None]]] = {}
 
     def poison(self) -> None:
         """Spoil every output: no restored byte is right, no size and no status is left.
@@ -82,15 +84,20 @@ class RoundTrip:
 
     def compress(self, stream: int | None = None) -> None:
         """Queue compressing every chunk, on the stream that is timed or on another."""
-        queue = current_stream(self._xp) if stream is None else stream
-        chunk, codes = self.layout.chunk, self.compress_statuses
-        self.codec.compress(self.source, self.compressed, chunk, self.scratch, codes, queue)
+        self._calls(current_stream(self._xp) if stream is None else stream)[0]()
 
     def restore(self, stream: int | None = None) -> None:
         """Queue restoring every chunk, by the sizes that compressing left on the device."""
-        queue = current_stream(self._xp) if stream is None else stream
-        codes = self.restore_statuses
-        self.codec.decompress(self.compressed, self.restored, self.written, self.scratch, codes, queue)
+        self._calls(current_stream(self._xp) if stream is None else stream)[1]()
+
+    def _calls(self, stream: int) -> tuple[Callable[[], None], Callable[[], None]]:
+        """Both directions on that stream, prepared once: what waits for the device is timed with its queueing."""
+        if stream not in self._prepared:
+            made, back = self.compress_statuses, self.restore_statuses
+            there = (self.source, self.compressed, self.layout.chunk, self.scratch, made, stream)
+            again = (self.compressed, self.restored, self.written, self.scratch, back, stream)
+            self._prepared[stream] = self.codec.compressing(*there), self.codec.decompressing(*again)
+        return self._prepared[stream]
 
     def check(self) -> Observation:
         """Statuses, sizes and every byte are right; what it came to."""

@@ -16,7 +16,7 @@ from gpubench import plugins
 
 BATCH = 1000
 GUARD = 0xA5
-SILENCE_S = 60  # a worker that says nothing for so long hangs
+SILENCE_S = 60  # a worker that is not done by then hangs
 
 
 def device_module():

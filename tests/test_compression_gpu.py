@@ -46,6 +46,11 @@ def gpu(suite):
     return bench_of(suite, backend.open(backend.devices()[0]))
 
 
+@pytest.fixture(scope="module")
+def chunks():
+    return buffers(np.random.default_rng(6), MANY)
+
+
 def test_without_a_gpu_small_buffers_come_back_and_the_others_are_told(paper):
     codec = device_module().open_codec(paper, "deflate")
     chunks = buffers(np.random.default_rng(3), 200)
@@ -64,12 +69,11 @@ def test_without_a_gpu_every_mutation_is_accounted_for(paper):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", device_module().VARIANTS)
-def test_ten_thousand_small_buffers_come_back_on_a_gpu(gpu, name):
+def test_ten_thousand_small_buffers_come_back_on_a_gpu(gpu, chunks, name):
     try:
         codec = device_module().open_codec(gpu, name)
     except Skip as reason:
         pytest.skip(str(reason))
-    chunks = buffers(np.random.default_rng(6), MANY)
     found = round_trips(gpu, codec, chunks)
     say(f"{name} {json.dumps(found)}")
     assert found["came back"] == len(chunks)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from ctypes import POINTER, c_char_p, c_int, c_size_t
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,12 +170,21 @@ class Codec:
         """Whether decompressing waits for the stream before it queues its work."""
         return self._algorithm.decompress_waits
 
-    def _call(self, end: str, **given: Any) -> None:
+    def _prepared(self, end: str, **given: Any) -> Callable[[], None]:
+        """A function with its arguments: calling it is all that a timed call does."""
         function, names = self._functions[end]
         given["options"] = self._decompress if end.startswith("Decompress") else self._compress
-        status = function(*[given[name] for name in names])
-        if status:
-            self._library.require(self._named(end), status)
+        arguments = [given[name] for name in names]
+
+        def call() -> None:
+            status = function(*arguments)
+            if status:
+                self._library.require(self._named(end), status)
+
+        return call
+
+    def _call(self, end: str, **given: Any) -> None:
+        self._prepared(end, **given)()
 
     def _size(self, end: str, **given: Any) -> int:
         found = c_size_t()
@@ -214,12 +223,12 @@ class Codec:
 
     def compress(
         self, source: Chunks, chunk_bytes: int, scratch: Scratch, target: Chunks, statuses: int, stream: int
-    ) -> None:
-        """Queue compressing `source`, chunks of at most `chunk_bytes`; fills target's chunks and sizes.
+    ) -> Callable[[], None]:
+        """What queues compressing `source`, chunks of at most `chunk_bytes`; fills target's chunks and sizes.
 
         hipCOMP gives no statuses: what stands at `statuses` stays.
         """
-        self._call(
+        return self._prepared(
             "CompressAsync",
             pointers=source.pointers,
             sizes=source.sizes,
@@ -235,12 +244,12 @@ class Codec:
 
     def decompress(
         self, source: Chunks, target: Chunks, restored_sizes: int, scratch: Scratch, statuses: int, stream: int
-    ) -> None:
-        """Queue restoring `source` into `target`, whose sizes are what its chunks can hold.
+    ) -> Callable[[], None]:
+        """What queues restoring `source` into `target`, whose sizes are what its chunks can hold.
 
         `restored_sizes` is the address of an array that is filled with the bytes written.
         """
-        self._call(
+        return self._prepared(
             "DecompressAsync",
             pointers=source.pointers,
             sizes=source.sizes,
