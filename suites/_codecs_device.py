@@ -182,7 +182,7 @@ class DeviceCodec:
     def compressing(
         self, source: DeviceChunks, target: DeviceChunks, chunk_bytes: int, scratch: Any, statuses: Any, stream: int
     ) -> Callable[[], None]:
-        """What queues compressing `source`, chunks of at most `chunk_bytes`; fills `target`, its sizes, its statuses."""
+        """What queues compressing `source`, chunks of at most `chunk_bytes`; fills `target`, sizes and statuses."""
         at, codes = _scratch(scratch), address(statuses)
         return self.row.compress(source.at_device(), chunk_bytes, at, target.at_device(), codes, stream)
 
