@@ -90,6 +90,7 @@ class Page:
     results: Results | None
     environment: tuple[tuple[str, Pairs], ...]
     heads: tuple[str, ...]
+    replicated: bool
     legend: str
 
 
@@ -125,6 +126,7 @@ def page(run: Run, enclosure: Enclosure | None = None) -> Page:
         results=results(summary, enclosure) if enclosure else None,
         environment=tuple(environment(run)),
         heads=heads(summary),
+        replicated=summary.replicated,
         legend=legend_words(summary),
     )
 

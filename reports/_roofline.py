@@ -18,6 +18,8 @@ from ._ticks import Axis, axis
 
 _TOP, _WIDTH, _HEIGHT = 22.0, 720.0, 380.0
 _BOTTOM = _HEIGHT - 42
+_LINE = 13.0  # of the names of roofs
+_NAMES = 180.0  # beside the plot, where the names of roofs lie on nothing
 _RATE, _INTENSITY = "FLOP/s", "FLOP/B"
 _MEMORY = "dram"
 
@@ -81,7 +83,7 @@ def _chart(places: Sequence[_Place], figures: Sequence[Figure], device: str) -> 
     rates = [place.rate for place in places] + [rate for roofs in (spec, best) for _, rate in roofs.compute]
     up = axis(rates, _RATE, _BOTTOM, _TOP, log=True, room=1.5)
     reached = [*(place.intensity for place in places), *_ridges(spec)]
-    across = axis(reached, "", svg.left_of(up), _WIDTH - 16, log=True, room=1.5)
+    across = axis(reached, "", svg.left_of(up), _WIDTH - _NAMES, log=True, room=1.5)
     limits = list(dict.fromkeys(place.limit for place in places))
     colours = {limit: svg.colour(index) for index, limit in enumerate(limits)}
     said = len(places) <= SAID
@@ -91,32 +93,35 @@ def _chart(places: Sequence[_Place], figures: Sequence[Figure], device: str) -> 
         svg.dot(across.place(each.intensity), up.place(each.rate), 4.0, colours[each.limit], each.words if said else "")
         for each in places
     ]
-    parts.append(_names(spec, across, up).drawn(across.start, across.end))
+    parts += _names(spec, across, up)
     words = f"Roofline{device}: {len(places)} cases; " + "; ".join(_spoken(places, limits))
     lines = [
         "dashed: specified" if spec.memory or spec.compute else "",
         "solid: the best of this run" if best.memory or best.compute else "",
     ]
-    note = ", ".join(filter(None, [f"{len(places)} cases that declare both operations and bytes", *lines]))
+    note = ", ".join(filter(None, [f"{len(places)} cases", *lines]))
     legend = legend_of([limit or "held against nothing" for limit in limits])
-    return Chart(f"Roofline{device}", note, svg.picture(words, _HEIGHT, *parts, width=_WIDTH), legend)
+    return Chart(
+        f"All cases that declare both operations and bytes{device}",
+        note,
+        svg.picture(words, _HEIGHT, *parts, width=_WIDTH),
+        legend,
+    )
 
 
-def _names(roofs: _Roofs, across: Axis, up: Axis) -> svg.Labels:
-    """The names of the roofs, those of one height together, and of the slope beside its middle."""
-    labels, together = svg.Labels(), dict[float, list[str]]()
+def _names(roofs: _Roofs, across: Axis, up: Axis) -> Iterator[Markup]:
+    """The names of the roofs beside the plot, those of one height together, and of the slope beside its middle."""
+    together = dict[float, list[str]]()
     for name, rate in roofs.compute:
         together.setdefault(rate, []).append(name.removeprefix("tensor."))
+    y = -_LINE
     for rate, names in sorted(together.items(), reverse=True):
-        words, y = f"{', '.join(names)} {units.quantity(rate, _RATE)}", up.place(rate)
-        x = across.end - svg.width_of(words) / 2
-        labels.add(words, (x, y - 5), (x, y + 13), (x - svg.width_of(words) - 8, y - 5))
+        y = max(up.place(rate) + 4, y + _LINE)
+        yield svg.text(across.end + 6, y, f"{units.quantity(rate, _RATE, 3)} {', '.join(names)}", class_="value")
     if roofs.memory:
         words = f"{_MEMORY} {units.quantity(roofs.memory, 'B/s')}"
         middle = across.low * (min(up.high / roofs.memory, across.high) / across.low) ** 0.45
-        x, y = across.place(middle) - svg.width_of(words) / 2 - 12, up.place(middle * roofs.memory) - 6
-        labels.add(words, (x, y), (x - 40, y - 24))
-    return labels
+        yield svg.text(across.place(middle) - 12, up.place(middle * roofs.memory) - 6, words, "end", "value")
 
 
 def _spoken(places: Sequence[_Place], limits: Iterable[str]) -> Iterator[str]:
