@@ -24,18 +24,21 @@ def enclosure(run: Run, path: str | Path) -> Enclosure:
     """What a report of this run, read from a file, carries of it: as much as LIMIT_BYTES hold."""
     source = store.file_hash(path)
     for small, left_out in _attempts(run):
-        if _numbers(small) * _BYTES <= LIMIT_BYTES:
-            content = store.content(small, packed=True)
-            if len(content) <= LIMIT_BYTES:
-                return Enclosure(source, content, left_out)
+        content = store.content(small, packed=True)
+        if len(content) <= LIMIT_BYTES:
+            return Enclosure(source, content, left_out)
     size = units.round_size(Path(path).stat().st_size)
     return Enclosure(source, b"", f"The samples themselves are left out: the run file has {size}.")
 
 
 def _attempts(run: Run) -> Iterator[tuple[Run, str]]:
-    yield run, ""
+    """The run as it is and ever smaller, as far as its numbers can fit at all, each with what it has not."""
+    if _fits(run):
+        yield run, ""
     thinned = dataclasses.replace(run, samples=tuple(part for samples in run.samples for part in _thinned(samples)))
     before, after = _readings(run), _readings(thinned)
+    if not _fits(thinned):
+        return
     words = f"Of {before} readings of counters it has {after}, the least and the greatest of equal spans"
     if after < before:
         yield thinned, words + "."
@@ -45,8 +48,9 @@ def _attempts(run: Run) -> Iterator[tuple[Run, str]]:
         yield rounded, f"{words}; {samples}" if after < before else samples.capitalize()
 
 
-def _numbers(run: Run) -> int:
-    return sum(len(series.values) for result in run.results for series in result.series) + _readings(run)
+def _fits(run: Run) -> bool:
+    numbers = sum(len(series.values) for result in run.results for series in result.series) + _readings(run)
+    return numbers * _BYTES <= LIMIT_BYTES
 
 
 def _readings(run: Run) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 import types
 import typing
 from collections.abc import Callable, Hashable
@@ -19,33 +20,69 @@ def with_texts(value: Value, change: Change) -> Value:
 
     What holds no text that changes is the same object. Each text is changed once, however often it occurs.
     """
-    return _walked(value, cache(change))  # type: ignore[no-any-return]
+    return _Walk(cache(change)).changed(value)  # type: ignore[no-any-return]
 
 
-def _walked(value: Any, change: Change) -> Any:
-    if isinstance(value, str):
-        return value if isinstance(value, Enum) else change(value)
-    if isinstance(value, tuple):
-        return _tuple(value, change)
-    names = _names(cast(Hashable, type(value)))
-    return _fields(value, names, change) if names else value
+class _Walk:
+    """One way through a value. `same` are the texts of dataclasses that hold nothing else and did not change."""
+
+    def __init__(self, change: Change) -> None:
+        self.change = change
+        self.same: set[tuple[str, ...]] = set()
+
+    def changed(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return value if isinstance(value, Enum) else self.change(value)
+        if isinstance(value, tuple):
+            return self._tuple(value)
+        names, texts = _plan(cast(Hashable, type(value)))
+        if texts is None:
+            return self._fields(value, names) if names else value
+        found = texts(value)
+        if found in self.same:
+            return value
+        new = self._fields(value, names)
+        if new is value:
+            self.same.add(found)
+        return new
+
+    def _tuple(self, value: tuple[Any, ...]) -> tuple[Any, ...]:
+        if not value or value[0] is None or isinstance(value[0], float | int):  # a column of samples: no text
+            return value
+        changed = tuple([self.changed(item) for item in value])
+        return changed if any(map(operator.is_not, changed, value)) else value
+
+    def _fields(self, value: Any, names: tuple[str, ...]) -> Any:
+        changed = {}
+        for name in names:
+            old = getattr(value, name)
+            new = self.changed(old)
+            if new is not old:
+                changed[name] = new
+        return dataclasses.replace(value, **changed) if changed else value
 
 
-def _tuple(value: tuple[Any, ...], change: Change) -> tuple[Any, ...]:
-    if not value or value[0] is None or isinstance(value[0], float | int):  # a column of samples: long, and no text
-        return value
-    changed = tuple([_walked(item, change) for item in value])
-    return changed if any(new is not old for new, old in zip(changed, value, strict=True)) else value
+@cache
+def _plan(kind: Any) -> tuple[tuple[str, ...], Callable[[Any], tuple[str, ...]] | None]:
+    """The fields of a dataclass that can hold a text, and where all of these are texts, what gives them at once."""
+    names, hints = _names(kind), _hints(kind)
+    if len(names) < 2 or not all(_is_text(hints.get(name)) for name in names):
+        return names, None
+    return names, operator.attrgetter(*names)
 
 
-def _fields(value: Any, names: tuple[str, ...], change: Change) -> Any:
-    changed = {}
-    for name in names:
-        old = getattr(value, name)
-        new = _walked(old, change)
-        if new is not old:
-            changed[name] = new
-    return dataclasses.replace(value, **changed) if changed else value
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    """The types of a dataclass's fields; none where one is only there for the type checker."""
+    try:
+        return typing.get_type_hints(kind)
+    except NameError:
+        return {}
+
+
+def _is_text(hint: Any) -> bool:
+    """Whether values of this type are texts: `str`, or one of some literal texts."""
+    return hint is str or typing.get_origin(hint) is typing.Literal
 
 
 @cache
@@ -53,12 +90,8 @@ def _names(kind: Any) -> tuple[str, ...]:
     """The fields of a dataclass that can hold a text; none of what is no dataclass."""
     if not dataclasses.is_dataclass(kind):
         return ()
-    names = tuple(field.name for field in dataclasses.fields(kind))
-    try:
-        hints = typing.get_type_hints(kind)
-    except NameError:  # a name that is only there for the type checker
-        return names
-    return tuple(name for name in names if _can_hold_text(hints[name]))
+    hints = _hints(kind)
+    return tuple(field.name for field in dataclasses.fields(kind) if _can_hold_text(hints.get(field.name)))
 
 
 @cache
