@@ -58,6 +58,7 @@ from gpubench.objections import Objection, unjudged
 from gpubench.patterns import matches
 from gpubench.payoffs import Payoff, Payoffs, payoffs, payoffs_of
 from gpubench.peaks import BASES, BASIS_WORDS, Basis, Share
+from gpubench.phase_tables import phase_tables
 from gpubench.policy import Floor, Policy
 from gpubench.protocols import (
     Backend,
@@ -233,6 +234,7 @@ __all__ = [
     "payoff_tables",
     "payoffs",
     "payoffs_of",
+    "phase_tables",
     "points",
     "powers_of_two",
     "sentence",

@@ -6,15 +6,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpubench import breakeven, phases, stats, units
+from gpubench import breakeven, stats, units
 from gpubench.derived import Path, Staircase, Step, Transfers, staircases_of, transfers_of
 from gpubench.model import Series, View
 from gpubench.payoffs import Payoff, Payoffs, payoffs_of
-from gpubench.phases import PhaseFigures
 from gpubench.stats import Interval
 from gpubench.summary import Summary, judged_better, judged_unit, judged_values
 from gpubench.transfer import Piece
-from gpubench.units import axis_text
 
 _NONE = "–"
 _P99_SAMPLES, _P999_SAMPLES = 1000, 10_000  # ten samples lie beyond
@@ -26,19 +24,6 @@ _B_STAR = ("B* both ends", "B* write only", "B* read only")
 _EVEN_HEADS = ("case", "device", "ratio", "compress", "decompress", *_B_STAR)
 _NAMED_HEADS = ("case", "device", "link", "staged", "overlapped", "write only", "read only")
 _CROSSED_HEADS = ("case", "device", "ratio", "raw", "staged", "overlapped", "bound", "of bound", "verdict", "by model")
-_PHASE_SHARES = (  # the head, and how names of such counters end
-    ("busy", (".utilization.gpu",)),
-    ("SM", (".sm.active", ".sm")),
-    ("tensor", (".tensor.any", ".tensor.active", ".tensor")),
-    ("DRAM", (".dram.utilization", ".dram.active", ".dram")),
-)
-_PHASE_HEADS = (
-    *("phase", "device", "times", "time", "energy", "power"),
-    *(head for head, _ in _PHASE_SHARES),
-    *("memory, most", "cores", "held back by"),
-)
-_PHASE_WORDS = ("phase", "device", "held back by")
-_INTEGRATED_NOTE = "~ is mean power times time: the phase is too short for the energy counter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,54 +113,9 @@ def _place(value: float, is_size: bool) -> str:
 
 
 def derived_tables(summary: Summary, suite: str) -> list[Table]:
-    """Every table that the views of one suite give, and its tails; of a profiled program its phases."""
-    if suite == phases.SUITE:
-        return phase_tables(summary)
+    """Every table that the views of one suite give, and its tails."""
     views = next((info.views for info in summary.run.manifest.suites if info.name == suite), ())
     return [*(table for view in views for table in view_tables(summary, suite, view)), *tail_tables(summary, suite)]
-
-
-def phase_tables(summary: Summary) -> list[Table]:
-    """What each device did in each phase, a row both; columns that nothing is known for are left out."""
-    rows = [_phase(figures, host) for figures, host in _phase_figures(summary)]
-    if not rows:
-        return []
-    kept = [place for place, head in enumerate(_PHASE_HEADS) if place < 4 or any(row[place] != _NONE for row in rows)]
-    heads = tuple(_PHASE_HEADS[place] for place in kept)
-    cells = tuple(tuple(row[place] for place in kept) for row in rows)
-    note = _INTEGRATED_NOTE if any(cell.startswith("~") for row in cells for cell in row) else ""
-    return [Table("Phases", heads, cells, tuple(head for head in heads if head in _PHASE_WORDS), note)]
-
-
-def _phase_figures(summary: Summary) -> Iterator[tuple[PhaseFigures, PhaseFigures]]:
-    """Of each phase and device its figures, and those of the host meanwhile."""
-    for result in phases.phases(summary.run):
-        host = phases.figures(result, summary.counters, "host")
-        for device in result.devices:
-            yield phases.figures(result, summary.counters, device), host
-
-
-def _phase(found: PhaseFigures, host: PhaseFigures) -> tuple[str, ...]:
-    case = found.result.case
-    name = ", ".join(axis_text(axis, value) for axis, value in case.params)
-    joules = units.quantity(found.joules, "J") if found.joules is not None else _NONE
-    held = ", ".join(f"{name} {units.percent(share, 0)}" for name, share in found.limits)
-    return (
-        f"{case.name} {name}".strip(),
-        found.device,
-        str(found.times),
-        units.duration(found.seconds),
-        f"~{joules}" if found.is_integrated else joules,
-        units.quantity(found.watts, "W") if found.watts is not None else _NONE,
-        *(_share(found.share(*ends)) for _, ends in _PHASE_SHARES),
-        units.round_size(found.memory_bytes) if found.memory_bytes is not None else _NONE,
-        units.significant(host.cores) if host.cores is not None else _NONE,
-        held or _NONE,
-    )
-
-
-def _share(share: float | None) -> str:
-    return units.percent(share, 0) if share is not None else _NONE
 
 
 def tail_tables(summary: Summary, suite: str) -> list[Table]:

@@ -13,6 +13,7 @@ from gpubench.api import (
     Table,
     View,
     link_tables,
+    phase_tables,
     units,
     view_points,
 )
@@ -81,6 +82,7 @@ class Page:
     best: tuple[Best, ...]
     notices: tuple[Notice, ...]
     suites: tuple[SuiteBlock, ...]
+    phases: tuple[Table, ...]  # of a profiled program
     rooflines: tuple[Chart, ...]
     links: tuple[Table, ...]
     timelines: tuple[Timeline, ...]
@@ -117,6 +119,7 @@ def page(run: Run, enclosure: Enclosure | None = None) -> Page:
         best=tuple(tiles(rows, summary)),
         notices=said,
         suites=found,
+        phases=tuple(phase_tables(summary)),
         rooflines=tuple(rooflines(summary)),
         links=tuple(link_tables(summary)),
         timelines=drawn.devices,

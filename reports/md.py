@@ -16,6 +16,7 @@ from gpubench.api import (
     clean,
     derived_tables,
     link_tables,
+    phase_tables,
     tidy,
     with_texts,
 )
@@ -102,8 +103,8 @@ def _document(summary: Summary, suites: Sequence[_Suite], kept: frozenset[str] |
         parts.append(f"\n> {out} of {len(rows)} cases are left out, the worst of all being kept: {_FULL}")
     for suite in suites:
         parts += _suite(suite, kept)
-    for link in link_tables(summary) if kept is None else ():
-        parts += _derived("##", link)
+    for shown in (*phase_tables(summary), *link_tables(summary)) if kept is None else ():
+        parts += _derived("##", shown)
     parts += [*_environment(summary.run), f"\n{legend_words(summary)}"]
     return "\n".join(parts) + "\n"
 

@@ -34,8 +34,30 @@ def _events(run: Run) -> Iterator[str]:
     processes = {place: number for number, place in enumerate(places, 1)}
     for event in _cases(summary, timed, processes):
         yield json.dumps(event, ensure_ascii=False, allow_nan=False)
+    yield from _traced(run, processes)
     for track in tracks:
         yield from _counter(track, processes[track.device])
+
+
+def _traced(run: Run, processes: Mapping[str, int]) -> Iterator[str]:
+    """The kernels and copies of a traced program, a thread a stream."""
+    for samples in run.samples:
+        columns = dict(samples.columns)
+        if samples.collector == "trace" and samples.device in processes:
+            names = [result.case.id for result in run.results]
+            pid, streams = processes[samples.device], columns["trace.stream"]
+            for stream in dict.fromkeys(streams):
+                yield json.dumps(_name("thread_name", f"stream {stream:.0f}", pid=pid, tid=_stream(stream)))
+            rows = (columns[f"trace.{name}"] for name in ("time", "stream", "result"))
+            for at, took, stream, number in zip(samples.at, *rows, strict=True):
+                name = "another" if number is None else names[int(number)].rpartition("=")[2].rstrip("]")
+                event = {"ph": "X", "name": name, "pid": pid, "tid": _stream(stream)}
+                yield json.dumps({**event, "ts": at * _MICROSECONDS, "dur": (took or 0.0) * _MICROSECONDS})
+
+
+def _stream(number: float | None) -> int:
+    """The thread of a stream, above those of suites."""
+    return 1000 + int(number or 0)
 
 
 def _cases(summary: Summary, timed: Sequence[Result], processes: Mapping[str, int]) -> Iterator[dict[str, Any]]:

@@ -45,6 +45,7 @@ LAYERS = (
     "derived",
     "payoffs",
     "tables",
+    "phase_tables",
     "links",
     "frame",
     "noise",

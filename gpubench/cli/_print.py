@@ -62,6 +62,7 @@ def table(
 def summary(run: Run) -> list[Table | Text]:
     """The summary of a run: a table, one row a case, then what did not go well, in words."""
     from gpubench.links import link_tables
+    from gpubench.phase_tables import phase_tables
     from gpubench.summary import Summary
     from gpubench.tables import derived_tables
 
@@ -75,7 +76,7 @@ def summary(run: Run) -> list[Table | Text]:
     parts: list[Table | Text] = [table(columns, rows, right=columns[2:-1])]
     for suite in run.manifest.suites:
         parts += [part for found in derived_tables(summed, suite.name) for part in _derived(found)]
-    parts += [part for found in link_tables(summed) for part in _derived(found)]
+    parts += [part for found in (*link_tables(summed), *phase_tables(summed)) for part in _derived(found)]
     if not run.complete:
         parts.append(plain("a partial run: it was interrupted, and can be gone on with by `run --resume`", "yellow"))
     parts += [plain(line, "yellow") for line in (*run.told, *_reasons(run.results))]
@@ -85,8 +86,8 @@ def summary(run: Run) -> list[Table | Text]:
 
 def profiled(run: Run) -> list[Table | Text]:
     """The phases of a profiled program, and what went wrong."""
+    from gpubench.phase_tables import phase_tables
     from gpubench.summary import Summary
-    from gpubench.tables import phase_tables
 
     tables = [part for found in phase_tables(Summary(run)) for part in _derived(found)]
     return [*tables, *(plain(line, "yellow") for line in (*run.told, *_reasons(run.results)))]

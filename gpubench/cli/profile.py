@@ -29,6 +29,13 @@ Out = Annotated[
         "--out", "-o", help="The run file to write (.jsonl or .jsonl.gz). \\[default: gpubench-runs/TIME-profile.jsonl]"
     ),
 ]
+Trace = Annotated[
+    bool,
+    typer.Option(
+        "--trace",
+        help="The program is a Python script: record its kernels and copies from within too (CUDA, extra counters).",
+    ),
+]
 Sampled = Annotated[
     list[str] | None,
     typer.Option("--device", help="Sample this device alone; may be repeated. \\[default: every device]"),
@@ -51,6 +58,7 @@ class Command(TyperCommand):
 def profile(
     command: Program = None,
     out: Out = None,
+    trace: Trace = False,
     device: Sampled = None,
     quiet: Quiet = False,
 ) -> None:
@@ -62,7 +70,7 @@ def profile(
     if not command:
         raise ProfileError("name the program to run: gpubench profile -- COMMAND…")
     try:
-        done, path = _profiled(command, out, device)
+        done, path = _profiled(command, out, trace, device)
     except NotStarted:
         raise
     except GpubenchError as error:
@@ -72,17 +80,17 @@ def profile(
     raise typer.Exit(done.status)
 
 
-def _profiled(command: list[str], out: Path | None, device: list[str] | None) -> tuple[Profile, Path]:
+def _profiled(command: list[str], out: Path | None, trace: bool, device: list[str] | None) -> tuple[Profile, Path]:
     import os
 
     from gpubench import inventory
     from gpubench import profile as profiling
     from gpubench.profile import program
 
-    program.check(command, os.environ)
+    program.check(profiling.traceable(command) if trace else command, os.environ)
     facts = inventory.facts()
     path = options.run_file(out, "-profile")
-    return profiling.profile(command, facts, _devices(facts, device), path, sys.argv), path
+    return profiling.profile(command, facts, _devices(facts, device), path, sys.argv, trace=trace), path
 
 
 def _devices(facts: Facts, wanted: list[str] | None) -> list[Device]:

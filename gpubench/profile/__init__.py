@@ -7,8 +7,12 @@ it comes. When the program has ended its phases are taken from its marks, or els
 from __future__ import annotations
 
 import contextlib
+import errno
+import importlib.util
 import itertools
 import os
+import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,12 +20,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpubench import __version__, marks, phases
+from gpubench import DISTRIBUTION, __version__, marks, phases
 from gpubench.counters import CounterTable
 from gpubench.errors import FileError, GpubenchError
 from gpubench.model import SCHEMA, Device, Facts, Manifest, Remark, Result, Run, Samples, Settings
-from gpubench.profile import found, nvtx, results, tree
-from gpubench.profile.program import Ended, Program, check, watched
+from gpubench.profile import found, inside, nvtx, results, traced, tree
+from gpubench.profile.program import Ended, Program, check, not_started, watched
 from gpubench.sampler import SamplingProcess
 from gpubench.store import RunWriter, read_run
 
@@ -50,13 +54,16 @@ def profile(
     path: Path,
     argv: Sequence[str],
     environment: Mapping[str, str] | None = None,
+    trace: bool = False,
 ) -> Profile:
     """Run a program to its end with its devices sampled into a new run file.
 
     Raises NotStarted where the program cannot be run and ProfileError where the file cannot be written: in either case
     nothing was started. From then on the program's end is waited for whatever happens to the file or the sampler.
+    With `trace` the command is a Python script and its words, run by this Python with its kernels and copies recorded.
     """
     environment = dict(os.environ if environment is None else environment)
+    command = traceable(command) if trace else command
     check(command, environment)
     zero = time.monotonic()
     ids = [device.id for device in devices if device.backend != "host"] or ["host"]
@@ -126,16 +133,39 @@ def _profiled(
         marked = Path(folder, "marks")
         marked.touch()
         told = nvtx.prepared(environment, Path(folder))
-        environment = {**environment, marks.VARIABLE: str(marked), **told.variables}
+        environment = {**environment, marks.VARIABLE: str(marked), inside.VARIABLE: folder, **told.variables}
         try:
             program, ended = _watched(command, environment, file, sampler, manifest.started_at)
         except GpubenchError:
             file.abandon()
             raise
         spans = marks.spans(marked.read_text(errors="replace").splitlines(), ended.end)
-    file.finish(_results(program, ended, spans, file, manifest))
-    warnings = (*told.warnings, *file.warnings)
+        trace = traced.read(Path(folder)) if inside.MODULE in command else None
+    seen = _results(program, ended, spans, file, manifest)
+    if trace:
+        seen += traced.results(trace, manifest.settings.devices, manifest.started_at)
+        numbered = list(enumerate(seen))
+        file.sampled(traced.events(trace, numbered, manifest.settings.devices, manifest.started_at), ())
+    file.finish(seen)
+    untraced = (f"nothing was traced: {trace.reason}",) if trace and trace.reason else ()
+    warnings = (*told.warnings, *untraced, *file.warnings)
     return Profile(ended.status, read_run(file.path) if not file.warnings else None, warnings)
+
+
+def traceable(command: Sequence[str]) -> list[str]:
+    """The words that run a script with tracing in this Python; raises ProfileError where that cannot be."""
+    if Path(command[0]).name.startswith("python") and len(command) > 1:  # who names a Python means this one, or errs
+        place = shutil.which(command[0])
+        if place is None or Path(place).absolute().parent != Path(sys.executable).parent:
+            raise ProfileError(f"--trace runs a script in gpubench's own Python, {sys.executable}, not in {command[0]}")
+        command = command[1:]
+    if not command[0].endswith(".py"):
+        raise ProfileError(f"--trace takes a Python script and its words, not {command[0]}")
+    if not Path(command[0]).is_file():
+        raise not_started(command[0], FileNotFoundError(errno.ENOENT, "no such script"))
+    if importlib.util.find_spec("cupti") is None:
+        raise ProfileError(f"--trace needs cupti-python; pip install '{DISTRIBUTION}[counters]'")
+    return [sys.executable, "-P", "-c", inside.MODULE, *command]
 
 
 def _watched(

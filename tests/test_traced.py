@@ -1,0 +1,152 @@
+"""A traced program: records picked apart, and where the time of the device went, on events known in advance."""
+
+import json
+
+import _make as make
+import numpy as np
+import pytest
+
+from gpubench import plugins
+from gpubench.model import SuiteInfo
+from gpubench.phase_tables import phase_tables
+from gpubench.profile import traced
+from gpubench.profile.inside import COPY, EVENT, KERNEL, Records
+from gpubench.summary import Summary
+
+# as cupti-python gives them: fields somewhere in a record whose size is a multiple of eight
+FIELDS = {"kind": "i4", "device_id": "u4", "start": "u8", "end": "u8", "stream_id": "u4", "bytes": "u8", "name": "i8"}
+FIELDS["copy_kind"] = "u1"
+PLACES = {
+    10: {"kind": 0, "start": 16, "end": 24, "device_id": 40, "stream_id": 48, "name": 104},
+    1: {"kind": 0, "copy_kind": 4, "bytes": 8, "start": 16, "end": 24, "device_id": 32, "stream_id": 40},
+}
+SIZES = {10: 248, 1: 112}
+LAYOUTS = {
+    kind: np.dtype(
+        {
+            "names": list(places),
+            "formats": [FIELDS[name] for name in places],
+            "offsets": list(places.values()),
+            "itemsize": SIZES[kind],
+        }
+    )
+    for kind, places in PLACES.items()
+}
+
+
+def record(kind, **fields):
+    made = np.zeros(1, LAYOUTS[kind])
+    for name, value in {"kind": kind, **fields}.items():
+        made[name] = value
+    return made.tobytes()
+
+
+def test_records_of_several_kinds_are_picked_apart():
+    records = Records(LAYOUTS, {7: "first", 9: "second"}.get)
+    buffer = b"".join(
+        (
+            record(10, start=10, end=20, device_id=1, stream_id=5, name=9),
+            record(1, start=12, end=30, copy_kind=1, bytes=4096, stream_id=6),
+            record(10, start=20, end=25, name=7),
+            record(10, start=30, end=35, name=9),
+        )
+    )
+    events = np.sort(records.events(np.frombuffer(buffer, np.uint8)), order="start")
+    assert [records.texts[name] if name >= 0 else "" for name in events["name"]] == ["second", "", "first", "second"]
+    assert events["kind"].tolist() == [KERNEL, COPY, KERNEL, KERNEL]
+    assert events["end"].tolist() == [20, 30, 25, 35]
+    assert (events["bytes"][1], events["copy"][1], events["stream"].tolist()) == (4096, 1, [5, 6, 0, 0])
+    assert events["device"].tolist() == [1, 0, 0, 0]
+
+
+def test_behind_a_record_of_an_unknown_kind_nothing_is_guessed():
+    records = Records(LAYOUTS, str)
+    buffer = record(10, start=1, end=2) + np.array([99], "i4").tobytes() + bytes(60)
+    assert len(records.events(np.frombuffer(buffer, np.uint8))) == 1
+    assert records.unknown == 1
+
+
+def trace_files(folder, rows, names, clocks=((0, 0), (10**10, 10**10)), **about):
+    """rows: start and end in ns, kind, name or copy kind, bytes."""
+    events = np.zeros(len(rows), EVENT)
+    for event, (start, end, kind, what, size) in zip(events, rows, strict=True):
+        event["start"], event["end"], event["kind"], event["bytes"] = start, end, kind, size
+        event["name"], event["copy"] = (what, 0) if kind == KERNEL else (-1, what)
+    (folder / "events").write_bytes(events.tobytes() + b"torn")
+    (folder / "names").write_text("".join(json.dumps(name) + "\n" for name in names))
+    known = {"clocks": clocks, "dropped": 0, "unknown": 0, "reason": "", **about}
+    (folder / "about").write_text(json.dumps(known))
+    return traced.read(folder)
+
+
+MS = 1_000_000
+ROWS = [
+    (1 * MS, 3 * MS, KERNEL, 0, 0),
+    (2 * MS, 5 * MS, COPY, 1, 2**20),  # 1 ms beside the kernel
+    (5 * MS + 20_000, 6 * MS, KERNEL, 1, 0),  # a gap of 20 µs
+    (9 * MS, 11 * MS, KERNEL, 0, 0),  # a wait of 3 ms
+]
+NAMES = ["_ZN2at6native4gemmILi4EEEvPf", "plain"]
+
+
+def test_where_the_time_of_the_device_went(tmp_path):
+    first, *_ = traced.results(trace_files(tmp_path, ROWS, NAMES), ["cuda:0"], zero=0.0)
+    seconds = {series.name: series.values[0] for series in first.series}
+    assert seconds == pytest.approx(
+        {"busy": 6.98e-3, "kernels": 4.98e-3, "copies": 3e-3, "overlap": 1e-3, "launch gaps": 20e-6, "waits": 3e-3}
+    )
+    assert first.window == pytest.approx((1e-3, 11e-3))
+
+
+def test_kernels_are_named_and_summed_and_the_longest_comes_first(tmp_path):
+    _, gemm, plain, copy = traced.results(trace_files(tmp_path, ROWS, NAMES), ["cuda:0"], zero=0.0)
+    assert [each.case.id for each in (gemm, plain, copy)] == [
+        "profile/kernel[name=gemm]",
+        "profile/kernel[name=plain]",
+        "profile/copy[kind=h2d]",
+    ]
+    total, calls = gemm.series[1:3]
+    assert (total.values, calls.values) == (pytest.approx((4e-3,)), (2.0,))
+    assert dict(gemm.notes)["name"] == "void at::native::gemm<4>(float*)"
+    assert copy.series[-1].values == (2.0**20,)
+
+
+def test_the_programs_clock_is_mapped_to_ours_by_two_moments(tmp_path):
+    clocks = ((0, 50 * 10**9), (2 * 10**9, 52 * 10**9 + 2000))  # another zero, and 1 ppm faster
+    found = trace_files(tmp_path, [(10**9, 2 * 10**9, KERNEL, 0, 0)], NAMES, clocks)
+    assert found.start[0] == pytest.approx(51.000001, abs=1e-9)
+
+
+def test_a_trace_that_did_not_start_says_why(tmp_path):
+    assert traced.read(tmp_path).reason == "the script ended before it was traced"
+    assert trace_files(tmp_path, ROWS, NAMES, reason="cuptiActivityEnable: no driver").reason.startswith(
+        "cuptiActivity"
+    )
+    assert trace_files(tmp_path, [], NAMES).reason == "no kernel and no copy was recorded"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("void at::native::elementwise_kernel<4, at::F, (anonymous)>(int, at::F)", "elementwise_kernel"),
+        ("sm90_xmma_gemm_bf16_tn_n_tilesize128x128x64", "sm90_xmma_gemm_bf16_tn_n_tilesize128x128x64"),
+        ("(anonymous)", "(anonymous)"),
+    ],
+)
+def test_a_kernel_is_called_by_its_own_name(name, expected):
+    assert traced.brief(name) == expected
+
+
+def test_the_reports_show_kernels_copies_and_slices(tmp_path):
+    trace = trace_files(tmp_path, ROWS, NAMES)
+    results = traced.results(trace, ["cuda:0"], zero=0.0)
+    samples = traced.events(trace, list(enumerate(results)), ["cuda:0"], zero=0.0)
+    run = make.run(*results, sampled=samples, suites=(SuiteInfo("profile", "what it did"),))
+    device, kernels = phase_tables(Summary(run))
+    assert device.rows[0][3:7] == ("4.98 ms (50 %)", "3.00 ms (30 %)", "1.00 ms (10 %)", "20.0 µs (0 %)")
+    assert [row[0] for row in kernels.rows] == ["kernel gemm", "kernel plain", "copy h2d"]
+    events = json.loads(plugins.load("reports", "trace").render(run))["traceEvents"]
+    slices = [(event["name"], event["dur"]) for event in events if event.get("tid", 0) >= 1000 and event["ph"] == "X"]
+    assert slices == [("gemm", 2000.0), ("h2d", 3000.0), ("plain", pytest.approx(980.0)), ("gemm", 2000.0)]
+    assert "Kernels and copies" in plugins.load("reports", "html").render(run)
+    assert "Kernels and copies" in plugins.load("reports", "md").render(run)
