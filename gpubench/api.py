@@ -33,6 +33,7 @@ from gpubench.errors import (
 )
 from gpubench.evidence import Evidence, Reading, Side
 from gpubench.fingerprint import Fingerprint, fingerprint
+from gpubench.joined import Joined, joined
 from gpubench.judge import Figures, Finding, Judgement, badness, judge, sentence, settled, verdict_of
 from gpubench.links import LinkFigure, link_figures, link_tables
 from gpubench.model import (
@@ -146,6 +147,7 @@ __all__ = [
     "Handle",
     "Imported",
     "Importer",
+    "Joined",
     "Judgement",
     "Kernel",
     "Lacking",
@@ -221,6 +223,7 @@ __all__ = [
     "fingerprint",
     "frame",
     "headline",
+    "joined",
     "judge",
     "judged_better",
     "judged_unit",

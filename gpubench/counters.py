@@ -24,7 +24,11 @@ class Track:
     values: npt.NDArray[np.float64]
 
     def during(self, start: float, end: float) -> Track:
-        """The part inside [start, end]; a cumulative counter keeps one reading on either side."""
+        """The part inside [start, end]; a cumulative counter keeps one reading on either side.
+
+        A reading of a window counter is of the period before it: it has to lie inside as a whole.
+        """
+        start = start + self.counter.period_s if self.counter.kind == "window" else start
         low, high = int(np.searchsorted(self.at, start, "left")), int(np.searchsorted(self.at, end, "right"))
         if self.counter.kind == "cumulative":
             low, high = max(low - 1, 0), min(high + 1, len(self.at))
@@ -80,6 +84,14 @@ class CounterTable:
     def tracks(self) -> list[Track]:
         """Every track, in the order of the manifest's counters, then devices."""
         return list(_tracks(self._run))
+
+    @cached_property
+    def by_device(self) -> dict[str, list[Track]]:
+        """The tracks of each device, in the same order."""
+        found: dict[str, list[Track]] = {}
+        for track in self.tracks:
+            found.setdefault(track.device, []).append(track)
+        return found
 
     def of(self, device: str, ends: str) -> Track | None:
         """The first counter of a device whose name ends so (`.clock.sm`): collectors of all vendors end alike."""

@@ -54,7 +54,7 @@ def energy_of(result: Result, series: Series, rate: float, unit: str, counters: 
     """The energy figure of `series`, whose median is `rate` in `unit`, or why there is none."""
     if unit not in (*_OPERATIONS, "B/s") or not rate > 0:
         return NoEnergy("its figure is no rate of work")
-    if reason := _mixed(result, series):
+    if reason := mixed(result, series):
         return NoEnergy(reason)
     track = counters.of(result.devices[0], _COUNTER)
     if track is None:
@@ -69,8 +69,8 @@ def energy_of(result: Result, series: Series, rate: float, unit: str, counters: 
     return Energy(rate, unit, watts, span) if watts > 0 else NoEnergy("the energy counter stood still")
 
 
-def _mixed(result: Result, series: Series) -> str:
-    """Why the energy of a window is not that of one series; empty where it is."""
+def mixed(result: Result, series: Series) -> str:
+    """Why the energy, or any counter, of a window is not that of one series; empty where it is."""
     if len(result.devices) != 1 or result.case.ranks != 1:
         return "several processes or devices share its window"
     if series.name.endswith("cold"):
@@ -78,15 +78,20 @@ def _mixed(result: Result, series: Series) -> str:
     others = [other.name for other in result.series if other.stop and other.name != series.name]
     if others:
         return f"its window holds another series too: {', '.join(others)}"
-    window = result.window[1] - result.window[0]
-    kept = [each for each in result.series if each.name in _same_load(series)]
-    filled = sum(sum(each.values) * each.calls for each in kept)
-    dropped = sum(count for _, count in result.discarded) - sum(len(each.values) for each in kept[1:])
-    filled += max(dropped, 0) * stats.median(series.values) * series.calls  # the same load, whatever was odd about it
-    busy = (filled + series.warmup_s) / window if window > 0 else 0.0
+    busy = filled(result, series)
     if busy >= LEAST_BUSY:
         return ""
     return f"its samples fill {units.percent(busy, 0)} of its window, less than {units.percent(LEAST_BUSY, 0)}"
+
+
+def filled(result: Result, series: Series) -> float:
+    """How much of a result's window the calls of a series fill, warm-up and dropped samples included."""
+    window = result.window[1] - result.window[0]
+    kept = [each for each in result.series if each.name in _same_load(series)]
+    seconds = sum(sum(each.values) * each.calls for each in kept)
+    dropped = sum(count for _, count in result.discarded) - sum(len(each.values) for each in kept[1:])
+    seconds += max(dropped, 0) * stats.median(series.values) * series.calls  # the same load, whatever was odd about it
+    return (seconds + series.warmup_s) / window if window > 0 else 0.0
 
 
 def _same_load(series: Series) -> tuple[str, str]:

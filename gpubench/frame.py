@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from gpubench import units
 from gpubench.clean import tidy
 from gpubench.energy import NoEnergy
+from gpubench.joined import joined
 from gpubench.model import Result, Run
 from gpubench.peaks import BASES
 from gpubench.summary import Figure, Row, Spread, Summary, headline, judged_better, judged_unit, judged_values
@@ -66,6 +67,9 @@ COLUMNS = tuple(
         ("peak_best", "number", "that best"),
         ("work_per_joule", "number", "of the headline: B/J, FLOP/J or OP/J"),
         ("watts", "number", "of the headline: the mean power over its window"),
+        ("bound", "text", "of the headline: what bounds it: compute, DRAM, L2, latency, launch, link, power or host"),
+        ("dram_seen", "number", "of the headline: bytes a second that the memory's counters saw over its window"),
+        ("dram_counted", "number", "of the headline: bytes a second that were counted, over the same window"),
         ("replicates", "whole", "of the headline: how many replicates are ok"),
         ("within", "number", "the noise within a process, a fraction"),
         ("between", "number", "the deviation between processes, a fraction"),
@@ -89,7 +93,7 @@ def lines(summary: Summary) -> Iterator[dict[str, Any]]:
 
 def _energy(summary: Summary, result: Result) -> dict[str, Any]:
     record = energy_record(summary, result)
-    return {name: record[name] for name in ("work_per_joule", "watts")}
+    return {name: record[name] for name in ("work_per_joule", "watts")} | joined_record(summary, result)
 
 
 def _key(result: Result) -> dict[str, Any]:
@@ -144,6 +148,17 @@ def energy_record(summary: Summary, result: Result) -> dict[str, Any]:
     if isinstance(energy, NoEnergy):
         return {"work_per_joule": None, "watts": None, "no_energy": energy.reason}
     return {"work_per_joule": finite(energy.rate / energy.watts), "watts": finite(energy.watts), "no_energy": ""}
+
+
+def joined_record(summary: Summary, result: Result) -> dict[str, Any]:
+    """What the counters say of a result's headline in SI units; null where they do not."""
+    found = joined(summary, result)
+    traffic = found.traffic
+    return {
+        "bound": found.bound.label if found.bound else "",
+        "dram_seen": finite(traffic.seen) if traffic else None,
+        "dram_counted": finite(traffic.counted) if traffic else None,
+    }
 
 
 def spread_record(spread: Spread) -> dict[str, Any]:

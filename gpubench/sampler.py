@@ -52,13 +52,14 @@ class Lack:
 class Opened:
     """The child's first answer: the counters it reads, those that a device lacks, and what it could not open.
 
-    `optional` are names in `absent` that a machine need not have.
+    `optional` are names in `absent` that a machine need not have, `readers` the devices that each collector reads.
     """
 
     counters: tuple[Counter, ...]
     absent: tuple[Absent, ...]
     lacks: tuple[Lack, ...] = ()
     optional: frozenset[str] = frozenset()
+    readers: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 class Group:
@@ -179,6 +180,11 @@ class SamplingProcess:
         return self._opened.lacks
 
     @property
+    def readers(self) -> dict[str, tuple[str, ...]]:
+        """The ids of the devices that each collector that opened reads."""
+        return dict(self._opened.readers)
+
+    @property
     def connection(self) -> Connection[Any, Any] | None:
         """To wait on beside the workers'; None once it has ended."""
         return None if self.ended else self._child.connection
@@ -251,6 +257,35 @@ class SamplingProcess:
         self._child.kill()
 
 
+@dataclass(frozen=True, slots=True)
+class Available:
+    """A counter of a device here, or why there is none."""
+
+    counter: Counter
+    device: str
+    reason: str = ""
+
+
+def available(devices: Sequence[Device]) -> tuple[list[Available], list[Absent]]:
+    """Every counter of these devices, by opening and asking each collector in a sampling process; and what is not here.
+
+    A collector that reads none of the devices is among what is not here.
+    """
+    process = SamplingProcess(devices, time.monotonic())
+    process.stop()
+    lacks = {(lack.device, lack.counter): lack.reason for lack in process.lacks}
+    found = [
+        Available(counter, device.id, lacks.get((device.id, counter.name), ""))
+        for device in devices
+        for counter in process.counters
+        if device.id in process.readers.get(counter.name.partition(".")[0], ())
+    ]
+    known = {*process.readers, *(absent.what for absent in process.absent)}
+    idle = [Absent(name, "it reads none of the devices here", "") for name in plugins.names("collectors")]
+    lost = [Absent(_SAMPLER, remark.words, "") for remark in process.remarks() if remark.source == _SAMPLER]
+    return found, [*lost, *process.absent, *(absent for absent in idle if absent.what not in known)]
+
+
 def sample(groups: Sequence[Group], connection: Connection[Any, Any], started_at: float) -> None:
     """Read each group in a thread of its own and send what they gather, until the parent says stop."""
     stop = threading.Event()
@@ -288,6 +323,7 @@ def open_groups(order: Order) -> tuple[list[Group], Opened]:
     absent: list[Absent] = []
     lacks: list[Lack] = []
     optional: set[str] = set()
+    readers: list[tuple[str, tuple[str, ...]]] = []
     for name in plugins.names("collectors"):
         try:
             collector: Collector = plugins.load("collectors", name)
@@ -301,9 +337,10 @@ def open_groups(order: Order) -> tuple[list[Group], Opened]:
             absent.append(_absent(name, error))
             continue
         counters += collector.counters
+        readers.append((name, tuple(device.id for device in devices)))
         lacks += lacking
         groups += _groups(name, collector, source, devices, lacking)
-    return groups, Opened(tuple(counters), tuple(absent), tuple(lacks), frozenset(optional))
+    return groups, Opened(tuple(counters), tuple(absent), tuple(lacks), frozenset(optional), tuple(readers))
 
 
 def _absent(name: str, error: Missing | plugins.BrokenPlugin) -> Absent:

@@ -11,12 +11,14 @@ from gpubench.api import (
     CounterTable,
     Energy,
     Figure,
+    Joined,
     Result,
     Row,
     Series,
     Spread,
     Summary,
     event_names,
+    joined,
     stats,
     units,
 )
@@ -213,7 +215,16 @@ def method_words(summary: Summary, result: Result) -> list[tuple[str, str]]:
     energy = summary.energy(result)
     if result.status == "ok":
         found += [("energy", energy.text if isinstance(energy, Energy) else f"none: {energy.reason}")]
+        found += joined_words(joined(summary, result))
     return [*found, *result.notes]
+
+
+def joined_words(found: Joined) -> list[tuple[str, str]]:
+    """What the counters of a case's window say of it."""
+    words = [("bound by", found.bound.text)] if found.bound else []
+    words += [("device memory", found.traffic.text)] if found.traffic else []
+    held = ", ".join(f"{name} for {units.duration(seconds)}" for name, seconds in found.throttled)
+    return [*words, ("clock held down", held)] if held else words
 
 
 def counter_lines(table: CounterTable, result: Result) -> Iterator[CounterLine]:

@@ -19,6 +19,7 @@ from gpubench.api import (
     Summary,
     clean,
     frame,
+    joined,
     payoffs,
     staircases,
     tidy,
@@ -116,8 +117,18 @@ def _result(summary: Summary, result: Result) -> dict[str, Any]:
         "notes": dict(result.notes),
         "elapsed_s": frame.finite(result.elapsed_s),
         "energy": frame.energy_record(summary, result),
+        "joined": _joined(summary, result),
         "figures": list(frame.records(summary, result)),
     }
+
+
+def _joined(summary: Summary, result: Result) -> dict[str, Any]:
+    """What the counters of its window say: what bounds it, by what evidence, traffic of the memory, throttling."""
+    found = joined(summary, result)
+    uses = found.bound.evidence if found.bound else ()
+    evidence = [{"by": use.by, "share": frame.finite(use.fraction)} for use in uses]
+    record = frame.joined_record(summary, result)
+    return {**record, "evidence": evidence, "throttled_s": dict(found.throttled)}
 
 
 def _comparison(comparison: Comparison) -> dict[str, Any]:

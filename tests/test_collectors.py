@@ -474,3 +474,18 @@ def test_load_is_judged_on_its_mean_since_the_start(watch, monkeypatch):
     watch.begin()
     means = [watch._load(now) for now in (1e12, 2e12, 3e12, 4e12, 5e12)]
     assert means == [None, 3.0, 2.25, 9.8, 89 / 6]
+
+
+# ---- the document
+
+
+def test_the_document_lists_every_counter_as_it_is():
+    rows = [
+        f"| `{counter.name}` | {counter.unit} | {counter.kind} | {counter.period_s:g} s | `{source}` |"
+        for name in plugins.names("collectors")
+        for counter in collector(name).counters
+        for source in [counter.source.replace("|", "\\|")]
+    ]
+    document = (Path(__file__).parents[1] / "docs" / "counters.md").read_text()
+    listed = [line for line in document.splitlines() if line.startswith(("| `", "|`")) and line.count("|") >= 6]
+    assert listed == rows

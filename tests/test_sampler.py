@@ -84,7 +84,7 @@ def test_a_call_that_never_comes_back_is_told_of_and_the_rest_is_kept(sick, monk
     assert time.monotonic() - start < 15
     assert process.ended == "stopped"
     assert [remark.words for remark in remarks] == ["missing from here on: a reading has not come back for 5 s"]
-    assert (remarks[0].kind, remarks[0].source, remarks[0].device) == ("lost", "sick", "host")
+    assert (remarks[0].state, remarks[0].source, remarks[0].device) == ("lost", "sick", "host")
     assert track(chunks, "sick.slow") == ([], [])
     assert len(track(chunks, "sick.fast")[0]) > 200
     assert len(track(chunks, "host.load")[0]) >= 5

@@ -19,8 +19,8 @@ _STYLES = {"ok": "green", "skipped": "dim", "failed": "bold red", "invalid": "ye
 _MOST_REASONS = 8
 _MOST_BESIDE = 3
 _SHARES = "% of spec · clock · best"  # in the order of `peaks.BASES`
-_COLUMNS: tuple[str, ...] = ("case", "device", "median", "95 % interval", _SHARES, "noise", "status")
-_SPREAD_COLUMNS = ("case", "device", "median", "lowest – highest", _SHARES, "within", "between", "status")
+_COLUMNS: tuple[str, ...] = ("case", "device", "median", "95 % interval", _SHARES, "noise", "bound by", "status")
+_SPREAD_COLUMNS = ("case", "device", "median", "lowest – highest", _SHARES, "within", "between", "bound by", "status")
 
 
 def out() -> Console:
@@ -108,7 +108,7 @@ def _row(summed: Summary, row: Row) -> list[object]:
     status.append(_labels(result.labels))
     status.stylize(_STYLES[result.status])
     named = _named(result.case.id, figure, summed.beside(Spread((row,))))
-    cells: list[object] = [named, ", ".join(result.devices), "", "", "", "", status]
+    cells: list[object] = [named, ", ".join(result.devices), "", "", "", "", _bound(summed, result), status]
     if figure is not None and result.status == "ok":
         cells[2:6] = [*_figure(figure, figure.interval.low, figure.interval.high), units.percent(figure.noise)]
         if figure.samples < 2:  # one value has no interval and no noise
@@ -124,7 +124,8 @@ def _spread(summed: Summary, spread: Spread) -> list[object]:
     status.append(_labels(spread.labels))
     status.stylize(_STYLES[spread.status])
     named = _named(spread.case.id, figure, summed.beside(spread))
-    cells: list[object] = [named, ", ".join(spread.devices), "", "", "", "", "", status]
+    bound = _bound(summed, spread.row.result)
+    cells: list[object] = [named, ", ".join(spread.devices), "", "", "", "", "", bound, status]
     if figure is not None:
         between = units.percent(spread.between) if len(medians) > 1 else ""
         cells[2:7] = [*_figure(figure, min(medians), max(medians)), units.percent(spread.within), between]
@@ -139,6 +140,13 @@ def _named(case_id: str, figure: Figure | None, beside: Sequence[Figure]) -> Tex
     stages = [(other.name.removesuffix(".hot").removesuffix(".self"), other.text) for other in beside[:_MOST_BESIDE]]
     others = ", ".join(f"{name} {text}" for name, text in stages)
     return plain(f"{case_id} {stage}") + Text("\n  ") + plain(others, "dim")
+
+
+def _bound(summed: Summary, result: Result) -> str:
+    from gpubench.joined import joined
+
+    found = joined(summed, result).bound
+    return found.label if found else ""
 
 
 def _figure(figure: Figure, low: float, high: float) -> list[object]:

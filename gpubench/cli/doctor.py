@@ -152,6 +152,27 @@ def _show(facts: Facts) -> None:
         out.print("", _print.table(("missing", "because", "how to get it"), rows, "missing"), sep="\n")
     else:
         out.print("", "nothing is missing", sep="\n")
+    _show_counters(facts)
+
+
+def _show_counters(facts: Facts) -> None:
+    from gpubench import sampler
+    from gpubench.cli import _print
+
+    out = _print.out()
+    found, absent = sampler.available(facts.devices)
+    heads = ("device", "counter", "unit", "kind", "every", "here", "the same number")
+    rows = [
+        (
+            *(each.device, each.counter.name, each.counter.unit, each.counter.kind, f"{each.counter.period_s:g} s"),
+            *(f"no: {each.reason}" if each.reason else "yes", each.counter.source),
+        )
+        for each in found
+    ]
+    out.print("", _print.table(heads, rows, "counters"), sep="\n")
+    if absent:
+        rows_absent = [(each.what, each.reason, each.how) for each in absent]
+        out.print("", _print.table(("collector", "is not sampled because", "how to get it"), rows_absent), sep="\n")
 
 
 def _device(device: Device) -> tuple[object, ...]:

@@ -1,0 +1,157 @@
+"""What bounds a window, of plain shares; and of a run, joined from the counters of each result's own window."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import _make as make
+import pytest
+
+from gpubench import store
+from gpubench.bound import Activity, Bound, Use, bound_by
+from gpubench.joined import Traffic, joined
+from gpubench.model import Counter, Device
+from gpubench.summary import Summary
+
+H200 = Device(
+    "cuda:0",
+    "cupy",
+    "NVIDIA H200",
+    "sm_90",
+    units=132,
+    details=(("clock.sm_hz", "1980000000"), ("memory.bus_bits", "6016")),
+)
+RECORDINGS = Path(__file__).parent / "recordings"
+
+
+def use(share, by="gpm.thing"):
+    return Use(share, by)
+
+
+def label(**known):
+    found = bound_by(Activity(**known))
+    return found.label if found else None
+
+
+# ---- the rule
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        ({"dram": (use(0.96),), "compute": (use(0.03),), "busy": use(0.99)}, "DRAM"),
+        ({"dram": (use(0.15),), "compute": (use(0.93),), "busy": use(0.99)}, "compute"),
+        ({"dram": (use(0.62),), "compute": (use(0.7),)}, "compute"),
+        ({"dram": (use(0.01),), "link": (use(0.9),), "busy": use(0.0)}, "link"),
+        ({"dram": (use(0.2),), "l2": (use(0.8),), "busy": use(0.99)}, "L2"),
+        ({"dram": (use(0.59),), "busy": use(0.99)}, "latency"),
+        ({"dram": (use(0.1),), "compute": (use(0.1),), "busy": use(0.4)}, "host"),
+        ({"dram": (use(0.1),), "busy": use(0.99), "launch": use(0.9)}, "launch"),
+        ({"busy": use(0.2), "launch": use(0.9)}, "launch"),
+        ({"dependent": True}, "latency"),
+        ({}, None),
+        ({"dram": (use(0.3),)}, None),
+    ],
+)
+def test_the_resource_of_which_most_was_used_bounds_and_else_what_is_left(known, expected):
+    assert label(**known) == expected
+
+
+@pytest.mark.parametrize(
+    ("capped", "clock", "expected"), [(1.0, 0.7, "power"), (1.0, 0.99, "compute"), (0.2, 0.7, "compute")]
+)
+def test_arithmetic_under_a_power_cap_that_took_clock_is_bound_by_power(capped, clock, expected):
+    assert label(compute=(use(0.9),), capped=use(capped), clock=use(clock)) == expected
+
+
+def test_memory_at_its_limit_is_not_bound_by_a_cap_on_the_other_clock():
+    assert label(dram=(use(0.9),), capped=use(1.0), clock=use(0.7)) == "DRAM"
+
+
+def test_the_label_rests_on_what_was_used_that_much_the_most_first():
+    found = bound_by(Activity(dram=(use(0.91, "share of spec dram"), use(0.95, "gpm.dram"), use(0.1, "other"))))
+    assert found == Bound("DRAM", (use(0.95, "gpm.dram"), use(0.91, "share of spec dram")))
+    assert found.text == "DRAM (gpm.dram 95.0 %, share of spec dram 91.0 %)"
+
+
+# ---- joined to a run
+
+WINDOW = Counter("gpm.dram", "%", "window", 0.1, "nvidia-smi dmon --gpm-metrics 10")
+MEMORY_HZ = 3201e6
+PEAK = 2 * MEMORY_HZ * 6016 / 8
+
+
+def run_of(result, columns, at, counters):
+    """A run of one result on an H200, with these columns of counters."""
+    chunks = [
+        make.Samples(name.partition(".")[0], "cuda:0", tuple(at), ((name, tuple(values)),))
+        for name, values in columns.items()
+    ]
+    return make.run(result, counters=counters, sampled=chunks, facts=make.facts(H200))
+
+
+def counter(name, unit="%", kind="window"):
+    return Counter(name, unit, kind, 0.1, f"read {name}")
+
+
+def a_case(moved=4e9, seconds=1e-3, calls=1, count=900, **more):
+    """A case whose samples fill a window of one second: 0.9 s of calls and 0.1 s of warm-up."""
+    timing = make.timing(*[seconds] * count, moved=moved, limit="dram", warmup_s=0.1, calls=calls)
+    return make.result(timing, window=(10.0, 11.0), **more)
+
+
+def join(result, columns, at=(10.05, 10.2, 10.4, 10.6, 10.8), kinds=None):
+    counters = tuple(counter(name, kind=(kinds or {}).get(name, "window")) for name in columns)
+    run = run_of(result, columns, at, counters)
+    return joined(Summary(run), run.results[0])
+
+
+def test_the_memory_traffic_that_a_counter_saw_stands_beside_what_was_counted():
+    columns = {"gpm.dram": [50.0, 83.0, 83.0, 83.0, 83.0], "nvml.clock.memory": [MEMORY_HZ] * 5}
+    found = join(a_case(), columns, kinds={"nvml.clock.memory": "gauge"})
+    assert found.traffic.seen == pytest.approx(0.83 * PEAK), "a reading whose window began before the case is left out"
+    assert found.traffic.counted == pytest.approx(4e12)
+    assert found.traffic.ratio == pytest.approx(0.83 * PEAK / 4e12)
+    assert found.bound.label == "DRAM"
+    assert "gpm.dram" in [each.by for each in found.bound.evidence]
+
+
+def test_hardware_counters_go_before_shares_of_a_peak():
+    columns = {"cupti.dram.read": [3e12] * 5, "cupti.dram.write": [1e12] * 5, "gpm.dram": [80.0] * 5}
+    assert join(a_case(), columns).traffic == Traffic(pytest.approx(4e12), pytest.approx(4e12), "cupti.dram")
+
+
+def test_bytes_that_the_memory_did_not_see_came_from_a_cache():
+    columns = {"gpm.dram": [2.0] * 5, "nvml.clock.memory": [MEMORY_HZ] * 5, "gpm.gpu": [99.0] * 5}
+    result = make.result(make.timing(*[1e-3] * 900, moved=9e9, warmup_s=0.1), window=(10.0, 11.0))
+    assert join(result, columns, kinds={"nvml.clock.memory": "gauge"}).bound.label == "L2"
+
+
+def test_the_time_that_a_cap_held_is_the_share_of_the_readings_of_the_window():
+    columns = {"nvml.event_reasons": [0, 4, 4, 0x21, 4]}
+    found = join(a_case(), columns, kinds={"nvml.event_reasons": "event"})
+    assert dict(found.throttled) == pytest.approx({"power cap": 0.6, "thermal, by software": 0.2})
+
+
+def test_counters_of_a_window_with_two_loads_say_nothing_of_one():
+    timings = (make.timing(*[1e-3] * 450, moved=4e9), make.timing(*[1e-3] * 450, name="cold", moved=4e9))
+    found = join(make.result(*timings, window=(10.0, 11.0)), {"cupti.dram.read": [3e12] * 5, "gpm.gpu": [10.0] * 5})
+    assert (found.bound, found.traffic) == (None, None)
+
+
+@pytest.mark.parametrize("status", ["failed", "invalid", "skipped"])
+def test_a_case_that_is_not_ok_has_no_label(status):
+    assert join(a_case(status=status), {"gpm.dram": [90.0] * 5}).bound is None
+
+
+def test_the_labels_of_a_recorded_h200_are_those_of_its_cases():
+    run = store.read_run(RECORDINGS / "h200-quick.jsonl.gz")
+    summary = Summary(run)
+    found = {result.case.id: joined(summary, result).bound for result in run.results}
+    labels = {case: bound.label for case, bound in found.items() if bound}
+    assert labels["bandwidth/triad[size=1GiB,dtype=float32]"] == "DRAM"
+    assert labels["bandwidth/h2d[memory=pinned,size=256MiB]"] == "link"
+    assert labels["gemm/square[dtype=bfloat16,n=8192]"] == "power"
+    assert labels["gemm/square[dtype=float32,n=8192]"] == "compute"
+    assert labels["latency/chase[size=4GiB]"] == "latency"
+    assert labels["latency/launch"] == "launch"
