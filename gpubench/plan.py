@@ -111,9 +111,22 @@ def lack(job: Job) -> str:
 def lacking(plan: Plan) -> list[str]:
     """What a plan's cases lack, each reason once with the number of cases: said before anything starts."""
     reasons = [reason for job in plan.jobs if not job.replicate and (reason := lack(job))]
-    return [
+    found = [
         f"{count} case{'s' * (count > 1)} will be skipped: {reason}" for reason, count in Tally(reasons).most_common()
     ]
+    return [*found, *(["--data is ignored: none of these cases reads it"] if _ignores_data(plan) else [])]
+
+
+def _ignores_data(plan: Plan) -> bool:
+    """Whether the user named data and the same cases would run without them."""
+    if not plan.settings.data:
+        return False
+    suites = [load_suite(name) for name in plan.settings.suites]
+    tier, devices = plan.settings.tier, [plan.facts.device(name) for name in plan.settings.devices]
+    without = {
+        case.id for device in devices for suite in suites for case in suite.cases(Target(plan.facts, device, tier))
+    }
+    return all(job.case.id in without for job in plan.jobs)
 
 
 def load_suite(name: str) -> Suite:

@@ -1,22 +1,23 @@
 """Small buffers and hostile streams through a GPU's codecs, in a process that may die of them.
 
-python tests/_gpu_hostile.py FIRST COUNT CODEC…   # a JSON line a batch, from batch FIRST on
+python tests/_gpu_hostile.py COUNT CODEC…   # what became of them as JSON
 """
 
+import itertools
 import json
-import subprocess
+import multiprocessing
 import sys
-import time
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-from _hostile import MOST, buffers, mutated
+from _hostile import KINDS, MOST, buffers, mutated
 
 from gpubench import plugins
 
-BATCH = 1000
+BATCH = 100  # what a death costs
+WORKERS = 4
 GUARD = 0xA5
-SILENCE_S = 60  # a worker that is not done by then hangs
+SILENCE_S = 30  # a worker that says nothing for so long hangs
 
 
 def device_module():
@@ -63,10 +64,10 @@ def round_trips(bench, codec, chunks):
     return {"came back": int(good.sum()), "of": len(chunks), "first that did not": bad}
 
 
-def attack(bench, codec, chunks, rng):
+def attack(bench, codec, chunks, rng, way=None):
     """How many mutated streams are refused, of a wrong length, of other bytes (a comparison sees it), unharmed."""
     streams, _ = compressed(bench, codec, chunks)
-    hostile = [mutated(rng, stream, streams) for stream in streams]
+    hostile = [mutated(rng, stream, streams, way) for stream in streams]
     told, lengths, rows, overrun = restored(bench, codec, hostile, list(map(len, chunks)))
     found = {"refused": 0, "wrong length": 0, "other bytes": 0, "unharmed": 0}
     for status, length, row, chunk in zip(told, lengths, rows, chunks, strict=True):
@@ -78,18 +79,19 @@ def attack(bench, codec, chunks, rng):
     return {**found, "overrun": overrun}
 
 
-def batches(count, names):
-    """The work in order: codec and number of the batch."""
-    return [(name, index) for name in names for index in range(-(-count // BATCH))]
-
-
 def say(line):
-    """A line that is out before anything can happen to this process."""
+    """A line of what was found, shown with `pytest -rA`."""
     sys.stdout.write(line + "\n")
-    sys.stdout.flush()
 
 
-def main(first, count, *names):
+def batches(count, names):
+    """The work: codec, way of mutating, and the number of the batch, which is its seed."""
+    ways = tuple(KINDS)
+    return [(name, ways[index % len(ways)], index) for name in names for index in range(-(-count // BATCH))]
+
+
+def work(jobs, pipe):
+    """One batch after another, in a process of its own, until all are done or one of them ends it."""
     from gpubench.model import Case, Facts
     from gpubench.suite import Bench, Target
 
@@ -97,29 +99,47 @@ def main(first, count, *names):
     opened = backend.open(backend.devices()[0])
     suite = plugins.load("suites", "compression")
     bench = Bench(opened, Case("compression", "x"), Target(Facts((opened.device,)), opened.device), suite.package)
-    for name, index in batches(int(count), names)[int(first) :]:
+    for name, way, index in jobs:
         rng = np.random.default_rng([11, index])
-        chunks = [chunk for chunk in buffers(rng, BATCH + BATCH // 10) if chunk][: min(BATCH, int(count))]
-        codec = device_module().open_codec(bench, name)
-        say(json.dumps([name, index, attack(bench, codec, chunks, rng)]))
+        chunks = [chunk for chunk in buffers(rng, 2 * BATCH) if chunk][:BATCH]
+        pipe.send(attack(bench, device_module().open_codec(bench, name), chunks, rng, way))
 
 
-def survey(count, names):
-    """What became of `count` mutations a codec; a batch whose worker died is told so, and the next worker goes on."""
-    work, outcomes, started = batches(count, names), [], time.monotonic()
-    while len(outcomes) < len(work):
-        command = [sys.executable, str(Path(__file__)), str(len(outcomes)), str(count), *names]
+def followed(jobs):
+    """The outcomes of these batches: one whose worker died or hung is told so, and another worker goes on."""
+    context, outcomes = multiprocessing.get_context("fork"), []
+    while len(outcomes) < len(jobs):
+        here, there = context.Pipe(duplex=False)
+        worker = context.Process(target=work, args=(jobs[len(outcomes) :], there))
+        worker.start()
+        there.close()
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=SILENCE_S, check=False)
-            text, why = done.stdout, done.stderr.strip().splitlines()[-1:]
-        except subprocess.TimeoutExpired as expired:
-            text, why = (expired.stdout or b"").decode(), ["hang"]
-        outcomes += [json.loads(line) for line in text.splitlines()]
-        if len(outcomes) < len(work):
-            outcomes.append([*work[len(outcomes)], {"died": BATCH, "of": why}])
-    say(f"{len(work)} batches in {time.monotonic() - started:.1f} s")
+            while len(outcomes) < len(jobs):
+                if not here.poll(SILENCE_S):
+                    outcomes.append({"hung": BATCH})
+                    break
+                outcomes.append(here.recv())
+        except EOFError:
+            outcomes.append({"died": BATCH})
+        worker.kill()
+        worker.join()
     return outcomes
 
 
+def survey(count, names):
+    """What became of `count` mutations a codec, by codec and way, in workers side by side."""
+    jobs = batches(count, names)
+    shares = [jobs[first::WORKERS] for first in range(WORKERS)]
+    with ThreadPoolExecutor(WORKERS) as pool:
+        outcomes = [each for share in pool.map(followed, shares) for each in share]
+    found = {}
+    for (name, way, _), outcome in zip(itertools.chain(*shares), outcomes, strict=True):
+        totals = found.setdefault(name, {}).setdefault(way, {})
+        for key, number in outcome.items():
+            totals[key] = totals.get(key, 0) + number
+    return found
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    plugins.load("suites", "compression"), plugins.load("backends", "cupy")  # imported once, before any fork
+    sys.stdout.write(json.dumps(survey(int(sys.argv[1]), sys.argv[2:])))

@@ -41,9 +41,9 @@ def _noisy(rng, size):
     return bytes(found)
 
 
-def mutated(rng, stream, others):
-    """A stream that is corrupt, cut, grown, exchanged or made up; now and then one bit of it is wrong."""
-    change = (_bit, _bit, _bytes, _cut, _grown, _extreme, _zeroed, _moved, _other, _made_up)[int(rng.integers(10))]
+def mutated(rng, stream, others, kind=None):
+    """A stream that is corrupt, cut, grown, exchanged or made up in one way of KINDS, by chance if none is named."""
+    change = KINDS[kind or tuple(KINDS)[int(rng.integers(len(KINDS)))]]
     return change(rng, bytearray(stream), others)
 
 
@@ -97,3 +97,17 @@ def _other(rng, stream, others):
 
 def _made_up(rng, stream, others):
     return rng.bytes(len(stream))
+
+
+KINDS = {
+    "bit": _bit,
+    "bytes": _bytes,
+    "cut": _cut,
+    "grown": _grown,
+    "extreme": _extreme,
+    "zeroed": _zeroed,
+    "moved": _moved,
+    "other": _other,
+    "made up": _made_up,
+    "empty": lambda rng, stream, others: b"",
+}

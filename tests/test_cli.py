@@ -259,6 +259,14 @@ def test_the_users_data_is_compressed_instead_of_the_built_in(tmp_path):
     }
 
 
+@pytest.mark.parametrize(("suite", "ignored"), [("gemm", True), ("compression", False)])
+def test_data_that_no_case_reads_are_said_to_be_ignored(tmp_path, suite, ignored):
+    (tmp_path / "mine.bin").write_bytes(b"mine")
+    done = gpubench("plan", suite, "--device", "host", "--tier", "smoke", "--data", "mine.bin", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert ignored == ("--data is ignored: none of these cases reads it" in done.stdout)
+
+
 @pytest.mark.parametrize("content", [b"", b"not a run\n", b'{"kind":"result"}\n', b"\x1f\x8b garbage"])
 def test_a_file_that_is_no_run_is_one_line_and_status_5(tmp_path, content):
     (tmp_path / "x.jsonl").write_bytes(content)

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import sys
+import types
 import zlib
 
 import _codec_device as device_of
@@ -71,7 +72,7 @@ def verify(opened, task):
 
 def trip_of(task):
     """The round trip behind a task's stages, to spoil its buffers."""
-    return task.stages["compress"].call.__self__
+    return next(iter(task.stages.values())).call.__self__
 
 
 def noise(size):
@@ -207,12 +208,138 @@ def test_a_file_that_is_gone_is_a_file_error(suite, host, tmp_path):
         build(suite, host, "lz4", data=[DataFile("gone", str(tmp_path / "gone"), 10)])
 
 
+def numpy_file(tmp_path, array, label="mine.npy"):
+    np.save(tmp_path / label, array)
+    return DataFile(label, str(tmp_path / label), (tmp_path / label).stat().st_size)
+
+
+@pytest.mark.parametrize(("made", "dtype"), [("int32", "int32"), ("float32", "float32"), ("complex64", "uint8")])
+def test_an_array_is_its_elements_without_its_header(suite, host, tmp_path, made, dtype):
+    array = np.arange(5000).astype(made)
+    task = build(suite, host, "lz4", data=[numpy_file(tmp_path, array)])
+    assert array.tobytes() == trip_of(task).source.tobytes()
+    assert f"the user's {made} array of {array.nbytes}" in task.notes["corpus"]
+    taken = sys.modules[suite.module]._corpora.read_bounded(numpy_file(tmp_path, array), 2**20)
+    assert dtype == taken.dtype
+
+
+def test_a_huge_array_is_read_within_bounds(suite, host, tmp_path):
+    array = np.lib.format.open_memmap(tmp_path / "huge.npy", "w+", np.float32, (2**31,))
+    array[-1] = 7
+    array.flush()
+    file = DataFile("huge.npy", str(tmp_path / "huge.npy"), (tmp_path / "huge.npy").stat().st_size)
+    task = build(suite, host, "lz4", data=[file])
+    assert (task.stages["compress"].work.payload, trip_of(task).source.view(np.float32)[-1]) == (4 * 2**20, 7)
+
+
+def test_what_is_called_an_array_and_is_none_is_a_file_error(suite, host, tmp_path):
+    with pytest.raises(FileError, match=r"mine\.npy: not an array in NumPy's format"):
+        build(suite, host, "lz4", data=[file_of(tmp_path, b"no array", "mine.npy")])
+
+
+def test_an_empty_array_is_skipped_with_the_reason(suite, host, tmp_path):
+    with pytest.raises(Skip, match="the array is empty"):
+        build(suite, host, "lz4", data=[numpy_file(tmp_path, np.zeros(0))])
+
+
+def table_file(tmp_path, columns, rows_a_group, label="mine.parquet"):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(arrow.table(columns), tmp_path / label, row_group_size=rows_a_group)
+    return DataFile(label, str(tmp_path / label), (tmp_path / label).stat().st_size)
+
+
+def test_a_table_is_its_columns_as_they_lie_in_memory(suite, host, tmp_path):
+    columns = {"key": np.arange(1000, dtype=np.int32), "other": np.arange(1000, dtype=np.int32)[::-1].copy()}
+    task = build(suite, host, "lz4", data=[table_file(tmp_path, columns, 1000)])
+    assert b"".join(column.tobytes() for column in columns.values()) == trip_of(task).source.tobytes()
+    assert "8000 bytes of columns as they lie in memory, 1 of 1 row groups" in task.notes["corpus"]
+
+
+def test_of_a_long_table_row_groups_far_apart_are_read_within_bounds(suite, tmp_path):
+    read = sys.modules[suite.module]._corpora.read_bounded
+    file = table_file(tmp_path, {"key": np.arange(10_000, dtype=np.int64)}, 100)
+    taken = read(file, 4000)
+    groups = np.unique(taken.data.view(np.int64) // 100).tolist()
+    assert (taken.data.size, taken.dtype, len(groups)) == (4000, "int64", 5)
+    assert max(groups) - min(groups) > 50
+
+
+def test_a_table_of_texts_is_bytes(suite, tmp_path):
+    taken = sys.modules[suite.module]._corpora.read_bounded(table_file(tmp_path, {"name": ["ab", "cde"]}, 2), 2**20)
+    assert b"abcde" in taken.data.tobytes()
+    assert taken.dtype == "uint8"
+
+
+def test_a_table_without_a_value_is_skipped_and_what_is_none_is_a_file_error(suite, host, tmp_path):
+    with pytest.raises(Skip, match="no column has a value"):
+        build(suite, host, "lz4", data=[table_file(tmp_path, {"key": np.zeros(0, np.int32)}, 2)])
+    with pytest.raises(FileError, match="not a Parquet file"):
+        build(suite, host, "lz4", data=[file_of(tmp_path, b"no table", "other.parquet")])
+
+
 def test_what_is_no_regular_file_is_not_read(suite, host):
     with pytest.raises(FileError, match="not a regular file"):
         build(suite, host, "lz4", data=[DataFile("zero", "/dev/zero", 10)])
 
 
+def test_many_threads_are_measured_on_the_host(suite, host):
+    target = Target(Facts((host.device,)), host.device, "full")
+    case = next(case for case in suite.cases(target) if case.name == "threads" and case.param("threads") > 1)
+    task = suite.build(Bench(host, case, target, suite.package))
+    assert verify(host, task)["ratio"].value > 1
+    assert task.notes["threads"] == str(case.param("threads"))
+
+
+def test_the_choice_and_its_regret_are_measured_on_the_host(suite, host):
+    target = Target(Facts((host.device,)), host.device, "smoke")
+    case = next(case for case in suite.cases(target) if case.name == "choice")
+    task = suite.build(Bench(host, case, target, suite.package))
+    found = verify(host, task)
+    assert {"regret.speed", "regret.ratio", "regret.end-to-end", "exhaustive"} == set(found)
+    assert found["regret.ratio"].value < 0.2
+    assert task.notes["choice.ratio"].startswith("zstd")
+
+
 # GPUs.
+
+
+@pytest.mark.parametrize("name", ["deflate", "zstd"])
+def test_one_format_is_read_by_both_sides(suite, gpu, monkeypatch, name):
+    """The GPU in host memory writes zlib's format whatever it is asked, so that is what the host has to read."""
+    host_codecs = sys.modules[suite.module]._codecs_host
+    monkeypatch.setattr(host_codecs, "FORMATS", {name: lambda: host_codecs.open_codec("zlib-1")})
+    target = Target(Facts((GPU,)), GPU, "full")
+    case = next(case for case in suite.cases(target) if case.name == "formats" and case.param("format") == name)
+    params = tuple((axis, 2**24 if axis == "size_bytes" else value) for axis, value in case.params)
+    task = suite.build(Bench(gpu, dataclasses.replace(case, params=params), target, suite.package))
+    found = verify(gpu, task)
+    assert found["ratio.gpu"].value == pytest.approx(found["ratio.host"].value)
+    trip_of(task).restored.memory[5] ^= 1
+    with pytest.raises(WrongAnswer, match="bytes differ"):
+        task.check()
+
+
+def test_the_choice_is_measured_on_a_gpu_of_codecs_in_host_memory(suite, gpu):
+    target = Target(Facts((GPU,)), GPU, "smoke")
+    case = next(case for case in suite.cases(target) if case.name == "choice")
+    params = tuple((axis, 2**21 if axis == "size_bytes" else value) for axis, value in case.params)
+    task = suite.build(Bench(gpu, dataclasses.replace(case, params=params), target, suite.package))
+    assert verify(gpu, task)["regret.ratio"].value == pytest.approx(0, abs=0.2)
+
+
+def test_a_codec_that_needs_an_engine_is_skipped_where_there_is_none(suite, gpu, monkeypatch):
+    monkeypatch.setattr(nvcomp, "engine_formats", lambda _: frozenset())
+    monkeypatch.setattr(device_of.ARRAYS.cuda, "runtime", types.SimpleNamespace(getDevice=lambda: 0), raising=False)
+    with pytest.raises(Skip, match="needs a hardware decompression engine for lz4: on this device it is not there"):
+        build(suite, gpu, "lz4-engine", "full", corpus="ids")
+
+
+def test_the_python_codec_that_is_missing_is_a_skip_with_how_to_get_it(suite, gpu, monkeypatch):
+    monkeypatch.setitem(sys.modules, "nvidia.nvcomp", None)
+    target = Target(Facts((GPU,)), GPU, "smoke")
+    case = next(case for case in suite.cases(target) if case.name == "python")
+    with pytest.raises(Skip, match=r"needs nvidia.nvcomp .*pip install 'gpubench-suite\[cuda13\]'"):
+        suite.build(Bench(gpu, case, target, suite.package))
 
 
 def test_planning_for_a_gpu_touches_no_device(suite):

@@ -6,20 +6,24 @@ The logic is also tried on codecs in host memory, without a GPU.
 """
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import _codec_device as device_of
 import numpy as np
 import pytest
-from _gpu_hostile import attack, device_module, round_trips, say, survey
+from _gpu_hostile import attack, device_module, round_trips, say
 from _hostile import buffers
 
-from gpubench import plugins
+from gpubench import plugins, store
 from gpubench.errors import Skip
 from gpubench.model import Case, Device, Facts
 from gpubench.native import nvcomp
 from gpubench.suite import Bench, Target
 
 MANY = 10_000
+MUTATIONS = 2_000  # of each codec
 
 
 @pytest.fixture(scope="module")
@@ -81,12 +85,68 @@ def test_ten_thousand_small_buffers_come_back_on_a_gpu(gpu, chunks, name):
 
 @pytest.mark.gpu
 @pytest.mark.timeout(600)
-def test_ten_thousand_mutations_of_every_codec_end_no_run_on_a_gpu():
+def test_mutations_of_every_codec_are_accounted_for_on_a_gpu():
     """Each is refused, of a wrong length, seen by the comparison, or unharmed; a worker's death costs a batch."""
-    outcomes = survey(MANY, list(nvcomp.ALGORITHMS))
-    for name in nvcomp.ALGORITHMS:
-        of_name = [outcome for each, _, outcome in outcomes if each == name]
-        totals = {key: sum(each.get(key, 0) for each in of_name if key != "of") for each in of_name for key in each}
-        say(f"{name} {json.dumps(totals)} {[each['of'] for each in of_name if 'of' in each][:3]}")
-        kinds = ("refused", "wrong length", "other bytes", "unharmed", "died")
-        assert sum(totals.get(kind, 0) for kind in kinds) == MANY
+    command = [sys.executable, str(Path(__file__).parent / "_gpu_hostile.py"), str(MUTATIONS), *nvcomp.ALGORITHMS]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr
+    for name, ways in json.loads(done.stdout).items():
+        say(f"{name} {json.dumps(ways)}")
+        kinds = ("refused", "wrong length", "other bytes", "unharmed", "died", "hung")
+        assert sum(ways[way].get(kind, 0) for way in ways for kind in kinds) == MUTATIONS
+
+
+@pytest.mark.gpu
+def test_a_case_whose_stream_ends_its_worker_is_failed_and_the_next_one_runs_on_a_gpu(tmp_path):
+    (tmp_path / "hostile.py").write_text(HOSTILE.format(tests=str(Path(__file__).parent)))
+    command = [
+        "run",
+        "hostile.py",
+        "compression",
+        "--filter",
+        "hostile/",
+        "--filter",
+        "codec=snappy",
+        "--tier",
+        "smoke",
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 3, done.stderr
+    found = {
+        result.case.suite: (result.status, result.reason) for result in store.read_run(tmp_path / "a.jsonl").results
+    }
+    say(str(found))
+    assert found["hostile"][0] == "failed"
+    assert found["compression"][0] == "ok"
+
+
+HOSTILE = """
+import sys
+
+import numpy as np
+from gpubench.api import Stage, Suite, Task
+
+sys.path.insert(0, {tests!r})
+import _gpu_hostile
+from _hostile import buffers
+
+suite = Suite("a stream that no GPU survives, or at least no comparison")
+
+
+@suite.case()
+def snappy(bench):
+    \"\"\"A thousand mutated streams, checked as if they were none.\"\"\"
+    rng = np.random.default_rng([11, 0])
+    chunks = [chunk for chunk in buffers(rng, 1100) if chunk][:1000]
+    codec, found = _gpu_hostile.device_module().open_codec(bench, "snappy"), {{}}
+
+    def call():
+        found.update(_gpu_hostile.attack(bench, codec, chunks, rng))
+        return 1.0
+
+    def check():
+        assert found["unharmed"] == 1000
+        return {{}}
+
+    return Task.of(Stage(call, clock="self"), check=check)
+"""

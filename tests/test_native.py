@@ -8,7 +8,11 @@ from gpubench.errors import GpubenchError, Missing
 from gpubench.native import _nvcomp_table as table
 from gpubench.native import nvcomp
 
-STRUCTS = {struct for row in nvcomp.ALGORITHMS.values() for struct in (row.compress, row.decompress)}
+STRUCTS = {struct for row in nvcomp.ALGORITHMS.values() for struct in (row.compress, row.decompress) if struct}
+SIX = (  # the ends of the functions' names that both libraries have
+    *("CompressAsync", "CompressGetMaxOutputChunkSize", "CompressGetTempSize"),
+    *("DecompressAsync", "DecompressGetTempSize", "GetDecompressSizeAsync"),
+)
 
 
 @pytest.fixture
@@ -87,3 +91,88 @@ def test_an_invalid_argument_is_an_error_and_not_a_refusal(library):
 
 def test_the_library_is_of_the_tables_major_version(library):
     assert library.version.startswith(f"{nvcomp.MAJOR}.")
+
+
+class Recorded:
+    """A library whose functions note how they were called: what stands in for a hipCOMP that nobody has here."""
+
+    def __init__(self):
+        self.calls = {}
+
+    def __getattr__(self, name):
+        def function(*arguments):
+            self.calls[name] = arguments
+            return 0
+
+        setattr(self, name, function)
+        return function
+
+
+@pytest.fixture
+def hip():
+    return nvcomp.Library(Recorded(), "hipcomp")
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "offsets"),
+    [
+        ("lz4", 4, {"data_type": 0}),
+        ("snappy", 4, {"reserved": 0}),
+        ("cascaded", 24, {"chunk": 0, "data_type": 8, "run_lengths": 12, "deltas": 16, "bit_packing": 20}),
+    ],
+)
+def test_hipcomps_options_have_the_sizes_and_places_of_its_headers(name, size, offsets):
+    struct = nvcomp.HIP_ALGORITHMS[name].compress
+    assert ctypes.sizeof(struct) == size
+    assert offsets == {field: getattr(struct, field).offset for field in offsets}
+
+
+@pytest.mark.parametrize(("name", "prefix"), [("lz4", "LZ4"), ("snappy", "Snappy"), ("cascaded", "Cascaded")])
+def test_hipcomps_functions_have_its_names_and_its_arguments(hip, name, prefix):
+    nvcomp.Codec(hip, name)
+    declared = {end: getattr(hip.handle, f"hipcompBatched{prefix}{end}").argtypes for end in SIX}
+    assert {
+        end: len(declared[end])
+        for end in ("CompressGetTempSize", "DecompressGetTempSize", "CompressAsync", "DecompressAsync")
+    } == {"CompressGetTempSize": 4, "DecompressGetTempSize": 3, "CompressAsync": 10, "DecompressAsync": 10}
+    assert (len(declared["CompressGetMaxOutputChunkSize"]), len(declared["GetDecompressSizeAsync"])) == (3, 5)
+    assert nvcomp.HIP_ALGORITHMS[name].compress in declared["CompressAsync"]
+
+
+def test_a_call_of_hipcomp_leaves_out_what_it_lacks(hip):
+    """compress(u_ptrs, u_bytes, max_chunk, n, tmp, tmp_b, c_ptrs, c_bytes, opts, stream)."""
+    codec = nvcomp.Codec(hip, "lz4")
+    batches, scratch = (nvcomp.Chunks(1, 2, 3), nvcomp.Chunks(4, 5, 3)), nvcomp.Scratch(6, 7)
+    codec.compress(batches[0], 8, scratch, batches[1], 9, 10)()
+    sent = hip.handle.calls["hipcompBatchedLZ4CompressAsync"]
+    assert (*sent[:8], sent[9]) == (1, 2, 8, 3, 6, 7, 4, 5, 10)
+    assert isinstance(sent[8], table.HipLz4)
+    codec.decompress(batches[1], batches[0], 11, scratch, 9, 10)()
+    assert hip.handle.calls["hipcompBatchedLZ4DecompressAsync"] == (4, 5, 2, 11, 3, 6, 7, 1, 9, 10)
+    assert codec.compress_alignments().output == 8
+
+
+def test_a_missing_hipcomp_says_how_to_get_it():
+    with pytest.raises(Missing, match=r"build ROCm's hipCOMP-core"):
+        nvcomp.load_hip.__wrapped__()
+
+
+@pytest.mark.parametrize("name", nvcomp.ALGORITHMS)
+def test_both_libraries_have_these_functions_of_every_algorithm(library, name):
+    prefix = nvcomp.ALGORITHMS[name].prefix
+    assert all(hasattr(library.handle, f"nvcompBatched{prefix}{end}") for end in SIX)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("lz4", {"bitshuffle": 1}),
+        ("deflate", {"level": 5}),
+        ("ans", {"histogram_reduction": 4}),
+        ("bitcomp", {"algorithm": 1}),
+    ],
+)
+def test_options_stand_in_their_fields_and_the_library_takes_them(library, name, options):
+    codec = nvcomp.Codec(library, name, options=options)
+    assert options == {field: getattr(codec._compress, field) for field in options}
+    assert codec.max_output_bytes(65536) >= 65536
