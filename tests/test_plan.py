@@ -115,7 +115,7 @@ H200 = make.facts(
         (
             "compression",
             "roundtrip[corpus=ids,codec=lz4,size=256MiB,chunk=64KiB]",
-            "roundtrip[corpus=ids,codec=lz4,size=16MiB,chunk=64KiB]",
+            "roundtrip[corpus=ids,codec=lz4,size=4MiB,chunk=64KiB]",
         ),
     ],
 )
