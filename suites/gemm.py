@@ -297,7 +297,7 @@ def gemv(bench: Bench, path: str, weights: str, size_bytes: int) -> Task:
     path=("tensor", "vendor"),
     weights=points(("float16",), full=("float16", "bfloat16", "int8", "int4")),
     tokens=points((16,), full=(1, 2, 4, 8, 16, 32, 64)),
-    when=_on_nvidia,
+    when=_on_gpu,
     where=_gemm_few.has_path,
 )
 def skinny(bench: Bench, path: str, weights: str, tokens: int) -> Task:

@@ -1,0 +1,122 @@
+#!/usr/bin/env bash
+# What can be checked of AMD's side without an AMD GPU: kernels compiled by AMD's hipRTC and their instructions,
+# counters by AMD's libraries on a simulated /sys. Nothing runs on a GPU, and nothing here is a measurement.
+#
+#   bash ci/rocm.sh [OPTIONS of pytest]
+#
+# Debian's newest ROCm packages are fetched (90 MB, once) and unpacked into a folder, with no root and nothing
+# installed. Where they cannot be had, what needs them is skipped, and said so: a mirror that moves is no failure.
+# AMD's libraries read /sys itself, so that part replaces it in a mount namespace: it needs root, or a kernel that
+# gives a user namespaces of his own.
+#
+#   GPUBENCH_ROCM_ROOT=DIR       packages that are unpacked already: fetch nothing
+#   GPUBENCH_ROCM_CACHE=DIR      where to unpack them [~/.cache/gpubench/rocm]
+#   GPUBENCH_DEBIAN_MIRROR=URL   fetch from there [the mirror that apt is set up with, else deb.debian.org]
+#   GPUBENCH_DEBIAN_SUITE=NAME   that suite [sid]
+
+# shellcheck source-path=SCRIPTDIR source=_setup.sh
+. "$(dirname "${BASH_SOURCE[0]}")/_setup.sh"
+
+started=$SECONDS
+step() { say "$((SECONDS - started)) s: $*"; }
+cache=${GPUBENCH_ROCM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gpubench/rocm}
+debian=${GPUBENCH_DEBIAN_SUITE:-sid}
+
+mirror_of_apt() {
+    # shellcheck disable=SC2016 # apt-get fills these in
+    apt-get indextargets --format '$(SITE) $(COMPONENT)' 'Origin: Debian' 2>/dev/null |
+        awk '$2 == "main" && $1 !~ /security/ { print $1; exit }'
+}
+
+configure_apt() { # an apt of its own, below $1, that knows nothing of this machine's packages
+    mkdir -p "$1"/state/lists/partial "$1"/cache/archives/partial "$1"/etc/preferences.d "$1"/etc/apt.conf.d
+    : >"$1/status"
+    local mirror=${GPUBENCH_DEBIAN_MIRROR:-$(mirror_of_apt)}
+    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] ${mirror:-http://deb.debian.org/debian} $debian main" \
+        >"$1/etc/sources.list"
+    cat >"$1/apt.conf" <<CONF
+Dir "$1";
+Dir::State "state";
+Dir::State::status "$1/status";
+Dir::Cache "cache";
+Dir::Etc "etc";
+Dir::Etc::sourcelist "sources.list";
+Dir::Etc::sourceparts "none";
+APT::Architecture "amd64";
+APT::Install-Recommends "false";
+APT::Sandbox::User "";
+Acquire::Languages "none";
+Acquire::Retries "2";
+Acquire::Check-Valid-Until "false";
+CONF
+}
+
+newest() { # of packages whose name is $1 and a number
+    apt-cache pkgnames "$1" | grep -E "^$1[0-9]+$" | sort -V | tail -n 1
+}
+
+fetch() ( # into $cache/root
+    set -e
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+    configure_apt "$work"
+    export APT_CONFIG=$work/apt.conf
+    timeout 120 apt-get -qq update
+    packages=(python3 amd-smi rocm-smi)
+    for stem in libhiprtc libhiprtc-builtins libamdhip64- libamd-smi librocm-smi64-; do
+        name=$(newest "$stem")
+        [ -n "$name" ] || { echo "$debian has no package $stem" >&2; exit 1; }
+        packages+=("$name")
+    done
+    timeout 180 apt-get -qq -y --download-only install "${packages[@]}" >/dev/null
+    rm -rf "$cache/root.new"
+    mkdir -p "$cache/root.new"/usr/{bin,lib,lib64,sbin}
+    for folder in bin lib lib64 sbin; do ln -s "usr/$folder" "$cache/root.new/$folder"; done
+    for archive in "$work"/cache/archives/*.deb; do dpkg -x "$archive" "$cache/root.new"; done
+    rm -rf "$cache/root"
+    mv "$cache/root.new" "$cache/root"
+)
+
+fetch_pyrsmi() { # pure Python, beside the packages; AMD's name of its library where it looks for it
+    [ -d "$1/opt/pyrsmi" ] || {
+        "$python" -m pip download --quiet --disable-pip-version-check --no-deps --dest "$1/opt/wheel" pyrsmi==1.1.0 &&
+            "$python" -m zipfile -e "$1"/opt/wheel/pyrsmi-*.whl "$1/opt/pyrsmi"
+    }
+    mkdir -p "$1/opt/rocm/lib"
+    ln -sf "$(compgen -G "$1/usr/lib/x86_64-linux-gnu/libamd_smi.so.*" | head -n 1)" "$1/opt/rocm/lib/libamd_smi.so"
+}
+
+setup dev
+cd "$root"
+
+if [ -z "${GPUBENCH_ROCM_ROOT:-}" ]; then
+    export GPUBENCH_ROCM_ROOT=$cache/root
+    if [ ! -x "$GPUBENCH_ROCM_ROOT/usr/bin/python3" ]; then
+        step "fetching Debian's ROCm packages ($debian) into $cache"
+        mkdir -p "$cache"
+        if [ "$(uname -m)" != x86_64 ] || ! command -v dpkg >/dev/null; then
+            say "skipped: Debian's packages are for x86-64 and need dpkg to unpack"
+        elif ! fetch 2>"$cache/log"; then
+            say "skipped: Debian's packages cannot be had: $(tail -n 1 "$cache/log")"
+        fi
+    fi
+fi
+if [ -x "$GPUBENCH_ROCM_ROOT/usr/bin/python3" ]; then
+    fetch_pyrsmi "$GPUBENCH_ROCM_ROOT" || say "skipped: pyrsmi cannot be had"
+    find "$GPUBENCH_ROCM_ROOT/usr/lib/x86_64-linux-gnu" -regex '.*/lib\(hiprtc\|amd_smi\|rocm_smi64\)\.so\.[0-9.]+' -type f -printf '  %f\n' >&2
+fi
+unshare -m true 2>/dev/null || unshare -rm true 2>/dev/null ||
+    say "skipped: AMD's libraries on a simulated /sys need root, or user namespaces (sysctl kernel.unprivileged_userns_clone=1)"
+
+results=$(mktemp -d)
+trap 'rm -rf "$results"' EXIT
+status=0
+step "kernels: compiled for gfx90a, gfx942 and gfx950, and their instructions"
+"$python" -m pytest -q -m slow -rs --junitxml "$results/kernels.xml" tests/test_amd_kernels.py "$@" || status=$?
+step "the backend, the collector and doctor on simulated machines, and AMD's libraries on them"
+"$python" -m pytest -q -m "slow or not slow" -rs tests/test_rocm_backend.py tests/test_amd_collector.py \
+    tests/test_amd_libraries.py "$@" || status=$?
+step "suite × architecture"
+"$python" tests/amd_table.py "$results/kernels.xml" || true
+step "done"
+exit "$status"

@@ -1,0 +1,96 @@
+"""The other side of `_amd_libraries`: a child that reads counters, and may die of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpubench.api import Missing
+
+_MODULE = f"{__package__}._amd_libraries"
+_START_S = 20.0
+_ANSWER_S = 2.0
+
+
+class LibraryChild:
+    """A process in which one of AMD's libraries reads counters."""
+
+    def __init__(self, library: str, module: str = _MODULE) -> None:
+        """Start it; Missing where the library does not load, start or answer."""
+        self.library = library
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - held until `close`
+        self._child = subprocess.Popen(
+            [sys.executable, "-P", "-m", module, library],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            start_new_session=True,
+        )
+        self._pending = b""
+        self.version = str(self._answer(_START_S))
+
+    def read(self, pci: str, names: Sequence[str]) -> Mapping[str, float | None]:
+        """The values of these counters; Missing where the process has ended, with the reason, or no longer answers."""
+        pipe = self._child.stdin
+        assert pipe is not None
+        try:
+            pipe.write(json.dumps([pci, list(names)]).encode() + b"\n")
+            pipe.flush()
+        except OSError as error:
+            raise self._lost() from error
+        found: Mapping[str, float | None] = self._answer(_ANSWER_S)
+        return found
+
+    def _answer(self, patience_s: float) -> Any:
+        pipe = self._child.stdout
+        assert pipe is not None
+        while b"\n" not in self._pending:
+            ready, _, _ = select.select([pipe], [], [], patience_s)
+            chunk = os.read(pipe.fileno(), 65536) if ready else b""
+            if not chunk:
+                raise self._lost("" if ready else f"no answer within {patience_s:g} s")
+            self._pending += chunk
+        line, _, self._pending = self._pending.partition(b"\n")
+        return json.loads(line)
+
+    def _lost(self, reason: str = "") -> Missing:
+        """End it; how it ended and what it last said."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._child.wait(0.0 if reason else 1.0)
+        status = self._child.poll()
+        self.close()
+        if not reason:
+            killed = status is not None and status < 0
+            reason = f"killed by {signal.Signals(-status).name}" if killed and status else f"exit status {status}"
+        return Missing(
+            f"{self.library} ended ({reason}{self._last_words()})", f"see `python -m {_MODULE} {self.library}`"
+        )
+
+    def _last_words(self) -> str:
+        return f": {self._tail}" if self._tail else ""
+
+    _tail = ""
+
+    def close(self) -> None:
+        """End the process."""
+        if not self._said.closed:
+            self._said.seek(0)
+            lines = self._said.read()[-8192:].decode(errors="replace").strip().splitlines()
+            self._tail = lines[-1].strip() if lines else ""
+            self._said.close()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._child.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may hold it for ever
+            self._child.wait(1.0)
+        for pipe in (self._child.stdin, self._child.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()

@@ -1,0 +1,161 @@
+"""AMD's libraries in a process of their own: they print, raise what they like, and may end the process.
+
+`python -P -m gpubench.collectors._amd_libraries amdsmi|pyrsmi` answers on its standard output, a line of JSON each:
+first the library's version, then to each line `[pci, [names]]` of its standard input the values of those counters, null
+where the library has none. A library that does not load or start ends the process; what it last wrote says why.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+from ._amd_values import known
+
+# What the card has differs: MI200 gives an average, MI300 a current value; newer releases choose by themselves.
+_POWERS = ("socket_power", "current_socket_power", "average_socket_power")
+_DEBIAN = "/usr/lib/python3/dist-packages"  # where Debian's package amd-smi puts the binding, for any environment
+
+
+class Library(Protocol):
+    """A library that is ready."""
+
+    version: str
+
+    def read(self, pci: str, name: str) -> float | None:
+        """One counter of the GPU of that PCI address."""
+
+
+def _rocm() -> Path:
+    return Path(os.environ.get("ROCM_PATH", "/opt/rocm"))
+
+
+class AmdSmi:
+    """The Python binding that comes with ROCm, which must be of the same release as its library."""
+
+    def __init__(self) -> None:
+        sys.path += [str(_rocm() / "share/amd_smi"), _DEBIAN]
+        self._smi = smi = importlib.import_module("amdsmi")
+        smi.amdsmi_init()
+        handles = smi.amdsmi_get_processor_handles()
+        self._handles = {str(smi.amdsmi_get_gpu_device_bdf(handle)).lower(): handle for handle in handles}
+        self.version = f"amdsmi {getattr(smi, '__version__', '')}".strip()
+
+    def read(self, pci: str, name: str) -> float | None:
+        handle = self._handles.get(pci)
+        if handle is None or name not in self._READERS:
+            return None
+        reader, scale = self._READERS[name]
+        try:
+            return known(name, reader(self._smi, handle), scale)
+        except (self._smi.AmdSmiException, AttributeError, KeyError, TypeError):  # not on this card, or in this release
+            return None
+
+    _READERS: Mapping[str, tuple[Callable[[Any, Any], object], float]] = {
+        "amd.power": (lambda smi, gpu: _first(smi.amdsmi_get_power_info(gpu), *_POWERS), 1.0),
+        "amd.clock.gfx": (lambda smi, gpu: _clock(smi, gpu, smi.AmdSmiClkType.GFX), 1e6),
+        "amd.clock.memory": (lambda smi, gpu: _clock(smi, gpu, smi.AmdSmiClkType.MEM), 1e6),
+        "amd.temperature.hotspot": (lambda smi, gpu: _temperature(smi, gpu, smi.AmdSmiTemperatureType.HOTSPOT), 1.0),
+        "amd.temperature.memory": (lambda smi, gpu: _temperature(smi, gpu, smi.AmdSmiTemperatureType.VRAM), 1.0),
+        "amd.utilization.gfx": (lambda smi, gpu: smi.amdsmi_get_gpu_activity(gpu)["gfx_activity"], 1.0),
+        "amd.utilization.memory": (lambda smi, gpu: smi.amdsmi_get_gpu_activity(gpu)["umc_activity"], 1.0),
+        "amd.memory.used": (lambda smi, gpu: smi.amdsmi_get_gpu_memory_usage(gpu, smi.AmdSmiMemoryType.VRAM), 1.0),
+        "amd.energy": (lambda smi, gpu: _energy(smi.amdsmi_get_energy_count(gpu)), 1e-6),
+        "amd.pcie.replays": (lambda smi, gpu: smi.amdsmi_get_gpu_pci_replay_counter(gpu), 1.0),
+    }
+
+
+def _first(found: Mapping[str, object], *keys: str) -> object:
+    """The first of these that is a number."""
+    return next((found[key] for key in keys if known("amd.power", found.get(key)) is not None), None)
+
+
+def _clock(smi: Any, gpu: Any, kind: Any) -> object:
+    found = smi.amdsmi_get_clock_info(gpu, kind)
+    return found.get("clk", found.get("cur_clk"))
+
+
+def _temperature(smi: Any, gpu: Any, place: Any) -> object:
+    return smi.amdsmi_get_temp_metric(gpu, place, smi.AmdSmiTemperatureMetric.CURRENT)
+
+
+def _energy(found: Mapping[str, Any]) -> object:
+    """Microjoules."""
+    steps = known("amd.energy", found.get("energy_accumulator", found.get("power")))
+    return None if steps is None else steps * found["counter_resolution"]
+
+
+class Rsmi:
+    """pyrsmi of the package index, which has neither temperatures, clocks nor energy.
+
+    Its calls give -1 where they fail, and it holds the library itself only once it was told to. Its count of replays is
+    not the driver's: it is left to the files.
+    """
+
+    def __init__(self) -> None:
+        self._smi = smi = importlib.import_module("pyrsmi.rocml")
+        load = getattr(smi, "_load_rocm_library", None)
+        if load is not None:
+            load()
+        smi.smi_initialize()
+        self._indices = {_address(smi.smi_get_device_pci_id(i)): i for i in range(smi.smi_get_device_count())}
+        if not self._indices:
+            sys.exit("pyrsmi finds no GPU")
+        self.version = "pyrsmi"
+
+    def read(self, pci: str, name: str) -> float | None:
+        index = self._indices.get(pci)
+        if index is None or name not in self._READERS:
+            return None
+        try:
+            return known(name, getattr(self._smi, self._READERS[name])(index))
+        except (AttributeError, TypeError):  # its own, where the library lacks a function
+            return None
+
+    _READERS: Mapping[str, str] = {
+        "amd.power": "smi_get_device_average_power",
+        "amd.utilization.gfx": "smi_get_device_utilization",
+        "amd.utilization.memory": "smi_get_device_memory_busy",
+        "amd.memory.used": "smi_get_device_memory_used",
+    }
+
+
+def _address(bdf: object) -> str:
+    """A PCI address in words, from its words or from the number that packs them (rocm_smi.h, rsmi_dev_pci_id_get)."""
+    if not isinstance(bdf, int):
+        return str(bdf).lower()
+    return f"{bdf >> 32 & 0xFFFF:04x}:{bdf >> 8 & 0xFF:02x}:{bdf >> 3 & 0x1F:02x}.{bdf & 7}"
+
+
+LIBRARIES: Mapping[str, Callable[[], Library]] = {"amdsmi": AmdSmi, "pyrsmi": Rsmi}
+
+
+def answer(library: Library, pci: str, names: Sequence[str]) -> dict[str, float | None]:
+    """The values of these counters."""
+    return {name: library.read(pci, name) for name in names}
+
+
+def serve(library: Library, questions: TextIO, answers: TextIO) -> None:
+    """Answer line by line until there are no more."""
+    answers.write(json.dumps(library.version) + "\n")
+    answers.flush()
+    for line in questions:
+        pci, names = json.loads(line)
+        answers.write(json.dumps(answer(library, pci, names)) + "\n")
+        answers.flush()
+
+
+def main() -> None:
+    """The child: what libraries print goes to standard error, only answers to standard output."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    serve(LIBRARIES[sys.argv[1]](), sys.stdin, answers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""AMD's numbers: what stands for "there is none", and the counters that are read."""
+
+from __future__ import annotations
+
+import math
+
+from gpubench.api import Counter
+
+_FAST_S = 0.1
+_SLOW_S = 0.5
+_ALL_ONES = frozenset({0xFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
+# Beyond these a number is a sentinel that was scaled on its way (0xffffffff µW are 4295 W), not a reading.
+_MOST = {"W": 4000.0, "°C": 150.0, "Hz": 1e10, "%": 100.0}
+
+
+def _smi(amd: str, rocm: str) -> str:
+    return f"amd-smi metric {amd} (or rocm-smi {rocm})"
+
+
+COUNTERS = (
+    Counter("amd.power", "W", "gauge", _FAST_S, _smi("-p", "--showpower")),
+    Counter("amd.clock.gfx", "Hz", "gauge", _FAST_S, _smi("-c", "--showclocks")),
+    Counter("amd.clock.memory", "Hz", "gauge", _FAST_S, _smi("-c", "--showclocks")),
+    Counter("amd.temperature.hotspot", "°C", "gauge", _FAST_S, _smi("-t", "--showtemp")),
+    Counter("amd.temperature.memory", "°C", "gauge", _FAST_S, _smi("-t", "--showtemp")),
+    Counter("amd.utilization.gfx", "%", "window", _FAST_S, _smi("-u", "--showuse")),
+    Counter("amd.utilization.memory", "%", "window", _FAST_S, _smi("-u", "--showmemuse")),
+    Counter("amd.memory.used", "B", "gauge", _FAST_S, _smi("-m", "--showmeminfo vram")),
+    Counter("amd.energy", "J", "cumulative", _SLOW_S, _smi("-E", "--showenergycounter")),
+    Counter("amd.pcie.replays", "replays", "cumulative", _SLOW_S, _smi("-P", "--showreplaycount")),
+    Counter("amd.throttle", "bit mask", "event", _FAST_S, _smi("-v", "--showmetrics (indep_throttle_status)")),
+)
+UNITS = {counter.name: counter.unit for counter in COUNTERS}
+
+
+def known(name: str, value: object, scale: float = 1.0) -> float | None:
+    """The value of a counter in its unit, `scale` of what was read; None for every way to say that there is none.
+
+    Those are text (`N/A`), a negative number (AMD's libraries give -1 for an error), a word of 16, 32 or 64 ones, what
+    no GPU can be, and 0 bytes of used memory, which AMD's library gives where the file is gone.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    if value < 0 or value in _ALL_ONES:
+        return None
+    found = value * scale
+    if found > _MOST.get(UNITS[name], math.inf) or (name == "amd.memory.used" and not found):
+        return None
+    return float(found)

@@ -1,0 +1,39 @@
+"""What `ci/rocm.sh` found of each suite's kernels, a row a suite and a column an architecture: `amd_table.py XML`."""
+
+import re
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections import Counter, defaultdict
+from pathlib import Path
+
+ARCHS = ("gfx90a", "gfx942", "gfx950")
+_SUITES = {"gemv": "gemm", "skinny": "gemm", "gate": "(the timing gate)"}
+
+
+def suite_of(file: str) -> str:
+    """The suite that a kernel's file belongs to: by the first word of its name."""
+    word = re.split(r"[_.]", file)[0]
+    return _SUITES.get(word, word)
+
+
+def table(text: str) -> str:
+    """The table of a JUnit file."""
+    found: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for case in ElementTree.fromstring(text).iter("testcase"):
+        words = re.search(r"\[(.*)\]", case.get("name", ""))
+        arch = next((each for each in ARCHS if words and each in words[1]), "")
+        file = re.search(r"\w+\.cu", words[1] if words else "")
+        if arch and file:
+            outcome = next((each.tag for each in case if each.tag in ("failure", "error", "skipped")), "passed")
+            found[suite_of(file[0]), arch][outcome] += 1
+    cells = {place: ", ".join(f"{count} {kind}" for kind, count in kinds.items()) for place, kinds in found.items()}
+    suites = sorted({suite for suite, _ in found})
+    rows = [("suite", *ARCHS), *((suite, *(cells.get((suite, arch), "") for arch in ARCHS)) for suite in suites)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+if __name__ == "__main__":
+    sys.stdout.write(table(Path(sys.argv[1]).read_text(encoding="utf-8")) + "\n")

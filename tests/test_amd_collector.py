@@ -1,0 +1,318 @@
+"""AMD's counters on a simulated /sys, and with libraries that lie, print, hang or end the process.
+
+What is simulated is this project's own (_fake_sysfs.py) unless a test says that AMD's library read it.
+"""
+
+import json
+import subprocess
+import sys
+
+import _fake_sysfs as fake
+import pytest
+
+from gpubench import plugins
+from gpubench.errors import Missing
+from gpubench.model import Device
+
+AMD = plugins.load("collectors", "amd")
+ROOM = type(AMD).__module__.rpartition(".")[0]
+CHILD = sys.modules[f"{ROOM}._amd_child"]
+VALUES = sys.modules[f"{ROOM}._amd_values"]
+COLLECTOR = sys.modules[type(AMD).__module__]
+NAMES = tuple(counter.name for counter in AMD.counters)
+
+
+def gpu(kind, index=0):
+    return Device(f"rocm:{index}", "cupy", fake.MODELS[kind].product, fake.ARCH[kind], pci=fake.pci(index).upper())
+
+
+def files(root):
+    """The collector on a tree, with no library."""
+    return type(AMD)(root, libraries=())
+
+
+def read(root, kind="mi300x", index=0):
+    device = gpu(kind, index)
+    source = files(root).open([device])
+    try:
+        return source.read(device, NAMES)
+    finally:
+        source.close()
+
+
+def folder(root, index=0):
+    return root / "sys/bus/pci/devices" / fake.pci(index)
+
+
+def monitor(root, index=0):
+    return folder(root, index) / f"hwmon/hwmon{3 + index}"
+
+
+@pytest.mark.parametrize("kind", fake.MODELS)
+def test_every_counter_has_the_value_that_the_files_say_in_its_unit(tmp_path, kind):
+    model = fake.MODELS[kind]
+    assert read(fake.build(tmp_path, kind), kind, 1) == {
+        "amd.power": model.power_w,
+        "amd.clock.gfx": model.gfx_mhz * 1e6,
+        "amd.clock.memory": model.memory_mhz * 1e6,
+        "amd.temperature.hotspot": 61.0,
+        "amd.temperature.memory": 49.0,
+        "amd.utilization.gfx": 93.0,
+        "amd.utilization.memory": 41.0,
+        "amd.memory.used": fake.USED_BYTES + 1,
+        "amd.energy": 16.0,
+        "amd.pcie.replays": 2.0,
+        "amd.throttle": 0.0 if kind == "mi250x" else None,
+    }
+
+
+def test_each_counter_names_a_command_of_both_of_amds_tools():
+    for counter in AMD.counters:
+        assert "amd-smi metric" in counter.source
+        assert "rocm-smi" in counter.source
+        assert (counter.unit, counter.kind) != ("", "")
+        assert counter.name.startswith("amd.")
+
+
+@pytest.mark.parametrize(
+    "value", ["N/A", "", None, True, -1, -1.0, 0xFFFF, 0xFFFFFFFF, 2**64 - 1, 4294967295.0, float("nan"), float("inf")]
+)
+@pytest.mark.parametrize("name", NAMES)
+def test_no_sentinel_becomes_a_number(name, value):
+    assert VALUES.known(name, value) is None
+
+
+def test_a_sentinel_that_was_scaled_on_its_way_is_no_reading_either():
+    assert VALUES.known("amd.power", 4294.967295) is None
+    assert VALUES.known("amd.clock.gfx", 65535e6) is None
+    assert VALUES.known("amd.utilization.gfx", 101) is None
+    assert VALUES.known("amd.power", 750) == 750.0
+
+
+def test_no_memory_in_use_is_what_amds_library_says_where_the_file_is_gone():
+    assert VALUES.known("amd.memory.used", 0) is None
+
+
+@pytest.mark.parametrize(
+    ("content", "field"), [("N/A", "gpu_busy_percent"), ("", "mem_busy_percent"), ("-1", "pcie_replay_count")]
+)
+def test_a_file_that_says_something_else_is_missing_and_takes_no_other_along(tmp_path, content, field):
+    root = fake.build(tmp_path, "mi300x")
+    before = read(root)
+    (folder(root) / field).write_text(content)
+    after = read(root)
+    changed = [name for name in NAMES if before[name] != after[name]]
+    assert [after[name] for name in changed] == [None]
+
+
+def test_files_that_change_in_mid_run_are_read_as_they_are_now(tmp_path):
+    root, device = fake.build(tmp_path, "mi300x"), gpu("mi300x")
+    source = files(root).open([device])
+    assert source.read(device, ["amd.power"]) == {"amd.power": 638.0}
+    (monitor(root) / "power1_input").write_text("200000000\n")
+    (folder(root) / "mem_info_vram_used").unlink()
+    assert source.read(device, ["amd.power", "amd.memory.used"]) == {"amd.power": 200.0, "amd.memory.used": None}
+
+
+def test_a_monitor_that_comes_back_with_another_number_is_found_again(tmp_path):
+    root = fake.build(tmp_path, "mi250x")
+    monitor(root).rename(folder(root) / "hwmon/hwmon9")
+    assert read(root, "mi250x")["amd.power"] == 412.0
+
+
+def test_a_gpu_that_vanishes_reads_as_missing_and_raises_nothing(tmp_path):
+    root, device = fake.build(tmp_path, "mi300x"), gpu("mi300x")
+    source = files(root).open([device])
+    folder(root).unlink()
+    assert set(source.read(device, NAMES).values()) == {None}
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        b"",
+        b"\x04\x00",
+        b"\x04\x00\x01\x05",
+        fake.gpu_metrics(5)[:-8],
+        b"\x68\x01\x01\x09" + bytes(356),
+        b"\x78\x00\x02\x03" + bytes(116),
+    ],
+)
+def test_metrics_that_are_cut_or_of_a_revision_that_nobody_knows_are_missing(tmp_path, table):
+    root = fake.build(tmp_path, "mi300x")
+    (folder(root) / "gpu_metrics").write_bytes(table)
+    assert read(root)["amd.energy"] is None
+
+
+@pytest.mark.parametrize(("kind", "revision"), [("mi300x", 5), ("mi250x", 3)])
+def test_an_energy_of_all_ones_is_missing(tmp_path, kind, revision):
+    root = fake.build(tmp_path, kind)
+    (folder(root) / "gpu_metrics").write_bytes(fake.gpu_metrics(revision, energy=fake.N_A64))
+    assert read(root, kind)["amd.energy"] is None
+
+
+def test_what_throttles_is_a_bit_mask_where_the_firmware_tells(tmp_path):
+    root = fake.build(tmp_path, "mi250x")
+    (folder(root) / "gpu_metrics").write_bytes(fake.gpu_metrics(3, throttle=1 << 32))
+    assert read(root, "mi250x")["amd.throttle"] == 2.0**32
+
+
+def test_the_settings_are_those_that_a_gate_compares(tmp_path):
+    found = files(fake.build(tmp_path, "mi300x")).describe(gpu("mi300x"))
+    assert found == {
+        "power.limit_w": "750.0",
+        "ecc": "on",
+        "partition.compute": "SPX",
+        "partition.memory": "NPS1",
+        "performance_level": "auto",
+        "pcie.generation": "5",
+        "pcie.width": "16",
+    }
+
+
+def test_a_gpu_whose_files_are_not_there_is_missing_with_the_mend(tmp_path):
+    with pytest.raises(Missing) as caught:
+        files(tmp_path).open([gpu("mi300x")])
+    assert "mount the host's /sys" in caught.value.how
+
+
+def test_nothing_watches_an_amd_gpu_and_it_says_so():
+    with pytest.raises(Missing, match="never seen"):
+        AMD.watch(gpu("mi300x"))
+
+
+# ---- libraries, each in a process of its own
+
+AMDSMI = """
+import ctypes, enum, os, sys
+class AmdSmiException(Exception): pass
+class AmdSmiClkType(enum.Enum): GFX = 1; MEM = 2
+class AmdSmiTemperatureType(enum.Enum): HOTSPOT = 1; VRAM = 2
+class AmdSmiTemperatureMetric(enum.Enum): CURRENT = 1
+class AmdSmiMemoryType(enum.Enum): VRAM = 1
+__version__ = "26.1"
+def amdsmi_init(): print("a library that prints")
+def amdsmi_get_processor_handles(): return ["gpu"]
+def amdsmi_get_gpu_device_bdf(gpu): return "0000:0C:00.0"
+def amdsmi_get_power_info(gpu): return {"current_socket_power": "N/A", "average_socket_power": 301}
+def amdsmi_get_clock_info(gpu, kind): return {"clk": 2099 if kind is AmdSmiClkType.GFX else "N/A"}
+def amdsmi_get_temp_metric(gpu, place, metric):
+    if place is AmdSmiTemperatureType.VRAM: raise AmdSmiException("NOT_SUPPORTED")
+    return 62
+def amdsmi_get_gpu_activity(gpu): return {"gfx_activity": 65535, "umc_activity": 40}
+def amdsmi_get_gpu_memory_usage(gpu, kind): return 0
+def amdsmi_get_energy_count(gpu): return {"energy_accumulator": 1000000, "counter_resolution": 15.3}
+"""
+
+
+def library(tmp_path, monkeypatch, text, name="amdsmi"):
+    """A module of that name, found by the child before any other."""
+    path = tmp_path / "libraries" / f"{name.replace('.', '/')}.py"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "libraries/pyrsmi").mkdir(exist_ok=True)
+    path.write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "libraries"))
+
+
+def test_a_library_comes_first_and_the_files_give_what_it_lacks(tmp_path, monkeypatch):
+    library(tmp_path, monkeypatch, AMDSMI)
+    root, device = fake.build(tmp_path / "root", "mi300x"), gpu("mi300x")
+    source = type(AMD)(root).open([device])
+    found = source.read(device, NAMES)
+    source.close()
+    assert source.version == "amdsmi 26.1"
+    assert found["amd.power"] == 301.0  # an average, where the current value is N/A
+    assert found["amd.clock.gfx"] == 2099e6
+    assert found["amd.energy"] == pytest.approx(15.3)
+    assert found["amd.temperature.hotspot"] == 62.0
+    by_files = {"amd.clock.memory": 1300e6, "amd.temperature.memory": 49.0, "amd.utilization.gfx": 93.0}
+    assert {name: found[name] for name in by_files} == by_files
+    assert found["amd.memory.used"] == fake.USED_BYTES
+
+
+ENDINGS = {
+    "aborts as it loads": "import os; os.abort()",
+    "is of another release than its library": "raise KeyError('libamd_smi.so')",
+    "lacks a function of its library": "raise AttributeError('undefined symbol: amdsmi_set_gpu_clk_range')",
+    "leaves the process": "import sys; sys.exit(1)",
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_library_that_does_not_load_leaves_the_files(tmp_path, monkeypatch, ending):
+    library(tmp_path, monkeypatch, ENDINGS[ending])
+    library(tmp_path, monkeypatch, "raise ImportError('no such library')", "pyrsmi.rocml")
+    root, device = fake.build(tmp_path / "root", "mi300x"), gpu("mi300x")
+    collector = type(AMD)(root)
+    assert collector.versions() == {"amdgpu.driver": "6.10.5", "amd.counters": "sysfs"}
+    source = collector.open([device])
+    assert source.read(device, ["amd.power"]) == {"amd.power": 638.0}
+
+
+def test_how_a_library_ended_is_told_with_its_last_words(tmp_path, monkeypatch):
+    library(
+        tmp_path,
+        monkeypatch,
+        "import os, sys; sys.stderr.write('Assertion `size` failed.\\n'); sys.stderr.flush(); os.abort()",
+    )
+    with pytest.raises(Missing, match=r"amdsmi ended \(killed by SIGABRT: Assertion `size` failed\.\)"):
+        CHILD.LibraryChild("amdsmi")
+    library(tmp_path, monkeypatch, "raise KeyError('libamd_smi.so')")
+    with pytest.raises(Missing, match=r"exit status 1: KeyError: 'libamd_smi\.so'"):
+        CHILD.LibraryChild("amdsmi")
+
+
+PYRSMI = """
+import os
+def _load_rocm_library(): global loaded; loaded = True
+def smi_initialize(): assert loaded
+def smi_get_device_count(): return 1
+def smi_get_device_pci_id(i): return 0x0C << 8
+def smi_get_device_average_power(i): return 4294967295.0
+def smi_get_device_utilization(i): return 77
+def smi_get_device_memory_busy(i): return -1
+def smi_get_device_memory_used(i): return 5
+"""
+
+
+def test_a_library_that_aborts_in_mid_run_is_followed_by_the_next_and_that_by_the_files(tmp_path, monkeypatch):
+    dying = AMDSMI.replace("def amdsmi_get_power_info(gpu): ", "def amdsmi_get_power_info(gpu): os.abort();")
+    library(tmp_path, monkeypatch, dying)
+    library(tmp_path, monkeypatch, PYRSMI, "pyrsmi.rocml")
+    root, device = fake.build(tmp_path / "root", "mi300x"), gpu("mi300x")
+    source = type(AMD)(root).open([device])
+    names = ["amd.power", "amd.utilization.gfx", "amd.utilization.memory"]
+    assert source.read(device, names) == {
+        "amd.power": 638.0,  # pyrsmi's is all ones, so the file's
+        "amd.utilization.gfx": 77.0,
+        "amd.utilization.memory": 41.0,
+    }
+    assert source.version == "pyrsmi"
+    source.close()
+
+
+def test_a_library_that_hangs_is_ended(tmp_path, monkeypatch):
+    library(
+        tmp_path,
+        monkeypatch,
+        AMDSMI.replace("def amdsmi_get_power_info(gpu): ", "def amdsmi_get_power_info(gpu):\n  while 1: pass\n  "),
+    )
+    monkeypatch.setattr(CHILD, "_ANSWER_S", 0.2)
+    child = CHILD.LibraryChild("amdsmi")
+    with pytest.raises(Missing, match=r"no answer within 0\.2 s"):
+        child.read(fake.pci(0), ["amd.power"])
+
+
+def test_the_child_ends_with_its_questions():
+    """Nothing is left behind where the sampling process dies."""
+    program = f"import sys; sys.modules['amdsmi'] = None; from {ROOM} import _amd_libraries as a\n"
+    program += "a.serve(type('L', (), {'version': 'x', 'read': lambda *_: None})(), sys.stdin, sys.stdout)"
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        input=json.dumps([fake.pci(0), ["amd.power"]]),
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=True,
+    )
+    assert [json.loads(line) for line in ended.stdout.splitlines()] == ["x", {"amd.power": None}]
