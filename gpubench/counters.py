@@ -93,7 +93,7 @@ class CounterTable:
             found.setdefault(track.device, []).append(track)
         return found
 
-    def of(self, device: str, ends: str) -> Track | None:
+    def of(self, device: str, ends: str | tuple[str, ...]) -> Track | None:
         """The first counter of a device whose name ends so (`.clock.sm`): collectors of all vendors end alike."""
         found = (track for track in self.tracks if track.device == device and track.counter.name.endswith(ends))
         return next(found, None)

@@ -82,7 +82,7 @@ class _Window:
         self._device = device
         self._tracks = counters.by_device.get(device.id, [])
 
-    def mean(self, ends: str) -> float | None:
+    def mean(self, *ends: str) -> float | None:
         """The mean of the first counter whose name ends so (collectors of all vendors end alike), of what was read."""
         for track in self._tracks:
             if track.counter.name.endswith(ends):
@@ -90,10 +90,13 @@ class _Window:
                 return figure.mean if figure else None
         return None
 
-    def use(self, name: str) -> Use | None:
-        """A counter of per cent as a share."""
-        mean = self.mean(name)
-        return None if mean is None else Use(mean / 100, name)
+    def use(self, *ends: str) -> Use | None:
+        """The first counter of per cent whose name ends so, as a share."""
+        for track in self._tracks:
+            if track.counter.name.endswith(ends):
+                mean = self.mean(track.counter.name)
+                return None if mean is None else Use(mean / 100, track.counter.name)
+        return None
 
     def peak_dram(self) -> float | None:
         """The memory's bytes a second at the clock that it had; None where clock or bus are not known."""
@@ -151,7 +154,7 @@ def _activity(
         dram=(*(of_peak if limit == "dram" else ()), *_memory(window)),
         l2=(*(of_peak if limit == "l2" else ()), *_from_cache(series, a_call_s, window)),
         link=(*(of_peak if limit.startswith("link.") else ()), *_links(device, window)),
-        busy=window.use("gpm.gpu") or window.use(".utilization.gpu") if window and is_gpu else None,
+        busy=window.use("gpm.gpu") or window.use(".utilization.gpu", ".utilization.gfx") if window and is_gpu else None,
         capped=Use(capped, "readings under the power cap") if is_gpu else None,
         clock=_clock(device, window) if window else _clock_of_shares(shares),
         launch=Use(_EMPTY_KERNEL_S / a_call_s, "an empty kernel beside a call") if is_gpu and a_call_s > 0 else None,
@@ -193,8 +196,8 @@ def _links(device: Device, window: _Window | None) -> list[Use]:
 
 
 def _clock(device: Device, window: _Window) -> Use | None:
-    mean, own = window.mean(".clock.sm"), dict(device.details).get("clock.sm_hz")
-    return Use(mean / float(own), "SM clock of its own") if mean and own else None
+    mean, own = window.mean(".clock.sm", ".clock.gfx"), dict(device.details).get("clock.sm_hz")
+    return Use(mean / float(own), "clock of its own") if mean and own else None
 
 
 def _clock_of_shares(shares: Sequence[Share]) -> Use | None:

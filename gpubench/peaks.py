@@ -14,7 +14,7 @@ Basis = Literal["spec", "clock", "best"]
 BASES: tuple[Basis, ...] = ("spec", "clock", "best")
 BASIS_WORDS: dict[Basis, str] = {"spec": "spec", "clock": "clock-corrected", "best": "best"}
 _STEADY = 1.05  # of two readings of a clock that was the same between them
-_CORE_CLOCK, _MEMORY_CLOCK = ".clock.sm", ".clock.memory"  # how a collector's counters of clocks end
+_CORE_CLOCK, _MEMORY_CLOCK = (".clock.sm", ".clock.gfx"), (".clock.memory",)  # how collectors' counters of clocks end
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Peaks:
         words = f"{each} × {units.quantity(clock_hz, 'Hz')}, the mean during the case ({rate.source})"
         return data.Peak(count * rate.value * clock_hz, words)
 
-    def _clock(self, result: Result, ends: str) -> float | None:
+    def _clock(self, result: Result, ends: tuple[str, ...]) -> float | None:
         """The mean of the readings in a case's window; of a window between two readings, of these."""
         track = self._counters.of(result.devices[0], ends)
         if track is None:
