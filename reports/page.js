@@ -67,18 +67,24 @@
     }
     ctx.restore();
   };
+  const write = ({ ctx }, words, x, y) => {
+    ctx.save();
+    ctx.textAlign = "left";
+    ctx.textBaseline = "alphabetic";
+    ctx.font = `${11.5 * devicePixelRatio}px system-ui, sans-serif`;
+    ctx.fillStyle = colour("--soft");
+    ctx.fillText(words, x, y);
+    ctx.restore();
+  };
+  const named = (plot, unit) => write(plot, unit, 2, 11 * devicePixelRatio);
   const LANE = 30;
   const lanes = (plot, chart) => {
     const { ctx, bbox } = plot, ratio = devicePixelRatio;
     ctx.save();
-    ctx.textAlign = "left";
-    ctx.textBaseline = "alphabetic";
-    ctx.font = `${11.5 * ratio}px system-ui, sans-serif`;
     chart.bands.forEach(([name, kind, spans], row) => {
       const top = bbox.top + row * LANE * ratio;
       const style = kind ? colour(kind === "capped" ? "--odd" : "--bad") : colour(`--c${row % 8}`);
-      ctx.fillStyle = colour("--soft");
-      ctx.fillText(name, bbox.left, top + 10 * ratio);
+      write(plot, name, bbox.left, top + 10 * ratio);
       fill(plot, spans, top + 14 * ratio, 12 * ratio, style);
     });
     ctx.restore();
@@ -88,24 +94,28 @@
     stroke: () => colour("--soft"), font: "11.5px system-ui, sans-serif", grid: { stroke: () => colour("--rule"), width: 1 },
     ticks: { show: false }, ...more,
   });
+  const whole = (values) => { // of the run, whatever part of it is shown: a zoom into noise is none
+    const [low, high] = values.reduce(([least, most], value) => [Math.min(least, value), Math.max(most, value)], [Infinity, -Infinity]);
+    return uPlot.rangeNum(low < 0.5 * high ? Math.min(low, 0) : low, high, 0.1, true);
+  };
   const running = (at) => data.cases.filter(([, from, to]) => from <= at && at <= to).map(([id]) => id).join(", ");
   const options = (chart, holder, note) => ({
     width: holder.clientWidth,
     height: chart.kind === "line" ? 150 : Math.max(chart.bands.length, 1) * LANE + 34,
     legend: { show: false },
-    padding: [10, 8, 0, 0],
+    padding: [chart.kind === "line" ? 18 : 4, 8, 0, 0],
     cursor: { sync: { key: "time" }, drag: { x: true, y: false, setScale: false }, y: false, points: { show: chart.kind === "line" } },
-    scales: { x: { time: false, range: () => shown }, y: chart.kind === "line" ? {} : { range: [0, 1] } },
+    scales: { x: { time: false, range: () => shown }, y: { range: chart.kind === "line" ? whole(chart.values) : [0, 1] } },
     axes: [
       axis({ size: 24, values: (_, all) => all.map((value) => `${value} s`) }),
-      axis(chart.kind === "line" ? { size: 64, values: (_, all) => all.map((value, index) => (index === all.length - 1 ? `${value} ${chart.unit}` : value)) } : { size: 10, values: () => [], grid: { show: false } }),
+      axis(chart.kind === "line" ? { size: 56, values: (_, all) => all.map(String) } : { size: 10, values: () => [], grid: { show: false } }),
     ],
     series: [{}, chart.kind === "line"
       ? { stroke: () => colour("--c0"), width: 1.5, points: { show: false } }
       : { show: false }],
     hooks: {
       drawClear: [(plot) => (chart.kind === "line" ? behind(plot, chart) : undefined)],
-      draw: [(plot) => (chart.kind === "line" ? undefined : lanes(plot, chart))],
+      draw: [(plot) => (chart.kind === "line" ? named(plot, chart.unit) : lanes(plot, chart))],
       setSelect: [(plot) => {
         const { left, width } = plot.select;
         if (width > 3) spread(plot.posToVal(left, "x"), plot.posToVal(left + width, "x"));
