@@ -13,6 +13,7 @@ Vector = npt.NDArray[np.float64]
 
 _MAD_TO_SIGMA = 1.4826  # 1 / Φ⁻¹(3/4): makes the MAD of a normal sample estimate its sigma
 _NORMAL_975 = 1.959963984540054  # Φ⁻¹(0.975)
+LEAST_FOR_INTERVAL = 6  # of fewer values no two of them hold the median between them with 95 %: their range stands in
 _Z = _NORMAL_975
 _EXPANSION = (  # of Student's quantile in powers of 1/ν
     _Z,
@@ -99,7 +100,7 @@ def median_interval(values: Sequence[float]) -> Interval:
     count = len(data)
     if count == 0:
         return Interval(math.nan, math.nan, math.nan)
-    if count < 6:
+    if count < LEAST_FOR_INTERVAL:
         return Interval(data[0], _middle(data), data[-1])
     inflation = serial_inflation(values) if count >= 10 else 1.0
     reach = _NORMAL_975 * math.sqrt(count * inflation) / 2

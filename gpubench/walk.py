@@ -90,7 +90,7 @@ def _names(kind: Any) -> tuple[str, ...]:
     """The fields of a dataclass that can hold a text; none of what is no dataclass."""
     if not dataclasses.is_dataclass(kind):
         return ()
-    hints = _hints(kind)
+    hints = _hints(cast(Hashable, kind))
     return tuple(field.name for field in dataclasses.fields(kind) if _can_hold_text(hints.get(field.name)))
 
 

@@ -26,6 +26,7 @@ from gpubench.api import (
 from ._words import SHARES_HEAD, beside_words, interval_words
 
 _NONE = "–"
+_AS_IT_IS = stats.LEAST_FOR_INTERVAL  # lowest and highest, whatever their number
 _HEADS = ("median", "95 % interval", SHARES_HEAD, "noise", "samples")
 _REPLICATED_HEADS = ("median", "lowest – highest", SHARES_HEAD, "within", "between")
 
@@ -154,7 +155,13 @@ def _joined_cells(spread: Spread, figure: Figure) -> tuple[str, str, str, str, s
     medians = spread.medians or (figure.interval.centre,)
     span = replace(figure, interval=stats.Interval(min(medians), figure.interval.centre, max(medians)))
     between = units.percent(spread.between) if len(medians) > 1 else _NONE
-    return figure.text, interval_words(span), figure.shares_text or _NONE, units.percent(figure.noise), between
+    return (
+        figure.text,
+        interval_words(span, _AS_IT_IS),
+        figure.shares_text or _NONE,
+        units.percent(figure.noise),
+        between,
+    )
 
 
 def replicate_lines(spread: Spread) -> Iterator[ReplicateLine]:
@@ -177,7 +184,8 @@ def series_lines(summary: Summary, spread: Spread) -> Iterator[SeriesLine]:
             grouped.setdefault((series.name, series.rank), []).append((result, series))
     for (name, rank), found in grouped.items():
         figure = Figure.joined([summary.figure(result, series) for result, series in found])
-        median, interval, share, noise, _ = _cells(figure)
+        median, _, share, noise, _ = _cells(figure)
+        interval = interval_words(figure, len(found) if len(found) > 1 else figure.samples)
         words = f"{name} (rank {rank})" if ranks else name
         yield SeriesLine(words, median, interval, share, noise, figure.samples, _how(found[0][1]))
 

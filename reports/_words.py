@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gpubench.api import Device, Figure, Result, Row, Run, Summary, units
+from gpubench.api import Device, Figure, Result, Row, Run, Summary, stats, units
 
 _ABOVE = {"spec": 1.0, "clock": 1.02}  # a mean clock over a window is right to a per cent or two
 SHARES_HEAD = "% of spec · clock · best"
 NOISY = 0.05  # a robust coefficient of variation above this is named: its median is not worth three digits
 LEGEND = (
-    "GB = 10⁹ B, GiB = 2³⁰ B. A median stands with its 95 % interval; noise is 1.4826 · MAD / median. Shares are in % "
-    "of the specification, of the peak at the clocks measured during the case, and of the best that the device reached "
-    "in this run; a dash where that peak is not known."
+    "GB = 10⁹ B, GiB = 2³⁰ B. A median stands with its 95 % interval, of fewer than six samples with their range; "
+    "noise is 1.4826 · MAD / median. Shares are in % of the specification, of the peak at the clocks measured during "
+    "the case, and of the best that the device reached in this run; a dash where that peak is not known."
 )
 REPLICATED = (
     " Each replicate ran in fresh processes. A case's median is that of the replicates' medians and stands with their "
@@ -129,13 +129,18 @@ def share_words(figure: Figure) -> str:
     return figure.share_text
 
 
-def interval_words(figure: Figure) -> str:
-    """The 95 % interval in the median's own prefix: `4180 – 4221 GB/s`; a dash for a single sample."""
-    if figure.samples < 2:
+def interval_words(figure: Figure, values: int | None = None) -> str:
+    """The 95 % interval in the median's own prefix: `4180 – 4221 GB/s`; a dash for a single sample.
+
+    Of fewer than six values, samples unless said, it is their range, and marked so: `4180 – 4221 GB/s (range)`.
+    """
+    count = figure.samples if values is None else values
+    if count < 2:
         return "–"
+    interval, mark = figure.interval, " (range)" if count < stats.LEAST_FOR_INTERVAL else ""
     if figure.unit == "B":
-        return f"{units.round_size(figure.interval.low)} – {units.round_size(figure.interval.high)}"
-    return units.interval(figure.interval.low, figure.interval.high, figure.unit, figure.interval.centre)
+        return f"{units.round_size(interval.low)} – {units.round_size(interval.high)}{mark}"
+    return units.interval(interval.low, interval.high, figure.unit, interval.centre) + mark
 
 
 def named_text(figure: Figure) -> str:

@@ -18,14 +18,17 @@ if TYPE_CHECKING:
 _STYLES = {"ok": "green", "skipped": "dim", "failed": "bold red", "invalid": "yellow"}
 _MOST_REASONS = 8
 _MOST_BESIDE = 3
+_WIDE = 1000  # characters of a line that nobody looks at in a window
 _SHARES = "% of spec · clock · best"  # in the order of `peaks.BASES`
 _COLUMNS: tuple[str, ...] = ("case", "device", "median", "95 % interval", _SHARES, "noise", "bound by", "status")
 _SPREAD_COLUMNS = ("case", "device", "median", "lowest – highest", _SHARES, "within", "between", "bound by", "status")
+# what is left out first where there is no room
+_LEAVE = ("noise", "within", "95 % interval", "lowest – highest", _SHARES, "between", "bound by", "device")
 
 
 def out() -> Console:
-    """Standard output; wide where it is no terminal, so that nothing is cut in a log."""
-    return Console(width=None if sys.stdout.isatty() else 200, highlight=False, emoji=False)
+    """Standard output; wide where it is no terminal, so that nothing is folded in a log."""
+    return Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False, emoji=False)
 
 
 def err() -> Console:
@@ -73,7 +76,7 @@ def summary(run: Run) -> list[Table | Text]:
         if summed.replicated
         else [_row(summed, row) for row in summed.rows()]
     )
-    parts: list[Table | Text] = [table(columns, rows, right=columns[2:-1])]
+    parts = _fitting(columns, rows, out().width)
     for suite in run.manifest.suites:
         parts += [part for found in derived_tables(summed, suite.name) for part in _derived(found)]
     parts += [part for found in (*link_tables(summed), *phase_tables(summed)) for part in _derived(found)]
@@ -82,6 +85,24 @@ def summary(run: Run) -> list[Table | Text]:
     parts += [plain(line, "yellow") for line in (*run.told, *_reasons(run.results))]
     counted = ", ".join(f"{count} {status}" for status, count in summed.counts().items() if count)
     return [*parts, plain(f"{len(run.results)} results: {counted or 'none'}", "bold")]
+
+
+def _fitting(columns: Sequence[str], rows: Sequence[Sequence[object]], width: int) -> list[Table | Text]:
+    """The table in so many characters: columns are left out, and named, before an id is folded."""
+    cells = [[cell if isinstance(cell, Text) else plain(cell) for cell in row] for row in rows]
+    wide = {
+        name: max([len(name), *(len(line) for row in cells for line in row[place].plain.split("\n"))])
+        for place, name in enumerate(columns)
+    }
+    kept = list(columns)
+    for name in _LEAVE:
+        if sum(wide[each] + 2 for each in kept) - 2 > width and name in kept:
+            kept.remove(name)
+    places = [columns.index(name) for name in kept]
+    shown = table(kept, ([row[place] for place in places] for row in cells), right=columns[2:-1])
+    missing = [name for name in columns if name not in kept]
+    note = f"left out for want of room: {', '.join(missing)}; a wider terminal, a file or a report has them"
+    return [shown, *([plain(note, "dim")] if missing else [])]
 
 
 def profiled(run: Run) -> list[Table | Text]:
@@ -100,7 +121,7 @@ def _derived(found: Words) -> list[Table | Text]:
 
 
 def _row(summed: Summary, row: Row) -> list[object]:
-    from gpubench import units
+    from gpubench import stats, units
     from gpubench.summary import Spread
 
     result, figure = row.result, row.figure
@@ -113,6 +134,8 @@ def _row(summed: Summary, row: Row) -> list[object]:
         cells[2:6] = [*_figure(figure, figure.interval.low, figure.interval.high), units.percent(figure.noise)]
         if figure.samples < 2:  # one value has no interval and no noise
             cells[3] = cells[5] = ""
+        elif figure.samples < stats.LEAST_FOR_INTERVAL:
+            cells[3] = f"{cells[3]} (range)"
     return cells
 
 

@@ -1,0 +1,75 @@
+"""Standard output: a window is fitted, a pipe is never folded, a full disk is said in a line."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import _make as make
+import pytest
+from _files import write
+from rich.console import Console
+
+from gpubench.cli import _print
+
+COMMAND = [sys.executable, "-P", "-m", "gpubench"]
+LONG = make.case("device_copy", engine="bulk-copy", size_bytes=2**28, dtype="float32", more="x" * 60)
+
+
+@pytest.fixture
+def file(tmp_path):
+    return write(tmp_path / "run.jsonl", make.result(make.timing(*[1e-3] * 8, moved=1e9), of=LONG))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no file here that is always full")
+@pytest.mark.parametrize(
+    "words", [["show"], ["compare", "--json"], ["list"], ["--version"]], ids=lambda words: words[0]
+)
+def test_a_standard_output_that_is_full_is_said_in_a_line(words, file):
+    files = {"show": [file], "compare": [file, file]}.get(words[0], [])
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([*COMMAND, *words, *files], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "gpubench: cannot write to standard output: No space left on device; make room or send it elsewhere\n"
+    )
+
+
+def test_a_standard_output_that_is_not_utf_8_shows_what_it_can(file):
+    done = subprocess.run(
+        [*COMMAND, "show", file],
+        capture_output=True,
+        env={"PYTHONIOENCODING": "ascii", "PATH": "/usr/bin"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert LONG.id.encode() in done.stdout
+
+
+def test_an_id_is_never_folded_in_a_pipe(file):
+    done = subprocess.run([*COMMAND, "show", file], capture_output=True, text=True, check=True)
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("bandwidth/")]
+    assert LONG.id in line
+    assert "1000 GB/s" in line
+
+
+def shown(width, monkeypatch):
+    console = Console(width=width, record=True, quiet=True)
+    monkeypatch.setattr(_print, "out", lambda: console)
+    run = make.run(make.result(make.timing(*[1e-3] * 8, moved=1e9), of=make.case("device_copy", engine="bulk-copy")))
+    return "\n".join(
+        console.render_str("").plain + part.plain for part in _print.summary(run) if hasattr(part, "plain")
+    )
+
+
+def test_a_narrow_terminal_leaves_columns_out_by_name_before_it_folds_an_id(monkeypatch):
+    assert "left out" not in shown(200, monkeypatch)
+    assert "left out for want of room: " in shown(60, monkeypatch)
+
+
+def test_fewer_than_six_samples_have_a_range_and_it_says_so():
+    def interval(count):
+        run = make.run(make.result(make.timing(*(1e-3 + 1e-6 * index for index in range(count)), moved=1e9)))
+        return next(iter(_print.summary(run)[0].columns[3].cells)).plain
+
+    assert interval(5) == "996.0 – 1000 GB/s (range)"
+    assert interval(6) == "995.0 – 1000 GB/s"
