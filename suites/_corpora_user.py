@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import io
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from gpubench.api import DataFile, FileError, Skip, units
 
 BLOCK_BYTES = 2**20  # of a file that is longer than what may be read of it
 _PAGE = 4096
+_UNBOUNDED = 2**62  # bytes: a row group is read whole
 _HOW = "pip install 'gpubench-suite[parquet]'"
 
 
@@ -47,6 +49,33 @@ def read_bounded(file: DataFile, most: int) -> Taken:
         raise FileError(f"{path}: {error.strerror or error}; give --data files that can be read") from error
 
 
+def pieces(file: DataFile, most: int) -> Iterator[Taken]:
+    """All of a file in order, at most `most` bytes at a time; raises as `read_bounded` does."""
+    path = Path(file.path)
+    try:
+        if path.suffix.lower() == ".parquet":
+            yield from _parquet_pieces(path, most)
+            return
+        plain = path.suffix.lower() != ".npy"
+        place = _Place(0, file.bytes, "uint8", "bytes") if plain else _elements(file, path)
+        with path.open("rb") as stream:
+            for start in range(0, place.size, most):
+                data = _block(stream, file, place.offset + start, min(most, place.size - start))
+                yield Taken(data, place.dtype, place.words)
+    except OSError as error:
+        raise FileError(f"{path}: {error.strerror or error}; give --data files that can be read") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where in a file the data lie, what their elements are for a codec, and in words."""
+
+    offset: int
+    size: int
+    dtype: str
+    words: str
+
+
 def _bytes(file: DataFile, path: Path, most: int) -> Taken:
     data = _spread(file, path, 0, file.bytes, most)
     return Taken(data, "uint8", _words(data.size, file.bytes, "bytes of the user's"))
@@ -59,6 +88,12 @@ def _words(taken: int, whole: int, what: str) -> str:
 
 def _npy(file: DataFile, path: Path, most: int) -> Taken:
     """The elements, without the header."""
+    place = _elements(file, path)
+    data = _spread(file, path, place.offset, place.size, most)
+    return Taken(data, place.dtype, _words(data.size, place.size, f"bytes of the user's {place.words} array of"))
+
+
+def _elements(file: DataFile, path: Path) -> _Place:
     try:
         array = np.lib.format.open_memmap(path, mode="r")
     except ValueError as error:
@@ -66,9 +101,7 @@ def _npy(file: DataFile, path: Path, most: int) -> Taken:
     if not array.nbytes:
         raise Skip(f"{path.name}: the array is empty, there is nothing to compress")
     kind = array.dtype.name if array.dtype.kind in "iuf" and array.dtype.itemsize <= 8 else "uint8"
-    offset = file.bytes - array.nbytes
-    data = _spread(file, path, offset, array.nbytes, most)
-    return Taken(data, kind, _words(data.size, array.nbytes, f"bytes of the user's {array.dtype.name} array of"))
+    return _Place(file.bytes - array.nbytes, array.nbytes, kind, array.dtype.name)
 
 
 def _spread(file: DataFile, path: Path, offset: int, size: int, most: int) -> Any:
@@ -97,6 +130,31 @@ def _block(stream: io.BufferedReader, file: DataFile, offset: int, length: int) 
 def _parquet(file: DataFile, path: Path, most: int) -> Taken:
     """The values of every column as Arrow holds them, row groups evenly spaced over the file, column by column."""
     del file
+    with _table(path) as opened:
+        data, kinds, groups = _row_groups(opened, _far_apart(opened.num_row_groups), most)
+        count = opened.num_row_groups
+    if not data.size:
+        raise Skip(f"{path.name}: no column has a value, there is nothing to compress")
+    words = f"{data.size} bytes of columns as they lie in memory, {groups} of {count} row groups"
+    return Taken(data, _common(kinds), words)
+
+
+def _parquet_pieces(path: Path, most: int) -> Iterator[Taken]:
+    """Row group by row group, each in pieces."""
+    with _table(path) as opened:
+        for group in range(opened.num_row_groups):
+            data, kinds, _ = _row_groups(opened, [group], _UNBOUNDED)
+            for start in range(0, data.size, most):
+                yield Taken(data[start : start + most], _common(kinds), "columns as they lie in memory")
+
+
+def _common(kinds: set[str]) -> str:
+    return next(iter(kinds)) if len(kinds) == 1 else "uint8"
+
+
+@contextmanager
+def _table(path: Path) -> Iterator[Any]:
+    """An open Parquet file; Skip without pyarrow, FileError for what is none."""
     try:
         import pyarrow as arrow
         from pyarrow import parquet
@@ -104,22 +162,17 @@ def _parquet(file: DataFile, path: Path, most: int) -> Taken:
         raise Skip(f"reading {path.name} needs pyarrow ({error}): {_HOW}") from error
     try:
         with parquet.ParquetFile(path) as opened:
-            data, kinds, groups = _row_groups(opened, most)
-            count = opened.num_row_groups
+            yield opened
     except arrow.ArrowException as error:
         raise FileError(f"{path}: not a Parquet file ({error}); rename it, or give another file") from error
-    if not data.size:
-        raise Skip(f"{path.name}: no column has a value, there is nothing to compress")
-    kind = kinds.pop() if len(kinds) == 1 else "uint8"
-    return Taken(data, kind, f"{data.size} bytes of columns as they lie in memory, {groups} of {count} row groups")
 
 
-def _row_groups(opened: Any, most: int) -> tuple[Any, set[str], int]:
-    """Values of row groups that are far apart from each other first, until `most` bytes are there."""
+def _row_groups(opened: Any, order: Iterable[int], most: int) -> tuple[Any, set[str], int]:
+    """Values of row groups in that order, until `most` bytes are there; their kinds; of how many groups."""
     found: list[Any] = []
     kinds: set[str] = set()
     room, groups = most, 0
-    for group in _far_apart(opened.num_row_groups):
+    for group in order:
         if not room:
             break
         groups += 1

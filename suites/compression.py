@@ -18,6 +18,7 @@ from . import (
     _codecs_nvcomp,
     _codecs_python,
     _codecs_trial,
+    _codecs_whole,
     _compress_cases,
     _corpora,
     _corpora_made,
@@ -183,6 +184,18 @@ def formats(bench: Bench, corpus: str, format: str, size_bytes: int, chunk_bytes
     """
     source, total = _corpora.source_of(bench, corpus, size_bytes)
     return _codecs_formats.task(bench, source, total, format, chunk_bytes)
+
+
+@suite.case(
+    when=lambda target: bool(target.data) and target.tier == "full",
+    corpus=_corpus,
+    codec=lambda target: ("zstd-1", "lz4") if target.is_host else ("zstd", "ans"),
+    piece_bytes=lambda target: (64 * _MIB,) if target.is_host else (256 * _MIB,),
+    chunk_bytes=(_CHUNK,),
+)
+def whole(bench: Bench, corpus: str, codec: str, piece_bytes: int, chunk_bytes: int) -> Task:
+    """All of a file of the user's, piece by piece, whatever its size: the ratio of the whole, every byte compared."""
+    return _codecs_whole.task(bench, corpus, codec, piece_bytes, chunk_bytes)
 
 
 def _choice_size(target: Target) -> Any:

@@ -99,23 +99,13 @@ def test_mutations_of_every_codec_are_accounted_for_on_a_gpu():
 @pytest.mark.gpu
 def test_a_case_whose_stream_ends_its_worker_is_failed_and_the_next_one_runs_on_a_gpu(tmp_path):
     (tmp_path / "hostile.py").write_text(HOSTILE.format(tests=str(Path(__file__).parent)))
-    command = [
-        "run",
-        "hostile.py",
-        "compression",
-        "--filter",
-        "hostile/",
-        "--filter",
-        "codec=snappy",
-        "--tier",
-        "smoke",
-    ]
+    chosen = ("--filter", "hostile/", "--filter", "codec=snappy", "--tier", "smoke", "--out", "a.jsonl")
+    command = [sys.executable, "-P", "-m", "gpubench", "run", "hostile.py", "compression", *chosen]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 3, done.stderr
-    found = {
-        result.case.suite: (result.status, result.reason) for result in store.read_run(tmp_path / "a.jsonl").results
-    }
-    say(str(found))
+    results = store.read_run(tmp_path / "a.jsonl").results
+    found = {result.case.suite: (result.status, result.reason) for result in results}
+    say(json.dumps(found))
     assert found["hostile"][0] == "failed"
     assert found["compression"][0] == "ok"
 

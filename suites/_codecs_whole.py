@@ -1,0 +1,56 @@
+"""All of a user's file through a codec, piece by piece: what is larger than the memory is streamed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gpubench.api import Bench, DataFile, Observation, Observed, Task
+
+from . import _codecs_host, _codecs_nvcomp
+from ._codecs_common import stage
+from ._corpora import DATA_PREFIX, Corpus
+from ._corpora_user import Taken, pieces
+
+
+def task(bench: Bench, name: str, codec: str, piece_bytes: int, chunk_bytes: int) -> Task:
+    """Every piece there and back once, compared bit for bit; then the first one is timed.
+
+    No more than a piece is held on the host, and what its round trip takes on the device.
+    """
+    file = {DATA_PREFIX + file.label: file for file in bench.target.data}[name]
+
+    def opened(taken: Taken) -> Any:
+        corpus = Corpus(name, taken.dtype, taken.words, taken.data)
+        if bench.target.is_host:
+            return _codecs_host.open_trip(corpus, taken.data.size, codec, chunk_bytes)
+        return _codecs_nvcomp.open_trip(bench, corpus, taken.data.size, codec, chunk_bytes)
+
+    count, total, compressed = _passed(file, piece_bytes, opened)
+    first = next(pieces(file, piece_bytes))
+    trip = opened(first)
+
+    def check() -> Observation:
+        whole = {"whole.ratio": Observed(total / compressed, "", "more"), "whole.bytes": Observed(total, "B", "more")}
+        return {**trip.check(), **whole}
+
+    stages = {
+        "compress": stage(trip.compress, first.data.size),
+        "decompress": stage(trip.restore, first.data.size, waits=getattr(trip.codec, "waits", False)),
+    }
+    words = f"{total} bytes of the user's, all that there are, in {count} pieces; the first one is timed"
+    notes = {"corpus": words, "codec": trip.codec.description}
+    return Task(stages, check=check, poison=trip.poison, notes=notes)
+
+
+def _passed(file: DataFile, piece_bytes: int, opened: Callable[[Taken], Any]) -> tuple[int, int, int]:
+    """How many pieces, and the bytes of all of them before and after; raises WrongAnswer from any piece's check."""
+    count = total = compressed = 0
+    for piece in pieces(file, piece_bytes):
+        trip = opened(piece)
+        trip.poison()
+        trip.compress()
+        trip.restore()
+        compressed += int(trip.check()["compressed"].value)
+        count, total = count + 1, total + piece.data.size
+    return count, total, compressed

@@ -1,0 +1,45 @@
+"""What tests of the compression suite share: its tasks, built on a device and checked."""
+
+import numpy as np
+
+from gpubench.measure import Engine
+from gpubench.model import DataFile, Facts
+from gpubench.stopping import RULES
+from gpubench.suite import Bench, Target
+
+
+def file_of(tmp_path, data, label="mine.bin"):
+    path = tmp_path / label
+    path.write_bytes(data)
+    return DataFile(label, str(path), len(data))
+
+
+def build(suite, opened, codec, tier="smoke", seed=0, data=(), **chosen):
+    """The task of one codec on the first corpus, or on the one of `chosen`."""
+    target = Target(Facts((opened.device,)), opened.device, tier, tuple(data))
+    wanted = {"codec": codec, **chosen}
+    case = next(case for case in suite.cases(target) if wanted.items() <= dict(case.params).items())
+    return suite.build(Bench(opened, case, target, suite.package, seed))
+
+
+def verify(opened, task):
+    return Engine(opened, RULES["smoke"]).verify(task)
+
+
+def trip_of(task):
+    """The round trip behind a task's stages, to spoil its buffers."""
+    return next(iter(task.stages.values())).call.__self__
+
+
+def noise(size):
+    return np.random.default_rng(5).bytes(size)
+
+
+def run_back(task):
+    task.stages["decompress"].call()
+    task.check()
+
+
+def case_named(suite, opened, name, data, tier="full"):
+    target = Target(Facts((opened.device,)), opened.device, tier, tuple(data))
+    return next(case for case in suite.cases(target) if case.name == name), target

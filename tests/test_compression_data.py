@@ -1,0 +1,172 @@
+"""The user's own data: files, arrays and tables, read within bounds and streamed."""
+
+import dataclasses
+import itertools
+import sys
+
+import numpy as np
+import pytest
+from _compression_tasks import build, case_named, file_of, noise, trip_of, verify
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubench import plugins
+from gpubench.errors import FileError, Skip
+from gpubench.model import DataFile, Facts
+from gpubench.suite import Bench, Target
+
+
+@pytest.fixture(scope="module")
+def suite():
+    return plugins.load("suites", "compression")
+
+
+@pytest.fixture(scope="module")
+def corpora(suite):
+    return sys.modules[suite.module]._corpora
+
+
+@pytest.fixture(scope="module")
+def host():
+    backend = plugins.load("backends", "host")
+    return backend.open(backend.devices()[0])
+
+
+def test_the_users_files_replace_the_made_corpora(suite, host, tmp_path):
+    data = (file_of(tmp_path, b"x", "a.bin"), file_of(tmp_path, b"y", "b.bin"))
+    cases = suite.cases(Target(Facts((host.device,)), host.device, "smoke", data))
+    assert {"data:a.bin", "data:b.bin"} == {case.param("corpus") for case in cases}
+
+
+def test_a_huge_file_is_read_within_bounds_and_to_its_end(suite, host, tmp_path):
+    path, size = tmp_path / "huge", 10 * 2**30
+    with path.open("wb") as file:
+        file.truncate(size)
+        file.seek(size - 2**20)
+        file.write(b"end" * 1000)
+    task = build(suite, host, "lz4", data=[DataFile("huge", str(path), size)])
+    assert task.stages["compress"].work.payload == 4 * 2**20
+    assert trip_of(task).source[3 * 2**20 :][:6].tobytes() == b"endend"
+    verify(host, task)
+
+
+@given(st.integers(1, 2**50), st.integers(1, 300).map(lambda count: count * 2**20))
+def test_blocks_stay_within_the_file_and_the_bound_and_never_overlap(corpora, size, most):
+    places = sys.modules[corpora.read_bounded.__module__].blocks(size, most)
+    assert min(size, most) == sum(length for _, length in places)
+    assert all(start + length <= after for (start, length), (after, _) in itertools.pairwise(places))
+    assert places[0][0] == 0
+    assert places[-1][0] + places[-1][1] <= size
+
+
+def test_a_file_that_shrank_since_planning_is_a_file_error(suite, host, tmp_path):
+    file = file_of(tmp_path, b"x" * 1000)
+    (tmp_path / "mine.bin").write_bytes(b"x")
+    with pytest.raises(FileError, match=r"mine\.bin: shorter than the 1000 bytes"):
+        build(suite, host, "lz4", data=[file])
+
+
+def test_a_file_that_is_gone_is_a_file_error(suite, host, tmp_path):
+    with pytest.raises(FileError, match=r"gone: No such file"):
+        build(suite, host, "lz4", data=[DataFile("gone", str(tmp_path / "gone"), 10)])
+
+
+def numpy_file(tmp_path, array, label="mine.npy"):
+    np.save(tmp_path / label, array)
+    return DataFile(label, str(tmp_path / label), (tmp_path / label).stat().st_size)
+
+
+@pytest.mark.parametrize(("made", "dtype"), [("int32", "int32"), ("float32", "float32"), ("complex64", "uint8")])
+def test_an_array_is_its_elements_without_its_header(suite, host, tmp_path, made, dtype):
+    array = np.arange(5000).astype(made)
+    task = build(suite, host, "lz4", data=[numpy_file(tmp_path, array)])
+    assert array.tobytes() == trip_of(task).source.tobytes()
+    assert f"the user's {made} array of {array.nbytes}" in task.notes["corpus"]
+    taken = sys.modules[suite.module]._corpora.read_bounded(numpy_file(tmp_path, array), 2**20)
+    assert dtype == taken.dtype
+
+
+def test_a_huge_array_is_read_within_bounds(suite, host, tmp_path):
+    array = np.lib.format.open_memmap(tmp_path / "huge.npy", "w+", np.float32, (2**31,))
+    array[-1] = 7
+    array.flush()
+    file = DataFile("huge.npy", str(tmp_path / "huge.npy"), (tmp_path / "huge.npy").stat().st_size)
+    task = build(suite, host, "lz4", data=[file])
+    assert (task.stages["compress"].work.payload, trip_of(task).source.view(np.float32)[-1]) == (4 * 2**20, 7)
+
+
+def test_what_is_called_an_array_and_is_none_is_a_file_error(suite, host, tmp_path):
+    with pytest.raises(FileError, match=r"mine\.npy: not an array in NumPy's format"):
+        build(suite, host, "lz4", data=[file_of(tmp_path, b"no array", "mine.npy")])
+
+
+def test_an_empty_array_is_skipped_with_the_reason(suite, host, tmp_path):
+    with pytest.raises(Skip, match="the array is empty"):
+        build(suite, host, "lz4", data=[numpy_file(tmp_path, np.zeros(0))])
+
+
+def table_file(tmp_path, columns, rows_a_group, label="mine.parquet"):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(arrow.table(columns), tmp_path / label, row_group_size=rows_a_group)
+    return DataFile(label, str(tmp_path / label), (tmp_path / label).stat().st_size)
+
+
+def test_a_table_is_its_columns_as_they_lie_in_memory(suite, host, tmp_path):
+    columns = {"key": np.arange(1000, dtype=np.int32), "other": np.arange(1000, dtype=np.int32)[::-1].copy()}
+    task = build(suite, host, "lz4", data=[table_file(tmp_path, columns, 1000)])
+    assert b"".join(column.tobytes() for column in columns.values()) == trip_of(task).source.tobytes()
+    assert "8000 bytes of columns as they lie in memory, 1 of 1 row groups" in task.notes["corpus"]
+
+
+def test_of_a_long_table_row_groups_far_apart_are_read_within_bounds(suite, tmp_path):
+    read = sys.modules[suite.module]._corpora.read_bounded
+    file = table_file(tmp_path, {"key": np.arange(10_000, dtype=np.int64)}, 100)
+    taken = read(file, 4000)
+    groups = np.unique(taken.data.view(np.int64) // 100).tolist()
+    assert (taken.data.size, taken.dtype, len(groups)) == (4000, "int64", 5)
+    assert max(groups) - min(groups) > 50
+
+
+def test_a_table_of_texts_is_bytes(suite, tmp_path):
+    taken = sys.modules[suite.module]._corpora.read_bounded(table_file(tmp_path, {"name": ["ab", "cde"]}, 2), 2**20)
+    assert b"abcde" in taken.data.tobytes()
+    assert taken.dtype == "uint8"
+
+
+def test_a_table_without_a_value_is_skipped_and_what_is_none_is_a_file_error(suite, host, tmp_path):
+    with pytest.raises(Skip, match="no column has a value"):
+        build(suite, host, "lz4", data=[table_file(tmp_path, {"key": np.zeros(0, np.int32)}, 2)])
+    with pytest.raises(FileError, match="not a Parquet file"):
+        build(suite, host, "lz4", data=[file_of(tmp_path, b"no table", "other.parquet")])
+
+
+def test_what_is_no_regular_file_is_not_read(suite, host):
+    with pytest.raises(FileError, match="not a regular file"):
+        build(suite, host, "lz4", data=[DataFile("zero", "/dev/zero", 10)])
+
+
+def test_all_of_a_file_is_streamed_in_pieces_and_its_ratio_is_of_the_whole(suite, host, tmp_path):
+    """Pieces of 1 MiB of 2.5 MiB, of which the last one alone is incompressible."""
+    file = file_of(tmp_path, bytes(2**21) + noise(2**19))
+    case, target = case_named(suite, host, "whole", [file])
+    params = tuple((axis, 2**20 if axis == "piece_bytes" else value) for axis, value in case.params)
+    task = suite.build(Bench(host, dataclasses.replace(case, params=params), target, suite.package))
+    found = verify(host, task)
+    assert (found["whole.bytes"].value, task.stages["compress"].work.payload) == (file.bytes, 2**20)
+    assert found["whole.ratio"].value == pytest.approx(5, rel=0.01)
+    assert "in 3 pieces" in task.notes["corpus"]
+
+
+def test_only_a_full_run_with_data_reads_all_of_them(suite, host, tmp_path):
+    target = Target(Facts((host.device,)), host.device, "quick", (file_of(tmp_path, b"x"),))
+    assert not [case for case in suite.cases(target) if case.name == "whole"]
+
+
+def test_pieces_of_arrays_and_tables_are_all_of_their_elements(suite, tmp_path):
+    pieces = sys.modules[suite.module]._codecs_whole.pieces
+    array = np.arange(1000, dtype=np.int32)
+    for file in (numpy_file(tmp_path, array), table_file(tmp_path, {"key": array}, 300)):
+        found = list(pieces(file, 800))
+        assert array.tobytes() == b"".join(each.data.tobytes() for each in found)
+        assert {"int32"} == {each.dtype for each in found}
+        assert max(each.data.size for each in found) == 800
