@@ -1,0 +1,207 @@
+"""NVML's counters without a GPU: the real binding's names and errors, and a library that plays a card."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from types import SimpleNamespace
+
+import pynvml
+import pytest
+
+from gpubench import plugins
+from gpubench.errors import Lacking, Missing
+from gpubench.model import Device
+
+H200 = Device("cuda:0", "cupy", "NVIDIA H200", "sm_90", pci="0000:01:00.0")
+GPM, NVML = plugins.load("collectors", "gpm"), plugins.load("collectors", "nvml")
+ROOM = type(GPM).__module__.rpartition(".")[0]
+COMMON = sys.modules[f"{ROOM}._nvml"]
+COUNTERS = sys.modules[f"{ROOM}._nvml_counters"]
+
+
+def refuses(code):
+    """A call that NVML answers with this error."""
+
+    def call():
+        raise pynvml.NVMLError(code)
+
+    return call
+
+
+# ---- what an error means
+
+LOST = [
+    pynvml.NVML_ERROR_GPU_IS_LOST,
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+    pynvml.NVML_ERROR_RESET_REQUIRED,
+    pynvml.NVML_ERROR_GPU_NOT_FOUND,
+    pynvml.NVML_ERROR_UNINITIALIZED,
+]
+
+
+@pytest.mark.parametrize("code", LOST)
+def test_a_lost_gpu_is_named_with_the_next_step_and_has_no_number(code):
+    with pytest.raises(Missing, match=r"cuda:0 is lost \(.+\); look at dmesg"):
+        COMMON.answer(pynvml, H200, refuses(code))
+
+
+@pytest.mark.parametrize(
+    "code", [pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION, pynvml.NVML_ERROR_UNKNOWN]
+)
+def test_a_call_that_is_refused_reads_none_and_never_a_number(code):
+    assert COMMON.answer(pynvml, H200, refuses(code)) is None
+
+
+def test_what_a_card_refuses_is_told_in_nvmls_words():
+    calls = {
+        "nvml.nvlink.tx": refuses(pynvml.NVML_ERROR_NOT_SUPPORTED),
+        "nvml.power": lambda: 80.0,
+        "nvml.xid.errors": refuses(pynvml.NVML_ERROR_NO_PERMISSION),
+    }
+    assert COMMON.reasons(pynvml, calls) == {
+        "nvml.nvlink.tx": "Not Supported",
+        "nvml.xid.errors": "Insufficient Permissions",
+    }
+
+
+@pytest.mark.parametrize("counter", COUNTERS.READERS, ids=lambda counter: counter.name)
+def test_every_reader_calls_what_the_binding_has(counter):
+    """With no library loaded each call of the real binding ends in an error of NVML's, never in a missing name."""
+    with pytest.raises(pynvml.NVMLError):
+        COUNTERS.READERS[counter](pynvml, None)
+
+
+# ---- Xid errors
+
+
+class Events:
+    """NVML's set of events with some Xids in it; waiting for one would be a fault."""
+
+    NVMLError, NVML_ERROR_TIMEOUT = pynvml.NVMLError, pynvml.NVML_ERROR_TIMEOUT
+    nvmlEventTypeXidCriticalError = pynvml.nvmlEventTypeXidCriticalError  # noqa: N815
+
+    def __init__(self, *xids):
+        self.xids = deque(xids)
+
+    def nvmlEventSetCreate(self):  # noqa: N802
+        return "set"
+
+    def nvmlDeviceRegisterEvents(self, gpu, kinds, events):  # noqa: N802
+        assert kinds == pynvml.nvmlEventTypeXidCriticalError
+
+    def nvmlEventSetWait_v2(self, events, milliseconds):  # noqa: N802
+        assert milliseconds == 0, "a wait would hold up every other counter"
+        if not self.xids:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_TIMEOUT)
+        return SimpleNamespace(eventData=self.xids.popleft())
+
+
+def test_xid_errors_are_counted_without_waiting_and_their_numbers_told_once():
+    nvml = Events(13, 31)
+    xids = sys.modules[type(NVML).__module__].Xids(nvml, "gpu")
+    assert xids.read() == 2
+    nvml.xids.append(79)
+    assert xids.read() == 3
+    assert xids.take() == [13, 31, 79]
+    assert xids.take() == []
+    assert xids.read() == 3
+
+
+# ---- GPM
+
+
+class Card:
+    """NVML's GPM on a card whose metric of that number is its own number, and which lacks some."""
+
+    def __init__(self, lacks=()):
+        self.lacks = lacks
+        for name in ("NVMLError", "c_nvmlGpmMetricsGet_t", "NVML_GPM_METRICS_GET_VERSION"):
+            setattr(self, name, getattr(pynvml, name))
+
+    def nvmlGpmSampleAlloc(self):  # noqa: N802
+        return pynvml.c_nvmlGpmSample_t()
+
+    def nvmlGpmSampleGet(self, gpu, sample):  # noqa: N802
+        return sample
+
+    def nvmlGpmMetricsGet(self, ask):  # noqa: N802
+        for place in range(ask.numMetrics):
+            metric = ask.metrics[place]
+            metric.value = metric.metricId
+            metric.nvmlReturn = pynvml.NVML_ERROR_NOT_SUPPORTED if metric.metricId in self.lacks else 0
+        return ask
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The clock of GPM's samples, in seconds."""
+    now = [100.0]
+    monkeypatch.setattr(sys.modules[type(GPM).__module__].time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_gpms_metrics_are_those_of_the_binding():
+    module = sys.modules[type(GPM).__module__]
+    numbers = {name: getattr(pynvml, f"NVML_GPM_METRIC_{metric}") for name, metric, *_ in module._METRICS}
+    assert numbers == module._NUMBERS
+
+
+def test_gpm_reads_two_samples_in_si_units_and_none_of_what_a_card_lacks(clock):
+    samples = sys.modules[type(GPM).__module__].Samples(Card(lacks=(pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,)), "gpu")
+    clock[0] += 0.12
+    found = samples.read()
+    assert found["gpm.sm"] == (0, 2.0)
+    assert found["gpm.pcie.rx"] == (0, 21 * 2**20), "NVML's are MiB/s"
+    assert found["gpm.dram"][0] == pynvml.NVML_ERROR_NOT_SUPPORTED
+
+
+def test_gpms_samples_are_never_nearer_than_a_tenth_of_a_second(clock):
+    samples = sys.modules[type(GPM).__module__].Samples(Card(), "gpu")
+    clock[0] += 0.09
+    assert samples.read() == {}
+    clock[0] += 0.011
+    assert samples.read()
+
+
+# ---- CUPTI
+
+
+def test_cupti_that_is_not_installed_is_no_fault_and_says_how_to_get_it():
+    with pytest.raises(Lacking, match=r"cupti-python is not installed; pip install 'gpubench-suite\[counters\]'"):
+        plugins.load("collectors", "cupti").open([H200])
+
+
+# ---- the host's energy
+
+HOST_MODULE = sys.modules[type(plugins.load("collectors", "host")).__module__]
+
+
+def package(folder, number, energy_uj, most_uj=1000):
+    zone = folder / f"intel-rapl:{number}"
+    zone.mkdir(exist_ok=True)
+    (zone / "energy_uj").write_text(f"{energy_uj}\n")
+    (zone / "max_energy_range_uj").write_text(f"{most_uj}\n")
+
+
+def test_energy_is_that_of_all_packages_since_the_start_and_what_is_in_them_is_not_counted_twice(tmp_path):
+    for number, energy in (("0", 100), ("0:0", 50), ("1", 200)):
+        package(tmp_path, number, energy)
+    rapl = HOST_MODULE.Rapl(tmp_path)
+    assert rapl.read() == 0.0
+    for number, energy in (("0", 150), ("0:0", 90), ("1", 230)):
+        package(tmp_path, number, energy)
+    assert rapl.read() == pytest.approx(80e-6)
+
+
+def test_an_energy_counter_that_wraps_goes_on_rising(tmp_path):
+    package(tmp_path, "0", 900)
+    rapl = HOST_MODULE.Rapl(tmp_path)
+    rapl.read()
+    package(tmp_path, "0", 100)
+    assert rapl.read() == pytest.approx(200e-6)
+
+
+def test_a_machine_without_packages_says_so(tmp_path):
+    with pytest.raises(OSError, match="no package"):
+        HOST_MODULE.Rapl(tmp_path).read()
