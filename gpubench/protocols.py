@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -134,6 +135,9 @@ class OpenDevice(Protocol):
 
     def leave(self) -> None:
         """Let the process go back to what it worked on before."""
+
+    def ranged(self, name: str) -> AbstractContextManager[object]:
+        """A range of that name for a profiler that looks on (NVTX, rocTX); nothing where there is none."""
 
     def elsewhere(self) -> float:
         """Seconds that work beside the timed queue still takes once that is empty; about 0 where there is none."""

@@ -194,7 +194,8 @@ class Worker:
             return Measured(())
         try:
             rule = RULES[order.target.tier]
-            measured = Engine(device, rule, ranks.agree, order.rank, self._watches).measure(task)
+            with device.ranged(order.case.id):
+                measured = Engine(device, rule, ranks.agree, order.rank, self._watches).measure(task)
         finally:
             task.close()  # what was opened is closed before the ranks that own it are let go
         ranks.exchange(_DONE)

@@ -76,6 +76,7 @@ LAYERS = (
     "history",
     "inventory",
     "plan",
+    "profilers",
     "worker",
     "runner",
     "session",

@@ -10,6 +10,7 @@ three times as long), `throttled` (launches [from, to) that take twice as long, 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -87,6 +88,9 @@ class ClockworkDevice:
 
     def leave(self) -> None:
         pass
+
+    def ranged(self, name: str) -> contextlib.AbstractContextManager[object]:
+        return contextlib.nullcontext(name)
 
     def elsewhere(self) -> float:
         return 0.0

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -84,6 +85,16 @@ class CupyDevice:
         device, stream = self._before
         device.use()
         stream.use()
+
+    @contextlib.contextmanager
+    def ranged(self, name: str) -> Iterator[None]:
+        from cupy.cuda import nvtx  # of a CuPy for ROCm it is rocTX
+
+        nvtx.RangePush(name)
+        try:
+            yield
+        finally:
+            nvtx.RangePop()
 
     def elsewhere(self) -> float:
         self.synchronize()

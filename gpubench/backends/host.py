@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import platform
@@ -74,6 +75,9 @@ class HostDevice:
 
     def leave(self) -> None:
         pass
+
+    def ranged(self, name: str) -> contextlib.AbstractContextManager[object]:
+        return contextlib.nullcontext(name)
 
     def elsewhere(self) -> float:
         return 0.0

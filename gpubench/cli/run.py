@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpubench.cli import _options as options
+
+if TYPE_CHECKING:
+    from gpubench.plan import Plan
 
 Out = Annotated[
     Path | None,
@@ -18,6 +23,23 @@ Out = Annotated[
 ]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on with the run file of --out: the same settings, devices and versions.")
+]
+
+
+class ProfilerName(StrEnum):
+    """A vendor's profiler."""
+
+    NCU = "ncu"
+    NSYS = "nsys"
+    ROCPROF = "rocprof"
+
+
+Profiler = Annotated[
+    ProfilerName | None,
+    typer.Option(
+        "--print-profiler-command",
+        help="Measure nothing: print the command that puts the one case of this selection under that profiler.",
+    ),
 ]
 
 
@@ -34,6 +56,7 @@ def run(
     replicates: options.Replicates = 1,
     seed: options.Seed = 0,
     link: options.Links = None,
+    print_profiler_command: Profiler = None,
 ) -> None:
     """Measure suites on this machine's devices, into a run file, and print a summary."""
     from gpubench import inventory, plan, session, summary
@@ -47,6 +70,9 @@ def run(
     facts = inventory.facts()
     settings = options.settings(facts, suites, device, with_host, tier, filter, data, replicates, seed, link)
     planned = plan.make(facts, settings)
+    if print_profiler_command:
+        _print_command(print_profiler_command, planned, suites or [])
+        return
     if not device and (reason := plan.why_host(facts, settings)):
         _print.err().print(_print.plain(reason, "yellow"), soft_wrap=True)
     for words in plan.lacking(planned):
@@ -66,3 +92,9 @@ def run(
         _print.plain(f"run file: {path}; for a report: gpubench report {path} -o report.html"), soft_wrap=True
     )
     raise typer.Exit(summary.exit_status(measured.results))
+
+
+def _print_command(name: ProfilerName, planned: Plan, suites: list[str]) -> None:
+    from gpubench import profilers
+
+    typer.echo(shlex.join(profilers.command(profilers.Tool(name.value), planned, suites)))
