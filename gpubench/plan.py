@@ -198,6 +198,14 @@ def is_headline(wanted: Sequence[str]) -> bool:
     return _HEADLINE in wanted
 
 
+def sampled_devices(facts: Facts, wanted: Sequence[str]) -> list[Device]:
+    """The devices whose counters are read, the host always among them; UsageError for one that is not here."""
+    known = {device.id: device for device in facts.devices}
+    if unknown := [name for name in wanted if name not in known]:
+        raise UsageError(f"there is no device {unknown[0]}; there is {', '.join(known)}")
+    return [found for name, found in known.items() if not wanted or name in wanted or name == "host"]
+
+
 def device_ids(facts: Facts, wanted: Sequence[str], with_host: bool) -> tuple[str, ...]:
     """The devices to measure: the first GPU or else the host; `all` is each; `with_host` adds the host."""
     known = [device.id for device in facts.devices]

@@ -46,6 +46,8 @@ LAYERS = (
     "breakeven",
     "derived",
     "payoffs",
+    "live",
+    "endpoint",
     "tables",
     "phase_tables",
     "links",

@@ -4,7 +4,22 @@ from __future__ import annotations
 
 import typer
 
-from gpubench.cli import ab, compare, doctor, gate, history, import_, list_, plan, profile, redact, report, run, show
+from gpubench.cli import (
+    ab,
+    compare,
+    doctor,
+    gate,
+    history,
+    import_,
+    list_,
+    monitor,
+    plan,
+    profile,
+    redact,
+    report,
+    run,
+    show,
+)
 
 app = typer.Typer(
     name="gpubench",
@@ -20,6 +35,7 @@ app.command("list")(list_.list_)
 app.command("plan")(plan.plan)
 app.command("profile", cls=profile.Command, context_settings=profile.CONTEXT)(profile.profile)
 app.command("doctor")(doctor.doctor)
+app.command("monitor")(monitor.monitor)
 app.command("show")(show.show)
 app.command("report")(report.report)
 app.command("compare")(compare.compare)

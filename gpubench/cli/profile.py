@@ -12,7 +12,6 @@ from typer.core import TyperCommand
 from gpubench.cli import _options as options
 
 if TYPE_CHECKING:
-    from gpubench.model import Device, Facts
     from gpubench.profile import Profile
 
 CONTEXT = {"allow_interspersed_args": False, "ignore_unknown_options": False}
@@ -84,23 +83,16 @@ def _profiled(command: list[str], out: Path | None, trace: bool, device: list[st
     import os
 
     from gpubench import inventory
+    from gpubench import plan as planning
     from gpubench import profile as profiling
     from gpubench.profile import program
 
     program.check(profiling.traceable(command) if trace else command, os.environ)
     facts = inventory.facts()
     path = options.run_file(out, "-profile")
-    return profiling.profile(command, facts, _devices(facts, device), path, sys.argv, trace=trace), path
-
-
-def _devices(facts: Facts, wanted: list[str] | None) -> list[Device]:
-    """The devices to sample, the host always among them; UsageError for one that is not here."""
-    from gpubench.errors import UsageError
-
-    known = {device.id: device for device in facts.devices}
-    if unknown := [name for name in wanted or [] if name not in known]:
-        raise UsageError(f"there is no device {unknown[0]}; there is {', '.join(known)}")
-    return [found for name, found in known.items() if not wanted or name in wanted or name == "host"]
+    return profiling.profile(
+        command, facts, planning.sampled_devices(facts, device or []), path, sys.argv, trace=trace
+    ), path
 
 
 def _tell(done: Profile, path: Path) -> None:

@@ -1,0 +1,154 @@
+"""`gpubench monitor`: what the devices do now."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from gpubench.live import Latest
+    from gpubench.model import Device
+    from gpubench.sampler import SamplingProcess
+
+Watched = Annotated[
+    list[str] | None,
+    typer.Option("--device", help="Watch this device alone; may be repeated. \\[default: every device]"),
+]
+Interval = Annotated[float, typer.Option("--interval", min=0.2, max=3600, help="Seconds between two looks.")]
+Count = Annotated[int, typer.Option("--count", min=0, help="End after so many looks; 0 goes on until Ctrl-C.")]
+Prometheus = Annotated[bool, typer.Option("--prometheus", help="Print the counters once as Prometheus takes them.")]
+Listen = Annotated[
+    str | None,
+    typer.Option(
+        "--listen",
+        metavar="[ADDRESS:]PORT",
+        help="Serve them to Prometheus at /metrics instead; without an address to this machine alone.",
+    ),
+]
+_FIRST_S = 1.2  # until each counter has been read twice
+_NARROW = ((100, 10), (72, 7), (48, 4), (0, 3))  # a terminal of so many columns has room for so many of ours
+
+
+def monitor(
+    device: Watched = None,
+    interval: Interval = 1.0,
+    count: Count = 0,
+    prometheus: Prometheus = False,
+    listen: Listen = None,
+) -> None:
+    """Show what every device does now: live on a terminal, elsewhere a line a look; or for Prometheus."""
+    from gpubench import inventory
+    from gpubench.live import Latest
+    from gpubench.plan import sampled_devices
+    from gpubench.sampler import SamplingProcess
+
+    place = _place(listen) if listen else None
+    facts = inventory.facts()
+    devices = sampled_devices(facts, device or [])
+    sampler = SamplingProcess(devices, time.monotonic())
+    latest = Latest(sampler.counters)
+    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError), _killed(sampler):
+        if place:
+            _serve(place, sampler, latest, devices)
+        elif prometheus:
+            _once(sampler, latest, devices)
+        else:
+            _watch(sampler, latest, [each.id for each in devices], interval, count)
+
+
+@contextlib.contextmanager
+def _killed(sampler: SamplingProcess) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        sampler.kill()
+        with contextlib.suppress(BrokenPipeError):
+            sys.stdout.flush()
+
+
+def _look(sampler: SamplingProcess, latest: Latest, seconds: float) -> None:
+    """Take what comes in that time; DeviceError where nothing can come any more."""
+    from gpubench.errors import DeviceError
+
+    deadline = time.monotonic() + seconds
+    while True:
+        latest.add(sampler.drain())
+        if sampler.ended:
+            raise DeviceError(sampler.ended)
+        if time.monotonic() >= deadline:
+            return
+        time.sleep(min(0.1, max(deadline - time.monotonic(), 0.0)))
+
+
+def _once(sampler: SamplingProcess, latest: Latest, devices: list[Device]) -> None:
+    from gpubench.live import prometheus
+
+    _look(sampler, latest, _FIRST_S)
+    latest.add(sampler.stop())
+    typer.echo(prometheus(latest, {device.id: device for device in devices}), nl=False)
+
+
+def _watch(sampler: SamplingProcess, latest: Latest, devices: list[str], interval: float, count: int) -> None:
+    from rich.live import Live
+
+    from gpubench import live
+    from gpubench.cli import _print
+
+    looks = range(count) if count else itertools.count()
+    console = _print.out()
+    if not sys.stdout.isatty():
+        for _ in looks:
+            _look(sampler, latest, max(interval, _FIRST_S) if not latest.all() else interval)
+            typer.echo(f"{time.strftime('%H:%M:%S')} {live.line(latest, devices)}")
+            sys.stdout.flush()
+        return
+    with Live(console=console, auto_refresh=False, transient=False) as view:
+        for _ in looks:
+            _look(sampler, latest, interval)
+            view.update(_picture(latest, devices, console), refresh=True)
+
+
+def _picture(latest: Latest, devices: list[str], console: Console) -> RenderableType:
+    """The devices as a table, in as many columns as there is room for, the host beneath."""
+    from rich.console import Group
+
+    from gpubench import live
+    from gpubench.cli import _print
+
+    room = next(columns for width, columns in _NARROW if console.width >= width)
+    heads = live.COLUMNS[:room]
+    rows = [live.device_cells(latest, device)[:room] for device in devices if device != "host"]
+    parts: list[RenderableType] = [_print.table(heads, rows, right=heads[1:])] if rows else []
+    return Group(*parts, _print.table(live.HOST_COLUMNS, [live.host_cells(latest)], right=live.HOST_COLUMNS[1:]))
+
+
+def _place(listen: str) -> tuple[str, int]:
+    """Address and port of `ADDRESS:PORT`, `[::1]:PORT` or `PORT`; UsageError where it is none of these."""
+    from gpubench.errors import UsageError
+
+    address, _, port = listen.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535:
+        raise UsageError(f"--listen takes [ADDRESS:]PORT, not {listen}")
+    return address.strip("[]") or "127.0.0.1", int(port)
+
+
+def _serve(place: tuple[str, int], sampler: SamplingProcess, latest: Latest, devices: list[Device]) -> None:
+    """Answer GET /metrics until Ctrl-C."""
+    from gpubench import endpoint
+    from gpubench.cli import _print
+
+    known = {device.id: device for device in devices}
+    _look(sampler, latest, _FIRST_S)
+    with endpoint.served(place, latest, known) as url:
+        _print.err().print(_print.plain(f"serving {url} (process {os.getpid()}); Ctrl-C ends it"), soft_wrap=True)
+        while True:
+            _look(sampler, latest, 0.5)
