@@ -42,7 +42,7 @@ def record(kind, **fields):
 
 
 def test_records_of_several_kinds_are_picked_apart():
-    records = Records(LAYOUTS, {7: "first", 9: "second"}.get)
+    records = Records([LAYOUTS], {7: "first", 9: "second"}.get)
     buffer = b"".join(
         (
             record(10, start=10, end=20, device_id=1, stream_id=5, name=9),
@@ -59,11 +59,27 @@ def test_records_of_several_kinds_are_picked_apart():
     assert events["device"].tolist() == [1, 0, 0, 0]
 
 
-def test_behind_a_record_of_an_unknown_kind_nothing_is_guessed():
-    records = Records(LAYOUTS, str)
+def test_a_buffer_with_a_record_of_an_unknown_kind_is_left_out_and_counted():
+    records = Records([LAYOUTS], str)
     buffer = record(10, start=1, end=2) + np.array([99], "i4").tobytes() + bytes(60)
-    assert len(records.events(np.frombuffer(buffer, np.uint8))) == 1
+    assert len(records.events(np.frombuffer(buffer, np.uint8))) == 0
     assert records.unknown == 1
+
+
+def test_the_version_of_the_records_is_the_one_that_fits():
+    fields = LAYOUTS[10].fields
+    shorter = np.dtype(
+        {
+            "names": list(fields),
+            "formats": [fields[name][0] for name in fields],
+            "offsets": [fields[name][1] for name in fields],
+            "itemsize": 216,
+        }
+    )
+    records = Records([LAYOUTS, {**LAYOUTS, 10: shorter}], str)
+    buffer = b"".join(record(10, start=n, end=n + 1)[:216] for n in range(1, 5)) + record(1, start=9, end=10)
+    assert np.sort(records.events(np.frombuffer(buffer, np.uint8))["start"]).tolist() == [1, 2, 3, 4, 9]
+    assert records.unknown == 0
 
 
 def trace_files(folder, rows, names, clocks=((0, 0), (10**10, 10**10)), **about):

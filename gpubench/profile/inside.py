@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import itertools
 import json
 import os
 import runpy
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ _FLUSH_MS = 1000  # what a killed program has lost at most
 _FORCED = 1  # CUPTI_ACTIVITY_FLAG_FLUSH_FORCED
 # activity kinds (CUpti_ActivityKind) → our kind, and how the record's layout is called without its version
 _KINDS = {10: (KERNEL, "kernel"), 1: (COPY, "memcpy"), 22: (COPY, "memcpy_pto_p"), 2: (SET, "memset")}
+_TELLING = 10  # kernels, whose records change with nearly every version
 _REQUEST = ctypes.CFUNCTYPE(
     None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)
 )
@@ -52,7 +54,7 @@ def load() -> ctypes.CDLL:
     """The CUPTI that belongs to cupti-python, before the program loads another; the system's where there is none."""
     import nvidia
 
-    found = sorted(str(path) for base in nvidia.__path__ for path in Path(base).glob("*/lib/libcupti.so.*"))
+    found = [str(path) for base in nvidia.__path__ for path in Path(base).glob("*/lib/libcupti.so.*")]
     for name in (*found, "libcupti.so.13", "libcupti.so.12"):
         try:
             return ctypes.CDLL(name, ctypes.RTLD_GLOBAL)
@@ -61,11 +63,11 @@ def load() -> ctypes.CDLL:
     raise Unusable("libcupti is not here; pip install 'gpubench-suite[counters]'")
 
 
-def layouts() -> Layouts:
-    """Where the fields of each kind of record are: the newest that cupti-python knows, which its CUPTI writes."""
+def layouts() -> list[Layouts]:
+    """Where the fields of each kind of record are, in every version that cupti-python knows, the newest first."""
     from cupti import cupti
 
-    found = {}
+    found = []
     for kind, (_, name) in _KINDS.items():
         known = {
             int(each.removeprefix(f"activity_{name}").removesuffix("_dtype")): each
@@ -74,41 +76,43 @@ def layouts() -> Layouts:
         }
         if not known:
             raise Unusable(f"cupti-python has no layout of {name} records")
-        found[kind] = getattr(cupti, known[max(known)])
-    return found
+        found.append([(kind, getattr(cupti, known[number])) for number in sorted(known, reverse=True)])
+    return [dict(versions) for versions in itertools.product(*found)]
 
 
 class Records:
-    """Picks buffers of records apart; `name_of` gives the text at an address."""
+    """Picks buffers of records apart; `name_of` gives the text at an address.
 
-    def __init__(self, layouts: Layouts, name_of: Callable[[int], str]) -> None:
-        self._layouts = layouts
-        self._sizes = {kind: layout.itemsize for kind, layout in layouts.items()}
+    A CUPTI writes records of its own version. Of the versions given it is the first by which a buffer's records are
+    one behind the other up to its end.
+    """
+
+    def __init__(self, versions: Sequence[Layouts], name_of: Callable[[int], str]) -> None:
+        self._versions = list(versions)
+        self._layouts = self._versions[0]
+        self._told = False
         self._name_of = name_of
         self.names: dict[int, int] = {}  # address → index
         self.texts: list[str] = []
-        self.unknown = 0  # buffers that were not read to their end
+        self.unknown = 0  # buffers that no version fits
 
     def events(self, buffer: Bytes) -> npt.NDArray[Any]:
-        """The records of a buffer as EVENTs, kind by kind."""
+        """The records of a buffer as EVENTs, kind by kind; none of one that no version fits."""
         places = self._places(buffer)
+        self.unknown += not places
         parts = [self._of(buffer, kind, np.asarray(at)) for kind, at in places.items() if at]
         return np.concatenate(parts) if parts else np.empty(0, EVENT)
 
     def _places(self, buffer: Bytes) -> dict[int, list[int]]:
-        """Where the records of each kind begin. What follows a record of an unknown kind cannot be found."""
-        kinds = memoryview(buffer[: len(buffer) // 4 * 4].tobytes()).cast("I")
-        found: dict[int, list[int]] = {kind: [] for kind in self._sizes}
-        at, end, sizes = 0, len(buffer), self._sizes
-        while at < end:
-            kind = kinds[at >> 2]
-            size = sizes.get(kind)
-            if size is None:
-                self.unknown += 1
-                break
-            found[kind].append(at)
-            at += size
-        return found
+        """Where the records of each kind begin; the versions that fit are kept, where there were kernels to tell by."""
+        for place, layouts in enumerate(self._versions):
+            if found := _places(buffer, layouts):
+                self._layouts = layouts
+                if found[_TELLING] and not self._told:
+                    self._versions = [each for each in self._versions[place:] if _places(buffer, each)]
+                    self._told = True
+                return found
+        return {}
 
     def _of(self, buffer: Bytes, kind: int, at: npt.NDArray[Any]) -> npt.NDArray[Any]:
         ours = _KINDS[kind][0]
@@ -140,6 +144,22 @@ class Records:
                 self.names[address] = len(self.texts)
                 self.texts.append(self._name_of(address) if address else "")
         return np.asarray([self.names[address] for address in unique.tolist()])[inverse]
+
+
+def _places(buffer: Bytes, layouts: Layouts) -> dict[int, list[int]]:
+    """Where the records of each kind begin; nothing where one does not follow on the other up to the end."""
+    kinds = memoryview(buffer[: len(buffer) // 4 * 4].tobytes()).cast("I")
+    sizes = {kind: layout.itemsize for kind, layout in layouts.items()}
+    found: dict[int, list[int]] = {kind: [] for kind in sizes}
+    at, end = 0, len(buffer)
+    while at < end:
+        kind = kinds[at >> 2]
+        size = sizes.get(kind)
+        if size is None:
+            return {}
+        found[kind].append(at)
+        at += size
+    return found if at == end else {}
 
 
 class Tracer:

@@ -57,7 +57,9 @@ def read(folder: Path) -> Trace:
     events = events[np.argsort(events["start"], kind="stable")]
     reason = "" if len(events) else "no kernel and no copy was recorded"
     start, end = (_monotonic(events[field], about["clocks"]) for field in ("start", "end"))
-    return Trace(events, start, end, tuple(map(readable, names)), about["dropped"] + about["unknown"], reason)
+    if about["unknown"]:
+        reason = f"{about['unknown']} buffers of records are of a CUPTI that cupti-python does not know"
+    return Trace(events, start, end, tuple(map(readable, names)), about["dropped"], reason)
 
 
 def _none(reason: str) -> Trace:
