@@ -1,0 +1,111 @@
+"""What the devices do now: the values of the last look, and their form for Prometheus."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import _make as make
+import pytest
+
+from gpubench import live
+from gpubench.model import Counter
+
+GPUBENCH = Path(sys.executable).parent / "gpubench"
+EVENTS = Counter("nvml.event_reasons", "bit mask", "event", 0.1, "nvidia-smi")
+BUSY = Counter("nvml.utilization.gpu", "%", "window", 0.1, 'a "quoted" command')
+
+
+def latest(*chunks):
+    found = live.Latest((make.POWER, make.ENERGY, EVENTS, BUSY))
+    found.add(chunks)
+    return found
+
+
+def test_the_last_value_stands_and_a_cumulative_one_has_its_rise():
+    found = latest(
+        make.samples((0.0, 1.0), power=(100.0, 200.0), energy=(5.0, 50.0)),
+        make.samples((3.0,), power=(300.0,), energy=(350.0,)),
+    )
+    assert found.of("cuda:0", ".power").value == 300.0
+    assert found.of("cuda:0", ".energy").rate == 150.0
+    assert found.of("cuda:1", ".power") is None
+
+
+def test_a_value_that_is_missing_is_not_the_one_before():
+    found = latest(make.samples((0.0,), power=(100.0,)), make.samples((1.0,), power=(None,)))
+    assert found.of("cuda:0", ".power") is None
+    assert live.device_cells(found, "cuda:0") == ("cuda:0", *[""] * (len(live.COLUMNS) - 1))
+
+
+def test_a_device_on_one_line():
+    found = latest(
+        make.samples((0.0,), power=(651.2,), event_reasons=(4.0,)), make.samples((0.0,), **{"utilization.gpu": (98.0,)})
+    )
+    assert live.line(found, ["cuda:0"]) == "cuda:0 busy 98 %, power 651.2 W, held back by power cap; host "
+
+
+def test_prometheus_gets_base_units_labels_and_events():
+    found = latest(
+        make.samples((0.0,), power=(651.5,), energy=(1e6,), event_reasons=(5.0,)),
+        make.samples((0.0,), **{"utilization.gpu": (98.0,)}),
+    )
+    text = live.prometheus(found, {"cuda:0": make.device(name='odd "name"\\')})
+    model = 'device="cuda:0",model="odd \\"name\\"\\\\"'
+    assert f"gpubench_nvml_power_watts{{{model}}} 651.5\n" in text
+    assert f"gpubench_nvml_energy_joules_total{{{model}}} 1000000.0\n" in text
+    assert "# TYPE gpubench_nvml_energy_joules_total counter\n" in text
+    assert f"gpubench_nvml_utilization_gpu_ratio{{{model}}} 0.98\n" in text
+    assert f'gpubench_nvml_event_reasons{{{model},event="power cap"}} 1\n' in text
+    assert_is_exposition(text)
+
+
+def assert_is_exposition(text):
+    """Every line is a comment or a sample of the text format."""
+    sample = r'[a-z_][a-z0-9_]*\{[a-z]+="([^"\\]|\\.)*"(,[a-z]+="([^"\\]|\\.)*")*\} [-+0-9.e]+'
+    wrong = [line for line in text.splitlines() if not re.fullmatch(rf"# (HELP|TYPE) \S+ .*|{sample}", line)]
+    assert wrong == []
+
+
+def monitor(*words, **named):
+    return subprocess.run(
+        [GPUBENCH, "monitor", *words], capture_output=True, text=True, timeout=60, check=False, **named
+    )
+
+
+def test_where_there_is_no_terminal_each_look_is_a_line():
+    found = monitor("--count", "2", "--interval", "0.2")
+    assert found.returncode == 0
+    first, _ = found.stdout.splitlines()
+    assert re.match(r"\d\d:\d\d:\d\d .*host .*memory free [\d.]+ GiB", first)
+    assert "\x1b" not in found.stdout
+
+
+def test_prometheus_is_printed_once():
+    found = monitor("--prometheus")
+    assert found.returncode == 0
+    assert 'gpubench_host_memory_available_bytes{device="host"' in found.stdout
+    assert_is_exposition(found.stdout)
+
+
+@pytest.mark.parametrize("wrong", ["nine", "1.2.3.4:", "127.0.0.1:99999"])
+def test_an_address_that_is_none_is_refused(wrong):
+    found = monitor("--listen", wrong)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert "[ADDRESS:]PORT" in found.stderr
+
+
+def test_the_endpoint_answers_on_this_machine_alone_until_it_is_interrupted():
+    words = [GPUBENCH, "monitor", "--listen", "0"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"}) as running:
+        url = re.search(r"http://127\.0\.0\.1:\d+/metrics", running.stderr.readline())[0]
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            assert_is_exposition(answer.read().decode())
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(url.replace("metrics", "other"), timeout=10)
+        running.send_signal(signal.SIGINT)
+        assert running.wait(20) == 0
