@@ -211,7 +211,7 @@ def _length(point: Point, across: Axis, y: float, colour: str) -> Markup:
 
 def legend_of(labels: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """Colours and labels in order; nothing where there is only one."""
-    return tuple((svg.colour(index), label) for index, label in enumerate(labels)) if len(labels) > 1 else ()
+    return tuple((svg.colour(index), label or "other") for index, label in enumerate(labels)) if len(labels) > 1 else ()
 
 
 def pareto(summary: Summary, suite: str, view: View) -> list[Chart]:

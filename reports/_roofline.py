@@ -19,7 +19,7 @@ from ._ticks import Axis, axis
 _TOP, _WIDTH, _HEIGHT = 22.0, 720.0, 380.0
 _BOTTOM = _HEIGHT - 42
 _LINE = 13.0  # of the names of roofs
-_NAMES = 180.0  # beside the plot, where the names of roofs lie on nothing
+_NAMES = 205.0  # beside the plot, where the names of roofs lie on nothing
 _RATE, _INTENSITY = "FLOP/s", "FLOP/B"
 _MEMORY = "dram"
 

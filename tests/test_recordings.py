@@ -1,11 +1,12 @@
 """Replays of real GPU runs: the store, the summary and the reports on what a GPU really gave, with no GPU."""
 
+import base64
 import re
 from pathlib import Path
 
 import pytest
 
-from gpubench import plugins, store
+from gpubench import enclosing, plugins, store
 from gpubench.counters import CounterTable
 from gpubench.summary import Figure, Summary
 
@@ -93,3 +94,22 @@ def test_every_report_renders_it_with_its_figures(run, name):
     assert b"NVIDIA H200" in data or name in ("csv", "parquet")
     assert b"square" in data or name == "parquet", "its columns are compressed"
     assert len(data) < 1_500_000
+
+
+def test_the_page_of_all_suites_with_the_results_inside_has_less_than_a_megabyte(tmp_path):
+    path = RECORDINGS / "h200-all.jsonl.gz"
+    run = store.read_run(path)
+    page = plugins.load("reports", "html").enclose(run, enclosing.enclosure(run, path))
+    assert len(page.encode()) < 1e6
+    packed = base64.b64decode(
+        re.search(r'download="run.jsonl.gz" href="data:application/gzip;base64,([^"]+)"', page)[1]
+    )
+    (tmp_path / "run.jsonl.gz").write_bytes(packed)
+    inside = {case: figure.text for case, figure in figures(store.read_run(tmp_path / "run.jsonl.gz")).items()}
+    assert inside == {case: figure.text for case, figure in figures(run).items()}
+
+
+def test_the_gallery_shows_every_picture_that_was_drawn():
+    docs = Path(__file__).parents[1] / "docs"
+    shown = re.findall(r"\(gallery/([\w-]+\.svg)\)", (docs / "gallery.md").read_text())
+    assert sorted(shown) == sorted(path.name for path in (docs / "gallery").glob("*.svg"))
