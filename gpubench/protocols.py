@@ -98,20 +98,17 @@ class SharedMemory(Protocol):
 
 
 class SharedEvent(Protocol):
-    """An event that another process can wait for. It tells of its last record: that there is a new one, it does not."""
+    """An event that another process can wait for. It tells of its last record: that there is a new one, it does not.
+
+    `record` and `wait` (for the last record) are queued on the device's stream, `synchronize` waits on the host.
+    """
 
     def export(self) -> bytes:
         """The handle that another process opens it by."""
 
-    def record(self) -> None:
-        """Record it on the device's stream."""
-
-    def wait(self) -> None:
-        """Make the device's stream wait for the last record."""
-
-    def synchronize(self) -> None:
-        """Wait for the last record on the host."""
-
+    def record(self) -> None: ...
+    def wait(self) -> None: ...
+    def synchronize(self) -> None: ...
     def close(self) -> None: ...
 
 
