@@ -318,15 +318,11 @@ class Report(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Enclosure:
-    """What a report carries of the run file that it was made of.
+    """What a report carries of the run file that it was made of."""
 
-    `sha256` is that file's, in hexadecimal. `content` is a gzipped run file of what may be shared, empty where it
-    would be too large; `left_out` says in a sentence what it has not, nothing where it has everything.
-    """
-
-    sha256: str
-    content: bytes = b""
-    left_out: str = ""
+    sha256: str  # of that file, in hexadecimal
+    content: bytes = b""  # a gzipped run file of what may be shared; empty where it would be too large
+    left_out: str = ""  # in a sentence, what it has not
 
 
 class EnclosingReport(Report, Protocol):
