@@ -7,10 +7,12 @@ from typing import Any
 
 from gpubench.api import Bench, Target, Task, points
 
-from . import _codecs_device, _codecs_host, _compress_ranks, _compress_send, _compress_storage, _corpora, _corpora_made
+from . import _codecs_device, _compress_ranks, _compress_send, _compress_storage, _corpora
 
 _MIB = 2**20
 _CHUNK_BYTES = 2**16
+_CORPUS = "ids"
+_SLOW = ("socket",)
 BETWEEN = ("process", "peer")
 
 Params = Mapping[str, str | int | float]
@@ -23,37 +25,52 @@ def links(target: Target) -> tuple[str, ...]:
 
 
 def corpora(target: Target) -> Any:
-    """The user's data, or some that shrink well and some that hardly do."""
-    return points(
-        smoke=_corpora.names(target, ("ids",)),
-        quick=_corpora.names(target, ("ids",)),
-        full=_corpora.names(target, tuple(_corpora_made.RECIPES)),
-    )
+    """The user's data, or integers; in the full tier of every kind something."""
+    few = _corpora.names(target, (_CORPUS,))
+    return points(few, full=_corpora.names(target, (_CORPUS, "logs", "turbulence", "bf16-weights", "fp8-cache", "random")))
 
 
 def codecs(target: Target) -> Any:
-    """Fast ones in `quick`."""
+    """One that is as fast as a link and one that shrinks more or is faster yet."""
     if target.is_host:
-        return points(smoke=("lz4",), quick=("lz4", "zstd-1"), full=tuple(_codecs_host.CODECS))
-    return points(smoke=("lz4",), quick=("lz4", "cascaded", "ans"), full=_codecs_device.CODECS)
+        return points(smoke=("lz4",), quick=("lz4", "zstd-1"), full=("lz4", "zstd-1", "zstd-3", "zlib-1"))
+    return points(smoke=("lz4",), quick=("lz4", "cascaded"), full=_codecs_device.CODECS)
+
+
+def stored_codecs(target: Target) -> Any:
+    """For files: in the quick tier one that processors and GPUs both have."""
+    return points(smoke=("lz4",), quick=("lz4",), full=codecs(target).full)
 
 
 def sizes(target: Target) -> Any:
-    """The most of a message."""
-    smoke, other = (1, 16) if target.is_host else (16, 256)
-    return points(smoke=(smoke * _MIB,), quick=(other * _MIB,))
+    """The most of a message, for slow links and for fast ones."""
+    smoke, slow, fast = (1, 8, 16) if target.is_host else (16, 128, 256)
+    return points(smoke=(smoke * _MIB,), quick=(slow * _MIB, fast * _MIB))
+
+
+def stored_sizes(target: Target) -> Any:
+    """The most of a file."""
+    smoke, other = (1, 16) if target.is_host else (16, 128)
+    return points(smoke=(smoke * _MIB,), quick=(other * _MIB,), full=(8 * other * _MIB,))
 
 
 def blocks(target: Target) -> Any:
     """What travels at a time: on a GPU a batch of hundreds of chunks, on the host what a cache holds."""
-    if target.is_host:
-        return points(smoke=(2**18,), quick=(2**20,), full=(2**18, 2**20, 2**22))
-    return points(smoke=(2**22,), quick=(2**24,), full=(2**22, 2**24, 2**26))
+    middle = _block(target)
+    return points(smoke=(middle // 4,), quick=(middle,), full=(middle // 4, middle, 4 * middle))
+
+
+def _block(target: Target) -> int:
+    return 2**20 if target.is_host else 2**24
 
 
 def flights(target: Target) -> Any:
     """Blocks under way at once, at each end."""
-    return points(smoke=(2,), quick=(2 if target.is_host else 4,), full=(1, 2, 4, 8))
+    return points(smoke=(2,), quick=(_flight(target),), full=(1, 2, 4, 8))
+
+
+def _flight(target: Target) -> int:
+    return 2 if target.is_host else 4
 
 
 def ranks(params: Params) -> int:
@@ -67,9 +84,25 @@ def devices(params: Params) -> int:
 
 
 def is_worth_it(target: Target, params: Params) -> bool:
-    """Blocks that are fewer than lanes leave lanes idle."""
-    del target
-    return int(params["size_bytes"]) >= int(params["block_bytes"]) * int(params["flight"])
+    """Blocks enough for the lanes, of a size for the link; over block and flight with one corpus and two codecs."""
+    size, block, flight = (int(params[name]) for name in ("size_bytes", "block_bytes", "flight"))
+    if size < block * flight:
+        return False
+    usual = block == _block(target) and flight == _flight(target)
+    if target.tier == "full" and not usual:
+        swept = codecs(target).quick
+        if params["corpus"] != _CORPUS or params["codec"] not in swept:
+            return False
+    return _fits_link(target, params) if "link" in params else True
+
+
+def _fits_link(target: Target, params: Params) -> bool:
+    """A slow link has the smaller message; between processes `quick` has one codec."""
+    slow, fast = min(getattr(sizes(target), target.tier)), max(getattr(sizes(target), target.tier))
+    if params["size_bytes"] != (slow if params["link"] in _SLOW else fast):
+        return False
+    is_one = params["codec"] == getattr(codecs(target), target.tier)[-1 if not target.is_host else 0]
+    return target.tier == "full" or params["link"] not in BETWEEN or is_one
 
 
 def send(bench: Bench, link: str, corpus: str, codec: str, size_bytes: int, block_bytes: int, flight: int) -> Task:

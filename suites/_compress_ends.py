@@ -27,8 +27,11 @@ _UNDONE = 0xFF  # in each byte: -1, no status of any library's
 class Encoder(Protocol):
     """One end: makes of a block what travels."""
 
+    def begin(self, lane: int, index: int) -> None:
+        """Queue what can be done ahead."""
+
     def encode(self, lane: int, index: int) -> Any:
-        """The block as it travels: uint8 on the device, in memory that is the lane's until its next block."""
+        """The block as it travels, after `begin`: uint8 on the device, the lane's until its next block."""
 
 
 class Decoder(Protocol):
@@ -52,6 +55,9 @@ class PlainEncoder:
 
     def __init__(self, cut: Cut, source: Any) -> None:
         self._blocks = [source[cut.span(index)] for index in range(cut.count)]
+
+    def begin(self, lane: int, index: int) -> None:
+        pass
 
     def encode(self, lane: int, index: int) -> Any:
         del lane
@@ -105,6 +111,9 @@ class HostEncoder:
         self._squeeze = [codec.squeeze() for _ in range(lanes.most)]
         most = cut.most_packed(codec.max_compressed_bytes(cut.chunk))
         self._packed = list(packed) or [np.empty(most, np.uint8) for _ in range(lanes.most)]
+
+    def begin(self, lane: int, index: int) -> None:
+        pass
 
     def encode(self, lane: int, index: int) -> Any:
         block, squeeze = memoryview(self._source[self._cut.span(index)]), self._squeeze[lane]
@@ -181,18 +190,24 @@ class GpuEncoder:
         self._packed = list(packed) or [xp.empty(cut.most_packed(room), xp.uint8) for _ in range(lanes.most)]
         self._statuses = _Rows(xp, "int32", cut)
         self._totals = bench.device.pinned(_WORD * lanes.most).view(np.uint64)
+        first = self._totals.ctypes.data  # with unified addressing the device's address too
+        self._to_total = [np.uint64(first + _WORD * lane) for lane in range(lanes.most)]
         self._place, self._pack = (bench.kernel("compress.cu", name) for name in ("place", "pack"))
 
-    def encode(self, lane: int, index: int) -> Any:
+    def begin(self, lane: int, index: int) -> None:
         block, scratch, packed = self._blocks[index], self._scratch[lane], self._packed[lane]
-        room, count = self._rooms[lane].first(block.count), np.uint32(block.count)
-        total = np.uint64(self._totals[lane:].ctypes.data)  # with unified addressing the device's address too
-        stream = current_stream(self._xp)
+        room = self._rooms[lane]
+        if block.count != room.count:
+            room = room.first(block.count)
+        count, stream = np.uint32(block.count), current_stream(self._xp)
         self._codec.compress(block, room, self._cut.chunk, scratch, self._statuses.of(index), stream)
-        self._place((1,), (_THREADS,), (room.sizes, count, packed, total))
+        self._place((1,), (_THREADS,), (room.sizes, count, packed, self._to_total[lane]))
         self._pack((block.count,), (_THREADS,), (room.memory, np.uint64(room.stride), count, packed))
+
+    def encode(self, lane: int, index: int) -> Any:
+        del index
         self._lanes.wait(lane)
-        return packed[: int(self._totals[lane])]
+        return self._packed[lane][: int(self._totals[lane])]
 
     def check(self) -> None:
         """Every chunk was compressed; raises WrongAnswer."""
@@ -211,7 +226,7 @@ class GpuDecoder:
         self._blocks = _blocks(xp, cut, target)
         self._rooms = [xp.empty(room, xp.uint8) for _ in range(lanes.most)]
         self._scratch = [xp.empty(temp, xp.uint8) for _ in range(lanes.most)]
-        self._tables = [xp.zeros((2, most), xp.uint64) for _ in range(lanes.most)]
+        self._tables = [(xp.zeros(most, xp.uint64), xp.zeros(most, xp.uint64)) for _ in range(lanes.most)]
         self._lengths = np.array(lengths(cut.total, cut.chunk), np.uint64)
         self._written = _Rows(xp, "uint64", cut)
         self._statuses = _Rows(xp, "int32", cut)
@@ -223,7 +238,9 @@ class GpuDecoder:
 
     def decode(self, lane: int, index: int, packed: Any) -> None:
         block = self._blocks[index]
-        sizes, pointers = (row[: block.count] for row in self._tables[lane])
+        sizes, pointers = self._tables[lane]
+        if block.count != sizes.size:
+            sizes, pointers = sizes[: block.count], pointers[: block.count]
         blocks = -(-block.count // _THREADS)
         args = (packed, np.uint64(packed.size), np.uint32(block.count), sizes, pointers)
         self._unpack((blocks,), (_THREADS,), args)

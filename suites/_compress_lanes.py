@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from gpubench.api import Bench
@@ -100,6 +101,8 @@ class Turnstile:
 class Lanes:
     """Lanes of the host: threads alone."""
 
+    are_queues = False  # whether what a lane does goes on while its thread does something else
+
     def __init__(self, most: int) -> None:
         self.most = most
 
@@ -115,6 +118,8 @@ class Lanes:
 
 class GpuLanes(Lanes):
     """Lanes of a GPU: a stream each."""
+
+    are_queues = True
 
     def __init__(self, bench: Bench, most: int) -> None:
         super().__init__(most)
@@ -142,12 +147,47 @@ def lanes_of(bench: Bench, most: int) -> Lanes:
 Step = Callable[[int, int], object]  # lane, block
 
 
+def no_step(lane: int, index: int) -> None:
+    """The beginning of a block for which nothing is queued beforehand."""
+    del lane, index
+
+
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What lanes do with each block."""
+    """What lanes do with each block: what `begin` queues goes on while other lanes work, then `step`.
+
+    Where a step never waits for anything but its own lane's queue, `is_driven` lets one thread serve all lanes: threads
+    that only queue work cost each other more than they win.
+    """
 
     lanes: Lanes
     step: Step
+    begin: Step = no_step
+    is_driven: bool = False
+
+    def run(self, lane: int, count: int, flight: int) -> None:
+        """One lane's blocks, in a thread of its own."""
+        self.lanes.use(lane)
+        for index in range(lane, count, flight):
+            self.begin(lane, index)
+            self.step(lane, index)
+
+    def drive(self, count: int, flight: int) -> None:
+        """All lanes' blocks: a block is begun as soon as its lane is free, `flight` of them being under way."""
+        for index in range(count + flight - 1):
+            if index < count:
+                self.lanes.use(index % flight)
+                self.begin(index % flight, index)
+            due = index - flight + 1
+            if due >= 0:
+                self.lanes.use(due % flight)
+                self.step(due % flight, due)
+
+    def parts(self, count: int, flight: int) -> list[Action]:
+        """What the side's threads do."""
+        if self.is_driven:
+            return [partial(self.drive, count, flight)]
+        return [partial(self.run, lane, count, flight) for lane in range(flight)]
 
 
 class Crew:
@@ -169,7 +209,7 @@ class Crew:
         Where a lane fails, `stop` frees those that wait for it; then its error is raised.
         """
         start = time.perf_counter()
-        lanes = [self._pool.submit(_lane, side, lane, count, flight) for side in sides for lane in range(flight)]
+        lanes = [self._pool.submit(part) for side in sides for part in side.parts(count, flight)]
         wait(lanes, return_when=FIRST_EXCEPTION)
         if any(lane.done() and lane.exception() for lane in lanes):
             stop()
@@ -183,12 +223,6 @@ class Crew:
     def close(self) -> None:
         """Let the threads go."""
         self._pool.shutdown()
-
-
-def _lane(side: Side, lane: int, count: int, flight: int) -> None:
-    side.lanes.use(lane)
-    for index in range(lane, count, flight):
-        side.step(lane, index)
 
 
 def _first_error(lanes: list[Future[Any]]) -> BaseException:

@@ -188,12 +188,14 @@ class Sending:
         def write(lane: int, index: int) -> None:
             way.deliver(lane, index, encoder.encode(lane, index))
 
-        self._crew.run(self._count, flight, Side(self._lanes, write), stop=way.stop)
+        self._crew.run(self._count, flight, Side(self._lanes, write, encoder.begin), stop=way.stop)
         return self.decompress()
 
     def compress(self) -> float:
         """Seconds to compress every block; rank 1 hears of them."""
-        seconds = self._crew.run(self._count, self.flight, Side(self._lanes, self._encoders["coded"].encode))
+        encoder = self._encoders["coded"]
+        side = Side(self._lanes, encoder.encode, encoder.begin, self._lanes.are_queues)
+        seconds = self._crew.run(self._count, self.flight, side)
         self._clock.say(_SECONDS, seconds)
         return seconds
 
@@ -225,6 +227,7 @@ class Receiving:
         plain = PlainDecoder(bench, data.cut, data.source, data.target)
         self._decoders: dict[str, Any] = {"coded": codec.decoder(self._lanes), "raw": plain}
         self._way = Taking(bench, shared.array, self._wire, self._lanes)
+        self._waits = codec.waits
         self._stored: dict[int, Any] = {}
 
     def message(self, name: str, flight: int) -> float:
@@ -249,7 +252,8 @@ class Receiving:
         def decode(lane: int, index: int) -> None:
             decoder.decode(lane, index, self._stored[index])
 
-        seconds = self._checked(decoder, self.flight, decode)
+        is_driven = self._lanes.are_queues and not self._waits
+        seconds = self._checked(decoder, self.flight, decode, is_driven=is_driven)
         self._clock.say(_SECONDS, seconds)
         return seconds
 
@@ -257,12 +261,13 @@ class Receiving:
         """The seconds that rank 0 took."""
         return float(self._clock.hear(_SECONDS)[0])
 
-    def _checked(self, decoder: Any, flight: int, step: Step, ask: Action = nothing) -> float:
+    def _checked(self, decoder: Any, flight: int, step: Step, ask: Action = nothing, is_driven: bool = False) -> float:
         decoder.poison()
         self._device.synchronize()
         start = time.perf_counter()
         ask()
-        self._crew.run(self._data.cut.count, flight, Side(self._lanes, step), stop=self._way.stop)
+        side = Side(self._lanes, step, is_driven=is_driven)
+        self._crew.run(self._data.cut.count, flight, side, stop=self._way.stop)
         seconds = time.perf_counter() - start
         decoder.check()
         return seconds

@@ -54,8 +54,17 @@ class Passage:
 
     def both(self, lane: int, index: int) -> None:
         """Both, one after the other."""
+        self.encoder.begin(lane, index)
         self.write(lane, index)
         self.read(lane, index)
+
+    def writing(self, lanes: Lanes) -> Side:
+        """The first half as a side."""
+        return Side(lanes, self.write, self.encoder.begin, lanes.are_queues and not self.way.waits)
+
+    def reading(self, lanes: Lanes, decoder_waits: bool) -> Side:
+        """The second half as a side."""
+        return Side(lanes, self.read, is_driven=lanes.are_queues and not self.way.waits and not decoder_waits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +105,7 @@ class Codec:
         chosen = self._device or self._host
         assert chosen is not None
         self.words = chosen.description
+        self.waits = self._device is not None and self._device.waits  # decoding waits for its stream by itself
         self.most_packed = data.cut.most_packed(chosen.max_compressed_bytes(data.cut.chunk))
 
     def of(self, data: Data) -> Codec:
@@ -127,6 +137,7 @@ class Crossing:
         self.crew = Crew(2 * flight)
         self.outgoing, self.incoming = lanes_of(bench, flight), lanes_of(bench, flight)
         self._encoder, self._decoder = codec.encoder(self.outgoing), codec.decoder(self.incoming)
+        self._decoder_waits = codec.waits
         self._stored: list[Any] = []
         self._passages: dict[str, Passage] = {}
 
@@ -138,7 +149,7 @@ class Crossing:
             "coded": Passage(self._encoder, coded, self._decoder),
             "raw": Passage(plain[0], raw, plain[1]),
         }
-        self.crew.run(data.cut.count, 1, Side(self.outgoing, self._store))
+        self.crew.run(data.cut.count, 1, Side(self.outgoing, self._store, self._encoder.begin))
         for passage in self._passages.values() if self._kind == "read" else ():
             self._write(passage, self.flight)
 
@@ -165,11 +176,11 @@ class Crossing:
     def _both(self, passage: Passage) -> tuple[Side, ...]:
         if self._kind == "fused":
             return (Side(self.outgoing, passage.both),)
-        return (Side(self.outgoing, passage.write), Side(self.incoming, passage.read))
+        return (passage.writing(self.outgoing), passage.reading(self.incoming, self._decoder_waits))
 
     def _write(self, passage: Passage, flight: int) -> float:
         passage.way.begin()
-        side = Side(self.outgoing, passage.write)
+        side = passage.writing(self.outgoing)
         seconds = self.crew.run(self._data.cut.count, flight, side, finish=passage.way.finish, stop=passage.way.stop)
         self._check_encoder()
         return seconds
@@ -177,7 +188,7 @@ class Crossing:
     def _read(self, passage: Passage, flight: int) -> float:
         if self._kind == "read":
             passage.way.begin()
-        side = Side(self.incoming, passage.read)
+        side = passage.reading(self.incoming, self._decoder_waits)
         return self._checked(passage.decoder, lambda: self.crew.run(self._data.cut.count, flight, side))
 
     def _run(self, passage: Passage, flight: int, *sides: Side) -> float:
@@ -203,7 +214,8 @@ class Crossing:
 
     def compress(self) -> float:
         """Seconds to compress every block, as many in flight; nothing travels."""
-        side = Side(self.outgoing, self._encoder.encode)
+        queues = self.outgoing.are_queues
+        side = Side(self.outgoing, self._encoder.encode, self._encoder.begin, queues)
         seconds = self.crew.run(self._data.cut.count, self.flight, side)
         self._check_encoder()
         return seconds
@@ -214,7 +226,7 @@ class Crossing:
         def decode(lane: int, index: int) -> None:
             self._decoder.decode(lane, index, self._stored[index])
 
-        side = Side(self.incoming, decode)
+        side = Side(self.incoming, decode, is_driven=self.incoming.are_queues and not self._decoder_waits)
         return self._checked(self._decoder, lambda: self.crew.run(self._data.cut.count, self.flight, side))
 
     def close(self) -> None:

@@ -161,7 +161,8 @@ def load(bench: Bench, data: Data, codec: Codec, flight: int) -> Task:
     ways = [ReadBack(shore, open_file(_ROOM * data.cut.total, where), data.cut.count, where) for _ in range(2)]
     crossing.over(*ways)
     notes = {"codec": codec.words, "link": f"a file {_words(where)}, read past the page cache"}
-    beside = ByHost(bench, data, codec.name) if bench.traits.is_gpu else None
+    has_twin = bench.traits.is_gpu and codec.name in _codecs_host.FORMATS
+    beside = ByHost(bench, data, codec.name) if has_twin else None
     task = task_of(crossing, "read", data, notes | ({"host codec": beside.words} if beside else {}))
     labels = ("page-cached",) if ways[0].is_cached else ()
     stages: dict[str, Stage] = dict(task.stages)
@@ -185,8 +186,7 @@ class ByHost:
     """The same data packed by a codec of the host: read, decoded by its cores into page-locked memory, copied up."""
 
     def __init__(self, bench: Bench, data: Data, name: str) -> None:
-        known = name.partition("-")[0]
-        self._codec = _codecs_host.open_format(known if known in _codecs_host.FORMATS else "lz4")
+        self._codec = _codecs_host.open_format(name)
         self._device, self._data, self._bytes = bench.device, data, DeviceBytes(bench)
         self._cuda, self._flight = bench.xp.cuda, min(_codecs_host.cores(), data.cut.count)
         self.words = f"{self._codec.description}, {self._flight} threads"

@@ -19,6 +19,10 @@ _HEADER = struct.Struct("<Q")  # before each block in a stream: its bytes
 class Way(Protocol):
     """How blocks get from one end to the other."""
 
+    @property
+    def waits(self) -> bool:
+        """Whether handing over and fetching wait for something else than a queue of the device."""
+
     def begin(self) -> None:
         """Get ready for a message, outside its time."""
 
@@ -40,6 +44,8 @@ class Way(Protocol):
 
 class Still:
     """A way with nothing to get ready, to finish or to close."""
+
+    waits = True
 
     def begin(self) -> None:
         """Nothing."""
@@ -73,6 +79,8 @@ class Copy(Still):
 
 class HostLink(Still):
     """Page-locked host memory: a GPU's copies down into it (`deliver`) and up out of it (`fetch`)."""
+
+    waits = False
 
     def __init__(self, bench: Bench, count: int, most: int) -> None:
         self._cuda = bench.xp.cuda
@@ -157,7 +165,7 @@ def shore_of(bench: Bench, outgoing: Lanes | None, incoming: Lanes | None, most:
     return GpuShore(bench, outgoing, incoming, most) if bench.traits.is_gpu else Shore()
 
 
-class Loopback:
+class Loopback(Still):
     """A TCP connection of this machine with itself (127.0.0.1): blocks in order, each behind its length."""
 
     def __init__(self, shore: Shore) -> None:
@@ -183,9 +191,6 @@ class Loopback:
             size = receive_size(self._far, room.size)
             receive_into(self._far, self._shore.landing(lane, room, size))
         return self._shore.inward(lane, room, size)
-
-    def finish(self) -> None:
-        pass
 
     def stop(self) -> None:
         for turns in self._turns:

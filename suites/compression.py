@@ -231,8 +231,8 @@ def send(bench: Bench, link: str, corpus: str, codec: str, size_bytes: int, bloc
 _STORED: dict[str, Any] = {
     "where": _compress_cases.is_worth_it,
     "corpus": _compress_cases.corpora,
-    "codec": _compress_cases.codecs,
-    "size_bytes": _compress_cases.sizes,
+    "codec": _compress_cases.stored_codecs,
+    "size_bytes": _compress_cases.stored_sizes,
     "block_bytes": _compress_cases.blocks,
     "flight": _compress_cases.flights,
 }
