@@ -27,7 +27,8 @@ def links(target: Target) -> tuple[str, ...]:
 def corpora(target: Target) -> Any:
     """The user's data, or integers; in the full tier of every kind something."""
     few = _corpora.names(target, (_CORPUS,))
-    return points(few, full=_corpora.names(target, (_CORPUS, "logs", "turbulence", "bf16-weights", "fp8-cache", "random")))
+    some = (_CORPUS, "logs", "turbulence", "bf16-weights", "fp8-cache", "random")
+    return points(few, full=_corpora.names(target, some))
 
 
 def codecs(target: Target) -> Any:
@@ -44,7 +45,7 @@ def stored_codecs(target: Target) -> Any:
 
 def sizes(target: Target) -> Any:
     """The most of a message, for slow links and for fast ones."""
-    smoke, slow, fast = (1, 8, 16) if target.is_host else (16, 128, 256)
+    smoke, slow, fast = (1, 8, 16) if target.is_host else (16, 128, 512)
     return points(smoke=(smoke * _MIB,), quick=(slow * _MIB, fast * _MIB))
 
 
@@ -97,12 +98,12 @@ def is_worth_it(target: Target, params: Params) -> bool:
 
 
 def _fits_link(target: Target, params: Params) -> bool:
-    """A slow link has the smaller message; between processes `quick` has one codec."""
+    """A slow link has the smaller message; over a socket and between processes `quick` has one codec."""
     slow, fast = min(getattr(sizes(target), target.tier)), max(getattr(sizes(target), target.tier))
     if params["size_bytes"] != (slow if params["link"] in _SLOW else fast):
         return False
     is_one = params["codec"] == getattr(codecs(target), target.tier)[-1 if not target.is_host else 0]
-    return target.tier == "full" or params["link"] not in BETWEEN or is_one
+    return target.tier == "full" or params["link"] not in (*BETWEEN, *_SLOW) or is_one
 
 
 def send(bench: Bench, link: str, corpus: str, codec: str, size_bytes: int, block_bytes: int, flight: int) -> Task:

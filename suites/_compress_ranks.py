@@ -20,7 +20,7 @@ import numpy as np
 from gpubench.api import Bench, Handle, Observation, SharedBuffer, Task, expect
 
 from ._compress_ends import GpuEncoder, PlainDecoder, PlainEncoder
-from ._compress_lanes import Action, Crew, Lanes, Side, Step, StoppedError, Turnstile, lanes_of, nothing
+from ._compress_lanes import Action, Crew, Lanes, Side, StoppedError, Turnstile, lanes_of, nothing
 from ._compress_send import Codec, Data, ends_on_host, observed, stages_of
 from ._compress_ways import Still
 from ._ipc_common import exclusive, hand_over, labels, notes
@@ -85,6 +85,7 @@ class Notices(Still):
         self._base, self._line = base, line
         self._turns = Turnstile()
         self._taken = [threading.Semaphore(0) for _ in range(count)]
+        self._under_way: dict[int, int] = {}  # by lane, the block that lies in its memory
         self._has_ended = False
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -98,15 +99,21 @@ class Notices(Still):
                 taken.release()
 
     def begin(self) -> None:
+        for lane in list(self._under_way):
+            self.free(lane)
         self._turns.reset()
 
-    def deliver(self, lane: int, index: int, packed: Any) -> None:
-        del lane
-        with self._turns.turn(index):
-            self._line.say(_NOTICE, index, address(packed) - self._base, packed.size)
-        self._taken[index].acquire()
+    def free(self, lane: int) -> None:
+        """Wait until the lane's last block was taken: its memory may be written again."""
+        if lane in self._under_way:
+            self._taken[self._under_way.pop(lane)].acquire()
         if self._has_ended:
             raise StoppedError("the other rank has ended")
+
+    def deliver(self, lane: int, index: int, packed: Any) -> None:
+        with self._turns.turn(index):
+            self._line.say(_NOTICE, index, address(packed) - self._base, packed.size)
+        self._under_way[lane] = index
 
     def fetch(self, lane: int, index: int, room: Any) -> Any:
         raise NotImplementedError("rank 1 fetches")
@@ -124,8 +131,9 @@ class Taking(Still):
     """Rank 1's half: copies each block that it is told of out of the shared memory."""
 
     def __init__(self, bench: Bench, shared: Any, line: Line, lanes: Lanes) -> None:
-        self._shared, self._line, self._lanes = shared, line, lanes
+        self._shared, self._line = shared, line
         self._cuda = bench.xp.cuda if bench.traits.is_gpu else None
+        self._copied = [self._cuda.Event() for _ in range(lanes.most)] if self._cuda else []
         self._turns = Turnstile()
         self._answers = threading.Lock()
 
@@ -141,10 +149,16 @@ class Taking(Still):
         inside = told == index and size <= room.size and place + size <= self._shared.size
         expect(inside, f"rank 0 tells of {size} bytes of block {told} at {place}, where block {index} was due")
         self._copy(room[:size], self._shared[place : place + size])
-        self._lanes.wait(lane)
+        if self._cuda is not None:
+            self._copied[lane].record()
+        return room[:size]
+
+    def taken(self, lane: int, index: int) -> None:
+        """Wait until the block is copied, and tell of it."""
+        if self._cuda is not None:
+            self._copied[lane].synchronize()
         with self._answers:
             self._line.say(_TAKEN, index)
-        return room[:size]
 
     def _copy(self, target: Any, source: Any) -> None:
         if self._cuda is None:
@@ -185,10 +199,15 @@ class Sending:
         self._clock.hear(_TAKEN)
         way.begin()
 
+        def begin(lane: int, index: int) -> None:
+            way.free(lane)
+            encoder.begin(lane, index)
+
         def write(lane: int, index: int) -> None:
             way.deliver(lane, index, encoder.encode(lane, index))
 
-        self._crew.run(self._count, flight, Side(self._lanes, write, encoder.begin), stop=way.stop)
+        side = Side(self._lanes, write, begin, self._lanes.are_queues)
+        self._crew.run(self._count, flight, side, stop=way.stop)
         return self.decompress()
 
     def compress(self) -> float:
@@ -241,7 +260,9 @@ class Receiving:
                 self._stored[index] = packed.copy()
             decoder.decode(lane, index, packed)
 
-        seconds = self._checked(decoder, flight, read, ask=lambda: self._clock.say(_TAKEN, 0))
+        is_driven = self._lanes.are_queues and not self._waits
+        side = Side(self._lanes, way.taken, read, is_driven, lag=1)
+        seconds = self._checked(decoder, flight, side, ask=lambda: self._clock.say(_TAKEN, 0))
         self._clock.say(_SECONDS, seconds)
         return seconds
 
@@ -253,7 +274,7 @@ class Receiving:
             decoder.decode(lane, index, self._stored[index])
 
         is_driven = self._lanes.are_queues and not self._waits
-        seconds = self._checked(decoder, self.flight, decode, is_driven=is_driven)
+        seconds = self._checked(decoder, self.flight, Side(self._lanes, decode, is_driven=is_driven))
         self._clock.say(_SECONDS, seconds)
         return seconds
 
@@ -261,12 +282,11 @@ class Receiving:
         """The seconds that rank 0 took."""
         return float(self._clock.hear(_SECONDS)[0])
 
-    def _checked(self, decoder: Any, flight: int, step: Step, ask: Action = nothing, is_driven: bool = False) -> float:
+    def _checked(self, decoder: Any, flight: int, side: Side, ask: Action = nothing) -> float:
         decoder.poison()
         self._device.synchronize()
         start = time.perf_counter()
         ask()
-        side = Side(self._lanes, step, is_driven=is_driven)
         self._crew.run(self._data.cut.count, flight, side, stop=self._way.stop)
         seconds = time.perf_counter() - start
         decoder.check()

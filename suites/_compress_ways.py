@@ -223,7 +223,7 @@ def receive_into(connection: socket.socket, target: Any) -> None:
     """Fill the array; raises StoppedError where the other end hangs up before."""
     missing = memoryview(target)
     while missing:
-        got = connection.recv_into(missing)
+        got = connection.recv_into(missing, 0, socket.MSG_WAITALL)
         if not got:
             raise StoppedError("the other end hung up in the middle of a block")
         missing = missing[got:]
