@@ -45,7 +45,7 @@ def stored_codecs(target: Target) -> Any:
 
 def sizes(target: Target) -> Any:
     """The most of a message, for slow links and for fast ones."""
-    smoke, slow, fast = (1, 8, 16) if target.is_host else (16, 128, 512)
+    smoke, slow, fast = (1, 8, 16) if target.is_host else (16, 256, 512)
     return points(smoke=(smoke * _MIB,), quick=(slow * _MIB, fast * _MIB))
 
 

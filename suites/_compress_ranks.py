@@ -30,7 +30,7 @@ _TAKEN = struct.Struct("<Q")
 _SECONDS = struct.Struct("<d")
 _GRAIN = 256
 _DEFAULT_KIND = 4  # cudaMemcpyDefault: the addresses tell; HIP's has the same value
-_PATIENCE_S = 60.0  # for the other rank's part of a message: it may be compressing all of it
+_PATIENCE_S = 20.0  # for the other rank's part of a message: it may be compressing all of it
 
 
 class Line:
@@ -206,7 +206,7 @@ class Sending:
         def write(lane: int, index: int) -> None:
             way.deliver(lane, index, encoder.encode(lane, index))
 
-        side = Side(self._lanes, write, begin, self._lanes.are_queues)
+        side = Side(self._lanes, write, begin, self._lanes.are_queues, lag=max(flight - 2, 0))  # two may be waited for
         self._crew.run(self._count, flight, side, stop=way.stop)
         return self.decompress()
 
@@ -261,7 +261,7 @@ class Receiving:
             decoder.decode(lane, index, packed)
 
         is_driven = self._lanes.are_queues and not self._waits
-        side = Side(self._lanes, way.taken, read, is_driven, lag=1)
+        side = Side(self._lanes, way.taken, read, is_driven, lag=1)  # a block is told of as taken with the next one
         seconds = self._checked(decoder, flight, side, ask=lambda: self._clock.say(_TAKEN, 0))
         self._clock.say(_SECONDS, seconds)
         return seconds

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import struct
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from gpubench.api import Bench, WrongAnswer
+from gpubench.api import Bench, WrongAnswer, expect
 
 from ._compress_lanes import Lanes, StoppedError, Turnstile
 
 _TO_HOST, _TO_DEVICE = 2, 1  # cudaMemcpyKind; HIP's have the same values
+_PAGE = 4096
 _HEADER = struct.Struct("<Q")  # before each block in a stream: its bytes
 
 
@@ -82,21 +85,18 @@ class HostLink(Still):
 
     waits = False
 
-    def __init__(self, bench: Bench, count: int, most: int) -> None:
+    def __init__(self, bench: Bench, rooms: Sequence[int]) -> None:
+        """Room for as many blocks, of so many bytes each."""
         self._cuda = bench.xp.cuda
-        grain = 4096
-        stride = -(-most // grain) * grain
-        memory = bench.device.pinned(max(count * stride, 1))
-        self._slots = [memory[start : start + most] for start in range(0, count * stride, stride)]
-        self._sizes = [0] * count
-
-    @property
-    def nbytes(self) -> int:
-        """What was delivered."""
-        return sum(self._sizes)
+        places = list(itertools.accumulate((-(-room // _PAGE) * _PAGE for room in rooms), initial=0))
+        memory = bench.device.pinned(max(places[-1], 1))
+        self._slots = [memory[place : place + room] for place, room in zip(places, rooms, strict=False)]
+        self._sizes = [0] * len(rooms)
 
     def deliver(self, lane: int, index: int, packed: Any) -> None:
         del lane
+        room = self._slots[index].size
+        expect(packed.size <= room, f"block {index} has {packed.size} bytes now: there is room for {room}")
         self._sizes[index] = packed.size
         self._move(self._slots[index].ctypes.data, packed.data.ptr, packed.size, _TO_HOST)
 

@@ -50,6 +50,23 @@ def goes_on(bench):
 '''
 
 
+DRIVEN = '''
+"""Messages whose lanes are served by one thread at each end, as on a GPU."""
+
+from gpubench.api import Suite
+from gpubench.suites import _compress_cases, _compress_lanes
+
+suite = Suite("messages as a GPU sends them")
+_compress_lanes.Lanes.are_queues = True
+
+
+@suite.case(ranks=2, flight=(1, 2, 3, 4, 8))
+def message(bench, flight):
+    """As between processes, in a megabyte."""
+    return _compress_cases.send(bench, "process", "ids", "lz4", 2**20, 2**16, flight)
+'''
+
+
 class Shelf(list):
     """A sink that keeps the results."""
 
@@ -86,3 +103,10 @@ def test_a_rank_that_ends_in_the_middle_of_a_message_ends_its_case_at_once_and_n
     assert first.status == "failed"
     assert first.cause in ("crash", "peer", "error"), first.reason
     assert (second.status, second.reason) == ("ok", "")
+
+
+def test_one_thread_at_each_end_never_waits_for_what_the_other_one_holds_back(tmp_path):
+    path = tmp_path / "driven.py"
+    path.write_text(DRIVEN)
+    found = measured((str(path),))
+    assert [(result.status, result.reason) for result in found] == [("ok", "")] * 5

@@ -225,7 +225,7 @@ def test_a_bit_that_flips_on_its_way_to_a_gpu_is_never_accepted(gpu, tmp_path, p
     data = send.data_of(bench, "data:mine.bin", 4 * BLOCK, BLOCK, CHUNK)
     codec = send.Codec(bench, "lz4", data)
     crossing = send.Crossing(bench, "read", data, codec, 2)
-    crossing.over(*(Corrupting(ways.HostLink(bench, 4, codec.most_packed), 3, place) for _ in range(2)))
+    crossing.over(*(Corrupting(ways.HostLink(bench, [codec.most_packed] * 4), 3, place) for _ in range(2)))
     with pytest.raises(WrongAnswer):
         crossing.message("coded", 2)
     crossing.close()
