@@ -6,12 +6,12 @@ as they are, from where they lie to where they are wanted, with no copy at eithe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from gpubench.api import Bench, WrongAnswer, expect
+from gpubench.api import Bench, Kernel, WrongAnswer, expect
 
 from ._codecs_bytes import DeviceBytes
 from ._codecs_common import expect_same, lengths
@@ -22,6 +22,9 @@ from ._compress_lanes import LINE_BYTES, Cut, Lanes
 _THREADS = 256  # as PLACES in compress.cu
 _WORD = 8
 _UNDONE = 0xFF  # in each byte: -1, no status of any library's
+
+
+_Queued = tuple[Callable[[], None], list[tuple[Kernel, int, tuple[Any, ...]]]]
 
 
 class Encoder(Protocol):
@@ -189,20 +192,30 @@ class GpuEncoder:
         self._scratch = [xp.empty(temp, xp.uint8) for _ in range(lanes.most)]
         self._packed = list(packed) or [xp.empty(cut.most_packed(room), xp.uint8) for _ in range(lanes.most)]
         self._statuses = _Rows(xp, "int32", cut)
+        self._begun: dict[tuple[int, int], _Queued] = {}
         self._totals = bench.device.pinned(_WORD * lanes.most).view(np.uint64)
         first = self._totals.ctypes.data  # with unified addressing the device's address too
         self._to_total = [np.uint64(first + _WORD * lane) for lane in range(lanes.most)]
         self._place, self._pack = (bench.kernel("compress.cu", name) for name in ("place", "pack"))
 
     def begin(self, lane: int, index: int) -> None:
-        block, scratch, packed = self._blocks[index], self._scratch[lane], self._packed[lane]
-        room = self._rooms[lane]
-        if block.count != room.count:
-            room = room.first(block.count)
+        if (lane, index) not in self._begun:
+            self._begun[lane, index] = self._prepared(lane, index)
+        compress, launches = self._begun[lane, index]
+        compress()
+        for kernel, blocks, args in launches:
+            kernel((blocks,), (_THREADS,), args)
+
+    def _prepared(self, lane: int, index: int) -> _Queued:
+        """What begins a block in that lane, its arguments made once: they take longer than a fast codec."""
+        block, packed = self._blocks[index], self._packed[lane]
+        room = self._rooms[lane].first(block.count)
         count, stream = np.uint32(block.count), current_stream(self._xp)
-        self._codec.compress(block, room, self._cut.chunk, scratch, self._statuses.of(index), stream)
-        self._place((1,), (_THREADS,), (room.sizes, count, packed, self._to_total[lane]))
-        self._pack((block.count,), (_THREADS,), (room.memory, np.uint64(room.stride), count, packed))
+        statuses = self._statuses.of(index)
+        compress = self._codec.compressing(block, room, self._cut.chunk, self._scratch[lane], statuses, stream)
+        placing = (room.sizes, count, packed, self._to_total[lane])
+        packing = (room.memory, np.uint64(room.stride), count, packed)
+        return compress, [(self._place, 1, placing), (self._pack, block.count, packing)]
 
     def encode(self, lane: int, index: int) -> Any:
         del index
@@ -230,6 +243,7 @@ class GpuDecoder:
         self._lengths = np.array(lengths(cut.total, cut.chunk), np.uint64)
         self._written = _Rows(xp, "uint64", cut)
         self._statuses = _Rows(xp, "int32", cut)
+        self._begun: dict[tuple[int, int], tuple[Callable[[], None], tuple[int, tuple[Any, ...]]]] = {}
         self._unpack = bench.kernel("compress.cu", "unpack")
 
     def room(self, lane: int, index: int) -> Any:
@@ -237,16 +251,20 @@ class GpuDecoder:
         return self._rooms[lane]
 
     def decode(self, lane: int, index: int, packed: Any) -> None:
-        block = self._blocks[index]
-        sizes, pointers = self._tables[lane]
-        if block.count != sizes.size:
-            sizes, pointers = sizes[: block.count], pointers[: block.count]
-        blocks = -(-block.count // _THREADS)
-        args = (packed, np.uint64(packed.size), np.uint32(block.count), sizes, pointers)
-        self._unpack((blocks,), (_THREADS,), args)
-        arrived = DeviceChunks(packed, 0, sizes, pointers)
+        if (lane, index) not in self._begun:
+            self._begun[lane, index] = self._prepared(lane, index)
+        decompress, (blocks, (count, sizes, pointers)) = self._begun[lane, index]
+        self._unpack((blocks,), (_THREADS,), (packed, np.uint64(packed.size), count, sizes, pointers))
+        decompress()
+
+    def _prepared(self, lane: int, index: int) -> tuple[Callable[[], None], tuple[int, tuple[Any, ...]]]:
+        """What restores a block in that lane, wherever it arrived: a table on the device says where its chunks are."""
+        block, stream = self._blocks[index], current_stream(self._xp)
+        sizes, pointers = (row[: block.count] for row in self._tables[lane])
+        arrived = DeviceChunks(self._rooms[lane], 0, sizes, pointers)
         written, statuses = self._written.of(index), self._statuses.of(index)
-        self._codec.decompress(arrived, block, written, self._scratch[lane], statuses, current_stream(self._xp))
+        call = self._codec.decompressing(arrived, block, written, self._scratch[lane], statuses, stream)
+        return call, (-(-block.count // _THREADS), (np.uint32(block.count), sizes, pointers))
 
     def poison(self) -> None:
         self._bytes.invert(self._source, self._target)
