@@ -164,7 +164,6 @@ class Side:
     step: Step
     begin: Step = no_step
     is_driven: bool = False
-    lag: int | None = None  # how many blocks are begun before the first one's step; all that are under way, or so many
 
     def run(self, lane: int, count: int, flight: int) -> None:
         """One lane's blocks, in a thread of its own."""
@@ -175,12 +174,11 @@ class Side:
 
     def drive(self, count: int, flight: int) -> None:
         """All lanes' blocks: a block is begun as soon as its lane is free, `flight` of them being under way."""
-        lag = flight - 1 if self.lag is None else min(self.lag, flight - 1)
-        for index in range(count + lag):
+        for index in range(count + flight - 1):
             if index < count:
                 self.lanes.use(index % flight)
                 self.begin(index % flight, index)
-            due = index - lag
+            due = index - flight + 1
             if due >= 0:
                 self.lanes.use(due % flight)
                 self.step(due % flight, due)

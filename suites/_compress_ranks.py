@@ -86,6 +86,7 @@ class Notices(Still):
         self._turns = Turnstile()
         self._taken = [threading.Semaphore(0) for _ in range(count)]
         self._under_way: dict[int, int] = {}  # by lane, the block that lies in its memory
+        self.are_reused = True  # whether a lane's blocks lie in memory that its next one needs; raw ones do not
         self._has_ended = False
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -113,7 +114,8 @@ class Notices(Still):
     def deliver(self, lane: int, index: int, packed: Any) -> None:
         with self._turns.turn(index):
             self._line.say(_NOTICE, index, address(packed) - self._base, packed.size)
-        self._under_way[lane] = index
+        if self.are_reused:
+            self._under_way[lane] = index
 
     def fetch(self, lane: int, index: int, room: Any) -> Any:
         raise NotImplementedError("rank 1 fetches")
@@ -199,6 +201,8 @@ class Sending:
         self._clock.hear(_TAKEN)
         way.begin()
 
+        way.are_reused = name == "coded"
+
         def begin(lane: int, index: int) -> None:
             way.free(lane)
             encoder.begin(lane, index)
@@ -206,7 +210,7 @@ class Sending:
         def write(lane: int, index: int) -> None:
             way.deliver(lane, index, encoder.encode(lane, index))
 
-        side = Side(self._lanes, write, begin, self._lanes.are_queues, lag=max(flight - 2, 0))  # two may be waited for
+        side = Side(self._lanes, write, begin, self._lanes.are_queues)
         self._crew.run(self._count, flight, side, stop=way.stop)
         return self.decompress()
 
@@ -256,12 +260,14 @@ class Receiving:
 
         def read(lane: int, index: int) -> None:
             packed = way.fetch(lane, index, decoder.room(lane, index))
-            if name == "coded" and index not in self._stored:
+            if name == "raw":
+                return
+            way.taken(lane, index)
+            if index not in self._stored:
                 self._stored[index] = packed.copy()
             decoder.decode(lane, index, packed)
 
-        is_driven = self._lanes.are_queues and not self._waits
-        side = Side(self._lanes, way.taken, read, is_driven, lag=1)  # a block is told of as taken with the next one
+        side = Side(self._lanes, read, is_driven=self._lanes.are_queues and not self._waits)
         seconds = self._checked(decoder, flight, side, ask=lambda: self._clock.say(_TAKEN, 0))
         self._clock.say(_SECONDS, seconds)
         return seconds

@@ -168,8 +168,9 @@ def shore_of(bench: Bench, outgoing: Lanes | None, incoming: Lanes | None, most:
 class Loopback(Still):
     """A TCP connection of this machine with itself (127.0.0.1): blocks in order, each behind its length."""
 
-    def __init__(self, shore: Shore) -> None:
+    def __init__(self, shore: Shore, waits: bool = True) -> None:
         self._shore = shore
+        self.waits = waits
         with socket.create_server(("127.0.0.1", 0)) as listener:
             self._near = socket.create_connection(listener.getsockname())
             self._far, _ = listener.accept()
