@@ -69,7 +69,6 @@ class Handle:
     descriptors: tuple[int, ...] = ()
 
     def close(self) -> None:
-        """Close the descriptors."""
         for descriptor in self.descriptors:
             os.close(descriptor)
 
