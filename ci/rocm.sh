@@ -115,7 +115,7 @@ step "kernels: compiled for gfx90a, gfx942 and gfx950, and their instructions"
 "$python" -m pytest -q -m slow -rs --junitxml "$results/kernels.xml" tests/test_amd_kernels.py "$@" || status=$?
 step "the backend, the collector and doctor on simulated machines, and AMD's libraries on them"
 "$python" -m pytest -q -m "slow or not slow" -rs tests/test_rocm_backend.py tests/test_amd_collector.py \
-    tests/test_amd_libraries.py "$@" || status=$?
+    tests/test_amd_libraries.py tests/test_amd_machine.py tests/test_bundle.py "$@" || status=$?
 step "suite × architecture"
 "$python" tests/amd_table.py "$results/kernels.xml" || true
 step "done"

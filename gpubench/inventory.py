@@ -13,13 +13,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pydantic
 
-from gpubench import __version__, plugins, units
+from gpubench import __version__, plugins, rocm, units
 from gpubench.errors import DeviceError, FileError, Missing
 from gpubench.model import Absent, Device, Facts
 from gpubench.protocols import Backend, Collector
@@ -88,7 +88,14 @@ def take() -> Facts:
         collector: Collector | None = _probe(name, absent, partial(plugins.load, "collectors", name), None)
         if collector is not None:
             devices = _described(name, collector, devices, absent, versions)
+    absent += rocm.findings(rocm.probe(wheels=_wheels()))
     return Facts(tuple(devices), _host(), tuple(versions.items()), tuple(absent))
+
+
+def _wheels() -> dict[str, str]:
+    """The distributions that decide which GPUs are seen."""
+    found = ((each.metadata["Name"] or "", each.version) for each in distributions())
+    return {name.lower(): number for name, number in found if name.lower().startswith(("cupy", "amd"))}
 
 
 def _devices(absent: list[Absent], versions: dict[str, str]) -> list[Device]:

@@ -64,6 +64,8 @@ LAYERS = (
     "protocols",
     "suite",
     "native",
+    "rocm",
+    "bundle",
     "api",
     "plugins",
     "process",

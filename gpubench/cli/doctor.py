@@ -34,7 +34,8 @@ Replicates = Annotated[
 Device_ = Annotated[
     list[str] | None,
     typer.Option(
-        "--device", help="With --noise: device to measure; may be repeated. \\[default: the first GPU, else host]"
+        "--device",
+        help="With --noise or --bundle: device to measure; may be repeated. \\[default: the first GPU, else host]",
     ),
 ]
 Tier = Annotated[
@@ -52,6 +53,15 @@ Source = Annotated[
     typer.Option("--from", help="With --noise: measure nothing, read this run file, made with --replicates."),
 ]
 
+Bundle = Annotated[
+    Path | None,
+    typer.Option(
+        "--bundle",
+        help="Write this archive (.tar.gz) of what is here, to attach to an issue: the inventory, the GPU's files and "
+        "the smallest run of every suite, without names, serials and unique numbers.",
+    ),
+]
+
 
 def doctor(
     noise: Noise = False,
@@ -60,6 +70,7 @@ def doctor(
     tier: Tier = None,
     out: Out = None,
     source: Source = None,
+    bundle: Bundle = None,
     json: options.Json = False,
 ) -> None:
     """Say which devices, libraries and counters are here, what is missing, and how noisy this machine is."""
@@ -68,16 +79,27 @@ def doctor(
 
     asked = {"--replicates": replicates, "--device": device, "--tier": tier, "--out": out, "--from": source}
     given = [option for option, value in asked.items() if value not in (None, [])]
-    if noise:
+    if bundle:
+        _bundle(bundle, device, noise or json or given not in ([], ["--device"]))
+    elif noise:
         if source and len(given) > 1:
             raise UsageError(f"--from measures nothing: leave out {', '.join(given[:-1])}")
         _noise(_read(source) if source else _measure(replicates, device, tier, out), json)
     elif given:
-        raise UsageError(f"{', '.join(given)}: only with --noise")
+        raise UsageError(f"{', '.join(given)}: only with --noise{' or --bundle' if given == ['--device'] else ''}")
     elif json:
         typer.echo(inventory.to_json(inventory.facts()))
     else:
         _show(inventory.facts())
+
+
+def _bundle(target: Path, device: list[str] | None, more: bool) -> None:
+    from gpubench.cli import _bundle as bundling
+    from gpubench.errors import UsageError
+
+    if more:
+        raise UsageError("--bundle goes with --device only")
+    bundling.write(target, device)
 
 
 def _read(source: Path) -> Run:

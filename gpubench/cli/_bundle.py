@@ -1,0 +1,53 @@
+"""`gpubench doctor --bundle`: an archive that an owner can attach to an issue."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpubench.cli import _options as options
+from gpubench.cli import _print
+from gpubench.cli import _sharing as sharing
+
+if TYPE_CHECKING:
+    from gpubench.model import Run
+
+_README = """\
+What `gpubench doctor --bundle` found. Names of host, user and device, serials and unique numbers are taken out.
+
+facts.json     devices, versions, what is missing and why
+sys/           the GPU's files, as the driver gave them: addresses on the PCI bus are as they are
+run.jsonl.gz   the smallest run of every suite: `gpubench show run.jsonl.gz`
+"""
+
+
+def write(target: Path, device: list[str] | None) -> None:
+    """Measure the smallest run, read the device's files, and write both, redacted."""
+    import json
+
+    from gpubench import bundle, store
+
+    sharing.check_target(target, force=False)
+    (run,) = sharing.shareable([_smoke(device)], no_redact=False)
+    entries = {
+        "README": _README.encode(),
+        "facts.json": json.dumps(asdict(run.manifest.facts), indent=1, ensure_ascii=False).encode(),
+        "run.jsonl.gz": store.content(run, packed=True),
+        **bundle.device_files(),
+    }
+    sharing.write(target, bundle.archive(entries))
+    words = f"{target}: {len(entries)} files; look at it with tar tzf before you give it away"
+    _print.err().print(_print.plain(words), soft_wrap=True)
+
+
+def _smoke(device: list[str] | None) -> Run:
+    from gpubench import inventory, plan, session
+    from gpubench.cli._progress import shown
+
+    facts = inventory.facts()
+    settings = options.settings(facts, ["all"], device, False, options.TierName.SMOKE, None, None)
+    with tempfile.TemporaryDirectory(prefix="gpubench-") as folder, shown() as watch:
+        return session.measure(plan.make(facts, settings), Path(folder) / "run.jsonl", sys.argv, watch)

@@ -1,0 +1,225 @@
+"""What keeps an AMD GPU of this machine from being used, and the mend: pure functions of a probe of its files.
+
+Nothing of ROCm is loaded for it, so that it answers where ROCm itself would end the process.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpubench import DISTRIBUTION
+from gpubench.model import Absent
+
+_VENDOR = "0x1002"
+_CLASSES = ("0x03", "0x12")  # PCI: display controllers and processing accelerators
+# What CuPy's wheel for ROCm 7 is linked to or loads (its NEEDED entries); of each the name without its number.
+NEEDED = (
+    "libamdhip64",
+    "libhiprtc",
+    "libhipblas",
+    "librocblas",
+    "librocsolver",
+    "librocfft",
+    "libhipfft",
+    "libhiprand",
+    "libhipsparse",
+    "librccl",
+    "libroctx64",
+    "libroctracer64",
+)
+_WHEEL = re.compile(r"cupy-rocm-(\d+)-\d+|amd-cupy")
+_CUDA_WHEEL = re.compile(r"cupy(-cuda\w+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Install:
+    """One ROCm: its folder, its version (`7.0.1`, empty where it does not say), and what of `NEEDED` it lacks."""
+
+    path: str
+    version: str
+    lacks: tuple[str, ...] = ()
+    has_thrust: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What the files of a machine say.
+
+    `driverless` are GPUs that no driver runs, `closed` the device files that this user may not open, `wheels` the
+    distributions of Python that matter with their versions, `chosen` the ROCm that the environment names.
+    """
+
+    gpus: tuple[str, ...] = ()
+    driverless: tuple[str, ...] = ()
+    has_kfd: bool = False
+    closed: tuple[str, ...] = ()
+    installs: tuple[Install, ...] = ()
+    chosen: str = ""
+    wheels: Mapping[str, str] | None = None
+    has_nvidia: bool = False
+    override: str = ""
+
+
+def probe(
+    root: Path = Path("/"),
+    environment: Mapping[str, str] = os.environ,
+    wheels: Mapping[str, str] | None = None,
+    may_open: Callable[[Path], bool] = lambda path: os.access(path, os.R_OK | os.W_OK),
+) -> Probe:
+    """Look at the files below `root`; `wheels` are the distributions that are installed."""
+    cards = [path for path in sorted((root / "sys/bus/pci/devices").glob("*")) if _is_amd_gpu(path)]
+    nodes = [root / "dev/kfd", *sorted((root / "dev/dri").glob("renderD*"))] if cards else []
+    return Probe(
+        gpus=tuple(path.name for path in cards),
+        driverless=tuple(path.name for path in cards if not (path / "driver").exists()),
+        has_kfd=(root / "dev/kfd").exists(),
+        closed=tuple(f"/{path.relative_to(root)}" for path in nodes if path.exists() and not may_open(path)),
+        installs=_installs(root),
+        chosen=environment.get("ROCM_PATH") or environment.get("ROCM_HOME", ""),
+        wheels={} if wheels is None else wheels,
+        has_nvidia=(root / "proc/driver/nvidia/version").exists(),
+        override=environment.get("HSA_OVERRIDE_GFX_VERSION", ""),
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _is_amd_gpu(path: Path) -> bool:
+    return _text(path / "vendor") == _VENDOR and _text(path / "class").startswith(_CLASSES)
+
+
+def _installs(root: Path) -> tuple[Install, ...]:
+    """Every folder /opt/rocm*, links to another left out; a distribution's own ROCm in /usr is one too."""
+    folders = {path.resolve(): path for path in sorted((root / "opt").glob("rocm*"), reverse=True) if path.is_dir()}
+    folders |= {root / "usr": root / "usr"} if _libraries(root / "usr") else {}
+    return tuple(_install(root, path) for path in sorted(folders.values()))
+
+
+def _install(root: Path, path: Path) -> Install:
+    found = _libraries(path)
+    version = re.match(r"[\d.]+", _text(path / ".info/version")) or re.search(r"[\d.]*\d$", path.resolve().name)
+    lacks = tuple(name for name in NEEDED if name not in found)
+    thrust = (path / "include/thrust/version.h").exists()
+    return Install(f"/{path.relative_to(root)}", version[0] if version else "", lacks, thrust)
+
+
+def _libraries(path: Path) -> set[str]:
+    folders = [path / "lib", path / "lib64", *path.glob("lib/*-linux-gnu")]
+    names = {name.name.split(".so")[0] for folder in folders for name in folder.glob("lib*.so*")}
+    return names & set(NEEDED)
+
+
+def concerns(found: Probe) -> bool:
+    """Whether there is anything of AMD's here to speak of."""
+    return bool(found.gpus or any(map(_WHEEL.match, found.wheels or {})))
+
+
+def findings(found: Probe) -> tuple[Absent, ...]:
+    """Everything that stands in the way, each with its mend; nothing where no AMD GPU and no wheel for one is here."""
+    if not concerns(found):
+        return ()
+    return tuple(
+        Absent("rocm", why, mend) for why, mend in (*_of_the_machine(found), *_of_rocm(found), *_of_python(found))
+    )
+
+
+Reason = tuple[str, str]
+
+
+def _of_the_machine(found: Probe) -> Iterator[Reason]:
+    if not found.gpus:
+        yield "no AMD GPU is on the PCI bus", "in a container, pass the devices: --device /dev/kfd --device /dev/dri"
+        return
+    if found.driverless:
+        yield f"no driver runs {', '.join(found.driverless)}", "modprobe amdgpu; AMD's package is amdgpu-dkms"
+    elif not found.has_kfd:
+        yield (
+            "there is no /dev/kfd, which ROCm opens first",
+            "in a container: --device /dev/kfd --device /dev/dri --group-add render",
+        )
+    if found.closed:
+        yield (
+            f"no permission on {', '.join(found.closed)}",
+            "sudo usermod -aG render,video $USER, then log in anew (in a container: --group-add render)",
+        )
+    if found.override:
+        yield (
+            f"HSA_OVERRIDE_GFX_VERSION={found.override} makes ROCm take the GPU for another",
+            "unset HSA_OVERRIDE_GFX_VERSION, unless that GPU is not supported otherwise",
+        )
+
+
+def _used(found: Probe) -> Install | None:
+    """The ROCm that programs would find: the one that is named, else /opt/rocm, else the first."""
+    for path in (found.chosen.rstrip("/"), "/opt/rocm"):
+        for install in found.installs:
+            if install.path == path:
+                return install
+    return found.installs[0] if found.installs else None
+
+
+def _of_rocm(found: Probe) -> Iterator[Reason]:
+    used = _used(found)
+    if used is None:
+        yield "an AMD GPU, and no ROCm under /opt or /usr", "install AMD's package rocm, version 7, as its guide says"
+        return
+    if found.chosen and used.path != found.chosen.rstrip("/"):
+        yield f"ROCM_PATH names {found.chosen}, where no ROCm is", f"unset ROCM_PATH, or set it to {used.path}"
+    if len(found.installs) > 1:
+        words = ", ".join(f"{each.path} ({each.version or 'of no version'})" for each in found.installs)
+        yield (
+            f"several ROCms: {words}; used is {used.path}",
+            f"choose one by ROCM_PATH and LD_LIBRARY_PATH, as {used.path}/lib",
+        )
+    if used.lacks:
+        yield (
+            f"half a ROCm: {used.path} lacks {', '.join(used.lacks)}",
+            "install AMD's whole package rocm, not parts of it",
+        )
+    elif not used.has_thrust:
+        yield (
+            f"{used.path} has no headers of rocThrust, which CuPy's own kernels include",
+            "install rocthrust-dev (rocthrust-devel)",
+        )
+
+
+def _of_python(found: Probe) -> Iterator[Reason]:
+    wheels, used = found.wheels or {}, _used(found)
+    rocm = [name for name in wheels if _WHEEL.fullmatch(name)]
+    cuda = [name for name in wheels if _CUDA_WHEEL.fullmatch(name)]
+    if rocm and cuda:
+        yield (
+            f"{' and '.join(sorted([*rocm, *cuda]))} are installed over each other: both are the package cupy",
+            "an environment for each: pip uninstall both, then install the one that is meant",
+        )
+    elif found.has_nvidia and found.gpus and (rocm or cuda):
+        yield (
+            f"NVIDIA and AMD GPUs in one machine: {(rocm or cuda)[0]} sees one kind only",
+            f"a second environment with '{DISTRIBUTION}[{'cuda13' if rocm else 'rocm7'}]' measures the others",
+        )
+    for name in rocm:
+        wanted = _WHEEL.fullmatch(name)
+        major = wanted[1] if wanted else None
+        if used and major and used.version and used.version.split(".")[0] != major:
+            yield (
+                f"{name} is for ROCm {major}, {used.path} is {used.version}",
+                f"install ROCm {major} beside it and set ROCM_PATH, or the wheel of ROCm {used.version.split('.')[0]}",
+            )
+    if used and "amdsmi" in wheels and used.version and _release(wheels["amdsmi"]) != _release(used.version):
+        yield (
+            f"the wheel amdsmi {wheels['amdsmi']} is not of the same release as {used.path} ({used.version})",
+            f"pip uninstall amdsmi: {used.path}/share/amd_smi has the right one",
+        )
+
+
+def _release(version: str) -> tuple[str, ...]:
+    return tuple(version.split(".")[:2])

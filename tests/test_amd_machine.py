@@ -1,0 +1,137 @@
+"""What `doctor` says of a machine with AMD GPUs: trees of files built here, as broken installations leave them."""
+
+from pathlib import Path
+
+import _fake_sysfs as fake
+import pytest
+
+from gpubench import rocm
+
+WHEEL = {"cupy-rocm-7-0": "14.2.0"}
+
+
+def rocm_in(root: Path, name: str = "rocm", version: str = "7.0.1", lacks: tuple[str, ...] = (), thrust=True) -> None:
+    """A ROCm below /opt."""
+    folder = root / "opt" / name
+    for library in rocm.NEEDED:
+        if library not in lacks:
+            fake._write(folder / f"lib/{library}.so.7", b"")
+    fake._write(folder / ".info/version", f"{version}-81")
+    if thrust:
+        fake._write(folder / "include/thrust/version.h", b"")
+
+
+def machine(tmp_path: Path, **rocms: object) -> Path:
+    """A sound machine: an MI300X pair with a whole ROCm."""
+    root = fake.build(tmp_path, "mi300x")
+    rocm_in(root, **rocms)
+    return root
+
+
+def said(root: Path, environment=None, wheels=WHEEL, may_open=lambda path: True):
+    found = rocm.probe(root, environment or {}, wheels, may_open)
+    return {absent.reason: absent.how for absent in rocm.findings(found)}
+
+
+def only(found: dict[str, str], *words: str) -> str:
+    """The mend of the one finding, whose reason has these words."""
+    ((reason, mend),) = found.items()
+    assert all(word in reason for word in words), reason
+    return mend
+
+
+def test_of_a_sound_machine_there_is_nothing_to_say(tmp_path):
+    assert said(machine(tmp_path)) == {}
+
+
+def test_a_machine_with_nothing_of_amds_is_not_spoken_of(tmp_path):
+    assert said(tmp_path, wheels={"cupy-cuda13x": "14.2.0"}) == {}
+
+
+def test_a_wheel_without_a_gpu_says_what_a_container_needs(tmp_path):
+    rocm_in(tmp_path)
+    assert "--device /dev/kfd" in only(said(tmp_path), "no AMD GPU is on the PCI bus")
+
+
+def test_no_rocm(tmp_path):
+    root = fake.build(tmp_path, "mi250x")
+    assert "package rocm" in only(said(root), "no ROCm under /opt or /usr")
+
+
+def test_half_a_rocm_says_which_half_is_not_there(tmp_path):
+    found = said(machine(tmp_path, lacks=("librccl", "libhiprtc")))
+    assert "whole package" in only(found, "half a ROCm", "/opt/rocm lacks libhiprtc, librccl")
+
+
+def test_a_rocm_without_the_headers_that_cupy_includes(tmp_path):
+    assert "rocthrust" in only(said(machine(tmp_path, thrust=False)), "rocThrust")
+
+
+def test_several_rocms_are_told_with_the_one_that_is_used(tmp_path):
+    root = machine(tmp_path, name="rocm-7.0.1")
+    rocm_in(root, "rocm-6.4.0", "6.4.0")
+    (root / "opt/rocm").symlink_to("rocm-7.0.1")
+    found = said(root)
+    assert "ROCM_PATH" in only(found, "several ROCms", "(7.0.1)", "/opt/rocm-6.4.0 (6.4.0)", "used is /opt/rocm")
+
+
+def test_a_link_to_a_rocm_is_no_second_one(tmp_path):
+    root = machine(tmp_path, name="rocm-7.0.1")
+    (root / "opt/rocm").symlink_to("rocm-7.0.1")
+    assert said(root) == {}
+
+
+def test_a_path_that_leads_nowhere(tmp_path):
+    found = said(machine(tmp_path), {"ROCM_PATH": "/opt/rocm-9.9"})
+    assert "/opt/rocm" in only(found, "ROCM_PATH names /opt/rocm-9.9, where no ROCm is")
+
+
+def test_a_wheel_of_another_rocm(tmp_path):
+    found = said(machine(tmp_path, version="6.4.0"))
+    assert "ROCm 7" in only(found, "cupy-rocm-7-0 is for ROCm 7, /opt/rocm is 6.4.0")
+
+
+def test_a_binding_of_another_release_than_its_library(tmp_path):
+    found = said(machine(tmp_path), wheels={**WHEEL, "amdsmi": "7.2.0"})
+    assert "pip uninstall amdsmi" in only(found, "amdsmi 7.2.0", "/opt/rocm (7.0.1)")
+    assert said(machine(tmp_path / "second"), wheels={**WHEEL, "amdsmi": "7.0.2"}) == {}
+
+
+def test_both_wheels_over_each_other(tmp_path):
+    found = said(machine(tmp_path), wheels={**WHEEL, "cupy-cuda13x": "14.2.0"})
+    assert "an environment for each" in only(found, "cupy-cuda13x and cupy-rocm-7-0", "the package cupy")
+
+
+@pytest.mark.parametrize(("wheel", "extra"), [("cupy-rocm-7-0", "cuda13"), ("cupy-cuda13x", "rocm7")])
+def test_gpus_of_both_kinds_in_one_machine(tmp_path, wheel, extra):
+    root = machine(tmp_path)
+    fake._write(root / "proc/driver/nvidia/version", "NVRM version: …")
+    assert f"[{extra}]" in only(said(root, wheels={wheel: "14.2.0"}), "NVIDIA and AMD GPUs", wheel)
+
+
+def test_no_permission_on_the_render_node_names_it_and_the_group(tmp_path):
+    found = said(machine(tmp_path), may_open=lambda path: path.name != "renderD129")
+    assert "usermod -aG render,video" in only(found, "no permission on /dev/dri/renderD129")
+
+
+def test_a_container_without_the_compute_device(tmp_path):
+    root = machine(tmp_path)
+    (root / "dev/kfd").unlink()
+    assert "--device /dev/kfd" in only(said(root), "no /dev/kfd")
+
+
+def test_a_gpu_that_no_driver_runs(tmp_path):
+    root = machine(tmp_path)
+    (root / "sys/bus/pci/devices" / fake.pci(1) / "driver").unlink()
+    assert "amdgpu" in only(said(root), f"no driver runs {fake.pci(1)}")
+
+
+def test_an_override_that_makes_one_gpu_another(tmp_path):
+    found = said(machine(tmp_path), {"HSA_OVERRIDE_GFX_VERSION": "9.0.0"})
+    assert "unset" in only(found, "HSA_OVERRIDE_GFX_VERSION=9.0.0")
+
+
+def test_several_troubles_are_all_told(tmp_path):
+    root = machine(tmp_path, lacks=("librccl",))
+    found = said(root, wheels={"cupy-rocm-6-0": "13.6.0"}, may_open=lambda path: False)
+    assert len(found) == 3

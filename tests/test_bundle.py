@@ -1,0 +1,101 @@
+"""`doctor --bundle`: what is in it, what is not, and that the collector reads it as it read the machine."""
+
+import io
+import subprocess
+import sys
+import tarfile
+
+import _fake_sysfs as fake
+import pytest
+from test_amd_collector import NAMES, files, folder, gpu
+
+from gpubench import bundle
+from gpubench.errors import FileError
+
+
+@pytest.mark.parametrize("kind", fake.MODELS)
+def test_a_bundle_of_a_machine_replays_every_counter_and_setting(tmp_path, kind):
+    there, here = fake.build(tmp_path / "there", kind), tmp_path / "here"
+    bundle.unpack(bundle.archive(bundle.device_files(there)), here)
+    for index in range(2):
+        device = gpu(kind, index)
+        was, found = (files(root).open([device]).read(device, NAMES) for root in (there, here))
+        assert found == was
+        assert found["amd.power"] == fake.MODELS[kind].power_w
+        assert files(here).describe(device) == files(there).describe(device)
+
+
+def test_what_names_one_gpu_is_blanked_in_its_own_length(tmp_path):
+    root = fake.build(tmp_path, "mi300x")
+    found = bundle.device_files(root)
+    whole = b"".join(found.values())
+    for word in (b"1f2e3d4c5b6a", b"69200", str(0x1F2E3D4C5B6A0000).encode(), str(0x5EED0001).encode(), b"abc0"):
+        assert word not in whole
+    address = f"sys/bus/pci/devices/{fake.pci(0)}"
+    assert found[f"{address}/unique_id"] == b"0" * 16 + b"\n"
+    assert found[f"{address}/xgmi_device_id"] == b"0x" + b"0" * 16 + b"\n"
+    assert b"gfx_target_version 90402" in found["sys/class/kfd/kfd/topology/nodes/1/properties"]
+
+
+def test_only_files_of_the_list_are_read_and_only_of_gpus(tmp_path):
+    root = fake.build(tmp_path, "mi300x", 1)
+    (folder(root) / "secret").write_text("no")
+    fake._write(root / "sys/bus/pci/devices/0000:01:00.0/class", "0x020000")
+    fake._write(root / "sys/bus/pci/devices/0000:01:00.0/unique_id", "a network card")
+    names = " ".join(bundle.device_files(root))
+    assert "secret" not in names
+    assert "0000:01:00.0" not in names
+
+
+def test_a_file_that_answers_with_an_error_is_left_out(tmp_path):
+    root = fake.build(tmp_path, "mi300x", 1)
+    (folder(root) / "gpu_metrics").unlink()
+    (folder(root) / "gpu_metrics").mkdir()
+    assert not [name for name in bundle.device_files(root) if name.endswith("gpu_metrics")]
+
+
+def test_a_machine_without_a_gpu_has_an_empty_list(tmp_path):
+    assert bundle.device_files(tmp_path) == {}
+
+
+def test_the_same_files_make_the_same_archive(tmp_path):
+    found = bundle.device_files(fake.build(tmp_path, "mi250x"))
+    assert bundle.archive(found) == bundle.archive(dict(reversed(found.items())))
+
+
+@pytest.mark.parametrize("packed", [b"", b"text", bundle.archive({"a": b"b" * 5000})[:60]])
+def test_a_damaged_bundle_says_so(tmp_path, packed):
+    with pytest.raises(FileError, match="not a bundle"):
+        bundle.unpack(packed, tmp_path)
+
+
+def test_a_bundle_that_leads_elsewhere_is_refused(tmp_path):
+    with pytest.raises(FileError, match="not a bundle"):
+        bundle.unpack(bundle.archive({"../out": b""}), tmp_path / "in")
+    assert not (tmp_path / "out").exists()
+
+
+def doctor(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-m", "gpubench", "doctor", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.mark.slow
+def test_the_command_writes_inventory_files_and_a_run_without_this_machines_names(tmp_path):
+    target = tmp_path / "machine.tar.gz"
+    ended = doctor("--bundle", str(target), "--device", "host")
+    assert ended.returncode == 0, ended.stderr
+    with tarfile.open(target) as tar:
+        assert {"README", "facts.json", "run.jsonl.gz"} <= set(tar.getnames())
+        facts = tar.extractfile("facts.json")
+        assert isinstance(facts, io.BufferedReader)
+        assert subprocess.check_output(["uname", "-n"]).strip() not in facts.read()
+
+
+def test_the_command_takes_a_bundle_alone_and_replaces_none(tmp_path):
+    target = tmp_path / "machine.tar.gz"
+    assert "goes with --device only" in doctor("--bundle", str(target), "--noise").stderr
+    target.write_bytes(b"")
+    ended = doctor("--bundle", str(target))
+    assert ended.returncode == 2
+    assert "exists" in ended.stderr
