@@ -26,8 +26,8 @@ class Traits:
     loops, empty where there is none. `modes`: the timing modes that `time` accepts.
     `features`: what only some devices have: `async_copy` (global to shared memory past the registers,
     sm_80), `bulk_copy` (started by one thread, completing on a barrier in shared memory, sm_90),
-    `clusters` (blocks that reach each other's shared memory, sm_90), `matrix` (of 16-bit formats, sm_80, gfx90a); of the
-    driver, where CuPy binds it: `register` (host memory), `event_handles` (to other processes), `pool` (of memory).
+    `clusters` (blocks that reach each other's shared memory, sm_90), `matrix` (of 16-bit formats, sm_80, gfx90a); of
+    the driver, where CuPy binds it: `register` (host memory), `event_handles` (to other processes), `pool` (of memory).
     """
 
     vendor: str
