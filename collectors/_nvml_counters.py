@@ -1,7 +1,8 @@
 """NVML's counters: each with the command that shows the same number, and how to read it.
 
 Periods follow what a call takes, as seen on an H200 with driver 580: a few microseconds for most, 3 ms for the
-energy, 0.9 ms for a violation time, 21 ms for a direction of PCIe. Each period is a group of its own.
+energy, 0.9 ms for a violation time, 3 ms for a direction of all 18 NVLinks, 21 ms for a direction of PCIe. Each period
+is a group of its own.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ Reader = Callable[[Any, Any], float]
 XID = "nvml.xid.errors"  # read from a set of events, which the source holds
 
 _FAST_S = 0.1
+_LINK_S = 0.25
 _ENERGY_S = 0.5
 _STATE_S = 1.0
 _PCIE_S = 2.0
@@ -143,8 +145,8 @@ _FAST = (
         Counter("nvml.event_reasons", "bit mask", "event", _FAST_S, _query("clocks_event_reasons.active")),
         event_reasons,
     ),
-    _sum("nvlink.tx", "B", _FAST_S, "nvidia-smi nvlink -gt d", _nvlink("NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX")),
-    _sum("nvlink.rx", "B", _FAST_S, "nvidia-smi nvlink -gt d", _nvlink("NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX")),
+    _sum("nvlink.tx", "B", _LINK_S, "nvidia-smi nvlink -gt d", _nvlink("NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX")),
+    _sum("nvlink.rx", "B", _LINK_S, "nvidia-smi nvlink -gt d", _nvlink("NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX")),
 )
 _SLOWER = (
     _sum(

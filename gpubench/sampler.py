@@ -26,7 +26,8 @@ _CHUNK_S = 1.0  # a chunk is a record that the run file is synchronised for
 _START_S = 30.0
 _STOP_S = 5.0
 _JOIN_S = 1.0  # for a reading that is under way at the end: the longest that is known takes 0.02 s
-_SILENT_S = 5.0  # a reading that takes longer is told of
+_HUNG_S = 5.0  # a reading that takes longer is told of
+_SILENT_S, _SILENT_ROWS = 1.0, 3  # so long and so often nothing answers: told of; one empty reading is none
 _STOPPED = "stopped"
 _SAMPLER = "the sampler"
 
@@ -84,6 +85,7 @@ class Group:
         self._said: set[str] = set()
         self._telling = source if isinstance(source, Telling) else None
         self._answered = False  # whether any counter of it ever had a value
+        self._empty_rows, self._heard_at = 0, 0.0  # since one of them last had a value
         self._begun: float | None = None  # monotonic, of the reading that is under way
 
     def run(self, stop: threading.Event, started_at: float) -> None:
@@ -106,24 +108,27 @@ class Group:
         ended, row = time.monotonic(), tuple(values.get(name) for name in self.names)
         told = self._telling.told(self.device) if self._telling else ()
         self._begun = None
-        silent = all(value is None for value in row)
         with self._lock:
             self._at.append((begun + ended) / 2 - started_at)
             self._rows.append(row)
             self._busy_s += ended - begun
             self._late_s = max(self._late_s, begun - due)
-            if silent and (failed or self._answered):
-                self._say(failed or "none of them answers any more", started_at)
+            if all(value is None for value in row):
+                self._empty_rows += 1
+                silent = self._empty_rows >= _SILENT_ROWS and ended - self._heard_at >= _SILENT_S
+                if failed or (silent and self._answered):
+                    self._say(failed or "none of them answers any more", started_at)
+            else:
+                self._empty_rows, self._heard_at, self._answered = 0, ended, True
             at = ended - started_at
             self._remarks += [Remark(at, "event", self.collector, self.device.id, words) for words in told]
-            self._answered = self._answered or not silent
 
     def look(self, started_at: float) -> None:
         """Say so where a reading does not come back."""
         begun = self._begun
-        if begun is not None and time.monotonic() - begun > _SILENT_S:
+        if begun is not None and time.monotonic() - begun > _HUNG_S:
             with self._lock:
-                self._say(f"a reading has not come back for {_SILENT_S:g} s", started_at)
+                self._say(f"a reading has not come back for {_HUNG_S:g} s", started_at)
 
     def _say(self, words: str, started_at: float) -> None:
         if words not in self._said:

@@ -25,6 +25,8 @@ class Source:
             raise Missing("the device is lost", "look at dmesg")
         if HOW == "silent" and self._readings > 20:
             return {}
+        if HOW == "hiccup" and self._readings % 5 == 0:
+            return {}
         return {name: float(self._readings) for name in names}
 
     def lacking(self, device):
