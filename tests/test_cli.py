@@ -121,6 +121,7 @@ def test_plan_works_for_a_machine_that_a_file_describes(tmp_path):
 
 def test_doctor_says_what_is_here_and_what_is_missing(tmp_path):
     text = gpubench("doctor", cwd=tmp_path).stdout
+    assert re.search(r"host\.cpu\.busy +core·s +cumulative +0\.1 s +yes +head -1 /proc/stat", text)
     assert "host" in text
     facts = json.loads(gpubench("doctor", "--json", cwd=tmp_path).stdout)
     assert [device["id"] for device in facts["devices"]][-1] == "host"

@@ -161,6 +161,19 @@ def test_a_sampler_that_is_killed_is_told_of_and_what_it_sent_is_kept(sick):
     assert "killed by SIGKILL" in remark.words
 
 
+def test_every_counter_of_a_device_is_listed_as_here_or_with_the_reason_why_not(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", PLUGIN)
+    monkeypatch.setenv("GPUBENCH_SICK", "lacks")
+    found, absent = sampler.available(HOST)
+    reasons = {each.counter.name: each.reason for each in found}
+    assert {each.device for each in found} == {"host"}
+    assert reasons["sick.fast"] == ""
+    assert reasons["sick.none"] == "this card has no such sensor"
+    assert reasons["host.cpu.busy"] == ""
+    assert {"nvml", "gpm", "cupti"} <= {each.what for each in absent}
+    assert all(each.reason for each in absent)
+
+
 def gpubench(*words):
     """The command, with a device that is lost on the way."""
     environment = {**os.environ, "PYTHONPATH": PLUGIN, "GPUBENCH_SICK": "lost", "GPUBENCH_HISTORY": "off"}
