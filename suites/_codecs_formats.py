@@ -16,7 +16,7 @@ from ._codecs_nvcomp import RoundTrip, open_trip
 from ._corpora import Corpus
 
 FORMATS = tuple(_codecs_host.FORMATS)
-HOST_BYTES = 8 * 2**20  # what the host works on; the GPU has it several times over
+HOST_BYTES = 4 * 2**20  # what the host works on; the GPU has it several times over
 
 
 class Exchange:

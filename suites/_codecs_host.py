@@ -242,6 +242,11 @@ class RoundTrip:
         self.restored: list[bytes] = []
         self.poison()
 
+    @property
+    def total(self) -> int:
+        """The bytes of the buffer."""
+        return int(self.source.size)
+
     def poison(self) -> None:
         """Forget both outputs."""
         self.compressed = [b""] * len(self.chunks)

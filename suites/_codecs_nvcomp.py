@@ -70,6 +70,11 @@ class RoundTrip:
         self.scratch = xp.empty(layout.scratch, xp.uint8)
         self._prepared: dict[int, tuple[Callable[[], None], Callable[[], None]]] = {}
 
+    @property
+    def total(self) -> int:
+        """The bytes of the buffer."""
+        return self.layout.total
+
     def poison(self) -> None:
         """Spoil every output: no restored byte is right, no size and no status is left.
 

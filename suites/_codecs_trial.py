@@ -56,7 +56,8 @@ def sampled(data: Any, chunk_bytes: int) -> Any:
 def task(bench: Bench, corpus: Corpus, total: int, chunk_bytes: int, batch_bytes: int) -> Task:
     """Choose from a sample that is repeated to `batch_bytes`, so that it fills the device; regret against all data."""
     few = Corpus(corpus.name, corpus.dtype, corpus.description, sampled(corpus.data[:total], chunk_bytes))
-    contest = _contest(bench, few, min(batch_bytes, total), corpus, total, chunk_bytes)
+    batch = max(few.data.size, min(batch_bytes, total))
+    contest = _contest(bench, few, batch, corpus, total, chunk_bytes)
     link = _LINKS[bench.target.is_host]
     start = bench.device.now()
     whole = contest.try_all(contest.whole)
@@ -76,7 +77,7 @@ def task(bench: Bench, corpus: Corpus, total: int, chunk_bytes: int, batch_bytes
 
     call()
     names = {f"choice.{goal}": _told(picks[goal], choose(goal, whole.values(), link)) for goal in GOALS}
-    sampled_words = f"{few.data.size} of {corpus.data[:total].size} bytes, repeated to {min(batch_bytes, total)}"
+    sampled_words = f"{few.data.size} of {corpus.data[:total].size} bytes, repeated to {batch}"
     notes = {"corpus": corpus.description, "sample": sampled_words, "link": f"{link / 1e9} GB/s", **names}
     stage = Stage(call, Work(items=1), clock="self", least_s=0)
     return Task({"choose": stage}, check=check, poison=picks.clear, notes=notes)

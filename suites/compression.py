@@ -122,10 +122,10 @@ def roundtrip(bench: Bench, corpus: str, codec: str, size_bytes: int, chunk_byte
 
 @suite.case(
     when=lambda target: not target.is_host,
-    corpus=_one,
+    corpus=lambda target: _corpora.names(target, ("text",)),
     codec=points(smoke=("lz4",), quick=("lz4", "zstd", "ans"), full=_codecs_device.CODECS),
     chunk_bytes=points((_CHUNK,), full=(2**14, _CHUNK, 2**18)),
-    size_bytes=points(smoke=(2**18, 2**22), quick=powers_of_two(16, 28, step=3), full=powers_of_two(16, 30)),
+    size_bytes=points(smoke=(2**18, 2**22), quick=powers_of_two(16, 28, step=3), full=powers_of_two(16, 30, step=2)),
     where=lambda _, params: int(params["size_bytes"]) >= int(params["chunk_bytes"]),
 )
 def filling(bench: Bench, corpus: str, codec: str, chunk_bytes: int, size_bytes: int) -> Task:
@@ -180,7 +180,7 @@ def threads(bench: Bench, corpus: str, codec: str, threads: int, size_bytes: int
 def formats(bench: Bench, corpus: str, format: str, size_bytes: int, chunk_bytes: int) -> Task:  # noqa: A002 - an axis
     """GPU against host on the same bytes in one format: each reads what the other wrote, bit for bit.
 
-    The host has every core, and 8 MiB of the data; what the GPU restores was written by the host.
+    The host has every core, and 4 MiB of the data; what the GPU restores was written by the host.
     """
     source, total = _corpora.source_of(bench, corpus, size_bytes)
     return _codecs_formats.task(bench, source, total, format, chunk_bytes)
@@ -199,7 +199,7 @@ def whole(bench: Bench, corpus: str, codec: str, piece_bytes: int, chunk_bytes: 
 
 
 def _choice_size(target: Target) -> Any:
-    return (4 * _MIB,) if target.is_host else _sizes(16, 128, 256)
+    return (4 * _MIB,) if target.is_host else _sizes(16, 64, 256)
 
 
 @suite.case(corpus=_corpus, size_bytes=_choice_size, chunk_bytes=(_CHUNK,))
@@ -209,7 +209,7 @@ def choice(bench: Bench, corpus: str, size_bytes: int, chunk_bytes: int) -> Task
     The sample is 16 chunks evenly spaced over the data, on a GPU repeated until they fill it.
     """
     source, total = _corpora.source_of(bench, corpus, size_bytes)
-    return _codecs_trial.task(bench, source, total, chunk_bytes, 64 * _MIB)
+    return _codecs_trial.task(bench, source, total, chunk_bytes, min(64 * _MIB, total // 2))
 
 
 @suite.case(

@@ -170,3 +170,11 @@ def test_pieces_of_arrays_and_tables_are_all_of_their_elements(suite, tmp_path):
         assert array.tobytes() == b"".join(each.data.tobytes() for each in found)
         assert {"int32"} == {each.dtype for each in found}
         assert max(each.data.size for each in found) == 800
+
+
+@pytest.mark.parametrize("size", [1, 70_000])
+def test_a_codec_is_chosen_for_data_however_short(suite, host, tmp_path, size):
+    case, target = case_named(suite, host, "choice", [file_of(tmp_path, noise(size))], "smoke")
+    task = suite.build(Bench(host, case, target, suite.package))
+    assert {"raw"} == {word for name, word in task.notes.items() if name.startswith("choice.")}
+    assert verify(host, task)["regret.ratio"].value == 0
