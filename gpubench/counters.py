@@ -79,6 +79,7 @@ class CounterTable:
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        self._found: dict[tuple[str, tuple[str, ...]], Track | None] = {}
 
     @cached_property
     def tracks(self) -> list[Track]:
@@ -93,10 +94,13 @@ class CounterTable:
             found.setdefault(track.device, []).append(track)
         return found
 
-    def of(self, device: str, ends: str | tuple[str, ...]) -> Track | None:
+    def of(self, device: str, *ends: str) -> Track | None:
         """The first counter of a device whose name ends so (`.clock.sm`): collectors of all vendors end alike."""
-        found = (track for track in self.tracks if track.device == device and track.counter.name.endswith(ends))
-        return next(found, None)
+        key = (device, ends)
+        if key not in self._found:
+            tracks = self.by_device.get(device, ())
+            self._found[key] = next((track for track in tracks if track.counter.name.endswith(ends)), None)
+        return self._found[key]
 
     def during(self, result: Result) -> list[CounterFigure]:
         """The counters of a result's devices, and of the host, over its window."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from gpubench import units
 from gpubench.clean import tidy
 from gpubench.energy import NoEnergy
-from gpubench.joined import joined
+from gpubench.joined import Joined, joined
 from gpubench.model import Result, Run
 from gpubench.peaks import BASES
 from gpubench.summary import Figure, Row, Spread, Summary, headline, judged_better, judged_unit, judged_values
@@ -93,7 +93,7 @@ def lines(summary: Summary) -> Iterator[dict[str, Any]]:
 
 def _energy(summary: Summary, result: Result) -> dict[str, Any]:
     record = energy_record(summary, result)
-    return {name: record[name] for name in ("work_per_joule", "watts")} | joined_record(summary, result)
+    return {name: record[name] for name in ("work_per_joule", "watts")} | joined_record(joined(summary, result))
 
 
 def _key(result: Result) -> dict[str, Any]:
@@ -150,9 +150,8 @@ def energy_record(summary: Summary, result: Result) -> dict[str, Any]:
     return {"work_per_joule": finite(energy.rate / energy.watts), "watts": finite(energy.watts), "no_energy": ""}
 
 
-def joined_record(summary: Summary, result: Result) -> dict[str, Any]:
+def joined_record(found: Joined) -> dict[str, Any]:
     """What the counters say of a result's headline in SI units; null where they do not."""
-    found = joined(summary, result)
     traffic = found.traffic
     return {
         "bound": found.bound.label if found.bound else "",

@@ -80,23 +80,25 @@ class _Window:
     def __init__(self, result: Result, device: Device, counters: CounterTable) -> None:
         self.start, self.end = result.window
         self._device = device
-        self._tracks = counters.by_device.get(device.id, [])
+        self._counters = counters
+        self._known: dict[tuple[str, ...], Use | None] = {}
 
     def mean(self, *ends: str) -> float | None:
-        """The mean of the first counter whose name ends so (collectors of all vendors end alike), of what was read."""
-        for track in self._tracks:
-            if track.counter.name.endswith(ends):
-                figure = figure_of(track.during(self.start, self.end))
-                return figure.mean if figure else None
-        return None
+        """The mean of the counter whose name ends so, of what was read in the window; None of nothing."""
+        use = self._read(ends)
+        return use.fraction if use else None
 
     def use(self, *ends: str) -> Use | None:
-        """The first counter of per cent whose name ends so, as a share."""
-        for track in self._tracks:
-            if track.counter.name.endswith(ends):
-                mean = self.mean(track.counter.name)
-                return None if mean is None else Use(mean / 100, track.counter.name)
-        return None
+        """A counter of per cent as a share."""
+        use = self._read(ends)
+        return Use(use.fraction / 100, use.by) if use else None
+
+    def _read(self, ends: tuple[str, ...]) -> Use | None:
+        if ends not in self._known:
+            track = self._counters.of(self._device.id, *ends)
+            part = track.during(self.start, self.end) if track else None
+            self._known[ends] = Use(float(part.values.mean()), part.counter.name) if part and len(part.values) else None
+        return self._known[ends]
 
     def peak_dram(self) -> float | None:
         """The memory's bytes a second at the clock that it had; None where clock or bus are not known."""
@@ -113,9 +115,9 @@ class _Window:
 
     def throttled(self) -> Iterable[tuple[str, float]]:
         """Each reason that held the clock down, and for how many seconds of the window by the share of the readings."""
-        for track in self._tracks:
-            part = track.during(self.start, self.end)
-            if track.counter.kind == "event" and len(part.values):
+        for track in self._counters.by_device.get(self._device.id, ()):
+            part = track.during(self.start, self.end) if track.counter.kind == "event" else None
+            if part and len(part.values):
                 every = int(figure.mean) if (figure := figure_of(part)) else 0
                 for place in range(every.bit_length()):
                     (name, *_) = data.event_names(track.counter.name, 1 << place)

@@ -97,7 +97,7 @@ class Peaks:
 
     def _clock(self, result: Result, ends: tuple[str, ...]) -> float | None:
         """The mean of the readings in a case's window; of a window between two readings, of these."""
-        track = self._counters.of(result.devices[0], ends)
+        track = self._counters.of(result.devices[0], *ends)
         if track is None:
             return None
         figure = figure_of(track.during(*result.window))

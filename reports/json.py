@@ -127,7 +127,7 @@ def _joined(summary: Summary, result: Result) -> dict[str, Any]:
     found = joined(summary, result)
     uses = found.bound.evidence if found.bound else ()
     evidence = [{"by": use.by, "share": frame.finite(use.fraction)} for use in uses]
-    record = frame.joined_record(summary, result)
+    record = frame.joined_record(found)
     return {**record, "evidence": evidence, "throttled_s": dict(found.throttled)}
 
 
