@@ -57,12 +57,22 @@ def stored_sizes(target: Target) -> Any:
 
 def blocks(target: Target) -> Any:
     """What travels at a time: on a GPU a batch of hundreds of chunks, on the host what a cache holds."""
-    middle = _block(target)
-    return points(smoke=(middle // 4,), quick=(middle,), full=(middle // 4, middle, 4 * middle))
+    usual = tuple(sorted({_block(target, link) for link in links(target)}))
+    if target.is_host:
+        return points(smoke=(2**18,), quick=usual, full=(2**18, *usual, 2**22))
+    return points(smoke=(2**22,), quick=usual, full=(2**22, *usual, 2**26))
 
 
-def _block(target: Target) -> int:
-    return 2**20 if target.is_host else 2**24
+def _block(target: Target, link: str) -> int:
+    """The usual block: twice as large where it crosses in less time than it takes to launch what restores it."""
+    if target.is_host:
+        return 2**20
+    return 2**24 if link in _SLOW else 2**25
+
+
+def stored_blocks(target: Target) -> Any:
+    """The same for files: many, since a file system takes them side by side."""
+    return points(smoke=blocks(target).smoke, quick=(2**20 if target.is_host else 2**23,))
 
 
 def flights(target: Target) -> Any:
@@ -85,25 +95,27 @@ def devices(params: Params) -> int:
 
 
 def is_worth_it(target: Target, params: Params) -> bool:
-    """Blocks enough for the lanes, of a size for the link; over block and flight with one corpus and two codecs."""
+    """Blocks enough for the lanes and of a size for the link; other blocks and flights with one corpus, two codecs."""
     size, block, flight = (int(params[name]) for name in ("size_bytes", "block_bytes", "flight"))
-    if size < block * flight:
+    if size < block * flight or (target.tier != "smoke" and not _fits_link(target, params)):
         return False
-    usual = block == _block(target) and flight == _flight(target)
-    if target.tier == "full" and not usual:
-        swept = codecs(target).quick
-        if params["corpus"] != _CORPUS or params["codec"] not in swept:
-            return False
-    return _fits_link(target, params) if "link" in params else True
+    link = str(params.get("link", ""))
+    is_usual = flight == _flight(target) and (not link or block == _block(target, link))
+    if target.tier == "full" and not is_usual:
+        return params["corpus"] == _CORPUS and params["codec"] in codecs(target).quick
+    return target.tier == "smoke" or is_usual
 
 
 def _fits_link(target: Target, params: Params) -> bool:
     """A slow link has the smaller message; over a socket and between processes `quick` has one codec."""
-    slow, fast = min(getattr(sizes(target), target.tier)), max(getattr(sizes(target), target.tier))
-    if params["size_bytes"] != (slow if params["link"] in _SLOW else fast):
-        return False
-    is_one = params["codec"] == getattr(codecs(target), target.tier)[-1 if not target.is_host else 0]
-    return target.tier == "full" or params["link"] not in (*BETWEEN, *_SLOW) or is_one
+    link = params.get("link")
+    if link is None:
+        return True
+    slow, fast = getattr(sizes(target), target.tier)
+    few = codecs(target).quick
+    is_one = params["codec"] == few[0 if target.is_host else -1]
+    is_sized = params["size_bytes"] == (slow if link in _SLOW else fast)
+    return is_sized and (target.tier == "full" or link not in (*BETWEEN, *_SLOW) or is_one)
 
 
 def send(bench: Bench, link: str, corpus: str, codec: str, size_bytes: int, block_bytes: int, flight: int) -> Task:

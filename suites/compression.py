@@ -233,7 +233,7 @@ _STORED: dict[str, Any] = {
     "corpus": _compress_cases.corpora,
     "codec": _compress_cases.stored_codecs,
     "size_bytes": _compress_cases.stored_sizes,
-    "block_bytes": _compress_cases.blocks,
+    "block_bytes": _compress_cases.stored_blocks,
     "flight": _compress_cases.flights,
 }
 
