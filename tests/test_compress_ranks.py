@@ -54,10 +54,11 @@ DRIVEN = '''
 """Messages whose lanes are served by one thread at each end, as on a GPU."""
 
 from gpubench.api import Suite
-from gpubench.suites import _compress_cases, _compress_lanes
+from gpubench.suites import _compress_cases, _compress_lanes, _compress_ranks
 
 suite = Suite("messages as a GPU sends them")
 _compress_lanes.Lanes.are_queues = True
+_compress_ranks.raw_cut = lambda bench, cut: _compress_lanes.Cut(cut.total, cut.total, cut.chunk)
 
 
 @suite.case(ranks=2, flight=(1, 2, 3, 4, 8))
