@@ -198,13 +198,13 @@ def test_a_sampler_that_hangs_or_dies_is_told_of_and_holds_nothing_up():
     start = time.monotonic()
     hung.stop()
     assert time.monotonic() - start < 20
-    (remark,) = hung.remarks()
-    assert (remark.state, remark.source) == ("lost", "the sampler")
+    (remark,) = [remark for remark in hung.remarks() if remark.state == "lost"]
+    assert remark.source == "the sampler"
     assert "did not stop" in remark.words
     dead = SamplingProcess(host_facts().devices, 0.0)
     os.kill(dead._child.process.pid, signal.SIGKILL)
     dead.stop()
-    assert "SIGKILL" in dead.remarks()[0].words
+    assert "SIGKILL" in dead.remarks()[-1].words
 
 
 def test_no_process_is_left_behind(faults):
