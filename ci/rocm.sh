@@ -4,7 +4,7 @@
 #
 #   bash ci/rocm.sh [OPTIONS of pytest]
 #
-# Debian's newest ROCm packages are fetched (90 MB, once) and unpacked into a folder, with no root and nothing
+# Debian's newest ROCm packages are fetched (250 MB, once) and unpacked into a folder, with no root and nothing
 # installed. Where they cannot be had, what needs them is skipped, and said so: a mirror that moves is no failure.
 # AMD's libraries read /sys itself, so that part replaces it in a mount namespace: it needs root, or a kernel that
 # gives a user namespaces of his own.
@@ -55,6 +55,7 @@ newest() { # of packages whose name is $1 and a number
     apt-cache pkgnames "$1" | grep -E "^$1[0-9]+$" | sort -V | tail -n 1
 }
 
+# shellcheck disable=SC2030
 fetch() ( # into $cache/root
     set -e
     work=$(mktemp -d)
@@ -75,6 +76,21 @@ fetch() ( # into $cache/root
     for archive in "$work"/cache/archives/*.deb; do dpkg -x "$archive" "$cache/root.new"; done
     rm -rf "$cache/root"
     mv "$cache/root.new" "$cache/root"
+)
+
+# shellcheck disable=SC2030,SC2031 # each fetch has an environment of its own
+fetch_hipblaslt() ( # into $1: its library and the headers, without its kernels (600 MB)
+    set -e
+    [ ! -e "$1/usr/include/hipblaslt/hipblaslt.h" ] || exit 0
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+    configure_apt "$work"
+    export APT_CONFIG=$work/apt.conf
+    timeout 60 apt-get -qq update
+    cd "$work/cache"
+    timeout 150 apt-get -qq download "$(newest libhipblaslt)" libamdhip64-dev libhipblas-common-dev libhipblaslt-dev
+    dpkg --fsys-tarfile libhipblaslt[0-9]*.deb | tar -x -C "$1" --wildcards './usr/lib/*/libhipblaslt.so.*'
+    for archive in *-dev_*.deb; do dpkg --fsys-tarfile "$archive" | tar -x -C "$1" ./usr/include; done
 )
 
 fetch_pyrsmi() { # pure Python, beside the packages; AMD's name of its library where it looks for it
@@ -102,8 +118,9 @@ if [ -z "${GPUBENCH_ROCM_ROOT:-}" ]; then
     fi
 fi
 if [ -x "$GPUBENCH_ROCM_ROOT/usr/bin/python3" ]; then
+    fetch_hipblaslt "$GPUBENCH_ROCM_ROOT" 2>"$cache/log" || say "skipped: hipBLASLt cannot be had: $(tail -n 1 "$cache/log")"
     fetch_pyrsmi "$GPUBENCH_ROCM_ROOT" || say "skipped: pyrsmi cannot be had"
-    find "$GPUBENCH_ROCM_ROOT/usr/lib/x86_64-linux-gnu" -regex '.*/lib\(hiprtc\|amd_smi\|rocm_smi64\)\.so\.[0-9.]+' -type f -printf '  %f\n' >&2
+    find "$GPUBENCH_ROCM_ROOT/usr/lib/x86_64-linux-gnu" -regex '.*/lib\(hiprtc\|amd_smi\|rocm_smi64\|hipblaslt\)\.so\.[0-9.]+' -type f -printf '  %f\n' >&2
 fi
 unshare -m true 2>/dev/null || unshare -rm true 2>/dev/null ||
     say "skipped: AMD's libraries on a simulated /sys need root, or user namespaces (sysctl kernel.unprivileged_userns_clone=1)"
@@ -115,7 +132,7 @@ step "kernels: compiled for gfx90a, gfx942 and gfx950, and their instructions"
 "$python" -m pytest -q -m slow -rs --junitxml "$results/kernels.xml" tests/test_amd_kernels.py "$@" || status=$?
 step "the backend, the collector and doctor on simulated machines, and AMD's libraries on them"
 "$python" -m pytest -q -m "slow or not slow" -rs tests/test_rocm_backend.py tests/test_amd_collector.py \
-    tests/test_amd_libraries.py tests/test_amd_machine.py tests/test_bundle.py "$@" || status=$?
+    tests/test_amd_libraries.py tests/test_amd_machine.py tests/test_bundle.py tests/test_hipblaslt.py "$@" || status=$?
 step "suite × architecture"
 "$python" tests/amd_table.py "$results/kernels.xml" || true
 step "done"

@@ -54,7 +54,7 @@ from gpubench.model import (
     View,
     Work,
 )
-from gpubench.native import nvcomp
+from gpubench.native import hipblaslt, nvcomp
 from gpubench.objections import Objection, unjudged
 from gpubench.patterns import matches
 from gpubench.payoffs import Payoff, Payoffs, payoffs, payoffs_of
@@ -223,6 +223,7 @@ __all__ = [
     "fingerprint",
     "frame",
     "headline",
+    "hipblaslt",
     "joined",
     "judge",
     "judged_better",

@@ -23,15 +23,14 @@ _PATHS = {  # what each can do
     "tensor": ("float16", "bfloat16", "int8", "int4"),
     "vendor": ("float32", "float16", "bfloat16"),
 }
-
-
+_MATRIX = ("sm_", "gfx90a", "gfx942", "gfx950")  # architectures, but for the oldest of NVIDIA's: those skip
 _QUICK_SIZES = (2**23, 448 * 2**20)  # of quantised weights
 
 
 def has_path(target: Target, params: Mapping[str, Any]) -> bool:
     """Whether this kind of weights is taken on this path here; in quick, only the better of our two."""
     path, weights = str(params["path"]), str(params["weights"])
-    if weights not in _PATHS[path] or (path == "tensor" and not target.device.arch.startswith("sm_")):
+    if weights not in _PATHS[path] or (path == "tensor" and not target.device.arch.startswith(_MATRIX)):
         return False
     if target.tier == "full" or "size_bytes" not in params or target.is_host:
         return True

@@ -12,13 +12,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gpubench.api import Bench, Skip
+from gpubench.api import Bench, Skip, hipblaslt
 
 from ._gemm_formats import FORMATS, Precision, Shape
 
 NEEDS_NVMATH = "needs cuBLASLt through nvmath-python: pip install 'gpubench-suite[cuda13]' (or nvmath-python)"
 _WORKSPACE_BYTES = 32 * 2**20  # what NVIDIA recommends on Hopper (cuBLAS documentation, cublasSetWorkspace)
 _NOT_SUPPORTED = 15  # CUBLAS_STATUS_NOT_SUPPORTED
+_THROUGH_HIPBLASLT = ("bfloat16", "float8_e4m3", "float8_e5m2")
 _GEMM_DEFAULT = -1  # cublasGemmAlgo_t: the library's own heuristics
 _THROUGH_GEMMEX = ("float64", "float32", "float16", "bfloat16")
 
@@ -47,7 +48,8 @@ class Arrays:
 def vendor(bench: Bench, precision: Precision, shape: Shape, arrays: Arrays, activation: Activation = "none") -> Vendor:
     """The product by the best of what is here; raises Skip, in the library's words, where it has none."""
     if bench.traits.vendor != "nvidia":
-        return _matmul(bench, precision, shape, arrays, activation)
+        by = _hipblaslt if hipblaslt.is_on() and precision.a in _THROUGH_HIPBLASLT else _matmul
+        return by(bench, precision, shape, arrays, activation)
     if _binding() is not None:
         return heuristics(bench, precision, shape, arrays, activation, 1)[0]
     plain = precision.a in _THROUGH_GEMMEX and not precision.needs_transposed
@@ -229,3 +231,34 @@ def _matmul(bench: Bench, precision: Precision, shape: Shape, arrays: Arrays, ac
     a, b = (each.T if order == "t" else each for each, order in zip((a, b), shape.order, strict=True))
     c = arrays.c.reshape(shape.m, shape.n)
     return Vendor(lambda: bench.xp.matmul(a, b, out=c), {"library": "rocBLAS through CuPy's matmul"})
+
+
+def _hipblaslt(bench: Bench, precision: Precision, shape: Shape, arrays: Arrays, activation: Activation) -> Vendor:
+    """The first choice of hipBLASLt, no epilogues; never run on an AMD GPU, and off unless it is turned on."""
+    if activation != "none":
+        raise Skip(f"no fused {activation} on {bench.traits.vendor} GPUs")
+    m, n, k = shape.m, shape.n, shape.k
+    kind_a, kind_b, kind_c = (each.name for each in precision.formats)
+    across, down = (order == "t" for order in shape.order)
+    a = hipblaslt.Operand(arrays.a.data.ptr, kind_a, *((k, m) if across else (m, k)), shape.pitch)
+    b = hipblaslt.Operand(arrays.b.data.ptr, kind_b, *((n, k) if down else (k, n)))
+    c = hipblaslt.Operand(arrays.c.data.ptr, kind_c, m, n)
+    try:
+        product = hipblaslt.Product(a, b, c, (across, down), shape.batch)
+    except hipblaslt.HipblasltError as error:
+        if error.status != hipblaslt.NOT_SUPPORTED:
+            raise
+        raise Skip(f"hipBLASLt on {precision.a} of {shape.words}: not supported") from error
+    workspace = bench.xp.empty(hipblaslt.WORKSPACE_BYTES, "uint8")
+    stream = int(bench.xp.cuda.get_current_stream().ptr)
+    notes = {
+        "library": "hipBLASLt",
+        "algorithm": "the heuristics' first choice",
+        "workspace": f"{product.workspace_bytes} of {hipblaslt.WORKSPACE_BYTES} bytes",
+    }
+
+    def call(keep: Any = arrays) -> None:
+        del keep
+        product.queue(workspace.data.ptr, stream)
+
+    return Vendor(call, notes)

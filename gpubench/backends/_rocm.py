@@ -42,6 +42,17 @@ def max_shared_bytes(props: Mapping[str, Any]) -> int:
     return int(props["sharedMemPerBlock"])
 
 
+def dtypes(props: Mapping[str, Any], with_hipblaslt: bool) -> tuple[str, ...]:
+    """The formats of products: bfloat16 and FP8 through CuPy's hipBLAS would end the process.
+
+    hipBLASLt has them, of FP8 OCP's formats on the MI350 alone: those of the MI300 are others (`FNUZ`).
+    """
+    found = ("float64", "float32", "float16")
+    if not with_hipblaslt or arch(props) not in _MATRIX:
+        return found
+    return (*found, "bfloat16", *(("float8_e4m3", "float8_e5m2") if arch(props) == "gfx950" else ()))
+
+
 def details(props: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """Clocks in Hz and the width of the memory's bus, as far as the runtime tells."""
     found = {name: int(props.get(key) or 0) * (_KILO if name.endswith("_hz") else 1) for name, key in _DETAILS.items()}

@@ -15,6 +15,7 @@ import numpy as np
 from gpubench import DISTRIBUTION
 from gpubench.errors import Missing, Skip
 from gpubench.model import Device
+from gpubench.native import hipblaslt
 from gpubench.protocols import Handle, Kernel, Mode, SharedBuffer, SharedEvent, SharedMemory, Timing, Traits
 
 from . import _rocm
@@ -306,8 +307,8 @@ def _uuid(props: Mapping[str, Any]) -> str:
 
 
 def _dtypes(runtime: Any, props: Mapping[str, Any]) -> tuple[str, ...]:
-    if runtime.is_hip:  # bf16 through CuPy's hipBLAS ends the process
-        return ("float64", "float32", "float16")
+    if runtime.is_hip:
+        return _rocm.dtypes(props, hipblaslt.is_on())
     capability = (props["major"], props["minor"])
     ampere, ada = capability >= (8, 0), capability >= (8, 9)
     found = ["float64", "float32", *(["tf32"] if ampere else []), "float16", *(["bfloat16"] if ampere else [])]
