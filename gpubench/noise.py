@@ -16,6 +16,7 @@ from gpubench.model import Run
 from gpubench.summary import Spread, Summary
 
 LEAST_REPLICATES = 3  # a deviation of two values has one degree of freedom: it says next to nothing
+HOPELESS = 1.0  # a threshold above this is no figure: what is twice as slow passes
 COARSE = 0.1  # a threshold above this is no gate: real regressions are a few per cent
 
 
@@ -41,6 +42,8 @@ class Floor:
         sides = f"a gate of {self.replicates} against {self.replicates}"
         seen = percent(self.threshold)
         verdict = f"cannot gate below {seen}" if self.threshold > COARSE else f"can see {seen}, not less"
+        if self.threshold > HOPELESS:
+            verdict = "can decide nothing: not even twice as much would be seen"
         return f"±{percent(self.between)} between processes; {sides} {verdict}"
 
 

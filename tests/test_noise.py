@@ -106,3 +106,11 @@ def test_each_device_has_its_own_floor():
     ]
     floors = noise.floors(make.run(*results, facts=both))
     assert [(floor.devices, floor.between > 0) for floor in floors] == [(("cuda:0",), False), (("cuda:1",), True)]
+
+
+def test_a_case_that_not_even_a_doubling_could_be_seen_of_has_no_percentage_for_it():
+    found = noise.Floor("ipc/pull", ("cuda:0",), 3, 1.4, 1.5, noise.threshold(1.5, 3))
+    assert found.threshold > 30
+    assert found.words == (
+        "±140 % between processes; a gate of 3 against 3 can decide nothing: not even twice as much would be seen"
+    )

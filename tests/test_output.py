@@ -73,3 +73,28 @@ def test_fewer_than_six_samples_have_a_range_and_it_says_so():
 
     assert interval(5) == "996.0 – 1000 GB/s (range)"
     assert interval(6) == "995.0 – 1000 GB/s"
+
+
+BAD = {
+    "truncated": lambda data: data[:200],
+    "damaged": lambda data: data.replace(b'"status":"ok"', b'"status":"fine"'),
+    "edited": lambda data: data.replace(b"0.001", b"0.002"),
+    "foreign": lambda data: b'{"name": "somebody else\'s"}\n',
+    "newer": lambda data: data.replace(b"gpubench.run/1", b"gpubench.run/9"),
+    "hostile": lambda data: b"[" * 100_000,
+    "empty": lambda data: b"",
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_of_a_file_that_cannot_be_trusted_nothing_is_written_and_one_line_says_why(bad, file):
+    wrong = file.with_name("wrong.jsonl")
+    wrong.write_bytes(BAD[bad](file.read_bytes()))
+    for words in (["report", wrong], ["compare", file, wrong]):
+        done = subprocess.run(
+            [*COMMAND, *words, "-o", "page.html"], cwd=file.parent, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stdout) == (5, "")
+        assert done.stderr.startswith(f"gpubench: {wrong}: line ")
+        assert done.stderr.count("\n") == 1
+        assert sorted(path.name for path in file.parent.iterdir()) == ["run.jsonl", "wrong.jsonl"]
