@@ -20,6 +20,7 @@ SUITE = "profile"
 PROGRAM, MARKED, FOUND, PART = "program", "phase", "found", "part"  # its cases
 TIME = "time"
 _GAPS = 4.0  # readings of the energy counter that a window has to span: an edge is known to one of them
+_LOST_GAPS = 20.0  # without a reading: a device that is that silent was lost
 _LEAST_READINGS = 5  # of power, where the counter cannot be used
 _LIMITS = ("power cap", "thermal", "slow-down", "brake")  # of the events' names those that hold a device back
 
@@ -100,6 +101,8 @@ def _inside(track: Track, spans: Spans) -> Floats:
 def _energy(tracks: dict[str, Track], spans: Spans) -> tuple[float | None, float | None, bool]:
     """Joules, mean watts, and whether the joules are watts times seconds."""
     power, seconds = _ending(tracks, ".power"), sum(end - begin for begin, end in spans)
+    if power and len(power.at) > 1 and not _reaches(power, spans):
+        return None, None, False
     joules = _rise(_ending(tracks, ".energy"), spans)
     if joules is not None and seconds > 0:
         return joules, joules / seconds, False
@@ -110,13 +113,19 @@ def _energy(tracks: dict[str, Track], spans: Spans) -> tuple[float | None, float
     return watts * seconds, watts, True
 
 
+def _reaches(track: Track, spans: Spans) -> bool:
+    """Whether its readings go on to the end of the spans: those of a device that was lost do not."""
+    gap = stats.median(np.diff(track.at).tolist())
+    return max(end for _, end in spans) <= float(track.at[-1]) + _LOST_GAPS * gap
+
+
 def _rise(track: Track | None, spans: Spans) -> float | None:
     """How far a cumulative counter rose in the spans, between its readings in a straight line; None of short ones."""
     if track is None or len(track.at) < 2 or not spans:
         return None
     gap = stats.median(np.diff(track.at).tolist())
     begins, ends = np.asarray([begin for begin, _ in spans]), np.asarray([end for _, end in spans])
-    covered = begins.min() >= track.at[0] - gap and ends.max() <= track.at[-1] + gap
+    covered = begins.min() >= track.at[0] - 2 * gap and ends.max() <= track.at[-1] + 2 * gap
     if not covered or float((ends - begins).min()) < _GAPS * gap:
         return None
     rises = np.interp(ends, track.at, track.values) - np.interp(begins, track.at, track.values)

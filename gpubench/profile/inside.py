@@ -1,8 +1,8 @@
 """In the traced program: CUPTI's activity records of its kernels and copies, written to files as they come.
 
-The records are taken as CUPTI packs them and picked apart by NumPy, some 0.3 µs each, so that the program hardly
-notices; cupti-python tells where in a record its fields are. Whatever keeps CUPTI from starting is written down, and
-the script runs without it.
+The records go to a file as CUPTI packs them, and are picked apart by NumPy when the script has ended, some 0.5 µs each,
+so that the program hardly notices; cupti-python tells where in a record its fields are. Whatever keeps CUPTI from
+starting is written down, and the script runs without it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ EVENT = np.dtype(
 )  # start and end in CUPTI's nanoseconds; name an index of the names' file, -1 of what is no kernel
 KERNEL, COPY, SET = range(3)  # kinds
 _BUFFER_BYTES = 4 * 2**20
-_FLUSH_MS = 1000  # what a killed program has lost at most
+_FLUSH_MS = 5000
+_MOST_RAW_BYTES = 2**30  # that wait for the end of the script: some 4 million kernels; later ones are read at once
 _FORCED = 1  # CUPTI_ACTIVITY_FLAG_FLUSH_FORCED
 # activity kinds (CUpti_ActivityKind) → our kind, and how the record's layout is called without its version
 _KINDS = {10: (KERNEL, "kernel"), 1: (COPY, "memcpy"), 22: (COPY, "memcpy_pto_p"), 2: (SET, "memset")}
@@ -174,6 +175,8 @@ class Tracer:
         self._folder = folder
         self._events = (folder / "events").open("ab", buffering=0)
         self._names = (folder / "names").open("a")
+        self._raw = (folder / "raw").open("w+b", buffering=0)
+        self._sizes: list[int] = []  # of the buffers that wait in the file
         self._written = 0
         self._dropped = 0
         self._clocks: list[tuple[int, int]] = []
@@ -186,7 +189,7 @@ class Tracer:
             self._call("cuptiActivityEnable", kind)
         self._call("cuptiActivityFlushPeriod", _FLUSH_MS)
         self._clock()
-        self._about()
+        self._about("the program ended in a way that left no time to read its records (os._exit, a signal)")
 
     def stop(self) -> None:
         """Write what is left."""
@@ -194,7 +197,10 @@ class Tracer:
         for kind in _KINDS:
             self._lib.cuptiActivityDisable(kind)
         self._clock()
-        self._about()
+        self._raw.seek(0)
+        for size in self._sizes:
+            self._take(self._raw.read(size))
+        self._about(reason="")
 
     def _call(self, name: str, *words: Any) -> None:
         status = getattr(self._lib, name)(*words)
@@ -210,8 +216,8 @@ class Tracer:
         self._call("cuptiGetTimestamp", ctypes.byref(now))
         self._clocks.append((now.value, (before + time.monotonic_ns()) // 2))
 
-    def _about(self) -> None:
-        about = {"clocks": self._clocks, "dropped": self._dropped, "unknown": self._records.unknown, "reason": ""}
+    def _about(self, reason: str) -> None:
+        about = {"clocks": self._clocks, "dropped": self._dropped, "unknown": self._records.unknown, "reason": reason}
         write_about(self._folder, about)
 
     def _requested(self, buffer: Any, size: Any, most: Any) -> None:
@@ -220,11 +226,24 @@ class Tracer:
 
     def _completed(self, context: int | None, stream: int, buffer: int, size: int, valid: int) -> None:
         del size
-        data = ctypes.string_at(buffer, valid)
+        if sum(self._sizes) + valid <= _MOST_RAW_BYTES:
+            self._keep((ctypes.c_char * valid).from_address(buffer))
+        else:
+            self._take(ctypes.string_at(buffer, valid))
         self._libc.free(buffer)
         dropped = ctypes.c_size_t()
         if not self._lib.cuptiActivityGetNumDroppedRecords(ctypes.c_void_p(context), stream, ctypes.byref(dropped)):
             self._dropped += dropped.value
+
+    def _keep(self, data: Any) -> None:
+        """To the file, as it is; Python runs on meanwhile."""
+        rest = memoryview(data).cast("B")
+        while rest:
+            rest = rest[self._raw.write(rest) :]
+        self._sizes.append(len(data))
+
+    def _take(self, data: bytes) -> None:
+        """Pick a buffer apart, and write what is in it."""
         self._events.write(self._records.events(np.frombuffer(data, np.uint8)).tobytes())
         new = self._records.texts[self._written :]
         if new:

@@ -1,0 +1,167 @@
+"""Phases: found exactly in synthetic counters, replayed from a recorded GPU, and what a device did in each."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import _make as make
+import numpy as np
+import pytest
+
+from gpubench import phases, store
+from gpubench.counters import CounterTable, Track
+from gpubench.model import Case, Counter, Series
+from gpubench.phase_tables import phase_tables
+from gpubench.profile import found
+from gpubench.summary import Summary
+
+POWER = Counter("nvml.power", "W", "gauge", 0.1, "")
+BUSY = Counter("nvml.utilization.gpu", "%", "window", 0.1, "")
+CPU = Counter("program.cpu.busy", "core·s", "cumulative", 0.25, "")
+MEMORY = Counter("nvml.memory.used", "B", "gauge", 0.1, "")
+EVENTS = Counter("nvml.event_reasons", "bit mask", "event", 0.1, "")
+RECORDING = Path(__file__).parent / "recordings/h200-profile.jsonl.gz"
+
+
+def track(counter, levels, edges, noise=0.0, offset=0.0):
+    """Readings at even steps, of these levels between these edges."""
+    at = np.arange(edges[0] + offset, edges[-1], counter.period_s)
+    values = np.asarray(levels, float)[np.searchsorted(edges, at, "right") - 1]
+    return Track(counter, "cuda:0", at, values + np.random.default_rng(8).normal(0, noise, len(at)))
+
+
+EDGES = (0.0, 10.0, 25.0, 40.0, 60.0)
+
+
+@pytest.mark.parametrize("noise", [0.0, 15.0])
+def test_every_change_is_found_between_the_two_readings_where_it_was(noise):
+    tracks = [
+        track(POWER, (120, 600, 300, 620), EDGES, noise, offset=0.03),
+        track(BUSY, (0, 98, 60, 99), EDGES, noise / 3, offset=0.05),
+    ]
+    assert found.changes(tracks, 0.0, 60.0) == pytest.approx(EDGES[1:-1], abs=0.1)
+
+
+def test_a_change_in_one_of_several_counters_is_enough():
+    tracks = [track(POWER, (300, 300), (0, 20, 50), 3.0), track(BUSY, (90, 10), (0, 20, 50), 3.0)]
+    assert found.changes(tracks, 0.0, 50.0) == pytest.approx([20.0], abs=0.1)
+
+
+def test_noise_around_one_level_is_one_phase():
+    assert found.changes([track(POWER, (600,), (0, 60), 30), track(BUSY, (95,), (0, 60), 10)], 0.0, 60.0) == []
+
+
+def test_a_step_that_is_small_beside_the_range_of_the_run_is_no_phase():
+    tracks = [track(POWER, (100, 640, 650, 100), (0, 10, 20, 30, 40), 2.0)]
+    assert found.changes(tracks, 0.0, 40.0) == pytest.approx([10.0, 30.0], abs=0.1)
+
+
+def test_of_a_cumulative_counter_the_rise_counts():
+    at = np.arange(0, 30, 0.25)
+    busy = Track(CPU, "host", at, np.interp(at, [0, 10, 20, 30], [0, 10, 10, 20]))
+    assert found.changes([busy], 0.0, 30.0) == pytest.approx([10.0, 20.0], abs=0.25)
+
+
+def test_counters_that_say_nothing_of_activity_part_nothing():
+    warm = Counter("nvml.temperature", "°C", "gauge", 0.1, "")
+    assert found.changes([track(warm, (40, 70), (0, 20, 40))], 0.0, 40.0) == []
+    assert found.changes([], 0.0, 40.0) == []
+    assert found.changes([track(POWER, (100, 600), (0, 0.2, 0.4))], 0.0, 0.4) == []
+
+
+def phase(*spans):
+    times = Series("time", "s", tuple(end - begin for begin, end in spans), at=tuple(begin for begin, _ in spans))
+    case = Case("profile", "phase", (("name", "step"),))
+    return make.result(times, of=case, window=(spans[0][0], spans[-1][1]))
+
+
+def counted(*results):
+    """Ten seconds: 100 W, then from 5 s 300 W at the power cap, the energy counter with it, memory with one peak."""
+    at = tuple(np.round(np.arange(0, 10.05, 0.1), 3).tolist())
+    late = [moment >= 5 for moment in at]
+    sampled = make.samples(
+        at,
+        power=[300.0 if each else 100.0 for each in late],
+        energy=[100.0 * min(m, 5) + 300.0 * max(m - 5, 0) for m in at],
+        event_reasons=[4.0 if each else 1.0 for each in late],
+        **{
+            "memory.used": [2e9 if m == 7.0 else 1e9 for m in at],
+            "utilization.gpu": [90.0 if e else 10.0 for e in late],
+        },
+    )
+    return make.run(*results, sampled=[sampled], counters=(POWER, make.ENERGY, EVENTS, MEMORY, BUSY))
+
+
+def figures(result):
+    return phases.figures(result, CounterTable(counted(result)), "cuda:0")
+
+
+def test_the_energy_of_a_phase_is_the_counters_rise_over_each_time_that_it_came():
+    one, two = figures(phase((1.03, 4.03))), figures(phase((1.0, 2.0), (6.0, 7.0)))
+    assert (one.joules, one.watts, one.is_integrated) == (pytest.approx(300), pytest.approx(100), False)
+    assert (two.joules, two.seconds, two.times) == (pytest.approx(400), pytest.approx(2.0), 2)
+
+
+def test_the_energy_of_short_times_is_mean_power_times_time_and_says_so():
+    short = figures(phase(*((6 + n, 6.15 + n) for n in range(4))))
+    assert short.is_integrated
+    assert short.joules == pytest.approx(300 * 0.6)
+    ((table),) = phase_tables(Summary(counted(phase(*((6 + n, 6.15 + n) for n in range(4))))))
+    assert any(cell.startswith("~180") for cell in table.rows[0])
+    assert "mean power times time" in table.note
+
+
+def test_the_energy_of_too_few_readings_is_not_given():
+    nothing = figures(phase((6.0, 6.15)))
+    assert (nothing.joules, nothing.watts) == (None, None)
+
+
+def test_peaks_shares_and_what_held_it_back_are_of_the_phase_alone():
+    early, late = figures(phase((0.05, 4.95))), figures(phase((5.05, 9.95)))
+    assert (early.memory_bytes, late.memory_bytes) == (1e9, 2e9)
+    assert (early.share(".utilization.gpu"), late.share(".utilization.gpu")) == (pytest.approx(0.1), pytest.approx(0.9))
+    assert (early.limits, late.limits) == ((), (("power cap", 1.0),))
+
+
+def test_a_phase_beyond_what_was_sampled_has_no_energy():
+    assert figures(phase((8.0, 30.0))).joules is None
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    """A training loop of three seconds on an H200: it builds and warms up, trains, and rests."""
+    return store.read_run(RECORDING)
+
+
+def test_the_phases_of_the_recording_are_found_again(recorded):
+    program, *parts = recorded.results
+    tracks = CounterTable(recorded).tracks
+    assert found.changes(tracks, *program.window) == pytest.approx([part.window[0] for part in parts[1:]])
+    assert len(parts) == 3
+
+
+def test_training_is_the_phase_of_the_recording_that_works(recorded):
+    table = CounterTable(recorded)
+    before, training, after = (phases.figures(part, table, "cuda:0") for part in recorded.results[1:])
+    assert training.seconds == pytest.approx(3.2, abs=0.1)
+    assert 550 < training.watts < 700
+    assert training.share(".utilization.gpu") > 0.95
+    assert training.share(".tensor") > 0.2
+    assert before.watts < 200
+    assert after.watts < 200
+    whole = phases.figures(recorded.results[0], table, "cuda:0")
+    assert whole.joules == pytest.approx(sum(each.joules for each in (before, training, after)), rel=1e-6)
+
+
+def test_of_a_gpu_that_dies_what_was_sampled_before_is_kept(recorded):
+    """As where the counters of one of several devices end in the middle."""
+    from gpubench.phase_tables import phase_tables
+
+    middle = recorded.results[2].window[0] + 1.0
+    cut = []
+    for samples in recorded.samples:
+        count = sum(moment < middle for moment in samples.at) if samples.device == "cuda:0" else len(samples.at)
+        columns = tuple((name, values[:count]) for name, values in samples.columns)
+        cut.append(replace(samples, at=samples.at[:count], columns=columns))
+    (table,) = phase_tables(Summary(replace(recorded, samples=tuple(cut))))
+    place = table.heads.index("busy")
+    assert [row[place] for row in table.rows][1:] == ["1 %", "100 %", "–"]
