@@ -16,8 +16,20 @@
     element.append(holder);
     holder.innerHTML = (await details())[Number(element.dataset.more)]; // escaped where the page was made
   };
-  document.addEventListener("toggle", ({ target }) => {
-    if (target.open && target.dataset.more) unfold(target);
+  let showCounters = null; // of a case, where there are counters to zoom
+  const offer = (element) => {
+    const more = element.querySelector(".more"), id = more?.querySelector("dl dd")?.textContent;
+    if (!showCounters || !id || more.querySelector("button")) return;
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = "Counters while it ran";
+    button.addEventListener("click", () => showCounters(id));
+    more.querySelector("dl").before(button);
+  };
+  document.addEventListener("toggle", async ({ target }) => {
+    if (!target.open || !target.closest(".cases")) return;
+    if (target.dataset.more) await unfold(target);
+    offer(target);
   }, true);
 
   const section = document.querySelector("[data-timelines]");
@@ -150,10 +162,9 @@
     plots.push({ plot, holder });
   };
 
-  const bar = document.createElement("div");
+  const bar = document.createElement("div"), cases = document.createElement("select");
   const status = document.createElement("output");
   const tools = () => {
-    const cases = document.createElement("select");
     cases.setAttribute("aria-label", "zoom to a case");
     cases.append(new Option("Zoom to a case…", ""), ...data.cases.map(([id], index) => new Option(id, index)));
     cases.addEventListener("change", () => {
@@ -188,6 +199,13 @@
       for (const { plot } of plots) plot.redraw(false, true);
     });
   });
+  showCounters = async (id) => {
+    await begin();
+    cases.value = String(data.cases.findIndex(([name]) => name === id));
+    cases.dispatchEvent(new Event("change"));
+    section.scrollIntoView();
+    cases.focus({ preventScroll: true });
+  };
   new IntersectionObserver((entries) => {
     if (entries.some((entry) => entry.isIntersecting)) begin();
   }, { rootMargin: "600px" }).observe(section);
