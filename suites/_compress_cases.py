@@ -7,7 +7,7 @@ from typing import Any
 
 from gpubench.api import Bench, Target, Task, points
 
-from . import _codecs_device, _compress_ranks, _compress_send, _compress_storage, _corpora
+from . import _codecs_device, _compress_mpi, _compress_ranks, _compress_send, _compress_storage, _corpora
 
 _MIB = 2**20
 _CHUNK_BYTES = 2**16
@@ -20,7 +20,7 @@ Params = Mapping[str, str | int | float]
 
 def links(target: Target) -> tuple[str, ...]:
     """The links of this machine that a message goes over."""
-    within = ("copy", "socket") if target.is_host else ("d2h", "h2d", "socket", "peer")
+    within = ("copy", "socket", "mpi") if target.is_host else ("d2h", "h2d", "socket", "peer")
     return (*within, "process")
 
 
@@ -97,6 +97,8 @@ def devices(params: Params) -> int:
 def is_worth_it(target: Target, params: Params) -> bool:
     """Blocks enough for the lanes and of a size for the link; other blocks and flights with one corpus, two codecs."""
     size, block, flight = (int(params[name]) for name in ("size_bytes", "block_bytes", "flight"))
+    if params.get("link") == "mpi" and target.tier != "full":  # optional: most machines have none
+        return False
     if size < block * flight or (target.tier != "smoke" and not _fits_link(target, params)):
         return False
     link = str(params.get("link", ""))
@@ -121,8 +123,11 @@ def _fits_link(target: Target, params: Params) -> bool:
 def send(bench: Bench, link: str, corpus: str, codec: str, size_bytes: int, block_bytes: int, flight: int) -> Task:
     """The task of a message."""
     data = _compress_send.data_of(bench, corpus, size_bytes, block_bytes, _CHUNK_BYTES)
+    chosen = _compress_send.Codec(bench, codec, data)
+    if link == "mpi":
+        return _compress_mpi.send(bench, data, chosen, flight)
     build = _compress_ranks.send if link in BETWEEN else _compress_send.send
-    return build(bench, link, data, _compress_send.Codec(bench, codec, data), flight)
+    return build(bench, link, data, chosen, flight)
 
 
 def save(bench: Bench, corpus: str, codec: str, size_bytes: int, block_bytes: int, flight: int) -> Task:

@@ -70,9 +70,9 @@ class PlainEncoder:
 class PlainDecoder:
     """Raw bytes: they arrive where they are wanted."""
 
-    def __init__(self, bench: Bench, cut: Cut, source: Any, target: Any) -> None:
+    def __init__(self, by: HostBytes | DeviceBytes, cut: Cut, source: Any, target: Any) -> None:
         self._source, self._target = source, target
-        self._bytes = bytes_of(bench)
+        self._bytes = by
         self._blocks = [target[cut.span(index)] for index in range(cut.count)]
 
     def room(self, lane: int, index: int) -> Any:

@@ -19,7 +19,7 @@ import numpy as np
 
 from gpubench.api import Bench, Handle, Observation, SharedBuffer, Task, expect
 
-from ._compress_ends import GpuEncoder, PlainDecoder, PlainEncoder
+from ._compress_ends import GpuEncoder, PlainDecoder, PlainEncoder, bytes_of
 from ._compress_lanes import Action, Crew, Cut, Lanes, Side, StoppedError, Turnstile, lanes_of, nothing
 from ._compress_send import Codec, Data, ends_on_host, observed, stages_of
 from ._compress_ways import Still
@@ -251,7 +251,7 @@ class Receiving:
         self._crew, self._lanes = Crew(flight), lanes_of(bench, flight)
         raw = raw_cut(bench, data.cut)
         self._counts = {"coded": data.cut.count, "raw": raw.count}
-        plain = PlainDecoder(bench, raw, data.source, data.target)
+        plain = PlainDecoder(bytes_of(bench), raw, data.source, data.target)
         self._decoders: dict[str, Any] = {"coded": codec.decoder(self._lanes), "raw": plain}
         self._way = Taking(bench, shared.array, self._wire, self._lanes)
         self._waits = codec.waits

@@ -25,6 +25,7 @@ from ._compress_ends import (
     HostEncoder,
     PlainDecoder,
     PlainEncoder,
+    bytes_of,
 )
 from ._compress_lanes import Crew, Cut, Lanes, Side, lanes_of
 from ._compress_ways import Copy, HostLink, Loopback, Way, shore_of
@@ -153,7 +154,10 @@ class Crossing:
     def over(self, coded: Way, raw: Way) -> None:
         """Take these ways; what is only read is written now."""
         data = self._data
-        plain = PlainEncoder(data.cut, data.source), PlainDecoder(self._bench, data.cut, data.source, data.target)
+        plain = (
+            PlainEncoder(data.cut, data.source),
+            PlainDecoder(bytes_of(self._bench), data.cut, data.source, data.target),
+        )
         self._passages = {
             "coded": Passage(self._encoder, coded, self._decoder),
             "raw": Passage(plain[0], raw, plain[1]),

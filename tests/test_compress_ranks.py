@@ -1,5 +1,7 @@
 """Messages between two processes: bit for bit, one clock for both, and what happens where one of them ends."""
 
+import importlib.util
+import shutil
 import time
 
 import pytest
@@ -111,3 +113,26 @@ def test_one_thread_at_each_end_never_waits_for_what_the_other_one_holds_back(tm
     path.write_text(DRIVEN)
     found = measured((str(path),))
     assert [(result.status, result.reason) for result in found] == [("ok", "")] * 5
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("mpi4py") is None or shutil.which("mpirun") is None,
+    reason="no MPI here: pip install mpi4py, and an mpirun on the PATH",
+)
+@pytest.mark.parametrize("codec", ["lz4", "zlib-1"])
+def test_a_message_arrives_through_mpi(codec):
+    case = f"send[link=mpi,corpus=ids,codec={codec},size=16MiB,block=1MiB,flight=2"
+    (result,) = measured(("compression",), (case,), "full")
+    assert (result.status, result.reason) == ("ok", "")
+    assert {"overlapped.self", "staged.self", "raw.self", "compress.self", "decompress.self", "ratio"} == {
+        series.name for series in result.series
+    }
+
+
+def test_without_mpi_its_link_is_skipped_with_how_to_get_it(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    (result,) = measured(
+        ("compression",), ("send[link=mpi,corpus=ids,codec=lz4,size=16MiB,block=1MiB,flight=2",), "full"
+    )
+    assert result.status == "skipped"
+    assert "pip install mpi4py" in result.reason

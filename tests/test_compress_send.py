@@ -108,7 +108,7 @@ def bench_of(opened, tmp_path, content):
     path.write_bytes(content)
     target = Target(Facts((opened.device,)), opened.device, "full", (DataFile("mine.bin", str(path), len(content)),))
     case = next(iter(SUITE.cases(target)))
-    return (Bench if opened.device.backend == "host" else PaperBench)(opened, case, target, SUITE.package)
+    return (PaperBench if opened.device is GPU else Bench)(opened, case, target, SUITE.package)
 
 
 def task_of(opened, tmp_path, build, content, codec="lz4", flight=2):
@@ -156,6 +156,21 @@ def test_a_message_arrives_bit_for_bit_over_every_link_of_a_gpu_on_paper(gpu, tm
     assert found["ratio"].value > 2
     paid = {"d2h": {"compress"}, "h2d": {"decompress"}, "socket": {"compress", "decompress"}}
     assert paid.get(link, set()) <= set(seconds)
+
+
+@pytest.fixture(scope="module")
+def real_gpu():
+    backend = plugins.load("backends", "cupy")
+    return backend.open(next(device for device in backend.devices() if device.id.startswith("cuda")))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("codec", nvcomp.ALGORITHMS)
+@pytest.mark.parametrize("link", GPU_LINKS)
+def test_a_message_arrives_bit_for_bit_over_every_link_of_a_gpu(real_gpu, tmp_path, link, codec):
+    _, found = run(task_of(real_gpu, tmp_path, link, (SAMPLE * 9)[:-3], codec, flight=3))
+    assert found["ratio"].value > 0.5
+    real_gpu.release()
 
 
 def test_loading_on_a_gpu_stands_beside_a_codec_of_the_host_and_a_copy(gpu, tmp_path):
