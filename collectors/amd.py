@@ -5,6 +5,7 @@ None of this was run on an AMD GPU: docs/amd.md says what was simulated.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -20,13 +21,16 @@ _LIBRARIES = ("amdsmi", "pyrsmi")
 class AmdSource:
     """An open library in a process of its own and the files beside it, which give what the library does not.
 
-    A library that ends, or no longer answers, is followed by the next; with none left the files remain.
+    A library that ends in mid-run, or no longer answers, is followed by the next, and the run file says so; with none
+    left the files remain. One reader at a time asks it.
     """
 
     def __init__(self, files: Sysfs, libraries: Sequence[str] = _LIBRARIES) -> None:
         self._files = files
         self._left = list(libraries)
         self._library: LibraryChild | None = None
+        self._lock = threading.Lock()
+        self._untold: list[str] = []
         self._next()
 
     @property
@@ -50,12 +54,28 @@ class AmdSource:
         return {**found, **self._files.read(pci, lacking)}
 
     def _by_library(self, pci: str, names: Sequence[str]) -> Mapping[str, float | None]:
-        while self._library is not None:
-            try:
-                return self._library.read(pci, names)
-            except Missing:
-                self._next()
+        with self._lock:
+            while self._library is not None:
+                try:
+                    return self._library.read(pci, names)
+                except Missing as error:
+                    self._next()
+                    self._untold.append(f"{error.what}; {self.version} goes on")
         return {}
+
+    def lacking(self, device: Device) -> Mapping[str, str]:
+        """What neither the library nor the files tell of this device."""
+        found = self.read(device, [counter.name for counter in COUNTERS])
+        library = self._library
+        why = f"neither {library.version} nor the driver's files tell it" if library else "the driver's files lack it"
+        return {name: why for name, value in found.items() if value is None}
+
+    def told(self, device: Device) -> Sequence[str]:
+        """The libraries that ended since this was last asked."""
+        del device
+        with self._lock:
+            found, self._untold = self._untold, []
+        return found
 
     def close(self) -> None:
         if self._library is not None:

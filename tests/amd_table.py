@@ -7,7 +7,13 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 ARCHS = ("gfx90a", "gfx942", "gfx950")
-_SUITES = {"gemv": "gemm", "skinny": "gemm", "gate": "(the timing gate)"}
+_SUITES = {
+    "gemv": "gemm",
+    "skinny": "gemm",
+    "codecs": "compression",
+    "compress": "compression",
+    "gate": "(the timing gate)",
+}
 
 
 def suite_of(file: str) -> str:

@@ -6,6 +6,7 @@ What is simulated is this project's own (_fake_sysfs.py) unless a test says that
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import _fake_sysfs as fake
 import pytest
@@ -288,7 +289,29 @@ def test_a_library_that_aborts_in_mid_run_is_followed_by_the_next_and_that_by_th
         "amd.utilization.memory": 41.0,
     }
     assert source.version == "pyrsmi"
+    (told,) = source.told(device)
+    assert "amdsmi ended (killed by SIGABRT" in told
+    assert told.endswith("pyrsmi goes on")
+    assert source.told(device) == []
     source.close()
+
+
+def test_two_groups_that_read_at_once_each_get_their_own_answer(tmp_path, monkeypatch):
+    """The sampler has a thread a group; there is one process to ask."""
+    library(tmp_path, monkeypatch, AMDSMI)
+    root, device = fake.build(tmp_path / "root", "mi300x"), gpu("mi300x")
+    source = type(AMD)(root).open([device])
+    wanted = {"amd.power": 301.0, "amd.temperature.hotspot": 62.0, "amd.clock.gfx": 2099e6}
+    with ThreadPoolExecutor(4) as pool:
+        answers = pool.map(lambda name: (name, source.read(device, [name])), [*wanted] * 50)
+        assert all(found == {name: wanted[name]} for name, found in answers)
+    source.close()
+
+
+def test_a_counter_that_nothing_tells_is_named_with_the_reason_and_not_read(tmp_path):
+    device = gpu("mi300x")
+    source = files(fake.build(tmp_path, "mi300x")).open([device])
+    assert source.lacking(device) == {"amd.throttle": "the driver's files lack it"}
 
 
 def test_a_library_that_hangs_is_ended(tmp_path, monkeypatch):
