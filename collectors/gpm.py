@@ -7,6 +7,7 @@ Traffic counts what crosses the link, packet headers too: 7 % more than the payl
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -93,6 +94,7 @@ class GpmSource:
     def __init__(self, devices: Sequence[Device]) -> None:
         self._nvml = initialised()
         handles = {device.id: known(self._nvml, device) for device in devices}
+        self._one_at_a_time = threading.Lock()  # a run of two GPUs, each in a thread, once ended in a fault
         self._samples = {name: Samples(self._nvml, gpu) for name, gpu in handles.items() if self._supports(gpu)}
         if not self._samples:
             raise Lacking("this GPU has no GPM counters", "they came with Hopper, and want a GPU that is not split")
@@ -111,7 +113,8 @@ class GpmSource:
         found: dict[str, tuple[int, float]] = {}
 
         def read() -> float:
-            found.update(self._samples[device.id].read())
+            with self._one_at_a_time:
+                found.update(self._samples[device.id].read())
             return 0.0
 
         answer(self._nvml, device, read)

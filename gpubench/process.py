@@ -55,9 +55,12 @@ class Child:
 
     @property
     def last_words(self) -> str:
-        """The last line that the child printed, or nothing."""
+        """The last line that the child printed, or nothing; of a crash that faulthandler saw, where it was."""
         self.drain()
         lines = self._tail.decode(errors="replace").strip().splitlines()
+        for number, line in enumerate(lines[:-1]):
+            if line.startswith("Current thread"):
+                return lines[number + 1].strip()
         return lines[-1].strip() if lines else ""
 
     def obituary(self) -> str:

@@ -6,6 +6,8 @@ back, delays no other group. `SamplingProcess` is the parent's side, `main` the 
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import os
 import sys
 import threading
@@ -28,6 +30,7 @@ _STOP_S = 5.0
 _JOIN_S = 1.0  # for a reading that is under way at the end: the longest that is known takes 0.02 s
 _HUNG_S = 5.0  # a reading that takes longer is told of
 _SILENT_S, _SILENT_ROWS = 1.0, 3  # so long and so often nothing answers: told of; one empty reading is none
+_RESTARTS = 3  # a library that crashes once in minutes costs seconds of counters; one that always does, is given up
 _STOPPED = "stopped"
 _SAMPLER = "the sampler"
 
@@ -148,15 +151,16 @@ class Group:
 
 
 class SamplingProcess:
-    """The parent's side. It never blocks a run: a sampler that ends is told of, not mourned.
+    """The parent's side. It never blocks a run: a sampler that crashes is told of, and another one goes on.
 
     `counters` are those of all collectors that opened, `lacks` those of them that a device does not have.
     """
 
     def __init__(self, devices: Sequence[Device], started_at: float) -> None:
-        self._started_at = started_at
+        self._order = Order(tuple(devices), started_at)
+        self._restarts = 0
         self._child = Child("gpubench.sampler")
-        self._child.connection.send(Order(tuple(devices), started_at))
+        self._child.connection.send(self._order)
         self._opened = Opened((), ())
         self._remarks: list[Remark] = []
         self.ended = ""
@@ -202,7 +206,7 @@ class SamplingProcess:
                 self._sort(self._child.connection.recv(), chunks)
             self._child.drain()
         except (EOFError, OSError):
-            self._lose()
+            self._go_on()
         return chunks
 
     def remarks(self) -> list[Remark]:
@@ -237,11 +241,11 @@ class SamplingProcess:
             self._child.kill()
             self.ended = _STOPPED
 
-    def _sort(self, message: Samples | Remark, chunks: list[Samples]) -> None:
+    def _sort(self, message: Samples | Remark | Opened, chunks: list[Samples]) -> None:
         if isinstance(message, Remark):
             self._remarks.append(message)
-        else:
-            chunks.append(message)
+        elif isinstance(message, Samples):
+            chunks.append(message)  # and the `Opened` of one that goes on for another says what is known
 
     def _tell_of(self, opened: Opened) -> None:
         for absent in opened.absent:
@@ -254,12 +258,25 @@ class SamplingProcess:
             self._remarks.append(Remark(self._now(), "absent", collector, lack.device, words))
 
     def _now(self) -> float:
-        return time.monotonic() - self._started_at
+        return time.monotonic() - self._order.started_at
 
     def _lose(self, reason: str = "") -> None:
         self.ended = f"the sampling process ended: {reason or self._child.obituary()}"
         self._remarks.append(Remark(self._now(), "lost", _SAMPLER, "", f"missing from here on: {self.ended}"))
         self._child.kill()
+
+    def _go_on(self) -> None:
+        """Start another process for one that crashed; what that one had not sent is gone."""
+        if self._restarts == _RESTARTS:
+            self._lose()
+            return
+        self._restarts += 1
+        words = f"missing for a moment: the sampling process ended: {self._child.obituary()}; another one goes on"
+        self._remarks.append(Remark(self._now(), "lost", _SAMPLER, "", words))
+        self._child.kill()
+        self._child = Child("gpubench.sampler")
+        with contextlib.suppress(OSError):  # it has ended already, which is met when it is next listened to
+            self._child.connection.send(self._order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,6 +390,7 @@ def _groups(
 
 def main() -> None:
     """The child."""
+    faulthandler.enable()
     connection = to_parent(sys.argv[1])
     order: Order = connection.recv()
     groups, opened = open_groups(order)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -24,17 +25,14 @@ FAST_S = 0.01  # tests/plugin/gpubench_sick
 def sick(monkeypatch):
     """Makes the third party's collector go wrong in a way, and samples for a while."""
 
-    def sampled(how, seconds=1.2, until=lambda chunks: False):
+    def sampled(how, seconds=1.2):
         monkeypatch.setenv("PYTHONPATH", PLUGIN)
         monkeypatch.setenv("GPUBENCH_SICK", how)
         started_at = time.monotonic()
         process = SamplingProcess(HOST, started_at)
         chunks, end = [], time.monotonic() + seconds
-        while time.monotonic() < end and not until(chunks):
-            if process.connection:
-                process.connection.poll(0.1)
-            else:
-                os.sched_yield()
+        while time.monotonic() < end and process.connection:
+            process.connection.poll(0.1)
             chunks += process.drain()
         chunks += process.stop()
         lacks = {"host"}  # what this machine has of RAPL is its own affair
@@ -154,11 +152,37 @@ def test_an_optional_source_that_is_not_here_is_absent_and_no_loss(sick):
     assert track(chunks, "host.cpu.busy")[0]
 
 
-def test_a_sampler_that_is_killed_is_told_of_and_what_it_sent_is_kept(sick):
-    process, _, (remark,) = sick("killed", 1.0)
+def test_a_sampler_that_crashes_is_told_of_and_another_one_goes_on():
+    process = SamplingProcess(HOST, time.monotonic())
+    chunks, killed = [], None
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and not (killed and any(chunk.at[0] > killed for chunk in chunks)):
+        process.connection.poll(0.1)
+        chunks += process.drain()
+        if chunks and killed is None:
+            killed = max(at for chunk in chunks for at in chunk.at)
+            os.kill(process._child.process.pid, signal.SIGSEGV)
+    chunks += process.stop()
+    assert process.ended == "stopped"
+    (remark,) = [remark for remark in process.remarks() if remark.state == "lost"]
+    assert remark.source == "the sampler"
+    assert remark.words.startswith("missing for a moment: the sampling process ended: killed by SIGSEGV")
+    assert 'File "' in remark.words, "where it was"
+    at, values = track(chunks, "host.cpu.busy")
+    assert at == sorted(at)
+    assert at[-1] > killed
+    assert None not in values
+
+
+def test_a_sampler_that_always_crashes_is_given_up(sick):
+    process, _, remarks = sick("killed", 30.0)
     assert "SIGKILL" in process.ended
-    assert (remark.state, remark.source) == ("lost", "the sampler")
-    assert "killed by SIGKILL" in remark.words
+    assert {(remark.state, remark.source) for remark in remarks} == {("lost", "the sampler")}
+    assert [remark.words.partition(":")[0] for remark in remarks] == [
+        *["missing for a moment"] * 3,
+        "missing from here on",
+    ]
+    assert all("killed by SIGKILL" in remark.words for remark in remarks)
 
 
 def test_every_counter_of_a_device_is_listed_as_here_or_with_the_reason_why_not(monkeypatch):
