@@ -1,5 +1,6 @@
 """`gpubench profile` round real programs: what it must not touch, and what it finds of them."""
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -83,6 +84,21 @@ def test_what_is_ours_is_said_before_the_program_is_started(tmp_path):
         assert (found.returncode, found.stdout) == (125, "")
         assert found.stderr
     assert not touched.exists()
+
+
+def test_only_a_python_script_is_traced_and_only_with_cupti(out, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("print('ran')")
+    refused = profile(out, "true", options=("--trace",))
+    assert (refused.returncode, refused.stdout) == (125, "")
+    assert "takes a Python script" in refused.stderr
+    assert profile(out, tmp_path / "missing.py", options=("--trace",)).returncode == 127
+    found = profile(out, script, options=("--trace",))
+    if importlib.util.find_spec("cupti") is None:
+        assert (found.returncode, found.stdout) == (125, "")
+        assert "[counters]" in found.stderr
+    else:
+        assert (found.returncode, found.stdout) == (0, "ran\n")
 
 
 def test_a_file_that_can_take_no_more_does_not_end_the_program(out):
