@@ -121,7 +121,7 @@ def test_kernels_are_named_and_summed_and_the_longest_comes_first(tmp_path):
         "profile/kernel[name=plain]",
         "profile/copy[kind=h2d]",
     ]
-    total, calls = gemm.series[1:3]
+    total, _, calls = gemm.series
     assert (total.values, calls.values) == (pytest.approx((4e-3,)), (2.0,))
     assert dict(gemm.notes)["name"] == "void at::native::gemm<4>(float*)"
     assert copy.series[-1].values == (2.0**20,)

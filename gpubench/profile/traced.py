@@ -171,8 +171,8 @@ def _group(trace: Trace, case: Case, chosen: npt.NDArray[np.intp], full: str, de
     picked = np.linspace(0, len(times) - 1, min(len(times), MOST_VALUES)).astype(int)
     size = float(trace.events["bytes"][chosen].sum())
     series = (
+        Series("total", "s", (float(times.sum()),)),  # what a program pays; the sizes of its calls may differ widely
         Series("each", "s", tuple(times[picked].tolist())),
-        Series("total", "s", (float(times.sum()),)),
         Series("calls", "calls", (float(len(times)),)),
         *((Series("bytes", "B", (size,)),) if size else ()),
     )
