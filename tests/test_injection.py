@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import dataclasses
+import gzip
 import io
 import json
 import re
@@ -18,7 +20,8 @@ from gpubench import comparison, model, plugins
 from gpubench.cli import _print
 from gpubench.cli.compare import _parts
 from gpubench.evidence import Reading
-from gpubench.model import View
+from gpubench.model import Case, View
+from gpubench.protocols import Enclosure
 
 FORMS = plugins.names("reports")
 COMPARED = tuple(name for name in FORMS if hasattr(plugins.load("reports", name), "compare"))
@@ -197,3 +200,39 @@ def test_no_text_does_anything_to_a_terminal(what, capsys):
 def test_the_comparison_that_is_held_against_injections_has_a_verdict_of_each_kind():
     counts = compared("plain").against[0].judgement.counts()
     assert {"slower", "invalid"} <= set(counts)
+
+
+def packed(page, name):
+    return gzip.decompress(base64.b64decode(re.search(rf'id="{name}">([^<]*)<', page)[1])).decode()
+
+
+def many(texts):
+    """Cases too many to stand unfolded in a page, each with its own text in what is folded away, and counters."""
+    results = [
+        make.result(
+            make.timing(*[1e-3] * 6, moved=1e9),
+            of=Case("bandwidth", f"case{number}", (("x", text),)),
+            labels=(text,),
+            notes=((text, text),),
+            discarded=((text, 1),),
+            window=(number, number + 0.5),
+        )
+        for number, text in enumerate(texts)
+    ]
+    counters = tuple(model.Counter(f"nvml.{text}", text, "gauge", 0.1, text) for text in dict.fromkeys(texts))
+    columns = tuple((counter.name, (1.0, 2.0)) for counter in counters)
+    sampled = [model.Samples("nvml", "cuda:0", (1.0, 41.0), columns)]
+    return make.run(*results, sampled=sampled, counters=counters)
+
+
+def test_no_text_is_more_than_text_in_what_a_page_unfolds_zooms_and_carries():
+    html = plugins.load("reports", "html")
+    enclosure = Enclosure("0" * 64, b"", "<script>alert(1)</script>")
+    plain = html.enclose(many(["plain"] * 41), enclosure)
+    page = html.enclose(many([*INJECTIONS, "plain"]), enclosure)
+    is_inert_page(page, plain)
+    allowed = Structure("".join(json.loads(packed(plain, "details")))).tags
+    unfolded = "".join(json.loads(packed(page, "details")))
+    assert Structure(unfolded).tags - {"wbr"} <= allowed
+    assert not UNSEEN.search(unfolded)
+    assert not UNSEEN.search(packed(page, "zoom"))
