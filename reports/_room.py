@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gpubench.api import Spread
 
-LINES = 3000  # cases that stand in a table: 0.4 kB each
+LINES = 2000  # cases that stand in a table: 0.4 kB each
 DETAILED = 400  # cases that can be opened: 3 kB each, 0.3 kB packed
 INLINE = 40  # of no more, what opens stands in the page, where it needs no script
 _Key = tuple[str, tuple[str, ...]]  # a case's id and its device set

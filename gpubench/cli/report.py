@@ -31,6 +31,8 @@ def report(
     no_redact: sharing.NoRedact = False,
 ) -> None:
     """Write a report of a run file: .html, .md, .csv, .json and more; without the names of people and machines."""
+    import gc
+
     from gpubench import enclosing, plugins, store
     from gpubench.errors import UsageError
 
@@ -42,6 +44,7 @@ def report(
     name = _format(out, format)
     report = plugins.load("reports", name)
     sharing.check_target(out, force, run)
+    gc.disable()  # values of a run have no cycles, and the process ends: looking for them takes a twentieth
     (shared,) = sharing.shareable([store.read_run(run)], no_redact)
     if hasattr(report, "enclose"):
         sharing.write(out, report.enclose(shared, enclosing.enclosure(shared, run)))
