@@ -48,6 +48,7 @@ APT::Sandbox::User "";
 Acquire::Languages "none";
 Acquire::Retries "2";
 Acquire::Check-Valid-Until "false";
+APT::Update::Error-Mode "any";
 CONF
 }
 
@@ -56,41 +57,40 @@ newest() { # of packages whose name is $1 and a number
 }
 
 # shellcheck disable=SC2030
-fetch() ( # into $cache/root
-    set -e
+fetch() ( # into $cache/root; each step says whether to go on: no `set -e` holds in a condition
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
     configure_apt "$work"
     export APT_CONFIG=$work/apt.conf
-    timeout 120 apt-get -qq update
+    timeout 120 apt-get -qq update || exit 1
     packages=(python3 amd-smi rocm-smi)
     for stem in libhiprtc libhiprtc-builtins libamdhip64- libamd-smi librocm-smi64-; do
         name=$(newest "$stem")
         [ -n "$name" ] || { echo "$debian has no package $stem" >&2; exit 1; }
         packages+=("$name")
     done
-    timeout 180 apt-get -qq -y --download-only install "${packages[@]}" >/dev/null
+    timeout 180 apt-get -qq -y --download-only install "${packages[@]}" >/dev/null || exit 1
     rm -rf "$cache/root.new"
     mkdir -p "$cache/root.new"/usr/{bin,lib,lib64,sbin}
     for folder in bin lib lib64 sbin; do ln -s "usr/$folder" "$cache/root.new/$folder"; done
-    for archive in "$work"/cache/archives/*.deb; do dpkg -x "$archive" "$cache/root.new"; done
+    for archive in "$work"/cache/archives/*.deb; do dpkg -x "$archive" "$cache/root.new" || exit 1; done
     rm -rf "$cache/root"
     mv "$cache/root.new" "$cache/root"
 )
 
 # shellcheck disable=SC2030,SC2031 # each fetch has an environment of its own
 fetch_hipblaslt() ( # into $1: its library and the headers, without its kernels (600 MB)
-    set -e
     [ ! -e "$1/usr/include/hipblaslt/hipblaslt.h" ] || exit 0
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
     configure_apt "$work"
     export APT_CONFIG=$work/apt.conf
-    timeout 60 apt-get -qq update
-    cd "$work/cache"
-    timeout 150 apt-get -qq download "$(newest libhipblaslt)" libamdhip64-dev libhipblas-common-dev libhipblaslt-dev
-    dpkg --fsys-tarfile libhipblaslt[0-9]*.deb | tar -x -C "$1" --wildcards './usr/lib/*/libhipblaslt.so.*'
-    for archive in *-dev_*.deb; do dpkg --fsys-tarfile "$archive" | tar -x -C "$1" ./usr/include; done
+    timeout 60 apt-get -qq update || exit 1
+    cd "$work/cache" || exit 1
+    timeout 150 apt-get -qq download "$(newest libhipblaslt)" libamdhip64-dev libhipblas-common-dev libhipblaslt-dev ||
+        exit 1
+    dpkg --fsys-tarfile libhipblaslt[0-9]*.deb | tar -x -C "$1" --wildcards './usr/lib/*/libhipblaslt.so.*' || exit 1
+    for archive in *-dev_*.deb; do dpkg --fsys-tarfile "$archive" | tar -x -C "$1" ./usr/include || exit 1; done
 )
 
 fetch_pyrsmi() { # pure Python, beside the packages; AMD's name of its library where it looks for it
@@ -118,9 +118,12 @@ if [ -z "${GPUBENCH_ROCM_ROOT:-}" ]; then
     fi
 fi
 if [ -x "$GPUBENCH_ROCM_ROOT/usr/bin/python3" ]; then
-    fetch_hipblaslt "$GPUBENCH_ROCM_ROOT" 2>"$cache/log" || say "skipped: hipBLASLt cannot be had: $(tail -n 1 "$cache/log")"
-    fetch_pyrsmi "$GPUBENCH_ROCM_ROOT" || say "skipped: pyrsmi cannot be had"
-    find "$GPUBENCH_ROCM_ROOT/usr/lib/x86_64-linux-gnu" -regex '.*/lib\(hiprtc\|amd_smi\|rocm_smi64\|hipblaslt\)\.so\.[0-9.]+' -type f -printf '  %f\n' >&2
+    if [ "$GPUBENCH_ROCM_ROOT" = "$cache/root" ]; then
+        fetch_hipblaslt "$cache/root" 2>"$cache/log" || say "skipped: hipBLASLt cannot be had: $(tail -n 1 "$cache/log")"
+        fetch_pyrsmi "$cache/root" 2>"$cache/log" || say "skipped: pyrsmi cannot be had: $(tail -n 1 "$cache/log")"
+    fi
+    find "$GPUBENCH_ROCM_ROOT/usr/lib/x86_64-linux-gnu" -type f \
+        -regex '.*/lib\(hiprtc\|amd_smi\|rocm_smi64\|hipblaslt\)\.so\.[0-9.]+' -printf '  %f\n' >&2
 fi
 unshare -m true 2>/dev/null || unshare -rm true 2>/dev/null ||
     say "skipped: AMD's libraries on a simulated /sys need root, or user namespaces (sysctl kernel.unprivileged_userns_clone=1)"

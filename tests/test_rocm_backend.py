@@ -10,7 +10,9 @@ import pytest
 
 from gpubench import plugins
 from gpubench.errors import Skip
+from gpubench.model import Facts
 from gpubench.protocols import Traits
+from gpubench.suite import Target
 
 BACKEND = __import__("sys").modules[plugins.load("backends", "cupy").__class__.__module__]
 MI300X = {
@@ -110,3 +112,17 @@ def test_page_locking_after_the_fact_is_skipped_with_the_reason():
     device.traits = Traits("amd", "gfx942", "hip", ("hot",), "hip events", 64, True)
     with pytest.raises(Skip, match="registers no host memory"):
         device.register(np.zeros(8))
+
+
+@pytest.mark.parametrize("tier", ["smoke", "quick", "full"])
+@pytest.mark.parametrize(
+    "props", [MI300X, MI250X, {**MI300X, "gcnArchName": b"gfx950"}], ids=["MI300X", "MI250X", "MI355X"]
+)
+def test_every_suite_has_cases_for_an_amd_gpu_and_its_peer(props, tier):
+    runtime = Runtime(props)
+    pair = tuple(BACKEND._device(runtime, index, 2) for index in range(2))
+    for name in plugins.names("suites"):
+        suite = plugins.load("suites", name)
+        cases = list(suite.cases(Target(Facts(pair), pair[0], tier)))
+        assert cases, name
+        assert len({case.id for case in cases}) == len(cases)
