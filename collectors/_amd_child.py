@@ -18,6 +18,7 @@ from gpubench.api import Missing
 _MODULE = f"{__package__}._amd_libraries"
 _START_S = 10.0
 _ANSWER_S = 2.0
+_TAIL_BYTES = 8192  # of what it wrote: its last line is told
 
 
 class LibraryChild:
@@ -35,6 +36,7 @@ class LibraryChild:
             start_new_session=True,
         )
         self._pending = b""
+        self._last_words = ""
         self.version = str(self._answer(_START_S))
 
     def read(self, pci: str, names: Sequence[str]) -> Mapping[str, float | None]:
@@ -70,26 +72,21 @@ class LibraryChild:
         if not reason:
             killed = status is not None and status < 0
             reason = f"killed by {signal.Signals(-status).name}" if killed and status else f"exit status {status}"
-        return Missing(
-            f"{self.library} ended ({reason}{self._last_words()})", f"see `python -m {_MODULE} {self.library}`"
-        )
-
-    def _last_words(self) -> str:
-        return f": {self._tail}" if self._tail else ""
-
-    _tail = ""
+        words = f"{reason}: {self._last_words}" if self._last_words else reason
+        return Missing(f"{self.library} ended ({words})", f"see `python -m {_MODULE} {self.library}`")
 
     def close(self) -> None:
         """End the process."""
         if not self._said.closed:
-            self._said.seek(0)
-            lines = self._said.read()[-8192:].decode(errors="replace").strip().splitlines()
-            self._tail = lines[-1].strip() if lines else ""
+            self._said.seek(max(0, os.fstat(self._said.fileno()).st_size - _TAIL_BYTES))
+            lines = self._said.read().decode(errors="replace").strip().splitlines()
+            self._last_words = lines[-1].strip() if lines else ""
             self._said.close()
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._child.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may hold it for ever
-            self._child.wait(1.0)
+        if self._child.poll() is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._child.pid, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may hold it for ever
+                self._child.wait(1.0)
         for pipe in (self._child.stdin, self._child.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):
