@@ -229,7 +229,7 @@ def pareto(summary: Summary, suite: str, view: View) -> list[Chart]:
     parts += [svg.polyline([_place(pair, across, up) for pair in best], "frontier")] if len(best) > 1 else []
     colours = {group: svg.colour(index) for index, group in enumerate(groups)}
     parts += [_pair(pair, colours[pair.group], across, up, said=len(found) <= SAID) for pair in found]
-    parts += _names([(pair, label(pair.across)) for pair in best], across, up)
+    parts += _names([(pair, label(pair.across)) for pair in best], across, up, f"{view.y or 'headline'}, {up.unit}")
     words = f"{view.title}: {len(found)} cases; not beaten both ways: {', '.join(label(pair.across) for pair in best)}"
     shared = common_words([pair.across for pair in found], view)
     note = ", ".join(part for part in (shared, "the line joins what no other beats both ways") if part)
@@ -251,18 +251,22 @@ def _pair(pair: Pair, colour: str, across: Axis, up: Axis, *, said: bool) -> Mar
     return svg.dot(*_place(pair, across, up), 4.0, colour, words)
 
 
-def _names(named: Sequence[tuple[Pair, str]], across: Axis, up: Axis) -> list[Markup]:
-    """Labels beside the frontier's points, those left out that would lie on another."""
-    taken: list[tuple[float, float, float]] = []
+def _names(named: Sequence[tuple[Pair, str]], across: Axis, up: Axis, axis_name: str) -> list[Markup]:
+    """Labels beside the frontier's points, those left out that would lie on another or on the axis's name."""
+    taken = [(0.0, 6.8 * len(axis_name), 16.0)]
     parts = []
     for pair, words in named:
         x, y = _place(pair, across, up)
         width = 6.2 * len(words)
         flipped = x + 7 + width > svg.WIDTH
-        left, y = (x - 7 - width, y + 16) if flipped else (x + 7, y - 5)
-        if left > across.start and all(
-            abs(y - at) > 12 or left > end or left + width < start for start, end, at in taken
-        ):
-            taken.append((left, left + width, y))
-            parts.append(svg.text(left, y, words, "start", "value"))
+        left, places = (x - 7 - width, (y + 16,)) if flipped else (x + 7, (y - 5, y + 14))
+        for at in places:
+            if left > across.start and _is_free(left, left + width, at, taken):
+                taken.append((left, left + width, at))
+                parts.append(svg.text(left, at, words, "start", "value"))
+                break
     return parts
+
+
+def _is_free(left: float, right: float, y: float, taken: Sequence[tuple[float, float, float]]) -> bool:
+    return all(abs(y - at) > 12 or left > end or right < start for start, end, at in taken)
