@@ -55,20 +55,23 @@ REPORT_S, COMPARE_S, PAGE_BYTES = 5.0, 3.0, 5e6
 
 
 def spent(*words):
-    """What a command takes of one processor where it is less than what passes, which other work lengthens; seconds."""
+    """What a command takes: what passes, and of processors, which other work on the machine lengthens less; seconds."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run([Path(sys.executable).parent / "gpubench", *words], check=True, stdout=subprocess.DEVNULL)
     after, passed = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter() - start
-    return min(passed, after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+    return passed, after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two runs are read by two processes")
 def test_ten_thousand_cases_with_a_million_readings_are_reported_in_five_seconds_and_compared_in_three(tmp_path):
+    """The report by its processor time; the comparison, in two processes, by what passes on a quiet machine."""
     before, after, page = tmp_path / "before.jsonl", tmp_path / "after.jsonl", tmp_path / "page.html"
     before.write_bytes(store.content(large_runs.large(10_000)))
     after.write_bytes(store.content(large_runs.large(10_000, 1.03)))
-    assert min(spent("report", before, "-o", page, "--force") for _ in range(3)) < REPORT_S
+    reports = [min(spent("report", before, "-o", page, "--force")) for _ in range(3)]
+    assert min(reports) < REPORT_S
     assert page.stat().st_size < PAGE_BYTES
-    assert min(spent("compare", before, after) for _ in range(3)) < COMPARE_S
+    compared = [spent("compare", before, after)[0] for _ in range(5)]
+    assert min(compared) < COMPARE_S

@@ -46,6 +46,8 @@ def compare(
     no_redact: sharing.NoRedact = False,
 ) -> None:
     """Say what differs in the environment, then case by case what changed, and whether that can be told."""
+    import gc
+
     from gpubench import plugins, readings
     from gpubench.errors import UsageError
 
@@ -54,6 +56,7 @@ def compare(
     form = _form(out, json)
     if out:
         sharing.check_target(out, force, *runs)
+    gc.disable()  # findings have no cycles, and the process ends: looking for them takes a twentieth
     found = _compared(readings.read_all(runs), _names(runs), threshold, no_redact)
     if form:
         written = plugins.load("reports", form).compare(found)
