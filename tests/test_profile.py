@@ -188,6 +188,7 @@ def test_children_count_as_the_programs_own(out):
 
 
 def test_sleep_and_work_are_found_as_phases(out):
+    """A neighbour that takes the processor away makes phases of its own: what is asked is that sleep is found."""
     source = """
 import time
 def work(seconds):
@@ -196,11 +197,13 @@ def work(seconds):
 work(2.5); time.sleep(2.5); work(2.5)
 """
     assert profile(out, *python(source)).returncode == 0
-    _, *found = store.read_run(out).results
-    assert [result.case.id for result in found] == [f"profile/found[number={n}]" for n in (1, 2, 3)]
-    assert [phases.spans_of(result)[0][1] - phases.spans_of(result)[0][0] for result in found] == pytest.approx(
-        [2.5, 2.5, 2.5], abs=0.6
-    )
+    run = store.read_run(out)
+    program, *found = run.results
+    table, begin = CounterTable(run), program.window[0]
+    cores = {phases.spans_of(result)[0]: phases.figures(result, table, "host").cores for result in found}
+    (asleep,) = (span for span, used in cores.items() if used is not None and used < 0.2)
+    assert asleep == pytest.approx((begin + 2.5, begin + 5.0), abs=0.6)
+    assert len(found) >= 3
 
 
 def test_phases_that_a_program_marks_are_taken_as_they_are(out):
