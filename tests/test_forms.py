@@ -17,7 +17,7 @@ from gpubench import frame, plugins, store
 from gpubench.errors import Missing
 from gpubench.summary import Summary
 
-RECORDINGS = sorted((Path(__file__).parent / "recordings").glob("*.jsonl.gz"))
+RECORDINGS = sorted((Path(__file__).parent / "recordings").glob("h200*-[hq]*.jsonl.gz"))
 DOCUMENT = (Path(__file__).parents[1] / "docs" / "reports.md").read_text()
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from gpubench import enclosing, plugins, store
 
-RECORDING = Path(__file__).parent / "recordings/h200-all.jsonl.gz"
+RECORDING = Path(__file__).parent / "recordings/whole/h200.jsonl.gz"
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
 QUIET = ("--disable-background-networking", "--disable-component-update", "--enable-logging=stderr", "--v=0")

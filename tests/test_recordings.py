@@ -97,7 +97,7 @@ def test_every_report_renders_it_with_its_figures(run, name):
 
 
 def test_the_page_of_all_suites_with_the_results_inside_has_less_than_a_megabyte(tmp_path):
-    path = RECORDINGS / "h200-all.jsonl.gz"
+    path = RECORDINGS / "whole/h200.jsonl.gz"
     run = store.read_run(path)
     page = plugins.load("reports", "html").enclose(run, enclosing.enclosure(run, path))
     assert len(page.encode()) < 1e6

@@ -21,7 +21,7 @@ from gpubench import comparison, enclosing, plugins, readings, store
 _DOCS = Path(__file__).parents[1]
 _PICTURES = _DOCS / "gallery"
 _RECORDINGS = _DOCS.parent / "tests/recordings"
-_RUN = "h200-all"
+_RUN = "whole/h200"
 _COMPARED = ("longer/base", "longer/3")
 _SHOWN = {  # by section of the page: the titles of its drawings that are shown, and which of several of one title
     "Roofline": (("All cases that declare both operations and bytes", 0),),
