@@ -16,6 +16,7 @@ from ._ticks import Axis
 
 TOP, LANE = 22.0, 20.0
 _APART, _NARROW = 0.5, 1.0  # drawing units: what is nearer is not seen apart, what is wider is drawn alone
+_PALE_APART = 2.0  # of what is pale, behind a line
 
 _Span = tuple[Result, float, float]  # a case from one moment to another
 
@@ -71,13 +72,15 @@ def _by_suite(spans: Iterable[_Span]) -> dict[str, list[_Span]]:
     return found
 
 
-def _grouped(spans: Iterable[_Span], begin: float, across: Axis, widest: float = _NARROW) -> list[_Group]:
+def _grouped(
+    spans: Iterable[_Span], begin: float, across: Axis, widest: float = _NARROW, apart: float = _APART
+) -> list[_Group]:
     """The cases by where they are drawn: those that cannot be told apart, of thousands, as one shape of this width."""
     groups: list[_Group] = []
     for result, start, end in sorted(spans, key=lambda span: span[1]):
         left, right = across.place(start - begin), across.place(end - begin)
         last = groups[-1] if groups else None
-        if last and left < last.right + _APART and right < last.left + widest:
+        if last and left < last.right + apart and right < last.left + widest:
             last.right = max(right, last.right)
             last.results.append(result)
         else:
@@ -118,7 +121,7 @@ def windows(results: Iterable[Result], begin: float, across: Axis, top: float, b
     path = "".join(
         f"M{svg.number(group.left)} {svg.number(top)}h{svg.number(max(group.right - group.left, 0.3))}"
         f"v{height}H{svg.number(group.left)}z"
-        for group in _grouped(spans, begin, across, math.inf)
+        for group in _grouped(spans, begin, across, math.inf, _PALE_APART)
     )
     return svg.element("path", d=path, class_="band") if path else Markup("")
 

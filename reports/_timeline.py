@@ -22,6 +22,7 @@ from ._ticks import Axis, axis
 from ._zoom import case_chart, event_chart, line_chart
 
 MOST_POINTS = 400  # of a drawn line: the least and the greatest of each of 200 spans, so that no spike is lost
+DRAWN_POINTS, LEAST_POINTS = 8_000, 120  # of all drawn lines together, about 70 kB of a page; of each at the least
 ZOOM_POINTS = 60_000  # of all lines together that can be zoomed: about 200 kB of a page
 _LEFT, _RIGHT, _BOTTOM, _HEIGHT = 90.0, svg.WIDTH - 16, 110.0, 134.0
 _NAME = 14.0  # above a lane of events
@@ -31,10 +32,11 @@ Numbers = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The charts of one device, on one time axis."""
+    """The charts of one device, on one time axis; `still` are the counters that never changed, and their values."""
 
     device: str
     charts: tuple[Chart, ...]
+    still: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +53,16 @@ class Timelines:
 
 @dataclass(slots=True)
 class _Sheet:
-    """What all charts of a run share: where it begins, how time is drawn, how many points a line may have."""
+    """What all charts of a run share: where it begins, how time is drawn, how many points a line may have.
+
+    `points` are of a line that is zoomed, `drawn` of its drawing.
+    """
 
     run: Run
     begin: float
     across: Axis
     points: int
+    drawn: int
     zoom: list[dict[str, Any]]
     thinned: int = 0
 
@@ -77,15 +83,40 @@ def timelines(run: Run, table: CounterTable) -> Timelines:
     if not tracks:
         return Timelines()
     begin, end = min(float(track.at[0]) for track in tracks), max(float(track.at[-1]) for track in tracks)
-    sheet = _Sheet(run, begin, _seconds(end - begin), max(ZOOM_POINTS // len(tracks), MOST_POINTS), [])
+    still: list[Track] = []
+    moving: list[Track] = []
+    for track in tracks:
+        (still if _is_still(track) else moving).append(track)
+    count = max(len(moving), 1)
+    drawn_points = min(max(DRAWN_POINTS // count, LEAST_POINTS), MOST_POINTS)
+    sheet = _Sheet(run, begin, _seconds(end - begin), max(ZOOM_POINTS // count, MOST_POINTS), drawn_points, [])
     devices = list(dict.fromkeys(track.device for track in tracks))
-    drawn = [Timeline(device, tuple(_charts(sheet, device, tracks, first=device == devices[0]))) for device in devices]
+    drawn = [
+        Timeline(device, tuple(_charts(sheet, device, moving, first=device == devices[0])), _still(still, device))
+        for device in devices
+    ]
     ran = [
         [result.case.id, *(round(at - begin, 3) for at in result.window)]
         for result in run.results
         if result.window[1] > result.window[0]
     ]
     return Timelines(tuple(drawn), {"end": end - begin, "cases": ran, "charts": sheet.zoom}, sheet.thinned)
+
+
+def _is_still(track: Track) -> bool:
+    """Whether a counter has nothing to draw: one value in the whole run. Of events, none says so in its place."""
+    return track.counter.kind != "event" and bool((track.values == track.values[0]).all())
+
+
+def _still(tracks: Sequence[Track], device: str) -> str:
+    """`nvml.clock.memory 3.201 GHz, nvml.pcie.width 16.00 lanes`."""
+    mine = [track for track in tracks if track.device == device]
+    return ", ".join(f"{track.counter.name} {units.quantity(float(track.values[0]), _unit(track))}" for track in mine)
+
+
+def _unit(track: Track) -> str:
+    """Of what is drawn: of a cumulative counter, its rise a second."""
+    return rise_unit(track.counter.unit) if track.counter.kind == "cumulative" else track.counter.unit
 
 
 def _seconds(span: float) -> Axis:
@@ -141,11 +172,10 @@ def _filled(sheet: _Sheet, band: Band, top: float, height: float, class_: str, w
 
 def _line(sheet: _Sheet, track: Track, back: Sequence[Band], behind: Markup) -> Chart:
     counter, across = track.counter, sheet.across
-    rise = counter.kind == "cumulative"
-    unit = rise_unit(counter.unit) if rise else counter.unit
+    rise, unit = counter.kind == "cumulative", _unit(track)
     low, high = float(track.values.min()), float(track.values.max())
     up = axis([low, high], unit, _BOTTOM, TOP, zero=low < 0.5 * high or low == high, count=3)
-    at, values = decimate(track.at - sheet.begin, track.values)
+    at, values = decimate(track.at - sheet.begin, track.values, sheet.drawn)
     places = [(across.place(x), up.place(y)) for x, y in zip(at.tolist(), values.tolist(), strict=True)]
     parts = [behind, *_value_axis(across, up), time_axis(across, _BOTTOM), svg.polyline(places, "line c0")]
     mean = units.quantity(float(track.values.mean()), unit)

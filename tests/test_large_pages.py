@@ -11,7 +11,7 @@ import pytest
 
 from gpubench import plugins
 from gpubench.api import View
-from gpubench.model import Case, SuiteInfo
+from gpubench.model import Case, Counter, SuiteInfo
 
 MOVED = 1e9
 
@@ -80,12 +80,34 @@ def test_the_points_of_a_chart_say_what_they_are_where_their_words_do_not_fill_t
 
 
 def test_cases_too_narrow_to_be_told_apart_are_one_shape_of_the_timeline():
-    power = make.samples([0.0, 5000.0], power=[300.0, 300.0])
+    power = make.samples([0.0, 5000.0], power=[300.0, 301.0])
     found = page(*points(5000), sampled=[power])
     lanes, counter = re.findall(r"<svg.*?</svg>", found)[-2:]
     assert lanes.count("<rect") < 400
     assert re.search(r"triad\[size=\d+B?\] and \d+ more: \d+", lanes)
     assert len(re.search(r'd="([^"]*)" class="band"', counter)[1]) < 100, "all of them follow one another"
+
+
+def counters(*names):
+    return tuple(Counter(f"nvml.{name}", "Hz", "gauge", 0.1, "nvidia-smi") for name in names)
+
+
+def test_a_counter_that_never_changes_is_named_with_its_value_and_not_drawn():
+    clocks = make.samples([0.0, 1.0, 2.0], still=[3.2e9] * 3, moving=[1e9, 2e9, 1e9])
+    found = page(*points(3), sampled=[clocks], counters=counters("still", "moving"))
+    assert "Did not change: nvml.still 3.200 GHz</p>" in found
+    assert 'aria-label="nvml.still' not in found
+    assert 'aria-label="nvml.moving' in found
+
+
+def test_many_counters_share_the_points_of_their_drawings():
+    rng = random.Random(0)
+    at, names = [0.1 * n for n in range(1000)], [f"c{n}" for n in range(80)]
+    clocks = make.samples(at, **{name: [rng.random() for _ in at] for name in names})
+    found = page(*points(3), sampled=[clocks], counters=counters(*names))
+    drawn = [len(points.split()) for points in re.findall(r'<polyline points="([^"]*)"', found)]
+    assert len(drawn) == 80
+    assert max(drawn) <= 120
 
 
 def beaten(pair, others):
