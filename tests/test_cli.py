@@ -56,6 +56,7 @@ def test_a_run_prints_a_summary_and_says_where_its_file_is(tmp_path):
     assert run.manifest.facts.device("host").name
 
 
+@pytest.mark.slow
 def test_counters_of_the_host_are_sampled_beside_the_cases(measured):
     run = store.read_run(measured)
     assert {chunk.device for chunk in run.samples} == {"host"}
@@ -127,6 +128,7 @@ def test_doctor_says_what_is_here_and_what_is_missing(tmp_path):
     assert [device["id"] for device in facts["devices"]][-1] == "host"
 
 
+@pytest.mark.slow
 def test_a_headline_run_takes_one_case_of_each_suite_and_shows_the_spread_of_its_replicates(tmp_path):
     run = ("run", "headline", "--tier", "smoke", "--device", "host", "--replicates", "2", "--out", "a.jsonl")
     done = gpubench(*run, cwd=tmp_path)
@@ -166,6 +168,7 @@ def noise(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_doctor_says_how_small_an_effect_a_gate_can_see_here(noise):
     lines = (noise / "said").read_text().splitlines()
     suites = [line.partition("/")[0] for line in sorted(lines)]
@@ -175,6 +178,7 @@ def test_doctor_says_how_small_an_effect_a_gate_can_see_here(noise):
     assert [line for line in lines if not sentence.fullmatch(line)] == []
 
 
+@pytest.mark.slow
 def test_the_noise_is_measured_into_a_run_file_that_says_the_same_again(noise):
     (file,) = (noise / "gpubench-runs").glob("*-noise.jsonl")
     assert {result.replicate for result in store.read_run(file).results} == {0, 1, 2}
@@ -250,6 +254,7 @@ def test_data_that_is_empty_or_missing_is_refused_by_name(tmp_path):
     assert "holds no file" in refused(gpubench(*run, "folder", cwd=tmp_path))
 
 
+@pytest.mark.slow
 def test_the_users_data_is_compressed_instead_of_the_built_in(tmp_path):
     (tmp_path / "my data.bin").write_bytes(os.urandom(100_000))
     run = ("run", "compression", "--tier", "smoke", "--filter", "lz4", "--device", "host", "--out", "a.jsonl")
@@ -327,6 +332,7 @@ def test_a_finished_selection_resumes_to_nothing_more(tmp_path):
     assert store.read_run(tmp_path / "a.jsonl.gz").results == before
 
 
+@pytest.mark.slow
 def test_a_run_of_other_settings_or_another_machine_is_not_resumed(tmp_path, measured):
     copied = tmp_path / "a.jsonl"
     copied.write_bytes(measured.read_bytes())
@@ -342,6 +348,7 @@ def test_resume_needs_the_name_of_a_run_file(tmp_path):
     assert "--out" in refused(gpubench("run", *QUICKEST, "--resume", cwd=tmp_path))
 
 
+@pytest.mark.slow
 def test_names_are_printed_as_they_are(tmp_path):
     (tmp_path / "[red]\x1b[31mx").write_bytes(os.urandom(1000))
     run = ("run", "compression", "--tier", "smoke", "--filter", "lz4", "--device", "host", "--data", "[red]\x1b[31mx")

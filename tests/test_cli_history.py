@@ -69,6 +69,7 @@ def test_a_run_is_recorded_beside_its_file_in_gpubench_runs_and_nowhere_else(cal
     assert "too few runs to look for a change: 6 are needed" in shown
 
 
+@pytest.mark.slow
 def test_the_variable_names_another_history_or_none(call, tmp_path, monkeypatch):
     monkeypatch.setenv(history.VARIABLE, "off")
     assert call("run", *QUICKEST)[0] == 0

@@ -169,6 +169,7 @@ def test_one_format_is_read_by_both_sides(suite, gpu, monkeypatch, name):
         task.check()
 
 
+@pytest.mark.slow
 def test_the_choice_is_measured_on_a_gpu_of_codecs_in_host_memory(suite, gpu):
     target = Target(Facts((GPU,)), GPU, "smoke")
     case = next(case for case in suite.cases(target) if case.name == "choice")

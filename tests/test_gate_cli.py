@@ -330,6 +330,7 @@ def test_a_measured_candidate_that_is_slower_is_measured_again_before_it_fails(c
     assert len(store.read_run("new-again1.jsonl").results) == 3
 
 
+@pytest.mark.slow
 def test_what_a_gate_measured_can_be_saved_and_gated_against(call, told):
     words = ("--run", *told, "--replicates", "3")
     assert call("gate", *words, "--save-baseline", "main")[0] == 0
@@ -366,6 +367,7 @@ _files.write(out, *results)
 """
 
 
+@pytest.mark.slow
 def test_two_builds_are_measured_in_turn_and_what_is_slower_again(call):
     """Builds that write the run files of a device whose times are arithmetic."""
     Path("build.py").write_text(BUILD.format(tests=str(Path(__file__).parent)))

@@ -43,6 +43,7 @@ def test_kernels_compile_for_nvidia(file, arch):
         assert status == 0, log
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["ipc.cu", "p2p.cu", "collectives.cu"])
 @pytest.mark.skipif(_hiprtc.library() is None, reason="hipRTC is not here: apt-get install libamdhip64-5")
 def test_kernels_compile_for_amd(file):

@@ -76,6 +76,7 @@ def monitor(*words, **named):
     )
 
 
+@pytest.mark.slow
 def test_where_there_is_no_terminal_each_look_is_a_line():
     found = monitor("--count", "2", "--interval", "0.2")
     assert found.returncode == 0

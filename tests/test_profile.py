@@ -101,6 +101,7 @@ def test_only_a_python_script_is_traced_and_only_with_cupti(out, tmp_path):
         assert (found.returncode, found.stdout) == (0, "ran\n")
 
 
+@pytest.mark.slow
 def test_a_file_that_can_take_no_more_does_not_end_the_program(out):
     limited = (
         f"ulimit -f 8; exec {GPUBENCH} profile -o {out} -- {sys.executable} -c 'import time; time.sleep(4); print(1)'"
@@ -122,7 +123,10 @@ sys.exit(len(got))
 """
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR2"])
+_LATER = [pytest.param(name, marks=pytest.mark.slow) for name in ("SIGINT", "SIGHUP", "SIGUSR2")]
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", *_LATER])
 def test_a_signal_to_gpubench_alone_reaches_the_program_once(out, name):
     running = started(out, COUNTS.format(name=name, seconds=1.5))
     os.kill(running.pid, getattr(signal, name))
@@ -162,6 +166,7 @@ def test_a_program_that_ctrl_c_ends_is_130_and_the_file_is_kept(out):
     assert (run.complete, run.results[0].reason) == (True, "the program ended: killed by SIGINT")
 
 
+@pytest.mark.slow
 def test_a_program_that_is_over_at_once_has_a_time_all_the_same(out):
     assert profile(out, "true").returncode == 0
     (program,) = store.read_run(out).results
@@ -169,6 +174,7 @@ def test_a_program_that_is_over_at_once_has_a_time_all_the_same(out):
     assert 0 < program.series[0].values[0] < 5
 
 
+@pytest.mark.slow
 def test_what_a_program_leaves_running_behind_it_is_not_waited_for(out):
     start = time.monotonic()
     found = profile(out, "sh", "-c", "sleep 30 >/dev/null 2>&1 & echo $!")
@@ -176,6 +182,7 @@ def test_what_a_program_leaves_running_behind_it_is_not_waited_for(out):
     assert time.monotonic() - start < 25
 
 
+@pytest.mark.slow
 def test_children_count_as_the_programs_own(out):
     burn = "import time\nend = time.monotonic() + 2\nwhile time.monotonic() < end: pass"
     assert profile(out, "sh", "-c", f"{sys.executable} -c '{burn}'; true").returncode == 0
@@ -187,6 +194,7 @@ def test_children_count_as_the_programs_own(out):
     assert phases.figures(program, CounterTable(run), "host").cores > 0.4
 
 
+@pytest.mark.slow
 def test_sleep_and_work_are_found_as_phases(out):
     """A neighbour that takes the processor away makes phases of its own: what is asked is that sleep is found."""
     source = """
@@ -228,6 +236,7 @@ os._exit(0)
     assert (load.labels, last.labels) == ((), ("unfinished",))
 
 
+@pytest.mark.slow
 def test_signals_part_a_program(out):
     mark = "time.sleep(0.3); os.kill(os.getppid(), signal.SIGUSR1)"
     source = f"import os, signal, time\nfor _ in range(2): {mark}\ntime.sleep(0.3)"

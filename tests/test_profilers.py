@@ -28,6 +28,7 @@ def test_the_command_runs_the_one_case_alone(tmp_path, tool, first):
     assert list(tmp_path.iterdir()) == []  # nothing was measured
 
 
+@pytest.mark.slow
 def test_the_printed_command_without_its_profiler_measures_that_case(tmp_path):
     words = shlex.split(run("--filter", CASE, "--print-profiler-command", "rocprof", cwd=tmp_path).stdout)
     own = words[words.index("--") + 1 :]
@@ -43,6 +44,7 @@ def test_ncu_takes_the_kernels_of_the_cases_range_and_not_the_gate(tmp_path):
     assert words[words.index("--kernel-name") + 1] == "regex:^(?!gate$)"
 
 
+@pytest.mark.slow
 def test_several_cases_are_refused_by_name(tmp_path):
     found = run("--print-profiler-command", "ncu", cwd=tmp_path)
     assert (found.returncode, found.stdout) == (2, "")

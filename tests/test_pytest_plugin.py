@@ -159,6 +159,7 @@ def test_without_a_run_file_nothing_is_written(project):
     assert {path.name for path in project.folder.iterdir()} <= {"test_it.py", "__pycache__"}
 
 
+@pytest.mark.slow
 def test_replicates_are_the_same_tests_in_processes_of_their_own(project):
     source = """
         import os
@@ -193,12 +194,14 @@ def test_without_the_plugin_there_is_no_fixture(project):
     assert "fixture 'gpubench' not found" in project("-p", "no:gpubench", test_it=TWO).stdout
 
 
+@pytest.mark.slow
 def test_a_device_that_is_not_here_fails_the_tests_with_what_there_is(project):
     done = project("--gpubench-device", "cuda:9", test_it="def test_it(gpubench): pass")
     assert done.returncode == 1
     assert "gpubench: no device 'cuda:9'" in done.stdout
 
 
+@pytest.mark.slow
 def test_beside_neighbours_nothing_is_measured(project):
     source = "def test_timed(gpubench): pass\ndef test_plain(): pass\n"
     done = project("-n", 2, "-rs", test_it=source)
@@ -207,6 +210,7 @@ def test_beside_neighbours_nothing_is_measured(project):
     assert "gpubench measures one thing at a time: run these tests with -n 0" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_kernel_needs_a_device_that_compiles(project):
     (project.folder / "k.cu").write_text("")
     done = project(*SMOKE, "-rs", test_it="def test_it(gpubench): gpubench.kernel('k.cu', 'k')\n")
@@ -214,6 +218,7 @@ def test_a_kernel_needs_a_device_that_compiles(project):
     assert "the host runs numba functions, not the device kernel k" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_replicate_that_does_not_run_says_why(project):
     source = """
         import os, sys

@@ -35,6 +35,7 @@ def runs():
     return {count: large_runs.large(count) for count in (SMALL, LARGE)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_the_work_of_a_report_grows_no_faster_than_its_cases(form, runs):
     report = plugins.load("reports", form)

@@ -192,6 +192,7 @@ def test_samples_of_the_host_are_relayed_while_cases_run(faults):
     assert "host.cpu.busy" in names
 
 
+@pytest.mark.slow
 def test_a_sampler_that_hangs_or_dies_is_told_of_and_holds_nothing_up():
     hung = SamplingProcess(host_facts().devices, 0.0)
     os.kill(hung._child.process.pid, signal.SIGSTOP)
@@ -207,6 +208,7 @@ def test_a_sampler_that_hangs_or_dies_is_told_of_and_holds_nothing_up():
     assert "SIGKILL" in dead.remarks()[-1].words
 
 
+@pytest.mark.slow
 def test_no_process_is_left_behind(faults):
     run("crash", "good", "pair", "uneven")
     children = subprocess.run(
@@ -269,6 +271,7 @@ def test_replicates_of_a_device_without_noise_do_not_differ(faults):
     assert spread.between == pytest.approx(0.0, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_a_device_that_hangs_costs_its_case_alone(faults):
     _, shelf = run_on_clockwork("stuck", "ticking", deadline_s=3.0)
     assert {result.case.name: (result.status, result.cause) for result in shelf.results} == {

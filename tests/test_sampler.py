@@ -59,6 +59,7 @@ def test_a_slow_call_has_its_own_period_and_never_delays_the_fast_ones(sick):
     assert np.quantile(gaps, 0.95) < 0.1, "a slow call takes 0.25 s"
 
 
+@pytest.mark.slow
 def test_a_reading_stands_at_the_middle_of_what_it_took(sick):
     _, chunks, _ = sick("slow", 1.5)
     (first, *_), _ = track(chunks, "sick.slow")
@@ -66,6 +67,7 @@ def test_a_reading_stands_at_the_middle_of_what_it_took(sick):
     assert first - begun == pytest.approx(0.125, abs=0.08)
 
 
+@pytest.mark.slow
 def test_what_reading_took_and_how_late_it_was_are_in_the_chunks(sick):
     _, chunks, _ = sick("slow", 2.0)
     slow = [chunk for chunk in chunks if chunk.columns[0][0] == "sick.slow"]
@@ -76,6 +78,7 @@ def test_what_reading_took_and_how_late_it_was_are_in_the_chunks(sick):
     assert all(chunk.late_s >= 0 for chunk in chunks)
 
 
+@pytest.mark.slow
 def test_a_call_that_never_comes_back_is_told_of_and_the_rest_is_kept(sick, monkeypatch):
     start = time.monotonic()
     process, chunks, remarks = sick("stuck", 7.5)
@@ -99,12 +102,14 @@ def test_a_device_that_is_lost_is_told_of_once_and_its_rows_say_missing(sick):
     assert track(chunks, "host.cpu.busy")[1].count(None) == 0
 
 
+@pytest.mark.slow
 def test_counters_that_fall_silent_without_a_word_are_told_of(sick):
     _, chunks, (remark,) = sick("silent", 2.0)
     assert remark.words == "missing from here on: none of them answers any more"
     assert track(chunks, "sick.fast")[1][19:21] == [20.0, None]
 
 
+@pytest.mark.slow
 def test_a_single_empty_reading_is_no_loss(sick):
     _, chunks, remarks = sick("hiccup", 1.6)
     values = track(chunks, "sick.fast")[1]
@@ -174,6 +179,7 @@ def test_a_sampler_that_crashes_is_told_of_and_another_one_goes_on():
     assert None not in values
 
 
+@pytest.mark.slow
 def test_a_sampler_that_always_crashes_is_given_up(sick):
     process, _, remarks = sick("killed", 30.0)
     assert "SIGKILL" in process.ended

@@ -81,6 +81,7 @@ def test_a_suite_runs_by_the_path_of_its_file_from_anywhere(folder, tmp_path):
     assert [info.name for info in run.manifest.suites] == ["mine"]
 
 
+@pytest.mark.slow
 def test_list_and_plan_take_files_too(folder):
     listed = json.loads(gpubench("list", "./mine.py", "all", "--json", cwd=folder).stdout)
     assert {"suite": "mine", "summary": "twice an array"} in listed
