@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+from pathlib import Path
 
 import _make as make
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from gpubench import breakeven, plugins
+from gpubench import breakeven, plugins, store
 from gpubench.breakeven import Coded
 from gpubench.cli import app
 from gpubench.errors import UsageError
@@ -184,3 +185,19 @@ def test_reports_for_programs_hold_payoffs():
 @pytest.mark.parametrize("report", ["md", "html"])
 def test_reports_for_people_show_the_verdict(report):
     assert "pays 3.6×" in plugins.load("reports", report).render(run_of(codec(), crossing()))
+
+
+def test_what_a_real_machine_said_is_said_again():
+    """Two H200: LZ4 is slower than the link out of the GPU and faster than the one into it, Cascaded than both."""
+    run = store.read_run(Path(__file__).parent / "recordings/whole/h200x2-compression.jsonl.gz")
+    measured = next(
+        table for table in derived_tables(Summary(run), "compression") if table.title.startswith("Measured")
+    )
+    verdicts = {row[0].partition("send[link=")[2].partition(",size")[0]: row[-2:] for row in measured.rows}
+    assert {name: said for name, said in verdicts.items() if "2" in name} == {
+        "d2h,corpus=ids,codec=lz4": ("costs 0.7×", "costs 0.7×"),
+        "d2h,corpus=ids,codec=cascaded": ("pays 2.7×", "pays 2.7×"),
+        "h2d,corpus=ids,codec=lz4": ("pays 1.5×", "pays 1.6×"),
+        "h2d,corpus=ids,codec=cascaded": ("pays 7.3×", "pays 8.9×"),
+    }
+    assert all(measured.split()[0] == model.split()[0] for measured, model in verdicts.values())

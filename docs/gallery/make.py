@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gpubench import comparison, enclosing, plugins, readings, store
 
@@ -26,11 +27,12 @@ _COMPARED = ("longer/base", "longer/3")
 _SHOWN = {  # by section of the page: the titles of its drawings that are shown, and which of several of one title
     "Roofline": (("All cases that declare both operations and bytes", 0),),
     "bandwidth": (("Memory bandwidth", 0), ("Host to device", 0)),
-    "compression": (("Ratio against compression", 0),),
     "gemm": (("GEMM rate over size", 0), ("GEMM rate by precision and size", 0)),
     "latency": (("Latency over working set", 0), ("Latency by unit and slice of the cache", 1)),
     "Counters over time": (("nvml.power", 0), ("nvml.event_reasons", 0)),
 }
+_PAYING = "whole/h200x2-compression"
+_PAYS = (("Ratio against compression", 0), ("Where compressing pays", 0), ("Over the links of this machine", 0))
 _LEAD = (
     "Drawn from the [recordings](../tests/recordings/README.md) by `.venv/bin/python docs/gallery/make.py`; with a\n"
     "folder's name behind it the command also writes the whole pages. In a page a drawing names each point that is\n"
@@ -117,8 +119,9 @@ def _style(page: str) -> str:
     return "svg { font-family: system-ui, sans-serif; }\n" + "\n".join(kept)
 
 
-def _document(report: str, compared: str) -> tuple[str, list[Picture]]:
+def _document(report: str, paying: str, compared: str) -> tuple[str, list[Picture]]:
     drawn = dict(pictures(report))
+    pays = [_chosen(dict(pictures(paying))["compression"], *each) for each in _PAYS]
     shown = {section: [_chosen(drawn[section], *each) for each in wanted] for section, wanted in _SHOWN.items()}
     effects = [dataclasses.replace(each, name="effects") for _, found in pictures(compared) for each in found][:1]
     names = " ".join(f"tests/recordings/{name}.jsonl.gz" for name in _COMPARED)
@@ -128,12 +131,15 @@ def _document(report: str, compared: str) -> tuple[str, list[Picture]]:
         f"## A run\n\n    gpubench report tests/recordings/{_RUN}.jsonl.gz -o report.html",
         "Some of the drawings of `gpubench run all` on one NVIDIA H200.",
         *(f"### {section}\n\n" + "\n".join(each.markdown for each in found) for section, found in shown.items()),
+        f"## When compressing pays\n\n    gpubench report tests/recordings/{_PAYING}.jsonl.gz -o report.html",
+        "Some of the drawings of the suite `compression` on two NVIDIA H200.",
+        *(picture.markdown for picture in pays),
         f"## Two runs\n\n    gpubench compare {names} -o compare.html",
         "The second run's kernels were made 3 % longer.",
         *(picture.markdown for picture in effects),
     ]
     text = "\n\n".join(part.rstrip() for part in parts) + "\n"
-    return text, [*(picture for found in shown.values() for picture in found), *effects]
+    return text, [*(picture for found in shown.values() for picture in found), *pays, *effects]
 
 
 def _chosen(drawn: list[Picture], title: str, index: int) -> Picture:
@@ -143,13 +149,11 @@ def _chosen(drawn: list[Picture], title: str, index: int) -> Picture:
 def main(folder: Path | None) -> None:
     """Write the gallery, and into a folder the whole pages."""
     report = plugins.load("reports", "html")
-    path = _recording(_RUN)
-    read = store.read_run(path)
-    run = report.enclose(read, enclosing.enclosure(read, path))
+    run, paying = (_page(report, _recording(name)) for name in (_RUN, _PAYING))
     found = readings.read_all([_recording(name) for name in _COMPARED])
     found = [dataclasses.replace(each, source=name) for each, name in zip(found, _COMPARED, strict=True)]
     compared = report.compare(comparison.compare(found, lambda _: 0.02))
-    text, drawn = _document(run, compared)
+    text, drawn = _document(run, paying, compared)
     for old in _PICTURES.glob("*.svg"):
         old.unlink()
     for picture in drawn:
@@ -158,7 +162,14 @@ def main(folder: Path | None) -> None:
     if folder:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "report.html").write_text(run, encoding="utf-8")
+        (folder / "compression.html").write_text(paying, encoding="utf-8")
         (folder / "compare.html").write_text(compared, encoding="utf-8")
+
+
+def _page(report: Any, path: Path) -> str:
+    read = store.read_run(path)
+    page: str = report.enclose(read, enclosing.enclosure(read, path))
+    return page
 
 
 def _recording(name: str) -> Path:
