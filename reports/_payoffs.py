@@ -1,4 +1,4 @@
-"""Where compressing pays: bars of the view's series, and tables of break-even links and verdicts; records of them."""
+"""Where compressing pays: the charts of a view, and tables of break-even links and verdicts; records of them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Any
 
 from gpubench.api import Payoff, Payoffs, Summary, View, frame, payoff_tables, payoffs, payoffs_of, stats
 
+from ._breakeven import break_even_chart
 from ._charts import Chart, bars
 
 
 def breakeven(summary: Summary, suite: str, view: View) -> list[Chart]:
-    """The bars of a view's cases; the first of them has the tables."""
+    """The links over which codecs pay, or the rates that crossed those of this machine; with their tables."""
     found = payoffs_of(summary, suite, view)
-    drawn = bars(summary, suite, view)
+    pays = any(payoff.coded.message > 0 for payoff in found.codecs)
+    drawn = [break_even_chart(summary, found)] if pays else bars(summary, suite, view)
     return [dataclasses.replace(chart, tables=tuple(payoff_tables(found))) for chart in drawn[:1]] + drawn[1:]
 
 

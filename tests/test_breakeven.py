@@ -201,3 +201,19 @@ def test_what_a_real_machine_said_is_said_again():
         "h2d,corpus=ids,codec=cascaded": ("pays 7.3×", "pays 8.9×"),
     }
     assert all(measured.split()[0] == model.split()[0] for measured, model in verdicts.values())
+
+
+def test_the_chart_has_a_bar_up_to_each_break_even_link_and_a_line_for_each_link_that_was_crossed():
+    run = store.read_run(Path(__file__).parent / "recordings/whole/h200x2-compression.jsonl.gz")
+    page = plugins.load("reports", "html").render(run)
+    drawing = next(each for each in page.split("<svg ") if "Where compressing pays: " in each)
+    assert "ids · lz4 up to 37.4 GB/s" in drawing
+    assert drawing.count("<rect ") == 22
+    assert "2 that never pay are left out" in page
+    for link in ("save", "load", "socket", "d2h", "h2d", "peer", "process"):
+        assert f"> {link} </text>" in drawing
+
+
+def test_a_named_link_is_a_line_of_the_chart_too():
+    page = plugins.load("reports", "html").render(run_of(codec(), links=(NamedLink("25GbE", 25e9 / 8),)))
+    assert "> 25GbE </text>" in page

@@ -1,0 +1,116 @@
+"""The break-even chart: up to which rate of a link compressing pays, a row a codec, beside the links that are here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from markupsafe import Markup
+
+from gpubench.api import Payoff, Payoffs, Summary, axis_words, payoffs, units
+
+from . import _svg as svg
+from ._charts import Chart
+from ._ticks import Axis, axis
+
+_ROW, _TOP, _LETTERS, _MOST_ROWS = 19.0, 48.0, 18, 60
+_LEFT = 8.0 + svg.LETTER * _LETTERS
+_ROOM = 1.6  # a factor left free at either end of the axis
+_RATE = "B/s"
+
+Link = tuple[str, float]
+
+
+def break_even_chart(summary: Summary, found: Payoffs) -> Chart:
+    """A bar a codec up to its B* where both ends are paid, marks at those of one end, and a line for each link."""
+    paying = [payoff for payoff in found.codecs if payoff.coded.message > 0]
+    shown, labels = paying[:_MOST_ROWS], _labels(paying[:_MOST_ROWS])
+    links = sorted([*measured_links(summary, found.suite), *((link.name, link.rate) for link in found.links)])
+    bottom = _TOP + _ROW * len(shown)
+    ends = [rate for payoff in shown for rate in _rates(payoff)] + [rate for _, rate in links]
+    across = axis(ends, _RATE, _LEFT, svg.WIDTH - 30, log=True, room=_ROOM)
+    parts = [*_frame(across, bottom), _links(links, across, bottom)]
+    rows = list(zip(shown, labels, strict=True))
+    parts += [_row(payoff, label, _TOP + _ROW * row, across) for row, (payoff, label) in enumerate(rows)]
+    words = "; ".join(f"{label} up to {units.quantity(payoff.coded.message, _RATE, 3)}" for payoff, label in rows)
+    legend = ((svg.colour(0), "B*, both ends"), (svg.colour(1), "write only"), (svg.colour(2), "read only"))
+    drawing = svg.picture(f"{found.title}: {words}", bottom + 24, *parts)
+    return Chart(found.title, _note(len(found.codecs) - len(paying), len(paying) - len(shown)), drawing, legend)
+
+
+def _note(never: int, more: int) -> str:
+    said = ["over a link left of a bar's end compressing pays where both ends are paid; dashed: the links"]
+    said += [f"{never} that never pay are left out"] if never else []
+    said += [f"{more} more are in the table"] if more else []
+    return "; ".join(said)
+
+
+def measured_links(summary: Summary, suite: str) -> list[Link]:
+    """The links of this machine that raw bytes crossed in this run, and how fast, B/s: of several messages the best."""
+    best: dict[str, float] = {}
+    for each in (crossing for found in payoffs(summary) if found.suite == suite for crossing in found.crossings):
+        if each.raw:
+            name = str(dict(each.case.params).get("link", each.case.name))
+            best[name] = max(best.get(name, 0.0), each.raw.centre)
+    return list(best.items())
+
+
+def _rates(payoff: Payoff) -> list[float]:
+    coded = payoff.coded
+    return [rate for rate in (coded.message, coded.write_only, coded.read_only) if 0 < rate < math.inf]
+
+
+def _labels(shown: Sequence[Payoff]) -> list[str]:
+    """Of each row the parameters that tell the rows apart."""
+    values: dict[str, set[object]] = {}
+    for each in shown:
+        for name, value in each.case.params:
+            values.setdefault(name, set()).add(value)
+    varying = {name for name, found in values.items() if len(found) > 1}
+    return [
+        " · ".join(axis_words(name, value) for name, value in each.case.params if name in varying) or each.case.name
+        for each in shown
+    ]
+
+
+def _frame(across: Axis, bottom: float) -> list[Markup]:
+    parts = [svg.line(across.place(value), _TOP, across.place(value), bottom, "grid") for value, _ in across.ticks]
+    parts += [svg.text(across.place(value), bottom + 15, label, "middle") for value, label in across.ticks]
+    return [*parts, svg.text(2.0, bottom + 15, "link", "start", "name")]
+
+
+def _links(links: Sequence[Link], across: Axis, bottom: float) -> Markup:
+    names = svg.Labels()
+    parts = []
+    for name, rate in links:
+        x = across.place(rate)
+        parts.append(svg.element("g", *svg.title(f"{name}: {units.quantity(rate, _RATE, 3)}"), _dashed(x, bottom)))
+        names.add(f" {name} ", *((x, _TOP - 6 - 14 * row) for row in range(3)))
+    return svg.join([*parts, names.drawn(across.start, svg.WIDTH)])
+
+
+def _dashed(x: float, bottom: float) -> Markup:
+    return svg.line(x, _TOP - 2, x, bottom, "peak")
+
+
+def _row(payoff: Payoff, label: str, top: float, across: Axis) -> Markup:
+    coded, y = payoff.coded, top + _ROW / 2
+    end = across.place(coded.message)
+    words = (
+        f"{payoff.case.id}: B* {units.quantity(coded.message, _RATE, 3)} both ends, "
+        f"{_rate(coded.write_only)} write only, {_rate(coded.read_only)} read only"
+    )
+    bar = svg.element(
+        "rect", *svg.title(words), x=across.start, y=y - 5, width=max(end - across.start, 1.0), height=10.0, class_="c0"
+    )
+    marks = [
+        svg.element("path", *svg.title(words), d=svg.triangle(across.place(rate), y - 4), class_=colour)
+        for rate, colour in ((coded.write_only, "c1"), (coded.read_only, "c2"))
+        if 0 < rate < math.inf
+    ]
+    name = svg.text(across.start - 6, y + 4, svg.shorten(label, _LETTERS), "end")
+    return svg.join([name, bar, *marks])
+
+
+def _rate(rate: float) -> str:
+    return units.quantity(rate, _RATE, 3) if math.isfinite(rate) else "any link"
