@@ -103,7 +103,8 @@ def case_namer(run: Run, replicated: bool = False) -> Namer:
 def best_rows(rows: Iterable[Row]) -> list[Row]:
     """The best ok row of each suite, device set, unit and limit, in the order measured.
 
-    Beside figures that are held against a limit, those of the same unit that are not (a copy in a cache) have none.
+    Beside figures that are held against a limit, those of the same unit that are not (a copy in a cache) have none. A
+    limit that two suites are held against is the better one's, unless the other has nothing else to show.
     """
     found: dict[tuple[str, tuple[str, ...], str, str], Row] = {}
     for row in rows:
@@ -111,7 +112,13 @@ def best_rows(rows: Iterable[Row]) -> list[Row]:
             key = (row.suite, row.result.devices, row.figure.unit, row.figure.limit)
             found[key] = _better(found.get(key, row), row)
     limited = {key[:3] for key in found if key[3]}
-    return [row for key, row in found.items() if key[3] or key[:3] not in limited]
+    kept = {key: row for key, row in found.items() if key[3] or key[:3] not in limited}
+    first: dict[tuple[tuple[str, ...], str, str], Row] = {}
+    for (_, devices, unit, limit), row in kept.items():
+        first[devices, unit, limit] = _better(first.get((devices, unit, limit), row), row)
+    own = {key: row for key, row in kept.items() if not key[3] or first[key[1:]] is row}
+    shown = {key[0] for key in own}
+    return [row for key, row in kept.items() if key in own or key[0] not in shown]
 
 
 def _better(one: Row, other: Row) -> Row:

@@ -135,3 +135,20 @@ def test_a_few_cases_stand_unfolded_in_the_page_and_many_are_packed():
 def test_the_samples_of_a_case_are_drawn_with_their_median():
     page = html().render(make.run(make.result(series(30))))
     assert "30 samples of hot, " in page
+
+
+def test_a_limit_that_two_suites_are_held_against_is_shown_once_and_no_suite_is_left_out():
+    def row(suite, name, rate, limit):
+        series = make.timing(1e-3, moved=rate * 1e6, limit=limit)
+        return make.result(series, of=make.case(name, suite))
+
+    run = make.run(
+        row("bandwidth", "read", 4.6, "dram"),
+        row("bandwidth", "beside", 0.5, "tensor"),
+        row("gemm", "read", 4.5, "dram"),
+        row("gemm", "square", 0.7, "tensor"),
+        row("ipc", "pull", 2.0, "dram"),
+    )
+    page = plugins.load("reports", "html").render(run)
+    shown = re.findall(r'<p class="what">([^<]*)</p>|<span class="what">([^<]*)</span>', page)
+    assert [what or other for what, other in shown] == ["bandwidth · dram", "gemm · tensor", "ipc · dram"]
