@@ -42,8 +42,17 @@ def _handle_sizes(target: Target) -> Any:
     return points(smoke=(2**21,), quick=quick, full=tuple(2**power for power in range(12, 31, 2)))
 
 
+def _open_sizes(target: Target) -> Any:
+    """On the host the larger one, whose pages are made anew for each sample, in the full tier alone."""
+    return points(smoke=(2**21,), quick=(2**21,) if target.is_host else (2**21, 2**28), full=(2**21, 2**28))
+
+
+def _touched_sizes(target: Target) -> Any:
+    return points(smoke=(2**21,), quick=(2**24,) if target.is_host else (2**26,), full=(2**26,))
+
+
 def _first_sizes(target: Target) -> Any:
-    quick = (2**24,) if target.is_host else (2**26,)
+    quick = (2**22,) if target.is_host else (2**26,)
     return points(quick, smoke=(2**21,), full=(2**3, 2**12, 2**21, 2**26, *(() if target.is_host else (2**30,))))
 
 
@@ -72,13 +81,13 @@ def _devices_of_signal(params: Params) -> int:
     return 2 if params["means"] in _GPU_MEANS else 1
 
 
-@suite.case(ranks=2, devices=devices_of, path=paths, size_bytes=points(smoke=(2**21,), quick=(2**21, 2**28)))
+@suite.case(ranks=2, devices=devices_of, path=paths, size_bytes=_open_sizes)
 def open_(bench: Bench, path: str, size_bytes: int) -> Task:
     """Seconds to map an allocation of another process by its handle, unmapping outside."""
     return _ipc_paths.opening(bench, path, size_bytes)
 
 
-@suite.case(ranks=2, devices=devices_of, path=paths, size_bytes=points(smoke=(2**21,), quick=(2**26,)))
+@suite.case(ranks=2, devices=devices_of, path=paths, size_bytes=_touched_sizes)
 def first_touch(bench: Bench, path: str, size_bytes: int) -> Task:
     """The first copy through a fresh mapping, by the host's clock: bytes copied once (payload)."""
     return _ipc_paths.first(bench, path, "pull", size_bytes)
