@@ -51,6 +51,11 @@ def of_evidence(evidence: Evidence) -> list[Wanted]:
     return found
 
 
+def is_dated(words: Iterable[str]) -> bool:
+    """Whether any of the words is `last:N`: which files these are depends on what is wanted."""
+    return any(_LAST.fullmatch(word) for word in words)
+
+
 def find(words: Iterable[str], wanted: Sequence[Wanted], candidates: Sequence[Path] = ()) -> list[Path]:
     """The run files that the words name: files, folders, saved names, `last:N`.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 from gpubench import ab, session
@@ -52,9 +53,15 @@ class Asked:
 
 def evidence(paths: Sequence[Path]) -> Evidence:
     """Run files as evidence, each once and a sitting of its own; FileError where one cannot be read or trusted."""
-    readings = read_all(list({path.resolve(): path for path in paths}.values()))
+    return evidences(paths)[0]
+
+
+def evidences(*groups: Sequence[Path]) -> list[Evidence]:
+    """The same of several groups of files, all of them read at once."""
+    found = [list({path.resolve(): path for path in paths}.values()) for paths in groups]
+    readings = iter(read_all([path for paths in found for path in paths]))
     with uncollected():
-        return Evidence([[reading] for reading in readings])
+        return [Evidence([[reading] for reading in islice(readings, len(paths))]) for paths in found]
 
 
 def of_files(asked: Asked, baseline: Evidence, candidate: Evidence, files: Sequence[Path]) -> Judged:

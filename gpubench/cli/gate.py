@@ -142,9 +142,13 @@ def _asked(floor: bool, policy: Policy, noise: list[Path] | None, rounds: int | 
 def _read(asked: Asked, baseline: list[str] | None, paths: list[Path]) -> Judged:
     from gpubench import baselines, gating
 
-    candidate = gating.evidence(paths)
-    found = baselines.find(baseline or [], baselines.of_evidence(candidate), paths)
-    return gating.of_files(asked, gating.evidence(found), candidate, paths)
+    words = baseline or []
+    if baselines.is_dated(words):
+        candidate = gating.evidence(paths)
+        known = gating.evidence(baselines.find(words, baselines.of_evidence(candidate), paths))
+    else:
+        known, candidate = gating.evidences(baselines.find(words, [], paths), paths)
+    return gating.of_files(asked, known, candidate, paths)
 
 
 def _plan(
