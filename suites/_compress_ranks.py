@@ -117,9 +117,6 @@ class Notices(Still):
         if self.are_reused:
             self._under_way[lane] = index
 
-    def fetch(self, lane: int, index: int, room: Any) -> Any:
-        raise NotImplementedError("rank 1 fetches")
-
     def stop(self) -> None:
         self._turns.stop()
         self._line.hang_up()
@@ -141,9 +138,6 @@ class Taking(Still):
 
     def begin(self) -> None:
         self._turns.reset()
-
-    def deliver(self, lane: int, index: int, packed: Any) -> None:
-        raise NotImplementedError("rank 0 delivers")
 
     def fetch(self, lane: int, index: int, room: Any) -> Any:
         with self._turns.turn(index):
