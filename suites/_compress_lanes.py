@@ -154,7 +154,7 @@ def no_step(lane: int, index: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What lanes do with each block: what `begin` queues goes on while other lanes work, then `step`.
+    """What lanes do with each block: what `begin` queues goes on while other lanes work, then `take`, then `step`.
 
     Where a step never waits for anything but its own lane's queue, `is_driven` lets one thread serve all lanes: threads
     that only queue work cost each other more than they win.
@@ -163,6 +163,7 @@ class Side:
     lanes: Lanes
     step: Step
     begin: Step = no_step
+    take: Step = no_step
     is_driven: bool = False
 
     def run(self, lane: int, count: int, flight: int) -> None:
@@ -170,18 +171,30 @@ class Side:
         self.lanes.use(lane)
         for index in range(lane, count, flight):
             self.begin(lane, index)
+            self.take(lane, index)
             self.step(lane, index)
 
     def drive(self, count: int, flight: int) -> None:
-        """All lanes' blocks: a block is begun as soon as its lane is free, `flight` of them being under way."""
+        """All lanes' blocks: one is begun as soon as its lane is free, and taken before the one ahead of it is done.
+
+        `flight` of them are under way.
+        """
+        taken = 0
         for index in range(count + flight - 1):
             if index < count:
-                self.lanes.use(index % flight)
-                self.begin(index % flight, index)
+                self._do(self.begin, index, flight)
             due = index - flight + 1
-            if due >= 0:
-                self.lanes.use(due % flight)
-                self.step(due % flight, due)
+            if due < 0:
+                continue
+            while taken <= min(due + 1, index, count - 1):
+                self._do(self.take, taken, flight)
+                taken += 1
+            self._do(self.step, due, flight)
+
+    def _do(self, step: Step, index: int, flight: int) -> None:
+        if step is not no_step:
+            self.lanes.use(index % flight)
+            step(index % flight, index)
 
     def parts(self, count: int, flight: int) -> list[Action]:
         """What the side's threads do."""

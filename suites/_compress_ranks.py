@@ -206,14 +206,14 @@ class Sending:
         def write(lane: int, index: int) -> None:
             way.deliver(lane, index, encoder.encode(lane, index))
 
-        side = Side(self._lanes, write, begin, self._lanes.are_queues)
+        side = Side(self._lanes, write, begin, is_driven=self._lanes.are_queues)
         self._crew.run(self._counts[name], flight, side, stop=way.stop)
         return self.decompress()
 
     def compress(self) -> float:
         """Seconds to compress every block; rank 1 hears of them."""
         encoder = self._encoders["coded"]
-        side = Side(self._lanes, encoder.encode, encoder.begin, self._lanes.are_queues)
+        side = Side(self._lanes, encoder.encode, encoder.begin, is_driven=self._lanes.are_queues)
         seconds = self._crew.run(self._count, self.flight, side)
         self._clock.say(_SECONDS, seconds)
         return seconds

@@ -7,7 +7,7 @@ what is only written, delivered. Then it stops, and the whole message is compare
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -45,10 +45,16 @@ class Passage:
     encoder: Encoder
     way: Way
     decoder: Decoder
+    taken: dict[int, Any] = field(default_factory=dict)  # by lane, the block that is next to be handed over
+
+    def take(self, lane: int, index: int) -> None:
+        """The first half up to where the block is handed over."""
+        self.taken[lane] = self.encoder.encode(lane, index)
+        self.way.take(lane, index, self.taken[lane])
 
     def write(self, lane: int, index: int) -> None:
-        """The first half."""
-        self.way.deliver(lane, index, self.encoder.encode(lane, index))
+        """The rest of it."""
+        self.way.deliver(lane, index, self.taken.pop(lane))
 
     def read(self, lane: int, index: int) -> None:
         """The second half."""
@@ -57,12 +63,13 @@ class Passage:
     def both(self, lane: int, index: int) -> None:
         """Both, one after the other."""
         self.encoder.begin(lane, index)
+        self.take(lane, index)
         self.write(lane, index)
         self.read(lane, index)
 
     def writing(self, lanes: Lanes) -> Side:
         """The first half as a side."""
-        return Side(lanes, self.write, self.encoder.begin, lanes.are_queues and not self.way.waits)
+        return Side(lanes, self.write, self.encoder.begin, self.take, lanes.are_queues and not self.way.waits)
 
     def reading(self, lanes: Lanes, decoder_waits: bool) -> Side:
         """The second half as a side."""
@@ -227,7 +234,7 @@ class Crossing:
     def compress(self) -> float:
         """Seconds to compress every block, as many in flight; nothing travels."""
         queues = self.outgoing.are_queues
-        side = Side(self.outgoing, self._encoder.encode, self._encoder.begin, queues)
+        side = Side(self.outgoing, self._encoder.encode, self._encoder.begin, is_driven=queues)
         seconds = self.crew.run(self._data.cut.count, self.flight, side)
         self._check_encoder()
         return seconds

@@ -79,6 +79,10 @@ class FileWay(Still):
         os.ftruncate(self._file, 0)
         self._end = 0
 
+    def take(self, lane: int, index: int, packed: Any) -> None:
+        del index
+        self._shore.take(lane, packed)
+
     def deliver(self, lane: int, index: int, packed: Any) -> None:
         block = self._shore.out(lane, packed)
         with self._lock:
@@ -201,7 +205,7 @@ class ByHost:
         encoder = HostEncoder(self._codec, data.cut, self._source, lanes)
 
         def write(lane: int, index: int) -> None:
-            self._way.deliver(lane, index, encoder.encode(lane, index))
+            self._way.deliver(lane, index, encoder.encode(lane, index))  # on the host nothing has to be taken
 
         self._crew.run(data.cut.count, self._flight, Side(lanes, write))
 

@@ -29,8 +29,11 @@ class Way(Protocol):
     def begin(self) -> None:
         """Get ready for a message, outside its time."""
 
+    def take(self, lane: int, index: int, packed: Any) -> None:
+        """Queue what brings a block to where it is handed over."""
+
     def deliver(self, lane: int, index: int, packed: Any) -> None:
-        """Hand over a block; when it returns, or once the lane has waited, `packed` may be written again."""
+        """Hand it over; when it returns, or once the lane has waited, `packed` may be written again."""
 
     def fetch(self, lane: int, index: int, room: Any) -> Any:
         """The block in `room`, as much of it as it takes."""
@@ -46,11 +49,14 @@ class Way(Protocol):
 
 
 class Still:
-    """A way with nothing to get ready, to finish or to close."""
+    """A way with nothing to get ready, to take, to finish or to close."""
 
     waits = True
 
     def begin(self) -> None:
+        """Nothing."""
+
+    def take(self, lane: int, index: int, packed: Any) -> None:
         """Nothing."""
 
     def finish(self) -> None:
@@ -81,7 +87,7 @@ class Copy(Still):
 
 
 class HostLink(Still):
-    """Page-locked host memory: a GPU's copies down into it (`deliver`) and up out of it (`fetch`)."""
+    """Page-locked host memory: a GPU's copies down into it (`take`) and up out of it (`fetch`)."""
 
     waits = False
 
@@ -93,12 +99,15 @@ class HostLink(Still):
         self._slots = [memory[place : place + room] for place, room in zip(places, rooms, strict=False)]
         self._sizes = [0] * len(rooms)
 
-    def deliver(self, lane: int, index: int, packed: Any) -> None:
+    def take(self, lane: int, index: int, packed: Any) -> None:
         del lane
         room = self._slots[index].size
         expect(packed.size <= room, f"block {index} has {packed.size} bytes now: there is room for {room}")
         self._sizes[index] = packed.size
         self._move(self._slots[index].ctypes.data, packed.data.ptr, packed.size, _TO_HOST)
+
+    def deliver(self, lane: int, index: int, packed: Any) -> None:
+        """Nothing: the copy is the whole way."""
 
     def fetch(self, lane: int, index: int, room: Any) -> Any:
         del lane
@@ -114,8 +123,11 @@ class HostLink(Still):
 class Shore:
     """Where a lane's block lies on the host, for what only moves host memory: the block itself."""
 
+    def take(self, lane: int, packed: Any) -> None:
+        """Queue the copy of the block into host memory."""
+
     def out(self, lane: int, packed: Any) -> Any:
-        """The block in host memory, ready to be read."""
+        """The block that was taken, in host memory and ready to be read."""
         del lane
         return packed
 
@@ -139,9 +151,11 @@ class GpuShore(Shore):
         self._out = [bench.device.pinned(most) for _ in range(outgoing.most if outgoing else 0)]
         self._in = [bench.device.pinned(most) for _ in range(incoming.most if incoming else 0)]
 
+    def take(self, lane: int, packed: Any) -> None:
+        self._move(self._out[lane].ctypes.data, packed.data.ptr, packed.size, _TO_HOST)
+
     def out(self, lane: int, packed: Any) -> Any:
         assert self._outgoing is not None
-        self._move(self._out[lane].ctypes.data, packed.data.ptr, packed.size, _TO_HOST)
         self._outgoing.wait(lane)
         return self._out[lane][: packed.size]
 
@@ -181,6 +195,10 @@ class Loopback(Still):
     def begin(self) -> None:
         for turns in self._turns:
             turns.reset()
+
+    def take(self, lane: int, index: int, packed: Any) -> None:
+        del index
+        self._shore.take(lane, packed)
 
     def deliver(self, lane: int, index: int, packed: Any) -> None:
         block = self._shore.out(lane, packed)
