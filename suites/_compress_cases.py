@@ -12,8 +12,18 @@ from . import _codecs_device, _compress_mpi, _compress_ranks, _compress_send, _c
 _MIB = 2**20
 _CHUNK_BYTES = 2**16
 _CORPUS = "ids"
-_SLOW = ("socket",)
+_FLIGHTS = (1, 2, 4, 8)
 BETWEEN = ("process", "peer")
+_FEW = (*BETWEEN, "socket")  # over which the quick tier sends one codec's blocks
+# of each link of a GPU the MiB of a message and of a block: so much that handing blocks over takes little of the time
+_SENT = {
+    "d2h": (512, 32),
+    "h2d": (1024, 64),
+    "peer": (1024, 64),
+    "process": (1024, 256),  # a GPU works for one process at a time, and takes a moment to change
+    "socket": (512, 32),
+}
+_SENT_BY_HOST = {"copy": (16, 1), "socket": (8, 1), "mpi": (16, 1), "process": (16, 1)}
 
 Params = Mapping[str, str | int | float]
 
@@ -43,10 +53,16 @@ def stored_codecs(target: Target) -> Any:
     return points(smoke=("lz4",), quick=("lz4",), full=codecs(target).full)
 
 
+def _sent(target: Target) -> dict[str, tuple[int, int]]:
+    """Of each link the bytes of a message and of a block."""
+    mib = _SENT_BY_HOST if target.is_host else _SENT
+    return {link: (size * _MIB, block * _MIB) for link, (size, block) in mib.items()}
+
+
 def sizes(target: Target) -> Any:
-    """The most of a message, for slow links and for fast ones."""
-    smoke, slow, fast = (1, 8, 16) if target.is_host else (16, 256, 512)
-    return points(smoke=(smoke * _MIB,), quick=(slow * _MIB, fast * _MIB))
+    """The most of a message: what each link wants."""
+    smoke = 1 if target.is_host else 16
+    return points(smoke=(smoke * _MIB,), quick=tuple(sorted({size for size, _ in _sent(target).values()})))
 
 
 def stored_sizes(target: Target) -> Any:
@@ -57,31 +73,31 @@ def stored_sizes(target: Target) -> Any:
 
 def blocks(target: Target) -> Any:
     """What travels at a time: on a GPU a batch of hundreds of chunks, on the host what a cache holds."""
-    usual = tuple(sorted({_block(target, link) for link in links(target)}))
+    usual = tuple(sorted({block for _, block in _sent(target).values()}))
     if target.is_host:
         return points(smoke=(2**18,), quick=usual, full=(2**18, *usual, 2**22))
-    return points(smoke=(2**22,), quick=usual, full=(2**22, *usual, 2**26))
-
-
-def _block(target: Target, link: str) -> int:
-    """The usual block: twice as large where it crosses in less time than it takes to launch what restores it."""
-    if target.is_host:
-        return 2**20
-    return 2**24 if link in _SLOW else 2**25
+    return points(smoke=(2**22,), quick=usual, full=(2**22, *usual))
 
 
 def stored_blocks(target: Target) -> Any:
-    """The same for files: many, since a file system takes them side by side."""
+    """The same for files."""
     return points(smoke=blocks(target).smoke, quick=(2**20 if target.is_host else 2**23,))
 
 
 def flights(target: Target) -> Any:
     """Blocks under way at once, at each end."""
-    return points(smoke=(2,), quick=(_flight(target),), full=(1, 2, 4, 8))
+    return points(smoke=(2,), quick=(_flight(target),), full=_FLIGHTS)
 
 
-def _flight(target: Target) -> int:
-    return 2 if target.is_host else 4
+def stored_flights(target: Target) -> Any:
+    """The same for files: more, since a file system takes them side by side."""
+    return points(smoke=(2,), quick=(_flight(target, is_stored=True),), full=_FLIGHTS)
+
+
+def _flight(target: Target, is_stored: bool = False) -> int:
+    if target.is_host:
+        return 2
+    return 8 if is_stored else 4
 
 
 def ranks(params: Params) -> int:
@@ -99,25 +115,26 @@ def is_worth_it(target: Target, params: Params) -> bool:
     size, block, flight = (int(params[name]) for name in ("size_bytes", "block_bytes", "flight"))
     if params.get("link") == "mpi" and target.tier != "full":  # optional: most machines have none
         return False
-    if size < block * flight or (target.tier != "smoke" and not _fits_link(target, params)):
+    if size < block * flight:
         return False
     link = str(params.get("link", ""))
-    is_usual = flight == _flight(target) and (not link or block == _block(target, link))
+    if target.tier == "smoke":
+        return True
+    if link and not _fits_link(target, params):
+        return False
+    is_usual = flight == _flight(target, not link) and (not link or block == _sent(target)[link][1])
     if target.tier == "full" and not is_usual:
         return params["corpus"] == _CORPUS and params["codec"] in codecs(target).quick
-    return target.tier == "smoke" or is_usual
+    return is_usual
 
 
 def _fits_link(target: Target, params: Params) -> bool:
-    """A slow link has the smaller message; over a socket and between processes `quick` has one codec."""
-    link = params.get("link")
-    if link is None:
-        return True
-    slow, fast = getattr(sizes(target), target.tier)
+    """Each link has its message; over a socket and between processes `quick` has one codec."""
+    link = str(params["link"])
     few = codecs(target).quick
     is_one = params["codec"] == few[0 if target.is_host else -1]
-    is_sized = params["size_bytes"] == (slow if link in _SLOW else fast)
-    return is_sized and (target.tier == "full" or link not in (*BETWEEN, *_SLOW) or is_one)
+    is_sized = params["size_bytes"] == _sent(target)[link][0]
+    return is_sized and (target.tier == "full" or link not in _FEW or is_one)
 
 
 def send(bench: Bench, link: str, corpus: str, codec: str, size_bytes: int, block_bytes: int, flight: int) -> Task:

@@ -234,7 +234,7 @@ _STORED: dict[str, Any] = {
     "codec": _compress_cases.stored_codecs,
     "size_bytes": _compress_cases.stored_sizes,
     "block_bytes": _compress_cases.stored_blocks,
-    "flight": _compress_cases.flights,
+    "flight": _compress_cases.stored_flights,
 }
 
 
