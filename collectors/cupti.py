@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -130,9 +131,11 @@ class CuptiSource:
     def __init__(self, devices: Sequence[Device]) -> None:
         pm = _loaded()
         self._samplings = {device.id: Sampling(pm, device) for device in devices}
+        self._one_at_a_time = threading.Lock()  # evaluating for two GPUs at once ends in a fault (cupti-python 13.4)
 
     def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
-        found = self._samplings[device.id].read()
+        with self._one_at_a_time:
+            found = self._samplings[device.id].read()
         return {name: found.get(name) for name in names}
 
     def lacking(self, device: Device) -> Mapping[str, str]:

@@ -13,7 +13,8 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, Literal
 
 from gpubench.api import Bench
 
@@ -152,21 +153,39 @@ def no_step(lane: int, index: int) -> None:
     del lane, index
 
 
+Threads = Literal["a lane each", "one", "two"]
+
+
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What lanes do with each block: what `begin` queues goes on while other lanes work, then `take`, then `step`.
+    """What lanes do with each block: `begin` and `take`, which queue what goes on while other lanes work, then `step`.
 
-    Where a step never waits for anything but its own lane's queue, `is_driven` lets one thread serve all lanes: threads
-    that only queue work cost each other more than they win.
+    Where all three only queue, or wait for their own lane's queue alone, `one` thread serves all lanes: threads that
+    only queue work cost each other more than they win. Where blocks pass one by one, the first of `two` threads begins
+    and takes them, the second does their steps. Otherwise each lane has a thread of its own.
+
+    Of two threads the first goes on with a lane when its step is done, or, where `free` is given, when somebody has
+    released that.
     """
 
     lanes: Lanes
     step: Step
     begin: Step = no_step
     take: Step = no_step
-    is_driven: bool = False
+    threads: Threads = "a lane each"
+    free: threading.Semaphore | None = None  # as many as there are lanes in flight
 
-    def run(self, lane: int, count: int, flight: int) -> None:
+    def parts(self, count: int, flight: int) -> list[Action]:
+        """What the side's threads do."""
+        if self.threads == "one":
+            return [partial(self._drive, count, flight)]
+        if self.threads == "two":
+            ready: SimpleQueue[int | None] = SimpleQueue()
+            free = self.free or threading.Semaphore(flight)
+            return [partial(self._feed, count, flight, ready, free), partial(self._follow, count, flight, ready, free)]
+        return [partial(self._run, lane, count, flight) for lane in range(flight)]
+
+    def _run(self, lane: int, count: int, flight: int) -> None:
         """One lane's blocks, in a thread of its own."""
         self.lanes.use(lane)
         for index in range(lane, count, flight):
@@ -174,40 +193,58 @@ class Side:
             self.take(lane, index)
             self.step(lane, index)
 
-    def drive(self, count: int, flight: int) -> None:
-        """All lanes' blocks: one is begun as soon as its lane is free, and taken before the one ahead of it is done.
-
-        `flight` of them are under way.
-        """
-        taken = 0
+    def _drive(self, count: int, flight: int) -> None:
+        """All lanes' blocks: one is begun as soon as its lane is free, `flight` of them being under way."""
         for index in range(count + flight - 1):
             if index < count:
                 self._do(self.begin, index, flight)
             due = index - flight + 1
-            if due < 0:
-                continue
-            while taken <= min(due + 1, index, count - 1):
-                self._do(self.take, taken, flight)
-                taken += 1
-            self._do(self.step, due, flight)
+            if due >= 0:
+                self._do(self.take, due, flight)
+                self._do(self.step, due, flight)
+
+    def _feed(self, count: int, flight: int, ready: SimpleQueue[int | None], free: threading.Semaphore) -> None:
+        """All lanes' blocks as far as their steps: one is begun as soon as a lane is free, else the next is taken."""
+        begun = taken = 0
+        try:
+            while taken < count:
+                if begun < count and free.acquire(blocking=begun == taken):
+                    self._do(self.begin, begun, flight)
+                    begun += 1
+                else:
+                    self._do(self.take, taken, flight)
+                    ready.put(taken)
+                    taken += 1
+        finally:
+            ready.put(None)
+
+    def _follow(self, count: int, flight: int, ready: SimpleQueue[int | None], free: threading.Semaphore) -> None:
+        """The steps of all lanes' blocks, in order."""
+        try:
+            while (index := ready.get()) is not None:
+                self._do(self.step, index, flight)
+                if not self.free:
+                    free.release()
+        except BaseException:
+            free.release(count)  # nobody waits for a step that failed: what its error stops, stops the first thread
+            raise
 
     def _do(self, step: Step, index: int, flight: int) -> None:
         if step is not no_step:
             self.lanes.use(index % flight)
             step(index % flight, index)
 
-    def parts(self, count: int, flight: int) -> list[Action]:
-        """What the side's threads do."""
-        if self.is_driven:
-            return [partial(self.drive, count, flight)]
-        return [partial(self.run, lane, count, flight) for lane in range(flight)]
+
+def threads_of(lanes: Lanes, threads: Threads, step_waits: bool = False) -> Threads:
+    """What works for these lanes: each has a thread of its own where it is no queue, or where its steps wait."""
+    return threads if lanes.are_queues and not step_waits else "a lane each"
 
 
 class Crew:
-    """The threads of a case; kept, so that starting them is not in anybody's time."""
+    """The threads of a case with so many sides; kept, so that starting them is not in anybody's time."""
 
-    def __init__(self, most: int) -> None:
-        self._pool = ThreadPoolExecutor(most, thread_name_prefix="lane")
+    def __init__(self, sides: int, flight: int) -> None:
+        self._pool = ThreadPoolExecutor(sides * max(flight, 2), thread_name_prefix="lane")
 
     def run(
         self,

@@ -154,7 +154,7 @@ class Rank:
     def __init__(self, mpi: Any, plan: dict[str, Any]) -> None:
         self._world, self._flight = mpi.COMM_WORLD, int(plan["flight"])
         self._way, self._cut = Messages(mpi), Cut(*plan["cut"])
-        self._lanes, self._crew = Lanes(self._flight), Crew(self._flight)
+        self._lanes, self._crew = Lanes(self._flight), Crew(1, self._flight)
         source, target = np.fromfile(plan["source"], np.uint8), np.empty(self._cut.total, np.uint8)
         codec = open_codec(plan["codec"])
         coded = HostEncoder(codec, self._cut, source, self._lanes)

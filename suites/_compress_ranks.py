@@ -20,7 +20,7 @@ import numpy as np
 from gpubench.api import Bench, Handle, Observation, SharedBuffer, Task, expect
 
 from ._compress_ends import GpuEncoder, PlainDecoder, PlainEncoder, bytes_of
-from ._compress_lanes import Action, Crew, Cut, Lanes, Side, StoppedError, Turnstile, lanes_of, nothing
+from ._compress_lanes import Action, Crew, Cut, Lanes, Side, StoppedError, Turnstile, lanes_of, nothing, threads_of
 from ._compress_send import Codec, Data, ends_on_host, observed, stages_of
 from ._compress_ways import Still
 from ._ipc_common import exclusive, hand_over, labels, notes
@@ -82,11 +82,12 @@ class Notices(Still):
     """Rank 0's half of the way: tells of each block in order, and holds its lane until it was taken."""
 
     def __init__(self, base: int, line: Line, count: int) -> None:
-        self._base, self._line = base, line
+        self._base, self._line, self._count = base, line, count
         self._turns = Turnstile()
         self._taken = [threading.Semaphore(0) for _ in range(count)]
         self._under_way: dict[int, int] = {}  # by lane, the block that lies in its memory
         self.are_reused = True  # whether a lane's blocks lie in memory that its next one needs; raw ones do not
+        self.lanes = threading.Semaphore(0)  # those that are free, as far as blocks are taken in order
         self._has_ended = False
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -94,10 +95,12 @@ class Notices(Still):
         try:
             while True:
                 self._taken[self._line.hear(_TAKEN)[0]].release()
+                self.lanes.release()
         except (StoppedError, OSError):
             self._has_ended = True
             for taken in self._taken:
                 taken.release()
+            self.lanes.release(self._count)
 
     def begin(self) -> None:
         for lane in list(self._under_way):
@@ -112,10 +115,10 @@ class Notices(Still):
             raise StoppedError("the other rank has ended")
 
     def deliver(self, lane: int, index: int, packed: Any) -> None:
+        if self.are_reused:
+            self._under_way[lane] = index  # before anybody can say that it was taken
         with self._turns.turn(index):
             self._line.say(_NOTICE, index, address(packed) - self._base, packed.size)
-        if self.are_reused:
-            self._under_way[lane] = index
 
     def stop(self) -> None:
         self._turns.stop()
@@ -133,13 +136,15 @@ class Taking(Still):
         self._shared, self._line = shared, line
         self._cuda = bench.xp.cuda if bench.traits.is_gpu else None
         self._copied = [self._cuda.Event() for _ in range(lanes.most)] if self._cuda else []
+        self._arrived = [0] * lanes.most  # by lane, the bytes of its block
+        self.are_reused = True  # as Notices has it: whether rank 0 waits to hear that a block was taken
         self._turns = Turnstile()
         self._answers = threading.Lock()
 
     def begin(self) -> None:
         self._turns.reset()
 
-    def fetch(self, lane: int, index: int, room: Any) -> Any:
+    def meet(self, lane: int, index: int, room: Any) -> None:
         with self._turns.turn(index):
             told, place, size = self._line.hear(_NOTICE)
         inside = told == index and size <= room.size and place + size <= self._shared.size
@@ -147,14 +152,16 @@ class Taking(Still):
         self._copy(room[:size], self._shared[place : place + size])
         if self._cuda is not None:
             self._copied[lane].record()
-        return room[:size]
+        self._arrived[lane] = size
 
-    def taken(self, lane: int, index: int) -> None:
-        """Wait until the block is copied, and tell of it."""
-        if self._cuda is not None:
-            self._copied[lane].synchronize()
-        with self._answers:
-            self._line.say(_TAKEN, index)
+    def fetch(self, lane: int, index: int, room: Any) -> Any:
+        """The block; rank 0 is told once it is copied."""
+        if self.are_reused:
+            if self._cuda is not None:
+                self._copied[lane].synchronize()
+            with self._answers:
+                self._line.say(_TAKEN, index)
+        return room[: self._arrived[lane]]
 
     def _copy(self, target: Any, source: Any) -> None:
         if self._cuda is None:
@@ -176,7 +183,7 @@ class Sending:
 
     def __init__(self, bench: Bench, data: Data, codec: Codec, shared: SharedBuffer, flight: int) -> None:
         self._wire, self._clock = lines(bench, 2)
-        self._crew, self._lanes = Crew(flight), lanes_of(bench, flight)
+        self._crew, self._lanes = Crew(1, flight), lanes_of(bench, flight)
         self._count, self.flight = data.cut.count, flight
         first = places(data.cut.total)
         step = places(codec.most_packed)
@@ -194,26 +201,31 @@ class Sending:
     def message(self, name: str, flight: int) -> float:
         """Seconds of a message, as rank 1 took them."""
         encoder, way = self._encoders[name], self._way
+        packed: dict[int, Any] = {}  # by lane
         self._clock.hear(_TAKEN)
         way.begin()
-
         way.are_reused = name == "coded"
+        way.lanes = threading.Semaphore(flight)
 
         def begin(lane: int, index: int) -> None:
             way.free(lane)
             encoder.begin(lane, index)
 
-        def write(lane: int, index: int) -> None:
-            way.deliver(lane, index, encoder.encode(lane, index))
+        def take(lane: int, index: int) -> None:
+            packed[lane] = encoder.encode(lane, index)
 
-        side = Side(self._lanes, write, begin, is_driven=self._lanes.are_queues)
+        def write(lane: int, index: int) -> None:
+            way.deliver(lane, index, packed[lane])
+
+        free = way.lanes if way.are_reused else None
+        side = Side(self._lanes, write, begin, take, threads_of(self._lanes, "two"), free)
         self._crew.run(self._counts[name], flight, side, stop=way.stop)
         return self.decompress()
 
     def compress(self) -> float:
         """Seconds to compress every block; rank 1 hears of them."""
         encoder = self._encoders["coded"]
-        side = Side(self._lanes, encoder.encode, encoder.begin, is_driven=self._lanes.are_queues)
+        side = Side(self._lanes, encoder.encode, encoder.begin, threads=threads_of(self._lanes, "one"))
         seconds = self._crew.run(self._count, self.flight, side)
         self._clock.say(_SECONDS, seconds)
         return seconds
@@ -242,7 +254,7 @@ class Receiving:
     def __init__(self, bench: Bench, data: Data, codec: Codec, shared: SharedBuffer, flight: int) -> None:
         self._device, self._data, self._shared, self.flight = bench.device, data, shared, flight
         self._wire, self._clock = lines(bench, 2)
-        self._crew, self._lanes = Crew(flight), lanes_of(bench, flight)
+        self._crew, self._lanes = Crew(1, flight), lanes_of(bench, flight)
         raw = raw_cut(bench, data.cut)
         self._counts = {"coded": data.cut.count, "raw": raw.count}
         plain = PlainDecoder(bytes_of(bench), raw, data.source, data.target)
@@ -255,17 +267,18 @@ class Receiving:
         """Seconds from the request to the last block restored; what was restored is compared."""
         way, decoder = self._way, self._decoders[name]
         way.begin()
+        way.are_reused = name == "coded"
+
+        def meet(lane: int, index: int) -> None:
+            way.meet(lane, index, decoder.room(lane, index))
 
         def read(lane: int, index: int) -> None:
             packed = way.fetch(lane, index, decoder.room(lane, index))
-            if name == "raw":
-                return
-            way.taken(lane, index)
-            if index not in self._stored:
+            if name == "coded" and index not in self._stored:
                 self._stored[index] = packed.copy()
             decoder.decode(lane, index, packed)
 
-        side = Side(self._lanes, read, is_driven=self._lanes.are_queues and not self._waits)
+        side = Side(self._lanes, read, take=meet, threads=threads_of(self._lanes, "two", self._waits))
         seconds = self._checked(decoder, flight, side, self._counts[name], lambda: self._clock.say(_TAKEN, 0))
         self._clock.say(_SECONDS, seconds)
         return seconds
@@ -277,8 +290,7 @@ class Receiving:
         def decode(lane: int, index: int) -> None:
             decoder.decode(lane, index, self._stored[index])
 
-        is_driven = self._lanes.are_queues and not self._waits
-        side = Side(self._lanes, decode, is_driven=is_driven)
+        side = Side(self._lanes, decode, threads=threads_of(self._lanes, "one", self._waits))
         seconds = self._checked(decoder, self.flight, side, self._counts["coded"])
         self._clock.say(_SECONDS, seconds)
         return seconds

@@ -27,7 +27,7 @@ from ._compress_ends import (
     PlainEncoder,
     bytes_of,
 )
-from ._compress_lanes import Crew, Cut, Lanes, Side, lanes_of
+from ._compress_lanes import Crew, Cut, Lanes, Side, lanes_of, threads_of
 from ._compress_ways import Copy, HostLink, Loopback, Way, shore_of
 from ._corpora import source_of
 
@@ -56,24 +56,27 @@ class Passage:
         """The rest of it."""
         self.way.deliver(lane, index, self.taken.pop(lane))
 
+    def meet(self, lane: int, index: int) -> None:
+        """The second half up to where the block has come."""
+        self.way.meet(lane, index, self.decoder.room(lane, index))
+
     def read(self, lane: int, index: int) -> None:
-        """The second half."""
+        """The rest of it."""
         self.decoder.decode(lane, index, self.way.fetch(lane, index, self.decoder.room(lane, index)))
 
     def both(self, lane: int, index: int) -> None:
         """Both, one after the other."""
         self.encoder.begin(lane, index)
-        self.take(lane, index)
-        self.write(lane, index)
-        self.read(lane, index)
+        for step in (self.take, self.write, self.meet, self.read):
+            step(lane, index)
 
     def writing(self, lanes: Lanes) -> Side:
         """The first half as a side."""
-        return Side(lanes, self.write, self.encoder.begin, self.take, lanes.are_queues and not self.way.waits)
+        return Side(lanes, self.write, self.encoder.begin, self.take, threads_of(lanes, self.way.threads))
 
     def reading(self, lanes: Lanes, decoder_waits: bool) -> Side:
         """The second half as a side."""
-        return Side(lanes, self.read, is_driven=lanes.are_queues and not self.way.waits and not decoder_waits)
+        return Side(lanes, self.read, take=self.meet, threads=threads_of(lanes, self.way.threads, decoder_waits))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +146,7 @@ class Crossing:
 
     def __init__(self, bench: Bench, kind: Kind, data: Data, codec: Codec, flight: int) -> None:
         self._bench, self._kind, self._data, self.flight = bench, kind, data, flight
-        self.crew = Crew(2 * flight)
+        self.crew = Crew(2, flight)
         self.outgoing, self.incoming = lanes_of(bench, flight), lanes_of(bench, flight)
         self._encoder, self._decoder = codec.encoder(self.outgoing), codec.decoder(self.incoming)
         self._decoder_waits = codec.waits
@@ -233,8 +236,7 @@ class Crossing:
 
     def compress(self) -> float:
         """Seconds to compress every block, as many in flight; nothing travels."""
-        queues = self.outgoing.are_queues
-        side = Side(self.outgoing, self._encoder.encode, self._encoder.begin, is_driven=queues)
+        side = Side(self.outgoing, self._encoder.encode, self._encoder.begin, threads=threads_of(self.outgoing, "one"))
         seconds = self.crew.run(self._data.cut.count, self.flight, side)
         self._check_encoder()
         return seconds
@@ -245,7 +247,7 @@ class Crossing:
         def decode(lane: int, index: int) -> None:
             self._decoder.decode(lane, index, self._stored[index])
 
-        side = Side(self.incoming, decode, is_driven=self.incoming.are_queues and not self._decoder_waits)
+        side = Side(self.incoming, decode, threads=threads_of(self.incoming, "one", self._decoder_waits))
         return self._checked(self._decoder, lambda: self.crew.run(self._data.cut.count, self.flight, side))
 
     def close(self) -> None:
@@ -314,8 +316,7 @@ def send(bench: Bench, link: str, data: Data, codec: Codec, flight: int) -> Task
         crossing.over(Copy(flight), Copy(flight))
     elif link == "socket":
         shore = shore_of(bench, crossing.outgoing, crossing.incoming, max(codec.most_packed, block))
-        # Small blocks go one by one in time; threads that hand over to each other take as long as they do.
-        crossing.over(Loopback(shore, waits=False), Loopback(shore))
+        crossing.over(Loopback(shore, flight), Loopback(shore, flight))
         ends = "" if bench.traits.is_gpu else ends_on_host(flight)
     else:
         crossing.over(*(HostLink(bench, rooms) for rooms in crossing.rooms))

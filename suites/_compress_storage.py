@@ -90,11 +90,13 @@ class FileWay(Still):
         self.places[index] = (place, block.size)
         self._tried(lambda: write_all(self._file, block, place))
 
-    def fetch(self, lane: int, index: int, room: Any) -> Any:
+    def meet(self, lane: int, index: int, room: Any) -> None:
         place, size = self.places[index]
         landing = self._shore.landing(lane, room, size)
         self._tried(lambda: read_all(self._file, landing, place))
-        return self._shore.inward(lane, room, size)
+
+    def fetch(self, lane: int, index: int, room: Any) -> Any:
+        return self._shore.inward(lane, room, self.places[index][1])
 
     def _tried(self, call: Callable[[], T]) -> T:
         try:
@@ -198,7 +200,7 @@ class ByHost:
         self._decoded = bench.device.pinned(data.cut.total)
         lanes = Lanes(self._flight)
         self._lanes = lanes_of(bench, self._flight)
-        self._crew = Crew(self._flight)
+        self._crew = Crew(1, self._flight)
         where = folder()
         self._way = ReadBack(Shore(), open_file(_ROOM * data.cut.total, where), data.cut.count, where)
         self._decoder = HostDecoder(self._codec, data.cut, self._source, self._decoded, lanes)
@@ -220,8 +222,9 @@ class ByHost:
         return seconds
 
     def _step(self, lane: int, index: int) -> None:
-        span = self._data.cut.span(index)
-        self._decoder.decode(lane, index, self._way.fetch(lane, index, self._decoder.room(lane, index)))
+        span, room = self._data.cut.span(index), self._decoder.room(lane, index)
+        self._way.meet(lane, index, room)
+        self._decoder.decode(lane, index, self._way.fetch(lane, index, room))
         decoded, stream = self._decoded[span], self._cuda.get_current_stream().ptr
         target = self._data.target[span].data.ptr
         self._cuda.runtime.memcpyAsync(target, decoded.ctypes.data, decoded.size, _TO_DEVICE, stream)

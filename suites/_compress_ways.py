@@ -12,7 +12,7 @@ import numpy as np
 
 from gpubench.api import Bench, WrongAnswer, expect
 
-from ._compress_lanes import Lanes, StoppedError, Turnstile
+from ._compress_lanes import Lanes, StoppedError, Threads, Turnstile
 
 _TO_HOST, _TO_DEVICE = 2, 1  # cudaMemcpyKind; HIP's have the same values
 _PAGE = 4096
@@ -23,8 +23,8 @@ class Way(Protocol):
     """How blocks get from one end to the other."""
 
     @property
-    def waits(self) -> bool:
-        """Whether handing over and fetching wait for something else than a queue of the device."""
+    def threads(self) -> Threads:
+        """What works for lanes that are queues: `one` where the way only queues, `two` where blocks go one by one."""
 
     def begin(self) -> None:
         """Get ready for a message, outside its time."""
@@ -35,8 +35,11 @@ class Way(Protocol):
     def deliver(self, lane: int, index: int, packed: Any) -> None:
         """Hand it over; when it returns, or once the lane has waited, `packed` may be written again."""
 
+    def meet(self, lane: int, index: int, room: Any) -> None:
+        """Wait until the block has come to where it is fetched from, or queue what brings it to `room`."""
+
     def fetch(self, lane: int, index: int, room: Any) -> Any:
-        """The block in `room`, as much of it as it takes."""
+        """The block that was met, in `room`, as much of it as it takes."""
 
     def finish(self) -> None:
         """What has to be done before the message counts as delivered, in its time."""
@@ -49,14 +52,17 @@ class Way(Protocol):
 
 
 class Still:
-    """A way with nothing to get ready, to take, to finish or to close."""
+    """A way with nothing to get ready, to take, to meet, to finish or to close, and a thread for each lane."""
 
-    waits = True
+    threads: Threads = "a lane each"
 
     def begin(self) -> None:
         """Nothing."""
 
     def take(self, lane: int, index: int, packed: Any) -> None:
+        """Nothing."""
+
+    def meet(self, lane: int, index: int, room: Any) -> None:
         """Nothing."""
 
     def finish(self) -> None:
@@ -89,7 +95,7 @@ class Copy(Still):
 class HostLink(Still):
     """Page-locked host memory: a GPU's copies down into it (`take`) and up out of it (`fetch`)."""
 
-    waits = False
+    threads: Threads = "one"
 
     def __init__(self, bench: Bench, rooms: Sequence[int]) -> None:
         """Room for as many blocks, of so many bytes each."""
@@ -182,9 +188,12 @@ def shore_of(bench: Bench, outgoing: Lanes | None, incoming: Lanes | None, most:
 class Loopback(Still):
     """A TCP connection of this machine with itself (127.0.0.1): blocks in order, each behind its length."""
 
-    def __init__(self, shore: Shore, waits: bool = True) -> None:
+    threads: Threads = "two"
+
+    def __init__(self, shore: Shore, most: int) -> None:
+        """For at most so many lanes."""
         self._shore = shore
-        self.waits = waits
+        self._arrived = [0] * most  # by lane, the bytes of its block
         with socket.create_server(("127.0.0.1", 0)) as listener:
             self._near = socket.create_connection(listener.getsockname())
             self._far, _ = listener.accept()
@@ -205,11 +214,14 @@ class Loopback(Still):
         with self._turns[0].turn(index):
             send_block(self._near, block)
 
-    def fetch(self, lane: int, index: int, room: Any) -> Any:
+    def meet(self, lane: int, index: int, room: Any) -> None:
         with self._turns[1].turn(index):
-            size = receive_size(self._far, room.size)
+            size = self._arrived[lane] = receive_size(self._far, room.size)
             receive_into(self._far, self._shore.landing(lane, room, size))
-        return self._shore.inward(lane, room, size)
+
+    def fetch(self, lane: int, index: int, room: Any) -> Any:
+        del index
+        return self._shore.inward(lane, room, self._arrived[lane])
 
     def stop(self) -> None:
         for turns in self._turns:

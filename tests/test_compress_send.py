@@ -292,11 +292,13 @@ def test_a_block_that_says_it_is_longer_than_any_is_refused():
             ways.receive_size(far, 100)
 
 
-def test_a_connection_that_ends_in_the_middle_of_a_block_frees_both_ends(host, tmp_path):
+@pytest.mark.parametrize("are_queues", [False, True])
+def test_a_connection_that_ends_in_the_middle_of_a_block_frees_both_ends(host, tmp_path, monkeypatch, are_queues):
+    monkeypatch.setattr(lanes.Lanes, "are_queues", are_queues)
     bench = bench_of(host, tmp_path, SAMPLE)
     data = send.data_of(bench, "data:mine.bin", len(SAMPLE), BLOCK, CHUNK)
     crossing = send.Crossing(bench, "both", data, send.Codec(bench, "lz4", data), 2)
-    link = ways.Loopback(ways.Shore())
+    link = ways.Loopback(ways.Shore(), 2)
     crossing.over(link, link)
     encode = crossing._encoder.encode
 
@@ -372,7 +374,7 @@ def test_an_empty_message_has_no_blocks():
 
 
 def test_one_lane_is_staged_and_several_overlap():
-    crew = lanes.Crew(4)
+    crew = lanes.Crew(1, 4)
     under_way, most = set(), []
     lock = threading.Lock()
     together = threading.Barrier(4)
@@ -394,7 +396,7 @@ def test_one_lane_is_staged_and_several_overlap():
 
 
 def test_the_error_of_a_lane_frees_those_that_wait_for_it_and_is_the_one_that_is_raised():
-    crew, turns = lanes.Crew(3), lanes.Turnstile()
+    crew, turns = lanes.Crew(1, 3), lanes.Turnstile()
 
     def step(lane, index):
         if index == 0:
@@ -404,6 +406,47 @@ def test_the_error_of_a_lane_frees_those_that_wait_for_it_and_is_the_one_that_is
 
     with pytest.raises(WrongAnswer, match="the first"):
         crew.run(3, 3, lanes.Side(lanes.Lanes(3), step), stop=turns.stop)
+    crew.close()
+
+
+@pytest.mark.parametrize("flight", [1, 2, 3, 4, 8])
+def test_of_two_threads_the_second_does_steps_in_order_while_the_first_is_ahead(flight):
+    said, ahead = [], threading.Event()
+
+    def say(word):
+        return lambda lane, index: said.append((word, index, lane))
+
+    def step(lane, index):
+        if index == 0 and flight > 1:
+            assert ahead.wait(timeout=10)  # the next one is taken while this one is still being handed over
+        say("step")(lane, index)
+
+    def take(lane, index):
+        say("take")(lane, index)
+        if index == 1:
+            ahead.set()
+
+    crew = lanes.Crew(1, flight)
+    crew.run(20, flight, lanes.Side(lanes.Lanes(flight), step, say("begin"), take, "two"))
+    crew.close()
+    order = {word: [index for each, index, _ in said if each == word] for word in ("begin", "take", "step")}
+    assert all(indices == list(range(20)) for indices in order.values())
+    assert all(lane == index % flight for _, index, lane in said)
+    place = {(word, index): at for at, (word, index, _) in enumerate(said)}
+    for index in range(20 - flight):  # a lane's memory is written again when its block is done, not before
+        assert place["step", index] < place["begin", index + flight]
+
+
+@pytest.mark.parametrize("bad", ["begin", "take", "step"])
+def test_of_two_threads_either_ends_the_other(bad):
+    def fail(lane, index):
+        if index == 5:
+            raise WrongAnswer("the fifth")
+
+    steps = dict.fromkeys(("begin", "take", "step"), lanes.no_step) | {bad: fail}
+    crew = lanes.Crew(1, 3)
+    with pytest.raises(WrongAnswer, match="the fifth"):
+        crew.run(50, 3, lanes.Side(lanes.Lanes(3), threads="two", **steps))
     crew.close()
 
 
