@@ -21,6 +21,7 @@ from gpubench.api import Bench
 from ._codecs_common import lengths
 
 LINE_BYTES = 16  # as LINE in compress.cu
+_STEPS = 3  # of a side: begin, take, step
 _ENTRY_BYTES = 16  # of the table that a block begins with: offset and size of a chunk
 
 
@@ -153,7 +154,7 @@ def no_step(lane: int, index: int) -> None:
     del lane, index
 
 
-Threads = Literal["a lane each", "one", "two"]
+Threads = Literal["a lane each", "one", "a step each"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +162,11 @@ class Side:
     """What lanes do with each block: `begin` and `take`, which queue what goes on while other lanes work, then `step`.
 
     Where all three only queue, or wait for their own lane's queue alone, `one` thread serves all lanes: threads that
-    only queue work cost each other more than they win. Where blocks pass one by one, the first of `two` threads begins
-    and takes them, the second does their steps. Otherwise each lane has a thread of its own.
+    only queue work cost each other more than they win. Where blocks pass one by one, `a step each` has a thread of its
+    own, and hands each block on to the next. Otherwise each lane has one.
 
-    Of two threads the first goes on with a lane when its step is done, or, where `free` is given, when somebody has
-    released that.
+    Blocks that are handed on begin when their lane's last one has done its step, or, where `free` is given, when
+    somebody has released that.
     """
 
     lanes: Lanes
@@ -179,10 +180,8 @@ class Side:
         """What the side's threads do."""
         if self.threads == "one":
             return [partial(self._drive, count, flight)]
-        if self.threads == "two":
-            ready: SimpleQueue[int | None] = SimpleQueue()
-            free = self.free or threading.Semaphore(flight)
-            return [partial(self._feed, count, flight, ready, free), partial(self._follow, count, flight, ready, free)]
+        if self.threads == "a step each":
+            return self._stations(count, flight)
         return [partial(self._run, lane, count, flight) for lane in range(flight)]
 
     def _run(self, lane: int, count: int, flight: int) -> None:
@@ -203,31 +202,37 @@ class Side:
                 self._do(self.take, due, flight)
                 self._do(self.step, due, flight)
 
-    def _feed(self, count: int, flight: int, ready: SimpleQueue[int | None], free: threading.Semaphore) -> None:
-        """All lanes' blocks as far as their steps: one is begun as soon as a lane is free, else the next is taken."""
-        begun = taken = 0
-        try:
-            while taken < count:
-                if begun < count and free.acquire(blocking=begun == taken):
-                    self._do(self.begin, begun, flight)
-                    begun += 1
-                else:
-                    self._do(self.take, taken, flight)
-                    ready.put(taken)
-                    taken += 1
-        finally:
-            ready.put(None)
+    def _stations(self, count: int, flight: int) -> list[Action]:
+        free = self.free or threading.Semaphore(flight)
 
-    def _follow(self, count: int, flight: int, ready: SimpleQueue[int | None], free: threading.Semaphore) -> None:
-        """The steps of all lanes' blocks, in order."""
+        def begun() -> Iterator[int]:
+            for index in range(count):
+                free.acquire()
+                yield index
+
+        def done(index: int | None) -> None:
+            if index is None:  # where a step has failed nobody waits for its lane
+                free.release(count)
+            elif self.free is None:
+                free.release()
+
+        *before, last = (step for step in (self.begin, self.take, self.step) if step is not no_step)
+        parts: list[Action] = []
+        blocks = begun()
+        for step in before:
+            belt: SimpleQueue[int | None] = SimpleQueue()
+            parts.append(partial(self._station, step, flight, blocks, belt.put))
+            blocks = iter(belt.get, None)
+        return [*parts, partial(self._station, last, flight, blocks, done)]
+
+    def _station(self, step: Step, flight: int, blocks: Iterator[int], hand_on: Callable[[int | None], object]) -> None:
+        """One step of all lanes' blocks, in order; None is handed on after the last one."""
         try:
-            while (index := ready.get()) is not None:
-                self._do(self.step, index, flight)
-                if not self.free:
-                    free.release()
-        except BaseException:
-            free.release(count)  # nobody waits for a step that failed: what its error stops, stops the first thread
-            raise
+            for index in blocks:
+                self._do(step, index, flight)
+                hand_on(index)
+        finally:
+            hand_on(None)
 
     def _do(self, step: Step, index: int, flight: int) -> None:
         if step is not no_step:
@@ -244,7 +249,7 @@ class Crew:
     """The threads of a case with so many sides; kept, so that starting them is not in anybody's time."""
 
     def __init__(self, sides: int, flight: int) -> None:
-        self._pool = ThreadPoolExecutor(sides * max(flight, 2), thread_name_prefix="lane")
+        self._pool = ThreadPoolExecutor(sides * max(flight, _STEPS), thread_name_prefix="lane")
 
     def run(
         self,

@@ -218,7 +218,7 @@ class Sending:
             way.deliver(lane, index, packed[lane])
 
         free = way.lanes if way.are_reused else None
-        side = Side(self._lanes, write, begin, take, threads_of(self._lanes, "two"), free)
+        side = Side(self._lanes, write, begin, take, threads_of(self._lanes, "a step each"), free)
         self._crew.run(self._counts[name], flight, side, stop=way.stop)
         return self.decompress()
 
@@ -278,7 +278,7 @@ class Receiving:
                 self._stored[index] = packed.copy()
             decoder.decode(lane, index, packed)
 
-        side = Side(self._lanes, read, take=meet, threads=threads_of(self._lanes, "two", self._waits))
+        side = Side(self._lanes, read, take=meet, threads=threads_of(self._lanes, "a step each", self._waits))
         seconds = self._checked(decoder, flight, side, self._counts[name], lambda: self._clock.say(_TAKEN, 0))
         self._clock.say(_SECONDS, seconds)
         return seconds

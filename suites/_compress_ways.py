@@ -24,7 +24,7 @@ class Way(Protocol):
 
     @property
     def threads(self) -> Threads:
-        """What works for lanes that are queues: `one` where the way only queues, `two` where blocks go one by one."""
+        """What works for lanes that are queues: `one` thread where the way only queues, else `a step each`."""
 
     def begin(self) -> None:
         """Get ready for a message, outside its time."""
@@ -188,7 +188,7 @@ def shore_of(bench: Bench, outgoing: Lanes | None, incoming: Lanes | None, most:
 class Loopback(Still):
     """A TCP connection of this machine with itself (127.0.0.1): blocks in order, each behind its length."""
 
-    threads: Threads = "two"
+    threads: Threads = "a step each"
 
     def __init__(self, shore: Shore, most: int) -> None:
         """For at most so many lanes."""

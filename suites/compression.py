@@ -232,13 +232,13 @@ _STORED: dict[str, Any] = {
     "where": _compress_cases.is_worth_it,
     "corpus": _compress_cases.corpora,
     "codec": _compress_cases.stored_codecs,
-    "size_bytes": _compress_cases.stored_sizes,
+    "size_bytes": _compress_cases.loaded_sizes,
     "block_bytes": _compress_cases.stored_blocks,
     "flight": _compress_cases.stored_flights,
 }
 
 
-@suite.case(**_STORED)
+@suite.case(**(_STORED | {"size_bytes": _compress_cases.saved_sizes}))
 def save(bench: Bench, corpus: str, codec: str, size_bytes: int, block_bytes: int, flight: int) -> Task:
     """A checkpoint: arrays into a file until it is durable, compressed against raw."""
     return _compress_cases.save(bench, corpus, codec, size_bytes, block_bytes, flight)

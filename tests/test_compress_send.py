@@ -410,7 +410,7 @@ def test_the_error_of_a_lane_frees_those_that_wait_for_it_and_is_the_one_that_is
 
 
 @pytest.mark.parametrize("flight", [1, 2, 3, 4, 8])
-def test_of_two_threads_the_second_does_steps_in_order_while_the_first_is_ahead(flight):
+def test_with_a_thread_for_each_step_blocks_go_in_order_and_the_next_is_taken_while_one_is_handed_over(flight):
     said, ahead = [], threading.Event()
 
     def say(word):
@@ -427,7 +427,7 @@ def test_of_two_threads_the_second_does_steps_in_order_while_the_first_is_ahead(
             ahead.set()
 
     crew = lanes.Crew(1, flight)
-    crew.run(20, flight, lanes.Side(lanes.Lanes(flight), step, say("begin"), take, "two"))
+    crew.run(20, flight, lanes.Side(lanes.Lanes(flight), step, say("begin"), take, "a step each"))
     crew.close()
     order = {word: [index for each, index, _ in said if each == word] for word in ("begin", "take", "step")}
     assert all(indices == list(range(20)) for indices in order.values())
@@ -438,15 +438,15 @@ def test_of_two_threads_the_second_does_steps_in_order_while_the_first_is_ahead(
 
 
 @pytest.mark.parametrize("bad", ["begin", "take", "step"])
-def test_of_two_threads_either_ends_the_other(bad):
+def test_with_a_thread_for_each_step_each_ends_the_others(bad):
     def fail(lane, index):
         if index == 5:
             raise WrongAnswer("the fifth")
 
-    steps = dict.fromkeys(("begin", "take", "step"), lanes.no_step) | {bad: fail}
+    steps = dict.fromkeys(("begin", "take", "step"), lambda lane, index: None) | {bad: fail}
     crew = lanes.Crew(1, 3)
     with pytest.raises(WrongAnswer, match="the fifth"):
-        crew.run(50, 3, lanes.Side(lanes.Lanes(3), threads="two", **steps))
+        crew.run(50, 3, lanes.Side(lanes.Lanes(3), threads="a step each", **steps))
     crew.close()
 
 
