@@ -31,7 +31,7 @@ def task(bench: Bench, name: str, codec: str, piece_bytes: int, chunk_bytes: int
     trip = opened(first)
 
     def check() -> Observation:
-        whole = {"whole.ratio": Observed(total / compressed, "", "more"), "whole.bytes": Observed(total, "B", "more")}
+        whole = {"ratio": Observed(total / compressed, "", "more"), "compressed": Observed(compressed, "B", "less")}
         return {**trip.check(), **whole}
 
     stages = {
