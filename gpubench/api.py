@@ -60,6 +60,7 @@ from gpubench.patterns import matches
 from gpubench.payoffs import Payoff, Payoffs, payoffs, payoffs_of
 from gpubench.peaks import BASES, BASIS_WORDS, Basis, Share
 from gpubench.phase_tables import phase_tables
+from gpubench.phases import SUITE as PROFILE
 from gpubench.policy import Floor, Policy
 from gpubench.protocols import (
     Backend,
@@ -108,6 +109,7 @@ __all__ = [
     "BASES",
     "BASIS_WORDS",
     "DISTRIBUTION",
+    "PROFILE",
     "Against",
     "Backend",
     "BadOutput",

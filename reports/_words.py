@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gpubench.api import Device, Figure, Result, Row, Run, Summary, stats, units
+from gpubench.api import PROFILE, Device, Figure, Result, Row, Run, Summary, stats, units
 
 _ABOVE = {"spec": 1.0, "clock": 1.02}  # a mean clock over a window is right to a per cent or two
 SHARES_HEAD = "% of spec · clock · best"
@@ -101,14 +101,14 @@ def case_namer(run: Run, replicated: bool = False) -> Namer:
 
 
 def best_rows(rows: Iterable[Row]) -> list[Row]:
-    """The best ok row of each suite, device set, unit and limit, in the order measured.
+    """The best ok row of each suite, device set, unit and limit, in the order measured; phases of a program have none.
 
     Beside figures that are held against a limit, those of the same unit that are not (a copy in a cache) have none. A
     limit that two suites are held against is the better one's, unless the other has nothing else to show.
     """
     found: dict[tuple[str, tuple[str, ...], str, str], Row] = {}
     for row in rows:
-        if row.figure and row.result.status == "ok":
+        if row.figure and row.result.status == "ok" and row.suite != PROFILE:
             key = (row.suite, row.result.devices, row.figure.unit, row.figure.limit)
             found[key] = _better(found.get(key, row), row)
     limited = {key[:3] for key in found if key[3]}

@@ -126,6 +126,11 @@ def test_doctor_says_what_is_here_and_what_is_missing(tmp_path):
     assert "host" in text
     facts = json.loads(gpubench("doctor", "--json", cwd=tmp_path).stdout)
     assert [device["id"] for device in facts["devices"]][-1] == "host"
+    busy = next(counter for counter in facts["counters"] if counter["name"] == "host.cpu.busy")
+    assert (busy["device"], busy["unit"], busy["missing"]) == ("host", "core·s", "")
+    assert {"amd", "gpm", "nvml"} - {each["name"].partition(".")[0] for each in facts["counters"]} <= {
+        each["what"] for each in facts["not_sampled"]
+    }
 
 
 @pytest.mark.slow

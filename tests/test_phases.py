@@ -7,7 +7,7 @@ import _make as make
 import numpy as np
 import pytest
 
-from gpubench import phases, store
+from gpubench import phases, plugins, store
 from gpubench.counters import CounterTable, Track
 from gpubench.model import Case, Counter, Series
 from gpubench.phase_tables import phase_tables
@@ -165,3 +165,10 @@ def test_of_a_gpu_that_dies_what_was_sampled_before_is_kept(recorded):
     (table,) = phase_tables(Summary(replace(recorded, samples=tuple(cut))))
     place = table.heads.index("busy")
     assert [row[place] for row in table.rows][1:] == ["1 %", "100 %", "–"]
+
+
+@pytest.mark.parametrize("kind", ["html", "md"])
+def test_a_report_says_what_the_program_did_and_calls_no_phase_the_best(recorded, kind):
+    text = plugins.load("reports", kind).render(recorded)
+    assert "Phases" in text
+    assert "Best figures" not in text

@@ -88,7 +88,7 @@ def doctor(
     elif given:
         raise UsageError(f"{', '.join(given)}: only with --noise{' or --bundle' if given == ['--device'] else ''}")
     elif json:
-        typer.echo(inventory.to_json(inventory.facts()))
+        _document(inventory.facts())
     else:
         _show(inventory.facts())
 
@@ -155,6 +155,18 @@ def _noise(run: Run, json: bool) -> None:
         for words in noise.undecided(run):
             out.print(_print.plain(words, "yellow"), soft_wrap=True)
     raise typer.Exit(summary.exit_status(run.results))
+
+
+def _document(facts: Facts) -> None:
+    """All that is shown, as one JSON document."""
+    from dataclasses import asdict
+
+    from gpubench import sampler
+    from gpubench.cli import _print
+
+    found, absent = sampler.available(facts.devices)
+    counters = [{"device": each.device, **asdict(each.counter), "missing": each.reason} for each in found]
+    _print.document({**asdict(facts), "counters": counters, "not_sampled": [asdict(each) for each in absent]})
 
 
 def _show(facts: Facts) -> None:
