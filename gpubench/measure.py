@@ -115,8 +115,7 @@ class Engine:
                 series += self._series(column)
                 if len(columns) > 1:
                     self._confirm(task, column)
-        self._device.synchronize()
-        task.check()
+        self._check(task)
         series += [observed_series(name, numbers_of(value), value, self._rank) for name, value in observed.items()]
         _finite(series)
         return Measured(tuple(series), tuple(sorted(self._discarded.items())), tuple(sorted(self._labels)))
@@ -127,8 +126,15 @@ class Engine:
         for stage in task.stages.values():
             self._agree(None)
             stage.call()
+        return self._check(task)
+
+    def _check(self, task: Task) -> Observation:
+        """Check what the ranks left: none looks before all have stopped, none goes on before all have looked."""
         self._device.synchronize()
-        return task.check()
+        self._agree(None)
+        observed = task.check()
+        self._agree(None)
+        return observed
 
     def _confirm(self, task: Task, column: _Column) -> None:
         """Spoil the outputs and check what this column's own way of calling leaves in them."""
@@ -138,8 +144,7 @@ class Engine:
                 self._time(column, max(1, len(stage.rotation)), column.gated)
             else:
                 stage.call()
-        self._device.synchronize()
-        task.check()
+        self._check(task)
 
     def _columns(self, stage: Stage) -> Iterator[tuple[str, Mode, Callable[[], object]]]:
         """The series of a stage: its label, how it is timed, and what is called."""

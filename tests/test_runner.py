@@ -146,6 +146,11 @@ def test_two_ranks_measure_in_step_and_each_gives_its_series(faults):
     assert abs(len(first.values) - len(second.values)) <= sum(count for _, count in pair.discarded)
 
 
+def test_no_rank_goes_on_before_all_have_looked_at_what_it_left(faults):
+    (watched,) = run("watched").results
+    assert (watched.status, watched.reason) == ("ok", "")
+
+
 def test_a_killed_rank_fails_its_case_and_the_next_gets_a_fresh_worker(faults):
     shelf = run("lost", "pair")
     assert outcomes(shelf) == [("lost", "failed", "crash"), ("pair", "ok", "")]

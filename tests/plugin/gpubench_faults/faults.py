@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -168,6 +169,31 @@ def declined(bench: Bench) -> Task:
         raise Skip("rank 1 has no room")
     bench.barrier()
     return task()
+
+
+@suite.case(ranks=2)
+def watched(bench: Bench) -> Task:
+    """Rank 0 takes its time to look at what rank 1 left, which does not look itself and must not go on meanwhile."""
+    folder = tempfile.mkdtemp() if bench.rank == 1 else ""
+    place = Path(bench.exchange(folder)[1]) / "calls"
+    calls = 0
+
+    def call() -> float:
+        nonlocal calls
+        calls += 1
+        if bench.rank == 1:
+            place.write_text(str(calls))
+        return 1e-3
+
+    def check() -> Observation:
+        if bench.rank == 0:
+            time.sleep(0.1)
+            found = int(place.read_text())
+            if found != calls:
+                raise WrongAnswer(f"rank 1 has called {found} times, rank 0 {calls} times")
+        return {}
+
+    return Task.of(Stage(call, Work(items=1), "item", clock="self"), check=check)
 
 
 @suite.case(ranks=3)
