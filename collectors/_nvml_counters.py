@@ -7,6 +7,8 @@ is a group of its own.
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -31,8 +33,20 @@ def _query(name: str) -> str:
     return f"nvidia-smi --query-gpu={name} --format=csv"
 
 
+_one_at_a_time = threading.Lock()
+_kept: deque[Any] = deque(maxlen=1024)  # some seconds of answers
+
+
 def _field(nvml: Any, gpu: Any, field: int, scope: int = 0) -> Any:
-    (found,) = nvml.nvmlDeviceGetFieldValues(gpu, [(field, scope)])
+    """A value of NVML's by its number.
+
+    With several GPUs read by several threads driver 580 wrote such answers, times and all, over memory that had been
+    given back: one is asked for at a time, and its memory is kept for a while.
+    """
+    with _one_at_a_time:
+        answers = nvml.nvmlDeviceGetFieldValues(gpu, [(field, scope)])
+        _kept.append(answers)
+    (found,) = answers
     if found.nvmlReturn:
         raise nvml.NVMLError(found.nvmlReturn)
     return found.value

@@ -15,15 +15,17 @@ _CORPUS = "ids"
 _FLIGHTS = (1, 2, 4, 8)
 BETWEEN = ("process", "peer")
 _FEW = (*BETWEEN, "socket")  # over which the quick tier sends one codec's blocks
-# of each link of a GPU the MiB of a message and of a block: so much that handing blocks over takes little of the time
+# of each link of a GPU the MiB of a message and of a block, so much that handing blocks over takes little of the time,
+# and the blocks in flight: in lanes that copy as well as compute, more
 _SENT = {
-    "d2h": (512, 32),
-    "h2d": (1024, 64),
-    "peer": (1024, 64),
-    "process": (1024, 256),  # a GPU works for one process at a time, and takes a moment to change
-    "socket": (512, 32),
+    "d2h": (512, 32, 8),
+    "h2d": (1024, 64, 8),
+    "peer": (1024, 64, 4),
+    "process": (1024, 256, 4),  # a GPU works for one process at a time, and takes a moment to change
+    "socket": (512, 32, 4),
 }
-_SENT_BY_HOST = {"copy": (16, 1), "socket": (8, 1), "mpi": (16, 1), "process": (16, 1)}
+_SENT_BY_HOST = {"copy": (16, 1, 2), "socket": (8, 1, 2), "mpi": (16, 1, 2), "process": (16, 1, 2)}
+_PEER_FULL = 4096  # MiB: codecs that are faster than NVLink take a message in a few milliseconds
 
 Params = Mapping[str, str | int | float]
 
@@ -53,16 +55,19 @@ def stored_codecs(target: Target) -> Any:
     return points(smoke=("lz4",), quick=("lz4",), full=codecs(target).full)
 
 
-def _sent(target: Target) -> dict[str, tuple[int, int]]:
-    """Of each link the bytes of a message and of a block."""
-    mib = _SENT_BY_HOST if target.is_host else _SENT
-    return {link: (size * _MIB, block * _MIB) for link, (size, block) in mib.items()}
+def _sent(target: Target) -> dict[str, tuple[int, int, int]]:
+    """Of each link the bytes of a message and of a block, and how many are in flight."""
+    links = _SENT_BY_HOST if target.is_host else _SENT
+    found = {link: (size * _MIB, block * _MIB, flight) for link, (size, block, flight) in links.items()}
+    if target.tier == "full" and "peer" in found:
+        found["peer"] = (_PEER_FULL * _MIB, *found["peer"][1:])
+    return found
 
 
 def sizes(target: Target) -> Any:
     """The most of a message: what each link wants."""
     smoke = 1 if target.is_host else 16
-    return points(smoke=(smoke * _MIB,), quick=tuple(sorted({size for size, _ in _sent(target).values()})))
+    return points(smoke=(smoke * _MIB,), quick=tuple(sorted({size for size, *_ in _sent(target).values()})))
 
 
 def saved_sizes(target: Target) -> Any:
@@ -81,31 +86,35 @@ def _stored_sizes(smoke: int, quick: int, full: int) -> Any:
 
 def blocks(target: Target) -> Any:
     """What travels at a time: on a GPU a batch of hundreds of chunks, on the host what a cache holds."""
-    usual = tuple(sorted({block for _, block in _sent(target).values()}))
+    usual = tuple(sorted({block for _, block, _ in _sent(target).values()}))
     if target.is_host:
         return points(smoke=(2**18,), quick=usual, full=(2**18, *usual, 2**22))
     return points(smoke=(2**22,), quick=usual, full=(2**22, *usual))
 
 
-def stored_blocks(target: Target) -> Any:
-    """The same for files."""
+def saved_blocks(target: Target) -> Any:
+    """The same for files that are written."""
+    return points(smoke=blocks(target).smoke, quick=(2**20 if target.is_host else 2**24,))
+
+
+def loaded_blocks(target: Target) -> Any:
+    """The same for files that are read."""
     return points(smoke=blocks(target).smoke, quick=(2**20 if target.is_host else 2**23,))
 
 
 def flights(target: Target) -> Any:
     """Blocks under way at once, at each end."""
-    return points(smoke=(2,), quick=(_flight(target),), full=_FLIGHTS)
+    usual = tuple(sorted({flight for *_, flight in _sent(target).values()}))
+    return points(smoke=(2,), quick=usual, full=_FLIGHTS)
 
 
 def stored_flights(target: Target) -> Any:
-    """The same for files: more, since a file system takes them side by side."""
-    return points(smoke=(2,), quick=(_flight(target, is_stored=True),), full=_FLIGHTS)
+    """The same for files: many, since a file system takes them side by side."""
+    return points(smoke=(2,), quick=(_stored_flight(target),), full=_FLIGHTS)
 
 
-def _flight(target: Target, is_stored: bool = False) -> int:
-    if target.is_host:
-        return 2
-    return 8 if is_stored else 4
+def _stored_flight(target: Target) -> int:
+    return 2 if target.is_host else 8
 
 
 def ranks(params: Params) -> int:
@@ -130,7 +139,7 @@ def is_worth_it(target: Target, params: Params) -> bool:
         return True
     if link and not _fits_link(target, params):
         return False
-    is_usual = flight == _flight(target, not link) and (not link or block == _sent(target)[link][1])
+    is_usual = (block, flight) == _sent(target)[link][1:] if link else flight == _stored_flight(target)
     if target.tier == "full" and not is_usual:
         return params["corpus"] == _CORPUS and params["codec"] in codecs(target).quick
     return is_usual

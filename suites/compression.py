@@ -233,12 +233,12 @@ _STORED: dict[str, Any] = {
     "corpus": _compress_cases.corpora,
     "codec": _compress_cases.stored_codecs,
     "size_bytes": _compress_cases.loaded_sizes,
-    "block_bytes": _compress_cases.stored_blocks,
+    "block_bytes": _compress_cases.loaded_blocks,
     "flight": _compress_cases.stored_flights,
 }
 
 
-@suite.case(**(_STORED | {"size_bytes": _compress_cases.saved_sizes}))
+@suite.case(**(_STORED | {"size_bytes": _compress_cases.saved_sizes, "block_bytes": _compress_cases.saved_blocks}))
 def save(bench: Bench, corpus: str, codec: str, size_bytes: int, block_bytes: int, flight: int) -> Task:
     """A checkpoint: arrays into a file until it is durable, compressed against raw."""
     return _compress_cases.save(bench, corpus, codec, size_bytes, block_bytes, flight)
