@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpubench.api import Device, Missing
+
+# For calls that map the driver's memory for a moment (GPM's samples; NVLink's counters). Made at once by threads that
+# read different GPUs, driver 580 left such memory where Python had its objects, times and zeros instead of them.
+mapping = threading.Lock()
 
 # errors after which no call for the device will answer (nvml.h, nvmlReturn_t)
 _LOST = (

@@ -7,13 +7,12 @@ is a group of its own.
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from gpubench.api import Counter
 
+from ._nvml import mapping
 from ._nvml_watch import event_reasons, sm_clock_hz
 
 Reader = Callable[[Any, Any], float]
@@ -33,20 +32,8 @@ def _query(name: str) -> str:
     return f"nvidia-smi --query-gpu={name} --format=csv"
 
 
-_one_at_a_time = threading.Lock()
-_kept: deque[Any] = deque(maxlen=1024)  # some seconds of answers
-
-
 def _field(nvml: Any, gpu: Any, field: int, scope: int = 0) -> Any:
-    """A value of NVML's by its number.
-
-    With several GPUs read by several threads driver 580 wrote such answers, times and all, over memory that had been
-    given back: one is asked for at a time, and its memory is kept for a while.
-    """
-    with _one_at_a_time:
-        answers = nvml.nvmlDeviceGetFieldValues(gpu, [(field, scope)])
-        _kept.append(answers)
-    (found,) = answers
+    (found,) = nvml.nvmlDeviceGetFieldValues(gpu, [(field, scope)])
     if found.nvmlReturn:
         raise nvml.NVMLError(found.nvmlReturn)
     return found.value
@@ -63,7 +50,12 @@ def _clock(name: str) -> Reader:
 
 def _nvlink(name: str) -> Reader:
     """Bytes since the driver was loaded, of all links: data, with no protocol."""
-    return lambda nvml, gpu: float(_field(nvml, gpu, getattr(nvml, name), _EVERY_LINK).ullVal) * _KIB
+
+    def read(nvml: Any, gpu: Any) -> float:
+        with mapping:
+            return float(_field(nvml, gpu, getattr(nvml, name), _EVERY_LINK).ullVal) * _KIB
+
+    return read
 
 
 def _violation(name: str) -> Reader:

@@ -7,14 +7,13 @@ Traffic counts what crosses the link, packet headers too: 7 % more than the payl
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpubench.api import Counter, CounterSource, Device, Lacking, Missing, Watch
 
-from ._nvml import answer, initialised, is_nvidia, known
+from ._nvml import answer, initialised, is_nvidia, known, mapping
 
 _PERIOD_S = 0.12
 _LEAST_S = 0.1  # nvml.h: two samples want 100 ms between them
@@ -94,7 +93,6 @@ class GpmSource:
     def __init__(self, devices: Sequence[Device]) -> None:
         self._nvml = initialised()
         handles = {device.id: known(self._nvml, device) for device in devices}
-        self._one_at_a_time = threading.Lock()  # a run of two GPUs, each in a thread, once ended in a fault
         self._samples = {name: Samples(self._nvml, gpu) for name, gpu in handles.items() if self._supports(gpu)}
         if not self._samples:
             raise Lacking("this GPU has no GPM counters", "they came with Hopper, and want a GPU that is not split")
@@ -113,7 +111,7 @@ class GpmSource:
         found: dict[str, tuple[int, float]] = {}
 
         def read() -> float:
-            with self._one_at_a_time:
+            with mapping:
                 found.update(self._samples[device.id].read())
             return 0.0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -53,7 +52,6 @@ class NvmlSource:
         self._nvml = initialised()
         self._handles = {device.id: known(self._nvml, device) for device in devices}
         self._xids: dict[str, Xids] = {}
-        self._one_at_a_time = threading.Lock()  # a run of two GPUs, each in a thread, once ended in a fault
 
     def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
         return {name: answer(self._nvml, device, self._call(device, name)) for name in names}
@@ -63,10 +61,9 @@ class NvmlSource:
         return partial(self._xid, device) if name == XID else partial(READ[name], self._nvml, gpu)
 
     def _xid(self, device: Device) -> float:
-        with self._one_at_a_time:
-            if device.id not in self._xids:
-                self._xids[device.id] = Xids(self._nvml, self._handles[device.id])
-            return self._xids[device.id].read()
+        if device.id not in self._xids:
+            self._xids[device.id] = Xids(self._nvml, self._handles[device.id])
+        return self._xids[device.id].read()
 
     def lacking(self, device: Device) -> Mapping[str, str]:
         """The counters that NVML refuses for this device, and its words."""
