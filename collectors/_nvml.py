@@ -8,9 +8,13 @@ from typing import Any
 
 from gpubench.api import Device, Missing
 
-# For calls that map the driver's memory for a moment (GPM's samples; NVLink's counters). Made at once by threads that
-# read different GPUs, driver 580 left such memory where Python had its objects, times and zeros instead of them.
-mapping = threading.Lock()
+# NVML is read by a thread for each GPU and period. With two GPUs, at six times the usual rate within half a minute,
+# answers came to lie over memory that Python used for something else: a time and a zero, as
+# nvmlDeviceGetViolationStatus gives (driver 580). Slow calls are therefore made one at a time. The fast ones take
+# microseconds and are held up by none: of 186 000 values of fields that four threads asked for at once each was where
+# it should be, and nothing beside it had changed.
+slow = threading.Lock()
+slowest = threading.Lock()  # what takes 20 ms holds up its own kind alone
 
 # errors after which no call for the device will answer (nvml.h, nvmlReturn_t)
 _LOST = (

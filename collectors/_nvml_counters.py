@@ -8,11 +8,12 @@ is a group of its own.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from gpubench.api import Counter
 
-from ._nvml import mapping
+from ._nvml import slow, slowest
 from ._nvml_watch import event_reasons, sm_clock_hz
 
 Reader = Callable[[Any, Any], float]
@@ -50,12 +51,7 @@ def _clock(name: str) -> Reader:
 
 def _nvlink(name: str) -> Reader:
     """Bytes since the driver was loaded, of all links: data, with no protocol."""
-
-    def read(nvml: Any, gpu: Any) -> float:
-        with mapping:
-            return float(_field(nvml, gpu, getattr(nvml, name), _EVERY_LINK).ullVal) * _KIB
-
-    return read
+    return lambda nvml, gpu: float(_field(nvml, gpu, getattr(nvml, name), _EVERY_LINK).ullVal) * _KIB
 
 
 def _violation(name: str) -> Reader:
@@ -225,3 +221,12 @@ READERS = dict((*_FAST, *_SLOWER, *_STATE, *_PCIE))
 XIDS = Counter(XID, "errors", "cumulative", _FAST_S, "dmesg | grep Xid")
 COUNTERS = (*READERS, XIDS)
 READ = {counter.name: reader for counter, reader in READERS.items()}
+
+
+def _lock(period_s: float) -> AbstractContextManager[object]:
+    if period_s == _FAST_S:
+        return nullcontext()
+    return slowest if period_s == _PCIE_S else slow
+
+
+LOCKS = {counter.name: _lock(counter.period_s) for counter in COUNTERS}

@@ -131,7 +131,7 @@ class CuptiSource:
     def __init__(self, devices: Sequence[Device]) -> None:
         pm = _loaded()
         self._samplings = {device.id: Sampling(pm, device) for device in devices}
-        self._one_at_a_time = threading.Lock()  # evaluating for two GPUs at once ends in a fault (cupti-python 13.4)
+        self._one_at_a_time = threading.Lock()  # evaluated for two GPUs at once it ended in a fault (13.4)
 
     def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
         with self._one_at_a_time:

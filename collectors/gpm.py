@@ -13,7 +13,7 @@ from typing import Any
 
 from gpubench.api import Counter, CounterSource, Device, Lacking, Missing, Watch
 
-from ._nvml import answer, initialised, is_nvidia, known, mapping
+from ._nvml import answer, initialised, is_nvidia, known, slow
 
 _PERIOD_S = 0.12
 _LEAST_S = 0.1  # nvml.h: two samples want 100 ms between them
@@ -111,7 +111,7 @@ class GpmSource:
         found: dict[str, tuple[int, float]] = {}
 
         def read() -> float:
-            with mapping:
+            with slow:
                 found.update(self._samples[device.id].read())
             return 0.0
 

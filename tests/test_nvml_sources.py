@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import sys
+import threading
+import time
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pynvml
@@ -106,6 +110,66 @@ def test_xid_errors_are_counted_without_waiting_and_their_numbers_told_once():
     assert xids.take() == [13, 31, 79]
     assert xids.take() == []
     assert xids.read() == 3
+
+
+# ---- threads
+
+
+SLOW = ("nvml.energy", "nvml.violation.power", "nvml.nvlink.tx", "nvml.processes")
+SLOWEST = "nvml.pcie.tx"
+
+
+@pytest.fixture
+def source(monkeypatch):
+    """NVML open for two GPUs; what it is asked for is patched into `COUNTERS.READ`."""
+    module = sys.modules[type(NVML).__module__]
+    monkeypatch.setattr(module, "initialised", lambda: pynvml)
+    found = module.NvmlSource(())
+    found._handles = {"cuda:0": 0, "cuda:1": 1}
+    return found
+
+
+def test_slow_calls_are_made_one_at_a_time(monkeypatch, source):
+    """Of two GPUs, each counter by a thread of its own: each call stays a while, and says who else is there."""
+    inside, together = [], []
+
+    def staying(name):
+        def read(nvml, gpu):
+            inside.append(name)
+            time.sleep(0.002)
+            together.append(tuple(inside))
+            inside.remove(name)
+            return 1.0
+
+        return read
+
+    for name in (*SLOW, SLOWEST):
+        monkeypatch.setitem(COUNTERS.READ, name, staying(name))
+    devices = [H200, replace(H200, id="cuda:1")]
+    with ThreadPoolExecutor(10) as pool:
+        asked = [(device, [name]) for device in devices for name in (*SLOW, SLOWEST) for _ in range(8)]
+        found = list(pool.map(lambda each: source.read(*each), asked))
+    assert all(list(each.values()) == [1.0] for each in found)
+    others = [[name for name in each if name != SLOWEST] for each in together]
+    assert max(map(len, others)) == 1
+    assert max(map(len, together)) <= 2, "PCIe's 20 ms hold up their own kind alone"
+
+
+def test_no_slow_call_holds_up_a_fast_one(monkeypatch, source):
+    begun, end = threading.Event(), threading.Event()
+
+    def stays(nvml, gpu):
+        begun.set()
+        return float(end.wait(timeout=30))
+
+    monkeypatch.setitem(COUNTERS.READ, "nvml.energy", stays)
+    monkeypatch.setitem(COUNTERS.READ, "nvml.power", lambda nvml, gpu: 80.0)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(source.read, H200, ["nvml.energy"])
+        assert begun.wait(timeout=30)
+        assert source.read(H200, ["nvml.power"]) == {"nvml.power": 80.0}
+        end.set()
+        assert waiting.result() == {"nvml.energy": 1.0}
 
 
 # ---- GPM
