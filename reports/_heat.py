@@ -39,9 +39,14 @@ def bounds(values: Numbers) -> tuple[float, float]:
 
 
 def shade(value: float, low: float, high: float) -> int:
-    """The shade of a value on a scale; what lies beyond it has the shade of its end."""
-    share = (value - low) / (high - low) if high > low else 0.5
-    return min(max(int(share * SHADES), 0), SHADES - 1)
+    """The shade of one value."""
+    return int(shades(np.array([value]), low, high)[0])
+
+
+def shades(values: Numbers, low: float, high: float) -> npt.NDArray[np.int64]:
+    """The shade of each value on a scale, -1 of NaN; what lies beyond the scale has the shade of its end."""
+    share = (values - low) / (high - low) if high > low else np.where(np.isnan(values), np.nan, 0.5)
+    return np.where(np.isnan(share), -1, np.clip(np.nan_to_num(share * SHADES), 0, SHADES - 1)).astype(np.int64)
 
 
 def heat_map(heat: Heat, across: str, down: str, words: str, scale: tuple[float, float]) -> Markup:
@@ -79,20 +84,22 @@ def _labels(words: Sequence[str], step: float, *, across: bool) -> Iterator[Mark
 
 
 def _paths(values: Numbers, scale: tuple[float, float]) -> list[str]:
-    """For each shade one path of strokes a cell high, from column to column of each row."""
-    found: list[list[str]] = [[] for _ in range(SHADES)]
-    for row, line in enumerate(values.tolist()):
-        start, last = 0, [-1] * SHADES  # where each shade's path stands in this row: a step takes fewer bytes
-        shades = [None if math.isnan(value) else shade(value, *scale) for value in line]
-        for column in range(1, len(shades) + 1):
-            if column == len(shades) or shades[column] != shades[start]:
-                index = shades[start]
-                if index is not None:
-                    move = f"M{start} {row}" if last[index] < 0 else f"m{start - last[index]} 0"
-                    found[index].append(f"{move}h{column - start}")
-                    last[index] = column
-                start = column
-    return ["".join(parts) for parts in found]
+    """For each shade one path of strokes a cell high, from column to column of each row.
+
+    A path goes under those of higher shades, whose strokes cover it: fewer and longer ones take fewer bytes.
+    """
+    found = shades(values, *scale)
+    return ["".join(_strokes(found >= index)) for index in range(SHADES)]
+
+
+def _strokes(inside: npt.NDArray[np.bool_]) -> Iterator[str]:
+    edge = np.zeros((len(inside), 1), bool)
+    steps = np.diff(np.hstack([edge, inside, edge]).astype(np.int8), axis=1)
+    row_before, place = -1, 0
+    for (row, start), (_, end) in zip(np.argwhere(steps > 0).tolist(), np.argwhere(steps < 0).tolist(), strict=True):
+        yield f"M{start} {row}" if row != row_before else f"m{start - place} 0"
+        yield f"h{end - start}"
+        row_before, place = row, end
 
 
 def _scale(unit: str, scale: tuple[float, float], top: float) -> list[Markup]:

@@ -1,0 +1,47 @@
+"""A map of shades: what its strokes leave visible is the shade of each value."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from gpubench import plugins
+
+HEAT = sys.modules[f"{type(plugins.load('reports', 'html')).__module__.rpartition('.')[0]}._heat"]
+
+
+def painted(picture, shape):
+    """The shade that each cell shows: of the last stroke over it, -1 of none."""
+    found = np.full(shape, -1)
+    for path, index in re.findall(r'<path d="([^"]*)" class="run h(\d)"', picture):
+        row = column = 0
+        for word, first, second in re.findall(r"([Mmh])(\d+)(?: (\d+))?", path):
+            if word == "M":
+                column, row = int(first), int(second)
+            elif word == "m":
+                column += int(first)
+            else:
+                found[row, column : column + int(first)] = int(index)
+                column += int(first)
+    return found
+
+
+@given(arrays(float, (5, 9), elements=st.one_of(st.floats(-1e3, 1e3), st.just(float("nan")))))
+def test_each_cell_shows_the_shade_of_its_value_and_what_was_not_measured_shows_none(values):
+    scale = (-500.0, 700.0)
+    heat = HEAT.Heat(tuple("abcde"), tuple("abcdefghi"), values, "s")
+    picture = str(HEAT.heat_map(heat, "across", "down", "words", scale))
+    expected = [[-1 if value != value else HEAT.shade(value, *scale) for value in row] for row in values.tolist()]
+    assert painted(picture, values.shape).tolist() == expected
+
+
+@pytest.mark.parametrize(("value", "shade"), [(-9.0, 0), (0.0, 0), (0.999, 6), (1.0, 6), (5.0, 6), (0.5, 3)])
+def test_a_shade_is_a_seventh_of_the_scale_and_its_ends_take_what_lies_beyond(value, shade):
+    assert HEAT.shade(value, 0.0, 1.0) == shade
+    assert HEAT.shade(value, 1.0, 1.0) == HEAT.SHADES // 2, "all values are equal"
