@@ -8,11 +8,10 @@ from typing import Any
 
 from gpubench.api import Device, Missing
 
-# NVML is read by a thread for each GPU and period. With two GPUs, at six times the usual rate within half a minute,
-# answers came to lie over memory that Python used for something else: a time and a zero, as
-# nvmlDeviceGetViolationStatus gives (driver 580). Slow calls are therefore made one at a time. The fast ones take
-# microseconds and are held up by none: of 186 000 values of fields that four threads asked for at once each was where
-# it should be, and nothing beside it had changed.
+# NVML is read by a thread for each GPU and period. With two GPUs, at six times the usual rate within a minute,
+# something wrote over memory that Python used: a time and a zero, as nvmlDeviceGetViolationStatus answers (driver 580).
+# Slow calls are therefore made one at a time. The fast ones take microseconds and are held up by none: four threads
+# asked for 186 000 values of fields at once, and each was where it should be, and nothing beside it had changed.
 slow = threading.Lock()
 slowest = threading.Lock()  # what takes 20 ms holds up its own kind alone
 

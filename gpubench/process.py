@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import os
 import signal
 import socket
@@ -58,10 +59,9 @@ class Child:
         """The last line that the child printed, or nothing; of a crash that faulthandler saw, where it was."""
         self.drain()
         lines = self._tail.decode(errors="replace").strip().splitlines()
-        for number, line in enumerate(lines[:-1]):
-            if line.startswith("Current thread"):
-                return lines[number + 1].strip()
-        return lines[-1].strip() if lines else ""
+        crashed = itertools.dropwhile(lambda line: not line.startswith("Current thread"), lines)
+        place = next((line for line in crashed if line.lstrip().startswith("File ")), "")
+        return (place or (lines[-1] if lines else "")).strip()
 
     def obituary(self) -> str:
         """How the child ended: `killed by SIGKILL`, `exit status 3`; and its last line."""

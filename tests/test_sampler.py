@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from gpubench import plugins, sampler
+from gpubench.process import Child
 from gpubench.sampler import SamplingProcess
 from gpubench.store import read_run
 
@@ -180,6 +181,19 @@ def test_a_sampler_that_crashes_is_told_of_and_another_one_goes_on():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("collecting", ["", "  Garbage-collecting\n"])
+def test_the_obituary_of_a_crash_names_the_line_where_it_was(collecting):
+    child = Child.__new__(Child)
+    child.output = -1
+    child._tail = (
+        "Fatal Python error: Segmentation fault\n\nThread 0x1 (most recent call first):\n"
+        '  File "threading.py", line 359 in wait\n\nCurrent thread 0x2 (most recent call first):\n'
+        f'{collecting}  File "pynvml.py", line 7 in ask\n  File "nvml.py", line 1 in read\n\n'
+        "Extension modules: numpy (total: 1)\n"
+    ).encode()
+    assert child.last_words == 'File "pynvml.py", line 7 in ask'
+
+
 def test_a_sampler_that_always_crashes_is_given_up(sick):
     process, _, remarks = sick("killed", 30.0)
     assert "SIGKILL" in process.ended
