@@ -8,12 +8,30 @@ from typing import Any
 
 from gpubench.api import Device, Missing
 
+_PATIENCE_S = 1.0
+
+
+class Turns:
+    """Calls that are made one after the other; one that does not come back holds up each of the others for a second."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._mine = threading.local()
+
+    def __enter__(self) -> None:
+        self._mine.taken = self._lock.acquire(timeout=_PATIENCE_S)
+
+    def __exit__(self, *error: object) -> None:
+        if self._mine.taken:
+            self._lock.release()
+
+
 # NVML is read by a thread for each GPU and period. With two GPUs, at six times the usual rate within a minute,
 # something wrote over memory that Python used: a time and a zero, as nvmlDeviceGetViolationStatus answers (driver 580).
 # Slow calls are therefore made one at a time. The fast ones take microseconds and are held up by none: four threads
 # asked for 186 000 values of fields at once, and each was where it should be, and nothing beside it had changed.
-slow = threading.Lock()
-slowest = threading.Lock()  # what takes 20 ms holds up its own kind alone
+slow = Turns()
+slowest = Turns()  # what takes 20 ms holds up its own kind alone
 
 # errors after which no call for the device will answer (nvml.h, nvmlReturn_t)
 _LOST = (

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gpubench.api import DISTRIBUTION, Counter, CounterSource, Device, Lacking, Missing, Watch
 
-from ._nvml import is_nvidia
+from ._nvml import Turns, is_nvidia
 
 _PERIOD_S = 0.1
 _INTERVAL_NS = 10_000_000  # of a hardware sample
@@ -131,7 +130,7 @@ class CuptiSource:
     def __init__(self, devices: Sequence[Device]) -> None:
         pm = _loaded()
         self._samplings = {device.id: Sampling(pm, device) for device in devices}
-        self._one_at_a_time = threading.Lock()  # evaluated for two GPUs at once it ended in a fault (13.4)
+        self._one_at_a_time = Turns()  # evaluated for two GPUs at once it ended in a fault (13.4)
 
     def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
         with self._one_at_a_time:

@@ -172,6 +172,30 @@ def test_no_slow_call_holds_up_a_fast_one(monkeypatch, source):
         assert waiting.result() == {"nvml.energy": 1.0}
 
 
+def test_a_slow_call_that_never_comes_back_holds_up_the_others_for_a_while_only(monkeypatch, source):
+    monkeypatch.setattr(COMMON, "_PATIENCE_S", 0.01)
+    begun, end = threading.Event(), threading.Event()
+
+    def stays(nvml, gpu):
+        if gpu == 0:
+            begun.set()
+            end.wait(timeout=30)
+        return 1.0
+
+    monkeypatch.setitem(COUNTERS.READ, "nvml.energy", stays)
+    other = replace(H200, id="cuda:1")
+    with ThreadPoolExecutor(1) as pool:
+        hung = pool.submit(source.read, H200, ["nvml.energy"])
+        assert begun.wait(timeout=30)
+        for _ in range(3):
+            assert source.read(other, ["nvml.energy"]) == {"nvml.energy": 1.0}
+        assert not hung.done()
+        end.set()
+        assert hung.result() == {"nvml.energy": 1.0}
+    assert source.read(other, ["nvml.energy"]) == {"nvml.energy": 1.0}, "and then one goes after the other again"
+    assert not COMMON.slow._lock.locked()
+
+
 # ---- GPM
 
 
