@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpubench.api import Bench, Target, Task, points
 
@@ -14,17 +14,33 @@ _CHUNK_BYTES = 2**16
 _CORPUS = "ids"
 _FLIGHTS = (1, 2, 4, 8)
 BETWEEN = ("process", "peer")
-_FEW = (*BETWEEN, "socket")  # over which the quick tier sends one codec's blocks
-# of each link of a GPU the MiB of a message and of a block, so much that handing blocks over takes little of the time,
-# and the blocks in flight: in lanes that copy as well as compute, more
+
+
+class _Sent(NamedTuple):
+    """What a link wants of a message: its MiB, those of a block, blocks in flight; and the codecs of the quick tier."""
+
+    size: int
+    block: int
+    flight: int
+    codecs: tuple[str, ...]
+
+
+_QUICK = ("lz4", "cascaded")
+# messages and blocks so long that handing over takes little of the time; more lanes where they copy and compute
 _SENT = {
-    "d2h": (512, 32, 8),
-    "h2d": (1024, 64, 8),
-    "peer": (1024, 64, 4),
-    "process": (1024, 256, 4),  # a GPU works for one process at a time, and takes a moment to change
-    "socket": (512, 32, 4),
+    "d2h": _Sent(512, 32, 8, _QUICK),
+    "h2d": _Sent(1024, 64, 8, _QUICK),
+    "peer": _Sent(1024, 64, 4, ("cascaded", "ans")),  # the second is faster than NVLink
+    "process": _Sent(1024, 256, 4, ("cascaded",)),  # a GPU takes a moment to change between processes
+    "socket": _Sent(512, 32, 4, ("cascaded",)),
 }
-_SENT_BY_HOST = {"copy": (16, 1, 2), "socket": (8, 1, 2), "mpi": (16, 1, 2), "process": (16, 1, 2)}
+_HOST_QUICK = ("lz4", "zstd-1")
+_SENT_BY_HOST = {
+    "copy": _Sent(16, 1, 2, _HOST_QUICK),
+    "socket": _Sent(8, 1, 2, ("lz4",)),
+    "mpi": _Sent(16, 1, 2, ("lz4",)),
+    "process": _Sent(16, 1, 2, ("lz4",)),
+}
 _PEER_FULL = 4096  # MiB: codecs that are faster than NVLink take a message in a few milliseconds
 
 Params = Mapping[str, str | int | float]
@@ -44,10 +60,10 @@ def corpora(target: Target) -> Any:
 
 
 def codecs(target: Target) -> Any:
-    """One that is as fast as a link and one that shrinks more or is faster yet."""
-    if target.is_host:
-        return points(smoke=("lz4",), quick=("lz4", "zstd-1"), full=("lz4", "zstd-1", "zstd-3", "zlib-1"))
-    return points(smoke=("lz4",), quick=("lz4", "cascaded"), full=_codecs_device.CODECS)
+    """Those that links want: one as fast as the host's, one that shrinks more or is faster yet, one for NVLink."""
+    quick = tuple(dict.fromkeys(codec for sent in _sent(target).values() for codec in sent.codecs))
+    full = ("lz4", "zstd-1", "zstd-3", "zlib-1") if target.is_host else _codecs_device.CODECS
+    return points(smoke=("lz4",), quick=quick, full=full)
 
 
 def stored_codecs(target: Target) -> Any:
@@ -55,19 +71,17 @@ def stored_codecs(target: Target) -> Any:
     return points(smoke=("lz4",), quick=("lz4",), full=codecs(target).full)
 
 
-def _sent(target: Target) -> dict[str, tuple[int, int, int]]:
-    """Of each link the bytes of a message and of a block, and how many are in flight."""
-    links = _SENT_BY_HOST if target.is_host else _SENT
-    found = {link: (size * _MIB, block * _MIB, flight) for link, (size, block, flight) in links.items()}
-    if target.tier == "full" and "peer" in found:
-        found["peer"] = (_PEER_FULL * _MIB, *found["peer"][1:])
-    return found
+def _sent(target: Target) -> dict[str, _Sent]:
+    """What each link wants, in this tier."""
+    if target.is_host:
+        return _SENT_BY_HOST
+    return _SENT | ({"peer": _SENT["peer"]._replace(size=_PEER_FULL)} if target.tier == "full" else {})
 
 
 def sizes(target: Target) -> Any:
     """The most of a message: what each link wants."""
     smoke = 1 if target.is_host else 16
-    return points(smoke=(smoke * _MIB,), quick=tuple(sorted({size for size, *_ in _sent(target).values()})))
+    return points(smoke=(smoke * _MIB,), quick=tuple(sorted({sent.size * _MIB for sent in _sent(target).values()})))
 
 
 def saved_sizes(target: Target) -> Any:
@@ -86,7 +100,7 @@ def _stored_sizes(smoke: int, quick: int, full: int) -> Any:
 
 def blocks(target: Target) -> Any:
     """What travels at a time: on a GPU a batch of hundreds of chunks, on the host what a cache holds."""
-    usual = tuple(sorted({block for _, block, _ in _sent(target).values()}))
+    usual = tuple(sorted({sent.block * _MIB for sent in _sent(target).values()}))
     if target.is_host:
         return points(smoke=(2**18,), quick=usual, full=(2**18, *usual, 2**22))
     return points(smoke=(2**22,), quick=usual, full=(2**22, *usual))
@@ -104,7 +118,7 @@ def loaded_blocks(target: Target) -> Any:
 
 def flights(target: Target) -> Any:
     """Blocks under way at once, at each end."""
-    usual = tuple(sorted({flight for *_, flight in _sent(target).values()}))
+    usual = tuple(sorted({sent.flight for sent in _sent(target).values()}))
     return points(smoke=(2,), quick=usual, full=_FLIGHTS)
 
 
@@ -134,24 +148,24 @@ def is_worth_it(target: Target, params: Params) -> bool:
         return False
     if size < block * flight:
         return False
-    link = str(params.get("link", ""))
     if target.tier == "smoke":
         return True
-    if link and not _fits_link(target, params):
+    if "link" not in params:
+        is_usual = flight == _stored_flight(target)
+    elif not _fits_link(target, params):
         return False
-    is_usual = (block, flight) == _sent(target)[link][1:] if link else flight == _stored_flight(target)
+    else:
+        sent = _sent(target)[str(params["link"])]
+        is_usual = (block, flight) == (sent.block * _MIB, sent.flight)
     if target.tier == "full" and not is_usual:
-        return params["corpus"] == _CORPUS and params["codec"] in codecs(target).quick
+        return params["corpus"] == _CORPUS and params["codec"] in (_HOST_QUICK if target.is_host else _QUICK)
     return is_usual
 
 
 def _fits_link(target: Target, params: Params) -> bool:
-    """Each link has its message; over a socket and between processes `quick` has one codec."""
-    link = str(params["link"])
-    few = codecs(target).quick
-    is_one = params["codec"] == few[0 if target.is_host else -1]
-    is_sized = params["size_bytes"] == _sent(target)[link][0]
-    return is_sized and (target.tier == "full" or link not in _FEW or is_one)
+    """Each link has its message, and in the quick tier its codecs."""
+    sent = _sent(target)[str(params["link"])]
+    return params["size_bytes"] == sent.size * _MIB and (target.tier == "full" or params["codec"] in sent.codecs)
 
 
 def send(bench: Bench, link: str, corpus: str, codec: str, size_bytes: int, block_bytes: int, flight: int) -> Task:
