@@ -12,14 +12,16 @@ _PATIENCE_S = 1.0
 
 
 class Turns:
-    """Calls that are made one after the other; one that does not come back holds up each of the others for a second."""
+    """Calls that are made one after the other; one that does not come back holds up the others for a second, once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._mine = threading.local()
+        self._is_stuck = False
 
     def __enter__(self) -> None:
-        self._mine.taken = self._lock.acquire(timeout=_PATIENCE_S)
+        self._mine.taken = self._lock.acquire(timeout=0 if self._is_stuck else _PATIENCE_S)
+        self._is_stuck = not self._mine.taken
 
     def __exit__(self, *error: object) -> None:
         if self._mine.taken:
@@ -28,10 +30,10 @@ class Turns:
 
 # NVML is read by a thread for each GPU and period. With two GPUs, at six times the usual rate within a minute,
 # something wrote over memory that Python used: a time and a zero, as nvmlDeviceGetViolationStatus answers (driver 580).
-# Slow calls are therefore made one at a time. The fast ones take microseconds and are held up by none: four threads
-# asked for 186 000 values of fields at once, and each was where it should be, and nothing beside it had changed.
-slow = Turns()
-slowest = Turns()  # what takes 20 ms holds up its own kind alone
+# Calls of one kind are therefore made one at a time; none is held up by slower ones.
+fast = Turns()  # microseconds
+slow = Turns()  # milliseconds
+slowest = Turns()  # 20 ms
 
 # errors after which no call for the device will answer (nvml.h, nvmlReturn_t)
 _LOST = (

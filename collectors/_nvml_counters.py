@@ -8,12 +8,11 @@ is a group of its own.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from gpubench.api import Counter
 
-from ._nvml import slow, slowest
+from ._nvml import Turns, fast, slow, slowest
 from ._nvml_watch import event_reasons, sm_clock_hz
 
 Reader = Callable[[Any, Any], float]
@@ -223,10 +222,8 @@ COUNTERS = (*READERS, XIDS)
 READ = {counter.name: reader for counter, reader in READERS.items()}
 
 
-def _lock(period_s: float) -> AbstractContextManager[object]:
-    if period_s == _FAST_S:
-        return nullcontext()
-    return slowest if period_s == _PCIE_S else slow
+def _turns(period_s: float) -> Turns:
+    return {_FAST_S: fast, _PCIE_S: slowest}.get(period_s, slow)
 
 
-LOCKS = {counter.name: _lock(counter.period_s) for counter in COUNTERS}
+TURNS = {counter.name: _turns(counter.period_s) for counter in COUNTERS}

@@ -11,7 +11,7 @@ from typing import Any
 from gpubench.api import CounterSource, Device, Watch
 
 from ._nvml import answer, initialised, is_nvidia, known, reasons
-from ._nvml_counters import COUNTERS, LOCKS, READ, XID
+from ._nvml_counters import COUNTERS, READ, TURNS, XID
 from ._nvml_watch import NvmlWatch
 
 
@@ -57,7 +57,7 @@ class NvmlSource:
         return {name: self._answer(device, name) for name in names}
 
     def _answer(self, device: Device, name: str) -> float | None:
-        with LOCKS[name]:
+        with TURNS[name]:
             return answer(self._nvml, device, self._call(device, name))
 
     def _call(self, device: Device, name: str) -> Callable[[], float]:
