@@ -29,8 +29,9 @@ class Turns:
 
 
 # NVML is read by a thread for each GPU and period. With two GPUs, at six times the usual rate within a minute,
-# something wrote over memory that Python used: a time and a zero, as nvmlDeviceGetViolationStatus answers (driver 580).
-# Calls of one kind are therefore made one at a time; none is held up by slower ones.
+# something wrote over memory that Python used: zeros, and once a time in microseconds, as nvmlDeviceGetViolationStatus
+# answers (driver 580; which call it was is not proven). Calls of one kind are therefore made one at a time; none is
+# held up by slower ones.
 fast = Turns()  # microseconds
 slow = Turns()  # milliseconds
 slowest = Turns()  # 20 ms

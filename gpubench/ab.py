@@ -92,7 +92,7 @@ def _run(build: Build, command: Sequence[str]) -> tuple[int, str]:
         raise UsageError(f"--{build.name}: {command[0]}: {error.strerror}") from error
     try:
         _, said = child.communicate()
-    except BaseException:
+    except BaseException:  # whatever ends us ends the build too, and is raised again
         child.terminate()
         try:
             child.wait(_GRACE_S)

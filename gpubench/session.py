@@ -52,7 +52,7 @@ def _begin(plan: Plan, path: Path, argv: Sequence[str], watch: Observer) -> None
     )
     try:
         writer = RunWriter.create(path, manifest)
-    except BaseException:
+    except BaseException:  # whatever it is, no sampler is left behind, and it is raised again
         sampler.kill()
         raise
     with writer, Runner(plan, sampler, writer) as runner:

@@ -1,7 +1,7 @@
 """Blocks of a message in lanes: each lane takes every n-th block through all its steps, so that blocks overlap.
 
-With one lane a block has left before the next one is begun: the staged way. A lane is a thread; on a GPU it has a
-stream of its own too. Codecs, copies, files and sockets all let other threads run meanwhile.
+With one lane a block has left before the next one is begun: the staged way. On the host a lane is a thread, on a GPU a
+stream, which threads serve as `Side` says. Codecs, copies, files and sockets all let other threads run meanwhile.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ Step = Callable[[int, int], object]  # lane, block
 
 
 def no_step(lane: int, index: int) -> None:
-    """The beginning of a block for which nothing is queued beforehand."""
+    """What a block does not need."""
     del lane, index
 
 

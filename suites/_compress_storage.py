@@ -89,7 +89,8 @@ class FileWay(Still):
             place, self._end = self._end, self._end + block.size
         self.places[index] = (place, block.size)
         self._tried(lambda: write_all(self._file, block, place))
-        os.posix_fadvise(self._file, place, block.size, os.POSIX_FADV_DONTNEED)  # Linux begins to write it to the disk
+        # Linux begins to write it to the disk, which it would else do in fsync
+        self._tried(lambda: os.posix_fadvise(self._file, place, block.size, os.POSIX_FADV_DONTNEED))
 
     def meet(self, lane: int, index: int, room: Any) -> None:
         place, size = self.places[index]

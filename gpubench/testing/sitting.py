@@ -230,7 +230,7 @@ class _File:
         sampler = SamplingProcess(devices, manifest.started_at)
         try:
             return cls(path, RunWriter.create(path, replace(manifest, counters=sampler.counters)), sampler)
-        except BaseException:
+        except BaseException:  # whatever it is, no sampler is left behind, and it is raised again
             sampler.kill()
             raise
 

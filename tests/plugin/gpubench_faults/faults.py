@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -193,7 +194,11 @@ def watched(bench: Bench) -> Task:
                 raise WrongAnswer(f"rank 1 has called {found} times, rank 0 {calls} times")
         return {}
 
-    return Task.of(Stage(call, Work(items=1), "item", clock="self"), check=check)
+    def close() -> None:
+        if folder:
+            shutil.rmtree(folder)
+
+    return Task.of(Stage(call, Work(items=1), "item", clock="self"), check=check, release=close)
 
 
 @suite.case(ranks=3)
