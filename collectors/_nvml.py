@@ -28,10 +28,9 @@ class Turns:
             self._lock.release()
 
 
-# NVML is read by a thread for each GPU and period. With two GPUs, at six times the usual rate within a minute,
-# something wrote over memory that Python used: zeros, and once a time in microseconds, as nvmlDeviceGetViolationStatus
-# answers (driver 580; which call it was is not proven). Calls of one kind are therefore made one at a time; none is
-# held up by slower ones.
+# NVML is read by a thread for each GPU and period. With two GPUs and no turns that ended in a fault (driver 580):
+# something wrote over memory that Python used (docs/counters.md). Calls of one kind are therefore made one at a time,
+# and none is held up by slower ones.
 fast = Turns()  # microseconds
 slow = Turns()  # milliseconds
 slowest = Turns()  # 20 ms
