@@ -16,7 +16,9 @@ from gpubench.errors import UsageError
 from gpubench.model import Case, DataFile, Device, Facts, Settings, SuiteInfo, Tier
 from gpubench.suite import Suite, Target
 
-_SECONDS_A_CASE: dict[Tier, float] = {"smoke": 0.25, "quick": 1.0, "full": 8.0}  # seen on a host and an H200
+# as whole runs took, of hundreds of cases: a host of two cores, an H200
+_SECONDS_A_CASE: dict[Tier, float] = {"smoke": 0.2, "quick": 0.35, "full": 1.5}
+_SECONDS_A_GPU_CASE: dict[Tier, float] = {"smoke": 0.1, "quick": 0.2, "full": 0.4}
 _SECONDS_A_WORKER = 2.0
 _MOST_DATA_FILES = 256
 _HASHED_BYTES = 2**24  # enough to tell a file that was exchanged; reading all of a huge one takes minutes
@@ -59,7 +61,11 @@ class Plan:
     def seconds(self) -> float:
         """An estimate of the run's length."""
         workers = len({(device.id, job.replicate) for job in self.jobs for device in job.devices})
-        return len(self.jobs) * _SECONDS_A_CASE[self.settings.tier] + workers * _SECONDS_A_WORKER
+        of_host = sum(job.devices[0].backend == "host" for job in self.jobs)
+        of_gpus = len(self.jobs) - of_host
+        tier = self.settings.tier
+        cases_s = of_host * _SECONDS_A_CASE[tier] + of_gpus * _SECONDS_A_GPU_CASE[tier]
+        return cases_s + workers * _SECONDS_A_WORKER
 
 
 def make(facts: Facts, settings: Settings) -> Plan:

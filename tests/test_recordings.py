@@ -8,6 +8,7 @@ import pytest
 
 from gpubench import enclosing, plugins, store
 from gpubench.counters import CounterTable
+from gpubench.plan import Job, Plan
 from gpubench.summary import Figure, Summary
 
 RECORDINGS = Path(__file__).parent / "recordings"
@@ -113,3 +114,15 @@ def test_the_gallery_shows_every_picture_that_was_drawn():
     docs = Path(__file__).parents[1] / "docs"
     shown = re.findall(r"\(gallery/([\w-]+\.svg)\)", (docs / "gallery.md").read_text())
     assert sorted(shown) == sorted(path.name for path in (docs / "gallery").glob("*.svg"))
+
+
+@pytest.mark.parametrize("name", ["whole/h200", "h200x2-headline", "headline/1"])
+def test_what_plan_says_of_a_runs_length_is_within_half_and_twice_of_what_it_took(name):
+    run = store.read_run(RECORDINGS / f"{name}.jsonl.gz")
+    devices = {device.id: device for device in run.manifest.facts.devices}
+    jobs = (
+        Job(result.case, tuple(devices[each] for each in result.devices), result.replicate) for result in run.results
+    )
+    said_s = Plan(run.manifest.facts, run.manifest.settings, (), tuple(jobs)).seconds
+    took_s = max(result.window[1] for result in run.results)
+    assert took_s / 2 <= said_s <= 2 * took_s
