@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -134,11 +136,18 @@ class Bench:
         return -(-4 * max(self.target.device.cache_bytes, 1) // nbytes) + 1
 
     def kernel(self, file: str, name: str, **defines: str | int) -> Kernel:
-        """Compile `name` from a .cu file beside the suite, behind the `prelude.cuh` of its folder if it has one."""
-        folder = resources.files(self.package)
-        prelude = folder / "prelude.cuh"
-        source = (prelude.read_text() if prelude.is_file() else "") + (folder / file).read_text()
+        """Compile `name` from a .cu file beside the suite, behind the `prelude.cuh` beside it if there is one.
+
+        Both are looked for in the package above too: a suite that is a folder shares them with its neighbours.
+        """
+        prelude, kernels = self._beside("prelude.cuh"), self._beside(file)
+        source = (prelude.read_text() if prelude.is_file() else "") + kernels.read_text()
         return self.open_device.kernel(source, name, defines)
+
+    def _beside(self, file: str) -> Traversable:
+        own = resources.files(self.package) / file
+        above = self.package.rpartition(".")[0]
+        return own if own.is_file() or not above else resources.files(above) / file
 
 
 Observation = Mapping[str, "float | Observed | Profile"]
@@ -270,7 +279,7 @@ class Definition:
 
 
 class Suite:
-    """A named set of cases; its name is its module's, its .cu files stand beside it."""
+    """A named set of cases; its name is its module's (a file's or a folder's), its .cu files stand beside it."""
 
     def __init__(self, summary: str, views: Sequence[View] = ()) -> None:
         self.summary = summary
@@ -285,8 +294,9 @@ class Suite:
 
     @property
     def package(self) -> str:
-        """The package whose folder holds the suite's kernels."""
-        return self.module.rpartition(".")[0]
+        """The package whose folder holds the suite's kernels: the suite itself, where it is a folder."""
+        is_folder = hasattr(sys.modules.get(self.module), "__path__")
+        return self.module if is_folder else self.module.rpartition(".")[0]
 
     def case(
         self,

@@ -1,1 +1,1 @@
-"""One plugin a file: see ARCHITECTURE.md."""
+"""One suite a file, or a folder once it outgrows one; what several share is beside them, its name begun by `_`."""

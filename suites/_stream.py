@@ -18,7 +18,7 @@ from gpubench.api import Bench, Kernel, Observation, Skip, expect, units
 
 NEEDS_NUMBA = "needs numba: pip install 'gpubench-suite[host]'"
 _SPARE_BYTES = 2**26
-# Threads a block, at most THREADS in bandwidth.cu: the best of an H200, where copy differs by 5 % between 128 and 1024.
+# Threads a block, at most THREADS in stream.cu: the best of an H200, where copy differs by 5 % between 128 and 1024.
 _THREADS = {"write": 256, "copy": 128, "scale": 128, "add": 1024, "triad": 1024}
 _OTHER_THREADS = 512
 _VECTORS = 8  # a thread, in kernels that end in a fold over the block; one in those of _THREADS
@@ -147,7 +147,7 @@ class Stream(ABC):
 
 
 class GpuStream(Stream):
-    """The kernels of bandwidth.cu."""
+    """The kernels of stream.cu."""
 
     @property
     def count(self) -> np.uint64:
@@ -181,7 +181,7 @@ class GpuStream(Stream):
     def call(self, name: str, *args: Any) -> Call:
         if name not in self._kernels:
             real, width = _REALS[self._dtype.name], self._shape.width_bytes
-            self._kernels[name] = self._bench.kernel("bandwidth.cu", name, REAL=real, WIDTH=width)
+            self._kernels[name] = self._bench.kernel("stream.cu", name, REAL=real, WIDTH=width)
         kernel, (blocks, threads) = self._kernels[name], self._layout(name)
         return lambda: kernel((blocks,), (threads,), args)
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from gpubench.api import Bench, Observation, Stage, Suite, Target, Task, View, Work, expect, points, powers_of_two
 
-from ._ipc_common import SPOILED, Params, expect_pattern, fill_pattern, fitting, is_gpu, need
-from ._ipc_paths import ARRAYS, call_of
+from ._between import SPOILED, Params, expect_pattern, fill_pattern, fitting, is_gpu, need
+from ._copies import ARRAYS, call_of
 from ._link import BOTH_WAYS, LIMIT, ONE_WAY, link_of
 
 _BY = ("engine", "kernel")

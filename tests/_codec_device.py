@@ -61,7 +61,7 @@ class GpuInHostMemory:
 
     def kernel(self, source, name, defines):
         """A kernel of the codecs' own file, built by g++."""
-        return _grid.kernel("codecs.cu", name, **defines)
+        return _grid.kernel("compression/codecs.cu", name, **defines)
 
 
 def _words(address, count):

@@ -21,7 +21,7 @@ SILENCE_S = 30  # a worker that says nothing for so long hangs
 
 
 def device_module():
-    return sys.modules[plugins.load("suites", "compression").module.replace("compression", "_codecs_device")]
+    return sys.modules[f"{plugins.load('suites', 'compression').package}._codecs_device"]
 
 
 def compressed(bench, codec, chunks):

@@ -18,6 +18,11 @@ COMPILER = shutil.which("g++")
 _RUN = 'extern "C" void run_{0}(u32 x, u32 y, u32 n, void** a) {{ grid::run({0}, x, y, n, a); }}\n'
 
 
+def source(file: str) -> str:
+    """A kernel's file, `gemm/gemv.cu` for one, behind the prelude: as it is compiled for a GPU."""
+    return (SUITES / "prelude.cuh").read_text() + (SUITES / file).read_text()
+
+
 @functools.cache
 def library(file: str, defines: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
     """The kernels of that file as functions `run_NAME(across, down, threads, arguments)`."""

@@ -6,7 +6,7 @@ What it shows is that a suite's kernels, launches and checks agree with each oth
 import dataclasses
 from typing import Any
 
-from _grid import kernel
+from _grid import SUITES, kernel
 
 from gpubench import plugins
 from gpubench.model import Case, Device, Facts
@@ -38,7 +38,7 @@ class PaperBench(Bench):
     """A bench whose kernels are built by g++ from the same file."""
 
     def kernel(self, file: str, name: str, **defines: int):
-        return kernel(file, name, **defines)
+        return kernel(str(self._beside(file).relative_to(SUITES)), name, **defines)
 
 
 def bench(suite, vendor="amd", free=2**40, **params) -> PaperBench:

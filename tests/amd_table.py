@@ -7,19 +7,14 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 ARCHS = ("gfx90a", "gfx942", "gfx950")
-_SUITES = {
-    "gemv": "gemm",
-    "skinny": "gemm",
-    "codecs": "compression",
-    "compress": "compression",
-    "gate": "(the timing gate)",
-}
+_SHARED = {"stream": "bandwidth, gemm", "copies": "ipc, p2p", "gate": "(the timing gate)"}
 
 
 def suite_of(file: str) -> str:
-    """The suite that a kernel's file belongs to: by the first word of its name."""
-    word = re.split(r"[_.]", file)[0]
-    return _SUITES.get(word, word)
+    """The suite that a kernel's file belongs to: its folder, or what shares it."""
+    folder, _, name = file.rpartition("/")
+    stem = name.removesuffix(".cu")
+    return folder or _SHARED.get(stem, stem)
 
 
 def table(text: str) -> str:
@@ -28,7 +23,7 @@ def table(text: str) -> str:
     for case in ElementTree.fromstring(text).iter("testcase"):
         words = re.search(r"\[(.*)\]", case.get("name", ""))
         arch = next((each for each in ARCHS if words and each in words[1]), "")
-        file = re.search(r"\w+\.cu", words[1] if words else "")
+        file = re.search(r"[\w/]+\.cu", words[1] if words else "")
         if arch and file:
             outcome = next((each.tag for each in case if each.tag in ("failure", "error", "skipped")), "passed")
             found[suite_of(file[0]), arch][outcome] += 1

@@ -15,7 +15,8 @@ from _hiprtc import Compiled, Instruction, loops
 
 ROOT = Path(__file__).parent.parent
 PRELUDE = ROOT / "suites" / "prelude.cuh"
-FILES = {path.name: path for folder in ("suites", "gpubench/backends") for path in sorted((ROOT / folder).glob("*.cu"))}
+ROOMS = (ROOT / "suites", ROOT / "gpubench/backends")
+FILES = {str(path.relative_to(room)): path for room in ROOMS for path in sorted(room.rglob("*.cu"))}
 
 GEMV = [{"WEIGHTS": kind, "TEAM": 64, "SHARE": 2, "AHEAD": 2} for kind in range(5)]
 SKINNY = [
@@ -25,17 +26,18 @@ SKINNY = [
 ]
 # What a file is built with, where it does not stand for itself: a file that is new is built with nothing.
 BUILDS: dict[str, list[dict[str, object]]] = {
-    "bandwidth.cu": [
+    "stream.cu": [
         *({"REAL": "float", "WIDTH": width} for width in (16, 8, 4)),
         {"REAL": "double", "WIDTH": 16},
     ],
-    "bandwidth_access.cu": [{"WRITES": 0}, {"WRITES": 1}],
-    "gemv.cu": list(GEMV),
-    "ipc.cu": [{}, {"ADDS": 1, "FLIGHT": 1}],
-    "skinny.cu": list(SKINNY),
+    "bandwidth/access.cu": [{"WRITES": 0}, {"WRITES": 1}],
+    "gemm/gemv.cu": list(GEMV),
+    "copies.cu": [{}, {"FLIGHT": 1}],
+    "ipc/signals.cu": [{}, {"ADDS": 1}],
+    "gemm/skinny.cu": list(SKINNY),
 }
 ALL = [(file, build) for file in FILES for build in BUILDS.get(file, [{}])]
-LATENCY = [file for file in FILES if file.startswith("latency")]
+LATENCY = [file for file in FILES if file.startswith("latency/")]
 MEMORY = ("global_", "flat_", "buffer_load", "buffer_store", "scratch_", "ds_", "s_load", "s_buffer_load")
 
 
@@ -44,7 +46,7 @@ def build(file: str, macros: tuple[tuple[str, object], ...], arch: str) -> Compi
     if arch not in _hiprtc.archs():
         pytest.skip(_hiprtc.HOW if not _hiprtc.version() else f"hipRTC {_hiprtc.version()} is older than {arch}")
     lines = "".join(f"#define {name} {value}\n" for name, value in macros)
-    prelude = PRELUDE.read_text() if FILES[file].parent == PRELUDE.parent else ""
+    prelude = PRELUDE.read_text() if PRELUDE.parent in FILES[file].parents else ""
     return _hiprtc.built(lines + prelude + FILES[file].read_text(), arch)
 
 
@@ -110,16 +112,16 @@ def test_no_chase_goes_through_the_scalar_cache(file: str, arch: str) -> None:
 
 
 CHAINS = {
-    ("latency.cu", "chase"): "global_load_dwordx2",
-    ("latency.cu", "chase_l2"): "global_load_dwordx2",
-    ("latency.cu", "single"): "global_load_dwordx2",
-    ("latency_near.cu", "shared"): "ds_read_b32",
-    ("latency_near.cu", "conflict"): "ds_read_b32",
-    ("latency_near.cu", "constant"): "s_load_dword",  # AMD's constant memory is what the scalar cache holds
-    ("latency_near.cu", "atomic"): "global_atomic_add_x2",
-    ("latency_near.cu", "atomic_shared"): "ds_add_rtn_u32",
-    ("latency_units.cu", "slices_load"): "global_load_dwordx2",
-    ("latency_units.cu", "slices_atomic"): "global_atomic_add_x2",
+    ("latency/chase.cu", "chase"): "global_load_dwordx2",
+    ("latency/chase.cu", "chase_l2"): "global_load_dwordx2",
+    ("latency/chase.cu", "single"): "global_load_dwordx2",
+    ("latency/near.cu", "shared"): "ds_read_b32",
+    ("latency/near.cu", "conflict"): "ds_read_b32",
+    ("latency/near.cu", "constant"): "s_load_dword",  # AMD's constant memory is what the scalar cache holds
+    ("latency/near.cu", "atomic"): "global_atomic_add_x2",
+    ("latency/near.cu", "atomic_shared"): "ds_add_rtn_u32",
+    ("latency/units.cu", "slices_load"): "global_load_dwordx2",
+    ("latency/units.cu", "slices_atomic"): "global_atomic_add_x2",
     ("p2p.cu", "remote_loads"): "global_load_dwordx2",
     ("p2p.cu", "remote_adds"): "global_atomic_add",
 }
@@ -142,7 +144,7 @@ STREAMS = ("copy", "scale", "add", "triad", "read", "dot")
 @arch_of_amd
 @pytest.mark.parametrize(("width", "load"), [(16, "dwordx4"), (8, "dwordx2"), (4, "dword")])
 def test_a_stream_kernel_moves_vectors_of_its_width_once(width: int, load: str, arch: str) -> None:
-    found = kernels("bandwidth.cu", arch, REAL="float", WIDTH=width)
+    found = kernels("stream.cu", arch, REAL="float", WIDTH=width)
     for name in STREAMS:
         every = [counted(loop) for loop in loops(found[name])]
         streaming = [loop for loop in every if any("global_load" in each for each in loop)]
@@ -156,12 +158,12 @@ def test_a_stream_kernel_moves_vectors_of_its_width_once(width: int, load: str, 
 
 
 WIDE = [
-    ("bandwidth_access.cu", (("WRITES", 0),), "random_16_read"),
-    ("bandwidth_cache.cu", (), "cached_read"),
-    ("bandwidth_cache.cu", (), "cached_copy"),
-    ("bandwidth_engines.cu", (), "load_store_resident"),
-    ("ipc.cu", (), "copy"),
-    *(("gemv.cu", tuple(macros.items()), "gemv") for macros in GEMV[:3]),
+    ("bandwidth/access.cu", (("WRITES", 0),), "random_16_read"),
+    ("bandwidth/cache.cu", (), "cached_read"),
+    ("bandwidth/cache.cu", (), "cached_copy"),
+    ("bandwidth/engines.cu", (), "load_store_resident"),
+    ("copies.cu", (), "copy"),
+    *(("gemm/gemv.cu", tuple(macros.items()), "gemv") for macros in GEMV[:3]),
 ]
 
 
@@ -178,7 +180,7 @@ def test_what_streams_sixteen_bytes_a_lane_loads_them_at_once(
 @arch_of_amd
 @pytest.mark.parametrize(("width", "names"), [(4, "b32"), (8, "b64"), (16, "b128")])
 def test_shared_memory_is_read_in_words_of_the_width(width: int, names: str, arch: str) -> None:
-    found = kernels("bandwidth_cache.cu", arch)
+    found = kernels("bandwidth/cache.cu", arch)
     for access, start in (("read", "ds_read"), ("write", "ds_write")):
         passes = [counted(loop) for loop in timed(found[f"shared_{access}_{width}"])]
         assert passes
@@ -189,7 +191,7 @@ def test_shared_memory_is_read_in_words_of_the_width(width: int, names: str, arc
 @arch_of_amd
 @pytest.mark.parametrize("macros", SKINNY)
 def test_the_tensor_kernels_multiply_by_matrix_instructions(macros: dict[str, object], arch: str) -> None:
-    found = counted(kernels("skinny.cu", arch, **macros)["skinny"])
+    found = counted(kernels("gemm/skinny.cu", arch, **macros)["skinny"])
     wanted = "bf16" if macros["WEIGHTS"] == 2 else "f16"
     multiplies = {name: count for name, count in found.items() if name.startswith("v_mfma_f32_16x16x16")}
     assert multiplies

@@ -1,11 +1,12 @@
 """The STREAM kernels and copies: counting, checks, data, points."""
 
 import dataclasses
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
-from _bandwidth import A100, H200, MIB, SUITE, PlainGpu, assert_checked, bench_of, build, build_on, ids, sibling
+from _bandwidth import A100, H200, MIB, SUITE, PlainGpu, assert_checked, bench_of, build, build_on, ids
 
 from gpubench import plugins
 from gpubench.errors import Skip, WrongAnswer
@@ -16,7 +17,7 @@ MOVED = {"read": 1, "write": 1, "copy": 2, "scale": 2, "add": 3, "triad": 3, "do
 
 
 def stream_of(dtype: str, size_bytes: int = MIB, backend: str = "host", **shape: int) -> Any:
-    stream = sibling("_stream")
+    stream = sys.modules[f"{SUITE.package.rpartition('.')[0]}._stream"]
     bench = bench_of("triad", {"size_bytes": size_bytes, "dtype": dtype}, backend)
     return stream.open_stream(bench, size_bytes, dtype, 3, stream.Shape(**shape))
 

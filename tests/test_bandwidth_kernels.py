@@ -1,33 +1,26 @@
 """Every kernel of the bandwidth suite compiles, for NVIDIA by NVRTC and for AMD by hipRTC, where these are here."""
 
-from importlib import resources
-
+import _grid
 import _hiprtc
 import _nvrtc
 import pytest
-from _bandwidth import SUITE
 
 SOURCES = [
-    ("bandwidth.cu", {"REAL": "float", "WIDTH": 16}),
-    ("bandwidth.cu", {"REAL": "float", "WIDTH": 8}),
-    ("bandwidth.cu", {"REAL": "float", "WIDTH": 4}),
-    ("bandwidth.cu", {"REAL": "double", "WIDTH": 16}),
-    ("bandwidth_words.cu", {}),
-    ("bandwidth_cache.cu", {}),
-    ("bandwidth_access.cu", {"WRITES": 0}),
-    ("bandwidth_access.cu", {"WRITES": 1}),
-    ("bandwidth_engines.cu", {}),
+    ("stream.cu", {"REAL": "float", "WIDTH": 16}),
+    ("stream.cu", {"REAL": "float", "WIDTH": 8}),
+    ("stream.cu", {"REAL": "float", "WIDTH": 4}),
+    ("stream.cu", {"REAL": "double", "WIDTH": 16}),
+    ("bandwidth/words.cu", {}),
+    ("bandwidth/cache.cu", {}),
+    ("bandwidth/access.cu", {"WRITES": 0}),
+    ("bandwidth/access.cu", {"WRITES": 1}),
+    ("bandwidth/engines.cu", {}),
 ]
 
 
-def source_of(file: str) -> str:
-    folder = resources.files(SUITE.package)
-    return (folder / "prelude.cuh").read_text() + (folder / file).read_text()
-
-
 def test_no_kernel_of_the_suite_is_left_out() -> None:
-    files = {path.name for path in resources.files(SUITE.package).iterdir() if path.name.startswith("bandwidth")}
-    assert {file for file in files if file.endswith(".cu")} == {file for file, _ in SOURCES}
+    files = {f"bandwidth/{path.name}" for path in (_grid.SUITES / "bandwidth").glob("*.cu")}
+    assert {"stream.cu", *files} == {file for file, _ in SOURCES}
 
 
 @pytest.mark.slow
@@ -37,7 +30,7 @@ def test_it_compiles_for_nvidia(file: str, defines: dict[str, str | int], arch: 
     if _nvrtc.library() is None:
         pytest.skip("no NVRTC here: pip install nvidia-cuda-nvrtc")
     options = [f"--gpu-architecture={arch}", *(f"-D{name}={value}" for name, value in defines.items())]
-    status, log = _nvrtc.compiled(source_of(file), options)
+    status, log = _nvrtc.compiled(_grid.source(file), options)
     assert status == 0, log
 
 
@@ -47,5 +40,5 @@ def test_it_compiles_for_amd(file: str, defines: dict[str, str | int]) -> None:
     if _hiprtc.library() is None:
         pytest.skip("no hipRTC here (Debian: libamdhip64-5, libhiprtc-builtins5)")
     macros = "".join(f"#define {name} {value}\n" for name, value in defines.items())
-    status, log = _hiprtc.compiled(macros + source_of(file), "gfx90a")
+    status, log = _hiprtc.compiled(macros + _grid.source(file), "gfx90a")
     assert status == 0, log

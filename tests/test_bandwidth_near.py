@@ -15,7 +15,7 @@ def test_passes_over_a_working_set_are_checked(kernel: str) -> None:
 
 
 def test_a_pass_that_is_left_out_is_found() -> None:
-    task, host = build("working_set", kernel="copy", size_bytes=MIB), sibling("_bandwidth_host")
+    task, host = build("working_set", kernel="copy", size_bytes=MIB), sibling("_host")
     call = task.stages[""].call
     call()
     names = call.__code__.co_freevars  # type: ignore[attr-defined]
@@ -60,7 +60,7 @@ def test_a_chunk_in_random_order_moves_whole_sectors(chunk: int, used: float) ->
 def test_the_random_order_has_every_chunk_once_and_is_the_kernels_own(bits: int) -> None:
     pytest.importorskip("numba")
     build("random", access="read", chunk_bytes=32, size_bytes=MIB)
-    host = sibling("_bandwidth_host")
+    host = sibling("_host")
     order = host._shuffle(2**bits, bits, 12345)
     assert sorted(order.tolist()) == list(range(2**bits))
     kernel = [host._shuffled(np.uint64(t), np.uint64(bits), np.uint64(12345)) for t in range(2**bits)]
@@ -69,7 +69,7 @@ def test_the_random_order_has_every_chunk_once_and_is_the_kernels_own(bits: int)
 
 def test_the_random_order_is_no_stride() -> None:
     build("random", access="read", chunk_bytes=32, size_bytes=MIB)
-    order = sibling("_bandwidth_host")._shuffle(2**16, 16, 7).astype(np.int64)
+    order = sibling("_host")._shuffle(2**16, 16, 7).astype(np.int64)
     assert len(np.unique(np.diff(order))) > 2**13
     assert abs(np.corrcoef(np.arange(2**16), order)[0, 1]) < 0.05
 
@@ -101,14 +101,14 @@ def simulated(access: str, words: np.ndarray, width: int, passes: int) -> list[i
 @pytest.mark.parametrize("access", ["read", "write"])
 def test_what_shared_memory_should_leave_is_what_its_kernel_computes(access: str, width: int) -> None:
     words = np.random.default_rng(1).integers(2**32, size=1024 * 4 * width // 4, dtype=np.uint32)
-    expected = sibling("_bandwidth_cache")._expected(access, words, width, 7)
+    expected = sibling("_cache")._expected(access, words, width, 7)
     assert expected.tolist() == simulated(access, words, width, 7)
 
 
 @pytest.mark.parametrize(("units", "size"), [(132, 2**21), (132, 2**24), (108, 2**25), (1, 2**20), (132, 2**28)])
 @pytest.mark.parametrize("cached", [True, False])
 def test_a_sweep_leaves_no_vector_of_its_set_out(units: int, size: int, cached: bool) -> None:
-    vectors, tile, turns, hop, blocks = sibling("_bandwidth_cache").layout(units, size, cached)
+    vectors, tile, turns, hop, blocks = sibling("_cache").layout(units, size, cached)
     tiles = vectors // tile
     assert tiles >= 64
     assert tile % 1024 == 0
@@ -118,7 +118,7 @@ def test_a_sweep_leaves_no_vector_of_its_set_out(units: int, size: int, cached: 
 
 
 def test_beyond_the_cache_hardly_a_tile_is_met_twice_before_all_others_were() -> None:
-    vectors, tile, turns, hop, blocks = sibling("_bandwidth_cache").layout(132, 2**28, False)
+    vectors, tile, turns, hop, blocks = sibling("_cache").layout(132, 2**28, False)
     order = ((hop * np.arange(turns)[:, None] + np.arange(blocks)) % (vectors // tile)).ravel()
     places = np.argsort(order, kind="stable")
     gaps = np.diff(places)[np.diff(order[places]) == 0]
@@ -126,7 +126,7 @@ def test_beyond_the_cache_hardly_a_tile_is_met_twice_before_all_others_were() ->
 
 
 def test_the_host_has_a_working_set_in_each_cache_and_one_in_memory() -> None:
-    at, bench = sibling("_bandwidth_points"), bench_of("working_set", {})
+    at, bench = sibling("_points"), bench_of("working_set", {})
     sets = at.working_sets(bench.target).quick
     assert list(sets) == sorted(set(sets))
     assert sets[-1] >= 4 * bench.target.device.cache_bytes

@@ -19,12 +19,12 @@ WORLDS = (2, 3, 4, 8)
 
 
 def part(name):
-    """A private module of the room, as its suites see it."""
+    """A private module of the suite."""
     return sys.modules[f"{planning.load_suite('collectives').package}.{name}"]
 
 
 def collective(name):
-    return part("_collectives").COLLECTIVES[name]
+    return part("_operations").COLLECTIVES[name]
 
 
 def after(name, sent):
@@ -92,7 +92,7 @@ def splitmix(seed, i):
 
 
 def test_the_words_are_whole_numbers_whose_sum_over_eight_ranks_is_exact():
-    drawn = part("_collectives_host").drawn(2**63 + 5, 10, 100)
+    drawn = part("_host").drawn(2**63 + 5, 10, 100)
     assert drawn.tolist() == [splitmix(2**63 + 5, i) >> 44 for i in range(10, 110)]
     assert drawn.max() < 2**20
     assert 8 * 2**20 <= 2**24, "a float of 32 bits counts so far without a gap"
@@ -106,7 +106,7 @@ def alone(name, size_bytes=64):
     suite = planning.load_suite("collectives")
     case = Case("collectives", name, (("by", "memory"), ("of", 1), ("size_bytes", size_bytes)))
     bench = Bench(backend.open(device), case, Target(facts, device, "smoke"), suite.package, 7)
-    return part("_collectives_host").HostRank(bench, collective(name), size_bytes)
+    return part("_host").HostRank(bench, collective(name), size_bytes)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -126,7 +126,7 @@ def test_one_wrong_word_fails_the_check(name):
 def test_ranks_that_get_less_than_a_word_each_are_skipped():
     bench = type("B", (), {"world": 4})()
     with pytest.raises(Skip, match="8 B are less than a word for each of 4 ranks"):
-        part("_collectives_nccl").NcclRank(bench, collective("all_reduce"), 8)
+        part("_nccl").NcclRank(bench, collective("all_reduce"), 8)
 
 
 def test_every_gpu_that_is_reached_takes_part_and_in_full_two_do_as_well():
@@ -141,7 +141,7 @@ def test_every_gpu_that_is_reached_takes_part_and_in_full_two_do_as_well():
 
 
 def test_multicast_is_off_unless_the_user_chose(monkeypatch):
-    module = part("_collectives_nccl")
+    module = part("_nccl")
     binding = SimpleNamespace(available=True)
     monkeypatch.setattr(module, "importlib", SimpleNamespace(import_module=lambda name: binding))
     monkeypatch.setenv("NCCL_NVLS_ENABLE", "1")

@@ -19,13 +19,13 @@ DYING = '''
 import os
 
 from gpubench.api import Suite
-from gpubench.suites import _compress_cases
+from gpubench.suites.compression import _cases
 
 suite = Suite("messages whose sender ends")
 
 
 def message(bench):
-    return _compress_cases.send(bench, "process", "ids", "lz4", 2**20, 2**16, 2)
+    return _cases.send(bench, "process", "ids", "lz4", 2**20, 2**16, 2)
 
 
 @suite.case(ranks=2)
@@ -56,17 +56,17 @@ DRIVEN = '''
 """Messages whose lanes are served by one thread at each end, as on a GPU."""
 
 from gpubench.api import Suite
-from gpubench.suites import _compress_cases, _compress_lanes, _compress_ranks
+from gpubench.suites.compression import _cases, _lanes, _ranks
 
 suite = Suite("messages as a GPU sends them")
-_compress_lanes.Lanes.are_queues = True
-_compress_ranks.raw_cut = lambda bench, cut: _compress_lanes.Cut(cut.total, cut.total, cut.chunk)
+_lanes.Lanes.are_queues = True
+_ranks.raw_cut = lambda bench, cut: _lanes.Cut(cut.total, cut.total, cut.chunk)
 
 
 @suite.case(ranks=2, flight=(1, 2, 3, 4, 8))
 def message(bench, flight):
     """As between processes, in a megabyte."""
-    return _compress_cases.send(bench, "process", "ids", "lz4", 2**20, 2**16, flight)
+    return _cases.send(bench, "process", "ids", "lz4", 2**20, 2**16, flight)
 '''
 
 

@@ -11,6 +11,7 @@ import types
 
 import _codec_device as device_of
 import _grid
+import _grid_device
 import _hiprtc
 import _nvrtc
 import numpy as np
@@ -28,15 +29,15 @@ from gpubench.suite import Bench, Target
 SUITE = planning.load_suite("compression")
 CHUNK, BLOCK = 2**10, 2**13
 GPU = Device("cuda:0", "cupy", "GPU in host memory", "sm_90", memory_bytes=2**34)
-SOURCE = (_grid.SUITES / "prelude.cuh").read_text() + (_grid.SUITES / "compress.cu").read_text()
+SOURCE = _grid.source("compression/compress.cu")
 
 
 def part(name):
-    """A private module of the room, as its suites see it."""
+    """A private module of the suite."""
     return sys.modules[f"{SUITE.package}.{name}"]
 
 
-lanes, ends, ways, send, storage = (part(f"_compress_{name}") for name in ("lanes", "ends", "ways", "send", "storage"))
+lanes, ends, ways, send, storage = (part(f"_{name}") for name in ("lanes", "ends", "ways", "send", "storage"))
 
 
 class Stream:
@@ -73,9 +74,9 @@ class PaperGpu(device_of.GpuInHostMemory):
 _TURN = threading.Lock()  # the grid on paper is one: kernels of several lanes take turns
 
 
-class PaperBench(Bench):
+class PaperBench(_grid_device.PaperBench):
     def kernel(self, file, name, **defines):
-        run = _grid.kernel(file, name, **defines)
+        run = super().kernel(file, name, **defines)
 
         def call(*args):
             with _TURN:
@@ -257,7 +258,7 @@ def test_a_table_that_points_outside_of_its_block_is_refused_on_both_sides(sizes
         ends._table(packed, len(sizes))
     found, pointers = np.zeros(len(sizes), np.uint64), np.zeros(len(sizes), np.uint64)
     args = (packed, np.uint64(packed.size), np.uint32(len(sizes)), found, pointers)
-    _grid.kernel("compress.cu", "unpack")((1,), (64,), args)
+    _grid.kernel("compression/compress.cu", "unpack")((1,), (64,), args)
     base = packed.ctypes.data
     assert (pointers >= base).all()
     assert all(int(p) + int(size) <= base + packed.size for p, size in zip(pointers, found, strict=True))
@@ -275,8 +276,10 @@ def test_the_kernels_pack_as_the_host_does(sizes):
     expected = ends.packed_into(np.zeros(count * (stride + 32), np.uint8), chunks)
     found, total = np.zeros(expected.size + 64, np.uint8), np.zeros(1, np.uint64)
     table = (np.array(sizes, np.uint64), np.uint32(count), found, np.uint64(total.ctypes.data))
-    _grid.kernel("compress.cu", "place")((1,), (256,), table)
-    _grid.kernel("compress.cu", "pack")((count,), (32,), (memory, np.uint64(stride), np.uint32(count), found))
+    _grid.kernel("compression/compress.cu", "place")((1,), (256,), table)
+    _grid.kernel("compression/compress.cu", "pack")(
+        (count,), (32,), (memory, np.uint64(stride), np.uint32(count), found)
+    )
     assert total[0] == expected.size
     places, lengths = expected[: 16 * count].view(np.uint64).reshape(2, count)
     assert found[: 16 * count].tobytes() == expected[: 16 * count].tobytes()

@@ -13,7 +13,7 @@ LINK = 1e10
 
 @pytest.fixture(scope="module")
 def choice():
-    return sys.modules[plugins.load("suites", "compression").module.replace("compression", "_codecs_choice")]
+    return sys.modules[f"{plugins.load('suites', 'compression').package}._codecs_choice"]
 
 
 def figures(choice, name, ratio, compress_gb_s, decompress_gb_s):

@@ -18,7 +18,7 @@ FEW, MANY = 300, 10_000
 
 @pytest.fixture(scope="module")
 def codecs():
-    return sys.modules[plugins.load("suites", "compression").module.replace("compression", "_codecs_host")]
+    return sys.modules[f"{plugins.load('suites', 'compression').package}._codecs_host"]
 
 
 def opened(codecs, name):

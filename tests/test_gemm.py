@@ -19,14 +19,14 @@ ROOM = SUITE.package
 FORMATS, MODELS, GEMV, FEW, TASKS, DECODER, DATA, VENDOR = (
     sys.modules[f"{ROOM}.{name}"]
     for name in (
-        "_gemm_formats",
-        "_gemm_models",
+        "_formats",
+        "_models",
         "_gemv",
-        "_gemm_few",
-        "_gemm_tasks",
-        "_gemm_decoder",
-        "_gemm_data",
-        "_gemm_vendor",
+        "_few",
+        "_tasks",
+        "_decoder",
+        "_data",
+        "_vendor",
     )
 )
 PRECISIONS, Shape = FORMATS.PRECISIONS, FORMATS.Shape
@@ -318,6 +318,6 @@ def test_the_fused_activations_are_what_the_library_computes():
 
 
 def test_numpys_blas_is_named_with_its_threads():
-    host = sys.modules[f"{ROOM}._gemm_host"]
+    host = sys.modules[f"{ROOM}._host"]
     assert host.library().startswith(f"NumPy {np.__version__} with ")
     assert int(host.threads()) > 0

@@ -21,7 +21,7 @@ WEIGHTS = {"float32": 0, "float16": 1, "bfloat16": 2, "int8": 3, "int4": 4}
 
 
 def run(name, *args):
-    _grid.kernel("gemm_data.cu", name)((3,), (64,), args)
+    _grid.kernel("gemm/data.cu", name)((3,), (64,), args)
 
 
 def filled(dtype, count, seed=7, data=0, spread=1.0, first=0):
@@ -158,7 +158,7 @@ BOUND = {"float32": 2e-6, "float16": 4e-4, "bfloat16": 3e-3, "int8": 4e-4, "int4
 def test_a_matrix_times_a_vector_whatever_team_works_on_a_row(kind, team, share, ahead):
     w, scales, x, wide_w, wide_x = operands(kind, 1)
     y = np.full(ROWS, -1, x.dtype) if x.dtype.kind == "f" else np.full(ROWS, 0xFFFF, x.dtype)
-    kernel = _grid.kernel("gemv.cu", "gemv", WEIGHTS=WEIGHTS[kind], TEAM=team, SHARE=share, AHEAD=ahead)
+    kernel = _grid.kernel("gemm/gemv.cu", "gemv", WEIGHTS=WEIGHTS[kind], TEAM=team, SHARE=share, AHEAD=ahead)
     blocks = -(-ROWS // (256 // team * share))
     kernel((blocks,), (256,), (w, scales, x, y, np.uint32(ROWS), np.uint32(COLS)))
     assert relative(kind, y, 1, wide_x @ wide_w.T) < BOUND[kind]
@@ -179,7 +179,7 @@ def test_few_tokens_by_matrix_instructions_whatever_the_split(
     w, scales, x, wide_w, wide_x = operands(kind, tokens, tiled=True)
     y = np.full(tokens * ROWS, 0xFFFF, "uint16")
     sizes = {"TILES": tiles, "PANELS": panels, "DOWN": down, "ACROSS": across, "AHEAD": ahead, "WARP": warp}
-    kernel = _grid.kernel("skinny.cu", "skinny", WEIGHTS=WEIGHTS[kind], **sizes)
+    kernel = _grid.kernel("gemm/skinny.cu", "skinny", WEIGHTS=WEIGHTS[kind], **sizes)
     blocks = -(-ROWS // (16 * panels * down))
     partial, arrived = np.full(splits * tokens * ROWS, np.nan, "float32"), np.zeros(blocks, "uint32")
     numbers = np.uint32(ROWS), np.uint32(COLS), np.uint32(tokens)
@@ -189,16 +189,12 @@ def test_few_tokens_by_matrix_instructions_whatever_the_split(
     assert relative(kind, y, tokens, wide_x @ wide_w.T) < BOUND[kind]
 
 
-def source_of(file):
-    return (_grid.SUITES / "prelude.cuh").read_text() + (_grid.SUITES / file).read_text()
-
-
 BUILDS = [
-    ("gemm_data.cu", {}),
-    *(("gemv.cu", {"WEIGHTS": number, "TEAM": 64, "SHARE": 2, "AHEAD": 2}) for number in range(5)),
+    ("gemm/data.cu", {}),
+    *(("gemm/gemv.cu", {"WEIGHTS": number, "TEAM": 64, "SHARE": 2, "AHEAD": 2}) for number in range(5)),
 ]
 TENSOR = [
-    ("skinny.cu", {"WEIGHTS": number, "TILES": tiles, "PANELS": 1, "DOWN": 1, "ACROSS": across, "AHEAD": 1})
+    ("gemm/skinny.cu", {"WEIGHTS": number, "TILES": tiles, "PANELS": 1, "DOWN": 1, "ACROSS": across, "AHEAD": 1})
     for number in range(1, 5)
     for tiles, across in ((1, 8), (2, 1))
 ]
@@ -212,7 +208,7 @@ def test_the_kernels_compile_for_nvidia_from_turing_on(file, defines, arch):
     if _nvrtc.library() is None:
         pytest.skip("no NVRTC here: pip install nvidia-cuda-nvrtc")
     options = [f"--gpu-architecture={arch}", *(f"-D{name}={value}" for name, value in defines.items())]
-    status, log = _nvrtc.compiled(source_of(file), options)
+    status, log = _nvrtc.compiled(_grid.source(file), options)
     assert status == 0, log
 
 
@@ -222,5 +218,5 @@ def test_what_is_portable_compiles_for_amd(file, defines):
     if _hiprtc.library() is None:
         pytest.skip("no hipRTC here: apt-get install libamdhip64-5 libhiprtc-builtins5")
     lines = "".join(f"#define {name} {value}\n" for name, value in defines.items())
-    status, log = _hiprtc.compiled(lines + source_of(file), "gfx90a")
+    status, log = _hiprtc.compiled(lines + _grid.source(file), "gfx90a")
     assert status == 0, log

@@ -1,9 +1,10 @@
 """Between processes: what is planned where, what is said where it cannot run, kernels that compile, bounded waits."""
 
 import errno
+import importlib.util
 import sys
-from pathlib import Path
 
+import _grid
 import _hiprtc
 import _make as make
 import _nvrtc
@@ -17,37 +18,35 @@ from gpubench.model import Facts, Settings
 from gpubench.runner import Runner
 from gpubench.sampler import SamplingProcess
 
-ROOM = Path(__file__).parents[1] / "suites"
 H200 = {"memory_bytes": 150 * 10**9, "cache_bytes": 60 * 2**20, "units": 132}
 ONE = make.facts(make.device(**H200))
 TWO = make.facts(make.device(peers=("cuda:1",), **H200), make.device("cuda:1", peers=("cuda:0",), **H200))
 
 
 def part(name):
-    """A private module of the room, as its suites see it."""
-    suite = planning.load_suite("ipc")
-    return sys.modules[f"{suite.package}.{name}"]
+    """A private module of the suite, or of the room: `._between`."""
+    return sys.modules[importlib.util.resolve_name(f".{name}", planning.load_suite("ipc").package)]
 
 
 def jobs(facts, suite, tier="quick", device="cuda:0"):
     return planning.make(facts, Settings((suite,), (device,), tier)).jobs
 
 
-@pytest.mark.parametrize("file", ["ipc.cu", "p2p.cu", "collectives.cu"])
+@pytest.mark.parametrize("file", ["copies.cu", "ipc/signals.cu", "p2p.cu", "collectives/collectives.cu"])
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90"])
 @pytest.mark.skipif(_nvrtc.library() is None, reason="NVRTC is not here: pip install nvidia-cuda-nvrtc")
 def test_kernels_compile_for_nvidia(file, arch):
-    source = (ROOM / "prelude.cuh").read_text() + (ROOM / file).read_text()
+    source = _grid.source(file)
     for defines in ((), ("-DADDS=1", "-DFLIGHT=1")):
         status, log = _nvrtc.compiled(source, (f"--gpu-architecture={arch}", "-std=c++17", *defines))
         assert status == 0, log
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file", ["ipc.cu", "p2p.cu", "collectives.cu"])
+@pytest.mark.parametrize("file", ["copies.cu", "ipc/signals.cu", "p2p.cu", "collectives/collectives.cu"])
 @pytest.mark.skipif(_hiprtc.library() is None, reason="hipRTC is not here: apt-get install libamdhip64-5")
 def test_kernels_compile_for_amd(file):
-    source = (ROOM / "prelude.cuh").read_text() + (ROOM / file).read_text()
+    source = _grid.source(file)
     status, log = _hiprtc.compiled(source, "gfx90a")
     assert status == 0, log
 
@@ -92,7 +91,7 @@ def test_a_device_of_a_matrix_has_a_row_of_its_peers():
     ("size_bytes", "chunk"), [(8, 8), (2**18, 2**18), (2**20, 2**18), (2**24, 2**21), (2**30, 2**24)]
 )
 def test_what_goes_through_the_host_is_cut_so_that_chunks_overlap(size_bytes, chunk):
-    assert part("_ipc_staged").chunk_of(size_bytes) == chunk
+    assert part("_staged").chunk_of(size_bytes) == chunk
 
 
 @pytest.mark.parametrize(
@@ -105,7 +104,7 @@ def test_what_goes_through_the_host_is_cut_so_that_chunks_overlap(size_bytes, ch
     ],
 )
 def test_a_refused_look_into_another_process_names_the_setting_that_mends_it(number, scope, mend):
-    denied = part("_ipc_host").denied(number, scope)
+    denied = part("_host").denied(number, scope)
     assert isinstance(denied, Missing)
     assert errno.errorcode[number] in denied.what
     assert mend in denied.how
@@ -121,14 +120,14 @@ def test_a_refused_look_into_another_process_names_the_setting_that_mends_it(num
     ],
 )
 def test_a_refused_handle_names_a_setting_only_where_one_is_behind_it(error, mend):
-    assert mend in part("_ipc_common").mend_of(error)
-    assert bool(part("_ipc_common").mend_of(error)) is bool(mend)
+    assert mend in part("._between").mend_of(error)
+    assert bool(part("._between").mend_of(error)) is bool(mend)
 
 
 def test_an_exclusive_gpu_is_told_of_before_a_second_process_tries():
     bench = type("B", (), {"target": type("T", (), {"device": make.device(details=(("compute_mode", "3"),))})})
     with pytest.raises(Missing, match="nvidia-smi -c 0"):
-        part("_ipc_common").exclusive(bench)
+        part("._between").exclusive(bench)
 
 
 @pytest.mark.parametrize(("scope", "words"), [("0", "0"), ("1", "1"), ("3", "3: no process may read")])
@@ -206,7 +205,7 @@ def test_opening_gives_closing_beside_it():
 
 
 def test_a_pattern_differs_at_every_word_and_with_the_seed():
-    common = part("_ipc_common")
+    common = part("._between")
     first, second = (common.pattern(8192, seed).view(np.uint64) for seed in (0, 1))
     assert len(set(first.tolist())) == 1024
     assert (first != second).all()
@@ -220,4 +219,4 @@ def test_a_pattern_differs_at_every_word_and_with_the_seed():
 def test_what_does_not_fit_is_skipped_with_what_is_needed():
     bench = type("B", (), {"device": type("D", (), {"free_bytes": staticmethod(lambda: 2**20)})})
     with pytest.raises(Skip, match=r"needs 4.000 MiB of memory, 1.000 MiB are free"):
-        part("_ipc_common").need(bench, 2**22)
+        part("._between").need(bench, 2**22)

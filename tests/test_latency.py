@@ -36,7 +36,7 @@ def module(name: str) -> Any:
     return sys.modules[f"{SUITE.package}.{name}"]
 
 
-ORDER = module("_latency_ring").Order
+ORDER = module("_ring").Order
 
 
 def cases(device: Device, tier: Tier, name: str = "chase") -> list[Case]:
@@ -216,8 +216,9 @@ def test_a_case_of_a_peer_asks_for_two_devices() -> None:
 
 
 def test_a_device_without_kernels_is_skipped_with_the_way_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, f"{SUITE.package}._host", None)
-    monkeypatch.delattr(sys.modules[SUITE.package], "_host", raising=False)
+    room = SUITE.package.rpartition(".")[0]
+    monkeypatch.setitem(sys.modules, f"{room}._host", None)
+    monkeypatch.delattr(sys.modules[room], "_host", raising=False)
     with pytest.raises(Skip, match=r"numba.*gpubench-suite\[host\]"):
         build("chase", size_bytes=2**14)
 
@@ -238,7 +239,7 @@ def test_small_pages_are_small() -> None:
 
 
 def test_a_kernel_that_gives_no_large_pages_is_a_skip(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module("_latency_chase"), "_huge_bytes", lambda address: 2**21)
+    monkeypatch.setattr(module("_chase"), "_huge_bytes", lambda address: 2**21)
     with pytest.raises(Skip, match="transparent_hugepage"):
         build("pages", page="2MiB", size_bytes=2**24)
 
@@ -253,7 +254,7 @@ def test_a_word_goes_from_core_to_core_and_back() -> None:
 
 
 def test_a_core_that_does_not_answer_fails_the_check() -> None:
-    pair = module("_latency_host").CoreToCore(0)
+    pair = module("_host").CoreToCore(0)
     assert pair._ask(pair._words, 0, 32, 1, 5, 100) == 0
     with pytest.raises(WrongAnswer, match="1 of 4096 questions were asked, 0 answered"):
         pair.check()

@@ -1,10 +1,10 @@
 """Kernels of the latency suite: they compile, and every case hands each of them what it takes."""
 
 import re
-from importlib import resources
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
+import _grid
 import _hiprtc
 import _nvrtc
 import numpy as np
@@ -16,13 +16,8 @@ from gpubench.model import Case, Facts
 from gpubench.protocols import Traits
 from gpubench.suite import Bench, Target
 
-FOLDER = resources.files(SUITE.package)
-FILES = ("latency.cu", "latency_near.cu", "latency_costs.cu", "latency_units.cu")
+FILES = tuple(f"latency/{name}.cu" for name in ("chase", "near", "costs", "units"))
 WIDTHS = {"u64": 8, "u32": 4, "float": 4, "double": 8}
-
-
-def source(file: str) -> str:
-    return (FOLDER / "prelude.cuh").read_text() + (FOLDER / file).read_text()
 
 
 @pytest.mark.slow
@@ -31,7 +26,7 @@ def source(file: str) -> str:
 def test_the_kernels_compile_for_nvidia(file: str, arch: str) -> None:
     if _nvrtc.library() is None:
         pytest.skip("no NVRTC here: pip install nvidia-cuda-nvrtc")
-    status, log = _nvrtc.compiled(source(file), [f"--gpu-architecture={arch}"])
+    status, log = _nvrtc.compiled(_grid.source(file), [f"--gpu-architecture={arch}"])
     assert status == 0, log
 
 
@@ -40,7 +35,7 @@ def test_the_kernels_compile_for_nvidia(file: str, arch: str) -> None:
 def test_the_kernels_compile_for_amd(file: str) -> None:
     if _hiprtc.library() is None:
         pytest.skip("no hipRTC here: apt-get install libamdhip64-5 libhiprtc-builtins5")
-    status, log = _hiprtc.compiled(source(file), "gfx90a")
+    status, log = _hiprtc.compiled(_grid.source(file), "gfx90a")
     assert status == 0, log
 
 
@@ -82,7 +77,7 @@ class Kernel:
                 assert value.itemsize == WIDTHS[wanted.split()[0]], (self.name, wanted)
 
     def symbol(self, name: str, nbytes: int) -> Any:
-        assert re.search(rf"__constant__ \w+ {name}\[", source("latency_near.cu"))
+        assert re.search(rf"__constant__ \w+ {name}\[", _grid.source("latency/near.cu"))
         return np.zeros(nbytes, np.uint8)
 
 
@@ -142,17 +137,17 @@ def bench_of(case: Case) -> Bench:
 
 
 def test_every_case_of_a_gpu_hands_its_kernels_what_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module("_latency_slices"), "census", lambda bench: list(range(132)))
-    monkeypatch.setattr(module("_latency_slices").Slices, "median", lambda self: self._run())
-    monkeypatch.setattr(module("_latency_spaces").Single, "median", lambda self: self._walk.call())
-    monkeypatch.setattr(module("_latency_costs").Flag, "_asked", lambda self, first, last: last)
+    monkeypatch.setattr(module("_slices"), "census", lambda bench: list(range(132)))
+    monkeypatch.setattr(module("_slices").Slices, "median", lambda self: self._run())
+    monkeypatch.setattr(module("_spaces").Single, "median", lambda self: self._walk.call())
+    monkeypatch.setattr(module("_costs").Flag, "_asked", lambda self, first, last: last)
     monkeypatch.setattr(Kernel, "launched", [])
     for case in SUITE.cases(Target(Facts((H200,)), H200, "full")):
         task = SUITE.build(bench_of(case))
         task.poison()
         for stage in task.stages.values():
             stage.call()
-    known = {name for file in FILES for name in parameters(source(file))}
+    known = {name for file in FILES for name in parameters(_grid.source(file))}
     assert known - {"name"} - set(Kernel.launched) == {"census", "expected"}  # `name` is the macros' own
 
 

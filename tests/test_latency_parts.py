@@ -17,7 +17,7 @@ def module(name: str) -> Any:
     return sys.modules[f"{SUITE.package}.{name}"]
 
 
-NEAR, SLICES = module("_latency_near"), module("_latency_slices")
+NEAR, SLICES = module("_near"), module("_slices")
 WORDS = NEAR._CONFLICT_BYTES // 4
 
 
@@ -68,7 +68,7 @@ def test_as_many_lanes_meet_in_a_bank_as_the_degree_says(degree: int, lanes: int
 
 def test_single_loads_are_less_what_reading_the_clock_adds() -> None:
     took = np.array([40] * 989 + [300] * 10 + [2000], np.uint32)
-    found = module("_latency_spaces").single_figures(took, np.full(64, 37, np.uint32), 32.0)
+    found = module("_spaces").single_figures(took, np.full(64, 37, np.uint32), 32.0)
     assert found == {"p50": 35.0, "p90": 35.0, "p99": 295.0, "p99.9": pytest.approx(296.7, abs=1), "max": 1995.0} | {
         "overhead": 5.0
     }

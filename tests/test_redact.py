@@ -52,9 +52,12 @@ TEXTS = (
     "HF_TOKEN=hunter2 AWS_SECRET=hunter2 gpubench run",
     """Traceback (most recent call last):
   File "/home/amelia/.venv/lib/python3.12/site-packages/cupy/core.py", line 7, in f
-  File "/home/amelia/src/acme/suites/gemm.py", line 219, in g
+  File "/home/amelia/src/acme/suites/gemm/_vendor.py", line 219, in g
+  File "/home/amelia/gpubench/acme/secret.py", line 3, in h
 RuntimeError: out of memory on gpu17""",
 )
+ROOT = Path(__file__).parents[1]
+ROOMS = ("gpubench", "suites", "collectors", "reports", "ci")
 HARMLESS = (
     "bandwidth/triad[size=1GiB,dtype=float32]",
     "53.4 GB/s of 63.0 GB/s, FLOP/s, J/GB, B/s",
@@ -139,8 +142,16 @@ def test_of_a_suite_in_a_file_only_its_name_is_left():
 def test_a_traceback_keeps_what_belongs_to_packages_and_to_gpubench():
     text = redacted(text_run(TEXTS[-1]), SALT).results[0].reason
     assert re.search(r'File "path-\w{12}/cupy/core.py", line 7', text)
-    assert re.search(r'File "path-\w{12}/suites/gemm.py", line 219', text)
+    assert re.search(r'File "path-\w{12}/suites/gemm/_vendor.py", line 219', text)
+    assert re.search(r'File "path-\w{12}", line 3', text)
     assert "RuntimeError: out of memory on host-" in text
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for room in ROOMS for path in (ROOT / room).rglob("*.py")}))
+def test_every_folder_of_gpubench_is_kept_in_a_traceback(folder):
+    place = f"{folder.relative_to(ROOT)}/some_file.py"
+    text = redacted(text_run(f'  File "/home/amelia/src/{place}", line 7, in f'), SALT).results[0].reason
+    assert f'/{place}", line 7' in text
 
 
 def test_every_number_stays():

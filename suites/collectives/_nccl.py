@@ -1,0 +1,152 @@
+"""Collectives through NCCL (RCCL on ROCm) by CuPy's binding, a rank a GPU."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpubench.api import Bench, Missing, Skip, expect, units
+
+from ._operations import WORD_BYTES, Collective
+
+_MULTICAST = "NCCL_NVLS_ENABLE"  # NVLink multicast (SHARP): off by default, what the user set stands
+_THREADS = 256
+_BLOCKS = 1056
+_SPARE_BYTES = 2**28
+_ROOT = 0
+_SHM, _SHM_LEAST = "/dev/shm", 2**25
+
+
+def library() -> Any:
+    """CuPy's binding of NCCL, with multicast off unless the user chose; Missing where there is none."""
+    os.environ.setdefault(_MULTICAST, "0")
+    found = importlib.import_module("cupy.cuda.nccl")
+    if not found.available:
+        raise Missing("NCCL is not here", "pip install 'gpubench-suite[cuda13]' (nvidia-nccl-cu13), or [cuda12]")
+    return found
+
+
+class Communicators:
+    """Communicators by device set, kept while the worker lives: making one takes longer than most cases."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, ...], tuple[bytes, Any]] = {}
+
+    def of(self, bench: Bench, nccl: Any) -> Any:
+        """The ranks' communicator: the one that all of them keep, or a new one."""
+        key = tuple(device.id for device in bench.peers)
+        token, kept = self._kept.pop(key, (b"", None))
+        if bench.exchange(token) != [token] * bench.world or kept is None:
+            if kept is not None:
+                kept.abort()  # another rank has lost its end of it
+            token = bench.exchange(nccl.get_unique_id() if bench.rank == 0 else b"")[0]
+            kept = _made(bench, nccl, token)
+        self._kept[key] = (token, kept)
+        return kept
+
+
+def _made(bench: Bench, nccl: Any, token: bytes) -> Any:
+    try:
+        return nccl.NcclCommunicator(bench.world, token, bench.rank)
+    except nccl.NcclError as error:
+        room = shutil.disk_usage(_SHM).free if Path(_SHM).is_dir() else 0
+        if room < _SHM_LEAST:
+            what = f"NCCL does not start ({error}): {units.round_size(room)} are free in {_SHM}"
+            raise Missing(what, "docker run --shm-size=1g, or --ipc=host") from error
+        raise
+
+
+_communicators = Communicators()
+
+
+class NcclRank:
+    """One rank's buffers and its call."""
+
+    def __init__(self, bench: Bench, what: Collective, size_bytes: int) -> None:
+        self._bench = bench
+        self._what = what
+        self._words = size_bytes // WORD_BYTES
+        world = bench.world
+        if self._words < world:
+            raise Skip(f"{size_bytes} B are less than a word for each of {world} ranks")
+        free = bench.device.free_bytes()
+        if free < 2 * size_bytes + _SPARE_BYTES:
+            raise Skip(f"needs {2 * size_bytes + _SPARE_BYTES} B of memory, {free} are free")
+        self._nccl = library()
+        xp = bench.xp
+        self._sent = xp.empty(what.sends(self._words, world), xp.float32)
+        self._received = xp.empty(what.receives(self._words, world), xp.float32)
+        self._meeting = xp.zeros(1, xp.float32)
+        self._wrong = xp.zeros(1, xp.uint32)
+        self._seed = np.uint64(bench.rng.integers(2**62, dtype=np.uint64))
+        self._mistakes = bench.kernel("collectives.cu", "mistakes")
+        seed = self._seed + np.uint64(bench.rank)
+        bench.kernel("collectives.cu", "fill")((_BLOCKS,), (_THREADS,), (self._sent, np.uint64(self._sent.size), seed))
+        bench.device.synchronize()
+        bench.barrier()  # all have their memory: none waits for a rank that has given up
+        self._ranks = _communicators.of(bench, self._nccl)
+        self._stream = int(xp.cuda.get_current_stream().ptr)
+        self.call = self._calls()[what.name]
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """The library, and whether it may use NVLink multicast."""
+        code = int(self._nccl.get_version())
+        version = f"{code // 10000}.{code // 100 % 100}.{code % 100}"
+        return {"nccl": version, _MULTICAST: os.environ[_MULTICAST]}
+
+    def meet(self) -> None:
+        """A small all-reduce: every rank's device is there when it ends."""
+        place = self._meeting.data.ptr
+        self._ranks.allReduce(place, place, 1, self._nccl.NCCL_FLOAT32, self._nccl.NCCL_SUM, self._stream)
+
+    def poison(self) -> None:
+        """Overwrite what was received."""
+        self._received.fill(np.nan)
+
+    def check(self) -> None:
+        """Every received word is what the description says, exactly."""
+        bench = self._bench
+        self._wrong.fill(0)
+        for each in self._what.segments(self._words, bench.world, bench.rank):
+            part = self._received[each.offset : each.offset + each.count]
+            place = tuple(np.uint64(number) for number in (each.low, each.high, each.first))
+            args = (part, np.uint64(each.count), self._seed, *place, self._wrong)
+            self._mistakes((_BLOCKS,), (_THREADS,), args)
+        wrong = int(bench.device.to_host(self._wrong)[0])
+        expect(wrong == 0, f"{wrong} of {self._received.size} received words are wrong on rank {bench.rank}")
+
+    def _calls(self) -> dict[str, Callable[[], object]]:
+        nccl, ranks, stream = self._nccl, self._ranks, self._stream
+        sent, received = int(self._sent.data.ptr), int(self._received.data.ptr)
+        word, total = nccl.NCCL_FLOAT32, nccl.NCCL_SUM
+        world, rank = self._bench.world, self._bench.rank
+        part = self._words // world
+
+        def all_to_all() -> None:
+            nccl.groupStart()
+            for other in range(world):
+                ranks.send(sent + other * part * WORD_BYTES, part, word, other, stream)
+                ranks.recv(received + other * part * WORD_BYTES, part, word, other, stream)
+            nccl.groupEnd()
+
+        def send_recv() -> None:
+            nccl.groupStart()
+            ranks.send(sent, self._words, word, (rank + 1) % world, stream)
+            ranks.recv(received, self._words, word, (rank - 1) % world, stream)
+            nccl.groupEnd()
+
+        return {
+            "all_reduce": lambda: ranks.allReduce(sent, received, self._words, word, total, stream),
+            "all_gather": lambda: ranks.allGather(sent, received, part, word, stream),
+            "reduce_scatter": lambda: ranks.reduceScatter(sent, received, part, word, total, stream),
+            "broadcast": lambda: ranks.broadcast(sent, received, self._words, word, _ROOT, stream),
+            "all_to_all": all_to_all,
+            "send_recv": send_recv,
+        }

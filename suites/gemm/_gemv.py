@@ -1,0 +1,247 @@
+"""Few tokens against many weights: our kernels of gemv.cu and skinny.cu, their weights and their references."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpubench.api import Bench, Kernel, Observation, Observed, Skip, expect
+
+from ._data import Maker
+from ._formats import FORMATS, PRECISIONS, Precision
+
+GROUP = 128  # weights that share a scale, and what the columns must be a multiple of
+_THREADS = 256  # of a block, as in gemv.cu
+_CHUNK = 2**26  # weights that are widened at once
+_MANY_ROWS = 2**14  # from here on blocks of two panels still fill the device
+_TILE = 16  # rows of a tile of quantised weights for skinny.cu
+_LANES_A_TOKEN = 4  # of a warp of skinny.cu: 8 tokens at once on NVIDIA, 16 on AMD
+_MOST_TOKENS = 64
+
+Call = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How weights are stored: the kernels' number for it, bits a weight, and the format of x and y."""
+
+    number: int
+    bits: int
+    vectors: str
+
+    @property
+    def is_quantised(self) -> bool:
+        """Whether groups of weights have a scale."""
+        return self.number >= 3
+
+    @property
+    def precision(self) -> Precision:
+        """The precision whose roundoffs bound the error: products of the stored weights, sums in float32."""
+        return PRECISIONS[self.vectors]
+
+
+KINDS = {
+    "float32": Kind(0, 32, "float32"),
+    "float16": Kind(1, 16, "float16"),
+    "bfloat16": Kind(2, 16, "bfloat16"),
+    "int8": Kind(3, 8, "float16"),
+    "int4": Kind(4, 4, "float16"),
+}
+
+
+class Weights:
+    """A matrix of `rows` × `cols` seeded normal weights in one kind; quantised ones with a scale a group."""
+
+    def __init__(
+        self, make: Maker, kind: str, rows: int, cols: int, seed: int, spread: float = 1.0, tiled: bool = False
+    ) -> None:
+        if cols % GROUP:
+            raise Skip(f"our kernels take columns in groups of {GROUP}, not {cols}")
+        self.kind, self.rows, self.cols = KINDS[kind], rows, cols
+        self._name, self._make, self._seed, self._spread = kind, make, seed, spread
+        self._order = np.uint64(cols // GROUP), np.uint32(tiled)
+        xp = make.xp
+        if self.kind.is_quantised:
+            room = -(-rows // _TILE) * _TILE * cols  # whole tiles; rows that are not there have the scale 0
+            self.words = xp.zeros(room * self.kind.bits // 32, "uint32")
+            self.scales = xp.zeros(room // GROUP, "uint16")
+            groups = rows * cols // GROUP
+            numbers = np.uint64(groups), *self._order, np.uint64(seed), np.float32(spread)
+            make.run(f"quantise_{kind}", groups, self.words, self.scales, *numbers)
+        else:
+            self.words = make.drawn(FORMATS[kind], rows * cols, seed, spread=spread)
+            self.scales = xp.empty(0, "uint16")
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights and their scales."""
+        count = self.rows * self.cols
+        return count * self.kind.bits // 8 + (2 * count // GROUP if self.kind.is_quantised else 0)
+
+    def copy(self) -> Weights:
+        """The same weights elsewhere in memory."""
+        twin: Weights = object.__new__(Weights)
+        twin.__dict__.update(self.__dict__, words=self.words.copy(), scales=self.scales.copy())
+        return twin
+
+    def product(self, x: Any, original: bool = False) -> Any:
+        """X (tokens × cols, doubles) times these weights, or those before they were quantised: (tokens, rows)."""
+        each = max(1, _CHUNK // self.cols)
+        parts = [x @ self._rows(first, min(each, self.rows - first), original).T for first in range(0, self.rows, each)]
+        return parts[0] if len(parts) == 1 else self._make.xp.concatenate(parts, axis=1)
+
+    def _rows(self, first: int, count: int, original: bool) -> Any:
+        make, start, size = self._make, first * self.cols, count * self.cols
+        if original or not self.kind.is_quantised:
+            plain = FORMATS["float32" if original else self._name]
+            part = self.words[start : start + size]
+            if original:
+                part = make.xp.empty(size, "float32")
+                make.fill(part, plain, self._seed, spread=self._spread, first=start)
+            return make.widened(part, plain, count, self.cols, (self.cols, 1))
+        out = make.xp.empty((count, self.cols), "float64")
+        make.run(f"restore_{self._name}", size, *self._stored(start, size), out)
+        return out
+
+    def _stored(self, first: int, count: int) -> tuple[Any, ...]:
+        """Quantised weights first … of `count`, as a kernel that restores them takes them."""
+        return self.words, self.scales, np.uint64(first), np.uint64(count), *self._order
+
+    def restore(self, out: Any) -> None:
+        """Quantised weights as halves, row by row, for products that take no quantised ones."""
+        size = self.rows * self.cols
+        self._make.run(f"restore_{self._name}_half", size, *self._stored(0, size), out)
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """X (tokens × cols) and room for Y (tokens × rows)."""
+
+    x: Any
+    y: Any
+
+
+def vectors(make: Maker, weights: Weights, tokens: int, seed: int) -> Vectors:
+    """N(0,1) activations and an output, in the format that belongs to the weights."""
+    plain = FORMATS[weights.kind.vectors]
+    x = make.drawn(plain, tokens * weights.cols, seed)
+    return Vectors(x, make.xp.empty(tokens * weights.rows, plain.storage))
+
+
+def poison(y: Any) -> None:
+    """Make every element NaN."""
+    y.view("uint8").fill(0xFF)
+
+
+def compared(make: Maker, weights: Weights, held: Vectors, tokens: int) -> Observation:
+    """The errors of Y against X times the stored weights, and what quantisation cost beside the plain ones."""
+    kind = FORMATS[weights.kind.vectors]
+    lacking = make.lacking(held.y, kind)
+    expect(lacking == 0, f"{lacking} elements of y are not written, NaN or infinite")
+    x = make.widened(held.x, kind, tokens, weights.cols, (weights.cols, 1))
+    y = make.widened(held.y, kind, tokens, weights.rows, (weights.rows, 1))
+    exact = weights.product(x)
+    error, bound = distance(make, y, exact), weights.kind.precision.bound(weights.cols)
+    expect(error <= bound, f"the relative error {error:.3g} is above {bound:.3g}")
+    found: dict[str, float | Observed] = {"error": Observed(error)}
+    if weights.kind.is_quantised:
+        found["quantisation_error"] = Observed(distance(make, exact, weights.product(x, original=True)))
+    return found
+
+
+def distance(make: Maker, found: Any, reference: Any) -> float:
+    """‖found − reference‖/‖reference‖ of two arrays on the device."""
+    near, far = make.to_host(found), make.to_host(reference)
+    return float(np.linalg.norm(near - far) / np.linalg.norm(far))
+
+
+@dataclass(frozen=True, slots=True)
+class WarpPlan:
+    """How gemv.cu is built: threads of a team, rows it works on at once, vectors of each in flight."""
+
+    team: int
+    share: int
+    ahead: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of a block."""
+        return _THREADS // self.team * self.share
+
+
+def warp_plan(kind: Kind, cols: int, warp: int) -> WarpPlan:
+    """Four vectors a thread where weights are plain, a warp a row or two where not: the fastest on an H200."""
+    vectors_a_row = cols * kind.bits // 128
+    if kind.is_quantised:
+        return WarpPlan(warp, 2, 2) if vectors_a_row > 8 * warp else WarpPlan(warp, 1, 1)
+    return WarpPlan(max(warp, min(_THREADS, vectors_a_row // 4)), 1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPlan:
+    """How skinny.cu is built and launched; its first lines say what the numbers are."""
+
+    tiles: int
+    panels: int
+    down: int
+    across: int
+    ahead: int
+    splits: int
+    warp: int = 32
+
+    @property
+    def rows(self) -> int:
+        """Rows of a block."""
+        return 16 * self.panels * self.down
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.warp * self.across * self.down
+
+
+def tensor_plan(kind: Kind, rows: int, tokens: int, units: int, warp: int = 32) -> TensorPlan:
+    """Chosen by what was fastest on an H200; on AMD, where none of it was seen to run, the same blocks."""
+    width = warp // _LANES_A_TOKEN
+    tiles = next(tiles for tiles in (1, 2, 4, 8) if width * tiles >= tokens)
+    widest = width * tiles == _MOST_TOKENS
+    panels = 2 if kind.bits == 4 or (tiles > 1 and rows >= _MANY_ROWS) or widest else 1
+    if tiles == 1:
+        return TensorPlan(1, panels, 1, 8, 1, 1, warp)
+    down = 4 if widest else 8
+    blocks = -(-rows // (16 * panels * down))
+    return TensorPlan(tiles, panels, down, 1, 1, max(1, min(8, units // blocks)), warp)
+
+
+def warp_call(bench: Bench, weights: Weights, held: Vectors, plan: WarpPlan | None = None) -> Call:
+    """Y = W·x by gemv.cu."""
+    chosen = plan or warp_plan(weights.kind, weights.cols, bench.traits.warp)
+    defines = {"TEAM": chosen.team, "SHARE": chosen.share, "AHEAD": chosen.ahead}
+    kernel = bench.kernel("gemv.cu", "gemv", WEIGHTS=weights.kind.number, **defines)
+    grid = (-(-weights.rows // chosen.rows),)
+    args = (weights.words, weights.scales, held.x, held.y, np.uint32(weights.rows), np.uint32(weights.cols))
+    return lambda: kernel(grid, (_THREADS,), args)
+
+
+def tensor_call(bench: Bench, weights: Weights, held: Vectors, tokens: int, plan: TensorPlan | None = None) -> Call:
+    """Y = X·Wᵀ by skinny.cu, for at most 64 tokens."""
+    if "matrix" not in bench.traits.features:
+        raise Skip(f"the kernel with matrix instructions is for GPUs from sm_80 or gfx90a on, not {bench.traits.arch}")
+    expect(tokens <= _MOST_TOKENS, f"{tokens} tokens are more than {_MOST_TOKENS}")
+    kind, xp = weights.kind, bench.xp
+    chosen = plan or tensor_plan(kind, weights.rows, tokens, bench.device.device.units, bench.traits.warp)
+    kernel = _tensor_kernel(bench, kind, chosen)
+    grid = (-(-weights.rows // chosen.rows), chosen.splits)
+    partial = xp.empty(chosen.splits * tokens * weights.rows if chosen.splits > 1 else 0, "float32")
+    arrived = xp.zeros(grid[0], "uint32")
+    sizes = (np.uint32(value) for value in (weights.rows, weights.cols, tokens))
+    args = (weights.words, weights.scales, held.x, held.y, *sizes, partial, arrived)
+    return lambda: kernel(grid, (chosen.threads,), args)
+
+
+def _tensor_kernel(bench: Bench, kind: Kind, plan: TensorPlan) -> Kernel:
+    sizes = {"TILES": plan.tiles, "PANELS": plan.panels, "DOWN": plan.down, "ACROSS": plan.across}
+    return bench.kernel("skinny.cu", "skinny", WEIGHTS=kind.number, AHEAD=plan.ahead, **sizes)

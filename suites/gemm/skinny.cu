@@ -1,0 +1,303 @@
+// Y = X·Wᵀ for up to GB_COLUMNS·TILES tokens: W of `rows` × `cols` elements in a format of gemv.cu (WEIGHTS 1
+// to 4), X of `tokens` × `cols` halves and Y of `tokens` × `rows`, all row by row. The weights go from
+// memory to registers and there into matrix instructions of 16 rows × GB_COLUMNS tokens × 16 columns: which
+// column stands in which place of an instruction is free as long as W and X agree, so each lane takes
+// 16 bytes of a row as they lie. Quantised weights lie in the order in which a warp takes them (data.cu, tiled).
+//
+// A warp has PANELS × 16 rows. A block has ACROSS × DOWN warps: DOWN beside each other in rows, ACROSS
+// that share out the columns, which gridDim.y blocks share out once more; the last of them to arrive
+// adds up what the others left in `partial`. With one tile of tokens a warp fetches its part of X itself;
+// with more, a block stages it in shared memory for all its rows, and ACROSS is 1.
+#define GROUP 128
+#define HEIGHT (16 * PANELS * DOWN)
+#define WIDTH (GB_COLUMNS * TILES)
+#define LANES (4 * GB_COLUMNS)
+#define THREADS (LANES * ACROSS * DOWN)
+#if WEIGHTS == 4
+#define VECTORS 1  // of 16 bytes that a lane takes of a row's 128 columns
+#elif WEIGHTS == 3
+#define VECTORS 2
+#else
+#define VECTORS 4
+#endif
+
+#define STAGED (TILES > 1)
+#if STAGED && ACROSS > 1
+#error "warps that share out the columns would need a part of X each"
+#endif
+#define STAGES (STAGED ? 2 * AHEAD * WIDTH * PITCH : 0)  // vectors of shared memory
+#define SUMS (WIDTH * HEIGHT / 4)
+#define PITCH 20  // vectors from one token's 128 columns in shared memory to the next's: 16, and 4 that part the banks
+
+struct Taken {  // 128 columns as they lie in memory: a lane's quarter of its rows, and where not staged of its token
+    uint4 w[PANELS][GB_ROWS][VECTORS];
+#if !STAGED
+    uint4 x[4];
+#endif
+};
+
+struct Piece {  // a lane's part of an operand of a matrix instruction: 4 columns of a row
+    u32 low, high;
+};
+
+static __device__ __forceinline__ u32 word_of(const uint4& v, int i) {
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
+// The columns that a lane gives to step s of the eight steps of a panel, exact in half precision:
+// an integer in the low bits of the half 1024 is that half plus 1024.
+static __device__ __forceinline__ Piece piece_of(const uint4 (&v)[VECTORS], int s) {
+#if WEIGHTS == 4
+    const u32 word = word_of(v[0], s / 2) >> (8 * (s & 1));
+    const u32 low = (word & 0x000f000fu) | 0x64006400u, high = (word & 0x00f000f0u) | 0x64006400u;
+    return {gb_half2_minus(low, 0x64086408u), gb_half2_fma(high, 0x2c002c00u, 0xd480d480u)};  // high/16 - 72
+#elif WEIGHTS == 3
+    const u32 word = word_of(v[s / 4], s % 4);
+    const u32 low = gb_bytes(word, 0x64646464u, 0x4140), high = gb_bytes(word, 0x64646464u, 0x4342);
+    return {gb_half2_minus(low, 0x64806480u), gb_half2_minus(high, 0x64806480u)};
+#else
+    return {word_of(v[s / 2], 2 * (s & 1)), word_of(v[s / 2], 2 * (s & 1) + 1)};
+#endif
+}
+
+// Where the i-th of the four vectors of x is that lane t of a token needs for 128 columns.
+static __device__ __forceinline__ u32 place_of(u32 i, u32 t) {
+#if WEIGHTS == 4
+    return 4 * t + i;
+#elif WEIGHTS == 3
+    return 8 * (i / 2) + 2 * t + i % 2;
+#else
+    return 4 * i + t;
+#endif
+}
+
+struct Place {  // what a warp works on
+    const uint4* w;
+    const uint4* x;
+    const unsigned short* scales;
+    u32 row, rows, blocks, tokens;
+};
+
+#if WEIGHTS >= 3
+// The tile of 16 rows and 128 columns that is the p-th of this warp's in a group of columns.
+static __device__ __forceinline__ u64 tile_of(const Place& at, int p, u32 block) {
+    const u32 wanted = at.row / 16 + p, last = (at.rows - 1) / 16;
+    return (u64)(wanted < last ? wanted : last) * at.blocks + block;
+}
+#endif
+
+static __device__ __forceinline__ void take(Taken& taken, const Place& at, u32 block) {
+    const u32 g = gb_row(), t = gb_part();
+#pragma unroll
+    for (int p = 0; p < PANELS; ++p)
+#pragma unroll
+        for (int half = 0; half < GB_ROWS; ++half) {
+#if WEIGHTS >= 3
+            const uint4* from = at.w + (tile_of(at, p, block) * 2 + half + g / 8) * (32 * VECTORS) + 4 * (g % 8) + t;
+            const int apart = 32;
+#else
+            const u32 wanted = at.row + 16 * p + 8 * half + g, real = wanted < at.rows ? wanted : at.rows - 1;
+            const uint4* from = at.w + ((u64)real * at.blocks + block) * (4 * VECTORS) + t;
+            const int apart = 4;
+#endif
+#pragma unroll
+            for (int j = 0; j < VECTORS; ++j) taken.w[p][half][j] = gb_stream(from + apart * j);
+        }
+#if !STAGED
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+        taken.x[i] = g < at.tokens ? gb_fetch(at.x + ((u64)g * at.blocks + block) * 16 + place_of(i, t))
+                                   : make_uint4(0, 0, 0, 0);
+#endif
+}
+
+#if STAGED
+// Starts the copy of all tokens' 128 columns into shared memory: vector 4·i + t of a token is lane t's i-th.
+static __device__ __forceinline__ void stage(uint4* there, const Place& at, u32 block) {
+    for (u32 k = threadIdx.x; k < 16 * at.tokens; k += THREADS) {
+        const u32 token = k / 16, slot = k % 16;
+        gb_async_load(there + token * PITCH + slot,
+                      at.x + ((u64)token * at.blocks + block) * 16 + place_of(slot / 4, slot % 4));
+    }
+}
+#endif
+
+static __device__ __forceinline__ float float_of(unsigned short half) {
+    float value, unused;
+    gb_halves(half, value, unused);
+    return value;
+}
+
+struct Sums {
+    float c[PANELS][TILES][4];
+};
+
+// 128 columns: eight steps of 16, then the scales of the group.
+static __device__ __forceinline__ void multiply(Sums& sums, const Taken& taken, const uint4* staged, const Place& at,
+                                                u32 block) {
+    const u32 g = gb_row(), t = gb_part();
+    Sums fresh = {};
+    Sums& into = WEIGHTS >= 3 ? fresh : sums;
+#pragma unroll
+    for (int pair = 0; pair < 4; ++pair) {
+        uint4 x[TILES];
+#pragma unroll
+        for (int n = 0; n < TILES; ++n) {
+#if STAGED
+            x[n] = staged[(GB_COLUMNS * n + g) * PITCH + 4 * pair + t];
+#else
+            x[n] = taken.x[pair];
+#endif
+        }
+#pragma unroll
+        for (int s = 2 * pair; s < 2 * pair + 2; ++s)
+#pragma unroll
+            for (int p = 0; p < PANELS; ++p) {
+                u32 a[2 * GB_ROWS];
+#pragma unroll
+                for (int half = 0; half < GB_ROWS; ++half) {
+                    const Piece piece = piece_of(taken.w[p][half], s);
+                    a[half] = piece.low, a[GB_ROWS + half] = piece.high;
+                }
+#pragma unroll
+                for (int n = 0; n < TILES; ++n) {
+                    const u32 b[2] = {word_of(x[n], 2 * (s & 1)), word_of(x[n], 2 * (s & 1) + 1)};
+                    gb_multiply<WEIGHTS == 2>(into.c[p][n], a, b);
+                }
+            }
+    }
+#if WEIGHTS >= 3
+#pragma unroll
+    for (int p = 0; p < PANELS; ++p) {
+        const unsigned short* scales = at.scales + tile_of(at, p, block) * 16;
+        float scale[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) scale[i] = float_of(scales[gb_sum_row(i)]);
+#pragma unroll
+        for (int n = 0; n < TILES; ++n)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) sums.c[p][n][i] += scale[i] * fresh.c[p][n][i];
+    }
+#endif
+}
+
+// Adds up the sums of the warps that share rows, one after another: always in the same order.
+static __device__ __forceinline__ void gather(float (&tile)[WIDTH][HEIGHT], const Sums& sums, u32 down, u32 across) {
+    for (u32 turn = 0; turn < ACROSS; ++turn) {
+        if (turn == across) {
+#pragma unroll
+            for (int p = 0; p < PANELS; ++p)
+#pragma unroll
+                for (int n = 0; n < TILES; ++n)
+#pragma unroll
+                    for (int i = 0; i < 4; ++i) {
+                        const u32 token = GB_COLUMNS * n + gb_sum_column(i);
+                        float& place = tile[token][16 * (PANELS * down + p) + gb_sum_row(i)];
+                        place = turn == 0 ? sums.c[p][n][i] : place + sums.c[p][n][i];
+                    }
+        }
+        __syncthreads();
+    }
+}
+
+// Whether this block is the last of those that share its rows, so that all others' sums can be read.
+static __device__ __forceinline__ bool is_last(u32* arrived) {
+    __shared__ u32 before;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) before = atomicAdd(arrived + blockIdx.x, 1u);
+    __syncthreads();
+    if (before + 1 < gridDim.y) return false;
+    if (threadIdx.x == 0) arrived[blockIdx.x] = 0;  // for the next launch
+    __threadfence();
+    return true;
+}
+
+static __device__ __forceinline__ unsigned short narrow(float value) {
+#if WEIGHTS == 2
+    const u32 bits = __float_as_uint(value);
+    return (unsigned short)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+#else
+    return gb_to_half(value);
+#endif
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    skinny(const uint4* __restrict__ w, const unsigned short* __restrict__ scales, const uint4* __restrict__ x,
+           unsigned short* __restrict__ y, u32 rows, u32 cols, u32 tokens, float* partial, u32* arrived) {
+    __shared__ uint4 room[STAGES > SUMS ? STAGES : SUMS];  // for X while it is multiplied, for the sums after that
+    float(&tile)[WIDTH][HEIGHT] = *(float(*)[WIDTH][HEIGHT])room;
+    const u32 warp = threadIdx.x / LANES, down = warp % DOWN, across = warp / DOWN, blocks = cols / GROUP;
+    const Place at = {w, x, scales, blockIdx.x * HEIGHT + 16 * PANELS * down, rows, blocks, tokens};
+    const u32 shares = gridDim.y * ACROSS, share = blockIdx.y * ACROSS + across;
+    const u32 first = (u32)((u64)blocks * share / shares), end = (u32)((u64)blocks * (share + 1) / shares);
+    Sums sums = {};
+    Taken now[AHEAD], then[AHEAD];  // what is multiplied, and what is on its way meanwhile
+#if STAGED
+    uint4(&staged)[2][AHEAD][WIDTH * PITCH] = *(uint4(*)[2][AHEAD][WIDTH * PITCH])room;
+    for (u32 i = threadIdx.x; i < STAGES; i += THREADS) room[i] = make_uint4(0, 0, 0, 0);  // tokens that are not there
+    __syncthreads();
+#endif
+#pragma unroll
+    for (int k = 0; k < AHEAD; ++k)
+        if (first + k < end) {
+            take(now[k], at, first + k);
+#if STAGED
+            stage(staged[0][k], at, first + k);
+#endif
+        }
+#if STAGED
+    gb_async_commit();
+#endif
+    u32 turn = 0;
+#pragma unroll 2
+    for (u32 block = first; block < end; block += AHEAD, turn ^= 1) {
+#pragma unroll
+        for (int k = 0; k < AHEAD; ++k)
+            if (block + AHEAD + k < end) {
+                take(then[k], at, block + AHEAD + k);
+#if STAGED
+                stage(staged[turn ^ 1][k], at, block + AHEAD + k);
+#endif
+            }
+#if STAGED
+        gb_async_commit();
+        gb_async_wait<1>();
+        __syncthreads();
+#endif
+#pragma unroll
+        for (int k = 0; k < AHEAD; ++k)
+            if (block + k < end) {
+#if STAGED
+                multiply(sums, now[k], staged[turn][k], at, block + k);
+#else
+                multiply(sums, now[k], nullptr, at, block + k);
+#endif
+            }
+#if STAGED
+        __syncthreads();  // before the next turn's copies overwrite it
+#endif
+#pragma unroll
+        for (int k = 0; k < AHEAD; ++k) now[k] = then[k];
+    }
+    gather(tile, sums, down, across);
+    const u64 size = (u64)tokens * rows;
+    if (gridDim.y > 1) {
+        for (u32 i = threadIdx.x; i < WIDTH * HEIGHT; i += THREADS) {
+            const u32 token = i / HEIGHT, at = blockIdx.x * HEIGHT + i % HEIGHT;
+            if (token < tokens && at < rows) partial[blockIdx.y * size + (u64)token * rows + at] = tile[token][i % HEIGHT];
+        }
+        if (!is_last(arrived)) return;
+    }
+    for (u32 i = threadIdx.x; i < WIDTH * HEIGHT; i += THREADS) {
+        const u32 token = i / HEIGHT, at = blockIdx.x * HEIGHT + i % HEIGHT;
+        if (token >= tokens || at >= rows) continue;
+        const u64 place = (u64)token * rows + at;
+        float total = 0;
+        if (gridDim.y > 1)
+            for (u32 part = 0; part < gridDim.y; ++part) total += gb_load_l2(partial + part * size + place);
+        else
+            total = tile[token][i % HEIGHT];
+        y[place] = narrow(total);
+    }
+}
