@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -23,6 +22,7 @@ from ._events import EventClock, Gate
 from ._host_memory import HOST_KINDS, host_memory
 from ._lanes import Lanes, ipc_event
 from ._memory import Raw, Region, shared_memory
+from ._uuid import uuid_of
 
 _INSTALL = f"pip install '{DISTRIBUTION}[cuda13]' (driver ≥ 580), '[cuda12]' or '[rocm7]'"
 # cudaDeviceAttr: CUDA Runtime API, "Data types used by CUDA Runtime"; HIP keeps other numbers.
@@ -283,14 +283,15 @@ def _device(runtime: Any, index: int, count: int) -> Device:
     props = runtime.getDeviceProperties(index)
     family = "rocm" if runtime.is_hip else "cuda"
     name = props["name"]
+    pci = _pci(runtime, index)
     peers = [other for other in range(count) if other != index and runtime.deviceCanAccessPeer(index, other)]
     return Device(
         id=f"{family}:{index}",
         backend="cupy",
         name=name.decode() if isinstance(name, bytes) else str(name),
         arch=_arch(runtime, props),
-        uuid=_uuid(props),
-        pci=str(runtime.deviceGetPCIBusId(index)).lower(),
+        uuid=uuid_of(props, pci),
+        pci=pci,
         memory_bytes=int(props["totalGlobalMem"]),
         cache_bytes=_rocm.last_level_bytes(props) if runtime.is_hip else int(props["l2CacheSize"]),
         units=int(props["multiProcessorCount"]),
@@ -304,9 +305,8 @@ def _arch(runtime: Any, props: Mapping[str, Any]) -> str:
     return _rocm.arch(props) if runtime.is_hip else f"sm_{props['major']}{props['minor']}"
 
 
-def _uuid(props: Mapping[str, Any]) -> str:
-    raw = props.get("uuid", b"")
-    return f"GPU-{uuid.UUID(bytes=bytes(raw))}" if isinstance(raw, bytes) and len(raw) == 16 else ""
+def _pci(runtime: Any, index: int) -> str:
+    return str(runtime.deviceGetPCIBusId(index)).lower()
 
 
 def _dtypes(runtime: Any, props: Mapping[str, Any]) -> tuple[str, ...]:
@@ -328,9 +328,10 @@ def _ordinal(cupy: Any, device: Device) -> int:
     runtime = cupy.cuda.runtime
     count = runtime.getDeviceCount()
     for index in range(count):
-        if device.uuid and _uuid(runtime.getDeviceProperties(index)) == device.uuid:
+        pci = _pci(runtime, index)
+        if device.uuid and uuid_of(runtime.getDeviceProperties(index), pci) == device.uuid:
             return index
-        if not device.uuid and str(runtime.deviceGetPCIBusId(index)).lower() == device.pci:
+        if not device.uuid and pci == device.pci:
             return index
     raise Missing(
         f"{device.id} ({device.uuid or device.pci}) is not visible to this process",

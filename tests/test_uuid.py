@@ -1,0 +1,78 @@
+"""A GPU's UUID: whole, ended at its first zero byte by CuPy, or not to be had."""
+
+import sys
+import uuid
+from types import SimpleNamespace
+
+import pytest
+
+from gpubench import plugins
+
+UUID_OF = sys.modules[plugins.load("backends", "cupy").__class__.__module__].uuid_of
+WHOLE = uuid.UUID("a2a62206-62ff-9cdf-5f16-4a142da77ed2")
+HOLED = uuid.UUID("4558bb29-d6ee-af00-25e8-724ad400f16c")
+PCI = "0000:00:06.0"
+
+
+@pytest.fixture
+def nvml(monkeypatch):
+    """A driver that knows one GPU, of the UUID that a test gives it."""
+
+    class NVMLError(Exception):
+        pass
+
+    def handle(pci):
+        if pci != PCI:
+            raise NVMLError("not found")
+        return pci
+
+    opened = []
+    stand_in = SimpleNamespace(
+        NVMLError=NVMLError,
+        nvmlInit=lambda: opened.append(1),
+        nvmlShutdown=lambda: opened.pop(),
+        nvmlDeviceGetHandleByPciBusId=handle,
+        nvmlDeviceGetUUID=lambda _: f"GPU-{stand_in.uuid}",
+        uuid=HOLED,
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", stand_in)
+    yield stand_in
+    assert not opened
+
+
+def as_cupy_gives_it(whole):
+    """`char[16]` as Cython makes bytes of it: up to the first zero."""
+    return {"uuid": whole.bytes.partition(b"\0")[0]}
+
+
+def test_a_uuid_without_a_zero_is_taken_as_it_is(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert UUID_OF(as_cupy_gives_it(WHOLE), PCI) == f"GPU-{WHOLE}"
+
+
+def test_what_stands_behind_it_in_memory_is_not_taken_for_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert UUID_OF({"uuid": WHOLE.bytes + b"\x07\x08"}, PCI) == f"GPU-{WHOLE}"
+
+
+@pytest.mark.parametrize("place", range(16))
+def test_a_uuid_that_ends_at_a_zero_is_completed_by_nvml(nvml, place):
+    raw = bytearray(WHOLE.bytes)
+    raw[place] = 0
+    nvml.uuid = uuid.UUID(bytes=bytes(raw))
+    assert UUID_OF(as_cupy_gives_it(nvml.uuid), PCI) == f"GPU-{nvml.uuid}"
+
+
+def test_nvmls_uuid_is_not_taken_where_it_is_another(nvml):
+    nvml.uuid = WHOLE  # of a GPU that is split, whose part CUDA shows
+    assert UUID_OF(as_cupy_gives_it(HOLED), PCI) == ""
+
+
+def test_without_nvml_or_where_it_does_not_know_the_gpu_there_is_none(nvml, monkeypatch):
+    assert UUID_OF(as_cupy_gives_it(HOLED), "0000:00:99.0") == ""
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert UUID_OF(as_cupy_gives_it(HOLED), PCI) == ""
+
+
+def test_a_runtime_that_has_no_uuids_has_none():
+    assert UUID_OF({}, PCI) == ""
