@@ -13,7 +13,7 @@ from typing import Any
 from gpubench.api import Counter
 
 from ._nvml import Turns, fast, slow, slowest
-from ._nvml_watch import event_reasons, sm_clock_hz
+from ._nvml_watch import event_reasons, field, instant_power_w, sm_clock_hz
 
 Reader = Callable[[Any, Any], float]
 
@@ -32,25 +32,13 @@ def _query(name: str) -> str:
     return f"nvidia-smi --query-gpu={name} --format=csv"
 
 
-def _field(nvml: Any, gpu: Any, field: int, scope: int = 0) -> Any:
-    (found,) = nvml.nvmlDeviceGetFieldValues(gpu, [(field, scope)])
-    if found.nvmlReturn:
-        raise nvml.NVMLError(found.nvmlReturn)
-    return found.value
-
-
-def _instant_power(nvml: Any, gpu: Any) -> float:
-    """Watts now: nvmlDeviceGetPowerUsage is a mean over a second on Ampere and later."""
-    return float(_field(nvml, gpu, nvml.NVML_FI_DEV_POWER_INSTANT).uiVal) * _MILLI
-
-
 def _clock(name: str) -> Reader:
     return lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, getattr(nvml, name)) * 1e6
 
 
 def _nvlink(name: str) -> Reader:
     """Bytes since the driver was loaded, of all links: data, with no protocol."""
-    return lambda nvml, gpu: float(_field(nvml, gpu, getattr(nvml, name), _EVERY_LINK).ullVal) * _KIB
+    return lambda nvml, gpu: float(field(nvml, gpu, getattr(nvml, name), _EVERY_LINK).ullVal) * _KIB
 
 
 def _violation(name: str) -> Reader:
@@ -88,7 +76,7 @@ def _rows(name: str) -> str:
 
 
 _FAST = (
-    _gauge("power", "W", _FAST_S, _query("power.draw.instant"), _instant_power),
+    _gauge("power", "W", _FAST_S, _query("power.draw.instant"), instant_power_w),
     _gauge("clock.sm", "Hz", _FAST_S, _query("clocks.sm"), sm_clock_hz),
     _gauge("clock.graphics", "Hz", _FAST_S, _query("clocks.gr"), _clock("NVML_CLOCK_GRAPHICS")),
     _gauge("clock.memory", "Hz", _FAST_S, _query("clocks.mem"), _clock("NVML_CLOCK_MEM")),
@@ -105,7 +93,7 @@ _FAST = (
         "°C",
         _FAST_S,
         _query("temperature.memory"),
-        lambda nvml, gpu: _field(nvml, gpu, nvml.NVML_FI_DEV_MEMORY_TEMP).uiVal,
+        lambda nvml, gpu: field(nvml, gpu, nvml.NVML_FI_DEV_MEMORY_TEMP).uiVal,
     ),
     _window(
         "utilization.gpu",

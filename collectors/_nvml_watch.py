@@ -24,6 +24,8 @@ HW_THERMAL = 0x40
 HW_POWER_BRAKE = 0x80
 
 _LOW_CLOCK = 0.75  # of the default: nvbench's bound of a throttled sample
+_NEAR_THE_CAP = 0.9  # of the limit: an H200 that lowers its clock for the cap draws that, and says why 0.2 s later
+_MILLI = 1e-3
 _PROCESSES_S = 0.05  # the list of processes is the costly call
 
 
@@ -33,20 +35,31 @@ def condition_of(
     default_hz: float | None,
     processes: int | None,
     baseline: int | None,
+    drawn: float | None = None,
 ) -> Condition:
     """The verdict on a sample, of plain numbers; None is a number that nobody knows, and disturbs nothing.
 
     `reasons` are the clocks event reasons after it, `clock_hz` the SM clock, `default_hz` the clock it
-    should have, `processes` those now on the GPU that are not ours, `baseline` those at the case's start.
+    should have, `processes` those now on the GPU that are not ours, `baseline` those at the case's start,
+    `drawn` the power as a share of its limit, of a clock that is `unexplained`.
     """
     bits = reasons or 0
     discard = _slowdowns(bits)
-    explained = bool(discard) or reasons is None or bits & (IDLE | USER_CLOCKS | SW_POWER_CAP)
-    if not explained and clock_hz and default_hz and clock_hz < _LOW_CLOCK * default_hz:
-        discard += ("low-clock",)
+    if unexplained(reasons, clock_hz, default_hz):
+        if drawn is not None and drawn >= _NEAR_THE_CAP:
+            bits |= SW_POWER_CAP
+        elif clock_hz and default_hz and clock_hz < _LOW_CLOCK * default_hz:
+            discard += ("low-clock",)
     if processes is not None and baseline is not None and processes > baseline:
         discard += ("foreign-process",)
     return Condition(discard, ("power-capped",) if bits & SW_POWER_CAP else ())
+
+
+def unexplained(reasons: int | None, clock_hz: float | None, default_hz: float | None) -> bool:
+    """Whether the clock is below its default and no reason is given, not even an idle one."""
+    if reasons is None or not clock_hz or not default_hz or clock_hz >= default_hz:
+        return False
+    return not (_slowdowns(reasons) or reasons & (IDLE | USER_CLOCKS | SW_POWER_CAP))
 
 
 def _slowdowns(bits: int) -> tuple[str, ...]:
@@ -72,6 +85,19 @@ def event_reasons(nvml: Any, gpu: Any) -> int:
 def sm_clock_hz(nvml: Any, gpu: Any) -> float:
     """The SM clock now."""
     return float(nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM)) * 1e6
+
+
+def field(nvml: Any, gpu: Any, number: int, scope: int = 0) -> Any:
+    """The value of one of NVML's fields."""
+    (found,) = nvml.nvmlDeviceGetFieldValues(gpu, [(number, scope)])
+    if found.nvmlReturn:
+        raise nvml.NVMLError(found.nvmlReturn)
+    return found.value
+
+
+def instant_power_w(nvml: Any, gpu: Any) -> float:
+    """Watts now: nvmlDeviceGetPowerUsage is a mean over a second on Ampere and later."""
+    return float(field(nvml, gpu, nvml.NVML_FI_DEV_POWER_INSTANT).uiVal) * _MILLI
 
 
 def _process_ids(nvml: Any, gpu: Any) -> tuple[int, ...]:
@@ -113,6 +139,8 @@ class Strangers:
 class NvmlWatch:
     """A GPU between samples. `look` is two calls of NVML, 3 µs, and every 50 ms the list of processes, 23 µs.
 
+    Of a clock that is low with no reason given it asks for the power too: the cap acts before it is told of.
+
     A read that fails tells nothing; a GPU that is lost raises DeviceError.
     """
 
@@ -121,6 +149,7 @@ class NvmlWatch:
         self._gpu = gpu
         self._id = device.id
         self._default_hz = default_clock_hz(device)
+        self._limit_w = power_limit_w(device)
         self._strangers = Strangers(os.getppid())
         self._baseline: int | None = None
         self._processes: int | None = None
@@ -139,8 +168,13 @@ class NvmlWatch:
         clock_hz = self._read(sm_clock_hz)  # before the reasons: a GPU that falls idle between says so in them
         reasons = self._read(event_reasons)
         self._count_processes()
-        found = condition_of(reasons, clock_hz, self._default_hz, self._processes, self._baseline)
+        drawn = self._drawn() if unexplained(reasons, clock_hz, self._default_hz) else None
+        found = condition_of(reasons, clock_hz, self._default_hz, self._processes, self._baseline, drawn)
         return Condition(found.discard, found.labels + self._shared)
+
+    def _drawn(self) -> float | None:
+        power_w = self._read(instant_power_w) if self._limit_w else None
+        return power_w / self._limit_w if power_w is not None and self._limit_w else None
 
     def _count_processes(self) -> None:
         now = time.monotonic()
@@ -160,5 +194,14 @@ class NvmlWatch:
 
 def default_clock_hz(device: Device) -> float | None:
     """The SM clock that CUDA calls the device's own; None where the inventory has none."""
-    text = dict(device.details).get("clock.sm_hz")
+    return _detail(device, "clock.sm_hz")
+
+
+def power_limit_w(device: Device) -> float | None:
+    """The power limit that is enforced; None where the inventory has none."""
+    return _detail(device, "power.limit_w")
+
+
+def _detail(device: Device, name: str) -> float | None:
+    text = dict(device.details).get(name)
     return float(text) if text else None

@@ -17,7 +17,8 @@ from gpubench.store import read_run
 
 COLLECTORS = ("cupti", "gpm", "host", "nvml")
 HOST = Device("host", "host", "a processor", "x86_64")
-H200 = Device("cuda:0", "cupy", "NVIDIA H200", "sm_90", details=(("clock.sm_hz", "1980000000"),))
+DETAILS = (("clock.sm_hz", "1980000000"), ("power.limit_w", "700.0"))
+H200 = Device("cuda:0", "cupy", "NVIDIA H200", "sm_90", details=DETAILS)
 RECORDINGS = sorted((Path(__file__).parent / "recordings").glob("*.jsonl.gz"))
 
 
@@ -119,8 +120,8 @@ IDLE, USER, CAP, SLOW, BOOST, SW_HOT, HW_HOT, BRAKE, DISPLAY = 1, 2, 4, 8, 0x10,
 DEFAULT_HZ = 1980e6
 
 
-def verdict(reasons, clock_hz=DEFAULT_HZ, default_hz=DEFAULT_HZ, processes=1, baseline=1):
-    return NVML.condition_of(reasons, clock_hz, default_hz, processes, baseline)
+def verdict(reasons, clock_hz=DEFAULT_HZ, default_hz=DEFAULT_HZ, processes=1, baseline=1, drawn=None):
+    return NVML.condition_of(reasons, clock_hz, default_hz, processes, baseline, drawn)
 
 
 @pytest.mark.parametrize(
@@ -164,6 +165,26 @@ def test_a_low_clock_counts_for_nothing_where_it_is_idle_set_capped_or_unknown_w
 @pytest.mark.parametrize(("reasons", "cause"), [(HW_HOT, "thermal"), (BRAKE, "power-brake"), (SLOW, "hw-slowdown")])
 def test_a_sample_is_counted_once_where_a_slow_down_lowers_the_clock(reasons, cause):
     assert verdict(reasons, clock_hz=345e6).discard == (cause,)
+
+
+@pytest.mark.parametrize(("clock_hz", "power_w"), [(1470e6, 684.885), (1635e6, 848.863)])
+def test_a_cap_that_acts_before_it_is_told_of_is_a_label(clock_hz, power_w):
+    """An H200 of 700 W, 0.15 s into a large product: its clock was down, and its reasons said nothing yet."""
+    assert verdict(0, clock_hz, drawn=power_w / 700) == Condition((), ("power-capped",))
+
+
+@pytest.mark.parametrize(
+    ("reasons", "clock_hz", "drawn", "found"),
+    [
+        (0, 1470e6, 0.89, Condition(("low-clock",))),
+        (0, 1470e6, None, Condition(("low-clock",))),
+        (0, DEFAULT_HZ, 1.0, Condition()),
+        (HW_HOT, 1470e6, 1.0, Condition(("thermal",))),
+        (USER, 1470e6, 1.0, Condition()),
+    ],
+)
+def test_power_explains_only_a_low_clock_that_nothing_else_does(reasons, clock_hz, drawn, found):
+    assert verdict(reasons, clock_hz, drawn=drawn) == found
 
 
 @pytest.mark.parametrize("reasons", [BOOST, DISPLAY])
@@ -276,9 +297,10 @@ class Driver:
     NVML_CLOCK_SM = pynvml.NVML_CLOCK_SM
     NVML_ERROR_GPU_IS_LOST = pynvml.NVML_ERROR_GPU_IS_LOST
     NVML_ERROR_FUNCTION_NOT_FOUND = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
+    NVML_FI_DEV_POWER_INSTANT = pynvml.NVML_FI_DEV_POWER_INSTANT
 
-    def __init__(self, reasons=0, clock_mhz=1980, pids=(), broken=None):
-        self.reasons, self.clock_mhz, self.pids = reasons, clock_mhz, pids
+    def __init__(self, reasons=0, clock_mhz=1980, pids=(), broken=None, power_mw=100_000):
+        self.reasons, self.clock_mhz, self.pids, self.power_mw = reasons, clock_mhz, pids, power_mw
         self.broken = broken or {}
         self.calls = []
 
@@ -296,6 +318,10 @@ class Driver:
 
     def nvmlDeviceGetClockInfo(self, gpu, clock):  # noqa: N802
         return self._answer("clock", self.clock_mhz)
+
+    def nvmlDeviceGetFieldValues(self, gpu, asked):  # noqa: N802
+        assert asked == [(self.NVML_FI_DEV_POWER_INSTANT, 0)]
+        return [SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=self._answer("power", self.power_mw)))]
 
     def nvmlDeviceGetComputeRunningProcesses(self, gpu):  # noqa: N802
         return self._answer("processes", [SimpleNamespace(pid=pid) for pid in self.pids])
@@ -321,6 +347,18 @@ def test_a_read_that_fails_disturbs_nothing(broken, every_look):
     clock_mhz = 345 if "reasons" in broken else 1980  # low for a reason that is not told
     driver = Driver(0, clock_mhz, (1,), dict.fromkeys(broken, pynvml.NVML_ERROR_NOT_SUPPORTED))
     assert begun(driver).look() == Condition()
+
+
+@pytest.mark.parametrize(("clock_mhz", "reasons", "asked"), [(1980, 0, 0), (1470, CAP, 0), (1470, 0, 1)])
+def test_the_power_is_asked_for_only_where_it_is_what_could_explain_the_clock(clock_mhz, reasons, asked):
+    driver = Driver(reasons, clock_mhz, power_mw=690_000)
+    assert begun(driver).look().discard == ()
+    assert driver.calls.count("power") == asked
+
+
+def test_a_low_clock_of_a_gpu_that_tells_no_power_is_discarded():
+    driver = Driver(0, 1470, broken={"power": pynvml.NVML_ERROR_NOT_SUPPORTED})
+    assert begun(driver).look().discard == ("low-clock",)
 
 
 @pytest.mark.parametrize("name", READS)
