@@ -50,7 +50,7 @@ class Plan:
 
     def suite(self, case: Case) -> str:
         """What `load_suite` finds the case's suite by: its name, or its file."""
-        files = (name for name in self.settings.suites if plugins.is_file(name) and Path(name).stem == case.suite)
+        files = (name for name in self.settings.suites if plugins.is_file(name) and plugins.called(name) == case.suite)
         return next(files, case.suite)
 
     def target(self, job: Job) -> Target:
@@ -176,11 +176,15 @@ def suite_names(wanted: Sequence[str]) -> tuple[str, ...]:
 
 def _file(name: str, known: Sequence[str]) -> str:
     path = Path(name).resolve()
-    if path.is_dir() or not path.exists():
-        what = "it is a folder" if path.is_dir() else "there is no such file"
-        raise UsageError(f"{name}: {what}; name the Python file of a suite")
-    if path.stem in known:
-        raise UsageError(f"{name}: there is a suite {path.stem} already, whose cases it cannot be told from; rename it")
+    if path.name == "__init__.py":  # of a folder that is a suite
+        path = path.parent
+    if path.is_dir() and not (path / "__init__.py").is_file():
+        raise UsageError(f"{name}: it is a folder without an __init__.py; name the Python file of a suite")
+    if not path.exists():
+        raise UsageError(f"{name}: there is no such file; name the Python file of a suite")
+    called = plugins.called(path)
+    if called in known:
+        raise UsageError(f"{name}: there is a suite {called} already, whose cases it cannot be told from; rename it")
     return str(path)
 
 
@@ -188,8 +192,8 @@ def _check_unlike(words: Sequence[str]) -> None:
     """Raise UsageError for two files of one name: their cases could not be told apart."""
     files: dict[str, str] = {}
     for word in filter(plugins.is_file, words):
-        if files.setdefault(Path(word).stem, word) != word:
-            raise UsageError(f"{word} and {files[Path(word).stem]} are suites of the same name; rename one")
+        if files.setdefault(plugins.called(word), word) != word:
+            raise UsageError(f"{word} and {files[plugins.called(word)]} are suites of the same name; rename one")
 
 
 def left_out(wanted: Sequence[str]) -> tuple[str, ...]:

@@ -57,22 +57,28 @@ def load(room: Room, name: str) -> Any:
 
 
 def is_file(word: str) -> bool:
-    """Whether a word is the path of a plugin's file, not a plugin's name: `./gather.py`, `suites/gather.py`."""
+    """Whether a word is the path of a plugin, not a plugin's name: `./gather.py`, `suites/gather.py`, `./gather/`."""
     return word.endswith(".py") or os.sep in word
 
 
-def load_file(room: Room, path: Path) -> Any:
-    """The plugin object of a file that no entry point names; UsageError where it has none, BrokenPlugin where it fails.
+def called(path: str | Path) -> str:
+    """The name of the plugin at a path: the file's without its ending, or the folder's."""
+    return Path(path).name.removesuffix(".py")
 
-    Its folder becomes a package of its own (`from ._shared import …` works, and so do data files beside it) and
-    the last place that other modules are looked for in (`import mine`), in this process and in each worker.
+
+def load_file(room: Room, path: Path) -> Any:
+    """The plugin object of a file, or folder, that no entry point names.
+
+    The folder that it lies in becomes a package of its own (`from ._shared import …` works, and so do data files
+    beside it) and the last place that other modules are looked for in (`import mine`), in this process and in each
+    worker. UsageError where there is none, BrokenPlugin where it fails.
     """
     package = _package(path.resolve().parent)
-    if not re.fullmatch(r"[A-Za-z_][\w-]*", path.stem):
+    if not re.fullmatch(r"[A-Za-z_][\w-]*", called(path)):
         raise UsageError(f"{path}: a suite is called by its file's name: letters, digits, _ and -")
-    if not path.is_file():
+    if not path.exists():
         raise UsageError(f"{path}: there is no such file")
-    return _loaded(f"{package}.{path.stem}", _ATTRIBUTE[room], str(path))
+    return _loaded(f"{package}.{called(path)}", _ATTRIBUTE[room], str(path))
 
 
 def _package(folder: Path) -> str:

@@ -107,6 +107,40 @@ def test_files_beside_a_suite_are_found_as_those_of_a_package(folder):
     assert opened.now() == 0.25
 
 
+@pytest.fixture
+def whole(folder):
+    """A suite that is a folder: its file became `__init__.py`."""
+    place = folder / "ours"
+    place.mkdir()
+    (place / "__init__.py").write_text(SUITE.replace("from helper", "from .helper"))
+    for name in ("helper.py", "_shared.py"):
+        (folder / name).rename(place / name)
+    return place
+
+
+@pytest.mark.parametrize("word", ["ours/", "./ours", "ours/__init__.py"])
+def test_a_suite_that_is_a_folder_runs_by_its_path(whole, tmp_path, word):
+    words = ("--device", "host", "--tier", "smoke", "--out", tmp_path / "a.jsonl")
+    done = gpubench("run", word, *words, cwd=whole.parent)
+    assert done.returncode == 0, done.stderr
+    run = store.read_run(tmp_path / "a.jsonl")
+    assert [result.case.id for result in run.results] == ["ours/twice[size=4KiB]", "ours/greeting"]
+    assert run.manifest.settings.suites == (str(whole),)
+
+
+def test_a_folders_kernels_are_its_own_or_those_that_its_neighbours_share(whole):
+    for place, seconds in ((whole, 0.25), (whole.parent, 0.5)):
+        (place / "work.cu").write_text(json.dumps({"seconds": seconds}))
+    (whole.parent / "shared.cu").write_text('{"seconds": 1.0}')
+    suite = planning.load_suite(str(whole))
+    (device,) = plugins.load("backends", "clockwork").devices()
+    opened = plugins.load("backends", "clockwork").open(device)
+    bench = Bench(opened, Case("ours", "twice"), Target(Facts((device,)), device), suite.package)
+    for file in ("work.cu", "shared.cu"):
+        bench.kernel(file, "work")((1,), (1,), ())
+    assert opened.now() == 1.25
+
+
 def test_a_plan_knows_which_file_a_case_is_of(folder):
     facts = Facts(tuple(plugins.load("backends", "host").devices()))
     words = planning.suite_names(["gemm", str(folder / "mine.py")])
@@ -139,7 +173,7 @@ def test_a_file_that_is_no_suite_is_refused_with_the_place_in_it(folder, source,
     ("word", "reason"),
     [
         ("./nothing.py", "there is no such file"),
-        ("{folder}/", "it is a folder"),
+        ("{folder}/", "it is a folder without an __init__.py"),
         ("gemm.py", "there is a suite gemm already, whose cases it cannot be told from"),
     ],
 )

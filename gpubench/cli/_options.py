@@ -23,9 +23,9 @@ class TierName(StrEnum):
 Suites = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[SUITE…|FILE.py…|all|headline]",
-        help="Suites to take, by name or by the file that one is in; all of them by default. The word headline takes "
-        "of each only the one case that speaks for it.",
+        metavar="[SUITE…|PATH…|all|headline]",
+        help="Suites to take, by name or by the path of a file or folder; all of them by default. The word headline "
+        "takes of each only the one case that speaks for it.",
     ),
 ]
 Devices = Annotated[
