@@ -1,23 +1,9 @@
 """The only door: what suites, collectors, reports, gates and ci may import of gpubench."""
 
-from gpubench import DISTRIBUTION, comparison, frame, stats, units
+from gpubench import DISTRIBUTION, frame, stats, units
 from gpubench.clean import clean, tidy
-from gpubench.comparison import Against, Column, Comparison, Difference
 from gpubench.counters import CounterFigure, CounterTable, Track, extremes
-from gpubench.curves import Curve, Point, Value, axis_words, by_unit, drawable, labeller, view_lines, view_points
 from gpubench.data import event_names
-from gpubench.derived import (
-    Crossover,
-    Path,
-    Staircase,
-    Step,
-    Transfers,
-    staircases,
-    staircases_of,
-    transfers,
-    transfers_of,
-)
-from gpubench.effect import Effect, against
 from gpubench.energy import Energy, NoEnergy
 from gpubench.errors import (
     BadOutput,
@@ -31,11 +17,15 @@ from gpubench.errors import (
     UsageError,
     WrongAnswer,
 )
-from gpubench.evidence import Evidence, Reading, Side
 from gpubench.fingerprint import Fingerprint, fingerprint
 from gpubench.joined import Joined, joined
-from gpubench.judge import Figures, Finding, Judgement, badness, judge, sentence, settled, verdict_of
-from gpubench.links import LinkFigure, link_figures, link_tables
+from gpubench.judging import comparison
+from gpubench.judging.comparison import Against, Column, Comparison, Difference
+from gpubench.judging.effect import Effect, against
+from gpubench.judging.evidence import Evidence, Reading, Side
+from gpubench.judging.judge import Figures, Finding, Judgement, badness, judge, sentence, settled, verdict_of
+from gpubench.judging.objections import Objection, unjudged
+from gpubench.judging.policy import Floor, Policy
 from gpubench.model import (
     Case,
     Counter,
@@ -55,13 +45,9 @@ from gpubench.model import (
     Work,
 )
 from gpubench.native import hipblaslt, nvcomp
-from gpubench.objections import Objection, unjudged
 from gpubench.patterns import matches
-from gpubench.payoffs import Payoff, Payoffs, payoffs, payoffs_of
 from gpubench.peaks import BASES, BASIS_WORDS, Basis, Share
-from gpubench.phase_tables import phase_tables
 from gpubench.phases import SUITE as PROFILE
-from gpubench.policy import Floor, Policy
 from gpubench.protocols import (
     Backend,
     Collector,
@@ -101,8 +87,23 @@ from gpubench.suite import (
     powers_of_two,
 )
 from gpubench.summary import Figure, Row, Spread, Summary, headline, judged_better, judged_unit, judged_values
-from gpubench.tables import Table, derived_tables, level_table, payoff_tables, transfer_tables, view_tables
 from gpubench.trend import Change, Line, Moment, Source, Trend
+from gpubench.views.curves import Curve, Point, Value, axis_words, by_unit, drawable, labeller, view_lines, view_points
+from gpubench.views.derived import (
+    Crossover,
+    Path,
+    Staircase,
+    Step,
+    Transfers,
+    staircases,
+    staircases_of,
+    transfers,
+    transfers_of,
+)
+from gpubench.views.links import LinkFigure, link_figures, link_tables
+from gpubench.views.payoffs import Payoff, Payoffs, payoffs, payoffs_of
+from gpubench.views.phase_tables import phase_tables
+from gpubench.views.tables import Table, derived_tables, level_table, payoff_tables, transfer_tables, view_tables
 from gpubench.walk import with_texts
 
 __all__ = [

@@ -8,11 +8,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from gpubench.comparison import Comparison
-from gpubench.evidence import Evidence
-from gpubench.judge import Judgement
+from gpubench.judging.comparison import Comparison
+from gpubench.judging.evidence import Evidence
+from gpubench.judging.judge import Judgement
+from gpubench.judging.policy import Policy
 from gpubench.model import Counter, Device, Result, Run, SuiteInfo
-from gpubench.policy import Policy
 from gpubench.trend import Trend
 
 Mode = Literal["hot", "each", "cold", "graph"]

@@ -6,7 +6,7 @@ import math
 
 import _make as make
 
-from gpubench.evidence import Evidence, Reading
+from gpubench.judging.evidence import Evidence, Reading
 
 TRIAD = make.case("triad", size_bytes=2**30)
 

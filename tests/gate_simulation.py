@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 from _make import manifest
 
-from gpubench.evidence import Evidence, Gathering, Kind, Process, Reading
-from gpubench.judge import Finding, judge
+from gpubench.judging.evidence import Evidence, Gathering, Kind, Process, Reading
+from gpubench.judging.judge import Finding, judge
+from gpubench.judging.rounds import ROUNDS, Sides, settle
 from gpubench.model import Case, Verdict
-from gpubench.rounds import ROUNDS, Sides, settle
 
 REPLICATES = 5
 THRESHOLD = 0.02

@@ -12,15 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from gpubench import breakeven, plugins, store
-from gpubench.breakeven import Coded
+from gpubench import plugins, store
 from gpubench.cli import app
 from gpubench.errors import UsageError
 from gpubench.model import NamedLink, Series, Settings, SuiteInfo, View, Work
-from gpubench.payoffs import payoffs
 from gpubench.stats import Interval
 from gpubench.summary import Summary
-from gpubench.tables import derived_tables
+from gpubench.views import breakeven
+from gpubench.views.breakeven import Coded
+from gpubench.views.payoffs import payoffs
+from gpubench.views.tables import derived_tables
 
 GB = 1e9
 VIEW = View("breakeven", "Where compressing pays", ("roundtrip", "send"))

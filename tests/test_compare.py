@@ -15,9 +15,10 @@ import _make as make
 import pytest
 from _files import write
 
-from gpubench import __main__, comparison, plugins, store
+from gpubench import __main__, plugins, store
 from gpubench.errors import UsageError
-from gpubench.evidence import Reading
+from gpubench.judging import comparison
+from gpubench.judging.evidence import Reading
 
 RECORDINGS = Path(__file__).parent / "recordings"
 

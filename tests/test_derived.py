@@ -6,9 +6,10 @@ from pathlib import Path
 import _make as make
 import pytest
 
-from gpubench import derived, store
+from gpubench import store
 from gpubench.model import Series, SuiteInfo, View, Work
 from gpubench.summary import Summary
+from gpubench.views import derived
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 RECORDING = Path(__file__).parent / "recordings" / "h200-quick.jsonl.gz"

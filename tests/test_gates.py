@@ -11,10 +11,10 @@ import scipy.stats
 from _sides import TRIAD, evidence, noisy, reading
 
 from gpubench import plugins
-from gpubench.evidence import Evidence
-from gpubench.judge import exit_status, processes_needed, sentence, settled
+from gpubench.judging.evidence import Evidence
+from gpubench.judging.judge import exit_status, processes_needed, sentence, settled
+from gpubench.judging.policy import Floor, Policy
 from gpubench.model import Verdict
-from gpubench.policy import Floor, Policy
 
 COPY = make.case("copy", size_bytes=2**30)
 EMPTY = Evidence([])

@@ -16,10 +16,11 @@ import pytest
 from _injections import INJECTIONS, poisoned
 from markdown_it import MarkdownIt
 
-from gpubench import comparison, model, plugins
+from gpubench import model, plugins
 from gpubench.cli import _print
 from gpubench.cli.compare import _parts
-from gpubench.evidence import Reading
+from gpubench.judging import comparison
+from gpubench.judging.evidence import Reading
 from gpubench.model import Case, View
 from gpubench.protocols import Enclosure
 

@@ -10,9 +10,9 @@ import pytest
 import scipy.stats
 from _sides import TRIAD, evidence, noisy, percent, reading
 
-from gpubench import effect
-from gpubench.evidence import Evidence, Reading
-from gpubench.judge import judge, settled, verdict_of
+from gpubench.judging import effect
+from gpubench.judging.evidence import Evidence, Reading
+from gpubench.judging.judge import judge, settled, verdict_of
 from gpubench.model import DataFile, Verdict
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gpubench.levels import levels
+from gpubench.views.levels import levels
 
 KIB, MIB = 1024, 2**20
 

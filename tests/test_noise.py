@@ -7,7 +7,7 @@ import math
 import _make as make
 import pytest
 
-from gpubench import noise
+from gpubench.judging import noise
 
 
 def run_of(*medians, case=None, **fields):

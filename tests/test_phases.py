@@ -10,9 +10,9 @@ import pytest
 from gpubench import phases, plugins, store
 from gpubench.counters import CounterTable, Track
 from gpubench.model import Case, Counter, Series
-from gpubench.phase_tables import phase_tables
 from gpubench.profile import found
 from gpubench.summary import Summary
+from gpubench.views.phase_tables import phase_tables
 
 POWER = Counter("nvml.power", "W", "gauge", 0.1, "")
 BUSY = Counter("nvml.utilization.gpu", "%", "window", 0.1, "")
@@ -154,7 +154,7 @@ def test_training_is_the_phase_of_the_recording_that_works(recorded):
 
 def test_of_a_gpu_that_dies_what_was_sampled_before_is_kept(recorded):
     """As where the counters of one of several devices end in the middle."""
-    from gpubench.phase_tables import phase_tables
+    from gpubench.views.phase_tables import phase_tables
 
     middle = recorded.results[2].window[0] + 1.0
     cut = []

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpubench import plan as planning
-from gpubench import policy
 from gpubench.errors import UsageError
+from gpubench.judging import policy
 from gpubench.model import Settings
 from gpubench.store import read_run
 

@@ -11,9 +11,9 @@ import pytest
 from _sides import noisy, reading
 
 from gpubench import plugins
-from gpubench.evidence import Evidence
-from gpubench.judge import Judgement, settled
-from gpubench.policy import Policy
+from gpubench.judging.evidence import Evidence
+from gpubench.judging.judge import Judgement, settled
+from gpubench.judging.policy import Policy
 
 HOSTILE = "</failure><script>|`*_[x](javascript:y)@team #1 \x1b[31m\r\n::error::%0A\ud7ff&amp;\x00"
 

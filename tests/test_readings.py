@@ -6,9 +6,10 @@ import _files as files
 import _make as make
 import pytest
 
-from gpubench import readings, store
+from gpubench import store
 from gpubench.errors import FileError
-from gpubench.evidence import Evidence, Reading
+from gpubench.judging import readings
+from gpubench.judging.evidence import Evidence, Reading
 
 COUNTER = make.Counter("nvml.clock.sm", "Hz", "gauge", 0.1, "nvidia-smi")
 

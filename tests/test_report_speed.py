@@ -15,8 +15,9 @@ from pathlib import Path
 import large_runs
 import pytest
 
-from gpubench import comparison, plugins, store
-from gpubench.evidence import Reading
+from gpubench import plugins, store
+from gpubench.judging import comparison
+from gpubench.judging.evidence import Reading
 
 FORMS = ("html", "md", "json", "csv", "prom", "trace")
 SMALL, LARGE = 1000, 3000

@@ -7,9 +7,9 @@ import pytest
 from _sides import evidence, noisy
 from gate_simulation import Suite, World, simulate
 
-from gpubench.judge import judge
+from gpubench.judging.judge import judge
+from gpubench.judging.rounds import Sides, settle
 from gpubench.model import Verdict
-from gpubench.rounds import Sides, settle
 
 
 def judged(sides):

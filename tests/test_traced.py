@@ -8,10 +8,10 @@ import pytest
 
 from gpubench import plugins
 from gpubench.model import SuiteInfo
-from gpubench.phase_tables import phase_tables
 from gpubench.profile import traced
 from gpubench.profile.inside import COPY, EVENT, KERNEL, Records
 from gpubench.summary import Summary
+from gpubench.views.phase_tables import phase_tables
 
 # as cupti-python gives them: fields somewhere in a record whose size is a multiple of eight
 FIELDS = {"kind": "i4", "device_id": "u4", "start": "u8", "end": "u8", "stream_id": "u4", "bytes": "u8", "name": "i8"}

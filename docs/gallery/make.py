@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpubench import comparison, enclosing, plugins, readings, store
+from gpubench import enclosing, plugins, store
+from gpubench.judging import comparison, readings
 
 _DOCS = Path(__file__).parents[1]
 _PICTURES = _DOCS / "gallery"

@@ -96,8 +96,9 @@ def settings(
     links: list[str] | None = None,
 ) -> Settings:
     """The settings these options ask for; UsageError with what there is instead."""
-    from gpubench import breakeven, model
+    from gpubench import model
     from gpubench import plan as planning
+    from gpubench.views import breakeven
 
     return model.Settings(
         suites=planning.suite_names(suites or []),

@@ -13,7 +13,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     from gpubench.model import Result, Run
     from gpubench.summary import Figure, Row, Spread, Summary
-    from gpubench.tables import Table as Words
+    from gpubench.views.tables import Table as Words
 
 _STYLES = {"ok": "green", "skipped": "dim", "failed": "bold red", "invalid": "yellow"}
 _MOST_REASONS = 8
@@ -64,10 +64,10 @@ def table(
 
 def summary(run: Run) -> list[Table | Text]:
     """The summary of a run: a table, one row a case, then what did not go well, in words."""
-    from gpubench.links import link_tables
-    from gpubench.phase_tables import phase_tables
     from gpubench.summary import Summary
-    from gpubench.tables import derived_tables
+    from gpubench.views.links import link_tables
+    from gpubench.views.phase_tables import phase_tables
+    from gpubench.views.tables import derived_tables
 
     summed = Summary(run)
     columns = _SPREAD_COLUMNS if summed.replicated else _COLUMNS
@@ -107,8 +107,8 @@ def _fitting(columns: Sequence[str], rows: Sequence[Sequence[object]], width: in
 
 def profiled(run: Run) -> list[Table | Text]:
     """The phases of a profiled program, and what went wrong."""
-    from gpubench.phase_tables import phase_tables
     from gpubench.summary import Summary
+    from gpubench.views.phase_tables import phase_tables
 
     tables = [part for found in phase_tables(Summary(run)) for part in _derived(found)]
     return [*tables, *(plain(line, "yellow") for line in (*run.told, *_reasons(run.results)))]

@@ -12,8 +12,8 @@ import typer
 from gpubench.cli import _print
 
 if TYPE_CHECKING:
-    from gpubench.judge import Finding, Judgement
-    from gpubench.policy import Policy
+    from gpubench.judging.judge import Finding, Judgement
+    from gpubench.judging.policy import Policy
 
 _STYLES = {
     "slower": "bold red",
@@ -63,7 +63,7 @@ def policy(file: Path | None, threshold: float | None, strict: bool, allow_misma
     """The policy of the file, with what the command's own options say."""
     from dataclasses import replace
 
-    from gpubench.policy import load
+    from gpubench.judging.policy import load
 
     found = load(file)
     percent = found.threshold_percent if threshold is None else threshold
@@ -118,7 +118,7 @@ def table(judgement: Judgement, status: int) -> list[object]:
 
 def _reasons(findings: list[Finding]) -> list[str]:
     """Why what is not fine is not, each reason once with the cases it holds for."""
-    from gpubench.judge import explanation
+    from gpubench.judging.judge import explanation
 
     found: dict[tuple[str, str], list[str]] = {}
     for finding in findings:
@@ -134,8 +134,8 @@ _ENDS = {0: "passed", 1: "a regression", 3: "a case failed", 4: "cannot be judge
 def _row(finding: Finding, with_devices: bool) -> list[object]:
     import math
 
-    from gpubench import noise
-    from gpubench.judge import interval, signed
+    from gpubench.judging import noise
+    from gpubench.judging.judge import interval, signed
 
     cells: list[object] = [_print.plain(finding.verdict, _STYLES.get(finding.verdict, "")), finding.case.id]
     cells += [", ".join(finding.devices)] if with_devices else []

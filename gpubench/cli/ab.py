@@ -59,10 +59,11 @@ def ab(
     out: Out = None,
 ) -> None:
     """Measure two builds in turn, in fresh processes, and say what the second does slower or faster than the first."""
-    from gpubench import gating, plugins
-    from gpubench.ab import Build, Pair
+    from gpubench import plugins
     from gpubench.cli import _print
-    from gpubench.rounds import ROUNDS
+    from gpubench.judging import gating
+    from gpubench.judging.ab import Build, Pair
+    from gpubench.judging.rounds import ROUNDS
 
     asked = gating.Asked(
         plugins.load("gates", "regression"),

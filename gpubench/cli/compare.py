@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from gpubench.comparison import Against, Comparison
-    from gpubench.evidence import Reading
-    from gpubench.judge import Finding
+    from gpubench.judging.comparison import Against, Comparison
+    from gpubench.judging.evidence import Reading
+    from gpubench.judging.judge import Finding
 
 _STYLES = {"slower": "bold red", "faster": "cyan", "same": "green"}
 _MOST_REASONS = 8
@@ -48,8 +48,9 @@ def compare(
     """Say what differs in the environment, then case by case what changed, and whether that can be told."""
     import gc
 
-    from gpubench import plugins, readings
+    from gpubench import plugins
     from gpubench.errors import UsageError
+    from gpubench.judging import readings
 
     if len(runs) < 2:
         raise UsageError("name two run files or more: the first is what the others are held against")
@@ -94,8 +95,8 @@ def _names(paths: Sequence[Path]) -> list[str]:
 def _compared(found: list[Reading], names: list[str], threshold: float | None, no_redact: bool) -> Comparison:
     from dataclasses import replace
 
-    from gpubench.comparison import compare
-    from gpubench.policy import THRESHOLD_PERCENT
+    from gpubench.judging.comparison import compare
+    from gpubench.judging.policy import THRESHOLD_PERCENT
 
     fraction = (THRESHOLD_PERCENT if threshold is None else threshold) / 100
     manifests = [reading.manifest for reading in found]
@@ -109,7 +110,7 @@ def _compared(found: list[Reading], names: list[str], threshold: float | None, n
 
 def _parts(found: Comparison) -> list[Table | Text]:
     """The comparison for a terminal: the runs, what differs, and each of the others against the first."""
-    from gpubench.comparison import letter
+    from gpubench.judging.comparison import letter
 
     letters = [letter(index) for index in range(len(found.columns))]
     rows = [
@@ -131,7 +132,7 @@ def _parts(found: Comparison) -> list[Table | Text]:
 
 
 def _against(found: Comparison, name: str, against: Against) -> list[Table | Text]:
-    from gpubench import comparison
+    from gpubench.judging import comparison
     from gpubench.model import Verdict
 
     findings = against.judgement.findings
@@ -153,7 +154,7 @@ def _against(found: Comparison, name: str, against: Against) -> list[Table | Tex
 
 
 def _row(finding: Finding, devices: bool) -> list[object]:
-    from gpubench import comparison
+    from gpubench.judging import comparison
 
     words = comparison.words(finding)
     verdict = _print.plain(finding.verdict, _STYLES.get(finding.verdict, "yellow"))
@@ -163,7 +164,7 @@ def _row(finding: Finding, devices: bool) -> list[object]:
 
 def _reasons(against: Against) -> list[str]:
     """Why cases could not be told, each reason once with the number of cases that it holds for."""
-    from gpubench.comparison import words
+    from gpubench.judging.comparison import words
 
     reasons: dict[str, list[str]] = {}
     for finding in against.judgement.findings:

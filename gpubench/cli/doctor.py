@@ -103,8 +103,9 @@ def _bundle(target: Path, device: list[str] | None, more: bool) -> None:
 
 
 def _read(source: Path) -> Run:
-    from gpubench import noise, store
+    from gpubench import store
     from gpubench.errors import UsageError
+    from gpubench.judging import noise
 
     run = store.read_run(source)
     if len({result.replicate for result in run.results}) < noise.LEAST_REPLICATES:
@@ -114,10 +115,11 @@ def _read(source: Path) -> Run:
 
 def _measure(replicates: int | None, device: list[str] | None, tier: options.TierName | None, out: Path | None) -> Run:
     """Measure the A/A: the headline cases, each replicate in fresh processes and shuffled."""
-    from gpubench import inventory, noise, plan, session, units
+    from gpubench import inventory, plan, session, units
     from gpubench.cli import _print
     from gpubench.cli._progress import shown
     from gpubench.errors import UsageError
+    from gpubench.judging import noise
 
     count = _REPLICATES if replicates is None else replicates
     if count < noise.LEAST_REPLICATES:
@@ -140,8 +142,9 @@ def _noise(run: Run, json: bool) -> None:
     """Print the floors of a run, then what has none and why; end with the run's status."""
     from dataclasses import asdict
 
-    from gpubench import noise, summary
+    from gpubench import summary
     from gpubench.cli import _print
+    from gpubench.judging import noise
 
     floors = noise.floors(run)
     if json:

@@ -12,9 +12,9 @@ from gpubench.cli import _options as options
 from gpubench.cli import _verdicts
 
 if TYPE_CHECKING:
-    from gpubench.gating import Asked, Judged
+    from gpubench.judging.gating import Asked, Judged
+    from gpubench.judging.policy import Policy
     from gpubench.plan import Plan
-    from gpubench.policy import Policy
 
 _REPLICATES = 5
 
@@ -84,7 +84,7 @@ def gate(
     out: Out = None,
 ) -> None:
     """Pass, fail, or say that it cannot be told: a candidate against its baseline, case by case."""
-    from gpubench import baselines
+    from gpubench.judging import baselines
 
     _check(words, baseline, run, floor, save_baseline)
     if not run:
@@ -108,8 +108,8 @@ def gate(
 
 def _check(words: list[str] | None, baseline: list[str] | None, run: bool, floor: bool, save: str | None) -> None:
     """Raise UsageError for words that do not go together."""
-    from gpubench import baselines
     from gpubench.errors import UsageError
+    from gpubench.judging import baselines
 
     if baseline and floor:
         raise UsageError("--baseline and --floor are two gates: call it once for each")
@@ -131,8 +131,9 @@ def _check_files(**given: object) -> None:
 def _asked(floor: bool, policy: Policy, noise: list[Path] | None, rounds: int | None) -> Asked:
     from dataclasses import replace
 
-    from gpubench import gating, plugins
-    from gpubench.rounds import ROUNDS
+    from gpubench import plugins
+    from gpubench.judging import gating
+    from gpubench.judging.rounds import ROUNDS
 
     known = gating.evidence(noise) if noise else None
     gate = plugins.load("gates", "floor" if floor else "regression")
@@ -140,7 +141,7 @@ def _asked(floor: bool, policy: Policy, noise: list[Path] | None, rounds: int | 
 
 
 def _read(asked: Asked, baseline: list[str] | None, paths: list[Path]) -> Judged:
-    from gpubench import baselines, gating
+    from gpubench.judging import baselines, gating
 
     words = baseline or []
     if baselines.is_dated(words):
@@ -162,8 +163,9 @@ def _plan(
 
 
 def _measured(asked: Asked, baseline: list[str] | None, planned: Plan, path: Path) -> Judged:
-    from gpubench import baselines, gating, units
+    from gpubench import units
     from gpubench.cli._progress import shown
+    from gpubench.judging import baselines, gating
 
     known = gating.evidence(baselines.find(baseline or [], baselines.of_plan(planned)))
     if not asked.policy.allow_mismatch:

@@ -6,14 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gpubench import baselines, plugins, policy
-from gpubench.evidence import Evidence, Gathering, Reading
+from gpubench import plugins
 from gpubench.fingerprint import fingerprint
-from gpubench.gating import Asked
-from gpubench.judge import Finding, exit_status, sentence
+from gpubench.judging import baselines, policy
+from gpubench.judging.evidence import Evidence, Gathering, Reading
+from gpubench.judging.gating import Asked
+from gpubench.judging.judge import Finding, exit_status, sentence
+from gpubench.judging.readings import read_all
+from gpubench.judging.rounds import Sides
 from gpubench.model import Case, Run
-from gpubench.readings import read_all
-from gpubench.rounds import Sides
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpubench import stats
-from gpubench.evidence import Side
-from gpubench.noise import LEAST_REPLICATES
+from gpubench.judging.evidence import Side
+from gpubench.judging.noise import LEAST_REPLICATES
 
 _LEAST_SITTINGS = 3  # a deviation of two sittings has one degree of freedom
 ERRORS = 3.0  # a threshold is at least so many standard errors of an A/A

@@ -8,7 +8,7 @@ from gpubench import phases, stats, units
 from gpubench.model import Result
 from gpubench.phases import PhaseFigures
 from gpubench.summary import Summary
-from gpubench.tables import Table
+from gpubench.views.tables import Table
 
 _NONE = "–"
 _PHASE_SHARES = (  # the head, and how names of such counters end

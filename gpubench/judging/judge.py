@@ -7,12 +7,13 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from gpubench import effect, stats, units
-from gpubench.effect import Effect
-from gpubench.evidence import Evidence, Key, Side, paired
+from gpubench import stats, units
+from gpubench.judging import effect
+from gpubench.judging.effect import Effect
+from gpubench.judging.evidence import Evidence, Key, Side, paired
+from gpubench.judging.noise import COARSE, percent
+from gpubench.judging.objections import Grounds
 from gpubench.model import Better, Case, Verdict
-from gpubench.noise import COARSE, percent
-from gpubench.objections import Grounds
 
 _WORST_FIRST = tuple(Verdict)
 _QUIETER = "more processes, a quieter machine or a longer case would help"

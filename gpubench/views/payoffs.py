@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import get_args
 
-from gpubench.breakeven import Coded, Ends, quotient
 from gpubench.model import Case, NamedLink, View
 from gpubench.stats import Interval
 from gpubench.summary import Figure, Spread, Summary
+from gpubench.views.breakeven import Coded, Ends, quotient
 
 _RATE = "B/s"
 

@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpubench import breakeven, stats, units
-from gpubench.derived import Path, Staircase, Step, Transfers, staircases_of, transfers_of
+from gpubench import stats, units
 from gpubench.model import Series, View
-from gpubench.payoffs import Payoff, Payoffs, payoffs_of
 from gpubench.stats import Interval
 from gpubench.summary import Summary, judged_better, judged_unit, judged_values
-from gpubench.transfer import Piece
+from gpubench.views import breakeven
+from gpubench.views.derived import Path, Staircase, Step, Transfers, staircases_of, transfers_of
+from gpubench.views.payoffs import Payoff, Payoffs, payoffs_of
+from gpubench.views.transfer import Piece
 
 _NONE = "–"
 _P99_SAMPLES, _P999_SAMPLES = 1000, 10_000  # ten samples lie beyond

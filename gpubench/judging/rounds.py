@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpubench.evidence import Evidence, Key
-from gpubench.judge import Finding, Judgement, settled
+from gpubench.judging.evidence import Evidence, Key
+from gpubench.judging.judge import Finding, Judgement, settled
 from gpubench.model import Verdict
 
 ROUNDS = 3  # 5 processes become 20: what docs/gate.md promises (tests/gate_simulation.py)

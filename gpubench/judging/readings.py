@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpubench import store
-from gpubench.evidence import Gathering, Key, Process, Reading
+from gpubench.judging.evidence import Gathering, Key, Process, Reading
 from gpubench.model import Case
 
 # Below this, starting processes takes longer than they save: a worker starts in 0.4 s, a core reads 40 MB a second.

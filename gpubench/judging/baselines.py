@@ -12,8 +12,8 @@ from pathlib import Path
 
 from gpubench import history
 from gpubench.errors import FileError, UsageError
-from gpubench.evidence import Evidence
 from gpubench.fingerprint import fingerprint
+from gpubench.judging.evidence import Evidence
 from gpubench.plan import Plan
 
 FOLDER = "gpubench-baselines"  # where names are saved, in the folder that a gate is called in

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpubench import stats, units
-from gpubench.effect import Effect
-from gpubench.evidence import Evidence, Side
 from gpubench.fingerprint import fingerprint
+from gpubench.judging.effect import Effect
+from gpubench.judging.evidence import Evidence, Side
+from gpubench.judging.noise import LEAST_REPLICATES
 from gpubench.model import Manifest, Verdict
-from gpubench.noise import LEAST_REPLICATES
 
 _CONTENDED = frozenset({"shared-device", "loaded", "migrated"})  # labels that speak of neighbours, not of the code
 # 8 % on average over five clusters, up to 22 % (Sinha et al., "Not All GPUs Are Created Equal", SC22); of sixteen H200

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gpubench.errors import UsageError
-from gpubench.evidence import Evidence
+from gpubench.judging.evidence import Evidence
 from gpubench.model import Better
 from gpubench.patterns import is_named, matches
 

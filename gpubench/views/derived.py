@@ -7,11 +7,12 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpubench import data, levels, stats, transfer, units
-from gpubench.curves import Curve, by_unit, view_lines, view_points
+from gpubench import data, stats, units
 from gpubench.model import Device, Run, View
 from gpubench.stats import Interval
 from gpubench.summary import Summary
+from gpubench.views import levels, transfer
+from gpubench.views.curves import Curve, by_unit, view_lines, view_points
 
 _CYCLES = "cycles"  # the series that a device's own clock gives beside the seconds
 _FAR = 4.0  # a known size further from every boundary than this factor is none of theirs

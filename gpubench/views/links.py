@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from gpubench import units
 from gpubench.model import Case, Params
 from gpubench.summary import Figure, Spread, Summary
-from gpubench.tables import Table
+from gpubench.views.tables import Table
 
 _PREFIX = "link."
 _SIZE = "size_bytes"

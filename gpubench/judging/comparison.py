@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 from gpubench import units
 from gpubench.errors import UsageError
-from gpubench.evidence import Evidence, Reading
-from gpubench.judge import Finding, Judgement, badness, explanation, interval, judge, settled, signed
+from gpubench.judging.evidence import Evidence, Reading
+from gpubench.judging.judge import Finding, Judgement, badness, explanation, interval, judge, settled, signed
+from gpubench.judging.noise import percent
 from gpubench.model import Device, Manifest
-from gpubench.noise import percent
 
 _NONE = "–"
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"

@@ -8,16 +8,17 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from gpubench import ab, session
+from gpubench import session
 from gpubench.errors import CannotJudge
-from gpubench.evidence import Evidence, Reading
 from gpubench.fingerprint import fingerprint
-from gpubench.judge import Finding, Judgement, exit_status, settled
+from gpubench.judging import ab
+from gpubench.judging.evidence import Evidence, Reading
+from gpubench.judging.judge import Finding, Judgement, exit_status, settled
+from gpubench.judging.policy import Policy
+from gpubench.judging.readings import read_all, uncollected
+from gpubench.judging.rounds import ROUNDS, Sides, settle
 from gpubench.plan import Plan
-from gpubench.policy import Policy
 from gpubench.protocols import Gate
-from gpubench.readings import read_all, uncollected
-from gpubench.rounds import ROUNDS, Sides, settle
 from gpubench.runner import Observer
 
 
