@@ -65,7 +65,7 @@ _VERSION = re.compile(r"[\w.+~-]{1,64}")
 _PUBLIC = re.compile(r"/(proc|sys|dev|usr|lib|lib64|bin|opt/rocm[\w.-]*|opt/nvidia)(/[\w.+-]+)*/?")
 # Our own folders, named one by one: of another's below one called gpubench nothing is to be read.
 _FOLDERS = (
-    "gpubench|gpubench/(?:backends|cli|history|importers|judging|native|profile|testing|views)|ci|ci/_publications|collectors|reports|"
+    "gpubench|gpubench/(?:backends|cli|gating|history|importers|judging|native|profile|testing|views)|ci|ci/_publications|collectors|reports|"
     "suites|suites/(?:bandwidth|collectives|compression|gemm|ipc|latency)"
 )
 _CODE = re.compile(rf".*/(?:site|dist)-packages/(.+)|.*/lib/python[\d.]+/(.+)|.*?/((?:{_FOLDERS})/\w+\.py)$")

@@ -422,7 +422,7 @@ def test_a_build_that_is_no_command_is_refused(call, told, command):
 
 
 def test_a_build_has_the_variables_in_front_of_its_command(tmp_path):
-    from gpubench.judging.ab import Build
+    from gpubench.gating.ab import Build
 
     build = Build.parse("a", "A=1 LD_LIBRARY_PATH='/x y/lib' /opt/gpubench --version X=2")
     assert build.command == ("/opt/gpubench", "--version", "X=2")

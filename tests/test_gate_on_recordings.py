@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from gate_on_recordings import DESIGNS, Recording, smallest, tally
 
+from gpubench.gating.readings import read, read_all
 from gpubench.judging.evidence import Evidence
 from gpubench.judging.judge import judge, settled
-from gpubench.judging.readings import read, read_all
 from gpubench.model import Verdict
 
 FILES = sorted((Path(__file__).parent / "recordings" / "headline").glob("*.jsonl.gz"))

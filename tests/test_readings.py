@@ -8,7 +8,7 @@ import pytest
 
 from gpubench import store
 from gpubench.errors import FileError
-from gpubench.judging import readings
+from gpubench.gating import readings
 from gpubench.judging.evidence import Evidence, Reading
 
 COUNTER = make.Counter("nvml.clock.sm", "Hz", "gauge", 0.1, "nvidia-smi")

@@ -76,7 +76,6 @@ LAYERS = (
     "store",
     "enclosing",
     "foreign",
-    "judging.readings",
     "history",
     "inventory",
     "plan",
@@ -84,9 +83,10 @@ LAYERS = (
     "worker",
     "runner",
     "session",
-    "judging.baselines",
-    "judging.ab",
-    "judging.gating",
+    "gating.readings",
+    "gating.baselines",
+    "gating.ab",
+    "gating.gate",
     "profile",
     "cli",
     "backends",
@@ -94,7 +94,7 @@ LAYERS = (
     "testing",
     "__main__",
 )
-FOLDERS = ("gpubench.judging", "gpubench.views")  # each of their modules is a layer of its own
+FOLDERS = ("gpubench.gating", "gpubench.judging", "gpubench.views")  # each of their modules is a layer of its own
 ROOMS = ("suites", "collectors", "reports", "ci")
 
 # Every broad except of the shipped code: (file, function) and why it may catch everything.

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from gpubench import enclosing, plugins, store
-from gpubench.judging import comparison, readings
+from gpubench.gating import readings
+from gpubench.judging import comparison
 
 _DOCS = Path(__file__).parents[1]
 _PICTURES = _DOCS / "gallery"

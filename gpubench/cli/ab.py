@@ -61,8 +61,8 @@ def ab(
     """Measure two builds in turn, in fresh processes, and say what the second does slower or faster than the first."""
     from gpubench import plugins
     from gpubench.cli import _print
-    from gpubench.judging import gating
-    from gpubench.judging.ab import Build, Pair
+    from gpubench.gating import gate as gating
+    from gpubench.gating.ab import Build, Pair
     from gpubench.judging.rounds import ROUNDS
 
     asked = gating.Asked(

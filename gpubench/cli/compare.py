@@ -50,7 +50,7 @@ def compare(
 
     from gpubench import plugins
     from gpubench.errors import UsageError
-    from gpubench.judging import readings
+    from gpubench.gating import readings
 
     if len(runs) < 2:
         raise UsageError("name two run files or more: the first is what the others are held against")

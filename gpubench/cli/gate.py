@@ -12,7 +12,7 @@ from gpubench.cli import _options as options
 from gpubench.cli import _verdicts
 
 if TYPE_CHECKING:
-    from gpubench.judging.gating import Asked, Judged
+    from gpubench.gating.gate import Asked, Judged
     from gpubench.judging.policy import Policy
     from gpubench.plan import Plan
 
@@ -84,7 +84,7 @@ def gate(
     out: Out = None,
 ) -> None:
     """Pass, fail, or say that it cannot be told: a candidate against its baseline, case by case."""
-    from gpubench.judging import baselines
+    from gpubench.gating import baselines
 
     _check(words, baseline, run, floor, save_baseline)
     if not run:
@@ -109,7 +109,7 @@ def gate(
 def _check(words: list[str] | None, baseline: list[str] | None, run: bool, floor: bool, save: str | None) -> None:
     """Raise UsageError for words that do not go together."""
     from gpubench.errors import UsageError
-    from gpubench.judging import baselines
+    from gpubench.gating import baselines
 
     if baseline and floor:
         raise UsageError("--baseline and --floor are two gates: call it once for each")
@@ -132,7 +132,7 @@ def _asked(floor: bool, policy: Policy, noise: list[Path] | None, rounds: int | 
     from dataclasses import replace
 
     from gpubench import plugins
-    from gpubench.judging import gating
+    from gpubench.gating import gate as gating
     from gpubench.judging.rounds import ROUNDS
 
     known = gating.evidence(noise) if noise else None
@@ -141,7 +141,8 @@ def _asked(floor: bool, policy: Policy, noise: list[Path] | None, rounds: int | 
 
 
 def _read(asked: Asked, baseline: list[str] | None, paths: list[Path]) -> Judged:
-    from gpubench.judging import baselines, gating
+    from gpubench.gating import baselines
+    from gpubench.gating import gate as gating
 
     words = baseline or []
     if baselines.is_dated(words):
@@ -165,7 +166,8 @@ def _plan(
 def _measured(asked: Asked, baseline: list[str] | None, planned: Plan, path: Path) -> Judged:
     from gpubench import units
     from gpubench.cli._progress import shown
-    from gpubench.judging import baselines, gating
+    from gpubench.gating import baselines
+    from gpubench.gating import gate as gating
 
     known = gating.evidence(baselines.find(baseline or [], baselines.of_plan(planned)))
     if not asked.policy.allow_mismatch:

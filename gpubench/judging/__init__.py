@@ -1,1 +1,1 @@
-"""Whether a candidate is slower than its baseline, from evidence to verdict, and what measures again to know."""
+"""Whether a candidate is slower than its baseline, from evidence to verdict: pure functions of runs."""

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from gpubench import plugins
 from gpubench.fingerprint import fingerprint
-from gpubench.judging import baselines, policy
+from gpubench.gating import baselines
+from gpubench.gating.gate import Asked
+from gpubench.gating.readings import read_all
+from gpubench.judging import policy
 from gpubench.judging.evidence import Evidence, Gathering, Reading
-from gpubench.judging.gating import Asked
 from gpubench.judging.judge import Finding, exit_status, sentence
-from gpubench.judging.readings import read_all
 from gpubench.judging.rounds import Sides
 from gpubench.model import Case, Run
 

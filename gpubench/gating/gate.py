@@ -11,11 +11,11 @@ from pathlib import Path
 from gpubench import session
 from gpubench.errors import CannotJudge
 from gpubench.fingerprint import fingerprint
-from gpubench.judging import ab
+from gpubench.gating import ab
+from gpubench.gating.readings import read_all, uncollected
 from gpubench.judging.evidence import Evidence, Reading
 from gpubench.judging.judge import Finding, Judgement, exit_status, settled
 from gpubench.judging.policy import Policy
-from gpubench.judging.readings import read_all, uncollected
 from gpubench.judging.rounds import ROUNDS, Sides, settle
 from gpubench.plan import Plan
 from gpubench.protocols import Gate
