@@ -13,7 +13,7 @@ slow=""
 if [ "${1:-}" = --slow ]; then
     slow=1
     shift
-    set -- -m "slow or not slow" "$@"
+    set -- -m "not alone" "$@"
 fi
 
 started=$SECONDS
@@ -53,6 +53,8 @@ tail -n 1 smoke.jsonl | grep -q '"end"' || fail "the run file has no end record"
 grep -q '</html>' smoke.html || fail "the HTML report is not whole"
 
 if [ -n "$slow" ]; then
+    step "tests of speed, one at a time"
+    (cd "$root" && "$python" -m pytest -m alone)
     step "the device extras, without a device"
     bash "$root/ci/extras.sh"
 fi

@@ -38,6 +38,7 @@ def run_file(path, seed):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.timeout(600)
 def test_ten_runs_of_ten_thousand_cases_are_judged_in_five_seconds(tmp_path):
     names = [f"{index}.jsonl" for index in range(FILES)]

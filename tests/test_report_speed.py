@@ -65,6 +65,7 @@ def spent(*words):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two runs are read by two processes")
 def test_ten_thousand_cases_with_a_million_readings_are_reported_in_five_seconds_and_compared_in_three(tmp_path):
