@@ -145,9 +145,9 @@ class Bench:
         return self.open_device.kernel(source, name, defines)
 
     def _beside(self, file: str) -> Traversable:
-        own = resources.files(self.package) / file
         above = self.package.rpartition(".")[0]
-        return own if own.is_file() or not above else resources.files(above) / file
+        own, *others = (resources.files(package) / file for package in (self.package, above) if package)
+        return next((place for place in (own, *others) if place.is_file()), own)
 
 
 Observation = Mapping[str, "float | Observed | Profile"]

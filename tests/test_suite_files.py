@@ -139,6 +139,8 @@ def test_a_folders_kernels_are_its_own_or_those_that_its_neighbours_share(whole)
     for file in ("work.cu", "shared.cu"):
         bench.kernel(file, "work")((1,), (1,), ())
     assert opened.now() == 1.25
+    with pytest.raises(FileNotFoundError, match=r"ours/missing\.cu"):
+        bench.kernel("missing.cu", "work")
 
 
 def test_a_plan_knows_which_file_a_case_is_of(folder):
