@@ -16,7 +16,8 @@ from gpubench.errors import UsageError
 from gpubench.model import Case, DataFile, Device, Facts, Settings, SuiteInfo, Tier
 from gpubench.suite import Suite, Target
 
-# as whole runs took, of hundreds of cases: a host of two cores, an H200
+# a host of two cores, and an H200 with its kernels compiled: as runs of hundreds of cases took, in the full tier parts
+# of such runs (suites differ there by ten times)
 _SECONDS_A_CASE: dict[Tier, float] = {"smoke": 0.2, "quick": 0.35, "full": 1.5}
 _SECONDS_A_GPU_CASE: dict[Tier, float] = {"smoke": 0.1, "quick": 0.2, "full": 0.4}
 _SECONDS_A_WORKER = 2.0

@@ -63,10 +63,10 @@ _TOKEN = re.compile(r"[a-z]+-[0-9a-f]{12}")
 _VERSION = re.compile(r"[\w.+~-]{1,64}")
 # Where a path names no person: what the kernel, the distribution and the vendors put there.
 _PUBLIC = re.compile(r"/(proc|sys|dev|usr|lib|lib64|bin|opt/rocm[\w.-]*|opt/nvidia)(/[\w.+-]+)*/?")
-# Our own folders, named one by one: of another's below one called gpubench nothing is to be read.
+# Our own folders that a case leads through, one by one: of another's below one called gpubench nothing is to be read.
 _FOLDERS = (
-    "gpubench|gpubench/(?:backends|cli|gating|history|importers|judging|native|profile|testing|views)|ci|ci/_publications|collectors|reports|"
-    "suites|suites/(?:bandwidth|collectives|compression|gemm|ipc|latency)"
+    "gpubench|collectors|reports|suites|suites/(?:bandwidth|collectives|compression|gemm|ipc|latency)|"
+    "gpubench/(?:backends|cli|gating|history|importers|judging|native|profile|testing|views)"
 )
 _CODE = re.compile(rf".*/(?:site|dist)-packages/(.+)|.*/lib/python[\d.]+/(.+)|.*?/((?:{_FOLDERS})/\w+\.py)$")
 _PERSON = re.compile(r"(?:/home/|/Users/|[A-Za-z]:\\Users\\|/user\.)([\w.-]+)")

@@ -100,7 +100,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
-    except BaseException:
+    except BaseException:  # whatever it is, nothing half-written stays, and it is raised again
         if connection.in_transaction:  # a damaged file may have ended it
             connection.execute("ROLLBACK")
         raise

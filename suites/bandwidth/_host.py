@@ -1,4 +1,4 @@
-"""The host's kernels of the bandwidth suite beyond STREAM: the same meanings as in cache.cu and _access.cu.
+"""The host's kernels of the bandwidth suite beyond STREAM: the same meanings as in cache.cu and access.cu.
 
 Importing this module imports numba.
 """
