@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import pydantic
 
-from gpubench import __version__, plugins, rocm, units
+from gpubench import __version__, boundary, plugins, rocm, units
 from gpubench.errors import DeviceError, FileError, Missing
 from gpubench.model import Absent, Device, Facts
 from gpubench.protocols import Backend, Collector
@@ -114,17 +114,21 @@ def _devices(absent: list[Absent], versions: dict[str, str]) -> list[Device]:
 def _described(
     name: str, collector: Collector, devices: Sequence[Device], absent: list[Absent], versions: dict[str, str]
 ) -> list[Device]:
-    accepted = [device for device in devices if collector.accepts(device)]
+    accepted = [device for device in devices if _probe(name, absent, partial(collector.accepts, device), False)]
     if not accepted:
         return list(devices)
-    versions.update(_probe(name, absent, collector.versions, _NOTHING))
+    versions.update(_probe(name, absent, lambda: boundary.pairs(collector.versions()), _NOTHING))
     described = []
     for device in devices:
         details = _NOTHING
         if device in accepted:
-            details = _probe(name, absent, partial(collector.describe, device), _NOTHING)
+            details = _probe(name, absent, partial(_settings, collector, device), _NOTHING)
         described.append(replace(device, details=(*device.details, *details.items())))
     return described
+
+
+def _settings(collector: Collector, device: Device) -> Mapping[str, str]:
+    return boundary.pairs(collector.describe(device))
 
 
 def _probe(name: str, absent: list[Absent], ask: Callable[[], T], default: T) -> T:
@@ -180,5 +184,13 @@ def ptrace_words(scope: str) -> str:
     return scope if scope in ("0", "1") else f"{scope}: no process may read another's memory; {mend}"
 
 
+def main() -> None:
+    """Print the inventory as one line; whatever libraries print goes to standard error."""
+    answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    answer.write(to_json(take()) + "\n")
+    answer.flush()
+
+
 if __name__ == "__main__":
-    print(to_json(take()))  # noqa: T201 - the child's answer to `facts`
+    main()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
-from gpubench import stats
+from gpubench import boundary, stats
 from gpubench.errors import GateTimedOut, Untrustworthy
 from gpubench.model import Series
 from gpubench.protocols import Mode, OpenDevice, Timing, Watch
@@ -254,7 +254,7 @@ class Engine:
 
     def _disturbances(self) -> list[str]:
         """Why the last batch must go; what it shows of the state in which it is good is kept as labels."""
-        conditions = [watch.look() for watch in self._watches]
+        conditions = [boundary.condition(watch.look()) for watch in self._watches]
         for condition in conditions:
             self._labels.update(condition.labels)
         return [reason for condition in conditions for reason in condition.discard]

@@ -97,7 +97,7 @@ def _package(folder: Path) -> str:
 def _loaded(module: str, attribute: str, what: str) -> Any:
     try:
         found = importlib.import_module(module)
-    except Exception as error:  # a plugin's load: third-party code may raise anything
+    except (Exception, SystemExit) as error:  # a plugin's load: third-party code may raise anything, or leave
         words = f"{type(error).__name__}: {error}{_place(error)}"
         raise BrokenPlugin(f"{what} does not load: {words}") from error
     try:
@@ -122,7 +122,7 @@ def asked(name: str, ask: Callable[[], T]) -> T:
         return ask()
     except Missing:
         raise
-    except Exception as error:  # a vendor probe: bindings raise KeyError, AttributeError, anything
+    except (Exception, SystemExit) as error:  # a vendor probe: bindings raise anything, and some end the process
         raise Missing(f"{name}: {type(error).__name__}: {error}", f"reinstall it, or tell {DISTRIBUTION}") from error
 
 

@@ -18,18 +18,17 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-from gpubench import plugins
+from gpubench import boundary, plugins
 from gpubench.errors import Lacking, Missing
+from gpubench.group import Group
 from gpubench.model import Absent, Counter, Device, Remark, Samples
 from gpubench.process import Child, to_parent
-from gpubench.protocols import Collector, CounterSource, Explained, Telling
+from gpubench.protocols import Collector, CounterSource, Explained
 
 _CHUNK_S = 1.0  # a chunk is a record that the run file is synchronised for
 _START_S = 30.0
 _STOP_S = 5.0
 _JOIN_S = 1.0  # for a reading that is under way at the end: the longest that is known takes 0.02 s
-_HUNG_S = 5.0  # a reading that takes longer is told of
-_SILENT_S, _SILENT_ROWS = 1.0, 3  # so long and so often nothing answers: told of; one empty reading is none
 _RESTARTS = 3  # a library that crashes once in minutes costs seconds of counters; one that always does, is given up
 _STOPPED = "stopped"
 _SAMPLER = "the sampler"
@@ -64,90 +63,6 @@ class Opened:
     lacks: tuple[Lack, ...] = ()
     optional: frozenset[str] = frozenset()
     readers: tuple[tuple[str, tuple[str, ...]], ...] = ()
-
-
-class Group:
-    """Counters of one device with one period, read together by a thread of their own; rows gather until they are taken.
-
-    `collector` names the plugin, `source` is what it opened. What goes wrong is said once, in a remark.
-    """
-
-    def __init__(
-        self, collector: str, source: CounterSource, device: Device, names: tuple[str, ...], period_s: float
-    ) -> None:
-        self.collector = collector
-        self.source = source
-        self.device = device
-        self.names = names
-        self.period_s = period_s
-        self._lock = threading.Lock()
-        self._at: list[float] = []
-        self._rows: list[tuple[float | None, ...]] = []
-        self._busy_s = self._late_s = 0.0
-        self._remarks: list[Remark] = []
-        self._said: set[str] = set()
-        self._telling = source if isinstance(source, Telling) else None
-        self._answered = False  # whether any counter of it ever had a value
-        self._empty_rows, self._heard_at = 0, 0.0  # since one of them last had a value
-        self._begun: float | None = None  # monotonic, of the reading that is under way
-
-    def run(self, stop: threading.Event, started_at: float) -> None:
-        """Read once a period until told to stop; periods that were missed are not made up."""
-        due = time.monotonic()
-        while not stop.is_set():
-            self.read(due, started_at)
-            due = max(due + self.period_s, time.monotonic())
-            stop.wait(due - time.monotonic())
-
-    def read(self, due: float, started_at: float) -> None:
-        """Read once. The row stands at the middle of its reading: a slow call answers of a moment within it."""
-        begun = self._begun = time.monotonic()
-        try:
-            values = plugins.asked(self.collector, lambda: self.source.read(self.device, self.names))
-        except Missing as error:  # this group alone says missing from here on, until it answers again
-            values, failed = {}, str(error)
-        else:
-            failed = ""
-        ended, row = time.monotonic(), tuple(values.get(name) for name in self.names)
-        told = self._telling.told(self.device) if self._telling else ()
-        self._begun = None
-        with self._lock:
-            self._at.append((begun + ended) / 2 - started_at)
-            self._rows.append(row)
-            self._busy_s += ended - begun
-            self._late_s = max(self._late_s, begun - due)
-            if all(value is None for value in row):
-                self._empty_rows += 1
-                silent = self._empty_rows >= _SILENT_ROWS and ended - self._heard_at >= _SILENT_S
-                if failed or (silent and self._answered):
-                    self._say(failed or "none of them answers any more", started_at)
-            else:
-                self._empty_rows, self._heard_at, self._answered = 0, ended, True
-            at = ended - started_at
-            self._remarks += [Remark(at, "event", self.collector, self.device.id, words) for words in told]
-
-    def look(self, started_at: float) -> None:
-        """Say so where a reading does not come back."""
-        begun = self._begun
-        if begun is not None and time.monotonic() - begun > _HUNG_S:
-            with self._lock:
-                self._say(f"a reading has not come back for {_HUNG_S:g} s", started_at)
-
-    def _say(self, words: str, started_at: float) -> None:
-        if words not in self._said:
-            self._said.add(words)
-            at = time.monotonic() - started_at
-            self._remarks.append(Remark(at, "lost", self.collector, self.device.id, f"missing from here on: {words}"))
-
-    def take(self) -> list[Samples | Remark]:
-        """What was gathered since the last take: at most one chunk, and remarks."""
-        with self._lock:
-            at, rows, remarks, busy_s, late_s = self._at, self._rows, self._remarks, self._busy_s, self._late_s
-            self._at, self._rows, self._remarks, self._busy_s, self._late_s = [], [], [], 0.0, 0.0
-        if not at:
-            return list(remarks)
-        columns = zip(self.names, zip(*rows, strict=True), strict=True)
-        return [Samples(self.collector, self.device.id, tuple(at), tuple(columns), busy_s, late_s), *remarks]
 
 
 class SamplingProcess:
@@ -321,12 +236,15 @@ def sample(groups: Sequence[Group], connection: Connection[Any, Any], started_at
     deadline = time.monotonic() + _JOIN_S
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
+    for group in groups:
+        group.finish(started_at)
     _send(groups, connection, started_at)
     connection.send(None)
     held = {id(group.source) for group, thread in zip(groups, threads, strict=True) if thread.is_alive()}
     for source in {id(group.source): group.source for group in groups}.values():
         if id(source) not in held:
-            source.close()
+            with contextlib.suppress(Missing):  # the samples are with the parent: how a source ends changes nothing
+                plugins.asked("sampler", source.close)
     if held:
         os._exit(0)  # a thread is inside a driver that does not answer: an ordinary end would wait for it
 
@@ -352,37 +270,49 @@ def open_groups(order: Order) -> tuple[list[Group], Opened]:
             devices = [device for device in order.devices if plugins.asked(name, partial(collector.accepts, device))]
             if not devices:
                 continue
+            declared = _declared(name, collector, counters)
             source = plugins.asked(name, partial(collector.open, devices))
-            lacking = [lack for device in devices for lack in _lacks(name, source, device)]
+            names = {counter.name for counter in declared}
+            lacking = [lack for device in devices for lack in _lacks(name, source, device) if lack.counter in names]
         except (Missing, plugins.BrokenPlugin) as error:
             optional |= {name} if isinstance(error, Lacking) else set()
             absent.append(_absent(name, error))
             continue
-        counters += collector.counters
+        counters += declared
         readers.append((name, tuple(device.id for device in devices)))
         lacks += lacking
-        groups += _groups(name, collector, source, devices, lacking)
+        groups += _groups(name, declared, source, devices, lacking)
     return groups, Opened(tuple(counters), tuple(absent), tuple(lacks), frozenset(optional), tuple(readers))
 
 
+def _declared(name: str, collector: Collector, others: Sequence[Counter]) -> tuple[Counter, ...]:
+    """Return a collector's counters; raise Missing where they are malformed or another collector has one of them."""
+    declared = plugins.asked(name, lambda: boundary.counters(collector.counters))
+    taken = {counter.name for counter in others} & {counter.name for counter in declared}
+    if taken:
+        raise Missing(f"another collector has the counter {min(taken)} already", "rename it")
+    return declared
+
+
 def _absent(name: str, error: Missing | plugins.BrokenPlugin) -> Absent:
-    return Absent(name, error.what, error.how) if isinstance(error, Missing) else Absent(name, str(error), "")
+    what, how = (error.what, error.how) if isinstance(error, Missing) else (str(error), "")
+    return Absent(name, boundary.text(what), boundary.text(how))
 
 
 def _lacks(name: str, source: CounterSource, device: Device) -> list[Lack]:
     if not isinstance(source, Explained):
         return []
-    found = plugins.asked(name, partial(source.lacking, device))
+    found = plugins.asked(name, lambda: boundary.pairs(source.lacking(device)))
     return [Lack(counter, device.id, reason) for counter, reason in found.items()]
 
 
 def _groups(
-    name: str, collector: Collector, source: CounterSource, devices: Sequence[Device], lacking: Sequence[Lack]
+    name: str, counters: Sequence[Counter], source: CounterSource, devices: Sequence[Device], lacking: Sequence[Lack]
 ) -> list[Group]:
     without = {(lack.device, lack.counter) for lack in lacking}
     named: dict[tuple[str, float], tuple[Device, list[str]]] = {}
     for device in devices:
-        for counter in collector.counters:
+        for counter in counters:
             if (device.id, counter.name) not in without:
                 named.setdefault((device.id, counter.period_s), (device, []))[1].append(counter.name)
     return [Group(name, source, device, tuple(names), period) for (_, period), (device, names) in named.items()]

@@ -68,9 +68,11 @@ LAYERS = (
     "bundle",
     "api",
     "plugins",
+    "boundary",
     "process",
     "stopping",
     "measure",
+    "group",
     "sampler",
     "record",
     "store",
@@ -271,7 +273,7 @@ def test_architecture_lists_the_layers_and_the_rooms_of_the_code():
 
 
 def test_architecture_fits_one_page():
-    assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= 110  # sixty of them are modules
+    assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= 112  # sixty of them are modules
 
 
 def folder_of(package: str) -> Path:

@@ -1,0 +1,198 @@
+"""What a collector returns or raises costs the value, the message or the collector, and never the run."""
+
+import math
+import os
+import subprocess
+import sys
+import threading
+import unicodedata
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubench import boundary, record
+from gpubench.errors import Missing
+from gpubench.group import Group
+from gpubench.model import Counter, Device, Samples
+from gpubench.protocols import Condition
+from gpubench.store import read_run
+
+PLUGIN = str(Path(__file__).parent / "plugin")
+DEVICE = Device("host", "host", "a processor", "x86-64")
+ANYTHING = st.recursive(
+    st.one_of(
+        *(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary(), st.complex_numbers()),
+        *(st.decimals(), st.fractions(), st.just(object()), st.just(10**400), st.just(np.float32("nan"))),
+        st.builds(np.int64, st.integers(-(2**63), 2**63 - 1)),
+    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+class Source:
+    """A source whose next reading and messages are given."""
+
+    def __init__(self, reading, told=()):
+        self.reading = reading
+        self.messages = told
+
+    def read(self, device, names):
+        if isinstance(self.reading, BaseException):
+            raise self.reading
+        return self.reading
+
+    def told(self, device):
+        if isinstance(self.messages, BaseException):
+            raise self.messages
+        return self.messages
+
+    def close(self):
+        pass
+
+
+def group(source):
+    return Group("any", source, DEVICE, ("any.a", "any.b"), 0.1)
+
+
+def records(taken):
+    """The lines of what a group gathered, each checked as the run file checks it."""
+    return [record.decode(record.encode(each)) for each in taken]
+
+
+@given(reading=ANYTHING | st.dictionaries(st.sampled_from(["any.a", "any.b"]), ANYTHING), told=ANYTHING)
+def test_whatever_a_source_returns_can_be_written_to_a_run_file(reading, told):
+    one = group(Source(reading, told))
+    one.read(0.0, 0.0)
+    one.finish(0.0)
+    samples, *_ = records(one.take())
+    assert isinstance(samples, Samples)
+    assert all(value is None or math.isfinite(value) for _, values in samples.columns for value in values)
+
+
+@pytest.mark.parametrize("raised", [KeyError("x"), SystemExit(0), RecursionError(), MemoryError(), Missing("gone", "")])
+def test_whatever_a_source_raises_is_a_row_of_missing_values_and_a_remark(raised):
+    one = group(Source(raised))
+    one.read(0.0, 0.0)
+    samples, remark = one.take()
+    assert [values for _, values in samples.columns] == [(None,), (None,)]
+    assert remark.state == "lost"
+
+
+def test_a_value_that_is_not_finite_is_missing_and_the_others_of_its_row_are_kept():
+    one = group(Source({"any.a": math.nan, "any.b": 2}))
+    one.read(0.0, 0.0)
+    samples, remark = one.take()
+    assert samples.columns == (("any.a", (None,)), ("any.b", (2.0,)))
+    assert remark.words == "any.a was not a finite number (nan): that value is missing"
+
+
+def test_refused_values_are_counted_and_told_of_at_the_end():
+    one = group(Source({"any.a": math.inf, "any.b": "3"}))
+    for _ in range(4):
+        one.read(0.0, 0.0)
+    one.finish(0.0)
+    words = [each.words for each in one.take()[1:]]
+    assert words == [
+        "any.a was not a finite number (inf): that value is missing",
+        "any.b was not a number but str '3': that value is missing",
+        "any.a: 4 values in all were no finite numbers and are missing",
+        "any.b: 4 values in all were no finite numbers and are missing",
+    ]
+
+
+def test_messages_that_never_end_are_cut():
+    one = group(Source({}, ["x"] * 100))
+    for _ in range(50):
+        one.read(0.0, 0.0)
+    words = [each.words for each in one.take()[1:] if each.state == "event"]
+    assert len(words) == 1001
+    assert words[-1] == "further messages are left out"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(1, 1.0), (True, 1.0), (np.int64(3), 3.0), (np.float32(0.5), 0.5), (Fraction(1, 4), 0.25)],
+)
+def test_every_kind_of_real_number_is_a_reading(value, expected):
+    assert boundary.number(value) == expected
+    assert type(boundary.number(value)) is float
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 10**400, "1", b"1", None, 1j, Decimal(1), [], object()])
+def test_what_is_no_finite_number_is_refused_with_a_reason(value):
+    with pytest.raises(ValueError, match=r"not|larger"):
+        boundary.number(value)
+
+
+@given(declared=ANYTHING | st.lists(st.builds(Counter, ANYTHING, ANYTHING, ANYTHING, ANYTHING, ANYTHING), max_size=2))
+def test_malformed_counters_cost_their_collector(declared):
+    try:
+        found = boundary.counters(declared)
+    except Missing:
+        return
+    assert all(isinstance(counter.name, str) and math.isfinite(counter.period_s) for counter in found)
+
+
+@pytest.mark.parametrize(
+    ("counter", "words"),
+    [
+        (Counter("a.x", "W", "gauge", 0.0, ""), "period_s"),
+        (Counter("a.x", "W", "gauge", math.nan, ""), "period_s"),
+        (Counter("a.x", "W", "mean", 0.1, ""), "kind"),
+        (Counter("a.x", 7, "gauge", 0.1, ""), "unit"),
+        (Counter("a\nx", "W", "gauge", 0.1, ""), "name"),
+        ("a.x", "not a Counter"),
+    ],
+)
+def test_a_malformed_counter_is_refused_by_the_field_that_is_wrong(counter, words):
+    with pytest.raises(Missing, match=words):
+        boundary.counters([counter])
+
+
+@given(value=ANYTHING)
+def test_settings_and_messages_become_short_single_lines(value):
+    for ask in (boundary.pairs, boundary.texts):
+        try:
+            found = ask(value)
+        except Missing:
+            continue
+        for each in [*found, *(found.values() if isinstance(found, dict) else ())]:
+            assert len(each) <= 500
+            assert not [letter for letter in each if unicodedata.category(letter).startswith("C")]
+
+
+@pytest.mark.parametrize(
+    "looked", [None, "x", Condition("x"), Condition((1,)), Condition((), ("a\nb",)), Condition(["x"])]
+)
+def test_a_watch_that_answers_rubbish_costs_its_case(looked):
+    with pytest.raises(TypeError, match="Condition"):
+        boundary.condition(looked)
+
+
+def test_a_collector_that_does_everything_wrong_ends_no_run(tmp_path):
+    out = tmp_path / "run.jsonl"
+    environment = {**os.environ, "PYTHONPATH": PLUGIN, "GPUBENCH_SICK": "rubbish", "GPUBENCH_HISTORY": "off"}
+    command = [sys.executable, "-P", "-m", "gpubench", "run", "gemm", "--device", "host", "--tier", "smoke"]
+    done = subprocess.run([*command, "--out", str(out)], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    run = read_run(out)
+    assert run.complete
+    assert {result.status for result in run.results} == {"ok"}
+    assert any("sick.fast was not a finite number (" in words for words in run.told)
+    device = run.manifest.facts.device("host")
+    assert dict(device.details)["sick.limit"] == "3.5"
+
+
+def test_the_group_ends_when_it_is_told_to_whatever_its_source_does():
+    stop, one = threading.Event(), group(Source(SystemExit(1), SystemExit(2)))
+    thread = threading.Thread(target=one.run, args=(stop, 0.0))
+    thread.start()
+    stop.set()
+    thread.join(5)
+    assert not thread.is_alive()
