@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from gpubench.api import (
+from gpubench.api.gate import (
     Effect,
     Evidence,
     Figures,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gpubench.api import Case, Evidence, Finding, Gate, Judgement, Policy, Verdict, badness, judge, matches
+from gpubench.api.gate import Case, Evidence, Finding, Gate, Judgement, Policy, Verdict, badness, judge, matches
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpubench.api import Missing
+from gpubench.api.collector import Missing
 
 _MODULE = f"{__package__}._amd_libraries"
 _START_S = 10.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from gpubench.api import Counter
+from gpubench.api.collector import Counter
 
 _FAST_S = 0.1
 _SLOW_S = 0.5

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from gpubench.api import Condition
+from gpubench.api.collector import Condition
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")  # the grain of /proc/stat: 10 ms
 _LOAD_S = 0.05  # reading the state of every thread of ours takes a while where there are many

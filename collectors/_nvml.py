@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gpubench.api import Device, Missing
+from gpubench.api.collector import Device, Missing
 
 _PATIENCE_S = 1.0
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpubench.api import Counter
+from gpubench.api.collector import Counter
 
 from ._nvml import Turns, fast, slow, slowest
 from ._nvml_watch import event_reasons, field, instant_power_w, sm_clock_hz

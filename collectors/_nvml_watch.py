@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from gpubench.api import Condition, Device, DeviceError
+from gpubench.api.collector import Condition, Device, DeviceError
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gpubench.api import Counter, CounterSource, Device, Missing, Watch
+from gpubench.api.collector import Counter, CounterSource, Device, Missing, Watch
 
 from ._amd_child import LibraryChild
 from ._amd_sysfs import Sysfs

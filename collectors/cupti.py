@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpubench.api import DISTRIBUTION, Counter, CounterSource, Device, Lacking, Missing, Watch
+from gpubench.api.collector import DISTRIBUTION, Counter, CounterSource, Device, Lacking, Missing, Watch
 
 from ._nvml import Turns, is_nvidia
 

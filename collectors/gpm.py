@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpubench.api import Counter, CounterSource, Device, Lacking, Missing, Watch
+from gpubench.api.collector import Counter, CounterSource, Device, Lacking, Missing, Watch
 
 from ._nvml import answer, initialised, is_nvidia, known, slow
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from gpubench.api import Counter, CounterSource, Device, Watch
+from gpubench.api.collector import Counter, CounterSource, Device, Watch
 
 from ._host_watch import HostWatch
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from gpubench.api import CounterSource, Device, Watch
+from gpubench.api.collector import CounterSource, Device, Watch
 
 from ._nvml import answer, initialised, is_nvidia, known, reasons
 from ._nvml_counters import COUNTERS, READ, TURNS, XID

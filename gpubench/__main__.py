@@ -9,7 +9,7 @@ import sys
 import traceback
 
 from gpubench import DISTRIBUTION, __version__
-from gpubench.errors import GpubenchError, UsageError
+from gpubench.base.errors import GpubenchError, UsageError
 
 _INTERNAL = 70
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE)  # of what has no name: standard output

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api import Track, event_names
+from gpubench.api.report import Track, event_names
 
 _CAPPED = "power cap"
 _AT_REST = frozenset({"idle", "application clocks", "sync boost", "display clocks"})  # as asked, not held back

@@ -6,7 +6,7 @@ from collections import Counter as Tally
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from gpubench.api import Spread, Summary, headline
+from gpubench.api.report import Spread, Summary, headline
 
 from ._cases import (
     CaseLine,

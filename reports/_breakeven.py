@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from gpubench.api import Payoff, Payoffs, Summary, axis_words, payoffs, units
+from gpubench.api.report import Payoff, Payoffs, Summary, axis_words, payoffs, units
 
 from . import _svg as svg
 from ._charts import Chart

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from gpubench.api import (
+from gpubench.api.report import (
     BASIS_WORDS,
     CounterFigure,
     CounterTable,

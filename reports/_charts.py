@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from gpubench.api import Curve, Figure, Point, Summary, Table, View, by_unit, units, view_lines, view_points
+from gpubench.api.report import Curve, Figure, Point, Summary, Table, View, by_unit, units, view_lines, view_points
 
 from . import _svg as svg
 from ._ticks import Axis, at_values, axis

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
-from gpubench.api import Against, Column, Comparison, Finding, Verdict
-from gpubench.api import comparison as comparing
+from gpubench.api.report import Against, Column, Comparison, Finding, Verdict
+from gpubench.api.report import comparison as comparing
 
 from . import _svg as svg
 from ._charts import Chart

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpubench.api import Against, Comparison, Verdict
-from gpubench.api import comparison as comparing
+from gpubench.api.report import Against, Comparison, Verdict
+from gpubench.api.report import comparison as comparing
 
 from ._compare import Row, column_words, rows, shared_reasons, suites, title
 from ._markdown import MOST_BYTES, clipped, code, cut, escape, table

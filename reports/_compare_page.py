@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpubench.api import Against, Comparison, Difference, Verdict
-from gpubench.api import comparison as comparing
+from gpubench.api.report import Against, Comparison, Difference, Verdict
+from gpubench.api.report import comparison as comparing
 
 from ._charts import Chart
 from ._compare import STYLES, Row, Suite, column_words, effects, rows, shared_reasons, suites, title

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from gpubench.api import Crossover, Path, Staircase, Step, Summary, Transfers, frame, staircases, stats, transfers
+from gpubench.api.report import (
+    Crossover,
+    Path,
+    Staircase,
+    Step,
+    Summary,
+    Transfers,
+    frame,
+    staircases,
+    stats,
+    transfers,
+)
 
 
 def staircase_record(found: Staircase) -> dict[str, Any]:

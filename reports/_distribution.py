@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
-from gpubench.api import Figure, Series, judged_values, stats, units
+from gpubench.api.report import Figure, Series, judged_values, stats, units
 
 from . import _svg as svg
 

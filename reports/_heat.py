@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
 
-from gpubench.api import units
+from gpubench.api.report import units
 
 from . import _svg as svg
 

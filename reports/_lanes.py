@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from gpubench.api import Result, units
+from gpubench.api.report import Result, units
 
 from . import _svg as svg
 from ._charts import Chart

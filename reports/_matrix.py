@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from markupsafe import Markup
 
-from gpubench.api import Point, Summary, Value, View, by_unit, drawable, units, view_points
+from gpubench.api.report import Point, Summary, Value, View, by_unit, drawable, units, view_points
 
 from . import _svg as svg
 from ._charts import SAID, Chart, point_words

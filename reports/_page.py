@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from gpubench.api import (
+from gpubench.api.report import (
     Enclosure,
     Run,
     Spread,

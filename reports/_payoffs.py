@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from gpubench.api import Payoff, Payoffs, Summary, View, frame, payoff_tables, payoffs, payoffs_of, stats
+from gpubench.api.report import Payoff, Payoffs, Summary, View, frame, payoff_tables, payoffs, payoffs_of, stats
 
 from ._breakeven import break_even_chart
 from ._charts import Chart, bars

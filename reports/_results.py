@@ -8,7 +8,7 @@ import gzip
 import io
 from dataclasses import dataclass
 
-from gpubench.api import Enclosure, Summary, units
+from gpubench.api.report import Enclosure, Summary, units
 
 _HEADS = ("case", "devices", "status", "unit", "median", "low", "high", "noise", "samples")
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from gpubench.api import Basis, Case, Figure, Spread, Summary, headline, stats, units
+from gpubench.api.report import Basis, Case, Figure, Spread, Summary, headline, stats, units
 
 from . import _svg as svg
 from ._charts import SAID, Chart, legend_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpubench.api import Spread
+from gpubench.api.report import Spread
 
 LINES = 2000  # cases that stand in a table: 0.4 kB each
 DETAILED = 400  # cases that can be opened: 3 kB each, 0.3 kB packed

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from gpubench.api import Staircase, Step, Summary, View, level_table, staircases_of, units
+from gpubench.api.report import Staircase, Step, Summary, View, level_table, staircases_of, units
 
 from . import _svg as svg
 from ._charts import Chart, legend_of, line_of, x_axis

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gpubench.api import units
+from gpubench.api.report import units
 
 _NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gpubench.api import Figure, Row, Staircase, Summary, staircases, units
+from gpubench.api.report import Figure, Row, Staircase, Summary, staircases, units
 
 from ._words import best_rows, case_namer, share_words
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
 
-from gpubench.api import CounterTable, Run, Track, extremes, units
+from gpubench.api.report import CounterTable, Run, Track, extremes, units
 
 from . import _svg as svg
 from ._bands import Band, bands, held_back

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from markupsafe import Markup
 
-from gpubench.api import Crossover, Path, Summary, Transfers, View, transfer_tables, transfers_of, units
+from gpubench.api.report import Crossover, Path, Summary, Transfers, View, transfer_tables, transfers_of, units
 
 from . import _svg as svg
 from ._charts import BOTTOM, HEIGHT, TOP, Chart, legend_of, line_of, peak_line, x_axis

@@ -9,7 +9,7 @@ from pathlib import PurePath
 
 from markupsafe import Markup
 
-from gpubench.api import Change, Line, Moment, Trend, units
+from gpubench.api.report import Change, Line, Moment, Trend, units
 
 from . import _svg as svg
 from ._charts import Chart

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from gpubench.api import Point, Value, View, axis_words, labeller, units
+from gpubench.api.report import Point, Value, View, axis_words, labeller, units
 
 
 @dataclass(frozen=True, slots=True)

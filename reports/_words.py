@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gpubench.api import PROFILE, Device, Figure, Result, Row, Run, Summary, stats, units
+from gpubench.api.report import PROFILE, Device, Figure, Result, Row, Run, Summary, stats, units
 
 _ABOVE = {"spec": 1.0, "clock": 1.02}  # a mean clock over a window is right to a per cent or two
 SHARES_HEAD = "% of spec · clock · best"

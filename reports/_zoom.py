@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api import Result, units
+from gpubench.api.report import Result, units
 
 from ._bands import Band
 

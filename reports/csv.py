@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gpubench.api import Report, Run, Summary, frame, tidy
+from gpubench.api.report import Report, Run, Summary, frame, tidy
 
 from ._derived import derived_lines
 from ._payoffs import payoff_lines

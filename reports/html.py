@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpubench.api import Comparison, Enclosure, Run, Trend, clean, tidy, with_texts
+from gpubench.api.report import Comparison, Enclosure, Run, Trend, clean, tidy, with_texts
 
 from ._compare_page import compare_page
 from ._page import Page, page

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from gpubench.api import (
+from gpubench.api.report import (
     Against,
     Comparison,
     ComparisonReport,
@@ -26,7 +26,7 @@ from gpubench.api import (
     transfers,
     with_texts,
 )
-from gpubench.api import comparison as comparing
+from gpubench.api.report import comparison as comparing
 
 from ._derived import staircase_record, transfer_record
 from ._payoffs import payoffs_record

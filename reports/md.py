@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpubench.api import (
+from gpubench.api.report import (
     Comparison,
     ComparisonReport,
     Row,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gpubench.api import DISTRIBUTION, Missing, Report, Run, Summary, frame, judged_values, tidy
+from gpubench.api.report import DISTRIBUTION, Missing, Report, Run, Summary, frame, judged_values, tidy
 
 from ._derived import derived_lines
 from ._payoffs import payoff_lines

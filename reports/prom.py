@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpubench.api import Report, Run, Spread, Summary, frame, tidy
+from gpubench.api.report import Report, Run, Spread, Summary, frame, tidy
 
 # SI unit → its name at the end of a metric's, as Prometheus names base units
 _UNITS = {

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpubench.api import Report, Result, Run, Summary, Track, headline, tidy
+from gpubench.api.report import Report, Result, Run, Summary, Track, headline, tidy
 
 _MICROSECONDS = 1e6  # the unit of a trace's times
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api import Bench, Handle, Missing, SharedBuffer, Skip, Target, expect, points, powers_of_two, units
+from gpubench.api.suite import Bench, Handle, Missing, SharedBuffer, Skip, Target, expect, points, powers_of_two, units
 
 _WORD = 8  # bytes: patterns are made of 64-bit words
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: multiples of it look random (Knuth, TAOCP 3, §6.4)

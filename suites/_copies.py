@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api import Bench
+from gpubench.api.suite import Bench
 
 WAYS = ("pull", "push", "load", "store")
 ARRAYS = 3  # of a case: the shared one, its own, and on the host the pattern that it is compared with

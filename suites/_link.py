@@ -1,6 +1,6 @@
 """What tells two figures of one link apart, as notes of a case.
 
-gpubench puts these notes side by side where figures of one link differ (gpubench/views/links.py).
+gpubench puts these notes side by side where figures of one link differ (gpubench/analysis/views/links.py).
 """
 
 from __future__ import annotations

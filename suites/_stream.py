@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api import Bench, Kernel, Observation, Skip, expect, units
+from gpubench.api.suite import Bench, Kernel, Observation, Skip, expect, units
 
 NEEDS_NUMBA = "needs numba: pip install 'gpubench-suite[host]'"
 _SPARE_BYTES = 2**26

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api import Bench, Observation, Stage, Suite, Target, Task, View, Work, expect, points, powers_of_two
+from gpubench.api.suite import Bench, Observation, Stage, Suite, Target, Task, View, Work, expect, points, powers_of_two
 
 from ._between import SPOILED, Params, expect_pattern, fill_pattern, fitting, is_gpu, need
 from ._copies import ARRAYS, call_of

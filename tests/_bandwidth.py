@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from gpubench import plugins
-from gpubench.errors import WrongAnswer
+from gpubench.authoring.axes import Target
+from gpubench.authoring.bench import Bench
+from gpubench.authoring.task import Task
+from gpubench.base.errors import WrongAnswer
 from gpubench.model import Case, Device, Facts, Tier
-from gpubench.protocols import Traits
-from gpubench.suite import Bench, Target, Task
+from gpubench.plugins.backend import Traits
 
 H200 = Device(
     "cuda:0",

@@ -11,7 +11,7 @@ import zlib
 import _grid
 import numpy as np
 
-from gpubench.protocols import Traits
+from gpubench.plugins.backend import Traits
 
 _STREAM = 7
 

@@ -2,10 +2,11 @@
 
 import numpy as np
 
-from gpubench.measure import Engine
+from gpubench.authoring.axes import Target
+from gpubench.authoring.bench import Bench
+from gpubench.measuring.engine import Engine
+from gpubench.measuring.stopping import RULES
 from gpubench.model import DataFile, Facts
-from gpubench.stopping import RULES
-from gpubench.suite import Bench, Target
 
 
 def file_of(tmp_path, data, label="mine.bin"):

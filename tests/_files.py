@@ -7,7 +7,8 @@ import json
 
 import _make as make
 
-from gpubench import model, store
+from gpubench import model
+from gpubench.model import store
 
 
 def write(path, *records, end=True, manifest=None):

@@ -92,8 +92,9 @@ def batches(count, names):
 
 def work(jobs, pipe):
     """One batch after another, in a process of its own, until all are done or one of them ends it."""
+    from gpubench.authoring.axes import Target
+    from gpubench.authoring.bench import Bench
     from gpubench.model import Case, Facts
-    from gpubench.suite import Bench, Target
 
     backend = plugins.load("backends", "cupy")
     opened = backend.open(backend.devices()[0])

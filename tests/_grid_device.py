@@ -9,9 +9,10 @@ from typing import Any
 from _grid import SUITES, kernel
 
 from gpubench import plugins
+from gpubench.authoring.axes import Target
+from gpubench.authoring.bench import Bench
 from gpubench.model import Case, Device, Facts
-from gpubench.protocols import Traits
-from gpubench.suite import Bench, Target
+from gpubench.plugins.backend import Traits
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 PAPER = Device("cuda:0", "cupy", "Paper GPU", "sm_90", memory_bytes=2**34, cache_bytes=2**12, units=2, dtypes=DTYPES)

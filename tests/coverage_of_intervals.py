@@ -11,10 +11,10 @@ import json
 import sys
 
 from gpubench import plugins, stats
-from gpubench.measure import Engine
+from gpubench.authoring.task import Stage, Task
+from gpubench.measuring.engine import Engine
+from gpubench.measuring.stopping import StoppingRule
 from gpubench.model import Work
-from gpubench.stopping import StoppingRule
-from gpubench.suite import Stage, Task
 
 SECONDS = 0.01
 RULE = StoppingRule(budget_s=4.0, most=400, least_s=0.0, warmup_least_s=0.0, warmup_most_s=0.1)

@@ -25,11 +25,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gpubench.gating.readings import read_all
 from gpubench.judging.effect import Pair, effects, standard_error
 from gpubench.judging.evidence import Evidence, Gathering, Reading
 from gpubench.judging.judge import judge
 from gpubench.model import Verdict
+from gpubench.tools.gating.readings import read_all
 
 PROCESSES = 5
 SEED = 7

@@ -18,8 +18,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpubench import store
-from gpubench.model import Case, Result, Run, Samples, SuiteInfo, View
+from gpubench.model import Case, Result, Run, Samples, SuiteInfo, View, store
 
 _RECORDING = Path(__file__).parent / "recordings/h200-quick.jsonl.gz"
 _GPUBENCH = Path(sys.executable).parent / "gpubench"

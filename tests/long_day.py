@@ -18,9 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gpubench import store
-from gpubench.model import Counter, Samples
-from gpubench.packed import Packed
+from gpubench.model import Counter, Samples, store
+from gpubench.model.packed import Packed
 
 _RECORDING = Path(__file__).parent / "recordings/h200-quick.jsonl.gz"
 _GPUBENCH = Path(sys.executable).parent / "gpubench"

@@ -12,7 +12,7 @@ import _fake_sysfs as fake
 import pytest
 
 from gpubench import plugins
-from gpubench.errors import Missing
+from gpubench.base.errors import Missing
 from gpubench.model import Device
 
 AMD = plugins.load("collectors", "amd")

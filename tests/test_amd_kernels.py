@@ -15,7 +15,7 @@ from _hiprtc import Compiled, Instruction, loops
 
 ROOT = Path(__file__).parent.parent
 PRELUDE = ROOT / "suites" / "prelude.cuh"
-ROOMS = (ROOT / "suites", ROOT / "gpubench/backends")
+ROOMS = (ROOT / "suites", ROOT / "gpubench/devices/backends")
 FILES = {str(path.relative_to(room)): path for room in ROOMS for path in sorted(room.rglob("*.cu"))}
 
 GEMV = [{"WEIGHTS": kind, "TEAM": 64, "SHARE": 2, "AHEAD": 2} for kind in range(5)]

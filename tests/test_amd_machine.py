@@ -5,7 +5,7 @@ from pathlib import Path
 import _fake_sysfs as fake
 import pytest
 
-from gpubench import rocm
+from gpubench.devices import rocm
 
 WHEEL = {"cupy-rocm-7-0": "14.2.0"}
 

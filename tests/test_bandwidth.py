@@ -9,9 +9,9 @@ import pytest
 from _bandwidth import A100, H200, MIB, SUITE, PlainGpu, assert_checked, bench_of, build, build_on, ids
 
 from gpubench import plugins
-from gpubench.errors import Skip, WrongAnswer
+from gpubench.authoring.axes import Target
+from gpubench.base.errors import Skip, WrongAnswer
 from gpubench.model import Facts
-from gpubench.suite import Target
 
 MOVED = {"read": 1, "write": 1, "copy": 2, "scale": 2, "add": 3, "triad": 3, "dot": 2}
 

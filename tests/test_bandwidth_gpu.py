@@ -7,10 +7,11 @@ import pytest
 from _bandwidth import MIB, assert_checked, build_on
 from test_bandwidth import MOVED, stream_of
 
-from gpubench import inventory, plugins
-from gpubench.errors import Skip
-from gpubench.measure import Engine
-from gpubench.stopping import RULES
+from gpubench import plugins
+from gpubench.base.errors import Skip
+from gpubench.measuring import inventory
+from gpubench.measuring.engine import Engine
+from gpubench.measuring.stopping import RULES
 
 pytestmark = pytest.mark.gpu
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from _bandwidth import MIB, assert_checked, bench_of, build, sibling
 
-from gpubench.errors import WrongAnswer
+from gpubench.base.errors import WrongAnswer
 
 
 @pytest.mark.parametrize("kernel", ["read", "write", "copy"])

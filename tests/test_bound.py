@@ -7,11 +7,10 @@ from pathlib import Path
 import _make as make
 import pytest
 
-from gpubench import store
-from gpubench.bound import Activity, Bound, Use, bound_by
-from gpubench.joined import Traffic, joined
-from gpubench.model import Counter, Device
-from gpubench.summary import Summary
+from gpubench.analysis.bound import Activity, Bound, Use, bound_by
+from gpubench.analysis.joined import Traffic, joined
+from gpubench.analysis.summary import Summary
+from gpubench.model import Counter, Device, store
 
 H200 = Device(
     "cuda:0",

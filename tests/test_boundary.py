@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench import boundary, record
-from gpubench.errors import Missing
-from gpubench.group import Group
-from gpubench.model import Counter, Device, Samples
-from gpubench.protocols import Condition
-from gpubench.store import read_run
+from gpubench.base.errors import Missing
+from gpubench.measuring import boundary
+from gpubench.measuring.group import Group
+from gpubench.model import Counter, Device, Samples, record
+from gpubench.model.store import read_run
+from gpubench.plugins.collector import Condition
 
 PLUGIN = str(Path(__file__).parent / "plugin")
 DEVICE = Device("host", "host", "a processor", "x86-64")

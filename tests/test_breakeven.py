@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from gpubench import plugins, store
+from gpubench import plugins
+from gpubench.analysis.summary import Summary
+from gpubench.analysis.views import breakeven
+from gpubench.analysis.views.breakeven import Coded
+from gpubench.analysis.views.payoffs import payoffs
+from gpubench.analysis.views.tables import derived_tables
+from gpubench.base.errors import UsageError
 from gpubench.cli import app
-from gpubench.errors import UsageError
-from gpubench.model import NamedLink, Series, Settings, SuiteInfo, View, Work
+from gpubench.model import NamedLink, Series, Settings, SuiteInfo, View, Work, store
 from gpubench.stats import Interval
-from gpubench.summary import Summary
-from gpubench.views import breakeven
-from gpubench.views.breakeven import Coded
-from gpubench.views.payoffs import payoffs
-from gpubench.views.tables import derived_tables
 
 GB = 1e9
 VIEW = View("breakeven", "Where compressing pays", ("roundtrip", "send"))

@@ -9,8 +9,8 @@ import _fake_sysfs as fake
 import pytest
 from test_amd_collector import NAMES, files, folder, gpu
 
-from gpubench import bundle
-from gpubench.errors import FileError
+from gpubench.base.errors import FileError
+from gpubench.tools import bundle
 
 
 @pytest.mark.parametrize("kind", fake.MODELS)

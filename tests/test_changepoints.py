@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from gpubench import changepoints
-from gpubench.changepoints import LEAST, ChangePoint, change_points
+from gpubench.stats import changepoints
+from gpubench.stats.changepoints import LEAST, ChangePoint, change_points
 
 
 def by_definition(first, last):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubench import store
+from gpubench.model import store
 
 PLUGIN = str(Path(__file__).parent / "plugin")
 QUICKEST = ("gemm", "--tier", "smoke", "--filter", "float64", "--device", "host")

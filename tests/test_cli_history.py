@@ -8,8 +8,8 @@ import _files as files
 import _make as make
 import pytest
 
-from gpubench import history
 from gpubench.__main__ import main
+from gpubench.tools import history
 
 CASE = make.case(size_bytes=2**30, dtype="float32")
 OTHER = make.case("square", "gemm", n=8192)

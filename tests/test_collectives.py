@@ -8,11 +8,12 @@ import _make as make
 import numpy as np
 import pytest
 
-from gpubench import plan as planning
 from gpubench import plugins
-from gpubench.errors import Skip, WrongAnswer
+from gpubench.authoring.axes import Target
+from gpubench.authoring.bench import Bench
+from gpubench.base.errors import Skip, WrongAnswer
+from gpubench.measuring import plan as planning
 from gpubench.model import Case, Facts, Settings
-from gpubench.suite import Bench, Target
 
 NAMES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv")
 WORLDS = (2, 3, 4, 8)

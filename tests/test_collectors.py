@@ -10,10 +10,10 @@ import pynvml
 import pytest
 
 from gpubench import plugins
-from gpubench.errors import DeviceError
+from gpubench.base.errors import DeviceError
 from gpubench.model import Device
-from gpubench.protocols import Condition
-from gpubench.store import read_run
+from gpubench.model.store import read_run
+from gpubench.plugins.collector import Condition
 
 COLLECTORS = ("cupti", "gpm", "host", "nvml")
 HOST = Device("host", "host", "a processor", "x86_64")

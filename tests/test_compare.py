@@ -15,10 +15,11 @@ import _make as make
 import pytest
 from _files import write
 
-from gpubench import __main__, plugins, store
-from gpubench.errors import UsageError
+from gpubench import __main__, plugins
+from gpubench.base.errors import UsageError
 from gpubench.judging import comparison
 from gpubench.judging.evidence import Reading
+from gpubench.model import store
 
 RECORDINGS = Path(__file__).parent / "recordings"
 

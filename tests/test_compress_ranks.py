@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from gpubench import plan as planning
 from gpubench import plugins
+from gpubench.measuring import plan as planning
+from gpubench.measuring.runner import Runner
+from gpubench.measuring.sampler import SamplingProcess
 from gpubench.model import Facts, Settings
-from gpubench.runner import Runner
-from gpubench.sampler import SamplingProcess
 
 FACTS = Facts(tuple(plugins.load("backends", "host").devices()))
 DYING = '''
@@ -18,7 +18,7 @@ DYING = '''
 
 import os
 
-from gpubench.api import Suite
+from gpubench.api.suite import Suite
 from gpubench.suites.compression import _cases
 
 suite = Suite("messages whose sender ends")
@@ -55,7 +55,7 @@ def goes_on(bench):
 DRIVEN = '''
 """Messages whose lanes are served by one thread at each end, as on a GPU."""
 
-from gpubench.api import Suite
+from gpubench.api.suite import Suite
 from gpubench.suites.compression import _cases, _lanes, _ranks
 
 suite = Suite("messages as a GPU sends them")

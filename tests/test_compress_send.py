@@ -19,12 +19,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench import plan as planning
 from gpubench import plugins
-from gpubench.errors import Skip, WrongAnswer
+from gpubench.authoring.axes import Target
+from gpubench.authoring.bench import Bench
+from gpubench.base.errors import Skip, WrongAnswer
+from gpubench.devices.native import nvcomp
+from gpubench.measuring import plan as planning
 from gpubench.model import DataFile, Device, Facts
-from gpubench.native import nvcomp
-from gpubench.suite import Bench, Target
 
 SUITE = planning.load_suite("compression")
 CHUNK, BLOCK = 2**10, 2**13

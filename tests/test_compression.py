@@ -11,12 +11,13 @@ import pytest
 from _compression_tasks import build, file_of, noise, run_back, trip_of, verify
 
 from gpubench import plugins
-from gpubench.errors import Missing, Skip, WrongAnswer
-from gpubench.measure import Engine
+from gpubench.authoring.axes import Target
+from gpubench.authoring.bench import Bench
+from gpubench.base.errors import Missing, Skip, WrongAnswer
+from gpubench.devices.native import nvcomp
+from gpubench.measuring.engine import Engine
+from gpubench.measuring.stopping import RULES
 from gpubench.model import Device, Facts
-from gpubench.native import nvcomp
-from gpubench.stopping import RULES
-from gpubench.suite import Bench, Target
 
 HOST_CODECS = ("lz4", "zstd-1", "zstd-3", "zlib-1", "zlib-6")
 CHUNK = 2**16

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench import plugins
-from gpubench.errors import FileError, Skip
+from gpubench.authoring.axes import Target
+from gpubench.authoring.bench import Bench
+from gpubench.base.errors import FileError, Skip
 from gpubench.model import DataFile, Facts
-from gpubench.suite import Bench, Target
 
 
 @pytest.fixture(scope="module")

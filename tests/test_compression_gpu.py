@@ -16,11 +16,12 @@ import pytest
 from _gpu_hostile import attack, device_module, round_trips, say
 from _hostile import buffers
 
-from gpubench import plugins, store
-from gpubench.errors import Skip
-from gpubench.model import Case, Device, Facts
-from gpubench.native import nvcomp
-from gpubench.suite import Bench, Target
+from gpubench import plugins
+from gpubench.authoring.axes import Target
+from gpubench.authoring.bench import Bench
+from gpubench.base.errors import Skip
+from gpubench.devices.native import nvcomp
+from gpubench.model import Case, Device, Facts, store
 
 MANY = 10_000
 MUTATIONS = 2_000  # of each codec
@@ -114,7 +115,7 @@ HOSTILE = """
 import sys
 
 import numpy as np
-from gpubench.api import Stage, Suite, Task
+from gpubench.api.suite import Stage, Suite, Task
 
 sys.path.insert(0, {tests!r})
 import _gpu_hostile

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpubench import store
-from gpubench.joined import joined
-from gpubench.summary import Summary
+from gpubench.analysis.joined import joined
+from gpubench.analysis.summary import Summary
+from gpubench.model import store
 
 FOLDER = Path(__file__).parent / "recordings" / "counters"
 

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.counters import CounterTable, Track, extremes, figure_of
+from gpubench.analysis.counters import CounterTable, Track, extremes, figure_of
 from gpubench.model import Counter
 
 

@@ -6,10 +6,9 @@ from pathlib import Path
 import _make as make
 import pytest
 
-from gpubench import store
-from gpubench.model import Series, SuiteInfo, View, Work
-from gpubench.summary import Summary
-from gpubench.views import derived
+from gpubench.analysis.summary import Summary
+from gpubench.analysis.views import derived
+from gpubench.model import Series, SuiteInfo, View, Work, store
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 RECORDING = Path(__file__).parent / "recordings" / "h200-quick.jsonl.gz"

@@ -2,13 +2,13 @@
 
 import pytest
 
-from gpubench import plan as planning
 from gpubench import plugins
-from gpubench.errors import UsageError
+from gpubench.analysis.summary import headline, judged_values
+from gpubench.base.errors import UsageError
+from gpubench.measuring import plan as planning
+from gpubench.measuring.runner import Runner
+from gpubench.measuring.sampler import SamplingProcess
 from gpubench.model import Facts, Settings
-from gpubench.runner import Runner
-from gpubench.sampler import SamplingProcess
-from gpubench.summary import headline, judged_values
 
 SUITES = plugins.names("suites")
 GPUS_ALONE = {"p2p"}  # devices that reach each other's memory: a host has no equivalent

@@ -6,8 +6,8 @@ from pathlib import Path
 import _make as make
 import pytest
 
-from gpubench.fingerprint import Fingerprint, fingerprint
-from gpubench.store import read_run
+from gpubench.analysis.fingerprint import Fingerprint, fingerprint
+from gpubench.model.store import read_run
 
 RECORDINGS = Path(__file__).parent / "recordings"
 DETAILS = (

@@ -13,9 +13,12 @@ from pathlib import Path
 import _make as make
 import pytest
 
-from gpubench import frame, plugins, store
-from gpubench.errors import Missing
-from gpubench.summary import Summary
+from gpubench import plugins
+from gpubench.analysis import frame
+from gpubench.analysis.summary import Summary
+from gpubench.base.errors import Missing
+from gpubench.model import store
+from gpubench.tools.notebook import NotebookRun
 
 RECORDINGS = sorted((Path(__file__).parent / "recordings").glob("h200*-[hq]*.jsonl.gz"))
 DOCUMENT = (Path(__file__).parents[1] / "docs" / "reports.md").read_text()
@@ -40,12 +43,12 @@ def test_the_document_names_every_form():
 
 
 def test_no_form_imports_pandas_before_it_is_asked_for():
-    program = "import sys, gpubench.store, gpubench.frame, gpubench.api; print('pandas' in sys.modules)"
+    program = "import sys, gpubench.api.notebook, gpubench.api.report; print('pandas' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "False\n"
 
 
 def test_a_frame_has_a_line_a_series_with_types_and_axes(recorded):
-    found = recorded.to_frame()
+    found = NotebookRun(recorded).to_frame()
     assert len(found) == sum(max(len(result.series), 1) for result in recorded.results)
     assert [column.name for column in frame.COLUMNS] == list(found.columns[: len(frame.COLUMNS)])
     assert (found["median"].dtype, str(found["samples"].dtype)) == ("float64", "Int64")
@@ -57,7 +60,7 @@ def test_a_frame_has_a_line_a_series_with_types_and_axes(recorded):
 
 
 def test_a_frame_of_samples_has_a_line_a_sample_in_the_judged_unit(recorded):
-    found = recorded.to_frame(samples=True)
+    found = NotebookRun(recorded).to_frame(samples=True)
     assert len(found) == sum(len(series.values) for result in recorded.results for series in result.series)
     triad = found[(found["case"] == "bandwidth/triad[size=1GiB,dtype=float32]") & (found["series"] == "hot")]
     assert triad["value"].median() == pytest.approx(4.365e12, rel=1e-3)
@@ -65,13 +68,13 @@ def test_a_frame_of_samples_has_a_line_a_sample_in_the_judged_unit(recorded):
 
 
 def test_a_run_without_results_is_a_frame_too():
-    assert len(make.run().to_frame()) == 0
-    assert len(make.run().to_frame(samples=True)) == 0
-    assert "no results" in make.run()._repr_html_()
+    assert len(NotebookRun(make.run()).to_frame()) == 0
+    assert len(NotebookRun(make.run()).to_frame(samples=True)) == 0
+    assert "no results" in NotebookRun(make.run())._repr_html_()
 
 
 def test_a_notebook_shows_cases_and_nothing_that_says_where_they_were_measured(recorded):
-    shown = recorded._repr_html_()
+    shown = NotebookRun(recorded)._repr_html_()
     assert "bandwidth/triad[size=1GiB,dtype=float32]" in shown
     facts = recorded.manifest.facts
     assert not [device.uuid for device in facts.devices if device.uuid and device.uuid in shown]
@@ -88,7 +91,7 @@ def test_parquet_has_the_columns_of_the_document_and_every_sample(recorded):
     ]
     rows = table.to_pylist()
     measured = [row for row in rows if row["quantity"] not in ("derived", None)]
-    assert sum(len(row["values"]) for row in measured) == len(recorded.to_frame(samples=True))
+    assert sum(len(row["values"]) for row in measured) == len(NotebookRun(recorded).to_frame(samples=True))
     assert table.schema.metadata[b"gpubench"] == recorded.manifest.gpubench.encode()
 
 

@@ -14,8 +14,9 @@ import _make as make
 import pytest
 from _sides import TRIAD, noisy
 
-from gpubench import history, store
 from gpubench.__main__ import main
+from gpubench.model import store
+from gpubench.tools import history
 
 PLUGIN = str(Path(__file__).parent / "plugin")
 COPY = make.case("copy", size_bytes=2**30)
@@ -422,7 +423,7 @@ def test_a_build_that_is_no_command_is_refused(call, told, command):
 
 
 def test_a_build_has_the_variables_in_front_of_its_command(tmp_path):
-    from gpubench.gating.ab import Build
+    from gpubench.tools.gating.ab import Build
 
     build = Build.parse("a", "A=1 LD_LIBRARY_PATH='/x y/lib' /opt/gpubench --version X=2")
     assert build.command == ("/opt/gpubench", "--version", "X=2")

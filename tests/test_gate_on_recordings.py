@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from gate_on_recordings import DESIGNS, Recording, smallest, tally
 
-from gpubench.gating.readings import read, read_all
 from gpubench.judging.evidence import Evidence
 from gpubench.judging.judge import judge, settled
 from gpubench.model import Verdict
+from gpubench.tools.gating.readings import read, read_all
 
 FILES = sorted((Path(__file__).parent / "recordings" / "headline").glob("*.jsonl.gz"))
 LONGER = Path(__file__).parent / "recordings" / "longer"

@@ -11,7 +11,7 @@ import _make as make
 import numpy as np
 import pytest
 
-from gpubench import record
+from gpubench.model import record
 
 FILES, CASES, SAMPLES = 10, 10_000, 30
 MOST_S = 5.0

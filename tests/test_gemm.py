@@ -10,9 +10,9 @@ import pytest
 from _grid_device import DTYPES, PAPER, bench
 
 from gpubench import plugins
-from gpubench.errors import Skip, WrongAnswer
+from gpubench.authoring.axes import Target
+from gpubench.base.errors import Skip, WrongAnswer
 from gpubench.model import Device, Facts
-from gpubench.suite import Target
 
 SUITE = plugins.load("suites", "gemm")
 ROOM = SUITE.package

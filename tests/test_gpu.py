@@ -9,13 +9,14 @@ import pytest
 from _make import manifest
 from test_runner import PLUGIN, Shelf, outcomes
 
-from gpubench import inventory, plugins, stats
-from gpubench import plan as planning
-from gpubench.counters import CounterTable
-from gpubench.errors import GateTimedOut
+from gpubench import plugins, stats
+from gpubench.analysis.counters import CounterTable
+from gpubench.base.errors import GateTimedOut
+from gpubench.measuring import inventory
+from gpubench.measuring import plan as planning
+from gpubench.measuring.runner import Runner
+from gpubench.measuring.sampler import SamplingProcess
 from gpubench.model import Run, Settings
-from gpubench.runner import Runner
-from gpubench.sampler import SamplingProcess
 
 pytestmark = pytest.mark.gpu
 

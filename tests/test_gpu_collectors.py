@@ -7,9 +7,10 @@ import time
 
 import pytest
 
-from gpubench import inventory, plugins
-from gpubench.errors import Lacking
-from gpubench.sampler import SamplingProcess
+from gpubench import plugins
+from gpubench.base.errors import Lacking
+from gpubench.measuring import inventory
+from gpubench.measuring.sampler import SamplingProcess
 
 pytestmark = pytest.mark.gpu
 

@@ -6,11 +6,12 @@ import sys
 
 import pytest
 
-from gpubench import inventory, plugins
-from gpubench import plan as planning
+from gpubench import plugins
+from gpubench.measuring import inventory
+from gpubench.measuring import plan as planning
+from gpubench.measuring.runner import Runner
+from gpubench.measuring.sampler import SamplingProcess
 from gpubench.model import Settings
-from gpubench.runner import Runner
-from gpubench.sampler import SamplingProcess
 
 pytestmark = pytest.mark.gpu
 

@@ -7,8 +7,8 @@ import textwrap
 
 import pytest
 
-from gpubench import store
-from gpubench.summary import Summary
+from gpubench.analysis.summary import Summary
+from gpubench.model import store
 
 pytestmark = pytest.mark.gpu
 

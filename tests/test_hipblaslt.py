@@ -14,8 +14,8 @@ import _hiprtc
 import numpy as np
 import pytest
 
-from gpubench.backends import _rocm
-from gpubench.native import hipblaslt as lt
+from gpubench.devices.backends import _rocm
+from gpubench.devices.native import hipblaslt as lt
 
 ROOT = Path(__file__).parent.parent
 MI300X, MI350X = {"gcnArchName": b"gfx942:sramecc+"}, {"gcnArchName": b"gfx950"}
@@ -170,7 +170,7 @@ def test_the_table_has_the_sizes_and_numbers_of_amds_headers(tmp_path):
 
 REAL = """
 import ctypes, json, sys
-from gpubench.native import hipblaslt as lt
+from gpubench.devices.native import hipblaslt as lt
 library, found = lt.load(), {}
 def read(kind, pointer, attribute, cell):
     written = ctypes.c_size_t()

@@ -14,11 +14,11 @@ import _files as files
 import _make as make
 import pytest
 
-from gpubench import history
-from gpubench.errors import FileError
-from gpubench.fingerprint import fingerprint
-from gpubench.history import database
-from gpubench.store import RunWriter, read_run
+from gpubench.analysis.fingerprint import fingerprint
+from gpubench.base.errors import FileError
+from gpubench.model.store import RunWriter, read_run
+from gpubench.tools import history
+from gpubench.tools.history import database
 
 RECORDINGS = Path(__file__).parent / "recordings"
 FIRST = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -257,7 +257,7 @@ def test_a_start_that_is_no_time_is_refused(tmp_path, store):
 WRITER = """
 import sys
 from pathlib import Path
-from gpubench.history import Recorder
+from gpubench.tools.history import Recorder
 for name in sys.argv[2:]:
     with Recorder(Path(sys.argv[1])) as recorder:
         assert recorder.record(Path(name)).state == "new"

@@ -26,9 +26,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpubench import foreign, plugins, store
-from gpubench.errors import BadOutput, FileError
-from gpubench.summary import Summary
+from gpubench import plugins
+from gpubench.analysis.summary import Summary
+from gpubench.base.errors import BadOutput, FileError
+from gpubench.model import store
+from gpubench.tools import foreign
 
 IMPORTS = Path(__file__).parent / "imports"
 FILES = sorted(path.name for path in IMPORTS.iterdir())

@@ -22,7 +22,8 @@ from gpubench.cli.compare import _parts
 from gpubench.judging import comparison
 from gpubench.judging.evidence import Reading
 from gpubench.model import Case, View
-from gpubench.protocols import Enclosure
+from gpubench.plugins.report import Enclosure
+from gpubench.tools.notebook import NotebookRun
 
 FORMS = plugins.names("reports")
 COMPARED = tuple(name for name in FORMS if hasattr(plugins.load("reports", name), "compare"))
@@ -182,9 +183,9 @@ def test_no_text_of_two_runs_is_more_than_text_in_any_form(form):
 
 
 def test_no_text_of_a_run_is_more_than_text_in_a_notebook():
-    plain = spoiled("plain")._repr_html_()
+    plain = NotebookRun(spoiled("plain"))._repr_html_()
     for text in INJECTIONS:
-        is_inert_page(spoiled(text)._repr_html_(), plain)
+        is_inert_page(NotebookRun(spoiled(text))._repr_html_(), plain)
 
 
 @pytest.mark.parametrize("what", ["summary", "comparison"])

@@ -11,12 +11,13 @@ import _nvrtc
 import numpy as np
 import pytest
 
-from gpubench import inventory, plugins
-from gpubench import plan as planning
-from gpubench.errors import Missing, Skip, WrongAnswer
+from gpubench import plugins
+from gpubench.base.errors import Missing, Skip, WrongAnswer
+from gpubench.measuring import inventory
+from gpubench.measuring import plan as planning
+from gpubench.measuring.runner import Runner
+from gpubench.measuring.sampler import SamplingProcess
 from gpubench.model import Facts, Settings
-from gpubench.runner import Runner
-from gpubench.sampler import SamplingProcess
 
 H200 = {"memory_bytes": 150 * 10**9, "cache_bytes": 60 * 2**20, "units": 132}
 ONE = make.facts(make.device(**H200))

@@ -10,7 +10,7 @@ import _make as make
 import pytest
 
 from gpubench import plugins
-from gpubench.api import View
+from gpubench.api.suite import View
 from gpubench.model import Case, Counter, SuiteInfo
 
 MOVED = 1e9

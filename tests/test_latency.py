@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpubench import plan as planning
 from gpubench import plugins, stats
-from gpubench.errors import Skip, WrongAnswer
-from gpubench.measure import Engine
+from gpubench.analysis.summary import judged_values
+from gpubench.authoring.axes import Target
+from gpubench.authoring.bench import Bench
+from gpubench.authoring.task import Task
+from gpubench.base.errors import Skip, WrongAnswer
+from gpubench.measuring import plan as planning
+from gpubench.measuring.engine import Engine
+from gpubench.measuring.stopping import RULES
 from gpubench.model import Case, Device, Facts, Tier
-from gpubench.stopping import RULES
-from gpubench.suite import Bench, Target, Task
-from gpubench.summary import judged_values
 
 H200 = Device(
     "cuda:0",

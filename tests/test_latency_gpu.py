@@ -8,11 +8,11 @@ import pytest
 from test_latency import build, walk_of
 
 from gpubench import stats
-from gpubench.errors import Skip, WrongAnswer
-from gpubench.measure import Engine
-from gpubench.stopping import RULES
-from gpubench.suite import Profile
-from gpubench.summary import judged_values
+from gpubench.analysis.summary import judged_values
+from gpubench.authoring.task import Profile
+from gpubench.base.errors import Skip, WrongAnswer
+from gpubench.measuring.engine import Engine
+from gpubench.measuring.stopping import RULES
 
 pytestmark = pytest.mark.gpu
 

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from test_latency import H200, SUITE, module
 
-from gpubench.errors import Skip
+from gpubench.authoring.axes import Target
+from gpubench.authoring.bench import Bench
+from gpubench.base.errors import Skip
 from gpubench.model import Case, Facts
-from gpubench.protocols import Traits
-from gpubench.suite import Bench, Target
+from gpubench.plugins.backend import Traits
 
 FILES = tuple(f"latency/{name}.cu" for name in ("chase", "near", "costs", "units"))
 WIDTHS = {"u64": 8, "u32": 4, "float": 4, "double": 8}

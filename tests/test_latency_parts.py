@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpubench import plugins
-from gpubench.suite import Observed, Profile
+from gpubench.authoring.task import Observed, Profile
 
 SUITE = plugins.load("suites", "latency")
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gpubench.views.levels import levels
+from gpubench.analysis.views.levels import levels
 
 KIB, MIB = 1024, 2**20
 

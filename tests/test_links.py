@@ -3,10 +3,10 @@
 import _make as make
 import pytest
 
+from gpubench.analysis.summary import Summary
+from gpubench.analysis.views.links import link_figures, link_tables
+from gpubench.analysis.views.tables import tail_tables
 from gpubench.model import Series, Work
-from gpubench.summary import Summary
-from gpubench.views.links import link_figures, link_tables
-from gpubench.views.tables import tail_tables
 
 PAIR = ("cuda:0", "cuda:1")
 

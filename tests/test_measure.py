@@ -7,12 +7,12 @@ import pytest
 from coverage_of_intervals import covered
 
 from gpubench import plugins, stats
-from gpubench.errors import GateTimedOut, Untrustworthy, WrongAnswer
-from gpubench.measure import Engine
+from gpubench.authoring.task import Observed, Profile, Stage, Task, expect
+from gpubench.base.errors import GateTimedOut, Untrustworthy, WrongAnswer
+from gpubench.measuring.engine import Engine
+from gpubench.measuring.stopping import RULES, StoppingRule
 from gpubench.model import Work
-from gpubench.protocols import Condition
-from gpubench.stopping import RULES, StoppingRule
-from gpubench.suite import Observed, Profile, Stage, Task, expect
+from gpubench.plugins.collector import Condition
 
 RULE = StoppingRule(least_s=0.05, budget_s=1.0, warmup_least_s=0.0, warmup_most_s=0.5)
 

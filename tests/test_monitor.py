@@ -12,8 +12,8 @@ from pathlib import Path
 import _make as make
 import pytest
 
-from gpubench import live
 from gpubench.model import Counter
+from gpubench.tools.monitor import live
 
 GPUBENCH = Path(sys.executable).parent / "gpubench"
 EVENTS = Counter("nvml.event_reasons", "bit mask", "event", 0.1, "nvidia-smi")

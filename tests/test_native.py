@@ -4,9 +4,9 @@ import ctypes
 
 import pytest
 
-from gpubench.errors import GpubenchError, Missing
-from gpubench.native import _nvcomp_table as table
-from gpubench.native import nvcomp
+from gpubench.base.errors import GpubenchError, Missing
+from gpubench.devices.native import _nvcomp_table as table
+from gpubench.devices.native import nvcomp
 
 STRUCTS = {struct for row in nvcomp.ALGORITHMS.values() for struct in (row.compress, row.decompress) if struct}
 SIX = (  # the ends of the functions' names that both libraries have

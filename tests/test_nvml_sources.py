@@ -14,7 +14,7 @@ import pynvml
 import pytest
 
 from gpubench import plugins
-from gpubench.errors import Lacking, Missing
+from gpubench.base.errors import Lacking, Missing
 from gpubench.model import Device
 
 H200 = Device("cuda:0", "cupy", "NVIDIA H200", "sm_90", pci="0000:01:00.0")

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench import store
-from gpubench.counters import CounterTable
-from gpubench.model import Samples
-from gpubench.packed import Packed
-from gpubench.record import decode, encode
+from gpubench.analysis.counters import CounterTable
+from gpubench.model import Samples, store
+from gpubench.model.packed import Packed
+from gpubench.model.record import decode, encode
 
 gapped = st.lists(st.none() | st.floats(allow_nan=False))
 

@@ -9,8 +9,9 @@ import re
 import _make as make
 import pytest
 
-from gpubench import enclosing, plugins, store
-from gpubench.model import Case, Counter, Device, Work
+from gpubench import plugins
+from gpubench.model import Case, Counter, Device, Work, store
+from gpubench.tools import enclosing
 
 EVENTS = Counter("nvml.event_reasons", "bits", "event", 0.1, "nvidia-smi -q -d PERFORMANCE")
 

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from gpubench import enclosing, plugins, store
+from gpubench import plugins
+from gpubench.model import store
+from gpubench.tools import enclosing
 
 RECORDING = Path(__file__).parent / "recordings/whole/h200.jsonl.gz"
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

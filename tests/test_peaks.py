@@ -5,9 +5,10 @@ import dataclasses
 import _make as make
 import pytest
 
-from gpubench import data, energy, peaks
+from gpubench.analysis import energy, peaks
+from gpubench.analysis.summary import Figure, Summary
+from gpubench.knowledge import hardware as data
 from gpubench.model import Counter, Series, Work
-from gpubench.summary import Figure, Summary
 
 SM = Counter("nvml.clock.sm", "Hz", "gauge", 0.1, "nvidia-smi --query-gpu=clocks.sm")
 MEMORY = Counter("nvml.clock.memory", "Hz", "gauge", 0.1, "nvidia-smi --query-gpu=clocks.mem")

@@ -7,12 +7,13 @@ import _make as make
 import numpy as np
 import pytest
 
-from gpubench import phases, plugins, store
-from gpubench.counters import CounterTable, Track
-from gpubench.model import Case, Counter, Series
-from gpubench.profile import found
-from gpubench.summary import Summary
-from gpubench.views.phase_tables import phase_tables
+from gpubench import plugins
+from gpubench.analysis import phases
+from gpubench.analysis.counters import CounterTable, Track
+from gpubench.analysis.summary import Summary
+from gpubench.analysis.views.phase_tables import phase_tables
+from gpubench.model import Case, Counter, Series, store
+from gpubench.tools.profile import found
 
 POWER = Counter("nvml.power", "W", "gauge", 0.1, "")
 BUSY = Counter("nvml.utilization.gpu", "%", "window", 0.1, "")
@@ -154,7 +155,7 @@ def test_training_is_the_phase_of_the_recording_that_works(recorded):
 
 def test_of_a_gpu_that_dies_what_was_sampled_before_is_kept(recorded):
     """As where the counters of one of several devices end in the middle."""
-    from gpubench.views.phase_tables import phase_tables
+    from gpubench.analysis.views.phase_tables import phase_tables
 
     middle = recorded.results[2].window[0] + 1.0
     cut = []

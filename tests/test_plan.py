@@ -9,11 +9,12 @@ from inspect import Parameter, Signature
 import _make as make
 import pytest
 
-from gpubench import plan as planning
 from gpubench import plugins
-from gpubench.errors import UsageError
+from gpubench.authoring.axes import Target, points
+from gpubench.authoring.suite import Suite
+from gpubench.base.errors import UsageError
+from gpubench.measuring import plan as planning
 from gpubench.model import Settings
-from gpubench.suite import Suite, Target, points
 
 ONE = make.facts(make.device())
 TWO = make.facts(make.device("cuda:0", peers=("cuda:1",)), make.device("cuda:1", peers=("cuda:0",)))

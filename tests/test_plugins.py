@@ -9,7 +9,7 @@ import textwrap
 import pytest
 
 from gpubench import plugins
-from gpubench.errors import UsageError
+from gpubench.base.errors import UsageError
 
 
 @pytest.fixture

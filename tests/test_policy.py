@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from gpubench import plan as planning
-from gpubench.errors import UsageError
+from gpubench.base.errors import UsageError
 from gpubench.judging import policy
+from gpubench.measuring import plan as planning
 from gpubench.model import Settings
-from gpubench.store import read_run
+from gpubench.model.store import read_run
 
 RECORDING = Path(__file__).parent / "recordings" / "h200x2-quick.jsonl.gz"
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gpubench import phases, store
-from gpubench.counters import CounterTable
+from gpubench.analysis import phases
+from gpubench.analysis.counters import CounterTable
 from gpubench.marks import Span, phase, spans
+from gpubench.model import store
 
 GPUBENCH = Path(sys.executable).parent / "gpubench"
 

@@ -12,11 +12,12 @@ import _make as make
 import numpy as np
 import pytest
 
-from gpubench import inventory, plugins, store
-from gpubench.errors import FileError, UsageError, WrongAnswer
-from gpubench.model import Facts, Result, Series, Work
+from gpubench import plugins
+from gpubench.authoring.task import Stage, Task
+from gpubench.base.errors import FileError, UsageError, WrongAnswer
+from gpubench.measuring import inventory
+from gpubench.model import Facts, Result, Series, Work, store
 from gpubench.stats import median
-from gpubench.suite import Stage, Task
 from gpubench.testing.fixture import Gpubench
 from gpubench.testing.sitting import Options, Sitting, suite_of
 from gpubench.testing.verdicts import Baseline

@@ -6,10 +6,10 @@ import _files as files
 import _make as make
 import pytest
 
-from gpubench import store
-from gpubench.errors import FileError
-from gpubench.gating import readings
+from gpubench.base.errors import FileError
 from gpubench.judging.evidence import Evidence, Reading
+from gpubench.model import store
+from gpubench.tools.gating import readings
 
 COUNTER = make.Counter("nvml.clock.sm", "Hz", "gauge", 0.1, "nvidia-smi")
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from gpubench import model, record, store
+from gpubench import model
+from gpubench.model import record, store
 
 SCHEMA_FILE = Path(record.__file__).with_name("run-1.schema.json")
 

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from gpubench import enclosing, plugins, store
-from gpubench.counters import CounterTable
-from gpubench.plan import Job, Plan
-from gpubench.summary import Figure, Summary
+from gpubench import plugins
+from gpubench.analysis.counters import CounterTable
+from gpubench.analysis.summary import Figure, Summary
+from gpubench.measuring.plan import Job, Plan
+from gpubench.model import store
+from gpubench.tools import enclosing
 
 RECORDINGS = Path(__file__).parent / "recordings"
 

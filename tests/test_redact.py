@@ -10,10 +10,11 @@ from pathlib import Path
 import _make as make
 import pytest
 
-from gpubench import identity, plugins, store
-from gpubench.errors import FileError
-from gpubench.model import Absent, DataFile, Settings, SuiteInfo
-from gpubench.redact import redacted
+from gpubench import plugins
+from gpubench.base.errors import FileError
+from gpubench.model import Absent, DataFile, Settings, SuiteInfo, store
+from gpubench.tools import identity
+from gpubench.tools.redact import redacted
 
 SALT = b"salt of a test"
 UUID = "GPU-3f1d2a4b-5c6d-7e8f-9a0b-1c2d3e4f5a6b"

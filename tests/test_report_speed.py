@@ -15,9 +15,10 @@ from pathlib import Path
 import large_runs
 import pytest
 
-from gpubench import plugins, store
+from gpubench import plugins
 from gpubench.judging import comparison
 from gpubench.judging.evidence import Reading
+from gpubench.model import store
 
 FORMS = ("html", "md", "json", "csv", "prom", "trace")
 SMALL, LARGE = 1000, 3000

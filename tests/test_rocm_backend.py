@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from gpubench import plugins
-from gpubench.errors import Skip
+from gpubench.authoring.axes import Target
+from gpubench.base.errors import Skip
 from gpubench.model import Facts
-from gpubench.protocols import Traits
-from gpubench.suite import Target
+from gpubench.plugins.backend import Traits
 
 BACKEND = __import__("sys").modules[plugins.load("backends", "cupy").__class__.__module__]
 MI300X = {

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from _make import manifest
 
-from gpubench import plan as planning
 from gpubench import plugins
-from gpubench.errors import DeviceError
+from gpubench.analysis.summary import Summary
+from gpubench.base.errors import DeviceError
+from gpubench.measuring import plan as planning
+from gpubench.measuring.runner import Progress, Runner
+from gpubench.measuring.sampler import SamplingProcess
 from gpubench.model import Facts, Remark, Result, Run, Samples, Settings
-from gpubench.runner import Progress, Runner
-from gpubench.sampler import SamplingProcess
-from gpubench.summary import Summary
 
 PLUGIN = str(Path(__file__).parent / "plugin")
 
@@ -240,8 +240,8 @@ def test_workers_end_when_the_runner_is_killed(faults, tmp_path):
     script = tmp_path / "killed.py"
     script.write_text(
         "import os, signal\n"
-        "from gpubench.process import Child\n"
-        "child = Child('gpubench.worker')\n"
+        "from gpubench.measuring.process import Child\n"
+        "child = Child('gpubench.measuring.worker')\n"
         "print(child.process.pid, flush=True)\n"
         "import time; time.sleep(1)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"

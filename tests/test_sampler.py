@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpubench import plugins, sampler
-from gpubench.process import Child
-from gpubench.sampler import SamplingProcess
-from gpubench.store import read_run
+from gpubench import plugins
+from gpubench.measuring import sampler
+from gpubench.measuring.process import Child
+from gpubench.measuring.sampler import SamplingProcess
+from gpubench.model.store import read_run
 
 PLUGIN = str(Path(__file__).parent / "plugin")
 HOST = plugins.load("backends", "host").devices()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpubench import plugins
-from gpubench.errors import Skip
+from gpubench.base.errors import Skip
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,8 @@ import _make as make
 import pytest
 from _files import write
 
-from gpubench import __main__, store
+from gpubench import __main__
+from gpubench.model import store
 
 
 @pytest.fixture

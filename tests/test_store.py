@@ -18,8 +18,9 @@ import _make as make
 import pytest
 from _files import content, edit, lines, replace, write
 
-from gpubench import model, record, store
-from gpubench.errors import FileError, UsageError
+from gpubench import model
+from gpubench.base.errors import FileError, UsageError
+from gpubench.model import record, store
 
 SCHEMA_FILE = Path(store.__file__).with_name("run-1.schema.json")
 NAMES = ("run.jsonl", "run.jsonl.gz")
@@ -168,7 +169,7 @@ def test_a_killed_process_keeps_every_record_it_was_told_is_written(tmp_path, na
         import itertools, sys
         sys.path.insert(0, sys.argv[2])
         import _make as make
-        from gpubench.store import RunWriter
+        from gpubench.model.store import RunWriter
         writer = RunWriter.create(sys.argv[1], make.manifest())
         for count in itertools.count():
             writer.result(make.result(replicate=count))

@@ -9,8 +9,8 @@ import _make as make
 import pytest
 from _files import content, edit, replace, write
 
-from gpubench import record, store
-from gpubench.errors import FileError
+from gpubench.base.errors import FileError
+from gpubench.model import record, store
 
 NAMES = ("run.jsonl", "run.jsonl.gz")
 

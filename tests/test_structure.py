@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
@@ -17,94 +19,44 @@ ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SETUPTOOLS = PYPROJECT["tool"]["setuptools"]
 
-# A module imports only those before it; ARCHITECTURE.md shows the same list.
-LAYERS = (
-    "errors",
-    "units",
-    "marks",
-    "model",
-    "packed",
-    "walk",
-    "clean",
-    "redact",
-    "identity",
-    "fingerprint",
-    "stats",
-    "changepoints",
-    "data",
-    "counters",
-    "peaks",
-    "energy",
-    "bound",
-    "phases",
-    "summary",
-    "joined",
-    "trend",
-    "live",
-    "endpoint",
-    "views.curves",
-    "views.levels",
-    "views.transfer",
-    "views.breakeven",
-    "views.derived",
-    "views.payoffs",
-    "views.tables",
-    "views.phase_tables",
-    "views.links",
-    "frame",
-    "patterns",
-    "judging.noise",
-    "judging.evidence",
-    "judging.effect",
-    "judging.objections",
-    "judging.judge",
-    "judging.comparison",
-    "judging.policy",
-    "judging.rounds",
-    "protocols",
-    "suite",
-    "native",
-    "rocm",
-    "bundle",
-    "api",
-    "plugins",
-    "boundary",
-    "process",
-    "stopping",
-    "measure",
-    "group",
-    "sampler",
-    "record",
-    "store",
-    "enclosing",
-    "foreign",
-    "history",
-    "inventory",
-    "plan",
-    "profilers",
-    "worker",
-    "runner",
-    "session",
-    "gating.readings",
-    "gating.baselines",
-    "gating.ab",
-    "gating.gate",
-    "profile",
-    "cli",
-    "backends",
-    "importers",
-    "testing",
-    "__main__",
-)
-FOLDERS = ("gpubench.gating", "gpubench.judging", "gpubench.views")  # each of their modules is a layer of its own
+# The arrows of the core: a package imports only these packages. ARCHITECTURE.md shows the packages in this order, each
+# above those that it imports; `importers` is a room like `suites`, which its door alone serves.
+ARROWS = {
+    "base": (),
+    "stats": (),
+    "model": ("base",),
+    "knowledge": ("model",),
+    "analysis": ("base", "stats", "model", "knowledge"),
+    "judging": ("base", "stats", "model", "analysis"),
+    "plugins": ("base", "model", "analysis", "judging"),
+    "authoring": ("base", "model", "plugins"),
+    "devices": ("base", "model", "plugins"),
+    "measuring": ("base", "stats", "model", "plugins", "authoring", "devices"),
+    "tools": ("base", "stats", "model", "knowledge", "analysis", "judging", "plugins", "measuring"),
+    "api": ("base", "stats", "model", "knowledge", "analysis", "judging", "plugins", "authoring", "devices", "tools"),
+    "importers": ("api",),
+    "testing": ("base", "stats", "model", "analysis", "judging", "plugins", "authoring", "measuring", "tools"),
+    "cli": ("base", "stats", "model", "analysis", "judging", "plugins", "measuring", "tools"),
+}
+LOOSE = ("__init__", "__main__", "marks")  # modules of the core that are in no package
+DOORS = {  # the door of each room: all of gpubench that its files import
+    "suites": ("gpubench.api.suite", "gpubench.api.libraries"),
+    "collectors": ("gpubench.api.collector",),
+    "reports": ("gpubench.api.report",),
+    "ci": ("gpubench.api.gate",),
+    "gpubench/importers": ("gpubench.api.importer",),
+}
 ROOMS = ("suites", "collectors", "reports", "ci")
 
 # Every broad except of the shipped code: (file, function) and why it may catch everything.
 BROAD_EXCEPTS = {
     ("gpubench/__main__.py", "main"): "the process's end: a bug keeps its traceback and gets an exit status of its own",
-    ("gpubench/plugins.py", "_loaded"): "a plugin's load: third-party code may raise anything",
-    ("gpubench/plugins.py", "asked"): "a vendor probe: bindings raise KeyError, AttributeError, anything",
-    ("gpubench/worker.py", "Worker.part"): "a case's boundary: what it raises is its result, and the run goes on",
+    ("gpubench/plugins/loading.py", "_loaded"): "a plugin's load: third-party code may raise anything",
+    ("gpubench/plugins/loading.py", "asked"): "a vendor probe: bindings raise KeyError, AttributeError, anything",
+    (
+        "gpubench/measuring/worker.py",
+        "Worker.part",
+    ): "a case's boundary: what it raises is its result, and the run goes on",
 }
 
 
@@ -141,55 +93,95 @@ def imports(path: Path) -> Iterator[Import]:
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             for alias in node.names:
-                target = f"{base}.{alias.name}" if base in ("gpubench", *FOLDERS) else base
-                yield Import(where, target, node.level > 0)
+                whole = f"{base}.{alias.name}"
+                yield Import(where, whole if base == "gpubench" or whole in MODULES else base, node.level > 0)
 
 
-def layer_of(path: Path) -> str:
-    """`stats`, `judging.effect`; of a package that is one layer its name; of a folder's face `__init__`."""
-    parts = path.relative_to(ROOT / "gpubench").with_suffix("").parts
-    if f"gpubench.{parts[0]}" not in FOLDERS:
-        return parts[0]
-    return parts[1] if parts[1] == "__init__" else ".".join(parts)
+def package_of(path: Path) -> str:
+    """The package of the core that a file lies in; empty for a loose module."""
+    parts = path.relative_to(ROOT / "gpubench").parts
+    return parts[0] if len(parts) > 1 else ""
 
 
-def layer_named(target: str) -> str:
-    """The layer of an imported `gpubench.judging.effect` or `gpubench.stats`."""
-    parts = target.split(".")
-    return ".".join(parts[1 : 3 if ".".join(parts[:2]) in FOLDERS else 2])
+def package_named(target: str) -> str:
+    """The package of an imported `gpubench.judging.effect`; empty for what is not of a package of the core."""
+    family, _, rest = target.partition(".")
+    package = rest.partition(".")[0]
+    return package if family == "gpubench" and package in ARROWS else ""
+
+
+def dotted(path: Path) -> str:
+    """`gpubench.stats.samples`; of a package's face the package."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {dotted(path): path for path in CORE}
 
 
 def is_room(target: str) -> bool:
     """Whether a dotted name is a room's or a backend's: those are reached through plugins alone."""
-    return re.match(r"gpubench\.(suites|collectors|reports|ci|backends|importers)\b", target) is not None
+    return re.match(r"gpubench\.(suites|collectors|reports|ci|devices\.backends|importers)\b", target) is not None
 
 
-def test_every_core_module_has_a_layer():
-    assert {layer_of(path) for path in CORE} - {"__init__"} <= set(LAYERS)
+def test_the_core_is_its_packages_and_a_few_loose_modules():
+    assert {package_of(path) for path in CORE} - {""} == set(ARROWS)
+    assert {path.stem for path in CORE if not package_of(path)} == set(LOOSE)
 
 
-# The imports upwards that there are, each made only when it is needed, and why.
-UPWARD = {
-    ("gpubench/model.py", "gpubench.frame"): "a run's methods for notebooks: figures are made of a run, not by it"
-}
-
-
-def test_a_module_imports_only_the_layers_above_it():
-    height = {layer: height for height, layer in enumerate(("__init__", *LAYERS))}
+def test_a_package_imports_only_those_that_its_arrows_name():
     wrong = [
         f"{found.where} imports {found.target}"
         for path in CORE
+        if package_of(path)
         for found in imports(path)
-        if found.target.startswith("gpubench.") and not found.relative
-        if (name_of(path), found.target) not in UPWARD
-        if height.get(layer_named(found.target), 0) > height[layer_of(path)]
+        if package_named(found.target) not in ("", package_of(path), *ARROWS[package_of(path)])
     ]
     assert wrong == []
 
 
-def test_the_core_uses_no_relative_imports_outside_its_packages():
-    flat = [path for path in CORE if path.parent == ROOT / "gpubench"]
-    assert [found.where for path in flat for found in imports(path) if found.relative] == []
+def test_no_arrow_is_there_that_no_import_needs():
+    drawn = {(package, target) for package, targets in ARROWS.items() for target in targets}
+    used = {(package_of(path), package_named(found.target)) for path in CORE for found in imports(path)}
+    assert drawn - used == set()
+
+
+def test_arrows_lead_upwards_alone():
+    order = list(ARROWS)
+    assert [
+        (package, target)
+        for package, targets in ARROWS.items()
+        for target in targets
+        if order.index(target) > order.index(package)
+    ] == []
+
+
+def test_no_import_of_the_core_goes_in_a_circle_not_even_a_lazy_one():
+    edges = {
+        name: {found.target for found in imports(path) if found.target in MODULES and found.target != name}
+        for name, path in MODULES.items()
+    }
+    left = dict(edges)
+    while free := [name for name, targets in left.items() if not targets & left.keys()]:
+        for name in free:
+            del left[name]
+    assert sorted(left) == []
+
+
+def test_the_door_of_suites_loads_little():
+    program = (
+        "import sys, gpubench.api.suite; "
+        "print(*sorted(name for name in sys.modules if name.split('.')[0] == 'gpubench'))"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
+    loaded = done.stdout.split()
+    assert len(loaded) <= 25, loaded
+    assert not [name for name in loaded if re.search(r"judging|history|knowledge|native|analysis", name)]
+
+
+def test_the_core_uses_no_relative_imports():
+    with_siblings = ("gpubench/cli", "gpubench/devices/backends", "gpubench/importers")
+    core = [path for path in CORE if not name_of(path).startswith(with_siblings)]
+    assert [found.where for path in core for found in imports(path) if found.relative] == []
 
 
 def test_the_core_names_no_room_and_no_backend():
@@ -199,7 +191,7 @@ def test_the_core_names_no_room_and_no_backend():
     spelled = [
         f"{name_of(path)}:{node.lineno} spells {node.value}"
         for path in CORE
-        if layer_of(path) != "backends"  # which finds its own kernels by its own name
+        if "backends" not in path.parts  # which finds its own kernels by its own name
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and is_room(node.value)
     ]
@@ -209,31 +201,21 @@ def test_the_core_names_no_room_and_no_backend():
 def test_backends_do_not_know_the_command_line():
     wrong = [
         found.where
-        for path in python_files("gpubench/backends", "gpubench/importers")
+        for path in python_files("gpubench/devices", "gpubench/importers")
         for found in imports(path)
         if found.target.startswith("gpubench.cli")
     ]
     assert wrong == []
 
 
-def test_rooms_import_only_the_api_and_their_own_siblings():
+@pytest.mark.parametrize(("room", "doors"), DOORS.items())
+def test_a_room_imports_its_door_and_its_own_siblings_alone(room, doors):
     wrong = [
         f"{found.where} imports {found.target}"
-        for path in python_files(*ROOMS)
+        for path in python_files(room)
         for found in imports(path)
         if not found.relative
-        if found.target.split(".")[0] in ("gpubench", "tests", *ROOMS) and found.target != "gpubench.api"
-    ]
-    assert wrong == []
-
-
-def test_importers_import_only_the_api_and_their_own_siblings():
-    wrong = [
-        f"{found.where} imports {found.target}"
-        for path in python_files("gpubench/importers")
-        for found in imports(path)
-        if not found.relative
-        if found.target.split(".")[0] == "gpubench" and found.target != "gpubench.api"
+        if found.target.split(".")[0] in ("gpubench", "tests", *ROOMS) and found.target not in doors
     ]
     assert wrong == []
 
@@ -264,16 +246,22 @@ def section(document: str, title: str) -> str:
     return re.split(r"^## ", document.split(f"\n## {title}\n")[1], flags=re.MULTILINE)[0]
 
 
-def test_architecture_lists_the_layers_and_the_rooms_of_the_code():
+def test_architecture_lists_the_packages_and_the_rooms_of_the_code():
     document = (ROOT / "ARCHITECTURE.md").read_text()
-    layers = re.findall(r"^    ([\w/]+)", section(document, "Layers"), re.MULTILINE)
+    packages = re.findall(r"^    (\w+)", section(document, "Packages"), re.MULTILINE)
     rooms = re.findall(r"^\| `(\w+)/`", section(document, "Rooms"), re.MULTILINE)
-    assert list(LAYERS) == [layer.replace("/", ".") for layer in layers]
+    assert list(ARROWS) == packages
     assert sorted(ROOMS) == sorted(rooms)
 
 
-def test_architecture_fits_one_page():
-    assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= 112  # sixty of them are modules
+@pytest.mark.parametrize("package", ARROWS)
+def test_every_package_says_what_it_is_for_in_a_paragraph(package):
+    words = (ast.get_docstring(tree_of(ROOT / "gpubench" / package / "__init__.py")) or "").split()
+    assert len(words) >= 25, " ".join(words)
+
+
+def test_architecture_fits_one_screen():
+    assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= 72
 
 
 def folder_of(package: str) -> Path:

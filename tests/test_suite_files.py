@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from gpubench import plan as planning
-from gpubench import plugins, store
-from gpubench.errors import UsageError
-from gpubench.model import Case, Facts, Settings
-from gpubench.suite import Bench, Target
+from gpubench import plugins
+from gpubench.authoring.axes import Target
+from gpubench.authoring.bench import Bench
+from gpubench.base.errors import UsageError
+from gpubench.measuring import plan as planning
+from gpubench.model import Case, Facts, Settings, store
 
 SUITE = '''
 from helper import double
 from ._shared import FACTOR
-from gpubench.api import Stage, Suite, Task, Work, expect, points
+from gpubench.api.suite import Stage, Suite, Task, Work, expect, points
 
 suite = Suite("twice an array")
 
@@ -158,7 +159,7 @@ def test_a_plan_knows_which_file_a_case_is_of(folder):
         ("def f(:\n", "does not load: SyntaxError: .*other.py, line 1"),
         ("x = 1\n", "does not load: it has no `suite`"),
         ("suite = 1\n", "its `suite` is no Suite with cases"),
-        ("from gpubench.api import Suite\nsuite = Suite('none')\n", "its `suite` is no Suite with cases"),
+        ("from gpubench.api.suite import Suite\nsuite = Suite('none')\n", "its `suite` is no Suite with cases"),
     ],
 )
 def test_a_file_that_is_no_suite_is_refused_with_the_place_in_it(folder, source, words):

@@ -7,7 +7,7 @@ import math
 import _make as make
 import pytest
 
-from gpubench import summary
+from gpubench.analysis import summary
 from gpubench.model import Series, Work
 
 

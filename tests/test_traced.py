@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from gpubench import plugins
+from gpubench.analysis.summary import Summary
+from gpubench.analysis.views.phase_tables import phase_tables
 from gpubench.model import SuiteInfo
-from gpubench.profile import traced
-from gpubench.profile.inside import COPY, EVENT, KERNEL, Records
-from gpubench.summary import Summary
-from gpubench.views.phase_tables import phase_tables
+from gpubench.tools.profile import traced
+from gpubench.tools.profile.inside import COPY, EVENT, KERNEL, Records
 
 # as cupti-python gives them: fields somewhere in a record whose size is a multiple of eight
 FIELDS = {"kind": "i4", "device_id": "u4", "start": "u8", "end": "u8", "stream_id": "u4", "bytes": "u8", "name": "i8"}

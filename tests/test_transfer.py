@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from gpubench.analysis.views import transfer
 from gpubench.stats import Interval
-from gpubench.views import transfer
 
 SIZES = [2.0**power for power in range(3, 31)]
 

@@ -8,8 +8,9 @@ import re
 import pytest
 from test_reports import ALLOWED, INJECTIONS, Tags, poisoned
 
-from gpubench import plugins, trend
-from gpubench.fingerprint import Fingerprint
+from gpubench import plugins
+from gpubench.analysis import trend
+from gpubench.analysis.fingerprint import Fingerprint
 from gpubench.stats import Interval
 
 H200 = Fingerprint((("model", "NVIDIA H200"), ("units", "132")))

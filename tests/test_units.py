@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench import units
+from gpubench.base import units
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubench import store
+from gpubench.model import store
 
 PAGE = (Path(__file__).parents[1] / "docs" / "your-own-program.md").read_text()
 

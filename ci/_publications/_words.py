@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from gpubench.api import Finding, Judgement, Verdict, sentence, units
+from gpubench.api.gate import Finding, Judgement, Verdict, sentence, units
 
 QUIET = (Verdict.SAME, Verdict.FASTER)  # what nobody has to do anything about
 

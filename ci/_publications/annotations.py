@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpubench.api import Finding, Judgement, Publication, Verdict, clean
+from gpubench.api.gate import Finding, Judgement, Publication, Verdict, clean
 
 from ._words import message, tally
 

@@ -7,7 +7,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gpubench.api import Finding, Judgement, Publication, sentence
+from gpubench.api.gate import Finding, Judgement, Publication, sentence
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from xml.sax.saxutils import escape, quoteattr
 
-from gpubench.api import Finding, Judgement, Publication, Verdict, sentence
+from gpubench.api.gate import Finding, Judgement, Publication, Verdict, sentence
 
 from ._words import figure, message, name
 

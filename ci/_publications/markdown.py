@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpubench.api import Finding, Judgement, Publication, Verdict, clean, sentence
+from gpubench.api.gate import Finding, Judgement, Publication, Verdict, clean, sentence
 
 from ._words import QUIET, figure, fitting, name, tally
 

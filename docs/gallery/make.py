@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpubench import enclosing, plugins, store
-from gpubench.gating import readings
+from gpubench import plugins
 from gpubench.judging import comparison
+from gpubench.model import store
+from gpubench.tools import enclosing
+from gpubench.tools.gating import readings
 
 _DOCS = Path(__file__).parents[1]
 _PICTURES = _DOCS / "gallery"

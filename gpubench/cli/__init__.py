@@ -1,4 +1,9 @@
-"""The commands: one module each. They turn options into calls and print; they compute nothing."""
+"""The commands, one module each.
+
+A command turns its options into calls of `gpubench.tools` and `gpubench.measuring` and prints what they return.
+
+It computes nothing, and imports what is slow only when a command runs, so that `--help` stays fast.
+"""
 
 from __future__ import annotations
 

@@ -28,7 +28,8 @@ def write(target: Path, device: list[str] | None) -> None:
     """Measure the smallest run, read the device's files, and write both, redacted."""
     import json
 
-    from gpubench import bundle, store
+    from gpubench.model import store
+    from gpubench.tools import bundle
 
     sharing.check_target(target, force=False)
     (run,) = sharing.shareable([_smoke(device)], no_redact=False)
@@ -44,8 +45,9 @@ def write(target: Path, device: list[str] | None) -> None:
 
 
 def _smoke(device: list[str] | None) -> Run:
-    from gpubench import inventory, plan, session
     from gpubench.cli._progress import shown
+    from gpubench.measuring import inventory, plan
+    from gpubench.tools import session
 
     facts = inventory.facts()
     settings = options.settings(facts, ["all"], device, False, options.TierName.SMOKE, None, None)

@@ -75,8 +75,8 @@ Json = Annotated[
 
 def suites_known(suites: list[str] | None) -> None:
     """Raise UsageError for a suite that is not there, and tell of those that do not load, before devices are opened."""
-    from gpubench import plan as planning
     from gpubench.cli import _print
+    from gpubench.measuring import plan as planning
 
     planning.suite_names(suites or [])
     for words in planning.left_out(suites or []):
@@ -97,8 +97,8 @@ def settings(
 ) -> Settings:
     """The settings these options ask for; UsageError with what there is instead."""
     from gpubench import model
-    from gpubench import plan as planning
-    from gpubench.views import breakeven
+    from gpubench.analysis.views import breakeven
+    from gpubench.measuring import plan as planning
 
     return model.Settings(
         suites=planning.suite_names(suites or []),
@@ -117,8 +117,8 @@ def run_file(out: Path | None, kind: str = "") -> Path:
     """Where to write a run: `out`, or a new file in gpubench-runs, which is made."""
     from datetime import UTC, datetime
 
-    from gpubench import history
-    from gpubench.errors import UsageError
+    from gpubench.base.errors import UsageError
+    from gpubench.tools import history
 
     if out is not None:
         return out

@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from gpubench.analysis.summary import Figure, Row, Spread, Summary
+    from gpubench.analysis.views.tables import Table as Words
     from gpubench.model import Result, Run
-    from gpubench.summary import Figure, Row, Spread, Summary
-    from gpubench.views.tables import Table as Words
 
 _STYLES = {"ok": "green", "skipped": "dim", "failed": "bold red", "invalid": "yellow"}
 _MOST_REASONS = 8
@@ -64,10 +64,10 @@ def table(
 
 def summary(run: Run) -> list[Table | Text]:
     """The summary of a run: a table, one row a case, then what did not go well, in words."""
-    from gpubench.summary import Summary
-    from gpubench.views.links import link_tables
-    from gpubench.views.phase_tables import phase_tables
-    from gpubench.views.tables import derived_tables
+    from gpubench.analysis.summary import Summary
+    from gpubench.analysis.views.links import link_tables
+    from gpubench.analysis.views.phase_tables import phase_tables
+    from gpubench.analysis.views.tables import derived_tables
 
     summed = Summary(run)
     columns = _SPREAD_COLUMNS if summed.replicated else _COLUMNS
@@ -107,8 +107,8 @@ def _fitting(columns: Sequence[str], rows: Sequence[Sequence[object]], width: in
 
 def profiled(run: Run) -> list[Table | Text]:
     """The phases of a profiled program, and what went wrong."""
-    from gpubench.summary import Summary
-    from gpubench.views.phase_tables import phase_tables
+    from gpubench.analysis.summary import Summary
+    from gpubench.analysis.views.phase_tables import phase_tables
 
     tables = [part for found in phase_tables(Summary(run)) for part in _derived(found)]
     return [*tables, *(plain(line, "yellow") for line in (*run.told, *_reasons(run.results)))]
@@ -121,8 +121,9 @@ def _derived(found: Words) -> list[Table | Text]:
 
 
 def _row(summed: Summary, row: Row) -> list[object]:
-    from gpubench import stats, units
-    from gpubench.summary import Spread
+    from gpubench import stats
+    from gpubench.analysis.summary import Spread
+    from gpubench.base import units
 
     result, figure = row.result, row.figure
     status = plain(result.status if result.status == "ok" else f"{result.status}: {result.cause}")
@@ -140,7 +141,7 @@ def _row(summed: Summary, row: Row) -> list[object]:
 
 
 def _spread(summed: Summary, spread: Spread) -> list[object]:
-    from gpubench import units
+    from gpubench.base import units
 
     medians, figure = spread.medians, spread.figure
     status = plain(", ".join(f"{count} {name}" for name, count in spread.statuses.items()))
@@ -166,14 +167,14 @@ def _named(case_id: str, figure: Figure | None, beside: Sequence[Figure]) -> Tex
 
 
 def _bound(summed: Summary, result: Result) -> str:
-    from gpubench.joined import joined
+    from gpubench.analysis.joined import joined
 
     found = joined(summed, result).bound
     return found.label if found else ""
 
 
 def _figure(figure: Figure, low: float, high: float) -> list[object]:
-    from gpubench import units
+    from gpubench.base import units
 
     return [figure.text, units.interval(low, high, figure.unit, figure.interval.centre), figure.shares_text]
 

@@ -11,8 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from gpubench.cli._print import err, plain
 
 if TYPE_CHECKING:
-    from gpubench.runner import Observer
-    from gpubench.runner import Progress as Event
+    from gpubench.measuring.runner import Observer
+    from gpubench.measuring.runner import Progress as Event
 
 
 @contextmanager

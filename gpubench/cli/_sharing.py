@@ -25,8 +25,8 @@ Force = Annotated[bool, typer.Option("--force", help="Replace the file where it 
 
 def shareable(runs: list[Run], no_redact: bool) -> list[Run]:
     """The runs without what says whose they are, in the same salt; with `no_redact` as they are, and a word on it."""
-    from gpubench import identity
-    from gpubench.redact import redacted
+    from gpubench.tools import identity
+    from gpubench.tools.redact import redacted
 
     if no_redact:
         _say_not_redacted()
@@ -44,8 +44,8 @@ def shareable_manifests(manifests: list[Manifest], no_redact: bool) -> list[Mani
 
 def nameless(value: Value, manifests: list[Manifest], no_redact: bool) -> Value:
     """What was made of the runs of these manifests, its texts without names; with `no_redact` as it is."""
-    from gpubench import identity
-    from gpubench.redact import without_names
+    from gpubench.tools import identity
+    from gpubench.tools.redact import without_names
 
     return value if no_redact else without_names(value, manifests, _salt(), identity.names())
 
@@ -59,7 +59,7 @@ def _say_not_redacted() -> None:
 
 def _salt() -> bytes:
     """The user's salt, or where none can be kept one for this command only."""
-    from gpubench import identity
+    from gpubench.tools import identity
 
     return _salt_in(identity.salt_file())
 
@@ -69,9 +69,9 @@ def _salt_in(path: Path) -> bytes:
     """The salt of a file of salts: one for the whole command, where it cannot be kept too."""
     import secrets
 
-    from gpubench import identity
+    from gpubench.base.errors import FileError
     from gpubench.cli import _print
-    from gpubench.errors import FileError
+    from gpubench.tools import identity
 
     try:
         return identity.salt(path)
@@ -83,7 +83,7 @@ def _salt_in(path: Path) -> bytes:
 
 def check_target(out: Path, force: bool, *sources: Path) -> None:
     """Raise UsageError where `out` is one of the files that are read, or exists and is not to be replaced."""
-    from gpubench.errors import UsageError
+    from gpubench.base.errors import UsageError
 
     if out.exists() and any(source.exists() and out.samefile(source) for source in sources):
         raise UsageError(f"{out} is the run file itself; name another file for what is made of it")
@@ -95,7 +95,7 @@ def write(out: Path, content: str | bytes) -> None:
     """Write a file whole, or not at all; raises UsageError where it cannot be written."""
     import contextlib
 
-    from gpubench.errors import UsageError
+    from gpubench.base.errors import UsageError
 
     data = content if isinstance(content, bytes) else content.encode()
     torn = out.with_name(f".{out.name}.part")

@@ -148,7 +148,7 @@ def _row(finding: Finding, with_devices: bool) -> list[object]:
 
 
 def _side(median: float, processes: int, unit: str) -> str:
-    from gpubench import units
+    from gpubench.base import units
 
     if median != median:
         return ""
@@ -160,7 +160,7 @@ def _size(path: Path) -> int:
 
 
 def _write(path: Path, text: str) -> None:
-    from gpubench.errors import UsageError
+    from gpubench.base.errors import UsageError
 
     try:
         path.write_text(text, encoding="utf-8")

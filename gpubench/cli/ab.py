@@ -61,9 +61,9 @@ def ab(
     """Measure two builds in turn, in fresh processes, and say what the second does slower or faster than the first."""
     from gpubench import plugins
     from gpubench.cli import _print
-    from gpubench.gating import gate as gating
-    from gpubench.gating.ab import Build, Pair
     from gpubench.judging.rounds import ROUNDS
+    from gpubench.tools.gating import gate as gating
+    from gpubench.tools.gating.ab import Build, Pair
 
     asked = gating.Asked(
         plugins.load("gates", "regression"),
@@ -85,8 +85,8 @@ def ab(
 
 def _folder(out: Path | None) -> Path:
     """A new folder for the run files of both builds."""
-    from gpubench import history
-    from gpubench.errors import UsageError
+    from gpubench.base.errors import UsageError
+    from gpubench.tools import history
 
     folder = out or Path(history.FOLDER) / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-ab"
     try:

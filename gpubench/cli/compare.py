@@ -49,8 +49,8 @@ def compare(
     import gc
 
     from gpubench import plugins
-    from gpubench.errors import UsageError
-    from gpubench.gating import readings
+    from gpubench.base.errors import UsageError
+    from gpubench.tools.gating import readings
 
     if len(runs) < 2:
         raise UsageError("name two run files or more: the first is what the others are held against")
@@ -69,7 +69,7 @@ def compare(
 def _form(out: Path | None, json: bool) -> str:
     """The report that is asked for; empty for the terminal."""
     from gpubench import plugins
-    from gpubench.errors import UsageError
+    from gpubench.base.errors import UsageError
 
     if out is None:
         return "json" if json else ""

@@ -74,8 +74,8 @@ def doctor(
     json: options.Json = False,
 ) -> None:
     """Say which devices, libraries and counters are here, what is missing, and how noisy this machine is."""
-    from gpubench import inventory
-    from gpubench.errors import UsageError
+    from gpubench.base.errors import UsageError
+    from gpubench.measuring import inventory
 
     asked = {"--replicates": replicates, "--device": device, "--tier": tier, "--out": out, "--from": source}
     given = [option for option, value in asked.items() if value not in (None, [])]
@@ -94,8 +94,8 @@ def doctor(
 
 
 def _bundle(target: Path, device: list[str] | None, more: bool) -> None:
+    from gpubench.base.errors import UsageError
     from gpubench.cli import _bundle as bundling
-    from gpubench.errors import UsageError
 
     if more:
         raise UsageError("--bundle goes with --device only")
@@ -103,9 +103,9 @@ def _bundle(target: Path, device: list[str] | None, more: bool) -> None:
 
 
 def _read(source: Path) -> Run:
-    from gpubench import store
-    from gpubench.errors import UsageError
+    from gpubench.base.errors import UsageError
     from gpubench.judging import noise
+    from gpubench.model import store
 
     run = store.read_run(source)
     if len({result.replicate for result in run.results}) < noise.LEAST_REPLICATES:
@@ -115,11 +115,13 @@ def _read(source: Path) -> Run:
 
 def _measure(replicates: int | None, device: list[str] | None, tier: options.TierName | None, out: Path | None) -> Run:
     """Measure the A/A: the headline cases, each replicate in fresh processes and shuffled."""
-    from gpubench import inventory, plan, session, units
+    from gpubench.base import units
+    from gpubench.base.errors import UsageError
     from gpubench.cli import _print
     from gpubench.cli._progress import shown
-    from gpubench.errors import UsageError
     from gpubench.judging import noise
+    from gpubench.measuring import inventory, plan
+    from gpubench.tools import session
 
     count = _REPLICATES if replicates is None else replicates
     if count < noise.LEAST_REPLICATES:
@@ -142,7 +144,7 @@ def _noise(run: Run, json: bool) -> None:
     """Print the floors of a run, then what has none and why; end with the run's status."""
     from dataclasses import asdict
 
-    from gpubench import summary
+    from gpubench.analysis import summary
     from gpubench.cli import _print
     from gpubench.judging import noise
 
@@ -164,8 +166,8 @@ def _document(facts: Facts) -> None:
     """All that is shown, as one JSON document."""
     from dataclasses import asdict
 
-    from gpubench import sampler
     from gpubench.cli import _print
+    from gpubench.measuring import sampler
 
     found, absent = sampler.available(facts.devices)
     counters = [{"device": each.device, **asdict(each.counter), "missing": each.reason} for each in found]
@@ -193,8 +195,8 @@ def _show(facts: Facts) -> None:
 
 
 def _show_counters(facts: Facts) -> None:
-    from gpubench import sampler
     from gpubench.cli import _print
+    from gpubench.measuring import sampler
 
     out = _print.out()
     found, absent = sampler.available(facts.devices)
@@ -213,7 +215,7 @@ def _show_counters(facts: Facts) -> None:
 
 
 def _device(device: Device) -> tuple[object, ...]:
-    from gpubench import units
+    from gpubench.base import units
 
     details = ", ".join(f"{name}={value}" for name, value in device.details)
     memory, cache = units.round_size(device.memory_bytes), units.round_size(device.cache_bytes)

@@ -12,9 +12,9 @@ from gpubench.cli import _options as options
 from gpubench.cli import _verdicts
 
 if TYPE_CHECKING:
-    from gpubench.gating.gate import Asked, Judged
     from gpubench.judging.policy import Policy
-    from gpubench.plan import Plan
+    from gpubench.measuring.plan import Plan
+    from gpubench.tools.gating.gate import Asked, Judged
 
 _REPLICATES = 5
 
@@ -84,7 +84,7 @@ def gate(
     out: Out = None,
 ) -> None:
     """Pass, fail, or say that it cannot be told: a candidate against its baseline, case by case."""
-    from gpubench.gating import baselines
+    from gpubench.tools.gating import baselines
 
     _check(words, baseline, run, floor, save_baseline)
     if not run:
@@ -108,8 +108,8 @@ def gate(
 
 def _check(words: list[str] | None, baseline: list[str] | None, run: bool, floor: bool, save: str | None) -> None:
     """Raise UsageError for words that do not go together."""
-    from gpubench.errors import UsageError
-    from gpubench.gating import baselines
+    from gpubench.base.errors import UsageError
+    from gpubench.tools.gating import baselines
 
     if baseline and floor:
         raise UsageError("--baseline and --floor are two gates: call it once for each")
@@ -122,7 +122,7 @@ def _check(words: list[str] | None, baseline: list[str] | None, run: bool, floor
 
 
 def _check_files(**given: object) -> None:
-    from gpubench.errors import UsageError
+    from gpubench.base.errors import UsageError
 
     if names := [f"--{name}" for name, value in given.items() if value not in (None, [])]:
         raise UsageError(f"{', '.join(names)}: only with --run")
@@ -132,8 +132,8 @@ def _asked(floor: bool, policy: Policy, noise: list[Path] | None, rounds: int | 
     from dataclasses import replace
 
     from gpubench import plugins
-    from gpubench.gating import gate as gating
     from gpubench.judging.rounds import ROUNDS
+    from gpubench.tools.gating import gate as gating
 
     known = gating.evidence(noise) if noise else None
     gate = plugins.load("gates", "floor" if floor else "regression")
@@ -141,8 +141,8 @@ def _asked(floor: bool, policy: Policy, noise: list[Path] | None, rounds: int | 
 
 
 def _read(asked: Asked, baseline: list[str] | None, paths: list[Path]) -> Judged:
-    from gpubench.gating import baselines
-    from gpubench.gating import gate as gating
+    from gpubench.tools.gating import baselines
+    from gpubench.tools.gating import gate as gating
 
     words = baseline or []
     if baselines.is_dated(words):
@@ -156,7 +156,7 @@ def _read(asked: Asked, baseline: list[str] | None, paths: list[Path]) -> Judged
 def _plan(
     suites: list[str] | None, device: list[str] | None, tier: options.TierName, filters: list[str] | None, count: int
 ) -> Plan:
-    from gpubench import inventory, plan
+    from gpubench.measuring import inventory, plan
 
     options.suites_known(suites)
     facts = inventory.facts()
@@ -164,10 +164,10 @@ def _plan(
 
 
 def _measured(asked: Asked, baseline: list[str] | None, planned: Plan, path: Path) -> Judged:
-    from gpubench import units
+    from gpubench.base import units
     from gpubench.cli._progress import shown
-    from gpubench.gating import baselines
-    from gpubench.gating import gate as gating
+    from gpubench.tools.gating import baselines
+    from gpubench.tools.gating import gate as gating
 
     known = gating.evidence(baselines.find(baseline or [], baselines.of_plan(planned)))
     if not asked.policy.allow_mismatch:

@@ -18,8 +18,8 @@ from gpubench.cli import _sharing as sharing
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from gpubench.history import Found, History, Recorded, Recorder
-    from gpubench.trend import Trend
+    from gpubench.analysis.trend import Trend
+    from gpubench.tools.history import Found, History, Recorded, Recorder
 
 _WIDTH = 60  # characters of a sparkline
 _NARROW = 24  # of one in the list of many
@@ -107,7 +107,7 @@ def show(
     json: options.Json = False,
 ) -> None:
     """The default: a case's runs as a line of bars, the newest figure, and each change with what changed beside it."""
-    from gpubench.history import History
+    from gpubench.tools.history import History
 
     with History(_place(store)) as history:
         found = _wanted(history, cases or [], series)
@@ -123,7 +123,7 @@ def show(
 
 
 def _place(store: Path | None) -> Path:
-    from gpubench import history
+    from gpubench.tools import history
 
     return store or history.default_place()
 
@@ -131,7 +131,7 @@ def _place(store: Path | None) -> Path:
 def _wanted(history: History, cases: list[str], series: str) -> list[Found]:
     """The lines that the words name; UsageError with what there is instead."""
     from gpubench import plugins
-    from gpubench.errors import UsageError
+    from gpubench.base.errors import UsageError
 
     found = history.lines(cases, series)
     if found:
@@ -165,9 +165,9 @@ def _shown(history: History, found: list[Found], last: int, named: bool) -> None
 
 
 def _lines(trend: Trend) -> list[Text]:
-    from gpubench import units
+    from gpubench.analysis.trend import sparkline
+    from gpubench.base import units
     from gpubench.cli import _print
-    from gpubench.trend import sparkline
 
     line, values = trend.line, trend.values
     newest = trend.moments[-1]
@@ -190,15 +190,15 @@ def _lines(trend: Trend) -> list[Text]:
 
 
 def _no_change(runs: int) -> str:
-    from gpubench.changepoints import LEAST
+    from gpubench.stats.changepoints import LEAST
 
     return "no change" if runs >= 2 * LEAST else f"too few runs to look for a change: {2 * LEAST} are needed"
 
 
 def _row(trend: Trend, judged: bool) -> list[object]:
-    from gpubench import units
+    from gpubench.analysis.trend import sparkline
+    from gpubench.base import units
     from gpubench.cli import _print
-    from gpubench.trend import sparkline
 
     line = trend.line
     change = trend.changes[-1] if trend.changes and judged else None
@@ -219,8 +219,8 @@ def _when(at: float) -> str:
 
 def _page(history: History, found: list[Found], last: int, html: Path, force: bool, no_redact: bool) -> None:
     from gpubench import plugins
-    from gpubench.protocols import TrendReport
-    from gpubench.trend import nameless
+    from gpubench.analysis.trend import nameless
+    from gpubench.plugins.report import TrendReport
 
     sharing.check_target(html, force, history.path)
     trends = [history.trend(each, last) for each in found]
@@ -260,7 +260,7 @@ def _warn(lines: Iterable[str]) -> None:
 @app.command("import")
 def import_(sources: Sources, store: Store = None) -> None:
     """Record run files that were measured elsewhere or before; they stay where they are, and none is taken twice."""
-    from gpubench.history import Recorder, add, run_files
+    from gpubench.tools.history import Recorder, add, run_files
 
     with Recorder(_place(store)) as recorder:
         _end(recorder, add(recorder, run_files(sources)))
@@ -269,7 +269,7 @@ def import_(sources: Sources, store: Store = None) -> None:
 @app.command("rebuild")
 def rebuild(sources: MoreSources = None, store: Store = None) -> None:
     """Make the history anew from the run files, which are the record; a damaged one is kept beside it."""
-    from gpubench.history import opened, refill
+    from gpubench.tools.history import opened, refill
 
     place = _place(store)
     recorder, aside = opened(place)
@@ -302,8 +302,8 @@ def _end(recorder: Recorder, found: Iterable[Recorded]) -> None:
 @app.command("prune")
 def prune(keep: Keep, files: Files = False, dry_run: DryRun = False, store: Store = None) -> None:
     """Drop old runs; without --files their run files stay, and `rebuild` would take them in again."""
-    from gpubench import units
-    from gpubench.history import Recorder
+    from gpubench.base import units
+    from gpubench.tools.history import Recorder
 
     place = _place(store)
     with Recorder(place) as recorder:

@@ -12,7 +12,7 @@ from gpubench.cli import _options as options
 from gpubench.cli import _sharing as sharing
 
 if TYPE_CHECKING:
-    from gpubench.foreign import Source
+    from gpubench.tools.foreign import Source
 
 Files = Annotated[
     list[Path] | None,
@@ -34,8 +34,10 @@ def import_(
     files: Files = None, tool: Tool = None, out: Out = None, force: sharing.Force = False, tools: Tools = False
 ) -> None:
     """Make a run file of what other tools printed, so that it compares, reports and gates as any other."""
-    from gpubench import foreign, plugins, store
-    from gpubench.errors import UsageError
+    from gpubench import plugins
+    from gpubench.base.errors import UsageError
+    from gpubench.model import store
+    from gpubench.tools import foreign
 
     if tools:
         _list()

@@ -26,8 +26,8 @@ def list_(
 
 
 def _suites(suites: list[str] | None, json: bool) -> None:
-    from gpubench import plan
     from gpubench.cli import _print
+    from gpubench.measuring import plan
 
     options.suites_known(suites)
     found = [plan.load_suite(name).info() for name in plan.suite_names(suites or [])]
@@ -38,8 +38,8 @@ def _suites(suites: list[str] | None, json: bool) -> None:
 
 
 def _cases(suites: list[str] | None, device: list[str] | None, tier: options.TierName, json: bool) -> None:
-    from gpubench import inventory, plan
     from gpubench.cli import _print
+    from gpubench.measuring import inventory, plan
 
     options.suites_known(suites)
     facts = inventory.facts()

@@ -15,9 +15,9 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from gpubench.live import Latest
+    from gpubench.measuring.sampler import SamplingProcess
     from gpubench.model import Device
-    from gpubench.sampler import SamplingProcess
+    from gpubench.tools.monitor.live import Latest
 
 Watched = Annotated[
     list[str] | None,
@@ -46,10 +46,10 @@ def monitor(
     listen: Listen = None,
 ) -> None:
     """Show what every device does now: live on a terminal, elsewhere a line a look; or for Prometheus."""
-    from gpubench import inventory
-    from gpubench.live import Latest
-    from gpubench.plan import sampled_devices
-    from gpubench.sampler import SamplingProcess
+    from gpubench.measuring import inventory
+    from gpubench.measuring.plan import sampled_devices
+    from gpubench.measuring.sampler import SamplingProcess
+    from gpubench.tools.monitor.live import Latest
 
     place = _place(listen) if listen else None
     facts = inventory.facts()
@@ -77,7 +77,7 @@ def _killed(sampler: SamplingProcess) -> Iterator[None]:
 
 def _look(sampler: SamplingProcess, latest: Latest, seconds: float) -> None:
     """Take what comes in that time; DeviceError where nothing can come any more."""
-    from gpubench.errors import DeviceError
+    from gpubench.base.errors import DeviceError
 
     deadline = time.monotonic() + seconds
     while True:
@@ -90,7 +90,7 @@ def _look(sampler: SamplingProcess, latest: Latest, seconds: float) -> None:
 
 
 def _once(sampler: SamplingProcess, latest: Latest, devices: list[Device]) -> None:
-    from gpubench.live import prometheus
+    from gpubench.tools.monitor.live import prometheus
 
     _look(sampler, latest, _FIRST_S)
     latest.add(sampler.stop())
@@ -100,8 +100,8 @@ def _once(sampler: SamplingProcess, latest: Latest, devices: list[Device]) -> No
 def _watch(sampler: SamplingProcess, latest: Latest, devices: list[str], interval: float, count: int) -> None:
     from rich.live import Live
 
-    from gpubench import live
     from gpubench.cli import _print
+    from gpubench.tools.monitor import live
 
     looks = range(count) if count else itertools.count()
     console = _print.out()
@@ -121,8 +121,8 @@ def _picture(latest: Latest, devices: list[str], console: Console) -> Renderable
     """The devices as a table, in as many columns as there is room for, the host beneath."""
     from rich.console import Group
 
-    from gpubench import live
     from gpubench.cli import _print
+    from gpubench.tools.monitor import live
 
     room = next(columns for width, columns in _NARROW if console.width >= width)
     heads = live.COLUMNS[:room]
@@ -133,7 +133,7 @@ def _picture(latest: Latest, devices: list[str], console: Console) -> Renderable
 
 def _place(listen: str) -> tuple[str, int]:
     """Address and port of `ADDRESS:PORT`, `[::1]:PORT` or `PORT`; UsageError where it is none of these."""
-    from gpubench.errors import UsageError
+    from gpubench.base.errors import UsageError
 
     address, _, port = listen.rpartition(":")
     if not port.isdecimal() or int(port) > 65535:
@@ -143,8 +143,8 @@ def _place(listen: str) -> tuple[str, int]:
 
 def _serve(place: tuple[str, int], sampler: SamplingProcess, latest: Latest, devices: list[Device]) -> None:
     """Answer GET /metrics until Ctrl-C."""
-    from gpubench import endpoint
     from gpubench.cli import _print
+    from gpubench.tools.monitor import endpoint
 
     known = {device.id: device for device in devices}
     _look(sampler, latest, _FIRST_S)

@@ -28,9 +28,10 @@ def plan(
     json: options.Json = False,
 ) -> None:
     """Show what `run` with these options would measure, in order, and about how long it takes."""
-    from gpubench import inventory, units
-    from gpubench import plan as planning
+    from gpubench.base import units
     from gpubench.cli import _print
+    from gpubench.measuring import inventory
+    from gpubench.measuring import plan as planning
 
     options.suites_known(suites)
     found = inventory.from_file(facts) if facts else inventory.facts()

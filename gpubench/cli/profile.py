@@ -12,7 +12,7 @@ from typer.core import TyperCommand
 from gpubench.cli import _options as options
 
 if TYPE_CHECKING:
-    from gpubench.profile import Profile
+    from gpubench.tools.profile import Profile
 
 CONTEXT = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 _OWN = 125  # the exit status of what is ours, as of env and timeout
@@ -62,9 +62,9 @@ def profile(
     quiet: Quiet = False,
 ) -> None:
     """Sample every device while a program runs, find its phases, and write a run file; the program's exit status."""
-    from gpubench.errors import GpubenchError
-    from gpubench.profile import ProfileError
-    from gpubench.profile.program import NotStarted
+    from gpubench.base.errors import GpubenchError
+    from gpubench.tools.profile import ProfileError
+    from gpubench.tools.profile.program import NotStarted
 
     if not command:
         raise ProfileError("name the program to run: gpubench profile -- COMMAND…")
@@ -82,10 +82,10 @@ def profile(
 def _profiled(command: list[str], out: Path | None, trace: bool, device: list[str] | None) -> tuple[Profile, Path]:
     import os
 
-    from gpubench import inventory
-    from gpubench import plan as planning
-    from gpubench import profile as profiling
-    from gpubench.profile import program
+    from gpubench.measuring import inventory
+    from gpubench.measuring import plan as planning
+    from gpubench.tools import profile as profiling
+    from gpubench.tools.profile import program
 
     program.check(profiling.traceable(command) if trace else command, os.environ)
     facts = inventory.facts()

@@ -15,7 +15,7 @@ Out = Annotated[Path, typer.Option("--out", "-o", help="The run file to write (.
 
 def redact(run: RunFile, out: Out, force: sharing.Force = False) -> None:
     """Write a run file without what says whose it is and where it was measured; every number stays."""
-    from gpubench import store
+    from gpubench.model import store
 
     sharing.check_target(out, force, run)
     (shared,) = sharing.shareable([store.read_run(run)], no_redact=False)

@@ -33,8 +33,10 @@ def report(
     """Write a report of a run file: .html, .md, .csv, .json and more; without the names of people and machines."""
     import gc
 
-    from gpubench import enclosing, plugins, store
-    from gpubench.errors import UsageError
+    from gpubench import plugins
+    from gpubench.base.errors import UsageError
+    from gpubench.model import store
+    from gpubench.tools import enclosing
 
     if formats:
         _list()
@@ -54,7 +56,7 @@ def report(
 
 def _format(out: Path, name: str | None) -> str:
     from gpubench import plugins
-    from gpubench.errors import UsageError
+    from gpubench.base.errors import UsageError
 
     known = plugins.names("reports")
     name = name or out.suffix.removeprefix(".")

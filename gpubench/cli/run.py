@@ -13,7 +13,7 @@ import typer
 from gpubench.cli import _options as options
 
 if TYPE_CHECKING:
-    from gpubench.plan import Plan
+    from gpubench.measuring.plan import Plan
 
 Out = Annotated[
     Path | None,
@@ -59,10 +59,12 @@ def run(
     print_profiler_command: Profiler = None,
 ) -> None:
     """Measure suites on this machine's devices, into a run file, and print a summary."""
-    from gpubench import inventory, plan, session, summary
+    from gpubench.analysis import summary
+    from gpubench.base.errors import UsageError
     from gpubench.cli import _print
     from gpubench.cli._progress import shown
-    from gpubench.errors import UsageError
+    from gpubench.measuring import inventory, plan
+    from gpubench.tools import session
 
     if resume and out is None:
         raise UsageError("--resume goes on with a run file: name it with --out")
@@ -95,6 +97,6 @@ def run(
 
 
 def _print_command(name: ProfilerName, planned: Plan, suites: list[str]) -> None:
-    from gpubench import profilers
+    from gpubench.tools import profilers
 
     typer.echo(shlex.join(profilers.command(profilers.Tool(name.value), planned, suites)))

@@ -12,7 +12,7 @@ RunFile = Annotated[Path, typer.Argument(metavar="RUN", help="A run file (.jsonl
 
 def show(run: RunFile) -> None:
     """Print the summary of a run file: median, interval, % of peak, noise, status."""
-    from gpubench import store
     from gpubench.cli import _print
+    from gpubench.model import store
 
     _print.out().print(*_print.summary(store.read_run(run)), sep="\n")

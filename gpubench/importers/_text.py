@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any, TypeVar
 
-from gpubench.api import BadOutput, Device, Series
+from gpubench.api.importer import BadOutput, Device, Series
 
 GIGA, MILLI, MICRO, NANO = 9, -3, -6, -9
 UNSTATED = Device("unknown", "imported", "device not stated", "")

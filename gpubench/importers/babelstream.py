@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpubench.api import BadOutput, Case, Device, Imported, Importer, Params, Result, SuiteInfo, View
+from gpubench.api.importer import BadOutput, Case, Device, Imported, Importer, Params, Result, SuiteInfo, View
 
 from . import _text as text_of
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from gpubench.api import BadOutput, Case, Device, Imported, Importer, Result, Series, SuiteInfo, View
+from gpubench.api.importer import BadOutput, Case, Device, Imported, Importer, Result, Series, SuiteInfo, View
 
 from . import _text as text_of
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gpubench.api import BadOutput, Case, Device, Imported, Importer, Result, Series, SuiteInfo, View
+from gpubench.api.importer import BadOutput, Case, Device, Imported, Importer, Result, Series, SuiteInfo, View
 
 from . import _text as text_of
 

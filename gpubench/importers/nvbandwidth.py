@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpubench.api import BadOutput, Case, Device, Imported, Importer, Result, SuiteInfo, View
+from gpubench.api.importer import BadOutput, Case, Device, Imported, Importer, Result, SuiteInfo, View
 
 from . import _text as text_of
 

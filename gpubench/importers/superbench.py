@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gpubench.api import BadOutput, Case, Device, Imported, Importer, Result, Series, SuiteInfo
+from gpubench.api.importer import BadOutput, Case, Device, Imported, Importer, Result, Series, SuiteInfo
 
 from . import _text as text_of
 

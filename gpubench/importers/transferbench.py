@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from gpubench.api import BadOutput, Case, Imported, Importer, Params, Result, Series, SuiteInfo, View
+from gpubench.api.importer import BadOutput, Case, Imported, Importer, Params, Result, Series, SuiteInfo, View
 
 from . import _text as text_of
 

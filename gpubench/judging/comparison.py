@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from gpubench import units
-from gpubench.errors import UsageError
+from gpubench.base import units
+from gpubench.base.errors import UsageError
 from gpubench.judging.evidence import Evidence, Reading
 from gpubench.judging.judge import Finding, Judgement, badness, explanation, interval, judge, settled, signed
 from gpubench.judging.noise import percent

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpubench.counters import CounterTable
+from gpubench.analysis.counters import CounterTable
+from gpubench.analysis.summary import headline, judged_better, judged_median, judged_unit
 from gpubench.model import Better, Case, Manifest, Remark, Result, Run, Samples, Status
-from gpubench.summary import headline, judged_better, judged_median, judged_unit
 
 Key = tuple[str, tuple[str, ...]]  # a case's id and its device set
 _CLOCK = ".clock.sm"  # the counter of the clock that a kernel's cycles are counted in

@@ -7,7 +7,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from gpubench import stats, units
+from gpubench import stats
+from gpubench.base import units
 from gpubench.judging import effect
 from gpubench.judging.effect import Effect
 from gpubench.judging.evidence import Evidence, Key, Side, paired

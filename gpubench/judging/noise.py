@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpubench import units
+from gpubench.analysis.summary import Spread, Summary
+from gpubench.base import units
 from gpubench.model import Run
-from gpubench.summary import Spread, Summary
 
 LEAST_REPLICATES = 3  # a deviation of two values has one degree of freedom: it says next to nothing
 HOPELESS = 1.0  # a threshold above this is no figure: what is twice as slow passes

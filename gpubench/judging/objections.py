@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpubench import stats, units
-from gpubench.fingerprint import fingerprint
+from gpubench import stats
+from gpubench.analysis.fingerprint import fingerprint
+from gpubench.base import units
 from gpubench.judging.effect import Effect
 from gpubench.judging.evidence import Evidence, Side
 from gpubench.judging.noise import LEAST_REPLICATES

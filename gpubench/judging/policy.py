@@ -15,10 +15,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from gpubench.errors import UsageError
+from gpubench.base.errors import UsageError
+from gpubench.base.patterns import is_named, matches
 from gpubench.judging.evidence import Evidence
 from gpubench.model import Better
-from gpubench.patterns import is_named, matches
 
 THRESHOLD_PERCENT = 2.0  # where neither policy nor option says one
 _FILES = ("gpubench.toml", "pyproject.toml")
@@ -91,7 +91,7 @@ def load(path: Path | None = None, folder: Path | None = None) -> Policy:
 
 def built_in() -> Policy:
     """The default, with the floors that come with gpubench."""
-    text = (files("gpubench") / "floors.toml").read_text(encoding="utf-8")
+    text = (files("gpubench.knowledge") / "floors.toml").read_text(encoding="utf-8")
     return Policy(floors=_floors(_Table("floors.toml", "", tomllib.loads(text)).tables("floor")))
 
 

@@ -83,7 +83,7 @@ def _gpubench_sitting(request: pytest.FixtureRequest) -> Iterator[Sitting]:
     """The device, the run file and the replicates of this session, made when the first test measures."""
     if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
         pytest.skip("gpubench measures one thing at a time: run these tests with -n 0")
-    from gpubench.errors import GpubenchError
+    from gpubench.base.errors import GpubenchError
     from gpubench.testing.sitting import Options, Sitting
 
     option = request.config.option

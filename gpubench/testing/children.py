@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpubench import history
-from gpubench.errors import UsageError
+from gpubench.base.errors import UsageError
 from gpubench.model import Run
-from gpubench.store import read_run
+from gpubench.model.store import read_run
+from gpubench.tools import history
 
 _RAN = (0, 1, 5)  # pytest's statuses of a session whose tests ran: passed, failed, none there
 _TAIL = 4  # lines of a pytest that did not run that say why

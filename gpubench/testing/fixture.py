@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from gpubench import stats
-from gpubench.errors import GpubenchError, Skip, UsageError, WrongAnswer
+from gpubench.analysis.summary import Figure
+from gpubench.authoring.task import Observation, Stage, Task, nothing
+from gpubench.base.errors import GpubenchError, Skip, UsageError, WrongAnswer
 from gpubench.model import Case, Params, Quantity, Result, Work
-from gpubench.protocols import Kernel, Mode, OpenDevice, Traits
-from gpubench.suite import Observation, Stage, Task, nothing
-from gpubench.summary import Figure
+from gpubench.plugins.backend import Kernel, Mode, OpenDevice, Traits
 from gpubench.testing.sitting import Sitting, suite_of
 
 _MOST_LETTERS = 40  # of a parameter in a case's id

@@ -10,19 +10,22 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpubench import __version__, history, inventory, plan, plugins, units
-from gpubench.errors import Untrustworthy, UsageError, WrongAnswer
-from gpubench.measure import Engine
+from gpubench import __version__, plugins
+from gpubench.analysis.summary import Figure, Summary
+from gpubench.authoring.task import Task
+from gpubench.base import units
+from gpubench.base.errors import Untrustworthy, UsageError, WrongAnswer
+from gpubench.measuring import inventory, plan
+from gpubench.measuring.engine import Engine
+from gpubench.measuring.sampler import SamplingProcess
+from gpubench.measuring.stopping import RULES
+from gpubench.measuring.worker import watches
 from gpubench.model import SCHEMA, Case, Facts, Manifest, Result, Run, Samples, Settings, SuiteInfo, Tier
-from gpubench.protocols import OpenDevice
-from gpubench.sampler import SamplingProcess
-from gpubench.stopping import RULES
-from gpubench.store import RunWriter, read_run
-from gpubench.suite import Task
-from gpubench.summary import Figure, Summary
+from gpubench.model.store import RunWriter, read_run
+from gpubench.plugins.backend import OpenDevice
 from gpubench.testing.children import Children
 from gpubench.testing.verdicts import Baseline, Judged
-from gpubench.worker import watches
+from gpubench.tools import history
 
 _STRAY_S = 50e-6  # an idle device answers within a few microseconds
 _EMPTY_S = 10e-6  # a batch of _MANY empty kernels takes some hundred, two events with nothing between them one or two

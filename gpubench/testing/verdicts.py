@@ -7,15 +7,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpubench import plugins
-from gpubench.fingerprint import fingerprint
-from gpubench.gating import baselines
-from gpubench.gating.gate import Asked
-from gpubench.gating.readings import read_all
+from gpubench.analysis.fingerprint import fingerprint
 from gpubench.judging import policy
 from gpubench.judging.evidence import Evidence, Gathering, Reading
 from gpubench.judging.judge import Finding, exit_status, sentence
 from gpubench.judging.rounds import Sides
 from gpubench.model import Case, Run
+from gpubench.tools.gating import baselines
+from gpubench.tools.gating.gate import Asked
+from gpubench.tools.gating.readings import read_all
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ A figure is held against DRAM where each array is at least four times the last-l
 
 from __future__ import annotations
 
-from gpubench.api import Bench, Suite, Task, View, points
+from gpubench.api.suite import Bench, Suite, Task, View, points
 
 from .._stream import Shape
 from . import _access, _beside, _cache, _engines, _link

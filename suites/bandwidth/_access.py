@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gpubench.api import Bench, Observation, Observed, Skip, Stage, Task, Work, expect
+from gpubench.api.suite import Bench, Observation, Observed, Skip, Stage, Task, Work, expect
 
 from .._stream import NEEDS_NUMBA
 from ._pattern import Pattern

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api import Bench, Observation, Observed, Stage, Task, Work, expect
+from gpubench.api.suite import Bench, Observation, Observed, Stage, Task, Work, expect
 
 from ._engines import Copies, require
 from ._stream import need

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api import Bench, Observation, Observed, Skip, Stage, Task, Work, expect
+from gpubench.api.suite import Bench, Observation, Observed, Skip, Stage, Task, Work, expect
 
 from .._stream import NEEDS_NUMBA, Call
 from ._points import cache_bytes

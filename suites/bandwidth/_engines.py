@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api import Bench, Skip, Stage, Task, Work
+from gpubench.api.suite import Bench, Skip, Stage, Task, Work
 
 from ._stream import kernel, memcpy, memory_limit, need
 from ._words import Words, blocks

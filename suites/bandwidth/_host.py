@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import prange
 
-from gpubench.api import Bench, Observation, Stage, Task, Work, expect
+from gpubench.api.suite import Bench, Observation, Stage, Task, Work, expect
 
 from .._host import Compiled, parallel
 from ._pattern import Pattern

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api import Bench, Observation, Skip, Stage, Task, Work
+from gpubench.api.suite import Bench, Observation, Skip, Stage, Task, Work
 
 from ._stream import need
 from ._words import Words, blocks

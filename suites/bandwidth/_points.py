@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpubench.api import Target, points, powers_of_two
+from gpubench.api.suite import Target, points, powers_of_two
 
 CACHES = 4  # an array this many times the last-level cache comes from memory
 UNKNOWN_CACHE = 2**25

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api import Bench, Observation, Skip, Stage, Task, Work, expect, units
+from gpubench.api.suite import Bench, Observation, Skip, Stage, Task, Work, expect, units
 
 from .._stream import BEST, Call, Shape, Stream, open_stream
 from ._points import CACHES, cache_bytes

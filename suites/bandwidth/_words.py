@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api import Bench, Observation, expect
+from gpubench.api.suite import Bench, Observation, expect
 
 _THREADS = 256
 _MOST_BLOCKS = 2**16

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpubench.api import Bench, Mode, Observation, Stage, Suite, Target, Task, View, Work, points, powers_of_two
+from gpubench.api.suite import Bench, Mode, Observation, Stage, Suite, Target, Task, View, Work, points, powers_of_two
 
 from .._between import Params, fitting
 from .._link import BOTH_WAYS, LIBRARY, LIMIT, ONE_WAY, WRITES, link

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api import Bench, expect
+from gpubench.api.suite import Bench, expect
 
 from .._between import need
 from ._operations import WORD_BYTES, Collective

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api import Bench, Missing, Skip, expect, units
+from gpubench.api.suite import Bench, Missing, Skip, expect, units
 
 from ._operations import WORD_BYTES, Collective
 

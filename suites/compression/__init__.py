@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpubench.api import Bench, Suite, Target, Task, View, points, powers_of_two
+from gpubench.api.suite import Bench, Suite, Target, Task, View, points, powers_of_two
 
 from . import (
     _cases,

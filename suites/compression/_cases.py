@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from gpubench.api import Bench, Target, Task, points
+from gpubench.api.suite import Bench, Target, Task, points
 
 from . import _codecs_device, _corpora, _mpi, _ranks, _send, _storage
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api import Bench, expect
+from gpubench.api.suite import Bench, expect
 
 from ._codecs_common import expect_same
 

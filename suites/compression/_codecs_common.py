@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from gpubench.api import Observation, Observed, Stage, Work, expect
+from gpubench.api.suite import Observation, Observed, Stage, Work, expect
 
 LENGTH_BYTES = 8  # what a reader must be told of each chunk: its compressed length, 64 bits
 

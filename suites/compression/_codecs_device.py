@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api import Bench, Missing, Skip, expect, nvcomp
+from gpubench.api.libraries import nvcomp
+from gpubench.api.suite import Bench, Missing, Skip, expect
 
 from ._codecs_common import lengths
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api import Bench, Observation, Observed, Stage, Task, expect
+from gpubench.api.suite import Bench, Observation, Observed, Stage, Task, expect
 
 from . import _codecs_host
 from ._codecs_bytes import DeviceBytes

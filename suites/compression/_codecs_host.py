@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gpubench.api import Observation, Skip, Task, WrongAnswer, expect
+from gpubench.api.suite import Observation, Skip, Task, WrongAnswer, expect
 
 from ._codecs_common import expect_same, lengths, observed, stage
 from ._corpora import Corpus

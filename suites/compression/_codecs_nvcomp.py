@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gpubench.api import Bench, Observation, Skip, Task, expect, nvcomp, units
+from gpubench.api.libraries import nvcomp
+from gpubench.api.suite import Bench, Observation, Skip, Task, expect, units
 
 from ._codecs_bytes import DeviceBytes
 from ._codecs_common import lengths, observed, stage

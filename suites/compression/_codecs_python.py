@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpubench.api import Bench, Observation, Skip, Task, expect, units
+from gpubench.api.suite import Bench, Observation, Skip, Task, expect, units
 
 from ._codecs_bytes import DeviceBytes
 from ._codecs_common import observed, stage

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api import Bench, Observation, Observed, Skip, Stage, Task, Work, expect
+from gpubench.api.suite import Bench, Observation, Observed, Skip, Stage, Task, Work, expect
 
 from . import _codecs_host, _codecs_nvcomp
 from ._codecs_choice import GOALS, Figures, choose, regret

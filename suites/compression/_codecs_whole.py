@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpubench.api import Bench, DataFile, Observation, Observed, Task
+from gpubench.api.suite import Bench, DataFile, Observation, Observed, Task
 
 from . import _codecs_host, _codecs_nvcomp
 from ._codecs_common import stage

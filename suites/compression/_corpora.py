@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api import Bench, Target
+from gpubench.api.suite import Bench, Target
 
 from ._corpora_made import RECIPES, versions_of_code
 from ._corpora_user import read_bounded

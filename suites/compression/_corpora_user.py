@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api import DataFile, FileError, Skip, units
+from gpubench.api.suite import DataFile, FileError, Skip, units
 
 BLOCK_BYTES = 2**20  # of a file that is longer than what may be read of it
 _PAGE = 4096

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gpubench.api import Bench, Kernel, WrongAnswer, expect
+from gpubench.api.suite import Bench, Kernel, WrongAnswer, expect
 
 from ._codecs_bytes import DeviceBytes
 from ._codecs_common import expect_same, lengths

@@ -16,7 +16,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Literal
 
-from gpubench.api import Bench
+from gpubench.api.suite import Bench
 
 from ._codecs_common import lengths
 

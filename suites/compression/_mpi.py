@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api import Bench, Skip, Task, WrongAnswer
+from gpubench.api.suite import Bench, Skip, Task, WrongAnswer
 
 from ._codecs_host import open_codec
 from ._ends import HostBytes, HostDecoder, HostEncoder, PlainDecoder, PlainEncoder

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api import Bench, Handle, Observation, SharedBuffer, Task, expect
+from gpubench.api.suite import Bench, Handle, Observation, SharedBuffer, Task, expect
 
 from .._between import exclusive, hand_over, labels, notes
 from ._ends import GpuEncoder, PlainDecoder, PlainEncoder, bytes_of

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from gpubench.api import Bench, Observation, Observed, Skip, Stage, Task, Work, expect, units
+from gpubench.api.suite import Bench, Observation, Observed, Skip, Stage, Task, Work, expect, units
 
 from . import _codecs_device, _codecs_host
 from ._codecs_nvcomp import uploaded

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpubench.api import Bench, Skip, Stage, Task, WrongAnswer, units
+from gpubench.api.suite import Bench, Skip, Stage, Task, WrongAnswer, units
 
 from . import _codecs_host
 from ._codecs_bytes import DeviceBytes

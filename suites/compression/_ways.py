@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gpubench.api import Bench, WrongAnswer, expect
+from gpubench.api.suite import Bench, WrongAnswer, expect
 
 from ._lanes import Lanes, StoppedError, Threads, Turnstile
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api import Bench, Skip, Stage, Suite, Target, Task, View, Work, points, powers_of_two
+from gpubench.api.suite import Bench, Skip, Stage, Suite, Target, Task, View, Work, points, powers_of_two
 
 from .._stream import open_stream
 from . import _decoder, _few, _host

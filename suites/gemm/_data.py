@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api import Bench, Kernel, Observation, Observed, Skip, expect, units
+from gpubench.api.suite import Bench, Kernel, Observation, Observed, Skip, expect, units
 
 from ._formats import FORMATS, Format, Precision, Shape
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api import Bench, Observation, Observed, Skip, Stage, Task, Work, expect
+from gpubench.api.suite import Bench, Observation, Observed, Skip, Stage, Task, Work, expect
 
 from ._data import Maker, spare
 from ._formats import FORMATS, PRECISIONS, Shape

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api import Bench, Observation, Stage, Target, Task, Work, expect
+from gpubench.api.suite import Bench, Observation, Stage, Target, Task, Work, expect
 
 from .._stream import Drawn, Stream
 from . import _host

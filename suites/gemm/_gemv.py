@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api import Bench, Kernel, Observation, Observed, Skip, expect
+from gpubench.api.suite import Bench, Kernel, Observation, Observed, Skip, expect
 
 from ._data import Maker
 from ._formats import FORMATS, PRECISIONS, Precision

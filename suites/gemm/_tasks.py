@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api import Bench, Stage, Task, Work
+from gpubench.api.suite import Bench, Stage, Task, Work
 
 from ._data import WORDS, Maker, Operands
 from ._formats import Precision, Shape

@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gpubench.api import Bench, Skip, hipblaslt
+from gpubench.api.libraries import hipblaslt
+from gpubench.api.suite import Bench, Skip
 
 from ._formats import FORMATS, Precision, Shape
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpubench.api import Bench, Suite, Target, Task, View, points
+from gpubench.api.suite import Bench, Suite, Target, Task, View, points
 
 from .._between import Params, both_sizes, devices_of, is_gpu, paths, pull_sizes, sizes
 from .._copies import WAYS

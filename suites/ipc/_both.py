@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api import Bench, Observation, Stage, Task, Work, expect
+from gpubench.api.suite import Bench, Observation, Stage, Task, Work, expect
 
 from .._between import SPOILED, exclusive, expect_pattern, fill_pattern, need
 from .._copies import ARRAYS, call_of

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpubench.api import (
+from gpubench.api.suite import (
     Bench,
     Handle,
     Observation,

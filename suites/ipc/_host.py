@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api import Bench, Handle, Missing, Observation, Observed, Skip, Stage, Task, Work, expect
+from gpubench.api.suite import Bench, Handle, Missing, Observation, Observed, Skip, Stage, Task, Work, expect
 
 from .._between import SPOILED, hand_over, pattern
 from .._stream import NEEDS_NUMBA

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from gpubench.api import Bench, Observation, SharedBuffer, Stage, Task, Work
+from gpubench.api.suite import Bench, Observation, SharedBuffer, Stage, Task, Work
 
 from .._between import SPOILED, exclusive, expect_pattern, fill_pattern, labels, need, notes, open_shared
 from .._copies import ARRAYS, Call, call_of

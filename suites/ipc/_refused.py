@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from gpubench.api import Bench, Handle, Observation, Task, expect
+from gpubench.api.suite import Bench, Handle, Observation, Task, expect
 
 from ._handles import EACH_BYTES, filled, self_timed
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api import Bench, Kernel, Observation, SharedBuffer, Stage, Task, Work, expect
+from gpubench.api.suite import Bench, Kernel, Observation, SharedBuffer, Stage, Task, Work, expect
 
 from .._between import exclusive, hand_over, labels, notes
 from ._both import FLAG_BYTES, cycles

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api import Bench, Observation, SharedBuffer, Stage, Task, Work
+from gpubench.api.suite import Bench, Observation, SharedBuffer, Stage, Task, Work
 
 from .._between import SPOILED, exclusive, expect_pattern, fill_pattern, hand_over, labels, need, notes
 from .._copies import ARRAYS

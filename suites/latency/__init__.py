@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpubench.api import Bench, Suite, Target, Task, View, points, powers_of_two
+from gpubench.api.suite import Bench, Suite, Target, Task, View, points, powers_of_two
 
 from . import _chase, _costs, _loaded, _near, _slices, _spaces
 from . import _host as _cores

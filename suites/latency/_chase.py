@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api import Bench, Skip, Target, Task, points
+from gpubench.api.suite import Bench, Skip, Target, Task, points
 
 from ._ring import HOST_LINE_BYTES, GpuRing, Order, Walk, host_kernel, need
 

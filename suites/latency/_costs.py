@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api import Bench, Observation, Skip, Stage, Target, Task, Work, expect, points
+from gpubench.api.suite import Bench, Observation, Skip, Stage, Target, Task, Work, expect, points
 
 from ._ring import LIMIT_S, cycles_of, host_kernel, need, new_state, pointer
 

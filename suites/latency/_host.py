@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api import Observation, Skip, Stage, Target, Task, Work, expect, points
+from gpubench.api.suite import Observation, Skip, Stage, Target, Task, Work, expect, points
 
 from ._ring import host_kernel
 

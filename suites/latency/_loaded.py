@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api import Bench, Observation, Observed, Skip, Stage, Target, Task, Work, expect, points
+from gpubench.api.suite import Bench, Observation, Observed, Skip, Stage, Target, Task, Work, expect, points
 
 from ._chase import memory_bytes
 from ._ring import LIMIT_S, GpuRing, Walk, cycles_of, drawn_words, need

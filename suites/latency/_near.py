@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api import Bench, Observation, Skip, Task, expect
+from gpubench.api.suite import Bench, Observation, Skip, Task, expect
 
 from ._ring import Walk, new_state, pointer
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api import Bench, Observation, Observed, Skip, Stage, Task, Work, expect, units
+from gpubench.api.suite import Bench, Observation, Observed, Skip, Stage, Task, Work, expect, units
 
 GPU_LINE_BYTES = 128  # of NVIDIA's L2 tags and of AMD's L2; LINE_BYTES in chase.cu
 HOST_LINE_BYTES = 64

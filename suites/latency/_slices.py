@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api import Bench, Observation, Observed, Profile, Skip, Stage, Task, Work, expect
+from gpubench.api.suite import Bench, Observation, Observed, Profile, Skip, Stage, Task, Work, expect
 
 from ._ring import GPU_LINE_BYTES, cycles_of, drawn_words, need, random_word
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api import Bench, Observation, Observed, Stage, Task, Work, expect
+from gpubench.api.suite import Bench, Observation, Observed, Stage, Task, Work, expect
 
 from ._chase import memory_bytes
 from ._ring import GpuRing, Walk, need, pointer

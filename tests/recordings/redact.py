@@ -10,8 +10,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from gpubench import identity, store
-from gpubench.redact import redacted
+from gpubench.model import store
+from gpubench.tools import identity
+from gpubench.tools.redact import redacted
 
 SALT = b"a recording of gpubench"
 

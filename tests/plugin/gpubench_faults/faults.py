@@ -14,7 +14,7 @@ import threading
 import time
 from pathlib import Path
 
-from gpubench.api import Bench, DeviceError, Observation, PeerDied, Skip, Stage, Suite, Task, Work, WrongAnswer
+from gpubench.api.suite import Bench, DeviceError, Observation, PeerDied, Skip, Stage, Suite, Task, Work, WrongAnswer
 
 suite = Suite("what goes wrong, on purpose")
 

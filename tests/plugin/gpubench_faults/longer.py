@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api import Bench, Observation, Stage, Suite, Task, Work, expect
+from gpubench.api.suite import Bench, Observation, Stage, Suite, Task, Work, expect
 
 suite = Suite("kernels that can be made longer")
 

@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 
-from gpubench.api import Counter, Lacking, Missing
+from gpubench.api.collector import Counter, Lacking, Missing
 
 HOW = os.environ.get("GPUBENCH_SICK", "")
 FAST_S, SLOW_S = 0.01, 0.3

@@ -1,0 +1,101 @@
+"""Work a joule: a rate over the mean power of its own window, from the device's energy counter.
+
+The counter steps only every few tens of milliseconds and is read twice a second, so that a window must be long
+and filled by the one series whose rate it is; else there is no figure, and the reason in words.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpubench import stats
+from gpubench.analysis.counters import CounterTable
+from gpubench.base import units
+from gpubench.model import Result, Series
+
+LEAST_SPAN_S = 1.5  # between the first and the last reading: a step of the counter is then below 2 %
+LEAST_BUSY = 0.75  # of the window: what the series does not fill is another load's energy
+_COUNTER = ".energy"  # how a collector's counter of joules ends
+_GIGA = 1e9
+_OPERATIONS = ("FLOP/s", "OP/s")
+
+
+@dataclass(frozen=True, slots=True)
+class Energy:
+    """What a case's rate costs: `watts` is the mean power between two readings `span_s` apart, idle power included."""
+
+    rate: float
+    unit: str
+    watts: float
+    span_s: float
+
+    @property
+    def value(self) -> float:
+        """FLOP or OP a joule where operations are counted, joules a byte where bytes are."""
+        return self.rate / self.watts if self.unit in _OPERATIONS else self.watts / self.rate
+
+    @property
+    def text(self) -> str:
+        """`1.056 TFLOP/J` or `0.1511 J/GB`, with the power it was derived from."""
+        if self.unit in _OPERATIONS:
+            found = units.quantity(self.value, f"{self.unit.removesuffix('/s')}/J")
+        else:
+            found = f"{units.significant(self.value * _GIGA)} J/GB"
+        return f"{found} at {units.quantity(self.watts, 'W')} over {units.duration(self.span_s)}"
+
+
+@dataclass(frozen=True, slots=True)
+class NoEnergy:
+    """Why a case has no figure of energy."""
+
+    reason: str
+
+
+def energy_of(result: Result, series: Series, rate: float, unit: str, counters: CounterTable) -> Energy | NoEnergy:
+    """The energy figure of `series`, whose median is `rate` in `unit`, or why there is none."""
+    if unit not in (*_OPERATIONS, "B/s") or not rate > 0:
+        return NoEnergy("its figure is no rate of work")
+    if reason := mixed(result, series):
+        return NoEnergy(reason)
+    track = counters.of(result.devices[0], _COUNTER)
+    if track is None:
+        return NoEnergy(f"{result.devices[0]} has no energy counter")
+    start, end = result.window
+    low, high = track.at.searchsorted(start, "left"), track.at.searchsorted(end, "right")
+    at, joules = track.at[low:high], track.values[low:high]
+    span = float(at[-1] - at[0]) if len(at) else 0.0
+    if span < LEAST_SPAN_S:
+        return NoEnergy(f"the counter's readings in its window span {span:.1f} s, less than {LEAST_SPAN_S} s")
+    watts = float(joules[-1] - joules[0]) / span
+    return Energy(rate, unit, watts, span) if watts > 0 else NoEnergy("the energy counter stood still")
+
+
+def mixed(result: Result, series: Series) -> str:
+    """Why the energy, or any counter, of a window is not that of one series; empty where it is."""
+    if len(result.devices) != 1 or result.case.ranks != 1:
+        return "several processes or devices share its window"
+    if series.name.endswith("cold"):
+        return "the flushes between its calls take energy too"
+    others = [other.name for other in result.series if other.stop and other.name != series.name]
+    if others:
+        return f"its window holds another series too: {', '.join(others)}"
+    busy = filled(result, series)
+    if busy >= LEAST_BUSY:
+        return ""
+    return f"its samples fill {units.percent(busy, 0)} of its window, less than {units.percent(LEAST_BUSY, 0)}"
+
+
+def filled(result: Result, series: Series) -> float:
+    """How much of a result's window the calls of a series fill, warm-up and dropped samples included."""
+    window = result.window[1] - result.window[0]
+    kept = [each for each in result.series if each.name in _same_load(series)]
+    seconds = sum(sum(each.values) * each.calls for each in kept)
+    dropped = sum(count for _, count in result.discarded) - sum(len(each.values) for each in kept[1:])
+    seconds += max(dropped, 0) * stats.median(series.values) * series.calls  # the same load, whatever was odd about it
+    return (seconds + series.warmup_s) / window if window > 0 else 0.0
+
+
+def _same_load(series: Series) -> tuple[str, str]:
+    """The series that ran the same calls: itself, and its samples from before it had settled."""
+    stage = series.name.rpartition(".")[0]
+    return series.name, f"{stage}.early" if stage else "early"

@@ -1,0 +1,235 @@
+"""A run as flat lines, one a series, in SI units: what CSV, Parquet and data frames hold.
+
+docs/reports.md lists the columns. pandas is imported only where a frame is asked for.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from gpubench.analysis.energy import NoEnergy
+from gpubench.analysis.joined import Joined, joined
+from gpubench.analysis.peaks import BASES
+from gpubench.analysis.summary import Figure, Row, Spread, Summary, headline, judged_better, judged_unit, judged_values
+from gpubench.base import units
+from gpubench.base.clean import tidy
+from gpubench.model import Result, Run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_MOST_ROWS = 30  # of the table that a notebook shows
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the flat lines: `whole` numbers are counts; a number that is not known is absent."""
+
+    name: str
+    kind: Literal["text", "number", "whole"]
+    meaning: str
+
+
+COLUMNS = tuple(
+    Column(*found)
+    for found in (
+        ("case", "text", "the id of the case"),
+        ("suite", "text", "its suite"),
+        ("params", "text", "its axes as name=value, joined by semicolons"),
+        ("device", "text", "the ids of its devices, joined by +"),
+        ("replicate", "whole", "which of the replicates, from 0"),
+        ("status", "text", "ok, skipped, failed or invalid"),
+        ("cause", "text", "a slug where it is not ok"),
+        ("reason", "text", "a sentence where it is not ok"),
+        ("series", "text", "the name of the series: hot, cold, ratio, …"),
+        ("rank", "whole", "the process that took it"),
+        ("quantity", "text", "what is judged: moved, payload, flops, items, item, value; derived of levels and models"),
+        ("unit", "text", "the SI unit of median, low, high, lowest and highest"),
+        ("better", "text", "more or less"),
+        ("median", "number", "the median of its samples"),
+        ("low", "number", "the lower end of its 95 % interval"),
+        ("high", "number", "the upper end"),
+        ("noise", "number", "1.4826 · MAD / median, a fraction"),
+        ("samples", "whole", "how many samples"),
+        ("share", "number", "the share of a peak that is shown first, a fraction"),
+        ("limit", "text", "which peak: dram, tensor.float16, link.h2d, …"),
+        ("basis", "text", "where that peak is from: spec, clock or best"),
+        ("labels", "text", "the state it was measured in, joined by semicolons"),
+        ("share_spec", "number", "the share of the data sheet's peak"),
+        ("peak_spec", "number", "that peak"),
+        ("share_clock", "number", "the share of what the clocks allowed that it had"),
+        ("peak_clock", "number", "that peak"),
+        ("share_best", "number", "the share of the best of this device in this run"),
+        ("peak_best", "number", "that best"),
+        ("work_per_joule", "number", "of the headline: B/J, FLOP/J or OP/J"),
+        ("watts", "number", "of the headline: the mean power over its window"),
+        ("bound", "text", "of the headline: what bounds it: compute, DRAM, L2, latency, launch, link, power or host"),
+        ("dram_seen", "number", "of the headline: bytes a second that the memory's counters saw over its window"),
+        ("dram_counted", "number", "of the headline: bytes a second that were counted, over the same window"),
+        ("replicates", "whole", "of the headline: how many replicates are ok"),
+        ("within", "number", "the noise within a process, a fraction"),
+        ("between", "number", "the deviation between processes, a fraction"),
+        ("lowest", "number", "the lowest median of a process"),
+        ("highest", "number", "the highest"),
+    )
+)
+
+
+def lines(summary: Summary) -> Iterator[dict[str, Any]]:
+    """A line a series, in the order measured; a result without a series has one line of its own."""
+    spreads = {row.result.key: spread for spread in summary.spreads() for row in spread.rows}
+    for result in summary.run.results:
+        key, spoken = _key(result), headline(result)
+        if not result.series:
+            yield key
+        for series, record in zip(result.series, records(summary, result), strict=True):
+            joined = spread_record(spreads[result.key]) if series is spoken and summary.replicated else {}
+            yield key | record | joined | (_energy(summary, result) if series is spoken else {})
+
+
+def _energy(summary: Summary, result: Result) -> dict[str, Any]:
+    record = energy_record(summary, result)
+    return {name: record[name] for name in ("work_per_joule", "watts")} | joined_record(joined(summary, result))
+
+
+def _key(result: Result) -> dict[str, Any]:
+    return {
+        "case": result.case.id,
+        "suite": result.case.suite,
+        "params": ";".join(f"{axis}={value}" for axis, value in result.case.params),
+        "device": "+".join(result.devices),
+        "replicate": result.replicate,
+        "status": result.status,
+        "cause": result.cause,
+        "reason": result.reason,
+        "labels": ";".join(result.labels),
+    }
+
+
+def records(summary: Summary, result: Result) -> Iterator[dict[str, Any]]:
+    """Each series of a result with its figure in SI units, in the order measured."""
+    for series in result.series:
+        figure = summary.figure(result, series)
+        yield {
+            "series": series.name,
+            "rank": series.rank,
+            "quantity": series.quantity,
+            "unit": figure.unit,
+            "better": figure.better,
+            "median": finite(figure.interval.centre),
+            "low": finite(figure.interval.low),
+            "high": finite(figure.interval.high),
+            "noise": finite(figure.noise),
+            "samples": figure.samples,
+            "share": finite(figure.share),
+            "limit": figure.limit,
+            "basis": figure.basis,
+            **_shares(figure),
+        }
+
+
+def _shares(figure: Figure) -> dict[str, float | None]:
+    """The share and the peak of each basis; null where that peak is not known."""
+    found: dict[str, float | None] = {}
+    for basis in BASES:
+        share = figure.share_of(basis)
+        found[f"share_{basis}"] = finite(share.fraction) if share else None
+        found[f"peak_{basis}"] = finite(share.peak) if share else None
+    return found
+
+
+def energy_record(summary: Summary, result: Result) -> dict[str, Any]:
+    """What a result's headline costs in SI units (FLOP or bytes a joule), or the reason why that is not known."""
+    energy = summary.energy(result)
+    if isinstance(energy, NoEnergy):
+        return {"work_per_joule": None, "watts": None, "no_energy": energy.reason}
+    return {"work_per_joule": finite(energy.rate / energy.watts), "watts": finite(energy.watts), "no_energy": ""}
+
+
+def joined_record(found: Joined) -> dict[str, Any]:
+    """What the counters say of a result's headline in SI units; null where they do not."""
+    traffic = found.traffic
+    return {
+        "bound": found.bound.label if found.bound else "",
+        "dram_seen": finite(traffic.seen) if traffic else None,
+        "dram_counted": finite(traffic.counted) if traffic else None,
+    }
+
+
+def spread_record(spread: Spread) -> dict[str, Any]:
+    """What a case's replicates differ by, of its headline series in SI units; null where none is ok."""
+    medians = spread.medians
+    return {
+        "replicates": len(medians),
+        "within": finite(spread.within),
+        "between": finite(spread.between),
+        "lowest": finite(min(medians, default=None)),
+        "highest": finite(max(medians, default=None)),
+    }
+
+
+def finite(value: float | None) -> float | None:
+    """The value, or None where it is not a finite number (a file has no NaN and no infinity)."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def to_frame(run: Run, samples: bool = False) -> pd.DataFrame:
+    """A run as a data frame: a line a series, or with `samples` a line a sample, and a column `axis.NAME` an axis."""
+    import pandas as pd
+
+    if samples:
+        return pd.DataFrame(_samples(run))
+    found = pd.DataFrame(lines(Summary(run)), columns=[column.name for column in COLUMNS], dtype=object)
+    kinds = {"text": "object", "number": "float64", "whole": "Int64"}
+    found = found.astype({column.name: kinds[column.kind] for column in COLUMNS})
+    texts = [column.name for column in COLUMNS if column.kind == "text"]
+    found[texts] = found[texts].where(found[texts].notna(), "")
+    axes = pd.DataFrame([_axes(result) for result in run.results for _ in result.series or (None,)], index=found.index)
+    return pd.concat([found, axes], axis=1)
+
+
+def _axes(result: Result) -> dict[str, str | int | float]:
+    return {f"axis.{axis}": value for axis, value in result.case.params}
+
+
+def _samples(run: Run) -> Iterator[dict[str, Any]]:
+    for result in run.results:
+        key = {name: _key(result)[name] for name in ("case", "suite", "device", "replicate", "status")}
+        for series in result.series:
+            of = {
+                "series": series.name,
+                "rank": series.rank,
+                "unit": judged_unit(series),
+                "better": judged_better(series),
+            }
+            for index, value in enumerate(judged_values(series).tolist()):
+                at = series.at[index] if series.at else None
+                yield {**key, **of, "sample": index, "value": value, "at": at, **_axes(result)}
+
+
+def to_html(run: Run) -> str:
+    """A table of the first cases, for a notebook: no style of its own, and nothing that says where it was measured."""
+    summary = Summary(tidy(run))
+    rows = [spread.row for spread in summary.spreads()]
+    devices = {device for row in rows for device in row.result.devices}
+    names = dict.fromkeys(device.name for device in summary.run.manifest.facts.devices if device.id in devices)
+    counted = ", ".join(f"{count} {status}" for status, count in summary.counts().items() if count)
+    head = "".join(f"<th>{name}</th>" for name in ("case", "median", "95 % interval", "of peak", "noise", "status"))
+    body = "".join(map(_html_row, rows[:_MOST_ROWS]))
+    more = f"<p>and {len(rows) - _MOST_ROWS} more cases: to_frame() has them all</p>" if len(rows) > _MOST_ROWS else ""
+    title = html.escape(f"{', '.join(names) or 'no device'}: {counted or 'no results'}")
+    return f"<p><b>{title}</b></p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+
+
+def _html_row(row: Row) -> str:
+    figure, cells = row.figure, ["", "", "", ""]
+    if figure and row.result.status == "ok":
+        interval = figure.interval
+        span = units.interval(interval.low, interval.high, figure.unit, interval.centre) if figure.samples > 1 else ""
+        cells = [figure.text, span, figure.share_text, units.percent(figure.noise) if figure.samples > 1 else ""]
+    status = row.result.status if row.result.status == "ok" else f"{row.result.status}: {row.result.cause}"
+    return "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in (row.result.case.id, *cells, status)) + "</tr>"

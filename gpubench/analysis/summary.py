@@ -1,0 +1,397 @@
+"""What a run says, derived from its raw samples: the one place where rates are computed.
+
+Pure functions of a `Run`; every report, table and comparison reads these.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from gpubench import stats
+from gpubench.analysis import peaks
+from gpubench.analysis.counters import CounterTable
+from gpubench.analysis.energy import Energy, NoEnergy, energy_of
+from gpubench.analysis.peaks import Peaks, Share
+from gpubench.base import units
+from gpubench.model import Better, Case, Device, Result, Run, Series, Status
+
+_WORSE: tuple[Status, ...] = ("ok", "skipped", "invalid", "failed")
+_INTEGER = ("tensor.int", "int")  # limits of what is no floating-point operation
+_UNITS = {"moved": "B/s", "payload": "B/s", "flops": "FLOP/s", "item": "s"}
+
+
+def judged_values(series: Series) -> npt.NDArray[np.float64]:
+    """The samples in the judged quantity: rates for work over time, seconds for items, else raw."""
+    values = np.asarray(series.values, dtype=float)
+    if series.quantity == "value":
+        return values
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if series.quantity == "item":
+            return values / np.float64(series.work.items)
+        return np.asarray(getattr(series.work, series.quantity) / values, dtype=float)
+
+
+def judged_median(series: Series) -> float:
+    """The median of `judged_values`, with no array: a gate asks it of a hundred thousand series. NaN of nothing."""
+    ordered = sorted(series.values)
+    if not ordered:
+        return float("nan")
+    middle = ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1]
+    return sum(_judged(value, series) for value in middle) / len(middle)
+
+
+def _judged(value: float, series: Series) -> float:
+    if series.quantity == "value":
+        return value
+    if series.quantity == "item":
+        return value / series.work.items if series.work.items else float("inf")
+    work: float = getattr(series.work, series.quantity)
+    return work / value if value else float("inf")
+
+
+def judged_unit(series: Series) -> str:
+    """The SI unit of `judged_values`."""
+    if series.quantity == "flops" and series.limit.startswith(_INTEGER):
+        return "OP/s"
+    return f"{series.item}/s" if series.quantity == "items" else _UNITS.get(series.quantity, series.unit)
+
+
+def judged_better(series: Series) -> Better:
+    """Whether more or less of the judged quantity is better: more of a rate, else as declared."""
+    return "more" if series.quantity in ("moved", "payload", "flops", "items") else series.better
+
+
+def limited_median(series: Series) -> float:
+    """The median in what the series' limit limits: of items a second the bytes behind them, or the operations."""
+    if series.quantity == "items":
+        arithmetic = series.limit.startswith(("tensor.", "float"))
+        series = replace(series, quantity="flops" if arithmetic else "moved")
+    return judged_median(series)
+
+
+def headline(result: Result) -> Series | None:
+    """The series that speaks for a case: the first, of the slowest rank; None where nothing was timed."""
+    ranks = [series for series in result.series if series.name == result.series[0].name]
+    return max(ranks, key=_badness) if len(ranks) > 1 else next(iter(ranks), None)
+
+
+def speaking(result: Result) -> Iterator[Series]:
+    """Each series of a result once, in order, the headline first; of several ranks the slowest speaks."""
+    for name in dict.fromkeys(series.name for series in result.series):
+        ranks = [series for series in result.series if series.name == name]
+        yield max(ranks, key=_badness) if len(ranks) > 1 else ranks[0]
+
+
+def _badness(series: Series) -> float:
+    centre = judged_median(series)
+    return -centre if judged_better(series) == "more" else centre
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A series as a figure: its median with 95 % interval in SI units, noise, and its shares of peaks.
+
+    `shares` has one entry for each peak that is known: the specification's, the one at the clocks that were
+    measured during the case, the best of this run, in this order.
+    """
+
+    name: str
+    unit: str
+    better: Better
+    interval: stats.Interval
+    noise: float
+    samples: int
+    shares: tuple[Share, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The median for a person: 4213 GB/s."""
+        return units.quantity(self.interval.centre, self.unit)
+
+    @property
+    def main_share(self) -> Share | None:
+        """The share that speaks where there is room for one: of spec where that is known, else of the next peak."""
+        return self.shares[0] if self.shares else None
+
+    @property
+    def share(self) -> float | None:
+        """The fraction of the peak that `basis` and `limit` name; None where no peak is known."""
+        return self.main_share.fraction if self.main_share else None
+
+    @property
+    def limit(self) -> str:
+        """Which peak: `dram`, `tensor.float16`; empty where none is known."""
+        return self.main_share.limit if self.main_share else ""
+
+    @property
+    def basis(self) -> str:
+        """What `share` is of: `spec`, `clock` or `best`; empty where no peak is known."""
+        return self.main_share.basis if self.main_share else ""
+
+    @property
+    def share_text(self) -> str:
+        """`87.7 % of spec dram`, or nothing."""
+        return self.main_share.text if self.main_share else ""
+
+    def share_of(self, basis: peaks.Basis) -> Share | None:
+        """The share of that basis; None where its peak is not known."""
+        return next((share for share in self.shares if share.basis == basis), None)
+
+    @property
+    def shares_text(self) -> str:
+        """All shares in the order of `peaks.BASES`, in per cent: `87.7 · 87.4 · 99.8 dram`, or nothing."""
+        if not self.shares:
+            return ""
+        found = [self.share_of(basis) for basis in peaks.BASES]
+        words = [f"{share.fraction * 100:.1f}" if share else "–" for share in found]
+        return f"{' · '.join(words)} {self.limit}"
+
+    @classmethod
+    def joined(cls, figures: Sequence[Figure]) -> Figure:
+        """The figure of a case over its replicates: medians of the processes' medians, noise and shares.
+
+        The interval is that of the median of the processes' medians. One figure is itself.
+        """
+        first = figures[0]
+        if len(figures) == 1:
+            return first
+        return replace(
+            first,
+            interval=stats.median_interval([figure.interval.centre for figure in figures]),
+            noise=stats.median([figure.noise for figure in figures]),
+            samples=sum(figure.samples for figure in figures),
+            shares=peaks.joined([figure.shares for figure in figures]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a summary table: a result and its headline figure (None unless it was timed)."""
+
+    result: Result
+    figure: Figure | None
+
+    @property
+    def suite(self) -> str:
+        """The suite's name."""
+        return self.result.case.suite
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One case on one device set over its replicates, each a fresh process: never empty of rows.
+
+    Noise lives between processes as much as within one (Kalibera & Jones, ISMM 2013). `medians` are
+    the headline medians of the replicates that are ok; `within` is the median of their noise, and
+    `between` their standard deviation over their mean (n - 1), NaN of fewer than two.
+    """
+
+    rows: tuple[Row, ...]
+
+    @property
+    def case(self) -> Case:
+        """The case."""
+        return self.rows[0].result.case
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The device set."""
+        return self.rows[0].result.devices
+
+    @cached_property
+    def figures(self) -> tuple[Figure, ...]:
+        """The headline figures of the replicates that are ok, in the order measured."""
+        return tuple(row.figure for row in self.rows if row.figure is not None and row.result.status == "ok")
+
+    @cached_property
+    def figure(self) -> Figure | None:
+        """The figure over all replicates that are ok; None where none is."""
+        return Figure.joined(self.figures) if self.figures else None
+
+    @property
+    def medians(self) -> tuple[float, ...]:
+        """The median of each replicate that is ok, in SI units."""
+        return tuple(figure.interval.centre for figure in self.figures)
+
+    @property
+    def within(self) -> float:
+        """The noise within a process: the median of the replicates' noise, a fraction; NaN where none is ok."""
+        return stats.median([figure.noise for figure in self.figures])
+
+    @property
+    def between(self) -> float:
+        """The noise between processes: the coefficient of variation of their medians, a fraction."""
+        medians = np.asarray(self.medians, dtype=float)
+        if len(medians) < 2 or not np.isfinite(medians).all() or not medians.mean():
+            return float("nan")
+        return float(medians.std(ddof=1) / abs(medians.mean()))
+
+    @cached_property
+    def row(self) -> Row:
+        """All replicates as one line of a table: the figure over those that are ok, of the first of them.
+
+        Where none is ok, the first replicate as it is.
+        """
+        ok = [row for row in self.rows if row.result.status == "ok"]
+        return Row(ok[0].result, self.figure) if ok else self.rows[0]
+
+    @cached_property
+    def status(self) -> Status:
+        """The worst status that a replicate ended in."""
+        return max(self.statuses, key=_WORSE.index)
+
+    @cached_property
+    def statuses(self) -> dict[Status, int]:
+        """How many replicates ended in each status that occurred, the most frequent first."""
+        return dict(Tally(row.result.status for row in self.rows).most_common())
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels that any replicate has, each once."""
+        return tuple(dict.fromkeys(label for row in self.rows for label in row.result.labels))
+
+
+class Summary:
+    """A run with its figures: peaks are looked up once, the best of the run found once."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.counters = CounterTable(run)
+        self._peaks = Peaks(run, self.counters, limited_median)
+        self._figures: dict[tuple[int, int], tuple[Result, Series, Figure]] = {}  # holding both keeps their ids theirs
+
+    def device(self, device_id: str) -> Device | None:
+        """The device of that id in this run's facts."""
+        return self._peaks.device(device_id)
+
+    def figure(self, result: Result, series: Series) -> Figure:
+        """The figure of one series of a result: tables, charts and notices ask for the same ones."""
+        key = (id(result), id(series))
+        if key not in self._figures:
+            self._figures[key] = (result, series, self._figure(result, series))
+        return self._figures[key][2]
+
+    def _figure(self, result: Result, series: Series) -> Figure:
+        values = judged_values(series).tolist()
+        interval = stats.median_interval(values)
+        return Figure(
+            series.name,
+            judged_unit(series),
+            judged_better(series),
+            interval,
+            stats.noise(values),
+            len(values),
+            self._shares(result, series, interval.centre),
+        )
+
+    def _shares(self, result: Result, series: Series, centre: float) -> tuple[Share, ...]:
+        """What a figure is of its peaks, each peak in the figure's own unit: of items a second the roofline's bound."""
+        if not series.limit:
+            return ()
+        limited = limited_median(series)
+        found = self._peaks.shares(result, series, limited)
+        if series.quantity != "items" or not limited:
+            return found
+        return tuple(replace(share, peak=share.peak * centre / limited) for share in found)
+
+    def beside(self, spread: Spread) -> list[Figure]:
+        """What else a case says of itself: the first series of each further stage, and what is no time (a ratio)."""
+        of_status = spread.row.result.status
+        results = [row.result for row in spread.rows if row.result.status == of_status]
+        found: dict[str, list[Figure]] = {}
+        for result in results:
+            for series in _said_beside(result):
+                found.setdefault(series.name, []).append(self.figure(result, series))
+        return [Figure.joined(figures) for figures in found.values()]
+
+    def energy(self, result: Result) -> Energy | NoEnergy:
+        """What the headline of a result costs in joules, or why that is not known."""
+        series = headline(result)
+        if series is None:
+            return NoEnergy("nothing was timed")
+        return energy_of(result, series, judged_median(series), judged_unit(series), self.counters)
+
+    def rows(self) -> list[Row]:
+        """One row a result, in the order measured."""
+        found = []
+        for result in self.run.results:
+            series = headline(result)
+            found.append(Row(result, self.figure(result, series) if series else None))
+        return found
+
+    @cached_property
+    def replicated(self) -> bool:
+        """Whether this run holds more than one replicate."""
+        return len({result.replicate for result in self.run.results}) > 1
+
+    def results_of(self, suite: str) -> list[Result]:
+        """The results of a suite, in the order measured."""
+        return self._by_suite.get(suite, [])
+
+    @cached_property
+    def _by_suite(self) -> dict[str, list[Result]]:
+        found: dict[str, list[Result]] = {}
+        for result in self.run.results:
+            found.setdefault(result.case.suite, []).append(result)
+        return found
+
+    def spreads(self) -> list[Spread]:
+        """The spread of each case on each device set, in the order measured; sorted where that was shuffled."""
+        return list(self._spreads)
+
+    @cached_property
+    def _spreads(self) -> list[Spread]:
+        grouped: dict[tuple[str, tuple[str, ...]], list[Row]] = {}
+        for row in self.rows():
+            grouped.setdefault(row.result.key[:2], []).append(row)
+        found = [Spread(tuple(sorted(rows, key=lambda row: row.result.replicate))) for rows in grouped.values()]
+        return sorted(found, key=self._place) if self.replicated else found
+
+    def _place(self, spread: Spread) -> tuple[object, ...]:
+        suites = [suite.name for suite in self.run.manifest.suites]
+        suite = spread.case.suite
+        values = tuple((axis, isinstance(value, str), value) for axis, value in spread.case.params)
+        return (
+            suites.index(suite) if suite in suites else len(suites),
+            suite,
+            spread.case.name,
+            values,
+            spread.devices,
+        )
+
+    def counts(self) -> dict[str, int]:
+        """How many results have each status: ok, skipped, failed, invalid."""
+        found = dict.fromkeys(("ok", "skipped", "failed", "invalid"), 0)
+        for result in self.run.results:
+            found[result.status] += 1
+        return found
+
+    def suites(self) -> list[tuple[str, list[Spread]]]:
+        """Spreads by suite, in the order of `spreads`."""
+        grouped: dict[str, list[Spread]] = {}
+        for spread in self.spreads():
+            grouped.setdefault(spread.case.suite, []).append(spread)
+        return list(grouped.items())
+
+
+def _said_beside(result: Result) -> Iterator[Series]:
+    """Of each stage but the headline's its first series, then every observed value; a time of the host is none."""
+    stages = {series.name.rpartition(".")[0] for series in result.series[:1]}
+    for series in list(speaking(result))[1:]:
+        stage, _, kind = series.name.rpartition(".")
+        if series.stop and stage not in stages:
+            stages.add(stage)
+            yield series
+        elif not series.stop and series.quantity == "value" and kind not in ("host", "early"):
+            yield series
+
+
+def exit_status(results: Sequence[Result]) -> int:
+    """The exit status of a run: 3 where a case failed, else 0 (skipped and invalid are warned of)."""
+    return 3 if any(result.status == "failed" for result in results) else 0

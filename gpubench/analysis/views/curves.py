@@ -1,0 +1,149 @@
+"""The lines of a suite's views: which cases stand at which place of an axis, replicates joined."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from gpubench import stats
+from gpubench.analysis.summary import Figure, Summary, headline
+from gpubench.base import units
+from gpubench.model import Case, Result, Series, View
+
+Value = str | int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One case on one device set: its figure over all replicates (median of medians).
+
+    `amount` is the work of one call of which the figure is the rate, in bytes or operations; 0 where it is none.
+    """
+
+    case: Case
+    devices: tuple[str, ...]
+    figure: Figure
+    amount: float = 0.0
+
+    @property
+    def value(self) -> float:
+        """The median in SI units."""
+        return self.figure.interval.centre
+
+    @property
+    def seconds(self) -> stats.Interval | None:
+        """The time of one call with its interval; None where the figure is neither a time nor a rate over one."""
+        found = self.figure.interval
+        if self.figure.unit == "s":
+            return found
+        if not self.amount or not found.low > 0:
+            return None
+        return stats.Interval(self.amount / found.high, self.amount / found.centre, self.amount / found.low)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The points of a curve that belong together, with their places on the x axis, in order.
+
+    `parts` are the words that tell this line from the others of its view, by position; one label joins them.
+    """
+
+    label: str
+    points: tuple[tuple[float, Point], ...]
+    parts: tuple[str, ...] = ()
+
+
+def view_points(summary: Summary, suite: str, view: View, series: str) -> list[Point]:
+    """What a view shows of one series: its ok cases, replicates joined, in the order measured."""
+    grouped: dict[tuple[str, tuple[str, ...]], list[tuple[Result, Series]]] = {}
+    for result in summary.results_of(suite):
+        if result.status == "ok" and result.case.name in view.cases:
+            chosen = _series(result, series)
+            if chosen is not None:
+                grouped.setdefault((result.case.id, result.devices), []).append((result, chosen))
+    joined = [_point(summary, group) for group in grouped.values()]
+    return [point for point in joined if _is_drawable(point.figure.interval)]
+
+
+def _is_drawable(found: stats.Interval) -> bool:
+    return drawable(found.low) and drawable(found.centre) and drawable(found.high)
+
+
+def _point(summary: Summary, group: Sequence[tuple[Result, Series]]) -> Point:
+    result, series = group[0]
+    figure = Figure.joined([summary.figure(each, chosen) for each, chosen in group])
+    amount = float(getattr(series.work, series.quantity, 0.0)) if figure.unit in ("B/s", "FLOP/s", "OP/s") else 0.0
+    return Point(result.case, result.devices, figure, amount)
+
+
+def by_unit(found: Iterable[Point]) -> list[list[Point]]:
+    """The points apart by unit: seconds and rates have no common axis, so a view of both is two charts.
+
+    Operations a second are on one axis, whether of integers or not.
+    """
+    grouped: dict[str, list[Point]] = {}
+    for point in found:
+        grouped.setdefault(point.figure.unit.replace("FLOP/s", "OP/s"), []).append(point)
+    return list(grouped.values())
+
+
+def drawable(value: float) -> bool:
+    """Whether a value can stand on an axis: finite, and so far from the ends of a float that no tick overflows."""
+    return value == 0 or 1e-100 < abs(value) < 1e100
+
+
+def _series(result: Result, name: str) -> Series | None:
+    """The series of that name of the slowest rank, by the same rule as the headline; "" is the headline."""
+    if not name:
+        return headline(result)
+    return headline(dataclasses.replace(result, series=tuple(each for each in result.series if each.name == name)))
+
+
+def view_lines(found: Sequence[Point], view: View) -> list[Curve]:
+    """A curve's lines. Of several cases at one x of a line, the best is drawn."""
+    parts_of = _parting(found, view)
+    grouped: dict[tuple[str, ...], dict[float, Point]] = {}
+    for point in found:
+        x = dict(point.case.params).get(view.x)
+        if isinstance(x, int | float) and drawable(x):
+            line = grouped.setdefault(parts_of(point), {})
+            line[float(x)] = _best(line.get(float(x), point), point)
+    return [
+        Curve(_label(parts, next(iter(line.values()))), tuple(sorted(line.items(), key=lambda item: item[0])), parts)
+        for parts, line in grouped.items()
+    ]
+
+
+def _best(one: Point, other: Point) -> Point:
+    if one.figure.better == "more":
+        return max(one, other, key=lambda point: point.value)
+    return min(one, other, key=lambda point: point.value)
+
+
+def labeller(found: Sequence[Point], view: View) -> Callable[[Point], str]:
+    """A function that names a point by what tells it apart: the case's name, `by`, the devices."""
+    parts_of = _parting(found, view)
+    return lambda point: _label(parts_of(point), point)
+
+
+def _label(parts: Sequence[str], point: Point) -> str:
+    return " · ".join(part for part in parts if part) or point.case.name
+
+
+def _parting(found: Sequence[Point], view: View) -> Callable[[Point], tuple[str, ...]]:
+    names = len({point.case.name for point in found}) > 1
+    devices = len({point.devices for point in found}) > 1
+
+    def parts(point: Point) -> tuple[str, ...]:
+        params = dict(point.case.params)
+        by = (axis_words(axis, params[axis]) if axis in params else "" for axis in view.by)
+        return (point.case.name if names else "", *by, "+".join(point.devices) if devices else "")
+
+    return parts
+
+
+def axis_words(axis: str, value: Value) -> str:
+    """A parameter in a label: words speak for themselves, a number has its axis named."""
+    text = units.axis_text(axis, value)
+    return text if isinstance(value, str) else f"{units.axis_label(axis)}={text}"

@@ -1,0 +1,231 @@
+"""What is derived from the curves of a run's views: levels beside what is known of the device, and transfer models."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gpubench import stats
+from gpubench.analysis.summary import Summary
+from gpubench.analysis.views import levels, transfer
+from gpubench.analysis.views.curves import Curve, by_unit, view_lines, view_points
+from gpubench.base import units
+from gpubench.knowledge import hardware as data
+from gpubench.model import Device, Run, View
+from gpubench.stats import Interval
+
+_CYCLES = "cycles"  # the series that a device's own clock gives beside the seconds
+_FAR = 4.0  # a known size further from every boundary than this factor is none of theirs
+_DETAILS = {  # what backends tell of a device's caches and scratch memories, bytes
+    "cache.l1": "L1",
+    "cache.l2": "L2",
+    "cache.l3": "L3",
+    "shared.unit_bytes": "shared memory",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A size that is known of a device: what it is of, bytes, and who says so."""
+
+    name: str
+    bytes: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A level of a staircase in SI units, `smallest` and `largest` being the first and last working set on it.
+
+    `cycles` is its height in cycles of the device's clock, where those were read. `end` is where it ends; `known`
+    are the sizes that are known of the device and nearest to this end.
+    """
+
+    height: Interval
+    unit: str
+    cycles: float | None
+    points: int
+    smallest: float
+    largest: float
+    end: Interval | None
+    known: tuple[Known, ...]
+
+    @property
+    def text(self) -> str:
+        """The height for a person: 142.2 ns."""
+        return units.quantity(self.height.centre, self.unit)
+
+
+@dataclass(frozen=True, slots=True)
+class Staircase:
+    """The levels of one line of a view."""
+
+    suite: str
+    title: str
+    axis: str
+    line: Curve
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """One line of a transfer view and its model over sizes in bytes; `scale` is bytes of its rate a byte of size.
+
+    `is_rate` says that the view shows rates, else times.
+    """
+
+    line: Curve
+    sizes: tuple[float, ...]
+    seconds: tuple[Interval, ...]
+    model: transfer.Transfer
+    scale: float
+    unit: str
+    is_rate: bool
+
+    def rate(self, piece: transfer.Piece) -> float:
+        """β of a piece in the unit that the view's figures have; infinite where time is flat."""
+        return piece.beta * self.scale
+
+
+@dataclass(frozen=True, slots=True)
+class Crossover:
+    """Where the path that is faster `below` is overtaken by the one that is faster `above`: labels, and the size.
+
+    `size` is measured: low and high are the sizes between which it lies. `fitted` is where the two models meet.
+    """
+
+    below: str
+    above: str
+    size: Interval
+    fitted: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Transfers:
+    """The paths of one view, and where they cross."""
+
+    suite: str
+    title: str
+    axis: str
+    paths: tuple[Path, ...]
+    crossovers: tuple[Crossover, ...]
+
+
+def known_sizes(device: Device) -> list[Known]:
+    """The sizes of a device's caches that its driver, or a sourced table, tells."""
+    found = [
+        Known(name, float(text), f"{key} of {device.id}, as its driver reports it")
+        for key, name in _DETAILS.items()
+        if (text := dict(device.details).get(key, "")).isdigit() and int(text)
+    ]
+    first = data.first_cache(device)
+    if first:
+        found.append(Known("L1", first.value, first.source))
+    if device.cache_bytes and device.cache_bytes not in {known.bytes for known in found}:
+        found.append(Known("last-level cache", float(device.cache_bytes), f"{device.id}, as its driver reports it"))
+    return sorted(found, key=lambda known: known.bytes)
+
+
+def staircases(summary: Summary) -> list[Staircase]:
+    """The levels of every line of the run's staircase views."""
+    return [found for suite, view in _views(summary.run, "staircase") for found in staircases_of(summary, suite, view)]
+
+
+def staircases_of(summary: Summary, suite: str, view: View) -> list[Staircase]:
+    """The levels of every line of one view; a line of positive heights at two places or more."""
+    cycles = {line.parts: line for line in view_lines(view_points(summary, suite, view, _CYCLES), view)}
+    found = []
+    for points in by_unit(view_points(summary, suite, view, view.series)):
+        for line in view_lines(points, view):
+            steps = _steps(summary, line, cycles.get(line.parts))
+            found += [Staircase(suite, view.title, view.x, line, tuple(steps))] if steps else []
+    return found
+
+
+def _steps(summary: Summary, line: Curve, cycles: Curve | None) -> list[Step]:
+    points = [(x, point) for x, point in line.points if x > 0 and point.figure.interval.low > 0]
+    sizes = [x for x, _ in points]
+    intervals = [point.figure.interval for _, point in points]
+    found = levels.levels(sizes, [each.centre for each in intervals], [each.half_width for each in intervals])
+    beside = _beside(summary, line, [level.end for level in found])
+    counted = {x: point.value for x, point in cycles.points} if cycles else {}
+    steps = []
+    for level, known in zip(found, beside, strict=True):
+        on_it = sizes[level.first : level.last + 1]
+        its_cycles = [counted[size] for size in on_it if size in counted]
+        steps.append(
+            Step(
+                level.height,
+                points[0][1].figure.unit,
+                stats.median(its_cycles) if its_cycles else None,
+                len(on_it),
+                on_it[0],
+                on_it[-1],
+                level.end,
+                known,
+            )
+        )
+    return steps
+
+
+def _beside(summary: Summary, line: Curve, ends: Sequence[Interval | None]) -> list[tuple[Known, ...]]:
+    """For each boundary the known sizes that are nearer to it than to the others, by ratio."""
+    found: list[list[Known]] = [[] for _ in ends]
+    device = summary.device(line.points[0][1].devices[0]) if line.points[0][1].devices else None
+    for known in known_sizes(device) if device else ():
+        apart = [abs(math.log(known.bytes / end.centre)) if end else math.inf for end in ends]
+        nearest = min(range(len(ends)), key=apart.__getitem__, default=0)
+        if apart and apart[nearest] <= math.log(_FAR):
+            found[nearest].append(known)
+    return [tuple(known) for known in found]
+
+
+def transfers(summary: Summary) -> list[Transfers]:
+    """The models and crossovers of the run's transfer views."""
+    return [found for suite, view in _views(summary.run, "transfer") for found in transfers_of(summary, suite, view)]
+
+
+def transfers_of(summary: Summary, suite: str, view: View) -> list[Transfers]:
+    """The models and crossovers of one view, apart by unit; lines of three sizes or more."""
+    found = []
+    for points in by_unit(view_points(summary, suite, view, view.series)):
+        paths = [path for line in view_lines(points, view) if (path := _path(line, view))]
+        if paths:
+            found.append(Transfers(suite, view.title, view.x, tuple(paths), tuple(_crossovers(paths))))
+    return found
+
+
+def _path(line: Curve, view: View) -> Path | None:
+    timed = [(x, seconds, point) for x, point in line.points if x > 0 and (seconds := point.seconds)]
+    timed = [(x, seconds, point) for x, seconds, point in timed if seconds.low > 0 and math.isfinite(seconds.high)]
+    sizes, times = tuple(x for x, _, _ in timed), tuple(seconds for _, seconds, _ in timed)
+    model = transfer.fit(sizes, [seconds.centre for seconds in times])
+    if model is None:
+        return None
+    scale = stats.median([point.amount / x if point.amount else 1.0 for x, _, point in timed])
+    unit = timed[0][2].figure.unit
+    if unit != "s":
+        return Path(line, sizes, times, model, scale, unit, is_rate=True)
+    return Path(line, sizes, times, model, scale, "B/s" if view.x.endswith("_bytes") else "/s", is_rate=False)
+
+
+def _crossovers(paths: Sequence[Path]) -> Iterator[Crossover]:
+    """Of each two paths that differ in one thing only, where they cross."""
+    for one, other in itertools.combinations(paths, 2):
+        if sum(a != b for a, b in zip(one.line.parts, other.line.parts, strict=True)) != 1:
+            continue
+        shared = sorted(set(one.sizes) & set(other.sizes))
+        times = [[dict(zip(path.sizes, path.seconds, strict=True))[size] for size in shared] for path in (one, other)]
+        for is_one_above, size in transfer.crossovers(shared, *times):
+            below, above = (other, one) if is_one_above else (one, other)
+            pieces = [path.model.piece_at(size.centre, path.sizes) for path in (below, above)]
+            yield Crossover(below.line.label, above.line.label, size, transfer.meeting(*pieces))
+
+
+def _views(run: Run, kind: str) -> Iterator[tuple[str, View]]:
+    for suite in run.manifest.suites:
+        for view in suite.views:
+            if view.kind == kind:
+                yield suite.name, view

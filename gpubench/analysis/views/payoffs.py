@@ -1,0 +1,116 @@
+"""Of a run's codecs and links: the links over which compressing pays, and what it came to over those that are here.
+
+A case takes part by the names of its stages: `compress` and `decompress`, with the observed `ratio`. One that also has
+`raw` moved data over a link: its headline is the overlapped way, `staged` the same one block after another, and its
+note `ends` says who pays (breakeven.Ends).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import get_args
+
+from gpubench.analysis.summary import Figure, Spread, Summary
+from gpubench.analysis.views.breakeven import Coded, Ends, quotient
+from gpubench.model import Case, NamedLink, View
+from gpubench.stats import Interval
+
+_RATE = "B/s"
+
+
+@dataclass(frozen=True, slots=True)
+class Payoff:
+    """What a case says of a codec on some data: B* by `coded`, and over a link what compressing came to.
+
+    `raw`, `staged` and `overlapped` are rates of uncompressed bytes, B/s; `ends` is empty where no link was crossed.
+    """
+
+    case: Case
+    devices: tuple[str, ...]
+    coded: Coded
+    ends: str = ""
+    raw: Interval | None = None
+    staged: Interval | None = None
+    overlapped: Interval | None = None
+
+    @property
+    def speedup(self) -> Interval | None:
+        """How many times as fast as the raw bytes the data crossed compressed; None where no link was crossed."""
+        if self.overlapped is None or self.raw is None or min(self.overlapped.low, self.raw.low) <= 0:
+            return None
+        return quotient(self.overlapped, self.raw)
+
+    @property
+    def bound(self) -> float | None:
+        """What overlapping could reach at the best, B/s, over the link as the raw bytes saw it."""
+        ends = _ends(self.ends)
+        return self.coded.pipelined(ends, self.raw.centre) if ends and self.raw else None
+
+    @property
+    def share(self) -> float | None:
+        """The fraction of the bound that was reached."""
+        return self.overlapped.centre / self.bound if self.overlapped and self.bound else None
+
+
+@dataclass(frozen=True, slots=True)
+class Payoffs:
+    """The payoffs of one view, and the links that the user named."""
+
+    suite: str
+    title: str
+    codecs: tuple[Payoff, ...]
+    crossings: tuple[Payoff, ...]
+    links: tuple[NamedLink, ...]
+
+
+def payoffs(summary: Summary) -> list[Payoffs]:
+    """Those of every view of the run that asks for them."""
+    return [
+        payoffs_of(summary, suite.name, view)
+        for suite in summary.run.manifest.suites
+        for view in suite.views
+        if view.kind == "breakeven"
+    ]
+
+
+def payoffs_of(summary: Summary, suite: str, view: View) -> Payoffs:
+    """The codecs and crossings of one view's cases that are ok, replicates joined."""
+    found = [
+        payoff
+        for spread in summary.spreads()
+        if spread.case.suite == suite and spread.case.name in view.cases and (payoff := _payoff(summary, spread))
+    ]
+    codecs = tuple(payoff for payoff in found if payoff.raw is None)
+    crossings = tuple(payoff for payoff in found if payoff.raw is not None)
+    return Payoffs(suite, view.title, codecs, crossings, summary.run.manifest.settings.links)
+
+
+def _payoff(summary: Summary, spread: Spread) -> Payoff | None:
+    stages = dict(_stages(summary, spread))
+    ratio = stages.get("ratio")
+    if ratio is None or not ratio.centre > 0:
+        return None
+    ends = dict(spread.row.result.notes).get("ends", "")
+    rates = [stages[name].centre if name in stages else math.inf for name in ("compress", "decompress")]
+    if all(map(math.isinf, rates)) or min(rates) <= 0:
+        return None
+    headline = spread.figure.interval if spread.figure and "raw" in stages else None
+    coded = Coded(ratio.centre, *rates)
+    return Payoff(spread.case, spread.devices, coded, ends, stages.get("raw"), stages.get("staged"), headline)
+
+
+def _stages(summary: Summary, spread: Spread) -> Iterator[tuple[str, Interval]]:
+    """Every stage's rate by the stage's name, and the ratio."""
+    found: list[Figure] = [spread.figure] if spread.figure else []
+    for figure in [*found, *summary.beside(spread)]:
+        stage = figure.name.rpartition(".")[0]
+        if figure.unit == _RATE and stage:
+            yield stage, figure.interval
+        elif figure.name == "ratio":
+            yield figure.name, figure.interval
+
+
+def _ends(text: str) -> Ends | None:
+    return next((ends for ends in get_args(Ends) if ends == text), None)

@@ -1,0 +1,235 @@
+"""Derived figures as tables of words: the same cells in the terminal, in Markdown and on the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpubench import stats
+from gpubench.analysis.summary import Summary, judged_better, judged_unit, judged_values
+from gpubench.analysis.views import breakeven
+from gpubench.analysis.views.derived import Path, Staircase, Step, Transfers, staircases_of, transfers_of
+from gpubench.analysis.views.payoffs import Payoff, Payoffs, payoffs_of
+from gpubench.analysis.views.transfer import Piece
+from gpubench.base import units
+from gpubench.model import Series, View
+from gpubench.stats import Interval
+
+_NONE = "–"
+_P99_SAMPLES, _P999_SAMPLES = 1000, 10_000  # ten samples lie beyond
+_TAIL_HEADS = ("case", "device", "median", "p99", "p99.9", "greatest", "samples")
+_LEVEL_HEADS = ("level", "95 % interval", "cycles", "working sets", "ends at", "surely within", "known of the device")
+_PATH_HEADS = ("path", "sizes", "α", "β", "n½ = α·β", "n½ measured", "residual")
+_CROSSOVER_HEADS = ("faster below", "faster above", "at", "measured between", "models meet at")
+_B_STAR = ("B* both ends", "B* write only", "B* read only")
+_EVEN_HEADS = ("case", "device", "ratio", "compress", "decompress", *_B_STAR)
+_NAMED_HEADS = ("case", "device", "link", "staged", "overlapped", "write only", "read only")
+_CROSSED_HEADS = ("case", "device", "ratio", "raw", "staged", "overlapped", "bound", "of bound", "verdict", "by model")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A title, heads, and rows of as many cells as heads; `words` are the heads of columns that hold no figures.
+
+    `note` is what else is to know of it.
+    """
+
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    words: tuple[str, ...]
+    note: str = ""
+
+
+def level_table(staircase: Staircase) -> Table:
+    """The levels of one line, from the first cache to memory, beside what is known of the device."""
+    label = "" if staircase.line.label in staircase.title else f", {staircase.line.label}"
+    rows = tuple(_level(step) for step in staircase.steps)
+    sources = [f"{known.name}: {known.source}" for step in staircase.steps for known in step.known]
+    note = "; ".join(["A level ends at the largest working set that still is on it (surely: with 95 %)", *sources])
+    return Table(f"Levels: {staircase.title}{label}", _LEVEL_HEADS, rows, _LEVEL_HEADS[-1:], note)
+
+
+def _level(step: Step) -> tuple[str, ...]:
+    height, end = step.height, step.end
+    points = "1 point" if step.points == 1 else f"{step.points} points"
+    return (
+        step.text,
+        units.interval(height.low, height.high, step.unit, height.centre),
+        units.significant(step.cycles) if step.cycles is not None else _NONE,
+        f"{units.brief_size(step.smallest)} – {units.brief_size(step.largest)} ({points})",
+        units.brief_size(end.centre) if end else "not reached",
+        f"{units.brief_size(end.low)} – {units.brief_size(end.high)}" if end else _NONE,
+        "; ".join(_known(step, end)) or _NONE,
+    )
+
+
+def _known(step: Step, end: Interval | None) -> Iterator[str]:
+    for known in step.known:
+        ratio = f", × {end.centre / known.bytes:.2f}" if end else ""
+        yield f"{known.name} {units.brief_size(known.bytes)}{ratio}"
+
+
+def transfer_tables(found: Transfers) -> list[Table]:
+    """The models of a view's paths, a row a piece, and where the paths cross; no second table where they do not."""
+    is_size = found.axis.endswith("_bytes")
+    rows = tuple(row for path in found.paths for row in _pieces(path, is_size))
+    tables = [Table(f"Transfer model: {found.title}", _PATH_HEADS, rows, _PATH_HEADS[:1])]
+    if found.crossovers:
+        crossed = tuple(
+            (
+                each.below,
+                each.above,
+                _place(each.size.centre, is_size),
+                f"{_place(each.size.low, is_size)} – {_place(each.size.high, is_size)}",
+                _place(each.fitted, is_size) if each.fitted else _NONE,
+            )
+            for each in found.crossovers
+        )
+        tables.append(Table(f"Crossovers: {found.title}", _CROSSOVER_HEADS, crossed, _CROSSOVER_HEADS[:2]))
+    return tables
+
+
+def _pieces(path: Path, is_size: bool) -> Iterator[tuple[str, ...]]:
+    """A row a piece; what is of the whole path stands on its first."""
+    model = path.model
+    half = _place(model.half.centre, is_size) if model.half else _NONE
+    for index, piece in enumerate(model.pieces):
+        of_path = (half, units.percent(model.residual)) if index == 0 else ("", "")
+        yield (path.line.label if index == 0 else "", *_piece(path, piece, is_size), *of_path)
+
+
+def _piece(path: Path, piece: Piece, is_size: bool) -> tuple[str, str, str, str]:
+    rate = path.rate(piece)
+    return (
+        f"{_place(path.sizes[piece.first], is_size)} – {_place(path.sizes[piece.last], is_size)}",
+        units.quantity(piece.alpha_s, "s"),
+        units.quantity(rate, path.unit) if math.isfinite(rate) else _NONE,
+        _place(piece.half, is_size) if math.isfinite(piece.half) else _NONE,
+    )
+
+
+def _place(value: float, is_size: bool) -> str:
+    return units.brief_size(value) if is_size else units.significant(value)
+
+
+def derived_tables(summary: Summary, suite: str) -> list[Table]:
+    """Every table that the views of one suite give, and its tails."""
+    views = next((info.views for info in summary.run.manifest.suites if info.name == suite), ())
+    return [*(table for view in views for table in view_tables(summary, suite, view)), *tail_tables(summary, suite)]
+
+
+def tail_tables(summary: Summary, suite: str) -> list[Table]:
+    """A table of the tails of times: of every series with samples enough for one, the rank whose tail is the worst."""
+    rows: dict[tuple[str, tuple[str, ...], str], tuple[float, tuple[str, ...]]] = {}
+    for result in summary.run.results:
+        for series in result.series if result.status == "ok" and result.case.suite == suite else ():
+            if len(series.values) < tail_samples(series):
+                continue
+            tail = tail_of(series)
+            name = result.case.id + ("" if series.name == result.series[0].name else f" {series.name}")
+            cells = (
+                name,
+                ", ".join(result.devices),
+                *(units.quantity(value, "s") if value else _NONE for value in tail),
+            )
+            key = (result.case.id, result.devices, series.name)
+            rows[key] = max(rows.get(key, (0.0, cells)), (tail[1] or 0.0, (*cells, str(len(series.values)))))
+    found = tuple(cells for _, cells in rows.values())
+    return [Table(f"Tails: {suite}", _TAIL_HEADS, found, _TAIL_HEADS[:2])] if found else []
+
+
+def tail_samples(series: Series) -> float:
+    """From how many samples on a series has a tail: of single calls 1000, of what else is seconds 10 000."""
+    if judged_unit(series) != "s" or judged_better(series) != "less":
+        return math.inf
+    return _P99_SAMPLES if series.name.endswith("each") else _P999_SAMPLES
+
+
+def tail_of(series: Series) -> tuple[float, float | None, float | None, float]:
+    """Median, 99th and 99.9th percentile where ten samples lie beyond, and the greatest: seconds."""
+    values = judged_values(series).tolist()
+    count = len(values)
+    p99 = stats.quantile(values, 0.99) if count >= _P99_SAMPLES else None
+    p999 = stats.quantile(values, 0.999) if count >= _P999_SAMPLES else None
+    return stats.median(values), p99, p999, max(values)
+
+
+def view_tables(summary: Summary, suite: str, view: View) -> list[Table]:
+    """The levels of a staircase, models and crossovers of a transfer view, where compressing pays; else nothing."""
+    if view.kind == "breakeven":
+        return payoff_tables(payoffs_of(summary, suite, view))
+    if view.kind == "staircase":
+        return [level_table(found) for found in staircases_of(summary, suite, view)]
+    if view.kind == "transfer":
+        return [table for found in transfers_of(summary, suite, view) for table in transfer_tables(found)]
+    return []
+
+
+def payoff_tables(found: Payoffs) -> list[Table]:
+    """Break-even links of each codec on its data, verdicts over the links of this machine, and over named ones."""
+    tables = []
+    if found.crossings:
+        note = "Rates of uncompressed bytes. The bound is that of overlapping: docs/compression.md"
+        rows = tuple(map(_crossing, found.crossings))
+        words = ("case", "device", *_CROSSED_HEADS[-2:])
+        tables.append(Table(f"Measured: {found.title}", _CROSSED_HEADS, rows, words, note))
+    if found.codecs:
+        note = "Over a link slower than B* compressing wins even where nothing overlaps"
+        rows = tuple(map(_break_even, found.codecs))
+        tables.append(Table(f"Break-even links: {found.title}", _EVEN_HEADS, rows, _EVEN_HEADS[:2], note))
+    named = tuple(row for payoff in found.codecs for row in _over_named(payoff, found))
+    if named:
+        note = "From the rates above and the link's name; staged and overlapped: a message, a device at each end"
+        title = f"Modelled, not measured: {found.title}"
+        tables.append(Table(title, _NAMED_HEADS, named, _NAMED_HEADS, note))
+    return tables
+
+
+def _crossing(payoff: Payoff) -> tuple[str, ...]:
+    bound, share, speedup, raw = payoff.bound, payoff.share, payoff.speedup, payoff.raw
+    by_model = breakeven.modelled(bound / raw.centre) if bound and raw else _NONE
+    rates = [units.quantity(rate.centre, "B/s") if rate else _NONE for rate in (raw, payoff.staged, payoff.overlapped)]
+    return (
+        payoff.case.id,
+        ", ".join(payoff.devices),
+        units.significant(payoff.coded.ratio, 3),
+        *rates,
+        units.quantity(bound, "B/s") if bound else _NONE,
+        units.percent(share) if share else _NONE,
+        breakeven.verdict(speedup) if speedup else _NONE,
+        by_model,
+    )
+
+
+def _break_even(payoff: Payoff) -> tuple[str, ...]:
+    coded = payoff.coded
+    links = (coded.message, coded.write_only, coded.read_only)
+    return (
+        payoff.case.id,
+        ", ".join(payoff.devices),
+        units.significant(coded.ratio, 3),
+        *(units.quantity(rate, "B/s") if math.isfinite(rate) else _NONE for rate in (coded.compress, coded.decompress)),
+        *(_link_rate(rate) for rate in links),
+    )
+
+
+def _link_rate(rate: float) -> str:
+    """A break-even link in both units that links are named in; `none` where compressing never pays."""
+    if not math.isfinite(rate):
+        return _NONE
+    return f"{units.quantity(rate, 'B/s', 3)} ({units.significant(rate * 8e-9, 3)} Gb/s)" if rate > 0 else "none"
+
+
+def _over_named(payoff: Payoff, found: Payoffs) -> Iterator[tuple[str, ...]]:
+    coded = payoff.coded
+    for link in found.links:
+        rates = (
+            coded.serial("apart", link.rate),
+            coded.pipelined("apart", link.rate),
+            coded.pipelined("write", link.rate),
+            coded.pipelined("read", link.rate),
+        )
+        verdicts = (breakeven.modelled(rate / link.rate) for rate in rates)
+        yield (payoff.case.id, ", ".join(payoff.devices), link.name, *verdicts)

@@ -1,0 +1,35 @@
+"""What a gate and a publication of its verdicts are written with."""
+
+from gpubench.base import units
+from gpubench.base.clean import clean
+from gpubench.base.patterns import matches
+from gpubench.judging.effect import Effect, against
+from gpubench.judging.evidence import Evidence, Side
+from gpubench.judging.judge import Figures, Finding, Judgement, badness, judge, sentence
+from gpubench.judging.objections import unjudged
+from gpubench.judging.policy import Floor, Policy
+from gpubench.model import Case, Verdict
+from gpubench.plugins.gate import Gate, Publication
+
+__all__ = [
+    "Case",
+    "Effect",
+    "Evidence",
+    "Figures",
+    "Finding",
+    "Floor",
+    "Gate",
+    "Judgement",
+    "Policy",
+    "Publication",
+    "Side",
+    "Verdict",
+    "against",
+    "badness",
+    "clean",
+    "judge",
+    "matches",
+    "sentence",
+    "units",
+    "unjudged",
+]

@@ -1,0 +1,5 @@
+"""What a person uses in a notebook."""
+
+from gpubench.tools.notebook import NotebookRun, read_run
+
+__all__ = ["NotebookRun", "read_run"]

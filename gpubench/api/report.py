@@ -1,0 +1,124 @@
+"""What a report is written with: a run, its figures and views, comparisons and trends."""
+
+from gpubench import DISTRIBUTION, stats
+from gpubench.analysis import frame
+from gpubench.analysis.counters import CounterFigure, CounterTable, Track, extremes
+from gpubench.analysis.energy import Energy
+from gpubench.analysis.joined import Joined, joined
+from gpubench.analysis.peaks import BASIS_WORDS, Basis
+from gpubench.analysis.phases import SUITE as PROFILE
+from gpubench.analysis.summary import Figure, Row, Spread, Summary, headline, judged_values
+from gpubench.analysis.trend import Change, Line, Moment, Trend
+from gpubench.analysis.views.curves import (
+    Curve,
+    Point,
+    Value,
+    axis_words,
+    by_unit,
+    drawable,
+    labeller,
+    view_lines,
+    view_points,
+)
+from gpubench.analysis.views.derived import (
+    Crossover,
+    Path,
+    Staircase,
+    Step,
+    Transfers,
+    staircases,
+    staircases_of,
+    transfers,
+    transfers_of,
+)
+from gpubench.analysis.views.links import link_tables
+from gpubench.analysis.views.payoffs import Payoff, Payoffs, payoffs, payoffs_of
+from gpubench.analysis.views.phase_tables import phase_tables
+from gpubench.analysis.views.tables import Table, derived_tables, level_table, payoff_tables, transfer_tables
+from gpubench.base import units
+from gpubench.base.clean import clean, tidy
+from gpubench.base.errors import Missing
+from gpubench.base.walk import with_texts
+from gpubench.judging import comparison
+from gpubench.judging.comparison import Against, Column, Comparison, Difference
+from gpubench.judging.judge import Finding
+from gpubench.knowledge.hardware import event_names
+from gpubench.model import Case, Device, Result, Run, Series, Verdict, View
+from gpubench.plugins.report import ComparisonReport, Enclosure, Report
+
+__all__ = [
+    "BASIS_WORDS",
+    "DISTRIBUTION",
+    "PROFILE",
+    "Against",
+    "Basis",
+    "Case",
+    "Change",
+    "Column",
+    "Comparison",
+    "ComparisonReport",
+    "CounterFigure",
+    "CounterTable",
+    "Crossover",
+    "Curve",
+    "Device",
+    "Difference",
+    "Enclosure",
+    "Energy",
+    "Figure",
+    "Finding",
+    "Joined",
+    "Line",
+    "Missing",
+    "Moment",
+    "Path",
+    "Payoff",
+    "Payoffs",
+    "Point",
+    "Report",
+    "Result",
+    "Row",
+    "Run",
+    "Series",
+    "Spread",
+    "Staircase",
+    "Step",
+    "Summary",
+    "Table",
+    "Track",
+    "Transfers",
+    "Trend",
+    "Value",
+    "Verdict",
+    "View",
+    "axis_words",
+    "by_unit",
+    "clean",
+    "comparison",
+    "derived_tables",
+    "drawable",
+    "event_names",
+    "extremes",
+    "frame",
+    "headline",
+    "joined",
+    "judged_values",
+    "labeller",
+    "level_table",
+    "link_tables",
+    "payoff_tables",
+    "payoffs",
+    "payoffs_of",
+    "phase_tables",
+    "staircases",
+    "staircases_of",
+    "stats",
+    "tidy",
+    "transfer_tables",
+    "transfers",
+    "transfers_of",
+    "units",
+    "view_lines",
+    "view_points",
+    "with_texts",
+]

@@ -1,0 +1,45 @@
+"""What a suite is written with."""
+
+from gpubench.authoring.axes import Target, points, powers_of_two
+from gpubench.authoring.bench import Bench
+from gpubench.authoring.suite import Suite
+from gpubench.authoring.task import Observation, Observed, Profile, Stage, Task, expect
+from gpubench.base import units
+from gpubench.base.errors import DeviceError, FileError, Missing, PeerDied, Skip, UsageError, WrongAnswer
+from gpubench.model import Case, DataFile, Device, Facts, View, Work
+from gpubench.plugins.backend import Handle, Kernel, Mode, SharedBuffer, SharedEvent, SharedMemory, Traits
+
+__all__ = [
+    "Bench",
+    "Case",
+    "DataFile",
+    "Device",
+    "DeviceError",
+    "Facts",
+    "FileError",
+    "Handle",
+    "Kernel",
+    "Missing",
+    "Mode",
+    "Observation",
+    "Observed",
+    "PeerDied",
+    "Profile",
+    "SharedBuffer",
+    "SharedEvent",
+    "SharedMemory",
+    "Skip",
+    "Stage",
+    "Suite",
+    "Target",
+    "Task",
+    "Traits",
+    "UsageError",
+    "View",
+    "Work",
+    "WrongAnswer",
+    "expect",
+    "points",
+    "powers_of_two",
+    "units",
+]

@@ -1,0 +1,56 @@
+"""The axes of a case: their points by tier, and the target that a plan is made for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gpubench.model import DataFile, Device, Facts, Tier
+
+Value = str | int | float
+
+
+Values = Sequence[Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a plan is made for: the device, the machine, the tier and the user's data."""
+
+    facts: Facts
+    device: Device
+    tier: Tier = "quick"
+    data: tuple[DataFile, ...] = ()
+
+    @property
+    def is_host(self) -> bool:
+        """Whether the device is the host processor."""
+        return self.device.backend == "host"
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """The points of an axis in each tier."""
+
+    smoke: Values
+    quick: Values
+    full: Values
+
+
+def points(quick: Values, smoke: Values | None = None, full: Values | None = None) -> Points:
+    """An axis by tier; a tier that is left out has quick's points, smoke its first one."""
+    return Points(smoke=quick[:1] if smoke is None else smoke, quick=quick, full=quick if full is None else full)
+
+
+def powers_of_two(first: int, last: int, step: int = 1) -> tuple[int, ...]:
+    """2**first … 2**last inclusive, each `step` doublings apart."""
+    return tuple(2**exponent for exponent in range(first, last + 1, step))
+
+
+Axis = Values | Points | Callable[[Target], "Values | Points"]
+
+
+def axis_values(axis: Axis, target: Target) -> Values:
+    """Return the points of an axis for a target: those of its tier."""
+    found = axis(target) if callable(axis) else axis
+    return tuple(getattr(found, target.tier)) if isinstance(found, Points) else tuple(found)

@@ -1,0 +1,90 @@
+"""What a case is built with: the open device, the case, its ranks, its seed, its kernels."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from importlib import resources
+from importlib.resources.abc import Traversable
+from typing import Any, Protocol
+
+import numpy as np
+
+from gpubench.authoring.axes import Target
+from gpubench.model import Case, Device
+from gpubench.plugins.backend import Kernel, OpenDevice, Traits
+
+
+class Exchange(Protocol):
+    """How ranks talk: every rank calls it, each gets all values in rank order.
+
+    Raises PeerDied, once, where a rank has ended since; from then on its value is None.
+    """
+
+    def __call__(self, value: Any) -> list[Any]: ...
+
+
+def _alone(value: Any) -> list[Any]:
+    return [value]
+
+
+@dataclass(slots=True)
+class Bench:
+    """What a case is built with: the open device, its parameters' target, its ranks, its seed.
+
+    `peers` is the device of every rank, `devices` every device of the case: one rank of a case of two
+    devices has the second one's memory by `device.peer_memory(devices[1], nbytes)`.
+    """
+
+    open_device: OpenDevice
+    case: Case
+    target: Target
+    package: str
+    seed: int = 0
+    rank: int = 0
+    world: int = 1
+    peers: tuple[Device, ...] = ()
+    devices: tuple[Device, ...] = ()
+    exchange: Exchange = _alone
+
+    @property
+    def device(self) -> OpenDevice:
+        """The open device."""
+        return self.open_device
+
+    @property
+    def xp(self) -> Any:
+        """The array module: numpy or cupy."""
+        return self.open_device.xp
+
+    @property
+    def traits(self) -> Traits:
+        """What the device is and can do."""
+        return self.open_device.traits
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """A fresh generator, seeded by the run's seed and the case's id: the same data every time."""
+        return np.random.default_rng([self.seed, zlib.crc32(self.case.id.encode())])
+
+    def barrier(self) -> None:
+        """Wait until every rank is here; raises PeerDied."""
+        self.exchange(None)
+
+    def copies(self, nbytes: int) -> int:
+        """How many sets of buffers of `nbytes` a rotation needs to outgrow the last-level cache fourfold."""
+        return -(-4 * max(self.target.device.cache_bytes, 1) // nbytes) + 1
+
+    def kernel(self, file: str, name: str, **defines: str | int) -> Kernel:
+        """Compile `name` from a .cu file beside the suite, behind the `prelude.cuh` beside it if there is one.
+
+        Both are looked for in the package above too: a suite that is a folder shares them with its neighbours.
+        """
+        prelude, kernels = self._beside("prelude.cuh"), self._beside(file)
+        source = (prelude.read_text() if prelude.is_file() else "") + kernels.read_text()
+        return self.open_device.kernel(source, name, defines)
+
+    def _beside(self, file: str) -> Traversable:
+        above = self.package.rpartition(".")[0]
+        own, *others = (resources.files(package) / file for package in (self.package, above) if package)
+        return next((place for place in (own, *others) if place.is_file()), own)

@@ -1,0 +1,121 @@
+"""What a suite's author writes with: Suite, axes, Bench, Task, Stage and views.
+
+A case builds and returns a Task. It never loops, times, synchronises, prints or formats::
+
+    suite = Suite("sustained memory bandwidth, STREAM kernels", views=[...])
+
+    @suite.case(size_bytes=points(smoke=[2**24], quick=[2**30]), dtype=("float32", "float64"))
+    def triad(bench, size_bytes, dtype):
+        '''a = b + s·c: three arrays moved, STREAM's counting rule.'''
+        ...
+        return Task.of(Stage(call, Work(moved=3 * size_bytes), "moved"), check=...)
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpubench.authoring.axes import Axis, Target, Value, axis_values
+from gpubench.authoring.bench import Bench
+from gpubench.authoring.task import Task
+from gpubench.model import Case, SuiteInfo, View
+
+Builder = Callable[..., Task]
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A case as declared: its builder and its axes."""
+
+    name: str
+    build: Builder
+    axes: tuple[tuple[str, Axis], ...]
+    version: int
+    ranks: Callable[[Mapping[str, Value]], int]
+    devices: Callable[[Mapping[str, Value]], int]
+    when: Callable[[Target], bool]
+    where: Callable[[Target, Mapping[str, Value]], bool]
+    headline: Mapping[str, Value] | None
+
+
+class Suite:
+    """A named set of cases; its name is its module's (a file's or a folder's), its .cu files stand beside it."""
+
+    def __init__(self, summary: str, views: Sequence[View] = ()) -> None:
+        self.summary = summary
+        self.views = tuple(views)
+        self.definitions: dict[str, Definition] = {}
+        self.module = ""
+
+    @property
+    def name(self) -> str:
+        """The suite's name: the file it is written in."""
+        return self.module.rpartition(".")[2]
+
+    @property
+    def package(self) -> str:
+        """The package whose folder holds the suite's kernels: the suite itself, where it is a folder."""
+        is_folder = hasattr(sys.modules.get(self.module), "__path__")
+        return self.module if is_folder else self.module.rpartition(".")[0]
+
+    def case(
+        self,
+        *,
+        version: int = 1,
+        ranks: int | Callable[[Mapping[str, Value]], int] = 1,
+        devices: Callable[[Mapping[str, Value]], int] = lambda _: 1,
+        when: Callable[[Target], bool] = lambda _: True,
+        where: Callable[[Target, Mapping[str, Value]], bool] = lambda *_: True,
+        headline: Mapping[str, Value] | None = None,
+        **axes: Axis,
+    ) -> Callable[[Builder], Builder]:
+        """Declare a case.
+
+        Each axis is a keyword: values, `points(...)`, or a function of the Target giving either.
+        `ranks` processes build and run it together (a number, or one by the parameters); `devices` says,
+        from the parameters, over how many devices they are spread (the device and its first peers; an axis
+        `peer` names the second itself); `when` leaves the case out on other kinds of device, `where` single
+        points of its axes;
+        `version` rises when the method changes. `headline` marks the case that speaks for the suite
+        in a headline run: of the points that share most of these values, the last that can run.
+        """
+
+        def declare(build: Builder) -> Builder:
+            wanted = list(inspect.signature(build).parameters)[1:]
+            if wanted != list(axes):
+                raise TypeError(f"{build.__qualname__}{wanted} does not take its axes {list(axes)} in that order")
+            self.module = build.__module__
+            name = build.__name__.strip("_")
+            count = ranks if callable(ranks) else lambda _: ranks
+            self.definitions[name] = Definition(
+                name, build, tuple(axes.items()), version, count, devices, when, where, headline
+            )
+            return build
+
+        return declare
+
+    def cases(self, target: Target) -> Iterator[Case]:
+        """Every case of this tier on this device, in declared order; touches no device."""
+        for definition in self.definitions.values():
+            if not definition.when(target):
+                continue
+            names = [axis for axis, _ in definition.axes]
+            for row in itertools.product(*(axis_values(axis, target) for _, axis in definition.axes)):
+                params = tuple(zip(names, row, strict=True))
+                if not definition.where(target, dict(params)):
+                    continue
+                ranks, devices = definition.ranks(dict(params)), definition.devices(dict(params))
+                yield Case(self.name, definition.name, params, definition.version, ranks, devices)
+
+    def build(self, bench: Bench) -> Task:
+        """Build the task of `bench.case`; raises Skip with the reason where it cannot run."""
+        task: Task = self.definitions[bench.case.name].build(bench, **dict(bench.case.params))
+        return task
+
+    def info(self) -> SuiteInfo:
+        """What reports need to know."""
+        return SuiteInfo(self.name, self.summary, self.views)

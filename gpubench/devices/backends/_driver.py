@@ -1,0 +1,54 @@
+"""The driver's calls that CuPy does not bind, through cuda-bindings: virtual memory, exported pools."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from gpubench import DISTRIBUTION
+from gpubench.base.errors import Skip
+
+
+class DriverCallError(RuntimeError):
+    """A call of the driver that failed; the message begins with the error's name, `CUDA_ERROR_INVALID_VALUE`."""
+
+
+class Driver:
+    """`cuda.bindings.driver` with results in place of tuples: a call returns its value or raises DriverCallError."""
+
+    def __init__(self) -> None:
+        try:
+            self.bindings: Any = importlib.import_module("cuda.bindings.driver")
+        except ImportError as error:
+            raise Skip(f"needs cuda-bindings ({error}): pip install '{DISTRIBUTION}[cuda13]'") from error
+
+    def __call__(self, name: str, *args: Any) -> Any:
+        """The value of one call, a tuple of several, None of none."""
+        error, *values = getattr(self.bindings, name)(*args)
+        if int(error) != 0:
+            raise DriverCallError(f"{error.name} from {name}")
+        return values[0] if len(values) == 1 else tuple(values) or None
+
+    def location(self, device: int) -> Any:
+        """A device as the driver names the place of memory."""
+        place = self.bindings.CUmemLocation()
+        place.type = self.bindings.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        place.id = device
+        return place
+
+    def access(self, device: int) -> Any:
+        """Reading and writing by one device."""
+        found = self.bindings.CUmemAccessDesc()
+        found.location = self.location(device)
+        found.flags = self.bindings.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        return found
+
+    @property
+    def descriptor(self) -> Any:
+        """The kind of handle that is a POSIX file descriptor."""
+        return self.bindings.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+
+    @property
+    def pinned(self) -> Any:
+        """Memory that stays where it is: the only type of allocation there is."""
+        return self.bindings.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED

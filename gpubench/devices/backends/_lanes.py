@@ -1,0 +1,92 @@
+"""More than one queue: work beside the device's own stream, and events that another process can wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpubench.base.errors import Skip
+from gpubench.plugins.backend import SharedEvent
+
+
+class Lanes:
+    """Streams beside a device's own one; each is made when first needed and kept."""
+
+    def __init__(self, cupy: Any, stream: Any) -> None:
+        self._cupy = cupy
+        self._own = stream
+        self._lanes: dict[tuple[int, int], Any] = {}
+        self.current = stream  # where copies are queued
+
+    def together(self, device: int, calls: Sequence[Callable[[], object]]) -> None:
+        """Queue calls that begin together: the first on the device's own stream, the others on lanes of `device`.
+
+        The own stream goes on when all are done. Nothing waits on the host, so that it can be gated and captured.
+        """
+        first, *others = calls
+        begin = self._recorded(self._own)
+        lanes = [self._lane(device, index) for index in range(len(others))]
+        for lane, call in zip(lanes, others, strict=True):
+            with self._cupy.cuda.Device(device):
+                lane.wait_event(begin)
+                self._on(lane, call)
+        first()
+        for lane in lanes:
+            self._own.wait_event(self._recorded(lane))
+
+    def _lane(self, device: int, index: int) -> Any:
+        if (device, index) not in self._lanes:
+            with self._cupy.cuda.Device(device):
+                self._lanes[device, index] = self._cupy.cuda.Stream(non_blocking=True)
+        return self._lanes[device, index]
+
+    def _recorded(self, stream: Any) -> Any:
+        with self._cupy.cuda.Device(stream.device_id):
+            event = self._cupy.cuda.Event(disable_timing=True)
+            event.record(stream)
+        return event
+
+    def _on(self, lane: Any, call: Callable[[], object]) -> None:
+        before = self._cupy.cuda.get_current_stream()
+        self.current = lane
+        lane.use()  # not `with lane`: what that restores is the null stream, never one that was made current by `use`
+        try:
+            call()
+        finally:
+            self.current = self._own
+            before.use()
+
+
+class IpcEvent:
+    """An event of this process, or of another one that shares it."""
+
+    def __init__(self, cupy: Any, stream: Any, handle: bytes = b"") -> None:
+        self._runtime = cupy.cuda.runtime
+        self._stream = stream
+        if self._runtime.is_hip:
+            raise Skip("CuPy on ROCm binds no events between processes: its calls always fail")
+        if handle:
+            self._event = int(self._runtime.ipcOpenEventHandle(handle))
+        else:
+            flags = self._runtime.eventDisableTiming | self._runtime.eventInterprocess
+            self._event = int(self._runtime.eventCreateWithFlags(flags))
+
+    def export(self) -> bytes:
+        return bytes(self._runtime.ipcGetEventHandle(self._event))
+
+    def record(self) -> None:
+        self._runtime.eventRecord(self._event, self._stream.ptr)
+
+    def wait(self) -> None:
+        self._runtime.streamWaitEvent(self._stream.ptr, self._event)
+
+    def synchronize(self) -> None:
+        self._runtime.eventSynchronize(self._event)
+
+    def close(self) -> None:
+        self._runtime.eventDestroy(self._event)
+
+
+def ipc_event(cupy: Any, stream: Any, handle: bytes = b"") -> SharedEvent:
+    """A new event that can be exported, or the one of another process by its handle."""
+    return IpcEvent(cupy, stream, handle)

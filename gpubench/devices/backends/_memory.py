@@ -1,0 +1,191 @@
+"""Kinds of GPU memory that another process can open, each step by itself so that each can be timed.
+
+`raw` is an allocation of the runtime's own, `block` a part of a larger one (what a framework's pool hands out),
+`pool` a block of the driver's stream-ordered pool, `virtual` physical memory mapped by hand. The last two need
+cuda-bindings and pass a file descriptor.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from gpubench.base.errors import Skip
+from gpubench.plugins.backend import Handle, SharedBuffer, SharedMemory
+
+from ._driver import Driver
+
+_BLOCKS = 4  # a `block` lies in an allocation of this many times its size
+_OFFSET = struct.Struct("<Q")
+_EXPORT_BYTES = 64  # of CUmemPoolPtrExportData, cuda.h
+
+
+class Region:
+    """Memory in this process's address space; `close` lets go of it."""
+
+    def __init__(self, array: Any, handle: bytes, close: Callable[[], object]) -> None:
+        self.array = array
+        self.handle = handle
+        self._close = close
+
+    def close(self) -> None:
+        """Let go; arrays made of it must be gone."""
+        self.array = None
+        self._close()
+
+
+def array_at(cupy: Any, address: int, nbytes: int, owner: object) -> Any:
+    """Memory that CuPy does not own as uint8, shape (nbytes,): taken for the current device's, wherever it lies."""
+    memory = cupy.cuda.UnownedMemory(address, nbytes, owner, cupy.cuda.Device().id)
+    return cupy.ndarray((nbytes,), cupy.uint8, cupy.cuda.MemoryPointer(memory, 0))
+
+
+class Raw:
+    """An allocation of its own (cudaMalloc), opened by the runtime's handle of 64 bytes."""
+
+    def __init__(self, cupy: Any) -> None:
+        self._cupy = cupy
+        self._runtime = cupy.cuda.runtime
+
+    def allocate(self, nbytes: int) -> SharedBuffer:
+        memory = self._cupy.cuda.Memory(nbytes)  # of no pool: a handle names a whole allocation
+        array = self._cupy.ndarray((nbytes,), self._cupy.uint8, self._cupy.cuda.MemoryPointer(memory, 0))
+        return Region(array, b"", lambda: None)  # freed with its last array
+
+    def export(self, buffer: SharedBuffer) -> Handle:
+        return Handle(bytes(self._runtime.ipcGetMemHandle(buffer.array.data.ptr)))
+
+    def open(self, handle: Handle, nbytes: int) -> SharedBuffer:
+        address = self._runtime.ipcOpenMemHandle(handle.data)
+        array = array_at(self._cupy, address, nbytes, self)
+        return Region(array, handle.data, lambda: self._runtime.ipcCloseMemHandle(address))
+
+
+class Block(Raw):
+    """A block in the middle of a larger allocation: its handle names the whole, so the offset goes with it."""
+
+    def allocate(self, nbytes: int) -> SharedBuffer:
+        whole = super().allocate(_BLOCKS * nbytes)
+        return Region(whole.array[nbytes : 2 * nbytes], b"", lambda: None)
+
+    def export(self, buffer: SharedBuffer) -> Handle:
+        base = buffer.array.data.mem.ptr
+        offset = buffer.array.data.ptr - base
+        return Handle(_OFFSET.pack(offset) + bytes(self._runtime.ipcGetMemHandle(base)))
+
+    def open(self, handle: Handle, nbytes: int) -> SharedBuffer:
+        (offset,) = _OFFSET.unpack_from(handle.data)
+        address = self._runtime.ipcOpenMemHandle(handle.data[_OFFSET.size :])
+        array = array_at(self._cupy, address + offset, nbytes, self)
+        return Region(array, handle.data, lambda: self._runtime.ipcCloseMemHandle(address))
+
+
+class Virtual:
+    """Physical memory (cuMemCreate) mapped into a reserved range; a descriptor names it in other processes."""
+
+    def __init__(self, cupy: Any) -> None:
+        self._cupy = cupy
+        self._driver = Driver()
+        self._device = int(cupy.cuda.Device().id)
+        self._physical: dict[int, Any] = {}  # address → the handle of what is mapped there
+
+    def allocate(self, nbytes: int) -> SharedBuffer:
+        return self._mapped(self._driver("cuMemCreate", self._whole(nbytes), self._properties(), 0), nbytes)
+
+    def export(self, buffer: SharedBuffer) -> Handle:
+        physical = self._physical[buffer.array.data.ptr]
+        descriptor = self._driver("cuMemExportToShareableHandle", physical, self._driver.descriptor, 0)
+        return Handle(descriptors=(int(descriptor),))
+
+    def open(self, handle: Handle, nbytes: int) -> SharedBuffer:
+        (descriptor,) = handle.descriptors
+        kind = self._driver.descriptor
+        return self._mapped(self._driver("cuMemImportFromShareableHandle", descriptor, kind), nbytes)
+
+    def _mapped(self, physical: Any, nbytes: int) -> SharedBuffer:
+        size = self._whole(nbytes)
+        address = int(self._driver("cuMemAddressReserve", size, 0, 0, 0))
+        self._driver("cuMemMap", address, size, 0, physical, 0)
+        self._driver("cuMemSetAccess", address, size, [self._driver.access(self._device)], 1)
+        self._physical[address] = physical
+        array = array_at(self._cupy, address, nbytes, self)
+        return Region(array, b"", lambda: self._unmap(address, size))
+
+    def _unmap(self, address: int, size: int) -> None:
+        self._driver("cuMemUnmap", address, size)
+        self._driver("cuMemRelease", self._physical.pop(address))
+        self._driver("cuMemAddressFree", address, size)
+
+    def _whole(self, nbytes: int) -> int:
+        """The size in whole granules (2 MiB on an H200)."""
+        least = self._driver.bindings.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
+        granule = int(self._driver("cuMemGetAllocationGranularity", self._properties(), least))
+        return -(-nbytes // granule) * granule
+
+    def _properties(self) -> Any:
+        found = self._driver.bindings.CUmemAllocationProp()
+        found.type = self._driver.pinned
+        found.location = self._driver.location(self._device)
+        found.requestedHandleTypes = self._driver.descriptor
+        return found
+
+
+class Pool:
+    """A block of a stream-ordered pool: a descriptor names the pool, 64 bytes the block in it."""
+
+    def __init__(self, cupy: Any) -> None:
+        self._cupy = cupy
+        self._driver = Driver()
+        self._device = int(cupy.cuda.Device().id)
+        self._pools: dict[int, Any] = {}  # address of a block → its pool
+
+    def allocate(self, nbytes: int) -> SharedBuffer:
+        properties = self._driver.bindings.CUmemPoolProps()
+        properties.allocType = self._driver.pinned
+        properties.handleTypes = self._driver.descriptor
+        properties.location = self._driver.location(self._device)
+        pool = self._driver("cuMemPoolCreate", properties)
+        address = int(self._driver("cuMemAllocFromPoolAsync", nbytes, pool, self._stream()))
+        return self._block(pool, address, nbytes)
+
+    def export(self, buffer: SharedBuffer) -> Handle:
+        address = buffer.array.data.ptr
+        pool = self._pools[address]
+        descriptor = self._driver("cuMemPoolExportToShareableHandle", pool, self._driver.descriptor, 0)
+        block = self._driver("cuMemPoolExportPointer", address)
+        return Handle(ctypes.string_at(int(block.getPtr()), _EXPORT_BYTES), (int(descriptor),))
+
+    def open(self, handle: Handle, nbytes: int) -> SharedBuffer:
+        (descriptor,) = handle.descriptors
+        pool = self._driver("cuMemPoolImportFromShareableHandle", descriptor, self._driver.descriptor, 0)
+        self._driver("cuMemPoolSetAccess", pool, [self._driver.access(self._device)], 1)
+        block = self._driver.bindings.CUmemPoolPtrExportData()
+        ctypes.memmove(int(block.getPtr()), handle.data, _EXPORT_BYTES)
+        return self._block(pool, int(self._driver("cuMemPoolImportPointer", pool, block)), nbytes)
+
+    def _block(self, pool: Any, address: int, nbytes: int) -> SharedBuffer:
+        self._pools[address] = pool
+        return Region(array_at(self._cupy, address, nbytes, self), b"", lambda: self._free(address))
+
+    def _free(self, address: int) -> None:
+        """The importing process frees first, then the one that exported."""
+        self._driver("cuMemFreeAsync", address, self._stream())
+        self._cupy.cuda.runtime.streamSynchronize(self._stream())
+        self._driver("cuMemPoolDestroy", self._pools.pop(address))
+
+    def _stream(self) -> int:
+        return int(self._cupy.cuda.get_current_stream().ptr)
+
+
+_KINDS: dict[str, Callable[[Any], SharedMemory]] = {"raw": Raw, "block": Block, "pool": Pool, "virtual": Virtual}
+
+
+def shared_memory(cupy: Any, kind: str) -> SharedMemory:
+    """Memory of one kind on the current device; Skip where this GPU's stack has none of it."""
+    if kind not in _KINDS:
+        raise Skip(f"a GPU has no memory of the kind {kind}")
+    if cupy.cuda.runtime.is_hip and kind in ("pool", "virtual"):
+        raise Skip(f"CuPy on ROCm binds no exported {kind} memory")
+    return _KINDS[kind](cupy)

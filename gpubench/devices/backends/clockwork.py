@@ -1,0 +1,231 @@
+"""A device whose time is arithmetic, for tests alone: never listed, every figure exact.
+
+A kernel's source is JSON: `{"seconds": 1e-3}` and, each optional, `warmup` (seconds of the first
+launches), `noise` (relative sigma), `rho` (its lag-one correlation: AR(1)), `seed`, `drift`
+(relative growth a launch), `cold` (factor after a flush), `outlier_every` (each n-th launch takes
+three times as long), `throttled` (launches [from, to) that take twice as long, and show as
+`thermal` in the device's condition), `backwards_every` (each n-th launch moves the clock back),
+`hangs` (really never ends).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gpubench.base.errors import Skip
+from gpubench.model import Device
+from gpubench.plugins.backend import Kernel, Mode, SharedBuffer, SharedEvent, SharedMemory, Timing, Traits
+from gpubench.plugins.collector import Condition
+
+_TRAITS = Traits("clockwork", "arithmetic", "", ("hot", "each", "cold", "graph"), "arithmetic")
+
+
+@dataclass(slots=True)
+class _Program:
+    seconds: float
+    warmup: list[float] = field(default_factory=list)
+    noise: float = 0.0
+    rho: float = 0.0
+    outlier_every: int = 0
+    throttled: tuple[int, int] = (0, 0)
+    hangs: bool = False
+    seed: int = 0
+    drift: float = 0.0
+    cold: float = 1.0
+    backwards_every: int = 0
+
+
+class ClockworkDevice:
+    """An open clockwork device; `spend` moves its clock."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.traits = _TRAITS
+        self.xp = np
+        self._now = 0.0
+        self._flushed = False
+        self._throttled = False
+
+    def now(self) -> float:
+        return self._now
+
+    def spend(self, seconds: float) -> None:
+        """Let time pass."""
+        self._now += seconds
+
+    def time(
+        self,
+        call: Callable[[], object],
+        calls: int,
+        mode: Mode = "hot",
+        gated: bool = True,
+        lead: Callable[[], object] | None = None,
+    ) -> Timing:
+        del gated  # arithmetic has no launch gaps
+        if lead is not None:
+            lead()
+        values = []
+        for _ in range(calls):
+            if mode == "cold":
+                self.flush()
+            start = self._now
+            call()
+            values.append(self._now - start)
+        if mode in ("each", "cold"):
+            return Timing(tuple(values), sum(values) / calls)
+        return Timing((sum(values) / calls,), sum(values) / calls)
+
+    stream = 0
+
+    def enter(self) -> None:
+        pass
+
+    def leave(self) -> None:
+        pass
+
+    def ranged(self, name: str) -> contextlib.AbstractContextManager[object]:
+        return contextlib.nullcontext(name)
+
+    def elsewhere(self) -> float:
+        return 0.0
+
+    def synchronize(self) -> None:
+        pass
+
+    def rest(self, seconds: float) -> None:
+        self.spend(seconds)
+
+    def flush(self) -> None:
+        self._flushed = True
+
+    def kernel(self, source: str, name: str, defines: Mapping[str, str | int]) -> Kernel:
+        del name, defines
+        return _ClockworkKernel(self, _Program(**json.loads(source)))
+
+    def throttle(self) -> None:
+        """The launch that is running is slowed down by heat."""
+        self._throttled = True
+
+    def begin(self) -> None:
+        """As a watch of itself: forget what was."""
+        self._throttled = False
+
+    def look(self) -> Condition:
+        """As a watch of itself: whether a launch was throttled since the last look."""
+        throttled, self._throttled = self._throttled, False
+        return Condition(discard=("thermal",) if throttled else ())
+
+    def take_flushed(self) -> bool:
+        """Whether the cache was flushed since the last launch."""
+        flushed, self._flushed = self._flushed, False
+        return flushed
+
+    def to_host(self, array: Any) -> Any:
+        return np.array(array)
+
+    def pinned(self, nbytes: int) -> Any:
+        return np.zeros(nbytes, np.uint8)
+
+    def copy(self, target: Any, source: Any) -> None:
+        np.copyto(target, source)
+        self.spend(target.nbytes / 1e9)
+
+    def register(self, array: Any) -> Callable[[], None]:
+        raise Skip(f"the clockwork device registers no memory ({array.nbytes} B asked for)")
+
+    def together(self, *calls: Callable[[], object], peer: Device | None = None) -> None:
+        del peer
+        for call in calls:  # its time is the sum: arithmetic has one clock
+            call()
+
+    def peer_memory(self, peer: Device, nbytes: int) -> Any:
+        raise Skip(f"{self.device.id} has no peer whose memory it reaches ({nbytes} B of {peer.id} asked for)")
+
+    def free_bytes(self) -> int:
+        return 2**30
+
+    def share(self, nbytes: int) -> SharedBuffer:
+        raise Skip(f"the clockwork device shares no memory ({nbytes} B asked for)")
+
+    def open_shared(self, handle: bytes, nbytes: int) -> SharedBuffer:
+        raise Skip(f"the clockwork device shares no memory ({nbytes} B of {handle!r} asked for)")
+
+    def shared_memory(self, kind: str) -> SharedMemory:
+        raise Skip(f"the clockwork device shares no memory (kind {kind} asked for)")
+
+    def shared_event(self, handle: bytes = b"") -> SharedEvent:
+        raise Skip(f"the clockwork device shares no events ({handle!r} asked for)")
+
+    def release(self) -> None:
+        pass
+
+
+class _ClockworkKernel:
+    def __init__(self, device: ClockworkDevice, program: _Program) -> None:
+        self._device = device
+        self._program = program
+        self._rng = np.random.default_rng(program.seed)
+        self._launches = 0
+        self._deviation: float | None = None
+
+    def __call__(
+        self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_bytes: int = 0
+    ) -> None:
+        del grid, block, args, shared_bytes
+        self._device.spend(self._duration())
+        self._launches += 1
+
+    def symbol(self, name: str, nbytes: int) -> Any:
+        raise Skip(f"clockwork has no memory behind its kernels ({name} of {nbytes} B asked for)")
+
+    def _duration(self) -> float:
+        program, launch = self._program, self._launches
+        cold = program.cold if self._device.take_flushed() else 1.0
+        while program.hangs:
+            time.sleep(1)
+        if launch < len(program.warmup):
+            return program.warmup[launch]
+        if program.backwards_every and launch % program.backwards_every == 0:
+            return -program.seconds
+        return program.seconds * cold * self._slowed(launch) * (1 + self._jitter()) * (1 + program.drift * launch)
+
+    def _slowed(self, launch: int) -> float:
+        start, end = self._program.throttled
+        if start <= launch < end:
+            self._device.throttle()
+            return 2.0
+        every = self._program.outlier_every
+        return 3.0 if every and launch % every == every - 1 else 1.0
+
+    def _jitter(self) -> float:
+        """The next value of a stationary AR(1) process of standard deviation `noise`."""
+        rho = self._program.rho
+        fresh = float(self._rng.standard_normal())
+        start = self._deviation is None
+        self._deviation = fresh if start else rho * (self._deviation or 0.0) + (1 - rho * rho) ** 0.5 * fresh
+        return self._program.noise * self._deviation
+
+
+class Clockwork:
+    """The backend of the clockwork device."""
+
+    listed = False
+
+    def devices(self) -> Sequence[Device]:
+        return (Device("clockwork", "clockwork", "clockwork", "arithmetic", memory_bytes=2**30, units=1),)
+
+    def versions(self) -> Mapping[str, str]:
+        return {}
+
+    def open(self, device: Device) -> ClockworkDevice:
+        return ClockworkDevice(device)
+
+
+backend = Clockwork()

@@ -1,0 +1,201 @@
+"""The host processor as a device: NumPy arrays, numba kernels, perf_counter, shared memory."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import platform
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from gpubench.base.errors import Skip
+from gpubench.model import Device
+from gpubench.plugins.backend import Kernel, Mode, SharedBuffer, SharedEvent, SharedMemory, Timing, Traits
+
+from ._host_memory import Mapped, host_memory
+
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_CPUINFO = Path("/proc/cpuinfo")
+_FLUSH_MOST = 2**29  # a server's last-level caches add up to less than this per socket, mostly
+_FLUSH_LEAST = 2**26
+
+
+class HostDevice:
+    """The host, opened in this process."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        kernels = importlib.util.find_spec("numba") is not None
+        self.traits = Traits("host", device.arch, "numba" if kernels else "", ("hot", "each", "cold"), "perf_counter")
+        self.xp = np
+        self._evictor: Any = None
+
+    def now(self) -> float:
+        return time.perf_counter()
+
+    def time(
+        self,
+        call: Callable[[], object],
+        calls: int,
+        mode: Mode = "hot",
+        gated: bool = True,
+        lead: Callable[[], object] | None = None,
+    ) -> Timing:
+        del gated  # calls on the host have no queue to hold back
+        if lead is not None:
+            lead()
+        if mode in ("each", "cold"):
+            values = tuple(self._one(call, mode == "cold") for _ in range(calls))
+            return Timing(values, sum(values) / calls)
+        start = time.perf_counter_ns()
+        for _ in range(calls):
+            call()
+        seconds = (time.perf_counter_ns() - start) * 1e-9 / calls
+        return Timing((seconds,), seconds)
+
+    def _one(self, call: Callable[[], object], cold: bool) -> float:
+        if cold:
+            self.flush()
+        start = time.perf_counter_ns()
+        call()
+        return (time.perf_counter_ns() - start) * 1e-9
+
+    stream = 0
+
+    def enter(self) -> None:
+        pass
+
+    def leave(self) -> None:
+        pass
+
+    def ranged(self, name: str) -> contextlib.AbstractContextManager[object]:
+        return contextlib.nullcontext(name)
+
+    def elsewhere(self) -> float:
+        return 0.0
+
+    def synchronize(self) -> None:
+        pass
+
+    def rest(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def flush(self) -> None:
+        if self._evictor is None:
+            nbytes = min(max(2 * self.device.cache_bytes, _FLUSH_LEAST), _FLUSH_MOST)
+            self._evictor = np.zeros(nbytes // 8, np.int64)
+        self._evictor += 1
+
+    def kernel(self, source: str, name: str, defines: Mapping[str, str | int]) -> Kernel:
+        del source, defines
+        raise Skip(f"the host runs numba functions, not the device kernel {name}")
+
+    def to_host(self, array: Any) -> Any:
+        return np.array(array)
+
+    def pinned(self, nbytes: int) -> Any:
+        return np.zeros(nbytes, np.uint8)
+
+    def copy(self, target: Any, source: Any) -> None:
+        np.copyto(target, source)
+
+    def register(self, array: Any) -> Callable[[], None]:
+        raise Skip(f"the host reaches its memory as it is: {array.nbytes} B need no registration")
+
+    def together(self, *calls: Callable[[], object], peer: Device | None = None) -> None:
+        del calls, peer
+        raise Skip("the host has no queues that work beside each other")
+
+    def peer_memory(self, peer: Device, nbytes: int) -> Any:
+        raise Skip(f"{self.device.id} has no peer whose memory it reaches ({nbytes} B of {peer.id} asked for)")
+
+    def free_bytes(self) -> int:
+        return int(psutil.virtual_memory().available)
+
+    def share(self, nbytes: int) -> SharedBuffer:
+        descriptor = os.memfd_create("gpubench")
+        os.ftruncate(descriptor, nbytes)
+        return Mapped(descriptor, nbytes, f"/proc/{os.getpid()}/fd/{descriptor}".encode())
+
+    def open_shared(self, handle: bytes, nbytes: int) -> SharedBuffer:
+        return Mapped(os.open(handle.decode(), os.O_RDWR), nbytes, handle)
+
+    def shared_memory(self, kind: str) -> SharedMemory:
+        return host_memory(kind)
+
+    def shared_event(self, handle: bytes = b"") -> SharedEvent:
+        raise Skip(f"the host has no events of a device ({handle!r} asked for)")
+
+    def release(self) -> None:
+        pass
+
+
+class Host:
+    """The backend of the host processor."""
+
+    listed = True
+
+    def devices(self) -> Sequence[Device]:
+        caches = _cache_bytes()
+        details = tuple((f"cache.l{level}", str(size)) for level, size in sorted(caches.items()))
+        return (
+            Device(
+                id="host",
+                backend="host",
+                name=_processor_name(),
+                arch=platform.machine(),
+                memory_bytes=int(psutil.virtual_memory().total),
+                cache_bytes=caches[max(caches)] if caches else 0,
+                units=len(os.sched_getaffinity(0)),
+                dtypes=("float32", "float64"),
+                details=details,
+            ),
+        )
+
+    def versions(self) -> Mapping[str, str]:
+        return {name: found for name in ("numpy", "numba", "lz4", "backports.zstd") if (found := _version(name))}
+
+    def open(self, device: Device) -> HostDevice:
+        return HostDevice(device)
+
+
+def _version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return ""
+
+
+def _processor_name() -> str:
+    if _CPUINFO.exists():
+        found = re.search(r"^model name\s*:\s*(.+)$", _CPUINFO.read_text(), re.MULTILINE)
+        if found:
+            return found[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _cache_bytes() -> dict[int, int]:
+    """Bytes of the data or unified cache of each level, as the kernel reports them for CPU 0."""
+    found: dict[int, int] = {}
+    for index in sorted(_CACHES.glob("index*")):
+        # arm64 virtual machines list caches without a size
+        if (index / "size").exists() and (index / "type").read_text().strip() != "Instruction":
+            text = (index / "size").read_text().strip()
+            found[int((index / "level").read_text())] = _kibibytes(text)
+    return found
+
+
+def _kibibytes(text: str) -> int:
+    scale = {"K": 2**10, "M": 2**20, "G": 2**30}.get(text[-1:], 1)
+    return int(text.rstrip("KMG")) * scale
+
+
+backend = Host()

@@ -1,0 +1,193 @@
+"""hipBLASLt's products by ctypes: bfloat16, and FP8 where it is OCP's, which CuPy does not bind on ROCm.
+
+**Off until an owner of such a GPU confirms it**: GPUBENCH_HIPBLASLT=1 turns it on. What was checked is the table alone:
+sizes and numbers against the headers of hipBLASLt 1.1 (ROCm 7.1), and the functions that need no GPU.
+
+Matrices lie row by row, which the library reads as their transposes: C = A·B is computed as Cᵀ = Bᵀ·Aᵀ.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from collections.abc import Mapping
+from ctypes import POINTER, byref, c_float, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint64, c_void_p
+from dataclasses import dataclass
+from typing import Any
+
+from gpubench.base.errors import GpubenchError, Missing
+
+_SONAME = "libhipblaslt.so.1"
+SWITCH = "GPUBENCH_HIPBLASLT"
+WORKSPACE_BYTES = 2**25  # what AMD's own bench gives the library at most by default
+# hipblas-common.h, hipblaslt.h
+OP_N, OP_T = 111, 112
+COMPUTE_32F, REAL_32F = 2, 0
+LAYOUT_BATCH_COUNT, LAYOUT_STRIDED_BATCH_OFFSET = 0, 1
+DESC_TRANSA, DESC_TRANSB = 0, 1
+PREF_MAX_WORKSPACE_BYTES = 1
+NOT_SUPPORTED = 7
+# library_types.h of HIP: the numbers of the formats that CUDA has too are CUDA's
+FORMATS: Mapping[str, int] = {"float16": 2, "bfloat16": 14, "float32": 0, "float8_e4m3": 28, "float8_e5m2": 29}
+
+
+class Algo(ctypes.Structure):
+    """An algorithm: hipblasLtMatmulAlgo_t."""
+
+    _fields_ = (("data", c_uint8 * 16), ("max_workspace_bytes", c_size_t))
+
+
+class HeuristicResult(ctypes.Structure):
+    """What the heuristics propose: hipblasLtMatmulHeuristicResult_t."""
+
+    _fields_ = (
+        ("algo", Algo),
+        ("workspace_bytes", c_size_t),
+        ("state", c_int),
+        ("waves", c_float),
+        ("reserved", c_int * 4),
+    )
+
+
+_FUNCTIONS: Mapping[str, tuple[Any, ...]] = {
+    "Create": (POINTER(c_void_p),),
+    "GetVersion": (c_void_p, POINTER(c_int)),
+    "MatrixLayoutCreate": (POINTER(c_void_p), c_int, c_uint64, c_uint64, c_int64),
+    "MatrixLayoutSetAttribute": (c_void_p, c_int, c_void_p, c_size_t),
+    "MatrixLayoutGetAttribute": (c_void_p, c_int, c_void_p, c_size_t, POINTER(c_size_t)),
+    "MatrixLayoutDestroy": (c_void_p,),
+    "MatmulDescCreate": (POINTER(c_void_p), c_int, c_int),
+    "MatmulDescSetAttribute": (c_void_p, c_int, c_void_p, c_size_t),
+    "MatmulDescGetAttribute": (c_void_p, c_int, c_void_p, c_size_t, POINTER(c_size_t)),
+    "MatmulDescDestroy": (c_void_p,),
+    "MatmulPreferenceCreate": (POINTER(c_void_p),),
+    "MatmulPreferenceSetAttribute": (c_void_p, c_int, c_void_p, c_size_t),
+    "MatmulPreferenceDestroy": (c_void_p,),
+    "MatmulAlgoGetHeuristic": (*(c_void_p,) * 7, c_int, POINTER(HeuristicResult), POINTER(c_int)),
+    "Matmul": (
+        c_void_p, c_void_p,
+        c_void_p, c_void_p, c_void_p,  # alpha, A
+        c_void_p, c_void_p,  # B
+        c_void_p, c_void_p, c_void_p,  # beta, C
+        c_void_p, c_void_p,  # D
+        POINTER(Algo), c_void_p, c_size_t, c_void_p,
+    ),
+}  # fmt: skip
+
+
+class HipblasltError(GpubenchError):
+    """The library refused a call; `status` is its hipblasStatus_t."""
+
+    def __init__(self, what: str, status: int) -> None:
+        super().__init__(f"hipblasLt{what}: status {status}")
+        self.status = status
+
+
+def is_on() -> bool:
+    """Whether the user has turned it on."""
+    return os.environ.get(SWITCH) == "1"
+
+
+class Library:
+    """The loaded library; a call that fails raises HipblasltError."""
+
+    def __init__(self, handle: ctypes.CDLL) -> None:
+        self._functions = {name: getattr(handle, f"hipblasLt{name}") for name in _FUNCTIONS}
+        for name, arguments in _FUNCTIONS.items():
+            self._functions[name].argtypes = arguments
+            self._functions[name].restype = c_int
+
+    def __call__(self, name: str, *arguments: Any) -> None:
+        status = self._functions[name](*arguments)
+        if status:
+            raise HipblasltError(name, status)
+
+    def made(self, name: str, *arguments: Any) -> c_void_p:
+        """What a function creates."""
+        found = c_void_p()
+        self(name, byref(found), *arguments)
+        return found
+
+    def layout(self, kind: str, rows: int, cols: int, pitch: int, batch: int = 1, apart: int = 0) -> c_void_p:
+        """A matrix of `rows` × `cols`, column by column, `pitch` elements from one column to the next."""
+        found = self.made("MatrixLayoutCreate", FORMATS[kind], rows, cols, pitch)
+        for attribute, value in ((LAYOUT_BATCH_COUNT, c_int32(batch)), (LAYOUT_STRIDED_BATCH_OFFSET, c_int64(apart))):
+            self("MatrixLayoutSetAttribute", found, attribute, byref(value), ctypes.sizeof(value))
+        return found
+
+    def description(self, first: bool, second: bool) -> c_void_p:
+        """A product with sums in float32 whose operands are taken transposed or not."""
+        found = self.made("MatmulDescCreate", COMPUTE_32F, REAL_32F)
+        for attribute, transposed in ((DESC_TRANSA, first), (DESC_TRANSB, second)):
+            value = c_int32(OP_T if transposed else OP_N)
+            self("MatmulDescSetAttribute", found, attribute, byref(value), ctypes.sizeof(value))
+        return found
+
+
+@functools.cache
+def load() -> Library:
+    """The library of the user's ROCm; raises Missing with how to get it."""
+    try:
+        return Library(ctypes.CDLL(_SONAME))
+    except OSError as error:
+        raise Missing(f"hipBLASLt is not usable here ({error})", "install ROCm 7 whole, with hipblaslt") from error
+
+
+@functools.cache
+def _context() -> c_void_p:
+    """One context a process; the library ends the process where it finds no GPU."""
+    return load().made("Create")
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A matrix on the device, row by row: address, format, rows and columns as they lie, elements from row to row."""
+
+    address: int
+    kind: str
+    rows: int
+    cols: int
+    pitch: int = 0
+
+
+class Product:
+    """C = A·B of matrices row by row, a and b transposed where they say so, on a stream with a workspace."""
+
+    def __init__(self, a: Operand, b: Operand, c: Operand, transposed: tuple[bool, bool], batch: int = 1) -> None:
+        self._library = library = load()
+        self._operands = b, a, c
+        self._desc = library.description(transposed[1], transposed[0])
+        self._layouts = tuple(
+            library.layout(each.kind, each.cols, each.rows, each.pitch or each.cols, batch, each.rows * each.cols)
+            for each in self._operands
+        )
+        self._scalars = (c_float * 2)(1.0, 0.0)
+        self._found = self._proposed()
+
+    def _proposed(self) -> HeuristicResult:
+        library, found, count = self._library, HeuristicResult(), c_int()
+        preference, most = library.made("MatmulPreferenceCreate"), c_uint64(WORKSPACE_BYTES)
+        library("MatmulPreferenceSetAttribute", preference, PREF_MAX_WORKSPACE_BYTES, byref(most), ctypes.sizeof(most))
+        b, a, c = self._layouts
+        arguments = (_context(), self._desc, b, a, c, c, preference, 1, byref(found), byref(count))
+        library("MatmulAlgoGetHeuristic", *arguments)
+        library("MatmulPreferenceDestroy", preference)
+        if not count.value:
+            raise HipblasltError("MatmulAlgoGetHeuristic", NOT_SUPPORTED)
+        return found
+
+    @property
+    def workspace_bytes(self) -> int:
+        """What of the workspace the algorithm uses."""
+        return int(self._found.workspace_bytes)
+
+    def queue(self, workspace: int, stream: int) -> None:
+        """Queue the product on a stream; `workspace` is the address of WORKSPACE_BYTES on the device."""
+        b, a, c = self._layouts
+        at_b, at_a, at_c = (each.address for each in self._operands)
+        one, zero = ctypes.addressof(self._scalars), ctypes.addressof(self._scalars) + ctypes.sizeof(c_float)
+        self._library(
+            "Matmul", _context(), self._desc, one, at_b, b, at_a, a, zero, at_c, c, at_c, c,
+            byref(self._found.algo), workspace, WORKSPACE_BYTES, stream,
+        )  # fmt: skip

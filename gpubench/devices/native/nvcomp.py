@@ -1,0 +1,314 @@
+"""nvCOMP's batched C API by ctypes: one table for every algorithm of nvCOMP 6, and of hipCOMP.
+
+A batch is one call over many chunks. Its arrays (addresses of chunks, their sizes as 64-bit
+integers, 32-bit statuses) lie on the device and are passed as plain integer addresses. Calls are
+queued on a stream and do not wait for it, with one exception (`Codec.decompress_waits`). The pure
+size functions answer with no GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+from collections.abc import Callable, Mapping
+from ctypes import POINTER, c_char_p, c_int, c_size_t
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpubench.base.errors import GpubenchError, Missing
+from gpubench.devices.native._nvcomp_table import (
+    ALGORITHMS,
+    HIP_ALGORITHMS,
+    TYPES,
+    Algorithm,
+    Alignments,
+    Properties,
+    signatures,
+)
+
+__all__ = [
+    "ALGORITHMS",
+    "HIP_ALGORITHMS",
+    "MAJOR",
+    "TYPES",
+    "Alignments",
+    "Chunks",
+    "Codec",
+    "Library",
+    "NvcompError",
+    "Scratch",
+    "engine_formats",
+    "load",
+    "load_hip",
+]
+
+MAJOR = 6  # signatures and option structs differ between major versions
+_SONAME = f"libnvcomp.so.{MAJOR}"
+_HOW = "pip install 'gpubench-suite[cuda13]' (or [cuda12])"
+_HIP_SONAME = "libhipcomp.so"
+_HIP_HOW = "build ROCm's hipCOMP-core and put its libhipcomp.so on the library path"
+_HIP_ALIGNMENT = 8  # bytes: the widest element; its API has no question for it
+_ENGINE_ALGORITHMS = 136  # CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK (cuda.h 13.0)
+_ENGINE_BITS = {"deflate": 1, "snappy": 2, "lz4": 4}  # CUmemDecompressAlgorithm
+
+_REFUSALS = frozenset({11, 18, 21})  # not supported, chunk too large, batch too large
+
+
+class NvcompError(GpubenchError):
+    """nvCOMP refused a call; `status` is its nvcompStatus_t, the text its own words."""
+
+    def __init__(self, what: str, status: int, words: str) -> None:
+        super().__init__(f"{what}: {words} (status {status})")
+        self.status = status
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the library does not support what was asked, as against a failure."""
+        return self.status in _REFUSALS
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """A batch on the device: addresses of the arrays of chunk addresses and of chunk sizes in bytes."""
+
+    pointers: int
+    sizes: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """Temporary device memory of a call."""
+
+    address: int = 0
+    nbytes: int = 0
+
+
+class Library:
+    """The loaded library: nvCOMP, or hipCOMP by other names (`product`, the first word of its functions)."""
+
+    def __init__(self, handle: ctypes.CDLL, product: str = "nvcomp") -> None:
+        self.handle = handle
+        self.product = product
+        if self.is_nvcomp:
+            handle.nvcompGetStatusString.argtypes = (c_int,)
+            handle.nvcompGetStatusString.restype = c_char_p
+            handle.nvcompGetProperties.argtypes = (POINTER(Properties),)
+            handle.nvcompGetProperties.restype = c_int
+
+    @property
+    def is_nvcomp(self) -> bool:
+        """Whether the functions are those of nvCOMP 4 and newer."""
+        return self.product == "nvcomp"
+
+    @property
+    def algorithms(self) -> Mapping[str, Algorithm]:
+        """The rows of the table that this library has."""
+        return ALGORITHMS if self.is_nvcomp else HIP_ALGORITHMS
+
+    def words(self, status: int) -> str:
+        """The library's own words for a status; hipCOMP has none."""
+        text: bytes | None = self.handle.nvcompGetStatusString(status) if self.is_nvcomp else None
+        return text.decode(errors="replace") if text else "unknown status"
+
+    def require(self, what: str, status: int) -> None:
+        """Raise NvcompError unless the status is success."""
+        if status:
+            raise NvcompError(what, status, self.words(status))
+
+    @property
+    def version(self) -> str:
+        """The library's version: 6.0.0; hipCOMP's is that of the interface it forked."""
+        if not self.is_nvcomp:
+            return "2.2"
+        found = Properties()
+        self.require("nvcompGetProperties", self.handle.nvcompGetProperties(ctypes.byref(found)))
+        major, rest = divmod(found.version, 1000)
+        return f"{major}.{rest // 100}.{rest % 100}"
+
+
+class Codec:
+    """One algorithm on elements of one type (a NumPy name); every method may raise NvcompError.
+
+    `options` and `back` are fields of the option structs of compressing and of decompressing, over the
+    defaults of the table. KeyError where the library has no such algorithm.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        name: str,
+        dtype: str = "uint8",
+        options: Mapping[str, int] | None = None,
+        back: Mapping[str, int] | None = None,
+    ) -> None:
+        self._library = library
+        self._algorithm = algorithm = library.algorithms[name]
+        self.data_type = algorithm.types.get(dtype, "uint8")
+        told = {"data_type": TYPES[self.data_type]} if algorithm.types else {}
+        self._compress = algorithm.compress(**{**algorithm.compress_options, **told, **(options or {})})
+        restore = algorithm.decompress
+        self._decompress = restore(**{**algorithm.decompress_options, **(back or {})}) if restore else None
+        self._functions = {
+            end: (self._declared(end, [kind for _, kind in arguments]), [name for name, _ in arguments])
+            for end, arguments in signatures(algorithm, library.is_nvcomp).items()
+        }
+
+    def _named(self, end: str) -> str:
+        return f"{self._library.product}Batched{self._algorithm.prefix}{end}"
+
+    def _declared(self, end: str, kinds: list[Any]) -> Any:
+        function = getattr(self._library.handle, self._named(end))
+        function.argtypes = kinds
+        function.restype = c_int
+        return function
+
+    @property
+    def decompress_waits(self) -> bool:
+        """Whether decompressing waits for the stream before it queues its work."""
+        return self._algorithm.decompress_waits
+
+    def _prepared(self, end: str, **given: Any) -> Callable[[], None]:
+        """A function with its arguments: calling it is all that a timed call does."""
+        function, names = self._functions[end]
+        given["options"] = self._decompress if end.startswith("Decompress") else self._compress
+        arguments = [given[name] for name in names]
+
+        def call() -> None:
+            status = function(*arguments)
+            if status:
+                self._library.require(self._named(end), status)
+
+        return call
+
+    def _call(self, end: str, **given: Any) -> None:
+        self._prepared(end, **given)()
+
+    def _size(self, end: str, **given: Any) -> int:
+        found = c_size_t()
+        self._call(end, found=ctypes.byref(found), **given)
+        return found.value
+
+    def _alignments(self, end: str) -> Alignments:
+        if end not in self._functions:
+            return Alignments(_HIP_ALIGNMENT, _HIP_ALIGNMENT, _HIP_ALIGNMENT)
+        found = Alignments()
+        self._call(end, found=ctypes.byref(found))
+        return found
+
+    def compress_alignments(self) -> Alignments:
+        """What compressing requires of its buffers."""
+        return self._alignments("CompressGetRequiredAlignments")
+
+    def decompress_alignments(self) -> Alignments:
+        """What decompressing requires of its buffers."""
+        return self._alignments("DecompressGetRequiredAlignments")
+
+    def max_output_bytes(self, chunk_bytes: int) -> int:
+        """The most bytes that a chunk of at most `chunk_bytes` becomes: what each output must hold."""
+        return self._size("CompressGetMaxOutputChunkSize", chunk_bytes=chunk_bytes)
+
+    def compress_temp_bytes(self, count: int, chunk_bytes: int, total_bytes: int, stream: int = 0) -> int:
+        """Scratch bytes for compressing `count` chunks of at most `chunk_bytes`, `total_bytes` in all."""
+        return self._temp_bytes("CompressGetTempSize", count, chunk_bytes, total_bytes, stream)
+
+    def decompress_temp_bytes(self, count: int, chunk_bytes: int, total_bytes: int, stream: int = 0) -> int:
+        """Scratch bytes for restoring `count` chunks of at most `chunk_bytes`, `total_bytes` in all."""
+        return self._temp_bytes("DecompressGetTempSize", count, chunk_bytes, total_bytes, stream)
+
+    def _temp_bytes(self, end: str, count: int, chunk_bytes: int, total_bytes: int, stream: int) -> int:
+        return self._size(end, count=count, chunk_bytes=chunk_bytes, total_bytes=total_bytes, stream=stream)
+
+    def compress(
+        self, source: Chunks, chunk_bytes: int, scratch: Scratch, target: Chunks, statuses: int, stream: int
+    ) -> Callable[[], None]:
+        """What queues compressing `source`, chunks of at most `chunk_bytes`; fills target's chunks and sizes.
+
+        hipCOMP gives no statuses: what stands at `statuses` stays.
+        """
+        return self._prepared(
+            "CompressAsync",
+            pointers=source.pointers,
+            sizes=source.sizes,
+            chunk_bytes=chunk_bytes,
+            count=source.count,
+            scratch=scratch.address,
+            scratch_bytes=scratch.nbytes,
+            target_pointers=target.pointers,
+            target_sizes=target.sizes,
+            statuses=statuses,
+            stream=stream,
+        )
+
+    def decompress(
+        self, source: Chunks, target: Chunks, restored_sizes: int, scratch: Scratch, statuses: int, stream: int
+    ) -> Callable[[], None]:
+        """What queues restoring `source` into `target`, whose sizes are what its chunks can hold.
+
+        `restored_sizes` is the address of an array that is filled with the bytes written.
+        """
+        return self._prepared(
+            "DecompressAsync",
+            pointers=source.pointers,
+            sizes=source.sizes,
+            target_sizes=target.sizes,
+            written=restored_sizes,
+            count=source.count,
+            scratch=scratch.address,
+            scratch_bytes=scratch.nbytes,
+            target_pointers=target.pointers,
+            statuses=statuses,
+            stream=stream,
+        )
+
+    def restored_sizes(self, source: Chunks, sizes: int, stream: int) -> None:
+        """Queue reading from compressed chunks how many bytes each becomes, into the array at `sizes`."""
+        self._call(
+            "GetDecompressSizeAsync",
+            pointers=source.pointers,
+            sizes=source.sizes,
+            target_sizes=sizes,
+            count=source.count,
+            stream=stream,
+        )
+
+
+@functools.cache
+def load() -> Library:
+    """The library of the wheel, else the system's; raises Missing with how to get it."""
+    reasons = []
+    for path in (*_wheel_files(), _SONAME):
+        try:
+            return Library(ctypes.CDLL(str(path)))
+        except OSError as error:
+            reasons.append(str(error))
+    raise Missing(f"nvCOMP {MAJOR} is not usable here ({reasons[0]})", _HOW)
+
+
+@functools.cache
+def load_hip() -> Library:
+    """hipCOMP, where the user has built it; raises Missing with how to get it. Never met a device."""
+    try:
+        return Library(ctypes.CDLL(_HIP_SONAME), "hipcomp")
+    except OSError as error:
+        raise Missing(f"hipCOMP is not usable here ({error})", _HIP_HOW) from error
+
+
+def engine_formats(ordinal: int) -> frozenset[str]:
+    """What the hardware decompression engine of a CUDA device reads; none where the driver knows no engine."""
+    driver, mask = ctypes.CDLL("libcuda.so.1"), c_int()
+    if driver.cuDeviceGetAttribute(ctypes.byref(mask), _ENGINE_ALGORITHMS, ordinal):
+        return frozenset()
+    return frozenset(name for name, bit in _ENGINE_BITS.items() if mask.value & bit)
+
+
+def _wheel_files() -> list[Path]:
+    """The library in the distribution nvidia-libnvcomp-cu13 or -cu12: both have the same module."""
+    try:
+        spec = importlib.util.find_spec("nvidia.libnvcomp")
+    except ModuleNotFoundError:
+        return []
+    folders = spec.submodule_search_locations if spec else None
+    return sorted(path for folder in folders or () for path in Path(folder).glob(f"*/{_SONAME}"))

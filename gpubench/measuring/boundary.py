@@ -1,0 +1,124 @@
+"""What collectors hand over, checked where it arrives: a bad value costs that value, a bad collector costs itself.
+
+Collectors may be anybody's, and vendor libraries answer with NaN, sentinels and surprises. Everything that passes this
+module has the type that the run file asks for, so that no reading can end a run.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from gpubench.base.clean import clean
+from gpubench.base.errors import Missing
+from gpubench.model import Counter, CounterKind
+from gpubench.plugins.collector import Condition
+
+PERIOD_S = (0.001, 3600.0)  # the shortest and the longest period that a counter may ask for
+MOST_COUNTERS = 1000  # of one collector
+_MOST_LETTERS = 500  # of a text that a collector hands over; longer ones are cut
+_MOST_TEXTS = 100  # that a collector tells of at a time, and pairs that describe a device
+_KINDS: tuple[CounterKind, ...] = ("gauge", "cumulative", "window", "event")
+
+
+def text(value: object) -> str:
+    """Return the value as one printable line of at most 500 characters; the value may be of any type."""
+    line = clean(value if isinstance(value, str) else f"{type(value).__name__} {value!r}"[: 4 * _MOST_LETTERS])
+    return line if len(line) <= _MOST_LETTERS else f"{line[: _MOST_LETTERS - 1]}…"
+
+
+def number(value: object) -> float:
+    """Return a reading as a finite float; raise ValueError that says what the reading is instead."""
+    if isinstance(value, numbers.Real):
+        try:
+            found = float(value)
+        except OverflowError as error:
+            raise ValueError("larger than a float64") from error
+        if math.isfinite(found):
+            return found
+        raise ValueError(f"not a finite number ({found})")
+    raise ValueError(f"not a number but {type(value).__name__} {text(value)[:80]!r}")
+
+
+def row(reading: object, names: Sequence[str]) -> tuple[tuple[float | None, ...], dict[str, str]]:
+    """Return the values of these counters, missing ones as None, and for each refused value the reason by its name.
+
+    Raises Missing where the reading is not a mapping at all.
+    """
+    if not isinstance(reading, Mapping):
+        raise Missing(f"a reading is a mapping from names to numbers, not {text(reading)[:80]}", "")
+    values: list[float | None] = []
+    refused: dict[str, str] = {}
+    for name in names:
+        value = reading.get(name)
+        try:
+            values.append(None if value is None else number(value))
+        except ValueError as error:
+            values.append(None)
+            refused[name] = str(error)
+    return tuple(values), refused
+
+
+def texts(told: object) -> list[str]:
+    """Return what a source tells of as short single lines, the first 100 of them; Missing where it is no sequence."""
+    if isinstance(told, str) or not isinstance(told, Iterable):
+        raise Missing(f"messages are a sequence of texts, not {text(told)[:80]}", "")
+    found: list[str] = []
+    for each in told:
+        if len(found) == _MOST_TEXTS:
+            return [*found, "… and more"]
+        found.append(text(each))
+    return found
+
+
+def pairs(described: object) -> dict[str, str]:
+    """Return a mapping of texts to texts, numbers among the values as text; Missing where it is no mapping."""
+    if not isinstance(described, Mapping):
+        raise Missing(f"settings are a mapping from names to texts, not {text(described)[:80]}", "")
+    listed = list(described.items())[:_MOST_TEXTS]
+    return {text(name): text(str(value) if isinstance(value, numbers.Real) else value) for name, value in listed}
+
+
+def counters(declared: object) -> tuple[Counter, ...]:
+    """Return the counters that a collector declares; Missing names the first that is malformed, and its field."""
+    if not isinstance(declared, Iterable):
+        raise Missing(f"`counters` is a sequence of Counter, not {text(declared)[:80]}", "")
+    found: list[Counter] = []
+    for each in declared:
+        if len(found) == MOST_COUNTERS:
+            raise Missing(f"it declares more than {MOST_COUNTERS} counters", "")
+        found.append(_counter(each))
+    names = [counter.name for counter in found]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise Missing(f"it declares the counter {text(twice)} twice", "")
+    return tuple(found)
+
+
+def _counter(declared: object) -> Counter:
+    if not isinstance(declared, Counter):
+        raise Missing(f"`counters` holds {text(declared)[:80]}, not a Counter", "")
+    fields: dict[str, Any] = {name: getattr(declared, name) for name in ("name", "unit", "source")}
+    wrong = [name for name, value in fields.items() if not isinstance(value, str) or text(value) != value]
+    if wrong or not declared.name:
+        field = wrong[0] if wrong else "name"
+        raise Missing(f"the {field} of a counter is {text(fields[field])[:80]!r}, not one short line of text", "")
+    if declared.kind not in _KINDS:
+        raise Missing(f"{declared.name}: kind is {text(declared.kind)[:80]}, not one of {', '.join(_KINDS)}", "")
+    least, most = PERIOD_S
+    period = declared.period_s
+    if isinstance(period, bool) or not isinstance(period, int | float) or not least <= period <= most:
+        raise Missing(f"{declared.name}: period_s is {text(period)[:80]}, not a time from {least} to {most:g} s", "")
+    return declared
+
+
+def condition(looked: object) -> Condition:
+    """Return what a watch says of a sample; TypeError, which costs the case, where it is not a Condition of texts."""
+    if not isinstance(looked, Condition):
+        raise TypeError(f"a watch returns a Condition, not {text(looked)[:80]}")
+    for field, values in (("discard", looked.discard), ("labels", looked.labels)):
+        if not isinstance(values, tuple) or any(not isinstance(each, str) or text(each) != each for each in values):
+            raise TypeError(f"Condition.{field} is a tuple of short texts, not {text(values)[:80]}")
+    return looked

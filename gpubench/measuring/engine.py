@@ -1,0 +1,341 @@
+"""The timing engine: warm-up, batches, the stopping rule, discards. One engine for every task.
+
+Ranks stay in step because every decision (batch size, go on or stop) is the deciding rank's, told
+to the others by `agree`; alone, `agree` returns its argument.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeVar
+
+from gpubench import stats
+from gpubench.authoring.task import Observation, Observed, Profile, Stage, Task, number_of, numbers_of, observed_series
+from gpubench.base.errors import GateTimedOut, Untrustworthy
+from gpubench.measuring import boundary
+from gpubench.measuring.stopping import StoppingRule
+from gpubench.model import Series
+from gpubench.plugins.backend import Mode, OpenDevice, Timing
+from gpubench.plugins.collector import Watch
+
+T = TypeVar("T")
+_COLD_BATCH = 8  # flushes are long: a few cold calls already fill a sample
+_LOOKS = 1.2  # each look at the interval has this many times the samples of the last: few looks, little bias
+_TRUST = 0.5  # more than this share of a series' batches discarded (ten at the least): the case is invalid
+
+
+class Agree(Protocol):
+    """Tells every active rank the deciding rank's value, and so is a barrier too."""
+
+    def __call__(self, value: T) -> T: ...
+
+
+def alone(value: T) -> T:
+    """Agreement of one rank."""
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the engine hands back of one rank: series, headline first, discards by reason, labels."""
+
+    series: tuple[Series, ...]
+    discarded: tuple[tuple[str, int], ...] = ()
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Column:
+    """One series while it is being taken."""
+
+    name: str
+    stage: Stage
+    mode: Mode
+    calls: int
+    gated: bool
+    call: Callable[[], object]
+    rule: StoppingRule
+    look: int = 0  # the number of samples at which the interval is looked at next
+    values: list[float] = field(default_factory=list)
+    early: list[float] = field(default_factory=list)
+    batches: int = 0
+    lost: dict[str, int] = field(default_factory=dict)  # batches of which nothing was kept, by reason
+    host: list[float] = field(default_factory=list)
+    probed: dict[str, list[float | Observed | Profile]] = field(default_factory=dict)
+    warmup_s: float = 0.0
+    stop: str = ""
+
+    def lose(self, reason: str) -> None:
+        """Count a batch of which nothing is kept."""
+        self.lost[reason] = self.lost.get(reason, 0) + 1
+
+    def drop(self, length: int) -> None:
+        """Forget the first samples; of a hot series also what was read beside each."""
+        self.early = self.early or self.values[:length]
+        self.values = self.values[length:]
+        if len(self.host) == len(self.values) + length:  # else a batch gave several samples
+            self.host = self.host[length:]
+            self.probed = {name: read[length:] for name, read in self.probed.items()}
+
+
+class Engine:
+    """Measures tasks on one open device by one rule; `rank` marks its series."""
+
+    def __init__(
+        self,
+        device: OpenDevice,
+        rule: StoppingRule,
+        agree: Agree = alone,
+        rank: int = 0,
+        watches: Sequence[Watch] = (),
+    ) -> None:
+        self._device = device
+        self._rule = rule
+        self._agree = agree
+        self._rank = rank
+        self._watches = watches
+        self._discarded: dict[str, int] = {}
+        self._labels: set[str] = set()
+
+    def measure(self, task: Task) -> Measured:
+        """Check, time every stage in every mode, check again.
+
+        Raises WrongAnswer from the task's check, Untrustworthy where most samples had to go.
+        """
+        observed = self.verify(task)
+        task.poison()
+        for watch in self._watches:
+            watch.begin()
+        series: list[Series] = []
+        for name, stage in task.stages.items():
+            columns = list(self._columns(stage))
+            for label, mode, call in columns:
+                column = self._take(f"{name}.{label}" if name else label, stage, mode, call)
+                series += self._series(column)
+                if len(columns) > 1:
+                    self._confirm(task, column)
+        self._check(task)
+        series += [observed_series(name, numbers_of(value), value, self._rank) for name, value in observed.items()]
+        _finite(series)
+        return Measured(tuple(series), tuple(sorted(self._discarded.items())), tuple(sorted(self._labels)))
+
+    def verify(self, task: Task) -> Observation:
+        """Spoil the outputs, run every stage once, and check: fresh outputs, no timing."""
+        task.poison()
+        for stage in task.stages.values():
+            self._agree(None)
+            stage.call()
+        return self._check(task)
+
+    def _check(self, task: Task) -> Observation:
+        """Check what the ranks left: none looks before all have stopped, none goes on before all have looked."""
+        self._device.synchronize()
+        self._agree(None)
+        observed = task.check()
+        self._agree(None)
+        return observed
+
+    def _confirm(self, task: Task, column: _Column) -> None:
+        """Spoil the outputs and check what this column's own way of calling leaves in them."""
+        task.poison()
+        for stage in task.stages.values():
+            if stage is column.stage:
+                self._time(column, max(1, len(stage.rotation)), column.gated)
+            else:
+                stage.call()
+        self._check(task)
+
+    def _columns(self, stage: Stage) -> Iterator[tuple[str, Mode, Callable[[], object]]]:
+        """The series of a stage: its label, how it is timed, and what is called."""
+        if stage.clock != "device":
+            yield stage.clock, "hot", stage.call
+            return
+        for mode in stage.modes:
+            if mode in self._device.traits.modes:
+                yield mode, mode, stage.call
+        if stage.rotation:
+            turns = itertools.cycle(stage.rotation)
+            yield "rotated", "hot", lambda: next(turns)()
+
+    def _take(self, name: str, stage: Stage, mode: Mode, call: Callable[[], object]) -> _Column:
+        rule = self._rule.lasting(stage.least_s, stage.samples)
+        column = self._sized(_Column(name, stage, mode, 1, not stage.waits, call, rule, rule.least))
+        self._warm_up(column)
+        begin = start = self._device.now()
+        while not column.stop:
+            self._sample(column)
+            stop = self._agree(self._verdict(column, self._device.now() - start))
+            self._distrust(column)
+            if stop and self._agree(self._drifts(column.values)):
+                now = self._device.now()
+                stop = self._agree("drift" if now - begin >= rule.settle_s else "")
+                if not stop:
+                    self._drop(column, len(column.values) // 2)
+                    start, column.look = now, rule.least
+            column.stop = stop
+        self._drop(column, self._agree(self._transient(column.values)))
+        return column
+
+    def _verdict(self, column: _Column, elapsed_s: float) -> str:
+        count = len(column.values)
+        if count < column.look:
+            return column.rule.spent(count, elapsed_s)
+        if elapsed_s >= column.rule.least_s:
+            column.look = max(count + 1, math.ceil(_LOOKS * count))
+        return column.rule.verdict(column.values, elapsed_s)
+
+    def _drop(self, column: _Column, length: int) -> None:
+        """Discard first samples, taken before the device settled; the very first of them are kept as `early`."""
+        if length:
+            self._discarded["warm-up"] = self._discarded.get("warm-up", 0) + length
+            column.drop(length)
+
+    def _drifts(self, values: list[float]) -> bool:
+        """Whether the device has not settled: a power cap takes tenths of a second to bring clocks down."""
+        if len(values) < self._rule.least or not self._rule.settle_s:
+            return False
+        half = len(values) // 2
+        early, late = stats.median(values[:half]), stats.median(values[half:])
+        return not stats.is_steady(values) and abs(early - late) > self._rule.target * late
+
+    def _transient(self, values: list[float]) -> int:
+        """How many first values differ from the rest by more than twice its interval."""
+        length = stats.warm_up_length(values)
+        if not 0 < length < len(values) // 2:
+            return 0
+        rest = stats.median_interval(values[length:])
+        shift = abs(stats.median(values[:length]) - rest.centre)
+        return length if shift > 2 * max(rest.half_width, self._rule.target) * rest.centre else 0
+
+    def _sized(self, column: _Column) -> _Column:
+        """Choose the calls of a batch so that a sample is long against the clock's grain."""
+        if column.stage.clock == "self":
+            return column
+        most = column.stage.max_calls or (_COLD_BATCH if column.mode == "cold" else column.rule.most_calls)
+        once, gated = self._trial(column, 1, column.gated)
+        calls = min(most, max(1, math.ceil(column.rule.sample_s / once) if once > 0 else most))
+        calls, gated = self._agree((calls, gated))  # all ranks try the same: calls may wait for each other
+        if gated:
+            _, gated = self._trial(column, calls, gated)
+            calls, gated = self._agree((calls if gated else 1, gated))
+        column.calls, column.gated = calls, gated
+        return column
+
+    def _trial(self, column: _Column, calls: int, gated: bool) -> tuple[float, bool]:
+        """Seconds of the fastest call of a batch, and whether its gate held."""
+        try:
+            return min(self._time(column, calls, gated).device), gated
+        except GateTimedOut:
+            return math.inf, False
+
+    def _warm_up(self, column: _Column) -> None:
+        start, values = self._device.now(), []
+        done = False
+        while not done:
+            values += [stats.median(timing.device) for timing in self._attempt(column)]
+            column.warmup_s = self._device.now() - start
+            done = self._agree(column.rule.is_warm(values, column.warmup_s))
+        column.batches, column.lost = 0, {}
+
+    def _sample(self, column: _Column) -> None:
+        for timing in self._attempt(column):
+            disturbed = self._disturbances()
+            good = [value for value in timing.device if math.isfinite(value) and value > 0]
+            for reason in disturbed or ["clock"] * (len(timing.device) - len(good)):
+                self._discard(reason)
+            if disturbed or not good:
+                column.lose(disturbed[0] if disturbed else "clock")
+            if good and not disturbed:
+                column.values += good
+                column.host.append(timing.host)
+                for name, value in (column.stage.probe or dict)().items():
+                    column.probed.setdefault(name, []).append(value)
+
+    def _disturbances(self) -> list[str]:
+        """Why the last batch must go; what it shows of the state in which it is good is kept as labels."""
+        conditions = [boundary.condition(watch.look()) for watch in self._watches]
+        for condition in conditions:
+            self._labels.update(condition.labels)
+        return [reason for condition in conditions for reason in condition.discard]
+
+    def _attempt(self, column: _Column) -> list[Timing]:
+        """One batch; none where its gate opened by itself, which is a discard."""
+        column.batches += 1
+        if column.stage.rest_s:
+            self._device.rest(column.stage.rest_s)
+        try:
+            return [self._time(column, column.calls, column.gated)]
+        except GateTimedOut:
+            self._discard("gate")
+            column.lose("gate")
+            return []
+
+    def _discard(self, reason: str) -> None:
+        self._discarded[reason] = self._discarded.get(reason, 0) + 1
+
+    def _distrust(self, column: _Column) -> None:
+        gone = sum(column.lost.values())
+        if gone >= self._rule.least and gone > _TRUST * column.batches:
+            reasons = ", ".join(f"{count} by {reason}" for reason, count in sorted(column.lost.items()))
+            raise Untrustworthy("discarded", f"{column.name}: most samples had to be discarded: {reasons}")
+
+    def _time(self, column: _Column, calls: int, gated: bool) -> Timing:
+        stage = column.stage
+        if stage.clock == "device":
+            return self._device.time(column.call, calls, column.mode, gated, stage.lead)
+        stage.lead()
+        if stage.clock == "self":
+            found = stage.call()
+            values = tuple(map(float, found if isinstance(found, Sequence) else (found,)))
+            return Timing(values, sum(values) / len(values))
+        return self._host_time(stage.call, calls)
+
+    def _host_time(self, call: Callable[[], object], calls: int) -> Timing:
+        start = self._device.now()
+        for _ in range(calls):
+            call()
+        self._device.synchronize()
+        seconds = (self._device.now() - start) / calls
+        return Timing((seconds,), seconds)
+
+    def _series(self, column: _Column) -> list[Series]:
+        stage = column.stage
+        timed = Series(
+            column.name,
+            "s",
+            tuple(column.values),
+            work=stage.work,
+            quantity=stage.quantity,
+            limit=stage.limit,
+            item=stage.item,
+            rank=self._rank,
+            calls=column.calls,
+            stop=column.stop,
+            warmup_s=column.warmup_s,
+        )
+        found = [timed]
+        if column.mode == "hot" and not column.name.endswith("rotated"):
+            found += [replace(timed, name=_joined(column.name, name), work=work) for name, work in stage.also.items()]
+        if column.name.endswith("hot"):
+            name = column.name.removesuffix("hot")
+            found.append(Series(f"{name}host", "s", tuple(column.host), rank=self._rank, calls=column.calls))
+            if len(column.early) >= self._rule.least:
+                found.append(replace(timed, name=f"{name}early", values=tuple(column.early), stop=""))
+        for name, values in column.probed.items():
+            numbers = [number_of(value) for value in values]
+            found.append(observed_series(_joined(column.name, name), numbers, values[0], self._rank))
+        return found
+
+
+def _finite(series: list[Series]) -> None:
+    for each in series:
+        if not all(map(math.isfinite, each.values)):
+            raise Untrustworthy("not-finite", f"series {each.name} holds NaN or infinity")
+
+
+def _joined(series: str, name: str) -> str:
+    stage, _, _ = series.rpartition(".")
+    return f"{stage}.{name}" if stage else name

@@ -1,0 +1,200 @@
+"""`facts`: what is here, taken once in a child process, because vendor libraries may print or abort.
+
+`python -P -m gpubench.measuring.inventory` prints the facts as one JSON document on its standard output.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from importlib.metadata import PackageNotFoundError, distributions, version
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pydantic
+
+from gpubench import __version__, plugins
+from gpubench.base import units
+from gpubench.base.errors import DeviceError, FileError, Missing
+from gpubench.devices import rocm
+from gpubench.measuring import boundary
+from gpubench.model import Absent, Device, Facts
+from gpubench.plugins.backend import Backend
+from gpubench.plugins.collector import Collector
+
+T = TypeVar("T")
+_TIMEOUT_S = 120
+_SHM = Path("/dev/shm")
+_SHM_LEAST = 2**29  # Docker's default is 64 MiB; NCCL takes some 10 MB a rank
+_YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
+_NOTHING: Mapping[str, str] = {}
+_LIBRARIES = (
+    "numpy",
+    "nvidia-cublas",
+    "nvidia-cublas-cu12",
+    "nvidia-cuda-nvrtc",
+    "nvidia-nccl-cu12",
+    "nvidia-nccl-cu13",
+    "nvidia-libnvcomp-cu12",
+    "nvidia-libnvcomp-cu13",
+)
+
+
+def facts() -> Facts:
+    """The inventory of this machine, from a child process; DeviceError where that child dies or hangs."""
+    command = [sys.executable, "-P", "-m", "gpubench.measuring.inventory"]
+    try:
+        child = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise DeviceError(f"looking for devices hung for {_TIMEOUT_S} s; check the driver (nvidia-smi)") from error
+    if child.returncode:
+        tail = child.stderr.strip().splitlines()[-1:] or ["no message"]
+        raise DeviceError(f"looking for devices ended with status {child.returncode}: {tail[0]}")
+    return from_json(child.stdout.strip().splitlines()[-1])
+
+
+def from_json(text: str | bytes) -> Facts:
+    """Facts from their JSON; FileError where they are not."""
+    try:
+        return pydantic.TypeAdapter(Facts).validate_json(text)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        raise FileError(
+            f"not an inventory of gpubench: {first['msg']} at {'.'.join(map(str, first['loc']))}"
+        ) from error
+
+
+def from_file(path: Path) -> Facts:
+    """Facts from a file that `doctor --json` wrote; FileError where it cannot be read."""
+    try:
+        return from_json(path.read_bytes())
+    except OSError as error:
+        raise FileError(f"{path}: {error.strerror}") from error
+
+
+def to_json(found: Facts) -> str:
+    """One line of JSON."""
+    return json.dumps(asdict(found), ensure_ascii=False)
+
+
+def take() -> Facts:
+    """Look for everything in this process: backends, then collectors for the settings of devices."""
+    absent: list[Absent] = []
+    versions = {"gpubench": __version__, "python": platform.python_version(), **_library_versions()}
+    devices = _devices(absent, versions)
+    for name in plugins.names("collectors"):
+        collector: Collector | None = _probe(name, absent, partial(plugins.load, "collectors", name), None)
+        if collector is not None:
+            devices = _described(name, collector, devices, absent, versions)
+    absent += rocm.findings(rocm.probe(wheels=_wheels()))
+    return Facts(tuple(devices), _host(), tuple(versions.items()), tuple(absent))
+
+
+def _wheels() -> dict[str, str]:
+    """The distributions that decide which GPUs are seen."""
+    found = ((each.metadata["Name"] or "", each.version) for each in distributions())
+    return {name.lower(): number for name, number in found if name.lower().startswith(("cupy", "amd"))}
+
+
+def _devices(absent: list[Absent], versions: dict[str, str]) -> list[Device]:
+    found: list[Device] = []
+    for name in plugins.names("backends"):
+        backend: Backend | None = _probe(name, absent, partial(plugins.load, "backends", name), None)
+        if backend is None or not backend.listed:
+            continue
+        devices: Sequence[Device] = _probe(name, absent, backend.devices, ())
+        found += devices
+        if devices:
+            versions.update(_probe(name, absent, backend.versions, _NOTHING))
+    return sorted(found, key=lambda device: device.backend == "host")
+
+
+def _described(
+    name: str, collector: Collector, devices: Sequence[Device], absent: list[Absent], versions: dict[str, str]
+) -> list[Device]:
+    accepted = [device for device in devices if _probe(name, absent, partial(collector.accepts, device), False)]
+    if not accepted:
+        return list(devices)
+    versions.update(_probe(name, absent, lambda: boundary.pairs(collector.versions()), _NOTHING))
+    described = []
+    for device in devices:
+        details = _NOTHING
+        if device in accepted:
+            details = _probe(name, absent, partial(_settings, collector, device), _NOTHING)
+        described.append(replace(device, details=(*device.details, *details.items())))
+    return described
+
+
+def _settings(collector: Collector, device: Device) -> Mapping[str, str]:
+    return boundary.pairs(collector.describe(device))
+
+
+def _probe(name: str, absent: list[Absent], ask: Callable[[], T], default: T) -> T:
+    try:
+        return plugins.asked(name, ask)
+    except Missing as error:
+        absent.append(Absent(name, error.what, error.how))
+        return default
+
+
+def _library_versions() -> dict[str, str]:
+    found = {}
+    for distribution in _LIBRARIES:
+        try:
+            found[distribution] = version(distribution)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _host() -> tuple[tuple[str, str], ...]:
+    uname = platform.uname()
+    described: dict[str, Any] = {
+        "system": f"{uname.system} {uname.release}",
+        "machine": uname.machine,
+        "hostname": uname.node,
+        "cpus": len(os.sched_getaffinity(0)),
+        **_between_processes(),
+    }
+    return tuple((name, str(value)) for name, value in described.items())
+
+
+def _between_processes() -> dict[str, str]:
+    """What lets processes share memory here, and where it is too little the setting that mends it."""
+    found = {}
+    if _SHM.is_dir():
+        room = os.statvfs(_SHM)
+        found["shared memory"] = shared_words(room.f_frsize * room.f_blocks)
+    if _YAMA.exists():
+        found["ptrace scope"] = ptrace_words(_YAMA.read_text().strip())
+    return found
+
+
+def shared_words(nbytes: int) -> str:
+    """The room for shared memory, in words."""
+    words = f"{units.round_size(nbytes)} in {_SHM}"
+    return words if nbytes >= _SHM_LEAST else f"{words}, little for NCCL: docker run --shm-size=1g, or --ipc=host"
+
+
+def ptrace_words(scope: str) -> str:
+    """Yama's setting, in words: from 2 on no process may read another's memory."""
+    mend = "sysctl kernel.yama.ptrace_scope=1, or the capability SYS_PTRACE"
+    return scope if scope in ("0", "1") else f"{scope}: no process may read another's memory; {mend}"
+
+
+def main() -> None:
+    """Print the inventory as one line; whatever libraries print goes to standard error."""
+    answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    answer.write(to_json(take()) + "\n")
+    answer.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,278 @@
+"""Runs a plan: cases in order, in supervised worker processes, one rank or many.
+
+A crash, a hang or a broken device costs one result and one worker; the rest of the run goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from multiprocessing.connection import wait
+from typing import Any, Protocol
+
+from gpubench.base.errors import DeviceError
+from gpubench.measuring.plan import Job, Plan, lack
+from gpubench.measuring.process import Child
+from gpubench.measuring.sampler import SamplingProcess
+from gpubench.measuring.worker import Gone, Offer, Order, Part
+from gpubench.model import Device, Remark, Result, Samples, Series, Status, Tier
+
+DEADLINES_S: dict[Tier, float] = {"smoke": 60.0, "quick": 120.0, "full": 600.0}
+_TICK_S = 0.2
+_LOST_DEVICE = 3  # so many cases in a row that cannot open their device: it is gone
+# A worse status stands before a better one; the cause "peer" is the echo of another rank's end and stands last.
+_SEVERITY: dict[Status, int] = {"failed": 3, "invalid": 2, "skipped": 1, "ok": 0}
+
+
+class Sink(Protocol):
+    """Where results and samples go as soon as they exist: the run file's writer."""
+
+    def result(self, result: Result) -> None: ...
+    def samples(self, samples: Samples) -> None: ...
+    def remark(self, remark: Remark) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """An event for whoever watches: a job that starts (`result` None) or has become a result."""
+
+    job: Job
+    index: int
+    total: int
+    result: Result | None = None
+
+
+Observer = Callable[[Progress], None]
+
+
+class Crew:
+    """Worker processes by device and slot, started when first needed, replaced when they go wrong."""
+
+    def __init__(self) -> None:
+        self._workers: dict[tuple[str, int], Child] = {}
+
+    def members(self, devices: Sequence[Device]) -> list[Child]:
+        """One worker a rank; ranks on the same device get different workers."""
+        slots: dict[str, int] = {}
+        found = []
+        for device in devices:
+            slot = slots.get(device.id, 0)
+            slots[device.id] = slot + 1
+            key = (device.id, slot)
+            known = self._workers.get(key)
+            if known is not None and known.process.poll() is not None:  # it died between two cases
+                self.dismiss(known)
+            if key not in self._workers:
+                self._workers[key] = Child("gpubench.measuring.worker")
+            found.append(self._workers[key])
+        return found
+
+    def dismiss(self, child: Child) -> None:
+        """End a worker; the next case that needs its place gets a fresh one."""
+        self._workers = {key: other for key, other in self._workers.items() if other is not child}
+        child.kill()
+
+    def dismiss_all(self) -> None:
+        """End every worker."""
+        for child in self._workers.values():
+            child.kill()
+        self._workers = {}
+
+
+@dataclass(slots=True)
+class _Ranks:
+    """The ranks of a job while it runs: parts that arrived, values on offer, who was told of an end."""
+
+    children: list[Child]
+    parts: dict[int, Part] = field(default_factory=dict)
+    offers: dict[int, Any] = field(default_factory=dict)
+    told: dict[int, set[int]] = field(default_factory=dict)  # rank → the ends it knows of
+
+    @property
+    def missing(self) -> list[int]:
+        """Ranks that have not ended their part."""
+        return [rank for rank in range(len(self.children)) if rank not in self.parts]
+
+    def rank_of(self, connection: object) -> int:
+        """The rank that talks over this connection."""
+        return next(rank for rank, child in enumerate(self.children) if child.connection is connection)
+
+
+class Runner(AbstractContextManager["Runner"]):
+    """Runs jobs; as a context it leaves no process behind."""
+
+    def __init__(self, plan: Plan, sampler: SamplingProcess, sink: Sink, deadline_s: float = 0.0) -> None:
+        self._plan = plan
+        self._sampler = sampler
+        self._sink = sink
+        self._deadline_s = deadline_s or DEADLINES_S[plan.settings.tier]
+        self._crew = Crew()
+        self._replicate = 0
+        self._failures: dict[str, int] = {}  # device → cases in a row that could not open it
+
+    def __exit__(self, *_: object) -> None:
+        self._crew.dismiss_all()
+        self._sampler.kill()
+
+    def run(self, jobs: Sequence[Job], started_at: float, watch: Observer) -> None:
+        """Run the jobs in order; every result is in the sink before the next job starts.
+
+        Raises DeviceError at the end where a device no longer opened: its cases fail, the others' go on.
+        """
+        for index, job in enumerate(jobs):
+            watch(Progress(job, index, len(jobs)))
+            if job.replicate != self._replicate:
+                self._crew.dismiss_all()
+                self._replicate = job.replicate
+            result = self._result(job, started_at)
+            self._sink.result(result)
+            self._relay(self._sampler.drain())
+            watch(Progress(job, index, len(jobs), result))
+            self._watch_device(result)
+        self._relay(self._sampler.stop())
+        if lost := [device for device in self._failures if self._is_lost(device)]:
+            raise DeviceError(f"{', '.join(lost)} does not open any more; the rest was measured and is kept")
+
+    def _relay(self, chunks: Sequence[Samples]) -> None:
+        for chunk in chunks:
+            self._sink.samples(chunk)
+        for remark in self._sampler.remarks():
+            self._sink.remark(remark)
+
+    def _watch_device(self, result: Result) -> None:
+        for device in result.devices:
+            if result.cause == "device":
+                self._failures[device] = self._failures.get(device, 0) + 1
+            elif result.status == "ok":
+                self._failures.pop(device, None)
+
+    def _is_lost(self, device_id: str) -> bool:
+        return self._failures.get(device_id, 0) >= _LOST_DEVICE
+
+    def _result(self, job: Job, started_at: float) -> Result:
+        start = time.monotonic()
+        if reason := lack(job):
+            return Result(job.case, job.key[1], "skipped", job.replicate, "devices", reason)
+        if lost := [device for device in job.key[1] if self._is_lost(device)]:
+            return Result(job.case, job.key[1], "failed", job.replicate, "device", f"{', '.join(lost)} is lost")
+        parts = self._parts(job)
+        return _merged(job, parts, started_at, time.monotonic() - start)
+
+    def _parts(self, job: Job) -> list[Part]:
+        devices = tuple(job.devices[rank % len(job.devices)] for rank in range(job.case.ranks))
+        ranks = _Ranks(self._crew.members(devices))
+        target, suite = self._plan.target(job), self._plan.suite(job.case)
+        for rank, child in enumerate(ranks.children):
+            order = Order(job.case, target, self._plan.settings.seed, rank, devices, job.devices, suite)
+            self._send(ranks, rank, order, child)
+        self._attend(ranks)
+        for rank, child in enumerate(ranks.children):
+            if ranks.parts[rank].status == "failed" and ranks.parts[rank].cause != "wrong-answer":
+                self._crew.dismiss(child)
+        return [ranks.parts[rank] for rank in range(len(ranks.children))]
+
+    def _attend(self, ranks: _Ranks) -> None:
+        deadline = time.monotonic() + self._deadline_s
+        while ranks.missing:
+            waiting: list[Any] = [ranks.children[rank].connection for rank in ranks.missing]
+            waiting += [ranks.children[rank].output for rank in ranks.missing if ranks.children[rank].output >= 0]
+            waiting += [self._sampler.connection] if self._sampler.connection else []
+            for ready in wait(waiting, _TICK_S):
+                self._hear(ranks, ready)
+            if time.monotonic() > deadline:
+                self._end_hung(ranks)
+
+    def _hear(self, ranks: _Ranks, ready: object) -> None:
+        if ready is self._sampler.connection:
+            self._relay(self._sampler.drain())
+        elif isinstance(ready, int):
+            for child in ranks.children:
+                if child.output == ready:
+                    child.drain()
+        else:
+            self._listen(ranks, ranks.rank_of(ready))
+
+    def _listen(self, ranks: _Ranks, rank: int) -> None:
+        try:
+            message = ranks.children[rank].connection.recv()
+        except (EOFError, OSError):
+            self._bury(ranks, rank)
+            return
+        if isinstance(message, Offer):
+            ranks.offers[rank] = message.value
+        else:
+            ranks.parts[rank] = message
+        self._answer(ranks)
+
+    def _answer(self, ranks: _Ranks) -> None:
+        """Answer the offers: tell of an end that a rank has not been told of, else wait for all who are left."""
+        for rank in list(ranks.offers):
+            untold = ranks.parts.keys() - ranks.told.setdefault(rank, set())
+            if untold:
+                del ranks.offers[rank]
+                ranks.told[rank] |= untold
+                self._send(ranks, rank, Gone(min(untold)), ranks.children[rank])
+        if ranks.offers and len(ranks.offers) == len(ranks.missing):
+            values = [ranks.offers.get(rank) for rank in range(len(ranks.children))]
+            answered = list(ranks.offers)
+            ranks.offers.clear()
+            for rank in answered:
+                self._send(ranks, rank, values, ranks.children[rank])
+
+    def _send(self, ranks: _Ranks, rank: int, message: object, child: Child) -> None:
+        try:
+            child.connection.send(message)
+        except OSError:  # it ended between two cases or just now: listening finds out how
+            self._bury(ranks, rank)
+
+    def _bury(self, ranks: _Ranks, rank: int) -> None:
+        if rank in ranks.parts:
+            return
+        child = ranks.children[rank]
+        ranks.parts[rank] = Part("failed", "crash", f"rank {rank}: the worker ended: {child.obituary()}")
+        self._answer(ranks)
+
+    def _end_hung(self, ranks: _Ranks) -> None:
+        for rank in ranks.missing:
+            child = ranks.children[rank]
+            words = f"; last line: {child.last_words}" if child.last_words else ""
+            reason = f"rank {rank}: no answer within {self._deadline_s:g} s{words}"
+            ranks.parts[rank] = Part("failed", "hang", reason)
+            child.kill()
+
+
+def _merged(job: Job, parts: Sequence[Part], started_at: float, elapsed_s: float) -> Result:
+    counted = _counted(parts)
+    causes = [part for part in counted if part.status != "ok" and part.cause != "peer"]
+    worst = max(causes or counted, key=lambda part: _SEVERITY[part.status])
+    active = next((part for part in parts if part.series), worst)
+    discarded: dict[str, int] = {}
+    series: list[Series] = []
+    for part in parts:
+        series += part.series
+        for reason, count in part.discarded:
+            discarded[reason] = discarded.get(reason, 0) + count
+    return Result(
+        case=job.case,
+        devices=job.key[1],
+        status=worst.status,
+        replicate=job.replicate,
+        cause=worst.cause,
+        reason=worst.reason,
+        series=tuple(series),
+        discarded=tuple(sorted(discarded.items())),
+        labels=tuple(sorted({label for part in parts for label in part.labels})),
+        notes=active.notes,
+        window=(active.window[0] - started_at, active.window[1] - started_at) if active.window[1] else (0.0, 0.0),
+        elapsed_s=elapsed_s,
+    )
+
+
+def _counted(parts: Sequence[Part]) -> list[Part]:
+    """The parts that count: a rank whose end every survivor was told of, and bore, is part of the case."""
+    crashed = {rank for rank, part in enumerate(parts) if part.cause == "crash"}
+    survivors = [part for rank, part in enumerate(parts) if rank not in crashed]
+    borne = bool(survivors) and all(part.status == "ok" and crashed <= set(part.informed) for part in survivors)
+    return survivors if borne else list(parts)

@@ -1,0 +1,329 @@
+"""The sampling process: one a run, one clock (CLOCK_MONOTONIC), a thread for each group of counters.
+
+A dying worker or an aborting vendor library takes nothing else along, and a call that takes long, or never comes
+back, delays no other group. `SamplingProcess` is the parent's side, `main` the child's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any
+
+from gpubench import plugins
+from gpubench.base.errors import Lacking, Missing
+from gpubench.measuring import boundary
+from gpubench.measuring.group import Group
+from gpubench.measuring.process import Child, to_parent
+from gpubench.model import Absent, Counter, Device, Remark, Samples
+from gpubench.plugins.collector import Collector, CounterSource, Explained
+
+_CHUNK_S = 1.0  # a chunk is a record that the run file is synchronised for
+_START_S = 30.0
+_STOP_S = 5.0
+_JOIN_S = 1.0  # for a reading that is under way at the end: the longest that is known takes 0.02 s
+_RESTARTS = 3  # a library that crashes once in minutes costs seconds of counters; one that always does, is given up
+_STOPPED = "stopped"
+_SAMPLER = "the sampler"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What to sample: devices, and the zero of time (monotonic seconds)."""
+
+    devices: tuple[Device, ...]
+    started_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """A counter that a device does not have, and why."""
+
+    counter: str
+    device: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The child's first answer: the counters it reads, those that a device lacks, and what it could not open.
+
+    `optional` are names in `absent` that a machine need not have, `readers` the devices that each collector reads.
+    """
+
+    counters: tuple[Counter, ...]
+    absent: tuple[Absent, ...]
+    lacks: tuple[Lack, ...] = ()
+    optional: frozenset[str] = frozenset()
+    readers: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+class SamplingProcess:
+    """The parent's side. It never blocks a run: a sampler that crashes is told of, and another one goes on.
+
+    `counters` are those of all collectors that opened, `lacks` those of them that a device does not have.
+    """
+
+    def __init__(self, devices: Sequence[Device], started_at: float) -> None:
+        self._order = Order(tuple(devices), started_at)
+        self._restarts = 0
+        self._child = Child("gpubench.measuring.sampler")
+        self._child.connection.send(self._order)
+        self._opened = Opened((), ())
+        self._remarks: list[Remark] = []
+        self.ended = ""
+        try:
+            if self._child.connection.poll(_START_S):
+                self._opened = self._child.connection.recv()
+                self._tell_of(self._opened)
+            else:
+                self._lose(f"it did not start within {_START_S:g} s")
+        except (EOFError, OSError):
+            self._lose()
+
+    @property
+    def counters(self) -> tuple[Counter, ...]:
+        """The counters of all collectors that opened."""
+        return self._opened.counters
+
+    @property
+    def absent(self) -> tuple[Absent, ...]:
+        """The collectors that did not open, and why."""
+        return self._opened.absent
+
+    @property
+    def lacks(self) -> tuple[Lack, ...]:
+        """The counters that a device does not have, and why."""
+        return self._opened.lacks
+
+    @property
+    def readers(self) -> dict[str, tuple[str, ...]]:
+        """The ids of the devices that each collector that opened reads."""
+        return dict(self._opened.readers)
+
+    @property
+    def connection(self) -> Connection[Any, Any] | None:
+        """To wait on beside the workers'; None once it has ended."""
+        return None if self.ended else self._child.connection
+
+    def drain(self) -> list[Samples]:
+        """The chunks that have arrived."""
+        chunks: list[Samples] = []
+        try:
+            while not self.ended and self._child.connection.poll():
+                self._sort(self._child.connection.recv(), chunks)
+            self._child.drain()
+        except (EOFError, OSError):
+            self._go_on()
+        return chunks
+
+    def remarks(self) -> list[Remark]:
+        """What there is to be known of the counters since this was last asked; ask after `drain` and after `stop`."""
+        found, self._remarks = self._remarks, []
+        return found
+
+    def stop(self) -> list[Samples]:
+        """End sampling; the last chunks."""
+        if self.ended:
+            return []
+        chunks: list[Samples] = []
+        deadline = time.monotonic() + _STOP_S
+        try:
+            self._child.connection.send("stop")
+            while self._child.connection.poll(max(0.0, deadline - time.monotonic())):
+                message = self._child.connection.recv()
+                if message is None:
+                    break
+                self._sort(message, chunks)
+                self._child.drain()
+            else:
+                self._lose(f"it did not stop within {_STOP_S:g} s")
+        except (EOFError, OSError):
+            self._lose()
+        self.kill()
+        return chunks
+
+    def kill(self) -> None:
+        """End it now."""
+        if not self.ended:
+            self._child.kill()
+            self.ended = _STOPPED
+
+    def _sort(self, message: Samples | Remark | Opened, chunks: list[Samples]) -> None:
+        if isinstance(message, Remark):
+            self._remarks.append(message)
+        elif isinstance(message, Samples):
+            chunks.append(message)  # and the `Opened` of one that goes on for another says what is known
+
+    def _tell_of(self, opened: Opened) -> None:
+        for absent in opened.absent:
+            words = f"missing: {absent.reason}" + (f"; {absent.how}" if absent.how else "")
+            optional = absent.what in opened.optional
+            self._remarks.append(Remark(self._now(), "absent" if optional else "lost", absent.what, "", words))
+        for lack in opened.lacks:
+            words = f"no {lack.counter}: {lack.reason}"
+            collector = lack.counter.partition(".")[0]
+            self._remarks.append(Remark(self._now(), "absent", collector, lack.device, words))
+
+    def _now(self) -> float:
+        return time.monotonic() - self._order.started_at
+
+    def _lose(self, reason: str = "") -> None:
+        self.ended = f"the sampling process ended: {reason or self._child.obituary()}"
+        self._remarks.append(Remark(self._now(), "lost", _SAMPLER, "", f"missing from here on: {self.ended}"))
+        self._child.kill()
+
+    def _go_on(self) -> None:
+        """Start another process for one that crashed; what that one had not sent is gone."""
+        if self._restarts == _RESTARTS:
+            self._lose()
+            return
+        self._restarts += 1
+        words = f"missing for a moment: the sampling process ended: {self._child.obituary()}; another one goes on"
+        self._remarks.append(Remark(self._now(), "lost", _SAMPLER, "", words))
+        self._child.kill()
+        self._child = Child("gpubench.measuring.sampler")
+        with contextlib.suppress(OSError):  # it has ended already, which is met when it is next listened to
+            self._child.connection.send(self._order)
+
+
+@dataclass(frozen=True, slots=True)
+class Available:
+    """A counter of a device here, or why there is none."""
+
+    counter: Counter
+    device: str
+    reason: str = ""
+
+
+def available(devices: Sequence[Device]) -> tuple[list[Available], list[Absent]]:
+    """Every counter of these devices, by opening and asking each collector in a sampling process; and what is not here.
+
+    A collector that reads none of the devices is among what is not here.
+    """
+    process = SamplingProcess(devices, time.monotonic())
+    process.stop()
+    lacks = {(lack.device, lack.counter): lack.reason for lack in process.lacks}
+    found = [
+        Available(counter, device.id, lacks.get((device.id, counter.name), ""))
+        for device in devices
+        for counter in process.counters
+        if device.id in process.readers.get(counter.name.partition(".")[0], ())
+    ]
+    known = {*process.readers, *(absent.what for absent in process.absent)}
+    idle = [Absent(name, "it reads none of the devices here", "") for name in plugins.names("collectors")]
+    lost = [Absent(_SAMPLER, remark.words, "") for remark in process.remarks() if remark.source == _SAMPLER]
+    return found, [*lost, *process.absent, *(absent for absent in idle if absent.what not in known)]
+
+
+def sample(groups: Sequence[Group], connection: Connection[Any, Any], started_at: float) -> None:
+    """Read each group in a thread of its own and send what they gather, until the parent says stop."""
+    stop = threading.Event()
+    threads = [threading.Thread(target=group.run, args=(stop, started_at), daemon=True) for group in groups]
+    for thread in threads:
+        thread.start()
+    while not connection.poll(_CHUNK_S):
+        _send(groups, connection, started_at)
+    connection.recv()
+    stop.set()
+    deadline = time.monotonic() + _JOIN_S
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    for group in groups:
+        group.finish(started_at)
+    _send(groups, connection, started_at)
+    connection.send(None)
+    held = {id(group.source) for group, thread in zip(groups, threads, strict=True) if thread.is_alive()}
+    for source in {id(group.source): group.source for group in groups}.values():
+        if id(source) not in held:
+            with contextlib.suppress(Missing):  # the samples are with the parent: how a source ends changes nothing
+                plugins.asked("sampler", source.close)
+    if held:
+        os._exit(0)  # a thread is inside a driver that does not answer: an ordinary end would wait for it
+
+
+def _send(groups: Sequence[Group], connection: Connection[Any, Any], started_at: float) -> None:
+    for group in groups:
+        group.look(started_at)
+        for message in group.take():
+            connection.send(message)
+
+
+def open_groups(order: Order) -> tuple[list[Group], Opened]:
+    """Every collector's counters for the devices it accepts, grouped by device and period."""
+    groups: list[Group] = []
+    counters: list[Counter] = []
+    absent: list[Absent] = []
+    lacks: list[Lack] = []
+    optional: set[str] = set()
+    readers: list[tuple[str, tuple[str, ...]]] = []
+    for name in plugins.names("collectors"):
+        try:
+            collector: Collector = plugins.load("collectors", name)
+            devices = [device for device in order.devices if plugins.asked(name, partial(collector.accepts, device))]
+            if not devices:
+                continue
+            declared = _declared(name, collector, counters)
+            source = plugins.asked(name, partial(collector.open, devices))
+            names = {counter.name for counter in declared}
+            lacking = [lack for device in devices for lack in _lacks(name, source, device) if lack.counter in names]
+        except (Missing, plugins.BrokenPlugin) as error:
+            optional |= {name} if isinstance(error, Lacking) else set()
+            absent.append(_absent(name, error))
+            continue
+        counters += declared
+        readers.append((name, tuple(device.id for device in devices)))
+        lacks += lacking
+        groups += _groups(name, declared, source, devices, lacking)
+    return groups, Opened(tuple(counters), tuple(absent), tuple(lacks), frozenset(optional), tuple(readers))
+
+
+def _declared(name: str, collector: Collector, others: Sequence[Counter]) -> tuple[Counter, ...]:
+    """Return a collector's counters; raise Missing where they are malformed or another collector has one of them."""
+    declared = plugins.asked(name, lambda: boundary.counters(collector.counters))
+    taken = {counter.name for counter in others} & {counter.name for counter in declared}
+    if taken:
+        raise Missing(f"another collector has the counter {min(taken)} already", "rename it")
+    return declared
+
+
+def _absent(name: str, error: Missing | plugins.BrokenPlugin) -> Absent:
+    what, how = (error.what, error.how) if isinstance(error, Missing) else (str(error), "")
+    return Absent(name, boundary.text(what), boundary.text(how))
+
+
+def _lacks(name: str, source: CounterSource, device: Device) -> list[Lack]:
+    if not isinstance(source, Explained):
+        return []
+    found = plugins.asked(name, lambda: boundary.pairs(source.lacking(device)))
+    return [Lack(counter, device.id, reason) for counter, reason in found.items()]
+
+
+def _groups(
+    name: str, counters: Sequence[Counter], source: CounterSource, devices: Sequence[Device], lacking: Sequence[Lack]
+) -> list[Group]:
+    without = {(lack.device, lack.counter) for lack in lacking}
+    named: dict[tuple[str, float], tuple[Device, list[str]]] = {}
+    for device in devices:
+        for counter in counters:
+            if (device.id, counter.name) not in without:
+                named.setdefault((device.id, counter.period_s), (device, []))[1].append(counter.name)
+    return [Group(name, source, device, tuple(names), period) for (_, period), (device, names) in named.items()]
+
+
+def main() -> None:
+    """The child."""
+    faulthandler.enable()
+    connection = to_parent(sys.argv[1])
+    order: Order = connection.recv()
+    groups, opened = open_groups(order)
+    connection.send(opened)
+    sample(groups, connection, order.started_at)

@@ -1,0 +1,229 @@
+"""The worker's side: one device, one case after another, each to a `Part` of a result.
+
+A worker never prints results and never decides what is next. It talks to the runner over one
+pipe: orders and exchanged values come in, parts and values to exchange go out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+import time
+import traceback
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any
+
+from gpubench import plugins
+from gpubench.authoring.axes import Target
+from gpubench.authoring.bench import Bench
+from gpubench.authoring.task import Task
+from gpubench.base.errors import DeviceError, Missing, PeerDied, Skip, Untrustworthy, WrongAnswer
+from gpubench.measuring.engine import Engine, Measured, T
+from gpubench.measuring.plan import load_suite
+from gpubench.measuring.process import to_parent
+from gpubench.measuring.stopping import RULES
+from gpubench.model import Case, Device, Series, Status
+from gpubench.plugins.backend import Backend, OpenDevice
+from gpubench.plugins.collector import Collector, Watch
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A case to build and measure, as one rank of `world`."""
+
+    case: Case
+    target: Target
+    seed: int
+    rank: int
+    peers: tuple[Device, ...]  # the device of every rank, this one's too
+    devices: tuple[Device, ...] = ()  # every device of the case
+    suite: str = ""  # what `plan.load_suite` finds the case's suite by, where it is not its name
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A value for the other ranks; the answer is a list of all ranks' values, or a `Gone`."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The answer to an offer where another rank has ended its part."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One rank's share of a result. `informed` are the ranks whose end it was told of."""
+
+    status: Status
+    cause: str = ""
+    reason: str = ""
+    series: tuple[Series, ...] = ()
+    discarded: tuple[tuple[str, int], ...] = ()
+    labels: tuple[str, ...] = ()
+    notes: tuple[tuple[str, str], ...] = ()
+    window: tuple[float, float] = (0.0, 0.0)  # monotonic seconds
+    informed: tuple[int, ...] = ()
+
+
+_DONE = "done"
+_TRACE = 8192  # characters of a traceback that a result keeps
+
+
+@dataclass(slots=True)
+class Ranks:
+    """The ranks of one case, as one of them sees them."""
+
+    connection: Connection[Any, Any]
+    world: int
+    informed: list[int] = field(default_factory=list)
+    decider: int = 0
+
+    def exchange(self, value: Any) -> list[Any]:
+        """Give a value, get every rank's in rank order (None of one that has ended).
+
+        Raises PeerDied, once, where a rank has ended since the last exchange.
+        """
+        if self.world == 1:
+            return [value]
+        self.connection.send(Offer(value))
+        answer = self.connection.recv()
+        if isinstance(answer, Gone):
+            self.informed.append(answer.rank)
+            raise PeerDied(answer.rank)
+        return list(answer)
+
+    def agree(self, value: T) -> T:
+        """The deciding rank's value; the first rank that times anything decides."""
+        decided: T = self.exchange(value)[self.decider]
+        return decided
+
+    def meet(self, active: bool) -> None:
+        """Find out who decides."""
+        roles = self.exchange(active)
+        self.decider = roles.index(True) if True in roles else 0
+
+    def attend(self) -> None:
+        """An idle rank's part: be there for every agreement until the deciding rank is done."""
+        while self.exchange(None)[self.decider] != _DONE:
+            pass
+
+
+class Worker:
+    """Opens its device at the first order, then measures whatever it is sent."""
+
+    def __init__(self, connection: Connection[Any, Any]) -> None:
+        self._connection = connection
+        self._open: OpenDevice | None = None
+        self._watches: list[Watch] = []
+
+    def serve(self) -> None:
+        """Work until the runner closes the pipe."""
+        while True:
+            try:
+                order: Order = self._connection.recv()
+            except EOFError:
+                return
+            part = self.part(order)
+            gc.collect()  # a task's arrays may be held by a cycle: free the device's memory now
+            gc.freeze()  # what is left stays: the next collection looks at the next case's objects alone
+            if self._open is not None and (part.status != "failed" or part.cause == "wrong-answer"):
+                self._open.release()
+            self._connection.send(part)
+
+    def part(self, order: Order) -> Part:
+        """What becomes of one order: the case's boundary, where every outcome gets its name."""
+        ranks = Ranks(self._connection, len(order.peers))
+        try:
+            return self._measured(order, ranks)
+        except Skip as reason:
+            return Part("skipped", "unsupported", str(reason))
+        except Missing as error:
+            return Part("skipped", "missing", str(error))
+        except WrongAnswer as finding:
+            return Part("failed", "wrong-answer", str(finding))
+        except Untrustworthy as finding:
+            return Part("invalid", finding.cause, str(finding))
+        except DeviceError as error:
+            return Part("failed", "device", str(error))
+        except PeerDied as event:
+            return Part("failed", "peer", str(event), informed=tuple(ranks.informed))
+        except Exception as error:  # noqa: BLE001 - the case's boundary: a suite or driver may raise anything
+            cause = "device" if self._open is None else "error"
+            trace = ("traceback", traceback.format_exc()[-_TRACE:])
+            return Part("failed", cause, f"{type(error).__name__}: {error}", notes=(trace,))
+
+    def _measured(self, order: Order, ranks: Ranks) -> Part:
+        device = self._opened(order.peers[order.rank])
+        suite = load_suite(order.suite or order.case.suite)
+        bench = Bench(
+            device,
+            order.case,
+            order.target,
+            suite.package,
+            order.seed,
+            order.rank,
+            ranks.world,
+            order.peers,
+            order.devices or order.peers[:1],
+            ranks.exchange,
+        )
+        task = suite.build(bench)
+        ranks.meet(bool(task.stages))
+        start = time.monotonic()
+        measured = self._run(task, device, order, ranks)
+        unwatched = () if self._watches or not device.traits.is_gpu else ("unwatched",)
+        return Part(
+            "ok",
+            series=measured.series,
+            discarded=measured.discarded,
+            labels=(*measured.labels, *task.labels, *unwatched),
+            notes=tuple(task.notes.items()),
+            window=(start, time.monotonic()),
+            informed=tuple(ranks.informed),
+        )
+
+    def _run(self, task: Task, device: OpenDevice, order: Order, ranks: Ranks) -> Measured:
+        if not task.stages:
+            ranks.attend()
+            task.close()
+            task.release()
+            return Measured(())
+        try:
+            rule = RULES[order.target.tier]
+            with device.ranged(order.case.id):
+                measured = Engine(device, rule, ranks.agree, order.rank, self._watches).measure(task)
+        finally:
+            task.close()  # what was opened is closed before the ranks that own it are let go
+        ranks.exchange(_DONE)
+        task.release()
+        return measured
+
+    def _opened(self, device: Device) -> OpenDevice:
+        if self._open is None:
+            backend: Backend = plugins.load("backends", device.backend)
+            self._open = backend.open(device)
+            self._watches = watches(device)
+        return self._open
+
+
+def watches(device: Device) -> list[Watch]:
+    """A watch of every collector that knows the device; none where a driver's library is missing."""
+    found: list[Watch] = []
+    for name in plugins.names("collectors"):
+        with contextlib.suppress(Missing, plugins.BrokenPlugin):
+            collector: Collector = plugins.load("collectors", name)
+            if plugins.asked(name, partial(collector.accepts, device)):
+                found.append(plugins.asked(name, partial(collector.watch, device)))
+    return found
+
+
+def main() -> None:
+    """The child."""
+    Worker(to_parent(sys.argv[1])).serve()

@@ -1,0 +1,41 @@
+"""The frozen values that cross the seam between measuring and judging, and the run file that holds them.
+
+Sizes are in bytes, times in seconds. Rates are never stored: a rate is `Work / time` and is derived in
+`gpubench.analysis`. Every record is validated strictly when it is read from a file (`gpubench.model.store`).
+"""
+
+from gpubench.model.cases import Case, Params
+from gpubench.model.counters import Counter, CounterKind, Remark, Samples
+from gpubench.model.facts import Absent, DataFile, Device, Facts
+from gpubench.model.results import Better, Quantity, Result, Series, Status, Work
+from gpubench.model.run import Manifest, NamedLink, Run, Settings, SuiteInfo, Tier, Verdict, View
+from gpubench.model.schema import SCHEMA, STRICT
+
+__all__ = [
+    "SCHEMA",
+    "STRICT",
+    "Absent",
+    "Better",
+    "Case",
+    "Counter",
+    "CounterKind",
+    "DataFile",
+    "Device",
+    "Facts",
+    "Manifest",
+    "NamedLink",
+    "Params",
+    "Quantity",
+    "Remark",
+    "Result",
+    "Run",
+    "Samples",
+    "Series",
+    "Settings",
+    "Status",
+    "SuiteInfo",
+    "Tier",
+    "Verdict",
+    "View",
+    "Work",
+]

@@ -1,0 +1,41 @@
+"""A case: one point of one benchmark, and the id that every baseline is kept by."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from gpubench.base.units import axis_label, axis_text
+from gpubench.model.schema import STRICT
+
+Params = tuple[tuple[str, str | int | float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One point of one benchmark; its `id` is the key of every baseline, stable once released."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    suite: str
+    name: str
+    params: Params = ()
+    version: int = 1
+    ranks: int = 1
+    devices: int = 1
+
+    @property
+    def id(self) -> str:
+        """`bandwidth/triad[size=1GiB,dtype=float32]`, axes in declared order."""
+        return _case_id(self)
+
+    def param(self, axis: str) -> str | int | float:
+        """The value on one axis; KeyError where the case has no such axis."""
+        return dict(self.params)[axis]
+
+
+@functools.lru_cache(maxsize=2**16)  # a gate asks it of each case a dozen times over
+def _case_id(case: Case) -> str:
+    axes = ",".join(f"{axis_label(axis)}={axis_text(axis, value)}" for axis, value in case.params)
+    return f"{case.suite}/{case.name}" + (f"[{axes}]" if axes else "")

@@ -1,0 +1,84 @@
+"""What is measured: the work of a call, series of values, and the result of a case."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from gpubench.model.cases import Case
+from gpubench.model.schema import STRICT
+
+Better = Literal["more", "less"]
+
+
+Quantity = Literal["value", "moved", "payload", "flops", "item", "items"]
+
+
+Status = Literal["ok", "skipped", "failed", "invalid"]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one call does, counted by the suite's author by the rules of docs/method.md.
+
+    moved: bytes read plus written; payload: bytes delivered once; flops: floating-point
+    operations; items: dependent steps, messages or calls.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    moved: float = 0.0
+    payload: float = 0.0
+    flops: float = 0.0
+    items: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The one measured thing: timings by sample (`at` empty), or values over time (`at` in s).
+
+    `quantity` says what is judged: `value` the values themselves, `item` seconds per item, `items` items a
+    second (`item` names one: token), else the rate of that part of `work`. `limit` names the peak it is held
+    against (`dram`, `tensor.float16`, …), `stop` why sampling ended, `rank` which process took it.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    name: str
+    unit: str
+    values: tuple[float, ...]
+    at: tuple[float, ...] = ()
+    work: Work = field(default_factory=Work)
+    quantity: Quantity = "value"
+    better: Better = "less"
+    limit: str = ""
+    item: str = "item"
+    rank: int = 0
+    calls: int = 1
+    stop: str = ""
+    warmup_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of one case on one device set in one replicate."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    case: Case
+    devices: tuple[str, ...]
+    status: Status
+    replicate: int = 0
+    cause: str = ""
+    reason: str = ""
+    series: tuple[Series, ...] = ()
+    discarded: tuple[tuple[str, int], ...] = ()
+    labels: tuple[str, ...] = ()  # the state it was measured in: `power-capped`, `loaded`
+    notes: tuple[tuple[str, str], ...] = ()
+    window: tuple[float, float] = (0.0, 0.0)  # s since the manifest's `started_at`, joins the samples
+    elapsed_s: float = 0.0
+
+    @property
+    def key(self) -> tuple[str, tuple[str, ...], int]:
+        """What makes a result unique in a run: case id, device set, replicate."""
+        return (self.case.id, self.devices, self.replicate)

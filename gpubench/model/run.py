@@ -1,0 +1,124 @@
+"""A run: what was asked for, what suites want shown, and everything that was measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar, Literal
+
+from gpubench.model.counters import Counter, Remark, Samples
+from gpubench.model.facts import DataFile, Facts
+from gpubench.model.results import Result
+from gpubench.model.schema import STRICT
+
+Tier = Literal["smoke", "quick", "full", ""]  # the empty one is that of what another tool measured
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A picture a suite asks for, as data: reports draw kinds and never know a suite's name.
+
+    curve: `series` over the numeric axis `x`, a line for each value of `by`; bars: one bar a
+    case; matrix: axis `x` against axis `y`, or, where `series` ends in `*`, the series whose names
+    begin so as rows (`y` says what their endings are) and their values as columns (`x` what these
+    are); pareto: series `x` against series `y`; staircase: a curve whose levels are found by change
+    points; transfer: time over size, with α, β and n½ of each line and where two lines cross; breakeven: from stages
+    `compress` and `decompress` and the value `ratio` the links over which compressing pays, and where a stage `raw`
+    moves the same bytes uncompressed over a link, the verdict on that link.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    kind: Literal["curve", "bars", "matrix", "pareto", "staircase", "transfer", "breakeven"]
+    title: str
+    cases: tuple[str, ...]
+    x: str = ""
+    y: str = ""
+    by: tuple[str, ...] = ()
+    series: str = ""
+    log_x: bool = False
+    log_y: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteInfo:
+    """What a report needs to know of a suite: its sentence and its views."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    name: str
+    summary: str
+    views: tuple[View, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NamedLink:
+    """A link that is not here, by its rate in B/s: what crosses it is modelled, never measured."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    name: str
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What was asked for; a resumed run must have the same."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    suites: tuple[str, ...]
+    devices: tuple[str, ...]
+    tier: Tier = "quick"
+    filters: tuple[str, ...] = ()
+    replicates: int = 1
+    seed: int = 0
+    data: tuple[DataFile, ...] = ()
+    headline: bool = False  # only the headline case of each suite
+    links: tuple[NamedLink, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The first record of a run file: who measured what, where, with which versions."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    schema: str
+    gpubench: str
+    facts: Facts
+    settings: Settings
+    suites: tuple[SuiteInfo, ...]
+    counters: tuple[Counter, ...]
+    argv: tuple[str, ...]
+    started: str  # ISO 8601, UTC
+    started_at: float  # CLOCK_MONOTONIC seconds, the zero of `Samples.at` and `Result.window`
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run as a whole; `complete` is False for a file without an end (a valid partial run)."""
+
+    manifest: Manifest
+    results: tuple[Result, ...] = ()
+    samples: tuple[Samples, ...] = ()
+    complete: bool = True
+    warnings: tuple[str, ...] = ()
+    remarks: tuple[Remark, ...] = ()
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """What a reader has to be told: the warnings of the file, then what was lost or met while sampling."""
+        return (*self.warnings, *dict.fromkeys(remark.text for remark in self.remarks if remark.state != "absent"))
+
+
+class Verdict(StrEnum):
+    """What a gate says of a case, the worst first. `suspect` stands only between two measurements."""
+
+    SLOWER = "slower"
+    SUSPECT = "suspect"
+    INVALID = "invalid"
+    NOT_COMPARABLE = "not comparable"
+    INCONCLUSIVE = "inconclusive"
+    FASTER = "faster"
+    SAME = "same"

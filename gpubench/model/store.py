@@ -1,0 +1,399 @@
+"""The run file: JSON Lines of the kinds `manifest`, `result`, `samples`, `remark` and `end`.
+
+Every record is written and fsynced as soon as it exists, so that a run which dies keeps what it
+measured: a torn last line is dropped on reading, a file without an `end` is a valid partial run.
+A name that ends in `.gz` is gzip, flushed after each record. `schema()` describes the records;
+`gpubench/model/run-1.schema.json` is its published form.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gzip
+import hashlib
+import io
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from gpubench.base import units
+from gpubench.base.errors import FileError, UsageError
+from gpubench.model import Manifest, Remark, Result, Run, Samples
+from gpubench.model.record import (
+    KINDS,
+    RECORD_LIMIT_BYTES,
+    SAMPLES_LIMIT_BYTES,
+    End,
+    Malformed,
+    Record,
+    chunks,
+    decode,
+    encode,
+    is_surely_valid,
+    join,
+    schema,
+)
+
+__all__ = ["SAMPLES_LIMIT_BYTES", "RunWriter", "Scan", "content", "file_hash", "read_run", "scan", "schema"]
+
+TOTAL_LIMIT_BYTES = 4 * 2**30  # after decompression, so that a small .gz cannot fill the memory
+_INFLATE_BYTES = 2**18
+_GZIP = 16 + zlib.MAX_WBITS  # zlib's way to ask for a gzip header and trailer
+
+
+def read_run(path: str | Path) -> Run:
+    """The run in a file; raises FileError, one line, where it cannot be read or trusted.
+
+    A torn last line is dropped with a warning; without an `end` the run is not `complete`.
+    """
+    return _read(Path(path))[1]
+
+
+def file_hash(path: str | Path) -> str:
+    """The SHA-256 of a file's bytes in hexadecimal, by which a report names its source; raises FileError."""
+    with _reported(path), Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What the records of a file add up to: their `end`, their bytes, the keys of their results."""
+
+    records: int = 0
+    size_bytes: int = 0
+    hash: Any = field(default_factory=hashlib.sha256)
+    keys: set[tuple[str, tuple[str, ...], int]] = field(default_factory=set)
+
+    def count(self, record: Record, line: bytes) -> None:
+        """Take a record in; Malformed for a second result of one key."""
+        if isinstance(record, Result):
+            known = len(self.keys)
+            self.keys.add(record.key)
+            if len(self.keys) == known:
+                raise Malformed(f"a second result of {record.case.id}, replicate {record.replicate}")
+        self.hash.update(line)
+        self.records += 1
+        self.size_bytes += len(line)
+
+    def end(self) -> End:
+        """The end record of a file that stops here."""
+        return End(self.records, self.hash.hexdigest())
+
+
+@dataclass(slots=True)
+class Scan:
+    """A file as read so far: its manifest, and what is worth knowing of it when it has been read.
+
+    `complete` is False for a file without an end, a valid partial run.
+    """
+
+    take: Callable[[Result | Samples | Remark], None]
+    tally: _Tally = field(default_factory=_Tally)
+    manifest: Manifest | None = None
+    complete: bool = False
+    warnings: list[str] = field(default_factory=list)
+
+    def add(self, line: bytes) -> None:
+        """Take one whole line; Malformed where it does not belong here."""
+        if self.complete:
+            raise Malformed("stands after the end record")
+        if self.tally.size_bytes + len(line) > TOTAL_LIMIT_BYTES:
+            raise Malformed(f"the file holds more than {units.round_size(TOTAL_LIMIT_BYTES)}")
+        record = decode(line)
+        if isinstance(record, Manifest) == (self.manifest is not None):
+            raise Malformed("a second manifest" if self.manifest else "the manifest does not come first")
+        if isinstance(record, End):
+            if record != self.tally.end():
+                raise Malformed("the records are not those that were counted and hashed: edited or damaged")
+            self.complete = True
+            return
+        self.tally.count(record, line)
+        if isinstance(record, Manifest):
+            self.manifest = record
+        else:
+            self.take(record)
+
+
+def scan(path: str | Path, take: Callable[[Result | Samples | Remark], None]) -> Scan:
+    """Read a file record by record, each handed to `take`, without keeping any; raises FileError as `read_run`.
+
+    Whether it can be trusted is known at its end: what was taken is nothing before this returns.
+    """
+    found, number = Scan(take), 0
+    try:
+        with _reported(path):
+            for number, line in enumerate(_lines(Path(path)), 1):
+                if line.endswith(b"\n") or found.complete or len(line) > RECORD_LIMIT_BYTES:
+                    found.add(line)
+                else:
+                    found.warnings.append(f"{path}: line {number}: the last line is torn and was dropped")
+    except Malformed as error:
+        what = "" if found.manifest else "cannot be read as a run of gpubench: "
+        raise FileError(f"{path}: line {max(number, 1)}: {what}{error}") from error
+    except zlib.error as error:
+        raise FileError(f"{path}: after line {number}: damaged gzip data ({error})") from error
+    if found.manifest is None:
+        raise FileError(f"{path}: line 1: there is no whole manifest, so nothing was measured; remove the file")
+    return found
+
+
+def _read(path: Path) -> tuple[Scan, Run]:
+    kept: dict[type, list[Any]] = {Result: [], Remark: []}
+    samples: dict[tuple[object, ...], Samples] = {}
+
+    def take(record: Result | Samples | Remark) -> None:
+        join(record, samples) if isinstance(record, Samples) else kept[type(record)].append(record)
+
+    found = scan(path, take)
+    assert found.manifest is not None  # `scan` has seen to it
+    (results, remarks), joined = map(tuple, kept.values()), tuple(samples.values())
+    return found, Run(found.manifest, results, joined, found.complete, tuple(found.warnings), remarks)
+
+
+@contextlib.contextmanager
+def _reported(path: str | Path) -> Iterator[None]:
+    """What the operating system says about a file, as one line."""
+    try:
+        yield
+    except OSError as error:
+        raise FileError(f"{path}: {error.strerror}") from error
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """The file's lines with their newline; only the last can lack one. A too long one is cut off."""
+    with _open(path) as file:
+        while line := file.readline(RECORD_LIMIT_BYTES + 1):
+            yield line
+
+
+def _open(path: Path) -> io.BufferedReader:
+    file = path.open("rb")
+    return io.BufferedReader(_Inflate(file), _INFLATE_BYTES) if path.suffix == ".gz" else file
+
+
+class _Inflate(io.RawIOBase):
+    """The bytes of a gzip file, as far as it goes: unlike the gzip module's, a torn end is an end.
+
+    zlib.error where the data is damaged. It inflates no more than is asked for.
+    """
+
+    def __init__(self, file: io.BufferedReader) -> None:
+        self._file = file
+        self._unzip = zlib.decompressobj(_GZIP)
+        self._packed = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = b""
+        while not data and self._fill():
+            data = self._unzip.decompress(self._packed, len(buffer))
+            self._packed = self._unzip.unused_data or self._unzip.unconsumed_tail
+            if self._unzip.eof:
+                self._unzip = zlib.decompressobj(_GZIP)
+        buffer[: len(data)] = data
+        return len(data)
+
+    def _fill(self) -> bool:
+        self._packed = self._packed or self._file.read(_INFLATE_BYTES)
+        return bool(self._packed)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+class _Sink:
+    """A locked file that takes bytes durably: they are on the disk when `write` returns."""
+
+    def __init__(self, path: Path, file: io.FileIO) -> None:
+        self.path = path
+        self.file = file
+        self.zip = zlib.compressobj(wbits=_GZIP) if path.suffix == ".gz" else None
+        with contextlib.ExitStack() as undo:
+            undo.callback(file.close)
+            _lock(file, path)
+            undo.pop_all()
+
+    def write(self, data: bytes, *, last: bool = False) -> None:
+        """Append; where the disk does not take it the file is closed and FileError raised."""
+        if self.zip:
+            data = self.zip.compress(data) + self.zip.flush(zlib.Z_FINISH if last else zlib.Z_SYNC_FLUSH)
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[self.file.write(rest) :]
+            os.fsync(self.file.fileno())
+        except OSError as error:
+            self.file.close()
+            raise FileError(f"{self.path}: {error.strerror}; what was written before is kept") from error
+
+    def cut(self, size_bytes: int) -> None:
+        """Keep the first `size_bytes` (decompressed) and go on behind them."""
+        if self.zip:
+            self._rewrite(size_bytes)
+        else:
+            self.file.truncate(size_bytes)
+            self.file.seek(size_bytes)
+            os.fsync(self.file.fileno())
+
+    def _rewrite(self, size_bytes: int) -> None:
+        """Gzip cannot be cut at a record: what is kept moves to a new file, which takes the name."""
+        beside = self.path.with_name(f".{self.path.name}.resume.gz")
+        with contextlib.ExitStack() as undo:
+            new = _Sink(beside, io.FileIO(beside, "w"))
+            undo.callback(beside.unlink)
+            undo.callback(new.file.close)
+            with _open(self.path) as source:
+                while data := source.read(min(size_bytes, _INFLATE_BYTES)):
+                    new.write(data)
+                    size_bytes -= len(data)
+            beside.replace(self.path)
+            undo.pop_all()
+        _sync_folder(self.path)
+        self.file.close()
+        self.file, self.zip = new.file, new.zip
+
+
+class RunWriter:
+    """Writes a run file record by record, each durable when its call returns.
+
+    As a context manager it closes the file; without `end()` that leaves a valid partial run. A
+    record that could not be read again (NaN, a second result of one key) raises ValueError, a bug
+    in the caller. Where the disk does not take a record FileError is raised and the writer is
+    closed: the file is then a valid partial run.
+    """
+
+    def __init__(self, sink: _Sink, tally: _Tally) -> None:
+        self._sink = sink
+        self._tally = tally
+
+    @classmethod
+    def create(cls, path: str | Path, manifest: Manifest) -> Self:
+        """Start a new file with its manifest.
+
+        UsageError where the file exists (only `resume` continues one) or cannot be made.
+        """
+        path = Path(path)
+        line = _manifest_line(manifest)
+        try:
+            file = io.FileIO(path, "x")
+        except FileExistsError as error:
+            raise UsageError(f"{path} exists; choose another name, or go on with it by `run --resume`") from error
+        except FileNotFoundError as error:
+            raise UsageError(f"cannot write {path}: the folder does not exist; make it first") from error
+        except OSError as error:
+            raise UsageError(f"cannot write {path}: {error.strerror}; choose another place") from error
+        sink, tally = _Sink(path, file), _Tally()
+        tally.count(manifest, line)
+        sink.write(line)
+        _sync_folder(path)
+        return cls(sink, tally)
+
+    @classmethod
+    def resume(cls, path: str | Path) -> tuple[Self, Run]:
+        """Go on with a file: a writer behind its last whole record, and the run so far.
+
+        A torn last line and the `end` are dropped from the file; the run's `complete` says whether
+        there was an end. FileError where the file cannot be read, trusted or written, UsageError
+        where another process is writing it.
+        """
+        path = Path(path)
+        with _reported(path), contextlib.ExitStack() as undo:
+            sink = _Sink(path, undo.enter_context(io.FileIO(path, "r+")))
+            found, run = _read(path)
+            sink.cut(found.tally.size_bytes)
+            undo.pop_all()
+        return cls(sink, found.tally), run
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._sink.file.close()
+
+    def result(self, result: Result) -> None:
+        """Write a result."""
+        self._append(result, encode(result))
+
+    def samples(self, samples: Samples) -> None:
+        """Write samples, split in time until no record is longer than SAMPLES_LIMIT_BYTES."""
+        for part, line in chunks(samples):
+            self._append(part, line)
+
+    def remark(self, remark: Remark) -> None:
+        """Write what is to be known of the counters."""
+        self._append(remark, encode(remark))
+
+    def end(self) -> None:
+        """Write the count and hash that make the file complete, and close it."""
+        self._sink.write(encode(self._tally.end()), last=True)
+        self._sink.file.close()
+
+    def _append(self, record: Record, line: bytes) -> None:
+        self._tally.count(record, _checked(record, line))
+        self._sink.write(line)
+
+
+def content(run: Run, packed: bool = False) -> bytes:
+    """A whole run as the bytes of its file, `packed` by gzip: for a run that was not measured here just now.
+
+    Without its `end` where the run is not complete. ValueError for a record that could not be read again.
+    """
+    tally, lines = _Tally(), [_manifest_line(run.manifest)]
+    tally.count(run.manifest, lines[0])
+    others: tuple[Record, ...] = (*run.results, *run.remarks)
+    records = [(record, encode(record)) for record in others]
+    records += [pair for samples in run.samples for pair in chunks(samples)]
+    for record, line in records:
+        tally.count(record, _checked(record, line))
+        lines.append(line)
+    if run.complete:
+        lines.append(encode(tally.end()))
+    data = b"".join(lines)
+    return gzip.compress(data, mtime=0) if packed else data
+
+
+def _manifest_line(manifest: Manifest) -> bytes:
+    try:
+        return _checked(manifest, encode(manifest, "strict"))
+    except UnicodeEncodeError as error:
+        name = error.object[: error.start].rpartition('"')[2] + error.object[error.start :].partition('"')[0]
+        raise UsageError(f"{name!r} is not UTF-8 text, which a run file is; rename it") from error
+
+
+def _checked(record: Record, line: bytes) -> bytes:
+    if is_surely_valid(record, line):
+        return line
+    try:
+        decode(line)
+    except Malformed as error:
+        name = record.case.id if isinstance(record, Result) else KINDS[type(record)]
+        raise ValueError(f"{name} is not a valid record: {error}") from error
+    return line
+
+
+def _lock(file: io.FileIO, path: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise UsageError(f"{path}: another process is writing it; wait for it or choose another name") from error
+    except OSError:  # a file system without locks
+        return
+
+
+def _sync_folder(path: Path) -> None:
+    """Make the file's name itself durable."""
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

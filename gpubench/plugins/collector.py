@@ -1,0 +1,84 @@
+"""The shape of a collector: a source of counters, and a watch between samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from gpubench.model.counters import Counter
+from gpubench.model.facts import Device
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What the machine's state says of the sample that was just taken (docs/method.md).
+
+    `discard` are slugs of disturbances: `hw-slowdown`, `thermal`, `power-brake`, `low-clock`,
+    `foreign-process`; on the host `steal`. `labels` describe a state in which the sample is good:
+    `power-capped`, `shared-device`; on the host `loaded`, `migrated` (to another NUMA node).
+    """
+
+    discard: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+
+
+class Watch(Protocol):
+    """Looks at one device between samples, in the worker, in microseconds."""
+
+    def begin(self) -> None:
+        """Take the baseline at the start of a case's timing."""
+
+    def look(self) -> Condition:
+        """What has held since the last look."""
+
+
+class CounterSource(Protocol):
+    """An open source of counters: no thread, no clock, no averaging.
+
+    Counters of one device and one period are read together, each such group from a thread of its own: two groups
+    may be read at once. What is not there now raises errors.Missing, whose words are kept in the run file.
+    """
+
+    def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
+        """Read these counters of one device now; None for one that did not answer."""
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class Explained(Protocol):
+    """A source that also says which counters a device does not have; they are then not read."""
+
+    def lacking(self, device: Device) -> Mapping[str, str]:
+        """Each counter that this device does not have, and why in words."""
+
+
+@runtime_checkable
+class Telling(Protocol):
+    """A source that meets what is to be told in words: errors that a driver reports. Asked after each reading."""
+
+    def told(self, device: Device) -> Sequence[str]:
+        """What came up since this was last asked; each goes into the run file."""
+
+
+class Collector(Protocol):
+    """A source of counters, opened in the sampling process."""
+
+    @property
+    def counters(self) -> Sequence[Counter]: ...
+
+    def accepts(self, device: Device) -> bool:
+        """Whether this collector reads that device."""
+
+    def describe(self, device: Device) -> Mapping[str, str]:
+        """Settings that a gate compares: power limit, ECC, MIG mode; raises errors.Missing."""
+
+    def versions(self) -> Mapping[str, str]:
+        """The driver and library this collector reads through; raises errors.Missing."""
+
+    def open(self, devices: Sequence[Device]) -> CounterSource:
+        """Open the source for these devices; raises errors.Missing, of what no machine need have errors.Lacking."""
+
+    def watch(self, device: Device) -> Watch:
+        """A watch on one device, opened in the worker; raises errors.Missing."""

@@ -1,0 +1,104 @@
+"""What an owner of a GPU can give away of the machine, in one archive: the device's files, and what is made of them.
+
+The files are those of a list: nothing else of /sys is read, and serials, unique numbers and the machine's own words are
+left out or blanked. An archive that is unpacked reads as the machine did (`collectors`, with that folder as root).
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import tarfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from gpubench.base.errors import FileError
+
+_LEAST_CLASSES = ("0x03", "0x12")  # PCI: display controllers and processing accelerators
+_MOST_BYTES = 65536  # of one file
+_MOST_ALL = 64 * 2**20
+# Files of a GPU of any vendor, and of amdgpu (kernel documentation, "amdgpu driver", "sysfs"); `*` is anything.
+_DEVICE = (
+    "vendor", "device", "subsystem_vendor", "subsystem_device", "revision", "class", "numa_node", "current_link_*",
+    "max_link_*", "product_name", "product_number", "unique_id", "serial_number", "gpu_metrics", "gpu_busy_percent",
+    "mem_busy_percent", "mem_info_*", "pcie_bw", "pcie_replay_count", "power_dpm_*", "pp_dpm_*", "pp_features",
+    "thermal_throttling_logging", "current_*_partition", "available_*_partition", "xgmi_*", "xgmi_hive_info/*", "ras/*",
+    "hwmon/hwmon*/name", "hwmon/hwmon*/power*", "hwmon/hwmon*/temp*", "hwmon/hwmon*/freq*", "hwmon/hwmon*/fan*",
+    "hwmon/hwmon*/in*", "hwmon/hwmon*/energy*",
+)  # fmt: skip
+_MACHINE = (
+    "sys/module/amdgpu/version",
+    "sys/module/amdgpu/initstate",
+    "sys/class/kfd/kfd/topology/generation_id",
+    "sys/class/kfd/kfd/topology/system_properties",
+    "sys/class/kfd/kfd/topology/nodes/*/name",
+    "sys/class/kfd/kfd/topology/nodes/*/gpu_id",
+    "sys/class/kfd/kfd/topology/nodes/*/properties",
+    "sys/class/kfd/kfd/topology/nodes/*/mem_banks/*/properties",
+    "sys/class/kfd/kfd/topology/nodes/*/caches/*/properties",
+    "sys/class/kfd/kfd/topology/nodes/*/io_links/*/properties",
+)
+_BLANKED = ("unique_id", "serial_number", "xgmi_device_id", "xgmi_hive_id")
+_BLANKED_LINES = re.compile(rb"^(unique_id|hive_id|platform_oem|platform_id) .*$", re.MULTILINE)
+
+
+def device_files(root: Path = Path("/")) -> dict[str, bytes]:
+    """The files of every GPU below `root` by their paths from there, without what names one of its kind."""
+    found: dict[str, bytes] = {}
+    for path in _paths(root):
+        content = _content(path)
+        if content is not None:
+            found[str(path.relative_to(root))] = _nameless(path.name, content)
+    return found
+
+
+def _paths(root: Path) -> Iterator[Path]:
+    for device in sorted((root / "sys/bus/pci/devices").glob("*")):
+        if (_content(device / "class") or b"").decode(errors="replace").startswith(_LEAST_CLASSES):
+            for pattern in _DEVICE:
+                yield from sorted(device.glob(pattern))
+    for pattern in _MACHINE:
+        yield from sorted(root.glob(pattern))
+
+
+def _content(path: Path) -> bytes | None:
+    """What is in a file; None for what is none, is not ours to read, or answers with an error as some of these do."""
+    try:
+        if not path.is_file():
+            return None
+        with path.open("rb") as file:
+            return file.read(_MOST_BYTES)
+    except OSError:
+        return None
+
+
+def _nameless(name: str, content: bytes) -> bytes:
+    if name in _BLANKED:
+        return re.sub(rb"[0-9a-wyzA-WYZ]", b"0", content)  # but the x of 0x
+    if name in ("properties", "system_properties"):
+        return _BLANKED_LINES.sub(rb"\1 0", content)
+    return content
+
+
+def archive(entries: Mapping[str, bytes]) -> bytes:
+    """A gzipped tar of these files, the same bytes for the same files."""
+    packed = io.BytesIO()
+    with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as stream, tarfile.open(fileobj=stream, mode="w") as tar:
+        for name, content in sorted(entries.items()):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def unpack(packed: bytes, folder: Path) -> None:
+    """Write an archive's files below `folder`; FileError for one that is damaged, too large or leads elsewhere."""
+    try:
+        with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as tar:
+            members = tar.getmembers()
+            if sum(member.size for member in members) > _MOST_ALL:
+                raise FileError("the bundle holds more than a bundle does")
+            tar.extractall(folder, members, filter="data")
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise FileError(f"not a bundle of gpubench: {error}") from error

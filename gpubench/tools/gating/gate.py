@@ -1,0 +1,134 @@
+"""What a gate's commands do: judge files, or measure and judge, asking suspects again."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+from gpubench.analysis.fingerprint import fingerprint
+from gpubench.base.errors import CannotJudge
+from gpubench.judging.evidence import Evidence, Reading
+from gpubench.judging.judge import Finding, Judgement, exit_status, settled
+from gpubench.judging.policy import Policy
+from gpubench.judging.rounds import ROUNDS, Sides, settle
+from gpubench.measuring.plan import Plan
+from gpubench.measuring.runner import Observer
+from gpubench.plugins.gate import Gate
+from gpubench.tools import session
+from gpubench.tools.gating import ab
+from gpubench.tools.gating.readings import read_all, uncollected
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A judgement, the run files of the candidate, and whether a case of it failed, judged or not."""
+
+    judgement: Judgement
+    files: tuple[Path, ...]
+    failed: bool
+
+    def exit_status(self, strict: bool) -> int:
+        """The gate's status; a case that failed is one too where there is no baseline for it."""
+        return 3 if self.failed else exit_status(self.judgement, strict)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How to judge: the gate, what is asked of it, and how often suspects are measured again."""
+
+    gate: Gate
+    policy: Policy
+    rounds: int = ROUNDS
+
+    def judge(self, sides: Sides) -> Judgement:
+        """The gate's verdicts; suspects may be among them."""
+        return self.gate.judge(sides.before, sides.after, self.policy)
+
+    def settle(self, sides: Sides, again: Callable[[Sides, tuple[Finding, ...]], Sides]) -> Judgement:
+        """The verdicts after the rounds; a strict gate asks again whatever is inconclusive too."""
+        return settle(sides, self.judge, again, self.rounds, undecided=self.policy.strict)
+
+
+def evidence(paths: Sequence[Path]) -> Evidence:
+    """Run files as evidence, each once and a sitting of its own; FileError where one cannot be read or trusted."""
+    return evidences(paths)[0]
+
+
+def evidences(*groups: Sequence[Path]) -> list[Evidence]:
+    """The same of several groups of files, all of them read at once."""
+    found = [list({path.resolve(): path for path in paths}.values()) for paths in groups]
+    readings = iter(read_all([path for paths in found for path in paths]))
+    with uncollected():
+        return [Evidence([[reading] for reading in islice(readings, len(paths))]) for paths in found]
+
+
+def of_files(asked: Asked, baseline: Evidence, candidate: Evidence, files: Sequence[Path]) -> Judged:
+    """Judge what has been measured; a suspect is inconclusive."""
+    with uncollected():
+        judgement = settled(asked.judge(Sides(baseline, candidate)))
+    return Judged(judgement, tuple(files), candidate.has_failed)
+
+
+def refuse_strangers(plan: Plan, baseline: Evidence) -> None:
+    """Raise CannotJudge before anything is measured where the whole baseline is of other machines or settings."""
+    found: list[tuple[str, ...]] = []
+    for reading in baseline.readings:
+        theirs = {device.id for device in reading.manifest.facts.devices}
+        for device in set(plan.settings.devices) & theirs & set(reading.manifest.settings.devices):
+            here, there = fingerprint(plan.facts, [device]), fingerprint(reading.manifest.facts, [device])
+            found.append(here.differences(there))
+    if found and all(found):
+        words = "; ".join(dict.fromkeys(reason for reasons in found for reason in reasons))
+        raise CannotJudge(f"the baseline is of another machine or setting: {words}; --allow-mismatch weighs it anyway")
+
+
+def measure(asked: Asked, baseline: Evidence, plan: Plan, path: Path, argv: Sequence[str], watch: Observer) -> Judged:
+    """Measure a plan into `path` and judge it; suspects are measured again into files beside it, in another order."""
+    files = [path]
+    first = Reading.of(session.measure(plan, path, argv, watch), str(path))
+
+    def again(sides: Sides, suspects: tuple[Finding, ...]) -> Sides:
+        stem, suffix, packed = path.name.partition(".jsonl")
+        files.append(path.with_name(f"{stem}-again{len(files)}{suffix}{packed}"))
+        run = session.measure(_restricted(plan, suspects, len(files)), files[-1], argv, watch)
+        return Sides(sides.before, sides.after.and_again([Reading.of(run, str(files[-1]))]))
+
+    candidate = Evidence([[first]])
+    judgement = asked.settle(Sides(baseline, candidate), again)
+    return Judged(judgement, tuple(files), candidate.has_failed)
+
+
+def _restricted(plan: Plan, suspects: Sequence[Finding], round_: int) -> Plan:
+    """The jobs of these cases alone, each replicate in an order of its own."""
+    wanted = {finding.key for finding in suspects}
+    jobs = [job for job in plan.jobs if job.key[:2] in wanted]
+    random.Random(f"{plan.settings.seed}/again/{round_}").shuffle(jobs)
+    jobs.sort(key=lambda job: job.replicate)
+    ids = tuple(sorted({job.case.id for job in jobs}))
+    return replace(plan, jobs=tuple(jobs), settings=replace(plan.settings, filters=ids))
+
+
+def measure_pair(asked: Asked, pair: ab.Pair, replicates: int) -> Judged:
+    """Measure two builds in turn and judge the second against the first; suspects of both are measured again."""
+    files: list[Path] = []
+    turns = 0
+
+    def measured(filters: Sequence[str] = ()) -> tuple[list[Reading], list[Reading]]:
+        nonlocal turns
+        before, after = pair.measure(turns + 1, replicates, filters)
+        turns += replicates
+        files.extend(after)
+        return read_all(before), read_all(after)
+
+    def again(sides: Sides, suspects: tuple[Finding, ...]) -> Sides:
+        before, after = measured(sorted({finding.case.id for finding in suspects}))
+        return Sides(sides.before.and_again(before), sides.after.and_again(after))
+
+    with session.terminable(lambda: f"what was measured is in {pair.folder}"):
+        before, after = measured()
+        candidate = Evidence([after])
+        judgement = asked.settle(Sides(Evidence([before]), candidate), again)
+    return Judged(judgement, tuple(files), candidate.has_failed)

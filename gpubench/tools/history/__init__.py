@@ -1,0 +1,28 @@
+"""The history: the figures of all runs by case, in an SQLite database beside the run files.
+
+The run files are the record and the database is an index of them: `rebuild` restores it. Any number of processes
+may write at once.
+"""
+
+from gpubench.tools.history.database import Damaged
+from gpubench.tools.history.places import FILE, FOLDER, VARIABLE, default_place, place_of
+from gpubench.tools.history.reading import Found, History
+from gpubench.tools.history.recording import Recorded, Recorder, add, note, opened, refill, run_files
+
+__all__ = [
+    "FILE",
+    "FOLDER",
+    "VARIABLE",
+    "Damaged",
+    "Found",
+    "History",
+    "Recorded",
+    "Recorder",
+    "add",
+    "default_place",
+    "note",
+    "opened",
+    "place_of",
+    "refill",
+    "run_files",
+]

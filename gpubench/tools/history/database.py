@@ -1,0 +1,140 @@
+"""The database file: opened, made, and what goes wrong with it said in one line."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpubench.base.errors import FileError
+
+WAIT_S = 20.0  # for other writers: a run is recorded within milliseconds
+_APPLICATION = 0x67707562  # "gpub", at byte 68 of the file (sqlite.org/fileformat.html)
+_VERSION = 1
+_MOUNTS = Path("/proc/mounts")
+_NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "gluster", "afs", "9p", "fuse", "virtiofs")
+_TABLES = """
+CREATE TABLE runs (
+    id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, path TEXT NOT NULL, at REAL NOT NULL, ahead_s REAL NOT NULL,
+    host TEXT NOT NULL, versions TEXT NOT NULL, results INTEGER NOT NULL
+);
+CREATE TABLE fingerprints (id TEXT PRIMARY KEY, pairs TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE lines (
+    id INTEGER PRIMARY KEY, case_id TEXT NOT NULL, version INTEGER NOT NULL, tier TEXT NOT NULL, series TEXT NOT NULL,
+    unit TEXT NOT NULL, better TEXT NOT NULL, devices TEXT NOT NULL, fingerprint TEXT NOT NULL,
+    headline INTEGER NOT NULL, UNIQUE (case_id, version, tier, series, unit, better, devices, fingerprint)
+);
+CREATE TABLE points (
+    line INTEGER NOT NULL, at REAL NOT NULL, run INTEGER NOT NULL, replicate INTEGER NOT NULL, low REAL NOT NULL,
+    centre REAL NOT NULL, high REAL NOT NULL, noise REAL NOT NULL, samples INTEGER NOT NULL, labels TEXT NOT NULL,
+    PRIMARY KEY (line, at, run, replicate)
+) WITHOUT ROWID;
+CREATE INDEX points_of_run ON points (run);
+"""
+
+
+class Damaged(FileError):  # noqa: N818 - the file is damaged
+    """A database that SQLite cannot read: `gpubench history rebuild` makes it anew from the run files."""
+
+
+def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
+    """Open a history, or make one; FileError, one line, where it is none, newer, locked or damaged.
+
+    Committed is on the disk. A history on a network file system keeps a rollback journal: write-ahead logs need
+    memory that all its users share.
+    """
+    if not create and not path.exists():
+        raise FileError(f"there is no history at {path}; `gpubench history import FOLDER` makes one of run files")
+    with reported(path), contextlib.ExitStack() as undo:
+        connection = sqlite3.connect(_uri(path, create), timeout=WAIT_S, isolation_level=None, uri=True)
+        undo.callback(connection.close)
+        _check(connection, path, create)
+        undo.pop_all()
+    return connection
+
+
+def _uri(path: Path, create: bool) -> str:
+    """Read-only where nothing can be written: without a log beside it the file then holds everything."""
+    read_only = path.exists() and not os.access(path.parent, os.W_OK) and not Path(f"{path}-wal").exists()
+    return f"{path.absolute().as_uri()}?{'immutable=1' if read_only else 'mode=rwc' if create else 'mode=rw'}"
+
+
+def _check(connection: sqlite3.Connection, path: Path, create: bool) -> None:
+    if create and not _pragma(connection, "application_id"):
+        _make(connection)
+    application, version = _pragma(connection, "application_id"), _pragma(connection, "user_version")
+    if application != _APPLICATION:
+        raise FileError(f"{path} is not a history of gpubench; name another file")
+    if version != _VERSION:
+        raise FileError(f"{path} is of version {version}, this gpubench reads {_VERSION}: use the newer gpubench")
+    if create:
+        _keep_journal(connection, path)
+
+
+def _make(connection: sqlite3.Connection) -> None:
+    """Fill an empty file, unless another process has just done so."""
+    with transaction(connection):
+        if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            return
+        for statement in filter(str.strip, _TABLES.split(";")):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+        connection.execute(f"PRAGMA user_version = {_VERSION}")
+
+
+def _keep_journal(connection: sqlite3.Connection, path: Path) -> None:
+    mode = "DELETE" if is_on_network(path) else "WAL"
+    with contextlib.suppress(sqlite3.OperationalError):  # another process has it open: the next to be alone does it
+        connection.execute(f"PRAGMA journal_mode = {mode}")
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
+
+
+@contextlib.contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All or nothing; other writers wait."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:  # whatever it is, nothing half-written stays, and it is raised again
+        if connection.in_transaction:  # a damaged file may have ended it
+            connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+@contextlib.contextmanager
+def reported(path: Path) -> Iterator[None]:
+    """What SQLite says of a file, as one line that says the next step."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            words = f"another process has kept it locked for {WAIT_S:g} s; try again when that has ended"
+            raise FileError(f"{path}: {words}") from error
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            words = "damaged; `gpubench history rebuild` makes it anew from the run files"
+            raise Damaged(f"{path}: {words}") from error
+        if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+            raise FileError(f"{path}: {error}; see to the place, or name another by GPUBENCH_HISTORY") from error
+        raise
+
+
+def is_on_network(path: Path, mounts: str | None = None) -> bool:
+    """Whether a file's folder is on a file system that several machines may share (`mounts` is /proc/mounts)."""
+    if mounts is None:
+        mounts = _MOUNTS.read_text(encoding="utf-8", errors="replace") if _MOUNTS.exists() else ""
+    folder = str(path.absolute().parent.resolve())
+    found = ("", "")
+    for line in mounts.splitlines():
+        _, place, kind, *_ = line.split(" ")
+        place = place.replace("\\040", " ")
+        inside = folder == place or folder.startswith(place.rstrip("/") + "/")
+        if inside and len(place) >= len(found[0]):
+            found = (place, kind)
+    return found[1].startswith(_NETWORK)

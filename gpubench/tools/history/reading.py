@@ -1,0 +1,147 @@
+"""The history as it is read: lines, their trends, and the newest results for a gate."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from gpubench import stats
+from gpubench.analysis.fingerprint import Fingerprint
+from gpubench.analysis.trend import Line, Point, Source, Trend
+from gpubench.base import patterns
+from gpubench.tools.history.database import connect, reported
+from gpubench.tools.history.recording import AHEAD_S, located
+
+_LINES_OF_CASE = """
+SELECT lines.id, headline, case_id, version, tier, series, unit, better, devices, pairs
+FROM lines JOIN fingerprints ON fingerprint = fingerprints.id WHERE case_id = ?
+ORDER BY version, tier, fingerprint, devices, headline DESC, series
+"""
+_POINT = "run, replicate, low, centre, high, noise, samples, labels, key, path, runs.at, host, versions"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A line in the history, by its number there; `headline` where it is the series that speaks for its case."""
+
+    number: int
+    line: Line
+    headline: bool
+
+
+class History:
+    """A history to read from; FileError as `database.connect` has it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._folder = path.absolute().parent
+        self._connection = connect(path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._connection.close()
+
+    def lines(self, wanted: Sequence[str] = (), series: str = "") -> list[Found]:
+        """The lines of cases whose id contains one of `wanted` (`*` and `?` are wild; none wants all), by case.
+
+        Their headlines, or the series of that name.
+        """
+        ids = [case for (case,) in self._rows("SELECT DISTINCT case_id FROM lines ORDER BY case_id")]
+        found = []
+        for case in ids:
+            if not wanted or patterns.matches(case, wanted):
+                for number, headline, *fields in self._rows(_LINES_OF_CASE, (case,)):
+                    if series == fields[3] or (headline and not series):
+                        found.append(Found(number, _line(*fields), bool(headline)))
+        return found
+
+    def series(self, wanted: Sequence[str]) -> list[str]:
+        """The names of the series that the cases have, sorted."""
+        rows = self._rows("SELECT DISTINCT case_id, series FROM lines")
+        return sorted({series for case, series in rows if not wanted or patterns.matches(case, wanted)})
+
+    def trend(self, found: Found, runs: int) -> Trend:
+        """The last runs of a line, with its changes."""
+        points: list[Point] = []
+        sources: dict[str, None] = {}
+        for point in self._newest(found.number):
+            sources[point.source.key] = None
+            if len(sources) > runs:
+                break
+            points.append(point)
+        return Trend.of(found.line, points[::-1])
+
+    def last(
+        self, case: str, version: int, tier: str, fingerprint: str, count: int, now: float | None = None
+    ) -> tuple[Point, ...]:
+        """The newest `count` headline results of a case on devices of that fingerprint (its id), oldest first.
+
+        A replicate is a result. A run that starts in the future, by a clock that is off, is none of them.
+        """
+        query = "SELECT id FROM lines WHERE case_id = ? AND version = ? AND tier = ? AND fingerprint = ? AND headline"
+        numbers = [number for (number,) in self._rows(query, (case, version, tier, fingerprint))]
+        limit = (time.time() if now is None else now) + AHEAD_S
+        newest = [point for number in numbers for point in self._newest(number, limit, count)]
+        newest.sort(key=lambda point: (point.source.at, point.source.key, point.replicate))
+        return tuple(newest[-count:])
+
+    def files(self, points: Iterable[Point]) -> tuple[Path, ...]:
+        """The run files that results are of, each once, oldest first."""
+        sources = sorted({point.source for point in points}, key=lambda source: (source.at, source.key))
+        return tuple(Path(source.path) for source in sources)
+
+    def warnings(self, now: float | None = None) -> tuple[str, ...]:
+        """What is odd of its clocks: runs that start in the future, and runs that were put back."""
+        limit = (time.time() if now is None else now) + AHEAD_S
+        ((future, ahead),) = self._rows("SELECT total(at > ?), total(ahead_s > 0) FROM runs", (limit,))
+        found = []
+        if future:
+            found.append(f"{future:.0f} runs start in the future: a clock was off; no gate takes them as a baseline")
+        if ahead:
+            found.append(f"{ahead:.0f} runs said they started after their file was written: its time is taken instead")
+        return tuple(found)
+
+    def _newest(self, number: int, limit: float = float("inf"), count: int = -1) -> Iterator[Point]:
+        query = (
+            f"SELECT {_POINT} FROM points JOIN runs ON runs.id = run WHERE line = ? AND points.at <= ? "
+            "ORDER BY points.at DESC, run DESC, replicate DESC LIMIT ?"
+        )
+        sources: dict[int, Source] = {}
+        for run, replicate, low, centre, high, noise, samples, labels, *source in self._cursor(
+            query, (number, limit, count)
+        ):
+            if run not in sources:
+                sources[run] = self._source(*source)
+            known = tuple(labels.split(",")) if labels else ()
+            yield Point(sources[run], replicate, stats.Interval(low, centre, high), noise, samples, known)
+
+    def _source(self, key: str, path: str, at: float, host: str, versions: str) -> Source:
+        return Source(key, located(self._folder, path), at, host, _pairs(versions))
+
+    def _rows(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        return list(self._cursor(query, values))
+
+    def _cursor(self, query: str, values: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
+        with reported(self.path):
+            cursor: sqlite3.Cursor = self._connection.execute(query, values)
+            yield from cursor
+
+
+@functools.lru_cache(maxsize=1024)
+def _pairs(text: str) -> tuple[tuple[str, str], ...]:
+    return tuple((str(name), str(value)) for name, value in json.loads(text))
+
+
+def _line(case: str, version: int, tier: Any, series: str, unit: str, better: Any, devices: str, pairs: str) -> Line:
+    return Line(case, version, tier, series, unit, better, tuple(devices.split("+")), Fingerprint(_pairs(pairs)))

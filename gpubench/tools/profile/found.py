@@ -1,0 +1,103 @@
+"""Phases of a program that nobody marked: where its counters change their distribution.
+
+The counters that say how busy a device is are averaged over equal bins, their change points found (E-divisive, over all
+of them at once), those left out that change too little or leave too short a phase, and the rest placed between the
+readings where they happened.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from gpubench.analysis.counters import Track
+from gpubench.stats.changepoints import change_points
+
+Floats = npt.NDArray[np.float64]
+
+SHORTEST_S = 1.0  # of a phase: ten readings of the fast counters
+_BINS = 160  # the search takes the square of it: some seconds at most
+_LEAST_BIN_S = 0.25  # so that each has a reading or two of the fast counters
+_CHANGE = 0.15  # of the range that a counter has in the run: a smaller step is no phase of its own
+_LEAST_RANGE = {"%": 20.0, "W": 20.0, "core·s": 0.5}  # a smaller range is noise; of a cumulative one's rise a second
+# how the names of counters end that say how busy a device is
+_ACTIVITY = (".utilization.gpu", ".power", ".sm", ".tensor", ".dram", "program.cpu.busy")
+
+
+def changes(tracks: Sequence[Track], begin: float, end: float) -> list[float]:
+    """The moments in (begin, end) at which a new phase begins, in order; none where there is nothing to go by."""
+    series = [found for track in tracks if (found := _activity(track, begin, end))]
+    bins = int(min(_BINS, (end - begin) / _LEAST_BIN_S))
+    if not series or bins < 2:
+        return []
+    table = np.column_stack([_binned(at, values, begin, end, bins) / scale for at, values, scale in series])
+    width = (end - begin) / bins
+    cuts = [point.index for point in change_points(table)]
+    kept = _distinct(table, cuts, least=max(1, round(SHORTEST_S / width)))
+    return [_placed(series, begin + cut * width, reach=1.5 * width) for cut in kept]
+
+
+def _activity(track: Track, begin: float, end: float) -> tuple[Floats, Floats, float] | None:
+    """The readings in the window of a counter that says how busy a device is, and the range they are held against."""
+    least = _LEAST_RANGE.get(track.counter.unit)
+    if least is None or not track.counter.name.endswith(_ACTIVITY):
+        return None
+    part = track.during(begin, end)
+    at, values = part.at, part.values
+    if track.counter.kind == "cumulative":
+        spans = np.diff(at)
+        there = spans > 0
+        at, values = (at[:-1] + at[1:])[there] / 2, np.diff(values)[there] / spans[there]
+    if len(at) < 2:
+        return None
+    low, high = np.quantile(values, (0.02, 0.98))
+    return at, values, float(max(high - low, least))
+
+
+def _binned(at: Floats, values: Floats, begin: float, end: float, bins: int) -> Floats:
+    """The mean of each bin; one without a reading goes between its neighbours."""
+    places = np.clip(((at - begin) / (end - begin) * bins).astype(int), 0, bins - 1)
+    counts = np.bincount(places, minlength=bins)
+    sums = np.bincount(places, weights=values, minlength=bins)
+    there = np.flatnonzero(counts)
+    found: Floats = np.interp(np.arange(bins), there, sums[there] / counts[there])
+    return found
+
+
+def _distinct(table: Floats, cuts: Sequence[int], least: int) -> list[int]:
+    """The cuts between phases that differ and are long enough: the weakest goes until all of the others are."""
+    kept = list(cuts)
+    while kept:
+        edges = [0, *kept, len(table)]
+        levels = [np.median(table[low:high], axis=0) for low, high in itertools.pairwise(edges)]
+        steps = [float(np.abs(after - before).max()) for before, after in itertools.pairwise(levels)]
+        short = [min(edges[i + 1] - edges[i], edges[i + 2] - edges[i + 1]) < least for i in range(len(kept))]
+        weights = [step - 2 if too_short else step for step, too_short in zip(steps, short, strict=True)]
+        weakest = int(np.argmin(weights))
+        if weights[weakest] >= _CHANGE:
+            break
+        del kept[weakest]
+    return kept
+
+
+def _placed(series: Sequence[tuple[Floats, Floats, float]], near: float, reach: float) -> float:
+    """Where between two readings the change was: of the counter that shows it best, the cut with the least squares."""
+    best = (0.0, near)
+    for at, values, scale in series:
+        inside = np.flatnonzero((at >= near - reach) & (at <= near + reach))
+        if len(inside) < 2:
+            continue
+        part, moments = values[inside] / scale, at[inside]
+        gains = [_gain(part, cut) for cut in range(1, len(part))]
+        cut = int(np.argmax(gains)) + 1
+        best = max(best, (gains[cut - 1], float(moments[cut - 1] + moments[cut]) / 2))
+    return best[1]
+
+
+def _gain(part: Floats, cut: int) -> float:
+    """How much of the squares goes where two means stand for one."""
+    first, last = part[:cut], part[cut:]
+    return float(len(first) * len(last) / len(part) * (first.mean() - last.mean()) ** 2)

@@ -1,0 +1,273 @@
+"""In the traced program: CUPTI's activity records of its kernels and copies, written to files as they come.
+
+The records go to a file as CUPTI packs them, and are picked apart by NumPy when the script has ended, some 0.5 µs each,
+so that the program hardly notices; cupti-python tells where in a record its fields are. Whatever keeps CUPTI from
+starting is written down, and the script runs without it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import itertools
+import json
+import os
+import runpy
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+MODULE = "from gpubench.tools.profile.inside import main; main()"  # what `python -c` is told
+VARIABLE = "GPUBENCH_TRACE"  # the folder that the files go to
+EVENT = np.dtype(
+    [
+        *(("start", "<u8"), ("end", "<u8"), ("bytes", "<u8"), ("name", "<i4"), ("device", "<u4"), ("stream", "<u4")),
+        *(("kind", "u1"), ("copy", "u1"), ("pad", "<u2")),
+    ]
+)  # start and end in CUPTI's nanoseconds; name an index of the names' file, -1 of what is no kernel
+KERNEL, COPY, SET = range(3)  # kinds
+_BUFFER_BYTES = 4 * 2**20
+_FLUSH_MS = 5000
+_MOST_RAW_BYTES = 2**30  # that wait for the end of the script: some 4 million kernels; later ones are read at once
+_FORCED = 1  # CUPTI_ACTIVITY_FLAG_FLUSH_FORCED
+# activity kinds (CUpti_ActivityKind) → our kind, and how the record's layout is called without its version
+_KINDS = {10: (KERNEL, "kernel"), 1: (COPY, "memcpy"), 22: (COPY, "memcpy_pto_p"), 2: (SET, "memset")}
+_TELLING = 10  # kernels, whose records change with nearly every version
+_REQUEST = ctypes.CFUNCTYPE(
+    None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)
+)
+_COMPLETE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
+
+Layouts = dict[int, np.dtype[Any]]
+Bytes = npt.NDArray[np.uint8]
+
+
+class Unusable(Exception):  # noqa: N818 - CUPTI is unusable
+    """Why nothing is traced, in words."""
+
+
+def load() -> ctypes.CDLL:
+    """The CUPTI that belongs to cupti-python, before the program loads another; the system's where there is none."""
+    import nvidia
+
+    found = [str(path) for base in nvidia.__path__ for path in Path(base).glob("*/lib/libcupti.so.*")]
+    for name in (*found, "libcupti.so.13", "libcupti.so.12"):
+        try:
+            return ctypes.CDLL(name, ctypes.RTLD_GLOBAL)
+        except OSError:
+            continue
+    raise Unusable("libcupti is not here; pip install 'gpubench-suite[counters]'")
+
+
+def layouts() -> list[Layouts]:
+    """Where the fields of each kind of record are, in every version that cupti-python knows, the newest first."""
+    from cupti import cupti
+
+    found = []
+    for kind, (_, name) in _KINDS.items():
+        known = {
+            int(each.removeprefix(f"activity_{name}").removesuffix("_dtype")): each
+            for each in dir(cupti)
+            if each.startswith(f"activity_{name}") and each.removeprefix(f"activity_{name}")[:-6].isdecimal()
+        }
+        if not known:
+            raise Unusable(f"cupti-python has no layout of {name} records")
+        found.append([(kind, getattr(cupti, known[number])) for number in sorted(known, reverse=True)])
+    return [dict(versions) for versions in itertools.product(*found)]
+
+
+class Records:
+    """Picks buffers of records apart; `name_of` gives the text at an address.
+
+    A CUPTI writes records of its own version. Of the versions given it is the first by which a buffer's records are
+    one behind the other up to its end.
+    """
+
+    def __init__(self, versions: Sequence[Layouts], name_of: Callable[[int], str]) -> None:
+        self._versions = list(versions)
+        self._layouts = self._versions[0]
+        self._told = False
+        self._name_of = name_of
+        self.names: dict[int, int] = {}  # address → index
+        self.texts: list[str] = []
+        self.unknown = 0  # buffers that no version fits
+
+    def events(self, buffer: Bytes) -> npt.NDArray[Any]:
+        """The records of a buffer as EVENTs, kind by kind; none of one that no version fits."""
+        places = self._places(buffer)
+        self.unknown += not places
+        parts = [self._of(buffer, kind, np.asarray(at)) for kind, at in places.items() if at]
+        return np.concatenate(parts) if parts else np.empty(0, EVENT)
+
+    def _places(self, buffer: Bytes) -> dict[int, list[int]]:
+        """Where the records of each kind begin; the versions that fit are kept, where there were kernels to tell by."""
+        for place, layouts in enumerate(self._versions):
+            if found := _places(buffer, layouts):
+                self._layouts = layouts
+                if found[_TELLING] and not self._told:
+                    self._versions = [each for each in self._versions[place:] if _places(buffer, each)]
+                    self._told = True
+                return found
+        return {}
+
+    def _of(self, buffer: Bytes, kind: int, at: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        ours = _KINDS[kind][0]
+        events = np.zeros(len(at), EVENT)
+        events["kind"] = ours
+        for field, of in (("start", "start"), ("end", "end"), ("device", "device_id"), ("stream", "stream_id")):
+            events[field] = self._field(buffer, kind, at, of)
+        events["name"] = -1
+        if ours == KERNEL:
+            events["name"] = self._named(self._field(buffer, kind, at, "name"))
+        else:
+            events["bytes"] = self._field(buffer, kind, at, "bytes")
+        if ours == COPY:
+            events["copy"] = self._field(buffer, kind, at, "copy_kind")
+        return events
+
+    def _field(self, buffer: Bytes, kind: int, at: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
+        fields = self._layouts[kind].fields
+        assert fields is not None
+        of, offset = fields[name][:2]
+        whole = buffer[: len(buffer) // of.itemsize * of.itemsize].view(of)
+        found: npt.NDArray[Any] = whole[(at + offset) // of.itemsize]
+        return found
+
+    def _named(self, addresses: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        unique, inverse = np.unique(addresses, return_inverse=True)
+        for address in unique.tolist():
+            if address not in self.names:
+                self.names[address] = len(self.texts)
+                self.texts.append(self._name_of(address) if address else "")
+        return np.asarray([self.names[address] for address in unique.tolist()])[inverse]
+
+
+def _places(buffer: Bytes, layouts: Layouts) -> dict[int, list[int]]:
+    """Where the records of each kind begin; nothing where one does not follow on the other up to the end."""
+    kinds = memoryview(buffer[: len(buffer) // 4 * 4].tobytes()).cast("I")
+    sizes = {kind: layout.itemsize for kind, layout in layouts.items()}
+    found: dict[int, list[int]] = {kind: [] for kind in sizes}
+    at, end = 0, len(buffer)
+    while at < end:
+        kind = kinds[at >> 2]
+        size = sizes.get(kind)
+        if size is None:
+            return {}
+        found[kind].append(at)
+        at += size
+    return found if at == end else {}
+
+
+class Tracer:
+    """CUPTI's activity API in this process, from `start` to `stop`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._lib = load()
+        self._libc = ctypes.CDLL(None)
+        self._libc.malloc.restype, self._libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+        self._libc.free.argtypes = [ctypes.c_void_p]
+        self._records = Records(layouts(), lambda address: ctypes.string_at(address).decode(errors="replace"))
+        self._folder = folder
+        self._events = (folder / "events").open("ab", buffering=0)
+        self._names = (folder / "names").open("a")
+        self._raw = (folder / "raw").open("w+b", buffering=0)
+        self._sizes: list[int] = []  # of the buffers that wait in the file
+        self._written = 0
+        self._dropped = 0
+        self._clocks: list[tuple[int, int]] = []
+        self._callbacks = (_REQUEST(self._requested), _COMPLETE(self._completed))  # CUPTI holds no reference
+
+    def start(self) -> None:
+        """Record from here on; raises Unusable."""
+        self._call("cuptiActivityRegisterCallbacks", *self._callbacks)
+        for kind in _KINDS:
+            self._call("cuptiActivityEnable", kind)
+        self._call("cuptiActivityFlushPeriod", _FLUSH_MS)
+        self._clock()
+        self._about("the program ended in a way that left no time to read its records (os._exit, a signal)")
+
+    def stop(self) -> None:
+        """Write what is left."""
+        self._lib.cuptiActivityFlushAll(_FORCED)
+        for kind in _KINDS:
+            self._lib.cuptiActivityDisable(kind)
+        self._clock()
+        self._raw.seek(0)
+        for size in self._sizes:
+            self._take(self._raw.read(size))
+        self._about(reason="")
+
+    def _call(self, name: str, *words: Any) -> None:
+        status = getattr(self._lib, name)(*words)
+        if status:
+            text = ctypes.c_char_p()
+            self._lib.cuptiGetResultString(status, ctypes.byref(text))
+            raise Unusable(f"{name}: {(text.value or b'').decode() or f'status {status}'}")
+
+    def _clock(self) -> None:
+        """The same moment by CUPTI's clock and by ours, in nanoseconds."""
+        now = ctypes.c_uint64()
+        before = time.monotonic_ns()
+        self._call("cuptiGetTimestamp", ctypes.byref(now))
+        self._clocks.append((now.value, (before + time.monotonic_ns()) // 2))
+
+    def _about(self, reason: str) -> None:
+        about = {"clocks": self._clocks, "dropped": self._dropped, "unknown": self._records.unknown, "reason": reason}
+        write_about(self._folder, about)
+
+    def _requested(self, buffer: Any, size: Any, most: Any) -> None:
+        buffer[0] = self._libc.malloc(_BUFFER_BYTES)
+        size[0], most[0] = _BUFFER_BYTES, 0
+
+    def _completed(self, context: int | None, stream: int, buffer: int, size: int, valid: int) -> None:
+        del size
+        if sum(self._sizes) + valid <= _MOST_RAW_BYTES:
+            self._keep((ctypes.c_char * valid).from_address(buffer))
+        else:
+            self._take(ctypes.string_at(buffer, valid))
+        self._libc.free(buffer)
+        dropped = ctypes.c_size_t()
+        if not self._lib.cuptiActivityGetNumDroppedRecords(ctypes.c_void_p(context), stream, ctypes.byref(dropped)):
+            self._dropped += dropped.value
+
+    def _keep(self, data: Any) -> None:
+        """To the file, as it is; Python runs on meanwhile."""
+        rest = memoryview(data).cast("B")
+        while rest:
+            rest = rest[self._raw.write(rest) :]
+        self._sizes.append(len(data))
+
+    def _take(self, data: bytes) -> None:
+        """Pick a buffer apart, and write what is in it."""
+        self._events.write(self._records.events(np.frombuffer(data, np.uint8)).tobytes())
+        new = self._records.texts[self._written :]
+        if new:
+            self._names.write("".join(f"{json.dumps(text)}\n" for text in new))
+            self._names.flush()
+            self._written += len(new)
+
+
+def write_about(folder: Path, about: dict[str, Any]) -> None:
+    """What is to know of the trace, whole or as it was before."""
+    torn = folder / "about.part"
+    torn.write_text(json.dumps(about))
+    torn.replace(folder / "about")
+
+
+def main() -> None:
+    """Run the script of the command line as Python would, traced."""
+    sys.argv = sys.argv[1:]
+    sys.path.insert(0, str(Path(sys.argv[0]).resolve().parent))
+    folder = Path(os.environ[VARIABLE])
+    try:
+        tracer = Tracer(folder)
+        tracer.start()
+        atexit.register(tracer.stop)  # behind the threads that the script has started
+    except (Unusable, ImportError, OSError) as error:
+        write_about(folder, {"clocks": [], "dropped": 0, "unknown": 0, "reason": f"{error}"})
+    runpy.run_path(sys.argv[0], run_name="__main__")

@@ -1,0 +1,88 @@
+"""What was seen of a program as results: itself, and its phases."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from gpubench.analysis import phases
+from gpubench.marks import Span
+from gpubench.model import Case, Result, Series, SuiteInfo, View
+from gpubench.tools.profile.program import Ended
+
+INFO = SuiteInfo(
+    phases.SUITE,
+    "what a program did, phase by phase",
+    (View("bars", "How long each phase was", (phases.MARKED, phases.FOUND, phases.PART), series=phases.TIME),),
+)
+MOST_NAMES = 200  # of marked phases: those that took the most time
+MOST_TIMES = 20_000  # of one phase: its first ones, so that a record stays below what is read
+
+
+def program(ended: Ended, devices: Sequence[str], zero: float) -> Result:
+    """The whole program: its time, the processor time and the memory of it and its children; failed where it did."""
+    words = ended.words
+    seconds = ended.end - ended.begin
+    return Result(
+        Case(phases.SUITE, phases.PROGRAM),
+        tuple(devices),
+        "failed" if words else "ok",
+        cause="program" if words else "",
+        reason=f"the program ended: {words}" if words else "",
+        series=(
+            Series(phases.TIME, "s", (seconds,), at=(ended.begin - zero,)),
+            Series("cpu", "s", (ended.cpu_s,)),
+            Series("memory", "B", (float(ended.memory_bytes),)),
+        ),
+        window=(ended.begin - zero, ended.end - zero),
+        elapsed_s=seconds,
+    )
+
+
+def marked(spans: Sequence[Span], devices: Sequence[str], zero: float) -> list[Result]:
+    """A result for each name, with every time that it came; of too many names those that took the most time."""
+    named: dict[str, list[Span]] = {}
+    for span in spans:
+        named.setdefault(span.name, []).append(span)
+    longest = sorted(named, key=lambda name: -sum(span.end - span.begin for span in named[name]))[:MOST_NAMES]
+    return [_phase(name, named[name], devices, zero) for name in named if name in set(longest)]
+
+
+def _phase(name: str, spans: Sequence[Span], devices: Sequence[str], zero: float) -> Result:
+    kept = spans[:MOST_TIMES]
+    notes = [("times", f"the first {len(kept)} of {len(spans)}")] if len(kept) < len(spans) else []
+    labels = () if all(span.ended for span in kept) else ("unfinished",)
+    case = Case(phases.SUITE, phases.MARKED, (("name", name),))
+    return _result(case, [(span.begin, span.end) for span in kept], devices, zero, labels, notes)
+
+
+def consecutive(name: str, edges: Sequence[float], devices: Sequence[str], zero: float) -> list[Result]:
+    """A numbered result for each stretch between two of the edges."""
+    return [
+        _result(Case(phases.SUITE, name, (("number", number),)), [(begin, end)], devices, zero)
+        for number, (begin, end) in enumerate(itertools.pairwise(edges), 1)
+    ]
+
+
+def _result(
+    case: Case,
+    spans: Sequence[tuple[float, float]],
+    devices: Sequence[str],
+    zero: float,
+    labels: tuple[str, ...] = (),
+    notes: Sequence[tuple[str, str]] = (),
+) -> Result:
+    window = (spans[0][0] - zero, max(end for _, end in spans) - zero)
+    times = Series(
+        phases.TIME, "s", tuple(end - begin for begin, end in spans), at=tuple(begin - zero for begin, _ in spans)
+    )
+    return Result(
+        case,
+        tuple(devices),
+        "ok",
+        series=(times,),
+        labels=labels,
+        notes=tuple(notes),
+        window=window,
+        elapsed_s=window[1] - window[0],
+    )

@@ -1,0 +1,226 @@
+"""What a traced program's kernels and copies say: where the time of the device went. Pure functions of its events."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpubench.analysis import phases
+from gpubench.model import Case, Result, Samples, Series
+from gpubench.tools.profile.inside import COPY, EVENT, KERNEL
+
+MOST_KERNELS = 40  # that are named: those that take the most time
+MOST_VALUES = 1000  # of one kernel's times, evenly picked
+MOST_EVENTS = 100_000  # that a run file holds for a timeline: the first ones
+_LAUNCH_S = 1e-3  # a gap on the device that is shorter is put down to launching; a longer one is a wait for the program
+_COPIES = {1: "h2d", 2: "d2h", 8: "d2d", 9: "h2h", 10: "p2p"}  # CUpti_ActivityMemcpyKind
+_NO_ROOFLINE = (
+    "one pass over a program gives no operations and no bytes of each kernel: "
+    "ncu takes several (docs/profile.md, Kernels on a roofline)"
+)
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Events with their times in seconds of CLOCK_MONOTONIC; `reason` says why there are none."""
+
+    events: npt.NDArray[Any]
+    start: Floats
+    end: Floats
+    names: tuple[str, ...]
+    dropped: int
+    reason: str
+
+
+def read(folder: Path) -> Trace:
+    """What the program has left, as far as it came."""
+    about_file = folder / "about"
+    if not about_file.exists():
+        return _none("the script ended before it was traced")
+    about = json.loads(about_file.read_text())
+    if about["reason"]:
+        return _none(about["reason"])
+    data = (folder / "events").read_bytes()
+    events = np.frombuffer(data[: len(data) // EVENT.itemsize * EVENT.itemsize], EVENT)
+    names = tuple(json.loads(line) for line in (folder / "names").read_text().splitlines())
+    events = events[(events["start"] > 0) & (events["end"] >= events["start"])]
+    events = events[np.argsort(events["start"], kind="stable")]
+    reason = "" if len(events) else "no kernel and no copy was recorded"
+    start, end = (_monotonic(events[field], about["clocks"]) for field in ("start", "end"))
+    if about["unknown"]:
+        reason = f"{about['unknown']} buffers of records are of a CUPTI that cupti-python does not know"
+    return Trace(events, start, end, tuple(map(readable, names)), about["dropped"], reason)
+
+
+def _none(reason: str) -> Trace:
+    empty = np.empty(0)
+    return Trace(np.empty(0, EVENT), empty, empty, (), 0, reason)
+
+
+def _monotonic(nanoseconds: npt.NDArray[Any], clocks: Sequence[Sequence[int]]) -> Floats:
+    """CUPTI's clock in ours: in a straight line between the moments that were read by both."""
+    (their, our), (their_last, our_last) = clocks[0], clocks[-1]
+    rate = (our_last - our) / (their_last - their) if their_last - their > 1e9 else 1.0
+    since = nanoseconds.astype(np.int64) - their
+    return np.asarray((our + since * rate) / 1e9, dtype=np.float64)
+
+
+def readable(name: str) -> str:
+    """A kernel's name without C++'s mangling."""
+    if not name.startswith("_Z"):
+        return name
+    try:
+        demangle = ctypes.CDLL("libstdc++.so.6")["__cxa_demangle"]
+    except OSError:
+        return name
+    demangle.restype = ctypes.c_void_p
+    status = ctypes.c_int()
+    text = demangle(name.encode(), None, None, ctypes.byref(status))
+    if status.value or not text:
+        return name
+    found = ctypes.string_at(text).decode(errors="replace")
+    libc = ctypes.CDLL(None)
+    libc.free.argtypes = [ctypes.c_void_p]
+    libc.free(text)
+    return found
+
+
+def brief(name: str) -> str:
+    """A kernel's own name: without what it returns, its namespaces, template arguments and parameters."""
+    bare, before = name, ""
+    while bare != before:  # from the innermost brackets out
+        bare, before = re.sub(r"<[^<>]*>|\([^()]*\)", "", bare), bare
+    return (bare.split("::")[-1].split() or [name])[-1][:80]
+
+
+def results(trace: Trace, devices: Sequence[str], zero: float) -> list[Result]:
+    """Of each device where its time went, its kernels that take the most of it, and its copies."""
+    found: list[Result] = []
+    for ordinal in np.unique(trace.events["device"]).tolist():
+        device = f"cuda:{ordinal}"
+        if device in devices:
+            found += _of_device(trace, trace.events["device"] == ordinal, device, zero)
+    return found
+
+
+def _of_device(trace: Trace, here: npt.NDArray[np.bool_], device: str, zero: float) -> Iterator[Result]:
+    kernels, copies = here & (trace.events["kind"] == KERNEL), here & (trace.events["kind"] == COPY)
+    start, end = trace.start[here], trace.end[here]
+    busy, of_kernels = union(start, end), union(trace.start[kernels], trace.end[kernels])
+    of_others = union(trace.start[here & ~kernels], trace.end[here & ~kernels])
+    gaps = idle(start, end)
+    seconds = {
+        "busy": busy,
+        "kernels": of_kernels,
+        "copies": of_others,
+        "overlap": of_kernels + of_others - busy,
+        "launch gaps": float(gaps[gaps < _LAUNCH_S].sum()),
+        "waits": float(gaps[gaps >= _LAUNCH_S].sum()),
+    }
+    counts = {"kernels": int(kernels.sum()), "copies": int(copies.sum()), "dropped": trace.dropped}
+    notes = [*((name, str(count)) for name, count in counts.items()), ("roofline", f"none: {_NO_ROOFLINE}")]
+    window = (float(start.min()) - zero, float(end.max()) - zero)
+    series = tuple(Series(name, "s", (value,)) for name, value in seconds.items())
+    yield Result(Case(phases.SUITE, "trace"), (device,), "ok", series=series, notes=tuple(notes), window=window)
+    for case, chosen, full in (*_top(trace, kernels), *_kinds(trace, copies)):
+        yield _group(trace, case, chosen, full, device, zero)
+
+
+def _top(trace: Trace, kernels: npt.NDArray[np.bool_]) -> Iterator[tuple[Case, npt.NDArray[np.intp], str]]:
+    """The kernels that take the most time, each with its places among the events."""
+    places = np.flatnonzero(kernels)
+    numbers = trace.events["name"][places]
+    totals = np.bincount(numbers, weights=(trace.end - trace.start)[places]) if len(places) else np.empty(0)
+    used: set[str] = set()
+    for number in np.argsort(-totals)[:MOST_KERNELS].tolist():
+        if totals[number] > 0:
+            name = _unused(brief(trace.names[number]), used)
+            yield Case(phases.SUITE, "kernel", (("name", name),)), places[numbers == number], trace.names[number]
+
+
+def _unused(name: str, used: set[str]) -> str:
+    """The name, numbered where another kernel has it too."""
+    found, number = name, 1
+    while found in used:
+        number += 1
+        found = f"{name}#{number}"
+    used.add(found)
+    return found
+
+
+def _kinds(trace: Trace, copies: npt.NDArray[np.bool_]) -> Iterator[tuple[Case, npt.NDArray[np.intp], str]]:
+    places = np.flatnonzero(copies)
+    for kind in np.unique(trace.events["copy"][places]).tolist():
+        case = Case(phases.SUITE, "copy", (("kind", _COPIES.get(kind, f"other{kind}")),))
+        yield case, places[trace.events["copy"][places] == kind], ""
+
+
+def _group(trace: Trace, case: Case, chosen: npt.NDArray[np.intp], full: str, device: str, zero: float) -> Result:
+    """One kernel, or one kind of copy: its times, their sum, how often it came, how many bytes."""
+    times = trace.end[chosen] - trace.start[chosen]
+    picked = np.linspace(0, len(times) - 1, min(len(times), MOST_VALUES)).astype(int)
+    size = float(trace.events["bytes"][chosen].sum())
+    series = (
+        Series("total", "s", (float(times.sum()),)),  # what a program pays; the sizes of its calls may differ widely
+        Series("each", "s", tuple(times[picked].tolist())),
+        Series("calls", "calls", (float(len(times)),)),
+        *((Series("bytes", "B", (size,)),) if size else ()),
+    )
+    window = (float(trace.start[chosen].min()) - zero, float(trace.end[chosen].max()) - zero)
+    notes = (("name", full),) if full else ()
+    return Result(case, (device,), "ok", series=series, notes=notes, window=window)
+
+
+def events(trace: Trace, found: Sequence[tuple[int, Result]], devices: Sequence[str], zero: float) -> list[Samples]:
+    """The first events for a timeline: when each began, how long it took, its stream, and the number of its result.
+
+    `found` are the results of kernels and copies with their numbers in the file; what has none is missing (None).
+    """
+    kernels = {dict(result.notes)["name"]: n for n, result in found if result.case.name == "kernel"}
+    copies = {result.case.params[0][1]: n for n, result in found if result.case.name == "copy"}
+    of_name = np.asarray([kernels.get(name, np.nan) for name in trace.names] + [np.nan])
+    of_copy = np.asarray([copies.get(_COPIES.get(kind, f"other{kind}"), np.nan) for kind in range(256)])
+    kept = np.arange(min(len(trace.events), MOST_EVENTS))
+    samples = []
+    for device in devices:
+        here = kept[[f"cuda:{each}" == device for each in trace.events["device"][kept].tolist()]]
+        if len(here):
+            part = trace.events[here]
+            of_event = np.where(part["kind"] == COPY, of_copy[part["copy"]], of_name[part["name"]])
+            columns = (
+                ("trace.time", _numbers(trace.end[here] - trace.start[here])),
+                ("trace.stream", _numbers(part["stream"].astype(float))),
+                ("trace.result", _numbers(of_event)),
+            )
+            at = tuple((trace.start[here] - zero).tolist())
+            samples.append(Samples("trace", device, at, columns))
+    return samples
+
+
+def _numbers(values: npt.NDArray[Any]) -> tuple[float | None, ...]:
+    return tuple(None if value != value else value for value in values.tolist())
+
+
+def union(start: Floats, end: Floats) -> float:
+    """How long at least one of the intervals lasts; `start` ascends."""
+    if not len(start):
+        return 0.0
+    covered = np.maximum.accumulate(end)
+    begins = np.maximum(start[1:], covered[:-1])
+    return float(end[0] - start[0] + np.maximum(end[1:] - begins, 0).sum())
+
+
+def idle(start: Floats, end: Floats) -> Floats:
+    """The gaps in which none of the intervals lasts, between the first and the last."""
+    gaps: Floats = start[1:] - np.maximum.accumulate(end)[:-1]
+    return gaps[gaps > 0]

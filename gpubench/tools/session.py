@@ -1,0 +1,160 @@
+"""A run from plan to file: the one place where the runner, the sampler and the store are put together."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+
+from gpubench import __version__
+from gpubench.base.errors import DeviceError, Interrupted, UsageError
+from gpubench.measuring.plan import Job, Plan
+from gpubench.measuring.runner import Observer, Runner
+from gpubench.measuring.sampler import SamplingProcess
+from gpubench.model import SCHEMA, Device, Facts, Manifest, Run
+from gpubench.model.store import RunWriter, read_run
+from gpubench.tools import history
+
+
+def measure(plan: Plan, path: Path, argv: Sequence[str], watch: Observer, resume: bool = False) -> Run:
+    """Measure a plan into a run file, note it in the history where one is kept, and read it back.
+
+    Raises UsageError where the file cannot be written or must not be resumed (before anything is
+    measured), DeviceError where a device is lost, Interrupted on SIGINT or SIGTERM: what was
+    measured by then is in the file.
+    """
+    with terminable(lambda: _kept(path)):
+        if resume:
+            _resume(plan, path, watch)
+        else:
+            _begin(plan, path, argv, watch)
+    run = read_run(path)
+    return replace(run, warnings=(*run.warnings, *history.note(path, run)))
+
+
+def _begin(plan: Plan, path: Path, argv: Sequence[str], watch: Observer) -> None:
+    started_at = time.monotonic()
+    sampler = SamplingProcess(_sampled(plan), started_at)
+    manifest = Manifest(
+        schema=SCHEMA,
+        gpubench=__version__,
+        facts=plan.facts,
+        settings=plan.settings,
+        suites=plan.suites,
+        counters=sampler.counters,
+        argv=tuple(argv),
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        started_at=started_at,
+    )
+    try:
+        writer = RunWriter.create(path, manifest)
+    except BaseException:  # whatever it is, no sampler is left behind, and it is raised again
+        sampler.kill()
+        raise
+    with writer, Runner(plan, sampler, writer) as runner:
+        _run(runner, writer, plan.jobs, started_at, watch)
+
+
+def _run(runner: Runner, writer: RunWriter, jobs: Sequence[Job], started_at: float, watch: Observer) -> None:
+    """All jobs and the end of the file; a device that was lost on the way does not make the file partial."""
+    try:
+        runner.run(jobs, started_at, watch)
+    except DeviceError:
+        writer.end()
+        raise
+    writer.end()
+
+
+def _resume(plan: Plan, path: Path, watch: Observer) -> None:
+    before = read_run(path)
+    if differs := differences(before.manifest, plan) + _changed_cases(before, plan):
+        raise UsageError(f"{path} cannot be resumed: {'; '.join(differs)}")
+    writer, run = RunWriter.resume(path)
+    measured = {result.key for result in run.results}
+    # The file's clock goes on where it stopped: another boot has another CLOCK_MONOTONIC.
+    started_at = time.monotonic() - _last_moment(run)
+    sampler = SamplingProcess(_sampled(plan), started_at)
+    with writer, Runner(plan, sampler, writer) as runner:
+        _run(runner, writer, [job for job in plan.jobs if job.key not in measured], started_at, watch)
+
+
+def _last_moment(run: Run) -> float:
+    ends = [result.window[1] for result in run.results] + [max(samples.at, default=0.0) for samples in run.samples]
+    return max(ends, default=0.0)
+
+
+def _sampled(plan: Plan) -> list[Device]:
+    wanted = {device.id for job in plan.jobs for device in job.devices} | {"host"}
+    return [device for device in plan.facts.devices if device.id in wanted]
+
+
+def differences(before: Manifest, plan: Plan) -> list[str]:
+    """What keeps a plan from going on with a run: devices, versions or settings that changed."""
+    found = [] if before.gpubench == __version__ else [f"gpubench was {before.gpubench}, is {__version__}"]
+    found += _changed("settings", before.settings, plan.settings)
+    found += _changed_pairs("version of", dict(before.facts.versions), dict(plan.facts.versions))
+    found += _changed_devices(before.facts, plan.facts)
+    return found
+
+
+def _changed_cases(before: Run, plan: Plan) -> list[str]:
+    versions = {job.case.id: job.case.version for job in plan.jobs}
+    return [
+        f"case {result.case.id} was version {result.case.version}, is {versions[result.case.id]}"
+        for result in before.results
+        if versions.get(result.case.id, result.case.version) != result.case.version
+    ]
+
+
+def _changed(what: str, before: object, now: object) -> list[str]:
+    if before == now:
+        return []
+    fields = [name for name in type(before).__slots__ if getattr(before, name) != getattr(now, name)]  # type: ignore[attr-defined]
+    return [f"{what} {name} was {getattr(before, name)!r}, is {getattr(now, name)!r}" for name in fields]
+
+
+def _changed_pairs(what: str, before: dict[str, str], now: dict[str, str]) -> list[str]:
+    names = sorted(before.keys() | now.keys())
+    return [
+        f"{what} {name} was {before.get(name, 'none')}, is {now.get(name, 'none')}"
+        for name in names
+        if before.get(name) != now.get(name)
+    ]
+
+
+def _changed_devices(before: Facts, now: Facts) -> list[str]:
+    old = {device.id: device for device in before.devices}
+    new = {device.id: device for device in now.devices}
+    found = [f"device {name} is gone" for name in sorted(old.keys() - new.keys())]
+    found += [f"device {name} is new" for name in sorted(new.keys() - old.keys())]
+    for name in sorted(old.keys() & new.keys()):
+        # the memory of a virtual machine may grow while it runs
+        found += _changed(f"device {name}:", replace(old[name], memory_bytes=0), replace(new[name], memory_bytes=0))
+    return found
+
+
+def _kept(path: Path) -> str:
+    return f"what was measured is in {path}; go on with --resume" if path.exists() else "nothing was measured"
+
+
+@contextmanager
+def terminable(kept: Callable[[], str]) -> Iterator[None]:
+    """SIGTERM ends a run as SIGINT does: workers are ended, the file is kept; `kept` says what of it is."""
+
+    def terminate(signum: int, frame: FrameType | None) -> None:
+        del frame
+        raise Interrupted(f"terminated; {kept()}", 128 + signum)
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job starts with it ignored
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted; {kept()}", 130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
