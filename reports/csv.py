@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gpubench.api.report import Report, Run, Summary, frame, tidy
+from gpubench.api.report import Report, Run, Summary, frame
 
 from ._derived import derived_lines
 from ._payoffs import payoff_lines
@@ -37,7 +37,7 @@ class CsvReport:
         table = io.StringIO()
         writer = csv.DictWriter(table, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(_safe(line) for line in _lines(Summary(tidy(run))))
+        writer.writerows(_safe(line) for line in _lines(Summary(run)))
         return table.getvalue()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpubench.api.report import Comparison, Enclosure, Run, Trend, clean, tidy, with_texts
+from gpubench.api.report import Comparison, Enclosure, Run, Trend
 
 from ._compare_page import compare_page
 from ._page import Page, page
@@ -21,21 +21,19 @@ class HtmlReport:
 
     def render(self, run: Run) -> str:
         """The page of a run."""
-        return _written(page(tidy(run)))
+        return _written(page(run))
 
     def enclose(self, run: Run, enclosure: Enclosure) -> str:
         """The page of a run with its results inside."""
-        return _written(page(tidy(run), enclosure))
+        return _written(page(run, enclosure))
 
     def trends(self, trends: Sequence[Trend]) -> str:
         """The page of trends, run after run, with their changes."""
-        cleaned = with_texts(tuple(trends), clean)
-        return web_page("trend.html", "html.css", "trend.css", page=trend_page(cleaned))
+        return web_page("trend.html", "html.css", "trend.css", page=trend_page(trends))
 
     def compare(self, comparison: Comparison) -> str:
         """The page of runs side by side."""
-        cleaned = with_texts(comparison, clean)
-        return web_page("compare.html", "html.css", "compare.css", page=compare_page(cleaned))
+        return web_page("compare.html", "html.css", "compare.css", page=compare_page(comparison))
 
 
 def _written(found: Page) -> str:

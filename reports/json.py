@@ -17,14 +17,11 @@ from gpubench.api.report import (
     Run,
     Spread,
     Summary,
-    clean,
     frame,
     joined,
     payoffs,
     staircases,
-    tidy,
     transfers,
-    with_texts,
 )
 from gpubench.api.report import comparison as comparing
 
@@ -43,11 +40,11 @@ class JsonReport:
 
     def render(self, run: Run) -> str:
         """The document, a result a line, with a newline at its end."""
-        return _written(_document(Summary(tidy(run))))
+        return _written(_document(Summary(run)))
 
     def compare(self, comparison: Comparison) -> str:
         """Runs side by side, schema `gpubench.compare/1`, with a newline at its end."""
-        return _written(_comparison(with_texts(comparison, clean)))
+        return _written(_comparison(comparison))
 
 
 def _written(document: dict[str, Any]) -> str:

@@ -13,12 +13,9 @@ from gpubench.api.report import (
     Spread,
     Summary,
     Table,
-    clean,
     derived_tables,
     link_tables,
     phase_tables,
-    tidy,
-    with_texts,
 )
 
 from ._cases import CaseLine, case_lines, heads
@@ -50,7 +47,7 @@ class MarkdownReport:
 
     def render(self, run: Run) -> str:
         """The document, with a newline at its end."""
-        summary = Summary(tidy(run))
+        summary = Summary(run)
         suites = [_Suite(name, summary, spreads) for name, spreads in summary.suites()]
         suites.sort(key=lambda suite: min(map(_rank, suite.lines)))
         whole = _document(summary, suites, None)
@@ -62,7 +59,7 @@ class MarkdownReport:
 
     def compare(self, comparison: Comparison) -> str:
         """Runs side by side, with a newline at its end."""
-        return compare_markdown(with_texts(comparison, clean))
+        return compare_markdown(comparison)
 
 
 class _Suite:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gpubench.api.report import DISTRIBUTION, Missing, Report, Run, Summary, frame, judged_values, tidy
+from gpubench.api.report import DISTRIBUTION, Missing, Report, Run, Summary, frame, judged_values
 
 from ._derived import derived_lines
 from ._payoffs import payoff_lines
@@ -31,9 +31,9 @@ class ParquetReport:
             raise Missing(f"pyarrow is not installed ({error})", how) from error
         kinds = {"text": pa.string(), "number": pa.float64(), "whole": pa.int64()}
         fields = [(column.name, kinds[column.kind]) for column in frame.COLUMNS]
-        clean, target = tidy(run), io.BytesIO()
-        schema = pa.schema([*fields, (_SAMPLES, pa.list_(pa.float64()))], metadata=_about(clean))
-        parquet.write_table(pa.Table.from_pylist(list(_rows(clean)), schema=schema), target, compression="zstd")
+        target = io.BytesIO()
+        schema = pa.schema([*fields, (_SAMPLES, pa.list_(pa.float64()))], metadata=_about(run))
+        parquet.write_table(pa.Table.from_pylist(list(_rows(run)), schema=schema), target, compression="zstd")
         return target.getvalue()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpubench.api.report import Report, Run, Spread, Summary, frame, tidy
+from gpubench.api.report import Report, Run, Spread, Summary, frame
 
 # SI unit → its name at the end of a metric's, as Prometheus names base units
 _UNITS = {
@@ -37,7 +37,7 @@ class PrometheusReport:
 
     def render(self, run: Run) -> str:
         """The exposition; every metric has its HELP and TYPE, every label is escaped."""
-        summary = Summary(tidy(run))
+        summary = Summary(run)
         spreads = summary.spreads()
         return "".join(f"{line}\n" for line in (*_figures(summary, spreads), *_cases(spreads), *_run(summary)))
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpubench.api.report import Report, Result, Run, Summary, Track, headline, tidy
+from gpubench.api.report import Report, Result, Run, Summary, Track, headline
 
 _MICROSECONDS = 1e6  # the unit of a trace's times
 
@@ -20,9 +20,8 @@ class TraceReport:
 
     def render(self, run: Run) -> str:
         """The trace as JSON, an event a line."""
-        clean = tidy(run)
-        about = {"gpubench": clean.manifest.gpubench, "started": clean.manifest.started}
-        events = ",\n".join(_events(clean))
+        about = {"gpubench": run.manifest.gpubench, "started": run.manifest.started}
+        events = ",\n".join(_events(run))
         return f'{{"displayTimeUnit":"ms","otherData":{json.dumps(about)},"traceEvents":[\n{events}\n]}}\n'
 
 

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from gpubench import plugins
 from gpubench.analysis.summary import Summary
 from gpubench.analysis.views import breakeven
 from gpubench.analysis.views.breakeven import Coded
@@ -22,6 +21,7 @@ from gpubench.base.errors import UsageError
 from gpubench.cli import app
 from gpubench.model import NamedLink, Series, Settings, SuiteInfo, View, Work, store
 from gpubench.stats import Interval
+from gpubench.tools import rendering
 
 GB = 1e9
 VIEW = View("breakeven", "Where compressing pays", ("roundtrip", "send"))
@@ -174,10 +174,10 @@ def test_other_cases_and_cases_without_a_ratio_are_left_out():
 
 def test_reports_for_programs_hold_payoffs():
     run = run_of(codec(), crossing())
-    (record,) = json.loads(plugins.load("reports", "json").render(run))["payoffs"]
+    (record,) = json.loads(rendering.report("json").render(run))["payoffs"]
     assert record["codecs"][0]["break_even"]["message"] == pytest.approx(50e9)
     assert record["crossings"][0]["speedup"]["median"] == pytest.approx(3.6)
-    lines = list(csv.DictReader(io.StringIO(plugins.load("reports", "csv").render(run))))
+    lines = list(csv.DictReader(io.StringIO(rendering.report("csv").render(run))))
     found = {line["series"]: float(line["median"]) for line in lines if line["quantity"] == "derived"}
     assert found["speed-up over raw"] == pytest.approx(3.6)
     assert math.isclose(found["break-even read_only"], 150e9)
@@ -185,7 +185,7 @@ def test_reports_for_programs_hold_payoffs():
 
 @pytest.mark.parametrize("report", ["md", "html"])
 def test_reports_for_people_show_the_verdict(report):
-    assert "pays 3.6×" in plugins.load("reports", report).render(run_of(codec(), crossing()))
+    assert "pays 3.6×" in rendering.report(report).render(run_of(codec(), crossing()))
 
 
 def test_what_a_real_machine_said_is_said_again():
@@ -206,7 +206,7 @@ def test_what_a_real_machine_said_is_said_again():
 
 def test_the_chart_has_a_bar_up_to_each_break_even_link_and_a_line_for_each_link_that_was_crossed():
     run = store.read_run(Path(__file__).parent / "recordings/whole/h200x2-compression.jsonl.gz")
-    page = plugins.load("reports", "html").render(run)
+    page = rendering.report("html").render(run)
     drawing = next(each for each in page.split("<svg ") if "Where compressing pays: " in each)
     assert "ids · lz4 up to 38.0 GB/s" in drawing
     assert drawing.count("<rect ") == 22
@@ -216,5 +216,5 @@ def test_the_chart_has_a_bar_up_to_each_break_even_link_and_a_line_for_each_link
 
 
 def test_a_named_link_is_a_line_of_the_chart_too():
-    page = plugins.load("reports", "html").render(run_of(codec(), links=(NamedLink("25GbE", 25e9 / 8),)))
+    page = rendering.report("html").render(run_of(codec(), links=(NamedLink("25GbE", 25e9 / 8),)))
     assert "> 25GbE </text>" in page

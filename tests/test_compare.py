@@ -15,11 +15,12 @@ import _make as make
 import pytest
 from _files import write
 
-from gpubench import __main__, plugins
+from gpubench import __main__
 from gpubench.base.errors import UsageError
 from gpubench.judging import comparison
 from gpubench.judging.evidence import Reading
 from gpubench.model import store
+from gpubench.tools import rendering
 
 RECORDINGS = Path(__file__).parent / "recordings"
 
@@ -171,7 +172,7 @@ def test_run_letters_never_end():
 
 
 def render(form, found):
-    return plugins.load("reports", form).compare(found)
+    return rendering.report(form).compare(found)
 
 
 def test_the_page_allows_its_own_style_and_nothing_else(two):

@@ -18,6 +18,7 @@ from gpubench.analysis import frame
 from gpubench.analysis.summary import Summary
 from gpubench.base.errors import Missing
 from gpubench.model import store
+from gpubench.tools import rendering
 from gpubench.tools.notebook import NotebookRun
 
 RECORDINGS = sorted((Path(__file__).parent / "recordings").glob("h200*-[hq]*.jsonl.gz"))
@@ -30,7 +31,7 @@ def recorded():
 
 
 def render(kind, run):
-    return plugins.load("reports", kind).render(run)
+    return rendering.report(kind).render(run)
 
 
 def test_the_document_lists_every_column_with_its_type_and_meaning():

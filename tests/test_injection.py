@@ -23,10 +23,11 @@ from gpubench.judging import comparison
 from gpubench.judging.evidence import Reading
 from gpubench.model import Case, View
 from gpubench.plugins.report import Enclosure
+from gpubench.tools import rendering
 from gpubench.tools.notebook import NotebookRun
 
 FORMS = plugins.names("reports")
-COMPARED = tuple(name for name in FORMS if hasattr(plugins.load("reports", name), "compare"))
+COMPARED = tuple(name for name in FORMS if rendering.report(name).offers("compare"))
 UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff\U000e0041]")
 TAGS_OF_MARKDOWN = {
     *("h1", "h2", "h3", "p", "ul", "li", "table", "thead", "tbody", "tr", "th", "td", "code", "strong", "blockquote")
@@ -168,7 +169,7 @@ def test_there_are_forty_texts():
 
 @pytest.mark.parametrize("form", FORMS)
 def test_no_text_of_a_run_is_more_than_text_in_any_form(form):
-    report = plugins.load("reports", form)
+    report = rendering.report(form)
     plain = report.render(spoiled("plain"))
     for text in INJECTIONS:
         check(form, report.render(spoiled(text)), plain)
@@ -176,7 +177,7 @@ def test_no_text_of_a_run_is_more_than_text_in_any_form(form):
 
 @pytest.mark.parametrize("form", COMPARED)
 def test_no_text_of_two_runs_is_more_than_text_in_any_form(form):
-    report = plugins.load("reports", form)
+    report = rendering.report(form)
     plain = report.compare(compared("plain"))
     for text in INJECTIONS:
         check(form, report.compare(compared(text)), plain)
@@ -228,7 +229,7 @@ def many(texts):
 
 
 def test_no_text_is_more_than_text_in_what_a_page_unfolds_zooms_and_carries():
-    html = plugins.load("reports", "html")
+    html = rendering.report("html")
     enclosure = Enclosure("0" * 64, b"", "<script>alert(1)</script>")
     plain = html.enclose(many(["plain"] * 41), enclosure)
     page = html.enclose(many([*INJECTIONS, "plain"]), enclosure)

@@ -9,9 +9,9 @@ import re
 import _make as make
 import pytest
 
-from gpubench import plugins
 from gpubench.api.suite import View
 from gpubench.model import Case, Counter, SuiteInfo
+from gpubench.tools import rendering
 
 MOVED = 1e9
 
@@ -31,7 +31,7 @@ def points(count, **fields):
 
 def page(*results, views=(), **fields):
     suites = (SuiteInfo("bandwidth", "sustained memory bandwidth", tuple(views)),)
-    return plugins.load("reports", "html").render(make.run(*results, suites=suites, **fields))
+    return rendering.report("html").render(make.run(*results, suites=suites, **fields))
 
 
 def unfolded(page):

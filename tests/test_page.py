@@ -9,15 +9,14 @@ import re
 import _make as make
 import pytest
 
-from gpubench import plugins
 from gpubench.model import Case, Counter, Device, Work, store
-from gpubench.tools import enclosing
+from gpubench.tools import enclosing, rendering
 
 EVENTS = Counter("nvml.event_reasons", "bits", "event", 0.1, "nvidia-smi -q -d PERFORMANCE")
 
 
 def html():
-    return plugins.load("reports", "html")
+    return rendering.report("html")
 
 
 def enclosed(tmp_path, run):
@@ -150,6 +149,6 @@ def test_a_limit_that_two_suites_are_held_against_is_shown_once_and_no_suite_is_
         row("gemm", "square", 0.7, "tensor"),
         row("ipc", "pull", 2.0, "dram"),
     )
-    page = plugins.load("reports", "html").render(run)
+    page = rendering.report("html").render(run)
     shown = re.findall(r'<p class="what">([^<]*)</p>|<span class="what">([^<]*)</span>', page)
     assert [what or other for what, other in shown] == ["bandwidth · dram", "gemm · tensor", "ipc · dram"]

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gpubench import plugins
 from gpubench.model import store
-from gpubench.tools import enclosing
+from gpubench.tools import enclosing, rendering
 
 RECORDING = Path(__file__).parent / "recordings/whole/h200.jsonl.gz"
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -47,7 +46,7 @@ frame.addEventListener("load", async () => {
 @pytest.fixture(scope="module")
 def page():
     run = store.read_run(RECORDING)
-    return plugins.load("reports", "html").enclose(run, enclosing.enclosure(run, RECORDING))
+    return rendering.report("html").enclose(run, enclosing.enclosure(run, RECORDING))
 
 
 @pytest.mark.slow

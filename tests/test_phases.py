@@ -7,12 +7,12 @@ import _make as make
 import numpy as np
 import pytest
 
-from gpubench import plugins
 from gpubench.analysis import phases
 from gpubench.analysis.counters import CounterTable, Track
 from gpubench.analysis.summary import Summary
 from gpubench.analysis.views.phase_tables import phase_tables
 from gpubench.model import Case, Counter, Series, store
+from gpubench.tools import rendering
 from gpubench.tools.profile import found
 
 POWER = Counter("nvml.power", "W", "gauge", 0.1, "")
@@ -170,6 +170,6 @@ def test_of_a_gpu_that_dies_what_was_sampled_before_is_kept(recorded):
 
 @pytest.mark.parametrize("kind", ["html", "md"])
 def test_a_report_says_what_the_program_did_and_calls_no_phase_the_best(recorded, kind):
-    text = plugins.load("reports", kind).render(recorded)
+    text = rendering.report(kind).render(recorded)
     assert "Phases" in text
     assert "Best figures" not in text

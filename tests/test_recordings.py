@@ -11,7 +11,7 @@ from gpubench.analysis.counters import CounterTable
 from gpubench.analysis.summary import Figure, Summary
 from gpubench.measuring.plan import Job, Plan
 from gpubench.model import store
-from gpubench.tools import enclosing
+from gpubench.tools import enclosing, rendering
 
 RECORDINGS = Path(__file__).parent / "recordings"
 
@@ -92,7 +92,7 @@ def test_fresh_processes_agree_within_half_a_percent():
 
 @pytest.mark.parametrize("name", plugins.names("reports"))
 def test_every_report_renders_it_with_its_figures(run, name):
-    written = plugins.load("reports", name).render(run)
+    written = rendering.report(name).render(run)
     data = written.encode() if isinstance(written, str) else written
     assert b"NVIDIA H200" in data or name in ("csv", "parquet")
     assert b"square" in data or name == "parquet", "its columns are compressed"
@@ -102,7 +102,7 @@ def test_every_report_renders_it_with_its_figures(run, name):
 def test_the_page_of_all_suites_with_the_results_inside_has_less_than_a_megabyte(tmp_path):
     path = RECORDINGS / "whole/h200.jsonl.gz"
     run = store.read_run(path)
-    page = plugins.load("reports", "html").enclose(run, enclosing.enclosure(run, path))
+    page = rendering.report("html").enclose(run, enclosing.enclosure(run, path))
     assert len(page.encode()) < 1e6
     packed = base64.b64decode(
         re.search(r'download="run.jsonl.gz" href="data:application/gzip;base64,([^"]+)"', page)[1]

@@ -13,7 +13,7 @@ import pytest
 from gpubench import plugins
 from gpubench.base.errors import FileError
 from gpubench.model import Absent, DataFile, Settings, SuiteInfo, store
-from gpubench.tools import identity
+from gpubench.tools import identity, rendering
 from gpubench.tools.redact import redacted
 
 SALT = b"salt of a test"
@@ -212,7 +212,7 @@ def test_a_redacted_run_can_be_written_and_read(tmp_path):
 
 @pytest.mark.parametrize("kind", plugins.names("reports"))
 def test_no_report_of_a_redacted_run_names_anybody(kind):
-    written = plugins.load("reports", kind).render(redacted(text_run(*TEXTS), SALT, ("amelia",)))
+    written = rendering.report(kind).render(redacted(text_run(*TEXTS), SALT, ("amelia",)))
     text = (written if isinstance(written, str) else written.decode("latin-1")).lower()
     assert [name for name, secret in SECRETS.items() if secret.lower() in text or secret.lower() in repr(text)] == []
 

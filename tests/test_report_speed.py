@@ -15,10 +15,10 @@ from pathlib import Path
 import large_runs
 import pytest
 
-from gpubench import plugins
 from gpubench.judging import comparison
 from gpubench.judging.evidence import Reading
 from gpubench.model import store
+from gpubench.tools import rendering
 
 FORMS = ("html", "md", "json", "csv", "prom", "trace")
 SMALL, LARGE = 1000, 3000
@@ -40,7 +40,7 @@ def runs():
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_the_work_of_a_report_grows_no_faster_than_its_cases(form, runs):
-    report = plugins.load("reports", form)
+    report = rendering.report(form)
     report.render(runs[SMALL])  # what is done once in a process, templates for one
     small, large = (calls(lambda run=run: report.render(run)) for run in runs.values())
     assert large < 1.1 * small * LARGE / SMALL

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
-from gpubench import model, plugins
+from gpubench import model
 from gpubench.model import Case, Counter, Device, Result, Run, Samples, Series, SuiteInfo, View, Work
+from gpubench.tools import rendering
 
 GOLDEN = Path(__file__).parent / "golden"
 FORMATS = ("html", "md", "csv", "json")
@@ -128,7 +129,7 @@ def small_run():
 
 
 def render(kind, run):
-    return plugins.load("reports", kind).render(run)
+    return rendering.report(kind).render(run)
 
 
 class Tags(HTMLParser):
@@ -174,7 +175,7 @@ def test_a_small_run_is_written_as_it_was_agreed(kind):
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_a_report_says_in_a_sentence_what_it_writes(kind):
-    summary = plugins.load("reports", kind).summary
+    summary = rendering.report(kind).summary
     assert summary
     assert "\n" not in summary
 

@@ -6,10 +6,10 @@ import _make as make
 import numpy as np
 import pytest
 
-from gpubench import plugins
 from gpubench.analysis.summary import Summary
 from gpubench.analysis.views.phase_tables import phase_tables
 from gpubench.model import SuiteInfo
+from gpubench.tools import rendering
 from gpubench.tools.profile import traced
 from gpubench.tools.profile.inside import COPY, EVENT, KERNEL, Records
 
@@ -161,8 +161,8 @@ def test_the_reports_show_kernels_copies_and_slices(tmp_path):
     device, kernels = phase_tables(Summary(run))
     assert device.rows[0][3:7] == ("4.98 ms (50 %)", "3.00 ms (30 %)", "1.00 ms (10 %)", "20.0 µs (0 %)")
     assert [row[0] for row in kernels.rows] == ["kernel gemm", "kernel plain", "copy h2d"]
-    events = json.loads(plugins.load("reports", "trace").render(run))["traceEvents"]
+    events = json.loads(rendering.report("trace").render(run))["traceEvents"]
     slices = [(event["name"], event["dur"]) for event in events if event.get("tid", 0) >= 1000 and event["ph"] == "X"]
     assert slices == [("gemm", 2000.0), ("h2d", 3000.0), ("plain", pytest.approx(980.0)), ("gemm", 2000.0)]
-    assert "Kernels and copies" in plugins.load("reports", "html").render(run)
-    assert "Kernels and copies" in plugins.load("reports", "md").render(run)
+    assert "Kernels and copies" in rendering.report("html").render(run)
+    assert "Kernels and copies" in rendering.report("md").render(run)

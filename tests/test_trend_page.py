@@ -8,10 +8,10 @@ import re
 import pytest
 from test_reports import ALLOWED, INJECTIONS, Tags, poisoned
 
-from gpubench import plugins
 from gpubench.analysis import trend
 from gpubench.analysis.fingerprint import Fingerprint
 from gpubench.stats import Interval
+from gpubench.tools import rendering
 
 H200 = Fingerprint((("model", "NVIDIA H200"), ("units", "132")))
 LINE = trend.Line("bandwidth/triad[size=1GiB]", 1, "quick", "hot", "B/s", "more", ("cuda:0",), H200)
@@ -42,7 +42,7 @@ def trend_of(values, line=LINE, every_s=DAY_S, width=0.001, **versions):
 
 
 def page_of(*trends):
-    return plugins.load("reports", "html").trends(trends)
+    return rendering.report("html").trends(trends)
 
 
 STEP = trend_of([4.0e12] * 10 + [3.8e12] * 10, cublas="13.2")

@@ -48,8 +48,8 @@ def compare(
     """Say what differs in the environment, then case by case what changed, and whether that can be told."""
     import gc
 
-    from gpubench import plugins
     from gpubench.base.errors import UsageError
+    from gpubench.tools import rendering
     from gpubench.tools.gating import readings
 
     if len(runs) < 2:
@@ -60,7 +60,7 @@ def compare(
     gc.disable()  # findings have no cycles, and the process ends: looking for them takes a twentieth
     found = _compared(readings.read_all(runs), _names(runs), threshold, no_redact)
     if form:
-        written = plugins.load("reports", form).compare(found)
+        written = rendering.report(form).compare(found)
         sharing.write(out, written) if out else sys.stdout.write(written)
     else:
         _print.out().print(*_parts(found), sep="\n")
@@ -70,6 +70,7 @@ def _form(out: Path | None, json: bool) -> str:
     """The report that is asked for; empty for the terminal."""
     from gpubench import plugins
     from gpubench.base.errors import UsageError
+    from gpubench.tools import rendering
 
     if out is None:
         return "json" if json else ""
@@ -77,8 +78,8 @@ def _form(out: Path | None, json: bool) -> str:
         raise UsageError("--json prints, -o writes: leave out one of them")
     name = out.suffix.removeprefix(".")
     known = plugins.names("reports")
-    if name not in known or not hasattr(plugins.load("reports", name), "compare"):
-        able = [f".{each}" for each in known if hasattr(plugins.load("reports", each), "compare")]
+    if name not in known or not rendering.report(name).offers("compare"):
+        able = [f".{each}" for each in known if rendering.report(each).offers("compare")]
         raise UsageError(f"no comparison as {out.suffix or 'a file without a suffix'}; there is {', '.join(able)}")
     return name
 

@@ -218,13 +218,12 @@ def _when(at: float) -> str:
 
 
 def _page(history: History, found: list[Found], last: int, html: Path, force: bool, no_redact: bool) -> None:
-    from gpubench import plugins
     from gpubench.analysis.trend import nameless
-    from gpubench.plugins.report import TrendReport
+    from gpubench.tools import rendering
 
     sharing.check_target(html, force, history.path)
     trends = [history.trend(each, last) for each in found]
-    report: TrendReport = plugins.load("reports", "html")
+    report = rendering.report("html")
     sharing.write(html, report.trends(trends if no_redact else [nameless(trend) for trend in trends]))
 
 

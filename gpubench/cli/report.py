@@ -33,10 +33,9 @@ def report(
     """Write a report of a run file: .html, .md, .csv, .json and more; without the names of people and machines."""
     import gc
 
-    from gpubench import plugins
     from gpubench.base.errors import UsageError
     from gpubench.model import store
-    from gpubench.tools import enclosing
+    from gpubench.tools import enclosing, rendering
 
     if formats:
         _list()
@@ -44,11 +43,11 @@ def report(
     if run is None or out is None:
         raise UsageError("name a run file and with -o the report to write; --formats lists the forms")
     name = _format(out, format)
-    report = plugins.load("reports", name)
+    report = rendering.report(name)
     sharing.check_target(out, force, run)
     gc.disable()  # values of a run have no cycles, and the process ends: looking for them takes a twentieth
     (shared,) = sharing.shareable([store.read_run(run)], no_redact)
-    if hasattr(report, "enclose"):
+    if report.offers("enclose"):
         sharing.write(out, report.enclose(shared, enclosing.enclosure(shared, run)))
     else:
         sharing.write(out, report.render(shared))
@@ -68,6 +67,7 @@ def _format(out: Path, name: str | None) -> str:
 def _list() -> None:
     from gpubench import plugins
     from gpubench.cli import _print
+    from gpubench.tools import rendering
 
-    rows = [(f".{name}", plugins.load("reports", name).summary) for name in plugins.names("reports")]
+    rows = [(f".{name}", rendering.report(name).summary) for name in plugins.names("reports")]
     _print.out().print(_print.table(("format", "what it is"), rows))

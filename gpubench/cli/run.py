@@ -83,11 +83,11 @@ def run(
     with shown() as watch:
         measured = session.measure(planned, path, sys.argv, watch, resume)
     if json:
-        from gpubench import plugins
         from gpubench.cli import _sharing
+        from gpubench.tools import rendering
 
         (shared,) = _sharing.shareable([measured], no_redact=False)
-        typer.echo(plugins.load("reports", "json").render(shared), nl=False)
+        typer.echo(rendering.report("json").render(shared), nl=False)
     else:
         _print.out().print(*_print.summary(measured), sep="\n")
     _print.err().print(
