@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gpubench.api.collector import Counter, CounterSource, Device, Missing, Watch
+from gpubench.api.collector import Counter, CounterSource, Device, Missing
 
 from ._amd_child import LibraryChild
 from ._amd_sysfs import Sysfs
@@ -114,12 +114,6 @@ class Amd:
         for device in devices:
             self._require(device)
         return AmdSource(self._files, self._libraries)
-
-    def watch(self, device: Device) -> Watch:
-        raise Missing(
-            f"nothing watches {device.id}: what disturbs an AMD GPU was never seen",
-            "look at amd.clock.gfx and amd.power beside each case",
-        )
 
 
 collector = Amd()

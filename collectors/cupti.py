@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpubench.api.collector import DISTRIBUTION, Counter, CounterSource, Device, Lacking, Missing, Watch
+from gpubench.api.collector import DISTRIBUTION, Counter, CounterSource, Device, Lacking, Missing
 
 from ._nvml import Turns, is_nvidia
 
@@ -155,18 +155,8 @@ class Cupti:
     def accepts(self, device: Device) -> bool:
         return is_nvidia(device)
 
-    def versions(self) -> Mapping[str, str]:
-        return {}
-
-    def describe(self, device: Device) -> Mapping[str, str]:
-        del device
-        return {}
-
     def open(self, devices: Sequence[Device]) -> CounterSource:
         return CuptiSource(devices)
-
-    def watch(self, device: Device) -> Watch:
-        raise Missing(f"PM sampling tells nothing of a single sample of {device.id}", "")
 
 
 collector = Cupti()

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpubench.api.collector import Counter, CounterSource, Device, Lacking, Missing, Watch
+from gpubench.api.collector import Counter, CounterSource, Device, Lacking
 
 from ._nvml import answer, initialised, is_nvidia, known, slow
 
@@ -140,18 +140,8 @@ class Gpm:
     def accepts(self, device: Device) -> bool:
         return is_nvidia(device)
 
-    def versions(self) -> Mapping[str, str]:
-        return {}
-
-    def describe(self, device: Device) -> Mapping[str, str]:
-        del device
-        return {}
-
     def open(self, devices: Sequence[Device]) -> CounterSource:
         return GpmSource(devices)
-
-    def watch(self, device: Device) -> Watch:
-        raise Missing(f"GPM tells nothing of a single sample of {device.id}", "")
 
 
 collector = Gpm()

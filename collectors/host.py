@@ -117,13 +117,6 @@ class Host:
         """The host alone: it is sampled beside whatever else is measured."""
         return device.backend == "host"
 
-    def versions(self) -> Mapping[str, str]:
-        return {}
-
-    def describe(self, device: Device) -> Mapping[str, str]:
-        del device
-        return {}
-
     def open(self, devices: Sequence[Device]) -> CounterSource:
         del devices
         return HostSource()

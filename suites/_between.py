@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Handle, Missing, SharedBuffer, Skip, Target, expect, points, powers_of_two, units
+from gpubench.api.suite import Bench, Handle, Missing, SharedBuffer, Target, expect, points, powers_of_two, units
 
 _WORD = 8  # bytes: patterns are made of 64-bit words
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: multiples of it look random (Knuth, TAOCP 3, §6.4)
@@ -68,18 +68,6 @@ def fitting(target: Target, wanted: tuple[int, ...]) -> tuple[int, ...]:
     """The sizes that leave the device's memory room; the smallest in any case."""
     room = target.device.memory_bytes // _SHARE_OF_MEMORY
     return tuple(size for size in wanted if size <= room or not room) or wanted[:1]
-
-
-def is_gpu(target: Target) -> bool:
-    """Whether the device is a GPU."""
-    return not target.is_host
-
-
-def need(bench: Bench, nbytes: int) -> None:
-    """Skip where an allocation of so many bytes would not fit."""
-    free = bench.device.free_bytes()
-    if free < nbytes:
-        raise Skip(f"needs {units.round_size(nbytes)} of memory, {units.round_size(free)} are free")
 
 
 def pattern(nbytes: int, seed: int) -> Any:

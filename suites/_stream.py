@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api.suite import Bench, Kernel, Observation, Skip, expect, units
+from gpubench.api.suite import Bench, Kernel, Observation, Skip, expect
 
 NEEDS_NUMBA = "needs numba: pip install 'gpubench-suite[host]'"
 _SPARE_BYTES = 2**26
@@ -66,9 +66,7 @@ class Stream(ABC):
         self._dtype = np.dtype(dtype)
         self._elements = size_bytes // self._dtype.itemsize
         self._kernels: dict[str, Kernel] = {}
-        need, free = arrays * size_bytes + _SPARE_BYTES, bench.device.free_bytes()
-        if free < need:
-            raise Skip(f"needs {units.round_size(need)} of memory, {units.round_size(free)} are free")
+        bench.need(arrays * size_bytes + _SPARE_BYTES)
 
     @property
     @abstractmethod

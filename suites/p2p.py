@@ -6,9 +6,22 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Observation, Stage, Suite, Target, Task, View, Work, expect, points, powers_of_two
+from gpubench.api.suite import (
+    Bench,
+    Observation,
+    Stage,
+    Suite,
+    Target,
+    Task,
+    View,
+    Work,
+    expect,
+    on_gpu,
+    points,
+    powers_of_two,
+)
 
-from ._between import SPOILED, Params, expect_pattern, fill_pattern, fitting, is_gpu, need
+from ._between import SPOILED, Params, expect_pattern, fill_pattern, fitting
 from ._copies import ARRAYS, call_of
 from ._link import BOTH_WAYS, LIMIT, ONE_WAY, link_of
 
@@ -56,7 +69,7 @@ def _notes(bench: Bench, direction: str, way: str) -> dict[str, str]:
 
 def _copies(bench: Bench, way: str, size_bytes: int) -> Task:
     """One way: this device works, on its own stream; what it wrote is read back by a copy."""
-    need(bench, ARRAYS * size_bytes)
+    bench.need(ARRAYS * size_bytes)
     xp = bench.xp
     near = xp.empty(size_bytes, xp.uint8)
     far = bench.device.peer_memory(bench.devices[1], size_bytes)
@@ -80,7 +93,7 @@ def _copies(bench: Bench, way: str, size_bytes: int) -> Task:
 
 
 @suite.case(
-    devices=_two, when=is_gpu, device=_device, peer=_peers, by=_BY, size_bytes=_sizes, headline={"by": "engine"}
+    devices=_two, when=on_gpu, device=_device, peer=_peers, by=_BY, size_bytes=_sizes, headline={"by": "engine"}
 )
 def read(bench: Bench, device: str, peer: str, by: str, size_bytes: int) -> Task:
     """The device copies out of its peer's memory: payload."""
@@ -88,14 +101,14 @@ def read(bench: Bench, device: str, peer: str, by: str, size_bytes: int) -> Task
     return _copies(bench, _PULL[by], size_bytes)
 
 
-@suite.case(devices=_two, when=is_gpu, device=_device, peer=_peers, by=_BY, size_bytes=_sizes)
+@suite.case(devices=_two, when=on_gpu, device=_device, peer=_peers, by=_BY, size_bytes=_sizes)
 def write(bench: Bench, device: str, peer: str, by: str, size_bytes: int) -> Task:
     """The device copies into its peer's memory: payload."""
     del device, peer
     return _copies(bench, _PUSH[by], size_bytes)
 
 
-@suite.case(devices=_two, when=is_gpu, device=_device, peer=_peers, of=("load", "atomic", "copy"))
+@suite.case(devices=_two, when=on_gpu, device=_device, peer=_peers, of=("load", "atomic", "copy"))
 def latency(bench: Bench, device: str, peer: str, of: str) -> Task:
     """One access after another to a peer's memory: a load of a random line, an atomic addition, a copy of 8 B."""
     del device, peer
@@ -170,11 +183,11 @@ def _atomics(bench: Bench, found: dict[str, str]) -> Task:
     return Task.of(Stage(call, Work(items=_STEPS), "item", least_s=0.0), check=check, notes=found)
 
 
-@suite.case(devices=_two, when=is_gpu, device=_device, peer=_peers, by=_BY, size_bytes=_sizes)
+@suite.case(devices=_two, when=on_gpu, device=_device, peer=_peers, by=_BY, size_bytes=_sizes)
 def both(bench: Bench, device: str, peer: str, by: str, size_bytes: int) -> Task:
     """Each device copies out of the other's memory at once: payload of one direction, and the sum of both."""
     del device, peer
-    need(bench, ARRAYS * size_bytes)
+    bench.need(ARRAYS * size_bytes)
     xp, other = bench.xp, bench.devices[1]
     near, near_copy = (xp.empty(size_bytes, xp.uint8) for _ in range(2))
     far, far_copy = (bench.device.peer_memory(other, size_bytes) for _ in range(2))

@@ -357,7 +357,7 @@ def test_a_file_that_was_cut_short_is_a_wrong_answer(tmp_path):
 
 
 def test_too_little_memory_is_a_skip(gpu, tmp_path):
-    with pytest.raises(Skip, match=r"needs .* of free memory"):
+    with pytest.raises(Skip, match=r"needs .* of memory"):
         task_of(dataclasses.replace(gpu, free=2**20), tmp_path, "d2h", SAMPLE)
 
 

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from gpubench import plugins
+from gpubench.authoring.bench import Bench
 from gpubench.base.errors import Missing, Skip, WrongAnswer
 from gpubench.measuring import inventory
 from gpubench.measuring import plan as planning
 from gpubench.measuring.runner import Runner
 from gpubench.measuring.sampler import SamplingProcess
-from gpubench.model import Facts, Settings
+from gpubench.model import Case, Facts, Settings
 
 H200 = {"memory_bytes": 150 * 10**9, "cache_bytes": 60 * 2**20, "units": 132}
 ONE = make.facts(make.device(**H200))
@@ -218,6 +219,7 @@ def test_a_pattern_differs_at_every_word_and_with_the_seed():
 
 
 def test_what_does_not_fit_is_skipped_with_what_is_needed():
-    bench = type("B", (), {"device": type("D", (), {"free_bytes": staticmethod(lambda: 2**20)})})
+    device = type("D", (), {"free_bytes": staticmethod(lambda: 2**20)})
+    bench = Bench(device, Case("ipc", "pull"), target=None, package="")
     with pytest.raises(Skip, match=r"needs 4.000 MiB of memory, 1.000 MiB are free"):
-        part("._between").need(bench, 2**22)
+        bench.need(2**22)

@@ -1,6 +1,6 @@
 """What a suite is written with."""
 
-from gpubench.authoring.axes import Target, points, powers_of_two
+from gpubench.authoring.axes import Target, on_gpu, on_host, points, powers_of_two
 from gpubench.authoring.bench import Bench
 from gpubench.authoring.suite import Suite
 from gpubench.authoring.task import Observation, Observed, Profile, Stage, Task, expect
@@ -39,6 +39,8 @@ __all__ = [
     "Work",
     "WrongAnswer",
     "expect",
+    "on_gpu",
+    "on_host",
     "points",
     "powers_of_two",
     "units",

@@ -28,6 +28,16 @@ class Target:
         return self.device.backend == "host"
 
 
+def on_gpu(target: Target) -> bool:
+    """Return whether the target is a GPU: `@suite.case(when=on_gpu)` leaves a case out on the host."""
+    return not target.is_host
+
+
+def on_host(target: Target) -> bool:
+    """Return whether the target is the host processor."""
+    return target.is_host
+
+
 @dataclass(frozen=True, slots=True)
 class Points:
     """The points of an axis in each tier."""

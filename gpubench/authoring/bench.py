@@ -11,6 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from gpubench.authoring.axes import Target
+from gpubench.base import units
+from gpubench.base.errors import Skip
 from gpubench.model import Case, Device
 from gpubench.plugins.backend import Kernel, OpenDevice, Traits
 
@@ -74,6 +76,12 @@ class Bench:
     def copies(self, nbytes: int) -> int:
         """How many sets of buffers of `nbytes` a rotation needs to outgrow the last-level cache fourfold."""
         return -(-4 * max(self.target.device.cache_bytes, 1) // nbytes) + 1
+
+    def need(self, nbytes: float) -> None:
+        """Raise Skip where the device has less than `nbytes` of free memory; call it before anything is allocated."""
+        free_bytes = self.open_device.free_bytes()
+        if free_bytes < nbytes:
+            raise Skip(f"needs {units.round_size(nbytes)} of memory, {units.round_size(free_bytes)} are free")
 
     def kernel(self, file: str, name: str, **defines: str | int) -> Kernel:
         """Compile `name` from a .cu file beside the suite, behind the `prelude.cuh` beside it if there is one.

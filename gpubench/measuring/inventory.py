@@ -26,7 +26,7 @@ from gpubench.devices import rocm
 from gpubench.measuring import boundary
 from gpubench.model import Absent, Device, Facts
 from gpubench.plugins.backend import Backend
-from gpubench.plugins.collector import Collector
+from gpubench.plugins.collector import Collector, Describing, Versioned
 
 T = TypeVar("T")
 _TIMEOUT_S = 120
@@ -121,17 +121,18 @@ def _described(
     accepted = [device for device in devices if _probe(name, absent, partial(collector.accepts, device), False)]
     if not accepted:
         return list(devices)
-    versions.update(_probe(name, absent, lambda: boundary.pairs(collector.versions()), _NOTHING))
+    if isinstance(collector, Versioned):
+        versions.update(_probe(name, absent, lambda: boundary.pairs(collector.versions()), _NOTHING))
     described = []
     for device in devices:
         details = _NOTHING
-        if device in accepted:
+        if device in accepted and isinstance(collector, Describing):
             details = _probe(name, absent, partial(_settings, collector, device), _NOTHING)
         described.append(replace(device, details=(*device.details, *details.items())))
     return described
 
 
-def _settings(collector: Collector, device: Device) -> Mapping[str, str]:
+def _settings(collector: Describing, device: Device) -> Mapping[str, str]:
     return boundary.pairs(collector.describe(device))
 
 

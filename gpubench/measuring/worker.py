@@ -27,7 +27,7 @@ from gpubench.measuring.process import to_parent
 from gpubench.measuring.stopping import RULES
 from gpubench.model import Case, Device, Series, Status
 from gpubench.plugins.backend import Backend, OpenDevice
-from gpubench.plugins.collector import Collector, Watch
+from gpubench.plugins.collector import Collector, Watch, Watching
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +219,7 @@ def watches(device: Device) -> list[Watch]:
     for name in plugins.names("collectors"):
         with contextlib.suppress(Missing, plugins.BrokenPlugin):
             collector: Collector = plugins.load("collectors", name)
-            if plugins.asked(name, partial(collector.accepts, device)):
+            if isinstance(collector, Watching) and plugins.asked(name, partial(collector.accepts, device)):
                 found.append(plugins.asked(name, partial(collector.watch, device)))
     return found
 

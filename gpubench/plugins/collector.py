@@ -63,22 +63,38 @@ class Telling(Protocol):
 
 
 class Collector(Protocol):
-    """A source of counters, opened in the sampling process."""
+    """A source of counters, opened in the sampling process. These three are all that it must have."""
 
     @property
-    def counters(self) -> Sequence[Counter]: ...
+    def counters(self) -> Sequence[Counter]:
+        """The counters, each with what it measures; names are unique among all collectors."""
 
     def accepts(self, device: Device) -> bool:
-        """Whether this collector reads that device."""
-
-    def describe(self, device: Device) -> Mapping[str, str]:
-        """Settings that a gate compares: power limit, ECC, MIG mode; raises errors.Missing."""
-
-    def versions(self) -> Mapping[str, str]:
-        """The driver and library this collector reads through; raises errors.Missing."""
+        """Return whether this collector reads that device."""
 
     def open(self, devices: Sequence[Device]) -> CounterSource:
         """Open the source for these devices; raises errors.Missing, of what no machine need have errors.Lacking."""
 
+
+@runtime_checkable
+class Describing(Protocol):
+    """A collector that also knows the settings of a device."""
+
+    def describe(self, device: Device) -> Mapping[str, str]:
+        """Return settings that a gate compares: power limit, ECC, MIG mode; raises errors.Missing."""
+
+
+@runtime_checkable
+class Versioned(Protocol):
+    """A collector that also says what it reads through."""
+
+    def versions(self) -> Mapping[str, str]:
+        """Return the versions of the driver and library; raises errors.Missing."""
+
+
+@runtime_checkable
+class Watching(Protocol):
+    """A collector that can also look at a device between two samples of a case."""
+
     def watch(self, device: Device) -> Watch:
-        """A watch on one device, opened in the worker; raises errors.Missing."""
+        """Open a watch on one device, in the worker; raises errors.Missing."""

@@ -7,7 +7,7 @@ A figure is held against DRAM where each array is at least four times the last-l
 
 from __future__ import annotations
 
-from gpubench.api.suite import Bench, Suite, Task, View, points
+from gpubench.api.suite import Bench, Suite, Task, View, on_gpu, points
 
 from .._stream import Shape
 from . import _access, _beside, _cache, _engines, _link
@@ -95,7 +95,7 @@ def memcpy(bench: Bench, size_bytes: int) -> Task:
     return stream.memcpy(bench, size_bytes, at.least_s(bench.target, not stream.is_cached(bench, size_bytes)))
 
 
-@suite.case(kernel=at.KERNELS, width_bytes=at.WIDTHS, size_bytes=at.one_size, when=at.is_gpu)
+@suite.case(kernel=at.KERNELS, width_bytes=at.WIDTHS, size_bytes=at.one_size, when=on_gpu)
 def access_width(bench: Bench, kernel: str, width_bytes: int, size_bytes: int) -> Task:
     """A STREAM kernel whose lanes move 4, 8 or 16 bytes at once, float32."""
     return stream.kernel(bench, kernel, size_bytes, shape=Shape(width_bytes), least_s=0)
@@ -113,7 +113,7 @@ def working_set(bench: Bench, kernel: str, size_bytes: int) -> Task:
     return _cache.working_set(bench, kernel, size_bytes)
 
 
-@suite.case(access=("read", "write"), width_bytes=at.WIDTHS, when=at.is_gpu)
+@suite.case(access=("read", "write"), width_bytes=at.WIDTHS, when=on_gpu)
 def shared(bench: Bench, access: str, width_bytes: int) -> Task:
     """Shared memory of all multiprocessors, without bank conflicts; `per_clock` is of one of them."""
     return _cache.shared(bench, access, width_bytes)
@@ -137,7 +137,7 @@ def device_copy(bench: Bench, engine: str, size_bytes: int) -> Task:
     return _engines.device_copy(bench, engine, size_bytes)
 
 
-@suite.case(engine=at.kernel_engines, units=at.units, size_bytes=at.engine_size, when=at.is_gpu)
+@suite.case(engine=at.kernel_engines, units=at.units, size_bytes=at.engine_size, when=on_gpu)
 def device_copy_on(bench: Bench, engine: str, units: int, size_bytes: int) -> Task:
     """A copy by so many multiprocessors, one block each: how many saturate the memory."""
     return _engines.device_copy_on(bench, engine, units, size_bytes)
@@ -155,19 +155,19 @@ def beside_gemm_on(bench: Bench, engine: str, units: int) -> Task:
     return _beside.beside_gemm(bench, engine, units)
 
 
-@suite.case(memory=at.LINK_MEMORY, size_bytes=at.LINK_SIZES, when=at.is_gpu, where=at.tells)
+@suite.case(memory=at.LINK_MEMORY, size_bytes=at.LINK_SIZES, when=on_gpu, where=at.tells)
 def h2d(bench: Bench, memory: str, size_bytes: int) -> Task:
     """Host to device by the runtime's copy, or (zero-copy) by a kernel that reads host memory: payload."""
     return _link.one_way(bench, memory, size_bytes, to_device=True)
 
 
-@suite.case(memory=at.LINK_MEMORY, size_bytes=at.LINK_SIZES, when=at.is_gpu, where=at.tells)
+@suite.case(memory=at.LINK_MEMORY, size_bytes=at.LINK_SIZES, when=on_gpu, where=at.tells)
 def d2h(bench: Bench, memory: str, size_bytes: int) -> Task:
     """Device to host by the runtime's copy, or (zero-copy) by a kernel that writes host memory: payload."""
     return _link.one_way(bench, memory, size_bytes, to_device=False)
 
 
-@suite.case(memory=at.DUPLEX_MEMORY, size_bytes=at.DUPLEX_SIZES, when=at.is_gpu)
+@suite.case(memory=at.DUPLEX_MEMORY, size_bytes=at.DUPLEX_SIZES, when=on_gpu)
 def duplex(bench: Bench, memory: str, size_bytes: int) -> Task:
     """Both directions at once: payload of the sum, then of each direction while the other one runs."""
     return _link.both_ways(bench, memory, size_bytes)

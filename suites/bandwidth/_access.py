@@ -14,7 +14,7 @@ from gpubench.api.suite import Bench, Observation, Observed, Skip, Stage, Task, 
 
 from .._stream import NEEDS_NUMBA
 from ._pattern import Pattern
-from ._stream import memory_limit, need
+from ._stream import memory_limit
 from ._words import Words, blocks
 
 _SOURCE = "access.cu"
@@ -58,7 +58,7 @@ def random(bench: Bench, access: str, chunk_bytes: int, size_bytes: int) -> Task
 
 
 def _task(bench: Bench, access: str, pattern: Pattern, size_bytes: int) -> Task:
-    need(bench, size_bytes + _SPARE_BYTES)
+    bench.need(size_bytes + _SPARE_BYTES)
     if bench.traits.is_gpu:
         call, check, poison = (_reads if access == "read" else _writes)(bench, pattern, size_bytes)
     elif bench.traits.kernels == "numba":

@@ -16,7 +16,6 @@ import numpy as np
 from gpubench.api.suite import Bench, Observation, Observed, Stage, Task, Work, expect
 
 from ._engines import Copies, require
-from ._stream import need
 
 _N = 4096  # of the product, in float16
 _COPIED_BYTES = 2**28
@@ -135,7 +134,7 @@ class Beside:
 def beside_gemm(bench: Bench, engine: str, units: int = 0) -> Task:
     """The product's rate while copies run, and the copies' while products do."""
     require(bench, engine)
-    need(bench, 2 * _COPIED_BYTES + 3 * 2 * _N * _N + _SPARE_BYTES)
+    bench.need(2 * _COPIED_BYTES + 3 * 2 * _N * _N + _SPARE_BYTES)
     copies = Copies(bench, _COPIED_BYTES)
     copy = copies.on(engine, units)
     product = Product(bench)

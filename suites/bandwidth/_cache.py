@@ -13,7 +13,7 @@ from gpubench.api.suite import Bench, Observation, Observed, Skip, Stage, Task, 
 
 from .._stream import NEEDS_NUMBA, Call
 from ._points import cache_bytes
-from ._stream import memory_limit, need
+from ._stream import memory_limit
 from ._words import Words
 
 _SOURCE = "cache.cu"
@@ -33,7 +33,7 @@ Check = Callable[[], Observation]
 
 def working_set(bench: Bench, kernel: str, size_bytes: int) -> Task:
     """Passes over a working set of `size_bytes`, all in one call: two arrays of half of it for a copy."""
-    need(bench, size_bytes + _SPARE_BYTES)
+    bench.need(size_bytes + _SPARE_BYTES)
     if not bench.traits.is_gpu:
         return _on_host(bench, kernel, size_bytes)
     limit = "l2" if 2 * size_bytes <= cache_bytes(bench.target) else memory_limit(bench, size_bytes)

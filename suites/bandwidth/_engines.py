@@ -15,7 +15,7 @@ import numpy as np
 
 from gpubench.api.suite import Bench, Skip, Stage, Task, Work
 
-from ._stream import kernel, memcpy, memory_limit, need
+from ._stream import kernel, memcpy, memory_limit
 from ._words import Words, blocks
 
 _SOURCE = "engines.cu"
@@ -49,7 +49,7 @@ class Copies:
     """A copy of `size_bytes` within a device and its check; `on` gives the call of an engine."""
 
     def __init__(self, bench: Bench, size_bytes: int) -> None:
-        need(bench, 2 * size_bytes + _SPARE_BYTES)
+        bench.need(2 * size_bytes + _SPARE_BYTES)
         self._bench = bench
         self._words = Words(bench, size_bytes)
         self._source = self._words.array

@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from gpubench.api.suite import Bench, Observation, Skip, Stage, Task, Work
 
-from ._stream import need
 from ._words import Words, blocks
 
 _THREADS = 128  # as THREADS in engines.cu
@@ -117,7 +116,7 @@ class _Way:
 def _need_gpu(bench: Bench, nbytes: int) -> None:
     if not bench.traits.is_gpu:
         raise Skip("needs a device with memory of its own")
-    need(bench, nbytes + _SPARE_BYTES)
+    bench.need(nbytes + _SPARE_BYTES)
 
 
 def one_way(bench: Bench, memory: str, size_bytes: int, to_device: bool) -> Task:

@@ -22,11 +22,6 @@ STRIDES = points((4, 32, 128), (32,), powers_of_two(2, 12))  # of words of 4 byt
 CHUNKS = points((4, 32, 128), (32,), powers_of_two(2, 7))  # from a word to a line
 
 
-def is_gpu(target: Target) -> bool:
-    """Whether the device has memory of its own."""
-    return not target.is_host
-
-
 def cache_bytes(target: Target) -> int:
     """The last-level cache, or a guess where the device does not tell."""
     return target.device.cache_bytes or UNKNOWN_CACHE
@@ -169,7 +164,7 @@ def _newest(target: Target) -> str:
 
 def has_products(target: Target) -> bool:
     """Whether the device multiplies matrices of float16 by a library."""
-    return is_gpu(target) and "float16" in target.device.dtypes
+    return not target.is_host and "float16" in target.device.dtypes
 
 
 def _capability(target: Target) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Observation, Skip, Stage, Task, Work, expect, units
+from gpubench.api.suite import Bench, Observation, Stage, Task, Work, expect, units
 
 from .._stream import BEST, Call, Shape, Stream, open_stream
 from ._points import CACHES, cache_bytes
@@ -35,13 +35,6 @@ _WRITTEN = {
     "add": _Written((0, 1, 1), flops=1),
     "triad": _Written((0, 1, _FACTOR), (_FACTOR,), 2),
 }
-
-
-def need(bench: Bench, nbytes: int) -> None:
-    """Raises Skip where the device has less memory than that to give."""
-    free = bench.device.free_bytes()
-    if free < nbytes:
-        raise Skip(f"needs {units.round_size(nbytes)} of memory, {units.round_size(free)} are free")
 
 
 def is_cached(bench: Bench, size_bytes: int) -> bool:

@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from gpubench.api.suite import Bench, expect
 
-from .._between import need
 from ._operations import WORD_BYTES, Collective
 
 _PATIENCE_S = 5.0
@@ -30,7 +29,7 @@ class HostRank:
     """One rank's memory, the others' as it maps them, and its call."""
 
     def __init__(self, bench: Bench, what: Collective, size_bytes: int) -> None:
-        need(bench, 6 * size_bytes * bench.world)
+        bench.need(6 * size_bytes * bench.world)
         self._what = what
         self._world, self._rank = bench.world, bench.rank
         self._words = size_bytes // WORD_BYTES

@@ -75,9 +75,7 @@ class NcclRank:
         world = bench.world
         if self._words < world:
             raise Skip(f"{size_bytes} B are less than a word for each of {world} ranks")
-        free = bench.device.free_bytes()
-        if free < 2 * size_bytes + _SPARE_BYTES:
-            raise Skip(f"needs {2 * size_bytes + _SPARE_BYTES} B of memory, {free} are free")
+        bench.need(2 * size_bytes + _SPARE_BYTES)
         self._nccl = library()
         xp = bench.xp
         self._sent = xp.empty(what.sends(self._words, world), xp.float32)

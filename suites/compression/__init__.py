@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpubench.api.suite import Bench, Suite, Target, Task, View, points, powers_of_two
+from gpubench.api.suite import Bench, Suite, Target, Task, View, on_gpu, on_host, points, powers_of_two
 
 from . import (
     _cases,
@@ -121,7 +121,7 @@ def roundtrip(bench: Bench, corpus: str, codec: str, size_bytes: int, chunk_byte
 
 
 @suite.case(
-    when=lambda target: not target.is_host,
+    when=on_gpu,
     corpus=lambda target: _corpora.names(target, ("text",)),
     codec=points(smoke=("lz4",), quick=("lz4", "zstd", "ans"), full=_codecs_device.CODECS),
     chunk_bytes=points((_CHUNK,), full=(2**14, _CHUNK, 2**18)),
@@ -138,7 +138,7 @@ def filling(bench: Bench, corpus: str, codec: str, chunk_bytes: int, size_bytes:
 
 
 @suite.case(
-    when=lambda target: not target.is_host,
+    when=on_gpu,
     corpus=_one,
     codec=points(smoke=("lz4",), quick=("lz4",), full=_codecs_python.CODECS),
     size_bytes=_sizes(16, 256, 256),
@@ -157,7 +157,7 @@ def _threads(_: Target) -> Any:
 
 
 @suite.case(
-    when=lambda target: target.is_host,
+    when=on_host,
     corpus=_one,
     codec=points(quick=("lz4", "zstd-3"), full=tuple(_codecs_host.CODECS)),
     threads=_threads,
@@ -171,7 +171,7 @@ def threads(bench: Bench, corpus: str, codec: str, threads: int, size_bytes: int
 
 
 @suite.case(
-    when=lambda target: not target.is_host,
+    when=on_gpu,
     corpus=_one,
     format=points(smoke=("lz4",), quick=("lz4", "deflate", "zstd"), full=_codecs_formats.FORMATS),
     size_bytes=_sizes(16, 64, 256),

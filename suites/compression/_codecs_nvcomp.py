@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpubench.api.libraries import nvcomp
-from gpubench.api.suite import Bench, Observation, Skip, Task, expect, units
+from gpubench.api.suite import Bench, Observation, Skip, Task, expect
 
 from ._codecs_bytes import DeviceBytes
 from ._codecs_common import lengths, observed, stage
@@ -128,8 +128,7 @@ def open_trip(bench: Bench, corpus: Corpus, total: int, codec: str, chunk_bytes:
         if error.is_refusal:
             raise Skip(str(error)) from error
         raise
-    if layout.device_bytes + _RESERVE > bench.device.free_bytes():
-        raise Skip(f"needs {units.round_size(layout.device_bytes + _RESERVE)} of free device memory")
+    bench.need(layout.device_bytes + _RESERVE)
     return RoundTrip(bench, chosen, uploaded(bench, corpus, total), layout)
 
 

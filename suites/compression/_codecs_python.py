@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpubench.api.suite import Bench, Observation, Skip, Task, expect, units
+from gpubench.api.suite import Bench, Observation, Skip, Task, expect
 
 from ._codecs_bytes import DeviceBytes
 from ._codecs_common import observed, stage
@@ -67,8 +67,7 @@ def roundtrip(bench: Bench, corpus: Corpus, total: int, codec: str, chunk_bytes:
         from nvidia import nvcomp as binding
     except ImportError as error:
         raise Skip(f"needs nvidia.nvcomp ({error}): {_HOW}") from error
-    if 4 * total + _RESERVE > bench.device.free_bytes():
-        raise Skip(f"needs {units.round_size(4 * total + _RESERVE)} of free device memory")
+    bench.need(4 * total + _RESERVE)
     kind = row.row.data_type
     told = {"data_type": _TYPES[kind]} if codec in ("ans", "cascaded", "bitcomp") else {}
     handle = binding.Codec(

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Observation, Observed, Skip, Stage, Task, Work, expect, units
+from gpubench.api.suite import Bench, Observation, Observed, Stage, Task, Work, expect
 
 from . import _codecs_device, _codecs_host
 from ._codecs_nvcomp import uploaded
@@ -93,8 +93,7 @@ class Data:
 def data_of(bench: Bench, corpus: str, size_bytes: int, block_bytes: int, chunk_bytes: int, source: Any = None) -> Data:
     """The corpus on the device, in memory of its own or in what is given; Skip where it does not fit."""
     found, total = source_of(bench, corpus, size_bytes)
-    if bench.device.free_bytes() < _MEMORIES * total + _RESERVE:
-        raise Skip(f"needs {units.round_size(_MEMORIES * total + _RESERVE)} of free memory")
+    bench.need(_MEMORIES * total + _RESERVE)
     if bench.traits.is_gpu:
         made = uploaded(bench, found, total)
         if source is not None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Skip, Stage, Suite, Target, Task, View, Work, points, powers_of_two
+from gpubench.api.suite import Bench, Skip, Stage, Suite, Target, Task, View, Work, on_gpu, points, powers_of_two
 
 from .._stream import open_stream
 from . import _decoder, _few, _host
@@ -48,10 +48,6 @@ _HALVES = ("float16", "bfloat16")
 _FAST = (*_HALVES, "float8_e4m3")
 _CUBE = "8192x8192x8192"
 _STEADY_S = {"smoke": 0.6, "quick": 0.5, "full": 2.6}  # power is read ten times a second, energy twice
-
-
-def _on_gpu(target: Target) -> bool:
-    return not target.is_host
 
 
 def _on_nvidia(target: Target) -> bool:
@@ -259,7 +255,7 @@ def ranked(bench: Bench, dtype: str, n: int) -> Task:
     return ranking(bench, precision, Shape(n, n, n, _order(precision)))
 
 
-@suite.case(size_bytes=points((2**32,), (2**28,)), when=_on_gpu)
+@suite.case(size_bytes=points((2**32,), (2**28,)), when=on_gpu)
 def read(bench: Bench, size_bytes: int) -> Task:
     """Memory that is only read: the roof of everything below, moved once."""
     stream = open_stream(bench, size_bytes, "float32", 1)
@@ -297,7 +293,7 @@ def gemv(bench: Bench, path: str, weights: str, size_bytes: int) -> Task:
     path=("tensor", "vendor"),
     weights=points(("float16",), full=("float16", "bfloat16", "int8", "int4")),
     tokens=points((16,), full=(1, 2, 4, 8, 16, 32, 64)),
-    when=_on_gpu,
+    when=on_gpu,
     where=_few.has_path,
 )
 def skinny(bench: Bench, path: str, weights: str, tokens: int) -> Task:
@@ -309,7 +305,7 @@ def skinny(bench: Bench, path: str, weights: str, tokens: int) -> Task:
     model=points(("llama-3-8b",), full=("chatglm-6b", "llama-3-8b")),
     phase=points(("decode",), full=("decode", "prefill")),
     weights=points(("float16", "int4"), ("int4",), ("float16", "int8", "int4")),
-    when=_on_gpu,
+    when=on_gpu,
 )
 def decoder(bench: Bench, model: str, phase: str, weights: str) -> Task:
     """All products of a model with seeded weights, one token after the other or a prompt of 2048: tokens a second."""

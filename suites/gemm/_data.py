@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Kernel, Observation, Observed, Skip, expect, units
+from gpubench.api.suite import Bench, Kernel, Observation, Observed, expect
 
 from ._formats import FORMATS, Format, Precision, Shape
 
@@ -25,13 +25,6 @@ _BLOCKS = 132 * 16
 _CHUNK = 2**26  # elements that are widened at once
 
 Epilogue = Callable[[Any], Any]  # what the library makes of whole rows of A·B
-
-
-def spare(bench: Bench, wanted_bytes: float) -> None:
-    """Raise Skip where that much memory is not free."""
-    free = bench.device.free_bytes()
-    if free < wanted_bytes:
-        raise Skip(f"needs {units.round_size(wanted_bytes)} of memory, {units.round_size(free)} are free")
 
 
 class Maker:
@@ -95,7 +88,7 @@ class Operands:
     """A, B and C of one case as flat arrays on a GPU; `epilogue` is what the library does to a row of A·B."""
 
     def __init__(self, bench: Bench, precision: Precision, shape: Shape, data: str = "normal") -> None:
-        spare(bench, 1.1 * shape.moved(precision) + 4 * 8 * _CHUNK)
+        bench.need(1.1 * shape.moved(precision) + 4 * 8 * _CHUNK)
         self.precision, self.shape = precision, shape
         self.rng = bench.rng
         self.epilogue: Epilogue | None = None
@@ -201,7 +194,7 @@ class HostOperands:
     """A, B and C on the host processor, and NumPy's product of them."""
 
     def __init__(self, bench: Bench, precision: Precision, shape: Shape) -> None:
-        spare(bench, 1.1 * shape.moved(precision))
+        bench.need(1.1 * shape.moved(precision))
         self.precision, self.shape, self.rng = precision, shape, bench.rng
         storage = precision.formats[0].storage
         self.a = self.rng.standard_normal((shape.m, shape.k)).astype(storage)

@@ -17,7 +17,7 @@ import numpy as np
 
 from gpubench.api.suite import Bench, Observation, Observed, Skip, Stage, Task, Work, expect
 
-from ._data import Maker, spare
+from ._data import Maker
 from ._formats import FORMATS, PRECISIONS, Shape
 from ._gemv import KINDS, Call, Vectors, Weights, distance, poison, tensor_call, warp_call
 from ._models import MODELS, Model
@@ -58,7 +58,7 @@ def build(bench: Bench, model: str, phase: str, weights: str) -> Task:
     chosen = MODELS[model]
     if bench.traits.vendor != "nvidia" and phase == "prefill":
         raise Skip("prefill needs the vendor's product of transposed weights through cuBLASLt")
-    spare(bench, 1.1 * chosen.size * (KINDS[weights].bits / 8 + 2 / 128) + 2**31)
+    bench.need(1.1 * chosen.size * (KINDS[weights].bits / 8 + 2 / 128) + 2**31)
     return _decode(bench, chosen, weights) if phase == "decode" else _prefill(bench, chosen, weights)
 
 

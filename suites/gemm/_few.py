@@ -12,7 +12,7 @@ from gpubench.api.suite import Bench, Observation, Stage, Target, Task, Work, ex
 
 from .._stream import Drawn, Stream
 from . import _host
-from ._data import Maker, Operands, judged, spare
+from ._data import Maker, Operands, judged
 from ._formats import FORMATS, PRECISIONS, Precision, Shape
 from ._gemv import GROUP, KINDS, Call, Vectors, Weights, compared, poison, tensor_call, warp_call
 from ._vendor import Arrays, vendor
@@ -50,7 +50,7 @@ def task(bench: Bench, path: str, kind: str, rows: int, cols: int, tokens: int) 
     """Y = X·Wᵀ by one path."""
     if not bench.traits.is_gpu:
         return _on_host(bench, rows, cols)
-    spare(bench, 1.2 * (max(rows * cols * KINDS[kind].bits / 8, 4 * bench.target.device.cache_bytes) * 2) + 2**31)
+    bench.need(1.2 * (max(rows * cols * KINDS[kind].bits / 8, 4 * bench.target.device.cache_bytes) * 2) + 2**31)
     make, rng = Maker(bench), bench.rng
     seeds = [int(seed) for seed in rng.integers(2**63, size=2)]
     weights = Weights(make, kind, rows, cols, seeds[0], tiled=path == "tensor")
@@ -113,7 +113,7 @@ def reading(bench: Bench, stream: Stream, b: Drawn, parts: Any, call: Call, size
 
 def _on_host(bench: Bench, rows: int, cols: int) -> Task:
     """NumPy's BLAS, copies of the weights in turn."""
-    spare(bench, 4.0 * (rows * cols * 4) + 4 * bench.target.device.cache_bytes)
+    bench.need(4.0 * (rows * cols * 4) + 4 * bench.target.device.cache_bytes)
     rng = bench.rng
     weights = rng.standard_normal((rows, cols), dtype=np.float32)
     x, y = rng.standard_normal(cols, dtype=np.float32), np.empty(rows, np.float32)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpubench.api.suite import Bench, Suite, Target, Task, View, points
+from gpubench.api.suite import Bench, Suite, Target, Task, View, on_gpu, on_host, points
 
-from .._between import Params, both_sizes, devices_of, is_gpu, paths, pull_sizes, sizes
+from .._between import Params, both_sizes, devices_of, paths, pull_sizes, sizes
 from .._copies import WAYS
 from . import _both, _handles, _host, _paths, _refused, _signals, _staged
 
@@ -32,10 +32,6 @@ suite = Suite(
 _HOST_MEANS = ("flag", "pipe", "socket")
 _GPU_MEANS = ("store", "add", "mapped")
 _WORDS = "words"
-
-
-def _is_host(target: Target) -> bool:
-    return target.is_host
 
 
 def _handle_sizes(target: Target) -> Any:
@@ -136,13 +132,13 @@ def plain(bench: Bench, path: str, size_bytes: int) -> Task:
     return _paths.plain(bench, path, size_bytes)
 
 
-@suite.case(ranks=2, devices=devices_of, when=is_gpu, path=paths, size_bytes=sizes)
+@suite.case(ranks=2, devices=devices_of, when=on_gpu, path=paths, size_bytes=sizes)
 def staged(bench: Bench, path: str, size_bytes: int) -> Task:
     """Through page-locked host memory that both processes share, from the request to the last byte: payload."""
     return _staged.staged(bench, path, size_bytes)
 
 
-@suite.case(ranks=2, devices=lambda _: 2, when=is_gpu, way=WAYS, size_bytes=both_sizes)
+@suite.case(ranks=2, devices=lambda _: 2, when=on_gpu, way=WAYS, size_bytes=both_sizes)
 def both(bench: Bench, way: str, size_bytes: int) -> Task:
     """Both processes copy at once, each on a GPU of its own: payload of the slower direction, and the sum of both."""
     return _both.both(bench, way, size_bytes)
@@ -154,19 +150,19 @@ def single(bench: Bench, path: str, way: str, size_bytes: int) -> Task:
     return _paths.single(bench, path, way, size_bytes)
 
 
-@suite.case(ranks=2, when=_is_host, size_bytes=sizes)
+@suite.case(ranks=2, when=on_host, size_bytes=sizes)
 def socket_(bench: Bench, size_bytes: int) -> Task:
     """A message over a local socket, request to last byte: payload."""
     return _host.message(bench, "socket", size_bytes)
 
 
-@suite.case(ranks=2, when=_is_host, size_bytes=sizes)
+@suite.case(ranks=2, when=on_host, size_bytes=sizes)
 def pipe(bench: Bench, size_bytes: int) -> Task:
     """A message through a pipe, request (over a socket) to last byte: payload."""
     return _host.message(bench, "pipe", size_bytes)
 
 
-@suite.case(ranks=2, when=_is_host, size_bytes=sizes)
+@suite.case(ranks=2, when=on_host, size_bytes=sizes)
 def direct(bench: Bench, size_bytes: int) -> Task:
     """The kernel's copy out of the other process's memory, which is not shared (process_vm_readv): payload."""
     return _host.direct(bench, size_bytes)
@@ -195,19 +191,19 @@ def many(bench: Bench, path: str, count: int) -> Task:
     return _handles.many(bench, path, count)
 
 
-@suite.case(ranks=_all, devices=_all, when=is_gpu, of=_of)
+@suite.case(ranks=_all, devices=_all, when=on_gpu, of=_of)
 def mesh(bench: Bench, of: int) -> Task:
     """Seconds a handle where a rank on each GPU opens one of every other, all at once."""
     return _handles.mesh(bench, of)
 
 
-@suite.case(ranks=2, devices=devices_of, when=is_gpu, path=paths)
+@suite.case(ranks=2, devices=devices_of, when=on_gpu, path=paths)
 def event(bench: Bench, path: str) -> Task:
     """Seconds to open the handle of an event, to close it (series `close`) and to make it (stage `export`)."""
     return _handles.event(bench, path)
 
 
-@suite.case(ranks=2, when=is_gpu, what=("own", "freed", "closed"))
+@suite.case(ranks=2, when=on_gpu, what=("own", "freed", "closed"))
 def refused(bench: Bench, what: str) -> Task:
     """What must fail does: opening one's own handle, one whose memory is freed, closing twice. Seconds to be told."""
     return _refused.refused(bench, what)
@@ -219,7 +215,7 @@ def signal(bench: Bench, means: str) -> Task:
     return _signals.signal(bench, means) if means in _GPU_MEANS else _host.signal(bench, means)
 
 
-@suite.case(ranks=2, devices=devices_of, when=is_gpu, path=paths)
+@suite.case(ranks=2, devices=devices_of, when=on_gpu, path=paths)
 def event_signal(bench: Bench, path: str) -> Task:
     """A signal by an event that both processes share and a host flag that tells of it: half of a ping-pong."""
     return _signals.event_signal(bench, path)
@@ -237,7 +233,7 @@ def barrier(bench: Bench, means: str, of: int) -> Task:
     return _host.barrier(bench) if means == _WORDS else _signals.barrier(bench, means)
 
 
-@suite.case(when=is_gpu, scope=("block", "grid"))
+@suite.case(when=on_gpu, scope=("block", "grid"))
 def within(bench: Bench, scope: str) -> Task:
     """A barrier within a GPU: of a block, and of a block on every multiprocessor."""
     return _signals.within(bench, scope)

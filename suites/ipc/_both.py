@@ -8,7 +8,7 @@ import numpy as np
 
 from gpubench.api.suite import Bench, Observation, Stage, Task, Work, expect
 
-from .._between import SPOILED, exclusive, expect_pattern, fill_pattern, need
+from .._between import SPOILED, exclusive, expect_pattern, fill_pattern
 from .._copies import ARRAYS, call_of
 from .._link import BOTH_WAYS, LIMIT, link_of
 
@@ -64,7 +64,7 @@ class Duplex:
 
     def __init__(self, bench: Bench, way: str, size_bytes: int) -> None:
         exclusive(bench)
-        need(bench, (ARRAYS + 1) * size_bytes)
+        bench.need((ARRAYS + 1) * size_bytes)
         xp, self._bench, self._other = bench.xp, bench, 1 - bench.rank
         self._writes = way in ("push", "store")
         self._mine = bench.device.share(size_bytes)

@@ -22,7 +22,7 @@ from gpubench.api.suite import (
     expect,
 )
 
-from .._between import exclusive, expect_pattern, fill_pattern, hand_over, labels, need, notes
+from .._between import exclusive, expect_pattern, fill_pattern, hand_over, labels, notes
 
 GPU_KINDS = ("raw", "block", "pool", "virtual")
 HOST_KINDS = ("memfd", "file")
@@ -92,7 +92,7 @@ class Cycle:
 
 def export(bench: Bench, kind: str, size_bytes: int) -> Task:
     """Seconds to make a handle; another process opens the first one and reads what this one wrote."""
-    need(bench, _ROOM * size_bytes)
+    bench.need(_ROOM * size_bytes)
     memory = bench.device.shared_memory(kind)
     if bench.rank == 1:
         handle = hand_over(bench, None)
@@ -122,7 +122,7 @@ def export(bench: Bench, kind: str, size_bytes: int) -> Task:
 def mapping(bench: Bench, path: str, kind: str, size_bytes: int) -> Task:
     """Seconds to open a handle of another process; as series `close`, to close it again."""
     exclusive(bench)
-    need(bench, _ROOM * size_bytes)
+    bench.need(_ROOM * size_bytes)
     memory = bench.device.shared_memory(kind)
     if bench.rank == 0:
         buffer = filled(bench, memory, size_bytes, bench.seed)
@@ -174,7 +174,7 @@ class Batch:
 def many(bench: Bench, path: str, count: int) -> Task:
     """Seconds a handle where so many are opened one after another and all kept; as series `close`, to close each."""
     exclusive(bench)
-    need(bench, 2 * count * EACH_BYTES)
+    bench.need(2 * count * EACH_BYTES)
     memory = bench.device.shared_memory("memfd" if not bench.traits.is_gpu else "raw")
     if bench.rank == 0:
         buffers = [filled(bench, memory, EACH_BYTES, bench.seed + index) for index in range(count)]

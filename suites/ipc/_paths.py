@@ -8,7 +8,7 @@ from typing import Any
 
 from gpubench.api.suite import Bench, Observation, SharedBuffer, Stage, Task, Work
 
-from .._between import SPOILED, exclusive, expect_pattern, fill_pattern, labels, need, notes, open_shared
+from .._between import SPOILED, exclusive, expect_pattern, fill_pattern, labels, notes, open_shared
 from .._copies import ARRAYS, Call, call_of
 from .._link import FIRST, LIMIT, ONE_WAY, STEADY, link_of
 
@@ -39,7 +39,7 @@ class Partner:
 
     def __init__(self, bench: Bench, path: str, way: str, nbytes: int) -> None:
         exclusive(bench)
-        need(bench, ARRAYS * nbytes)
+        bench.need(ARRAYS * nbytes)
         self.bench = bench
         self.path = path
         self.way = way
@@ -187,7 +187,7 @@ def single(bench: Bench, path: str, way: str, size_bytes: int) -> Task:
 
 def plain(bench: Bench, path: str, size_bytes: int) -> Task:
     """The same copy in one process: no handle, no second process."""
-    need(bench, ARRAYS * size_bytes)
+    bench.need(ARRAYS * size_bytes)
     xp, nbytes = bench.xp, size_bytes
     local = xp.empty(nbytes, xp.uint8)
     far = bench.device.peer_memory(bench.devices[1], nbytes) if path == "peer" else xp.empty(nbytes, xp.uint8)

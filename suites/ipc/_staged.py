@@ -12,7 +12,7 @@ import numpy as np
 
 from gpubench.api.suite import Bench, Observation, SharedBuffer, Stage, Task, Work
 
-from .._between import SPOILED, exclusive, expect_pattern, fill_pattern, hand_over, labels, need, notes
+from .._between import SPOILED, exclusive, expect_pattern, fill_pattern, hand_over, labels, notes
 from .._copies import ARRAYS
 from .._link import ONE_WAY, STAGED, WRITES, link
 
@@ -145,7 +145,7 @@ class Receiver:
 def staged(bench: Bench, path: str, size_bytes: int) -> Task:
     """A message through page-locked host memory that both ranks share, from the request to the last byte."""
     exclusive(bench)
-    need(bench, ARRAYS * size_bytes)
+    bench.need(ARRAYS * size_bytes)
     channel = Channel(bench, size_bytes)
     found = {**notes(bench, path), "chunk": f"{channel.chunk} B, {_SLOTS} slots"}
     found |= link(ONE_WAY, STAGED, WRITES, protocol="host flags, a chunk each") if path == "peer" else {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpubench.api.suite import Bench, Suite, Target, Task, View, points, powers_of_two
+from gpubench.api.suite import Bench, Suite, Task, View, on_gpu, on_host, points, powers_of_two
 
 from . import _chase, _costs, _loaded, _near, _slices, _spaces
 from . import _host as _cores
@@ -39,14 +39,6 @@ suite = Suite(
 )
 
 
-def _is_gpu(target: Target) -> bool:
-    return not target.is_host
-
-
-def _is_host(target: Target) -> bool:
-    return target.is_host
-
-
 def _with_peer(params: Mapping[str, str | int | float]) -> int:
     return 2 if params["space"] == "peer" else 1
 
@@ -57,13 +49,13 @@ def chase(bench: Bench, size_bytes: int) -> Task:
     return _chase.chase(bench, size_bytes)
 
 
-@suite.case(when=_is_gpu, reach_bytes=_chase.reaches)
+@suite.case(when=on_gpu, reach_bytes=_chase.reaches)
 def reach(bench: Bench, reach_bytes: int) -> Task:
     """Dependent loads of one line in each 2 MiB, past the first cache: what address translation adds, per load."""
     return _chase.reach(bench, reach_bytes)
 
 
-@suite.case(when=_is_gpu, devices=_with_peer, space=points(("l1", "l2", "dram", "host", "peer"), ("l1",)))
+@suite.case(when=on_gpu, devices=_with_peer, space=points(("l1", "l2", "dram", "host", "peer"), ("l1",)))
 def load(bench: Bench, space: str) -> Task:
     """Dependent loads of one space by itself.
 
@@ -73,44 +65,44 @@ def load(bench: Bench, space: str) -> Task:
     return _spaces.load(bench, space)
 
 
-@suite.case(when=_is_gpu, devices=_with_peer, space=points(("l1", "l2", "dram"), ("l1",)))
+@suite.case(when=on_gpu, devices=_with_peer, space=points(("l1", "l2", "dram"), ("l1",)))
 def single(bench: Bench, space: str) -> Task:
     """Loads timed one by one: the median in seconds, percentiles in cycles, less the reading of the clock."""
     return _spaces.single(bench, space)
 
 
-@suite.case(when=_is_gpu, size_bytes=(2**14,))
+@suite.case(when=on_gpu, size_bytes=(2**14,))
 def shared(bench: Bench, size_bytes: int) -> Task:
     """Dependent loads from shared memory (LDS), a ring of 4-byte nodes: seconds and device cycles per load."""
     return _near.shared(bench, size_bytes)
 
 
-@suite.case(when=_is_gpu, degree=points(powers_of_two(0, 5), (32,), (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)))
+@suite.case(when=on_gpu, degree=points(powers_of_two(0, 5), (32,), (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)))
 def conflict(bench: Bench, degree: int) -> Task:
     """Dependent loads of a whole warp from shared memory, `degree` lanes to a bank, each a word of its own."""
     return _near.conflict(bench, degree)
 
 
-@suite.case(when=_is_gpu, size_bytes=(2**14,))
+@suite.case(when=on_gpu, size_bytes=(2**14,))
 def cluster(bench: Bench, size_bytes: int) -> Task:
     """Dependent loads from the shared memory of the cluster's other block."""
     return _near.cluster(bench, size_bytes)
 
 
-@suite.case(when=_is_gpu, size_bytes=points((2**10, 2**11, 3 * 2**10, *powers_of_two(12, 16)), (2**10,)))
+@suite.case(when=on_gpu, size_bytes=points((2**10, 2**11, 3 * 2**10, *powers_of_two(12, 16)), (2**10,)))
 def constant(bench: Bench, size_bytes: int) -> Task:
     """Dependent loads from constant memory (AMD: through the scalar cache), one node each 64 bytes."""
     return _near.constant(bench, size_bytes)
 
 
-@suite.case(when=_is_gpu, dtype=points(("float32", "float64", "uint32"), ("float32",)))
+@suite.case(when=on_gpu, dtype=points(("float32", "float64", "uint32"), ("float32",)))
 def register(bench: Bench, dtype: str) -> Task:
     """Dependent multiply-adds in registers: seconds and device cycles per operation."""
     return _near.register(bench, dtype)
 
 
 @suite.case(
-    when=_is_gpu, devices=_with_peer, space=points(("shared", "global", "system", "host", "peer"), ("shared", "global"))
+    when=on_gpu, devices=_with_peer, space=points(("shared", "global", "system", "host", "peer"), ("shared", "global"))
 )
 def atomic(bench: Bench, space: str) -> Task:
     """Dependent atomic additions to 64 words in turns, 64 bits wide.
@@ -121,7 +113,7 @@ def atomic(bench: Bench, space: str) -> Task:
     return _near.atomic(bench, space)
 
 
-@suite.case(when=_is_gpu)
+@suite.case(when=on_gpu)
 def launch(bench: Bench) -> Task:
     """An empty kernel: seconds a launch, queued back to back (hot) and as a replayed graph.
 
@@ -130,49 +122,49 @@ def launch(bench: Bench) -> Task:
     return _costs.launch(bench)
 
 
-@suite.case(when=_is_gpu, nodes=points((1, 100), (1,)))
+@suite.case(when=on_gpu, nodes=points((1, 100), (1,)))
 def graph_launch(bench: Bench, nodes: int) -> Task:
     """A launch of a graph of so many empty kernels: seconds a graph. Checked as `launch`."""
     return _costs.graph_launch(bench, nodes)
 
 
-@suite.case(when=_is_gpu)
+@suite.case(when=on_gpu)
 def event_record(bench: Bench) -> Task:
     """A record of an event that takes no time of day: the host's seconds. Checked as `launch`."""
     return _costs.event_record(bench)
 
 
-@suite.case(when=_is_gpu)
+@suite.case(when=on_gpu)
 def event_wait(bench: Bench) -> Task:
     """Empty kernels on two streams in turns, each after the other's event: seconds a kernel. Checked as `launch`."""
     return _costs.event_wait(bench)
 
 
-@suite.case(when=_is_gpu, after=("nothing", "kernel"))
+@suite.case(when=on_gpu, after=("nothing", "kernel"))
 def synchronize(bench: Bench, after: str) -> Task:
     """The host waits for an idle stream, or launches an empty kernel and waits for it: the host's seconds."""
     return _costs.synchronize(bench, after)
 
 
-@suite.case(when=_is_gpu, blocks=_costs.grids)
+@suite.case(when=on_gpu, blocks=_costs.grids)
 def barrier(bench: Bench, blocks: int) -> Task:
     """A barrier over a grid of so many blocks, one a unit: an atomic each, and a bounded wait for all."""
     return _costs.barrier(bench, blocks)
 
 
-@suite.case(when=_is_gpu)
+@suite.case(when=on_gpu)
 def host_flag(bench: Bench) -> Task:
     """A round trip: the host writes a word of page-locked memory, a waiting kernel sees it and answers."""
     return _costs.host_flag(bench)
 
 
-@suite.case(when=_is_gpu, how=("malloc", "pool"), size_bytes=points((2**20, 2**28), (2**20,), powers_of_two(12, 32, 4)))
+@suite.case(when=on_gpu, how=("malloc", "pool"), size_bytes=points((2**20, 2**28), (2**20,), powers_of_two(12, 32, 4)))
 def allocate(bench: Bench, how: str, size_bytes: int) -> Task:
     """Memory taken and given back: cudaMalloc and cudaFree, or the stream-ordered pool; the host's seconds a pair."""
     return _costs.allocate(bench, how, size_bytes)
 
 
-@suite.case(when=_is_gpu, access=("load", "atomic"), lines=points((256,), (64,), (1024,)))
+@suite.case(when=on_gpu, access=("load", "atomic"), lines=points((256,), (64,), (1024,)))
 def slices(bench: Bench, access: str, lines: int) -> Task:
     """The same lines of the last-level cache from each unit alone: latency by unit and by slice of the cache.
 
@@ -182,20 +174,20 @@ def slices(bench: Bench, access: str, lines: int) -> Task:
     return _slices.slices(bench, access, lines)
 
 
-@suite.case(when=_is_gpu, units=_loaded.streams)
+@suite.case(when=on_gpu, units=_loaded.streams)
 def loaded(bench: Bench, units: int) -> Task:
     """Dependent loads from memory while so many other units read it as fast as they can."""
     return _loaded.loaded(bench, units)
 
 
-@suite.case(when=_is_host, other=_cores.others)
+@suite.case(when=on_host, other=_cores.others)
 def core_to_core(bench: Bench, other: int) -> Task:
     """A word from the first core to another: half of a round trip."""
     del bench
     return _cores.core_to_core(other)
 
 
-@suite.case(when=_is_host, page=("4KiB", "2MiB"), size_bytes=_chase.page_sizes)
+@suite.case(when=on_host, page=("4KiB", "2MiB"), size_bytes=_chase.page_sizes)
 def pages(bench: Bench, page: str, size_bytes: int) -> Task:
     """Dependent loads from memory of small and of large pages: what address translation adds, per load."""
     return _chase.pages(bench, page, size_bytes)

@@ -12,7 +12,7 @@ import numpy as np
 
 from gpubench.api.suite import Bench, Skip, Target, Task, points
 
-from ._ring import HOST_LINE_BYTES, GpuRing, Order, Walk, host_kernel, need
+from ._ring import HOST_LINE_BYTES, GpuRing, Order, Walk, host_kernel
 
 CACHES = 4  # a ring this many times the last-level cache is read from memory
 _PAGES = 32  # fewer lines than so many show the few slices of the cache that they lie in
@@ -97,7 +97,7 @@ def chase(bench: Bench, size_bytes: int) -> Task:
 
 def _gpu_chase(bench: Bench, size_bytes: int) -> Task:
     """The nearest rings are swept before every sample, since a launch begins with an empty first cache."""
-    need(bench, size_bytes)
+    bench.need(size_bytes)
     near, last = near_bytes(bench.target), cache_bytes(bench.target)
     ring = GpuRing.linked(bench, bench.xp.empty(size_bytes, bench.xp.uint8), size_bytes)
     if size_bytes <= near:
@@ -120,7 +120,7 @@ def reaches(target: Target) -> Any:
 
 def reach(bench: Bench, reach_bytes: int) -> Task:
     """One line a page: the lines stay in the last-level cache, the translations do not."""
-    need(bench, reach_bytes)
+    bench.need(reach_bytes)
     ring = GpuRing.linked(bench, bench.xp.empty(reach_bytes, bench.xp.uint8), reach_bytes, PAGE_BYTES)
     for _ in range(2):
         ring.settle("chase_l2")
@@ -128,7 +128,7 @@ def reach(bench: Bench, reach_bytes: int) -> Task:
 
 
 def _array(bench: Bench, size_bytes: int) -> Any:
-    need(bench, size_bytes)
+    bench.need(size_bytes)
     return np.empty(size_bytes // 8, np.uint64)
 
 
@@ -157,7 +157,7 @@ def page_sizes(target: Target) -> Any:
 
 def pages(bench: Bench, page: str, size_bytes: int) -> Task:
     """A ring in memory of large pages or of small ones, asked for by madvise(2)."""
-    need(bench, size_bytes)
+    bench.need(size_bytes)
     area = mmap.mmap(-1, size_bytes + PAGE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     area.madvise(mmap.MADV_HUGEPAGE if page == "2MiB" else mmap.MADV_NOHUGEPAGE)
     every = np.frombuffer(area, np.uint8)

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpubench.api.suite import Bench, Observation, Skip, Stage, Target, Task, Work, expect, points
 
-from ._ring import LIMIT_S, cycles_of, host_kernel, need, new_state, pointer
+from ._ring import LIMIT_S, cycles_of, host_kernel, new_state, pointer
 
 _ROUNDS = 1000
 _FLAG_WORDS, _FLAG_APART = 64, 16  # 64-bit words: question and answer on lines of their own
@@ -182,7 +182,7 @@ def host_flag(bench: Bench) -> Task:
 
 def allocate(bench: Bench, how: str, size_bytes: int) -> Task:
     """Memory taken and given back; what is given can be written and read."""
-    need(bench, size_bytes)
+    bench.need(size_bytes)
     if how == "pool" and "pool" not in bench.traits.features:
         raise Skip(f"CuPy binds no memory pool of the driver on {bench.traits.vendor} GPUs")
     xp, stream = bench.xp, bench.xp.cuda.get_current_stream()

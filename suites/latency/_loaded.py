@@ -9,7 +9,7 @@ import numpy as np
 from gpubench.api.suite import Bench, Observation, Observed, Skip, Stage, Target, Task, Work, expect, points
 
 from ._chase import memory_bytes
-from ._ring import LIMIT_S, GpuRing, Walk, cycles_of, drawn_words, need
+from ._ring import LIMIT_S, GpuRing, Walk, cycles_of, drawn_words
 from ._slices import alone_bytes
 
 _STREAM_BYTES = 2**31
@@ -32,7 +32,7 @@ class Loaded:
     def __init__(self, bench: Bench, units: int) -> None:
         ring_bytes, data_bytes = memory_bytes(bench.target), max(_STREAM_BYTES, memory_bytes(bench.target))
         data_bytes = min(data_bytes, 1 << (bench.target.device.memory_bytes // 4 or 2**62).bit_length() - 1)
-        need(bench, ring_bytes + data_bytes)
+        bench.need(ring_bytes + data_bytes)
         xp = bench.xp
         self._bench, self._units, self._seed = bench, units, np.uint64(bench.rng.integers(2**64, dtype=np.uint64))
         self._ring = GpuRing.linked(bench, xp.empty(ring_bytes, xp.uint8), ring_bytes)

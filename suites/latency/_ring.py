@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Observation, Observed, Skip, Stage, Task, Work, expect, units
+from gpubench.api.suite import Bench, Observation, Observed, Skip, Stage, Task, Work, expect
 
 GPU_LINE_BYTES = 128  # of NVIDIA's L2 tags and of AMD's L2; LINE_BYTES in chase.cu
 HOST_LINE_BYTES = 64
@@ -24,13 +24,6 @@ _FACTORS = 4  # of an order; with fewer of them neighbouring bits of successive 
 _BLOCK = 1024  # threads that put a ring into the caches; one of them walks it
 _STATE = 8  # words
 LIMIT_S = 0.25  # after which a kernel that waits gives up
-
-
-def need(bench: Bench, nbytes: int) -> None:
-    """Raise Skip where less memory than that is free."""
-    free = bench.device.free_bytes()
-    if free < nbytes:
-        raise Skip(f"needs {units.round_size(nbytes)} of memory, {units.round_size(free)} are free")
 
 
 def cycles_of(bench: Bench, seconds: float) -> np.uint64:

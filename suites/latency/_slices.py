@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from gpubench.api.suite import Bench, Observation, Observed, Profile, Skip, Stage, Task, Work, expect
 
-from ._ring import GPU_LINE_BYTES, cycles_of, drawn_words, need, random_word
+from ._ring import GPU_LINE_BYTES, cycles_of, drawn_words, random_word
 
 _DATA_BYTES = 2**24  # lines are drawn from so much: it fits every last-level cache that has slices
 _REPEATS = 4
@@ -31,7 +31,7 @@ class Slices:
     """Accesses to the same lines of the last-level cache from every unit, one unit at a time."""
 
     def __init__(self, bench: Bench, access: str, lines: int) -> None:
-        need(bench, _DATA_BYTES)
+        bench.need(_DATA_BYTES)
         xp, self._bench, self._units = bench.xp, bench, census(bench)
         self._seed = int(bench.rng.integers(2**64, dtype=np.uint64))
         self._lines = np.sort(bench.rng.choice(_DATA_BYTES // GPU_LINE_BYTES, lines, replace=False))

@@ -9,7 +9,7 @@ import numpy as np
 from gpubench.api.suite import Bench, Observation, Observed, Stage, Task, Work, expect
 
 from ._chase import memory_bytes
-from ._ring import GpuRing, Walk, need, pointer
+from ._ring import GpuRing, Walk, pointer
 
 _L1_BYTES, _L2_BYTES = 2**13, 2**22  # well inside each: AMD's vector L1 has 16 KiB, the smallest L2 4 MiB
 _L1_STEPS, _L2_STEPS, _DRAM_STEPS, _BUS_STEPS = 2**18, 2**14, 2**13, 2**11  # some milliseconds each
@@ -43,7 +43,7 @@ def _ring(bench: Bench, space: str) -> GpuRing:
         return GpuRing.linked(bench, bench.device.peer_memory(bench.devices[1], nbytes), nbytes)
     if space == "host":
         return GpuRing.linked(bench, bench.device.pinned(nbytes), nbytes)
-    need(bench, nbytes)
+    bench.need(nbytes)
     ring = GpuRing.linked(bench, bench.xp.empty(nbytes, bench.xp.uint8), nbytes)
     if space == "dram":
         bench.device.flush()

@@ -79,9 +79,6 @@ class Sick:
             return {"sick.limit": 3.5, 4: None, "long": "z" * 10**6}
         return {}
 
-    def watch(self, device):
-        raise Lacking("it watches nothing", "")
-
     def open(self, devices):
         if HOW == "denied":
             raise Missing("no permission to read the counters", "ask for it")
