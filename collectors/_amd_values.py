@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 
-from gpubench.api.collector import Counter
+from gpubench.api.collector import Counter, Measure
+
+from ._amd_events import BITS
 
 _FAST_S = 0.1
 _SLOW_S = 0.5
@@ -17,18 +19,27 @@ def _smi(amd: str, rocm: str) -> str:
     return f"amd-smi metric {amd} (or rocm-smi {rocm})"
 
 
+_THROTTLE_SHOWN = _smi("-v", "--showmetrics (indep_throttle_status)")
 COUNTERS = (
-    Counter("amd.power", "W", "gauge", _FAST_S, _smi("-p", "--showpower")),
-    Counter("amd.clock.gfx", "Hz", "gauge", _FAST_S, _smi("-c", "--showclocks")),
-    Counter("amd.clock.memory", "Hz", "gauge", _FAST_S, _smi("-c", "--showclocks")),
-    Counter("amd.temperature.hotspot", "°C", "gauge", _FAST_S, _smi("-t", "--showtemp")),
-    Counter("amd.temperature.memory", "°C", "gauge", _FAST_S, _smi("-t", "--showtemp")),
-    Counter("amd.utilization.gfx", "%", "window", _FAST_S, _smi("-u", "--showuse")),
+    Counter("amd.power", "W", "gauge", _FAST_S, _smi("-p", "--showpower"), Measure.BOARD_POWER),
+    Counter("amd.clock.gfx", "Hz", "gauge", _FAST_S, _smi("-c", "--showclocks"), Measure.CORE_CLOCK),
+    Counter("amd.clock.memory", "Hz", "gauge", _FAST_S, _smi("-c", "--showclocks"), Measure.MEMORY_CLOCK),
+    Counter("amd.temperature.hotspot", "°C", "gauge", _FAST_S, _smi("-t", "--showtemp"), Measure.TEMPERATURE),
+    Counter("amd.temperature.memory", "°C", "gauge", _FAST_S, _smi("-t", "--showtemp"), Measure.MEMORY_TEMPERATURE),
+    Counter("amd.utilization.gfx", "%", "window", _FAST_S, _smi("-u", "--showuse"), Measure.BUSY),
     Counter("amd.utilization.memory", "%", "window", _FAST_S, _smi("-u", "--showmemuse")),
-    Counter("amd.memory.used", "B", "gauge", _FAST_S, _smi("-m", "--showmeminfo vram")),
-    Counter("amd.energy", "J", "cumulative", _SLOW_S, _smi("-E", "--showenergycounter")),
+    Counter("amd.memory.used", "B", "gauge", _FAST_S, _smi("-m", "--showmeminfo vram"), Measure.MEMORY_USED),
+    Counter("amd.energy", "J", "cumulative", _SLOW_S, _smi("-E", "--showenergycounter"), Measure.ENERGY),
     Counter("amd.pcie.replays", "replays", "cumulative", _SLOW_S, _smi("-P", "--showreplaycount")),
-    Counter("amd.throttle", "bit mask", "event", _FAST_S, _smi("-v", "--showmetrics (indep_throttle_status)")),
+    Counter(
+        "amd.throttle",
+        "bit mask",
+        "event",
+        _FAST_S,
+        _smi("-v", "--showmetrics (indep_throttle_status)"),
+        Measure.THROTTLE_REASONS,
+        BITS,
+    ),
 )
 UNITS = {counter.name: counter.unit for counter in COUNTERS}
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpubench.api.collector import Counter
+from gpubench.api.collector import Counter, CounterKind, Measure
 
 from ._nvml import Turns, fast, slow, slowest
+from ._nvml_events import BITS
 from ._nvml_watch import event_reasons, field, instant_power_w, sm_clock_hz
 
 Reader = Callable[[Any, Any], float]
@@ -59,16 +60,39 @@ def _pcie(name: str) -> Reader:
     return lambda nvml, gpu: float(nvml.nvmlDeviceGetPcieThroughput(gpu, getattr(nvml, name))) * 1000
 
 
+# what each counter measures; the others are shown and kept, and nothing is concluded from them
+_MEASURES = {
+    "power": Measure.BOARD_POWER,
+    "clock.sm": Measure.CORE_CLOCK,
+    "clock.memory": Measure.MEMORY_CLOCK,
+    "temperature": Measure.TEMPERATURE,
+    "temperature.memory": Measure.MEMORY_TEMPERATURE,
+    "utilization.gpu": Measure.BUSY,
+    "memory.used": Measure.MEMORY_USED,
+    "event_reasons": Measure.THROTTLE_REASONS,
+    "nvlink.tx": Measure.NVLINK_SENT,
+    "nvlink.rx": Measure.NVLINK_RECEIVED,
+    "energy": Measure.ENERGY,
+    "pcie.tx": Measure.PCIE_SENT,
+    "pcie.rx": Measure.PCIE_RECEIVED,
+}
+
+
+def _counter(name: str, unit: str, kind: CounterKind, period_s: float, shown: str) -> Counter:
+    bits = BITS if kind == "event" else ()
+    return Counter(f"nvml.{name}", unit, kind, period_s, shown, _MEASURES.get(name, Measure.OTHER), bits)
+
+
 def _gauge(name: str, unit: str, period_s: float, shown: str, reader: Reader) -> tuple[Counter, Reader]:
-    return Counter(f"nvml.{name}", unit, "gauge", period_s, shown), reader
+    return _counter(name, unit, "gauge", period_s, shown), reader
 
 
 def _sum(name: str, unit: str, period_s: float, shown: str, reader: Reader) -> tuple[Counter, Reader]:
-    return Counter(f"nvml.{name}", unit, "cumulative", period_s, shown), reader
+    return _counter(name, unit, "cumulative", period_s, shown), reader
 
 
 def _window(name: str, unit: str, period_s: float, shown: str, reader: Reader) -> tuple[Counter, Reader]:
-    return Counter(f"nvml.{name}", unit, "window", period_s, shown), reader
+    return _counter(name, unit, "window", period_s, shown), reader
 
 
 def _rows(name: str) -> str:
@@ -131,7 +155,7 @@ _FAST = (
         lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).used,
     ),
     (
-        Counter("nvml.event_reasons", "bit mask", "event", _FAST_S, _query("clocks_event_reasons.active")),
+        _counter("event_reasons", "bit mask", "event", _FAST_S, _query("clocks_event_reasons.active")),
         event_reasons,
     ),
     _sum("nvlink.tx", "B", _LINK_S, "nvidia-smi nvlink -gt d", _nvlink("NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX")),

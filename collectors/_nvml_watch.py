@@ -9,20 +9,14 @@ from typing import Any, TypeVar
 
 import psutil
 
-from gpubench.api.collector import Condition, Device, DeviceError
+from gpubench.api.collector import Condition, Device, DeviceError, EventClass
+
+from ._nvml_events import HW_POWER_BRAKE, HW_SLOWDOWN, IDLE, SW_POWER_CAP, USER_CLOCKS, mask_of
 
 T = TypeVar("T")
 
-# bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h: nvmlClocksEventReason…, before driver 535
-# nvmlClocksThrottleReason…; `nvidia-smi -q -d PERFORMANCE` shows them); the others say nothing of a sample
-IDLE = 0x1
-USER_CLOCKS = 0x2
-SW_POWER_CAP = 0x4
-HW_SLOWDOWN = 0x8
-SW_THERMAL = 0x20
-HW_THERMAL = 0x40
-HW_POWER_BRAKE = 0x80
-
+_THERMAL = mask_of(EventClass.THERMAL)
+_EXPLAINED = IDLE | USER_CLOCKS | SW_POWER_CAP
 _LOW_CLOCK = 0.75  # of the default: nvbench's bound of a throttled sample
 _NEAR_THE_CAP = 0.9  # of the limit: an H200 that lowers its clock for the cap draws that, and says why 0.2 s later
 _MILLI = 1e-3
@@ -59,13 +53,13 @@ def unexplained(reasons: int | None, clock_hz: float | None, default_hz: float |
     """Whether the clock is below its default and no reason is given, not even an idle one."""
     if reasons is None or not clock_hz or not default_hz or clock_hz >= default_hz:
         return False
-    return not (_slowdowns(reasons) or reasons & (IDLE | USER_CLOCKS | SW_POWER_CAP))
+    return not (_slowdowns(reasons) or reasons & _EXPLAINED)
 
 
 def _slowdowns(bits: int) -> tuple[str, ...]:
     """What forces the clock down. HW_SLOWDOWN also sums up the hardware's two reasons: alone, it counts."""
     found: tuple[str, ...] = ()
-    if bits & (SW_THERMAL | HW_THERMAL):
+    if bits & _THERMAL:
         found += ("thermal",)
     if bits & HW_POWER_BRAKE:
         found += ("power-brake",)

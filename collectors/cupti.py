@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpubench.api.collector import DISTRIBUTION, Counter, CounterSource, Device, Lacking, Missing
+from gpubench.api.collector import DISTRIBUTION, Counter, CounterSource, Device, Lacking, Measure, Missing
 
 from ._nvml import Turns, is_nvidia
 
@@ -35,13 +35,14 @@ _METRICS: dict[str, tuple[str, int]] = {
     "cupti.pcie.read": ("pcie__read_bytes.sum", 1),
     "cupti.pcie.write": ("pcie__write_bytes.sum", 1),
 }
+_MEASURES = {"cupti.dram.read": Measure.DRAM_READ, "cupti.dram.write": Measure.DRAM_WRITTEN}
 # PM sampling is one pass: what does not fit is left out, the last first
 _SETS = tuple(tuple(_METRICS)[:count] for count in (5, 3, 2))
 
 
 def _counter(name: str) -> Counter:
     shown = f"ncu --metrics {_METRICS[name][0]} COMMAND"
-    return Counter(name, "B/s", "window", _PERIOD_S, shown)
+    return Counter(name, "B/s", "window", _PERIOD_S, shown, _MEASURES.get(name, Measure.OTHER))
 
 
 def _libraries() -> Path | None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpubench.api.collector import Counter, CounterSource, Device, Lacking
+from gpubench.api.collector import Counter, CounterSource, Device, Lacking, Measure
 
 from ._nvml import answer, initialised, is_nvidia, known, slow
 
@@ -44,9 +44,24 @@ _NUMBERS = dict(
 )
 
 
+_MEASURES = {
+    "gpu": Measure.BUSY,
+    "sm": Measure.SM_ACTIVITY,
+    "tensor": Measure.TENSOR_ACTIVITY,
+    "dram": Measure.DRAM_SHARE,
+    "fp64": Measure.FP64_ACTIVITY,
+    "fp32": Measure.FP32_ACTIVITY,
+    "fp16": Measure.FP16_ACTIVITY,
+    "pcie.tx": Measure.PCIE_SENT,
+    "pcie.rx": Measure.PCIE_RECEIVED,
+    "nvlink.tx": Measure.NVLINK_SENT,
+    "nvlink.rx": Measure.NVLINK_RECEIVED,
+}
+
+
 def _counter(name: str, unit: str) -> Counter:
     shown = f"nvidia-smi dmon --gpm-metrics {_NUMBERS[name]}"
-    return Counter(f"gpm.{name}", unit, "window", _PERIOD_S, shown)
+    return Counter(f"gpm.{name}", unit, "window", _PERIOD_S, shown, _MEASURES.get(name, Measure.OTHER))
 
 
 class Samples:

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import psutil
 
-from gpubench.api.collector import Counter, CounterSource, Device, Watch
+from gpubench.api.collector import Counter, CounterSource, Device, Measure, Watch
 
 from ._host_watch import HostWatch
 
 _PERIOD_S = 0.1
 _SLOW_S = 0.5  # a machine of many processors has a file for the clock of each
 _ENERGY = "host.energy"
+_STAT, _AVAILABLE = "head -1 /proc/stat", "grep MemAvailable /proc/meminfo"
 _ZONES = Path("/sys/class/powercap")
 
 
@@ -27,11 +28,18 @@ def _busy() -> float:
 # counter → how to read it, in SI units; a reader raises what psutil raises where there is no such thing
 _READERS: tuple[tuple[Counter, Callable[[], float]], ...] = (
     (
-        Counter("host.cpu.busy", "core·s", "cumulative", _PERIOD_S, "head -1 /proc/stat (all but idle and iowait)"),
+        Counter(
+            "host.cpu.busy",
+            "core·s",
+            "cumulative",
+            _PERIOD_S,
+            "head -1 /proc/stat (all but idle and iowait)",
+            Measure.CPU_TIME,
+        ),
         _busy,
     ),
     (
-        Counter("host.cpu.steal", "core·s", "cumulative", _PERIOD_S, "head -1 /proc/stat (field steal)"),
+        Counter("host.cpu.steal", "core·s", "cumulative", _PERIOD_S, f"{_STAT} (field steal)"),
         lambda: psutil.cpu_times().steal,
     ),
     (
@@ -39,16 +47,23 @@ _READERS: tuple[tuple[Counter, Callable[[], float]], ...] = (
         lambda: psutil.cpu_freq().current * 1e6,
     ),
     (
-        Counter("host.memory.available", "B", "gauge", _PERIOD_S, "grep MemAvailable /proc/meminfo"),
+        Counter(
+            "host.memory.available",
+            "B",
+            "gauge",
+            _PERIOD_S,
+            "grep MemAvailable /proc/meminfo",
+            Measure.MEMORY_AVAILABLE,
+        ),
         lambda: float(psutil.virtual_memory().available),
     ),
     (
-        Counter("host.load", "processes", "gauge", 1.0, "cut -d' ' -f1 /proc/loadavg"),
+        Counter("host.load", "processes", "gauge", 1.0, "cut -d' ' -f1 /proc/loadavg", Measure.LOAD),
         lambda: psutil.getloadavg()[0],
     ),
 )
 _READ = {counter.name: reader for counter, reader in _READERS}
-_RAPL = Counter(_ENERGY, "J", "cumulative", _PERIOD_S, "cat /sys/class/powercap/intel-rapl:*/energy_uj")
+_RAPL = Counter(_ENERGY, "J", "cumulative", _PERIOD_S, "cat /sys/class/powercap/intel-rapl:*/energy_uj", Measure.ENERGY)
 
 
 _NONE = (OSError, NotImplementedError, AttributeError, psutil.Error)  # psutil's ways to have none

@@ -9,10 +9,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api.report import Track, event_names
+from gpubench.api.report import EventBit, EventClass, Track
 
-_CAPPED = "power cap"
-_AT_REST = frozenset({"idle", "application clocks", "sync boost", "display clocks"})  # as asked, not held back
 Moments = tuple[float, float]
 
 
@@ -31,17 +29,17 @@ def bands(track: Track, apart_s: float) -> list[Band]:
     values = track.values.astype(np.int64)
     every = int(np.bitwise_or.reduce(values)) if len(values) else 0
     found = []
-    for bit in (1 << place for place in range(every.bit_length()) if every >> place & 1):
-        (name,), there = event_names(track.counter.name, bit), (values & bit) > 0
+    for bit in track.counter.events(every):
+        there = (values & bit.mask) > 0
         spans = tuple(_joined(_spans(track.at, there, track.counter.period_s), apart_s))
-        found.append(Band(name, _kind(name), spans, float(there.mean())))
+        found.append(Band(bit.name, _kind(bit), spans, float(there.mean())))
     return found
 
 
-def _kind(name: str) -> Literal["", "capped", "slowed"]:
-    if name == _CAPPED:
+def _kind(bit: EventBit) -> Literal["", "capped", "slowed"]:
+    if bit.kind is EventClass.POWER_CAP:
         return "capped"
-    return "" if name in _AT_REST or name.startswith("bit ") else "slowed"  # what an unknown bit means nobody knows
+    return "slowed" if bit.slows else ""
 
 
 def held_back(found: Iterable[Band]) -> list[Band]:

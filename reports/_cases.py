@@ -7,18 +7,17 @@ from dataclasses import dataclass, replace
 
 from gpubench.api.report import (
     BASIS_WORDS,
+    CaseCounters,
     CounterFigure,
     CounterTable,
     Energy,
     Figure,
-    Joined,
     Result,
     Row,
     Series,
     Spread,
     Summary,
-    event_names,
-    joined,
+    case_counters,
     stats,
     units,
 )
@@ -223,15 +222,15 @@ def method_words(summary: Summary, result: Result) -> list[tuple[str, str]]:
     energy = summary.energy(result)
     if result.status == "ok":
         found += [("energy", energy.text if isinstance(energy, Energy) else f"none: {energy.reason}")]
-        found += joined_words(joined(summary, result))
+        found += joined_words(case_counters(summary, result))
     return [*found, *result.notes]
 
 
-def joined_words(found: Joined) -> list[tuple[str, str]]:
+def joined_words(found: CaseCounters) -> list[tuple[str, str]]:
     """What the counters of a case's window say of it."""
     words = [("bound by", found.bound.text)] if found.bound else []
     words += [("device memory", found.traffic.text)] if found.traffic else []
-    held = ", ".join(f"{name} for {units.duration(seconds)}" for name, seconds in found.throttled)
+    held = ", ".join(f"{reason.name} for {units.duration(reason.seconds)}" for reason in found.throttled)
     return [*words, ("clock held down", held)] if held else words
 
 
@@ -239,7 +238,7 @@ def counter_lines(table: CounterTable, result: Result) -> Iterator[CounterLine]:
     """The counters during a case; of a cumulative one its rise a second."""
     for figure in table.during(result):
         if figure.counter.kind == "event":
-            names = ", ".join(event_names(figure.counter.name, int(figure.mean))) or "none"
+            names = ", ".join(bit.name for bit in figure.counter.events(int(figure.mean))) or "none"
             yield CounterLine(figure.counter.name, figure.device, names, _NONE, figure.samples)
             continue
         unit = rise_unit(figure.counter.unit) if figure.counter.kind == "cumulative" else figure.counter.unit

@@ -17,8 +17,8 @@ from gpubench.api.report import (
     Run,
     Spread,
     Summary,
+    case_counters,
     frame,
-    joined,
     payoffs,
     staircases,
     transfers,
@@ -121,11 +121,11 @@ def _result(summary: Summary, result: Result) -> dict[str, Any]:
 
 def _joined(summary: Summary, result: Result) -> dict[str, Any]:
     """What the counters of its window say: what bounds it, by what evidence, traffic of the memory, throttling."""
-    found = joined(summary, result)
+    found = case_counters(summary, result)
     uses = found.bound.evidence if found.bound else ()
     evidence = [{"by": use.by, "share": frame.finite(use.fraction)} for use in uses]
-    record = frame.joined_record(found)
-    return {**record, "evidence": evidence, "throttled_s": dict(found.throttled)}
+    record = frame.counter_record(found)
+    return {**record, "evidence": evidence, "throttled_s": {reason.name: reason.seconds for reason in found.throttled}}
 
 
 def _comparison(comparison: Comparison) -> dict[str, Any]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from gpubench import plugins
 from gpubench.model import (
     SCHEMA,
     Case,
@@ -21,9 +23,25 @@ from gpubench.model import (
     SuiteInfo,
     Work,
 )
+from gpubench.tools.profile import tree
 
-POWER = Counter("nvml.power", "W", "gauge", 0.1, "nvidia-smi --query-gpu=power.draw.instant")
-ENERGY = Counter("nvml.energy", "J", "cumulative", 0.1, "nvidia-smi -q -d POWER")
+
+@functools.cache
+def _declared() -> dict[str, Counter]:
+    found = {each.name: each for each in tree.COUNTERS}
+    for name in ("amd", "cupti", "gpm", "host", "nvml"):
+        found |= {each.name: each for each in plugins.load("collectors", name).counters}
+    return found
+
+
+def counter(name: str, unit: str, kind: str, period_s: float = 0.1, source: str = "") -> Counter:
+    """A counter that measures what the built-in collector says of that name, with its bits."""
+    known = _declared()[name]
+    return Counter(name, unit, kind, period_s, source, known.measures, known.bits)
+
+
+POWER = counter("nvml.power", "W", "gauge", 0.1, "nvidia-smi --query-gpu=power.draw.instant")
+ENERGY = counter("nvml.energy", "J", "cumulative", 0.1, "nvidia-smi -q -d POWER")
 
 
 def device(device_id: str = "cuda:0", name: str = "NVIDIA H200", **fields: Any) -> Device:
@@ -60,7 +78,7 @@ def case(name: str = "triad", suite: str = "bandwidth", version: int = 1, **para
 def timing(*seconds: float, name: str = "hot", moved: float = 0.0, items: float = 0.0, **fields: Any) -> Series:
     """A series of times; with `moved` bytes it is judged as a rate, with `items` as time an item."""
     quantity = "moved" if moved else "item" if items else "value"
-    return Series(name, "s", seconds, work=Work(moved=moved, items=items), **{"quantity": quantity, **fields})
+    return Series(name, "s", seconds, **{"work": Work(moved=moved, items=items), "quantity": quantity, **fields})
 
 
 def result(*series: Series, of: Case | None = None, devices: Sequence[str] = ("cuda:0",), **fields: Any) -> Result:

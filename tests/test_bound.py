@@ -8,9 +8,9 @@ import _make as make
 import pytest
 
 from gpubench.analysis.bound import Activity, Bound, Use, bound_by
-from gpubench.analysis.joined import Traffic, joined
+from gpubench.analysis.case_counters import Traffic, case_counters
 from gpubench.analysis.summary import Summary
-from gpubench.model import Counter, Device, store
+from gpubench.model import Counter, Device, EventBit, EventClass, Measure, Samples, Work, store
 
 H200 = Device(
     "cuda:0",
@@ -73,9 +73,12 @@ def test_the_label_rests_on_what_was_used_that_much_the_most_first():
     assert found.text == "DRAM (gpm.dram 95.0 %, share of spec dram 91.0 %)"
 
 
+ACME_BITS = (EventBit(1 << 40, "sips from the mains", EventClass.POWER_CAP),)
+
+
 # ---- joined to a run
 
-WINDOW = Counter("gpm.dram", "%", "window", 0.1, "nvidia-smi dmon --gpm-metrics 10")
+WINDOW = make.counter("gpm.dram", "%", "window", 0.1, "nvidia-smi dmon --gpm-metrics 10")
 MEMORY_HZ = 3201e6
 PEAK = 2 * MEMORY_HZ * 6016 / 8
 
@@ -90,7 +93,7 @@ def run_of(result, columns, at, counters):
 
 
 def counter(name, unit="%", kind="window"):
-    return Counter(name, unit, kind, 0.1, f"read {name}")
+    return make.counter(name, unit, kind, 0.1, f"read {name}")
 
 
 def a_case(moved=4e9, seconds=1e-3, calls=1, count=900, **more):
@@ -102,7 +105,7 @@ def a_case(moved=4e9, seconds=1e-3, calls=1, count=900, **more):
 def join(result, columns, at=(10.05, 10.2, 10.4, 10.6, 10.8), kinds=None):
     counters = tuple(counter(name, kind=(kinds or {}).get(name, "window")) for name in columns)
     run = run_of(result, columns, at, counters)
-    return joined(Summary(run), run.results[0])
+    return case_counters(Summary(run), run.results[0])
 
 
 def test_the_memory_traffic_that_a_counter_saw_stands_beside_what_was_counted():
@@ -117,7 +120,9 @@ def test_the_memory_traffic_that_a_counter_saw_stands_beside_what_was_counted():
 
 def test_hardware_counters_go_before_shares_of_a_peak():
     columns = {"cupti.dram.read": [3e12] * 5, "cupti.dram.write": [1e12] * 5, "gpm.dram": [80.0] * 5}
-    assert join(a_case(), columns).traffic == Traffic(pytest.approx(4e12), pytest.approx(4e12), "cupti.dram")
+    assert join(a_case(), columns).traffic == Traffic(
+        pytest.approx(4e12), pytest.approx(4e12), "cupti.dram.read + cupti.dram.write"
+    )
 
 
 def test_bytes_that_the_memory_did_not_see_came_from_a_cache():
@@ -129,7 +134,8 @@ def test_bytes_that_the_memory_did_not_see_came_from_a_cache():
 def test_the_time_that_a_cap_held_is_the_share_of_the_readings_of_the_window():
     columns = {"nvml.event_reasons": [0, 4, 4, 0x21, 4]}
     found = join(a_case(), columns, kinds={"nvml.event_reasons": "event"})
-    assert dict(found.throttled) == pytest.approx({"power cap": 0.6, "thermal, by software": 0.2})
+    seconds = {reason.name: reason.seconds for reason in found.throttled}
+    assert seconds == pytest.approx({"power cap": 0.6, "thermal, by software": 0.2})
 
 
 def test_counters_of_a_window_with_two_loads_say_nothing_of_one():
@@ -146,7 +152,7 @@ def test_a_case_that_is_not_ok_has_no_label(status):
 def test_the_labels_of_a_recorded_h200_are_those_of_its_cases():
     run = store.read_run(RECORDINGS / "h200-quick.jsonl.gz")
     summary = Summary(run)
-    found = {result.case.id: joined(summary, result).bound for result in run.results}
+    found = {result.case.id: case_counters(summary, result).bound for result in run.results}
     labels = {case: bound.label for case, bound in found.items() if bound}
     assert labels["bandwidth/triad[size=1GiB,dtype=float32]"] == "DRAM"
     assert labels["bandwidth/h2d[memory=pinned,size=256MiB]"] == "link"
@@ -154,3 +160,27 @@ def test_the_labels_of_a_recorded_h200_are_those_of_its_cases():
     assert labels["gemm/square[dtype=float32,n=8192]"] == "compute"
     assert labels["latency/chase[size=4GiB]"] == "latency"
     assert labels["latency/launch"] == "launch"
+
+
+def test_a_third_partys_collector_matters_to_what_bounds_a_case_with_no_change_of_the_core():
+    """Its counters are of names that nobody knows; what they measure is declared."""
+    theirs = (
+        Counter("acme.lanes", "%", "window", 0.1, "acme --lanes", Measure.TENSOR_ACTIVITY),
+        Counter("acme.state", "bit mask", "event", 0.1, "acme --state", Measure.THROTTLE_REASONS, ACME_BITS),
+        Counter("acme.hertz", "Hz", "gauge", 0.1, "acme --clock", Measure.CORE_CLOCK),
+    )
+    at = tuple(0.2 + 0.1 * n for n in range(8))
+    columns = (("acme.lanes", (91.0,) * 8), ("acme.state", (float(1 << 40),) * 8), ("acme.hertz", (1.2e9,) * 8))
+    device = make.device("acme:0", "Acme One", details=(("clock.sm_hz", "2e9"),))
+    timed = make.timing(*[0.05] * 18, quantity="flops", work=Work(flops=1e12))
+    result = make.result(timed, devices=("acme:0",), window=(0.0, 1.0))
+    facts = make.facts(device)
+    run = make.run(result, facts=facts, sampled=[Samples("acme", "acme:0", at, columns)], counters=theirs)
+    found = case_counters(Summary(run), result)
+    assert found.bound.label == "power"
+    assert [use.by for use in found.bound.evidence] == [
+        "readings under the power cap",
+        "clock of its own",
+        "acme.lanes",
+    ]
+    assert [(reason.name, reason.share) for reason in found.throttled] == [("sips from the mains", 1.0)]

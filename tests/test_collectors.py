@@ -11,7 +11,7 @@ import pytest
 
 from gpubench import plugins
 from gpubench.base.errors import DeviceError
-from gpubench.model import Device
+from gpubench.model import Device, Measure
 from gpubench.model.store import read_run
 from gpubench.plugins.collector import Condition
 
@@ -221,13 +221,18 @@ def test_a_throttled_and_shared_gpu_tells_both():
 
 
 def test_the_bits_are_those_of_the_binding():
-    assert pynvml.nvmlClocksEventReasonGpuIdle == NVML.IDLE
-    assert pynvml.nvmlClocksEventReasonApplicationsClocksSetting == NVML.USER_CLOCKS
-    assert pynvml.nvmlClocksEventReasonSwPowerCap == NVML.SW_POWER_CAP
-    assert pynvml.nvmlClocksEventReasonHwSlowdown == NVML.HW_SLOWDOWN
-    assert pynvml.nvmlClocksEventReasonSwThermalSlowdown == NVML.SW_THERMAL
-    assert pynvml.nvmlClocksEventReasonHwThermalSlowdown == NVML.HW_THERMAL
-    assert pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown == NVML.HW_POWER_BRAKE
+    (reasons,) = (each for each in collector("nvml").counters if each.measures is Measure.THROTTLE_REASONS)
+    assert {bit.mask: (bit.name, bit.kind.value) for bit in reasons.bits} == {
+        pynvml.nvmlClocksEventReasonGpuIdle: ("idle", "idle"),
+        pynvml.nvmlClocksEventReasonApplicationsClocksSetting: ("application clocks", "user's choice"),
+        pynvml.nvmlClocksEventReasonSwPowerCap: ("power cap", "power cap"),
+        pynvml.nvmlClocksEventReasonHwSlowdown: ("hardware slow-down", "hardware slowdown"),
+        pynvml.nvmlClocksEventReasonSyncBoost: ("sync boost", "user's choice"),
+        pynvml.nvmlClocksEventReasonSwThermalSlowdown: ("thermal, by software", "thermal"),
+        pynvml.nvmlClocksEventReasonHwThermalSlowdown: ("thermal, by hardware", "thermal"),
+        pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown: ("power brake", "hardware slowdown"),
+        pynvml.nvmlClocksEventReasonDisplayClockSetting: ("display clocks", "user's choice"),
+    }
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpubench.analysis.joined import joined
+from gpubench.analysis.case_counters import case_counters
 from gpubench.analysis.summary import Summary
 from gpubench.model import store
 
@@ -32,18 +32,18 @@ def sustained():
 def found(summary, case):
     """What the counters of a case's window say."""
     (result,) = [result for result in summary.run.results if result.case.id.startswith(case)]
-    return joined(summary, result)
+    return case_counters(summary, result)
 
 
 def track(summary, name, device="cuda:0"):
-    return next(each for each in summary.counters.by_device[device] if each.counter.name == name)
+    return next(each for each in summary.counters.tracks if (each.device, each.counter.name) == (device, name))
 
 
 @pytest.mark.parametrize("case", ["read", "write", "copy"])
 def test_pm_sampling_sees_the_bytes_that_stream_counts_within_three_per_cent(cases, case):
     """Over windows of 0.6 s, a third of which are gaps and warm-up; over seconds it is a hundredth of a per cent."""
     traffic = found(cases, f"bandwidth/{case}[size=4GiB").traffic
-    assert traffic.by == "cupti.dram"
+    assert traffic.by == "cupti.dram.read + cupti.dram.write"
     assert traffic.ratio == pytest.approx(1, abs=0.03)
 
 
@@ -85,7 +85,7 @@ def test_the_energy_counter_is_the_integral_of_power_within_three_per_cent_over_
 def test_a_product_under_the_cap_for_thirty_seconds_is_bound_by_power_and_says_so(sustained):
     counters = found(sustained, "gemm/sustained")
     assert counters.bound.label == "power"
-    assert dict(counters.throttled)["power cap"] == pytest.approx(30, rel=0.05)
+    assert {reason.name: reason.seconds for reason in counters.throttled}["power cap"] == pytest.approx(30, rel=0.05)
     assert {use.by for use in counters.bound.evidence} >= {"gpm.tensor", "clock of its own"}
 
 

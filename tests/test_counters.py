@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench.analysis.counters import CounterTable, Track, extremes, figure_of
-from gpubench.model import Counter
+from gpubench.model import Counter, Measure, Samples
 
 
 def track(at, values, counter=make.POWER, device="cuda:0"):
@@ -21,22 +21,22 @@ def figures(found):
 
 
 def test_a_gauge_is_its_mean_least_and_greatest_inside_the_window():
-    table = CounterTable(make.run(sampled=[make.samples([1, 2, 3, 4, 5], power=[100, 200, 400, 300, 900])]))
+    table = CounterTable.of_run(make.run(sampled=[make.samples([1, 2, 3, 4, 5], power=[100, 200, 400, 300, 900])]))
     assert figures(table.during(make.result(window=(2.0, 4.0)))) == {("nvml.power", "cuda:0"): (300, 200, 400, 3)}
 
 
 def test_a_rising_counter_is_its_rise_a_second_over_the_readings_round_the_window():
-    table = CounterTable(make.run(sampled=[make.samples([1, 2, 3, 4, 5], energy=[0, 100, 300, 600, 600])]))
+    table = CounterTable.of_run(make.run(sampled=[make.samples([1, 2, 3, 4, 5], energy=[0, 100, 300, 600, 600])]))
     assert figures(table.during(make.result(window=(2.5, 3.5)))) == {("nvml.energy", "cuda:0"): (250, 250, 250, 3)}
 
 
 def test_a_rising_counter_answers_for_a_window_between_two_readings():
-    table = CounterTable(make.run(sampled=[make.samples([1, 2, 3], energy=[0, 100, 300])]))
+    table = CounterTable.of_run(make.run(sampled=[make.samples([1, 2, 3], energy=[0, 100, 300])]))
     assert figures(table.during(make.result(window=(2.25, 2.5)))) == {("nvml.energy", "cuda:0"): (200, 200, 200, 2)}
 
 
 def test_a_gauge_without_a_reading_in_the_window_says_nothing():
-    table = CounterTable(make.run(sampled=[make.samples([1, 2, 3], power=[100, 200, 300])]))
+    table = CounterTable.of_run(make.run(sampled=[make.samples([1, 2, 3], power=[100, 200, 300])]))
     assert table.during(make.result(window=(2.25, 2.5))) == []
 
 
@@ -48,18 +48,18 @@ def test_a_rising_counter_needs_two_readings_at_two_times():
 
 def test_a_result_that_was_never_timed_has_no_counters():
     sampled = [make.samples([1, 2, 3], power=[100, 200, 300], energy=[1, 2, 3])]
-    assert CounterTable(make.run(sampled=sampled)).during(make.result(status="skipped")) == []
+    assert CounterTable.of_run(make.run(sampled=sampled)).during(make.result(status="skipped")) == []
 
 
 def test_a_reading_that_failed_is_left_out_and_never_zero():
-    table = CounterTable(make.run(sampled=[make.samples([1, 2, 3], power=[100, None, 300])]))
+    table = CounterTable.of_run(make.run(sampled=[make.samples([1, 2, 3], power=[100, None, 300])]))
     assert table.tracks[0].at.tolist() == [1, 3]
     assert figures(table.during(make.result(window=(0.0, 9.0)))) == {("nvml.power", "cuda:0"): (200, 100, 300, 2)}
 
 
 def test_chunks_of_one_counter_are_one_track():
     sampled = [make.samples([1, 2], power=[10, 20]), make.samples([3], power=[30]), make.samples([4], energy=[0])]
-    power, energy = CounterTable(make.run(sampled=sampled)).tracks
+    power, energy = CounterTable.of_run(make.run(sampled=sampled)).tracks
     assert (power.at.tolist(), power.values.tolist()) == ([1, 2, 3], [10, 20, 30])
     assert energy.at.tolist() == [4]
 
@@ -68,7 +68,7 @@ def test_a_result_has_the_counters_of_its_devices_and_the_hosts_and_no_others():
     sampled = [
         make.samples([1.0], device, power=[value]) for device, value in [("cuda:0", 1), ("cuda:1", 2), ("host", 3)]
     ]
-    table = CounterTable(make.run(sampled=sampled))
+    table = CounterTable.of_run(make.run(sampled=sampled))
     assert figures(table.during(make.result(window=(0.0, 2.0), devices=("cuda:1",)))) == {
         ("nvml.power", "cuda:1"): (2, 2, 2, 1),
         ("nvml.power", "host"): (3, 3, 3, 1),
@@ -77,14 +77,18 @@ def test_a_result_has_the_counters_of_its_devices_and_the_hosts_and_no_others():
 
 def test_tracks_stand_in_the_manifests_order_and_only_those_it_explains():
     sampled = [make.samples([1.0], energy=[1], power=[2], unheard=[3])]
-    names = [track.counter.name for track in CounterTable(make.run(sampled=sampled)).tracks]
+    names = [track.counter.name for track in CounterTable.of_run(make.run(sampled=sampled)).tracks]
     assert names == ["nvml.power", "nvml.energy"]
 
 
-def test_a_column_of_another_collector_is_not_taken_for_this_ones():
-    amd = Counter("amdsmi.power", "W", "gauge", 0.1, "amd-smi metric -p")
-    table = CounterTable(make.run(counters=(amd,), sampled=[make.samples([1.0], power=[2])]))
-    assert table.tracks == []
+def test_a_counter_is_found_by_what_it_measures_whatever_its_name():
+    theirs = Counter("acme.watts", "W", "gauge", 0.1, "acme --power", Measure.BOARD_POWER)
+    sampled = Samples("acme", "cuda:0", (1.0,), (("acme.watts", (250.0,)),))
+    table = CounterTable((theirs,), (sampled,))
+    (track,) = table.of("cuda:0", Measure.BOARD_POWER)
+    assert track.values.tolist() == [250.0]
+    assert table.of("cuda:1", Measure.BOARD_POWER) == ()
+    assert table.of("cuda:0", Measure.CORE_CLOCK) == ()
 
 
 def test_the_ends_of_a_window_belong_to_it():
@@ -112,5 +116,5 @@ def test_no_run_of_samples_is_left_out_of_a_drawing():
 
 def test_samples_of_one_counter_that_came_in_two_sets_are_joined_in_the_order_of_time():
     run = make.run(sampled=[make.samples([1, 3], power=[10, 30]), make.samples([2], power=[20], energy=[1])])
-    track = CounterTable(run).of("cuda:0", ".power")
+    (track,) = CounterTable.of_run(run).of("cuda:0", Measure.BOARD_POWER)
     assert (track.at.tolist(), track.values.tolist()) == ([1, 2, 3], [10, 20, 30])

@@ -140,7 +140,7 @@ def test_samples_of_the_gpu_are_joined_to_its_cases(facts):
     with Runner(plan, sampler, shelf) as runner:
         runner.run(plan.jobs, 0.0, lambda event: None)
     recorded = Run(manifest(facts=facts, counters=counters), tuple(shelf.results), tuple(shelf.chunks))
-    figures = {figure.counter.name: figure for figure in CounterTable(recorded).during(shelf.results[0])}
+    figures = {figure.counter.name: figure for figure in CounterTable.of_run(recorded).during(shelf.results[0])}
     assert figures["nvml.power"].mean > 0
     assert figures["nvml.clock.sm"].high > 5e8
     assert figures["nvml.power"].device == facts.devices[0].id

@@ -269,7 +269,7 @@ def clocked(values, hertz, labels=()):
         for index, value in enumerate(values)
     ]
     at = [index + 0.5 for index in range(len(values))]
-    counter = make.Counter("nvml.clock.sm", "Hz", "gauge", 0.1, "nvidia-smi")
+    counter = make.counter("nvml.clock.sm", "Hz", "gauge", 0.1, "nvidia-smi")
     samples = make.samples(at, **{"clock.sm": list(hertz)})
     return Evidence([[Reading.of(make.run(*results, sampled=[samples], counters=(counter,)))]])
 

@@ -12,12 +12,13 @@ from pathlib import Path
 import _make as make
 import pytest
 
-from gpubench.model import Counter
+from gpubench import plugins
+from gpubench.model import Measure, Samples
 from gpubench.tools.monitor import live
 
 GPUBENCH = Path(sys.executable).parent / "gpubench"
-EVENTS = Counter("nvml.event_reasons", "bit mask", "event", 0.1, "nvidia-smi")
-BUSY = Counter("nvml.utilization.gpu", "%", "window", 0.1, 'a "quoted" command')
+EVENTS = make.counter("nvml.event_reasons", "bit mask", "event", 0.1, "nvidia-smi")
+BUSY = make.counter("nvml.utilization.gpu", "%", "window", 0.1, 'a "quoted" command')
 
 
 def latest(*chunks):
@@ -31,14 +32,14 @@ def test_the_last_value_stands_and_a_cumulative_one_has_its_rise():
         make.samples((0.0, 1.0), power=(100.0, 200.0), energy=(5.0, 50.0)),
         make.samples((3.0,), power=(300.0,), energy=(350.0,)),
     )
-    assert found.of("cuda:0", ".power").value == 300.0
-    assert found.of("cuda:0", ".energy").rate == 150.0
-    assert found.of("cuda:1", ".power") is None
+    assert found.window("cuda:0").mean(Measure.BOARD_POWER).value == 300.0
+    assert found.window("cuda:0").rate(Measure.ENERGY).value == 150.0
+    assert found.window("cuda:1").mean(Measure.BOARD_POWER) is None
 
 
 def test_a_value_that_is_missing_is_not_the_one_before():
     found = latest(make.samples((0.0,), power=(100.0,)), make.samples((1.0,), power=(None,)))
-    assert found.of("cuda:0", ".power") is None
+    assert found.window("cuda:0").mean(Measure.BOARD_POWER) is None
     assert live.device_cells(found, "cuda:0") == ("cuda:0", *[""] * (len(live.COLUMNS) - 1))
 
 
@@ -47,6 +48,36 @@ def test_a_device_on_one_line():
         make.samples((0.0,), power=(651.2,), event_reasons=(4.0,)), make.samples((0.0,), **{"utilization.gpu": (98.0,)})
     )
     assert live.line(found, ["cuda:0"]) == "cuda:0 busy 98 %, power 651.2 W, held back by power cap; host "
+
+
+def test_a_gpu_without_gpm_shows_no_clock_as_its_activity():
+    clock = make.counter("nvml.clock.sm", "Hz", "gauge")
+    found = live.Latest((clock,))
+    found.add([make.samples((0.0,), **{"clock.sm": (1.98e9,)})])
+    assert live.line(found, ["cuda:0"]) == "cuda:0 clock 1.980 GHz; host "
+
+
+def test_an_amd_gpu_has_its_busy_time_clock_temperature_and_reasons():
+    counters = tuple(plugins.load("collectors", "amd").counters)
+    values = {"amd.power": 750.0, "amd.clock.gfx": 2.1e9, "amd.temperature.hotspot": 71.0, "amd.utilization.gfx": 97.0}
+    columns = tuple((name, (value,)) for name, value in {**values, "amd.throttle": float(1 | 1 << 36)}.items())
+    found = live.Latest(counters)
+    found.add([Samples("amd", "rocm:0", (0.0,), columns)])
+    assert live.line(found, ["rocm:0"]) == (
+        "rocm:0 busy 97 %, power 750.0 W, clock 2.100 GHz, temp 71 °C, "
+        "held back by power cap (PPT0), thermal (hotspot); host "
+    )
+
+
+def test_seconds_of_violation_are_no_watts():
+    found = live.Latest((make.counter("nvml.violation.power", "s", "cumulative"), make.POWER))
+    found.add([make.samples((0.0, 1.0), **{"violation.power": (7.0, 8.0)}, power=(100.0, 200.0))])
+    assert live.device_cells(found, "cuda:0")[2] == "200.0 W"
+
+
+def test_clocks_that_somebody_set_hold_nothing_back_and_a_bit_that_nobody_knows_may():
+    found = latest(make.samples((0.0,), event_reasons=(float(0x1 | 0x2 | 0x10 | 0x100 | 0x400),)))
+    assert live.device_cells(found, "cuda:0")[-1] == "bit 10"
 
 
 def test_prometheus_gets_base_units_labels_and_events():

@@ -72,6 +72,6 @@ def test_many_rows_are_split_when_they_are_written_and_read_again_as_they_were(t
     path = tmp_path / "long.jsonl"
     path.write_bytes(store.content(make.run(sampled=[long])))
     assert max(map(len, path.read_bytes().splitlines())) <= store.SAMPLES_LIMIT_BYTES
-    (track,) = CounterTable(store.read_run(path)).tracks
+    (track,) = CounterTable.of_run(store.read_run(path)).tracks
     assert np.array_equal(track.values, values)
     assert np.array_equal(track.at, np.asarray(at))

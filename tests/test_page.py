@@ -9,10 +9,10 @@ import re
 import _make as make
 import pytest
 
-from gpubench.model import Case, Counter, Device, Work, store
+from gpubench.model import Case, Device, Work, store
 from gpubench.tools import enclosing, rendering
 
-EVENTS = Counter("nvml.event_reasons", "bits", "event", 0.1, "nvidia-smi -q -d PERFORMANCE")
+EVENTS = make.counter("nvml.event_reasons", "bits", "event", 0.1, "nvidia-smi -q -d PERFORMANCE")
 
 
 def html():

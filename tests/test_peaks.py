@@ -7,11 +7,11 @@ import pytest
 
 from gpubench.analysis import energy, peaks
 from gpubench.analysis.summary import Figure, Summary
-from gpubench.knowledge import hardware as data
-from gpubench.model import Counter, Series, Work
+from gpubench.knowledge import hardware
+from gpubench.model import Series, Work
 
-SM = Counter("nvml.clock.sm", "Hz", "gauge", 0.1, "nvidia-smi --query-gpu=clocks.sm")
-MEMORY = Counter("nvml.clock.memory", "Hz", "gauge", 0.1, "nvidia-smi --query-gpu=clocks.mem")
+SM = make.counter("nvml.clock.sm", "Hz", "gauge", 0.1, "nvidia-smi --query-gpu=clocks.sm")
+MEMORY = make.counter("nvml.clock.memory", "Hz", "gauge", 0.1, "nvidia-smi --query-gpu=clocks.mem")
 H200 = make.device(units=132, details=(("memory.bus_bits", "6016"),))
 COUNTERS = (SM, MEMORY, make.ENERGY)
 
@@ -31,7 +31,7 @@ def summed(*results, of=H200, at=(0.0, 1.0), **columns):
 
 
 def test_both_directions_of_the_host_link_have_the_same_peak():
-    up, down = (data.peak(H200, limit) for limit in ("link.h2d", "link.d2h"))
+    up, down = (hardware.peak(H200, limit) for limit in ("link.h2d", "link.d2h"))
     assert up == down
     assert up is not None
     assert "PCI Express" in up.source
@@ -114,11 +114,11 @@ SHEET_CLOCKS = {
 def test_what_a_unit_does_in_a_clock_gives_the_data_sheet_at_its_clock(name):
     arch, units, clocks, usual = SHEET_CLOCKS[name]
     device = make.device(name=name, arch=arch, units=units)
-    limits = [limit for limit in data.per_clock_limits(arch) if data.peak(device, limit)]
+    limits = [limit for limit in hardware.per_clock_limits(arch) if hardware.peak(device, limit)]
     assert limits
     for limit in limits:
-        corrected = units * data.per_clock(device, limit).value * clocks.get(limit, usual)
-        assert corrected == pytest.approx(data.peak(device, limit).value, rel=0.02), limit
+        corrected = units * hardware.per_clock(device, limit).value * clocks.get(limit, usual)
+        assert corrected == pytest.approx(hardware.peak(device, limit).value, rel=0.02), limit
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_what_a_unit_does_in_a_clock_gives_the_data_sheet_at_its_clock(name):
 )
 def test_the_width_and_clock_of_a_memory_give_the_data_sheet(arch, bits, clock_hz, rate):
     device = make.device(arch=arch, details=(("memory.bus_bits", str(bits)),))
-    assert data.bytes_per_memory_clock(device).value * clock_hz == pytest.approx(rate, rel=0.005)
+    assert hardware.bytes_per_memory_clock(device).value * clock_hz == pytest.approx(rate, rel=0.005)
 
 
 JOULES = tuple(700.0 * second for second in range(11))

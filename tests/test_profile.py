@@ -192,7 +192,7 @@ def test_children_count_as_the_programs_own(out):
     used = {series.name: series.values[0] for series in program.series}
     assert 1.0 < used["cpu"] < 3
     assert used["memory"] > 5e6
-    assert phases.figures(program, CounterTable(run), "host").cores > 0.4
+    assert phases.figures(program, CounterTable.of_run(run), "host").cores > 0.4
 
 
 @pytest.mark.slow
@@ -208,7 +208,7 @@ work(2.5); time.sleep(2.5); work(2.5)
     assert profile(out, *python(source)).returncode == 0
     run = store.read_run(out)
     program, *found = run.results
-    table, begin = CounterTable(run), program.window[0]
+    table, begin = CounterTable.of_run(run), program.window[0]
     cores = {phases.spans_of(result)[0]: phases.figures(result, table, "host").cores for result in found}
     (asleep,) = (span for span, used in cores.items() if used is not None and used < 0.2)
     assert asleep == pytest.approx((begin + 2.5, begin + 5.0), abs=0.6)

@@ -11,7 +11,7 @@ from gpubench.judging.evidence import Evidence, Reading
 from gpubench.model import store
 from gpubench.tools.gating import readings
 
-COUNTER = make.Counter("nvml.clock.sm", "Hz", "gauge", 0.1, "nvidia-smi")
+COUNTER = make.counter("nvml.clock.sm", "Hz", "gauge", 0.1, "nvidia-smi")
 
 
 @pytest.fixture

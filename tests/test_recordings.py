@@ -72,7 +72,7 @@ def test_no_figure_is_above_its_peak(run):
 
 
 def test_every_case_met_the_counters_of_its_own_devices(run):
-    table = CounterTable(run)
+    table = CounterTable.of_run(run)
     for result in run.results:
         if result.status == "skipped":
             continue

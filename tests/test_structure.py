@@ -14,6 +14,7 @@ from typing import NamedTuple
 import pytest
 
 import gpubench
+from gpubench import plugins
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -32,8 +33,8 @@ ARROWS = {
     "authoring": ("base", "model", "plugins"),
     "devices": ("base", "model", "plugins"),
     "measuring": ("base", "stats", "model", "plugins", "authoring", "devices"),
-    "tools": ("base", "stats", "model", "knowledge", "analysis", "judging", "plugins", "measuring"),
-    "api": ("base", "stats", "model", "knowledge", "analysis", "judging", "plugins", "authoring", "devices", "tools"),
+    "tools": ("base", "stats", "model", "analysis", "judging", "plugins", "measuring"),
+    "api": ("base", "stats", "model", "analysis", "judging", "plugins", "authoring", "devices", "tools"),
     "importers": ("api",),
     "testing": ("base", "stats", "model", "analysis", "judging", "plugins", "authoring", "measuring", "tools"),
     "cli": ("base", "stats", "model", "analysis", "judging", "plugins", "measuring", "tools"),
@@ -348,3 +349,18 @@ def test_every_link_to_a_file_of_the_repository_leads_somewhere(document):
     targets = re.findall(r"\]\(([^)#\s]+)", document.read_text())
     local = [target for target in targets if not re.match(r"[a-z]+:", target)]
     assert [target for target in local if not (document.parent / target).exists()] == []
+
+
+def test_nothing_right_of_the_seam_spells_the_name_of_a_counter():
+    """What a counter is used for is decided by what it measures; only collectors and `program.…` spell names."""
+    declared = {
+        counter.name for name in plugins.names("collectors") for counter in plugins.load("collectors", name).counters
+    }
+    ends = {f".{name.partition('.')[2]}" for name in declared}
+    spelled = [
+        f"{name_of(path)}:{node.lineno} spells {node.value}"
+        for path in python_files("gpubench", "reports", "ci")
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in declared | ends
+    ]
+    assert spelled == []

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.model import Counter, Result, Run, Samples
+from gpubench.model import Counter, Measure, Result, Run, Samples
 
 _Part = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]  # moments and values
 
@@ -75,32 +75,39 @@ def figure_of(track: Track) -> CounterFigure | None:
 
 
 class CounterTable:
-    """Every counter of a run, indexed once, when first asked for; `during` answers for any result."""
+    """The counters of a run, indexed once, when first asked for: by device, and by what they measure."""
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._found: dict[tuple[str, tuple[str, ...]], Track | None] = {}
+    def __init__(self, counters: Sequence[Counter], samples: Sequence[Samples]) -> None:
+        self._counters = counters
+        self._samples = samples
+
+    @classmethod
+    def of_run(cls, run: Run) -> CounterTable:
+        """Return the counters of a run."""
+        return cls(run.manifest.counters, run.samples)
 
     @cached_property
     def tracks(self) -> list[Track]:
-        """Every track, in the order of the manifest's counters, then devices."""
-        return list(_tracks(self._run))
+        """Every track, in the order of the counters, then devices."""
+        chunks: dict[str, dict[str, list[_Part]]] = {}
+        for samples in self._samples:
+            _gather(samples, chunks)
+        return [
+            Track(counter, device, *_joined(parts))
+            for counter in self._counters
+            for device, parts in chunks.get(counter.name, {}).items()
+        ]
 
     @cached_property
-    def by_device(self) -> dict[str, list[Track]]:
-        """The tracks of each device, in the same order."""
-        found: dict[str, list[Track]] = {}
+    def _by_measure(self) -> dict[tuple[str, Measure], list[Track]]:
+        found: dict[tuple[str, Measure], list[Track]] = {}
         for track in self.tracks:
-            found.setdefault(track.device, []).append(track)
+            found.setdefault((track.device, track.counter.measures), []).append(track)
         return found
 
-    def of(self, device: str, *ends: str) -> Track | None:
-        """The first counter of a device whose name ends so (`.clock.sm`): collectors of all vendors end alike."""
-        key = (device, ends)
-        if key not in self._found:
-            tracks = self.by_device.get(device, ())
-            self._found[key] = next((track for track in tracks if track.counter.name.endswith(ends)), None)
-        return self._found[key]
+    def of(self, device: str, measure: Measure) -> Sequence[Track]:
+        """Return the tracks of a device that measure this, in the order of the counters."""
+        return self._by_measure.get((device, measure), ())
 
     def during(self, result: Result) -> list[CounterFigure]:
         """The counters of a result's devices, and of the host, over its window."""
@@ -110,24 +117,13 @@ class CounterTable:
         return [figure for part in parts if (figure := figure_of(part))]
 
 
-def _tracks(run: Run) -> Iterable[Track]:
-    chunks: dict[tuple[str, str, str], list[_Part]] = {}
-    for samples in run.samples:
-        _gather(samples, chunks)
-    for counter in run.manifest.counters:
-        collector = counter.name.partition(".")[0]
-        for (source, device, name), parts in chunks.items():
-            if (source, name) == (collector, counter.name):
-                yield Track(counter, device, *_joined(parts))
-
-
-def _gather(samples: Samples, chunks: dict[tuple[str, str, str], list[_Part]]) -> None:
+def _gather(samples: Samples, chunks: dict[str, dict[str, list[_Part]]]) -> None:
     at = np.asarray(samples.at, dtype=float)
     for name, column in samples.columns:
         values = np.asarray(column, dtype=float)  # None becomes NaN
         there = np.isfinite(values)
         part = (at, values) if there.all() else (at[there], values[there])  # no copy of what has no gap
-        chunks.setdefault((samples.collector, samples.device, name), []).append(part)
+        chunks.setdefault(name, {}).setdefault(samples.device, []).append(part)
 
 
 def _joined(parts: list[_Part]) -> _Part:

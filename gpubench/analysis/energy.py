@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from gpubench import stats
 from gpubench.analysis.counters import CounterTable
+from gpubench.analysis.window import Window
 from gpubench.base import units
-from gpubench.model import Result, Series
+from gpubench.model import Measure, Result, Series
 
 LEAST_SPAN_S = 1.5  # between the first and the last reading: a step of the counter is then below 2 %
 LEAST_BUSY = 0.75  # of the window: what the series does not fill is another load's energy
-_COUNTER = ".energy"  # how a collector's counter of joules ends
 _GIGA = 1e9
 _OPERATIONS = ("FLOP/s", "OP/s")
 
@@ -57,17 +57,14 @@ def energy_of(result: Result, series: Series, rate: float, unit: str, counters: 
         return NoEnergy("its figure is no rate of work")
     if reason := mixed(result, series):
         return NoEnergy(reason)
-    track = counters.of(result.devices[0], _COUNTER)
-    if track is None:
-        return NoEnergy(f"{result.devices[0]} has no energy counter")
-    start, end = result.window
-    low, high = track.at.searchsorted(start, "left"), track.at.searchsorted(end, "right")
-    at, joules = track.at[low:high], track.values[low:high]
-    span = float(at[-1] - at[0]) if len(at) else 0.0
-    if span < LEAST_SPAN_S:
-        return NoEnergy(f"the counter's readings in its window span {span:.1f} s, less than {LEAST_SPAN_S} s")
-    watts = float(joules[-1] - joules[0]) / span
-    return Energy(rate, unit, watts, span) if watts > 0 else NoEnergy("the energy counter stood still")
+    device = result.devices[0]
+    if not counters.of(device, Measure.ENERGY):
+        return NoEnergy(f"{device} has no energy counter")
+    power = Window(counters, device, [result.window]).rate(Measure.ENERGY)
+    span_s = power.span_s if power else 0.0
+    if power is None or span_s < LEAST_SPAN_S:
+        return NoEnergy(f"the counter's readings in its window span {span_s:.1f} s, less than {LEAST_SPAN_S} s")
+    return Energy(rate, unit, power.value, span_s) if power.value > 0 else NoEnergy("the energy counter stood still")
 
 
 def mixed(result: Result, series: Series) -> str:

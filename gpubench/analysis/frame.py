@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from gpubench.analysis.case_counters import CaseCounters, case_counters
 from gpubench.analysis.energy import NoEnergy
-from gpubench.analysis.joined import Joined, joined
 from gpubench.analysis.peaks import BASES
 from gpubench.analysis.summary import Figure, Row, Spread, Summary, headline, judged_better, judged_unit, judged_values
 from gpubench.base import units
@@ -93,7 +93,7 @@ def lines(summary: Summary) -> Iterator[dict[str, Any]]:
 
 def _energy(summary: Summary, result: Result) -> dict[str, Any]:
     record = energy_record(summary, result)
-    return {name: record[name] for name in ("work_per_joule", "watts")} | joined_record(joined(summary, result))
+    return {name: record[name] for name in ("work_per_joule", "watts")} | counter_record(case_counters(summary, result))
 
 
 def _key(result: Result) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def energy_record(summary: Summary, result: Result) -> dict[str, Any]:
     return {"work_per_joule": finite(energy.rate / energy.watts), "watts": finite(energy.watts), "no_energy": ""}
 
 
-def joined_record(found: Joined) -> dict[str, Any]:
+def counter_record(found: CaseCounters) -> dict[str, Any]:
     """What the counters say of a result's headline in SI units; null where they do not."""
     traffic = found.traffic
     return {

@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpubench import stats
-from gpubench.analysis.counters import CounterTable, figure_of
+from gpubench.analysis.counters import CounterTable
+from gpubench.analysis.window import Window
 from gpubench.base import units
-from gpubench.knowledge import hardware as data
-from gpubench.model import Device, Result, Run, Series
+from gpubench.knowledge import hardware
+from gpubench.model import Device, Measure, Result, Run, Series
 
 Basis = Literal["spec", "clock", "best"]
 BASES: tuple[Basis, ...] = ("spec", "clock", "best")
 BASIS_WORDS: dict[Basis, str] = {"spec": "spec", "clock": "clock-corrected", "best": "best"}
-_STEADY = 1.05  # of two readings of a clock that was the same between them
-_CORE_CLOCK, _MEMORY_CLOCK = (".clock.sm", ".clock.gfx"), (".clock.memory",)  # how collectors' counters of clocks end
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,40 +73,40 @@ class Peaks:
             Share(basis, series.limit, centre / peak.value, peak.value, peak.source) for basis, peak in found if peak
         )
 
-    def _spec(self, result: Result, limit: str) -> data.Peak | None:
+    def _spec(self, result: Result, limit: str) -> hardware.Peak | None:
         device = self.device(result.devices[0])
-        return data.peak(device, limit) if device else None
+        return hardware.peak(device, limit) if device else None
 
-    def _best_of(self, result: Result, limit: str) -> data.Peak | None:
+    def _best_of(self, result: Result, limit: str) -> hardware.Peak | None:
         best = self._best.get((result.devices[0], limit))
-        return data.Peak(best, "the best of this run") if best else None
+        return hardware.Peak(best, "the best of this run") if best else None
 
-    def _at_clocks(self, result: Result, limit: str) -> data.Peak | None:
+    def _at_clocks(self, result: Result, limit: str) -> hardware.Peak | None:
         """Units × work a clock and unit × the mean clock during the case; of memory, 2 × clock × width / 8."""
         device = self.device(result.devices[0])
         if device is None:
             return None
         if limit == "dram":
-            rate, clock_hz, count = data.bytes_per_memory_clock(device), self._clock(result, _MEMORY_CLOCK), 1
+            rate, clock_hz, count = (
+                hardware.bytes_per_memory_clock(device),
+                self._clock(result, Measure.MEMORY_CLOCK),
+                1,
+            )
         else:
-            rate, clock_hz, count = data.per_clock(device, limit), self._clock(result, _CORE_CLOCK), device.units
+            rate, clock_hz, count = (
+                hardware.per_clock(device, limit),
+                self._clock(result, Measure.CORE_CLOCK),
+                device.units,
+            )
         if rate is None or not clock_hz or not count:
             return None
         each = f"{count} units × {rate.value:g} a clock" if limit != "dram" else f"{rate.value:g} B a clock"
         words = f"{each} × {units.quantity(clock_hz, 'Hz')}, the mean during the case ({rate.source})"
-        return data.Peak(count * rate.value * clock_hz, words)
+        return hardware.Peak(count * rate.value * clock_hz, words)
 
-    def _clock(self, result: Result, ends: tuple[str, ...]) -> float | None:
-        """The mean of the readings in a case's window; of a window between two readings, of these."""
-        track = self._counters.of(result.devices[0], *ends)
-        if track is None:
-            return None
-        figure = figure_of(track.during(*result.window))
-        if figure is None:
-            figure = figure_of(track.beside(*result.window))
-            if figure and figure.high > _STEADY * figure.low:
-                return None  # it changed meanwhile, from idle for one: nobody knows what it was
-        return figure.mean if figure else None
+    def _clock(self, result: Result, measure: Measure) -> float | None:
+        """The mean clock during a case; in a window between two readings, theirs where they agree."""
+        return Window(self._counters, result.devices[0], [result.window]).clock(measure)
 
 
 def _best(run: Run, median: Callable[[Series], float]) -> dict[tuple[str, str], float]:

@@ -262,7 +262,7 @@ class Summary:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.counters = CounterTable(run)
+        self.counters = CounterTable.of_run(run)
         self._peaks = Peaks(run, self.counters, limited_median)
         self._figures: dict[tuple[int, int], tuple[Result, Series, Figure]] = {}  # holding both keeps their ids theirs
 

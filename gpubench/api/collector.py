@@ -2,7 +2,7 @@
 
 from gpubench import DISTRIBUTION
 from gpubench.base.errors import DeviceError, Lacking, Missing
-from gpubench.model import Counter, Device
+from gpubench.model import Counter, CounterKind, Device, EventBit, EventClass, Measure
 from gpubench.plugins.collector import Collector, Condition, CounterSource, Watch
 
 __all__ = [
@@ -10,10 +10,14 @@ __all__ = [
     "Collector",
     "Condition",
     "Counter",
+    "CounterKind",
     "CounterSource",
     "Device",
     "DeviceError",
+    "EventBit",
+    "EventClass",
     "Lacking",
+    "Measure",
     "Missing",
     "Watch",
 ]

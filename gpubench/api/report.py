@@ -2,9 +2,9 @@
 
 from gpubench import DISTRIBUTION, stats
 from gpubench.analysis import frame
+from gpubench.analysis.case_counters import CaseCounters, case_counters
 from gpubench.analysis.counters import CounterFigure, CounterTable, Track, extremes
 from gpubench.analysis.energy import Energy
-from gpubench.analysis.joined import Joined, joined
 from gpubench.analysis.peaks import BASIS_WORDS, Basis
 from gpubench.analysis.phases import SUITE as PROFILE
 from gpubench.analysis.summary import Figure, Row, Spread, Summary, headline, judged_values
@@ -42,8 +42,7 @@ from gpubench.base.walk import with_texts
 from gpubench.judging import comparison
 from gpubench.judging.comparison import Against, Column, Comparison, Difference
 from gpubench.judging.judge import Finding
-from gpubench.knowledge.hardware import event_names
-from gpubench.model import Case, Device, Result, Run, Series, Verdict, View
+from gpubench.model import Case, Device, EventBit, EventClass, Result, Run, Series, Verdict, View
 from gpubench.plugins.report import ComparisonReport, Enclosure, Report
 
 __all__ = [
@@ -53,6 +52,7 @@ __all__ = [
     "Against",
     "Basis",
     "Case",
+    "CaseCounters",
     "Change",
     "Column",
     "Comparison",
@@ -65,9 +65,10 @@ __all__ = [
     "Difference",
     "Enclosure",
     "Energy",
+    "EventBit",
+    "EventClass",
     "Figure",
     "Finding",
-    "Joined",
     "Line",
     "Missing",
     "Moment",
@@ -93,15 +94,14 @@ __all__ = [
     "View",
     "axis_words",
     "by_unit",
+    "case_counters",
     "clean",
     "comparison",
     "derived_tables",
     "drawable",
-    "event_names",
     "extremes",
     "frame",
     "headline",
-    "joined",
     "judged_values",
     "labeller",
     "level_table",

@@ -167,9 +167,9 @@ def _named(case_id: str, figure: Figure | None, beside: Sequence[Figure]) -> Tex
 
 
 def _bound(summed: Summary, result: Result) -> str:
-    from gpubench.analysis.joined import joined
+    from gpubench.analysis.case_counters import case_counters
 
-    found = joined(summed, result).bound
+    found = case_counters(summed, result).bound
     return found.label if found else ""
 
 

@@ -17,10 +17,9 @@ import numpy as np
 
 from gpubench.analysis.counters import CounterTable
 from gpubench.analysis.summary import headline, judged_better, judged_median, judged_unit
-from gpubench.model import Better, Case, Manifest, Remark, Result, Run, Samples, Status
+from gpubench.model import Better, Case, Manifest, Measure, Remark, Result, Run, Samples, Status
 
 Key = tuple[str, tuple[str, ...]]  # a case's id and its device set
-_CLOCK = ".clock.sm"  # the counter of the clock that a kernel's cycles are counted in
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +64,18 @@ class Gathering:
 
     results: dict[Key, list[tuple[Case, Process]]] = field(default_factory=dict)
     clocks: list[Samples] = field(default_factory=list)
+    _clock_names: frozenset[str] = frozenset()
     _kinds: dict[tuple[int, str, str, Better], Kind] = field(default_factory=dict)
 
-    def take(self, record: Result | Samples | Remark) -> None:
-        """Take one record in."""
-        if isinstance(record, Result):
+    def take(self, record: Manifest | Result | Samples | Remark) -> None:
+        """Take one record in; the manifest comes first, as in a file, and says which counters are clocks."""
+        if isinstance(record, Manifest):
+            clocks = (counter.name for counter in record.counters if counter.measures is Measure.CORE_CLOCK)
+            self._clock_names = frozenset(clocks)
+        elif isinstance(record, Result):
             key = (record.case.id, record.devices)
             self.results.setdefault(key, []).append((record.case, self._process(record)))
-        elif isinstance(record, Samples) and any(name.endswith(_CLOCK) for name, _ in record.columns):
+        elif isinstance(record, Samples) and any(name in self._clock_names for name, _ in record.columns):
             self.clocks.append(record)
 
     def _process(self, result: Result) -> Process:
@@ -99,6 +102,7 @@ class Reading:
     def of(cls, run: Run, source: str = "") -> Reading:
         """The reading of a whole run."""
         gathered = Gathering()
+        gathered.take(run.manifest)
         for result in run.results:
             gathered.take(result)
         for samples in run.samples:
@@ -207,11 +211,11 @@ class Evidence:
         source, process = side.readings[index], side.processes[index]
         if source not in self._tables:
             reading = self.readings[source]
-            self._tables[source] = CounterTable(Run(reading.manifest, samples=tuple(reading.gathered.clocks)))
+            self._tables[source] = CounterTable(reading.manifest.counters, reading.gathered.clocks)
         values = [
             value
-            for track in self._tables[source].tracks
-            if track.device in side.devices and track.counter.name.endswith(_CLOCK)
+            for device in side.devices
+            for track in self._tables[source].of(device, Measure.CORE_CLOCK)
             for value in track.during(*process.window).values
         ]
         return float(np.median(values)) if values else math.nan

@@ -177,26 +177,3 @@ def bytes_per_memory_clock(device: Device) -> Peak | None:
     if not bits.isdigit() or not device.arch.startswith(_DOUBLE_RATE):
         return None
     return Peak(2 * int(bits) / 8, f"2 × {bits} bit, as the driver reports the bus")
-
-
-# Bits of a counter of events, by the counter's name (nvml.h, nvmlClocksEventReason…; `nvidia-smi -q -d PERFORMANCE`).
-_EVENTS: dict[str, dict[int, str]] = {
-    "nvml.event_reasons": {
-        0x1: "idle",
-        0x2: "application clocks",
-        0x4: "power cap",
-        0x8: "hardware slow-down",
-        0x10: "sync boost",
-        0x20: "thermal, by software",
-        0x40: "thermal, by hardware",
-        0x80: "power brake",
-        0x100: "display clocks",
-    }
-}
-
-
-def event_names(counter: str, bits: int) -> tuple[str, ...]:
-    """What each set bit of an event counter means, the lowest first; `bit 9` where no table has it."""
-    known = _EVENTS.get(counter, {})
-    found = [1 << place for place in range(bits.bit_length()) if bits >> place & 1]
-    return tuple(known.get(bit, f"bit {bit.bit_length() - 1}") for bit in found)

@@ -13,13 +13,50 @@ from typing import Any
 
 from gpubench.base.clean import clean
 from gpubench.base.errors import Missing
-from gpubench.model import Counter, CounterKind
+from gpubench.model import Counter, CounterKind, EventBit, EventClass, Measure
 from gpubench.plugins.collector import Condition
 
 PERIOD_S = (0.001, 3600.0)  # the shortest and the longest period that a counter may ask for
 MOST_COUNTERS = 1000  # of one collector
 _MOST_LETTERS = 500  # of a text that a collector hands over; longer ones are cut
 _MOST_TEXTS = 100  # that a collector tells of at a time, and pairs that describe a device
+_MOST_MASK = 2**63  # readings are 64 bits wide
+_GAUGES = ("gauge", "window")
+_SHARE = tuple(("%", kind) for kind in _GAUGES)
+_HERTZ = tuple(("Hz", kind) for kind in _GAUGES)
+_WATTS = tuple(("W", kind) for kind in _GAUGES)
+_CELSIUS = tuple(("°C", kind) for kind in _GAUGES)
+_BYTES = tuple(("B", kind) for kind in _GAUGES)
+_TRAFFIC = (("B/s", "window"), ("B/s", "gauge"), ("B", "cumulative"))
+# what a counter of each measure counts in, and how: everything that asks by measure relies on it
+_FORMS: dict[Measure, tuple[tuple[str, str], ...]] = {
+    Measure.CORE_CLOCK: _HERTZ,
+    Measure.MEMORY_CLOCK: _HERTZ,
+    Measure.BOARD_POWER: _WATTS,
+    Measure.ENERGY: (("J", "cumulative"),),
+    Measure.TEMPERATURE: _CELSIUS,
+    Measure.MEMORY_TEMPERATURE: _CELSIUS,
+    Measure.MEMORY_USED: _BYTES,
+    Measure.MEMORY_AVAILABLE: _BYTES,
+    Measure.BUSY: _SHARE,
+    Measure.SM_ACTIVITY: _SHARE,
+    Measure.TENSOR_ACTIVITY: _SHARE,
+    Measure.FP64_ACTIVITY: _SHARE,
+    Measure.FP32_ACTIVITY: _SHARE,
+    Measure.FP16_ACTIVITY: _SHARE,
+    Measure.DRAM_SHARE: _SHARE,
+    Measure.DRAM_READ: _TRAFFIC,
+    Measure.DRAM_WRITTEN: _TRAFFIC,
+    Measure.PCIE_SENT: _TRAFFIC,
+    Measure.PCIE_RECEIVED: _TRAFFIC,
+    Measure.NVLINK_SENT: _TRAFFIC,
+    Measure.NVLINK_RECEIVED: _TRAFFIC,
+    Measure.THROTTLE_REASONS: (("bit mask", "event"),),
+    Measure.CPU_TIME: (("core·s", "cumulative"),),
+    Measure.PROGRAM_CPU_TIME: (("core·s", "cumulative"),),
+    Measure.PROGRAM_MEMORY: _BYTES,
+    Measure.LOAD: (("processes", "gauge"),),
+}
 _KINDS: tuple[CounterKind, ...] = ("gauge", "cumulative", "window", "event")
 
 
@@ -111,7 +148,31 @@ def _counter(declared: object) -> Counter:
     period = declared.period_s
     if isinstance(period, bool) or not isinstance(period, int | float) or not least <= period <= most:
         raise Missing(f"{declared.name}: period_s is {text(period)[:80]}, not a time from {least} to {most:g} s", "")
+    return _meant(declared)
+
+
+def _meant(declared: Counter) -> Counter:
+    """Return the counter where its measure, its unit and its bits go together; Missing where they do not."""
+    if not isinstance(declared.measures, Measure):
+        raise Missing(f"{declared.name}: measures is {text(declared.measures)[:80]}, not a Measure", "")
+    forms = _FORMS.get(declared.measures)
+    if forms and (declared.unit, declared.kind) not in forms:
+        allowed = " or ".join(f"{unit} as {kind}" for unit, kind in forms)
+        words = f"{declared.name}: {declared.measures} is in {allowed}, not in {declared.unit} as {declared.kind}"
+        raise Missing(words, "")
+    bits = declared.bits
+    if not isinstance(bits, tuple) or not all(map(_is_bit, bits)):
+        raise Missing(f"{declared.name}: bits are EventBits, each a mask of one bit, a name and an EventClass", "")
+    if len({bit.mask for bit in bits}) < len(bits):
+        raise Missing(f"{declared.name}: two of its bits have the same mask", "")
     return declared
+
+
+def _is_bit(bit: object) -> bool:
+    if not isinstance(bit, EventBit) or not isinstance(bit.kind, EventClass):
+        return False
+    named = isinstance(bit.name, str) and bool(bit.name) and text(bit.name) == bit.name
+    return named and type(bit.mask) is int and bit.mask.bit_count() == 1 and 0 < bit.mask < _MOST_MASK
 
 
 def condition(looked: object) -> Condition:

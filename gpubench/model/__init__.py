@@ -5,7 +5,7 @@ Sizes are in bytes, times in seconds. Rates are never stored: a rate is `Work / 
 """
 
 from gpubench.model.cases import Case, Params
-from gpubench.model.counters import Counter, CounterKind, Remark, Samples
+from gpubench.model.counters import Counter, CounterKind, EventBit, EventClass, Measure, Remark, Samples
 from gpubench.model.facts import Absent, DataFile, Device, Facts
 from gpubench.model.results import Better, Quantity, Result, Series, Status, Work
 from gpubench.model.run import Manifest, NamedLink, Run, Settings, SuiteInfo, Tier, Verdict, View
@@ -21,8 +21,11 @@ __all__ = [
     "CounterKind",
     "DataFile",
     "Device",
+    "EventBit",
+    "EventClass",
     "Facts",
     "Manifest",
+    "Measure",
     "NamedLink",
     "Params",
     "Quantity",

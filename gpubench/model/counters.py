@@ -1,9 +1,10 @@
-"""Counters: what they measure, their samples over time, and what is to be known of them."""
+"""Counters: what they measure, their samples over time, and remarks on what is missing."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, ClassVar, Literal
 
 from gpubench.model.schema import STRICT
@@ -11,9 +12,77 @@ from gpubench.model.schema import STRICT
 CounterKind = Literal["gauge", "cumulative", "window", "event"]
 
 
+class Measure(StrEnum):
+    """What a counter measures: a closed vocabulary, by which everything but a list of counters asks for it.
+
+    Shares are in per cent. Traffic is bytes as a sum that rises, or bytes a second over a window.
+    """
+
+    CORE_CLOCK = "core clock"
+    MEMORY_CLOCK = "memory clock"
+    BOARD_POWER = "board power"
+    ENERGY = "energy"
+    TEMPERATURE = "temperature"
+    MEMORY_TEMPERATURE = "memory temperature"
+    MEMORY_USED = "memory used"
+    MEMORY_AVAILABLE = "memory available"
+    BUSY = "busy share"  # of the time in which the device had work
+    SM_ACTIVITY = "SM activity"
+    TENSOR_ACTIVITY = "tensor activity"
+    FP64_ACTIVITY = "fp64 activity"
+    FP32_ACTIVITY = "fp32 activity"
+    FP16_ACTIVITY = "fp16 activity"
+    DRAM_SHARE = "DRAM share"  # of 2 × memory clock × bus width
+    DRAM_READ = "DRAM bytes read"
+    DRAM_WRITTEN = "DRAM bytes written"
+    PCIE_SENT = "PCIe bytes sent"
+    PCIE_RECEIVED = "PCIe bytes received"
+    NVLINK_SENT = "NVLink bytes sent"
+    NVLINK_RECEIVED = "NVLink bytes received"
+    THROTTLE_REASONS = "throttle reasons"
+    CPU_TIME = "processor time"  # of the whole host
+    PROGRAM_CPU_TIME = "processor time of the program"
+    PROGRAM_MEMORY = "memory of the program"
+    LOAD = "load"
+    OTHER = "other"  # is shown and kept, and nothing is concluded from it
+
+
+class EventClass(StrEnum):
+    """What a bit of an event counter means for whoever reads a figure."""
+
+    IDLE = "idle"
+    USER = "user's choice"  # clocks that somebody set: nothing is held back
+    POWER_CAP = "power cap"
+    THERMAL = "thermal"
+    HARDWARE_SLOWDOWN = "hardware slowdown"
+    OTHER = "other"
+
+
+_SLOWING = (EventClass.POWER_CAP, EventClass.THERMAL, EventClass.HARDWARE_SLOWDOWN, EventClass.OTHER)
+
+
+@dataclass(frozen=True, slots=True)
+class EventBit:
+    """One bit of an event counter: its mask, its name, and its class."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    mask: int
+    name: str
+    kind: EventClass
+
+    @property
+    def slows(self) -> bool:
+        """Return whether a device does less than it could while this bit is set; a bit that nobody knows may."""
+        return self.kind in _SLOWING
+
+
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """A counter's meaning: unit, kind, period of reading, and the command showing the same number."""
+    """A counter's meaning: unit, kind, period of reading, the command showing the same number, what it measures.
+
+    `bits` name the bits of an event counter. `measures` decides what the counter is used for, its name nothing.
+    """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -22,6 +91,16 @@ class Counter:
     kind: CounterKind
     period_s: float
     source: str
+    measures: Measure = Measure.OTHER
+    bits: tuple[EventBit, ...] = ()
+
+    def events(self, value: int) -> tuple[EventBit, ...]:
+        """Return the set bits of a value, the lowest first; one that is not declared is `bit 9`, of class OTHER."""
+        known = {bit.mask: bit for bit in self.bits}
+        masks = (1 << place for place in range(value.bit_length()) if value >> place & 1)
+        return tuple(
+            known.get(mask, EventBit(mask, f"bit {mask.bit_length() - 1}", EventClass.OTHER)) for mask in masks
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,8 @@
 """The run file: JSON Lines of the kinds `manifest`, `result`, `samples`, `remark` and `end`.
 
-Every record is written and fsynced as soon as it exists, so that a run which dies keeps what it
-measured: a torn last line is dropped on reading, a file without an `end` is a valid partial run.
-A name that ends in `.gz` is gzip, flushed after each record. `schema()` describes the records;
-`gpubench/model/run-1.schema.json` is its published form.
+Every record is written and fsynced as soon as it exists, so that a run which dies keeps what it measured: a torn last
+line is dropped on reading, a file without an `end` is a valid partial run.
+A name that ends in `.gz` is gzip; `run-1.schema.json` publishes what `schema()` says.
 """
 
 from __future__ import annotations
@@ -41,9 +40,10 @@ from gpubench.model.record import (
 
 __all__ = ["SAMPLES_LIMIT_BYTES", "RunWriter", "Scan", "content", "file_hash", "read_run", "scan", "schema"]
 
-TOTAL_LIMIT_BYTES = 4 * 2**30  # after decompression, so that a small .gz cannot fill the memory
+TOTAL_LIMIT_BYTES = 4 * 2**30  # after decompression: a small .gz cannot fill the memory
 _INFLATE_BYTES = 2**18
-_GZIP = 16 + zlib.MAX_WBITS  # zlib's way to ask for a gzip header and trailer
+Take = Callable[[Manifest | Result | Samples | Remark], None]
+_GZIP = 16 + zlib.MAX_WBITS  # zlib: with gzip header and trailer
 
 
 def read_run(path: str | Path) -> Run:
@@ -87,12 +87,9 @@ class _Tally:
 
 @dataclass(slots=True)
 class Scan:
-    """A file as read so far: its manifest, and what is worth knowing of it when it has been read.
+    """A file as read so far; `complete` is False for a file without an end, a valid partial run."""
 
-    `complete` is False for a file without an end, a valid partial run.
-    """
-
-    take: Callable[[Result | Samples | Remark], None]
+    take: Take
     tally: _Tally = field(default_factory=_Tally)
     manifest: Manifest | None = None
     complete: bool = False
@@ -115,11 +112,10 @@ class Scan:
         self.tally.count(record, line)
         if isinstance(record, Manifest):
             self.manifest = record
-        else:
-            self.take(record)
+        self.take(record)
 
 
-def scan(path: str | Path, take: Callable[[Result | Samples | Remark], None]) -> Scan:
+def scan(path: str | Path, take: Take) -> Scan:
     """Read a file record by record, each handed to `take`, without keeping any; raises FileError as `read_run`.
 
     Whether it can be trusted is known at its end: what was taken is nothing before this returns.
@@ -143,15 +139,18 @@ def scan(path: str | Path, take: Callable[[Result | Samples | Remark], None]) ->
 
 
 def _read(path: Path) -> tuple[Scan, Run]:
-    kept: dict[type, list[Any]] = {Result: [], Remark: []}
+    kept: dict[type, list[Any]] = {Manifest: [], Result: [], Remark: []}
     samples: dict[tuple[object, ...], Samples] = {}
 
-    def take(record: Result | Samples | Remark) -> None:
-        join(record, samples) if isinstance(record, Samples) else kept[type(record)].append(record)
+    def take(record: Manifest | Result | Samples | Remark) -> None:
+        if isinstance(record, Samples):
+            join(record, samples)
+        else:
+            kept[type(record)].append(record)
 
     found = scan(path, take)
     assert found.manifest is not None  # `scan` has seen to it
-    (results, remarks), joined = map(tuple, kept.values()), tuple(samples.values())
+    (_, results, remarks), joined = map(tuple, kept.values()), tuple(samples.values())
     return found, Run(found.manifest, results, joined, found.complete, tuple(found.warnings), remarks)
 
 

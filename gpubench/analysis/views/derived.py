@@ -12,7 +12,7 @@ from gpubench.analysis.summary import Summary
 from gpubench.analysis.views import levels, transfer
 from gpubench.analysis.views.curves import Curve, by_unit, view_lines, view_points
 from gpubench.base import units
-from gpubench.knowledge import hardware as data
+from gpubench.knowledge import hardware
 from gpubench.model import Device, Run, View
 from gpubench.stats import Interval
 
@@ -120,7 +120,7 @@ def known_sizes(device: Device) -> list[Known]:
         for key, name in _DETAILS.items()
         if (text := dict(device.details).get(key, "")).isdigit() and int(text)
     ]
-    first = data.first_cache(device)
+    first = hardware.first_cache(device)
     if first:
         found.append(Known("L1", first.value, first.source))
     if device.cache_bytes and device.cache_bytes not in {known.bytes for known in found}:

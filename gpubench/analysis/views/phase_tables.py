@@ -10,14 +10,14 @@ from gpubench.analysis.phases import PhaseFigures
 from gpubench.analysis.summary import Summary
 from gpubench.analysis.views.tables import Table
 from gpubench.base import units
-from gpubench.model import Result
+from gpubench.model import Measure, Result
 
 _NONE = "–"
-_PHASE_SHARES = (  # the head, and how names of such counters end
-    ("busy", (".utilization.gpu",)),
-    ("SM", (".sm",)),
-    ("tensor", (".tensor",)),
-    ("DRAM", (".dram",)),
+_PHASE_SHARES = (
+    ("busy", Measure.BUSY),
+    ("SM", Measure.SM_ACTIVITY),
+    ("tensor", Measure.TENSOR_ACTIVITY),
+    ("DRAM", Measure.DRAM_SHARE),
 )
 _PHASE_HEADS = (
     *("phase", "device", "times", "time", "energy", "power"),
@@ -63,16 +63,17 @@ def _phase_figures(summary: Summary) -> Iterator[tuple[PhaseFigures, PhaseFigure
 def _phase(found: PhaseFigures, host: PhaseFigures) -> tuple[str, ...]:
     case = found.result.case
     name = ", ".join(units.axis_text(axis, value) for axis, value in case.params)
-    joules = units.quantity(found.joules, "J") if found.joules is not None else _NONE
-    held = ", ".join(f"{name} {units.percent(share, 0)}" for name, share in found.limits)
+    energy = found.energy
+    joules = units.quantity(energy.joules, "J") if energy else _NONE
+    held = ", ".join(f"{reason.name} {units.percent(reason.share, 0)}" for reason in found.throttled)
     return (
         f"{case.name} {name}".strip(),
         found.device,
         str(found.times),
         units.duration(found.seconds),
-        f"~{joules}" if found.is_integrated else joules,
-        units.quantity(found.watts, "W") if found.watts is not None else _NONE,
-        *(_share(found.share(*ends)) for _, ends in _PHASE_SHARES),
+        f"~{joules}" if energy and energy.is_integrated else joules,
+        units.quantity(energy.watts, "W") if energy else _NONE,
+        *(_share(found.shares.get(measure)) for _, measure in _PHASE_SHARES),
         units.round_size(found.memory_bytes) if found.memory_bytes is not None else _NONE,
         units.significant(host.cores) if host.cores is not None else _NONE,
         held or _NONE,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from gpubench.analysis.counters import CounterTable
+from gpubench.analysis.window import Window
 from gpubench.base import units
-from gpubench.knowledge.hardware import event_names
-from gpubench.model import Counter, Device, Samples
+from gpubench.model import Counter, Device, Measure, Samples
 
 # unit → what it is called at the end of a metric's name, and what one of it is in that (prometheus.io, Metric naming)
 _SUFFIXES = {
@@ -25,90 +26,77 @@ _SUFFIXES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """The last value of a counter, and of a cumulative one its rise a second since the one before."""
-
-    value: float
-    rate: float | None
-
-
 class Latest:
-    """Takes samples as they come, and keeps of each counter the last ones."""
+    """Takes samples as they come, and keeps of each counter the last one; of a cumulative counter the last two."""
 
     def __init__(self, counters: Sequence[Counter]) -> None:
         self.counters = {counter.name: counter for counter in counters}
-        self._last: dict[tuple[str, str], tuple[float, float]] = {}
-        self._rates: dict[tuple[str, str], float] = {}
+        self._last: dict[tuple[str, str], tuple[tuple[float, float], ...]] = {}
 
     def add(self, chunks: Iterable[Samples]) -> None:
         """Take chunks; a value that is missing leaves the counter without one."""
         for samples in chunks:
             for name, values in samples.columns:
-                key = (samples.device, name)
-                if not len(values):
+                if name not in self.counters or not len(values):
                     continue
-                at, value = samples.at[-1], values[-1]
-                before = self._last.pop(key, None)
-                if value is None:
-                    continue
-                if before and at > before[0]:
-                    self._rates[key] = (value - before[1]) / (at - before[0])
-                self._last[key] = (at, value)
+                keep = 2 if self.counters[name].kind == "cumulative" else 1
+                known = self._last.get((samples.device, name), ())
+                read = [(at, value) for at, value in zip(samples.at, values, strict=True) if value is not None]
+                self._last[samples.device, name] = (*known, *read)[-keep:] if values[-1] is not None else ()
 
-    def of(self, device: str, *ends: str) -> Reading | None:
-        """The counter of a device whose name ends so; None where there is none, or no value of it."""
-        for key, (_, value) in list(self._last.items()):
-            if key[0] == device and key[1].endswith(ends):
-                return Reading(value, self._rates.get(key))
-        return None
+    def window(self, device: str) -> Window:
+        """Return what is known of a device now, as a window of its last readings."""
+        samples = [
+            Samples("", device, tuple(at for at, _ in read), ((name, tuple(value for _, value in read)),))
+            for (of, name), read in list(self._last.items())
+            if of == device and read
+        ]
+        return Window(CounterTable(tuple(self.counters.values()), samples), device, [(-math.inf, math.inf)])
 
     def all(self) -> list[tuple[str, Counter, float]]:
-        """Device, counter and value of all that have one, in the order of the counters."""
+        """Return device, counter and value of all that have one, in the order of the counters."""
         order = {name: place for place, name in enumerate(self.counters)}
-        known = [(device, name, value) for (device, name), (_, value) in list(self._last.items()) if name in order]
+        known = [(device, name, read[-1][1]) for (device, name), read in list(self._last.items()) if read]
         known.sort(key=lambda found: (order[found[1]], found[0]))
         return [(device, self.counters[name], value) for device, name, value in known]
 
 
-COLUMNS = ("device", "busy", "power", "memory", "SM", "tensor", "DRAM", "clock", "temp", "held back by")
+# head of the column, and what it shows in which unit
+_CELLS = (
+    ("busy", Measure.BUSY, "%"),
+    ("power", Measure.BOARD_POWER, "W"),
+    ("memory", Measure.MEMORY_USED, "B"),
+    ("SM", Measure.SM_ACTIVITY, "%"),
+    ("tensor", Measure.TENSOR_ACTIVITY, "%"),
+    ("DRAM", Measure.DRAM_SHARE, "%"),
+    ("clock", Measure.CORE_CLOCK, "Hz"),
+    ("temp", Measure.TEMPERATURE, "°C"),
+)
+COLUMNS = ("device", *(head for head, _, _ in _CELLS), "held back by")
 HOST_COLUMNS = ("host", "cores", "memory free", "load")
 
 
 def device_cells(latest: Latest, device: str) -> tuple[str, ...]:
-    """The cells of COLUMNS for a GPU; empty where nothing is known."""
-    events = latest.of(device, "event_reasons")
-    held = ", ".join(n for n in event_names("nvml.event_reasons", int(events.value)) if n != "idle") if events else ""
-    shares = (_value(latest, device, "%", ends) for ends in (".sm", ".tensor", ".dram"))
-    return (
-        device,
-        _value(latest, device, "%", ".utilization.gpu", ".busy"),
-        _value(latest, device, "W", ".power"),
-        _value(latest, device, "B", ".memory.used"),
-        *shares,
-        _value(latest, device, "Hz", ".clock.sm"),
-        _value(latest, device, "°C", ".temperature"),
-        held,
-    )
+    """Return the cells of COLUMNS for a GPU; empty where nothing is known."""
+    window = latest.window(device)
+    cells = (_cell(window, measure, unit) for _, measure, unit in _CELLS)
+    return (device, *cells, ", ".join(reason.name for reason in window.throttling()))
 
 
 def host_cells(latest: Latest) -> tuple[str, ...]:
-    """The cells of HOST_COLUMNS."""
-    busy = latest.of("host", "host.cpu.busy")
-    cores = f"{busy.rate:.1f}" if busy and busy.rate is not None else ""
-    load = latest.of("host", "host.load")
-    free = _value(latest, "host", "B", ".memory.available")
-    return ("host", cores, free, f"{load.value:.1f}" if load else "")
+    """Return the cells of HOST_COLUMNS."""
+    window = latest.window("host")
+    cores, load = window.rate(Measure.CPU_TIME), window.mean(Measure.LOAD)
+    free = _cell(window, Measure.MEMORY_AVAILABLE, "B")
+    return ("host", f"{cores.value:.1f}" if cores else "", free, f"{load.value:.1f}" if load else "")
 
 
-def _value(latest: Latest, device: str, unit: str, *ends: str) -> str:
-    found = latest.of(device, *ends)
+def _cell(window: Window, measure: Measure, unit: str) -> str:
+    found = window.mean(measure)
     if found is None:
         return ""
-    if unit == "%":
-        return f"{found.value:.0f} %"
-    if unit == "°C":
-        return f"{found.value:.0f} °C"
+    if unit in ("%", "°C"):
+        return f"{found.value:.0f} {unit}"
     return units.round_size(found.value) if unit == "B" else units.quantity(found.value, unit)
 
 
@@ -146,7 +134,7 @@ def _metric(name: str, counter: Counter, rows: Sequence[tuple[Device | None, str
     return head + [
         f'{metric}{{{_labels(known, device)},event="{_quoted(event)}"}} 1'
         for known, device, value in rows
-        for event in event_names(name, int(value))
+        for event in (bit.name for bit in counter.events(int(value)))
     ]
 
 

@@ -199,6 +199,6 @@ def _results(
     if file.warnings:
         return [whole]
     begin, end = whole.window
-    cuts = found.changes(CounterTable(read_run(file.path)).tracks, begin, end)
+    cuts = found.changes(CounterTable.of_run(read_run(file.path)).tracks, begin, end)
     edges = [ended.begin, *(zero + cut for cut in cuts), ended.end]
     return [whole, *(results.consecutive(phases.FOUND, edges, devices, zero) if cuts else [])]

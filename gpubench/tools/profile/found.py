@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpubench.analysis.counters import Track
+from gpubench.model import Measure
 from gpubench.stats.changepoints import change_points
 
 Floats = npt.NDArray[np.float64]
@@ -23,8 +24,10 @@ _BINS = 160  # the search takes the square of it: some seconds at most
 _LEAST_BIN_S = 0.25  # so that each has a reading or two of the fast counters
 _CHANGE = 0.15  # of the range that a counter has in the run: a smaller step is no phase of its own
 _LEAST_RANGE = {"%": 20.0, "W": 20.0, "core·s": 0.5}  # a smaller range is noise; of a cumulative one's rise a second
-# how the names of counters end that say how busy a device is
-_ACTIVITY = (".utilization.gpu", ".power", ".sm", ".tensor", ".dram", "program.cpu.busy")
+_ACTIVITY = (
+    *(Measure.BUSY, Measure.BOARD_POWER, Measure.SM_ACTIVITY, Measure.TENSOR_ACTIVITY, Measure.DRAM_SHARE),
+    Measure.PROGRAM_CPU_TIME,
+)
 
 
 def changes(tracks: Sequence[Track], begin: float, end: float) -> list[float]:
@@ -43,7 +46,7 @@ def changes(tracks: Sequence[Track], begin: float, end: float) -> list[float]:
 def _activity(track: Track, begin: float, end: float) -> tuple[Floats, Floats, float] | None:
     """The readings in the window of a counter that says how busy a device is, and the range they are held against."""
     least = _LEAST_RANGE.get(track.counter.unit)
-    if least is None or not track.counter.name.endswith(_ACTIVITY):
+    if least is None or track.counter.measures not in _ACTIVITY:
         return None
     part = track.during(begin, end)
     at, values = part.at, part.values

@@ -7,14 +7,23 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpubench.model import Counter, Samples
+from gpubench.model import Counter, Measure, Samples
 
 PERIOD_S = 0.25
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _SOURCE = "program"
-CPU = Counter("program.cpu.busy", "core·s", "cumulative", PERIOD_S, "ps -o cputimes of the program and its children")
-MEMORY = Counter("program.memory", "B", "gauge", PERIOD_S, "ps -o rss of the program and its children")
+CPU = Counter(
+    "program.cpu.busy",
+    "core·s",
+    "cumulative",
+    PERIOD_S,
+    "ps -o cputimes of the program and its children",
+    Measure.PROGRAM_CPU_TIME,
+)
+MEMORY = Counter(
+    "program.memory", "B", "gauge", PERIOD_S, "ps -o rss of the program and its children", Measure.PROGRAM_MEMORY
+)
 COUNTERS = (CPU, MEMORY)
 
 

@@ -1,0 +1,31 @@
+"""The reasons that AMD's driver gives for throttling, `indep_throttle_status` of its gpu_metrics.
+
+amdgpu_smu.h of the Linux kernel, SMU_THROTTLER_…_BIT: sixteen bits each for power, current, temperature and the rest.
+A reading is stored as a float64, which holds 53 bits: beside a bit of the last group the lowest ones may be lost.
+"""
+
+from __future__ import annotations
+
+from gpubench.api.collector import EventBit, EventClass
+
+_POWER = ("PPT0", "PPT1", "PPT2", "PPT3", "SPL", "FPPT", "SPPT", "SPPT APU")
+_CURRENT = ("TDC GFX", "TDC SOC", "TDC memory", "TDC VDD", "TDC CVIP", "EDC CPU", "EDC GFX", "APCC")
+_TEMPERATURE = (
+    *("GPU", "core", "memory", "edge", "hotspot", "SOC", "VR GFX", "VR SOC", "VR memory 0", "VR memory 1"),
+    *("liquid 0", "liquid 1", "VR hot 0", "VR hot 1"),
+)
+_HOT = ("PROCHOT CPU", "PROCHOT GFX")
+_REST = ("PPM", "FIT")
+
+
+def _group(first: int, names: tuple[str, ...], words: str, kind: EventClass) -> list[EventBit]:
+    return [EventBit(1 << (first + place), f"{words} ({name})", kind) for place, name in enumerate(names)]
+
+
+BITS = (
+    *_group(0, _POWER, "power cap", EventClass.POWER_CAP),
+    *_group(16, _CURRENT, "current limit", EventClass.POWER_CAP),
+    *_group(32, _TEMPERATURE, "thermal", EventClass.THERMAL),
+    *_group(46, _HOT, "forced by the platform", EventClass.HARDWARE_SLOWDOWN),
+    *_group(56, _REST, "other", EventClass.OTHER),
+)
