@@ -180,7 +180,7 @@ def series_lines(summary: Summary, spread: Spread) -> Iterator[SeriesLine]:
     grouped: dict[tuple[str, int], list[tuple[Result, Series]]] = {}
     for result in results:
         for series in result.series:
-            grouped.setdefault((series.name, series.rank), []).append((result, series))
+            grouped.setdefault((series.label, series.rank), []).append((result, series))
     for (name, rank), found in grouped.items():
         figure = Figure.joined([summary.figure(result, series) for result, series in found])
         median, _, share, noise, _ = _cells(figure)

@@ -32,11 +32,11 @@ def _of_profiles(summary: Summary, suite: str, view: View) -> Iterator[Chart]:
     for result in summary.results_of(suite):
         if result.status != "ok" or result.case.name not in view.cases:
             continue
-        rows = [series for series in result.series if series.name.startswith(view.series[:-1])]
+        rows = [series for series in result.series if series.label.startswith(view.series[:-1])]
         if rows and all(map(drawable, (value for series in rows for value in series.values))):
             longest = max(len(series.values) for series in rows)
             values = np.array([[*series.values, *[np.nan] * (longest - len(series.values))] for series in rows])
-            words = tuple(series.name.removeprefix(view.series[:-1]) for series in rows)
+            words = tuple(series.label.removeprefix(view.series[:-1]) for series in rows)
             heat = Heat(words, tuple(map(str, range(longest))), values, rows[0].unit)
             yield _heat(view.title, heat, view, bounds(values), name(result))
 

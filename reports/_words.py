@@ -152,7 +152,7 @@ def interval_words(figure: Figure, values: int | None = None) -> str:
 
 def named_text(figure: Figure) -> str:
     """A figure with its name: `decompress 163.2 GB/s`; the unit alone where it says the same: `32.00 cycles`."""
-    name = figure.name.removesuffix(".hot")
+    name = figure.short
     return figure.text if name == figure.unit else f"{name} {figure.text}"
 
 

@@ -83,7 +83,7 @@ def _case(summary: Summary, result: Result, pid: int, tid: int) -> dict[str, Any
     series = headline(result)
     known = {"status": result.status, "cause": result.cause, "replicate": result.replicate}
     if series and result.status == "ok":
-        known |= {"series": series.name, "median": summary.figure(result, series).text}
+        known |= {"series": series.label, "median": summary.figure(result, series).text}
     return {
         "ph": "X",
         "name": result.case.id,

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gpubench.api.suite import (
+    POINT,
     Bench,
     Observation,
     Stage,
@@ -88,7 +89,7 @@ def _copies(bench: Bench, way: str, size_bytes: int) -> Task:
         expect_pattern(bench, found, bench.seed, "copied between two devices")
         return {}
 
-    stage = Stage(call_of(bench, way, near, far), Work(payload=size_bytes), "payload", LIMIT, least_s=0.0)
+    stage = Stage(call_of(bench, way, near, far), Work(payload=size_bytes), "payload", LIMIT, effort=POINT)
     return Task.of(stage, check=check, poison=poison, notes=_notes(bench, ONE_WAY, way))
 
 
@@ -127,7 +128,7 @@ def _small_copies(bench: Bench, found: dict[str, str]) -> Task:
         expect_pattern(bench, near, bench.seed + 1, "copied from the peer")
         return {}
 
-    stage = Stage(lambda: bench.device.copy(near, far), Work(items=1, payload=_WORD_BYTES), "item", least_s=0.0)
+    stage = Stage(lambda: bench.device.copy(near, far), Work(items=1, payload=_WORD_BYTES), "item", effort=POINT)
     return Task.of(stage, check=check, poison=lambda: near.fill(SPOILED), notes=found)
 
 
@@ -158,7 +159,7 @@ def _loads(bench: Bench, found: dict[str, str]) -> Task:
         return {}
 
     found = {**found, "ring": f"{_RING_BYTES >> 20} MiB of the peer's memory, in its cache"}
-    return Task.of(Stage(call, Work(items=_STEPS), "item", least_s=0.0), check=check, notes=found)
+    return Task.of(Stage(call, Work(items=_STEPS), "item", effort=POINT), check=check, notes=found)
 
 
 def _atomics(bench: Bench, found: dict[str, str]) -> Task:
@@ -180,7 +181,7 @@ def _atomics(bench: Bench, found: dict[str, str]) -> Task:
         expect(stands == added[0] % 2**32, f"the counter stands at {stands} after {added[0]} additions")
         return {}
 
-    return Task.of(Stage(call, Work(items=_STEPS), "item", least_s=0.0), check=check, notes=found)
+    return Task.of(Stage(call, Work(items=_STEPS), "item", effort=POINT), check=check, notes=found)
 
 
 @suite.case(devices=_two, when=on_gpu, device=_device, peer=_peers, by=_BY, size_bytes=_sizes)
@@ -215,6 +216,6 @@ def both(bench: Bench, device: str, peer: str, by: str, size_bytes: int) -> Task
         LIMIT,
         also={"sum": Work(payload=2 * size_bytes)},
         max_calls=16,
-        least_s=0.0,
+        effort=POINT,
     )
     return Task.of(stage, check=check, poison=poison, notes=_notes(bench, BOTH_WAYS, _PULL[by]))

@@ -5,7 +5,7 @@ import numpy as np
 from gpubench.authoring.axes import Target
 from gpubench.authoring.bench import Bench
 from gpubench.measuring.engine import Engine
-from gpubench.measuring.stopping import RULES
+from gpubench.measuring.stopping import POLICIES
 from gpubench.model import DataFile, Facts
 
 
@@ -24,7 +24,7 @@ def build(suite, opened, codec, tier="smoke", seed=0, data=(), **chosen):
 
 
 def verify(opened, task):
-    return Engine(opened, RULES["smoke"]).verify(task)
+    return Engine(opened, POLICIES["smoke"]).verify(task)
 
 
 def trip_of(task):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import typing
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from gpubench.model import (
     Run,
     Samples,
     Series,
+    SeriesMode,
     Settings,
     SuiteInfo,
     Work,
@@ -78,7 +80,21 @@ def case(name: str = "triad", suite: str = "bandwidth", version: int = 1, **para
 def timing(*seconds: float, name: str = "hot", moved: float = 0.0, items: float = 0.0, **fields: Any) -> Series:
     """A series of times; with `moved` bytes it is judged as a rate, with `items` as time an item."""
     quantity = "moved" if moved else "item" if items else "value"
-    return Series(name, "s", seconds, **{"work": Work(moved=moved, items=items), "quantity": quantity, **fields})
+    fields = {"work": Work(moved=moved, items=items), "quantity": quantity, **fields}
+    told = labelled(name)
+    if told.get("mode") == "host" and not fields.get("stop"):
+        told["role"] = "derived"  # the host's time beside the device's
+    return Series(unit="s", values=seconds, **{**told, **fields})
+
+
+def labelled(label: str) -> dict[str, Any]:
+    """The fields of a series that tables call so: `hot`, `compress.cold`, `early`, `ratio`."""
+    stage, _, word = label.rpartition(".")
+    if word in typing.get_args(SeriesMode):
+        return {"name": "", "stage": stage, "mode": word, "role": "primary"}
+    if word == "early":
+        return {"name": "", "stage": stage, "mode": "hot", "role": "early"}
+    return {"name": label, "role": "observed"}
 
 
 def result(*series: Series, of: Case | None = None, devices: Sequence[str] = ("cuda:0",), **fields: Any) -> Result:

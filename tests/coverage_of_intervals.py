@@ -13,11 +13,11 @@ import sys
 from gpubench import plugins, stats
 from gpubench.authoring.task import Stage, Task
 from gpubench.measuring.engine import Engine
-from gpubench.measuring.stopping import StoppingRule
+from gpubench.measuring.stopping import StoppingPolicy
 from gpubench.model import Work
 
 SECONDS = 0.01
-RULE = StoppingRule(budget_s=4.0, most=400, least_s=0.0, warmup_least_s=0.0, warmup_most_s=0.1)
+RULE = StoppingPolicy(budget_s=4.0, most=400, least_s=0.0, warmup_least_s=0.0, warmup_most_s=0.1)
 
 
 def covered(rho: float, noise: float, cases: int) -> float:

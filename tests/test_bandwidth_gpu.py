@@ -11,7 +11,7 @@ from gpubench import plugins
 from gpubench.base.errors import Skip
 from gpubench.measuring import inventory
 from gpubench.measuring.engine import Engine
-from gpubench.measuring.stopping import RULES
+from gpubench.measuring.stopping import POLICIES
 
 pytestmark = pytest.mark.gpu
 
@@ -102,8 +102,8 @@ def test_both_ways_are_checked_and_each_is_timed(gpu: Any, memory: str) -> None:
 
 def test_a_product_and_a_copy_are_timed_beside_each_other(gpu: Any) -> None:
     task = build_on(gpu, "beside_gemm", engine="memcpy")
-    measured = Engine(gpu, RULES["smoke"]).measure(task)
-    slowdowns = {series.name: np.median(series.values) for series in measured.series if "slowdown" in series.name}
+    measured = Engine(gpu, POLICIES["smoke"]).measure(task)
+    slowdowns = {series.label: np.median(series.values) for series in measured.series if "slowdown" in series.label}
     assert set(slowdowns) == {"gemm.slowdown", "copy.slowdown"}
     assert all(0.9 < value < 20 for value in slowdowns.values())
     task.poison()

@@ -104,7 +104,7 @@ def test_a_link_that_states_no_rate_ends_a_run_before_anything_is_measured(tmp_p
 
 def rate(name, gb_s, payload=GB):
     seconds = payload / (gb_s * GB)
-    return Series(name, "s", (seconds,) * 9, work=Work(payload=payload), quantity="payload", stop="interval")
+    return make.timing(*(seconds,) * 9, name=name, work=Work(payload=payload), quantity="payload", stop="interval")
 
 
 def ratio_of(value):

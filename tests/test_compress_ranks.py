@@ -90,7 +90,7 @@ def measured(suites, filters=(), tier="smoke"):
 def test_a_message_between_processes_has_one_clock_and_arrives():
     (result,) = measured(("compression",), ("send[link=process",))
     assert (result.status, result.reason) == ("ok", "")
-    series = {(series.name, series.rank): series.values for series in result.series}
+    series = {(series.label, series.rank): series.values for series in result.series}
     for stage in ("overlapped", "staged", "raw", "compress", "decompress"):
         assert series[f"{stage}.self", 0] == pytest.approx(series[f"{stage}.self", 1]), stage
     assert [rank for name, rank in series if name == "ratio"] == [1]
@@ -125,7 +125,7 @@ def test_a_message_arrives_through_mpi(codec):
     (result,) = measured(("compression",), (case,), "full")
     assert (result.status, result.reason) == ("ok", "")
     assert {"overlapped.self", "staged.self", "raw.self", "compress.self", "decompress.self", "ratio"} == {
-        series.name for series in result.series
+        series.label for series in result.series
     }
 
 

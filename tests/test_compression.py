@@ -16,7 +16,7 @@ from gpubench.authoring.bench import Bench
 from gpubench.base.errors import Missing, Skip, WrongAnswer
 from gpubench.devices.native import nvcomp
 from gpubench.measuring.engine import Engine
-from gpubench.measuring.stopping import RULES
+from gpubench.measuring.stopping import POLICIES
 from gpubench.model import Device, Facts
 
 HOST_CODECS = ("lz4", "zstd-1", "zstd-3", "zlib-1", "zlib-6")
@@ -104,10 +104,10 @@ def test_a_codec_that_is_not_installed_is_skipped_with_how_to_get_it(suite, host
 
 
 def test_both_directions_and_the_ratio_are_measured(suite, host):
-    measured = Engine(host, RULES["smoke"]).measure(build(suite, host, "lz4"))
-    names = [series.name for series in measured.series]
+    measured = Engine(host, POLICIES["smoke"]).measure(build(suite, host, "lz4"))
+    names = [series.label for series in measured.series]
     assert names == ["compress.hot", "compress.host", "decompress.hot", "decompress.host", "ratio", "compressed"]
-    assert {"payload"} == {series.quantity for series in measured.series if series.name.endswith(".hot")}
+    assert {"payload"} == {series.quantity for series in measured.series if series.label.endswith(".hot")}
 
 
 # Corpora.
@@ -204,7 +204,7 @@ def test_planning_for_a_gpu_touches_no_device(suite):
 def test_batches_point_at_every_chunk_of_odd_sized_data(suite, gpu, tmp_path, size):
     task = build(suite, gpu, "zstd", data=[file_of(tmp_path, noise(size))])
     assert 0 < verify(gpu, task)["ratio"].value < 1
-    Engine(gpu, RULES["smoke"]).measure(task)
+    Engine(gpu, POLICIES["smoke"]).measure(task)
 
 
 def test_batches_compress_a_made_corpus(suite, gpu):

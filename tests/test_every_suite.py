@@ -3,7 +3,7 @@
 import pytest
 
 from gpubench import plugins
-from gpubench.analysis.summary import headline, judged_values
+from gpubench.analysis.quantities import headline, judged_values
 from gpubench.base.errors import UsageError
 from gpubench.measuring import plan as planning
 from gpubench.measuring.runner import Runner

@@ -42,7 +42,7 @@ TESTS = """
             poison=lambda: out.fill(0), limit="dram",
         )
         assert (cupy.cuda.get_current_stream().ptr, cupy.cuda.Device().id) == before
-        names = [series.name for series in timed.result.series]
+        names = [series.label for series in timed.result.series]
         assert set(modes) <= set(names)
 
     def test_kernel(gpubench):
@@ -125,7 +125,7 @@ def test_a_call_and_a_kernel_of_ones_own_reach_what_the_memory_gives(session):
         assert row.result.status == "ok", session[0]
         assert row.figure.unit == "B/s"
         assert 0.3e12 < row.figure.interval.centre < 1.2e13
-    cold = next(series for series in rows(session)["test_cupy"].result.series if series.name == "cold")
+    cold = next(series for series in rows(session)["test_cupy"].result.series if series.label == "cold")
     assert min(cold.values) > 0
 
 

@@ -63,7 +63,7 @@ def case(name, case_id):
 
 def values(name, case_id):
     """The values of each series of a case by its name, headline first."""
-    return {series.name: series.values for series in case(name, case_id).series}
+    return {series.label: series.values for series in case(name, case_id).series}
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -188,7 +188,7 @@ def test_two_files_that_do_not_say_what_they_measured_are_not_taken_for_one_case
 def test_nvbench_json_has_every_mean_in_si_and_its_devices():
     name = "nvbench.json"
     case_id = "nvbench/copy_sweep_grid_shape[BlockSize=256,NumBlocks=64]"
-    found = {series.name: (series.unit, series.better) for series in case(name, case_id).series}
+    found = {series.label: (series.unit, series.better) for series in case(name, case_id).series}
     assert list(found)[:2] == ["cold/time/gpu/mean", "batch/time/gpu/mean"]
     assert found["cold/bw/global/bytes_per_second"] == ("B/s", "more")
     assert found["cold/bw/item_rate"] == ("item/s", "more")

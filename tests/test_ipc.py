@@ -196,13 +196,13 @@ def run(names, tier="smoke"):
 def test_the_signals_of_two_ranks_are_in_the_result_with_what_a_look_at_the_clock_costs():
     found = run({"signal"})["signal"]
     assert found.status == "ok", found.reason
-    assert {series.rank for series in found.series if series.name == "self"} == {0, 1}
+    assert {series.rank for series in found.series if series.label == "self"} == {0, 1}
 
 
 def test_opening_gives_closing_beside_it():
     found = run({"mapping"})["mapping"]
     assert found.status == "ok", found.reason
-    names = [series.name for series in found.series]
+    names = [series.label for series in found.series]
     assert names[:2] == ["self", "close"]
 
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from gpubench import plugins, stats
-from gpubench.analysis.summary import judged_values
+from gpubench.analysis.quantities import judged_values
 from gpubench.authoring.axes import Target
 from gpubench.authoring.bench import Bench
 from gpubench.authoring.task import Task
 from gpubench.base.errors import Skip, WrongAnswer
 from gpubench.measuring import plan as planning
 from gpubench.measuring.engine import Engine
-from gpubench.measuring.stopping import RULES
+from gpubench.measuring.stopping import POLICIES
 from gpubench.model import Case, Device, Facts, Tier
 
 H200 = Device(
@@ -161,7 +161,7 @@ def test_memory_is_slower_than_the_first_cache() -> None:
     figures = []
     for size_bytes in sizes(host_target("smoke").device, "smoke"):
         opened, task = build("chase", size_bytes=size_bytes)
-        series = Engine(opened, RULES["smoke"]).measure(task).series[0]
+        series = Engine(opened, POLICIES["smoke"]).measure(task).series[0]
         figures.append(stats.median(judged_values(series).tolist()))
     assert figures[-1] > 3 * figures[0]
 

@@ -8,18 +8,18 @@ import pytest
 from test_latency import build, walk_of
 
 from gpubench import stats
-from gpubench.analysis.summary import judged_values
+from gpubench.analysis.quantities import judged_values
 from gpubench.authoring.task import Profile
 from gpubench.base.errors import Skip, WrongAnswer
 from gpubench.measuring.engine import Engine
-from gpubench.measuring.stopping import RULES
+from gpubench.measuring.stopping import POLICIES
 
 pytestmark = pytest.mark.gpu
 
 
 def measured(name: str, **params: Any) -> dict[str, Any]:
     opened, task = build(name, backend="cupy", **params)
-    return {series.name: series for series in Engine(opened, RULES["quick"]).measure(task).series}
+    return {series.label: series for series in Engine(opened, POLICIES["quick"]).measure(task).series}
 
 
 def median(series: Any) -> float:

@@ -7,14 +7,15 @@ import pytest
 from coverage_of_intervals import covered
 
 from gpubench import plugins, stats
+from gpubench.authoring.effort import POINT, TIER, Effort
 from gpubench.authoring.task import Observed, Profile, Stage, Task, expect
 from gpubench.base.errors import GateTimedOut, Untrustworthy, WrongAnswer
 from gpubench.measuring.engine import Engine
-from gpubench.measuring.stopping import RULES, StoppingRule
+from gpubench.measuring.stopping import POLICIES, StoppingPolicy
 from gpubench.model import Work
 from gpubench.plugins.collector import Condition
 
-RULE = StoppingRule(least_s=0.05, budget_s=1.0, warmup_least_s=0.0, warmup_most_s=0.5)
+RULE = StoppingPolicy(least_s=0.05, budget_s=1.0, warmup_least_s=0.0, warmup_most_s=0.5)
 
 
 def clockwork():
@@ -28,7 +29,7 @@ def stage(device, modes=("hot",), clock="device", **program) -> Stage:
 
 
 def measured(device, task, rule=RULE):
-    return {series.name: series for series in Engine(device, rule).measure(task).series}
+    return {series.label: series for series in Engine(device, rule).measure(task).series}
 
 
 def passing() -> dict[str, float]:
@@ -85,7 +86,7 @@ def test_a_power_cap_that_bites_while_sampling_is_waited_for():
     fast = [0.010] * 40 + [0.0105] * 20
     task = Task.of(stage(device, seconds=0.011, warmup=fast), check=passing)
     done = Engine(device, dataclasses.replace(RULE, least_s=0.3)).measure(task)
-    series = {series.name: series for series in done.series}
+    series = {series.label: series for series in done.series}
     assert series["hot"].values == pytest.approx([0.011] * len(series["hot"].values))
     assert stats.median(series["early"].values) == pytest.approx(0.010), "what the device did before it settled"
     assert dict(done.discarded)["warm-up"] >= 40
@@ -152,7 +153,7 @@ def test_stages_are_series_with_their_names_the_first_one_the_headline():
     device = clockwork()
     stages = {"compress": stage(device, seconds=0.02), "decompress": stage(device, seconds=0.01)}
     done = Engine(device, RULE).measure(Task(stages, check=lambda: {"ratio": Observed(2.5, "", "more")}))
-    assert [series.name for series in done.series] == [
+    assert [series.label for series in done.series] == [
         "compress.hot",
         "compress.host",
         "decompress.hot",
@@ -219,42 +220,42 @@ def test_the_stopping_rule_says_why(values, elapsed, verdict):
 
 
 def test_every_tier_has_a_rule_and_a_fuller_one_measures_longer():
-    assert RULES["smoke"].budget_s < RULES["quick"].budget_s < RULES["full"].budget_s
+    assert POLICIES["smoke"].budget_s < POLICIES["quick"].budget_s < POLICIES["full"].budget_s
 
 
-def lasting(seconds: float, least_s: float | None):
+def lasting(seconds: float, effort: Effort):
     device = clockwork()
-    each = dataclasses.replace(stage(device, seconds=seconds, noise=0.001), least_s=least_s)
-    series = measured(device, Task.of(each, check=passing), RULES["quick"])["hot"]
+    each = dataclasses.replace(stage(device, seconds=seconds, noise=0.001), effort=effort)
+    series = measured(device, Task.of(each, check=passing), POLICIES["quick"])["hot"]
     return sum(series.values) * series.calls, series
 
 
 def test_a_point_of_a_dense_curve_ends_with_its_interval_and_does_not_wait_for_counters():
-    spent, series = lasting(0.001, 0)
-    assert spent < lasting(0.001, None)[0] / 4
-    assert (len(series.values), series.stop) == (RULES["quick"].least, "interval")
+    spent, series = lasting(0.001, POINT)
+    assert spent < lasting(0.001, TIER)[0] / 4
+    assert (len(series.values), series.stop) == (POLICIES["quick"].least, "interval")
 
 
 def test_a_noisy_point_of_a_dense_curve_costs_a_quarter_of_a_case():
     device = clockwork()
-    noisy = dataclasses.replace(stage(device, seconds=0.001, noise=0.2), least_s=0)
-    series = measured(device, Task.of(noisy, check=passing), RULES["quick"])["hot"]
+    noisy = dataclasses.replace(stage(device, seconds=0.001, noise=0.2), effort=POINT)
+    series = measured(device, Task.of(noisy, check=passing), POLICIES["quick"])["hot"]
     assert series.stop == "budget"
-    assert sum(series.values) * series.calls < 0.3 * RULES["quick"].budget_s
+    assert sum(series.values) * series.calls < 0.3 * POLICIES["quick"].budget_s
 
 
 def test_a_profile_that_a_check_returns_is_a_series_of_its_values():
     device = clockwork()
     task = Task.of(stage(device, seconds=0.001), check=lambda: {"row": Profile((3.0, 1.0, 2.0), "cycles")})
-    series = measured(device, task, RULES["smoke"])["row"]
+    series = measured(device, task, POLICIES["smoke"])["row"]
     assert (series.values, series.unit) == ((3.0, 1.0, 2.0), "cycles")
 
 
 def test_a_sustained_stage_is_sampled_as_long_as_it_asks_for_whatever_its_budget():
-    spent, series = lasting(0.0001, 5)
+    spent, series = lasting(0.0001, Effort.sustained(5))
     assert 5 <= spent < 6
     assert series.stop == "interval"
-    assert lasting(0.3, 5)[0] >= 5
+    assert lasting(0.3, Effort.sustained(5))[0] >= 5
 
 
 def test_a_burst_rests_before_each_sample_and_the_rest_is_in_none():
@@ -266,14 +267,14 @@ def test_a_burst_rests_before_each_sample_and_the_rest_is_in_none():
 
 
 def test_smoke_waits_for_nothing():
-    assert RULES["smoke"].lasting(30.0) == RULES["smoke"]
+    assert POLICIES["smoke"].for_effort(Effort.sustained(30)) == POLICIES["smoke"]
 
 
 def test_a_tail_is_sampled_until_it_has_its_samples_and_its_rule_is_not_smokes():
     device = clockwork()
-    tail = dataclasses.replace(stage(device, seconds=1e-5), samples=300, least_s=0)
-    assert len(measured(device, Task.of(tail, check=passing), RULES["quick"])["hot"].values) == 300
-    assert len(measured(device, Task.of(tail, check=passing), RULES["smoke"])["hot"].values) < 300
+    tail = dataclasses.replace(stage(device, seconds=1e-5), effort=POINT.with_tail(300))
+    assert len(measured(device, Task.of(tail, check=passing), POLICIES["quick"])["hot"].values) == 300
+    assert len(measured(device, Task.of(tail, check=passing), POLICIES["smoke"])["hot"].values) < 300
 
 
 def test_a_call_that_times_itself_may_give_many_samples():
@@ -304,15 +305,15 @@ def test_what_leads_a_batch_is_called_once_a_batch_and_is_in_no_time():
         device.spend(0.5)
 
     task = Task.of(dataclasses.replace(stage(device, seconds=1e-4), lead=lead), check=passing)
-    series = measured(device, task, RULES["smoke"])
+    series = measured(device, task, POLICIES["smoke"])
     assert series["hot"].values[0] == pytest.approx(1e-4)
     assert 2 < len(leads) < 50, "one a batch of 10 calls"
 
 
 def test_the_same_samples_are_counted_in_every_way_that_a_stage_names():
     device = clockwork()
-    both = dataclasses.replace(stage(device, seconds=0.01), quantity="payload", also={"sum": Work(payload=4e6)})
-    task = Task({"copy": dataclasses.replace(both, work=Work(payload=2e6))}, check=passing)
+    counted = {"work": Work(payload=2e6), "quantity": "payload", "also": {"sum": Work(payload=4e6)}}
+    task = Task({"copy": dataclasses.replace(stage(device, seconds=0.01), **counted)}, check=passing)
     series = measured(device, task)
     assert list(series)[:2] == ["copy.hot", "copy.sum"]
     assert series["copy.sum"].values == series["copy.hot"].values

@@ -8,7 +8,7 @@ import pytest
 from gpubench.analysis import energy, peaks
 from gpubench.analysis.summary import Figure, Summary
 from gpubench.knowledge import hardware
-from gpubench.model import Series, Work
+from gpubench.model import Work
 
 SM = make.counter("nvml.clock.sm", "Hz", "gauge", 0.1, "nvidia-smi --query-gpu=clocks.sm")
 MEMORY = make.counter("nvml.clock.memory", "Hz", "gauge", 0.1, "nvidia-smi --query-gpu=clocks.mem")
@@ -18,9 +18,8 @@ COUNTERS = (SM, MEMORY, make.ENERGY)
 
 def product(tflops=684.0, limit="tensor.bfloat16", seconds=1e-3, **fields):
     """A series of one rate."""
-    return Series(
-        "hot", "s", (seconds,) * 3, work=Work(flops=tflops * 1e12 * seconds), quantity="flops", limit=limit, **fields
-    )
+    work = Work(flops=tflops * 1e12 * seconds)
+    return make.timing(*(seconds,) * 3, work=work, quantity="flops", limit=limit, **fields)
 
 
 def summed(*results, of=H200, at=(0.0, 1.0), **columns):
@@ -141,9 +140,9 @@ def sustained(series, window=(0.5, 9.5), **fields):
     return summed(result, at=SECONDS, **{"clock.sm": None, "clock.memory": None, "energy": joules}).energy(result)
 
 
-def filling(series, seconds=9.0, name="hot", **fields):
+def filling(series, seconds=9.0, **fields):
     """The same series with samples that take so long in all."""
-    return dataclasses.replace(series, values=(seconds / 90,) * 90, name=name, stop="interval", **fields)
+    return dataclasses.replace(series, values=(seconds / 90,) * 90, stop="interval", **fields)
 
 
 def test_operations_a_joule_are_the_rate_over_the_mean_power_of_its_window():
@@ -165,7 +164,7 @@ def test_joules_a_byte_are_the_mean_power_over_the_rate():
         (filling(product()), {"window": (0.5, 2.0)}, "span 1.0 s, less than 1.5 s"),
         (filling(product(), 3.0), {}, "its samples fill 33 % of its window"),
         (filling(make.timing(1.0, items=1.0)), {}, "its figure is no rate of work"),
-        (filling(product(), name="cold"), {}, "the flushes between its calls"),
+        (filling(product(), mode="cold"), {}, "the flushes between its calls"),
         (filling(product()), {"devices": ("cuda:0", "cuda:1")}, "several processes or devices"),
     ],
     ids=["short", "idle", "no-rate", "cold", "shared"],
@@ -177,7 +176,11 @@ def test_where_there_is_no_energy_figure_the_reason_is_given(series, fields, rea
 
 
 def test_a_window_of_two_series_has_no_energy_figure_but_the_view_of_the_host_is_none():
-    hot, cold, host = filling(product()), filling(product(), name="graph"), filling(product(), name="host")
+    hot, cold, host = (
+        filling(product()),
+        filling(product(), mode="graph"),
+        filling(product(), mode="host", role="derived"),
+    )
     result = make.result(hot, dataclasses.replace(host, stop=""), window=(0.5, 9.5))
     mixed = make.result(hot, cold, window=(0.5, 9.5))
     table = summed(result, mixed, at=SECONDS, **{"clock.sm": None, "clock.memory": None, "energy": JOULES})

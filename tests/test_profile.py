@@ -189,7 +189,7 @@ def test_children_count_as_the_programs_own(out):
     assert profile(out, "sh", "-c", f"{sys.executable} -c '{burn}'; true").returncode == 0
     run = store.read_run(out)
     (program,) = run.results
-    used = {series.name: series.values[0] for series in program.series}
+    used = {series.label: series.values[0] for series in program.series}
     assert 1.0 < used["cpu"] < 3
     assert used["memory"] > 5e6
     assert phases.figures(program, CounterTable.of_run(run), "host").cores > 0.4

@@ -124,7 +124,7 @@ def test_the_run_file_is_one_like_any_other(measured):
     assert {counter.name.partition(".")[0] for counter in run.manifest.counters} == {"host"}
     first = run.results[0]
     assert (first.status, first.devices, first.case.params) == ("ok", ("host",), (("kind", "float"), ("n", 64)))
-    assert {"hot", "cold", "host"} <= {series.name for series in first.series}
+    assert {"hot", "cold", "host"} <= {series.label for series in first.series}
     assert 0 < first.window[0] < first.window[1]
     assert first.window[1] - first.window[0] <= first.elapsed_s
 

@@ -59,7 +59,7 @@ GIB = 2**30
 
 def timed(seconds, moved=3.0 * GIB, name="hot", limit="dram", **more):
     values = tuple(seconds * (1 + 0.001 * (index % 5)) for index in range(10))
-    return Series(name, "s", values, work=Work(moved=moved), quantity="moved", limit=limit, **more)
+    return make.timing(*values, name=name, work=Work(moved=moved), quantity="moved", limit=limit, **more)
 
 
 def value(name, *values, unit="", better="more"):

@@ -140,8 +140,8 @@ def processes() -> str:
 def test_two_ranks_measure_in_step_and_each_gives_its_series(faults):
     (pair,) = run("pair").results
     assert pair.status == "ok", pair.reason
-    assert [series.rank for series in pair.series if series.name == "hot"] == [0, 1]
-    first, second = (series for series in pair.series if series.name == "hot")
+    assert [series.rank for series in pair.series if series.label == "hot"] == [0, 1]
+    first, second = (series for series in pair.series if series.label == "hot")
     assert (first.calls, first.stop) == (second.calls, second.stop), "rank 0 decides for both"
     assert abs(len(first.values) - len(second.values)) <= sum(count for _, count in pair.discarded)
 
@@ -161,7 +161,7 @@ def test_a_killed_rank_fails_its_case_and_the_next_gets_a_fresh_worker(faults):
 def test_a_task_may_expect_and_time_the_end_of_a_rank(faults):
     (mourned,) = run("mourned").results
     assert mourned.status == "ok", mourned.reason
-    values = {series.name: series.values for series in mourned.series}
+    values = {series.label: series.values for series in mourned.series}
     assert values["rank"] == (1.0,)
     assert 0 < values["self"][0] < 5
 

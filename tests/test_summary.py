@@ -7,7 +7,7 @@ import math
 import _make as make
 import pytest
 
-from gpubench.analysis import summary
+from gpubench.analysis import quantities, summary
 from gpubench.model import Series, Work
 
 
@@ -27,35 +27,35 @@ def work_series(quantity, *seconds, **work):
     ],
 )
 def test_a_series_is_judged_in_the_quantity_that_it_names(series, values, unit, better):
-    assert summary.judged_values(series).tolist() == values
-    assert summary.judged_unit(series) == unit
-    assert summary.judged_better(series) == better
+    assert quantities.judged_values(series).tolist() == values
+    assert quantities.judged_unit(series) == unit
+    assert quantities.judged_better(series) == better
 
 
 def test_a_rate_over_no_time_or_no_items_is_not_finite_but_no_crash():
-    assert summary.judged_values(work_series("moved", 0.0, moved=1.0)).tolist() == [math.inf]
-    assert math.isnan(summary.judged_values(work_series("moved", 0.0))[0])
-    assert summary.judged_values(work_series("item", 1.0)).tolist() == [math.inf]
+    assert quantities.judged_values(work_series("moved", 0.0, moved=1.0)).tolist() == [math.inf]
+    assert math.isnan(quantities.judged_values(work_series("moved", 0.0))[0])
+    assert quantities.judged_values(work_series("item", 1.0)).tolist() == [math.inf]
 
 
 def test_the_headline_is_the_first_series_however_slow_the_others():
     first, second = make.timing(1.0, name="hot"), make.timing(9.0, name="cold")
-    assert summary.headline(make.result(first, second)) == first
+    assert quantities.headline(make.result(first, second)) == first
 
 
 def test_the_headline_of_several_ranks_is_the_slowest_ranks():
     ranks = [make.timing(seconds, rank=rank, moved=1e9) for rank, seconds in enumerate([1.0, 3.0, 2.0])]
     other = make.timing(9.0, name="cold", rank=3)
-    assert summary.headline(make.result(*ranks, other)) == ranks[1]
+    assert quantities.headline(make.result(*ranks, other)) == ranks[1]
 
 
 def test_the_headline_of_ranks_that_report_a_rate_is_the_least_rate():
     ranks = [Series("bus", "B/s", (rate,), better="more", rank=rank) for rank, rate in enumerate([5e9, 2e9, 4e9])]
-    assert summary.headline(make.result(*ranks)) == ranks[1]
+    assert quantities.headline(make.result(*ranks)) == ranks[1]
 
 
 def test_a_case_that_was_not_timed_has_no_headline():
-    assert summary.headline(make.result(status="skipped")) is None
+    assert quantities.headline(make.result(status="skipped")) is None
 
 
 def test_a_figure_is_a_median_with_its_interval_noise_and_share_of_spec():

@@ -107,7 +107,7 @@ NAMES = ["_ZN2at6native4gemmILi4EEEvPf", "plain"]
 
 def test_where_the_time_of_the_device_went(tmp_path):
     first, *_ = traced.results(trace_files(tmp_path, ROWS, NAMES), ["cuda:0"], zero=0.0)
-    seconds = {series.name: series.values[0] for series in first.series}
+    seconds = {series.label: series.values[0] for series in first.series}
     assert seconds == pytest.approx(
         {"busy": 6.98e-3, "kernels": 4.98e-3, "copies": 3e-3, "overlap": 1e-3, "launch gaps": 20e-6, "waits": 3e-3}
     )

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from gpubench.analysis.bound import Activity, Bound, Use, bound_by
 from gpubench.analysis.energy import filled, mixed
 from gpubench.analysis.peaks import BASIS_WORDS, Share
-from gpubench.analysis.summary import Summary, headline
+from gpubench.analysis.quantities import headline, rate
+from gpubench.analysis.summary import Summary
 from gpubench.analysis.window import CounterReading, Throttle, Window
 from gpubench.base import units
 from gpubench.knowledge import hardware
@@ -79,7 +80,8 @@ def _traffic(result: Result, series: Series, window: Window) -> Traffic | None:
     seen = window.dram()
     if not seen or not seen.value or not series.work.moved or not sum(series.values):
         return None
-    counted = series.work.moved * len(series.values) / sum(series.values) * min(filled(result, series), 1.0)
+    sampled = rate(series.work.moved * len(series.values), sum(series.values))
+    counted = sampled * min(filled(result, series), 1.0)
     return Traffic(seen.value, counted, seen.by)
 
 
@@ -127,7 +129,7 @@ def _memory(window: Window | None) -> list[Use]:
 def _from_cache(series: Series, a_call_s: float, window: Window | None) -> list[Use]:
     """Where more is counted than the memory moved, and than half of what it could: caches served it."""
     peak, seen = (window.peak_dram(), window.dram()) if window else (None, None)
-    moved = series.work.moved / a_call_s if a_call_s > 0 else 0.0
+    moved = rate(series.work.moved, a_call_s) if a_call_s > 0 else 0.0
     if not peak or not seen or moved < peak / 2 or seen.value > moved / 2:
         return []
     return [Use(1 - seen.value / moved, f"of the bytes counted {seen.by} did not see")]

@@ -71,9 +71,9 @@ def mixed(result: Result, series: Series) -> str:
     """Why the energy, or any counter, of a window is not that of one series; empty where it is."""
     if len(result.devices) != 1 or result.case.ranks != 1:
         return "several processes or devices share its window"
-    if series.name.endswith("cold"):
+    if series.mode == "cold":
         return "the flushes between its calls take energy too"
-    others = [other.name for other in result.series if other.stop and other.name != series.name]
+    others = [other.label for other in result.series if other.role == "primary" and other.label != series.label]
     if others:
         return f"its window holds another series too: {', '.join(others)}"
     busy = filled(result, series)
@@ -85,14 +85,14 @@ def mixed(result: Result, series: Series) -> str:
 def filled(result: Result, series: Series) -> float:
     """How much of a result's window the calls of a series fill, warm-up and dropped samples included."""
     window = result.window[1] - result.window[0]
-    kept = [each for each in result.series if each.name in _same_load(series)]
+    kept = [each for each in result.series if _is_same_load(series, each)]
     seconds = sum(sum(each.values) * each.calls for each in kept)
     dropped = sum(count for _, count in result.discarded) - sum(len(each.values) for each in kept[1:])
     seconds += max(dropped, 0) * stats.median(series.values) * series.calls  # the same load, whatever was odd about it
     return (seconds + series.warmup_s) / window if window > 0 else 0.0
 
 
-def _same_load(series: Series) -> tuple[str, str]:
-    """The series that ran the same calls: itself, and its samples from before it had settled."""
-    stage = series.name.rpartition(".")[0]
-    return series.name, f"{stage}.early" if stage else "early"
+def _is_same_load(series: Series, other: Series) -> bool:
+    """Whether another series ran the same calls: the same samples, or those from before they had settled."""
+    is_early = other.role == "early" and (other.stage, other.mode) == (series.stage, series.mode)
+    return is_early or other.label == series.label

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from gpubench.analysis.case_counters import CaseCounters, case_counters
 from gpubench.analysis.energy import NoEnergy
 from gpubench.analysis.peaks import BASES
-from gpubench.analysis.summary import Figure, Row, Spread, Summary, headline, judged_better, judged_unit, judged_values
+from gpubench.analysis.quantities import headline, judged_better, judged_unit, judged_values
+from gpubench.analysis.summary import Figure, Row, Spread, Summary
 from gpubench.base import units
 from gpubench.base.clean import tidy
 from gpubench.model import Result, Run
@@ -115,7 +116,7 @@ def records(summary: Summary, result: Result) -> Iterator[dict[str, Any]]:
     for series in result.series:
         figure = summary.figure(result, series)
         yield {
-            "series": series.name,
+            "series": series.label,
             "rank": series.rank,
             "quantity": series.quantity,
             "unit": figure.unit,
@@ -201,7 +202,7 @@ def _samples(run: Run) -> Iterator[dict[str, Any]]:
         key = {name: _key(result)[name] for name in ("case", "suite", "device", "replicate", "status")}
         for series in result.series:
             of = {
-                "series": series.name,
+                "series": series.label,
                 "rank": series.rank,
                 "unit": judged_unit(series),
                 "better": judged_better(series),

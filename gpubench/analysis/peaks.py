@@ -110,11 +110,11 @@ class Peaks:
 
 
 def _best(run: Run, median: Callable[[Series], float]) -> dict[tuple[str, str], float]:
-    """The best median of each device and limit among results that are ok; what was too early to last is none."""
+    """The best median of each device and limit among results that are ok; early samples are none."""
     found: dict[tuple[str, str], float] = {}
     for result in run.results:
         for series in result.series if result.status == "ok" else ():
-            if series.limit and result.devices and not series.name.endswith("early"):
+            if series.limit and result.devices and series.role != "early":
                 key = (result.devices[0], series.limit)
                 found[key] = max(found.get(key, 0.0), median(series))
     return found

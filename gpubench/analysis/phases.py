@@ -45,7 +45,7 @@ def phases(run: Run) -> list[Result]:
 def spans_of(result: Result) -> list[Span]:
     """Return from when to when a phase came, each time, in seconds of the run."""
     for series in result.series:
-        if series.name == TIME and series.at:
+        if series.label == TIME and series.at:
             return [(at, at + value) for at, value in zip(series.at, series.values, strict=True)]
     return []
 

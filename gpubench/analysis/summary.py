@@ -11,86 +11,25 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from gpubench import stats
 from gpubench.analysis import peaks
 from gpubench.analysis.counters import CounterTable
 from gpubench.analysis.energy import Energy, NoEnergy, energy_of
 from gpubench.analysis.peaks import Peaks, Share
+from gpubench.analysis.quantities import (
+    headline,
+    judged_better,
+    judged_median,
+    judged_unit,
+    judged_values,
+    limited_median,
+    speaking,
+)
 from gpubench.base import units
 from gpubench.model import Better, Case, Device, Result, Run, Series, Status
 
 _WORSE: tuple[Status, ...] = ("ok", "skipped", "invalid", "failed")
-_INTEGER = ("tensor.int", "int")  # limits of what is no floating-point operation
-_UNITS = {"moved": "B/s", "payload": "B/s", "flops": "FLOP/s", "item": "s"}
-
-
-def judged_values(series: Series) -> npt.NDArray[np.float64]:
-    """The samples in the judged quantity: rates for work over time, seconds for items, else raw."""
-    values = np.asarray(series.values, dtype=float)
-    if series.quantity == "value":
-        return values
-    with np.errstate(divide="ignore", invalid="ignore"):
-        if series.quantity == "item":
-            return values / np.float64(series.work.items)
-        return np.asarray(getattr(series.work, series.quantity) / values, dtype=float)
-
-
-def judged_median(series: Series) -> float:
-    """The median of `judged_values`, with no array: a gate asks it of a hundred thousand series. NaN of nothing."""
-    ordered = sorted(series.values)
-    if not ordered:
-        return float("nan")
-    middle = ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1]
-    return sum(_judged(value, series) for value in middle) / len(middle)
-
-
-def _judged(value: float, series: Series) -> float:
-    if series.quantity == "value":
-        return value
-    if series.quantity == "item":
-        return value / series.work.items if series.work.items else float("inf")
-    work: float = getattr(series.work, series.quantity)
-    return work / value if value else float("inf")
-
-
-def judged_unit(series: Series) -> str:
-    """The SI unit of `judged_values`."""
-    if series.quantity == "flops" and series.limit.startswith(_INTEGER):
-        return "OP/s"
-    return f"{series.item}/s" if series.quantity == "items" else _UNITS.get(series.quantity, series.unit)
-
-
-def judged_better(series: Series) -> Better:
-    """Whether more or less of the judged quantity is better: more of a rate, else as declared."""
-    return "more" if series.quantity in ("moved", "payload", "flops", "items") else series.better
-
-
-def limited_median(series: Series) -> float:
-    """The median in what the series' limit limits: of items a second the bytes behind them, or the operations."""
-    if series.quantity == "items":
-        arithmetic = series.limit.startswith(("tensor.", "float"))
-        series = replace(series, quantity="flops" if arithmetic else "moved")
-    return judged_median(series)
-
-
-def headline(result: Result) -> Series | None:
-    """The series that speaks for a case: the first, of the slowest rank; None where nothing was timed."""
-    ranks = [series for series in result.series if series.name == result.series[0].name]
-    return max(ranks, key=_badness) if len(ranks) > 1 else next(iter(ranks), None)
-
-
-def speaking(result: Result) -> Iterator[Series]:
-    """Each series of a result once, in order, the headline first; of several ranks the slowest speaks."""
-    for name in dict.fromkeys(series.name for series in result.series):
-        ranks = [series for series in result.series if series.name == name]
-        yield max(ranks, key=_badness) if len(ranks) > 1 else ranks[0]
-
-
-def _badness(series: Series) -> float:
-    centre = judged_median(series)
-    return -centre if judged_better(series) == "more" else centre
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +47,8 @@ class Figure:
     noise: float
     samples: int
     shares: tuple[Share, ...] = ()
+    stage: str = ""  # of the series
+    short: str = ""  # the series' name where there is little room
 
     @property
     def text(self) -> str:
@@ -281,13 +222,15 @@ class Summary:
         values = judged_values(series).tolist()
         interval = stats.median_interval(values)
         return Figure(
-            series.name,
+            series.label,
             judged_unit(series),
             judged_better(series),
             interval,
             stats.noise(values),
             len(values),
             self._shares(result, series, interval.centre),
+            series.stage,
+            series.short,
         )
 
     def _shares(self, result: Result, series: Series, centre: float) -> tuple[Share, ...]:
@@ -307,7 +250,7 @@ class Summary:
         found: dict[str, list[Figure]] = {}
         for result in results:
             for series in _said_beside(result):
-                found.setdefault(series.name, []).append(self.figure(result, series))
+                found.setdefault(series.label, []).append(self.figure(result, series))
         return [Figure.joined(figures) for figures in found.values()]
 
     def energy(self, result: Result) -> Energy | NoEnergy:
@@ -382,13 +325,12 @@ class Summary:
 
 def _said_beside(result: Result) -> Iterator[Series]:
     """Of each stage but the headline's its first series, then every observed value; a time of the host is none."""
-    stages = {series.name.rpartition(".")[0] for series in result.series[:1]}
+    stages = {series.stage for series in result.series[:1]}
     for series in list(speaking(result))[1:]:
-        stage, _, kind = series.name.rpartition(".")
-        if series.stop and stage not in stages:
-            stages.add(stage)
+        if series.role == "primary" and series.stage not in stages:
+            stages.add(series.stage)
             yield series
-        elif not series.stop and series.quantity == "value" and kind not in ("host", "early"):
+        elif series.role == "observed" and series.quantity == "value":
             yield series
 
 

@@ -11,7 +11,8 @@ from pathlib import PurePath
 
 from gpubench import stats
 from gpubench.analysis.fingerprint import Fingerprint, fingerprint
-from gpubench.analysis.summary import Summary, judged_unit, speaking
+from gpubench.analysis.quantities import judged_unit, speaking
+from gpubench.analysis.summary import Summary
 from gpubench.base import units
 from gpubench.model import Better, Run, Tier
 from gpubench.stats.changepoints import change_points
@@ -197,7 +198,7 @@ def entries(run: Run) -> Iterator[Entry]:
                 result.case.id,
                 result.case.version,
                 run.manifest.settings.tier,
-                series.name,
+                series.label,
                 judged_unit(series),
                 found.better,
                 result.devices,

@@ -7,7 +7,8 @@ from gpubench.analysis.counters import CounterFigure, CounterTable, Track, extre
 from gpubench.analysis.energy import Energy
 from gpubench.analysis.peaks import BASIS_WORDS, Basis
 from gpubench.analysis.phases import SUITE as PROFILE
-from gpubench.analysis.summary import Figure, Row, Spread, Summary, headline, judged_values
+from gpubench.analysis.quantities import headline, judged_values
+from gpubench.analysis.summary import Figure, Row, Spread, Summary
 from gpubench.analysis.trend import Change, Line, Moment, Trend
 from gpubench.analysis.views.curves import (
     Curve,

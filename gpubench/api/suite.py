@@ -2,19 +2,23 @@
 
 from gpubench.authoring.axes import Target, on_gpu, on_host, points, powers_of_two
 from gpubench.authoring.bench import Bench
+from gpubench.authoring.effort import POINT, TIER, Effort
 from gpubench.authoring.suite import Suite
 from gpubench.authoring.task import Observation, Observed, Profile, Stage, Task, expect
 from gpubench.base import units
-from gpubench.base.errors import DeviceError, FileError, Missing, PeerDied, Skip, UsageError, WrongAnswer
+from gpubench.base.errors import DeviceError, FileError, Missing, PeerDied, Skip, SuiteError, UsageError, WrongAnswer
 from gpubench.model import Case, DataFile, Device, Facts, View, Work
 from gpubench.plugins.backend import Handle, Kernel, Mode, SharedBuffer, SharedEvent, SharedMemory, Traits
 
 __all__ = [
+    "POINT",
+    "TIER",
     "Bench",
     "Case",
     "DataFile",
     "Device",
     "DeviceError",
+    "Effort",
     "Facts",
     "FileError",
     "Handle",
@@ -31,6 +35,7 @@ __all__ = [
     "Skip",
     "Stage",
     "Suite",
+    "SuiteError",
     "Target",
     "Task",
     "Traits",

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from gpubench.authoring.axes import Axis, Target, Value, axis_values
 from gpubench.authoring.bench import Bench
 from gpubench.authoring.task import Task
+from gpubench.base.errors import SuiteError
 from gpubench.model import Case, SuiteInfo, View
 
 Builder = Callable[..., Task]
@@ -112,8 +113,10 @@ class Suite:
                 yield Case(self.name, definition.name, params, definition.version, ranks, devices)
 
     def build(self, bench: Bench) -> Task:
-        """Build the task of `bench.case`; raises Skip with the reason where it cannot run."""
-        task: Task = self.definitions[bench.case.name].build(bench, **dict(bench.case.params))
+        """Build the task of `bench.case`; raises Skip where it cannot run, SuiteError where it is malformed."""
+        task: object = self.definitions[bench.case.name].build(bench, **dict(bench.case.params))
+        if not isinstance(task, Task):
+            raise SuiteError(f"the case returned {type(task).__name__} {task!r:.80}, not a Task")
         return task
 
     def info(self) -> SuiteInfo:

@@ -52,6 +52,12 @@ class Skip(Exception):  # noqa: N818 - control flow, not an error
     """A case that cannot run here, and why: the only control flow a suite's author has."""
 
 
+class SuiteError(GpubenchError):
+    """A mistake of a suite's author: which field of which value is wrong, and what it has to be. It costs its case."""
+
+    exit_status = 2
+
+
 class WrongAnswer(Exception):  # noqa: N818 - a finding about the device, not an error of ours
     """A check found the device's output wrong: the case is failed, however fast."""
 

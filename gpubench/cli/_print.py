@@ -161,7 +161,7 @@ def _named(case_id: str, figure: Figure | None, beside: Sequence[Figure]) -> Tex
     stage = figure.name.rpartition(".")[0] if figure else ""
     if not stage:
         return plain(case_id)
-    stages = [(other.name.removesuffix(".hot").removesuffix(".self"), other.text) for other in beside[:_MOST_BESIDE]]
+    stages = [(other.short, other.text) for other in beside[:_MOST_BESIDE]]
     others = ", ".join(f"{name} {text}" for name, text in stages)
     return plain(f"{case_id} {stage}") + Text("\n  ") + plain(others, "dim")
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpubench.analysis.counters import CounterTable
-from gpubench.analysis.summary import headline, judged_better, judged_median, judged_unit
+from gpubench.analysis.quantities import headline, judged_better, judged_median, judged_unit
 from gpubench.model import Better, Case, Manifest, Measure, Remark, Result, Run, Samples, Status
 
 Key = tuple[str, tuple[str, ...]]  # a case's id and its device set
@@ -82,7 +82,7 @@ class Gathering:
         series = headline(result)
         if series is None or result.status != "ok":
             return Process(result.status, math.nan, None, result.reason or result.cause, result.labels)
-        known = (result.case.version, series.name, judged_unit(series), judged_better(series))
+        known = (result.case.version, series.label, judged_unit(series), judged_better(series))
         if known not in self._kinds:
             self._kinds[known] = Kind(*known)
         return Process("ok", judged_median(series), self._kinds[known], "", result.labels, result.window)

@@ -10,21 +10,21 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from gpubench import stats
-from gpubench.authoring.task import Observation, Observed, Profile, Stage, Task, number_of, numbers_of, observed_series
-from gpubench.base.errors import GateTimedOut, Untrustworthy
+from gpubench.authoring import checks
+from gpubench.authoring.task import Observed, Profile, Stage, Task, observed, observed_series
+from gpubench.base.errors import GateTimedOut, Skip, SuiteError, Untrustworthy
 from gpubench.measuring import boundary
-from gpubench.measuring.stopping import StoppingRule
-from gpubench.model import Series
+from gpubench.measuring.stopping import StoppingPolicy
+from gpubench.model import Series, SeriesMode
 from gpubench.plugins.backend import Mode, OpenDevice, Timing
 from gpubench.plugins.collector import Watch
 
 T = TypeVar("T")
+_MOST_VALUES = 500_000  # of a case: a record of the run file takes 16 MiB, and a number up to 25 bytes
 _COLD_BATCH = 8  # flushes are long: a few cold calls already fill a sample
-_LOOKS = 1.2  # each look at the interval has this many times the samples of the last: few looks, little bias
-_TRUST = 0.5  # more than this share of a series' batches discarded (ten at the least): the case is invalid
 
 
 class Agree(Protocol):
@@ -49,24 +49,29 @@ class Measured:
 
 @dataclass(slots=True)
 class _Column:
-    """One series while it is being taken."""
+    """One series while it is being taken: of a stage by its name, in one mode, called in one way."""
 
     name: str
     stage: Stage
-    mode: Mode
+    mode: SeriesMode
     calls: int
     gated: bool
     call: Callable[[], object]
-    rule: StoppingRule
+    policy: StoppingPolicy
     look: int = 0  # the number of samples at which the interval is looked at next
     values: list[float] = field(default_factory=list)
     early: list[float] = field(default_factory=list)
     batches: int = 0
     lost: dict[str, int] = field(default_factory=dict)  # batches of which nothing was kept, by reason
     host: list[float] = field(default_factory=list)
-    probed: dict[str, list[float | Observed | Profile]] = field(default_factory=dict)
+    probed: dict[str, list[Observed]] = field(default_factory=dict)
     warmup_s: float = 0.0
     stop: str = ""
+
+    @property
+    def label(self) -> str:
+        """What the series is called in messages: `compress.hot`."""
+        return f"{self.name}.{self.mode}" if self.name else self.mode
 
     def lose(self, reason: str) -> None:
         """Count a batch of which nothing is kept."""
@@ -82,18 +87,18 @@ class _Column:
 
 
 class Engine:
-    """Measures tasks on one open device by one rule; `rank` marks its series."""
+    """Measures tasks on one open device by one policy; `rank` marks its series."""
 
     def __init__(
         self,
         device: OpenDevice,
-        rule: StoppingRule,
+        policy: StoppingPolicy,
         agree: Agree = alone,
         rank: int = 0,
         watches: Sequence[Watch] = (),
     ) -> None:
         self._device = device
-        self._rule = rule
+        self._policy = policy
         self._agree = agree
         self._rank = rank
         self._watches = watches
@@ -101,28 +106,34 @@ class Engine:
         self._labels: set[str] = set()
 
     def measure(self, task: Task) -> Measured:
-        """Check, time every stage in every mode, check again.
+        """Check, time every stage in every mode, check again. The headline is the first series.
 
-        Raises WrongAnswer from the task's check, Untrustworthy where most samples had to go.
+        Raises WrongAnswer from the task's check, Untrustworthy where most samples had to go, Skip where the device
+        cannot time a stage in any of its modes.
         """
-        observed = self.verify(task)
+        found = self.verify(task)
         task.poison()
         for watch in self._watches:
             watch.begin()
         series: list[Series] = []
         for name, stage in task.stages.items():
             columns = list(self._columns(stage))
-            for label, mode, call in columns:
-                column = self._take(f"{name}.{label}" if name else label, stage, mode, call)
+            if not columns:
+                raise Skip(f"this device times nothing in mode {' or '.join(stage.modes)}, as its stage {name!r} asks")
+            for mode, call in columns:
+                column = self._take(name, stage, mode, call)
                 series += self._series(column)
                 if len(columns) > 1:
                     self._confirm(task, column)
         self._check(task)
-        series += [observed_series(name, numbers_of(value), value, self._rank) for name, value in observed.items()]
+        for name, value in found.items():
+            values = value.values if isinstance(value, Profile) else (value.value,)
+            series.append(observed_series(name, values, value, rank=self._rank))
+        self._bounded(sum(len(each.values) for each in series))
         _finite(series)
         return Measured(tuple(series), tuple(sorted(self._discarded.items())), tuple(sorted(self._labels)))
 
-    def verify(self, task: Task) -> Observation:
+    def verify(self, task: Task) -> dict[str, Observed | Profile]:
         """Spoil the outputs, run every stage once, and check: fresh outputs, no timing."""
         task.poison()
         for stage in task.stages.values():
@@ -130,13 +141,13 @@ class Engine:
             stage.call()
         return self._check(task)
 
-    def _check(self, task: Task) -> Observation:
+    def _check(self, task: Task) -> dict[str, Observed | Profile]:
         """Check what the ranks left: none looks before all have stopped, none goes on before all have looked."""
         self._device.synchronize()
         self._agree(None)
-        observed = task.check()
+        found = observed("the check", task.check())
         self._agree(None)
-        return observed
+        return found
 
     def _confirm(self, task: Task, column: _Column) -> None:
         """Spoil the outputs and check what this column's own way of calling leaves in them."""
@@ -148,44 +159,48 @@ class Engine:
                 stage.call()
         self._check(task)
 
-    def _columns(self, stage: Stage) -> Iterator[tuple[str, Mode, Callable[[], object]]]:
-        """The series of a stage: its label, how it is timed, and what is called."""
+    def _columns(self, stage: Stage) -> Iterator[tuple[SeriesMode, Callable[[], object]]]:
+        """The series of a stage: how each is timed, and what is called."""
         if stage.clock != "device":
-            yield stage.clock, "hot", stage.call
+            yield stage.clock, stage.call
             return
         for mode in stage.modes:
             if mode in self._device.traits.modes:
-                yield mode, mode, stage.call
+                yield mode, stage.call
         if stage.rotation:
             turns = itertools.cycle(stage.rotation)
-            yield "rotated", "hot", lambda: next(turns)()
+            yield "rotated", lambda: next(turns)()
 
-    def _take(self, name: str, stage: Stage, mode: Mode, call: Callable[[], object]) -> _Column:
-        rule = self._rule.lasting(stage.least_s, stage.samples)
-        column = self._sized(_Column(name, stage, mode, 1, not stage.waits, call, rule, rule.least))
+    def _take(self, name: str, stage: Stage, mode: SeriesMode, call: Callable[[], object]) -> _Column:
+        policy = self._policy.for_effort(stage.effort)
+        column = self._sized(_Column(name, stage, mode, 1, not stage.waits, call, policy, policy.least))
         self._warm_up(column)
         begin = start = self._device.now()
         while not column.stop:
             self._sample(column)
             stop = self._agree(self._verdict(column, self._device.now() - start))
             self._distrust(column)
-            if stop and self._agree(self._drifts(column.values)):
+            if stop and self._agree(policy.drifts(column.values)):
                 now = self._device.now()
-                stop = self._agree("drift" if now - begin >= rule.settle_s else "")
+                stop = self._agree("drift" if now - begin >= policy.settle_s else "")
                 if not stop:
                     self._drop(column, len(column.values) // 2)
-                    start, column.look = now, rule.least
+                    start, column.look = now, policy.least
             column.stop = stop
-        self._drop(column, self._agree(self._transient(column.values)))
+        self._drop(column, self._agree(policy.transient(column.values)))
         return column
+
+    def _bounded(self, values: int) -> None:
+        """Raise SuiteError where a case yields more values than a record holds."""
+        if values > _MOST_VALUES:
+            raise SuiteError(f"the case yields {values} values or more, and a record holds {_MOST_VALUES}")
 
     def _verdict(self, column: _Column, elapsed_s: float) -> str:
         count = len(column.values)
         if count < column.look:
-            return column.rule.spent(count, elapsed_s)
-        if elapsed_s >= column.rule.least_s:
-            column.look = max(count + 1, math.ceil(_LOOKS * count))
-        return column.rule.verdict(column.values, elapsed_s)
+            return column.policy.spent(count, elapsed_s)
+        column.look = column.policy.next_look(count, column.look, elapsed_s)
+        return column.policy.verdict(column.values, elapsed_s)
 
     def _drop(self, column: _Column, length: int) -> None:
         """Discard first samples, taken before the device settled; the very first of them are kept as `early`."""
@@ -193,30 +208,13 @@ class Engine:
             self._discarded["warm-up"] = self._discarded.get("warm-up", 0) + length
             column.drop(length)
 
-    def _drifts(self, values: list[float]) -> bool:
-        """Whether the device has not settled: a power cap takes tenths of a second to bring clocks down."""
-        if len(values) < self._rule.least or not self._rule.settle_s:
-            return False
-        half = len(values) // 2
-        early, late = stats.median(values[:half]), stats.median(values[half:])
-        return not stats.is_steady(values) and abs(early - late) > self._rule.target * late
-
-    def _transient(self, values: list[float]) -> int:
-        """How many first values differ from the rest by more than twice its interval."""
-        length = stats.warm_up_length(values)
-        if not 0 < length < len(values) // 2:
-            return 0
-        rest = stats.median_interval(values[length:])
-        shift = abs(stats.median(values[:length]) - rest.centre)
-        return length if shift > 2 * max(rest.half_width, self._rule.target) * rest.centre else 0
-
     def _sized(self, column: _Column) -> _Column:
         """Choose the calls of a batch so that a sample is long against the clock's grain."""
         if column.stage.clock == "self":
             return column
-        most = column.stage.max_calls or (_COLD_BATCH if column.mode == "cold" else column.rule.most_calls)
+        most = column.stage.max_calls or (_COLD_BATCH if column.mode == "cold" else column.policy.most_calls)
         once, gated = self._trial(column, 1, column.gated)
-        calls = min(most, max(1, math.ceil(column.rule.sample_s / once) if once > 0 else most))
+        calls = min(most, max(1, math.ceil(column.policy.sample_s / once) if once > 0 else most))
         calls, gated = self._agree((calls, gated))  # all ranks try the same: calls may wait for each other
         if gated:
             _, gated = self._trial(column, calls, gated)
@@ -237,7 +235,7 @@ class Engine:
         while not done:
             values += [stats.median(timing.device) for timing in self._attempt(column)]
             column.warmup_s = self._device.now() - start
-            done = self._agree(column.rule.is_warm(values, column.warmup_s))
+            done = self._agree(column.policy.is_warm(values, column.warmup_s))
         column.batches, column.lost = 0, {}
 
     def _sample(self, column: _Column) -> None:
@@ -248,10 +246,13 @@ class Engine:
                 self._discard(reason)
             if disturbed or not good:
                 column.lose(disturbed[0] if disturbed else "clock")
+            self._bounded(len(column.values) + len(good))
             if good and not disturbed:
                 column.values += good
                 column.host.append(timing.host)
-                for name, value in (column.stage.probe or dict)().items():
+                for name, value in observed("the probe", (column.stage.probe or dict)()).items():
+                    if isinstance(value, Profile):
+                        raise SuiteError(f"a probe reads numbers, and {name} is a Profile: a check may return one")
                     column.probed.setdefault(name, []).append(value)
 
     def _disturbances(self) -> list[str]:
@@ -277,20 +278,18 @@ class Engine:
         self._discarded[reason] = self._discarded.get(reason, 0) + 1
 
     def _distrust(self, column: _Column) -> None:
-        gone = sum(column.lost.values())
-        if gone >= self._rule.least and gone > _TRUST * column.batches:
+        if column.policy.distrusts(column.batches, column.lost):
             reasons = ", ".join(f"{count} by {reason}" for reason, count in sorted(column.lost.items()))
-            raise Untrustworthy("discarded", f"{column.name}: most samples had to be discarded: {reasons}")
+            raise Untrustworthy("discarded", f"{column.label}: most samples had to be discarded: {reasons}")
 
     def _time(self, column: _Column, calls: int, gated: bool) -> Timing:
         stage = column.stage
         if stage.clock == "device":
-            return self._device.time(column.call, calls, column.mode, gated, stage.lead)
+            mode = cast(Mode, "hot" if column.mode == "rotated" else column.mode)
+            return self._device.time(column.call, calls, mode, gated, stage.lead)
         stage.lead()
         if stage.clock == "self":
-            found = stage.call()
-            values = tuple(map(float, found if isinstance(found, Sequence) else (found,)))
-            return Timing(values, sum(values) / len(values))
+            return _own_time(stage.call())
         return self._host_time(stage.call, calls)
 
     def _host_time(self, call: Callable[[], object], calls: int) -> Timing:
@@ -302,11 +301,14 @@ class Engine:
         return Timing((seconds,), seconds)
 
     def _series(self, column: _Column) -> list[Series]:
-        stage = column.stage
+        stage, mode = column.stage, column.mode
         timed = Series(
-            column.name,
+            "",
             "s",
             tuple(column.values),
+            stage=column.name,
+            mode=mode,
+            role="primary",
             work=stage.work,
             quantity=stage.quantity,
             limit=stage.limit,
@@ -317,25 +319,29 @@ class Engine:
             warmup_s=column.warmup_s,
         )
         found = [timed]
-        if column.mode == "hot" and not column.name.endswith("rotated"):
-            found += [replace(timed, name=_joined(column.name, name), work=work) for name, work in stage.also.items()]
-        if column.name.endswith("hot"):
-            name = column.name.removesuffix("hot")
-            found.append(Series(f"{name}host", "s", tuple(column.host), rank=self._rank, calls=column.calls))
-            if len(column.early) >= self._rule.least:
-                found.append(replace(timed, name=f"{name}early", values=tuple(column.early), stop=""))
+        if mode in ("hot", "host", "self"):
+            found += [replace(timed, name=name, role="derived", work=work) for name, work in stage.also.items()]
+        if mode == "hot":
+            beside: dict[str, Any] = {"stage": column.name, "rank": self._rank, "calls": column.calls}
+            found.append(Series("", "s", tuple(column.host), mode="host", role="derived", **beside))
+            if column.policy.keeps_early(column.early):
+                found.append(replace(timed, role="early", values=tuple(column.early), stop=""))
         for name, values in column.probed.items():
-            numbers = [number_of(value) for value in values]
-            found.append(observed_series(_joined(column.name, name), numbers, values[0], self._rank))
+            numbers = tuple(value.value for value in values)
+            found.append(observed_series(name, numbers, values[0], stage=column.name, rank=self._rank))
         return found
+
+
+def _own_time(found: object) -> Timing:
+    """The seconds that a self-timed call returned: a number, or a sequence of them."""
+    values = tuple(found) if isinstance(found, Sequence) and not isinstance(found, str) else (found,)
+    if not values:
+        raise SuiteError("a self-timed call returned no seconds")
+    seconds = tuple(checks.number("the seconds of a self-timed call", value) for value in values)
+    return Timing(seconds, sum(seconds) / len(seconds))
 
 
 def _finite(series: list[Series]) -> None:
     for each in series:
         if not all(map(math.isfinite, each.values)):
-            raise Untrustworthy("not-finite", f"series {each.name} holds NaN or infinity")
-
-
-def _joined(series: str, name: str) -> str:
-    stage, _, _ = series.rpartition(".")
-    return f"{stage}.{name}" if stage else name
+            raise Untrustworthy("not-finite", f"series {each.label} holds NaN or infinity")

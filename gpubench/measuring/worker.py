@@ -20,11 +20,11 @@ from gpubench import plugins
 from gpubench.authoring.axes import Target
 from gpubench.authoring.bench import Bench
 from gpubench.authoring.task import Task
-from gpubench.base.errors import DeviceError, Missing, PeerDied, Skip, Untrustworthy, WrongAnswer
+from gpubench.base.errors import DeviceError, Missing, PeerDied, Skip, SuiteError, Untrustworthy, WrongAnswer
 from gpubench.measuring.engine import Engine, Measured, T
 from gpubench.measuring.plan import load_suite
 from gpubench.measuring.process import to_parent
-from gpubench.measuring.stopping import RULES
+from gpubench.measuring.stopping import POLICIES
 from gpubench.model import Case, Device, Series, Status
 from gpubench.plugins.backend import Backend, OpenDevice
 from gpubench.plugins.collector import Collector, Watch, Watching
@@ -104,10 +104,11 @@ class Ranks:
         decided: T = self.exchange(value)[self.decider]
         return decided
 
-    def meet(self, active: bool) -> None:
-        """Find out who decides."""
+    def meet(self, active: bool) -> bool:
+        """Find out who decides; return whether any rank times anything."""
         roles = self.exchange(active)
         self.decider = roles.index(True) if True in roles else 0
+        return True in roles
 
     def attend(self) -> None:
         """An idle rank's part: be there for every agreement until the deciding rank is done."""
@@ -152,6 +153,8 @@ class Worker:
             return Part("invalid", finding.cause, str(finding))
         except DeviceError as error:
             return Part("failed", "device", str(error))
+        except SuiteError as mistake:
+            return Part("failed", "suite", str(mistake))
         except PeerDied as event:
             return Part("failed", "peer", str(event), informed=tuple(ranks.informed))
         except Exception as error:  # noqa: BLE001 - the case's boundary: a suite or driver may raise anything
@@ -175,7 +178,8 @@ class Worker:
             ranks.exchange,
         )
         task = suite.build(bench)
-        ranks.meet(bool(task.stages))
+        if not ranks.meet(bool(task.stages)):
+            raise SuiteError("no rank of the case has a stage: nothing would be timed")
         start = time.monotonic()
         measured = self._run(task, device, order, ranks)
         unwatched = () if self._watches or not device.traits.is_gpu else ("unwatched",)
@@ -196,7 +200,7 @@ class Worker:
             task.release()
             return Measured(())
         try:
-            rule = RULES[order.target.tier]
+            rule = POLICIES[order.target.tier]
             with device.ranged(order.case.id):
                 measured = Engine(device, rule, ranks.agree, order.rank, self._watches).measure(task)
         finally:

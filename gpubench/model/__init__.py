@@ -7,11 +7,12 @@ Sizes are in bytes, times in seconds. Rates are never stored: a rate is `Work / 
 from gpubench.model.cases import Case, Params
 from gpubench.model.counters import Counter, CounterKind, EventBit, EventClass, Measure, Remark, Samples
 from gpubench.model.facts import Absent, DataFile, Device, Facts
-from gpubench.model.results import Better, Quantity, Result, Series, Status, Work
+from gpubench.model.results import LIMITS, Better, Quantity, Result, Role, Series, SeriesMode, Status, Work
 from gpubench.model.run import Manifest, NamedLink, Run, Settings, SuiteInfo, Tier, Verdict, View
 from gpubench.model.schema import SCHEMA, STRICT
 
 __all__ = [
+    "LIMITS",
     "SCHEMA",
     "STRICT",
     "Absent",
@@ -31,9 +32,11 @@ __all__ = [
     "Quantity",
     "Remark",
     "Result",
+    "Role",
     "Run",
     "Samples",
     "Series",
+    "SeriesMode",
     "Settings",
     "Status",
     "SuiteInfo",

@@ -243,4 +243,4 @@ def _check_lengths(record: Record) -> None:
     elif isinstance(record, Result):
         for series in record.series:
             if series.at and len(series.at) != len(series.values):
-                raise Malformed(f"series {series.name!r} has {len(series.values)} values at {len(series.at)} times")
+                raise Malformed(f"series {series.label!r} has {len(series.values)} values at {len(series.at)} times")

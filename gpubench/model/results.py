@@ -14,7 +14,17 @@ Better = Literal["more", "less"]
 Quantity = Literal["value", "moved", "payload", "flops", "item", "items"]
 
 
+SeriesMode = Literal["", "hot", "each", "cold", "graph", "rotated", "host", "self"]
+Role = Literal["primary", "early", "derived", "observed"]
 Status = Literal["ok", "skipped", "failed", "invalid"]
+
+
+# The peaks that a series may be held against; what knows a value for one is `gpubench.knowledge.hardware`.
+LIMITS = (
+    *("dram", "l2", "shared", "link.h2d", "link.d2h", "link.peer"),
+    *("float64", "float32", "float16", "int32"),
+    *("tensor.float64", "tensor.tf32", "tensor.float16", "tensor.bfloat16", "tensor.float8", "tensor.int8"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +47,11 @@ class Work:
 class Series:
     """The one measured thing: timings by sample (`at` empty), or values over time (`at` in s).
 
+    `stage` is the part of the task, `mode` how it was timed, `role` what the series is: `primary` samples of a stage,
+    `early` ones from before it settled, `derived` from the same samples (counted in another way, or the host's time),
+    `observed` values that are no times. `name` is the author's word for a derived or observed series; a primary one
+    is called by its mode.
+
     `quantity` says what is judged: `value` the values themselves, `item` seconds per item, `items` items a
     second (`item` names one: token), else the rate of that part of `work`. `limit` names the peak it is held
     against (`dram`, `tensor.float16`, …), `stop` why sampling ended, `rank` which process took it.
@@ -48,6 +63,9 @@ class Series:
     unit: str
     values: tuple[float, ...]
     at: tuple[float, ...] = ()
+    stage: str = ""
+    mode: SeriesMode = ""
+    role: Role = "observed"
     work: Work = field(default_factory=Work)
     quantity: Quantity = "value"
     better: Better = "less"
@@ -57,6 +75,18 @@ class Series:
     calls: int = 1
     stop: str = ""
     warmup_s: float = 0.0
+
+    @property
+    def label(self) -> str:
+        """What tells a series apart within its case, for people: `hot`, `compress.hot`, `compress.early`, `ratio`."""
+        word = self.name or ("early" if self.role == "early" else self.mode)
+        return f"{self.stage}.{word}" if self.stage else word
+
+    @property
+    def short(self) -> str:
+        """The label, of a stage's plain timing the stage alone: `compress`."""
+        plain = self.role == "primary" and self.mode in ("hot", "self")
+        return self.stage if plain and self.stage else self.label
 
 
 @dataclass(frozen=True, slots=True)

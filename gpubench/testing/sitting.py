@@ -18,7 +18,7 @@ from gpubench.base.errors import Untrustworthy, UsageError, WrongAnswer
 from gpubench.measuring import inventory, plan
 from gpubench.measuring.engine import Engine
 from gpubench.measuring.sampler import SamplingProcess
-from gpubench.measuring.stopping import RULES
+from gpubench.measuring.stopping import POLICIES
 from gpubench.measuring.worker import watches
 from gpubench.model import SCHEMA, Case, Facts, Manifest, Result, Run, Samples, Settings, SuiteInfo, Tier
 from gpubench.model.store import RunWriter, read_run
@@ -108,7 +108,7 @@ class Sitting:
         return result
 
     def _timed(self, task: Task, plain: Result) -> Result:
-        engine = Engine(self.device, RULES[self._manifest.settings.tier], watches=self._watches)
+        engine = Engine(self.device, POLICIES[self._manifest.settings.tier], watches=self._watches)
         engine.verify(task)
         self._refuse_strays(task)
         begin = time.monotonic()
@@ -142,7 +142,7 @@ class Sitting:
     def _refuse_nothing(self, result: Result) -> None:
         hot = result.series[0]
         seconds = max(hot.values) * hot.calls
-        if self.device.traits.is_gpu and hot.name == "hot" and hot.calls >= _MANY and seconds < _EMPTY_S:
+        if self.device.traits.is_gpu and hot.mode == "hot" and hot.calls >= _MANY and seconds < _EMPTY_S:
             took = units.quantity(seconds, "s")
             raise UsageError(
                 f"{hot.calls} calls took {took} on the stream that is timed: they launch nothing there; "

@@ -50,7 +50,7 @@ def _checked(found: Imported) -> Imported:
     for result in found.results:
         for series in result.series:
             if not all(map(math.isfinite, series.values)):
-                raise BadOutput(f"{result.case.id}: {series.name} is out of range")
+                raise BadOutput(f"{result.case.id}: {series.label} is out of range")
     return found
 
 

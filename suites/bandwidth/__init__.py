@@ -7,7 +7,7 @@ A figure is held against DRAM where each array is at least four times the last-l
 
 from __future__ import annotations
 
-from gpubench.api.suite import Bench, Suite, Task, View, on_gpu, points
+from gpubench.api.suite import POINT, Bench, Suite, Task, View, on_gpu, points
 
 from .._stream import Shape
 from . import _access, _beside, _cache, _engines, _link
@@ -48,63 +48,63 @@ suite = Suite(
 @suite.case(size_bytes=at.two_sizes, dtype=at.DTYPES)
 def read(bench: Bench, size_bytes: int, dtype: str) -> Task:
     """The exclusive or of all words of an array: 1 array moved; one word a block is left, and checked."""
-    least_s = at.least_s(bench.target, at.is_floor(bench.target, size_bytes))
-    return stream.kernel(bench, "read", size_bytes, dtype, least_s=least_s)
+    effort = at.effort(bench.target, at.is_floor(bench.target, size_bytes))
+    return stream.kernel(bench, "read", size_bytes, dtype, effort=effort)
 
 
 @suite.case(size_bytes=at.sizes, dtype=at.DTYPES)
 def write(bench: Bench, size_bytes: int, dtype: str) -> Task:
     """STREAM's fill, a = s: 1 array moved."""
-    return stream.kernel(bench, "write", size_bytes, dtype, least_s=at.least_s(bench.target))
+    return stream.kernel(bench, "write", size_bytes, dtype, effort=at.effort(bench.target))
 
 
 @suite.case(size_bytes=at.two_sizes, dtype=at.DTYPES)
 def copy(bench: Bench, size_bytes: int, dtype: str) -> Task:
     """STREAM copy by a kernel, a = b: 2 arrays moved."""
-    least_s = at.least_s(bench.target, at.is_floor(bench.target, size_bytes))
-    return stream.kernel(bench, "copy", size_bytes, dtype, least_s=least_s)
+    effort = at.effort(bench.target, at.is_floor(bench.target, size_bytes))
+    return stream.kernel(bench, "copy", size_bytes, dtype, effort=effort)
 
 
 @suite.case(size_bytes=at.sizes, dtype=at.DTYPES)
 def scale(bench: Bench, size_bytes: int, dtype: str) -> Task:
     """STREAM scale, a = s·b: 2 arrays moved."""
-    return stream.kernel(bench, "scale", size_bytes, dtype, least_s=at.least_s(bench.target))
+    return stream.kernel(bench, "scale", size_bytes, dtype, effort=at.effort(bench.target))
 
 
 @suite.case(size_bytes=at.sizes, dtype=at.DTYPES)
 def add(bench: Bench, size_bytes: int, dtype: str) -> Task:
     """STREAM add, a = b + c: 3 arrays moved."""
-    return stream.kernel(bench, "add", size_bytes, dtype, least_s=at.least_s(bench.target))
+    return stream.kernel(bench, "add", size_bytes, dtype, effort=at.effort(bench.target))
 
 
 @suite.case(size_bytes=at.sizes, dtype=points(("float32", "float64")), headline={"dtype": "float32"})
 def triad(bench: Bench, size_bytes: int, dtype: str) -> Task:
     """STREAM triad, a = b + s·c: 3 arrays moved."""
-    return stream.kernel(bench, "triad", size_bytes, dtype, least_s=at.least_s(bench.target, dtype == "float32"))
+    return stream.kernel(bench, "triad", size_bytes, dtype, effort=at.effort(bench.target, dtype == "float32"))
 
 
 @suite.case(size_bytes=at.sizes, dtype=at.DTYPES)
 def dot(bench: Bench, size_bytes: int, dtype: str) -> Task:
     """The sum of b·c: 2 arrays moved; one sum a block is left, checked against double precision."""
-    return stream.kernel(bench, "dot", size_bytes, dtype, least_s=at.least_s(bench.target))
+    return stream.kernel(bench, "dot", size_bytes, dtype, effort=at.effort(bench.target))
 
 
 @suite.case(size_bytes=at.copy_sizes)
 def memcpy(bench: Bench, size_bytes: int) -> Task:
     """The runtime's own copy within device memory (one thread on the host): 2 arrays moved, payload 1."""
-    return stream.memcpy(bench, size_bytes, at.least_s(bench.target, not stream.is_cached(bench, size_bytes)))
+    return stream.memcpy(bench, size_bytes, at.effort(bench.target, not stream.is_cached(bench, size_bytes)))
 
 
 @suite.case(kernel=at.KERNELS, width_bytes=at.WIDTHS, size_bytes=at.one_size, when=on_gpu)
 def access_width(bench: Bench, kernel: str, width_bytes: int, size_bytes: int) -> Task:
     """A STREAM kernel whose lanes move 4, 8 or 16 bytes at once, float32."""
-    return stream.kernel(bench, kernel, size_bytes, shape=Shape(width_bytes), least_s=0)
+    return stream.kernel(bench, kernel, size_bytes, shape=Shape(width_bytes), effort=POINT)
 
 
 @suite.case(kernel=at.KERNELS, threads=at.threads, size_bytes=at.one_size)
 def occupancy(bench: Bench, kernel: str, threads: int, size_bytes: int) -> Task:
     """A STREAM kernel by so many threads that stay on each multiprocessor; by so many threads in all on the host."""
-    return stream.kernel(bench, kernel, size_bytes, shape=Shape(threads=threads), least_s=0)
+    return stream.kernel(bench, kernel, size_bytes, shape=Shape(threads=threads), effort=POINT)
 
 
 @suite.case(kernel=at.sweeps, size_bytes=at.working_sets, version=2)

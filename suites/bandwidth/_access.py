@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Observation, Observed, Skip, Stage, Task, Work, expect
+from gpubench.api.suite import POINT, Bench, Observation, Observed, Skip, Stage, Task, Work, expect
 
 from .._stream import NEEDS_NUMBA
 from ._pattern import Pattern
@@ -75,7 +75,7 @@ def _task(bench: Bench, access: str, pattern: Pattern, size_bytes: int) -> Task:
 
     asked, sectors = (Work(payload=nbytes) for nbytes in (pattern.payload, pattern.moved))
     limit = memory_limit(bench, size_bytes)
-    stage = Stage(call, asked, "payload", limit, least_s=0, also={"sectors": sectors})
+    stage = Stage(call, asked, "payload", limit, effort=POINT, also={"sectors": sectors})
     return Task.of(stage, check=checked, poison=poison)
 
 

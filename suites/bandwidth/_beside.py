@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Observation, Observed, Stage, Task, Work, expect
+from gpubench.api.suite import POINT, Bench, Observation, Observed, Stage, Task, Work, expect
 
 from ._engines import Copies, require
 
@@ -128,7 +128,7 @@ class Beside:
         def probe() -> Observation:
             return {"slowdown": Observed(self._slowdown[name])}
 
-        return Stage(lambda: self.seconds(name), total, quantity, limit, clock="self", probe=probe, least_s=0)
+        return Stage(lambda: self.seconds(name), total, quantity, limit, clock="self", probe=probe, effort=POINT)
 
 
 def beside_gemm(bench: Bench, engine: str, units: int = 0) -> Task:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api.suite import Bench, Observation, Observed, Skip, Stage, Task, Work, expect
+from gpubench.api.suite import POINT, Bench, Observation, Observed, Skip, Stage, Task, Work, expect
 
 from .._stream import NEEDS_NUMBA, Call
 from ._points import cache_bytes
@@ -41,7 +41,7 @@ def working_set(bench: Bench, kernel: str, size_bytes: int) -> Task:
     call, check, poison = {"read": sweep.read, "write": sweep.write, "copy": sweep.copy}[kernel]()
     arrays = 2 if kernel == "copy" else 1
     work = Work(moved=arrays * sweep.nbytes, payload=sweep.nbytes)
-    return Task.of(Stage(call, work, "moved", limit, least_s=0), check=check, poison=poison)
+    return Task.of(Stage(call, work, "moved", limit, effort=POINT), check=check, poison=poison)
 
 
 def layout(units: int, size_bytes: int, cached: bool) -> tuple[int, int, int, int, int]:
@@ -141,7 +141,7 @@ def shared(bench: Bench, access: str, width_bytes: int) -> Task:
         "moved",
         "shared",
         probe=partial(_per_clock, bench, cycles, passes * block_bytes),
-        least_s=0,
+        effort=POINT,
     )
     return Task.of(stage, check=check, poison=lambda: parts.fill(0))
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Skip, Stage, Task, Work
+from gpubench.api.suite import POINT, Bench, Skip, Stage, Task, Work
 
 from ._stream import kernel, memcpy, memory_limit
 from ._words import Words, blocks
@@ -111,10 +111,10 @@ def device_copy(bench: Bench, engine: str, size_bytes: int) -> Task:
     """A copy by the whole device."""
     if not bench.traits.is_gpu:
         host = partial(kernel, name="copy") if engine == "load-store" else memcpy
-        return host(bench, size_bytes=size_bytes, least_s=0)
+        return host(bench, size_bytes=size_bytes, effort=POINT)
     require(bench, engine)
     copies = Copies(bench, size_bytes)
-    stage = Stage(copies.on(engine), copies.work, "moved", memory_limit(bench, size_bytes), least_s=0)
+    stage = Stage(copies.on(engine), copies.work, "moved", memory_limit(bench, size_bytes), effort=POINT)
     return Task.of(stage, check=copies.check, poison=copies.poison)
 
 
@@ -122,5 +122,5 @@ def device_copy_on(bench: Bench, engine: str, units: int, size_bytes: int) -> Ta
     """A copy by so many multiprocessors."""
     require(bench, engine)
     copies = Copies(bench, size_bytes)
-    stage = Stage(copies.on(engine, units), copies.work, "moved", memory_limit(bench, size_bytes), least_s=0)
+    stage = Stage(copies.on(engine, units), copies.work, "moved", memory_limit(bench, size_bytes), effort=POINT)
     return Task.of(stage, check=copies.check, poison=copies.poison)

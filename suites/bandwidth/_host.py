@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import prange
 
-from gpubench.api.suite import Bench, Observation, Stage, Task, Work, expect
+from gpubench.api.suite import POINT, Bench, Observation, Stage, Task, Work, expect
 
 from .._host import Compiled, parallel
 from ._pattern import Pattern
@@ -121,7 +121,7 @@ def working_set(bench: Bench, kernel: str, size_bytes: int) -> Task:
     passes = max(2, _PASSED_BYTES // rows.nbytes // 2 * 2)
     moved = passes * rows.nbytes * (2 if kernel == "copy" else 1)
     call, check, poison = {"read": _reading, "copy": _copying, "write": _writing}[kernel](rows, passes, bench)
-    stage = Stage(call, Work(moved=moved, payload=passes * rows.nbytes), "moved", least_s=0)
+    stage = Stage(call, Work(moved=moved, payload=passes * rows.nbytes), "moved", effort=POINT)
     return Task.of(stage, check=check, poison=poison)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api.suite import Bench, Observation, Skip, Stage, Task, Work
+from gpubench.api.suite import POINT, Bench, Observation, Skip, Stage, Task, Work
 
 from ._words import Words, blocks
 
@@ -124,7 +124,7 @@ def one_way(bench: Bench, memory: str, size_bytes: int, to_device: bool) -> Task
     _need_gpu(bench, 2 * size_bytes)
     way = _Way(bench, memory, size_bytes, to_device)
     limit = "link.h2d" if to_device else "link.d2h"
-    stage = Stage(way.call, Work(payload=size_bytes), "payload", limit, waits=memory == "pageable", least_s=0)
+    stage = Stage(way.call, Work(payload=size_bytes), "payload", limit, waits=memory == "pageable", effort=POINT)
     return Task.of(stage, check=way.check, poison=way.poison, close=way.close)
 
 
@@ -165,10 +165,10 @@ def both_ways(bench: Bench, memory: str, size_bytes: int) -> Task:
     """The sum of both directions, then each by itself while the other one runs."""
     _need_gpu(bench, 4 * size_bytes)
     both = _Both(bench, memory, size_bytes)
-    stages = {"sum": Stage(both.call, Work(payload=2 * size_bytes), "payload", max_calls=_MOST_CALLS, least_s=0)}
+    stages = {"sum": Stage(both.call, Work(payload=2 * size_bytes), "payload", max_calls=_MOST_CALLS, effort=POINT)}
     for name in both.ways:
         work, call = Work(payload=size_bytes), partial(both.seconds, name)
-        stages[name] = Stage(call, work, "payload", f"link.{name}", clock="self", least_s=0)
+        stages[name] = Stage(call, work, "payload", f"link.{name}", clock="self", effort=POINT)
 
     def check() -> Observation:
         both.each("check")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpubench.api.suite import Target, points, powers_of_two
+from gpubench.api.suite import POINT, TIER, Effort, Target, points, powers_of_two
 
 CACHES = 4  # an array this many times the last-level cache comes from memory
 UNKNOWN_CACHE = 2**25
@@ -69,9 +69,9 @@ def one_size(target: Target) -> Any:
     return points(found.quick[:1], found.smoke[:1], found.quick[:1])
 
 
-def least_s(target: Target, floor: bool = False) -> float | None:
+def effort(target: Target, floor: bool = False) -> Effort:
     """How long a case is sampled at the least: in `quick` as a point among many, but where a floor stands on it."""
-    return 0 if target.tier == "quick" and not floor else None
+    return POINT if target.tier == "quick" and not floor else TIER
 
 
 def is_floor(target: Target, size_bytes: int) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Observation, Stage, Task, Work, expect, units
+from gpubench.api.suite import TIER, Bench, Effort, Observation, Stage, Task, Work, expect, units
 
 from .._stream import BEST, Call, Shape, Stream, open_stream
 from ._points import CACHES, cache_bytes
@@ -55,14 +55,14 @@ def notes(bench: Bench, size_bytes: int, found: Mapping[str, str]) -> Mapping[st
     return {**found, "cache": f"arrays below {CACHES} × the last-level cache of {largest}"}
 
 
-def _stage(bench: Bench, call: Call, work: Work, size_bytes: int, least_s: float | None) -> Stage:
+def _stage(bench: Bench, call: Call, work: Work, size_bytes: int, effort: Effort) -> Stage:
     """Hot, and cold where a GPU's cache holds something: a flush changes nothing for arrays four caches long."""
     modes: Any = ("hot", "cold") if bench.traits.is_gpu and is_cached(bench, size_bytes) else ("hot",)
-    return Stage(call, work, "moved", memory_limit(bench, size_bytes), modes, least_s=least_s)
+    return Stage(call, work, "moved", memory_limit(bench, size_bytes), modes, effort=effort)
 
 
 def kernel(
-    bench: Bench, name: str, size_bytes: int, dtype: str = "float32", shape: Shape = BEST, least_s: float | None = None
+    bench: Bench, name: str, size_bytes: int, dtype: str = "float32", shape: Shape = BEST, effort: Effort = TIER
 ) -> Task:
     """One of the STREAM kernels, on arrays of `size_bytes` each."""
     build = {"read": _reading, "dot": _summing, "write": _filling}.get(name, partial(_writing, name))
@@ -70,7 +70,7 @@ def kernel(
     stream = open_stream(bench, size_bytes, dtype, arrays, shape)
     call, check, poison, flops = build(bench, stream)
     work = Work(moved=arrays * size_bytes, payload=_payload(name) * size_bytes, flops=flops * float(stream.count))
-    stage = _stage(bench, call, work, size_bytes, least_s)
+    stage = _stage(bench, call, work, size_bytes, effort)
     return Task.of(stage, check=check, poison=poison, notes=notes(bench, size_bytes, stream.notes))
 
 
@@ -118,12 +118,12 @@ def _summing(bench: Bench, stream: Stream) -> _Built:
     return stream.call("dot", b.array, c.array, stream.count, parts), check, lambda: parts.fill(0), 2
 
 
-def memcpy(bench: Bench, size_bytes: int, least_s: float | None = None) -> Task:
+def memcpy(bench: Bench, size_bytes: int, effort: Effort = TIER) -> Task:
     """The runtime's own copy within device memory; one thread's on the host."""
     stream = open_stream(bench, size_bytes, "float32", 2)
     a, b = stream.empty(), stream.drawn()
     work = Work(moved=2 * size_bytes, payload=size_bytes)
-    stage = _stage(bench, lambda: bench.device.copy(a, b.array), work, size_bytes, least_s)
+    stage = _stage(bench, lambda: bench.device.copy(a, b.array), work, size_bytes, effort)
     return Task.of(
         replace(stage, rotation=_rotation(bench, a, b.array)),
         check=stream.verifier(a, (b,), (0, 1, 0)),

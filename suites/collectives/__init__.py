@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpubench.api.suite import Bench, Mode, Observation, Stage, Suite, Target, Task, View, Work, points, powers_of_two
+from gpubench.api.suite import (
+    POINT,
+    Bench,
+    Mode,
+    Observation,
+    Stage,
+    Suite,
+    Target,
+    Task,
+    View,
+    Work,
+    points,
+    powers_of_two,
+)
 
 from .._between import Params, fitting
 from .._link import BOTH_WAYS, LIBRARY, LIMIT, ONE_WAY, WRITES, link
@@ -75,15 +88,14 @@ def _task(bench: Bench, name: str, by: str, size_bytes: int) -> Task:
     modes: tuple[Mode, ...] = ("hot", "graph") if size_bytes <= _GRAPH_BYTES else ("hot",)
     plain = {"algbw": Work(payload=size_bytes, items=1)}
     stages = {
-        "": Stage(rank.call, bus, "payload", limit, modes, lead=rank.meet, also=plain, least_s=0.0),
+        "": Stage(rank.call, bus, "payload", limit, modes, lead=rank.meet, also=plain, effort=POINT),
         "tail": Stage(
             rank.call,
             bus,
             "item",
             modes=("each",),
             lead=rank.meet,
-            least_s=0.0,
-            samples=_TAIL if size_bytes <= _TAIL_BYTES else 0,
+            effort=POINT.with_tail(_TAIL if size_bytes <= _TAIL_BYTES else 0),
         ),
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from gpubench.api.suite import Observation, Observed, Stage, Work, expect
+from gpubench.api.suite import POINT, Observation, Observed, Stage, Work, expect
 
 LENGTH_BYTES = 8  # what a reader must be told of each chunk: its compressed length, 64 bits
 
@@ -18,7 +18,7 @@ def stage(
     A batched call launches several kernels: few calls a batch stay under the launch queue's depth. Codecs repeat
     themselves closely, and cases are many: each ends as soon as its interval is narrow.
     """
-    return Stage(call, Work(payload=payload), "payload", waits=waits, clock=clock, max_calls=4, least_s=0)
+    return Stage(call, Work(payload=payload), "payload", waits=waits, clock=clock, max_calls=4, effort=POINT)
 
 
 def lengths(total: int, chunk_bytes: int) -> list[int]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Observation, Observed, Skip, Stage, Task, Work, expect
+from gpubench.api.suite import POINT, Bench, Observation, Observed, Skip, Stage, Task, Work, expect
 
 from . import _codecs_host, _codecs_nvcomp
 from ._codecs_choice import GOALS, Figures, choose, regret
@@ -79,7 +79,7 @@ def task(bench: Bench, corpus: Corpus, total: int, chunk_bytes: int, batch_bytes
     names = {f"choice.{goal}": _told(picks[goal], choose(goal, whole.values(), link)) for goal in GOALS}
     sampled_words = f"{few.data.size} of {corpus.data[:total].size} bytes, repeated to {batch}"
     notes = {"corpus": corpus.description, "sample": sampled_words, "link": f"{link / 1e9} GB/s", **names}
-    stage = Stage(call, Work(items=1), clock="self", least_s=0)
+    stage = Stage(call, Work(items=1), clock="self", effort=POINT)
     return Task({"choose": stage}, check=check, poison=picks.clear, notes=notes)
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Observation, Observed, Stage, Task, Work, expect
+from gpubench.api.suite import POINT, Bench, Observation, Observed, Stage, Task, Work, expect
 
 from . import _codecs_device, _codecs_host
 from ._codecs_nvcomp import uploaded
@@ -296,7 +296,7 @@ def task_of(crossing: Crossing, kind: Kind, data: Data, notes: Mapping[str, str]
 
 def stage_of(call: Callable[[], float], total: int) -> Stage:
     """A stage that times itself, in uncompressed bytes."""
-    return Stage(call, Work(payload=total), "payload", clock="self", least_s=0.0)
+    return Stage(call, Work(payload=total), "payload", clock="self", effort=POINT)
 
 
 def observed(ratio: float) -> Observation:

@@ -13,7 +13,22 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Skip, Stage, Suite, Target, Task, View, Work, on_gpu, points, powers_of_two
+from gpubench.api.suite import (
+    POINT,
+    TIER,
+    Bench,
+    Effort,
+    Skip,
+    Stage,
+    Suite,
+    Target,
+    Task,
+    View,
+    Work,
+    on_gpu,
+    points,
+    powers_of_two,
+)
 
 from .._stream import open_stream
 from . import _decoder, _few, _host
@@ -47,7 +62,11 @@ suite = Suite(
 _HALVES = ("float16", "bfloat16")
 _FAST = (*_HALVES, "float8_e4m3")
 _CUBE = "8192x8192x8192"
-_STEADY_S = {"smoke": 0.6, "quick": 0.5, "full": 2.6}  # power is read ten times a second, energy twice
+_STEADY = {
+    "smoke": Effort.sustained(0.6),
+    "quick": Effort.sustained(0.5),
+    "full": Effort.sustained(2.6),
+}
 
 
 def _on_nvidia(target: Target) -> bool:
@@ -95,7 +114,7 @@ def square(bench: Bench, dtype: str, n: int) -> Task:
         notes = {"library": _host.library(), "threads": _host.threads(), "data": "N(0,1)"}
         return Task.of(stage, check=operands.check, poison=operands.poison, notes=notes)
     brief = n < 2048 or (n == 2048 and dtype not in _HALVES)  # nowhere near the power cap
-    return product(bench, precision, Shape(n, n, n, _order(precision)), least_s=0 if brief else None)
+    return product(bench, precision, Shape(n, n, n, _order(precision)), effort=POINT if brief else TIER)
 
 
 def _order(precision: Precision) -> str:
@@ -115,7 +134,7 @@ def _sides_of(shape: str) -> tuple[int, int, int]:
 def accumulate(bench: Bench, sums: str, n: int) -> Task:
     """C = A·B of float16 matrices with sums in float16 or in float32: 2·N³ operations; compare the errors."""
     precision = HALF_SUMS if sums == "float16" else _precision(bench, "float16")
-    return product(bench, precision, Shape(n, n, n), least_s=0)
+    return product(bench, precision, Shape(n, n, n), effort=POINT)
 
 
 _DATA = points(("normal", "zeros"), full=("normal", "uniform", "constant", "zeros"))
@@ -124,7 +143,7 @@ _DATA = points(("normal", "zeros"), full=("normal", "uniform", "constant", "zero
 @suite.case(data=_DATA, dtype=points(("bfloat16",), full=_HALVES), n=points((8192,), (1024,)), when=_on_nvidia)
 def data(bench: Bench, data: str, dtype: str, n: int) -> Task:
     """One product of N×N matrices full of different data, long enough for power and clock to tell: 2·N³ operations."""
-    return product(bench, _precision(bench, dtype), Shape(n, n, n), data=data, least_s=_STEADY_S[bench.target.tier])
+    return product(bench, _precision(bench, dtype), Shape(n, n, n), data=data, effort=_STEADY[bench.target.tier])
 
 
 def _burst_shapes(target: Target) -> Any:
@@ -150,7 +169,7 @@ def burst(bench: Bench, dtype: str, shape: str) -> Task:
 def sustained(bench: Bench, dtype: str, n: int) -> Task:
     """Products back to back for 30 s: the rate that power and heat leave, 2·N³ operations each."""
     precision = _precision(bench, dtype)
-    return product(bench, precision, Shape(n, n, n, _order(precision)), least_s=30)
+    return product(bench, precision, Shape(n, n, n, _order(precision)), effort=Effort.sustained(30))
 
 
 _LAYERS = points(("up",), full=("qkv", "out", "up", "down", "head"))
@@ -186,7 +205,7 @@ _TALL = ("131072x64x4096", "64x131072x4096", "4096x64x131072", "131072x128x128",
 )
 def tall(bench: Bench, shape: str, dtype: str) -> Task:
     """Tall and skinny products, named M×N×K: 2·M·N·K operations."""
-    return product(bench, _precision(bench, dtype), Shape(*_sides_of(shape)), least_s=0)
+    return product(bench, _precision(bench, dtype), Shape(*_sides_of(shape)), effort=POINT)
 
 
 @suite.case(
@@ -197,7 +216,7 @@ def tall(bench: Bench, shape: str, dtype: str) -> Task:
 )
 def batched(bench: Bench, batch: int, n: int, dtype: str) -> Task:
     """`batch` products of N×N matrices in one call, at equal strides: 2·N³ operations each."""
-    return product(bench, _precision(bench, dtype), Shape(n, n, n, "nn", batch), least_s=0)
+    return product(bench, _precision(bench, dtype), Shape(n, n, n, "nn", batch), effort=POINT)
 
 
 @suite.case(
@@ -208,7 +227,7 @@ def batched(bench: Bench, batch: int, n: int, dtype: str) -> Task:
 )
 def transposed(bench: Bench, order: str, n: int, dtype: str) -> Task:
     """Which of A and B lies transposed (t): 2·N³ operations. 8-bit formats exist as `nt` alone: the rest is refused."""
-    return product(bench, _precision(bench, dtype), Shape(n, n, n, order), least_s=0)
+    return product(bench, _precision(bench, dtype), Shape(n, n, n, order), effort=POINT)
 
 
 @suite.case(
@@ -219,7 +238,7 @@ def transposed(bench: Bench, order: str, n: int, dtype: str) -> Task:
 def aligned(bench: Bench, n: int, dtype: str) -> Task:
     """Rows that begin off every alignment, 4096 off by one: 2·N³ operations; what the library refuses is skipped."""
     precision = _precision(bench, dtype)
-    return product(bench, precision, Shape(n, n, n, _order(precision)), least_s=0)
+    return product(bench, precision, Shape(n, n, n, _order(precision)), effort=POINT)
 
 
 @suite.case(
@@ -239,13 +258,13 @@ _SIDES = points((), full=(512, 1024, 1536, 2048, 3072, 4096, 6144, 8192))
 @suite.case(m=_SIDES, n=_SIDES, k=(1024, 8192), when=_on_nvidia)
 def shape(bench: Bench, m: int, n: int, k: int) -> Task:
     """One point of the shape map, bfloat16, B transposed: 2·M·N·K operations."""
-    return product(bench, _precision(bench, "bfloat16"), Shape(m, n, k, "nt"), least_s=0)
+    return product(bench, _precision(bench, "bfloat16"), Shape(m, n, k, "nt"), effort=POINT)
 
 
 @suite.case(m=points((), full=tuple(range(128, 6272, 128))), when=_on_nvidia)
 def wave(bench: Bench, m: int) -> Task:
     """M rows of bfloat16 against 4096 × 4096 weights: the rate falls where one more wave of tiles begins."""
-    return product(bench, _precision(bench, "bfloat16"), Shape(m, 4096, 4096, "nt"), least_s=0)
+    return product(bench, _precision(bench, "bfloat16"), Shape(m, 4096, 4096, "nt"), effort=POINT)
 
 
 @suite.case(dtype=("bfloat16", "float8_e4m3"), n=points((), full=(4096,)), when=_on_nvidia)

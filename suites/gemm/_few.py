@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Observation, Stage, Target, Task, Work, expect
+from gpubench.api.suite import POINT, TIER, Bench, Observation, Stage, Target, Task, Work, expect
 
 from .._stream import Drawn, Stream
 from . import _host
@@ -65,7 +65,9 @@ def task(bench: Bench, path: str, kind: str, rows: int, cols: int, tokens: int) 
         expect(other == 0, f"{other} words of {len(ys)} copies of y differ from the first copy's")
         return compared(make, weights, Vectors(x, ys[0]), tokens)
 
-    stage = Stage(calls[0], work, "moved", "dram", modes=(), rotation=tuple(calls), least_s=0 if tokens == 1 else None)
+    stage = Stage(
+        calls[0], work, "moved", "dram", modes=(), rotation=tuple(calls), effort=POINT if tokens == 1 else TIER
+    )
     return Task.of(stage, check=check, poison=lambda: poison(ys), notes={**notes, **_words(rows, cols, copies)})
 
 

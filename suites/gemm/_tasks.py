@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api.suite import Bench, Stage, Task, Work
+from gpubench.api.suite import POINT, TIER, Bench, Effort, Stage, Task, Work
 
 from ._data import WORDS, Maker, Operands
 from ._formats import Precision, Shape
@@ -26,19 +26,19 @@ def product(
     shape: Shape,
     *,
     data: str = "normal",
-    least_s: float | None = None,
+    effort: Effort = TIER,
     notes: Mapping[str, str] | None = None,
 ) -> Task:
     """One product by the vendor's library."""
     operands = Operands(bench, precision, shape, data)
     found = vendor(bench, precision, shape, Arrays(operands.a, operands.b, operands.c))
-    stage = _stage(found.call, precision, shape, least_s=least_s)
+    stage = _stage(found.call, precision, shape, effort=effort)
     return _task(bench, operands, stage, {**found.notes, **(notes or {})}, data)
 
 
-def _stage(call: Call, precision: Precision, shape: Shape, times: int = 1, least_s: float | None = None) -> Stage:
+def _stage(call: Call, precision: Precision, shape: Shape, times: int = 1, effort: Effort = TIER) -> Stage:
     work = Work(flops=times * shape.flops, moved=times * shape.moved(precision))
-    return Stage(call, work, "flops", precision.limit, max_calls=64, least_s=least_s)
+    return Stage(call, work, "flops", precision.limit, max_calls=64, effort=effort)
 
 
 def _task(bench: Bench, operands: Operands, stage: Stage, notes: Mapping[str, str], data: str = "normal") -> Task:
@@ -56,7 +56,9 @@ def bursting(bench: Bench, precision: Precision, shape: Shape) -> Task:
             found.call()
 
     work = Work(flops=_BURST * shape.flops, moved=_BURST * shape.moved(precision))
-    stage = Stage(several, work, "flops", precision.limit, max_calls=1, least_s=_BURSTS_S, rest_s=_REST_S)
+    stage = Stage(
+        several, work, "flops", precision.limit, max_calls=1, effort=Effort.sustained(_BURSTS_S), rest_s=_REST_S
+    )
     return _task(bench, operands, stage, {**found.notes, "burst": f"{_BURST} products after {_REST_S} s of rest"})
 
 
@@ -70,7 +72,7 @@ def activated(bench: Bench, precision: Precision, shape: Shape, activation: Acti
         operands.epilogue = lambda rows: ACTIVATIONS[activation](rows + added)
     found = vendor(bench, precision, shape, Arrays(operands.a, operands.b, operands.c, bias), activation)
     return _task(
-        bench, operands, _stage(found.call, precision, shape, least_s=0), {**found.notes, "epilogue": activation}
+        bench, operands, _stage(found.call, precision, shape, effort=POINT), {**found.notes, "epilogue": activation}
     )
 
 

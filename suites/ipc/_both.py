@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Observation, Stage, Task, Work, expect
+from gpubench.api.suite import POINT, Bench, Observation, Stage, Task, Work, expect
 
 from .._between import SPOILED, exclusive, expect_pattern, fill_pattern
 from .._copies import ARRAYS, call_of
@@ -117,7 +117,7 @@ def both(bench: Bench, way: str, size_bytes: int) -> Task:
         LIMIT,
         lead=side.lead,
         also={"sum": Work(payload=2 * size_bytes)},
-        least_s=0.0,
+        effort=POINT,
     )
     return Task.of(
         stage,

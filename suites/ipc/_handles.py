@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpubench.api.suite import (
+    POINT,
     Bench,
     Handle,
     Observation,
@@ -59,7 +60,7 @@ def _expect_shown(bench: Bench, buffer: SharedBuffer, seed: int) -> None:
 
 def self_timed(call: Callable[[], float], items: int = 1) -> Stage:
     """A stage of calls that time themselves: seconds an item."""
-    return Stage(call, Work(items=items), "item", clock="self", least_s=0.0)
+    return Stage(call, Work(items=items), "item", clock="self", effort=POINT)
 
 
 def close_all(found: Iterable[SharedBuffer | Handle | SharedEvent]) -> None:

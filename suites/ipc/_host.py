@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Handle, Missing, Observation, Observed, Skip, Stage, Task, Work, expect
+from gpubench.api.suite import POINT, Bench, Handle, Missing, Observation, Observed, Skip, Stage, Task, Work, expect
 
 from .._between import SPOILED, hand_over, pattern
 from .._stream import NEEDS_NUMBA
@@ -92,7 +92,7 @@ def message(bench: Bench, by: str, size_bytes: int) -> Task:
         connection.close()
         answer.close()
 
-    stage = Stage(fetch, Work(payload=size_bytes), "payload", least_s=0.0)
+    stage = Stage(fetch, Work(payload=size_bytes), "payload", effort=POINT)
     return Task.of(stage, check=check, poison=lambda: received.fill(SPOILED), close=close)
 
 
@@ -148,7 +148,7 @@ def direct(bench: Bench, size_bytes: int) -> Task:
         copy()
     except OSError as error:
         raise denied(error.errno or 0, _YAMA.read_text().strip() if _YAMA.exists() else "") from error
-    stage = Stage(copy, Work(payload=size_bytes), "payload", least_s=0.0)
+    stage = Stage(copy, Work(payload=size_bytes), "payload", effort=POINT)
     return Task.of(stage, check=check, poison=lambda: received.fill(SPOILED))
 
 

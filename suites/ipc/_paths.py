@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from gpubench.api.suite import Bench, Observation, SharedBuffer, Stage, Task, Work
+from gpubench.api.suite import POINT, TIER, Bench, Observation, SharedBuffer, Stage, Task, Work
 
 from .._between import SPOILED, exclusive, expect_pattern, fill_pattern, labels, notes, open_shared
 from .._copies import ARRAYS, Call, call_of
@@ -164,8 +164,8 @@ def steady(bench: Bench, path: str, way: str, size_bytes: int) -> Task:
         return Owner(bench, size_bytes).task()
     partner = Partner(bench, path, way, size_bytes)
     limit = LIMIT if path == "peer" else ""
-    least_s = None if way == "pull" and size_bytes >= _SUSTAINED_BYTES else 0.0
-    return partner.task(Stage(partner.keep(), Work(payload=size_bytes), "payload", limit, least_s=least_s))
+    effort = TIER if way == "pull" and size_bytes >= _SUSTAINED_BYTES else POINT
+    return partner.task(Stage(partner.keep(), Work(payload=size_bytes), "payload", limit, effort=effort))
 
 
 def first(bench: Bench, path: str, way: str, size_bytes: int) -> Task:
@@ -182,7 +182,7 @@ def single(bench: Bench, path: str, way: str, size_bytes: int) -> Task:
         return Owner(bench, size_bytes).task()
     partner = Partner(bench, path, way, size_bytes)
     work = Work(payload=size_bytes, items=1)
-    return partner.task(Stage(partner.keep(), work, "item", clock="host", max_calls=1, least_s=0.0))
+    return partner.task(Stage(partner.keep(), work, "item", clock="host", max_calls=1, effort=POINT))
 
 
 def plain(bench: Bench, path: str, size_bytes: int) -> Task:
@@ -199,7 +199,7 @@ def plain(bench: Bench, path: str, size_bytes: int) -> Task:
         return {}
 
     limit = LIMIT if path == "peer" else ""
-    stage = Stage(lambda: bench.device.copy(local, far), Work(payload=nbytes), "payload", limit, least_s=0.0)
+    stage = Stage(lambda: bench.device.copy(local, far), Work(payload=nbytes), "payload", limit, effort=POINT)
     found = {"devices": " ← ".join(device.id for device in bench.devices), "processes": "1"}
     found |= link_of(ONE_WAY, "pull", protocol="none, and one process") if path == "peer" else {}
     return Task.of(stage, check=check, poison=lambda: local.fill(SPOILED), notes=found)

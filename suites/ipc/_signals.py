@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Kernel, Observation, SharedBuffer, Stage, Task, Work, expect
+from gpubench.api.suite import POINT, Bench, Kernel, Observation, SharedBuffer, Stage, Task, Work, expect
 
 from .._between import exclusive, hand_over, labels, notes
 from ._both import FLAG_BYTES, cycles
@@ -63,7 +63,7 @@ class Volley:
 
 def tail_stage(call: Callable[[], list[float]], items: float) -> Stage:
     """A stage whose every call gives many samples, as many as a tail needs."""
-    return Stage(call, Work(items=items), "item", clock="self", least_s=0.0, samples=TAIL)
+    return Stage(call, Work(items=items), "item", clock="self", effort=POINT.with_tail(TAIL))
 
 
 class Flags:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Observation, SharedBuffer, Stage, Task, Work
+from gpubench.api.suite import POINT, Bench, Observation, SharedBuffer, Stage, Task, Work
 
 from .._between import SPOILED, exclusive, expect_pattern, fill_pattern, hand_over, labels, notes
 from .._copies import ARRAYS
@@ -152,10 +152,10 @@ def staged(bench: Bench, path: str, size_bytes: int) -> Task:
     work = Work(payload=size_bytes)
     if bench.rank == 0:
         sender = Sender(bench, channel, size_bytes)
-        stage = Stage(sender.call, work, "payload", clock="self", least_s=0.0)
+        stage = Stage(sender.call, work, "payload", clock="self", effort=POINT)
         return Task.of(stage, check=dict, close=channel.close, notes=found, labels=labels(bench, path))
     receiver = Receiver(bench, channel, size_bytes)
-    stage = Stage(receiver.call, work, "payload", clock="self", least_s=0.0)
+    stage = Stage(receiver.call, work, "payload", clock="self", effort=POINT)
     return Task.of(
         stage,
         check=receiver.check,

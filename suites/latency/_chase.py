@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Skip, Target, Task, points
+from gpubench.api.suite import POINT, Bench, Skip, Target, Task, points
 
 from ._ring import HOST_LINE_BYTES, GpuRing, Order, Walk, host_kernel
 
@@ -91,7 +91,7 @@ def chase(bench: Bench, size_bytes: int) -> Task:
     if bench.traits.is_gpu:
         return _gpu_chase(bench, size_bytes)
     return host_walk(bench, _array(bench, size_bytes), size_bytes).task(
-        0, {"cycles": "a processor has no clock that a program can read in core cycles"}
+        POINT, {"cycles": "a processor has no clock that a program can read in core cycles"}
     )
 
 
@@ -102,13 +102,13 @@ def _gpu_chase(bench: Bench, size_bytes: int) -> Task:
     ring = GpuRing.linked(bench, bench.xp.empty(size_bytes, bench.xp.uint8), size_bytes)
     if size_bytes <= near:
         steps = _NEAR_STEPS if size_bytes <= _FITS * near else _STEPS
-        return ring.walk(steps, sweep=True).task(0, {"warm": "swept before each sample"})
+        return ring.walk(steps, sweep=True).task(POINT, {"warm": "swept before each sample"})
     if size_bytes < CACHES * last:
         ring.settle()
         steps = _STEPS if size_bytes <= last // 2 else _FAR_STEPS
-        return ring.walk(steps, sweep=False).task(0, {"warm": "swept once, then walked on"})
+        return ring.walk(steps, sweep=False).task(POINT, {"warm": "swept once, then walked on"})
     bench.device.flush()
-    return ring.walk(_FAR_STEPS, sweep=False).task(0, {"warm": "flushed, then walked on"})
+    return ring.walk(_FAR_STEPS, sweep=False).task(POINT, {"warm": "flushed, then walked on"})
 
 
 def reaches(target: Target) -> Any:
@@ -124,7 +124,9 @@ def reach(bench: Bench, reach_bytes: int) -> Task:
     ring = GpuRing.linked(bench, bench.xp.empty(reach_bytes, bench.xp.uint8), reach_bytes, PAGE_BYTES)
     for _ in range(2):
         ring.settle("chase_l2")
-    return ring.walk(_STEPS, sweep=False, kernel="chase_l2").task(0, {"pages": "2 MiB apart, a random line of each"})
+    return ring.walk(_STEPS, sweep=False, kernel="chase_l2").task(
+        POINT, {"pages": "2 MiB apart, a random line of each"}
+    )
 
 
 def _array(bench: Bench, size_bytes: int) -> Any:
@@ -166,7 +168,7 @@ def pages(bench: Bench, page: str, size_bytes: int) -> Task:
     huge = _huge_bytes(every.ctypes.data)
     if page == "2MiB" and huge < size_bytes // 2:
         raise Skip("the kernel gave no large pages; see /sys/kernel/mm/transparent_hugepage/enabled")
-    return walk.task(0, {"pages": f"{huge} of {size_bytes} B in large pages"})
+    return walk.task(POINT, {"pages": f"{huge} of {size_bytes} B in large pages"})
 
 
 def _huge_bytes(address: int) -> int:

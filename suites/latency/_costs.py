@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Observation, Skip, Stage, Target, Task, Work, expect, points
+from gpubench.api.suite import POINT, Bench, Observation, Skip, Stage, Target, Task, Work, expect, points
 
 from ._ring import LIMIT_S, cycles_of, host_kernel, new_state, pointer
 
@@ -39,7 +39,7 @@ def _empty(bench: Bench) -> Callable[[], None]:
 
 def launch(bench: Bench) -> Task:
     """An empty kernel, back to back and in a graph."""
-    stage = Stage(_empty(bench), Work(items=1), "item", modes=("hot", "graph"), least_s=0)
+    stage = Stage(_empty(bench), Work(items=1), "item", modes=("hot", "graph"), effort=POINT)
     return Task.of(stage, check=_no_error(bench))
 
 
@@ -51,14 +51,14 @@ def graph_launch(bench: Bench, nodes: int) -> Task:
     for _ in range(nodes):
         empty()
     graph = stream.end_capture()
-    stage = Stage(lambda: graph.launch(stream), Work(items=1), "item", max_calls=_QUEUED, least_s=0)
+    stage = Stage(lambda: graph.launch(stream), Work(items=1), "item", max_calls=_QUEUED, effort=POINT)
     return Task.of(stage, check=_no_error(bench))
 
 
 def event_record(bench: Bench) -> Task:
     """Records of an event, one after the other."""
     stream, event = bench.xp.cuda.get_current_stream(), bench.xp.cuda.Event(disable_timing=True)
-    stage = Stage(lambda: event.record(stream), Work(items=1), "item", clock="host", least_s=0)
+    stage = Stage(lambda: event.record(stream), Work(items=1), "item", clock="host", effort=POINT)
     return Task.of(stage, check=_no_error(bench))
 
 
@@ -78,7 +78,7 @@ def event_wait(bench: Bench) -> Task:
         answered.record(there)
         here.wait_event(answered)
 
-    stage = Stage(there_and_back, Work(items=2), "item", max_calls=_QUEUED, least_s=0)
+    stage = Stage(there_and_back, Work(items=2), "item", max_calls=_QUEUED, effort=POINT)
     return Task.of(stage, check=_no_error(bench))
 
 
@@ -91,7 +91,7 @@ def synchronize(bench: Bench, after: str) -> Task:
         before()
         bench.device.synchronize()
 
-    stage = Stage(call, Work(items=1), "item", clock="host", waits=True, least_s=0)
+    stage = Stage(call, Work(items=1), "item", clock="host", waits=True, effort=POINT)
     return Task.of(stage, check=_no_error(bench))
 
 
@@ -137,7 +137,7 @@ class Barrier:
 def barrier(bench: Bench, blocks: int) -> Task:
     """Barriers over a grid of so many blocks, each alone on its unit."""
     case = Barrier(bench, blocks)
-    return Task.of(Stage(case.call, Work(items=_ROUNDS), "item", max_calls=1, least_s=0), check=case.check)
+    return Task.of(Stage(case.call, Work(items=_ROUNDS), "item", max_calls=1, effort=POINT), check=case.check)
 
 
 class Flag:
@@ -177,7 +177,9 @@ class Flag:
 def host_flag(bench: Bench) -> Task:
     """Round trips between the host and a kernel that waits for it."""
     flag = Flag(bench)
-    return Task.of(Stage(flag.round_trips, Work(items=_ROUNDS - 1), "item", clock="self", least_s=0), check=flag.check)
+    return Task.of(
+        Stage(flag.round_trips, Work(items=_ROUNDS - 1), "item", clock="self", effort=POINT), check=flag.check
+    )
 
 
 def allocate(bench: Bench, how: str, size_bytes: int) -> Task:
@@ -209,5 +211,5 @@ def allocate(bench: Bench, how: str, size_bytes: int) -> Task:
         expect(wrong == 0, f"{wrong} of {found.size} bytes that were allocated do not hold what was written")
         return {}
 
-    stage = Stage(lambda: give(take()), Work(items=1), "item", clock="host", waits=True, least_s=0)
+    stage = Stage(lambda: give(take()), Work(items=1), "item", clock="host", waits=True, effort=POINT)
     return Task.of(stage, check=check)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Observation, Skip, Stage, Target, Task, Work, expect, points
+from gpubench.api.suite import POINT, Observation, Skip, Stage, Target, Task, Work, expect, points
 
 from ._ring import host_kernel
 
@@ -78,5 +78,5 @@ class CoreToCore:
 def core_to_core(other: int) -> Task:
     """Half a round trip of a word between the first core and another."""
     case = CoreToCore(other)
-    stage = Stage(case.round_trips, Work(items=2 * (_ROUNDS - 1)), "item", clock="self", least_s=0)
+    stage = Stage(case.round_trips, Work(items=2 * (_ROUNDS - 1)), "item", clock="self", effort=POINT)
     return Task.of(stage, check=case.check, notes={"cores": case.names})

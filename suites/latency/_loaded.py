@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Observation, Observed, Skip, Stage, Target, Task, Work, expect, points
+from gpubench.api.suite import POINT, Bench, Observation, Observed, Skip, Stage, Target, Task, Work, expect, points
 
 from ._chase import memory_bytes
 from ._ring import LIMIT_S, GpuRing, Walk, cycles_of, drawn_words
@@ -90,5 +90,5 @@ def loaded(bench: Bench, units: int) -> Task:
     if units >= bench.target.device.units:
         raise Skip(f"needs {units + 1} units; there are {bench.target.device.units}")
     case = Loaded(bench, units)
-    stage = Stage(case.seconds, Work(items=_LOADED_STEPS), "item", clock="self", probe=case.beside, least_s=0)
+    stage = Stage(case.seconds, Work(items=_LOADED_STEPS), "item", clock="self", probe=case.beside, effort=POINT)
     return Task.of(stage, check=case.check, poison=case.poison)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api.suite import Bench, Observation, Skip, Task, expect
+from gpubench.api.suite import POINT, Bench, Observation, Skip, Task, expect
 
 from ._ring import Walk, new_state, pointer
 
@@ -47,7 +47,7 @@ def shared(bench: Bench, size_bytes: int, kernel: str = "shared", blocks: int = 
         state,
         steps,
     )
-    return walk.task(0)
+    return walk.task(POINT)
 
 
 def cluster(bench: Bench, size_bytes: int) -> Task:
@@ -98,7 +98,7 @@ def conflict_rings(rng: np.random.Generator, degree: int, lanes: int, words: int
 def conflict(bench: Bench, degree: int) -> Task:
     """Loads in step of a whole warp, `degree` lanes to a bank."""
     case = Conflict(bench, degree)
-    return Task.of(case.walk.stage(0), check=case.check)
+    return Task.of(case.walk.stage(POINT), check=case.check)
 
 
 def constant(bench: Bench, size_bytes: int) -> Task:
@@ -118,7 +118,7 @@ def constant(bench: Bench, size_bytes: int) -> Task:
         _CONSTANT_STEPS,
         _CONSTANT_STEPS + nodes,
     )
-    return walk.task(0)
+    return walk.task(POINT)
 
 
 _TYPES: Mapping[str, Any] = {"float32": np.float32, "float64": np.float64, "uint32": np.uint32}
@@ -140,7 +140,7 @@ def register(bench: Bench, dtype: str) -> Task:
         expect(found == expected, f"after {_REGISTER_STEPS} steps the chain stands at {found}, not at {expected}")
         return {}
 
-    return Task.of(walk.stage(0), check=check, poison=lambda: out.fill(0))
+    return Task.of(walk.stage(POINT), check=check, poison=lambda: out.fill(0))
 
 
 def chained(x: int, a: int, b: int, steps: int, modulus: int) -> int:
@@ -202,4 +202,4 @@ def after_additions(value: int, cells: list[int], steps: int, modulus: int) -> i
 def atomic(bench: Bench, space: str) -> Task:
     """A chain of atomic additions to words of the space."""
     case = Atomic(bench, space)
-    return Task.of(case.walk.stage(0), check=case.check)
+    return Task.of(case.walk.stage(POINT), check=case.check)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Observation, Observed, Skip, Stage, Task, Work, expect
+from gpubench.api.suite import TIER, Bench, Effort, Observation, Observed, Skip, Stage, Task, Work, expect
 
 GPU_LINE_BYTES = 128  # of NVIDIA's L2 tags and of AMD's L2; LINE_BYTES in chase.cu
 HOST_LINE_BYTES = 64
@@ -149,16 +149,16 @@ class Walk:
         """Cycles per load of the last sample, by the device's clock in the kernel."""
         return {"cycles": Observed(self.read(1) / self.steps, "cycles")}
 
-    def stage(self, least_s: float | None = None) -> Stage:
+    def stage(self, effort: Effort = TIER) -> Stage:
         """The walk as a stage: on a GPU one launch a sample, its cycles beside it."""
         work = Work(items=self.steps)
         if not self.bench.traits.is_gpu:
-            return Stage(self.call, work, "item", least_s=least_s)
-        return Stage(self.call, work, "item", max_calls=1, probe=self.cycles, least_s=least_s)
+            return Stage(self.call, work, "item", effort=effort)
+        return Stage(self.call, work, "item", max_calls=1, probe=self.cycles, effort=effort)
 
-    def task(self, least_s: float | None = None, notes: Mapping[str, str] | None = None) -> Task:
+    def task(self, effort: Effort = TIER, notes: Mapping[str, str] | None = None) -> Task:
         """The walk as a task that checks where it stands."""
-        return Task.of(self.stage(least_s), check=self.check, notes=notes)
+        return Task.of(self.stage(effort), check=self.check, notes=notes)
 
 
 def new_state(bench: Bench, offset: int) -> Any:

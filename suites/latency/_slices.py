@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api.suite import Bench, Observation, Observed, Profile, Skip, Stage, Task, Work, expect
+from gpubench.api.suite import POINT, Bench, Observation, Observed, Profile, Skip, Stage, Task, Work, expect
 
 from ._ring import GPU_LINE_BYTES, cycles_of, drawn_words, random_word
 
@@ -173,6 +173,6 @@ def _place(of_lines: npt.NDArray[np.bool_], latency: Matrix, members: npt.NDArra
 def slices(bench: Bench, access: str, lines: int) -> Task:
     """Every unit's accesses to so many lines of the last-level cache."""
     case = Slices(bench, access, lines)
-    stage = Stage(case.median, Work(items=1), "item", clock="self", least_s=0)
+    stage = Stage(case.median, Work(items=1), "item", clock="self", effort=POINT)
     note = "a series a unit, in the order of side and place; its values are means over the lines of a place"
     return Task.of(stage, check=case.check, poison=case.poison, notes={"matrix": note})

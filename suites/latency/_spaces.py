@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Observation, Observed, Stage, Task, Work, expect
+from gpubench.api.suite import POINT, Bench, Observation, Observed, Stage, Task, Work, expect
 
 from ._chase import memory_bytes
 from ._ring import GpuRing, Walk, pointer
@@ -26,7 +26,7 @@ def load(bench: Bench, space: str) -> Task:
     ring = _ring(bench, space)
     kernel = "chase_l2" if space == "l2" else "chase"
     steps = {"l1": _L1_STEPS, "l2": _L2_STEPS, "dram": _DRAM_STEPS}.get(space, _BUS_STEPS)
-    return ring.walk(steps, sweep=space == "l1", kernel=kernel).task(0, _notes(bench, space))
+    return ring.walk(steps, sweep=space == "l1", kernel=kernel).task(POINT, _notes(bench, space))
 
 
 def _notes(bench: Bench, space: str) -> dict[str, str]:
@@ -86,7 +86,7 @@ class Single:
 
     def task(self) -> Task:
         """The median as the figure, the other percentiles beside it."""
-        stage = Stage(self.median, Work(items=1), "item", clock="self", probe=self.figures, least_s=0)
+        stage = Stage(self.median, Work(items=1), "item", clock="self", probe=self.figures, effort=POINT)
         note = f"of {_SINGLE_STEPS} loads a sample, less what reading the clock adds (overhead)"
         return Task.of(stage, check=self._checked, poison=lambda: self._took.fill(0), notes={"percentiles": note})
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from gpubench import stats
-from gpubench.analysis.summary import Figure, Summary, headline
+from gpubench.analysis.quantities import headline
+from gpubench.analysis.summary import Figure, Summary
 from gpubench.base import units
 from gpubench.model import Case, Result, Series, View
 
@@ -97,7 +98,7 @@ def _series(result: Result, name: str) -> Series | None:
     """The series of that name of the slowest rank, by the same rule as the headline; "" is the headline."""
     if not name:
         return headline(result)
-    return headline(dataclasses.replace(result, series=tuple(each for each in result.series if each.name == name)))
+    return headline(dataclasses.replace(result, series=tuple(each for each in result.series if each.label == name)))
 
 
 def view_lines(found: Sequence[Point], view: View) -> list[Curve]:

@@ -67,7 +67,7 @@ def _sum(summary: Summary, spread: Spread) -> Figure | None:
     """Both directions, of the slowest rank in each replicate."""
     found = []
     for row in spread.rows:
-        figures = [summary.figure(row.result, each) for each in row.result.series if each.name == _SUM]
+        figures = [summary.figure(row.result, each) for each in row.result.series if each.label == _SUM]
         if figures and row.result.status == "ok":
             found.append(min(figures, key=lambda figure: figure.interval.centre))
     return Figure.joined(found) if found else None

@@ -105,7 +105,7 @@ def _stages(summary: Summary, spread: Spread) -> Iterator[tuple[str, Interval]]:
     """Every stage's rate by the stage's name, and the ratio."""
     found: list[Figure] = [spread.figure] if spread.figure else []
     for figure in [*found, *summary.beside(spread)]:
-        stage = figure.name.rpartition(".")[0]
+        stage = figure.stage
         if figure.unit == _RATE and stage:
             yield stage, figure.interval
         elif figure.name == "ratio":

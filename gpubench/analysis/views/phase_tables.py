@@ -88,7 +88,7 @@ def _device_table(summary: Summary) -> list[Table]:
     """Where the time of each traced device went."""
     rows = []
     for result in _traced(summary, "trace"):
-        seconds = {series.name: series.values[0] for series in result.series}
+        seconds = {series.label: series.values[0] for series in result.series}
         span = result.window[1] - result.window[0]
         cells = (f"{units.duration(seconds[name])} ({units.percent(seconds[name] / span, 0)})" for name in _TIMES)
         notes = dict(result.notes)
@@ -103,7 +103,7 @@ def _kernel_table(summary: Summary) -> list[Table]:
     busy = {result.devices: result.series[0].values[0] for result in _traced(summary, "trace")}
     rows = []
     for result in (*_traced(summary, "kernel"), *_traced(summary, "copy")):
-        values = {series.name: series.values for series in result.series}
+        values = {series.label: series.values for series in result.series}
         (total,), (calls,) = values["total"], values["calls"]
         rows.append(
             (

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpubench import stats
-from gpubench.analysis.summary import Summary, judged_better, judged_unit, judged_values
+from gpubench.analysis.quantities import judged_better, judged_unit, judged_values
+from gpubench.analysis.summary import Summary
 from gpubench.analysis.views import breakeven
 from gpubench.analysis.views.derived import Path, Staircase, Step, Transfers, staircases_of, transfers_of
 from gpubench.analysis.views.payoffs import Payoff, Payoffs, payoffs_of
@@ -128,13 +129,13 @@ def tail_tables(summary: Summary, suite: str) -> list[Table]:
             if len(series.values) < tail_samples(series):
                 continue
             tail = tail_of(series)
-            name = result.case.id + ("" if series.name == result.series[0].name else f" {series.name}")
+            name = result.case.id + ("" if series.label == result.series[0].label else f" {series.label}")
             cells = (
                 name,
                 ", ".join(result.devices),
                 *(units.quantity(value, "s") if value else _NONE for value in tail),
             )
-            key = (result.case.id, result.devices, series.name)
+            key = (result.case.id, result.devices, series.label)
             rows[key] = max(rows.get(key, (0.0, cells)), (tail[1] or 0.0, (*cells, str(len(series.values)))))
     found = tuple(cells for _, cells in rows.values())
     return [Table(f"Tails: {suite}", _TAIL_HEADS, found, _TAIL_HEADS[:2])] if found else []
@@ -144,7 +145,7 @@ def tail_samples(series: Series) -> float:
     """From how many samples on a series has a tail: of single calls 1000, of what else is seconds 10 000."""
     if judged_unit(series) != "s" or judged_better(series) != "less":
         return math.inf
-    return _P99_SAMPLES if series.name.endswith("each") else _P999_SAMPLES
+    return _P99_SAMPLES if series.mode == "each" else _P999_SAMPLES
 
 
 def tail_of(series: Series) -> tuple[float, float | None, float | None, float]:

@@ -1,0 +1,94 @@
+"""What a series is judged by (rates of work, seconds per item, values), and which series speaks for a case."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from gpubench.model import Better, Result, Series
+
+_INTEGER = ("tensor.int", "int")  # limits of what is no floating-point operation
+_UNITS = {"moved": "B/s", "payload": "B/s", "flops": "FLOP/s", "item": "s"}
+
+Number = TypeVar("Number", float, npt.NDArray[np.float64])
+
+
+def rate(work: float, seconds: Number) -> Number:
+    """Return work over time, in units of the work a second: the one place where a rate is computed."""
+    found: Number = _over(work, seconds)
+    return found
+
+
+def judged(values: Number, series: Series) -> Number:
+    """Return samples of a series in the judged quantity: rates of work, seconds per item, else as they are."""
+    if series.quantity == "value":
+        return values
+    if series.quantity == "item":
+        found: Number = _over(values, series.work.items)
+        return found
+    return rate(getattr(series.work, series.quantity), values)
+
+
+def _over(dividend: Any, divisor: Any) -> Any:
+    """A quotient of numbers or arrays; infinite where the divisor is zero."""
+    if isinstance(dividend, float) and isinstance(divisor, float):
+        return dividend / divisor if divisor else math.inf
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.true_divide(dividend, divisor), dtype=float)
+
+
+def judged_values(series: Series) -> npt.NDArray[np.float64]:
+    """Return the samples in the judged quantity, shape (samples,)."""
+    return judged(np.asarray(series.values, dtype=float), series)
+
+
+def judged_median(series: Series) -> float:
+    """The median of `judged_values`, with no array: a gate asks it of a hundred thousand series. NaN of nothing."""
+    ordered = sorted(series.values)
+    if not ordered:
+        return math.nan
+    middle = ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1]
+    return sum(judged(float(value), series) for value in middle) / len(middle)
+
+
+def judged_unit(series: Series) -> str:
+    """The SI unit of `judged_values`."""
+    if series.quantity == "flops" and series.limit.startswith(_INTEGER):
+        return "OP/s"
+    return f"{series.item}/s" if series.quantity == "items" else _UNITS.get(series.quantity, series.unit)
+
+
+def judged_better(series: Series) -> Better:
+    """Whether more or less of the judged quantity is better: more of a rate, else as declared."""
+    return "more" if series.quantity in ("moved", "payload", "flops", "items") else series.better
+
+
+def limited_median(series: Series) -> float:
+    """The median in what the series' limit limits: of items a second the bytes behind them, or the operations."""
+    if series.quantity == "items":
+        arithmetic = series.limit.startswith(("tensor.", "float"))
+        series = replace(series, quantity="flops" if arithmetic else "moved")
+    return judged_median(series)
+
+
+def headline(result: Result) -> Series | None:
+    """The series that speaks for a case: the first, of the slowest rank; None where nothing was timed."""
+    ranks = [series for series in result.series if series.label == result.series[0].label]
+    return max(ranks, key=_badness) if len(ranks) > 1 else next(iter(ranks), None)
+
+
+def speaking(result: Result) -> Iterator[Series]:
+    """Each series of a result once, in order, the headline first; of several ranks the slowest speaks."""
+    for label in dict.fromkeys(series.label for series in result.series):
+        ranks = [series for series in result.series if series.label == label]
+        yield max(ranks, key=_badness) if len(ranks) > 1 else ranks[0]
+
+
+def _badness(series: Series) -> float:
+    centre = judged_median(series)
+    return -centre if judged_better(series) == "more" else centre

@@ -1,0 +1,46 @@
+"""How long a stage is sampled: as its tier says, as a point of a curve, for some seconds, or until a tail is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from gpubench.authoring.checks import choice, count, number
+
+_MOST_S = 3600.0
+_MOST_SAMPLES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """What a stage's samples are for; `TIER`, `POINT` and `Effort.sustained(…)` are all that there is.
+
+    `seconds` is how long a sustained rate is sampled at the least. `samples` are what a tail needs at the least:
+    10 000 show the 99.9th percentile.
+    """
+
+    kind: Literal["tier", "point", "sustained"] = "tier"
+    seconds: float = 0.0
+    samples: int = 0
+
+    def __post_init__(self) -> None:
+        """Raise SuiteError that names the field which is wrong."""
+        choice("Effort.kind", self.kind, ("tier", "point", "sustained"))
+        object.__setattr__(self, "seconds", number("Effort.seconds", self.seconds, 0.0, _MOST_S))
+        object.__setattr__(self, "samples", count("Effort.samples", self.samples, _MOST_SAMPLES))
+
+    @classmethod
+    def sustained(cls, seconds: float) -> Effort:
+        """Return the effort of a rate that has to hold for that long, in seconds."""
+        return cls("sustained", seconds)
+
+    def with_tail(self, samples: int) -> Effort:
+        """Return the same effort, going on until there are so many samples; 0 asks for none."""
+        return replace(self, samples=samples)
+
+
+TIER = Effort()
+"""As long as the tier says."""
+
+POINT = Effort("point")
+"""A point of a dense curve: it ends as soon as its interval is narrow, because its neighbours show what noise hides."""

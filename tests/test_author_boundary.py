@@ -1,0 +1,176 @@
+"""What a suite's author hands over is checked where it is made: a mistake costs its case, and the field is named."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubench.authoring.effort import POINT, TIER, Effort
+from gpubench.authoring.task import Observed, Profile, Stage, Task, nothing, observed
+from gpubench.base.errors import SuiteError
+from gpubench.knowledge import hardware
+from gpubench.model import LIMITS, Work
+from gpubench.model.store import read_run
+
+PLUGIN = str(Path(__file__).parent / "plugin")
+RUN = ("run", "mistakes", "--device", "host", "--tier", "smoke")
+WORDS = {
+    "quantity": "Stage.quantity is str 'bytes', not one of flops, item, items, moved, payload, value",
+    "modes": "Stage.modes is str 'warm', not one of cold, each, graph, hot",
+    "one_mode": "Stage.modes is str 'hot', not a tuple of hot, each, cold, graph",
+    "no_modes": "Stage.modes is empty, and there is no rotation: nothing would be timed",
+    "limit": "Stage.limit is str 'drum', not one of ",
+    "clock": "Stage.clock is str 'gpu', not one of device, host, self",
+    "uncounted": "quantity is 'moved', but Stage.work.moved is 0: the work counts payload",
+    "negative": "Stage.work.items is int -1, not from 0 to inf",
+    "text_work": "Stage.work.items is str 'many', not a number",
+    "note": "Task.notes['codec'] is object",
+    "long_note": "Task.notes['log'] is str 'xxx",
+    "labels": "Task.labels is str 'time-sliced', not a tuple of texts",
+    "call": "Stage.call is int 3, not a function",
+    "stages": "Task.stages is list [Stage(",
+    "no_stage": "no rank of the case has a stage: nothing would be timed",
+    "no_task": "the case returned NoneType None, not a Task",
+    "observation": "Observed.value is str 'small', not a number",
+    "no_mapping": "what the check returns is float 3.0, not a mapping",
+    "unit": "Observed.unit is list ['B'], not a text",
+    "better": "Observed.better is str 'higher', not one of less, more",
+    "profile": "Profile.values has 100000 values, not 1 to 65536",
+    "probe": "a probe reads numbers, and row is a Profile: a check may return one",
+    "own_time": "the seconds of a self-timed call is str 'fast', not a number",
+    "own_times": "the case yields 600000 values or more, and a record holds 500000",
+    "effort": "Stage.effort is int 30, not an Effort: TIER, POINT or Effort.sustained(seconds)",
+}
+ANYTHING = st.one_of(
+    *(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(),
+        st.text(),
+        st.binary(),
+        st.just(object()),
+        st.just(10**400),
+    ),
+    *(st.lists(st.integers(), max_size=2), st.dictionaries(st.text(), st.text(), max_size=2)),
+)
+
+
+def run(*words):
+    environment = {**os.environ, "PYTHONPATH": PLUGIN, "GPUBENCH_HISTORY": "off"}
+    command = [sys.executable, "-P", "-m", "gpubench", *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def mistakes(tmp_path_factory):
+    """A run of every mistake, and what its second half says when it is resumed."""
+    out = tmp_path_factory.mktemp("mistakes") / "run.jsonl"
+    done = run(*RUN, "--out", str(out))
+    whole = out.read_bytes().splitlines(keepends=True)
+    results = [place for place, line in enumerate(whole) if line.startswith(b'{"kind":"result"')]
+    out.write_bytes(b"".join(whole[: results[len(results) // 2]]))
+    resumed = run(*RUN, "--out", str(out), "--resume")
+    return done, resumed, read_run(out)
+
+
+def test_every_mistake_fails_its_case_and_names_the_field(mistakes):
+    _, _, found = mistakes
+    reasons = {r.case.param("what"): (r.status, r.cause, r.reason) for r in found.results if r.case.name == "mistake"}
+    assert reasons.keys() == WORDS.keys()
+    for what, (status, cause, reason) in reasons.items():
+        assert (status, cause) == ("failed", "suite"), what
+        assert reason.startswith(WORDS[what])
+
+
+def test_the_run_goes_on_and_so_does_a_resumed_one(mistakes):
+    done, resumed, found = mistakes
+    assert (done.returncode, resumed.returncode) == (3, 3), done.stderr + resumed.stderr
+    assert found.complete
+    assert "this is a bug" not in done.stderr + resumed.stderr
+
+
+def test_a_mode_that_a_device_has_not_is_a_skip_and_never_an_ok_without_a_figure(mistakes):
+    (result,) = (each for each in mistakes[2].results if each.case.name == "graph_alone")
+    assert (result.status, result.reason) == (
+        "skipped",
+        "this device times nothing in mode graph, as its stage '' asks",
+    )
+
+
+def test_numpys_numbers_and_a_number_for_a_note_are_no_mistakes(mistakes):
+    (result,) = (each for each in mistakes[2].results if each.case.name == "coerced")
+    assert result.status == "ok"
+    assert result.series[0].work == Work(moved=8.0, items=2.0)
+    assert result.notes == (("blocks", "132"),)
+    assert {series.name: series.values for series in result.series if series.role == "observed"} == {
+        "error": (0.5,),
+        "count": (3.0,),
+    }
+
+
+def test_every_ok_result_has_a_timed_headline(mistakes):
+    for result in mistakes[2].results:
+        if result.status == "ok":
+            assert result.series[0].role == "primary"
+            assert result.series[0].values
+
+
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys(Stage.__slots__, ANYTHING)))
+def test_a_stage_is_right_or_refused_whatever_it_is_made_of(fields):
+    try:
+        made = Stage(**{"call": nothing, **fields})
+    except SuiteError:
+        return
+    numbers = [getattr(made.work, name) for name in Work.__slots__]
+    assert all(type(value) is float and value >= 0 for value in numbers)
+    assert made.limit in ("", *LIMITS)
+
+
+@given(ANYTHING)
+def test_an_observation_is_right_or_refused_whatever_it_is(value):
+    for make in (
+        lambda: observed("the check", {"x": value}),
+        lambda: observed("the check", value),
+        lambda: Profile(value),
+    ):
+        try:
+            found = make()
+        except SuiteError:
+            continue
+        values = found.values if isinstance(found, Profile) else [each.value for each in found.values()]
+        assert all(type(each) is float for each in values)
+
+
+@given(st.fixed_dictionaries({"stages": ANYTHING}, optional=dict.fromkeys(("notes", "labels", "check"), ANYTHING)))
+def test_a_task_is_right_or_refused_whatever_it_is_made_of(fields):
+    try:
+        made = Task(**fields)
+    except SuiteError:
+        return
+    assert all(isinstance(value, str) for value in made.notes.values())
+
+
+def test_efforts_are_checked_too():
+    assert Effort.sustained(np.float32(0.5)).seconds == 0.5
+    assert POINT.with_tail(np.int64(300)).samples == 300
+    assert TIER.with_tail(0) == TIER
+    for wrong in (lambda: Effort.sustained(-1), lambda: Effort.sustained("long"), lambda: POINT.with_tail(2.5)):
+        with pytest.raises(SuiteError, match=r"Effort\."):
+            wrong()
+
+
+def test_a_plain_number_and_an_observed_one_are_the_same_observation():
+    assert observed("the check", {"x": 2}) == {"x": Observed(2.0)}
+
+
+def test_every_peak_that_a_table_knows_may_be_named():
+    known = {
+        limit for arch in ("sm_80", "sm_89", "sm_90", "gfx90a", "gfx942") for limit in hardware.per_clock_limits(arch)
+    }
+    assert known <= set(LIMITS)
