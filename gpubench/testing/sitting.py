@@ -7,21 +7,20 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
-from gpubench import __version__, plugins
+from gpubench import plugins
 from gpubench.analysis.summary import Figure, Summary
 from gpubench.authoring.task import Task
 from gpubench.base import units
 from gpubench.base.errors import Untrustworthy, UsageError, WrongAnswer
 from gpubench.measuring import inventory, plan
 from gpubench.measuring.engine import Engine
-from gpubench.measuring.sampler import SamplingProcess
+from gpubench.measuring.recording import Recording, new_manifest
 from gpubench.measuring.stopping import POLICIES
 from gpubench.measuring.worker import watches
-from gpubench.model import SCHEMA, Case, Facts, Manifest, Result, Run, Samples, Settings, SuiteInfo, Tier
-from gpubench.model.store import RunWriter, read_run
+from gpubench.model import Case, Manifest, Result, Run, Settings, SuiteInfo, Tier
+from gpubench.model.store import read_run
 from gpubench.plugins.backend import OpenDevice
 from gpubench.testing.children import Children
 from gpubench.testing.verdicts import Baseline, Judged
@@ -74,7 +73,9 @@ class Sitting:
         self.device: OpenDevice = plugins.load("backends", device.backend).open(device)
         self.device.leave()
         self._watches = watches(device)
-        self._manifest = _manifest(facts, Settings(_suites(nodes), (name,), options.tier))
+        settings = Settings(_suites(nodes), (name,), options.tier)
+        suites = [SuiteInfo(name, "tests that measure") for name in settings.suites]
+        self._manifest = new_manifest(facts, settings, suites, sys.argv)
         self._file = _File.create(options.out, self._manifest) if options.out else None
 
     def _places(self, nodes: Iterable[str]) -> list[str]:
@@ -204,54 +205,28 @@ def _suites(nodes: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(suite_of, nodes)))
 
 
-def _manifest(facts: Facts, settings: Settings) -> Manifest:
-    return Manifest(
-        schema=SCHEMA,
-        gpubench=__version__,
-        facts=facts,
-        settings=settings,
-        suites=tuple(SuiteInfo(name, "tests that measure") for name in settings.suites),
-        counters=(),
-        argv=tuple(sys.argv),
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
-        started_at=time.monotonic(),
-    )
-
-
 class _File:
     """The run file of a session, with the counters that are sampled meanwhile."""
 
-    def __init__(self, path: Path, writer: RunWriter, sampler: SamplingProcess) -> None:
+    def __init__(self, path: Path, recording: Recording) -> None:
         self._path = path
-        self._writer = writer
-        self._sampler = sampler
+        self._recording = recording
 
     @classmethod
     def create(cls, path: Path, manifest: Manifest) -> _File:
         """Start it; UsageError where it exists or cannot be made."""
         devices = [manifest.facts.device(name) for name in {*manifest.settings.devices, "host"}]
-        sampler = SamplingProcess(devices, manifest.started_at)
-        try:
-            return cls(path, RunWriter.create(path, replace(manifest, counters=sampler.counters)), sampler)
-        except BaseException:  # whatever it is, no sampler is left behind, and it is raised again
-            sampler.kill()
-            raise
+        return cls(path, Recording.begin(path, manifest, devices))
 
     def write(self, results: Iterable[Result]) -> None:
         """Write results, and the samples that have come."""
         for result in results:
-            self._writer.result(result)
-        self._write_sampled(self._sampler.drain())
-
-    def _write_sampled(self, chunks: Iterable[Samples]) -> None:
-        for chunk in chunks:
-            self._writer.samples(chunk)
-        for remark in self._sampler.remarks():
-            self._writer.remark(remark)
+            self._recording.result(result)
+        self._recording.write_sampled()
 
     def end(self) -> list[str]:
         """End it; where it is, and what there is to say."""
-        self._write_sampled(self._sampler.stop())
-        self._writer.end()
+        self._recording.stop_sampling()
+        self._recording.end()
         run = read_run(self._path)
         return [f"run file: {self._path}", *run.told, *history.note(self._path, run)]

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
 from gpubench import __version__
 from gpubench.base.errors import DeviceError, Interrupted, UsageError
 from gpubench.measuring.plan import Job, Plan
+from gpubench.measuring.recording import Recording, new_manifest
 from gpubench.measuring.runner import Observer, Runner
-from gpubench.measuring.sampler import SamplingProcess
-from gpubench.model import SCHEMA, Device, Facts, Manifest, Run
-from gpubench.model.store import RunWriter, read_run
+from gpubench.model import Device, Facts, Manifest, Run
+from gpubench.model.store import read_run
 from gpubench.tools import history
 
 
@@ -38,54 +36,30 @@ def measure(plan: Plan, path: Path, argv: Sequence[str], watch: Observer, resume
 
 
 def _begin(plan: Plan, path: Path, argv: Sequence[str], watch: Observer) -> None:
-    started_at = time.monotonic()
-    sampler = SamplingProcess(_sampled(plan), started_at)
-    manifest = Manifest(
-        schema=SCHEMA,
-        gpubench=__version__,
-        facts=plan.facts,
-        settings=plan.settings,
-        suites=plan.suites,
-        counters=sampler.counters,
-        argv=tuple(argv),
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
-        started_at=started_at,
-    )
-    try:
-        writer = RunWriter.create(path, manifest)
-    except BaseException:  # whatever it is, no sampler is left behind, and it is raised again
-        sampler.kill()
-        raise
-    with writer, Runner(plan, sampler, writer) as runner:
-        _run(runner, writer, plan.jobs, started_at, watch)
+    manifest = new_manifest(plan.facts, plan.settings, plan.suites, argv)
+    with Recording.begin(path, manifest, _sampled(plan)) as recording:
+        _run(plan, plan.jobs, recording, watch)
 
 
-def _run(runner: Runner, writer: RunWriter, jobs: Sequence[Job], started_at: float, watch: Observer) -> None:
+def _run(plan: Plan, jobs: Sequence[Job], recording: Recording, watch: Observer) -> None:
     """All jobs and the end of the file; a device that was lost on the way does not make the file partial."""
-    try:
-        runner.run(jobs, started_at, watch)
-    except DeviceError:
-        writer.end()
-        raise
-    writer.end()
+    with Runner(plan, recording.sampler, recording) as runner:
+        try:
+            runner.run(jobs, recording.started_at, watch)
+        except DeviceError:
+            recording.end()
+            raise
+        recording.end()
 
 
 def _resume(plan: Plan, path: Path, watch: Observer) -> None:
     before = read_run(path)
     if differs := differences(before.manifest, plan) + _changed_cases(before, plan):
         raise UsageError(f"{path} cannot be resumed: {'; '.join(differs)}")
-    writer, run = RunWriter.resume(path)
+    recording, run = Recording.resume(path, _sampled(plan))
     measured = {result.key for result in run.results}
-    # The file's clock goes on where it stopped: another boot has another CLOCK_MONOTONIC.
-    started_at = time.monotonic() - _last_moment(run)
-    sampler = SamplingProcess(_sampled(plan), started_at)
-    with writer, Runner(plan, sampler, writer) as runner:
-        _run(runner, writer, [job for job in plan.jobs if job.key not in measured], started_at, watch)
-
-
-def _last_moment(run: Run) -> float:
-    ends = [result.window[1] for result in run.results] + [max(samples.at, default=0.0) for samples in run.samples]
-    return max(ends, default=0.0)
+    with recording:
+        _run(plan, [job for job in plan.jobs if job.key not in measured], recording, watch)
 
 
 def _sampled(plan: Plan) -> list[Device]:

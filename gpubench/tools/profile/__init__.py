@@ -14,19 +14,17 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
-from gpubench import DISTRIBUTION, __version__, marks
+from gpubench import DISTRIBUTION, marks
 from gpubench.analysis import phases
 from gpubench.analysis.counters import CounterTable
 from gpubench.base.errors import FileError, GpubenchError
-from gpubench.measuring.sampler import SamplingProcess
-from gpubench.model import SCHEMA, Device, Facts, Manifest, Remark, Result, Run, Samples, Settings
-from gpubench.model.store import RunWriter, read_run
+from gpubench.measuring.recording import Recording, new_manifest
+from gpubench.model import Device, Facts, Manifest, Result, Run, Samples, Settings
+from gpubench.model.store import read_run
 from gpubench.tools.profile import found, inside, nvtx, results, traced, tree
 from gpubench.tools.profile.program import Ended, Program, check, not_started, watched
 
@@ -66,57 +64,44 @@ def profile(
     environment = dict(os.environ if environment is None else environment)
     command = traceable(command) if trace else command
     check(command, environment)
-    zero = time.monotonic()
     ids = [device.id for device in devices if device.backend != "host"] or ["host"]
-    sampler = SamplingProcess(devices, zero)
     settings = Settings(suites=(phases.SUITE,), devices=tuple(ids), tier="")
-    manifest = Manifest(
-        schema=SCHEMA,
-        gpubench=__version__,
-        facts=facts,
-        settings=settings,
-        suites=(results.INFO,),
-        counters=(*tree.COUNTERS, *sampler.counters),
-        argv=tuple(argv),
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
-        started_at=zero,
-    )
+    manifest = new_manifest(facts, settings, (results.INFO,), argv)
     try:
-        writer = RunWriter.create(path, manifest)
+        recording = Recording.begin(path, manifest, devices, tree.COUNTERS)
     except GpubenchError as error:
-        sampler.kill()
         raise ProfileError(str(error)) from error
     try:
-        return _profiled(command, environment, _File(writer, path), sampler, manifest)
+        return _profiled(command, environment, _File(recording, path), manifest)
     finally:
-        sampler.kill()
+        recording.sampler.kill()
 
 
 class _File:
     """The run file while the program runs: where the disk takes no more, the program goes on and the file ends."""
 
-    def __init__(self, writer: RunWriter, path: Path) -> None:
+    def __init__(self, recording: Recording, path: Path) -> None:
         self.path = path
         self.warnings: list[str] = []
-        self._writer = writer
+        self._recording = recording
 
-    def sampled(self, chunks: Sequence[Samples], remarks: Sequence[Remark]) -> None:
+    def write(self, chunks: Sequence[Samples], *, last: bool = False) -> None:
+        """Write these chunks and what the sampler has sent; with `last` it stops sampling."""
         with self._kept():
-            for chunk in chunks if not self.warnings else ():
-                self._writer.samples(chunk)
-            for remark in remarks if not self.warnings else ():
-                self._writer.remark(remark)
+            if not self.warnings:
+                (self._recording.stop_sampling if last else self._recording.write_sampled)(chunks)
 
     def finish(self, found: Sequence[Result]) -> None:
+        """Write the results and the end."""
         with self._kept():
             for result in found if not self.warnings else ():
-                self._writer.result(result)
+                self._recording.result(result)
             if not self.warnings:
-                self._writer.end()
+                self._recording.end()
 
     def abandon(self) -> None:
         """Take the file away again: the program never was."""
-        with self._writer:
+        with self._recording:
             self.path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
@@ -127,16 +112,14 @@ class _File:
             self.warnings.append(str(error))
 
 
-def _profiled(
-    command: Sequence[str], environment: dict[str, str], file: _File, sampler: SamplingProcess, manifest: Manifest
-) -> Profile:
+def _profiled(command: Sequence[str], environment: dict[str, str], file: _File, manifest: Manifest) -> Profile:
     with tempfile.TemporaryDirectory(prefix="gpubench-") as folder:
         marked = Path(folder, "marks")
         marked.touch()
         told = nvtx.prepared(environment, Path(folder))
         environment = {**environment, marks.VARIABLE: str(marked), inside.VARIABLE: folder, **told.variables}
         try:
-            program, ended = _watched(command, environment, file, sampler, manifest.started_at)
+            program, ended = _watched(command, environment, file, manifest.started_at)
         except GpubenchError:
             file.abandon()
             raise
@@ -146,7 +129,7 @@ def _profiled(
     if trace:
         seen += traced.results(trace, manifest.settings.devices, manifest.started_at)
         numbered = list(enumerate(seen))
-        file.sampled(traced.events(trace, numbered, manifest.settings.devices, manifest.started_at), ())
+        file.write(traced.events(trace, numbered, manifest.settings.devices, manifest.started_at))
     file.finish(seen)
     untraced = (f"nothing was traced: {trace.reason}",) if trace and trace.reason else ()
     warnings = (*told.warnings, *untraced, *file.warnings)
@@ -169,9 +152,7 @@ def traceable(command: Sequence[str]) -> list[str]:
     return [sys.executable, "-P", "-c", inside.MODULE, *command]
 
 
-def _watched(
-    command: Sequence[str], environment: Mapping[str, str], file: _File, sampler: SamplingProcess, zero: float
-) -> tuple[Program, Ended]:
+def _watched(command: Sequence[str], environment: Mapping[str, str], file: _File, zero: float) -> tuple[Program, Ended]:
     with watched() as mask:
         program = Program(command, environment, mask)
         own = tree.Tree(program.pid, zero)
@@ -179,9 +160,8 @@ def _watched(
         readings = itertools.count(1)
         while (ended := program.ended(tree.PERIOD_S)) is None:
             own.read()
-            chunks = own.take() if next(readings) % _WRITTEN_EVERY == 0 else []
-            file.sampled([*chunks, *sampler.drain()], sampler.remarks())
-    file.sampled([*own.take(), *sampler.stop()], sampler.remarks())
+            file.write(own.take() if next(readings) % _WRITTEN_EVERY == 0 else [])
+    file.write(own.take(), last=True)
     return program, ended
 
 

@@ -1,0 +1,113 @@
+"""The recording of a run: the one place where manifest, sampling process and run file are put together.
+
+`run`, a resumed run, `profile` and the pytest plugin all record through it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+
+from gpubench import __version__
+from gpubench.measuring.sampler import SamplingProcess
+from gpubench.model import SCHEMA, Counter, Device, Facts, Manifest, Remark, Result, Run, Samples, Settings, SuiteInfo
+from gpubench.model.store import RunWriter
+
+
+def new_manifest(facts: Facts, settings: Settings, suites: Sequence[SuiteInfo], argv: Sequence[str]) -> Manifest:
+    """Return the manifest of a run that starts now; its counters are known when the sampler has started."""
+    return Manifest(
+        schema=SCHEMA,
+        gpubench=__version__,
+        facts=facts,
+        settings=settings,
+        suites=tuple(suites),
+        counters=(),
+        argv=tuple(argv),
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        started_at=time.monotonic(),
+    )
+
+
+class Recording(AbstractContextManager["Recording"]):
+    """A run file that is being written, and the process that samples its devices meanwhile.
+
+    Leaving it ends the sampler and closes the file; without `end` that is a valid partial run.
+    """
+
+    def __init__(self, writer: RunWriter, sampler: SamplingProcess, started_at: float) -> None:
+        self.sampler = sampler
+        self.started_at = started_at  # monotonic seconds, the zero of the run's times
+        self._writer = writer
+
+    @classmethod
+    def begin(
+        cls, path: Path, manifest: Manifest, devices: Sequence[Device], counters: Sequence[Counter] = ()
+    ) -> Recording:
+        """Start a run file with its sampler; `counters` are those that the caller reads itself.
+
+        Raises UsageError where the file exists or cannot be made; no sampler is left behind then.
+        """
+        sampler = SamplingProcess(devices, manifest.started_at)
+        try:
+            writer = RunWriter.create(path, replace(manifest, counters=(*counters, *sampler.counters)))
+        except BaseException:  # whatever it is, no sampler is left behind, and it is raised again
+            sampler.kill()
+            raise
+        return cls(writer, sampler, manifest.started_at)
+
+    @classmethod
+    def resume(cls, path: Path, devices: Sequence[Device]) -> tuple[Recording, Run]:
+        """Continue a run file: the recording, and the run so far. Raises FileError and UsageError as the writer does.
+
+        The file's clock goes on where it stopped: another boot has another CLOCK_MONOTONIC.
+        """
+        writer, run = RunWriter.resume(path)
+        started_at = time.monotonic() - _last_moment(run)
+        return cls(writer, SamplingProcess(devices, started_at), started_at), run
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.sampler.kill()
+        self._writer.__exit__(kind, error, trace)
+
+    def result(self, result: Result) -> None:
+        """Write a result."""
+        self._writer.result(result)
+
+    def samples(self, samples: Samples) -> None:
+        """Write samples."""
+        self._writer.samples(samples)
+
+    def remark(self, remark: Remark) -> None:
+        """Write a remark on the counters."""
+        self._writer.remark(remark)
+
+    def write_sampled(self, chunks: Sequence[Samples] = ()) -> None:
+        """Write these chunks, those that the sampler has sent, and its remarks."""
+        self._write([*chunks, *self.sampler.drain()])
+
+    def stop_sampling(self, chunks: Sequence[Samples] = ()) -> None:
+        """Stop the sampler and write these chunks and its last ones."""
+        self._write([*chunks, *self.sampler.stop()])
+
+    def _write(self, chunks: Sequence[Samples]) -> None:
+        for chunk in chunks:
+            self._writer.samples(chunk)
+        for remark in self.sampler.remarks():
+            self._writer.remark(remark)
+
+    def end(self) -> None:
+        """Write the end of the file: the run is complete."""
+        self._writer.end()
+
+
+def _last_moment(run: Run) -> float:
+    ends = [result.window[1] for result in run.results] + [max(samples.at, default=0.0) for samples in run.samples]
+    return max(ends, default=0.0)
