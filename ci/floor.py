@@ -34,11 +34,7 @@ class Floors:
         del baseline  # the floor is one
         pairs = [(side, _floor(side, candidate, policy)) for side in candidate.sides.values()]
         findings = [_finding(side, floor, policy) for side, floor in pairs if floor is not None]
-        kept = [
-            found
-            for found in findings
-            if not (found.cause == "skipped" and matches(found.case.id, policy.allowed_skips))
-        ]
+        kept = [found for found in findings if not policy.allows_skip(found.cause, found.case.id)]
         ids = [finding.case.id for finding in findings]
         return Judgement(
             tuple(sorted(kept, key=badness)),
@@ -46,10 +42,6 @@ class Floors:
             unmet=tuple(pattern for pattern in policy.required if not any(matches(each, (pattern,)) for each in ids)),
             notes=tuple(_notes(candidate, [side for side, floor in pairs if floor is None], bool(findings))),
         )
-
-
-def _is_allowed_skip(finding: Finding, policy: Policy) -> bool:
-    return finding.cause == "skipped" and matches(finding.case.id, policy.allowed_skips)
 
 
 def _model(side: Side, candidate: Evidence) -> str:

@@ -16,7 +16,7 @@ class Regression:
     def judge(self, baseline: Evidence, candidate: Evidence, policy: Policy) -> Judgement:
         """The verdicts, the worst first."""
         found = judge(baseline, candidate, policy.threshold, policy.noise, policy.allow_mismatch)
-        allowed = [finding for finding in found.findings if _is_allowed_skip(finding, policy)]
+        allowed = [finding for finding in found.findings if policy.allows_skip(finding.cause, finding.case.id)]
         kept = [finding for finding in found.findings if finding not in allowed] if allowed else found.findings
         findings = [replace(finding, required=policy.is_required(finding.case.id)) for finding in kept]
         missing = [_missing(case) for case in found.missing if policy.required and policy.is_required(case.id)]
@@ -28,10 +28,6 @@ class Regression:
             unmet=tuple(pattern for pattern in policy.required if not _is_met(pattern, ids)),
             notes=(*found.notes, *_notes(found, allowed, policy, ids)),
         )
-
-
-def _is_allowed_skip(finding: Finding, policy: Policy) -> bool:
-    return finding.cause == "skipped" and matches(finding.case.id, policy.allowed_skips)
 
 
 def _missing(case: Case) -> Finding:

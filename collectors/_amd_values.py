@@ -19,7 +19,6 @@ def _smi(amd: str, rocm: str) -> str:
     return f"amd-smi metric {amd} (or rocm-smi {rocm})"
 
 
-_THROTTLE_SHOWN = _smi("-v", "--showmetrics (indep_throttle_status)")
 COUNTERS = (
     Counter("amd.power", "W", "gauge", _FAST_S, _smi("-p", "--showpower"), Measure.BOARD_POWER),
     Counter("amd.clock.gfx", "Hz", "gauge", _FAST_S, _smi("-c", "--showclocks"), Measure.CORE_CLOCK),

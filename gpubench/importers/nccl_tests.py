@@ -25,7 +25,6 @@ _TIMESTAMP = re.compile(r"\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}$")
 _LIBRARY = re.compile(r"\b([NR]CCL) version (\S+)")
 _MEASURED = ("time", "cputime", "algbw", "busbw", "#wrong", "error", "i_min", "i_max", "i_p99", "i_cv%")
 _SMALL_BYTES = 65536  # below, two decimals of a bandwidth say nothing and the time speaks for a case
-_STATED = {"algbw": "GB/s", "busbw": "GB/s", "time": "us"}
 
 
 @dataclass(slots=True)

@@ -67,6 +67,10 @@ class Policy:
         """Whether a gate without a verdict on this case cannot judge; where nothing is listed, every case is."""
         return not self.required or matches(case_id, self.required)
 
+    def allows_skip(self, cause: str, case_id: str) -> bool:
+        """Return whether a case that was skipped (`cause`) may be: a gate leaves it out."""
+        return cause == "skipped" and matches(case_id, self.allowed_skips)
+
     def floor(self, model: str, case_id: str) -> Floor | None:
         """The floor of a case on a model: the user's before the built-in ones."""
         return next((floor for floor in reversed(self.floors) if floor.is_of(model, case_id)), None)

@@ -13,7 +13,7 @@ import numpy as np
 
 from gpubench.api.suite import Bench, Kernel, Observation, Observed, expect
 
-from ._formats import FORMATS, Format, Precision, Shape
+from ._formats import Format, Precision, Shape
 
 KINDS = {"normal": 0, "uniform": 1, "constant": 2, "zeros": 3}  # as data.cu counts them
 WORDS = {"normal": "N(0,1)", "uniform": "uniform in [-1, 1)", "constant": "all 1", "zeros": "all 0"}
@@ -219,8 +219,3 @@ class HostOperands:
         a: Any = self.a[rows].astype(wide)
         b: Any = self.b[:, columns].astype(wide)
         return judged(self.precision, self.shape.k, self.c[rows][:, columns], a @ b, np.abs(a) @ np.abs(b))
-
-
-def format_of(name: str) -> Format:
-    """A format by its name."""
-    return FORMATS[name]

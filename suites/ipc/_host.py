@@ -20,7 +20,6 @@ from .._between import SPOILED, hand_over, pattern
 from .._stream import NEEDS_NUMBA
 from ._signals import tail_stage
 
-_CHUNK = 2**16  # of a pipe: what the kernel's buffer holds, pipe(7)
 _LINE_BYTES = 128  # two cache lines: a prefetcher fetches pairs
 _PAGE_BYTES = 4096
 _LOOKS = 2**28  # of a flag: some tenths of a second, then the other side is given up
