@@ -15,7 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gpubench import stats
+from gpubench.analysis.bound import Activity, Bound, Use, bound_by
 from gpubench.analysis.counters import CounterTable, Track
+from gpubench.base import units
 from gpubench.knowledge import hardware
 from gpubench.model import Device, EventBit, EventClass, Measure
 
@@ -26,6 +28,15 @@ _STEADY = 1.05  # of two readings of a clock that was the same between them
 _EDGE_GAPS = 4.0  # readings of a cumulative counter that a span has to cover: each edge is known to one of them
 _LOST_GAPS = 20.0  # without a reading: a device that is silent for so long was lost
 _LEAST_READINGS = 5  # of power, where the energy counter cannot be used
+# An empty kernel from the queue to its end, behind the gate: 1.3 to 1.4 µs on an H200 (`latency/launch`), and 2.5 µs
+# where it is queued alone.
+_EMPTY_KERNEL_S = 2.5e-6
+# Arithmetic of the matrix and vector units; integers are addresses too.
+_PIPES = (Measure.TENSOR_ACTIVITY, Measure.FP64_ACTIVITY, Measure.FP32_ACTIVITY, Measure.FP16_ACTIVITY)
+_LINKS = (
+    ("link.h2d", (Measure.PCIE_SENT, Measure.PCIE_RECEIVED)),
+    ("link.peer", (Measure.NVLINK_SENT, Measure.NVLINK_RECEIVED)),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +69,50 @@ class EnergyUse:
     joules: float
     watts: float
     is_integrated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes a second of the device's memory over a window: those that a counter saw, and those that the suite counted.
+
+    `counted` is the work of the calls over the whole window, gaps between them included, as the counter sees it.
+    """
+
+    seen: float
+    counted: float
+    by: str
+
+    @property
+    def ratio(self) -> float:
+        """Seen over counted: below 1 caches served some, above 1 more was moved than the method counts."""
+        return self.seen / self.counted
+
+    @property
+    def text(self) -> str:
+        """`4213 GB/s seen (gpm.dram), 4198 GB/s counted: 100.4 %`."""
+        seen, counted = units.quantity(self.seen, "B/s"), units.quantity(self.counted, "B/s")
+        return f"{seen} seen ({self.by}), {counted} counted: {units.percent(self.ratio)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is known of the work in a window beside its counters; nothing has to be.
+
+    `limit` and `of_peak` name the peak that it is held against and its share of it, `clock_of_spec` is the clock that
+    it had over the data sheet's. `call_s` are the seconds of a call, `moved_s` the bytes a second that it counts while
+    it runs, `counted_s` those over the whole window. `is_dependent` says that each step waits for the last one's
+    answer, `fills_window` that the counters are of this load alone: else only the throttle reasons are used.
+    """
+
+    limit: str = ""
+    of_peak: tuple[Use, ...] = ()
+    clock_of_spec: float | None = None
+    call_s: float = 0.0
+    moved_s: float = 0.0
+    counted_s: float = 0.0
+    is_capped: bool = False
+    is_dependent: bool = False
+    fills_window: bool = True
 
 
 class Window:
@@ -174,6 +229,64 @@ class Window:
         share, peak = self.share(Measure.DRAM_SHARE), self.peak_dram()
         return CounterReading(share.value * peak, share.by) if share and peak else None
 
+    def traffic(self, load: Load) -> Traffic | None:
+        """Return what the memory moved beside what the load counted; None where either is not known."""
+        seen = self.dram() if load.counted_s else None
+        return Traffic(seen.value, load.counted_s, seen.by) if seen and seen.value else None
+
+    def bound(self, load: Load) -> Bound | None:
+        """Return what bounds the load; None where what is known does not tell."""
+        return bound_by(self._activity(load))
+
+    def _activity(self, load: Load) -> Activity:
+        """How much of each resource was used, by counters and by the load's share of its peak."""
+        is_gpu = self._model is not None and self._model.backend != "host"
+        alone, limit = load.fills_window, load.limit
+        capped = max(self.throttled(EventClass.POWER_CAP) or 0.0, 1.0 if load.is_capped else 0.0)
+        launch = Use(_EMPTY_KERNEL_S / load.call_s, "an empty kernel beside a call") if load.call_s > 0 else None
+        return Activity(
+            compute=(*(load.of_peak if limit.startswith(("tensor.", "float")) else ()), *self._uses(_PIPES, alone)),
+            dram=(*(load.of_peak if limit == "dram" else ()), *(self._memory() if alone else ())),
+            l2=(*(load.of_peak if limit == "l2" else ()), *(self._from_cache(load) if alone else ())),
+            link=(*(load.of_peak if limit.startswith("link.") else ()), *(self._links() if alone else ())),
+            busy=next(iter(self._uses((Measure.BUSY,), alone and is_gpu)), None),
+            capped=Use(capped, "readings under the power cap") if is_gpu else None,
+            clock=self._own_clock() if alone else _clock_of_spec(load),
+            launch=launch if is_gpu else None,
+            dependent=load.is_dependent,
+        )
+
+    def _uses(self, measures: Sequence[Measure], wanted: bool) -> list[Use]:
+        """The shares of these measures that were read, where they are wanted."""
+        shares = (self.share(measure) for measure in measures) if wanted else ()
+        return [Use(found.value, found.by) for found in shares if found]
+
+    def _memory(self) -> list[Use]:
+        found, seen, peak = self._uses((Measure.DRAM_SHARE,), True), self.dram(), self.peak_dram()
+        if seen and peak and seen.by not in [use.by for use in found]:
+            found.append(Use(seen.value / peak, seen.by))
+        return found
+
+    def _from_cache(self, load: Load) -> list[Use]:
+        """Where more is counted than the memory moved, and than half of what it could: caches served it."""
+        peak, seen = self.peak_dram(), self.dram()
+        if not peak or not seen or load.moved_s < peak / 2 or seen.value > load.moved_s / 2:
+            return []
+        return [Use(1 - seen.value / load.moved_s, f"of the bytes counted {seen.by} did not see")]
+
+    def _links(self) -> list[Use]:
+        found = []
+        for limit, ways in _LINKS:
+            peak = hardware.peak(self._model, limit) if self._model else None
+            rates = [self.rate(way) for way in ways] if peak else []
+            found += [Use(each.value / peak.value, each.by) for each in rates if peak and each and each.value]
+        return found
+
+    def _own_clock(self) -> Use | None:
+        """The mean clock over the device's own."""
+        mean, own = self.mean(Measure.CORE_CLOCK), _own_clock_hz(self._model)
+        return Use(mean.value / own, "clock of its own") if mean and own else None
+
     def _inside(self, track: Track) -> tuple[Floats, Floats]:
         """The moments and values that were read in any of the spans; those of spans that overlap, each time.
 
@@ -215,3 +328,16 @@ def _bits(track: Track, readings: Floats) -> list[tuple[EventBit, float]]:
     values = readings.astype(np.int64)
     every = int(np.bitwise_or.reduce(values)) if len(values) else 0
     return [(bit, float(((values & bit.mask) > 0).mean())) for bit in track.counter.events(every)]
+
+
+def _own_clock_hz(model: Device | None) -> float | None:
+    """The core clock that the runtime calls the device's own; None where the inventory has none, or no number."""
+    text = dict(model.details).get("clock.sm_hz", "") if model else ""
+    try:
+        return float(text) or None
+    except ValueError:
+        return None
+
+
+def _clock_of_spec(load: Load) -> Use | None:
+    return Use(load.clock_of_spec, "clock-corrected peak of spec") if load.clock_of_spec is not None else None

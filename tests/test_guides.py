@@ -1,0 +1,128 @@
+"""The guides for authors of suites and reports: their files are written as the pages show them, and they work."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from gpubench import plugins
+from gpubench.authoring.axes import Target
+from gpubench.judging.comparison import compare
+from gpubench.measuring import plan as planning
+from gpubench.model import Device, Facts, store
+from gpubench.tools import rendering
+from gpubench.tools.gating import readings
+
+DOCS = Path(__file__).parents[1] / "docs"
+SUITE, REPORT = (DOCS / "writing-a-suite.md").read_text(), (DOCS / "writing-a-report.md").read_text()
+RECORDINGS = Path(__file__).parent / "recordings"
+SUITE_LINE = 'suite = Suite("gathers: out[i] = table[index[i]]")\n'
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """Return the code blocks of a page in that language, in order."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+
+
+def whole_suite() -> str:
+    """Return the file that a reader has who followed the page to its end: each block appended, the views put in."""
+    first, views, *appended = blocks(SUITE, "python")
+    assert SUITE_LINE in first
+    return "\n\n".join([first.replace(SUITE_LINE, views), *appended])
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """Run the page's suite, its whole, and its two mistakes in one process; return the folder and the run."""
+    folder = tmp_path_factory.mktemp("suite")
+    first = blocks(SUITE, "python")[0]
+    right, wrong = "np.take(table, index, out=out,", "np.take(table, index[1:], out=out[1:],"
+    assert (right in first, f'{wrong} mode="clip")' in SUITE) == (True, True)
+    files = {
+        "gather": first,
+        "whole": whole_suite(),
+        "wrong": first.replace(right, wrong),
+        "mistaken": first.replace("Work(moved=", "Work(payload="),
+    }
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(text)
+    command = [sys.executable, "-P", "-m", "gpubench", "run", *(f"./{name}.py" for name in files)]
+    options = ["--device", "host", "--tier", "smoke", "--out", "run.jsonl"]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, cwd=folder, timeout=100, check=False)
+    assert done.returncode == 3, done.stderr  # two of the files are wrong on purpose
+    return folder, store.read_run(folder / "run.jsonl")
+
+
+def outcomes(run, suite):
+    return [(result.case.id, result.status, result.cause) for result in run.results if result.case.suite == suite]
+
+
+def test_the_first_suite_runs_by_its_path(measured):
+    assert outcomes(measured[1], "gather") == [
+        ("gather/gather[size=64KiB,order=ascending]", "ok", ""),
+        ("gather/gather[size=64KiB,order=random]", "ok", ""),
+    ]
+
+
+def test_the_first_case_runs_within_the_first_screen():
+    assert SUITE[: SUITE.index("4 results: 4 ok")].count("\n") < 45
+
+
+def test_the_blocks_of_the_page_are_one_suite_with_a_view(measured):
+    folder, run = measured
+    assert {(case_id.partition("[")[0], status) for case_id, status, _ in outcomes(run, "whole")} == {
+        ("whole/gather", "ok"),
+        ("whole/hand_over", "ok"),
+        ("whole/farewell", "ok"),
+    }
+    gpu = Device("cuda:0", "cupy", "a GPU", "sm_90", memory_bytes=2**34, cache_bytes=2**25, units=2)
+    suite = planning.load_suite(str(folder / "whole.py"))
+    found = [case.id for case in suite.cases(Target(Facts((gpu,)), gpu))]
+    assert "whole/gather_kernel[size=128MiB,order=random,dtype=float32]" in found
+    assert [view.kind for view in suite.views] == ["curve"]
+
+
+@pytest.mark.parametrize(("suite", "cause"), [("wrong", "wrong-answer"), ("mistaken", "suite")])
+def test_the_mistakes_of_the_page_fail_with_the_words_of_the_page(measured, suite, cause):
+    assert {outcome[1:] for outcome in outcomes(measured[1], suite)} == {("failed", cause)}
+    reasons = {result.reason for result in measured[1].results if result.case.suite == suite}
+    assert [reason for reason in reasons if f": {reason}\n" not in SUITE] == []
+
+
+@pytest.fixture(params=[0, 1], ids=["first", "larger"])
+def report(request, tmp_path, monkeypatch):
+    """Install a report of the page as the page does it; return which of them it is."""
+    package, metadata = tmp_path / "gpubench_txt", tmp_path / "gpubench_txt-1.0.dist-info"
+    package.mkdir(), metadata.mkdir()
+    (package / "__init__.py").touch()
+    (package / "txt.py").write_text(blocks(REPORT, "python")[request.param])
+    (entry_points,) = re.findall(r"printf '(.*)' > gpubench_txt-1\.0\.dist-info/entry_points\.txt", REPORT)
+    (metadata / "entry_points.txt").write_text(entry_points.replace("\\n", "\n"))
+    monkeypatch.syspath_prepend(tmp_path)
+    yield request.param
+    for name in ("gpubench_txt", "gpubench_txt.txt"):
+        sys.modules.pop(name, None)
+
+
+def test_the_reports_are_found_and_write_what_the_page_shows(report):
+    assert "txt" in plugins.names("reports")
+    found = rendering.report("txt")
+    assert f'summary = "{found.summary}"' in REPORT
+    document = found.render(store.read_run(RECORDINGS / "headline" / "1.jsonl.gz"))
+    assert document.startswith(blocks(REPORT, "text")[report])
+    assert found.offers("compare") == (report == 1)
+    if report == 1:
+        runs = readings.read_all([RECORDINGS / "longer" / f"{name}.jsonl.gz" for name in ("base", "3")])
+        assert found.compare(compare(runs, lambda _: 0.02)) == blocks(REPORT, "text")[2]
+
+
+@pytest.mark.parametrize(("page", "room"), [(SUITE, "suites"), (REPORT, "reports")], ids=["suite", "report"])
+def test_the_projects_of_the_pages_name_their_package_as_an_entry_point(page, room):
+    project = tomllib.loads(blocks(page, "toml")[0])
+    (package,) = project["tool"]["setuptools"]["packages"]
+    assert list(project["project"]["entry-points"][f"gpubench.{room}"].values()) == [package]
