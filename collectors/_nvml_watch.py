@@ -197,5 +197,7 @@ def power_limit_w(device: Device) -> float | None:
 
 
 def _detail(device: Device, name: str) -> float | None:
-    text = dict(device.details).get(name)
-    return float(text) if text else None
+    try:
+        return float(dict(device.details).get(name, "")) or None
+    except ValueError:
+        return None

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpubench.authoring.axes import axis_values
 from gpubench.authoring.effort import POINT, TIER, Effort
 from gpubench.authoring.task import Observed, Profile, Stage, Task, nothing, observed
 from gpubench.base.errors import SuiteError
@@ -24,7 +25,7 @@ WORDS = {
     "modes": "Stage.modes is str 'warm', not one of cold, each, graph, hot",
     "one_mode": "Stage.modes is str 'hot', not a tuple of hot, each, cold, graph",
     "no_modes": "Stage.modes is empty, and there is no rotation: nothing would be timed",
-    "limit": "Stage.limit is str 'drum', not one of ",
+    "limit": "Stage.limit is str 'drum', not one of dram, float16",
     "clock": "Stage.clock is str 'gpu', not one of device, host, self",
     "uncounted": "quantity is 'moved', but Stage.work.moved is 0: the work counts payload",
     "negative": "Stage.work.items is int -1, not from 0 to inf",
@@ -163,6 +164,16 @@ def test_efforts_are_checked_too():
     for wrong in (lambda: Effort.sustained(-1), lambda: Effort.sustained("long"), lambda: POINT.with_tail(2.5)):
         with pytest.raises(SuiteError, match=r"Effort\."):
             wrong()
+
+
+def test_the_points_of_an_axis_are_texts_and_pythons_numbers():
+    found = axis_values(np.array([1, 2]), None)
+    assert found == (1, 2)
+    assert {type(value) for value in found} == {int}
+    assert axis_values((np.float32(0.5), "a"), None) == (0.5, "a")
+    for wrong in ("abc", 3, ([1],), (None,), (float("nan"),), ("two\nlines",)):
+        with pytest.raises(SuiteError, match="axis"):
+            axis_values(wrong, None)
 
 
 def test_a_plain_number_and_an_observed_one_are_the_same_observation():

@@ -130,6 +130,17 @@ def test_what_is_no_finite_number_is_refused_with_a_reason(value):
         boundary.number(value)
 
 
+@pytest.mark.parametrize("value", [-1, 0.5, 1e300, 2.0**63])
+def test_what_is_no_mask_of_bits_is_no_reading_of_events(value):
+    one = Group(
+        "any", Source({"any.a": value, "any.b": 5}), DEVICE, ("any.a", "any.b"), 0.1, frozenset({"any.a", "any.b"})
+    )
+    one.read(0.0, 0.0)
+    samples, remark = one.take()
+    assert samples.columns == (("any.a", (None,)), ("any.b", (5.0,)))
+    assert remark.words.startswith("any.a was no mask of bits (")
+
+
 @given(declared=ANYTHING | st.lists(st.builds(Counter, ANYTHING, ANYTHING, ANYTHING, ANYTHING, ANYTHING), max_size=2))
 def test_malformed_counters_cost_their_collector(declared):
     try:
@@ -187,6 +198,7 @@ def test_a_collector_that_does_everything_wrong_ends_no_run(tmp_path):
     assert any("sick.fast was not a finite number (" in words for words in run.told)
     device = run.manifest.facts.device("host")
     assert dict(device.details)["sick.limit"] == "3.5"
+    assert len(dict(device.details)) == len(device.details)
 
 
 def test_the_group_ends_when_it_is_told_to_whatever_its_source_does():

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from gpubench.authoring import checks
 from gpubench.model import DataFile, Device, Facts, Tier
 
 Value = str | int | float
@@ -61,6 +62,9 @@ Axis = Values | Points | Callable[[Target], "Values | Points"]
 
 
 def axis_values(axis: Axis, target: Target) -> Values:
-    """Return the points of an axis for a target: those of its tier."""
+    """Return the points of an axis for a target, those of its tier; SuiteError where one is no text and no number."""
     found = axis(target) if callable(axis) else axis
-    return tuple(getattr(found, target.tier)) if isinstance(found, Points) else tuple(found)
+    values = getattr(found, target.tier) if isinstance(found, Points) else found
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise checks.wrong("an axis", values, "a sequence of texts and numbers")
+    return tuple(checks.axis_value(value) for value in values)

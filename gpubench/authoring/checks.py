@@ -62,6 +62,18 @@ def names(field: str, values: object) -> tuple[str, ...]:
     return tuple(name(field, value) for value in values)
 
 
+def axis_value(value: object) -> str | int | float:
+    """Return a point of an axis: a text, an int or a finite float; NumPy's numbers become Python's."""
+    if isinstance(value, str):
+        return name("an axis's value", value)
+    found = number("an axis's value", value)
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if not math.isfinite(found):
+        raise wrong("an axis's value", value, "a finite number")
+    return found
+
+
 def text(field: str, value: object) -> str:
     """Return a text, of a number its digits; at most 8192 characters."""
     if isinstance(value, numbers.Real):
@@ -93,7 +105,8 @@ def mapping(field: str, value: object) -> Mapping[Any, Any]:
 
 def limit(field: str, value: object) -> None:
     """Raise SuiteError where no peak is called so; the empty text is none."""
-    choice(field, value, ("", *LIMITS))
+    if value != "":
+        choice(field, value, LIMITS)
 
 
 def work(field: str, value: object, quantity: str) -> Work:

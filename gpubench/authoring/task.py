@@ -147,12 +147,12 @@ class Task:
     """What a case returns: stages by name (the first is the headline), a check, a clean-up.
 
     `poison` spoils the outputs before a check's call; `check` raises WrongAnswer or returns
-    observed values. `close` lets go of what was opened; `release`, when every rank has closed, of what the
+    observed values, or nothing. `close` lets go of what was opened; `release`, when every rank has closed, of what the
     others had open. `labels` say of what state its figures are: `time-sliced`.
     """
 
     stages: Mapping[str, Stage]
-    check: Callable[[], Observation] = no_values
+    check: Callable[[], Observation | None] = no_values
     poison: Callable[[], None] = nothing
     close: Callable[[], None] = nothing
     notes: Mapping[str, str] = field(default_factory=dict)
@@ -178,7 +178,7 @@ class Task:
         cls,
         stage: Stage,
         *,
-        check: Callable[[], Observation],
+        check: Callable[[], Observation | None],
         poison: Callable[[], None] = nothing,
         close: Callable[[], None] = nothing,
         notes: Mapping[str, str] | None = None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from gpubench.base.clean import clean
@@ -79,10 +79,20 @@ def number(value: object) -> float:
     raise ValueError(f"not a number but {type(value).__name__} {text(value)[:80]!r}")
 
 
-def row(reading: object, names: Sequence[str]) -> tuple[tuple[float | None, ...], dict[str, str]]:
+def bits(value: object) -> float:
+    """Return a reading of an event counter, a whole number from 0 to 2⁶³, as a float; ValueError as `number`."""
+    found = number(value)
+    if not found.is_integer() or not 0 <= found < _MOST_MASK:
+        raise ValueError(f"no mask of bits ({found:g})")
+    return found
+
+
+def row(
+    reading: object, names: Sequence[str], events: Collection[str] = ()
+) -> tuple[tuple[float | None, ...], dict[str, str]]:
     """Return the values of these counters, missing ones as None, and for each refused value the reason by its name.
 
-    Raises Missing where the reading is not a mapping at all.
+    `events` are the names whose values are bits. Raises Missing where the reading is not a mapping at all.
     """
     if not isinstance(reading, Mapping):
         raise Missing(f"a reading is a mapping from names to numbers, not {text(reading)[:80]}", "")
@@ -91,7 +101,7 @@ def row(reading: object, names: Sequence[str]) -> tuple[tuple[float | None, ...]
     for name in names:
         value = reading.get(name)
         try:
-            values.append(None if value is None else number(value))
+            values.append(None if value is None else (bits if name in events else number)(value))
         except ValueError as error:
             values.append(None)
             refused[name] = str(error)

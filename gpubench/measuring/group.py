@@ -25,13 +25,20 @@ class Group:
     """
 
     def __init__(
-        self, collector: str, source: CounterSource, device: Device, names: tuple[str, ...], period_s: float
+        self,
+        collector: str,
+        source: CounterSource,
+        device: Device,
+        names: tuple[str, ...],
+        period_s: float,
+        events: frozenset[str] = frozenset(),
     ) -> None:
         self.collector = collector
         self.source = source
         self.device = device
         self.names = names
         self.period_s = period_s
+        self._events = events  # the names among them whose values are bits
         self._lock = threading.Lock()
         self._at: list[float] = []
         self._rows: list[tuple[float | None, ...]] = []
@@ -88,7 +95,7 @@ class Group:
             self._remarks += [Remark(at, "event", self.collector, self.device.id, words) for words in self._kept(told)]
 
     def _row(self) -> tuple[tuple[float | None, ...], dict[str, str]]:
-        return boundary.row(self.source.read(self.device, self.names), self.names)
+        return boundary.row(self.source.read(self.device, self.names), self.names, self._events)
 
     def _messages(self) -> tuple[list[str], str]:
         """Return what the source tells of, and why that is not known where asking it fails."""

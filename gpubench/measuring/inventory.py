@@ -122,13 +122,16 @@ def _described(
     if not accepted:
         return list(devices)
     if isinstance(collector, Versioned):
-        versions.update(_probe(name, absent, lambda: boundary.pairs(collector.versions()), _NOTHING))
+        told = _probe(name, absent, lambda: boundary.pairs(collector.versions()), _NOTHING)
+        versions.update({name: number for name, number in told.items() if name not in versions})
     described = []
     for device in devices:
         details = _NOTHING
         if device in accepted and isinstance(collector, Describing):
             details = _probe(name, absent, partial(_settings, collector, device), _NOTHING)
-        described.append(replace(device, details=(*device.details, *details.items())))
+        known = dict(device.details)  # what was told first stands: a collector changes nothing of another's
+        new = tuple((name, value) for name, value in details.items() if name not in known)
+        described.append(replace(device, details=(*device.details, *new)))
     return described
 
 

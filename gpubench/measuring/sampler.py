@@ -45,25 +45,27 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """A counter that a device does not have, and why."""
+    """A counter that a device does not have, and why; `collector` is the plugin that reads it elsewhere."""
 
     counter: str
     device: str
     reason: str
+    collector: str
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
     """The child's first answer: the counters it reads, those that a device lacks, and what it could not open.
 
-    `optional` are names in `absent` that a machine need not have, `readers` the devices that each collector reads.
+    `optional` are names in `absent` that a machine need not have, `readers` the devices that each collector reads, and
+    its counters.
     """
 
     counters: tuple[Counter, ...]
     absent: tuple[Absent, ...]
     lacks: tuple[Lack, ...] = ()
     optional: frozenset[str] = frozenset()
-    readers: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    readers: tuple[tuple[str, tuple[str, ...], tuple[Counter, ...]], ...] = ()
 
 
 class SamplingProcess:
@@ -105,9 +107,9 @@ class SamplingProcess:
         return self._opened.lacks
 
     @property
-    def readers(self) -> dict[str, tuple[str, ...]]:
-        """The ids of the devices that each collector that opened reads."""
-        return dict(self._opened.readers)
+    def readers(self) -> tuple[tuple[str, tuple[str, ...], tuple[Counter, ...]], ...]:
+        """Each collector that opened, the ids of the devices that it reads, and its counters."""
+        return self._opened.readers
 
     @property
     def connection(self) -> Connection[Any, Any] | None:
@@ -170,8 +172,7 @@ class SamplingProcess:
             self._remarks.append(Remark(self._now(), "absent" if optional else "lost", absent.what, "", words))
         for lack in opened.lacks:
             words = f"no {lack.counter}: {lack.reason}"
-            collector = lack.counter.partition(".")[0]
-            self._remarks.append(Remark(self._now(), "absent", collector, lack.device, words))
+            self._remarks.append(Remark(self._now(), "absent", lack.collector, lack.device, words))
 
     def _now(self) -> float:
         return time.monotonic() - self._order.started_at
@@ -215,10 +216,11 @@ def available(devices: Sequence[Device]) -> tuple[list[Available], list[Absent]]
     found = [
         Available(counter, device.id, lacks.get((device.id, counter.name), ""))
         for device in devices
-        for counter in process.counters
-        if device.id in process.readers.get(counter.name.partition(".")[0], ())
+        for _, read, counters in process.readers
+        for counter in counters
+        if device.id in read
     ]
-    known = {*process.readers, *(absent.what for absent in process.absent)}
+    known = {name for name, _, _ in process.readers} | {absent.what for absent in process.absent}
     idle = [Absent(name, "it reads none of the devices here", "") for name in plugins.names("collectors")]
     lost = [Absent(_SAMPLER, remark.words, "") for remark in process.remarks() if remark.source == _SAMPLER]
     return found, [*lost, *process.absent, *(absent for absent in idle if absent.what not in known)]
@@ -264,7 +266,7 @@ def open_groups(order: Order) -> tuple[list[Group], Opened]:
     absent: list[Absent] = []
     lacks: list[Lack] = []
     optional: set[str] = set()
-    readers: list[tuple[str, tuple[str, ...]]] = []
+    readers: list[tuple[str, tuple[str, ...], tuple[Counter, ...]]] = []
     for name in plugins.names("collectors"):
         try:
             collector: Collector = plugins.load("collectors", name)
@@ -280,7 +282,7 @@ def open_groups(order: Order) -> tuple[list[Group], Opened]:
             absent.append(_absent(name, error))
             continue
         counters += declared
-        readers.append((name, tuple(device.id for device in devices)))
+        readers.append((name, tuple(device.id for device in devices), declared))
         lacks += lacking
         groups += _groups(name, declared, source, devices, lacking)
     return groups, Opened(tuple(counters), tuple(absent), tuple(lacks), frozenset(optional), tuple(readers))
@@ -304,19 +306,20 @@ def _lacks(name: str, source: CounterSource, device: Device) -> list[Lack]:
     if not isinstance(source, Explained):
         return []
     found = plugins.asked(name, lambda: boundary.pairs(source.lacking(device)))
-    return [Lack(counter, device.id, reason) for counter, reason in found.items()]
+    return [Lack(counter, device.id, reason, name) for counter, reason in found.items()]
 
 
 def _groups(
     name: str, counters: Sequence[Counter], source: CounterSource, devices: Sequence[Device], lacking: Sequence[Lack]
 ) -> list[Group]:
     without = {(lack.device, lack.counter) for lack in lacking}
+    events = frozenset(counter.name for counter in counters if counter.kind == "event")
     named: dict[tuple[str, float], tuple[Device, list[str]]] = {}
     for device in devices:
         for counter in counters:
             if (device.id, counter.name) not in without:
                 named.setdefault((device.id, counter.period_s), (device, []))[1].append(counter.name)
-    return [Group(name, source, device, tuple(names), period) for (_, period), (device, names) in named.items()]
+    return [Group(name, source, device, tuple(names), period, events) for (_, period), (device, names) in named.items()]
 
 
 def main() -> None:
