@@ -1,7 +1,7 @@
 """The collector's own reader on AMD's real libraries: `python _amd_real.py amdsmi|pyrsmi COLLECTORS [PCI NAME…]`.
 
-It runs in the Python that those libraries were built for, which has none of this project's dependencies: of the one
-import that the reader has, a stand-in is enough.
+It runs in the Python that those libraries were built for, which has none of this project's dependencies: for the one
+door that the reader imports, a stand-in is enough.
 """
 
 import importlib.util
@@ -11,16 +11,25 @@ import types
 from collections import namedtuple
 from pathlib import Path
 
-Counter = namedtuple("Counter", "name unit kind period_s source")
+Counter = namedtuple("Counter", "name unit kind period_s source measures bits", defaults=("", ()))
+EventBit = namedtuple("EventBit", "mask name kind")
+
+
+class Names:
+    """Stands for an enumeration: each member is its own name."""
+
+    def __getattr__(self, name: str) -> str:
+        return name
 
 
 def reader(folder: Path) -> types.ModuleType:
     """The module `_amd_libraries` of the collectors' folder."""
-    api = types.ModuleType("gpubench.api")
-    api.Counter = Counter
+    door = types.ModuleType("gpubench.api.collector")
+    door.Counter, door.EventBit, door.Measure, door.EventClass = Counter, EventBit, Names(), Names()
     room = types.ModuleType("gpubench.collectors")
     room.__path__ = [str(folder)]
-    sys.modules.update({"gpubench": types.ModuleType("gpubench"), "gpubench.api": api, "gpubench.collectors": room})
+    packages = {name: types.ModuleType(name) for name in ("gpubench", "gpubench.api")}
+    sys.modules.update({**packages, "gpubench.api.collector": door, "gpubench.collectors": room})
     return importlib.import_module("gpubench.collectors._amd_libraries")
 
 
