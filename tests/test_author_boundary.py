@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpubench.authoring.axes import axis_values
@@ -47,6 +47,7 @@ WORDS = {
     "own_times": "the case yields 600000 values or more, and a record holds 500000",
     "effort": "Stage.effort is int 30, not an Effort: TIER, POINT or Effort.sustained(seconds)",
 }
+QUICKLY = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])  # beside other tests
 ANYTHING = st.one_of(
     *(
         st.none(),
@@ -122,6 +123,7 @@ def test_every_ok_result_has_a_timed_headline(mistakes):
             assert result.series[0].values
 
 
+@QUICKLY
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(Stage.__slots__, ANYTHING)))
 def test_a_stage_is_right_or_refused_whatever_it_is_made_of(fields):
     try:
@@ -133,6 +135,7 @@ def test_a_stage_is_right_or_refused_whatever_it_is_made_of(fields):
     assert made.limit in ("", *LIMITS)
 
 
+@QUICKLY
 @given(ANYTHING)
 def test_an_observation_is_right_or_refused_whatever_it_is(value):
     for make in (
@@ -148,6 +151,7 @@ def test_an_observation_is_right_or_refused_whatever_it_is(value):
         assert all(type(each) is float for each in values)
 
 
+@QUICKLY
 @given(st.fixed_dictionaries({"stages": ANYTHING}, optional=dict.fromkeys(("notes", "labels", "check"), ANYTHING)))
 def test_a_task_is_right_or_refused_whatever_it_is_made_of(fields):
     try:

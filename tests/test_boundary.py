@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpubench.base.errors import Missing
@@ -24,6 +24,7 @@ from gpubench.plugins.collector import Condition
 
 PLUGIN = str(Path(__file__).parent / "plugin")
 DEVICE = Device("host", "host", "a processor", "x86-64")
+QUICKLY = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])  # beside other tests
 ANYTHING = st.recursive(
     st.one_of(
         *(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary(), st.complex_numbers()),
@@ -65,6 +66,7 @@ def records(taken):
     return [record.decode(record.encode(each)) for each in taken]
 
 
+@QUICKLY
 @given(reading=ANYTHING | st.dictionaries(st.sampled_from(["any.a", "any.b"]), ANYTHING), told=ANYTHING)
 def test_whatever_a_source_returns_can_be_written_to_a_run_file(reading, told):
     one = group(Source(reading, told))
@@ -141,6 +143,7 @@ def test_what_is_no_mask_of_bits_is_no_reading_of_events(value):
     assert remark.words.startswith("any.a was no mask of bits (")
 
 
+@QUICKLY
 @given(declared=ANYTHING | st.lists(st.builds(Counter, ANYTHING, ANYTHING, ANYTHING, ANYTHING, ANYTHING), max_size=2))
 def test_malformed_counters_cost_their_collector(declared):
     try:
@@ -166,6 +169,7 @@ def test_a_malformed_counter_is_refused_by_the_field_that_is_wrong(counter, word
         boundary.counters([counter])
 
 
+@QUICKLY
 @given(value=ANYTHING)
 def test_settings_and_messages_become_short_single_lines(value):
     for ask in (boundary.pairs, boundary.texts):

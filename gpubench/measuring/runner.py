@@ -169,7 +169,7 @@ class Runner(AbstractContextManager["Runner"]):
             self._send(ranks, rank, order, child)
         self._attend(ranks)
         for rank, child in enumerate(ranks.children):
-            if ranks.parts[rank].status == "failed" and ranks.parts[rank].cause != "wrong-answer":
+            if ranks.parts[rank].spoils_worker:
                 self._crew.dismiss(child)
         return [ranks.parts[rank] for rank in range(len(ranks.children))]
 

@@ -71,6 +71,11 @@ class Part:
     window: tuple[float, float] = (0.0, 0.0)  # monotonic seconds
     informed: tuple[int, ...] = ()
 
+    @property
+    def spoils_worker(self) -> bool:
+        """Return whether the worker cannot be trusted with the next case: something broke that nobody foresaw."""
+        return self.status == "failed" and self.cause not in ("wrong-answer", "suite")
+
 
 _DONE = "done"
 _TRACE = 8192  # characters of a traceback that a result keeps
@@ -134,7 +139,7 @@ class Worker:
             part = self.part(order)
             gc.collect()  # a task's arrays may be held by a cycle: free the device's memory now
             gc.freeze()  # what is left stays: the next collection looks at the next case's objects alone
-            if self._open is not None and (part.status != "failed" or part.cause == "wrong-answer"):
+            if self._open is not None and not part.spoils_worker:
                 self._open.release()
             self._connection.send(part)
 
