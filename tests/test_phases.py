@@ -11,6 +11,7 @@ from gpubench.analysis import phases
 from gpubench.analysis.counters import CounterTable, Track
 from gpubench.analysis.summary import Summary
 from gpubench.analysis.views.phase_tables import phase_tables
+from gpubench.analysis.window import Window
 from gpubench.model import Case, Measure, Series, store
 from gpubench.tools import rendering
 from gpubench.tools.profile import found
@@ -178,3 +179,10 @@ def test_a_report_says_what_the_program_did_and_calls_no_phase_the_best(recorded
     text = rendering.report(kind).render(recorded)
     assert "Phases" in text
     assert "Best figures" not in text
+
+
+def test_a_rate_over_several_spans_leaves_out_what_rose_between_them():
+    table = CounterTable.of_run(counted(phase((0.0, 1.0))))
+    two = Window(table, "cuda:0", [(1.0, 2.0), (8.0, 9.0)])
+    assert two.rate(Measure.ENERGY).value == pytest.approx((100 + 300) / 2)
+    assert Window(table, "cuda:0", [(1.0, 9.0)]).rate(Measure.ENERGY).value == pytest.approx((400 + 1200) / 8)

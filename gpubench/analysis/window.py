@@ -158,6 +158,9 @@ class Window:
                 if found := self.mean(measure):
                     return found
                 continue
+            if len(self.spans) > 1:  # between them the counter rises too
+                risen = self._rise(track)
+                return CounterReading(risen / self.seconds, track.counter.name) if risen is not None else None
             at, values = self._inside(track)
             if len(at) > 1 and at[-1] > at[0]:
                 span_s = float(at[-1] - at[0])

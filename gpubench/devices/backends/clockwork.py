@@ -10,7 +10,6 @@ three times as long), `throttled` (launches [from, to) that take twice as long, 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,8 +20,10 @@ import numpy as np
 
 from gpubench.base.errors import Skip
 from gpubench.model import Device
-from gpubench.plugins.backend import Kernel, Mode, SharedBuffer, SharedEvent, SharedMemory, Timing, Traits
+from gpubench.plugins.backend import Kernel, Mode, Timing, Traits
 from gpubench.plugins.collector import Condition
+
+from ._numpy_device import NumpyDevice
 
 _TRAITS = Traits("clockwork", "arithmetic", "", ("hot", "each", "cold", "graph"), "arithmetic")
 
@@ -42,13 +43,12 @@ class _Program:
     backwards_every: int = 0
 
 
-class ClockworkDevice:
+class ClockworkDevice(NumpyDevice):
     """An open clockwork device; `spend` moves its clock."""
 
     def __init__(self, device: Device) -> None:
-        self.device = device
+        super().__init__(device)
         self.traits = _TRAITS
-        self.xp = np
         self._now = 0.0
         self._flushed = False
         self._throttled = False
@@ -82,23 +82,6 @@ class ClockworkDevice:
             return Timing(tuple(values), sum(values) / calls)
         return Timing((sum(values) / calls,), sum(values) / calls)
 
-    stream = 0
-
-    def enter(self) -> None:
-        pass
-
-    def leave(self) -> None:
-        pass
-
-    def ranged(self, name: str) -> contextlib.AbstractContextManager[object]:
-        return contextlib.nullcontext(name)
-
-    def elsewhere(self) -> float:
-        return 0.0
-
-    def synchronize(self) -> None:
-        pass
-
     def rest(self, seconds: float) -> None:
         self.spend(seconds)
 
@@ -127,44 +110,17 @@ class ClockworkDevice:
         flushed, self._flushed = self._flushed, False
         return flushed
 
-    def to_host(self, array: Any) -> Any:
-        return np.array(array)
-
-    def pinned(self, nbytes: int) -> Any:
-        return np.zeros(nbytes, np.uint8)
-
     def copy(self, target: Any, source: Any) -> None:
-        np.copyto(target, source)
+        super().copy(target, source)
         self.spend(target.nbytes / 1e9)
-
-    def register(self, array: Any) -> Callable[[], None]:
-        raise Skip(f"the clockwork device registers no memory ({array.nbytes} B asked for)")
 
     def together(self, *calls: Callable[[], object], peer: Device | None = None) -> None:
         del peer
         for call in calls:  # its time is the sum: arithmetic has one clock
             call()
 
-    def peer_memory(self, peer: Device, nbytes: int) -> Any:
-        raise Skip(f"{self.device.id} has no peer whose memory it reaches ({nbytes} B of {peer.id} asked for)")
-
     def free_bytes(self) -> int:
         return 2**30
-
-    def share(self, nbytes: int) -> SharedBuffer:
-        raise Skip(f"the clockwork device shares no memory ({nbytes} B asked for)")
-
-    def open_shared(self, handle: bytes, nbytes: int) -> SharedBuffer:
-        raise Skip(f"the clockwork device shares no memory ({nbytes} B of {handle!r} asked for)")
-
-    def shared_memory(self, kind: str) -> SharedMemory:
-        raise Skip(f"the clockwork device shares no memory (kind {kind} asked for)")
-
-    def shared_event(self, handle: bytes = b"") -> SharedEvent:
-        raise Skip(f"the clockwork device shares no events ({handle!r} asked for)")
-
-    def release(self) -> None:
-        pass
 
 
 class _ClockworkKernel:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import platform
@@ -18,9 +17,10 @@ import psutil
 
 from gpubench.base.errors import Skip
 from gpubench.model import Device
-from gpubench.plugins.backend import Kernel, Mode, SharedBuffer, SharedEvent, SharedMemory, Timing, Traits
+from gpubench.plugins.backend import Kernel, Mode, SharedBuffer, SharedMemory, Timing, Traits
 
 from ._host_memory import Mapped, host_memory
+from ._numpy_device import NumpyDevice
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _CPUINFO = Path("/proc/cpuinfo")
@@ -28,14 +28,13 @@ _FLUSH_MOST = 2**29  # a server's last-level caches add up to less than this per
 _FLUSH_LEAST = 2**26
 
 
-class HostDevice:
+class HostDevice(NumpyDevice):
     """The host, opened in this process."""
 
     def __init__(self, device: Device) -> None:
-        self.device = device
+        super().__init__(device)
         kernels = importlib.util.find_spec("numba") is not None
         self.traits = Traits("host", device.arch, "numba" if kernels else "", ("hot", "each", "cold"), "perf_counter")
-        self.xp = np
         self._evictor: Any = None
 
     def now(self) -> float:
@@ -68,23 +67,6 @@ class HostDevice:
         call()
         return (time.perf_counter_ns() - start) * 1e-9
 
-    stream = 0
-
-    def enter(self) -> None:
-        pass
-
-    def leave(self) -> None:
-        pass
-
-    def ranged(self, name: str) -> contextlib.AbstractContextManager[object]:
-        return contextlib.nullcontext(name)
-
-    def elsewhere(self) -> float:
-        return 0.0
-
-    def synchronize(self) -> None:
-        pass
-
     def rest(self, seconds: float) -> None:
         time.sleep(seconds)
 
@@ -97,25 +79,6 @@ class HostDevice:
     def kernel(self, source: str, name: str, defines: Mapping[str, str | int]) -> Kernel:
         del source, defines
         raise Skip(f"the host runs numba functions, not the device kernel {name}")
-
-    def to_host(self, array: Any) -> Any:
-        return np.array(array)
-
-    def pinned(self, nbytes: int) -> Any:
-        return np.zeros(nbytes, np.uint8)
-
-    def copy(self, target: Any, source: Any) -> None:
-        np.copyto(target, source)
-
-    def register(self, array: Any) -> Callable[[], None]:
-        raise Skip(f"the host reaches its memory as it is: {array.nbytes} B need no registration")
-
-    def together(self, *calls: Callable[[], object], peer: Device | None = None) -> None:
-        del calls, peer
-        raise Skip("the host has no queues that work beside each other")
-
-    def peer_memory(self, peer: Device, nbytes: int) -> Any:
-        raise Skip(f"{self.device.id} has no peer whose memory it reaches ({nbytes} B of {peer.id} asked for)")
 
     def free_bytes(self) -> int:
         return int(psutil.virtual_memory().available)
@@ -130,12 +93,6 @@ class HostDevice:
 
     def shared_memory(self, kind: str) -> SharedMemory:
         return host_memory(kind)
-
-    def shared_event(self, handle: bytes = b"") -> SharedEvent:
-        raise Skip(f"the host has no events of a device ({handle!r} asked for)")
-
-    def release(self) -> None:
-        pass
 
 
 class Host:
