@@ -101,7 +101,7 @@ def test_a_mode_that_a_device_has_not_is_a_skip_and_never_an_ok_without_a_figure
     (result,) = (each for each in mistakes[2].results if each.case.name == "graph_alone")
     assert (result.status, result.reason) == (
         "skipped",
-        "this device times nothing in mode graph, as its stage '' asks",
+        "this device has no timing mode graph",
     )
 
 

@@ -103,9 +103,19 @@ def test_refused_values_are_counted_and_told_of_at_the_end():
     assert words == [
         "any.a was not a finite number (inf): that value is missing",
         "any.b was not a number but str '3': that value is missing",
-        "any.a: 4 values in all were no finite numbers and are missing",
-        "any.b: 4 values in all were no finite numbers and are missing",
+        "any.a: 4 values of the run were refused and are missing",
+        "any.b: 4 values of the run were refused and are missing",
     ]
+
+
+def test_failures_that_never_repeat_are_cut():
+    one = group(Source({}))
+    for number in range(300):
+        one.source.reading = Missing(f"failure {number}", "")
+        one.read(0.0, 0.0)
+    words = [each.words for each in one.take()[1:]]
+    assert len(words) == 101
+    assert words[-1] == "further warnings are left out"
 
 
 def test_messages_that_never_end_are_cut():

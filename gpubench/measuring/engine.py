@@ -119,7 +119,8 @@ class Engine:
         for name, stage in task.stages.items():
             columns = list(self._columns(stage))
             if not columns:
-                raise Skip(f"this device times nothing in mode {' or '.join(stage.modes)}, as its stage {name!r} asks")
+                of_stage = f", which the stage {name} needs" if name else ""
+                raise Skip(f"this device has no timing mode {' or '.join(stage.modes)}{of_stage}")
             for mode, call in columns:
                 column = self._take(name, stage, mode, call)
                 series += self._series(column)

@@ -16,12 +16,14 @@ from gpubench.plugins.collector import CounterSource, Telling
 _HUNG_S = 5.0  # a reading that takes longer is told of
 _SILENT_S, _SILENT_ROWS = 1.0, 3  # so long and so often nothing answers: told of; one empty reading is none
 _MOST_MESSAGES = 1000  # of one group in one run
+_MOST_WARNINGS = 100
+_FROM_HERE = "missing from here on"
 
 
 class Group:
     """Counters of one device with one period, read together by a thread of their own; rows gather until they are taken.
 
-    `collector` names the plugin, `source` is what it opened. What goes wrong is said once, in a remark.
+    `collector` names the plugin, `source` is what it opened. Each failure becomes one remark, however often it occurs.
     """
 
     def __init__(
@@ -44,8 +46,8 @@ class Group:
         self._rows: list[tuple[float | None, ...]] = []
         self._busy_s = self._late_s = 0.0
         self._remarks: list[Remark] = []
-        self._said: set[str] = set()
-        self._refused: Tally[str] = Tally()  # values of each counter that were no finite numbers
+        self._warned: set[str] = set()
+        self._refused: Tally[str] = Tally()  # values of each counter that could not be kept
         self._told = 0  # messages so far
         self._telling = source if isinstance(source, Telling) else None
         self._answered = False  # whether any counter of it ever had a value
@@ -77,7 +79,7 @@ class Group:
         self._begun = None
         with self._lock:
             if untold:
-                self._say(f"what it has to tell: {untold}", started_at)
+                self._warn(f"its messages are unavailable: {untold}", started_at)
             for name, reason in refused.items():
                 self._refuse(name, reason, started_at)
             self._at.append((begun + ended) / 2 - started_at)
@@ -88,7 +90,7 @@ class Group:
                 self._empty_rows += 1
                 silent = self._empty_rows >= _SILENT_ROWS and ended - self._heard_at >= _SILENT_S
                 if failed or (silent and self._answered):
-                    self._say(failed or "none of them answers any more", started_at)
+                    self._warn(f"{_FROM_HERE}: {failed or 'none of them answers any more'}", started_at)
             else:
                 self._empty_rows, self._heard_at, self._answered = 0, ended, True
             at = ended - started_at
@@ -98,7 +100,7 @@ class Group:
         return boundary.row(self.source.read(self.device, self.names), self.names, self._events)
 
     def _messages(self) -> tuple[list[str], str]:
-        """Return what the source tells of, and why that is not known where asking it fails."""
+        """Return the source's messages, or the reason why asking for them failed."""
         telling = self._telling
         if telling is None:
             return [], ""
@@ -108,7 +110,7 @@ class Group:
             return [], boundary.text(str(error))
 
     def _kept(self, told: Sequence[str]) -> Sequence[str]:
-        """Return the messages that are still written down; a source that never ends to tell does not fill the disk."""
+        """Return the messages up to the limit of the group, so that a talkative source does not fill the disk."""
         kept = [*told[: max(_MOST_MESSAGES - self._told, 0)]]
         if self._told <= _MOST_MESSAGES < self._told + len(told):
             kept.append("further messages are left out")
@@ -116,32 +118,34 @@ class Group:
         return kept
 
     def _refuse(self, name: str, reason: str, started_at: float) -> None:
-        """Count a value that is no finite number; the first of each counter is told of at once."""
+        """Count a value that cannot be kept; the first of each counter becomes a remark at once."""
         if not self._refused[name]:
-            self._say(f"{name} was {reason}: that value is missing", started_at, prefix="")
+            self._warn(f"{name} was {reason}: that value is missing", started_at)
         self._refused[name] += 1
 
     def finish(self, started_at: float) -> None:
-        """Tell how many values of each counter were refused, where it was more than the one that was told of."""
+        """Add the number of refused values of each counter of which more than one was refused."""
         with self._lock:
             for name, count in self._refused.items():
                 if count > 1:
-                    self._say(
-                        f"{name}: {count} values in all were no finite numbers and are missing", started_at, prefix=""
-                    )
+                    self._warn(f"{name}: {count} values of the run were refused and are missing", started_at)
 
     def look(self, started_at: float) -> None:
         """Say so where a reading does not come back."""
         begun = self._begun
         if begun is not None and time.monotonic() - begun > _HUNG_S:
             with self._lock:
-                self._say(f"a reading has not come back for {_HUNG_S:g} s", started_at)
+                self._warn(f"{_FROM_HERE}: a reading has not come back for {_HUNG_S:g} s", started_at)
 
-    def _say(self, words: str, started_at: float, prefix: str = "missing from here on: ") -> None:
-        if words not in self._said:
-            self._said.add(words)
-            at = time.monotonic() - started_at
-            self._remarks.append(Remark(at, "lost", self.collector, self.device.id, prefix + words))
+    def _warn(self, words: str, started_at: float) -> None:
+        """Add a remark on counters that were lost, each text once, and no more than _MOST_WARNINGS of them."""
+        if words in self._warned or len(self._warned) > _MOST_WARNINGS:
+            return
+        self._warned.add(words)
+        if len(self._warned) > _MOST_WARNINGS:
+            words = "further warnings are left out"
+        at = time.monotonic() - started_at
+        self._remarks.append(Remark(at, "lost", self.collector, self.device.id, words))
 
     def take(self) -> list[Samples | Remark]:
         """What was gathered since the last take: at most one chunk, and remarks."""
