@@ -12,6 +12,7 @@ import pytest
 
 from gpubench import plugins
 from gpubench.base.errors import FileError
+from gpubench.base.walk import with_texts
 from gpubench.model import Absent, DataFile, Settings, SuiteInfo, store
 from gpubench.tools import identity, rendering
 from gpubench.tools.redact import redacted
@@ -261,3 +262,9 @@ def test_the_recordings_name_nobody():
         assert all(re.fullmatch(r"device-[0-9a-f]{12}|GPU-0{8}(-0{4}){3}-0{11}\d", uuid) for uuid in devices)
         assert dict(run.manifest.facts.host)["hostname"] in ("redacted", *re.findall(r"host-[0-9a-f]{12}", repr(run)))
         assert json.dumps(run.manifest.argv).count("/") == 0
+
+
+def test_what_holds_no_text_that_changes_is_the_same_object_even_where_equal_texts_are_several_objects():
+    other = "".join(["cuda", ":0"])  # equal to the device's id, and another object
+    run = make.run(make.result(devices=("cuda:0",)), make.result(devices=(other,), replicate=1))
+    assert with_texts(run, lambda text: text) is run

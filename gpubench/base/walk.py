@@ -32,7 +32,10 @@ class _Walk:
 
     def changed(self, value: Any) -> Any:
         if isinstance(value, str):
-            return value if isinstance(value, Enum) else self.change(value)
+            if isinstance(value, Enum):
+                return value
+            changed = self.change(value)
+            return value if changed == value else changed  # equal texts may be several objects: keep one's own
         if isinstance(value, tuple):
             return self._tuple(value)
         names, texts = _plan(cast(Hashable, type(value)))
