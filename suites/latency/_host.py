@@ -16,7 +16,9 @@ from gpubench.api.suite import POINT, Observation, Skip, Stage, Target, Task, Wo
 from ._ring import host_kernel
 
 _ROUNDS = 2**12  # a millisecond or so
-_SPINS = 2**26  # looks at a word before a core gives up: about half a second
+_SPINS = (
+    2**29
+)  # looks at a word before a core gives up, about four seconds: one that others keep busy is late, not wrong
 _WORDS, _APART = 64, 32  # question and answer on lines of their own, neighbours' prefetched ones between
 
 
