@@ -165,7 +165,12 @@ def test_efforts_are_checked_too():
     assert Effort.sustained(np.float32(0.5)).seconds == 0.5
     assert POINT.with_tail(np.int64(300)).samples == 300
     assert TIER.with_tail(0) == TIER
-    for wrong in (lambda: Effort.sustained(-1), lambda: Effort.sustained("long"), lambda: POINT.with_tail(2.5)):
+    for wrong in (
+        lambda: Effort.sustained(-1),
+        lambda: Effort.sustained(float("nan")),
+        lambda: Effort.sustained("long"),
+        lambda: POINT.with_tail(2.5),
+    ):
         with pytest.raises(SuiteError, match=r"Effort\."):
             wrong()
 

@@ -29,14 +29,18 @@ def choice(field: str, value: object, choices: Collection[str]) -> None:
 
 
 def number(field: str, value: object, least: float = -math.inf, most: float = math.inf) -> float:
-    """Return a real number, NumPy's too, as a float; NaN and infinities are for the engine to judge."""
+    """Return a real number, NumPy's too, as a float. Where bounds are given NaN is outside them; else it may pass.
+
+    An observed NaN is for the engine to judge: the case is then invalid.
+    """
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise wrong(field, value, "a number")
     try:
         found = float(value)
     except OverflowError:
         raise wrong(field, value, "a number that a float64 holds") from None
-    if found < least or found > most:
+    is_bounded = math.isfinite(least) or math.isfinite(most)
+    if is_bounded and not least <= found <= most:
         raise wrong(field, value, f"from {least:g} to {most:g}")
     return found
 
