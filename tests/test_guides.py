@@ -31,7 +31,7 @@ def blocks(page: str, language: str) -> list[str]:
 
 def whole_suite() -> str:
     """Return the file that a reader has who followed the page to its end: each block appended, the views put in."""
-    first, views, *appended = blocks(SUITE, "python")
+    first, views, *appended = (block for block in blocks(SUITE, "python") if not block.startswith("# copies/"))
     assert SUITE_LINE in first
     return "\n\n".join([first.replace(SUITE_LINE, views), *appended])
 
@@ -85,6 +85,20 @@ def test_the_blocks_of_the_page_are_one_suite_with_a_view(measured):
     found = [case.id for case in suite.cases(Target(Facts((gpu,)), gpu))]
     assert "whole/gather_kernel[size=128MiB,order=random,dtype=float32]" in found
     assert [view.kind for view in suite.views] == ["curve"]
+
+
+def test_the_folder_of_the_page_is_a_suite_of_its_topics(tmp_path):
+    for block in blocks(SUITE, "python"):
+        if block.startswith("# copies/"):
+            path = tmp_path / block.split("\n", 1)[0].removeprefix("# ")
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(block)
+    suite = planning.load_suite(str(tmp_path / "copies"))
+    assert (suite.name, list(suite.definitions), [view.title for view in suite.views]) == (
+        "copies",
+        ["whole"],
+        ["Copies over size"],
+    )
 
 
 @pytest.mark.parametrize(("suite", "cause"), [("wrong", "wrong-answer"), ("mistaken", "suite")])

@@ -144,6 +144,44 @@ def test_a_folders_kernels_are_its_own_or_those_that_its_neighbours_share(whole)
         bench.kernel("missing.cu", "work")
 
 
+TOPIC = """from gpubench.api.suite import Stage, Task, Topic, View, Work
+
+topic = Topic(views=[View("bars", "the view of {name}", ("{name}",))])
+
+
+@topic.case()
+def {name}(bench):
+    '''Read a kernel beside the folder.'''
+    return Task.of(Stage(lambda: None, Work(items=1), "item"), check=dict)
+"""
+
+
+def assembled(folder, *names):
+    """A suite `parts` whose topics declare a case each."""
+    place = folder / "parts"
+    place.mkdir()
+    for at, name in enumerate(names):
+        (place / f"_{at}.py").write_text(TOPIC.format(name=name))
+    topics = "".join(f"import_module('._{at}', __name__).topic, " for at in range(len(names)))
+    head = "from importlib import import_module\nfrom gpubench.api.suite import Suite, View\n"
+    (place / "__init__.py").write_text(f"{head}suite = Suite('parts', [View('bars', 'all', ()), ], [{topics}])\n")
+    return place
+
+
+def test_a_folder_is_assembled_from_its_topics_in_their_order(folder):
+    suite = planning.load_suite(str(assembled(folder, "second", "first")))
+    assert (suite.name, list(suite.definitions)) == ("parts", ["second", "first"])
+    assert [view.title for view in suite.views] == ["all", "the view of second", "the view of first"]
+    assert suite.package.endswith(".parts")
+    (device,) = plugins.load("backends", "clockwork").devices()
+    assert [case.id for case in suite.cases(Target(Facts((device,)), device))] == ["parts/second", "parts/first"]
+
+
+def test_two_topics_that_declare_one_case_are_refused(folder):
+    with pytest.raises(Exception, match=r"TypeError: two cases are called same"):
+        planning.load_suite(str(assembled(folder, "same", "same")))
+
+
 def test_a_plan_knows_which_file_a_case_is_of(folder):
     facts = Facts(tuple(plugins.load("backends", "host").devices()))
     words = planning.suite_names(["gemm", str(folder / "mine.py")])

@@ -3,7 +3,7 @@
 from gpubench.authoring.axes import Target, on_gpu, on_host, points, powers_of_two
 from gpubench.authoring.bench import Bench
 from gpubench.authoring.effort import POINT, TIER, Effort
-from gpubench.authoring.suite import Suite
+from gpubench.authoring.suite import Suite, Topic
 from gpubench.authoring.task import Observation, Observed, Profile, Stage, Task, expect
 from gpubench.base import units
 from gpubench.base.errors import DeviceError, FileError, Missing, PeerDied, Skip, SuiteError, UsageError, WrongAnswer
@@ -38,6 +38,7 @@ __all__ = [
     "SuiteError",
     "Target",
     "Task",
+    "Topic",
     "Traits",
     "UsageError",
     "View",

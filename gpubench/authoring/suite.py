@@ -9,6 +9,12 @@ A case builds and returns a Task. It never loops, times, synchronises, prints or
         '''a = b + s·c: three arrays moved, STREAM's counting rule.'''
         ...
         return Task.of(Stage(call, Work(moved=3 * size_bytes), "moved"), check=...)
+
+A suite that is a folder is assembled from its topics: each file of the folder declares the cases that it builds and the
+views that show them, and `__init__.py` lists the topics in the order in which they run::
+
+    topic = Topic(views=[...])                       # in _stream.py, whose cases follow: @topic.case(...)
+    suite = Suite("memory bandwidth", topics=[_stream.topic, _copies.topic])    # in __init__.py
 """
 
 from __future__ import annotations
@@ -43,25 +49,13 @@ class Definition:
     headline: Mapping[str, Value] | None
 
 
-class Suite:
-    """A named set of cases; its name is its module's (a file's or a folder's), its .cu files stand beside it."""
+class Topic:
+    """Cases of a suite that are built in one file, in declared order, and the views that show them."""
 
-    def __init__(self, summary: str, views: Sequence[View] = ()) -> None:
-        self.summary = summary
+    def __init__(self, views: Sequence[View] = ()) -> None:
         self.views = tuple(views)
         self.definitions: dict[str, Definition] = {}
         self.module = ""
-
-    @property
-    def name(self) -> str:
-        """The suite's name: the file it is written in."""
-        return self.module.rpartition(".")[2]
-
-    @property
-    def package(self) -> str:
-        """The package whose folder holds the suite's kernels: the suite itself, where it is a folder."""
-        is_folder = hasattr(sys.modules.get(self.module), "__path__")
-        return self.module if is_folder else self.module.rpartition(".")[0]
 
     def case(
         self,
@@ -83,6 +77,8 @@ class Suite:
         points of its axes;
         `version` rises when the method changes. `headline` marks the case that speaks for the suite
         in a headline run: of the points that share most of these values, the last that can run.
+
+        Raises TypeError where the function does not take its axes in that order, or where the name is taken.
         """
 
         def declare(build: Builder) -> Builder:
@@ -92,12 +88,41 @@ class Suite:
             self.module = build.__module__
             name = build.__name__.strip("_")
             count = ranks if callable(ranks) else lambda _: ranks
-            self.definitions[name] = Definition(
-                name, build, tuple(axes.items()), version, count, devices, when, where, headline
-            )
+            self._declare(Definition(name, build, tuple(axes.items()), version, count, devices, when, where, headline))
             return build
 
         return declare
+
+    def _declare(self, definition: Definition) -> None:
+        if definition.name in self.definitions:
+            raise TypeError(f"two cases are called {definition.name}")
+        self.definitions[definition.name] = definition
+
+
+class Suite(Topic):
+    """A named set of cases, its own and those of its topics; its .cu files stand beside it.
+
+    Its name is its file's, or where it is assembled from topics that of the folder they are in.
+    """
+
+    def __init__(self, summary: str, views: Sequence[View] = (), topics: Sequence[Topic] = ()) -> None:
+        super().__init__([*views, *(view for topic in topics for view in topic.views)])
+        self.summary = summary
+        for topic in topics:
+            self.module = topic.module.rpartition(".")[0]
+            for definition in topic.definitions.values():
+                self._declare(definition)
+
+    @property
+    def name(self) -> str:
+        """The suite's name: the file or the folder it is written in."""
+        return self.module.rpartition(".")[2]
+
+    @property
+    def package(self) -> str:
+        """The package whose folder holds the suite's kernels: the suite itself, where it is a folder."""
+        is_folder = hasattr(sys.modules.get(self.module), "__path__")
+        return self.module if is_folder else self.module.rpartition(".")[0]
 
     def cases(self, target: Target) -> Iterator[Case]:
         """Every case of this tier on this device, in declared order; touches no device."""
