@@ -19,13 +19,13 @@ DYING = '''
 import os
 
 from gpubench.api.suite import Suite
-from gpubench.suites.compression import _cases
+from gpubench.suites.compression import _send
 
 suite = Suite("messages whose sender ends")
 
 
 def message(bench):
-    return _cases.send(bench, "process", "ids", "lz4", 2**20, 2**16, 2)
+    return _send.send(bench, "process", "ids", "lz4", 2**20, 2**16, 2)
 
 
 @suite.case(ranks=2)
@@ -33,15 +33,15 @@ def ends(bench):
     """Ends at the fourth block."""
     task = message(bench)
     if bench.rank == 0:
-        sending = task.check.__self__
-        encode = sending._encoders["coded"].encode
+        encoder = task.check.__self__.transfer._halves["coded"].encoder
+        encode = encoder.encode
 
-        def dying(lane, index):
-            if index == 3:
+        def dying(block):
+            if block.index == 3:
                 os._exit(9)
-            return encode(lane, index)
+            return encode(block)
 
-        sending._encoders["coded"].encode = dying
+        encoder.encode = dying
     return task
 
 
@@ -53,20 +53,19 @@ def goes_on(bench):
 
 
 DRIVEN = '''
-"""Messages whose lanes are served by one thread at each end, as on a GPU."""
+"""Messages whose slots are served by a thread per step in each rank, as on a GPU."""
 
 from gpubench.api.suite import Suite
-from gpubench.suites.compression import _cases, _lanes, _ranks
+from gpubench.suites.compression import _pipeline, _send
 
 suite = Suite("messages as a GPU sends them")
-_lanes.Lanes.are_queues = True
-_ranks.raw_cut = lambda bench, cut: _lanes.Cut(cut.total, cut.total, cut.chunk)
+_pipeline.Slots.are_streams = True
 
 
 @suite.case(ranks=2, flight=(1, 2, 3, 4, 8))
 def message(bench, flight):
     """As between processes, in a megabyte."""
-    return _cases.send(bench, "process", "ids", "lz4", 2**20, 2**16, flight)
+    return _send.send(bench, "process", "ids", "lz4", 2**20, 2**16, flight)
 '''
 
 

@@ -38,7 +38,8 @@ def part(name):
     return sys.modules[f"{SUITE.package}.{name}"]
 
 
-lanes, ends, ways, send, storage = (part(f"_{name}") for name in ("lanes", "ends", "ways", "send", "storage"))
+PARTS = ("blocks", "pipeline", "links", "message", "transfer", "send", "storage")
+blocks, pipeline, links, message, transfer, send, storage = (part(f"_{name}") for name in PARTS)
 
 
 class Stream:
@@ -113,13 +114,18 @@ def bench_of(opened, tmp_path, content):
     return (PaperBench if opened.device is GPU else Bench)(opened, case, target, SUITE.package)
 
 
-def task_of(opened, tmp_path, build, content, codec="lz4", flight=2):
+def coders_of(opened, tmp_path, content, codec="lz4", depth=2):
+    """The bench, and the coders of a message of these bytes."""
     bench = bench_of(opened, tmp_path, content)
-    data = send.data_of(bench, "data:mine.bin", len(content), BLOCK, CHUNK)
-    made = send.Codec(bench, codec, data)
-    if isinstance(build, str):
-        return send.send(bench, build, data, made, flight)
-    return build(bench, data, made, flight)
+    sent = message.message_of(bench, "data:mine.bin", len(content), BLOCK, CHUNK)
+    return bench, transfer.Coders(bench, sent, message.codec_of(bench, codec, sent), depth)
+
+
+def task_of(opened, tmp_path, link, content, codec="lz4", depth=2):
+    bench, coders = coders_of(opened, tmp_path, content, codec, depth)
+    if link == "save":
+        return storage.saving(coders)
+    return storage.loading(bench, coders) if link == "load" else send.within_process(bench, link, coders)
 
 
 def run(task):
@@ -131,14 +137,14 @@ def run(task):
 
 
 SAMPLE = (b"abcde fgh " * 900 + noise(700)) * 5
-HOST_LINKS = ["copy", "socket", storage.save, storage.load]
-GPU_LINKS = ["d2h", "h2d", "socket", storage.save, storage.load]
+HOST_LINKS = ["copy", "socket", "save", "load"]
+GPU_LINKS = ["d2h", "h2d", "socket", "save", "load"]
 
 
-@pytest.mark.parametrize("flight", [1, 2, 5])
+@pytest.mark.parametrize("depth", [1, 2, 5])
 @pytest.mark.parametrize("link", HOST_LINKS)
-def test_a_message_arrives_bit_for_bit_over_every_link_of_the_host(host, tmp_path, link, flight):
-    seconds, found = run(task_of(host, tmp_path, link, SAMPLE, flight=flight))
+def test_a_message_arrives_bit_for_bit_over_every_link_of_the_host(host, tmp_path, link, depth):
+    seconds, found = run(task_of(host, tmp_path, link, SAMPLE, depth=depth))
     assert list(seconds)[:3] == ["overlapped", "staged", "raw"]
     assert min(seconds.values()) > 0
     assert found["ratio"].value > 3
@@ -150,10 +156,10 @@ def test_messages_of_any_size_arrive(host, tmp_path, codec, size):
     run(task_of(host, tmp_path, "socket", noise(size), codec))
 
 
-@pytest.mark.parametrize("flight", [1, 3])
+@pytest.mark.parametrize("depth", [1, 3])
 @pytest.mark.parametrize("link", GPU_LINKS)
-def test_a_message_arrives_bit_for_bit_over_every_link_of_a_gpu_on_paper(gpu, tmp_path, link, flight):
-    seconds, found = run(task_of(gpu, tmp_path, link, SAMPLE[: 5 * BLOCK - 100], flight=flight))
+def test_a_message_arrives_bit_for_bit_over_every_link_of_a_gpu_on_paper(gpu, tmp_path, link, depth):
+    seconds, found = run(task_of(gpu, tmp_path, link, SAMPLE[: 5 * BLOCK - 100], depth=depth))
     assert min(seconds.values()) > 0
     assert found["ratio"].value > 2
     paid = {"d2h": {"compress"}, "h2d": {"decompress"}, "socket": {"compress", "decompress"}}
@@ -170,13 +176,13 @@ def real_gpu():
 @pytest.mark.parametrize("codec", nvcomp.ALGORITHMS)
 @pytest.mark.parametrize("link", GPU_LINKS)
 def test_a_message_arrives_bit_for_bit_over_every_link_of_a_gpu(real_gpu, tmp_path, link, codec):
-    _, found = run(task_of(real_gpu, tmp_path, link, (SAMPLE * 9)[:-3], codec, flight=3))
+    _, found = run(task_of(real_gpu, tmp_path, link, (SAMPLE * 9)[:-3], codec, depth=3))
     assert found["ratio"].value > 0.5
     real_gpu.release()
 
 
 def test_loading_on_a_gpu_stands_beside_a_codec_of_the_host_and_a_copy(gpu, tmp_path):
-    task = task_of(gpu, tmp_path, storage.load, SAMPLE[: 5 * BLOCK - 100])
+    task = task_of(gpu, tmp_path, "load", SAMPLE[: 5 * BLOCK - 100])
     assert "host_codec" in task.stages
     assert "LZ4" in task.notes["host codec"]
     run(task)
@@ -184,8 +190,8 @@ def test_loading_on_a_gpu_stands_beside_a_codec_of_the_host_and_a_copy(gpu, tmp_
 
 def test_only_what_is_paid_is_timed_and_who_pays_is_noted(host, tmp_path):
     for link, ends_words, absent in (
-        (storage.save, "write", "decompress"),
-        (storage.load, "read", "compress"),
+        ("save", "write", "decompress"),
+        ("load", "read", "compress"),
         ("copy", "shared", "none"),
     ):
         task = task_of(host, tmp_path, link, SAMPLE)
@@ -197,40 +203,38 @@ def test_only_what_is_paid_is_timed_and_who_pays_is_noted(host, tmp_path):
 
 
 class Corrupting:
-    """A way that flips one bit of a block in transit."""
+    """A link that flips one bit of a block in transit."""
 
-    def __init__(self, way, index, place):
-        self._way, self._index, self._place = way, index, place
+    def __init__(self, link, index, place):
+        self._link, self._index, self._place = link, index, place
 
-    def fetch(self, lane, index, room):
-        arrived = self._way.fetch(lane, index, room)
-        if index == self._index and arrived.size:
+    def copy_in(self, block, room):
+        arrived = self._link.copy_in(block, room)
+        if block.index == self._index and arrived.size:
             arrived[self._place % arrived.size] ^= 0x10
         return arrived
 
     def __getattr__(self, name):
-        return getattr(self._way, name)
+        return getattr(self._link, name)
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd-1"])
 @pytest.mark.parametrize("place", [0, 7, 40, 8 * BLOCK // CHUNK + 3, -1, 1000, 2222])
 @pytest.mark.parametrize("name", ["coded", "raw"])
 def test_a_bit_that_flips_in_transit_is_never_accepted(host, tmp_path, codec, place, name):
-    bench = bench_of(host, tmp_path, noise(4 * BLOCK))
-    data = send.data_of(bench, "data:mine.bin", 4 * BLOCK, BLOCK, CHUNK)
-    crossing = send.Crossing(bench, "fused", data, send.Codec(bench, codec, data), 2)
-    crossing.over(*(Corrupting(ways.Copy(2), 3, place) for _ in range(2)))
+    _, coders = coders_of(host, tmp_path, noise(4 * BLOCK), codec)
+    corrupting = {content: Corrupting(links.HostCopy(2), 3, place) for content in ("coded", "raw")}
     # noise does not shrink: codecs store it, so that nearly every bit of a block is of use
-    if name == "coded" and _is_unused(crossing, 3, place):
+    if name == "coded" and _is_unused(coders.blocks[3], place):
         return
+    sent = transfer.Transfer(coders, corrupting, "both")
     with pytest.raises(WrongAnswer):
-        crossing.message(name, 2)
-    crossing.close()
+        sent.message(name, 2)
+    sent.close()
 
 
-def _is_unused(crossing, index, place):
+def _is_unused(packed, place):
     """Whether a byte of a packed block is the filling between two chunks."""
-    packed = crossing._stored[index]
     offsets, sizes = packed[: 16 * (BLOCK // CHUNK)].view(np.uint64).reshape(2, -1)
     at = place % packed.size
     return at >= 16 * (BLOCK // CHUNK) and not ((offsets <= at) & (at < offsets + sizes)).any()
@@ -238,25 +242,25 @@ def _is_unused(crossing, index, place):
 
 @pytest.mark.parametrize("place", [0, 7, 40, 70, 127, 128 + 5, 3000])
 def test_a_bit_that_flips_on_its_way_to_a_gpu_is_never_accepted(gpu, tmp_path, place):
-    bench = bench_of(gpu, tmp_path, noise(4 * BLOCK))
-    data = send.data_of(bench, "data:mine.bin", 4 * BLOCK, BLOCK, CHUNK)
-    codec = send.Codec(bench, "lz4", data)
-    crossing = send.Crossing(bench, "read", data, codec, 2)
-    crossing.over(*(Corrupting(ways.HostLink(bench, [codec.most_packed] * 4), 3, place) for _ in range(2)))
+    bench, coders = coders_of(gpu, tmp_path, noise(4 * BLOCK))
+    corrupting = {
+        content: Corrupting(links.PinnedMemory(bench, places), 3, place) for content, places in coders.places.items()
+    }
+    sent = transfer.Transfer(coders, corrupting, "receiver")
     with pytest.raises(WrongAnswer):
-        crossing.message("coded", 2)
-    crossing.close()
+        sent.message("coded", 2)
+    sent.close()
 
 
 @given(st.lists(st.integers(0, 3 * CHUNK), min_size=1, max_size=40), st.data())
 def test_a_table_that_points_outside_of_its_block_is_refused_on_both_sides(sizes, data):
     if _grid.COMPILER is None:
         pytest.skip("no g++ here: apt-get install g++")
-    packed = ends.packed_into(np.zeros(sum(sizes) + 64 * len(sizes), np.uint8), [bytes(size) for size in sizes]).copy()
+    packed = blocks.pack(np.zeros(sum(sizes) + 64 * len(sizes), np.uint8), [bytes(size) for size in sizes]).copy()
     entry = data.draw(st.integers(0, 2 * len(sizes) - 1))
     packed.view(np.uint64)[entry] = data.draw(st.integers(packed.size + 1, 2**64 - 1))
     with pytest.raises(WrongAnswer):
-        ends._table(packed, len(sizes))
+        blocks.read_table(packed, len(sizes))
     found, pointers = np.zeros(len(sizes), np.uint64), np.zeros(len(sizes), np.uint64)
     args = (packed, np.uint64(packed.size), np.uint32(len(sizes)), found, pointers)
     _grid.kernel("compression/compress.cu", "unpack")((1,), (64,), args)
@@ -274,7 +278,7 @@ def test_the_kernels_pack_as_the_host_does(sizes):
     rng = np.random.default_rng(1)
     memory = rng.integers(0, 256, count * stride, np.uint8)
     chunks = [memory[index * stride :][:size].tobytes() for index, size in enumerate(sizes)]
-    expected = ends.packed_into(np.zeros(count * (stride + 32), np.uint8), chunks)
+    expected = blocks.pack(np.zeros(count * (stride + 32), np.uint8), chunks)
     found, total = np.zeros(expected.size + 64, np.uint8), np.zeros(1, np.uint64)
     table = (np.array(sizes, np.uint64), np.uint32(count), found, np.uint64(total.ctypes.data))
     _grid.kernel("compression/compress.cu", "place")((1,), (256,), table)
@@ -293,40 +297,35 @@ def test_a_block_that_says_it_is_longer_than_any_is_refused():
     with near, far:
         near.sendall((2**40).to_bytes(8, "little"))
         with pytest.raises(WrongAnswer, match=r"a block says it has 1099511627776 bytes; the most is 100"):
-            ways.receive_size(far, 100)
+            links.receive_length(far, 100)
 
 
-@pytest.mark.parametrize("are_queues", [False, True])
-def test_a_connection_that_ends_in_the_middle_of_a_block_frees_both_ends(host, tmp_path, monkeypatch, are_queues):
-    monkeypatch.setattr(lanes.Lanes, "are_queues", are_queues)
-    bench = bench_of(host, tmp_path, SAMPLE)
-    data = send.data_of(bench, "data:mine.bin", len(SAMPLE), BLOCK, CHUNK)
-    crossing = send.Crossing(bench, "both", data, send.Codec(bench, "lz4", data), 2)
-    link = ways.Loopback(ways.Shore(), 2)
-    crossing.over(link, link)
-    encode = crossing._encoder.encode
+@pytest.mark.parametrize("are_streams", [False, True])
+def test_a_connection_that_ends_in_the_middle_of_a_block_frees_both_ends(host, tmp_path, monkeypatch, are_streams):
+    monkeypatch.setattr(pipeline.Slots, "are_streams", are_streams)
+    _, coders = coders_of(host, tmp_path, SAMPLE)
+    encode = coders.encoder.encode
 
-    def failing(lane, index):
-        if index == 3:
+    def failing(block):
+        if block.index == 3:
             raise WrongAnswer("the fourth block")
-        return encode(lane, index)
+        return encode(block)
 
-    crossing._encoder.encode = failing
+    sent = transfer.Transfer(coders, {content: links.Loopback(2) for content in ("coded", "raw")}, "both")
+    coders.encoder.encode = failing
     with pytest.raises(WrongAnswer, match="the fourth block"):
-        crossing.message("coded", 2)
-    crossing.close()
+        sent.message("coded", 2)
+    sent.close()
 
 
 def test_a_disk_that_is_full_is_a_skip_that_names_it(host, tmp_path):
-    bench = bench_of(host, tmp_path, SAMPLE)
-    data = send.data_of(bench, "data:mine.bin", len(SAMPLE), BLOCK, CHUNK)
-    crossing = send.Crossing(bench, "write", data, send.Codec(bench, "lz4", data), 2)
-    full = storage.FileWay(ways.Shore(), os.open("/dev/full", os.O_RDWR), data.cut.count, "/dev")
+    _, coders = coders_of(host, tmp_path, SAMPLE)
+    full = storage.FileLink(os.open("/dev/full", os.O_RDWR), coders.message.cut.count, "/dev")
     full.begin = lambda: None
-    crossing.over(full, ways.Copy(2))
+    sent = transfer.Transfer(coders, {"coded": full, "raw": links.HostCopy(2)}, "sender")
     with pytest.raises(Skip, match=r"no file can be written in /dev: No space left on device; TMPDIR names another"):
-        crossing.message("coded", 2)
-    crossing.close()
+        sent.message("coded", 2)
+    sent.close()
 
 
 def test_too_little_room_on_the_disk_is_a_skip_that_says_how_much_is_there(tmp_path):
@@ -361,97 +360,123 @@ def test_too_little_memory_is_a_skip(gpu, tmp_path):
         task_of(dataclasses.replace(gpu, free=2**20), tmp_path, "d2h", SAMPLE)
 
 
-# Lanes.
+# The pipeline.
 
 
 @given(st.integers(0, 10_000), st.integers(1, 3000), st.integers(1, 700))
 def test_a_message_is_cut_into_all_of_its_bytes(total, block, chunk):
-    cut = lanes.Cut(total, block, chunk)
+    cut = blocks.Cut(total, block, chunk)
     spans = [cut.span(index) for index in range(cut.count)]
     assert [0, *(span.stop for span in spans)][-1] == total
     assert all(sum(cut.chunks(index)) == span.stop - span.start for index, span in enumerate(spans))
-    assert all(len(cut.chunks(index)) <= cut.most_chunks for index in range(cut.count))
+    assert all(len(cut.chunks(index)) <= cut.max_chunks for index in range(cut.count))
 
 
 def test_an_empty_message_has_no_blocks():
-    assert lanes.Cut(0, BLOCK, CHUNK).count == 0
+    assert blocks.Cut(0, BLOCK, CHUNK).count == 0
 
 
-def test_one_lane_is_staged_and_several_overlap():
-    crew = lanes.Crew(1, 4)
+class Streams(pipeline.Slots):
+    """Slots whose work would go on by itself, so that each schedule counts."""
+
+    are_streams = True
+
+
+def test_one_block_in_flight_is_staged_and_several_overlap():
+    threads = pipeline.Pipeline(1, 4)
     under_way, most = set(), []
     lock = threading.Lock()
     together = threading.Barrier(4)
 
-    def step(lane, index):
+    def step(block):
         with lock:
-            under_way.add(index)
+            under_way.add(block.index)
             most.append(len(under_way))
-        if flight == 4:
+        if depth == 4:
             together.wait(timeout=10)
         with lock:
-            under_way.remove(index)
+            under_way.remove(block.index)
 
-    for flight in (1, 4):
+    for depth in (1, 4):
         most.clear()
-        crew.run(8, flight, lanes.Side(lanes.Lanes(4), step))
-        assert max(most) == flight
-    crew.close()
+        threads.run(8, depth, pipeline.StepChain(pipeline.Slots(4), (step,)))
+        assert max(most) == depth
+    threads.close()
 
 
-def test_the_error_of_a_lane_frees_those_that_wait_for_it_and_is_the_one_that_is_raised():
-    crew, turns = lanes.Crew(1, 3), lanes.Turnstile()
+def test_the_error_of_a_slot_frees_those_that_wait_for_it_and_is_the_one_that_is_raised():
+    threads, order = pipeline.Pipeline(1, 3), pipeline.InOrder()
 
-    def step(lane, index):
-        if index == 0:
+    def step(block):
+        if block.index == 0:
             raise WrongAnswer("the first")
-        with turns.turn(index):
+        with order.turn(block.index):
             raise AssertionError("nobody passes before the first")
 
     with pytest.raises(WrongAnswer, match="the first"):
-        crew.run(3, 3, lanes.Side(lanes.Lanes(3), step), stop=turns.stop)
-    crew.close()
+        threads.run(3, 3, pipeline.StepChain(pipeline.Slots(3), (step,)), stop=order.stop)
+    threads.close()
 
 
-@pytest.mark.parametrize("flight", [1, 2, 3, 4, 8])
-def test_with_a_thread_for_each_step_blocks_go_in_order_and_the_next_is_taken_while_one_is_handed_over(flight):
+@pytest.mark.parametrize("schedule", ["a thread per slot", "one thread", "a thread per step"])
+@pytest.mark.parametrize("depth", [1, 2, 3, 4, 8])
+def test_in_each_schedule_every_block_goes_through_every_step_in_order_and_no_slot_holds_two(schedule, depth):
+    said, lock = [], threading.Lock()
+
+    def say(word):
+        def step(block):
+            with lock:
+                said.append((word, block.index, block.slot))
+
+        return step
+
+    words = ("queue", "encode", "send")
+    threads = pipeline.Pipeline(1, depth)
+    threads.run(20, depth, pipeline.StepChain(Streams(depth), tuple(map(say, words)), schedule))
+    threads.close()
+    assert sorted(said) == sorted((word, index, index % depth) for word in words for index in range(20))
+    place = {(word, index): at for at, (word, index, _) in enumerate(said)}
+    for index in range(20):
+        assert place["queue", index] < place["encode", index] < place["send", index]
+        if index + depth < 20:  # a slot's memory is written again when its block is done, not before
+            assert place["send", index] < place["queue", index + depth]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 4, 8])
+def test_with_a_thread_per_step_blocks_go_in_order_and_the_next_is_encoded_while_one_is_sent(depth):
     said, ahead = [], threading.Event()
 
     def say(word):
-        return lambda lane, index: said.append((word, index, lane))
+        return lambda block: said.append((word, block.index))
 
-    def step(lane, index):
-        if index == 0 and flight > 1:
-            assert ahead.wait(timeout=10)  # the next one is taken while this one is still being handed over
-        say("step")(lane, index)
+    def send_block(block):
+        if block.index == 0 and depth > 1:
+            assert ahead.wait(timeout=10)  # the next one is encoded while this one is still being sent
+        say("send")(block)
 
-    def take(lane, index):
-        say("take")(lane, index)
-        if index == 1:
+    def encode(block):
+        say("encode")(block)
+        if block.index == 1:
             ahead.set()
 
-    crew = lanes.Crew(1, flight)
-    crew.run(20, flight, lanes.Side(lanes.Lanes(flight), step, say("begin"), take, "a step each"))
-    crew.close()
-    order = {word: [index for each, index, _ in said if each == word] for word in ("begin", "take", "step")}
-    assert all(indices == list(range(20)) for indices in order.values())
-    assert all(lane == index % flight for _, index, lane in said)
-    place = {(word, index): at for at, (word, index, _) in enumerate(said)}
-    for index in range(20 - flight):  # a lane's memory is written again when its block is done, not before
-        assert place["step", index] < place["begin", index + flight]
+    threads = pipeline.Pipeline(1, depth)
+    threads.run(20, depth, pipeline.StepChain(Streams(depth), (say("queue"), encode, send_block), "a thread per step"))
+    threads.close()
+    for word in ("queue", "encode", "send"):
+        assert [index for each, index in said if each == word] == list(range(20))
 
 
-@pytest.mark.parametrize("bad", ["begin", "take", "step"])
-def test_with_a_thread_for_each_step_each_ends_the_others(bad):
-    def fail(lane, index):
-        if index == 5:
+@pytest.mark.parametrize("bad", [0, 1, 2])
+def test_with_a_thread_per_step_each_ends_the_others(bad):
+    def fail(block):
+        if block.index == 5:
             raise WrongAnswer("the fifth")
 
-    steps = dict.fromkeys(("begin", "take", "step"), lambda lane, index: None) | {bad: fail}
-    crew = lanes.Crew(1, 3)
+    steps = tuple(fail if place == bad else lambda block: None for place in range(3))
+    threads = pipeline.Pipeline(1, 3)
     with pytest.raises(WrongAnswer, match="the fifth"):
-        crew.run(50, 3, lanes.Side(lanes.Lanes(3), threads="a step each", **steps))
-    crew.close()
+        threads.run(50, 3, pipeline.StepChain(Streams(3), steps, "a thread per step"))
+    threads.close()
 
 
 # Kernels.

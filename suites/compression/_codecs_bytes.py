@@ -1,4 +1,4 @@
-"""What checks do to bytes on a GPU, by kernels of our own (codecs.cu).
+"""What checks do to bytes: on a GPU by kernels of our own (codecs.cu), on the host by NumPy.
 
 CuPy compiles each of its own operations at first use, a reduction in 5.6 s with a cold cache (seen on an H200):
 what is done around codecs keeps to these three and to copies.
@@ -53,3 +53,27 @@ class DeviceBytes:
         expect(restored.size == source.size, f"restored {restored.size} bytes of {source.size}")
         if self.differences(restored, source):
             expect_same(self._device.to_host(restored), self._device.to_host(source))
+
+    def wait(self) -> None:
+        """Wait until everything that was queued is done."""
+        self._device.synchronize()
+
+
+class HostBytes:
+    """The same for uint8 arrays of the host."""
+
+    def invert(self, source: Any, target: Any) -> None:
+        """Write the complement of every byte of `source`."""
+        np.invert(source, out=target)
+
+    def expect_same(self, restored: Any, source: Any) -> None:
+        """Raise WrongAnswer, naming the first differing byte, unless two uint8 arrays are equal."""
+        expect_same(restored, source)
+
+    def wait(self) -> None:
+        """Do nothing: on the host every call is done when it returns."""
+
+
+def bytes_of(bench: Bench) -> HostBytes | DeviceBytes:
+    """Return what spoils and compares bytes on the bench's device."""
+    return DeviceBytes(bench) if bench.traits.is_gpu else HostBytes()

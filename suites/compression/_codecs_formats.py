@@ -6,23 +6,30 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Observation, Observed, Stage, Task, expect
+from gpubench.api.suite import Bench, Observation, Observed, Stage, Task, Topic, View, expect, on_gpu, points
 
 from . import _codecs_host
+from ._axes import CHUNK_BYTES, mebibytes, one_corpus
 from ._codecs_bytes import DeviceBytes
 from ._codecs_common import LENGTH_BYTES, lengths, stage
 from ._codecs_device import DeviceChunks, current_stream
-from ._codecs_nvcomp import RoundTrip, open_trip
-from ._corpora import Corpus
+from ._codecs_nvcomp import GpuRoundTrip, open_trip
+from ._corpora import Corpus, source_of
 
-FORMATS = tuple(_codecs_host.FORMATS)
+topic = Topic(
+    views=[
+        View("bars", "The host reads what the GPU wrote", ("formats",), series="host.decompress.host", by=("corpus",)),
+        View("bars", "The GPU reads what the host wrote", ("formats",), series="gpu.decompress.hot", by=("corpus",)),
+    ]
+)
+
 HOST_BYTES = 4 * 2**20  # what the host works on; the GPU has it several times over
 
 
 class Exchange:
     """The chunks of both writers, and what both readers make of the other's."""
 
-    def __init__(self, bench: Bench, trip: RoundTrip, codec: _codecs_host.HostCodec, source: Any) -> None:
+    def __init__(self, bench: Bench, trip: GpuRoundTrip, codec: _codecs_host.HostCodec, source: Any) -> None:
         self._bench = bench
         self._trip = trip
         self._host = codec
@@ -76,23 +83,34 @@ class Exchange:
         }
 
 
-def task(bench: Bench, corpus: Corpus, total: int, name: str, chunk_bytes: int) -> Task:
-    """Both writers and both readers of one format, on the same bytes; the host's with every core."""
-    codec = _codecs_host.open_format(name)
-    most = min(HOST_BYTES, corpus.data.size)
-    part = Corpus(corpus.name, "uint8", corpus.description, corpus.data[: most // chunk_bytes * chunk_bytes or most])
-    trip = open_trip(bench, part, total - total % part.data.size or part.data.size, name, chunk_bytes)
-    found = Exchange(bench, trip, codec, np.ascontiguousarray(part.data))
-    whole, one = trip.layout.total, part.data.size
+@topic.case(
+    when=on_gpu,
+    corpus=one_corpus,
+    format=points(smoke=("lz4",), quick=("lz4", "deflate", "zstd"), full=tuple(_codecs_host.FORMATS)),
+    size_bytes=mebibytes(16, 64, 256),
+    chunk_bytes=(CHUNK_BYTES,),
+)
+def formats(bench: Bench, corpus: str, format: str, size_bytes: int, chunk_bytes: int) -> Task:  # noqa: A002 - an axis
+    """GPU against host on the same bytes in one format: each reads what the other wrote, bit for bit.
+
+    The host has every core, and 4 MiB of the data; what the GPU restores was written by the host.
+    """
+    source, total = source_of(bench, corpus, size_bytes)
+    codec = _codecs_host.open_format(format)
+    most = min(HOST_BYTES, source.data.size)
+    part = Corpus(source.name, "uint8", source.description, source.data[: most // chunk_bytes * chunk_bytes or most])
+    trip = open_trip(bench, part, total - total % part.data.size or part.data.size, format, chunk_bytes)
+    exchange = Exchange(bench, trip, codec, np.ascontiguousarray(part.data))
+    on_gpu_bytes, on_host_bytes = trip.layout.total, part.data.size
     stages = {
-        "gpu.compress": stage(trip.compress, whole),
-        "gpu.decompress": stage(found.gpu_reads, whole, waits=trip.codec.waits),
-        "host.compress": _on_host(found.host_writes, one),
-        "host.decompress": _on_host(found.host_reads, one),
+        "gpu.compress": stage(trip.compress, on_gpu_bytes),
+        "gpu.decompress": stage(exchange.gpu_reads, on_gpu_bytes, waits=trip.codec.waits),
+        "host.compress": _on_host(exchange.host_writes, on_host_bytes),
+        "host.decompress": _on_host(exchange.host_reads, on_host_bytes),
     }
-    notes = {"corpus": corpus.description, "gpu": trip.codec.description, "host": codec.description}
+    notes = {"corpus": source.description, "gpu": trip.codec.description, "host": codec.description}
     threads = {"host.threads": str(_codecs_host.cores())}
-    return Task(stages, check=found.check, poison=found.poison, notes={**notes, **threads})
+    return Task(stages, check=exchange.check, poison=exchange.poison, notes={**notes, **threads})
 
 
 def _on_host(call: Any, payload: int) -> Stage:

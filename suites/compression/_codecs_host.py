@@ -22,9 +22,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gpubench.api.suite import Observation, Skip, Task, WrongAnswer, expect
+from gpubench.api.suite import Observation, Skip, WrongAnswer, expect
 
-from ._codecs_common import expect_same, lengths, observed, stage
+from ._codecs_common import expect_same, lengths, observed
 from ._corpora import Corpus
 
 _HOW = "pip install 'gpubench-suite[host]'"
@@ -224,7 +224,7 @@ def open_format(name: str) -> HostCodec:
     return FORMATS[name]()
 
 
-class RoundTrip:
+class HostRoundTrip:
     """A buffer, its chunks compressed and its chunks restored.
 
     What a call gives is what the binding gives: a bytes object a chunk, not copied together.
@@ -268,19 +268,8 @@ class RoundTrip:
         return observed(self.source.size, self._chunk_bytes, sum(map(len, self.compressed)))
 
 
-def open_trip(corpus: Corpus, total: int, codec: str, chunk_bytes: int, threads: int = 1) -> RoundTrip:
+def open_trip(corpus: Corpus, total: int, codec: str, chunk_bytes: int, threads: int = 1) -> HostRoundTrip:
     """A round trip with its buffers; Skip where its library is not installed."""
     source = np.empty(total, np.uint8)
     corpus.fill(source)
-    return RoundTrip(open_codec(codec), source, chunk_bytes, threads)
-
-
-def roundtrip(corpus: Corpus, total: int, codec: str, chunk_bytes: int, threads: int = 1) -> Task:
-    """The task of one codec on the host; Skip where its library is not installed."""
-    trip = open_trip(corpus, total, codec, chunk_bytes, threads)
-    return Task(
-        {"compress": stage(trip.compress, total), "decompress": stage(trip.restore, total)},
-        check=trip.check,
-        poison=trip.poison,
-        notes={"corpus": corpus.description, "codec": trip.codec.description, "threads": str(threads)},
-    )
+    return HostRoundTrip(open_codec(codec), source, chunk_bytes, threads)

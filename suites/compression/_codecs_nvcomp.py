@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpubench.api.libraries import nvcomp
-from gpubench.api.suite import Bench, Observation, Skip, Task, expect
+from gpubench.api.suite import Bench, Observation, Skip, expect
 
 from ._codecs_bytes import DeviceBytes
-from ._codecs_common import lengths, observed, stage
+from ._codecs_common import lengths, observed
 from ._codecs_device import OUTPUT_GRAIN, DeviceChunks, DeviceCodec, current_stream, open_codec
 from ._corpora import Corpus
 
@@ -50,7 +50,7 @@ class Layout:
         return 2 * self.total + self.count * self.stride + self.scratch
 
 
-class RoundTrip:
+class GpuRoundTrip:
     """A buffer on the device, its chunks compressed and restored, and everything a call needs.
 
     After construction nothing is allocated and nothing waits for the device, save in `check`.
@@ -119,7 +119,7 @@ class RoundTrip:
         return observed(self.layout.total, self.layout.chunk, int(sizes.sum()), scratch)
 
 
-def open_trip(bench: Bench, corpus: Corpus, total: int, codec: str, chunk_bytes: int) -> RoundTrip:
+def open_trip(bench: Bench, corpus: Corpus, total: int, codec: str, chunk_bytes: int) -> GpuRoundTrip:
     """A round trip with its buffers; Skip where the library is missing, refuses, or memory does not suffice."""
     chosen = open_codec(bench, codec, corpus.dtype)
     try:
@@ -129,18 +129,7 @@ def open_trip(bench: Bench, corpus: Corpus, total: int, codec: str, chunk_bytes:
             raise Skip(str(error)) from error
         raise
     bench.need(layout.device_bytes + _RESERVE)
-    return RoundTrip(bench, chosen, uploaded(bench, corpus, total), layout)
-
-
-def roundtrip(bench: Bench, corpus: Corpus, total: int, codec: str, chunk_bytes: int) -> Task:
-    """The task of one codec; Skip where nvCOMP is missing or refuses, in its own words."""
-    trip = open_trip(bench, corpus, total, codec, chunk_bytes)
-    stages = {
-        "compress": stage(trip.compress, total),
-        "decompress": stage(trip.restore, total, waits=trip.codec.waits),
-    }
-    notes = {"corpus": corpus.description, "codec": trip.codec.description}
-    return Task(stages, check=trip.check, poison=trip.poison, notes=notes)
+    return GpuRoundTrip(bench, chosen, uploaded(bench, corpus, total), layout)
 
 
 def uploaded(bench: Bench, corpus: Corpus, total: int) -> Any:

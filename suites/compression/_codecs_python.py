@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpubench.api.suite import Bench, Observation, Skip, Task, expect
+from gpubench.api.suite import Bench, Observation, Skip, Task, Topic, expect, on_gpu, points
 
+from ._axes import CHUNK_BYTES, mebibytes, one_corpus
 from ._codecs_bytes import DeviceBytes
 from ._codecs_common import observed, stage
 from ._codecs_device import VARIANTS, current_stream, open_codec
 from ._codecs_nvcomp import uploaded
-from ._corpora import Corpus
+from ._corpora import source_of
 
-CODECS = ("lz4", "snappy", "zstd", "deflate", "gdeflate", "gzip", "ans", "cascaded", "bitcomp")
+topic = Topic()
+
+_CODECS = ("lz4", "snappy", "zstd", "deflate", "gdeflate", "gzip", "ans", "cascaded", "bitcomp")
 _NAMES = {"lz4": "LZ4", "gdeflate": "GDeflate", "ans": "ANS"}
 _HOW = "pip install 'gpubench-suite[cuda13]' (or [cuda12])"
 _RESERVE = 2**28  # bytes left free for the driver
@@ -27,7 +30,7 @@ _TYPES = {  # NumPy's type strings; |f1 is E4M3 here
 }
 
 
-class RoundTrip:
+class PythonRoundTrip:
     """A buffer on the device, one encoded array and one decoded array, both made anew by each call."""
 
     def __init__(self, bench: Bench, handle: Any, wrap: Any, source: Any, chunk_bytes: int) -> None:
@@ -60,26 +63,33 @@ class RoundTrip:
         return observed(self.source.size, self._chunk_bytes, int(self.compressed.buffer_size))
 
 
-def roundtrip(bench: Bench, corpus: Corpus, total: int, codec: str, chunk_bytes: int) -> Task:
-    """The task of one codec, told what the C interface is told; Skip where the binding is missing."""
-    row = open_codec(bench, codec, corpus.dtype)
+@topic.case(
+    when=on_gpu,
+    corpus=one_corpus,
+    codec=points(smoke=("lz4",), quick=("lz4",), full=_CODECS),
+    size_bytes=mebibytes(16, 256, 256),
+    chunk_bytes=(CHUNK_BYTES,),
+)
+def python(bench: Bench, corpus: str, codec: str, size_bytes: int, chunk_bytes: int) -> Task:
+    """The same through the Python codec `nvidia.nvcomp`, by the host's clock: what its allocations and waits cost."""
+    source, total = source_of(bench, corpus, size_bytes)
+    elements = open_codec(bench, codec, source.dtype).row.data_type  # told what the C interface is told
     try:
         from nvidia import nvcomp as binding
     except ImportError as error:
         raise Skip(f"needs nvidia.nvcomp ({error}): {_HOW}") from error
     bench.need(4 * total + _RESERVE)
-    kind = row.row.data_type
-    told = {"data_type": _TYPES[kind]} if codec in ("ans", "cascaded", "bitcomp") else {}
+    told = {"data_type": _TYPES[elements]} if codec in ("ans", "cascaded", "bitcomp") else {}
     handle = binding.Codec(
         algorithm=_NAMES.get(codec, VARIANTS[codec].algorithm.capitalize()),
         uncomp_chunk_size=chunk_bytes,
         cuda_stream=current_stream(bench.xp),
         **told,
     )
-    trip = RoundTrip(bench, handle, binding.as_array, uploaded(bench, corpus, total), chunk_bytes)
+    trip = PythonRoundTrip(bench, handle, binding.as_array, uploaded(bench, source, total), chunk_bytes)
     stages = {
         "compress": stage(trip.compress, total, waits=True, clock="host"),
         "decompress": stage(trip.restore, total, waits=True, clock="host"),
     }
-    words = f"nvidia.nvcomp {binding.__version__}, its own container, elements {kind}"
-    return Task(stages, check=trip.check, poison=trip.poison, notes={"corpus": corpus.description, "codec": words})
+    words = f"nvidia.nvcomp {binding.__version__}, its own container, elements {elements}"
+    return Task(stages, check=trip.check, poison=trip.poison, notes={"corpus": source.description, "codec": words})

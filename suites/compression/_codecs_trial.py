@@ -9,15 +9,25 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import POINT, Bench, Observation, Observed, Skip, Stage, Task, Work, expect
+from gpubench.api.suite import POINT, Bench, Observation, Observed, Skip, Stage, Target, Task, Topic, View, Work, expect
 
 from . import _codecs_host, _codecs_nvcomp
+from ._axes import CHUNK_BYTES, MIB, corpora, mebibytes
 from ._codecs_choice import GOALS, Figures, choose, regret
 from ._codecs_device import CODECS as GPU_CODECS
 from ._codecs_device import open_codec
-from ._corpora import Corpus
+from ._corpora import Corpus, source_of
+
+topic = Topic(
+    views=[
+        View("bars", "Regret of the choice for speed", ("choice",), series="regret.speed"),
+        View("bars", "Regret of the choice for ratio", ("choice",), series="regret.ratio"),
+        View("bars", "Regret of the choice end to end", ("choice",), series="regret.end-to-end"),
+    ]
+)
 
 SAMPLE_CHUNKS = 16  # evenly spaced over the data
+_BATCH_BYTES = 64 * MIB  # that a sample is repeated to, so that it fills a GPU
 _LINKS = {True: 1.25e8, False: 1.25e10}  # bytes a second by whether it is the host: 1 and 100 Gb/s
 _HOST_CODECS = ("lz4", "zstd-1", "zstd-3", "isal-1", "zlib-1")
 
@@ -53,11 +63,20 @@ def sampled(data: Any, chunk_bytes: int) -> Any:
     return np.concatenate([data[start : start + chunk_bytes] for start in starts])
 
 
-def task(bench: Bench, corpus: Corpus, total: int, chunk_bytes: int, batch_bytes: int) -> Task:
-    """Choose from a sample that is repeated to `batch_bytes`, so that it fills the device; regret against all data."""
-    few = Corpus(corpus.name, corpus.dtype, corpus.description, sampled(corpus.data[:total], chunk_bytes))
-    batch = max(few.data.size, min(batch_bytes, total))
-    contest = _contest(bench, few, batch, corpus, total, chunk_bytes)
+def _sizes(target: Target) -> Any:
+    return (4 * MIB,) if target.is_host else mebibytes(16, 64, 256)
+
+
+@topic.case(corpus=corpora, size_bytes=_sizes, chunk_bytes=(CHUNK_BYTES,))
+def choice(bench: Bench, corpus: str, size_bytes: int, chunk_bytes: int) -> Task:
+    """Choose a codec from a sample, for speed, for ratio and end to end; the regret against trying all on all data.
+
+    The sample is 16 chunks evenly spaced over the data, on a GPU repeated until they fill it.
+    """
+    source, total = source_of(bench, corpus, size_bytes)
+    few = Corpus(source.name, source.dtype, source.description, sampled(source.data[:total], chunk_bytes))
+    batch = max(few.data.size, min(_BATCH_BYTES, total // 2))
+    contest = _contest(bench, few, batch, source, total, chunk_bytes)
     link = _LINKS[bench.target.is_host]
     start = bench.device.now()
     whole = contest.try_all(contest.whole)
@@ -77,8 +96,8 @@ def task(bench: Bench, corpus: Corpus, total: int, chunk_bytes: int, batch_bytes
 
     call()
     names = {f"choice.{goal}": _told(picks[goal], choose(goal, whole.values(), link)) for goal in GOALS}
-    sampled_words = f"{few.data.size} of {corpus.data[:total].size} bytes, repeated to {batch}"
-    notes = {"corpus": corpus.description, "sample": sampled_words, "link": f"{link / 1e9} GB/s", **names}
+    sampled_words = f"{few.data.size} of {source.data[:total].size} bytes, repeated to {batch}"
+    notes = {"corpus": source.description, "sample": sampled_words, "link": f"{link / 1e9} GB/s", **names}
     stage = Stage(call, Work(items=1), clock="self", effort=POINT)
     return Task({"choose": stage}, check=check, poison=picks.clear, notes=notes)
 

@@ -5,26 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpubench.api.suite import Bench, DataFile, Observation, Observed, Task
+from gpubench.api.suite import Bench, DataFile, Observation, Observed, Task, Topic
 
 from . import _codecs_host, _codecs_nvcomp
+from ._axes import CHUNK_BYTES, MIB, corpora
 from ._codecs_common import stage
 from ._corpora import DATA_PREFIX, Corpus
 from ._corpora_user import Taken, pieces
 
+topic = Topic()
 
-def task(bench: Bench, name: str, codec: str, piece_bytes: int, chunk_bytes: int) -> Task:
-    """Every piece there and back once, compared bit for bit; then the first one is timed.
 
-    No more than a piece is held on the host, and what its round trip takes on the device.
+@topic.case(
+    when=lambda target: bool(target.data) and target.tier == "full",
+    corpus=corpora,
+    codec=lambda target: ("zstd-1", "lz4") if target.is_host else ("zstd", "ans"),
+    piece_bytes=lambda target: (64 * MIB,) if target.is_host else (256 * MIB,),
+    chunk_bytes=(CHUNK_BYTES,),
+)
+def whole(bench: Bench, corpus: str, codec: str, piece_bytes: int, chunk_bytes: int) -> Task:
+    """All of a file of the user's, piece by piece, whatever its size: the ratio of the whole, every byte compared.
+
+    Every piece goes there and back once; then the first one is timed. No more than a piece is held on the host, and
+    what its round trip takes on the device.
     """
-    file = {DATA_PREFIX + file.label: file for file in bench.target.data}[name]
+    file = {DATA_PREFIX + file.label: file for file in bench.target.data}[corpus]
 
     def opened(taken: Taken) -> Any:
-        corpus = Corpus(name, taken.dtype, taken.words, taken.data)
+        piece = Corpus(corpus, taken.dtype, taken.words, taken.data)
         if bench.target.is_host:
-            return _codecs_host.open_trip(corpus, taken.data.size, codec, chunk_bytes)
-        return _codecs_nvcomp.open_trip(bench, corpus, taken.data.size, codec, chunk_bytes)
+            return _codecs_host.open_trip(piece, taken.data.size, codec, chunk_bytes)
+        return _codecs_nvcomp.open_trip(bench, piece, taken.data.size, codec, chunk_bytes)
 
     count, total, compressed = _passed(file, piece_bytes, opened)
     first = next(pieces(file, piece_bytes))

@@ -1,7 +1,8 @@
 """Compress before sending through MPI: two processes that mpirun starts, each with a codec of the host (mpi4py).
 
-The case starts them once and asks for one message after another: a line of JSON in, a line out. This file is also what
-they run. Blocks go in order by MPI_Send and MPI_Recv out of and into host memory; the clock is the receiver's.
+The case starts them once and asks for one message after another: it writes a line of JSON and reads a line. This file
+is also what they run. Blocks go in order by MPI_Send and MPI_Recv between buffers in host memory. The clock is the
+receiver's.
 """
 
 from __future__ import annotations
@@ -16,18 +17,32 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Skip, Task, WrongAnswer
+from gpubench.api.suite import Skip, Task, WrongAnswer
 
+from ._blocks import Cut
+from ._codecs_bytes import HostBytes
 from ._codecs_host import open_codec
-from ._ends import HostBytes, HostDecoder, HostEncoder, PlainDecoder, PlainEncoder
-from ._lanes import Crew, Cut, Lanes, Side, Turnstile
-from ._send import Codec, Data, ends_on_host, observed, stages_of
-from ._ways import Still
+from ._coders import HostDecoder, HostEncoder, RawDecoder, RawEncoder
+from ._links import Link
+from ._message import Message, MessageCodec
+from ._pipeline import InFlight, InOrder, Slots
+from ._transfer import (
+    Content,
+    RankTransfer,
+    Receiver,
+    Sender,
+    bytes_of_blocks,
+    host_payers,
+    observed,
+    packed_blocks,
+    stages_of,
+)
 
 _HOW = "pip install mpi4py, and an MPI whose mpirun is on the PATH"
 _TAGS = 2**15 - 1  # of a message; MPI promises no more (MPI 4.1, §3.2.3)
@@ -36,15 +51,15 @@ _END_S = 10.0  # until the processes have ended by themselves
 _AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # as in a container
 
 
-class Pair:
+class MpiPair:
     """The two processes, asked for messages one at a time."""
 
-    def __init__(self, data: Data, codec: str, flight: int) -> None:
+    def __init__(self, message: Message, codec: str, depth: int) -> None:
         if importlib.util.find_spec("mpi4py") is None or (launcher := shutil.which("mpirun")) is None:
             raise Skip(f"needs mpi4py and mpirun: {_HOW}")
-        self.flight = flight
+        self.depth = depth
         with tempfile.NamedTemporaryFile(delete=False) as file:
-            data.source.tofile(file)
+            message.source.tofile(file)
         self._path = Path(file.name)
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by `close`
         program = [sys.executable, "-P", "-m", "mpi4py", "-m", __name__]  # mpi4py ends both where one fails
@@ -57,39 +72,39 @@ class Pair:
             text=True,
             env={**_AS_ROOT, **os.environ},
         )
-        cut = (data.cut.total, data.cut.block, data.cut.chunk)
-        self.moved = self._ask({"source": file.name, "cut": cut, "codec": codec, "flight": flight})
+        cut = (message.cut.total, message.cut.block, message.cut.chunk)
+        self.sent_bytes = self._ask({"source": file.name, "cut": cut, "codec": codec, "depth": depth})
 
     def _ask(self, question: object) -> float:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):  # they have ended: what they said last follows
+        with contextlib.suppress(BrokenPipeError):  # they have ended: the answer below says why
             self._process.stdin.write(json.dumps(question) + "\n")
             self._process.stdin.flush()
         answer = self._process.stdout.readline()
         try:
-            found = json.loads(answer)
+            reply = json.loads(answer)
         except ValueError as error:
-            raise RuntimeError(f"the processes of mpirun have ended: {self._said()}") from error
-        if isinstance(found, str):
-            raise WrongAnswer(found)
-        return float(found)
+            raise RuntimeError(f"the processes of mpirun have ended: {self._last_words()}") from error
+        if isinstance(reply, str):
+            raise WrongAnswer(reply)
+        return float(reply)
 
-    def _said(self) -> str:
+    def _last_words(self) -> str:
         self._errors.seek(0)
         return self._errors.read()[-500:].strip()
 
-    def message(self, name: str, flight: int) -> float:
-        """Seconds of a message, which was compared."""
-        return self._ask(["message", name, flight])
+    def message(self, content: Content, depth: int) -> float:
+        """Return the seconds of a message, which was compared."""
+        return self._ask(["message", content, depth])
 
     def compress(self) -> float:
-        """Seconds of the sender's end alone."""
-        return self._ask(["compress", "coded", self.flight])
+        """Return the seconds to compress every block."""
+        return self._ask(["compress"])
 
     def decompress(self) -> float:
-        """Seconds of the receiver's end alone."""
-        return self._ask(["decompress", "coded", self.flight])
+        """Return the seconds to restore every block."""
+        return self._ask(["decompress"])
 
     def close(self) -> None:
         """Let the processes end, or end them."""
@@ -107,136 +122,107 @@ class Pair:
         self._path.unlink()
 
 
-def send(bench: Bench, data: Data, codec: Codec, flight: int) -> Task:
-    """A message between two processes of MPI, with a codec of the host at both ends."""
-    del bench
-    pair = Pair(data, codec.name, flight)
-    ratio = data.cut.total / pair.moved
+def task(message: Message, codec: MessageCodec, depth: int) -> Task:
+    """Return the task of a message between two processes of MPI, with a codec of the host at both ends."""
+    pair = MpiPair(message, codec.name, depth)
     notes = {
-        "codec": codec.words,
-        "corpus": data.words,
+        "codec": codec.description,
+        "corpus": message.description,
         "link": "MPI_Send and MPI_Recv between two processes on this machine",
-        "ends": ends_on_host(flight),
+        "ends": host_payers(depth),
     }
-    return Task(stages_of(pair, data.cut.total), lambda: observed(ratio), close=pair.close, notes=notes)
+    check = partial(observed, message.cut.total, pair.sent_bytes)
+    return Task(stages_of(pair, message.cut.total), check, close=pair.close, notes=notes)
 
 
 # What the two processes run.
 
 
-class Messages(Still):
-    """Blocks in order between ranks 0 and 1."""
+class MpiLink(Link):
+    """Blocks in order from rank 0 to rank 1."""
 
-    def __init__(self, mpi: Any) -> None:
+    def __init__(self, mpi: Any, depth: int) -> None:
         self._mpi = mpi
-        self._turns = Turnstile()
+        self._passed = InOrder()
+        self._arrived = [0] * depth  # bytes of each slot's block
 
     def begin(self) -> None:
-        """The next block is the first."""
-        self._turns.reset()
+        self._passed.reset()
 
-    def deliver(self, index: int, packed: Any) -> None:
-        """Send a block."""
-        with self._turns.turn(index):
-            self._mpi.COMM_WORLD.Send([packed, self._mpi.BYTE], 1, index % _TAGS)
+    def send(self, block: InFlight, packed: Any) -> None:
+        with self._passed.turn(block.index):
+            self._mpi.COMM_WORLD.Send([packed, self._mpi.BYTE], 1, block.index % _TAGS)
 
-    def fetch(self, index: int, room: Any) -> Any:
-        """Receive it."""
+    def receive(self, block: InFlight, room: Any) -> None:
         status = self._mpi.Status()
-        with self._turns.turn(index):
-            self._mpi.COMM_WORLD.Recv([room, self._mpi.BYTE], 0, index % _TAGS, status)
-        return room[: status.Get_count(self._mpi.BYTE)]
+        with self._passed.turn(block.index):
+            self._mpi.COMM_WORLD.Recv([room, self._mpi.BYTE], 0, block.index % _TAGS, status)
+        self._arrived[block.slot] = status.Get_count(self._mpi.BYTE)
+
+    def copy_in(self, block: InFlight, room: Any) -> Any:
+        return room[: self._arrived[block.slot]]
 
 
-class Rank:
-    """One of the two, with the ends that it needs."""
-
-    def __init__(self, mpi: Any, plan: dict[str, Any]) -> None:
-        self._world, self._flight = mpi.COMM_WORLD, int(plan["flight"])
-        self._way, self._cut = Messages(mpi), Cut(*plan["cut"])
-        self._lanes, self._crew = Lanes(self._flight), Crew(1, self._flight)
-        source, target = np.fromfile(plan["source"], np.uint8), np.empty(self._cut.total, np.uint8)
-        codec = open_codec(plan["codec"])
-        coded = HostEncoder(codec, self._cut, source, self._lanes)
-        self._encoders: dict[str, Any] = {"coded": coded, "raw": PlainEncoder(self._cut, source)}
-        self._decoders: dict[str, Any] = {
-            "coded": HostDecoder(codec, self._cut, source, target, self._lanes),
-            "raw": PlainDecoder(HostBytes(), self._cut, source, target),
+def open_transfer(mpi: Any, plan: dict[str, Any]) -> tuple[RankTransfer, int]:
+    """Return this rank's half of the message and the bytes that travel for it."""
+    depth, cut = int(plan["depth"]), Cut(*plan["cut"])
+    world, slots, link = mpi.COMM_WORLD, Slots(depth), MpiLink(mpi, depth)
+    source, target = np.fromfile(plan["source"], np.uint8), np.empty(cut.total, np.uint8)
+    codec = open_codec(plan["codec"])
+    encoder = HostEncoder(codec, cut, depth, source)
+    blocks = packed_blocks(encoder, slots, cut)
+    halves: dict[Content, Sender | Receiver]
+    if world.rank == 0:
+        halves = {
+            "coded": Sender(slots, cut.count, link, encoder),
+            "raw": Sender(slots, cut.count, link, RawEncoder(cut, source)),
         }
-        self._stored = [coded.encode(0, index).copy() for index in range(self._cut.count)]
-        self.moved = sum(int(packed.size) for packed in self._stored)
+    else:
+        message = Message(source, target, cut, HostBytes())
+        halves = {
+            "coded": Receiver(slots, cut.count, link, HostDecoder(codec, cut, depth, target), message),
+            "raw": Receiver(slots, cut.count, link, RawDecoder(cut, target), message),
+        }
 
-    def message(self, name: str, flight: int) -> float:
-        """A message; its seconds, of rank 1."""
-        way, encoder, decoder = self._way, self._encoders[name], self._decoders[name]
-        way.begin()
+    def meet() -> float:
+        world.Barrier()
+        return time.perf_counter()
 
-        def write(lane: int, index: int) -> None:
-            way.deliver(index, encoder.encode(lane, index))
+    return RankTransfer(halves, blocks, meet, lambda seconds, _: seconds), bytes_of_blocks(blocks)
 
-        def read(lane: int, index: int) -> None:
-            decoder.decode(lane, index, way.fetch(index, decoder.room(lane, index)))
 
-        decoder.poison()
-        self._world.Barrier()
-        step = read if self._world.rank else write
-        seconds = self._crew.run(self._cut.count, flight, Side(self._lanes, step))
-        if self._world.rank:
-            decoder.check()
-        return seconds
-
-    def compress(self, name: str, flight: int) -> float:
-        """The sender's end alone; the other rank is still."""
-        if self._world.rank:
-            return 0.0
-        return self._crew.run(self._cut.count, flight, Side(self._lanes, self._encoders[name].encode))
-
-    def decompress(self, name: str, flight: int) -> float:
-        """The receiver's end alone, compared."""
-        if not self._world.rank:
-            return 0.0
-        decoder = self._decoders[name]
-        decoder.poison()
-
-        def decode(lane: int, index: int) -> None:
-            decoder.decode(lane, index, self._stored[index])
-
-        seconds = self._crew.run(self._cut.count, flight, Side(self._lanes, decode))
-        decoder.check()
-        return seconds
-
-    def answer(self, what: str, name: str, flight: int) -> float | str:
-        """What rank 0 says: the seconds of the rank that had the work, or what is wrong with it."""
-        found: float | str
-        try:
-            found = getattr(self, what)(name, flight)
-        except WrongAnswer as error:
-            found = str(error)
-        meeting = self._world.Ibarrier()
-        while not meeting.Test():  # MPI waits by spinning, which would take a core from the rank that works
-            time.sleep(_LOOK_S)
-        both = self._world.allgather(found)
-        wrong = [each for each in both if isinstance(each, str)]
-        return wrong[0] if wrong else float(both[0 if what == "compress" else 1])
+def answer(world: Any, transfer: RankTransfer, work: str, *args: Any) -> float | str:
+    """Do what was asked; return the seconds of the rank whose time counts, or what is wrong with the answer."""
+    result: float | str
+    try:
+        result = getattr(transfer, work)(*args)
+    except WrongAnswer as error:
+        result = str(error)
+    meeting = world.Ibarrier()
+    while not meeting.Test():  # MPI waits by spinning, which would take a core from the rank that works
+        time.sleep(_LOOK_S)
+    results = world.allgather(result)
+    errors = [error for error in results if isinstance(error, str)]
+    return errors[0] if errors else float(results[0 if work == "compress" else 1])
 
 
 def main() -> None:
-    """The loop of both ranks: rank 0 reads what is asked, and answers."""
+    """Run the loop of both ranks: rank 0 reads what is asked, and answers."""
     mpi = importlib.import_module("mpi4py.MPI")
     world = mpi.COMM_WORLD
-    rank: Rank | None = None
+    transfer: RankTransfer | None = None
     while True:
         question = world.bcast(sys.stdin.readline() if world.rank == 0 else None)
         if not question:
             return
         asked = json.loads(question)
-        if rank is None:
-            rank = Rank(mpi, asked)
-            answer: float | str = rank.moved
+        if transfer is None:
+            transfer, sent_bytes = open_transfer(mpi, asked)
+            reply: float | str = sent_bytes
         else:
-            answer = rank.answer(*asked)
+            reply = answer(world, transfer, *asked)
         if world.rank == 0:
-            sys.stdout.write(json.dumps(answer) + "\n")
+            sys.stdout.write(json.dumps(reply) + "\n")
             sys.stdout.flush()
 
 

@@ -1,8 +1,10 @@
 """Compress before sending between processes: rank 0 encodes into memory that both share, rank 1 copies out and decodes.
 
-On a GPU that memory is opened by its IPC handle, on one GPU or on a peer; on the host it is shared. A block is told of
-over a local socket, and another one tells when it was taken: the end of a rank is the end of both. The clock is rank
-1's, from its request to its last byte restored; both ranks keep its time.
+On a GPU that memory is opened by its IPC handle, on the same GPU or on a peer; on the host it is shared memory. Two
+local sockets join the ranks. Over the first, rank 0 says where each block lies, and rank 1 answers when it was taken.
+Over the second, rank 1 asks for a message, and each rank tells the other the seconds that it took. The clock of a
+message is rank 1's, from its request to its last byte restored. When a rank ends, its sockets end the message at the
+other one.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ import socket
 import struct
 import threading
 import time
-from dataclasses import replace
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,148 +23,151 @@ import numpy as np
 from gpubench.api.suite import Bench, Handle, Observation, SharedBuffer, Task, expect
 
 from .._between import exclusive, hand_over, labels, notes
-from ._ends import GpuEncoder, PlainDecoder, PlainEncoder, bytes_of
-from ._lanes import Action, Crew, Cut, Lanes, Side, StoppedError, Turnstile, lanes_of, nothing, threads_of
-from ._send import Codec, Data, ends_on_host, observed, stages_of
-from ._ways import Still
+from ._blocks import Cut
+from ._coders import RawDecoder, RawEncoder
+from ._links import Link
+from ._message import Message, MessageCodec
+from ._pipeline import InFlight, InOrder, Schedule, Slots, StoppedError, slots_of
+from ._transfer import (
+    Content,
+    RankTransfer,
+    Receiver,
+    Sender,
+    bytes_of_blocks,
+    host_payers,
+    observed,
+    packed_blocks,
+    stages_of,
+)
 
-_NOTICE = struct.Struct("<QQQ")  # a block: its index, where it lies in the shared memory, its bytes
-_TAKEN = struct.Struct("<Q")
+_NOTICE = struct.Struct("<QQQ")  # of a block: its index, where it lies in the shared memory, its bytes
+_INDEX = struct.Struct("<Q")
 _SECONDS = struct.Struct("<d")
-_GRAIN = 256
+_ALIGNMENT_BYTES = 256
 _DEFAULT_KIND = 4  # cudaMemcpyDefault: the addresses tell; HIP's has the same value
 _PATIENCE_S = 20.0  # for the other rank's part of a message: it may be compressing all of it
 
 
-class Line:
-    """A local socket to the other rank; whoever listens is told at once when that ends."""
+class RankSocket:
+    """A local socket to the other rank; a rank that waits for the other learns at once that it has ended."""
 
     def __init__(self, descriptor: int) -> None:
         self._socket = socket.socket(fileno=descriptor)
         self._socket.settimeout(_PATIENCE_S)
 
-    def say(self, form: struct.Struct, *values: float) -> None:
-        """Send values; raises OSError where nobody is there."""
+    def tell(self, form: struct.Struct, *values: float) -> None:
+        """Send values; raises OSError where the other rank has ended."""
         self._socket.sendall(form.pack(*values))
 
     def hear(self, form: struct.Struct) -> tuple[Any, ...]:
-        """The next values; raises StoppedError where nobody is there any more."""
-        found = b""
-        while len(found) < form.size:
+        """Return the next values; raises StoppedError where the other rank has ended, or is silent for too long."""
+        received = b""
+        while len(received) < form.size:
             try:
-                more = self._socket.recv(form.size - len(found))
+                part = self._socket.recv(form.size - len(received))
             except TimeoutError as error:
                 raise StoppedError(f"the other rank said nothing for {_PATIENCE_S} s") from error
-            if not more:
+            if not part:
                 raise StoppedError("the other rank has ended")
-            found += more
-        return form.unpack(found)
+            received += part
+        return form.unpack(received)
 
     def hang_up(self) -> None:
-        """End it for both."""
-        try:
+        """End the connection for both ranks."""
+        with contextlib.suppress(OSError):  # the other rank was faster
             self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:  # the other side was faster
-            return
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close this rank's end."""
         self._socket.close()
 
 
-def lines(bench: Bench, count: int) -> list[Line]:
-    """So many sockets between the two ranks, the same ones in the same order at both."""
+def rank_sockets(bench: Bench, count: int) -> list[RankSocket]:
+    """Return `count` sockets between the two ranks, in the same order at both."""
     pairs = [socket.socketpair() for _ in range(count)] if bench.rank == 0 else []
-    given = hand_over(bench, Handle(descriptors=tuple(theirs.fileno() for _, theirs in pairs)) if pairs else None)
+    handle = hand_over(bench, Handle(descriptors=tuple(theirs.fileno() for _, theirs in pairs)) if pairs else None)
     for _, theirs in pairs:
         theirs.close()
-    return [Line(ours.detach()) for ours, _ in pairs] or [Line(each) for each in given.descriptors]
+    return [RankSocket(ours.detach()) for ours, _ in pairs] or [RankSocket(number) for number in handle.descriptors]
 
 
-class Notices(Still):
-    """Rank 0's half of the way: tells of each block in order, and holds its lane until it was taken."""
+class SharedSender(Link):
+    """Rank 0's end of shared memory: it says where each block lies, in order.
 
-    def __init__(self, base: int, line: Line, count: int) -> None:
-        self._base, self._line, self._count = base, line, count
-        self._turns = Turnstile()
-        self._taken = [threading.Semaphore(0) for _ in range(count)]
-        self._under_way: dict[int, int] = {}  # by lane, the block that lies in its memory
-        self.are_reused = True  # whether a lane's blocks lie in memory that its next one needs; raw ones do not
-        self.lanes = threading.Semaphore(0)  # those that are free, as far as blocks are taken in order
-        self._has_ended = False
-        threading.Thread(target=self._listen, daemon=True).start()
+    `is_reused` where blocks lie in buffers that the next one of their slot needs: each is then answered for. Raw blocks
+    lie where they always lay.
+    """
 
-    def _listen(self) -> None:
-        try:
-            while True:
-                self._taken[self._line.hear(_TAKEN)[0]].release()
-                self.lanes.release()
-        except (StoppedError, OSError):
-            self._has_ended = True
-            for taken in self._taken:
-                taken.release()
-            self.lanes.release(self._count)
+    schedule: Schedule = "a thread per step"
+
+    def __init__(self, base: int, wire: RankSocket, is_reused: bool) -> None:
+        self._base, self._wire, self._is_reused = base, wire, is_reused
+        self._sent = InOrder()
+        self._answers = threading.Lock()
+        self._unread: dict[int, int] = {}  # by slot, the block that lies in its buffer
+        self._taken: set[int] = set()  # blocks that rank 1 has taken, and nobody has asked for yet
 
     def begin(self) -> None:
-        for lane in list(self._under_way):
-            self.free(lane)
-        self._turns.reset()
+        for slot in list(self._unread):
+            self._wait_until_taken(slot)
+        self._sent.reset()
 
-    def free(self, lane: int) -> None:
-        """Wait until the lane's last block was taken: its memory may be written again."""
-        if lane in self._under_way:
-            self._taken[self._under_way.pop(lane)].acquire()
-        if self._has_ended:
-            raise StoppedError("the other rank has ended")
+    def reserve(self, block: InFlight) -> None:
+        self._wait_until_taken(block.slot)
 
-    def deliver(self, lane: int, index: int, packed: Any) -> None:
-        if self.are_reused:
-            self._under_way[lane] = index  # before anybody can say that it was taken
-        with self._turns.turn(index):
-            self._line.say(_NOTICE, index, address(packed) - self._base, packed.size)
+    def _wait_until_taken(self, slot: int) -> None:
+        if slot not in self._unread:
+            return
+        index = self._unread.pop(slot)
+        with self._answers:
+            while index not in self._taken:
+                self._taken.add(self._wire.hear(_INDEX)[0])
+            self._taken.remove(index)
+
+    def send(self, block: InFlight, packed: Any) -> None:
+        if self._is_reused:
+            self._unread[block.slot] = block.index
+        with self._sent.turn(block.index):
+            self._wire.tell(_NOTICE, block.index, address(packed) - self._base, packed.size)
 
     def stop(self) -> None:
-        self._turns.stop()
-        self._line.hang_up()
-
-    def close(self) -> None:
-        self._line.hang_up()
-        self._line.close()
+        self._sent.stop()
+        self._wire.hang_up()
 
 
-class Taking(Still):
-    """Rank 1's half: copies each block that it is told of out of the shared memory."""
+class SharedReceiver(Link):
+    """Rank 1's end of shared memory: it copies out each block that it is told of, and answers when that is done."""
 
-    def __init__(self, bench: Bench, shared: Any, line: Line, lanes: Lanes) -> None:
-        self._shared, self._line = shared, line
+    schedule: Schedule = "a thread per step"
+
+    def __init__(self, bench: Bench, shared: Any, wire: RankSocket, depth: int, is_reused: bool) -> None:
+        self._shared, self._wire, self._is_reused = shared, wire, is_reused
         self._cuda = bench.xp.cuda if bench.traits.is_gpu else None
-        self._copied = [self._cuda.Event() for _ in range(lanes.most)] if self._cuda else []
-        self._arrived = [0] * lanes.most  # by lane, the bytes of its block
-        self.are_reused = True  # as Notices has it: whether rank 0 waits to hear that a block was taken
-        self._turns = Turnstile()
+        self._copied = [self._cuda.Event() for _ in range(depth)] if self._cuda else []
+        self._arrived = [0] * depth  # bytes of each slot's block
+        self._received = InOrder()
         self._answers = threading.Lock()
 
     def begin(self) -> None:
-        self._turns.reset()
+        self._received.reset()
 
-    def meet(self, lane: int, index: int, room: Any) -> None:
-        with self._turns.turn(index):
-            told, place, size = self._line.hear(_NOTICE)
-        inside = told == index and size <= room.size and place + size <= self._shared.size
-        expect(inside, f"rank 0 tells of {size} bytes of block {told} at {place}, where block {index} was due")
+    def receive(self, block: InFlight, room: Any) -> None:
+        with self._received.turn(block.index):
+            index, place, size = self._wire.hear(_NOTICE)
+        inside = index == block.index and size <= room.size and place + size <= self._shared.size
+        expect(inside, f"rank 0 tells of {size} bytes of block {index} at {place}, where block {block.index} was due")
         self._copy(room[:size], self._shared[place : place + size])
         if self._cuda is not None:
-            self._copied[lane].record()
-        self._arrived[lane] = size
+            self._copied[block.slot].record()
+        self._arrived[block.slot] = size
 
-    def fetch(self, lane: int, index: int, room: Any) -> Any:
-        """The block; rank 0 is told once it is copied."""
-        if self.are_reused:
+    def copy_in(self, block: InFlight, room: Any) -> Any:
+        if self._is_reused:
             if self._cuda is not None:
-                self._copied[lane].synchronize()
+                self._copied[block.slot].synchronize()
             with self._answers:
-                self._line.say(_TAKEN, index)
-        return room[: self._arrived[lane]]
+                self._wire.tell(_INDEX, block.index)
+        return room[: self._arrived[block.slot]]
 
     def _copy(self, target: Any, source: Any) -> None:
         if self._cuda is None:
@@ -171,203 +177,129 @@ class Taking(Still):
         self._cuda.runtime.memcpyAsync(address(target), address(source), source.size, _DEFAULT_KIND, stream)
 
     def stop(self) -> None:
-        self._turns.stop()
-        self._line.hang_up()
-
-    def close(self) -> None:
-        self._line.close()
+        self._received.stop()
+        self._wire.hang_up()
 
 
-class Sending:
-    """Rank 0: encodes what rank 1 asks for."""
+class SharedMemoryRank:
+    """One rank's buffers in the shared memory, its sockets, and its half of the transfer."""
 
-    def __init__(self, bench: Bench, data: Data, codec: Codec, shared: SharedBuffer, flight: int) -> None:
-        self._wire, self._clock = lines(bench, 2)
-        self._crew, self._lanes = Crew(1, flight), lanes_of(bench, flight)
-        self._count, self.flight = data.cut.count, flight
-        first = places(data.cut.total)
-        step = places(codec.most_packed)
-        rooms = [shared.array[start : start + step] for start in range(first, first + flight * step, step)]
-        source = shared.array[: data.cut.total]
-        bench.device.copy(source, data.source)
+    def __init__(self, bench: Bench, message: Message, codec: MessageCodec, shared: SharedBuffer, depth: int) -> None:
+        self._shared, self._rank, self._total = shared, bench.rank, message.cut.total
+        self._wire, self._clock = rank_sockets(bench, 2)
+        slots = slots_of(bench, depth)
+        cut = message.cut
+        # raw bytes travel fastest in one copy on a GPU, by the threads of all slots at once on the host
+        raw = Cut(cut.total, cut.total, cut.chunk) if slots.are_streams else cut
+        if bench.rank == 0:
+            self._blocks: list[Any] = []
+            halves = self._senders(bench, message, codec, slots, raw)
+        else:
+            self._blocks = packed_blocks(codec.encoder(slots, message.source), slots, cut)
+            halves = self._receivers(bench, message, codec, slots, raw)
+        self.transfer = RankTransfer(halves, self._blocks, self._meet, self._share)
+
+    def _senders(
+        self, bench: Bench, message: Message, codec: MessageCodec, slots: Slots, raw: Cut
+    ) -> Mapping[Content, Sender | Receiver]:
+        memory, cut = self._shared.array, message.cut
+        first, step = aligned(cut.total), aligned(codec.max_packed_bytes)
+        rooms = [memory[start : start + step] for start in range(first, first + slots.depth * step, step)]
+        source = memory[: cut.total]
+        bench.device.copy(source, message.source)
         bench.device.synchronize()
-        inside = replace(data, source=source)
-        coded = codec.of(inside).encoder(self._lanes, rooms)
-        raw = raw_cut(bench, data.cut)
-        self._counts = {"coded": data.cut.count, "raw": raw.count}
-        self._encoders: dict[str, Any] = {"coded": coded, "raw": PlainEncoder(raw, source)}
-        self._way = Notices(address(shared.array), self._wire, self._count)
+        link = partial(SharedSender, address(memory), self._wire)
+        return {
+            "coded": Sender(slots, cut.count, link(is_reused=True), codec.encoder(slots, source, rooms)),
+            "raw": Sender(slots, raw.count, link(is_reused=False), RawEncoder(raw, source)),
+        }
 
-    def message(self, name: str, flight: int) -> float:
-        """Seconds of a message, as rank 1 took them."""
-        encoder, way = self._encoders[name], self._way
-        packed: dict[int, Any] = {}  # by lane
-        self._clock.hear(_TAKEN)
-        way.begin()
-        way.are_reused = name == "coded"
-        way.lanes = threading.Semaphore(flight)
+    def _receivers(
+        self, bench: Bench, message: Message, codec: MessageCodec, slots: Slots, raw: Cut
+    ) -> Mapping[Content, Sender | Receiver]:
+        link = partial(SharedReceiver, bench, self._shared.array, self._wire, slots.depth)
+        decoder, raw_decoder = codec.decoder(slots), RawDecoder(raw, message.target)
+        waits = codec.decoding_waits
+        return {
+            "coded": Receiver(slots, message.cut.count, link(is_reused=True), decoder, message, waits),
+            "raw": Receiver(slots, raw.count, link(is_reused=False), raw_decoder, message, waits),
+        }
 
-        def begin(lane: int, index: int) -> None:
-            way.free(lane)
-            encoder.begin(lane, index)
-
-        def take(lane: int, index: int) -> None:
-            packed[lane] = encoder.encode(lane, index)
-
-        def write(lane: int, index: int) -> None:
-            way.deliver(lane, index, packed[lane])
-
-        free = way.lanes if way.are_reused else None
-        side = Side(self._lanes, write, begin, take, threads_of(self._lanes, "a step each"), free)
-        self._crew.run(self._counts[name], flight, side, stop=way.stop)
-        return self.decompress()
-
-    def compress(self) -> float:
-        """Seconds to compress every block; rank 1 hears of them."""
-        encoder = self._encoders["coded"]
-        side = Side(self._lanes, encoder.encode, encoder.begin, threads=threads_of(self._lanes, "one"))
-        seconds = self._crew.run(self._count, self.flight, side)
-        self._clock.say(_SECONDS, seconds)
-        return seconds
-
-    def decompress(self) -> float:
-        """The seconds that rank 1 took."""
-        return float(self._clock.hear(_SECONDS)[0])
-
-    def check(self) -> Observation:
-        """Every block was compressed; rank 1 knows of the rest."""
-        if isinstance(encoder := self._encoders["coded"], GpuEncoder):
-            encoder.check()
-        return {}
-
-    def close(self) -> None:
-        """Hang up, and forget what lies in shared memory: it can be unmapped then."""
-        self._crew.close()
-        self._way.close()
-        self._clock.close()
-        self._encoders.clear()
-
-
-class Receiving:
-    """Rank 1: asks, copies, decodes, compares."""
-
-    def __init__(self, bench: Bench, data: Data, codec: Codec, shared: SharedBuffer, flight: int) -> None:
-        self._device, self._data, self._shared, self.flight = bench.device, data, shared, flight
-        self._wire, self._clock = lines(bench, 2)
-        self._crew, self._lanes = Crew(1, flight), lanes_of(bench, flight)
-        raw = raw_cut(bench, data.cut)
-        self._counts = {"coded": data.cut.count, "raw": raw.count}
-        plain = PlainDecoder(bytes_of(bench), raw, data.source, data.target)
-        self._decoders: dict[str, Any] = {"coded": codec.decoder(self._lanes), "raw": plain}
-        self._way = Taking(bench, shared.array, self._wire, self._lanes)
-        self._waits = codec.waits
-        self._stored: dict[int, Any] = {}
-
-    def message(self, name: str, flight: int) -> float:
-        """Seconds from the request to the last block restored; what was restored is compared."""
-        way, decoder = self._way, self._decoders[name]
-        way.begin()
-        way.are_reused = name == "coded"
-
-        def meet(lane: int, index: int) -> None:
-            way.meet(lane, index, decoder.room(lane, index))
-
-        def read(lane: int, index: int) -> None:
-            packed = way.fetch(lane, index, decoder.room(lane, index))
-            if name == "coded" and index not in self._stored:
-                self._stored[index] = packed.copy()
-            decoder.decode(lane, index, packed)
-
-        side = Side(self._lanes, read, take=meet, threads=threads_of(self._lanes, "a step each", self._waits))
-        seconds = self._checked(decoder, flight, side, self._counts[name], lambda: self._clock.say(_TAKEN, 0))
-        self._clock.say(_SECONDS, seconds)
-        return seconds
-
-    def decompress(self) -> float:
-        """Seconds to restore every block from where it lies ready; rank 0 hears of them."""
-        decoder = self._decoders["coded"]
-
-        def decode(lane: int, index: int) -> None:
-            decoder.decode(lane, index, self._stored[index])
-
-        side = Side(self._lanes, decode, threads=threads_of(self._lanes, "one", self._waits))
-        seconds = self._checked(decoder, self.flight, side, self._counts["coded"])
-        self._clock.say(_SECONDS, seconds)
-        return seconds
-
-    def compress(self) -> float:
-        """The seconds that rank 0 took."""
-        return float(self._clock.hear(_SECONDS)[0])
-
-    def _checked(self, decoder: Any, flight: int, side: Side, count: int, ask: Action = nothing) -> float:
-        decoder.poison()
-        self._device.synchronize()
+    def _meet(self) -> float:
+        """Ask for a message, or wait until it is asked for; return when that was."""
+        if self._rank == 0:
+            self._clock.hear(_INDEX)
+            return time.perf_counter()
         start = time.perf_counter()
-        ask()
-        self._crew.run(count, flight, side, stop=self._way.stop)
-        seconds = time.perf_counter() - start
-        decoder.check()
+        self._clock.tell(_INDEX, 0)
+        return start
+
+    def _share(self, seconds: float, rank: int) -> float:
+        if self._rank != rank:
+            return float(self._clock.hear(_SECONDS)[0])
+        self._clock.tell(_SECONDS, seconds)
         return seconds
 
     def check(self) -> Observation:
-        """What it came to: each message was compared when it was timed."""
-        return observed(self._data.cut.total / sum(int(packed.size) for packed in self._stored.values()))
+        """Return the ratio at rank 1, which compared each message when it was timed."""
+        return observed(self._total, bytes_of_blocks(self._blocks)) if self._rank else {}
 
     def close(self) -> None:
-        """Hang up and unmap."""
-        self._crew.close()
-        self._way.close()
-        self._clock.close()
-        del self._way
-        with contextlib.suppress(BufferError):  # what failed may still look at it: the process's end unmaps it
-            self._shared.close()
+        """Hang up, and let go of the arrays in shared memory; rank 1 unmaps it."""
+        self.transfer.close()
+        for connection in (self._wire, self._clock):
+            connection.hang_up()
+            connection.close()
+        if self._rank:
+            with contextlib.suppress(BufferError):  # what failed may still look at it: the process's end unmaps it
+                self._shared.close()
 
 
-def raw_cut(bench: Bench, cut: Cut) -> Cut:
-    """How raw bytes cross fastest: a GPU's in one copy, the host's by all lanes at once."""
-    return Cut(cut.total, cut.total, cut.chunk) if bench.traits.is_gpu else cut
-
-
-def places(nbytes: int) -> int:
-    """So many bytes in whole grains: what stands behind begins on a line of its own."""
-    return -(-nbytes // _GRAIN) * _GRAIN
+def aligned(nbytes: int) -> int:
+    """Return a size rounded up, so that what stands behind it is aligned."""
+    return -(-nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
 
 
 def address(array: Any) -> int:
-    """Where an array lies, on a GPU or on the host."""
+    """Return where an array lies, on a GPU or on the host."""
     return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
 
 
-def send(bench: Bench, link: str, data: Data, codec: Codec, flight: int) -> Task:
-    """A rank's part of a message to another process: on the same device (`process`) or on a peer."""
+def task(bench: Bench, link: str, message: Message, codec: MessageCodec, depth: int) -> Task:
+    """Return a rank's part of a message to another process, on the same device (`process`) or on a peer."""
     exclusive(bench)
     path = "peer" if link == "peer" else "same"
-    total, ends = data.cut.total, ends_of(bench, link, flight)
-    found = {**notes(bench, path), "codec": codec.words, "corpus": data.words, "link": _WORDS[link], "ends": ends}
+    told = {
+        **notes(bench, path),
+        "codec": codec.description,
+        "corpus": message.description,
+        "link": _DESCRIPTIONS[link],
+        "ends": _payers(bench, link, depth),
+    }
     memory = bench.device.shared_memory("raw" if bench.traits.is_gpu else "memfd")
-    size = places(total) + flight * places(codec.most_packed)
-    if bench.rank == 0:
-        shared = memory.allocate(size)
-        hand_over(bench, memory.export(shared)).close()
-        end: Sending | Receiving = Sending(bench, data, codec, shared, flight)
-        release = shared.close
-    else:
-        handle = hand_over(bench, None)
-        end, release = Receiving(bench, data, codec, memory.open(handle, size), flight), nothing
-        handle.close()
+    nbytes = aligned(message.cut.total) + depth * aligned(codec.max_packed_bytes)
+    shared = memory.allocate(nbytes) if bench.rank == 0 else None
+    handle = hand_over(bench, memory.export(shared) if shared else None)
+    rank = SharedMemoryRank(bench, message, codec, shared or memory.open(handle, nbytes), depth)
+    handle.close()
     return Task(
-        stages_of(end, total), end.check, close=end.close, notes=found, labels=labels(bench, path), release=release
+        stages_of(rank.transfer, message.cut.total),
+        rank.check,
+        close=rank.close,
+        notes=told,
+        labels=labels(bench, path),
+        release=shared.close if shared else lambda: None,
     )
 
 
-def ends_of(bench: Bench, link: str, flight: int) -> str:
-    """Who pays: two devices, one that both processes share, or the host's cores."""
+def _payers(bench: Bench, link: str, depth: int) -> str:
+    """Who pays for the coders: two devices, one that both processes share, or the host's cores."""
     if link == "peer":
         return "apart"
-    return "shared" if bench.traits.is_gpu else ends_on_host(flight)
+    return "shared" if bench.traits.is_gpu else host_payers(depth)
 
 
-_WORDS = {
+_DESCRIPTIONS = {
     "process": "memory shared with another process on the same device, copied out by it",
     "peer": "another process on a peer GPU, which copies out of this one's memory",
 }

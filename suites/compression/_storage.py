@@ -1,7 +1,7 @@
 """Checkpoints: a message into a file until fsync(2) has returned, and out of it again past the page cache.
 
-The file has no name and is gone with the process. On a GPU blocks go by page-locked memory, the codec is the GPU's;
-for loading a codec of the host stands beside it: read, decoded by the processor, copied up.
+The file has no name and is gone with the process. On a GPU blocks go through page-locked memory, and the codec is the
+GPU's. Beside loading by that codec stands loading by one of the host: read, decoded by the processor, copied up.
 """
 
 from __future__ import annotations
@@ -10,19 +10,24 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpubench.api.suite import Bench, Skip, Stage, Task, WrongAnswer, units
+import numpy as np
+
+from gpubench.api.suite import Bench, Skip, Target, Task, Topic, WrongAnswer, points, units
 
 from . import _codecs_host
-from ._codecs_bytes import DeviceBytes
-from ._ends import HostDecoder, HostEncoder
-from ._lanes import Crew, Lanes, Side, lanes_of
-from ._send import Codec, Crossing, Data, stage_of, task_of
-from ._ways import Shore, Still, shore_of
+from ._axes import DEPTHS, Params, fills_pipeline, is_wanted, mebibytes, message_codecs, message_corpora
+from ._coders import HostDecoder, HostEncoder
+from ._links import CopyEngine, Link
+from ._message import Message, codec_of, message_of
+from ._pipeline import InFlight, Pipeline, Slots, slots_of
+from ._transfer import Coders, Receiver, Sender, Transfer, stage_of
 
-_TO_DEVICE = 1  # cudaMemcpyHostToDevice; HIP's is the same
+topic = Topic()
+
 _MOUNTS = Path("/proc/self/mounts")
 _IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 _ROOM = 3  # times the message: raw, compressed at its worst, and some that stays free
@@ -30,28 +35,65 @@ _HOW = "TMPDIR names another folder"
 T = TypeVar("T")
 
 
+def _sizes(on_gpu: int) -> Callable[[Target], Any]:
+    """Return the axis of the bytes of a file, on a GPU so many MiB in the quick tier."""
+
+    def sizes(target: Target) -> Any:
+        return mebibytes(1, 16, 128) if target.is_host else mebibytes(16, on_gpu, 1024)
+
+    return sizes
+
+
+def _blocks(on_gpu: int) -> Callable[[Target], Any]:
+    """Return the axis of the bytes of a block: on the host what a cache holds."""
+
+    def blocks(target: Target) -> Any:
+        smoke, quick = (2**18, 2**20) if target.is_host else (2**22, on_gpu)
+        return points(smoke=(smoke,), quick=(quick,))
+
+    return blocks
+
+
+def _usual_depth(target: Target) -> int:
+    """Blocks in flight: many, since a file system takes them side by side."""
+    return 2 if target.is_host else 8
+
+
+def _suits_file(target: Target, params: Params) -> bool:
+    return fills_pipeline(params) and is_wanted(target, params, params["flight"] == _usual_depth(target))
+
+
+def _codecs(target: Target) -> Any:
+    """Return in the quick tier a codec that processors and GPUs both have."""
+    return points(smoke=("lz4",), quick=("lz4",), full=message_codecs(target))
+
+
+def _depths(target: Target) -> Any:
+    return points(smoke=(2,), quick=(_usual_depth(target),), full=DEPTHS)
+
+
 def folder() -> Path:
-    """Where files are made: the folder for temporary ones, or /var/tmp where that is only memory."""
+    """Return where files are made: the folder for temporary files, or /var/tmp where that folder is in memory."""
     first = Path(tempfile.gettempdir())
     kept = Path("/var/tmp")
     return kept if file_system(first) in _IN_MEMORY and kept.is_dir() else first
 
 
 def file_system(path: Path) -> str:
-    """The type of the file system that a folder is on: ext4; nothing where the kernel does not tell."""
+    """Return the type of the file system that a folder is on, such as ext4; empty where the kernel does not say."""
     if not _MOUNTS.is_file():
         return ""
     mounts = [line.split()[1:3] for line in _MOUNTS.read_text().splitlines()]
     real = path.resolve()
-    over = [(len(place), kind) for place, kind in mounts if real.is_relative_to(place)]
-    return max(over)[1] if over else ""
+    mounted = [(len(place), kind) for place, kind in mounts if real.is_relative_to(place)]
+    return max(mounted)[1] if mounted else ""
 
 
 def open_file(nbytes: int, where: Path) -> int:
-    """The descriptor of a new file without a name; Skip where no file of so many bytes can be made there."""
+    """Return the descriptor of a new file without a name; raises Skip where `nbytes` do not fit in that folder."""
     try:
-        room = os.statvfs(where)
-        free = room.f_bavail * room.f_frsize
+        space = os.statvfs(where)
+        free = space.f_bavail * space.f_frsize
         if free < nbytes:
             need = f"needs {units.round_size(nbytes)} in {where}, {units.round_size(free)} are free"
             raise Skip(f"{need}; {_HOW}")
@@ -62,43 +104,37 @@ def open_file(nbytes: int, where: Path) -> int:
 
 
 def unusable(where: Path | str, error: OSError) -> Skip:
-    """The disk is full, not writable or broken: why, and what helps."""
+    """Return why the disk takes no file, and what helps."""
     return Skip(f"no file can be written in {where}: {error.strerror or error}; {_HOW}")
 
 
-class FileWay(Still):
+class FileLink(Link):
     """Blocks into one file as they come, in whatever order; they count once fsync has returned."""
 
-    def __init__(self, shore: Shore, descriptor: int, count: int, where: Path | str) -> None:
-        self._shore, self._file, self._where = shore, descriptor, where
+    def __init__(self, descriptor: int, count: int, where: Path | str) -> None:
+        self._file, self._where = descriptor, where
         self._lock = threading.Lock()
         self._end = 0
-        self.places: list[tuple[int, int]] = [(0, 0)] * count
+        self._places: list[tuple[int, int]] = [(0, 0)] * count  # offset and bytes of each block
 
     def begin(self) -> None:
         os.ftruncate(self._file, 0)
         self._end = 0
 
-    def take(self, lane: int, index: int, packed: Any) -> None:
-        del index
-        self._shore.take(lane, packed)
-
-    def deliver(self, lane: int, index: int, packed: Any) -> None:
-        block = self._shore.out(lane, packed)
+    def send(self, block: InFlight, packed: Any) -> None:
         with self._lock:
-            place, self._end = self._end, self._end + block.size
-        self.places[index] = (place, block.size)
-        self._tried(lambda: write_all(self._file, block, place))
+            place, self._end = self._end, self._end + packed.size
+        self._places[block.index] = (place, packed.size)
+        self._tried(lambda: write_all(self._file, packed, place))
         # Linux begins to write it to the disk, which it would else do in fsync
-        self._tried(lambda: os.posix_fadvise(self._file, place, block.size, os.POSIX_FADV_DONTNEED))
+        self._tried(lambda: os.posix_fadvise(self._file, place, packed.size, os.POSIX_FADV_DONTNEED))
 
-    def meet(self, lane: int, index: int, room: Any) -> None:
-        place, size = self.places[index]
-        landing = self._shore.landing(lane, room, size)
-        self._tried(lambda: read_all(self._file, landing, place))
+    def receive(self, block: InFlight, room: Any) -> None:
+        place, size = self._places[block.index]
+        self._tried(lambda: read_all(self._file, room[:size], place))
 
-    def fetch(self, lane: int, index: int, room: Any) -> Any:
-        return self._shore.inward(lane, room, self.places[index][1])
+    def copy_in(self, block: InFlight, room: Any) -> Any:
+        return room[: self._places[block.index][1]]
 
     def _tried(self, call: Callable[[], T]) -> T:
         try:
@@ -113,16 +149,16 @@ class FileWay(Still):
         os.close(self._file)
 
 
-class ReadBack(FileWay):
-    """A file that was written once; each message is read from the disk, not from the page cache."""
+class ReadBack(FileLink):
+    """A file that is written once; each message is read from the disk, not from the page cache."""
 
     def begin(self) -> None:
-        """Drop what the page cache holds of it: that goes for pages that are written back (posix_fadvise(2))."""
+        """Drop the file from the page cache; only pages that are written back can be dropped (posix_fadvise(2))."""
         self._tried(lambda: os.fsync(self._file))
         os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def finish(self) -> None:
-        pass
+        """Do nothing: reading leaves nothing to write back."""
 
     @property
     def is_cached(self) -> bool:
@@ -135,54 +171,76 @@ class ReadBack(FileWay):
 
 
 def write_all(descriptor: int, block: Any, place: int) -> None:
-    """All of the array at that offset of the file."""
+    """Write all of the array at that offset of the file."""
     missing = memoryview(block)
     while missing:
-        done = os.pwrite(descriptor, missing, place)
-        missing, place = missing[done:], place + done
+        count = os.pwrite(descriptor, missing, place)
+        missing, place = missing[count:], place + count
 
 
 def read_all(descriptor: int, target: Any, place: int) -> None:
-    """Fill the array from that offset; raises WrongAnswer where the file ends before."""
+    """Fill the array from that offset; raises WrongAnswer where the file ends before that."""
     missing = memoryview(target)
     while missing:
-        done = os.preadv(descriptor, [missing], place)
-        if not done:
+        count = os.preadv(descriptor, [missing], place)
+        if not count:
             raise WrongAnswer(f"the file ends {len(missing)} bytes before its block does")
-        missing, place = missing[done:], place + done
+        missing, place = missing[count:], place + count
 
 
-def save(bench: Bench, data: Data, codec: Codec, flight: int) -> Task:
-    """Arrays of the device into a file, until it is durable."""
-    where = folder()
-    crossing = Crossing(bench, "write", data, codec, flight)
-    shore = shore_of(bench, crossing.outgoing, crossing.incoming, max(codec.most_packed, data.cut.block))
-    crossing.over(*(FileWay(shore, open_file(_ROOM * data.cut.total, where), data.cut.count, where) for _ in range(2)))
-    return task_of(crossing, "write", data, {"codec": codec.words, "link": f"a file {_words(where)}, fsync included"})
+@topic.case(
+    where=_suits_file,
+    corpus=message_corpora,
+    codec=_codecs,
+    size_bytes=_sizes(on_gpu=256),  # so much that waiting for the first block takes little of the time
+    block_bytes=_blocks(on_gpu=2**24),
+    flight=_depths,
+)
+def save(bench: Bench, corpus: str, codec: str, size_bytes: int, block_bytes: int, flight: int) -> Task:
+    """A checkpoint: arrays into a file until it is durable, compressed against raw."""
+    message = message_of(bench, corpus, size_bytes, block_bytes)
+    return saving(Coders(bench, message, codec_of(bench, codec, message), flight))
 
 
-def load(bench: Bench, data: Data, codec: Codec, flight: int) -> Task:
-    """A file back into arrays of the device; on a GPU also by a codec of the host and a copy."""
-    where = folder()
-    crossing = Crossing(bench, "read", data, codec, flight)
-    shore = shore_of(bench, crossing.outgoing, crossing.incoming, max(codec.most_packed, data.cut.block))
-    ways = [ReadBack(shore, open_file(_ROOM * data.cut.total, where), data.cut.count, where) for _ in range(2)]
-    crossing.over(*ways)
-    notes = {"codec": codec.words, "link": f"a file {_words(where)}, read past the page cache"}
-    has_twin = bench.traits.is_gpu and codec.name in _codecs_host.FORMATS
-    beside = ByHost(bench, data, codec.name) if has_twin else None
-    task = task_of(crossing, "read", data, notes | ({"host codec": beside.words} if beside else {}))
-    labels = ("page-cached",) if ways[0].is_cached else ()
-    stages: dict[str, Stage] = dict(task.stages)
-    if beside is None:
-        return Task(stages, task.check, close=task.close, notes=task.notes, labels=labels)
-    stages["host_codec"] = stage_of(beside.message, data.cut.total)
+def saving(coders: Coders) -> Task:
+    """Return the task of writing a message to a file."""
+    where, count = folder(), coders.message.cut.count
+    coded, raw = (FileLink(open_file(_ROOM * coders.message.cut.total, where), count, where) for _ in range(2))
+    transfer = Transfer(coders, coders.over_host({"coded": coded, "raw": raw}), "sender")
+    return transfer.task({"codec": coders.codec.description, "link": f"a file {_words(where)}, fsync included"})
+
+
+@topic.case(
+    where=_suits_file,
+    corpus=message_corpora,
+    codec=_codecs,
+    size_bytes=_sizes(on_gpu=128),
+    block_bytes=_blocks(on_gpu=2**23),
+    flight=_depths,
+)
+def load(bench: Bench, corpus: str, codec: str, size_bytes: int, block_bytes: int, flight: int) -> Task:
+    """A file back into arrays, compressed against raw; on a GPU also decoded by the host and copied."""
+    message = message_of(bench, corpus, size_bytes, block_bytes)
+    return loading(bench, Coders(bench, message, codec_of(bench, codec, message), flight))
+
+
+def loading(bench: Bench, coders: Coders) -> Task:
+    """Return the task of reading a message back from a file."""
+    where, total = folder(), coders.message.cut.total
+    coded, raw = (ReadBack(open_file(_ROOM * total, where), coders.message.cut.count, where) for _ in range(2))
+    transfer = Transfer(coders, coders.over_host({"coded": coded, "raw": raw}), "receiver")
+    told = {"codec": coders.codec.description, "link": f"a file {_words(where)}, read past the page cache"}
+    task = replace(transfer.task(told), labels=("page-cached",) if coded.is_cached else ())
+    if not bench.traits.is_gpu or coders.codec.name not in _codecs_host.FORMATS:
+        return task
+    by_host = LoadByHost(bench, coders.message, coders.codec.name)
+    stages = {**task.stages, "host_codec": stage_of(by_host.seconds, total)}
 
     def close() -> None:
         task.close()
-        beside.close()
+        by_host.close()
 
-    return Task(stages, task.check, close=close, notes=task.notes, labels=labels)
+    return replace(task, stages=stages, close=close, notes={**task.notes, "host codec": by_host.words})
 
 
 def _words(where: Path) -> str:
@@ -190,48 +248,50 @@ def _words(where: Path) -> str:
     return f"on {kind}" if kind else "of an unknown file system"
 
 
-class ByHost:
+class UploadingDecoder(HostDecoder):
+    """A decoder of the host whose output, in page-locked memory, is copied to the device."""
+
+    def __init__(self, bench: Bench, codec: _codecs_host.HostCodec, message: Message, depth: int) -> None:
+        self._message, self._source = message, bench.device.to_host(message.source)
+        self._decoded, self._copies = bench.device.pinned(message.cut.total), CopyEngine(bench)
+        super().__init__(codec, message.cut, depth, self._decoded)
+
+    def decode(self, block: InFlight, packed: Any) -> None:
+        super().decode(block, packed)
+        span = self._message.cut.span(block.index)
+        self._copies.to_device(self._message.target[span], self._decoded[span])
+
+    def reset(self) -> None:
+        """Make every byte wrong that a decoder of the host has written."""
+        np.invert(self._source, out=self._decoded)
+
+    @property
+    def source(self) -> Any:
+        """The message in host memory."""
+        return self._source
+
+
+class LoadByHost:
     """The same data packed by a codec of the host: read, decoded by its cores into page-locked memory, copied up."""
 
-    def __init__(self, bench: Bench, data: Data, name: str) -> None:
-        self._codec = _codecs_host.open_format(name)
-        self._device, self._data, self._bytes = bench.device, data, DeviceBytes(bench)
-        self._cuda, self._flight = bench.xp.cuda, min(_codecs_host.cores(), data.cut.count)
-        self.words = f"{self._codec.description}, {self._flight} threads"
-        self._source = bench.device.to_host(data.source)
-        self._decoded = bench.device.pinned(data.cut.total)
-        lanes = Lanes(self._flight)
-        self._lanes = lanes_of(bench, self._flight)
-        self._crew = Crew(1, self._flight)
-        where = folder()
-        self._way = ReadBack(Shore(), open_file(_ROOM * data.cut.total, where), data.cut.count, where)
-        self._decoder = HostDecoder(self._codec, data.cut, self._source, self._decoded, lanes)
-        encoder = HostEncoder(self._codec, data.cut, self._source, lanes)
+    def __init__(self, bench: Bench, message: Message, name: str) -> None:
+        codec, cut, where = _codecs_host.open_format(name), message.cut, folder()
+        depth = min(_codecs_host.cores(), cut.count)
+        self.words = f"{codec.description}, {depth} threads"
+        self._pipeline, self._depth = Pipeline(1, depth), depth
+        self._file = ReadBack(open_file(_ROOM * cut.total, where), cut.count, where)
+        decoder = UploadingDecoder(bench, codec, message, depth)
+        self._receiver = Receiver(slots_of(bench, depth), cut.count, self._file, decoder, message)
+        sender = Sender(Slots(depth), cut.count, self._file, HostEncoder(codec, cut, depth, decoder.source))
+        self._pipeline.run(cut.count, depth, sender.chain())
 
-        def write(lane: int, index: int) -> None:
-            self._way.deliver(lane, index, encoder.encode(lane, index))  # on the host nothing has to be taken
-
-        self._crew.run(data.cut.count, self._flight, Side(lanes, write))
-
-    def message(self) -> float:
-        """Seconds from the first block's read to the last one's copy; the whole is compared on the device."""
-        self._way.begin()
-        self._bytes.invert(self._data.source, self._data.target)
-        self._decoder.poison()
-        self._device.synchronize()
-        seconds = self._crew.run(self._data.cut.count, self._flight, Side(self._lanes, self._step))
-        self._bytes.expect_same(self._data.target, self._data.source)
-        return seconds
-
-    def _step(self, lane: int, index: int) -> None:
-        span, room = self._data.cut.span(index), self._decoder.room(lane, index)
-        self._way.meet(lane, index, room)
-        self._decoder.decode(lane, index, self._way.fetch(lane, index, room))
-        decoded, stream = self._decoded[span], self._cuda.get_current_stream().ptr
-        target = self._data.target[span].data.ptr
-        self._cuda.runtime.memcpyAsync(target, decoded.ctypes.data, decoded.size, _TO_DEVICE, stream)
+    def seconds(self) -> float:
+        """Return the seconds from the first block's read to the last one's copy; the message is compared."""
+        receiver = self._receiver
+        self._file.begin()
+        return receiver.checked(lambda: self._pipeline.run(receiver.count, self._depth, receiver.chain()))
 
     def close(self) -> None:
-        """Let go of file and threads."""
-        self._crew.close()
-        self._way.close()
+        """Let go of the file and the threads."""
+        self._pipeline.close()
+        self._file.close()

@@ -1,0 +1,64 @@
+"""Axes that several topics of this suite share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpubench.api.suite import Target, points
+
+from . import _codecs_device, _corpora
+from ._corpora_made import RECIPES
+
+MIB = 2**20
+CHUNK_BYTES = 2**16  # what nvCOMP's own pages recommend, and the unit of many file formats
+FEW = ("ids", "text", "field")  # the corpora of the quick tier: integers, text, floating point
+DEPTHS = (1, 2, 4, 8)  # of a pipeline
+_SENT = ("ids", "logs", "turbulence", "bf16-weights", "fp8-cache", "random")  # one of every kind
+_COMPARED = {True: ("lz4", "zstd-1"), False: ("lz4", "cascaded")}  # codecs, by whether it is the host
+
+Params = Mapping[str, str | int | float]
+
+
+def corpora(target: Target) -> Any:
+    """Return the user's files (`--data`) and nothing else, or the made corpora."""
+    return points(
+        smoke=_corpora.names(target, ("ids",)),
+        quick=_corpora.names(target, FEW),
+        full=_corpora.names(target, tuple(RECIPES)),
+    )
+
+
+def one_corpus(target: Target) -> Any:
+    """Return one corpus, or in the full tier a few."""
+    return points(quick=_corpora.names(target, ("text",)), full=_corpora.names(target, FEW))
+
+
+def mebibytes(smoke: int, quick: int, full: int) -> Any:
+    """Return sizes in bytes of so many MiB."""
+    return points(smoke=(smoke * MIB,), quick=(quick * MIB,), full=(full * MIB,))
+
+
+# Of messages, over links and in files.
+
+
+def message_corpora(target: Target) -> Any:
+    """Return the user's data, or integers; in the full tier a corpus of every kind."""
+    return points(_corpora.names(target, _SENT[:1]), full=_corpora.names(target, _SENT))
+
+
+def message_codecs(target: Target) -> tuple[str, ...]:
+    """Return the codecs of the full tier."""
+    return ("lz4", "zstd-1", "zstd-3", "zlib-1") if target.is_host else _codecs_device.CODECS
+
+
+def fills_pipeline(params: Params) -> bool:
+    """Return whether the message has a block for each slot."""
+    return int(params["size_bytes"]) >= int(params["block_bytes"]) * int(params["flight"])
+
+
+def is_wanted(target: Target, params: Params, is_usual: bool) -> bool:
+    """Return whether a point is measured: usual blocks and depths; in full others too, for one corpus, two codecs."""
+    if target.tier == "smoke" or is_usual:
+        return True
+    return target.tier == "full" and params["corpus"] == _SENT[0] and params["codec"] in _COMPARED[target.is_host]

@@ -1,0 +1,83 @@
+"""How a message is cut into blocks and chunks, and how a compressed block is laid out while it travels.
+
+A block is the unit that travels. It is cut into chunks, which a codec compresses independently. A packed block begins
+with a table: the offsets of its chunks, then their compressed sizes, 64 bits each. The compressed chunks follow, each
+on a 16-byte line. The kernels of compress.cu write and read the same layout on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import WrongAnswer, expect
+
+from ._codecs_common import lengths
+
+_LINE_BYTES = 16  # as LINE in compress.cu
+_WORD_BYTES = 8
+_ENTRY_BYTES = 2 * _WORD_BYTES  # of the table: the offset and the size of a chunk
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How a message of `total` bytes is cut: into blocks, and each block into chunks. The last one may be short."""
+
+    total: int
+    block: int
+    chunk: int
+
+    @property
+    def count(self) -> int:
+        """The number of blocks; an empty message has none."""
+        return len(lengths(self.total, self.block))
+
+    def span(self, index: int) -> slice:
+        """Return the bytes of the message that block `index` holds."""
+        start = index * self.block
+        return slice(start, min(start + self.block, self.total))
+
+    def chunks(self, index: int) -> list[int]:
+        """Return the length in bytes of each chunk of block `index`."""
+        span = self.span(index)
+        return lengths(span.stop - span.start, self.chunk)
+
+    @property
+    def max_chunks(self) -> int:
+        """The number of chunks of a whole block."""
+        return -(-min(self.block, self.total) // self.chunk)
+
+    def max_packed_bytes(self, max_compressed_bytes: int) -> int:
+        """Return the room that a packed block needs when no compressed chunk is longer than `max_compressed_bytes`."""
+        return self.max_chunks * (_ENTRY_BYTES + _whole_lines(max_compressed_bytes)) + _LINE_BYTES
+
+
+def _whole_lines(nbytes: int) -> int:
+    return -(-nbytes // _LINE_BYTES) * _LINE_BYTES
+
+
+def pack(room: Any, chunks: Sequence[bytes]) -> Any:
+    """Write compressed chunks into `room` (uint8) as a packed block; return the part of it that the block takes."""
+    sizes = np.array([len(chunk) for chunk in chunks], np.uint64)
+    lines = -(-sizes.astype(np.int64) // _LINE_BYTES) * _LINE_BYTES
+    offsets = _ENTRY_BYTES * len(chunks) + np.cumsum(lines) - lines
+    table = room[: _ENTRY_BYTES * len(chunks)].view(np.uint64)
+    table[: len(chunks)], table[len(chunks) :] = offsets, sizes
+    view = memoryview(room)
+    for offset, chunk in zip(offsets.tolist(), chunks, strict=True):
+        view[offset : offset + len(chunk)] = chunk
+    return room[: int(offsets[-1] + lines[-1])]
+
+
+def read_table(packed: Any, count: int) -> list[tuple[int, int]]:
+    """Return the offset and the size of each of `count` chunks; raises WrongAnswer where one lies outside the block."""
+    if packed.size < _ENTRY_BYTES * count:
+        raise WrongAnswer(f"a block of {packed.size} bytes arrived, too short for a table of {count} chunks")
+    offsets, sizes = packed[: _ENTRY_BYTES * count].view(np.uint64).reshape(2, count)
+    room = np.uint64(packed.size)
+    inside = (offsets <= room) & (sizes <= room - np.minimum(offsets, room))
+    expect(bool(inside.all()), "the table of a block that arrived points outside of it")
+    return list(zip(offsets.tolist(), sizes.tolist(), strict=True))

@@ -1,0 +1,225 @@
+"""Links with both ends in one process: a copy, the host link of a GPU, a socket.
+
+A link of the host carries a GPU's blocks too, through page-locked buffers (`ThroughHost`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import Bench, WrongAnswer, expect
+
+from ._pipeline import InFlight, InOrder, Schedule, Slots, StoppedError
+
+_TO_HOST, _TO_DEVICE = 2, 1  # cudaMemcpyKind; HIP's have the same values
+_PAGE_BYTES = 4096
+_LENGTH = struct.Struct("<Q")  # stands before each block in a stream
+
+
+class Link:
+    """How packed blocks get from the encoder to the decoder; one that does nothing in a step leaves the step out."""
+
+    schedule: Schedule = "a thread per slot"  # of both chains of steps, on a GPU
+    is_joined = False  # whether the thread that sends a block receives it too: one chain of steps, not two
+
+    def begin(self) -> None:
+        """Get ready for a message, outside its time."""
+
+    def reserve(self, block: InFlight) -> None:
+        """Wait until the buffer of the block's slot may be written again."""
+
+    def copy_out(self, block: InFlight, packed: Any) -> None:
+        """Queue the copy of a block of the device to where it is sent from."""
+
+    def send(self, block: InFlight, packed: Any) -> None:
+        """Send the block."""
+
+    def receive(self, block: InFlight, room: Any) -> None:
+        """Wait until the block has arrived."""
+
+    def copy_in(self, block: InFlight, room: Any) -> Any:
+        """Copy the block into `room`, or queue that; return the part of `room` that it takes."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Do what counts towards the message's time after its last block."""
+
+    def stop(self) -> None:
+        """Free everybody who waits, because a thread failed."""
+
+    def close(self) -> None:
+        """Let go of what was opened."""
+
+
+class HostCopy(Link):
+    """One copy from the encoder's memory to the decoder's, both on the host, by the thread that encoded."""
+
+    is_joined = True
+
+    def __init__(self, depth: int) -> None:
+        self._sent: list[Any] = [None] * depth
+
+    def send(self, block: InFlight, packed: Any) -> None:
+        self._sent[block.slot] = packed
+
+    def copy_in(self, block: InFlight, room: Any) -> Any:
+        packed = self._sent[block.slot]
+        np.copyto(room[: packed.size], packed)
+        return room[: packed.size]
+
+
+class PinnedMemory(Link):
+    """Page-locked host memory with a place for each block, which a GPU's copy engines write and read."""
+
+    schedule: Schedule = "one thread"
+
+    def __init__(self, bench: Bench, places: Sequence[int]) -> None:
+        """Allocate a place for each block, of so many bytes each."""
+        self._copies = CopyEngine(bench)
+        starts = list(itertools.accumulate((-(-nbytes // _PAGE_BYTES) * _PAGE_BYTES for nbytes in places), initial=0))
+        memory = bench.device.pinned(max(starts[-1], 1))
+        self._places = [memory[start : start + nbytes] for start, nbytes in zip(starts, places, strict=False)]
+        self._sizes = [0] * len(places)
+
+    def copy_out(self, block: InFlight, packed: Any) -> None:
+        room = self._places[block.index].size
+        expect(packed.size <= room, f"block {block.index} has {packed.size} bytes now: there is room for {room}")
+        self._sizes[block.index] = packed.size
+        self._copies.to_host(self._places[block.index], packed)
+
+    def copy_in(self, block: InFlight, room: Any) -> Any:
+        return self._copies.to_device(room, self._places[block.index][: self._sizes[block.index]])
+
+
+class CopyEngine:
+    """Copies between page-locked memory and a GPU, queued on the current stream."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._cuda = bench.xp.cuda
+
+    def to_host(self, target: Any, source: Any) -> None:
+        """Queue the copy of all of `source` on the device to the beginning of `target`."""
+        self._queue(target.ctypes.data, source.data.ptr, source.size, _TO_HOST)
+
+    def to_device(self, target: Any, source: Any) -> Any:
+        """Queue the copy of all of `source` on the host; return the part of `target` that it takes."""
+        self._queue(target.data.ptr, source.ctypes.data, source.size, _TO_DEVICE)
+        return target[: source.size]
+
+    def _queue(self, target: int, source: int, nbytes: int, kind: int) -> None:
+        stream = self._cuda.get_current_stream().ptr
+        self._cuda.runtime.memcpyAsync(target, source, nbytes, kind, stream)
+
+
+class HostBuffers:
+    """Page-locked buffers of the host, one per slot and direction, through which a GPU's blocks pass."""
+
+    def __init__(self, bench: Bench, outgoing: Slots, incoming: Slots, nbytes: int) -> None:
+        self.copies = CopyEngine(bench)
+        self.outgoing, self.incoming = outgoing, incoming
+        self.sent, self.received = (
+            [bench.device.pinned(nbytes) for _ in range(slots.depth)] for slots in (outgoing, incoming)
+        )
+
+
+class ThroughHost(Link):
+    """A link of the host for blocks of a GPU: down into a page-locked buffer, over the link, and up out of another."""
+
+    def __init__(self, link: Link, buffers: HostBuffers) -> None:
+        self._link, self._buffers = link, buffers
+        self.schedule = link.schedule
+
+    def begin(self) -> None:
+        self._link.begin()
+
+    def copy_out(self, block: InFlight, packed: Any) -> None:
+        self._buffers.copies.to_host(self._buffers.sent[block.slot], packed)
+
+    def send(self, block: InFlight, packed: Any) -> None:
+        self._buffers.outgoing.wait(block.slot)
+        self._link.send(block, self._buffers.sent[block.slot][: packed.size])
+
+    def receive(self, block: InFlight, room: Any) -> None:
+        self._buffers.incoming.wait(block.slot)  # the last block may still be on its way up
+        self._link.receive(block, self._buffers.received[block.slot][: room.size])
+
+    def copy_in(self, block: InFlight, room: Any) -> Any:
+        arrived = self._link.copy_in(block, self._buffers.received[block.slot])
+        return self._buffers.copies.to_device(room, arrived)
+
+    def finish(self) -> None:
+        self._link.finish()
+
+    def stop(self) -> None:
+        self._link.stop()
+
+    def close(self) -> None:
+        self._link.close()
+
+
+class Loopback(Link):
+    """A TCP connection of this machine with itself (127.0.0.1): blocks in order, each behind its length."""
+
+    schedule: Schedule = "a thread per step"
+
+    def __init__(self, depth: int) -> None:
+        self._arrived = [0] * depth  # bytes of each slot's block
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self._sending = socket.create_connection(listener.getsockname())
+            self._receiving, _ = listener.accept()
+        for connection in (self._sending, self._receiving):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._sent, self._received = InOrder(), InOrder()
+
+    def begin(self) -> None:
+        self._sent.reset()
+        self._received.reset()
+
+    def send(self, block: InFlight, packed: Any) -> None:
+        with self._sent.turn(block.index):
+            self._sending.sendall(_LENGTH.pack(packed.size))
+            self._sending.sendall(packed)
+
+    def receive(self, block: InFlight, room: Any) -> None:
+        with self._received.turn(block.index):
+            size = self._arrived[block.slot] = receive_length(self._receiving, room.size)
+            receive_into(self._receiving, room[:size])
+
+    def copy_in(self, block: InFlight, room: Any) -> Any:
+        return room[: self._arrived[block.slot]]
+
+    def stop(self) -> None:
+        self._sent.stop()
+        self._received.stop()
+        for connection in (self._sending, self._receiving):
+            connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._sending.close()
+        self._receiving.close()
+
+
+def receive_length(connection: socket.socket, max_bytes: int) -> int:
+    """Return the bytes of the block that follows; raises WrongAnswer where a block cannot have so many."""
+    header = bytearray(_LENGTH.size)
+    receive_into(connection, np.frombuffer(header, np.uint8))
+    (size,) = _LENGTH.unpack(header)
+    if size > max_bytes:
+        raise WrongAnswer(f"a block says it has {size} bytes; the most is {max_bytes}")
+    return int(size)
+
+
+def receive_into(connection: socket.socket, target: Any) -> None:
+    """Fill the array; raises StoppedError where the sender hangs up before that."""
+    missing = memoryview(target)
+    while missing:
+        count = connection.recv_into(missing, 0, socket.MSG_WAITALL)
+        if not count:
+            raise StoppedError("the sender hung up in the middle of a block")
+        missing = missing[count:]

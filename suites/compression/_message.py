@@ -1,0 +1,102 @@
+"""What is sent, and the codec that a message goes through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import Bench
+
+from . import _codecs_device, _codecs_host
+from ._blocks import Cut
+from ._codecs_bytes import DeviceBytes, HostBytes, bytes_of
+from ._codecs_nvcomp import uploaded
+from ._coders import Decoder, Encoder, HostDecoder, HostEncoder
+from ._coders_gpu import GpuDecoder, GpuEncoder
+from ._corpora import source_of
+from ._pipeline import Slots
+
+_CHUNK_BYTES = 2**16
+_MEMORIES = 6  # times the message: source, target, what a comparison takes, what is stored, buffers
+_RESERVE_BYTES = 2**28
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What is sent: its source and its target on the device (uint8), how it is cut, and what its data are."""
+
+    source: Any
+    target: Any
+    cut: Cut
+    bytes: HostBytes | DeviceBytes
+    dtype: str = "uint8"
+    description: str = ""
+
+    def spoil(self) -> None:
+        """Make every byte of the target wrong, and wait until that is done."""
+        self.bytes.invert(self.source, self.target)
+        self.bytes.wait()
+
+    def expect_arrived(self) -> None:
+        """Raise WrongAnswer unless the target is the source, bit for bit."""
+        self.bytes.expect_same(self.target, self.source)
+
+
+def message_of(
+    bench: Bench, corpus: str, size_bytes: int, block_bytes: int, chunk_bytes: int = _CHUNK_BYTES
+) -> Message:
+    """Return at most `size_bytes` of a corpus on the device; raises Skip where they do not fit."""
+    made, total = source_of(bench, corpus, size_bytes)
+    bench.need(_MEMORIES * total + _RESERVE_BYTES)
+    if bench.traits.is_gpu:
+        source = uploaded(bench, made, total)
+    else:
+        source = np.empty(total, np.uint8)
+        made.fill(source)
+    target = bench.xp.empty(total, bench.xp.uint8)
+    cut = Cut(total, block_bytes, chunk_bytes)
+    return Message(source, target, cut, bytes_of(bench), made.dtype, made.description)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageCodec:
+    """A codec of the device for one message.
+
+    `encoder(slots, source, rooms)` and `decoder(slots)` make its coders; `decoding_waits` where decoding a block waits
+    for its stream by itself; a packed block has at most `max_packed_bytes`.
+    """
+
+    name: str
+    description: str
+    decoding_waits: bool
+    max_packed_bytes: int
+    encoder: Callable[..., Encoder]
+    decoder: Callable[[Slots], Decoder]
+
+
+def codec_of(bench: Bench, name: str, message: Message) -> MessageCodec:
+    """Return the codec of that name, on a GPU nvCOMP's or hipCOMP's; raises Skip where it is unavailable."""
+    cut = message.cut
+    if bench.traits.is_gpu:
+        device = _codecs_device.open_codec(bench, name, message.dtype)
+        return MessageCodec(
+            name,
+            device.description,
+            device.waits,
+            cut.max_packed_bytes(device.max_compressed_bytes(cut.chunk)),
+            partial(GpuEncoder, bench, device, cut),
+            lambda slots: GpuDecoder(bench, device, cut, slots, message.target),
+        )
+    host = _codecs_host.open_codec(name)
+    return MessageCodec(
+        name,
+        host.description,
+        False,
+        cut.max_packed_bytes(host.max_compressed_bytes(cut.chunk)),
+        lambda slots, source, rooms=(): HostEncoder(host, cut, slots.depth, source, rooms),
+        lambda slots: HostDecoder(host, cut, slots.depth, message.target),
+    )

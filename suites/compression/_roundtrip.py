@@ -1,0 +1,128 @@
+"""Round trips of a buffer through a codec: by all codecs, over the size of a batch, over threads of the host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpubench.api.suite import Bench, Target, Task, Topic, View, on_gpu, on_host, points, powers_of_two
+
+from . import _codecs_device, _codecs_host, _codecs_nvcomp, _corpora
+from ._axes import CHUNK_BYTES, FEW, MIB, corpora, mebibytes, one_corpus
+from ._codecs_common import stage
+
+_CASES = ("roundtrip",)
+
+
+def _pareto(title: str, series: str) -> View:
+    return View("pareto", title, _CASES, "ratio", series, by=("corpus",), log_x=True, log_y=True)
+
+
+def _filling(title: str, series: str) -> View:
+    return View("transfer", title, ("filling",), x="size_bytes", by=("codec",), series=series, log_x=True, log_y=True)
+
+
+topic = Topic(
+    views=[
+        _pareto("Ratio against compression", "compress.hot"),
+        _pareto("Ratio against decompression", "decompress.hot"),
+        View("breakeven", "Where compressing pays", _CASES, series="compress.hot", by=("corpus", "codec")),
+        View("bars", "Compression", _CASES, series="compress.hot", by=("corpus",)),
+        View("bars", "Decompression", _CASES, series="decompress.hot", by=("corpus",)),
+        View("bars", "Ratio", _CASES, series="ratio", by=("corpus",)),
+        _filling("Compression by the size of a batch of 64 KiB chunks", "compress.hot"),
+        _filling("Decompression by the size of a batch of 64 KiB chunks", "decompress.hot"),
+        View("curve", "Compression by threads", ("threads",), x="threads", by=("codec",), series="compress.hot"),
+        View("curve", "Decompression by threads", ("threads",), x="threads", by=("codec",), series="decompress.hot"),
+    ]
+)
+
+
+def _codecs(target: Target) -> Any:
+    if not target.is_host:
+        every = _codecs_device.CODECS
+        quick = tuple(name for name in every if name != "gzip")  # Deflate with a header
+        return points(smoke=every, quick=quick, full=(*every, *_codecs_device.OPTIONS))
+    quick = ("lz4", "zstd-1", "zstd-3", "zlib-1", "isal-1")
+    return points(smoke=quick, quick=quick, full=tuple(_codecs_host.CODECS))
+
+
+def _sizes(target: Target) -> Any:
+    """Return the most that is compressed: a user's shorter file is taken whole."""
+    return (4 * MIB,) if target.is_host else points(smoke=(16 * MIB,), quick=(256 * MIB,))
+
+
+def _chunks_matter(target: Target, params: Mapping[str, Any]) -> bool:
+    """Chunks of other sizes for the defaults of every codec, on a few corpora and on the user's own data."""
+    plain = target.is_host or params["codec"] in _codecs_device.CODECS
+    return params["chunk_bytes"] == CHUNK_BYTES or (plain and (bool(target.data) or params["corpus"] in FEW))
+
+
+@topic.case(
+    corpus=corpora,
+    codec=_codecs,
+    size_bytes=_sizes,
+    chunk_bytes=points((CHUNK_BYTES,), full=powers_of_two(12, 20, step=2)),
+    where=_chunks_matter,
+    headline={"corpus": "ids", "codec": "lz4", "chunk_bytes": CHUNK_BYTES},
+)
+def roundtrip(bench: Bench, corpus: str, codec: str, size_bytes: int, chunk_bytes: int) -> Task:
+    """Compress and restore a buffer in independent chunks.
+
+    On the host one thread works through the chunks; on a GPU one batched call takes them all.
+    """
+    return (_by_host if bench.target.is_host else _by_gpu)(bench, corpus, codec, size_bytes, chunk_bytes)
+
+
+@topic.case(
+    when=on_gpu,
+    corpus=lambda target: _corpora.names(target, ("text",)),
+    codec=points(smoke=("lz4",), quick=("lz4", "zstd", "ans"), full=_codecs_device.CODECS),
+    chunk_bytes=points((CHUNK_BYTES,), full=(2**14, CHUNK_BYTES, 2**18)),
+    size_bytes=points(smoke=(2**18, 2**22), quick=powers_of_two(16, 28, step=3), full=powers_of_two(16, 30, step=2)),
+    where=lambda _, params: int(params["size_bytes"]) >= int(params["chunk_bytes"]),
+)
+def filling(bench: Bench, corpus: str, codec: str, chunk_bytes: int, size_bytes: int) -> Task:
+    """Batches from one chunk to many: a chunk is the work of a few warps, and only many of them fill a GPU.
+
+    n½, in bytes, over the bytes of a chunk is how many chunks reach half of the full rate.
+    """
+    return _by_gpu(bench, corpus, codec, size_bytes, chunk_bytes)
+
+
+def _threads(_: Target) -> Any:
+    """Powers of two up to all cores; in the quick tier all of them alone (`roundtrip` has one)."""
+    cores = _codecs_host.cores()
+    return points(quick=(cores,), full=tuple(sorted({*(2**k for k in range(cores.bit_length())), cores})))
+
+
+@topic.case(
+    when=on_host,
+    corpus=one_corpus,
+    codec=points(quick=("lz4", "zstd-3"), full=tuple(_codecs_host.CODECS)),
+    threads=_threads,
+    size_bytes=mebibytes(4, 16, 64),
+    chunk_bytes=(CHUNK_BYTES,),
+)
+def threads(bench: Bench, corpus: str, codec: str, threads: int, size_bytes: int, chunk_bytes: int) -> Task:
+    """Chunks spread over threads of one process; bindings let other threads run while they work."""
+    return _by_host(bench, corpus, codec, size_bytes, chunk_bytes, threads)
+
+
+def _by_host(bench: Bench, corpus: str, codec: str, size_bytes: int, chunk_bytes: int, threads: int = 1) -> Task:
+    source, total = _corpora.source_of(bench, corpus, size_bytes)
+    trip = _codecs_host.open_trip(source, total, codec, chunk_bytes, threads)
+    stages = {"compress": stage(trip.compress, total), "decompress": stage(trip.restore, total)}
+    notes = {"corpus": source.description, "codec": trip.codec.description, "threads": str(threads)}
+    return Task(stages, check=trip.check, poison=trip.poison, notes=notes)
+
+
+def _by_gpu(bench: Bench, corpus: str, codec: str, size_bytes: int, chunk_bytes: int) -> Task:
+    source, total = _corpora.source_of(bench, corpus, size_bytes)
+    trip = _codecs_nvcomp.open_trip(bench, source, total, codec, chunk_bytes)
+    stages = {
+        "compress": stage(trip.compress, total),
+        "decompress": stage(trip.restore, total, waits=trip.codec.waits),
+    }
+    notes = {"corpus": source.description, "codec": trip.codec.description}
+    return Task(stages, check=trip.check, poison=trip.poison, notes=notes)
