@@ -7,21 +7,44 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench
+from gpubench.api.suite import Bench, Skip
 
 WAYS = ("pull", "push", "load", "store")
+# The way by which each of these engines reads the far memory, and the way by which it writes it.
+READING = {"engine": "pull", "kernel": "load", "bulk": "bulk-load"}
+WRITING = {"engine": "push", "kernel": "store", "bulk": "bulk-store"}
 ARRAYS = 3  # of a case: the shared one, its own, and on the host the pattern that it is compared with
 _THREADS = 256
 _FLIGHT = 4  # loads under way in a thread, as in copies.cu
 _MOST_BLOCKS = 2**16  # a thread for every four vectors of 1 GiB: on an H200 better than fewer that go round
 _VECTOR_BYTES = 16
 _WORD_BYTES = 8
+_RESIDENT_THREADS = 1024  # of a block that has its compute unit to itself
+# A ring of bulk copies: chunks and their bytes, in three blocks on each SM, or in one that has the SM to itself.
+# The first is 96 KiB in flight on an SM, 12.7 MB on an H200: 450 GB/s over 1 µs of NVLink need 0.45 MB.
+_BULK_THREADS, _BULK_BLOCKS = 32, 3
+_CHUNK_BYTES, _LEAST_CHUNK_BYTES, _CHUNKS = 2**12, 2**9, 8
+_RESIDENT_CHUNK_BYTES, _RESIDENT_CHUNKS = 2**13, 16
 
 Call = Callable[[], object]
 
 
-def copier(bench: Bench, target: Any, source: Any) -> Call:
-    """A copy by a kernel, bound and ready to be called; on the host one over all threads."""
+def require(bench: Bench, way: str) -> None:
+    """Raise Skip where the device cannot copy in that way."""
+    if way in (READING["bulk"], WRITING["bulk"]) and "bulk_copy" not in bench.traits.features:
+        raise Skip(f"{bench.traits.arch} has no bulk copies (TMA): these need an NVIDIA GPU of sm_90 or later")
+
+
+def reads(way: str) -> bool:
+    """Return whether a copy of that way reads the far memory; else it writes it."""
+    return way in READING.values()
+
+
+def copier(bench: Bench, target: Any, source: Any, units: int = 0) -> Call:
+    """A copy by a kernel, bound and ready to be called; on the host one over all threads.
+
+    With `units` the kernel has one block on each of that many compute units and leaves the others free.
+    """
     nbytes = int(source.size)
     if not bench.traits.is_gpu:
         from . import _host
@@ -32,14 +55,43 @@ def copier(bench: Bench, target: Any, source: Any) -> Call:
     kernel = bench.kernel("copies.cu", "copy")
     vectors = nbytes // _VECTOR_BYTES
     words = nbytes % _VECTOR_BYTES // _WORD_BYTES
-    blocks = max(1, min(-(-vectors // (_THREADS * _FLIGHT)), _MOST_BLOCKS))
     args = (source, target, np.uint64(vectors), np.uint64(words))
+    if units:
+        return lambda: kernel((units,), (_RESIDENT_THREADS,), args, _more_than_half(bench))
+    blocks = max(1, min(-(-vectors // (_THREADS * _FLIGHT)), _MOST_BLOCKS))
     return lambda: kernel((blocks,), (_THREADS,), args)
 
 
-def call_of(bench: Bench, way: str, near: Any, far: Any) -> Call:
-    """The copy of that way between this process's memory and another's: pull and load read it, push and store write."""
-    target, source = (near, far) if way in ("pull", "load") else (far, near)
+def bulk_copier(bench: Bench, target: Any, source: Any, units: int = 0) -> Call:
+    """A copy by bulk copies (TMA) through shared memory; `units` as in `copier`."""
+    nbytes = int(source.size)
+    kernel = bench.kernel("bulk_copy.cu", "bulk_copy")
+    if units:
+        blocks, chunk, chunks = units, _RESIDENT_CHUNK_BYTES, _RESIDENT_CHUNKS
+        ring_bytes = max(chunk * chunks, _more_than_half(bench))
+    else:
+        blocks, chunks = max(1, bench.target.device.units) * _BULK_BLOCKS, _CHUNKS
+        share = -(-nbytes // blocks // _VECTOR_BYTES) * _VECTOR_BYTES  # small copies are spread too
+        chunk = min(max(share, _LEAST_CHUNK_BYTES), _CHUNK_BYTES)
+        ring_bytes = chunk * chunks
+    args = (target, source, np.uint64(nbytes), np.uint32(chunk), np.uint32(chunks))
+    return lambda: kernel((blocks,), (_BULK_THREADS,), args, ring_bytes)
+
+
+def _more_than_half(bench: Bench) -> int:
+    """Shared memory in bytes that leaves no room for a second block on a compute unit."""
+    return bench.traits.max_shared_bytes // 2 + 1024
+
+
+def call_of(bench: Bench, way: str, near: Any, far: Any, units: int = 0) -> Call:
+    """The copy of that way between this device's (or process's) memory and another's: a way of READING or of WRITING.
+
+    With `units` a kernel copies by that many compute units; a copy engine needs none.
+    """
+    require(bench, way)
+    target, source = (near, far) if reads(way) else (far, near)
     if way in ("load", "store"):
-        return copier(bench, target, source)
+        return copier(bench, target, source, units)
+    if way in ("bulk-load", "bulk-store"):
+        return bulk_copier(bench, target, source, units)
     return lambda: bench.device.copy(target, source)

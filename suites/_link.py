@@ -5,9 +5,12 @@ gpubench puts these notes side by side where figures of one link differ (gpubenc
 
 from __future__ import annotations
 
+from ._copies import READING, WRITING, reads
+
 LIMIT = "link.peer"  # the peak that a figure of a link between two devices is held against
 COPY_ENGINE = "copy engine"
 KERNEL = "kernel, loads and stores by all multiprocessors"
+BULK = "bulk copies (TMA) by all SMs"
 STAGED = "copy engines of both GPUs, over the host link and its memory"
 LIBRARY = "kernels of the library, on some multiprocessors"
 ONE_WAY = "one way"
@@ -34,6 +37,8 @@ def link(
 
 
 def link_of(direction: str, way: str, *, protocol: str = "none", state: str = STEADY) -> dict[str, str]:
-    """The notes of a copy: pull and push are copies of the runtime, load and store a kernel's."""
-    engine = KERNEL if way in ("load", "store") else COPY_ENGINE
-    return link(direction, engine, READS if way in ("pull", "load") else WRITES, protocol=protocol, state=state)
+    """The notes of a copy by one of the ways of _copies.py."""
+    engine = {READING["kernel"]: KERNEL, WRITING["kernel"]: KERNEL, READING["bulk"]: BULK, WRITING["bulk"]: BULK}.get(
+        way, COPY_ENGINE
+    )
+    return link(direction, engine, READS if reads(way) else WRITES, protocol=protocol, state=state)

@@ -123,6 +123,25 @@ static inline u64 gb_random(u64 seed, u64 i) {
 }
 static inline uint4 gb_stream(const uint4* from) { return *from; }
 static inline uint4 gb_fetch(const uint4* from) { return *from; }
+// Clocks that go on by the same number of ticks at each reading.
+static u64 ticks;
+static inline u64 gb_clock() { return ticks += 1000; }
+static inline u64 gb_nanoseconds() { return ticks / 2; }
+static inline void gb_used(volatile u32* sink, u32 value) { *sink = value; }
+static inline u64 gb_load_l2(u64 address) { return *(const u64*)address; }
+static inline u32 gb_seen(const u32* flag) { return *flag; }
+static inline void gb_post(u32* flag, u32 value) { *flag = value; }
+static inline u32 gb_add_and_see(u32* flag) { return (*flag)++; }
+// Bulk copies that are over as soon as they begin: a barrier counts its loads.
+static inline void gb_barrier_init(u64* barrier) { *barrier = 0; }
+static inline bool gb_barrier_passed(const u64* barrier, u32 parity) { return (*barrier & 1) != parity; }
+static inline void gb_bulk_load(void* there, const void* from, u32 bytes, u64* barrier) {
+    memcpy(there, from, bytes);
+    ++*barrier;
+}
+static inline void gb_bulk_store(void* there, const void* from, u32 bytes) { memcpy(there, from, bytes); }
+template <int PENDING> static void gb_bulk_wait_read() {}
+static inline void gb_bulk_wait() {}
 static inline void gb_async_load(uint4* there, const uint4* from) { *there = *from; }
 static inline void gb_async_commit() {}
 template <int PENDING> static void gb_async_wait() {}

@@ -15,6 +15,7 @@ import numpy as np
 HERE = Path(__file__).parent
 SUITES = HERE.parent / "suites"
 COMPILER = shutil.which("g++")
+_SHARED_BYTES = 2**18  # of dynamic shared memory: more than a GPU has
 _RUN = 'extern "C" void run_{0}(u32 x, u32 y, u32 n, void** a) {{ grid::run({0}, x, y, n, a); }}\n'
 
 
@@ -29,7 +30,12 @@ def library(file: str, defines: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
     folder = Path(tempfile.mkdtemp(prefix="gpubench-grid-"))
     source, built = folder / "kernel.cpp", folder / "kernel.so"
     options = ["-std=c++17", "-w", *(f"-D{key}={value}" for key, value in defines)]
-    source.write_text((HERE / "_grid.h").read_text() + (SUITES / file).read_text())
+    text = re.sub(
+        r"extern __shared__ (\w+) (\w+)\[\];",
+        rf"static \1 \2[{_SHARED_BYTES} / sizeof(\1)];",
+        (SUITES / file).read_text(),
+    )
+    source.write_text((HERE / "_grid.h").read_text() + text)
     kernels = re.findall(r'extern "C"\s+void\s+(\w+)\(', _compiled(*options, "-E", "-P", str(source)))
     source.write_text(source.read_text() + "".join(_RUN.format(name) for name in kernels))
     _compiled(*options, "-O1", "-shared", "-fPIC", str(source), "-o", str(built))
@@ -45,7 +51,8 @@ def kernel(file: str, name: str, **defines: int) -> Callable[..., None]:
     """`name` of `file`: called as `Kernel` is, with a grid, a block and arguments (arrays and numpy scalars)."""
     call = getattr(library(file, tuple(sorted(defines.items()))), f"run_{name}")
 
-    def run(across: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...]) -> None:
+    def run(across: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], shared_bytes: int = 0) -> None:
+        assert shared_bytes <= _SHARED_BYTES
         cells = [_cell(np.asarray(arg)) for arg in args]
         pointers = (ctypes.c_void_p * len(cells))(*(cell.ctypes.data for cell in cells))
         call(across[0], across[1] if len(across) > 1 else 1, block[0], pointers)

@@ -1,0 +1,17 @@
+"""Between two GPUs of one process: the peer matrix, and what small messages pay beside bulk copies.
+
+A row of the matrix is what one device does with each peer's memory: `read`, `write` and `both` copy by the copy engine,
+by a kernel and by bulk copies (TMA); `latency` is one access after another. `control` times 8-byte messages while bulk
+copies use the same link. Every byte that arrives is compared with what was written.
+"""
+
+from __future__ import annotations
+
+from gpubench.api.suite import Suite
+
+from . import _both_ways, _control, _latency, _one_way
+
+suite = Suite(
+    "the peer matrix: copies and latency between two GPUs of one process",
+    topics=[_one_way.topic, _latency.topic, _both_ways.topic, _control.topic],
+)

@@ -1,0 +1,53 @@
+"""Copies in both directions at once, one by each device."""
+
+from __future__ import annotations
+
+from gpubench.api.suite import POINT, Bench, Observation, Stage, Task, Topic, View, Work, on_gpu
+
+from .._between import SPOILED, expect_pattern, fill_pattern
+from .._copies import ARRAYS, READING, call_of, require
+from .._link import BOTH_WAYS, LIMIT
+from ._peers import BY, device_axis, link_notes, peer_axis, sizes, two_devices
+
+topic = Topic(
+    views=[View("matrix", "Both ways at once, the sum", ("both",), x="peer", y="device", by=("by",), series="sum")]
+)
+
+
+@topic.case(devices=two_devices, when=on_gpu, device=device_axis, peer=peer_axis, by=BY, size_bytes=sizes)
+def both(bench: Bench, device: str, peer: str, by: str, size_bytes: int) -> Task:
+    """Each device copies out of the other's memory at once: payload of one direction, and the sum of both."""
+    del device, peer
+    way = READING[by]
+    require(bench, way)
+    bench.need(ARRAYS * size_bytes)
+    xp, other = bench.xp, bench.devices[1]
+    near, near_copy = (xp.empty(size_bytes, xp.uint8) for _ in range(2))
+    far, far_copy = (bench.device.peer_memory(other, size_bytes) for _ in range(2))
+    fill_pattern(bench, near, bench.seed)
+    fill_pattern(bench, far, bench.seed + 1)
+    bench.device.synchronize()
+    spoiled = xp.full(size_bytes, SPOILED, xp.uint8)
+    here, there = call_of(bench, way, near_copy, far), call_of(bench, way, far_copy, near)
+
+    def poison() -> None:
+        bench.device.copy(near_copy, spoiled)
+        bench.device.copy(far_copy, spoiled)
+
+    def check() -> Observation:
+        expect_pattern(bench, near_copy, bench.seed + 1, "read from the peer")
+        arrived = xp.empty_like(near)
+        bench.device.copy(arrived, far_copy)
+        expect_pattern(bench, arrived, bench.seed, "read by the peer")
+        return {}
+
+    stage = Stage(
+        lambda: bench.device.together(here, there, peer=other),
+        Work(payload=size_bytes),
+        "payload",
+        LIMIT,
+        also={"sum": Work(payload=2 * size_bytes)},
+        max_calls=16,
+        effort=POINT,
+    )
+    return Task.of(stage, check=check, poison=poison, notes=link_notes(bench, BOTH_WAYS, way))

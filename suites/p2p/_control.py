@@ -1,0 +1,143 @@
+"""The latency of 8-byte messages while bulk copies use the same link."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from gpubench.api.suite import (
+    POINT,
+    Bench,
+    Observation,
+    Observed,
+    Stage,
+    Target,
+    Task,
+    Topic,
+    View,
+    Work,
+    on_gpu,
+    points,
+)
+
+from .._between import Params
+from ._messages import MESSAGES, ControlMessage
+from ._peers import BY, device_axis, device_names, peer_axis, two_devices
+from ._traffic import BulkTraffic, Stopwatch
+
+_TAIL = 1000  # samples: what a 99th percentile needs
+_COVER = 3.0  # the bulk copies last so many times as long as the messages alone, at first
+_MOST_COVER = 2.0**12
+
+_NOTHING, _NONE = "nothing", "none"
+_BESIDE = points((_NOTHING, "engine", "bulk"), smoke=BY, full=(_NOTHING, *BY))
+_TRAFFIC = points((_NONE, "read"), smoke=("both",), full=(_NONE, "read", "write", "both"))
+
+topic = Topic(
+    views=[
+        View("bars", "8-byte messages beside bulk copies", ("control",), by=("message",)),
+        View("bars", "8-byte messages beside bulk copies: slowdown", ("control",), by=("message",), series="slowdown"),
+    ]
+)
+
+
+def _is_point(_: Target, params: Params) -> bool:
+    """Leave out traffic by nothing, and engines without traffic."""
+    return (params["beside"] == _NOTHING) == (params["traffic"] == _NONE)
+
+
+@topic.case(
+    devices=two_devices,
+    when=on_gpu,
+    where=_is_point,
+    device=device_axis,
+    peer=peer_axis,
+    message=tuple(MESSAGES),
+    beside=_BESIDE,
+    traffic=_TRAFFIC,
+)
+def control(bench: Bench, device: str, peer: str, message: str, beside: str, traffic: str) -> Task:
+    """Seconds of an 8-byte message while the device reads or writes its peer's memory in bulk, or both at once."""
+    del device, peer
+    if beside == _NOTHING:
+        return _alone(bench, MESSAGES[message](bench))
+    bulk = BulkTraffic(bench, beside, traffic)
+    messages = MESSAGES[message](bench)
+    return MessagesBesideBulk(bench, messages, bulk).task()
+
+
+def _alone(bench: Bench, messages: ControlMessage) -> Task:
+    """Return the task of messages on an idle link."""
+
+    def seconds() -> list[float]:
+        messages.send()
+        bench.device.synchronize()
+        return messages.seconds()
+
+    notes = {"devices": device_names(bench), **messages.notes}
+    return Task.of(_stage(messages, seconds), check=messages.check, poison=messages.poison, notes=notes)
+
+
+def _stage(
+    messages: ControlMessage,
+    seconds: Callable[[], float | Sequence[float]],
+    probe: Callable[[], Observation] | None = None,
+) -> Stage:
+    work, effort = Work(items=messages.items), POINT.with_tail(_TAIL)
+    return Stage(seconds, work, "item", clock="self", probe=probe, effort=effort)
+
+
+class MessagesBesideBulk:
+    """Messages that are timed alone and then, in the same call, while bulk copies run from before to after them."""
+
+    def __init__(self, bench: Bench, messages: ControlMessage, bulk: BulkTraffic) -> None:
+        self._bench, self._device = bench, bench.device
+        self._messages, self._bulk = messages, bulk
+        self._stopwatch = Stopwatch(bench)
+        self._free, self._begun, self._ended = (self._stopwatch.event() for _ in range(3))
+        self._cover = _COVER
+        self._slowdown = math.nan
+
+    def task(self) -> Task:
+        """Return the task; its series `slowdown` is the median beside the copies over the median alone."""
+        notes = {"devices": device_names(self._bench), **self._messages.notes, "bulk": self._bulk.note}
+        stage = _stage(self._messages, self.seconds, self._observed)
+        return Task.of(stage, check=self._check, poison=self._poison, notes=notes)
+
+    def seconds(self) -> float | list[float]:
+        """Return the seconds of each message beside the copies, or NaN where these did not last for all of them.
+
+        After a NaN the copies last twice as long.
+        """
+        self._stopwatch.start()
+        self._messages.send()
+        self._free.record()
+        self._device.synchronize()
+        alone = self._messages.seconds()
+        covers = self._bulk.covers(self._cover * self._stopwatch.at(self._free))
+        self._device.together(self._send, *covers)
+        self._device.synchronize()
+        beside = self._messages.seconds()
+        if not self._bulk.covered(self._stopwatch, self._begun, self._ended):
+            self._cover = min(2 * self._cover, _MOST_COVER)
+            return math.nan
+        self._slowdown = float(np.median(beside) / np.median(alone))
+        return beside
+
+    def _send(self) -> None:
+        self._begun.record()
+        self._messages.send()
+        self._ended.record()
+
+    def _observed(self) -> Observation:
+        return {"slowdown": Observed(self._slowdown), **self._bulk.rates(self._stopwatch)}
+
+    def _check(self) -> Observation:
+        self._bulk.check()
+        return self._messages.check()
+
+    def _poison(self) -> None:
+        self._bulk.poison()
+        self._messages.poison()

@@ -1,0 +1,126 @@
+"""One access after another to a peer's memory."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpubench.api.suite import POINT, Bench, Observation, Stage, Task, Topic, View, Work, expect, on_gpu
+
+from .._between import SPOILED, expect_pattern, fill_pattern
+from ._peers import device_axis, device_names, peer_axis, two_devices
+
+WORD_BYTES = 8
+_LINE_BYTES = 128
+_RING_BYTES = 2**23  # of remote loads: more than the first cache, less than the peer's last
+_STEPS = 4096
+
+topic = Topic(
+    views=[View("matrix", "Latency of a peer's memory", ("latency",), x="peer", y="device", by=("of",))],
+)
+
+
+@topic.case(devices=two_devices, when=on_gpu, device=device_axis, peer=peer_axis, of=("load", "atomic", "copy"))
+def latency(bench: Bench, device: str, peer: str, of: str) -> Task:
+    """One access after another to a peer's memory: a load of a random line, an atomic addition, a copy of 8 B."""
+    del device, peer
+    if of == "copy":
+        return _small_copies(bench)
+    return _loads(bench) if of == "load" else _atomics(bench)
+
+
+class PeerWord:
+    """A word of the peer's memory, and the copy of it into this device's memory."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._near = bench.xp.zeros(WORD_BYTES, bench.xp.uint8)
+        self._far = bench.device.peer_memory(bench.devices[1], WORD_BYTES)
+        fill_pattern(bench, self._far, bench.seed + 1)
+
+    def copy(self) -> None:
+        """Queue one copy."""
+        self._bench.device.copy(self._near, self._far)
+
+    def poison(self) -> None:
+        """Overwrite the copied word."""
+        self._near.fill(SPOILED)
+
+    def check(self) -> Observation:
+        """The copied word is the peer's."""
+        expect_pattern(self._bench, self._near, self._bench.seed + 1, "copied from the peer")
+        return {}
+
+
+class PeerRing:
+    """A random single cycle over lines of the peer's memory: each walk starts where the last one ended.
+
+    `state[0]` is the address at which the walk stands. A kernel that times its loads leaves two more words there.
+    """
+
+    note = f"{_RING_BYTES >> 20} MiB of the peer's memory, in its cache"
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        words_of_line = _LINE_BYTES // WORD_BYTES
+        self._nodes = _RING_BYTES // _LINE_BYTES
+        self._far = bench.device.peer_memory(bench.devices[1], _RING_BYTES)
+        self._base = int(self._far.data.ptr)
+        self._order = bench.rng.permutation(self._nodes)
+        self._ring = np.zeros(self._nodes * words_of_line, np.uint64)
+        self._ring[self._order * words_of_line] = self._base + np.roll(self._order, -1).astype(np.uint64) * _LINE_BYTES
+        self._image = bench.xp.asarray(self._ring).view(bench.xp.uint8)
+        bench.device.copy(self._far, self._image)
+        self.state = bench.xp.asarray(np.array([self._base + int(self._order[0]) * _LINE_BYTES, 0, 0], np.uint64))
+        self.walked = 0
+
+    def check(self) -> Observation:
+        """The walk stands at the line that its order says, and the ring is unchanged."""
+        device = self._bench.device
+        place = (int(device.to_host(self.state)[0]) - self._base) // _LINE_BYTES
+        expected = int(self._order[self.walked % self._nodes])
+        expect(place == expected, f"after {self.walked} loads the walk stands at line {place}, not {expected}")
+        device.copy(self._image, self._far)  # which also keeps the peer's memory for as long as the kernel reads it
+        expect(bool((device.to_host(self._image).view(np.uint64) == self._ring).all()), "the ring has changed")
+        return {}
+
+
+def _small_copies(bench: Bench) -> Task:
+    word = PeerWord(bench)
+    stage = Stage(word.copy, Work(items=1, payload=WORD_BYTES), "item", effort=POINT)
+    return Task.of(stage, check=word.check, poison=word.poison, notes={"devices": device_names(bench)})
+
+
+def _loads(bench: Bench) -> Task:
+    ring = PeerRing(bench)
+    kernel = bench.kernel("remote.cu", "remote_loads")
+
+    def call() -> None:
+        kernel((1,), (1,), (np.uint64(_STEPS), ring.state))
+        ring.walked += _STEPS
+
+    notes = {"devices": device_names(bench), "ring": ring.note}
+    return Task.of(Stage(call, Work(items=_STEPS), "item", effort=POINT), check=ring.check, notes=notes)
+
+
+def _atomics(bench: Bench) -> Task:
+    xp = bench.xp
+    far = bench.device.peer_memory(bench.devices[1], _LINE_BYTES)
+    bench.device.copy(far, xp.zeros(_LINE_BYTES, xp.uint8))
+    state = xp.zeros(1, xp.uint64)
+    kernel = bench.kernel("remote.cu", "remote_adds")
+    added = 0
+
+    def call() -> None:
+        nonlocal added
+        kernel((1,), (1,), (far, np.uint64(_STEPS), np.uint32(0), state))
+        added += _STEPS
+
+    def check() -> Observation:
+        near = xp.empty(_LINE_BYTES, xp.uint8)
+        bench.device.copy(near, far)
+        count = int(bench.device.to_host(near[:4].view(xp.uint32))[0])
+        expect(count == added % 2**32, f"the counter stands at {count} after {added} additions")
+        return {}
+
+    notes = {"devices": device_names(bench)}
+    return Task.of(Stage(call, Work(items=_STEPS), "item", effort=POINT), check=check, notes=notes)

@@ -1,0 +1,170 @@
+"""The ways in which 8 bytes travel between two devices of one process, each message timed by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from gpubench.api.suite import Bench, Observation, expect
+
+from ._latency import PeerRing, PeerWord
+
+_LOADS = 1024  # of a sample: a millisecond on an H200
+_ROUNDS = 1025  # of a sample; the first round waits for the other device and is not timed
+_COPIES = 64  # of a sample: with the events between them far less than the launch queue holds
+_PATIENCE_S = 0.25  # how long a kernel waits for the other one's signal: less than a gate holds
+_USUAL_HZ = 2e9  # of GPUs whose clock is not known
+_LINE_BYTES = 128
+_STATE_BYTES, _TICKS_BYTES = 24, 4 * (_ROUNDS - 1)  # as timed_signals in remote.cu leaves them
+_NANO = 1e-9
+_BY_CLOCK = "each by the clock of its compute unit, whose seconds are those of the device's timer over the whole kernel"
+
+
+class ControlMessage(Protocol):
+    """Messages of 8 bytes that are sent one after another, so that each waits for the one before it."""
+
+    @property
+    def items(self) -> int:
+        """The number of messages that one time counts."""
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        """What travels, and which clock times it."""
+
+    def send(self) -> None:
+        """Queue the messages of one sample on the device's own stream."""
+
+    def seconds(self) -> list[float]:
+        """Return the times of the messages that were sent last; the device has finished."""
+
+    def poison(self) -> None:
+        """Overwrite the outputs."""
+
+    def check(self) -> Observation:
+        """Raise WrongAnswer where a message did not arrive."""
+
+
+class PeerLoads:
+    """Dependent loads of random lines of the peer's memory: a request there and 8 bytes back."""
+
+    items = 1
+    notes: Mapping[str, str] = {
+        "message": "a load of 8 bytes of the peer's memory, request and answer",
+        "ring": f"{PeerRing.note} unless the bulk copies displace it",
+        "timed": _BY_CLOCK,
+    }
+
+    def __init__(self, bench: Bench) -> None:
+        self._device = bench.device
+        self._ring = PeerRing(bench)
+        self._ticks = bench.xp.zeros(_LOADS, bench.xp.uint32)
+        self._kernel = bench.kernel("remote.cu", "timed_loads")
+        self.check = self._ring.check
+
+    def send(self) -> None:
+        """Queue one walk."""
+        self._kernel((1,), (1,), (np.uint32(_LOADS), self._ticks, self._ring.state))
+        self._ring.walked += _LOADS
+
+    def seconds(self) -> list[float]:
+        """Return the seconds of each load."""
+        _, cycles, nanoseconds = map(int, self._device.to_host(self._ring.state))
+        return _seconds_of(self._device.to_host(self._ticks), cycles, nanoseconds)
+
+    def poison(self) -> None:
+        """Overwrite the times; where the walk stands is its answer."""
+        self._ticks.fill(0)
+
+
+class PeerCopies:
+    """Copies of 8 bytes out of the peer's memory by the runtime, back to back on one stream."""
+
+    items = 1
+    notes: Mapping[str, str] = {
+        "message": "a copy of 8 bytes out of the peer's memory by the runtime",
+        "timed": "each by the events before and after it, behind the gate",
+    }
+
+    def __init__(self, bench: Bench) -> None:
+        self._device = bench.device
+        self._word = PeerWord(bench)
+        self._seconds: list[float] = []
+        self.poison, self.check = self._word.poison, self._word.check
+
+    def send(self) -> None:
+        """Queue the copies behind the gate, so that none waits for its launch, and wait for them."""
+        self._seconds = list(self._device.time(self._word.copy, _COPIES, "each").device)
+
+    def seconds(self) -> list[float]:
+        """Return the seconds of each copy."""
+        return self._seconds
+
+
+class PeerSignals:
+    """A ping-pong of two kernels: each writes a word into the other device's memory and watches its own."""
+
+    items = 2  # of a round: a word there and a word back
+    notes: Mapping[str, str] = {
+        "message": "a word that a kernel writes into the peer's memory, where another kernel watches for it",
+        "counted": "half a round: there and back",
+        "timed": _BY_CLOCK,
+    }
+
+    def __init__(self, bench: Bench) -> None:
+        xp = bench.xp
+        self._device, self._peer = bench.device, bench.devices[1]
+        nbytes = 2 * _LINE_BYTES + _TICKS_BYTES
+        self._near = xp.zeros(nbytes, xp.uint8)
+        self._far = bench.device.peer_memory(self._peer, nbytes)
+        bench.device.copy(self._far, self._near)
+        self._kernel = bench.kernel("remote.cu", "timed_signals")
+        clock_hz = float(dict(bench.target.device.details).get("clock.sm_hz", _USUAL_HZ))
+        self._limit = np.uint64(_PATIENCE_S * clock_hz)
+        self._count = 0
+        self._exchange(0)  # loads the kernel on both devices: none may be loaded while the other one waits
+        bench.device.synchronize()
+
+    def send(self) -> None:
+        """Queue one ping-pong on both devices."""
+        self._exchange(_ROUNDS)
+
+    def _exchange(self, rounds: int) -> None:
+        ours = self._side(self._near, self._far, rounds, serves=True)
+        theirs = self._side(self._far, self._near, rounds, serves=False)
+        self._device.together(ours, theirs, peer=self._peer)
+        self._count += rounds
+
+    def _side(self, own: Any, other: Any, rounds: int, *, serves: bool) -> Callable[[], None]:
+        """Return the launch of one device's kernel: its flag, its state and its ticks are in its own memory."""
+        state, ticks = own[_LINE_BYTES : _LINE_BYTES + _STATE_BYTES], own[2 * _LINE_BYTES :]
+        numbers = (np.uint32(serves), np.uint32(self._count), np.uint32(rounds), self._limit)
+        return lambda: self._kernel((1,), (1,), (own, other, *numbers, ticks, state))
+
+    def seconds(self) -> list[float]:
+        """Return the seconds of each round; raises WrongAnswer where a wait was given up."""
+        block = self._device.to_host(self._near)
+        gave_up, cycles, nanoseconds = map(int, block[_LINE_BYTES : _LINE_BYTES + _STATE_BYTES].view(np.uint64))
+        expect(gave_up == 0, f"round {gave_up} was given up: no signal from the peer within {_PATIENCE_S} s")
+        return _seconds_of(block[2 * _LINE_BYTES :].view(np.uint32), cycles, nanoseconds)
+
+    def poison(self) -> None:
+        """Overwrite the times; the flags count the rounds, and are the answer."""
+        self._near[2 * _LINE_BYTES :].fill(0)
+
+    def check(self) -> Observation:
+        """Both flags count every round."""
+        far = self._device.xp.empty_like(self._near)
+        self._device.copy(far, self._far)
+        flags = [int(self._device.to_host(block)[:4].view(np.uint32)[0]) for block in (self._near, far)]
+        expect(flags == [self._count] * 2, f"the flags stand at {flags} after {self._count} rounds")
+        return {}
+
+
+def _seconds_of(ticks: Any, cycles: int, nanoseconds: int) -> list[float]:
+    """Return cycles as seconds, where all of them together took that many nanoseconds."""
+    return [float(tick) for tick in ticks * (nanoseconds * _NANO / cycles)]
+
+
+MESSAGES: dict[str, Callable[[Bench], ControlMessage]] = {"load": PeerLoads, "copy": PeerCopies, "signal": PeerSignals}

@@ -1,0 +1,66 @@
+"""Copies in one direction: the device reads its peer's memory, or writes it."""
+
+from __future__ import annotations
+
+from gpubench.api.suite import POINT, Bench, Observation, Stage, Task, Topic, View, Work, on_gpu
+
+from .._between import SPOILED, expect_pattern, fill_pattern
+from .._copies import ARRAYS, READING, WRITING, call_of, reads, require
+from .._link import LIMIT, ONE_WAY
+from ._peers import BY, device_axis, link_notes, peer_axis, sizes, two_devices
+
+topic = Topic(
+    views=[
+        View("matrix", "Reading a peer's memory", ("read",), x="peer", y="device", by=("by",)),
+        View("matrix", "Writing a peer's memory", ("write",), x="peer", y="device", by=("by",)),
+        View("transfer", "Copies between peers", ("read", "write"), "size_bytes", by=("by", "peer")),
+    ]
+)
+
+
+@topic.case(
+    devices=two_devices,
+    when=on_gpu,
+    device=device_axis,
+    peer=peer_axis,
+    by=BY,
+    size_bytes=sizes,
+    headline={"by": "engine"},
+)
+def read(bench: Bench, device: str, peer: str, by: str, size_bytes: int) -> Task:
+    """The device copies out of its peer's memory: payload."""
+    del device, peer
+    return _one_way(bench, READING[by], size_bytes)
+
+
+@topic.case(devices=two_devices, when=on_gpu, device=device_axis, peer=peer_axis, by=BY, size_bytes=sizes)
+def write(bench: Bench, device: str, peer: str, by: str, size_bytes: int) -> Task:
+    """The device copies into its peer's memory: payload."""
+    del device, peer
+    return _one_way(bench, WRITING[by], size_bytes)
+
+
+def _one_way(bench: Bench, way: str, size_bytes: int) -> Task:
+    """Return the task of a copy that this device makes on its own stream; a copy engine reads back what it wrote."""
+    require(bench, way)
+    bench.need(ARRAYS * size_bytes)
+    xp = bench.xp
+    near = xp.empty(size_bytes, xp.uint8)
+    far = bench.device.peer_memory(bench.devices[1], size_bytes)
+    fill_pattern(bench, far if reads(way) else near, bench.seed)
+    bench.device.synchronize()
+    spoiled = xp.full(size_bytes, SPOILED, xp.uint8)
+
+    def poison() -> None:
+        bench.device.copy(near if reads(way) else far, spoiled)
+
+    def check() -> Observation:
+        copied = near
+        if not reads(way):
+            copied = xp.empty_like(near)
+            bench.device.copy(copied, far)
+        expect_pattern(bench, copied, bench.seed, "copied between two devices")
+        return {}
+
+    stage = Stage(call_of(bench, way, near, far), Work(payload=size_bytes), "payload", LIMIT, effort=POINT)
+    return Task.of(stage, check=check, poison=poison, notes=link_notes(bench, ONE_WAY, way))

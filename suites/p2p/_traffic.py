@@ -1,0 +1,135 @@
+"""Bulk copies over the link between two devices that run for as long as something else is timed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gpubench.api.suite import Bench, Observed
+
+from .._between import SPOILED, expect_pattern, fill_pattern
+from .._copies import ARRAYS, READING, WRITING, Call, call_of, require
+
+BULK_BYTES = 2**26  # of a copy: 0.17 ms on NVLink, against which the gap between two copies is small
+_MOST_COPIES = 512  # in a queue: half of what the launch queue holds
+_TRIALS = 4  # copies that tell how long one takes
+_MILLI = 1e-3
+_WAYS = {"read": READING, "write": WRITING}
+
+
+class Stopwatch:
+    """Seconds between events that were recorded on any streams of one device."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._cuda = bench.xp.cuda
+        self._origin = self.event()
+
+    def event(self) -> Any:
+        """Return an event; `record` queues it on the current stream."""
+        return self._cuda.Event()
+
+    def start(self) -> None:
+        """Queue the moment from which `at` counts; every other event has to come after it."""
+        self._origin.record()
+
+    def at(self, event: Any) -> float:
+        """Return the seconds from the start to the event; the device has finished."""
+        return float(self._cuda.get_elapsed_time(self._origin, event)) * _MILLI
+
+
+@dataclass(slots=True)
+class BulkFlow:
+    """Bulk copies in one direction: the call, its arrays, and the events round the copies that were queued last."""
+
+    direction: str
+    call: Call
+    source: Any
+    target: Any
+    seed: int
+    seconds: float  # of one copy alone
+    began: Any
+    ended: Any
+    copies: int = 0
+
+    def covering(self, seconds: float) -> Callable[[], None]:
+        """Return a call that queues copies for at least so many seconds."""
+
+        def queue() -> None:
+            self.copies = min(math.ceil(seconds / self.seconds) + 1, _MOST_COPIES)
+            self.began.record()
+            for _ in range(self.copies):
+                self.call()
+            self.ended.record()
+
+        return queue
+
+
+class BulkTraffic:
+    """Bulk copies by the copy engine, by a kernel or by TMA: the device reads its peer's memory, writes it, or both.
+
+    For each direction the kernels have one block on each of fewer than half of the compute units. At least one
+    compute unit is free for what runs beside them.
+    """
+
+    def __init__(self, bench: Bench, by: str, direction: str) -> None:
+        directions = ("read", "write") if direction == "both" else (direction,)
+        for each in directions:
+            require(bench, _WAYS[each][by])
+        bench.need((1 + ARRAYS * len(directions)) * BULK_BYTES)
+        self._bench = bench
+        self._stopwatch = Stopwatch(bench)
+        self._units = 0 if by == "engine" else max(1, (bench.target.device.units - 1) // 2)
+        self._flows = [self._flow(each, by, bench.seed + 2 + index) for index, each in enumerate(directions)]
+        self._poison = bench.xp.full(BULK_BYTES, SPOILED, bench.xp.uint8)
+
+    def _flow(self, direction: str, by: str, seed: int) -> BulkFlow:
+        bench, device = self._bench, self._bench.device
+        near = bench.xp.empty(BULK_BYTES, bench.xp.uint8)
+        far = device.peer_memory(bench.devices[1], BULK_BYTES)
+        source, target = (far, near) if direction == "read" else (near, far)
+        fill_pattern(bench, source, seed)
+        call = call_of(bench, _WAYS[direction][by], near, far, self._units)
+        call()
+        device.synchronize()
+        seconds = device.time(call, _TRIALS).device[0]
+        began, ended = self._stopwatch.event(), self._stopwatch.event()
+        return BulkFlow(direction, call, source, target, seed, seconds, began, ended)
+
+    @property
+    def note(self) -> str:
+        """Who copies, and how much at once."""
+        who = f"by {self._units} compute units for each direction" if self._units else "by copy engines"
+        return f"{BULK_BYTES >> 20} MiB a copy, {who}, one copy after another"
+
+    def covers(self, seconds: float) -> list[Callable[[], None]]:
+        """Return a call for each direction that queues copies for at least so many seconds."""
+        return [flow.covering(seconds) for flow in self._flows]
+
+    def covered(self, stopwatch: Stopwatch, begin: Any, end: Any) -> bool:
+        """Return whether every direction was busy from one event to the other."""
+        since, until = stopwatch.at(begin), stopwatch.at(end)
+        return all(stopwatch.at(flow.began) <= since and stopwatch.at(flow.ended) >= until for flow in self._flows)
+
+    def rates(self, stopwatch: Stopwatch) -> dict[str, Observed]:
+        """Return the rate of the copies that were queued last, by direction: the mean from their begin to their end."""
+        rates = {}
+        for flow in self._flows:
+            seconds = stopwatch.at(flow.ended) - stopwatch.at(flow.began)
+            rates[f"bulk_{flow.direction}"] = Observed(flow.copies * BULK_BYTES / seconds, "B/s", "more")
+        return rates
+
+    def poison(self) -> None:
+        """Overwrite the targets."""
+        for flow in self._flows:
+            self._bench.device.copy(flow.target, self._poison)
+
+    def check(self) -> None:
+        """Raise WrongAnswer where a byte did not arrive; what was written into the peer's memory is read back."""
+        for flow in self._flows:
+            arrived = flow.target
+            if flow.direction == "write":
+                arrived = self._bench.xp.empty_like(flow.source)
+                self._bench.device.copy(arrived, flow.target)
+            expect_pattern(self._bench, arrived, flow.seed, "copied beside the messages")

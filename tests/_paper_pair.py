@@ -1,0 +1,158 @@
+"""Two GPUs on paper that reach each other's memory: NumPy's arrays, kernels by g++, and a clock that is arithmetic.
+
+A bulk copy takes its bytes over LINK. A copy of 8 bytes takes QUICK_S on an idle link and SLOW_S beside a bulk copy.
+"""
+
+import contextlib
+import dataclasses
+import importlib.util
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from _grid import SUITES, kernel
+
+from gpubench import plugins
+from gpubench.authoring.axes import Target
+from gpubench.authoring.bench import Bench
+from gpubench.model import Case, Device, Facts
+from gpubench.plugins.backend import Timing, Traits
+
+LINK = 400e9  # B/s
+QUICK_S, SLOW_S = 2e-6, 8e-6
+_SMALL_BYTES = 8
+FIRST, SECOND = (
+    Device(f"cuda:{index}", "cupy", "Paper GPU", "sm_90", units=5, peers=(f"cuda:{1 - index}",)) for index in range(2)
+)
+FACTS = Facts((FIRST, SECOND))
+SUITE = plugins.load("suites", "p2p")
+
+
+def part(name: str) -> Any:
+    """A private module of the suite, `._traffic` for one, or of the room, `.._copies`."""
+    return sys.modules[importlib.util.resolve_name(name, SUITE.package)]
+
+
+class PaperArray(np.ndarray):
+    """An array that tells its address as CuPy's arrays do."""
+
+    @property
+    def data(self) -> Any:
+        return SimpleNamespace(ptr=self.ctypes.data)
+
+
+def on_paper(array: Any) -> Any:
+    return np.ascontiguousarray(array).view(PaperArray)
+
+
+class PaperEvent:
+    """A moment of the clock on paper."""
+
+    def __init__(self, pair: Any) -> None:
+        self._pair, self.at = pair, float("nan")
+
+    def record(self) -> None:
+        self.at = self._pair.clock
+
+
+class PaperPair:
+    """The first of two GPUs, open. Calls that begin together run one after another, each from the same moment on."""
+
+    device = FIRST
+
+    def __init__(self, features: frozenset[str] = frozenset({"bulk_copy"})) -> None:
+        self.traits = Traits(
+            "nvidia", "sm_90", "cuda", ("hot",), "paper", is_gpu=True, max_shared_bytes=2**15, features=features
+        )
+        self.clock = 0.0
+        self.busy_until = 0.0
+        cuda = SimpleNamespace(
+            Event=lambda: PaperEvent(self), get_elapsed_time=lambda begin, end: 1e3 * (end.at - begin.at)
+        )
+        arrays = {name: self._made(name) for name in ("empty", "zeros", "full", "empty_like")}
+        types = {name: getattr(np, name) for name in ("uint8", "uint32", "uint64")}
+        self.xp = SimpleNamespace(asarray=on_paper, cuda=cuda, **arrays, **types)
+
+    @staticmethod
+    def _made(name: str) -> Any:
+        return lambda *args: on_paper(getattr(np, name)(*args))
+
+    def free_bytes(self) -> int:
+        return 2**40
+
+    def synchronize(self) -> None:
+        pass
+
+    def to_host(self, array: Any) -> Any:
+        return np.array(array)
+
+    def peer_memory(self, peer: Device, nbytes: int) -> Any:
+        assert peer == SECOND
+        return on_paper(np.zeros(nbytes, np.uint8))
+
+    def copy(self, target: Any, source: Any) -> None:
+        target[:] = source
+        if source.nbytes > _SMALL_BYTES:
+            self.clock += source.nbytes / LINK
+        else:
+            self.clock += SLOW_S if self.clock < self.busy_until else QUICK_S
+
+    def time(self, call: Any, calls: int, mode: str = "hot") -> Timing:
+        seconds = []
+        for _ in range(calls):
+            before = self.clock
+            call()
+            seconds.append(self.clock - before)
+        return Timing(tuple(seconds) if mode == "each" else (sum(seconds) / calls,), 0.0)
+
+    def together(self, first: Any, *others: Any, peer: Device | None = None) -> None:
+        assert peer in (None, SECOND)
+        begin, ends = self.clock, [self.clock]
+        for call in others:
+            self.clock = begin
+            call()
+            ends.append(self.clock)
+        self.clock, self.busy_until = begin, max(ends)
+        with contextlib.ExitStack() as after:
+            after.callback(setattr, self, "busy_until", 0.0)
+            first()
+        self.clock = max(self.clock, *ends)
+
+
+@dataclasses.dataclass
+class PairBench(Bench):
+    """A bench on paper: kernels by g++ but for those that fill and compare, which are NumPy's; launches are kept."""
+
+    launches: list[tuple[str, tuple[int, ...], tuple[int, ...], int]] = dataclasses.field(default_factory=list)
+
+    def kernel(self, file: str, name: str, **defines: int) -> Any:
+        path = str(self._beside(file).relative_to(SUITES))
+        own = {"fill_pattern": _fill, "count_wrong": _count_wrong}.get(name)
+        run = own or kernel(path, name, **({"__CUDA_ARCH__": 900} if path == "bulk_copy.cu" else defines))
+
+        def launch(grid: Any, block: Any, args: Any, shared_bytes: int = 0) -> None:
+            self.launches.append((name, grid, block, shared_bytes))
+            run(grid, block, args, shared_bytes)
+            if name in ("copy", "bulk_copy"):
+                self.device.clock += args[0].nbytes / LINK
+
+        return launch
+
+
+def _fill(_: Any, __: Any, args: Any, ___: int = 0) -> None:
+    array, words, seed = args
+    array[:] = part(".._between").pattern(int(words) * 8, int(seed))
+
+
+def _count_wrong(_: Any, __: Any, args: Any, ___: int = 0) -> None:
+    array, words, seed, counter = args
+    expected = part(".._between").pattern(int(words) * 8, int(seed))
+    counter[0] += np.count_nonzero(np.asarray(array).view(np.uint64) != expected.view(np.uint64))
+
+
+def bench(name: str = "control", features: frozenset[str] = frozenset({"bulk_copy"}), **params: Any) -> PairBench:
+    """A bench of that case on the pair."""
+    case = Case(SUITE.name, name, (("device", FIRST.id), ("peer", SECOND.id), *params.items()))
+    target = Target(FACTS, FIRST)
+    return PairBench(PaperPair(features), case, target, SUITE.package, 1, devices=(FIRST, SECOND))

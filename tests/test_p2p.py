@@ -1,0 +1,206 @@
+"""Between two GPUs of one process: what is planned, and its kernels and checks on two GPUs on paper."""
+
+import math
+from collections import Counter
+from pathlib import Path
+
+import _grid
+import _nvrtc
+import numpy as np
+import pytest
+from _paper_pair import LINK, QUICK_S, SLOW_S, SUITE, bench, on_paper, part
+
+from gpubench.authoring.axes import Target
+from gpubench.base.errors import Skip, WrongAnswer
+from gpubench.model import store
+
+H200S = Path(__file__).parent / "recordings" / "h200x2-quick.jsonl.gz"
+FILES = ("p2p/remote.cu", "bulk_copy.cu")
+MIB = 2**20
+needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="g++ is not here")
+
+
+def cases(tier):
+    """The suite's cases on the first of two H200."""
+    facts = store.read_run(H200S).manifest.facts
+    return list(SUITE.cases(Target(facts, facts.devices[0], tier)))
+
+
+@pytest.fixture
+def small_bulk(monkeypatch):
+    """Bulk copies of 1 MiB, so that the host's kernels are soon done."""
+    monkeypatch.setattr(part("._traffic"), "BULK_BYTES", MIB)
+
+
+def test_cases_run_in_their_old_order_with_control_last():
+    assert list(SUITE.definitions) == ["read", "write", "latency", "both", "control"]
+    assert {definition.version for definition in SUITE.definitions.values()} == {1}
+
+
+def test_the_ids_of_before_are_still_there():
+    pair = "device=cuda:0,peer=cuda:1"
+    copies = [
+        f"p2p/{name}[{pair},by={by},size=1GiB]" for name in ("read", "write", "both") for by in ("engine", "kernel")
+    ]
+    accesses = [f"p2p/latency[{pair},of={of}]" for of in ("load", "atomic", "copy")]
+    assert {*copies, *accesses} <= {case.id for case in cases("quick")}
+
+
+@pytest.mark.parametrize(
+    ("tier", "copies", "messages"),
+    [("smoke", 9, 9), ("quick", 9, 9), ("full", 3 * 3 * 28, 3 * (1 + 3 * 3))],
+)
+def test_a_tier_has_so_many_copies_and_messages(tier, copies, messages):
+    counts = Counter("messages" if case.name == "control" else case.name for case in cases(tier))
+    assert counts["messages"] == messages
+    assert counts["read"] + counts["write"] + counts["both"] == copies
+
+
+def test_messages_beside_nothing_have_no_traffic_and_all_others_have():
+    for case in cases("full"):
+        if case.name == "control":
+            assert (case.param("beside") == "nothing") == (case.param("traffic") == "none")
+
+
+@pytest.mark.parametrize("case", ["read", "write", "both"])
+def test_a_device_without_bulk_copies_skips_them_and_says_why(case):
+    with pytest.raises(Skip, match="sm_90 has no bulk copies"):
+        SUITE.build(bench(case, features=frozenset(), by="bulk", size_bytes=MIB))
+    with pytest.raises(Skip, match="sm_90 has no bulk copies"):
+        SUITE.build(bench(features=frozenset(), message="load", beside="bulk", traffic="write"))
+
+
+@pytest.mark.parametrize("way", ["pull", "load", "bulk-load", "push", "store", "bulk-store"])
+def test_the_notes_of_a_copy_tell_its_engine_and_who_works(way):
+    notes = part(".._link").link_of("one way", way)
+    engine = {"pu": "copy engine", "bu": "bulk copies (TMA) by all SMs"}.get(way[:2], "kernel, loads and stores")
+    assert notes["link.engine"].startswith(engine)
+    assert notes["link.way"].startswith("reads" if way in ("pull", "load", "bulk-load") else "writes")
+
+
+@needs_compiler
+@pytest.mark.parametrize("by", ["engine", "kernel", "bulk"])
+@pytest.mark.parametrize("name", ["read", "write", "both"])
+def test_a_copy_is_checked_and_its_check_can_fail(name, by):
+    task = SUITE.build(bench(name, by=by, size_bytes=2**16))
+    for _ in range(2):
+        task.poison()
+        with pytest.raises(WrongAnswer):
+            task.check()
+        for stage in task.stages.values():
+            stage.call()
+        task.check()
+
+
+@needs_compiler
+@pytest.mark.parametrize("size", [8, 16, 24, 4096, 200_008, MIB])
+@pytest.mark.parametrize("units", [0, 2])
+def test_a_bulk_copy_copies_every_byte_and_no_other(size, units):
+    rng = np.random.default_rng(size)
+    source, target = on_paper(rng.integers(0, 256, size, np.uint8)), on_paper(np.zeros(size + 16, np.uint8))
+    part(".._copies").bulk_copier(bench(), target[:size], source, units)()
+    np.testing.assert_array_equal(target[:size], source)
+    assert not target[size:].any()
+
+
+@needs_compiler
+def test_kernels_beside_messages_leave_a_compute_unit_free(small_bulk):
+    for beside in ("kernel", "bulk"):
+        made = bench(message="load", beside=beside, traffic="both")
+        task = SUITE.build(made)
+        task.stages[""].call()
+        grids = {(grid, shared) for name, grid, _, shared in made.launches if name in ("copy", "bulk_copy")}
+        ((grid, shared),) = grids
+        assert 2 * grid[0] < made.target.device.units
+        assert shared > made.traits.max_shared_bytes // 2
+        task.check()
+
+
+@needs_compiler
+def test_the_walk_of_loads_stands_where_its_order_says_and_each_load_has_a_time():
+    task = SUITE.build(bench(message="load", beside="nothing", traffic="none"))
+    seconds = task.stages[""].call()
+    assert seconds == pytest.approx([500e-9] * 1024, rel=0.002)  # a reading of the grid's clock: 1000 cycles, 500 ns
+    task.check()
+
+
+@needs_compiler
+def test_a_walk_that_was_cut_short_is_a_wrong_answer():
+    messages = part("._messages").PeerLoads(bench())
+    messages.send()
+    messages._ring.walked += 1
+    with pytest.raises(WrongAnswer, match="after 1025 loads the walk stands at line"):
+        messages.check()
+
+
+@needs_compiler
+def test_a_signal_that_never_comes_is_given_up_in_time():
+    near, far = np.zeros(1, np.uint32), np.zeros(1, np.uint32)
+    ticks, state = np.zeros(4, np.uint32), np.zeros(3, np.uint64)
+    near[0] = 2  # two rounds are answered
+    numbers = (np.uint32(1), np.uint32(0), np.uint32(5), np.uint64(10**6))
+    _grid.kernel("p2p/remote.cu", "timed_signals")((1,), (1,), (near, far, *numbers, ticks, state))
+    assert state[0] == 3
+    assert far[0] == 3
+
+
+@needs_compiler
+def test_the_first_round_of_signals_has_no_time():
+    near, far = np.full(1, 10, np.uint32), np.zeros(1, np.uint32)
+    ticks, state = np.zeros(5, np.uint32), np.zeros(3, np.uint64)
+    numbers = (np.uint32(0), np.uint32(4), np.uint32(6), np.uint64(10**6))
+    _grid.kernel("p2p/remote.cu", "timed_signals")((1,), (1,), (near, far, *numbers, ticks, state))
+    assert (state[0], far[0]) == (0, 10)
+    assert ticks.sum() == state[1]
+    assert (ticks > 0).all()
+
+
+def beside_engine(traffic="read"):
+    made = bench(message="copy", beside="engine", traffic=traffic)
+    return SUITE.build(made), made
+
+
+def test_a_sample_whose_bulk_copies_ended_too_early_is_nan_and_the_next_has_twice_as_many(small_bulk):
+    task, _ = beside_engine()
+    call = task.stages[""].call
+    assert math.isnan(call())
+    assert call() == pytest.approx([SLOW_S] * 64)
+    task.check()
+
+
+def test_the_slowdown_is_the_time_beside_the_copies_over_the_time_alone(small_bulk):
+    task, _ = beside_engine("both")
+    stage = task.stages[""]
+    while not isinstance(stage.call(), list):
+        pass
+    observed = stage.probe()
+    assert observed["slowdown"].value == pytest.approx(SLOW_S / QUICK_S)
+    assert observed["bulk_read"].value == pytest.approx(LINK)
+    assert observed["bulk_write"].value == pytest.approx(LINK)
+    assert (stage.work.items, stage.quantity) == (1, "item")
+
+
+def test_bulk_copies_that_cannot_last_long_enough_stay_nan_and_stay_bounded(small_bulk, monkeypatch):
+    monkeypatch.setattr("_paper_pair.SLOW_S", 1.0)
+    task, made = beside_engine()
+    assert all(math.isnan(task.stages[""].call()) for _ in range(12))
+    assert made.device.clock < 12 * (1.0 * 64 + 512 * MIB / LINK + 1)
+
+
+@pytest.mark.parametrize("traffic", ["read", "write", "both"])
+def test_a_bulk_byte_that_did_not_arrive_is_a_wrong_answer(small_bulk, traffic):
+    task, _ = beside_engine(traffic)
+    task.poison()
+    with pytest.raises(WrongAnswer):
+        task.check()
+    while not isinstance(task.stages[""].call(), list):
+        pass
+    task.check()
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("arch", ["sm_75", "sm_90", "sm_100"])
+@pytest.mark.skipif(_nvrtc.library() is None, reason="NVRTC is not here: pip install nvidia-cuda-nvrtc")
+def test_kernels_compile_for_nvidia(file, arch):
+    status, log = _nvrtc.compiled(_grid.source(file), (f"--gpu-architecture={arch}", "-std=c++17"))
+    assert status == 0, log
