@@ -2,7 +2,6 @@
 #define THREADS 128
 #define BATCH 8         // loads in flight a thread of a grid that stays
 #define STAGES 8        // of a thread's ring in shared memory
-#define MOST_STAGES 16  // of a block's ring
 
 // The last 8 bytes where bytes is no multiple of 16.
 static __device__ __forceinline__ void copy_rest(u8* target, const u8* source, u64 bytes) {
@@ -57,51 +56,5 @@ extern "C" __global__ void async_copy(u8* target, const u8* source, u64 bytes) {
         stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
     copy_rest(target, source, bytes);
-}
-#endif
-
-// Bulk copies into a ring of `stages` chunks in shared memory and out of it: one thread a block starts them all, and no
-// byte passes a register. A chunk, a multiple of 16 bytes, is loaded LAG chunks after the one before it in its slot
-// began to be stored. A load that does not come in time ends the copy, and its check fails.
-#if !GB_HIP && __CUDA_ARCH__ >= 900
-#define LAG 2
-#define PATIENCE 2000000000ULL  // cycles, a second
-
-static __device__ __forceinline__ bool arrived(u64* barrier, u32 parity) {
-    if (gb_barrier_passed(barrier, parity)) return true;
-    u64 start = gb_clock();
-    while (!gb_barrier_passed(barrier, parity))
-        if (gb_clock() - start > PATIENCE) return false;
-    return true;
-}
-
-extern "C" __global__ void __launch_bounds__(32)
-    bulk_copy(u8* target, const u8* source, u64 bytes, u32 chunk, u32 stages) {
-    extern __shared__ uint4 ring[];
-    __shared__ u64 loaded[MOST_STAGES];
-    copy_rest(target, source, bytes);
-    if (threadIdx.x != 0) return;
-    const u64 whole = bytes / 16 * 16, stride = (u64)gridDim.x * chunk;
-    u64 load = (u64)blockIdx.x * chunk;
-    for (u32 stage = 0; stage < stages; ++stage) gb_barrier_init(loaded + stage);
-    u32 filling = 0, stage = 0, parity = 0, begun = 0;
-    for (; filling < stages && load < whole; ++filling, load += stride) {
-        u32 size = (u32)(whole - load < chunk ? whole - load : chunk);
-        gb_bulk_load((u8*)ring + filling * chunk, source + load, size, loaded + filling);
-    }
-    filling = 0;
-    for (u64 at = (u64)blockIdx.x * chunk; at < whole; at += stride) {
-        if (!arrived(loaded + stage, parity)) return;
-        gb_bulk_store(target + at, (u8*)ring + stage * chunk, (u32)(whole - at < chunk ? whole - at : chunk));
-        if (++begun > LAG && load < whole) {  // the store of LAG chunks ago has left its slot
-            gb_bulk_wait_read<LAG>();
-            u32 size = (u32)(whole - load < chunk ? whole - load : chunk);
-            gb_bulk_load((u8*)ring + filling * chunk, source + load, size, loaded + filling);
-            filling = filling + 1 == stages ? 0 : filling + 1;
-            load += stride;
-        }
-        if (++stage == stages) stage = 0, parity ^= 1;
-    }
-    gb_bulk_wait();
 }
 #endif
