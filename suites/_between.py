@@ -1,23 +1,24 @@
-"""What the cases between processes share: paths, sizes, patterns, and handles that travel between ranks."""
+"""Shared by the suites that work between processes: axes, patterns, and memory and handles that ranks exchange."""
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from gpubench.api.suite import Bench, Handle, Missing, SharedBuffer, Target, expect, points, powers_of_two, units
 
-_WORD = 8  # bytes: patterns are made of 64-bit words
+_WORD_BYTES = 8  # patterns are made of 64-bit words
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: multiples of it look random (Knuth, TAOCP 3, §6.4)
-_THREADS, _BLOCKS = 256, 1056  # of what fills and compares
+_THREADS, _BLOCKS = 256, 1056  # of the kernels that write and compare patterns
 _PATIENCE_S = 10.0  # between ranks that build the same case, milliseconds pass
 _LARGEST, _HOST_LARGEST = 30, 28  # powers of two
-_SHARE_OF_MEMORY = 8  # a size is left out where eight of its kind do not fit the device
-SPOILED = 0xA5
+_SHARE_OF_MEMORY = 8  # a size is left out where eight buffers of that size do not fit the device
+SPOILED = 0xA5  # the byte that overwrites outputs before a check
+# parts of a driver's message, and the setting that mends the error
 _MENDS = (
     (("NotSupported", "PeerAccessUnsupported"), "MIG instances and some virtual GPUs share no memory: use whole GPUs"),
     (
@@ -32,76 +33,75 @@ Params = Mapping[str, str | int | float]
 
 
 def paths(target: Target) -> tuple[str, ...]:
-    """Both ranks on the same device, or the second on a peer of the first's."""
+    """Return the paths between two ranks: both on one device, or the second one on a peer of the first one's device."""
     return ("same",) if target.is_host else ("same", "peer")
 
 
 def devices_of(params: Params) -> int:
-    """Two devices on the path `peer`."""
+    """Return the number of devices that a path needs."""
     return 2 if params["path"] == "peer" else 1
 
 
+def ranks_of(params: Params) -> int:
+    """Return the number of ranks of a case with the axis `of`."""
+    return int(params["of"])
+
+
+def rank_counts(target: Target, host_counts: tuple[int, ...] = (2,)) -> Any:
+    """Return the points of the axis `of`: up to all GPUs that reach each other, on the host `host_counts`."""
+    reachable = max(1 + len(target.device.peers), 2)
+    gpu_counts = (*(count for count in (2, 4, 8) if count < reachable), reachable)
+    counts = host_counts if target.is_host else gpu_counts
+    return points(counts[-1:], smoke=(2,), full=counts)
+
+
 def sizes(target: Target) -> Any:
-    """From a word to 1 GiB (the host: 256 MiB), a few of them in `quick`."""
+    """Return sizes from a word to 1 GiB (on the host to 256 MiB); `quick` has a few of them."""
     if target.is_host:
-        few = (_WORD, 2**16, 2**24)
+        few = (_WORD_BYTES, 2**16, 2**24)
         return points(few, smoke=(2**20,), full=fitting(target, powers_of_two(3, _HOST_LARGEST)))
-    quick = (_WORD, 2**12, 2**16, 2**20, 2**24, 2**_LARGEST)
+    quick = (_WORD_BYTES, 2**12, 2**16, 2**20, 2**24, 2**_LARGEST)
     return points(fitting(target, quick), smoke=(2**20,), full=fitting(target, powers_of_two(3, _LARGEST)))
 
 
-def both_sizes(target: Target) -> Any:
-    """As `sizes`, in `quick` only what the link is the bound of."""
-    found = sizes(target)
-    return points(fitting(target, (2**16, 2**20, 2**_LARGEST)), found.smoke, found.full)
-
-
-def pull_sizes(target: Target) -> Any:
-    """As `sizes`, and the host's largest too: the headline is of one that no cache holds."""
-    found = sizes(target)
-    if not target.is_host:
-        return found
-    return points(fitting(target, (_WORD, 2**12, 2**16, 2**20, 2**24, 2**_HOST_LARGEST)), found.smoke, found.full)
-
-
 def fitting(target: Target, wanted: tuple[int, ...]) -> tuple[int, ...]:
-    """The sizes that leave the device's memory room; the smallest in any case."""
+    """Return the sizes that leave room in the device's memory, at least the first one."""
     room = target.device.memory_bytes // _SHARE_OF_MEMORY
     return tuple(size for size in wanted if size <= room or not room) or wanted[:1]
 
 
 def pattern(nbytes: int, seed: int) -> Any:
-    """Bytes of the host that differ at every 8-byte position and with the seed, shape (nbytes,), uint8."""
-    words = np.arange(nbytes // _WORD, dtype=np.uint64)
+    """Return bytes on the host that differ at every 8-byte position and with the seed, shape (nbytes,), uint8."""
+    words = np.arange(nbytes // _WORD_BYTES, dtype=np.uint64)
     words *= np.uint64(_GOLDEN)
     words += np.uint64(seed)
     return words.view(np.uint8)
 
 
 def fill_pattern(bench: Bench, array: Any, seed: int) -> None:
-    """The same bytes into memory that the device reaches."""
+    """Write the bytes of `pattern` into memory that the device reaches."""
     if not bench.traits.is_gpu:
         array[:] = pattern(array.size, seed)
         return
-    args = (array, np.uint64(array.size // _WORD), np.uint64(seed))
+    args = (array, np.uint64(array.size // _WORD_BYTES), np.uint64(seed))
     bench.kernel("copies.cu", "fill_pattern")((_BLOCKS,), (_THREADS,), args)
 
 
-def expect_pattern(bench: Bench, found: Any, seed: int, what: str) -> None:
-    """Raise WrongAnswer where any word is not the pattern's; on a GPU a kernel looks, wherever the memory lies."""
+def expect_pattern(bench: Bench, array: Any, seed: int, what: str) -> None:
+    """Raise WrongAnswer if a word is not the pattern's; a kernel compares on a GPU, wherever the memory lies."""
     if bench.traits.is_gpu:
         counter = bench.xp.zeros(1, bench.xp.uint32)
-        args = (found, np.uint64(found.size // _WORD), np.uint64(seed), counter)
+        args = (array, np.uint64(array.size // _WORD_BYTES), np.uint64(seed), counter)
         bench.kernel("copies.cu", "count_wrong")((_BLOCKS,), (_THREADS,), args)
         wrong = int(bench.device.to_host(counter)[0])
     else:
-        wrong = int(np.count_nonzero(found.view(np.uint64) != pattern(found.size, seed).view(np.uint64)))
-    whole = units.size(found.size)
-    expect(wrong == 0, f"{wrong} of {found.size // _WORD} words of {whole} {what} differ from what was written")
+        wrong = int(np.count_nonzero(array.view(np.uint64) != pattern(array.size, seed).view(np.uint64)))
+    size = units.size(array.size)
+    expect(wrong == 0, f"{wrong} of {array.size // _WORD_BYTES} words of {size} {what} differ from what was written")
 
 
 def notes(bench: Bench, path: str) -> dict[str, str]:
-    """Which device works on which."""
+    """Return a case's note on which device works on which."""
     if path == "peer":
         return {"devices": " ← ".join(device.id for device in reversed(bench.devices))}
     if not bench.traits.is_gpu:
@@ -110,37 +110,86 @@ def notes(bench: Bench, path: str) -> dict[str, str]:
 
 
 def labels(bench: Bench, path: str) -> tuple[str, ...]:
-    """`time-sliced` where processes share a GPU."""
+    """Return the label `time-sliced` if processes share a GPU."""
     return ("time-sliced",) if path == "same" and bench.traits.is_gpu else ()
 
 
 def exclusive(bench: Bench) -> None:
-    """Skip where the driver lets only one process use the GPU."""
+    """Raise Missing if the driver lets only one process use the GPU."""
     mode = dict(bench.target.device.details).get("compute_mode", "0")
     if mode not in ("", "0"):
         raise Missing(f"the GPU's compute mode is {mode}: no second process may use it", "nvidia-smi -c 0 allows it")
 
 
 def open_shared(bench: Bench, handle: bytes, nbytes: int) -> SharedBuffer:
-    """Map what another rank shares; Missing with the setting that mends it where this machine forbids it."""
+    """Map memory that another rank shares; raises Missing, with the setting to change, if this machine forbids it."""
     try:
         return bench.device.open_shared(handle, nbytes)
-    except (RuntimeError, PermissionError) as error:  # the runtime's own is the first
+    except (RuntimeError, PermissionError) as error:  # the runtime raises RuntimeError
         if mend := mend_of(str(error)):
             raise Missing(f"another process's memory does not open here ({error})", mend) from error
         raise
 
 
 def mend_of(error: str) -> str:
-    """The setting behind a refused handle, or nothing where no setting is known to be."""
+    """Return the setting that mends a refused handle, or an empty text if none is known."""
     for names, mend in _MENDS:
         if any(name in error for name in names):
             return mend
     return ""
 
 
+class RankMemory:
+    """Memory of one size that each rank allocates, fills (with zeros by default) and shares with every other rank."""
+
+    def __init__(self, bench: Bench, nbytes: int, fill: Callable[[Any], object] = lambda array: array.fill(0)) -> None:
+        own = bench.device.share(nbytes)
+        fill(own.array)
+        bench.device.synchronize()
+        handles = bench.exchange(own.handle)
+        self._rank = bench.rank
+        self.buffers = [  # in rank order, as this process maps them
+            own if rank == bench.rank else open_shared(bench, handle, nbytes) for rank, handle in enumerate(handles)
+        ]
+
+    @property
+    def arrays(self) -> list[Any]:
+        """The memory of every rank, in rank order: uint8, shape (nbytes,)."""
+        return [buffer.array for buffer in self.buffers]
+
+    @property
+    def mine(self) -> Any:
+        """The memory of this rank."""
+        return self.buffers[self._rank].array
+
+    @property
+    def theirs(self) -> Any:
+        """The memory of the other one of two ranks."""
+        return self.buffers[1 - self._rank].array
+
+    def close(self) -> None:
+        """Unmap the memory of the other ranks; arrays made of it must be gone."""
+        for rank, buffer in enumerate(self.buffers):
+            if rank != self._rank:
+                buffer.close()
+
+    def release(self) -> None:
+        """Free the memory of this rank, when no other rank maps it any more."""
+        self.buffers[self._rank].close()
+
+
+def shared_host_memory(bench: Bench, nbytes: int) -> SharedBuffer:
+    """Return host memory that all ranks map: rank 0 allocates it, and hands its handle to the others."""
+    memory = bench.device.shared_memory("memfd")
+    own = memory.allocate(nbytes) if bench.rank == 0 else None
+    handle = hand_over(bench, memory.export(own) if own else None)
+    shared = own or memory.open(handle, nbytes)
+    handle.close()
+    return shared
+
+
 def hand_over(bench: Bench, handle: Handle | None, source: int = 0) -> Handle:
-    """Rank `source`'s handle for every other rank; its descriptors go over a local socket (unix(7), SCM_RIGHTS)."""
+    """Return rank `source`'s handle in every rank; descriptors go over a local socket (unix(7), SCM_RIGHTS)."""
     if bench.rank != source:
         data, address, count = bench.exchange(None)[source]
         return Handle(data, _received(address, count))
@@ -149,7 +198,7 @@ def hand_over(bench: Bench, handle: Handle | None, source: int = 0) -> Handle:
         bench.exchange((handle.data, "", 0))
         return handle
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        address = f"\0gpubench-{os.getpid()}-{id(handle)}"  # abstract: it leaves no file
+        address = f"\0gpubench-{os.getpid()}-{id(handle)}"  # an abstract address leaves no file
         listener.bind(address)
         listener.listen(bench.world)
         listener.settimeout(_PATIENCE_S)

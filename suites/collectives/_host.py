@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from gpubench.api.suite import Bench, expect
 
+from .._between import RankMemory
 from ._operations import WORD_BYTES, Collective
 
 _PATIENCE_S = 5.0
-_HEAD_BYTES = 4096  # before the data: how far this rank is
+_HEAD_BYTES = 4096  # before the data: the number of this rank's last step
 _GOLDEN, _FIRST, _SECOND = (np.uint64(word) for word in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
 def drawn(seed: int, first: int, count: int) -> npt.NDArray[np.float32]:
-    """Words first … first + count - 1 of a rank's data: whole numbers below 2^20, as in collectives.cu."""
+    """Return words first … first + count - 1 of a rank's data: whole numbers below 2^20, as in collectives.cu."""
     x = np.uint64(seed) + np.arange(first, first + count, dtype=np.uint64) * _GOLDEN
     x = (x ^ (x >> np.uint64(30))) * _FIRST
     x = (x ^ (x >> np.uint64(27))) * _SECOND
@@ -26,34 +27,28 @@ def drawn(seed: int, first: int, count: int) -> npt.NDArray[np.float32]:
 
 
 class HostRank:
-    """One rank's memory, the others' as it maps them, and its call."""
+    """One rank's memory, the memory of the others as this rank maps it, and the call."""
 
-    def __init__(self, bench: Bench, what: Collective, size_bytes: int) -> None:
+    notes: ClassVar[dict[str, str]] = {
+        "algorithm": "every rank reads what it needs from the others; a barrier before and after"
+    }
+
+    def __init__(self, bench: Bench, operation: Collective, size_bytes: int) -> None:
         bench.need(6 * size_bytes * bench.world)
-        self._what = what
+        self._operation = operation
         self._world, self._rank = bench.world, bench.rank
         self._words = size_bytes // WORD_BYTES
         self._seed = int(bench.rng.integers(2**62, dtype=np.uint64))
-        nbytes = _HEAD_BYTES + what.sends(self._words, self._world) * WORD_BYTES
-        own = bench.device.share(nbytes)
-        own.array[_HEAD_BYTES:].view(np.float32)[:] = drawn(self._seed + self._rank, 0, self._words_of(own))
-        handles = bench.exchange(own.handle)
-        self._shared = [
-            own if rank == self._rank else bench.device.open_shared(handle, nbytes)
-            for rank, handle in enumerate(handles)
-        ]
-        self._received = np.empty(what.receives(self._words, self._world), np.float32)
+        sent = drawn(self._seed + bench.rank, 0, operation.sends(self._words, bench.world))
+
+        def fill(array: Any) -> None:
+            array[_HEAD_BYTES:].view(np.float32)[:] = sent
+
+        self._memory = RankMemory(bench, _HEAD_BYTES + sent.nbytes, fill)
+        self._shared = self._memory.buffers
+        self._received = np.empty(operation.receives(self._words, bench.world), np.float32)
         self._steps = 0
         bench.barrier()
-
-    @staticmethod
-    def _words_of(shared: Any) -> int:
-        return int((shared.array.size - _HEAD_BYTES) // WORD_BYTES)
-
-    @property
-    def notes(self) -> dict[str, str]:
-        """How it is done."""
-        return {"algorithm": "every rank reads what it needs from the others; a barrier before and after"}
 
     def _sent(self, rank: int, first: int, count: int) -> Any:
         return self._shared[rank].array[_HEAD_BYTES:].view(np.float32)[first : first + count]
@@ -69,13 +64,13 @@ class HostRank:
                 expect(time.monotonic() < end, f"another rank stood still for {_PATIENCE_S} s")
 
     def call(self) -> None:
-        """The collective, between two barriers."""
+        """Make the collective between two barriers."""
         self.meet()
-        for each in self._what.segments(self._words, self._world, self._rank):
-            part = self._received[each.offset : each.offset + each.count]
-            np.copyto(part, self._sent(each.low, each.first, each.count))
-            for rank in range(each.low + 1, each.high):
-                np.add(part, self._sent(rank, each.first, each.count), out=part)
+        for segment in self._operation.segments(self._words, self._world, self._rank):
+            part = self._received[segment.offset : segment.offset + segment.count]
+            np.copyto(part, self._sent(segment.low, segment.first, segment.count))
+            for rank in range(segment.low + 1, segment.high):
+                np.add(part, self._sent(rank, segment.first, segment.count), out=part)
         self.meet()
 
     def poison(self) -> None:
@@ -83,13 +78,14 @@ class HostRank:
         self._received.fill(np.nan)
 
     def check(self) -> None:
-        """Every received word is what the description says, exactly: drawn anew, not read from shared memory."""
-        for each in self._what.segments(self._words, self._world, self._rank):
-            expected = sum(drawn(self._seed + rank, each.first, each.count) for rank in range(each.low, each.high))
-            wrong = int(np.count_nonzero(self._received[each.offset : each.offset + each.count] != expected))
-            expect(wrong == 0, f"{wrong} of {each.count} received words are wrong on rank {self._rank}")
+        """Raise WrongAnswer if a received word differs from the sum of words that are drawn anew, not read again."""
+        for segment in self._operation.segments(self._words, self._world, self._rank):
+            ranks, (first, count) = range(segment.low, segment.high), (segment.first, segment.count)
+            expected = sum(drawn(self._seed + rank, first, count) for rank in ranks)
+            wrong = int(np.count_nonzero(self._received[segment.offset : segment.offset + count] != expected))
+            expect(wrong == 0, f"{wrong} of {count} received words are wrong on rank {self._rank}")
 
     def close(self) -> None:
-        """Unmap everything."""
-        for shared in self._shared:
-            shared.close()
+        """Unmap the memory of every rank."""
+        self._memory.close()
+        self._memory.release()

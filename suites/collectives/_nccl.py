@@ -15,7 +15,7 @@ from gpubench.api.suite import Bench, Missing, Skip, expect, units
 
 from ._operations import WORD_BYTES, Collective
 
-_MULTICAST = "NCCL_NVLS_ENABLE"  # NVLink multicast (SHARP): off by default, what the user set stands
+_MULTICAST = "NCCL_NVLS_ENABLE"  # NVLink multicast (SHARP): off unless the user has set it
 _THREADS = 256
 _BLOCKS = 1056
 _SPARE_BYTES = 2**28
@@ -24,27 +24,27 @@ _SHM, _SHM_LEAST = "/dev/shm", 2**25
 
 
 def library() -> Any:
-    """CuPy's binding of NCCL, with multicast off unless the user chose; Missing where there is none."""
+    """Return CuPy's binding of NCCL, with multicast off unless the user chose; raises Missing without NCCL."""
     os.environ.setdefault(_MULTICAST, "0")
-    found = importlib.import_module("cupy.cuda.nccl")
-    if not found.available:
-        raise Missing("NCCL is not here", "pip install 'gpubench-suite[cuda13]' (nvidia-nccl-cu13), or [cuda12]")
-    return found
+    nccl = importlib.import_module("cupy.cuda.nccl")
+    if not nccl.available:
+        raise Missing("NCCL is not installed", "pip install 'gpubench-suite[cuda13]' (nvidia-nccl-cu13), or [cuda12]")
+    return nccl
 
 
 class Communicators:
-    """Communicators by device set, kept while the worker lives: making one takes longer than most cases."""
+    """Communicators by device set, kept while the worker lives, because making one takes longer than most cases."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, ...], tuple[bytes, Any]] = {}
 
     def of(self, bench: Bench, nccl: Any) -> Any:
-        """The ranks' communicator: the one that all of them keep, or a new one."""
+        """Return the ranks' communicator: the one that all of them kept, or a new one."""
         key = tuple(device.id for device in bench.peers)
         token, kept = self._kept.pop(key, (b"", None))
         if bench.exchange(token) != [token] * bench.world or kept is None:
             if kept is not None:
-                kept.abort()  # another rank has lost its end of it
+                kept.abort()  # another rank does not have it any more
             token = bench.exchange(nccl.get_unique_id() if bench.rank == 0 else b"")[0]
             kept = _made(bench, nccl, token)
         self._kept[key] = (token, kept)
@@ -57,7 +57,7 @@ def _made(bench: Bench, nccl: Any, token: bytes) -> Any:
     except nccl.NcclError as error:
         room = shutil.disk_usage(_SHM).free if Path(_SHM).is_dir() else 0
         if room < _SHM_LEAST:
-            what = f"NCCL does not start ({error}): {units.round_size(room)} are free in {_SHM}"
+            what = f"NCCL does not start ({error}): only {units.round_size(room)} are free in {_SHM}"
             raise Missing(what, "docker run --shm-size=1g, or --ipc=host") from error
         raise
 
@@ -68,9 +68,9 @@ _communicators = Communicators()
 class NcclRank:
     """One rank's buffers and its call."""
 
-    def __init__(self, bench: Bench, what: Collective, size_bytes: int) -> None:
+    def __init__(self, bench: Bench, operation: Collective, size_bytes: int) -> None:
         self._bench = bench
-        self._what = what
+        self._operation = operation
         self._words = size_bytes // WORD_BYTES
         world = bench.world
         if self._words < world:
@@ -78,8 +78,8 @@ class NcclRank:
         bench.need(2 * size_bytes + _SPARE_BYTES)
         self._nccl = library()
         xp = bench.xp
-        self._sent = xp.empty(what.sends(self._words, world), xp.float32)
-        self._received = xp.empty(what.receives(self._words, world), xp.float32)
+        self._sent = xp.empty(operation.sends(self._words, world), xp.float32)
+        self._received = xp.empty(operation.receives(self._words, world), xp.float32)
         self._meeting = xp.zeros(1, xp.float32)
         self._wrong = xp.zeros(1, xp.uint32)
         self._seed = np.uint64(bench.rng.integers(2**62, dtype=np.uint64))
@@ -87,20 +87,20 @@ class NcclRank:
         seed = self._seed + np.uint64(bench.rank)
         bench.kernel("collectives.cu", "fill")((_BLOCKS,), (_THREADS,), (self._sent, np.uint64(self._sent.size), seed))
         bench.device.synchronize()
-        bench.barrier()  # all have their memory: none waits for a rank that has given up
+        bench.barrier()  # all ranks have their memory, so that none waits for a rank that was skipped
         self._ranks = _communicators.of(bench, self._nccl)
         self._stream = int(xp.cuda.get_current_stream().ptr)
-        self.call = self._calls()[what.name]
+        self.call = self._calls()[operation.name]
 
     @property
     def notes(self) -> dict[str, str]:
-        """The library, and whether it may use NVLink multicast."""
+        """The version of the library, and whether it may use NVLink multicast."""
         code = int(self._nccl.get_version())
         version = f"{code // 10000}.{code // 100 % 100}.{code % 100}"
         return {"nccl": version, _MULTICAST: os.environ[_MULTICAST]}
 
     def meet(self) -> None:
-        """A small all-reduce: every rank's device is there when it ends."""
+        """Queue a small all-reduce: when it ends, the device of every rank is ready."""
         place = self._meeting.data.ptr
         self._ranks.allReduce(place, place, 1, self._nccl.NCCL_FLOAT32, self._nccl.NCCL_SUM, self._stream)
 
@@ -109,16 +109,19 @@ class NcclRank:
         self._received.fill(np.nan)
 
     def check(self) -> None:
-        """Every received word is what the description says, exactly."""
+        """Raise WrongAnswer if a received word differs from the sum of the words that the ranks sent."""
         bench = self._bench
         self._wrong.fill(0)
-        for each in self._what.segments(self._words, bench.world, bench.rank):
-            part = self._received[each.offset : each.offset + each.count]
-            place = tuple(np.uint64(number) for number in (each.low, each.high, each.first))
-            args = (part, np.uint64(each.count), self._seed, *place, self._wrong)
+        for segment in self._operation.segments(self._words, bench.world, bench.rank):
+            part = self._received[segment.offset : segment.offset + segment.count]
+            place = tuple(np.uint64(number) for number in (segment.low, segment.high, segment.first))
+            args = (part, np.uint64(segment.count), self._seed, *place, self._wrong)
             self._mistakes((_BLOCKS,), (_THREADS,), args)
         wrong = int(bench.device.to_host(self._wrong)[0])
         expect(wrong == 0, f"{wrong} of {self._received.size} received words are wrong on rank {bench.rank}")
+
+    def close(self) -> None:
+        """Keep the communicator: the next case takes it."""
 
     def _calls(self) -> dict[str, Callable[[], object]]:
         nccl, ranks, stream = self._nccl, self._ranks, self._stream

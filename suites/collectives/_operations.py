@@ -1,6 +1,6 @@
-"""Six collectives as data: which words of which ranks each rank ends up with, and the factor of bus bandwidth.
+"""Six collectives as data: which words of which ranks each rank receives, and the factor of bus bandwidth.
 
-The same description is what the host computes from and what every answer is checked against.
+The host computes from the same description that every result is compared with.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Segment:
 class Collective:
     """One operation over `world` ranks; sizes follow nccl-tests: S is the whole array (doc/PERFORMANCE.md there).
 
-    `sends`, `receives`: words of one rank, of an array of `words`. `factor` is bus over algorithm bandwidth.
-    `segments` is what rank `rank` ends up with.
+    `sends` and `receives` return the words of one rank, `segments` what rank `rank` receives; they take the words of
+    the whole array and `world`. `factor` is the bus bandwidth divided by the algorithm bandwidth.
     """
 
     name: str
@@ -47,8 +47,8 @@ def _part(words: int, world: int) -> int:
     return words // world
 
 
-def _each(words: int, world: int) -> list[tuple[int, int]]:
-    """The parts of an array: rank and length."""
+def _parts(words: int, world: int) -> list[tuple[int, int]]:
+    """Return the rank and the length of each part of an array."""
     return [(rank, words // world) for rank in range(world)]
 
 
@@ -62,8 +62,8 @@ def _once(world: int) -> float:
 
 
 COLLECTIVES = {
-    found.name: found
-    for found in (
+    operation.name: operation
+    for operation in (
         Collective(
             "all_reduce",
             lambda world: 2 * _partly(world),
@@ -78,7 +78,7 @@ COLLECTIVES = {
             "busbw = S/t · (n−1)/n",
             _part,
             _whole,
-            lambda words, world, _rank: [Segment(of * part, part, of, of + 1, 0) for of, part in _each(words, world)],
+            lambda words, world, _rank: [Segment(of * part, part, of, of + 1, 0) for of, part in _parts(words, world)],
         ),
         Collective(
             "reduce_scatter",
@@ -103,7 +103,7 @@ COLLECTIVES = {
             _whole,
             _whole,
             lambda words, world, rank: [
-                Segment(of * part, part, of, of + 1, rank * part) for of, part in _each(words, world)
+                Segment(of * part, part, of, of + 1, rank * part) for of, part in _parts(words, world)
             ],
         ),
         Collective(

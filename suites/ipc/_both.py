@@ -1,4 +1,4 @@
-"""Both ways at once between two processes on distinct GPUs, which begin together."""
+"""Copies both ways at once between two processes on distinct GPUs, which begin together."""
 
 from __future__ import annotations
 
@@ -6,56 +6,78 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import POINT, Bench, Observation, Stage, Task, Work, expect
+from gpubench.api.suite import POINT, Bench, Stage, Target, Task, Topic, View, Work, expect, on_gpu, points
 
-from .._between import SPOILED, exclusive, expect_pattern, fill_pattern
-from .._copies import ARRAYS, call_of
+from .._between import SPOILED, RankMemory, exclusive, expect_pattern, fill_pattern, fitting, sizes
+from .._copies import ARRAYS, WAYS, call_of, reads
 from .._link import BOTH_WAYS, LIMIT, link_of
 
-FLAG_BYTES = 2**21  # a page of its own
-_PATIENCE_S = 0.4  # that a device watches a flag for: less than a gate holds
+FLAG_BYTES = 2**21  # a page of a GPU's memory
+_PATIENCE_S = 0.4  # how long a device waits for a flag: less than a gate holds
 _USUAL_HZ = 2e9  # of GPUs whose clock is not known
+
+_TITLE = "Both ways at once, a direction"
+topic = Topic(views=[View("curve", _TITLE, ("both",), "size_bytes", by=("way",), log_x=True, log_y=True)])
+
+
+def _both_sizes(target: Target) -> Any:
+    """Return `sizes`; `quick` keeps only those at which the link limits the copy."""
+    common = sizes(target)
+    return points(fitting(target, (2**16, 2**20, 2**30)), common.smoke, common.full)
+
+
+@topic.case(ranks=2, devices=lambda _: 2, when=on_gpu, way=WAYS, size_bytes=_both_sizes)
+def both(bench: Bench, way: str, size_bytes: int) -> Task:
+    """Both processes copy at once, each on a GPU of its own: payload of the slower direction, and the sum of both."""
+    copies = Duplex(bench, way, size_bytes)
+    stage = Stage(
+        copies.call,
+        Work(payload=size_bytes),
+        "payload",
+        LIMIT,
+        lead=copies.lead,
+        also={"sum": Work(payload=2 * size_bytes)},
+        effort=POINT,
+    )
+    return Task.of(
+        stage,
+        check=copies.check,
+        poison=copies.poison,
+        close=copies.close,
+        release=copies.release,
+        notes={"devices": " ↔ ".join(device.id for device in bench.devices), **link_of(BOTH_WAYS, way)},
+    )
 
 
 class Meeting:
-    """Makes two ranks' devices begin a batch together: each posts a flag into the other's memory and watches its own.
+    """Makes two ranks' devices begin a batch together: each stores a flag in the other's memory and watches its own.
 
-    Only between distinct GPUs: on one GPU two processes take turns, and each would watch in vain.
+    Only between distinct GPUs: on one GPU two processes take turns, and neither would see the other's flag in time.
     """
 
     def __init__(self, bench: Bench) -> None:
         xp = bench.xp
-        self._mine = bench.device.share(FLAG_BYTES)
-        self._mine.array.fill(0)
-        bench.device.synchronize()
-        self._theirs = bench.device.open_shared(bench.exchange(self._mine.handle)[1 - bench.rank], FLAG_BYTES)
+        self._flags = RankMemory(bench, FLAG_BYTES)
         self._ticks, self._state = xp.zeros(1, xp.uint32), xp.zeros(2, xp.uint64)
         self._kernel = bench.kernel("signals.cu", "ping_pong")
         self._serves = np.uint32(bench.rank == 0)
         self._limit = np.uint64(cycles(bench, _PATIENCE_S))
         self._count = 0
+        self.close, self.release = self._flags.close, self._flags.release
 
     def lead(self) -> None:
         """Queue one round."""
-        rest = (np.uint32(1), self._limit, self._ticks, self._state)
-        self._kernel((1,), (1,), (self._mine.array, self._theirs.array, self._serves, np.uint32(self._count), *rest))
+        flags = (self._flags.mine, self._flags.theirs, self._serves, np.uint32(self._count))
+        self._kernel((1,), (1,), (*flags, np.uint32(1), self._limit, self._ticks, self._state))
         self._count += 1
 
     def expect_met(self) -> None:
-        """Raise WrongAnswer where a round was given up: the batches did not begin together."""
+        """Raise WrongAnswer if a round ran out of time: the batches did not begin together."""
         expect(int(self._state[1]) == 0, "the devices of the two ranks did not meet in time")
-
-    def close(self) -> None:
-        """Unmap the other's flag."""
-        self._theirs.close()
-
-    def release(self) -> None:
-        """Free the own one."""
-        self._mine.close()
 
 
 def cycles(bench: Bench, seconds: float) -> int:
-    """So many seconds of the device's clock: the bound of a wait."""
+    """Return the cycles of the device's clock in these seconds, as the limit of a wait."""
     return int(seconds * float(dict(bench.target.device.details).get("clock.sm_hz", _USUAL_HZ)))
 
 
@@ -65,22 +87,20 @@ class Duplex:
     def __init__(self, bench: Bench, way: str, size_bytes: int) -> None:
         exclusive(bench)
         bench.need((ARRAYS + 1) * size_bytes)
-        xp, self._bench, self._other = bench.xp, bench, 1 - bench.rank
-        self._writes = way in ("push", "store")
-        self._mine = bench.device.share(size_bytes)
-        self._local = xp.empty(size_bytes, xp.uint8)
-        own = self._local if self._writes else self._mine.array
-        fill_pattern(bench, own, bench.seed + bench.rank)
-        bench.device.synchronize()
-        self._theirs = bench.device.open_shared(bench.exchange(self._mine.handle)[self._other], size_bytes)
+        self._bench, self._seed = bench, bench.seed + bench.rank
+        self._writes = not reads(way)
+        self._local = bench.xp.empty(size_bytes, bench.xp.uint8)
+        self._memory = RankMemory(
+            bench, size_bytes, lambda mine: fill_pattern(bench, self._local if self._writes else mine, self._seed)
+        )
         self._meeting = Meeting(bench)
         self.lead = self._meeting.lead
-        self.call = call_of(bench, way, self._local, self._theirs.array)
+        self.call = call_of(bench, way, self._local, self._memory.theirs)
 
     @property
     def _arriving(self) -> Any:
-        """Where the other rank's bytes end up."""
-        return self._mine.array if self._writes else self._local
+        """Where the other rank's bytes arrive."""
+        return self._memory.mine if self._writes else self._local
 
     def poison(self) -> None:
         """Overwrite what arrived, in both ranks before either copies again."""
@@ -88,42 +108,20 @@ class Duplex:
         self._bench.device.synchronize()
         self._bench.barrier()
 
-    def check(self) -> Observation:
-        """Every byte is the other's; both ranks' copies are over when either looks."""
+    def check(self) -> None:
+        """Raise WrongAnswer if a byte is not the other rank's; both ranks stop copying before either checks."""
         self._bench.barrier()
         self._meeting.expect_met()
-        expect_pattern(self._bench, self._arriving, self._bench.seed + self._other, "copied both ways at once")
+        seed_of_other = self._bench.seed + 1 - self._bench.rank
+        expect_pattern(self._bench, self._arriving, seed_of_other, "copied both ways at once")
         self._bench.barrier()
-        return {}
 
     def close(self) -> None:
-        """Unmap what is the other's."""
-        self._theirs.close()
+        """Unmap the other rank's memory."""
+        self._memory.close()
         self._meeting.close()
 
     def release(self) -> None:
-        """Free what is ours."""
-        self._mine.close()
+        """Free this rank's memory."""
+        self._memory.release()
         self._meeting.release()
-
-
-def both(bench: Bench, way: str, size_bytes: int) -> Task:
-    """Each rank copies at once: the slower direction, and the sum of both."""
-    side = Duplex(bench, way, size_bytes)
-    stage = Stage(
-        side.call,
-        Work(payload=size_bytes),
-        "payload",
-        LIMIT,
-        lead=side.lead,
-        also={"sum": Work(payload=2 * size_bytes)},
-        effort=POINT,
-    )
-    return Task.of(
-        stage,
-        check=side.check,
-        poison=side.poison,
-        close=side.close,
-        release=side.release,
-        notes={"devices": " ↔ ".join(device.id for device in bench.devices), **link_of(BOTH_WAYS, way)},
-    )

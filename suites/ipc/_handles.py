@@ -1,4 +1,4 @@
-"""What a handle costs: exporting, opening and closing, by size, by kind of memory and by number."""
+"""The cost of a handle: exporting, opening and closing it, by size, by kind of memory and by number."""
 
 from __future__ import annotations
 
@@ -19,32 +19,60 @@ from gpubench.api.suite import (
     Stage,
     Target,
     Task,
+    Topic,
+    View,
     Work,
     expect,
+    on_gpu,
+    points,
 )
 
-from .._between import exclusive, expect_pattern, fill_pattern, hand_over, labels, notes
+from .._between import (
+    devices_of,
+    exclusive,
+    expect_pattern,
+    fill_pattern,
+    hand_over,
+    labels,
+    notes,
+    paths,
+    rank_counts,
+    ranks_of,
+)
 
-GPU_KINDS = ("raw", "block", "pool", "virtual")
-HOST_KINDS = ("memfd", "file")
-_ROOM = 6  # times the size: a block's whole allocation, and what the check needs
-EACH_BYTES = 2**21  # of many: what an allocation of its own takes at the least
+_GPU_KINDS = ("raw", "block", "pool", "virtual")
+_HOST_KINDS = ("memfd", "file")
+_ROOM = 6  # times the size: the whole allocation around a block, and the buffers of the check
+EACH_BYTES = 2**21  # the smallest memory that an allocation takes
+
+topic = Topic(
+    views=[
+        View("curve", "Opening, by kind", ("mapping",), "size_bytes", by=("path", "kind"), log_x=True, log_y=True),
+        View("curve", "Opening many, a handle", ("many",), "count", by=("path",), log_x=True, log_y=True),
+        View("bars", "Exporting a handle", ("export",), by=("kind",)),
+    ]
+)
 
 
-def kinds(target: Target) -> tuple[str, ...]:
-    """The kinds of memory that processes share on this device."""
-    return HOST_KINDS if target.is_host else GPU_KINDS
+def _kinds(target: Target) -> tuple[str, ...]:
+    """Return the kinds of memory that processes share on this device."""
+    return _HOST_KINDS if target.is_host else _GPU_KINDS
 
 
-def seconds_of(call: Callable[[], Any]) -> tuple[float, Any]:
-    """How long a call took by the host's clock, and what it gave."""
+def _sizes(target: Target) -> Any:
+    quick = (2**21,) if target.is_host else (2**21, 2**30)
+    return points(smoke=(2**21,), quick=quick, full=tuple(2**power for power in range(12, 31, 2)))
+
+
+def _seconds_of(call: Callable[[], Any]) -> tuple[float, Any]:
+    """Return how long a call took by the host's clock, and its result."""
     start = time.perf_counter()
-    found = call()
-    return time.perf_counter() - start, found
+    result = call()
+    return time.perf_counter() - start, result
 
 
 def filled(bench: Bench, memory: SharedMemory, nbytes: int, seed: int) -> SharedBuffer:
-    """Memory of this process with the pattern of a seed in it."""
+    """Return memory of this process that holds the pattern of a seed."""
     buffer = memory.allocate(nbytes)
     fill_pattern(bench, buffer.array, seed)
     bench.device.synchronize()
@@ -59,18 +87,17 @@ def _expect_shown(bench: Bench, buffer: SharedBuffer, seed: int) -> None:
 
 
 def self_timed(call: Callable[[], float], items: int = 1) -> Stage:
-    """A stage of calls that time themselves: seconds an item."""
+    """Return a stage of calls that time themselves: seconds per item."""
     return Stage(call, Work(items=items), "item", clock="self", effort=POINT)
 
 
-def close_all(found: Iterable[SharedBuffer | Handle | SharedEvent]) -> None:
-    """Close each."""
-    for each in found:
-        each.close()
+def _close_all(opened: Iterable[SharedBuffer | Handle | SharedEvent]) -> None:
+    for item in opened:
+        item.close()
 
 
-class Cycle:
-    """Opens and closes, again and again: seconds to open an item, and as series `close` to close it."""
+class OpenCloseCycle:
+    """Opens and closes again and again: seconds to open an item, and as series `close` to close it."""
 
     def __init__(self, open_all: Callable[[], Sequence[SharedBuffer | SharedEvent]], items: int = 1) -> None:
         self._open_all = open_all
@@ -78,21 +105,21 @@ class Cycle:
         self._closing_s = 0.0
 
     def _opening(self) -> float:
-        seconds, opened = seconds_of(self._open_all)
-        self._closing_s = seconds_of(lambda: close_all(opened))[0]
+        seconds, opened = _seconds_of(self._open_all)
+        self._closing_s = _seconds_of(lambda: _close_all(opened))[0]
         return seconds
 
     def _closing(self) -> Observation:
         return {"close": Observed(self._closing_s / self._items, "s")}
 
-    @property
     def stage(self) -> Stage:
-        """The stage of these cycles."""
+        """Return the stage of these cycles."""
         return replace(self_timed(self._opening, self._items), probe=self._closing)
 
 
+@topic.case(ranks=2, kind=_kinds, size_bytes=points((2**21,), full=(2**21, 2**28, 2**30)))
 def export(bench: Bench, kind: str, size_bytes: int) -> Task:
-    """Seconds to make a handle; another process opens the first one and reads what this one wrote."""
+    """Seconds to make a handle of an allocation; another process opens the first handle and checks the memory."""
     bench.need(_ROOM * size_bytes)
     memory = bench.device.shared_memory(kind)
     if bench.rank == 1:
@@ -109,46 +136,44 @@ def export(bench: Bench, kind: str, size_bytes: int) -> Task:
     answer = bench.exchange(None)[1]
 
     def exporting() -> float:
-        seconds, made = seconds_of(lambda: memory.export(buffer))
-        made.close()
+        seconds, exported = _seconds_of(lambda: memory.export(buffer))
+        exported.close()
         return seconds
 
-    def check() -> Observation:
+    def check() -> None:
         expect(answer == "read", "the other process did not read what was exported")
-        return {}
 
     return Task.of(self_timed(exporting), check=check, release=buffer.close, notes={"kind": kind})
 
 
+@topic.case(ranks=2, devices=devices_of, path=paths, kind=_kinds, size_bytes=_sizes)
 def mapping(bench: Bench, path: str, kind: str, size_bytes: int) -> Task:
-    """Seconds to open a handle of another process; as series `close`, to close it again."""
+    """Seconds to open a handle of each kind of memory, and to close it again (series `close`)."""
     exclusive(bench)
     bench.need(_ROOM * size_bytes)
     memory = bench.device.shared_memory(kind)
     if bench.rank == 0:
         buffer = filled(bench, memory, size_bytes, bench.seed)
-        held = hand_over(bench, memory.export(buffer))
-
-        def let_go() -> None:
-            held.close()
-            buffer.close()
-
-        return Task.idle(let_go)
+        exported = hand_over(bench, memory.export(buffer))
+        return Task.idle(lambda: _close_all((exported, buffer)))
     handle = hand_over(bench, None)
 
-    def check() -> Observation:
+    def check() -> None:
         opened = memory.open(handle, size_bytes)
         _expect_shown(bench, opened, bench.seed)
         opened.close()
-        return {}
 
-    cycle = Cycle(lambda: [memory.open(handle, size_bytes)])
-    found = {**notes(bench, path), "kind": kind}
-    return Task.of(cycle.stage, check=check, close=handle.close, notes=found, labels=labels(bench, path))
+    return Task.of(
+        OpenCloseCycle(lambda: [memory.open(handle, size_bytes)]).stage(),
+        check=check,
+        close=handle.close,
+        notes={**notes(bench, path), "kind": kind},
+        labels=labels(bench, path),
+    )
 
 
-class Batch:
-    """Many handles of another process: opened one after another, all kept, and closed again."""
+class ManyHandles:
+    """Many handles of another process: opened one after another, all kept open, and closed again."""
 
     def __init__(self, bench: Bench, memory: SharedMemory, count: int) -> None:
         self._bench = bench
@@ -156,65 +181,71 @@ class Batch:
         self._handles = [hand_over(bench, None) for _ in range(count)]
 
     def opened(self) -> list[SharedBuffer]:
-        """A mapping of each."""
+        """Open every handle."""
         return [self._memory.open(handle, EACH_BYTES) for handle in self._handles]
 
-    def check(self) -> Observation:
-        """Each mapping shows what was written for it."""
+    def check(self) -> None:
+        """Raise WrongAnswer if a mapping does not show what was written for it."""
         opened = self.opened()
         for index, buffer in enumerate(opened):
             _expect_shown(self._bench, buffer, self._bench.seed + index)
-        close_all(opened)
-        return {}
+        _close_all(opened)
 
     def close(self) -> None:
-        """Let go of the handles."""
-        close_all(self._handles)
+        """Close the handles; mappings stay open."""
+        _close_all(self._handles)
 
 
+@topic.case(
+    ranks=2,
+    devices=devices_of,
+    path=paths,
+    count=points((1, 16), smoke=(2,), full=tuple(2**power for power in range(9))),
+)
 def many(bench: Bench, path: str, count: int) -> Task:
-    """Seconds a handle where so many are opened one after another and all kept; as series `close`, to close each."""
+    """Seconds per handle when many are opened and kept open; to close each, series `close`."""
     exclusive(bench)
     bench.need(2 * count * EACH_BYTES)
     memory = bench.device.shared_memory("memfd" if not bench.traits.is_gpu else "raw")
     if bench.rank == 0:
         buffers = [filled(bench, memory, EACH_BYTES, bench.seed + index) for index in range(count)]
-        held = [hand_over(bench, memory.export(buffer)) for buffer in buffers]
-        return Task.idle(lambda: close_all([*held, *buffers]))
-    batch = Batch(bench, memory, count)
+        exported = [hand_over(bench, memory.export(buffer)) for buffer in buffers]
+        return Task.idle(lambda: _close_all([*exported, *buffers]))
+    handles = ManyHandles(bench, memory, count)
     return Task.of(
-        Cycle(batch.opened, count).stage,
-        check=batch.check,
-        close=batch.close,
+        OpenCloseCycle(handles.opened, count).stage(),
+        check=handles.check,
+        close=handles.close,
         notes=notes(bench, path),
         labels=labels(bench, path),
     )
 
 
+@topic.case(ranks=ranks_of, devices=ranks_of, when=on_gpu, of=rank_counts)
 def mesh(bench: Bench, of: int) -> Task:
-    """Seconds a handle where every rank opens one of every other GPU, all at once."""
+    """Seconds per handle when the rank on each GPU opens one handle of every other GPU, all at once."""
     exclusive(bench)
     memory = bench.device.shared_memory("raw")
     mine = filled(bench, memory, EACH_BYTES, bench.seed + bench.rank)
     data = bench.exchange(memory.export(mine).data)
-    others = {rank: Handle(found) for rank, found in enumerate(data) if rank != bench.rank}
+    others = {rank: Handle(exported) for rank, exported in enumerate(data) if rank != bench.rank}
 
     def open_all() -> dict[int, SharedBuffer]:
         return {rank: memory.open(handle, EACH_BYTES) for rank, handle in others.items()}
 
-    def check() -> Observation:
+    def check() -> None:
         for rank, buffer in open_all().items():
             _expect_shown(bench, buffer, bench.seed + rank)
             buffer.close()
-        return {}
 
-    found = {"devices": ", ".join(device.id for device in bench.devices)}
-    stage = Cycle(lambda: list(open_all().values()), of - 1).stage
-    return Task.of(stage, check=check, release=mine.close, notes=found)
+    devices = {"devices": ", ".join(device.id for device in bench.devices)}
+    stage = OpenCloseCycle(lambda: list(open_all().values()), of - 1).stage()
+    return Task.of(stage, check=check, release=mine.close, notes=devices)
 
 
+@topic.case(ranks=2, devices=devices_of, when=on_gpu, path=paths)
 def event(bench: Bench, path: str) -> Task:
-    """Seconds to open, close and export the handle of an event."""
+    """Seconds to open the handle of an event, to close it (series `close`) and to make it (stage `export`)."""
     exclusive(bench)
     if bench.rank == 0:
         own = bench.device.shared_event()
@@ -226,13 +257,12 @@ def event(bench: Bench, path: str) -> Task:
     handle = bench.exchange(None)[0]
 
     def exporting() -> float:
-        return seconds_of(mine.export)[0]
+        return _seconds_of(mine.export)[0]
 
-    def check() -> Observation:
+    def check() -> None:
         opened = bench.device.shared_event(handle)
-        opened.synchronize()  # it was recorded and is over: this returns
+        opened.synchronize()  # returns at once, because the event was recorded and is over
         opened.close()
-        return {}
 
-    stages = {"": Cycle(lambda: [bench.device.shared_event(handle)]).stage, "export": self_timed(exporting)}
+    stages = {"": OpenCloseCycle(lambda: [bench.device.shared_event(handle)]).stage(), "export": self_timed(exporting)}
     return Task(stages, check, close=mine.close, notes=notes(bench, path), labels=labels(bench, path))

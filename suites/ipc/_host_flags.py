@@ -1,6 +1,6 @@
-"""Flags between processes on the host, compiled by numba: loads and stores that no compiler moves or keeps.
+"""Flags between processes on the host, compiled by numba: loads and stores that the compiler neither moves nor drops.
 
-Every wait is bounded by a count of looks. Importing this module imports numba.
+Every wait ends after a number of looks at the flag. Importing this module imports numba.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _CLOCK_LOOKS = 1000
 
 Compiled = Callable[..., Any]
 
-# libc's own, found by its name when the code is loaded, so that the machine code can be cached on disk
+# libc's function, found by name when the code is loaded, so that the machine code can be cached on disk
 _clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.uintp))
 
 
 def _seen_of(typing: Any, address: Any) -> Any:
-    """The 64-bit word at an address, loaded anew each time: acquire."""
+    """Load the 64-bit word at an address anew each time: acquire."""
     del typing, address
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -50,8 +50,8 @@ def _post_of(typing: Any, address: Any, value: Any) -> Any:
 
 
 def _compiled(function: Compiled) -> Compiled:
-    found: Compiled = numba.njit(cache=True)(function)
-    return found
+    compiled: Compiled = numba.njit(cache=True)(function)
+    return compiled
 
 
 _seen: Compiled = intrinsic(_seen_of)
@@ -116,25 +116,25 @@ def _looking(count: Any) -> Any:
     return (end - begin) / count
 
 
-ping_pong_of = _compiled(_ping_pong)
-all_meet_of = _compiled(_all_meet)
+_compiled_ping_pong = _compiled(_ping_pong)
+_compiled_all_meet = _compiled(_all_meet)
 _looking_of = _compiled(_looking)
 
 
 def ping_pong(mine: int, theirs: int, serves: bool, start: int, looks: int, took: Any) -> int:
-    """Rounds there and back between two processes by words at two addresses, counting on from `start`.
+    """Make rounds there and back between two processes by words at two addresses, counting up from `start`.
 
-    `took` (int64) takes the nanoseconds of each; the answer is the round that was given up, or 0.
+    Writes the nanoseconds of each round into `took` (int64); returns the round that was given up, or 0.
     """
-    return int(ping_pong_of(np.uint64(mine), np.uint64(theirs), serves, np.uint64(start), looks, took))
+    return int(_compiled_ping_pong(np.uint64(mine), np.uint64(theirs), serves, np.uint64(start), looks, took))
 
 
 def all_meet(flags: int, step: int, rank: int, world: int, start: int, looks: int, took: Any) -> int:
-    """Barriers of `world` processes by a word each, `step` bytes apart from the address `flags` on; as `ping_pong`."""
-    words = np.uint64(flags), np.uint64(step), np.uint64(rank)
-    return int(all_meet_of(*words, world, np.uint64(start), looks, took))
+    """Make barriers of `world` processes by a word each, each `step` bytes after the last, from the address `flags`."""
+    place = np.uint64(flags), np.uint64(step), np.uint64(rank)
+    return int(_compiled_all_meet(*place, world, np.uint64(start), looks, took))
 
 
 def look_seconds() -> float:
-    """Seconds that a look at the clock takes here: part of every round."""
+    """Return the seconds that a look at the clock takes, which are part of every round."""
     return float(_looking_of(_CLOCK_LOOKS)) * 1e-9

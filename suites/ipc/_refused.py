@@ -1,56 +1,57 @@
-"""Handles that must not open: the refusal is named, and the device is as well as before."""
+"""Handles that must not open: the driver names the refusal, and the device still works."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-from gpubench.api.suite import Bench, Handle, Observation, Task, expect
+from gpubench.api.suite import Bench, Handle, Task, Topic, expect, on_gpu
 
 from ._handles import EACH_BYTES, filled, self_timed
 
+topic = Topic()
 
+
+@topic.case(ranks=2, when=on_gpu, what=("own", "freed", "closed"))
 def refused(bench: Bench, what: str) -> Task:
-    """Seconds until opening a handle fails that must fail; the error's name is in the notes."""
+    """Seconds until a call fails that must fail: to open one's own handle or one of freed memory, to close twice."""
     memory = bench.device.shared_memory("raw")
     if bench.rank == 0:
         buffer = filled(bench, memory, EACH_BYTES, bench.seed)
-        made = memory.export(buffer)
+        exported = memory.export(buffer)
         if what == "freed":
             buffer.close()
-        bench.exchange(made)
-        if what != "own":
-            return Task.idle(buffer.close)
-        attempt: Callable[[], object] = lambda: memory.open(made, EACH_BYTES)  # noqa: E731 - one of three attempts
-        return _refusal(bench, attempt, buffer.close)
-    given: Handle = bench.exchange(None)[0]
+        bench.exchange(exported)
+        if what == "own":
+            return _refusal(bench, lambda: memory.open(exported, EACH_BYTES), buffer.close)
+        return Task.idle(buffer.close)
+    handle: Handle = bench.exchange(None)[0]
     if what == "own":
         return Task.idle()
     if what == "closed":
-        opened = memory.open(given, EACH_BYTES)
+        opened = memory.open(handle, EACH_BYTES)
         opened.close()
-        return _refusal(bench, opened.close, lambda: None)
-    return _refusal(bench, lambda: memory.open(given, EACH_BYTES), lambda: None)
+        return _refusal(bench, opened.close)
+    return _refusal(bench, lambda: memory.open(handle, EACH_BYTES))
 
 
-def _refusal(bench: Bench, attempt: Callable[[], object], release: Callable[[], None]) -> Task:
+def _refusal(bench: Bench, attempt: Callable[[], object], release: Callable[[], None] = lambda: None) -> Task:
     errors: list[str] = []
 
     def refused_after() -> float:
         start = time.perf_counter()
         try:
             attempt()
-        except RuntimeError as error:  # the runtime's own is one
+        except RuntimeError as error:  # the runtime's errors are derived from it
             errors[:] = [str(error).partition(":")[0]]
         else:
             errors.clear()
         return time.perf_counter() - start
 
-    def check() -> Observation:
+    def check() -> None:
         expect(len(errors) == 1, "what must be refused was not")
         expect(errors[0].startswith(("cuda", "hip")), f"the refusal has no name of the runtime's: {errors[0]}")
-        bench.device.synchronize()  # and the device is as well as before
-        return {}
+        bench.device.synchronize()  # raises if the refusal has broken the device
 
     refused_after()
     return Task.of(

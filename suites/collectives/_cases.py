@@ -1,0 +1,120 @@
+"""The cases: six collectives of arrays of many sizes, by NCCL or RCCL, on the host through shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gpubench.api.suite import POINT, Bench, Mode, Stage, Target, Task, Topic, View, Work, points, powers_of_two
+
+from .._between import Params, fitting, rank_counts, ranks_of
+from .._link import BOTH_WAYS, LIBRARY, LIMIT, ONE_WAY, WRITES, link
+from ._host import HostRank
+from ._nccl import NcclRank
+from ._operations import COLLECTIVES
+
+_MEMORY, _NCCL, _RCCL = "memory", "nccl", "rccl"
+_TAIL = 1000  # samples of single calls: ten lie beyond the 99th percentile
+_TAIL_BYTES = 2**20  # up to this size a tail of that many calls takes milliseconds
+_GRAPH_BYTES = 2**16  # up to this size a call is so short that the gap between two launches shows
+_SMALLEST = 3  # powers of two
+_PROTOCOL = "the library's (LL, LL128 or Simple): buffers between the ranks, steps that wait for flags"
+_NAMES = tuple(COLLECTIVES)
+
+topic = Topic(
+    views=[
+        View("curve", "Bus bandwidth over size", _NAMES, "size_bytes", by=("of",), series="hot", log_x=True),
+        View("curve", "Time of a call", _NAMES, "size_bytes", by=("of",), series="tail.each", log_x=True, log_y=True),
+    ]
+)
+
+
+def _libraries(target: Target) -> tuple[str, ...]:
+    if target.is_host:
+        return (_MEMORY,)
+    return (_RCCL if target.device.id.startswith("rocm") else _NCCL,)
+
+
+def _sizes(target: Target) -> Any:
+    if target.is_host:
+        return points((2**16,), smoke=(2**20,), full=powers_of_two(_SMALLEST, 26))
+    quick = (2**_SMALLEST, 2**16, 2**20, 2**24, 2**30)
+    return points(fitting(target, quick), smoke=(2**20,), full=fitting(target, powers_of_two(_SMALLEST, 30)))
+
+
+def _reduce_sizes(target: Target) -> Any:
+    """Return `_sizes` with more points in `quick`, for the collective that matters most."""
+    common = _sizes(target)
+    if target.is_host:
+        return points((2**_SMALLEST, 2**16, 2**22), common.smoke, common.full)
+    quick = (2**_SMALLEST, 2**10, 2**13, 2**16, 2**18, 2**20, 2**22, 2**24, 2**28, 2**30)
+    return points(fitting(target, quick), common.smoke, common.full)
+
+
+def _devices(params: Params) -> int:
+    return 1 if params["by"] == _MEMORY else ranks_of(params)
+
+
+def _collective(
+    sizes: Callable[[Target], Any] = _sizes, headline: Mapping[str, str] | None = None
+) -> Callable[[Callable[..., Task]], Callable[..., Task]]:
+    """Declare the case of a collective."""
+    return topic.case(
+        ranks=ranks_of, devices=_devices, headline=headline, by=_libraries, of=rank_counts, size_bytes=sizes
+    )
+
+
+@_collective(_reduce_sizes, headline={})
+def all_reduce(bench: Bench, by: str, of: int, size_bytes: int) -> Task:
+    """Every rank has the sum of all arrays: bus bandwidth."""
+    return _task(bench, "all_reduce", by, of, size_bytes)
+
+
+@_collective()
+def all_gather(bench: Bench, by: str, of: int, size_bytes: int) -> Task:
+    """Every rank has all parts: bus bandwidth."""
+    return _task(bench, "all_gather", by, of, size_bytes)
+
+
+@_collective()
+def reduce_scatter(bench: Bench, by: str, of: int, size_bytes: int) -> Task:
+    """Every rank has its part of the sum of all arrays: bus bandwidth."""
+    return _task(bench, "reduce_scatter", by, of, size_bytes)
+
+
+@_collective()
+def broadcast(bench: Bench, by: str, of: int, size_bytes: int) -> Task:
+    """Every rank has the first one's array: bus bandwidth."""
+    return _task(bench, "broadcast", by, of, size_bytes)
+
+
+@_collective()
+def all_to_all(bench: Bench, by: str, of: int, size_bytes: int) -> Task:
+    """Every rank has a part of every other rank's array: bus bandwidth."""
+    return _task(bench, "all_to_all", by, of, size_bytes)
+
+
+@_collective()
+def send_recv(bench: Bench, by: str, of: int, size_bytes: int) -> Task:
+    """Every rank sends its array to the next one, all at once: bus bandwidth."""
+    return _task(bench, "send_recv", by, of, size_bytes)
+
+
+def _task(bench: Bench, name: str, by: str, of: int, size_bytes: int) -> Task:
+    operation = COLLECTIVES[name]
+    is_host = by == _MEMORY
+    rank = HostRank(bench, operation, size_bytes) if is_host else NcclRank(bench, operation, size_bytes)
+    work = Work(payload=size_bytes * operation.factor(of), items=1)
+    modes: tuple[Mode, ...] = ("hot", "graph") if size_bytes <= _GRAPH_BYTES else ("hot",)
+    also = {"algbw": Work(payload=size_bytes, items=1)}
+    tail = POINT.with_tail(_TAIL if size_bytes <= _TAIL_BYTES else 0)
+    limit = "" if is_host else LIMIT
+    stages = {
+        "": Stage(rank.call, work, "payload", limit, modes, lead=rank.meet, also=also, effort=POINT),
+        "tail": Stage(rank.call, work, "item", modes=("each",), lead=rank.meet, effort=tail),
+    }
+    notes = {"devices": ", ".join(device.id for device in bench.devices), **rank.notes}
+    if not is_host:
+        direction = ONE_WAY if name == "broadcast" else BOTH_WAYS
+        notes |= link(direction, LIBRARY, WRITES, counts=operation.counts, protocol=_PROTOCOL)
+    return Task(stages, rank.check, rank.poison, rank.close, notes)

@@ -1,0 +1,179 @@
+"""Rounds that threads of the host make: by flags in shared memory, by bytes over a socket or pipes, by events."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import Bench, Handle, Observation, Observed, Skip, expect
+
+from .._between import exclusive, hand_over, shared_host_memory
+from .._stream import NEEDS_NUMBA
+from ._both import FLAG_BYTES
+from ._rounds import Rounds
+
+_LINE_BYTES = 128  # two cache lines, because a prefetcher fetches pairs
+_PAGE_BYTES = 4096
+_LOOKS = 2**28  # at a flag: some tenths of a second, then the wait ends
+_FLAG_ROUNDS = 1024
+_STREAM_ROUNDS = 512
+_EVENT_ROUNDS = 256
+_SPIN_S = 2.0
+
+
+class FlagRounds(Rounds):
+    """Rounds by a 64-bit flag of each rank in a page that all ranks map, made and timed by compiled code."""
+
+    def __init__(self, bench: Bench) -> None:
+        if bench.traits.kernels != "numba":
+            raise Skip(NEEDS_NUMBA)
+        from . import _host_flags
+
+        self._bench, self._compiled = bench, _host_flags
+        self._page = shared_host_memory(bench, _PAGE_BYTES)
+        self._took = np.zeros(_FLAG_ROUNDS, np.int64)
+        self._count = 0
+        self._volley(self._took[:0])
+        bench.barrier()  # no rank waits for another one that still compiles
+        self._clock = Observed(_host_flags.look_seconds(), "s")
+
+    def _volley(self, took: Any) -> int:
+        """Fill `took` with the nanoseconds of each round; return the round that was given up, or 0."""
+        raise NotImplementedError
+
+    def _address(self, rank: int) -> int:
+        """Return the address of a rank's flag."""
+        return int(self._page.array.ctypes.data) + rank * _LINE_BYTES
+
+    def seconds(self) -> list[float]:
+        gave_up = self._volley(self._took)
+        expect(gave_up == 0, f"round {gave_up} was given up: no signal within {_LOOKS} looks")
+        self._count += self._took.size
+        values = self._page.array.view(np.uint64)[:: _LINE_BYTES // 8][: self._bench.world].tolist()
+        expect(values == [self._count] * len(values), f"the flags stand at {values} after {self._count} rounds")
+        return [float(nanoseconds) * 1e-9 for nanoseconds in self._took[1:]]
+
+    def check(self) -> Observation:
+        return {"clock": self._clock}
+
+    def close(self) -> None:
+        self._page.close()
+
+
+class FlagPingPong(FlagRounds):
+    """A ping-pong of two ranks by flags."""
+
+    def _volley(self, took: Any) -> int:
+        rank = self._bench.rank
+        mine, theirs = self._address(1 - rank), self._address(rank)
+        return int(self._compiled.ping_pong(mine, theirs, rank == 0, self._count, _LOOKS, took))
+
+
+class FlagBarrier(FlagRounds):
+    """A barrier of all ranks by a flag each."""
+
+    def _volley(self, took: Any) -> int:
+        rank, world = self._bench.rank, self._bench.world
+        return int(self._compiled.all_meet(self._address(0), _LINE_BYTES, rank, world, self._count, _LOOKS, took))
+
+
+class StreamPingPong(Rounds):
+    """A ping-pong of single bytes over a socket or a pair of pipes."""
+
+    def __init__(self, bench: Bench, means: str) -> None:
+        self._serves = bench.rank == 0
+        self._count = 0
+        self._last = -1
+        if means == "socket":
+            ours, theirs = socket.socketpair() if self._serves else (None, None)
+            given = hand_over(bench, Handle(descriptors=(theirs.fileno(),)) if theirs else None)
+            self._reading = self._writing = ours.detach() if ours else given.descriptors[0]
+            if theirs:
+                theirs.close()
+            return
+        there, back = (os.pipe(), os.pipe()) if self._serves else ((-1, -1), (-1, -1))
+        given = hand_over(bench, Handle(descriptors=(there[0], back[1])) if self._serves else None)
+        self._reading, self._writing = (back[0], there[1]) if self._serves else given.descriptors
+        if self._serves:
+            given.close()
+
+    def seconds(self) -> list[float]:
+        rounds = []
+        last = time.perf_counter()
+        for _ in range(_STREAM_ROUNDS):
+            value = bytes([self._count % 256])
+            if self._serves:
+                os.write(self._writing, value)
+            self._last = os.read(self._reading, 1)[0]
+            if not self._serves:
+                os.write(self._writing, value)
+            self._count += 1
+            now = time.perf_counter()
+            rounds.append(now - last)
+            last = now
+        return rounds[1:]
+
+    def check(self) -> None:
+        """Raise WrongAnswer if the last byte that arrived is not the number of the last round."""
+        expected = (self._count - 1) % 256
+        expect(self._last == expected, f"byte {self._last} came where {expected} was sent")
+
+    def close(self) -> None:
+        for descriptor in {self._reading, self._writing}:
+            os.close(descriptor)
+
+
+class EventPingPong(Rounds):
+    """A ping-pong by events of a GPU. An event does not tell that it was recorded anew, so a flag on the host does."""
+
+    def __init__(self, bench: Bench) -> None:
+        exclusive(bench)
+        self._serves = bench.rank == 0
+        self._mine = bench.device.shared_event()
+        self._theirs = bench.device.shared_event(bench.exchange(self._mine.export())[1 - bench.rank])
+        self._shared = shared_host_memory(bench, FLAG_BYTES)
+        self._flags: Any = self._shared.array.view(np.uint32)
+        self._own, self._other = (rank * _LINE_BYTES // 4 for rank in (bench.rank, 1 - bench.rank))
+        self._count = 0
+
+    def seconds(self) -> list[float]:
+        rounds = []
+        last = time.perf_counter()
+        for _ in range(_EVENT_ROUNDS):
+            self._count += 1
+            if self._serves:
+                self._signal()
+            self._await_signal()
+            if not self._serves:
+                self._signal()
+            now = time.perf_counter()
+            rounds.append(now - last)
+            last = now
+        return rounds[1:]
+
+    def _signal(self) -> None:
+        self._mine.record()
+        self._flags[self._own] = self._count
+
+    def _await_signal(self) -> None:
+        end = time.monotonic() + _SPIN_S
+        while int(self._flags[self._other]) < self._count:
+            expect(time.monotonic() < end, f"no signal within {_SPIN_S} s")
+        self._theirs.synchronize()
+
+    def check(self) -> None:
+        """Raise WrongAnswer if a flag does not stand at the number of rounds."""
+        values = [int(self._flags[index]) for index in (self._own, self._other)]
+        expect(values == [self._count, self._count], f"the flags stand at {values} after {self._count} rounds")
+
+    def close(self) -> None:
+        self._theirs.close()
+        self._flags = None
+        self._shared.close()
+
+    def release(self) -> None:
+        self._mine.close()

@@ -1,0 +1,270 @@
+"""Memory of another process, mapped by its handle: opening it, the first copy through it, and steady copies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from gpubench.api.suite import (
+    POINT,
+    TIER,
+    Bench,
+    SharedBuffer,
+    Stage,
+    Target,
+    Task,
+    Topic,
+    View,
+    Work,
+    points,
+)
+
+from .._between import (
+    SPOILED,
+    devices_of,
+    exclusive,
+    expect_pattern,
+    fill_pattern,
+    fitting,
+    labels,
+    notes,
+    open_shared,
+    paths,
+    sizes,
+)
+from .._copies import ARRAYS, Call, call_of, reads
+from .._link import FIRST, LIMIT, ONE_WAY, STEADY, link_of
+
+_SUSTAINED_BYTES = 2**28  # from here on a pull is a sustained rate with counters beside it, not a point of a curve
+
+topic = Topic(
+    views=[
+        View("bars", "The first copy through a fresh mapping", ("first_touch", "first_use"), by=("path",)),
+        View("bars", "Opening a handle", ("open",), by=("path",)),
+    ]
+)
+
+
+def _open_sizes(target: Target) -> Any:
+    """Return the sizes to open; the host makes the pages anew for each sample, so its larger one is left to `full`."""
+    return points(smoke=(2**21,), quick=(2**21,) if target.is_host else (2**21, 2**28), full=(2**21, 2**28))
+
+
+def _touched_sizes(target: Target) -> Any:
+    return points(smoke=(2**21,), quick=(2**24,) if target.is_host else (2**26,), full=(2**26,))
+
+
+def _first_sizes(target: Target) -> Any:
+    quick = (2**22,) if target.is_host else (2**26,)
+    return points(quick, smoke=(2**21,), full=(2**3, 2**12, 2**21, 2**26, *(() if target.is_host else (2**30,))))
+
+
+def _pull_sizes(target: Target) -> Any:
+    """Return `sizes`; on the host `quick` reaches the largest one too, because no cache holds it: the headline."""
+    common = sizes(target)
+    if not target.is_host:
+        return common
+    return points(fitting(target, (2**3, 2**12, 2**16, 2**20, 2**24, 2**28)), common.smoke, common.full)
+
+
+@topic.case(ranks=2, devices=devices_of, path=paths, size_bytes=_open_sizes)
+def open_(bench: Bench, path: str, size_bytes: int) -> Task:
+    """Seconds to map an allocation of another process by its handle; unmapping it is not timed."""
+    if bench.rank == 0:
+        return owner(bench, size_bytes)
+    partner = Partner(bench, path, "pull", size_bytes)
+    stage = Stage(partner.opening, Work(items=1), "item", clock="self")
+    return Task.of(stage, check=partner.check_mapping, notes=notes(bench, path), labels=labels(bench, path))
+
+
+@topic.case(ranks=2, devices=devices_of, path=paths, size_bytes=_touched_sizes)
+def first_touch(bench: Bench, path: str, size_bytes: int) -> Task:
+    """The first copy through a fresh mapping, by the host's clock: bytes copied once (payload)."""
+    return _first(bench, path, "pull", size_bytes)
+
+
+@topic.case(ranks=2, devices=devices_of, path=paths, way=("push", "load", "store"), size_bytes=_first_sizes)
+def first_use(bench: Bench, path: str, way: str, size_bytes: int) -> Task:
+    """As first_touch, in the other ways: a copy engine writes the other's memory, a kernel reads or writes it."""
+    return _first(bench, path, way, size_bytes)
+
+
+def _first(bench: Bench, path: str, way: str, size_bytes: int) -> Task:
+    """Time the first copy through a fresh mapping by the host's clock; mapping and unmapping are not timed."""
+    if bench.rank == 0:
+        return owner(bench, size_bytes)
+    partner = Partner(bench, path, way, size_bytes)
+    return partner.task(Stage(partner.first_copy, Work(payload=size_bytes), "payload", clock="self"), FIRST)
+
+
+@topic.case(ranks=2, devices=devices_of, path=paths, size_bytes=_pull_sizes, headline={})
+def pull(bench: Bench, path: str, size_bytes: int) -> Task:
+    """Copies out of the other process's allocation through a mapping that stays open: payload."""
+    return _steady(bench, path, "pull", size_bytes)
+
+
+@topic.case(ranks=2, devices=devices_of, path=paths, size_bytes=sizes)
+def push(bench: Bench, path: str, size_bytes: int) -> Task:
+    """Copies into the other process's allocation through a mapping that stays open: payload."""
+    return _steady(bench, path, "push", size_bytes)
+
+
+@topic.case(ranks=2, devices=devices_of, path=paths, size_bytes=sizes)
+def load(bench: Bench, path: str, size_bytes: int) -> Task:
+    """A kernel (on the host all threads) that loads from the other process's allocation: payload."""
+    return _steady(bench, path, "load", size_bytes)
+
+
+@topic.case(ranks=2, devices=devices_of, path=paths, size_bytes=sizes)
+def store(bench: Bench, path: str, size_bytes: int) -> Task:
+    """A kernel (on the host all threads) that stores to the other process's allocation: payload."""
+    return _steady(bench, path, "store", size_bytes)
+
+
+def _steady(bench: Bench, path: str, way: str, size_bytes: int) -> Task:
+    """Time copies through a mapping that stays open."""
+    if bench.rank == 0:
+        return owner(bench, size_bytes)
+    partner = Partner(bench, path, way, size_bytes)
+    limit = LIMIT if path == "peer" else ""
+    effort = TIER if way == "pull" and size_bytes >= _SUSTAINED_BYTES else POINT
+    return partner.task(Stage(partner.keep(), Work(payload=size_bytes), "payload", limit, effort=effort))
+
+
+@topic.case(devices=devices_of, path=paths, size_bytes=sizes)
+def plain(bench: Bench, path: str, size_bytes: int) -> Task:
+    """The same copy within one process, with no handle: payload."""
+    bench.need(ARRAYS * size_bytes)
+    xp = bench.xp
+    near = xp.empty(size_bytes, xp.uint8)
+    far = bench.device.peer_memory(bench.devices[1], size_bytes) if path == "peer" else xp.empty(size_bytes, xp.uint8)
+    fill_pattern(bench, far, bench.seed)
+    bench.device.synchronize()
+
+    def check() -> None:
+        expect_pattern(bench, near, bench.seed, "copied in one process")
+
+    limit = LIMIT if path == "peer" else ""
+    stage = Stage(lambda: bench.device.copy(near, far), Work(payload=size_bytes), "payload", limit, effort=POINT)
+    tags = {"devices": " ← ".join(device.id for device in bench.devices), "processes": "1"}
+    tags |= link_of(ONE_WAY, "pull", protocol="none, and one process") if path == "peer" else {}
+    return Task.of(stage, check=check, poison=lambda: near.fill(SPOILED), notes=tags)
+
+
+def owner(bench: Bench, nbytes: int) -> Task:
+    """Return rank 0's task: it shares a filled allocation, and holds it while rank 1 works."""
+    exclusive(bench)
+    buffer = bench.device.share(nbytes)
+    fill_pattern(bench, buffer.array, bench.seed)
+    bench.device.synchronize()
+    bench.exchange(buffer.handle)
+    return Task.idle(buffer.close)
+
+
+def _no_copy() -> None:
+    """Copy nothing: no mapping is open."""
+
+
+class Partner:
+    """Rank 1: opens rank 0's allocation, and copies out of it or into it."""
+
+    def __init__(self, bench: Bench, path: str, way: str, nbytes: int) -> None:
+        exclusive(bench)
+        bench.need(ARRAYS * nbytes)
+        self._bench = bench
+        self._path = path
+        self._way = way
+        self._nbytes = nbytes
+        self._writes = not reads(way)
+        self._seed = bench.seed + (1 if self._writes else 0)  # what is written differs from what the owner wrote
+        self._local = bench.xp.empty(nbytes, bench.xp.uint8)
+        if self._writes:
+            fill_pattern(bench, self._local, self._seed)
+        self._handle: bytes = bench.exchange(None)[0]
+        self._kept: SharedBuffer | None = None
+        self._kept_copy: Call = _no_copy
+
+    def _open(self) -> SharedBuffer:
+        return open_shared(self._bench, self._handle, self._nbytes)
+
+    def _copy_through(self, shared: SharedBuffer) -> Call:
+        return call_of(self._bench, self._way, self._local, shared.array)
+
+    def opening(self) -> float:
+        """Return the seconds to map the allocation; unmapping is not timed."""
+        start = time.perf_counter()
+        shared = self._open()
+        seconds = time.perf_counter() - start
+        shared.close()
+        return seconds
+
+    def first_copy(self) -> float:
+        """Return the seconds of the first copy through a fresh mapping, by the host's clock."""
+        shared = self._open()
+        call = self._copy_through(shared)
+        start = time.perf_counter()
+        call()
+        self._bench.device.synchronize()
+        seconds = time.perf_counter() - start
+        del call
+        shared.close()
+        return seconds
+
+    def keep(self) -> Call:
+        """Map the allocation until `close`, and return the copy through that mapping."""
+        self._kept = self._open()
+        self._kept_copy = self._copy_through(self._kept)
+        return lambda: self._kept_copy()
+
+    def poison(self) -> None:
+        """Overwrite the target of the copy."""
+        if not self._writes:
+            self._local.fill(SPOILED)
+        elif self._kept is not None:
+            self._kept.array.fill(SPOILED)
+            self._bench.device.synchronize()
+        else:
+            self._through_a_mapping(lambda array: array.fill(SPOILED))
+
+    def check(self) -> None:
+        """Raise WrongAnswer if a byte is wrong; on a GPU a kernel reads back what was written, not the copy itself."""
+        if not self._writes:
+            expect_pattern(self._bench, self._local, self._seed, "read through the handle")
+        elif self._kept is not None:
+            self._expect_written(self._kept.array)
+        else:
+            self._through_a_mapping(self._expect_written)
+
+    def check_mapping(self) -> None:
+        """Raise WrongAnswer if a fresh mapping does not show what the other process wrote."""
+        self.poison()
+        self.first_copy()
+        self.check()
+
+    def _expect_written(self, array: Any) -> None:
+        expect_pattern(self._bench, array, self._seed, "written through the handle")
+
+    def _through_a_mapping(self, use: Callable[[Any], object]) -> None:
+        shared = self._open()
+        use(shared.array)
+        self._bench.device.synchronize()
+        shared.close()
+
+    def close(self) -> None:
+        """Unmap the allocation if it is still mapped."""
+        self._kept_copy = _no_copy  # the copy held the mapped array
+        if self._kept is not None:
+            self._kept.close()
+
+    def task(self, stage: Stage, state: str = STEADY) -> Task:
+        """Return the task of one stage of copies."""
+        tags = link_of(ONE_WAY, self._way, state=state) if self._path == "peer" else {}
+        return Task.of(
+            stage,
+            check=self.check,
+            poison=self.poison,
+            close=self.close,
+            notes={**notes(self._bench, self._path), **tags},
+            labels=labels(self._bench, self._path),
+        )

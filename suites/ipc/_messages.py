@@ -1,0 +1,166 @@
+"""Messages between two processes on the host: by socket, by pipe, and by the kernel's copy out of the other process."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import socket
+import threading
+from pathlib import Path
+
+import numpy as np
+
+from gpubench.api.suite import POINT, Bench, Handle, Missing, Stage, Task, Topic, Work, expect, on_host
+
+from .._between import SPOILED, hand_over, pattern, sizes
+
+_YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
+_PR_SET_PTRACER = 0x59616D61  # linux/prctl.h: names the process that Yama lets reach this one
+_ANY = ctypes.c_ulong(-1)
+
+topic = Topic()
+
+
+@topic.case(ranks=2, when=on_host, size_bytes=sizes)
+def socket_(bench: Bench, size_bytes: int) -> Task:
+    """A message over a local socket, from the request to the last byte: payload."""
+    return _message(bench, "socket", size_bytes)
+
+
+@topic.case(ranks=2, when=on_host, size_bytes=sizes)
+def pipe(bench: Bench, size_bytes: int) -> Task:
+    """A message through a pipe, from the request (over a socket) to the last byte: payload."""
+    return _message(bench, "pipe", size_bytes)
+
+
+class MessageServer(threading.Thread):
+    """Rank 0: answers every byte that arrives with the whole message, until the peer hangs up.
+
+    Its address is abstract (unix(7)): it ends with the process and leaves no file.
+    """
+
+    def __init__(self, message: bytes, answer: int = -1) -> None:
+        super().__init__(daemon=True)
+        self.address = f"\0gpubench-{os.getpid()}-{id(self)}"
+        self._message = message
+        self._answer = answer
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(self.address)
+        self._listener.listen(1)
+        self.start()
+
+    def run(self) -> None:
+        """Serve one peer, on the connection or into the pipe with the descriptor `answer`."""
+        with self._listener:
+            connection, _ = self._listener.accept()
+        with connection:
+            while connection.recv(1):
+                if self._answer < 0:
+                    connection.sendall(self._message)
+                else:
+                    _write_all(self._answer, self._message)
+
+
+def _write_all(descriptor: int, message: bytes) -> None:
+    missing = memoryview(message)
+    while missing:
+        missing = missing[os.write(descriptor, missing) :]
+
+
+def _message(bench: Bench, by: str, size_bytes: int) -> Task:
+    """Time a message from rank 0 to rank 1, from the request to its last byte."""
+    sent = pattern(size_bytes, bench.seed)
+    if bench.rank == 0:
+        return _serve(bench, by, sent.tobytes())
+    answer = hand_over(bench, None) if by == "pipe" else Handle()
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.connect(bench.exchange(None)[0])
+    received = np.empty(size_bytes, np.uint8)
+
+    def take(into: memoryview) -> int:
+        return os.readv(answer.descriptors[0], [into]) if answer.descriptors else connection.recv_into(into)
+
+    def fetch() -> None:
+        connection.sendall(b"x")
+        missing = received.data
+        while missing:
+            missing = missing[take(missing) or len(missing) :]
+
+    def check() -> None:
+        expect(bool((received == sent).all()), f"{size_bytes} B received differ from what was sent")
+
+    def close() -> None:
+        connection.close()
+        answer.close()
+
+    stage = Stage(fetch, Work(payload=size_bytes), "payload", effort=POINT)
+    return Task.of(stage, check=check, poison=lambda: received.fill(SPOILED), close=close)
+
+
+def _serve(bench: Bench, by: str, sent: bytes) -> Task:
+    if by == "socket":
+        bench.exchange(MessageServer(sent).address)
+        return Task.idle()
+    reading, writing = os.pipe()
+    hand_over(bench, Handle(descriptors=(reading,))).close()
+    bench.exchange(MessageServer(sent, writing).address)
+    return Task.idle(lambda: os.close(writing))
+
+
+class _IoVector(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))  # struct iovec, readv(2)
+
+
+@topic.case(ranks=2, when=on_host, size_bytes=sizes)
+def direct(bench: Bench, size_bytes: int) -> Task:
+    """The kernel's copy out of the other process's memory, which is not shared (process_vm_readv(2)): payload."""
+    if bench.rank == 0:
+        sent = pattern(size_bytes, bench.seed)
+        libc = ctypes.CDLL(None)
+        libc.prctl(_PR_SET_PTRACER, _ANY, 0, 0, 0)
+        bench.exchange((os.getpid(), int(sent.ctypes.data)))
+        keep = [sent]
+
+        def close() -> None:
+            libc.prctl(_PR_SET_PTRACER, 0, 0, 0, 0)
+            keep.clear()
+
+        return Task.idle(close)
+    pid, address = bench.exchange(None)[0]
+    received = np.empty(size_bytes, np.uint8)
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.process_vm_readv.restype = ctypes.c_ssize_t
+
+    def copy() -> None:
+        done = 0
+        while done < size_bytes:  # a call copies 2 GiB at most
+            here = _IoVector(received.ctypes.data + done, size_bytes - done)
+            there = _IoVector(address + done, size_bytes - done)
+            count = libc.process_vm_readv(pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
+            if count <= 0:
+                raise OSError(ctypes.get_errno(), "process_vm_readv")
+            done += count
+
+    def check() -> None:
+        right = bool((received == pattern(size_bytes, bench.seed)).all())
+        expect(right, f"{size_bytes} B read out of the other process differ")
+
+    try:
+        copy()
+    except OSError as error:
+        raise denied(error.errno or 0, _YAMA.read_text().strip() if _YAMA.exists() else "") from error
+    stage = Stage(copy, Work(payload=size_bytes), "payload", effort=POINT)
+    return Task.of(stage, check=check, poison=lambda: received.fill(SPOILED))
+
+
+def denied(number: int, ptrace_scope: str) -> Missing:
+    """Return the error that says why the kernel refused to read another process's memory, and the setting to change."""
+    name = errno.errorcode.get(number, str(number))
+    if number == errno.ENOSYS:
+        return Missing("the kernel has no process_vm_readv (ENOSYS)", "use a kernel with CONFIG_CROSS_MEMORY_ATTACH")
+    if ptrace_scope not in ("", "0", "1"):
+        what = f"reading another process's memory is refused ({name}): kernel.yama.ptrace_scope is {ptrace_scope}"
+        return Missing(what, "sysctl kernel.yama.ptrace_scope=1, or run with the capability SYS_PTRACE")
+    what = f"reading another process's memory is refused ({name})"
+    return Missing(what, "in a container: --cap-add SYS_PTRACE, or a seccomp profile that allows process_vm_readv")
