@@ -35,6 +35,8 @@ def small_bulk(monkeypatch):
 def test_cases_run_in_their_old_order_with_control_last():
     assert list(SUITE.definitions) == ["read", "write", "latency", "both", "control"]
     assert {definition.version for definition in SUITE.definitions.values()} == {1}
+    for view in SUITE.views:
+        assert set(view.cases) <= set(SUITE.definitions), view.title
 
 
 def test_the_ids_of_before_are_still_there():
