@@ -64,7 +64,7 @@ def copier(bench: Bench, target: Any, source: Any, units: int = 0) -> Call:
 
 def bulk_copier(bench: Bench, target: Any, source: Any, units: int = 0) -> Call:
     """A copy by bulk copies (TMA) through shared memory; `units` as in `copier`."""
-    nbytes = int(source.size)
+    nbytes = int(source.nbytes)
     kernel = bench.kernel("bulk_copy.cu", "bulk_copy")
     if units:
         blocks, chunk, chunks = units, _RESIDENT_CHUNK_BYTES, _RESIDENT_CHUNKS
