@@ -33,7 +33,7 @@ def ends(bench):
     """Ends at the fourth block."""
     task = message(bench)
     if bench.rank == 0:
-        encoder = task.check.__self__.transfer._halves["coded"].encoder
+        encoder = task.check.__self__.transfer._halves["coded"].sender.encoder
         encode = encoder.encode
 
         def dying(block):

@@ -227,7 +227,7 @@ def test_a_bit_that_flips_in_transit_is_never_accepted(host, tmp_path, codec, pl
     # noise does not shrink: codecs store it, so that nearly every bit of a block is of use
     if name == "coded" and _is_unused(coders.blocks[3], place):
         return
-    sent = transfer.Transfer(coders, corrupting, "both")
+    sent = coders.over(corrupting, "both")
     with pytest.raises(WrongAnswer):
         sent.message(name, 2)
     sent.close()
@@ -246,7 +246,7 @@ def test_a_bit_that_flips_on_its_way_to_a_gpu_is_never_accepted(gpu, tmp_path, p
     corrupting = {
         content: Corrupting(links.PinnedMemory(bench, places), 3, place) for content, places in coders.places.items()
     }
-    sent = transfer.Transfer(coders, corrupting, "receiver")
+    sent = coders.over(corrupting, "receiver")
     with pytest.raises(WrongAnswer):
         sent.message("coded", 2)
     sent.close()
@@ -311,7 +311,7 @@ def test_a_connection_that_ends_in_the_middle_of_a_block_frees_both_ends(host, t
             raise WrongAnswer("the fourth block")
         return encode(block)
 
-    sent = transfer.Transfer(coders, {content: links.Loopback(2) for content in ("coded", "raw")}, "both")
+    sent = coders.over({content: links.Loopback(2) for content in ("coded", "raw")}, "both")
     coders.encoder.encode = failing
     with pytest.raises(WrongAnswer, match="the fourth block"):
         sent.message("coded", 2)
@@ -322,7 +322,7 @@ def test_a_disk_that_is_full_is_a_skip_that_names_it(host, tmp_path):
     _, coders = coders_of(host, tmp_path, SAMPLE)
     full = storage.FileLink(os.open("/dev/full", os.O_RDWR), coders.message.cut.count, "/dev")
     full.begin = lambda: None
-    sent = transfer.Transfer(coders, {"coded": full, "raw": links.HostCopy(2)}, "sender")
+    sent = coders.over({"coded": full, "raw": links.HostCopy(2)}, "sender")
     with pytest.raises(Skip, match=r"no file can be written in /dev: No space left on device; TMPDIR names another"):
         sent.message("coded", 2)
     sent.close()

@@ -34,9 +34,10 @@ from ._message import Message, MessageCodec
 from ._pipeline import InFlight, InOrder, Slots
 from ._transfer import (
     Content,
-    RankTransfer,
+    Halves,
     Receiver,
     Sender,
+    Transfer,
     bytes_of_blocks,
     host_payers,
     observed,
@@ -163,7 +164,7 @@ class MpiLink(Link):
         return room[: self._arrived[block.slot]]
 
 
-def open_transfer(mpi: Any, plan: dict[str, Any]) -> tuple[RankTransfer, int]:
+def open_transfer(mpi: Any, plan: dict[str, Any]) -> tuple[Transfer, int]:
     """Return this rank's half of the message and the bytes that travel for it."""
     depth, cut = int(plan["depth"]), Cut(*plan["cut"])
     world, slots, link = mpi.COMM_WORLD, Slots(depth), MpiLink(mpi, depth)
@@ -171,27 +172,27 @@ def open_transfer(mpi: Any, plan: dict[str, Any]) -> tuple[RankTransfer, int]:
     codec = open_codec(plan["codec"])
     encoder = HostEncoder(codec, cut, depth, source)
     blocks = packed_blocks(encoder, slots, cut)
-    halves: dict[Content, Sender | Receiver]
+    halves: dict[Content, Halves]
     if world.rank == 0:
         halves = {
-            "coded": Sender(slots, cut.count, link, encoder),
-            "raw": Sender(slots, cut.count, link, RawEncoder(cut, source)),
+            "coded": Halves(Sender(slots, cut.count, link, encoder), None),
+            "raw": Halves(Sender(slots, cut.count, link, RawEncoder(cut, source)), None),
         }
     else:
         message = Message(source, target, cut, HostBytes())
         halves = {
-            "coded": Receiver(slots, cut.count, link, HostDecoder(codec, cut, depth, target), message),
-            "raw": Receiver(slots, cut.count, link, RawDecoder(cut, target), message),
+            "coded": Halves(None, Receiver(slots, cut.count, link, HostDecoder(codec, cut, depth, target), message)),
+            "raw": Halves(None, Receiver(slots, cut.count, link, RawDecoder(cut, target), message)),
         }
 
     def meet() -> float:
         world.Barrier()
         return time.perf_counter()
 
-    return RankTransfer(halves, blocks, meet, lambda seconds, _: seconds), bytes_of_blocks(blocks)
+    return Transfer(halves, depth, blocks, meet=meet), bytes_of_blocks(blocks)
 
 
-def answer(world: Any, transfer: RankTransfer, work: str, *args: Any) -> float | str:
+def answer(world: Any, transfer: Transfer, work: str, *args: Any) -> float | str:
     """Do what was asked; return the seconds of the rank whose time counts, or what is wrong with the answer."""
     result: float | str
     try:
@@ -210,7 +211,7 @@ def main() -> None:
     """Run the loop of both ranks: rank 0 reads what is asked, and answers."""
     mpi = importlib.import_module("mpi4py.MPI")
     world = mpi.COMM_WORLD
-    transfer: RankTransfer | None = None
+    transfer: Transfer | None = None
     while True:
         question = world.bcast(sys.stdin.readline() if world.rank == 0 else None)
         if not question:

@@ -30,9 +30,10 @@ from ._message import Message, MessageCodec
 from ._pipeline import InFlight, InOrder, Schedule, Slots, StoppedError, slots_of
 from ._transfer import (
     Content,
-    RankTransfer,
+    Halves,
     Receiver,
     Sender,
+    Transfer,
     bytes_of_blocks,
     host_payers,
     observed,
@@ -197,11 +198,11 @@ class SharedMemoryRank:
         else:
             self._blocks = packed_blocks(codec.encoder(slots, message.source), slots, cut)
             halves = self._receivers(bench, message, codec, slots, raw)
-        self.transfer = RankTransfer(halves, self._blocks, self._meet, self._share)
+        self.transfer = Transfer(halves, depth, self._blocks, meet=self._meet, share=self._share)
 
     def _senders(
         self, bench: Bench, message: Message, codec: MessageCodec, slots: Slots, raw: Cut
-    ) -> Mapping[Content, Sender | Receiver]:
+    ) -> Mapping[Content, Halves]:
         memory, cut = self._shared.array, message.cut
         first, step = aligned(cut.total), aligned(codec.max_packed_bytes)
         rooms = [memory[start : start + step] for start in range(first, first + slots.depth * step, step)]
@@ -210,19 +211,19 @@ class SharedMemoryRank:
         bench.device.synchronize()
         link = partial(SharedSender, address(memory), self._wire)
         return {
-            "coded": Sender(slots, cut.count, link(is_reused=True), codec.encoder(slots, source, rooms)),
-            "raw": Sender(slots, raw.count, link(is_reused=False), RawEncoder(raw, source)),
+            "coded": Halves(Sender(slots, cut.count, link(is_reused=True), codec.encoder(slots, source, rooms)), None),
+            "raw": Halves(Sender(slots, raw.count, link(is_reused=False), RawEncoder(raw, source)), None),
         }
 
     def _receivers(
         self, bench: Bench, message: Message, codec: MessageCodec, slots: Slots, raw: Cut
-    ) -> Mapping[Content, Sender | Receiver]:
+    ) -> Mapping[Content, Halves]:
         link = partial(SharedReceiver, bench, self._shared.array, self._wire, slots.depth)
-        decoder, raw_decoder = codec.decoder(slots), RawDecoder(raw, message.target)
+        coded, raw_blocks = codec.decoder(slots), RawDecoder(raw, message.target)
         waits = codec.decoding_waits
         return {
-            "coded": Receiver(slots, message.cut.count, link(is_reused=True), decoder, message, waits),
-            "raw": Receiver(slots, raw.count, link(is_reused=False), raw_decoder, message, waits),
+            "coded": Halves(None, Receiver(slots, message.cut.count, link(is_reused=True), coded, message, waits)),
+            "raw": Halves(None, Receiver(slots, raw.count, link(is_reused=False), raw_blocks, message, waits)),
         }
 
     def _meet(self) -> float:

@@ -11,7 +11,7 @@ from . import _mpi, _ranks
 from ._axes import DEPTHS, MIB, Params, fills_pipeline, is_wanted, message_codecs, message_corpora
 from ._links import HostCopy, Link, Loopback, PinnedMemory
 from ._message import codec_of, message_of
-from ._transfer import Coders, Content, Timed, Transfer, host_payers
+from ._transfer import Coders, Content, Timed, host_payers, task_of
 
 topic = Topic()
 
@@ -130,8 +130,7 @@ def within_process(bench: Bench, link: str, coders: Coders) -> Task:
     """Return the task of a message over a link that has both its ends in this process."""
     timed: Timed = {"d2h": "sender", "h2d": "receiver"}.get(link, "both")  # type: ignore[assignment]
     payers = host_payers(coders.depth) if link == "socket" and not bench.traits.is_gpu else ""
-    notes = {"codec": coders.codec.description, "link": _DESCRIPTIONS[link]}
-    return Transfer(coders, _links_of(bench, link, coders), timed).task(notes, payers)
+    return task_of(coders, coders.over(_links_of(bench, link, coders), timed), _DESCRIPTIONS[link], payers)
 
 
 def _links_of(bench: Bench, link: str, coders: Coders) -> Mapping[Content, Link]:

@@ -11,6 +11,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,8 +24,8 @@ from ._axes import DEPTHS, Params, fills_pipeline, is_wanted, mebibytes, message
 from ._coders import HostDecoder, HostEncoder
 from ._links import CopyEngine, Link
 from ._message import Message, codec_of, message_of
-from ._pipeline import InFlight, Pipeline, Slots, slots_of
-from ._transfer import Coders, Receiver, Sender, Transfer, stage_of
+from ._pipeline import InFlight, Slots, slots_of
+from ._transfer import Coders, Halves, Receiver, Sender, Transfer, stage_of, task_of
 
 topic = Topic()
 
@@ -206,8 +207,8 @@ def saving(coders: Coders) -> Task:
     """Return the task of writing a message to a file."""
     where, count = folder(), coders.message.cut.count
     coded, raw = (FileLink(open_file(_ROOM * coders.message.cut.total, where), count, where) for _ in range(2))
-    transfer = Transfer(coders, coders.over_host({"coded": coded, "raw": raw}), "sender")
-    return transfer.task({"codec": coders.codec.description, "link": f"a file {_words(where)}, fsync included"})
+    transfer = coders.over(coders.over_host({"coded": coded, "raw": raw}), "sender")
+    return task_of(coders, transfer, f"a file {_words(where)}, fsync included")
 
 
 @topic.case(
@@ -228,19 +229,21 @@ def loading(bench: Bench, coders: Coders) -> Task:
     """Return the task of reading a message back from a file."""
     where, total = folder(), coders.message.cut.total
     coded, raw = (ReadBack(open_file(_ROOM * total, where), coders.message.cut.count, where) for _ in range(2))
-    transfer = Transfer(coders, coders.over_host({"coded": coded, "raw": raw}), "receiver")
-    told = {"codec": coders.codec.description, "link": f"a file {_words(where)}, read past the page cache"}
-    task = replace(transfer.task(told), labels=("page-cached",) if coded.is_cached else ())
+    transfer = coders.over(coders.over_host({"coded": coded, "raw": raw}), "receiver")
+    task = task_of(coders, transfer, f"a file {_words(where)}, read past the page cache")
+    task = replace(task, labels=("page-cached",) if coded.is_cached else ())
     if not bench.traits.is_gpu or coders.codec.name not in _codecs_host.FORMATS:
         return task
-    by_host = LoadByHost(bench, coders.message, coders.codec.name)
-    stages = {**task.stages, "host_codec": stage_of(by_host.seconds, total)}
+    codec = _codecs_host.open_format(coders.codec.name)
+    by_host = load_by_host(bench, coders.message, codec)
+    notes = {**task.notes, "host codec": f"{codec.description}, {by_host.depth} threads"}
+    stages = {**task.stages, "host_codec": stage_of(partial(by_host.message, "coded", by_host.depth), total)}
 
     def close() -> None:
         task.close()
         by_host.close()
 
-    return replace(task, stages=stages, close=close, notes={**task.notes, "host codec": by_host.words})
+    return replace(task, stages=stages, close=close, notes=notes)
 
 
 def _words(where: Path) -> str:
@@ -251,8 +254,8 @@ def _words(where: Path) -> str:
 class UploadingDecoder(HostDecoder):
     """A decoder of the host whose output, in page-locked memory, is copied to the device."""
 
-    def __init__(self, bench: Bench, codec: _codecs_host.HostCodec, message: Message, depth: int) -> None:
-        self._message, self._source = message, bench.device.to_host(message.source)
+    def __init__(self, bench: Bench, codec: _codecs_host.HostCodec, message: Message, depth: int, source: Any) -> None:
+        self._message, self._source = message, source
         self._decoded, self._copies = bench.device.pinned(message.cut.total), CopyEngine(bench)
         super().__init__(codec, message.cut, depth, self._decoded)
 
@@ -262,36 +265,16 @@ class UploadingDecoder(HostDecoder):
         self._copies.to_device(self._message.target[span], self._decoded[span])
 
     def reset(self) -> None:
-        """Make every byte wrong that a decoder of the host has written."""
+        """Make every byte wrong that was decoded on the host."""
         np.invert(self._source, out=self._decoded)
 
-    @property
-    def source(self) -> Any:
-        """The message in host memory."""
-        return self._source
 
-
-class LoadByHost:
-    """The same data packed by a codec of the host: read, decoded by its cores into page-locked memory, copied up."""
-
-    def __init__(self, bench: Bench, message: Message, name: str) -> None:
-        codec, cut, where = _codecs_host.open_format(name), message.cut, folder()
-        depth = min(_codecs_host.cores(), cut.count)
-        self.words = f"{codec.description}, {depth} threads"
-        self._pipeline, self._depth = Pipeline(1, depth), depth
-        self._file = ReadBack(open_file(_ROOM * cut.total, where), cut.count, where)
-        decoder = UploadingDecoder(bench, codec, message, depth)
-        self._receiver = Receiver(slots_of(bench, depth), cut.count, self._file, decoder, message)
-        sender = Sender(Slots(depth), cut.count, self._file, HostEncoder(codec, cut, depth, decoder.source))
-        self._pipeline.run(cut.count, depth, sender.chain())
-
-    def seconds(self) -> float:
-        """Return the seconds from the first block's read to the last one's copy; the message is compared."""
-        receiver = self._receiver
-        self._file.begin()
-        return receiver.checked(lambda: self._pipeline.run(receiver.count, self._depth, receiver.chain()))
-
-    def close(self) -> None:
-        """Let go of the file and the threads."""
-        self._pipeline.close()
-        self._file.close()
+def load_by_host(bench: Bench, message: Message, codec: _codecs_host.HostCodec) -> Transfer:
+    """Return the same data packed by a codec of the host: read, decoded into page-locked memory, and copied up."""
+    cut, where, source = message.cut, folder(), bench.device.to_host(message.source)
+    depth = min(_codecs_host.cores(), cut.count)
+    file = ReadBack(open_file(_ROOM * cut.total, where), cut.count, where)
+    decoder = UploadingDecoder(bench, codec, message, depth, source)
+    sender = Sender(Slots(depth), cut.count, file, HostEncoder(codec, cut, depth, source))
+    receiver = Receiver(slots_of(bench, depth), cut.count, file, decoder, message)
+    return Transfer({"coded": Halves(sender, receiver)}, depth, (), "receiver")

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from gpubench.api.suite import POINT, Bench, Observation, Observed, Stage, Task, Work, expect
 
@@ -119,12 +119,18 @@ def packed_blocks(encoder: Encoder, slots: Slots, cut: Cut) -> list[Any]:
     return blocks
 
 
+class Halves(NamedTuple):
+    """The halves of one pipeline, as far as this process has them."""
+
+    sender: Sender | None
+    receiver: Receiver | None
+
+
 class Coders:
-    """The coders of both halves in one process, the threads that they share, and every block as it travels."""
+    """The coders of both halves in one process, and every block as it travels."""
 
     def __init__(self, bench: Bench, message: Message, codec: MessageCodec, depth: int) -> None:
         self._bench, self.message, self.codec, self.depth = bench, message, codec, depth
-        self.pipeline = Pipeline(2, depth)
         self.outgoing, self.incoming = slots_of(bench, depth), slots_of(bench, depth)
         self.encoder, self.decoder = codec.encoder(self.outgoing, message.source), codec.decoder(self.incoming)
         self.blocks = packed_blocks(self.encoder, self.outgoing, message.cut)
@@ -144,117 +150,87 @@ class Coders:
         buffers = HostBuffers(self._bench, self.outgoing, self.incoming, nbytes)
         return {content: ThroughHost(link, buffers) for content, link in links.items()}
 
-
-class Transfer:
-    """A message over links that have both their ends in this process: one for compressed blocks, one for raw ones."""
-
-    def __init__(self, coders: Coders, links: Mapping[Content, Link], timed: Timed) -> None:
-        """Open both halves; where only reading is timed, write the message now."""
-        message, cut = coders.message, coders.message.cut
-        self.depth, self._coders, self._timed = coders.depth, coders, timed
-        encoders = {"coded": coders.encoder, "raw": RawEncoder(cut, message.source)}
-        decoders = {"coded": coders.decoder, "raw": RawDecoder(cut, message.target)}
-        waits = coders.codec.decoding_waits
-        self._halves = {
-            content: (
-                Sender(coders.outgoing, cut.count, link, encoders[content]),
-                Receiver(coders.incoming, cut.count, link, decoders[content], message, waits),
+    def over(self, links: Mapping[Content, Link], timed: Timed = "both") -> Transfer:
+        """Return the message over links that have both their ends in this process, one for each content."""
+        message, cut, waits = self.message, self.message.cut, self.codec.decoding_waits
+        encoders = {"coded": self.encoder, "raw": RawEncoder(cut, message.source)}
+        decoders = {"coded": self.decoder, "raw": RawDecoder(cut, message.target)}
+        halves = {
+            content: Halves(
+                Sender(self.outgoing, cut.count, link, encoders[content]),
+                Receiver(self.incoming, cut.count, link, decoders[content], message, waits),
             )
             for content, link in links.items()
         }
-        for sender, _ in self._halves.values() if timed == "receiver" else ():
-            sender.link.begin()
-            self._run(sender, self.depth, sender.chain())
-
-    def message(self, content: Content, depth: int) -> float:
-        """Return the seconds of a message with `depth` blocks in flight; it is compared."""
-        sender, receiver = self._halves[content]
-        sender.link.begin()
-        if self._timed == "both":
-            chains = [sender.chain(), receiver.chain()]
-            if sender.link.is_joined:
-                chains = [StepChain(sender.slots, (*chains[0].steps, *chains[1].steps))]
-            return receiver.checked(lambda: self._run(sender, depth, *chains))
-        seconds = self._run(sender, depth, sender.chain()) if self._timed == "sender" else 0.0
-        received = receiver.checked(lambda: self._coders.pipeline.run(receiver.count, depth, receiver.chain()))
-        return seconds or received
-
-    def _run(self, sender: Sender, depth: int, *chains: StepChain) -> float:
-        link = sender.link
-        seconds = self._coders.pipeline.run(sender.count, depth, *chains, finish=link.finish, stop=link.stop)
-        sender.encoder.check()
-        return seconds
-
-    def compress(self) -> float:
-        """Return the seconds to compress every block; nothing is sent."""
-        return self._halves["coded"][0].encode_all(self._coders.pipeline)
-
-    def decompress(self) -> float:
-        """Return the seconds to restore every block from where it lies ready."""
-        return self._halves["coded"][1].decode_all(self._coders.pipeline, self._coders.blocks)
-
-    def task(self, notes: Mapping[str, str], payers: str = "") -> Task:
-        """Return the task; the note `ends` says who pays for encoding and decoding."""
-        message = self._coders.message
-        told = {**notes, "corpus": message.description, "ends": payers or _PAYERS[self._timed]}
-        check = partial(observed, message.cut.total, bytes_of_blocks(self._coders.blocks))
-        return Task(stages_of(self, message.cut.total, self._timed), check, close=self.close, notes=told)
-
-    def close(self) -> None:
-        """Let go of the links and the threads."""
-        self._coders.pipeline.close()
-        for sender, _ in self._halves.values():
-            sender.link.close()
+        return Transfer(halves, self.depth, self.blocks, timed)
 
 
-class RankTransfer:
-    """One rank's half of a message between two processes: rank 0 sends, rank 1 receives.
+class Transfer:
+    """A message over a link, raw and compressed, or this process's half of it.
 
-    `meet` waits for the other rank and returns when the clock starts. `share(seconds, rank)` returns
-    the seconds of that rank, at both ranks.
+    Between two processes rank 0 sends and rank 1 receives: `meet` waits for the other rank and returns when the clock
+    starts, and `share(seconds, rank)` returns the seconds of that rank at both.
     """
 
     def __init__(
         self,
-        halves: Mapping[Content, Sender | Receiver],
+        halves: Mapping[Content, Halves],
+        depth: int,
         blocks: Sequence[Any],
-        meet: Callable[[], float],
-        share: Callable[[float, int], float],
+        timed: Timed = "both",
+        meet: Callable[[], float] = time.perf_counter,
+        share: Callable[[float, int], float] = lambda seconds, _: seconds,
     ) -> None:
-        self._halves, self._blocks, self._meet, self._share = dict(halves), blocks, meet, share
-        self.depth = self._halves["coded"].slots.depth
-        self._pipeline = Pipeline(1, self.depth)
+        """Start the threads; where only receiving is timed, send the message now."""
+        self._halves, self.depth, self._blocks, self.timed = dict(halves), depth, blocks, timed
+        self._meet, self._share = meet, share
+        self._pipeline = Pipeline(2, depth)
+        for sender, _ in self._halves.values() if timed == "receiver" else ():
+            if sender:
+                sender.link.begin()
+                self._run(depth, sender)
 
     def message(self, content: Content, depth: int) -> float:
-        """Return rank 1's seconds of a message with `depth` blocks in flight; rank 1 compares it."""
-        half = self._halves[content]
-        half.link.begin()
-
-        def run() -> float:
-            start = self._meet()
-            self._pipeline.run(half.count, depth, half.chain(), stop=half.link.stop)
-            return time.perf_counter() - start
-
-        if isinstance(half, Receiver):
-            return self._share(half.checked(run), 1)
-        seconds = self._share(run(), 1)
-        half.encoder.check()
+        """Return the seconds of a message with `depth` blocks in flight; whoever receives it compares it."""
+        sender, receiver = self._halves[content]
+        halves = [half for half in (sender, receiver) if half]
+        halves[0].link.begin()
+        if sender and receiver and self.timed != "both":
+            sent = self._run(depth, sender) if self.timed == "sender" else 0.0
+            received = receiver.checked(partial(self._run, depth, receiver))
+            seconds = sent if self.timed == "sender" else received
+        else:
+            run = partial(self._run, depth, *halves)
+            seconds = self._share(receiver.checked(run) if receiver else run(), 1)
+        if sender:
+            sender.encoder.check()
         return seconds
 
+    def _run(self, depth: int, *halves: Sender | Receiver) -> float:
+        """Return the seconds that these halves take together."""
+        link, chains = halves[0].link, [half.chain() for half in halves]
+        if link.is_joined:
+            chains = [StepChain(halves[0].slots, tuple(step for chain in chains for step in chain.steps))]
+        start = self._meet()
+        self._pipeline.run(halves[0].count, depth, *chains, finish=link.finish, stop=link.stop)
+        return time.perf_counter() - start
+
     def compress(self) -> float:
-        """Return rank 0's seconds to compress every block."""
-        half = self._halves["coded"]
-        return self._share(half.encode_all(self._pipeline) if isinstance(half, Sender) else 0.0, 0)
+        """Return the sender's seconds to compress every block; nothing is sent."""
+        sender, _ = self._halves["coded"]
+        return self._share(sender.encode_all(self._pipeline) if sender else 0.0, 0)
 
     def decompress(self) -> float:
-        """Return rank 1's seconds to restore every block from where it lies ready."""
-        half = self._halves["coded"]
-        seconds = half.decode_all(self._pipeline, self._blocks) if isinstance(half, Receiver) else 0.0
-        return self._share(seconds, 1)
+        """Return the receiver's seconds to restore every block from where it lies ready."""
+        _, receiver = self._halves["coded"]
+        return self._share(receiver.decode_all(self._pipeline, self._blocks) if receiver else 0.0, 1)
 
     def close(self) -> None:
-        """Let go of the threads, and of the arrays that the coders hold."""
+        """Let go of the threads, the links and the arrays that the coders hold."""
         self._pipeline.close()
+        for sender, receiver in self._halves.values():
+            if half := sender or receiver:
+                half.link.close()
         self._halves.clear()
 
 
@@ -293,6 +269,15 @@ def stages_of(transfer: TimedMessage, total: int, timed: Timed = "both") -> dict
 def stage_of(call: Callable[[], float], total: int) -> Stage:
     """Return a stage that times itself, in uncompressed bytes."""
     return Stage(call, Work(payload=total), "payload", clock="self", effort=POINT)
+
+
+def task_of(coders: Coders, transfer: Transfer, link: str, payers: str = "") -> Task:
+    """Return the task of a message within this process; the note `ends` says who pays for encoding and decoding."""
+    message, codec = coders.message, coders.codec.description
+    notes = {"codec": codec, "link": link, "corpus": message.description, "ends": payers or _PAYERS[transfer.timed]}
+    stages = stages_of(transfer, message.cut.total, transfer.timed)
+    check = partial(observed, message.cut.total, bytes_of_blocks(coders.blocks))
+    return Task(stages, check, close=transfer.close, notes=notes)
 
 
 def observed(total: int, sent_bytes: float) -> Observation:
