@@ -340,6 +340,45 @@ def test_no_function_is_longer_than_60_lines():
     assert {name: length for name, length in lengths.items() if length > 60} == {}
 
 
+def statements(function: ast.FunctionDef) -> list[ast.stmt]:
+    """What a function does: its statements without the docstring and without `del` of arguments that it ignores."""
+    is_text = isinstance(function.body[0], ast.Expr) and isinstance(function.body[0].value, ast.Constant)
+    return [node for node in function.body[is_text:] if not isinstance(node, ast.Delete)]
+
+
+def handed_on_to(function: ast.FunctionDef) -> str:
+    """The function that this one only hands its arguments on to; empty where it does anything itself."""
+    match statements(function):
+        case [ast.Return(value=ast.Call() as call)]:
+            arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+            is_relay = arguments and all(isinstance(argument, ast.Name | ast.Constant) for argument in arguments)
+            return ast.unparse(call.func).rpartition(".")[2] if is_relay else ""
+    return ""
+
+
+def is_case(function: ast.FunctionDef) -> bool:
+    calls = [each.func for each in function.decorator_list if isinstance(each, ast.Call)]
+    return any(isinstance(call, ast.Attribute) and call.attr == "case" for call in calls)
+
+
+@pytest.mark.parametrize("suite", sorted({path.relative_to(ROOT).parts[1] for path in python_files("suites")}))
+def test_a_case_is_declared_where_it_is_built(suite):
+    """A case that only hands its arguments on shares its builder with another case, and that builder builds."""
+    files = [path for path in python_files("suites") if path.relative_to(ROOT).parts[1] == suite]
+    functions = [node for path in files for node in ast.walk(tree_of(path)) if isinstance(node, ast.FunctionDef)]
+    relays = {function.name: handed_on_to(function) for function in functions}
+    cases = {function.name: function for function in functions if is_case(function)}
+    sharing = Counter(
+        ast.unparse(call.func).rpartition(".")[2]
+        for case in cases.values()
+        for call in ast.walk(case)
+        if isinstance(call, ast.Call)
+    )
+    alone = [name for name in cases if relays[name] and sharing[relays[name]] < 2]
+    twice = [name for name in cases if relays.get(relays[name])]
+    assert (alone, twice) == ([], [])
+
+
 def documents() -> list[Path]:
     return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 

@@ -71,7 +71,9 @@ def roundtrip(bench: Bench, corpus: str, codec: str, size_bytes: int, chunk_byte
 
     On the host one thread works through the chunks; on a GPU one batched call takes them all.
     """
-    return (_by_host if bench.target.is_host else _by_gpu)(bench, corpus, codec, size_bytes, chunk_bytes)
+    if bench.target.is_host:
+        return _by_host(bench, corpus, codec, size_bytes, chunk_bytes)
+    return _by_gpu(bench, corpus, codec, size_bytes, chunk_bytes)
 
 
 @topic.case(
