@@ -18,7 +18,7 @@ _SHM = Path("/dev/shm")
 
 
 class Mapped:
-    """A shared file mapped into this process; an anonymous one is gone when the last process lets go."""
+    """A shared file, mapped into this process; an anonymous one ends with the last process that maps it."""
 
     def __init__(self, descriptor: int, nbytes: int, handle: bytes) -> None:
         self.handle = handle
@@ -27,19 +27,24 @@ class Mapped:
         self.array: Any = np.frombuffer(self._map, np.uint8)
 
     def close(self) -> None:
-        """Unmap; arrays made of it must be gone."""
+        """Unmap the file; arrays made of it must be gone."""
         self.array = None
         self._map.close()
         os.close(self.descriptor)
 
 
+def anonymous_file(nbytes: int) -> int:
+    """Return the descriptor of a new file of that size without a name, memfd_create(2)."""
+    descriptor = os.memfd_create("gpubench")
+    os.ftruncate(descriptor, nbytes)
+    return descriptor
+
+
 class Anonymous:
-    """memfd_create(2): a file without a name, handed over as a descriptor."""
+    """A file without a name, handed over as a descriptor."""
 
     def allocate(self, nbytes: int) -> SharedBuffer:
-        descriptor = os.memfd_create("gpubench")
-        os.ftruncate(descriptor, nbytes)
-        return Mapped(descriptor, nbytes, b"")
+        return Mapped(anonymous_file(nbytes), nbytes, b"")
 
     def export(self, buffer: SharedBuffer) -> Handle:
         assert isinstance(buffer, Mapped)
@@ -57,22 +62,22 @@ class Named:
             raise Skip(f"needs {_SHM}: mount a tmpfs there")
         descriptor, name = tempfile.mkstemp(prefix="gpubench-", dir=_SHM)
         try:
-            os.posix_fallocate(descriptor, 0, nbytes)  # else a full tmpfs kills at first touch
+            os.posix_fallocate(descriptor, 0, nbytes)  # on a full tmpfs the first touch would kill the process
         except OSError as error:
             os.close(descriptor)
             Path(name).unlink()
             raise Skip(f"{_SHM} has no room for {nbytes} B ({error.strerror}): docker run --shm-size=…") from error
-        return _OfName(descriptor, nbytes, name)
+        return _NamedMapping(descriptor, nbytes, name)
 
     def export(self, buffer: SharedBuffer) -> Handle:
-        assert isinstance(buffer, _OfName)
+        assert isinstance(buffer, _NamedMapping)
         return Handle(buffer.name.encode())
 
     def open(self, handle: Handle, nbytes: int) -> SharedBuffer:
         return Mapped(os.open(handle.data.decode(), os.O_RDWR), nbytes, handle.data)
 
 
-class _OfName(Mapped):
+class _NamedMapping(Mapped):
     def __init__(self, descriptor: int, nbytes: int, name: str) -> None:
         super().__init__(descriptor, nbytes, name.encode())
         self.name = name
@@ -88,7 +93,7 @@ HOST_KINDS = tuple(_KINDS)
 
 
 def host_memory(kind: str) -> SharedMemory:
-    """Memory of one kind; Skip where the host has none of it."""
+    """Return the host memory of one kind; raises Skip for a kind that only GPUs have."""
     if kind not in _KINDS:
         raise Skip(f"the host has no memory of the kind {kind}")
     return _KINDS[kind]()

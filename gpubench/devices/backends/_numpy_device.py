@@ -1,4 +1,4 @@
-"""What every device has in common whose arrays are NumPy's: calls return when they are done, and nothing is queued."""
+"""What devices with NumPy arrays have in common: a call returns when its work is done, and nothing is queued."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ import numpy as np
 
 from gpubench.base.errors import Skip
 from gpubench.model import Device
-from gpubench.plugins.backend import SharedBuffer, SharedEvent, SharedMemory
+from gpubench.plugins.backend import Mode, SharedBuffer, SharedEvent, SharedMemory, Timing
 
 
 class NumpyDevice:
-    """An open device without queues, peers or shared memory; those that have some override the method."""
+    """An open device without queues, peers or shared memory; a device that has some overrides the method.
+
+    A subclass says how it measures a call: `_one` returns the seconds of a single call, `_mean` of one among many.
+    """
 
     xp = np
     stream = 0
@@ -33,6 +36,29 @@ class NumpyDevice:
 
     def elsewhere(self) -> float:
         return 0.0
+
+    def time(
+        self,
+        call: Callable[[], object],
+        calls: int,
+        mode: Mode = "hot",
+        gated: bool = True,
+        lead: Callable[[], object] | None = None,
+    ) -> Timing:
+        del gated  # there is no queue to hold back
+        if lead is not None:
+            lead()
+        if mode in ("each", "cold"):
+            values = tuple(self._one(call, mode == "cold") for _ in range(calls))
+            return Timing(values, sum(values) / calls)
+        seconds = self._mean(call, calls)
+        return Timing((seconds,), seconds)
+
+    def _one(self, call: Callable[[], object], cold: bool) -> float:
+        raise NotImplementedError
+
+    def _mean(self, call: Callable[[], object], calls: int) -> float:
+        raise NotImplementedError
 
     def synchronize(self) -> None:
         pass
@@ -57,16 +83,16 @@ class NumpyDevice:
         raise Skip(f"{self.device.id} has no queues that work beside each other")
 
     def peer_memory(self, peer: Device, nbytes: int) -> Any:
-        raise Skip(f"{self.device.id} has no peer whose memory it reaches ({nbytes} B of {peer.id} asked for)")
+        raise Skip(f"{self.device.id} has no peer whose memory it reaches ({nbytes} B of {peer.id} were asked for)")
 
     def share(self, nbytes: int) -> SharedBuffer:
-        raise Skip(f"{self.device.id} shares no memory ({nbytes} B asked for)")
+        raise Skip(f"{self.device.id} shares no memory ({nbytes} B were asked for)")
 
     def open_shared(self, handle: bytes, nbytes: int) -> SharedBuffer:
-        raise Skip(f"{self.device.id} shares no memory ({nbytes} B of {handle!r} asked for)")
+        raise Skip(f"{self.device.id} shares no memory ({nbytes} B of {handle!r} were asked for)")
 
     def shared_memory(self, kind: str) -> SharedMemory:
-        raise Skip(f"{self.device.id} shares no memory (kind {kind} asked for)")
+        raise Skip(f"{self.device.id} shares no memory (kind {kind} was asked for)")
 
     def shared_event(self, handle: bytes = b"") -> SharedEvent:
-        raise Skip(f"{self.device.id} has no events of a device ({handle!r} asked for)")
+        raise Skip(f"{self.device.id} has no events that processes share ({handle!r} was asked for)")

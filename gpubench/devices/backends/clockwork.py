@@ -1,8 +1,8 @@
-"""A device whose time is arithmetic, for tests alone: never listed, every figure exact.
+"""A device whose time is arithmetic, for tests only: it is never listed, and every figure is exact.
 
 A kernel's source is JSON: `{"seconds": 1e-3}` and, each optional, `warmup` (seconds of the first
 launches), `noise` (relative sigma), `rho` (its lag-one correlation: AR(1)), `seed`, `drift`
-(relative growth a launch), `cold` (factor after a flush), `outlier_every` (each n-th launch takes
+(relative growth per launch), `cold` (factor after a flush), `outlier_every` (each n-th launch takes
 three times as long), `throttled` (launches [from, to) that take twice as long, and show as
 `thermal` in the device's condition), `backwards_every` (each n-th launch moves the clock back),
 `hangs` (really never ends).
@@ -20,7 +20,7 @@ import numpy as np
 
 from gpubench.base.errors import Skip
 from gpubench.model import Device
-from gpubench.plugins.backend import Kernel, Mode, Timing, Traits
+from gpubench.plugins.backend import Kernel, Traits
 from gpubench.plugins.collector import Condition
 
 from ._numpy_device import NumpyDevice
@@ -60,27 +60,15 @@ class ClockworkDevice(NumpyDevice):
         """Let time pass."""
         self._now += seconds
 
-    def time(
-        self,
-        call: Callable[[], object],
-        calls: int,
-        mode: Mode = "hot",
-        gated: bool = True,
-        lead: Callable[[], object] | None = None,
-    ) -> Timing:
-        del gated  # arithmetic has no launch gaps
-        if lead is not None:
-            lead()
-        values = []
-        for _ in range(calls):
-            if mode == "cold":
-                self.flush()
-            start = self._now
-            call()
-            values.append(self._now - start)
-        if mode in ("each", "cold"):
-            return Timing(tuple(values), sum(values) / calls)
-        return Timing((sum(values) / calls,), sum(values) / calls)
+    def _one(self, call: Callable[[], object], cold: bool) -> float:
+        if cold:
+            self.flush()
+        start = self._now
+        call()
+        return self._now - start
+
+    def _mean(self, call: Callable[[], object], calls: int) -> float:
+        return sum(self._one(call, False) for _ in range(calls)) / calls
 
     def rest(self, seconds: float) -> None:
         self.spend(seconds)
@@ -93,20 +81,20 @@ class ClockworkDevice(NumpyDevice):
         return _ClockworkKernel(self, _Program(**json.loads(source)))
 
     def throttle(self) -> None:
-        """The launch that is running is slowed down by heat."""
+        """Let heat slow down the launch that is running."""
         self._throttled = True
 
     def begin(self) -> None:
-        """As a watch of itself: forget what was."""
+        """Begin to watch the device itself: forget earlier throttling."""
         self._throttled = False
 
     def look(self) -> Condition:
-        """As a watch of itself: whether a launch was throttled since the last look."""
+        """Return, as a watch of the device itself, whether a launch was throttled since the last look."""
         throttled, self._throttled = self._throttled, False
         return Condition(discard=("thermal",) if throttled else ())
 
     def take_flushed(self) -> bool:
-        """Whether the cache was flushed since the last launch."""
+        """Return whether the cache was flushed since the last launch."""
         flushed, self._flushed = self._flushed, False
         return flushed
 
@@ -116,7 +104,7 @@ class ClockworkDevice(NumpyDevice):
 
     def together(self, *calls: Callable[[], object], peer: Device | None = None) -> None:
         del peer
-        for call in calls:  # its time is the sum: arithmetic has one clock
+        for call in calls:  # one clock: the time of all is the sum
             call()
 
     def free_bytes(self) -> int:
@@ -139,7 +127,7 @@ class _ClockworkKernel:
         self._launches += 1
 
     def symbol(self, name: str, nbytes: int) -> Any:
-        raise Skip(f"clockwork has no memory behind its kernels ({name} of {nbytes} B asked for)")
+        raise Skip(f"clockwork has no memory behind its kernels ({name} of {nbytes} B was asked for)")
 
     def _duration(self) -> float:
         program, launch = self._program, self._launches
@@ -161,7 +149,7 @@ class _ClockworkKernel:
         return 3.0 if every and launch % every == every - 1 else 1.0
 
     def _jitter(self) -> float:
-        """The next value of a stationary AR(1) process of standard deviation `noise`."""
+        """Return the next value of a stationary AR(1) process with the standard deviation `noise`."""
         rho = self._program.rho
         fresh = float(self._rng.standard_normal())
         start = self._deviation is None

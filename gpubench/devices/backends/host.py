@@ -17,15 +17,15 @@ import psutil
 
 from gpubench.base.errors import Skip
 from gpubench.model import Device
-from gpubench.plugins.backend import Kernel, Mode, SharedBuffer, SharedMemory, Timing, Traits
+from gpubench.plugins.backend import Kernel, SharedBuffer, SharedMemory, Traits
 
-from ._host_memory import Mapped, host_memory
+from ._host_memory import Mapped, anonymous_file, host_memory
 from ._numpy_device import NumpyDevice
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _CPUINFO = Path("/proc/cpuinfo")
-_FLUSH_MOST = 2**29  # a server's last-level caches add up to less than this per socket, mostly
-_FLUSH_LEAST = 2**26
+_LEAST_FLUSH_BYTES = 2**26
+_MOST_FLUSH_BYTES = 2**29  # the last-level caches of most servers add up to less than this per socket
 
 
 class HostDevice(NumpyDevice):
@@ -40,25 +40,11 @@ class HostDevice(NumpyDevice):
     def now(self) -> float:
         return time.perf_counter()
 
-    def time(
-        self,
-        call: Callable[[], object],
-        calls: int,
-        mode: Mode = "hot",
-        gated: bool = True,
-        lead: Callable[[], object] | None = None,
-    ) -> Timing:
-        del gated  # calls on the host have no queue to hold back
-        if lead is not None:
-            lead()
-        if mode in ("each", "cold"):
-            values = tuple(self._one(call, mode == "cold") for _ in range(calls))
-            return Timing(values, sum(values) / calls)
+    def _mean(self, call: Callable[[], object], calls: int) -> float:
         start = time.perf_counter_ns()
         for _ in range(calls):
             call()
-        seconds = (time.perf_counter_ns() - start) * 1e-9 / calls
-        return Timing((seconds,), seconds)
+        return (time.perf_counter_ns() - start) * 1e-9 / calls
 
     def _one(self, call: Callable[[], object], cold: bool) -> float:
         if cold:
@@ -72,7 +58,7 @@ class HostDevice(NumpyDevice):
 
     def flush(self) -> None:
         if self._evictor is None:
-            nbytes = min(max(2 * self.device.cache_bytes, _FLUSH_LEAST), _FLUSH_MOST)
+            nbytes = min(max(2 * self.device.cache_bytes, _LEAST_FLUSH_BYTES), _MOST_FLUSH_BYTES)
             self._evictor = np.zeros(nbytes // 8, np.int64)
         self._evictor += 1
 
@@ -84,8 +70,7 @@ class HostDevice(NumpyDevice):
         return int(psutil.virtual_memory().available)
 
     def share(self, nbytes: int) -> SharedBuffer:
-        descriptor = os.memfd_create("gpubench")
-        os.ftruncate(descriptor, nbytes)
+        descriptor = anonymous_file(nbytes)
         return Mapped(descriptor, nbytes, f"/proc/{os.getpid()}/fd/{descriptor}".encode())
 
     def open_shared(self, handle: bytes, nbytes: int) -> SharedBuffer:
@@ -118,7 +103,8 @@ class Host:
         )
 
     def versions(self) -> Mapping[str, str]:
-        return {name: found for name in ("numpy", "numba", "lz4", "backports.zstd") if (found := _version(name))}
+        names = ("numpy", "numba", "lz4", "backports.zstd")
+        return {name: installed for name in names if (installed := _version(name))}
 
     def open(self, device: Device) -> HostDevice:
         return HostDevice(device)
@@ -133,24 +119,25 @@ def _version(distribution: str) -> str:
 
 def _processor_name() -> str:
     if _CPUINFO.exists():
-        found = re.search(r"^model name\s*:\s*(.+)$", _CPUINFO.read_text(), re.MULTILINE)
-        if found:
-            return found[1].strip()
+        line = re.search(r"^model name\s*:\s*(.+)$", _CPUINFO.read_text(), re.MULTILINE)
+        if line:
+            return line[1].strip()
     return platform.processor() or platform.machine()
 
 
 def _cache_bytes() -> dict[int, int]:
-    """Bytes of the data or unified cache of each level, as the kernel reports them for CPU 0."""
-    found: dict[int, int] = {}
+    """Return the bytes of the data or unified cache of each level, as the kernel reports them for CPU 0."""
+    nbytes: dict[int, int] = {}
     for index in sorted(_CACHES.glob("index*")):
         # arm64 virtual machines list caches without a size
         if (index / "size").exists() and (index / "type").read_text().strip() != "Instruction":
             text = (index / "size").read_text().strip()
-            found[int((index / "level").read_text())] = _kibibytes(text)
-    return found
+            nbytes[int((index / "level").read_text())] = _bytes_of(text)
+    return nbytes
 
 
-def _kibibytes(text: str) -> int:
+def _bytes_of(text: str) -> int:
+    """Return the bytes of a size such as `48K`."""
     scale = {"K": 2**10, "M": 2**20, "G": 2**30}.get(text[-1:], 1)
     return int(text.rstrip("KMG")) * scale
 
