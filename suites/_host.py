@@ -75,7 +75,7 @@ def _triad(a: Any, b: Any, c: Any, n: Any, s: Any) -> None:
         a[i] = b[i] + s * c[i]
 
 
-def _xor_of(words: Any) -> Any:
+def _folded(words: Any) -> Any:
     mine = np.uint64(0)
     for i in range(words.size):
         mine ^= words[i]
@@ -89,7 +89,7 @@ def _product_of(b: Any, c: Any) -> Any:
     return mine
 
 
-_xor = numba.njit(_xor_of)
+xor_of = numba.njit(_folded)
 _product = numba.njit(fastmath={"reassoc", "contract"})(_product_of)  # a sum in vector lanes
 
 
@@ -97,7 +97,7 @@ def _read(b: Any, n: Any, parts: Any) -> None:
     words = b[:n].view(np.uint64)
     each = words.size // parts.size
     for part in prange(parts.size):
-        parts[part] = _xor(words[part * each : (part + 1) * each])
+        parts[part] = xor_of(words[part * each : (part + 1) * each])
 
 
 def _dot(b: Any, c: Any, n: Any, parts: Any) -> None:

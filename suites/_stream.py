@@ -1,4 +1,4 @@
-"""Arrays and kernels of the bandwidth suite: one face for GPUs and for the host.
+"""Arrays for STREAM kernels and the kernels themselves, with one interface for GPUs and the host.
 
 The data are a function of (seed, index), uniform in [-1, 1), so a check needs no copy of them.
 """
@@ -9,39 +9,41 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api.suite import Bench, Kernel, Observation, Skip, expect
+from gpubench.api.suite import Bench, Kernel, Skip
+
+from ._checks import expect_no_mistakes
 
 NEEDS_NUMBA = "needs numba: pip install 'gpubench-suite[host]'"
 _SPARE_BYTES = 2**26
-# Threads a block, at most THREADS in stream.cu: the best of an H200, where copy differs by 5 % between 128 and 1024.
+# Threads per block, at most THREADS in stream.cu: the best on an H200, where copy differs by 5 % between 128 and 1024.
 _THREADS = {"write": 256, "copy": 128, "scale": 128, "add": 1024, "triad": 1024}
 _OTHER_THREADS = 512
-_VECTORS = 8  # a thread, in kernels that end in a fold over the block; one in those of _THREADS
+_VECTORS = 8  # per thread in kernels that end in a fold over the block; kernels in _THREADS have one per thread
 _REALS = {"float32": "float", "float64": "double"}
 _HOST_PARTS = 1024
 
 Call = Callable[[], None]
-Check = Callable[[], Observation]
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """How a kernel is laid out: bytes a lane moves at once, and how many threads.
+class LaunchShape:
+    """The bytes that a lane moves at once, and the number of threads that run a kernel.
 
-    `threads` 0 is the grid that serves the kernel best; else so many stay on each multiprocessor of a GPU and
-    go over the arrays, or on the host so many work in all. The host's compiler chooses its own width.
+    `threads` are resident on each SM or CU of a GPU and go over the arrays in turn, or are all threads on the host.
+    With 0 threads each kernel has the grid that serves it best. The host's compiler chooses its own width.
     """
 
     width_bytes: int = 16
     threads: int = 0
 
 
-BEST = Shape()
+BEST_SHAPE = LaunchShape()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +54,28 @@ class Drawn:
     seed: np.uint64
 
 
-class Stream(ABC):
-    """Arrays of `size_bytes` each in one dtype, and the kernels over them.
+def need_gpu(bench: Bench) -> None:
+    """Raise Skip where the device is no GPU."""
+    if not bench.traits.is_gpu:
+        raise Skip("needs a GPU")
 
-    `count` is the number of elements as the kernels take it; `parts` how many partial results
-    `read`, `dot` and the checks leave, each of at most `terms` elements.
+
+def need_numba(bench: Bench) -> None:
+    """Raise Skip where the host has no compiled kernels."""
+    if bench.traits.kernels != "numba":
+        raise Skip(NEEDS_NUMBA)
+
+
+class Stream(ABC):
+    """Arrays of `size_bytes` each in one dtype, and the kernels that work on them.
+
+    `count` is the number of elements in the type that the kernels take. `read`, `dot` and the checks leave `parts`
+    partial results, each over at most `terms` elements.
     """
 
-    def __init__(self, bench: Bench, size_bytes: int, dtype: str, arrays: int, shape: Shape) -> None:
-        self._bench = bench
+    def __init__(self, bench: Bench, size_bytes: int, dtype: str, arrays: int, shape: LaunchShape) -> None:
+        self.bench = bench
+        self.size_bytes = size_bytes
         self._shape = shape
         self._rng = bench.rng
         self._dtype = np.dtype(dtype)
@@ -80,65 +95,57 @@ class Stream(ABC):
     @property
     @abstractmethod
     def notes(self) -> Mapping[str, str]:
-        """What to know about how the kernels ran."""
+        """Return notes on how the kernels ran."""
 
     @abstractmethod
     def call(self, name: str, *args: Any) -> Call:
-        """The kernel of that name, bound to its arguments and ready to be called."""
+        """Compile the kernel of that name and bind it to its arguments."""
 
     @abstractmethod
     def expected_xor(self, b: Drawn) -> npt.NDArray[np.uint64]:
-        """What `read` should leave, found another way."""
+        """Return the partial results that `read` should leave, computed in another way."""
 
     @abstractmethod
     def expected_dot(self, b: Drawn, c: Drawn) -> npt.NDArray[np.float64]:
-        """What `dot` should leave, found another way in double precision."""
+        """Return the partial sums that `dot` should leave, computed in another way in double precision."""
 
     def real(self, value: float) -> Any:
-        """A scalar of the arrays' dtype."""
+        """Return the value as a scalar of the arrays' dtype."""
         return self._dtype.type(value)
 
     def poison(self, a: Any) -> Call:
-        """A call that fills an array with NaN."""
+        """Return a call that fills an array with NaN."""
         return self.call("write", a, self.count, self.real(math.nan))
 
     def empty(self) -> Any:
-        """An array full of NaN, first touched by the threads that will work on it."""
-        array = self._bench.xp.empty(self._elements, self._dtype)
+        """Return an array full of NaN, first touched by the threads that will work on it."""
+        array = self.bench.xp.empty(self._elements, self._dtype)
         self.poison(array)()
         return array
 
     def drawn(self) -> Drawn:
-        """An array of random data; each call draws another seed."""
-        filled = Drawn(self._bench.xp.empty(self._elements, self._dtype), self._seed())
+        """Return an array of random data; each call draws another seed."""
+        filled = Drawn(self.bench.xp.empty(self._elements, self._dtype), self._seed())
         self.call("fill", filled.array, self.count, filled.seed)()
         return filled
 
     def partial(self, dtype: type[np.uint64] | type[np.float64]) -> Any:
-        """Room for partial results."""
-        return self._bench.xp.zeros(self.parts, dtype)
+        """Return a zeroed array for partial results."""
+        return self.bench.xp.zeros(self.parts, dtype)
 
     def bound(self) -> float:
-        """How far a partial `dot` may be off: at most 64 roundings in a chain of terms of at most 1 each."""
+        """Return the error bound of a partial `dot`: at most 64 roundings in a chain of terms of at most 1 each."""
         return 64 * float(np.finfo(self._dtype).eps) * self.terms
 
-    def verifier(self, a: Any, inputs: tuple[Drawn, ...], factors: tuple[float, float, float]) -> Check:
-        """A check that every element is k + kb·b + kc·c, exactly; factors are (k, kb, kc).
+    def verifier(self, a: Any, inputs: tuple[Drawn, ...], factors: tuple[float, float, float]) -> Call:
+        """Return a check that every element of `a` is k + kb·b + kc·c, exactly; factors are (k, kb, kc).
 
         kb and kc are powers of two or zero: nothing is then rounded more than once, in any order.
         """
         seeds = [*(drawn.seed for drawn in inputs), np.uint64(0), np.uint64(0)][:2]
-        wrong = self.partial(np.float64)
-        call = self.call("mistakes", a, self.count, *seeds, *(self.real(factor) for factor in factors), wrong)
-
-        def check() -> Observation:
-            wrong.fill(0)
-            call()
-            found = int(self._bench.device.to_host(wrong).sum())
-            expect(found == 0, f"{found} of {self._elements} elements are wrong")
-            return {}
-
-        return check
+        mistakes = self.partial(np.float64)
+        count = self.call("mistakes", a, self.count, *seeds, *(self.real(factor) for factor in factors), mistakes)
+        return partial(expect_no_mistakes, self.bench, count, mistakes, self._elements, "elements")
 
     def _seed(self) -> np.uint64:
         return np.uint64(self._rng.integers(2**64, dtype=np.uint64))
@@ -169,17 +176,17 @@ class GpuStream(Stream):
         return self._elements * self._dtype.itemsize // self._shape.width_bytes
 
     def _layout(self, name: str) -> tuple[int, int]:
-        """Blocks, and threads of each."""
+        """Return the number of blocks, and of threads in each."""
         if self._shape.threads:
             threads = min(self._shape.threads, _OTHER_THREADS)
-            return max(1, self._bench.target.device.units) * (self._shape.threads // threads), threads
+            return max(1, self.bench.target.device.units) * (self._shape.threads // threads), threads
         threads = _THREADS.get(name, _OTHER_THREADS)
         return math.ceil(self._vectors() / (threads * (1 if name in _THREADS else _VECTORS))), threads
 
     def call(self, name: str, *args: Any) -> Call:
         if name not in self._kernels:
             real, width = _REALS[self._dtype.name], self._shape.width_bytes
-            self._kernels[name] = self._bench.kernel("stream.cu", name, REAL=real, WIDTH=width)
+            self._kernels[name] = self.bench.kernel("stream.cu", name, REAL=real, WIDTH=width)
         kernel, (blocks, threads) = self._kernels[name], self._layout(name)
         return lambda: kernel((blocks,), (threads,), args)
 
@@ -192,7 +199,7 @@ class GpuStream(Stream):
     def _folded(self, name: str, dtype: Any, *seeds: np.uint64) -> npt.NDArray[Any]:
         parts = self.partial(dtype)
         self.call(name, *seeds, self.count, parts)()
-        return np.asarray(self._bench.device.to_host(parts))
+        return np.asarray(self.bench.device.to_host(parts))
 
 
 class HostStream(Stream):
@@ -231,10 +238,9 @@ class HostStream(Stream):
         return np.array([np.sum(x.astype(np.float64) * y) for x, y in rows])
 
 
-def open_stream(bench: Bench, size_bytes: int, dtype: str, arrays: int, shape: Shape = BEST) -> Stream:
-    """The stream of this bench's device; raises Skip without kernels or without memory for `arrays`."""
+def open_stream(bench: Bench, size_bytes: int, dtype: str, arrays: int, shape: LaunchShape = BEST_SHAPE) -> Stream:
+    """Return the stream for this bench's device; raises Skip without kernels or without memory for `arrays`."""
     if bench.traits.is_gpu:
         return GpuStream(bench, size_bytes, dtype, arrays, shape)
-    if bench.traits.kernels != "numba":
-        raise Skip(NEEDS_NUMBA)
+    need_numba(bench)
     return HostStream(bench, size_bytes, dtype, arrays, shape)

@@ -35,7 +35,7 @@ def ids(device: Device, tier: Tier) -> list[str]:
 
 
 def sibling(name: str) -> ModuleType:
-    """A module of the suite's own, `_points` for one."""
+    """A module of the suite's own, `_cache` for one."""
     return sys.modules[f"{SUITE.package}.{name}"]
 
 

@@ -126,7 +126,7 @@ def test_beyond_the_cache_hardly_a_tile_is_met_twice_before_all_others_were() ->
 
 
 def test_the_host_has_a_working_set_in_each_cache_and_one_in_memory() -> None:
-    at, bench = sibling("_points"), bench_of("working_set", {})
-    sets = at.working_sets(bench.target).quick
+    at, bench = sibling("_cache"), bench_of("working_set", {})
+    sets = at._set_sizes(bench.target).quick
     assert list(sets) == sorted(set(sets))
     assert sets[-1] >= 4 * bench.target.device.cache_bytes

@@ -1,114 +1,137 @@
-"""Reads and writes of part of a line: words at a stride, and chunks in random order.
+"""Reads and writes of parts of a cache line: words at a stride, and chunks in random order.
 
-Payload counts the bytes that are asked for; the series `sectors` counts the same samples by the bytes of the
-sectors that they lie in, each once: a sector is what memory is read and written by at the least.
+Payload counts the bytes that are asked for. The series `sectors` counts, of the same samples, the bytes of the sectors
+that hold them, each sector once: memory is read and written by whole sectors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import POINT, Bench, Observation, Observed, Skip, Stage, Task, Work, expect
+from gpubench.api.suite import POINT, Bench, Observation, Observed, Stage, Task, Topic, Work, points, powers_of_two
 
-from .._stream import NEEDS_NUMBA
-from ._pattern import Pattern
-from ._stream import memory_limit
-from ._words import Words, blocks
+from .._checks import CheckedCall, expect_equal, expect_no_mistakes
+from .._stream import need_numba
+from ._sizes import log_curve, memory_limit, one_array_size
+from ._words import RandomWords, grid_of
 
 _SOURCE = "access.cu"
-_THREADS = 512  # a block, as THREADS in access.cu
-_ACCESSES = 8  # reads a thread
+_THREADS = 512  # per block, as THREADS in access.cu
+_READS_PER_THREAD = 8
 _SPARE_BYTES = 2**26
-_MOST_CHUNKS = 2**25  # in one call; on the host fewer, whose lines still are four caches of 32 MiB
+_MOST_CHUNKS = 2**25  # in one call; the host has fewer, whose lines still are four caches of 32 MiB
 _MOST_HOST_CHUNKS = 2**21
 _WORD_BYTES = 4
-_LANE_BYTES = 16  # a lane reads at the most
-# NVIDIA: CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory". AMD: the least request of the L2 to
+_LANE_BYTES = 16  # the widest read of a lane
+# NVIDIA: CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory". AMD: the smallest request of the L2 to
 # memory, "MI200 Performance Counters" (TCC_EA_RDREQ). The host: its line.
 _SECTOR_BYTES = {"nvidia": 32, "amd": 64}
 _HOST_SECTOR_BYTES = 64
+
+_ACCESSES = points(("read",), full=("read", "write"))
+_STRIDES = points((4, 32, 128), (32,), powers_of_two(2, 12))  # between words of 4 bytes, up to one word per page
+_CHUNKS = points((4, 32, 128), (32,), powers_of_two(2, 7))  # from a word to a line
+
+topic = Topic(
+    views=[
+        log_curve("Useful bandwidth over stride, words of 4 bytes", ("strided",), "stride_bytes", by=("access",)),
+        log_curve("Useful bandwidth of random accesses over chunk", ("random",), "chunk_bytes", by=("access",)),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AccessPattern:
+    """Accesses to an array of `size_bytes`, `count` of them, each of `width_bytes`.
+
+    `order` (`strided` or `random`) and `args` say where access t lies. `payload` counts the bytes that are asked for,
+    `moved` the bytes of the sectors that hold them.
+    """
+
+    order: str
+    width_bytes: int
+    args: tuple[Any, ...]
+    count: int
+    payload: int
+    moved: int
+    size_bytes: int
+
+
+@topic.case(access=_ACCESSES, stride_bytes=_STRIDES, size_bytes=one_array_size)
+def strided(bench: Bench, access: str, stride_bytes: int, size_bytes: int) -> Task:
+    """Words of 4 bytes at a stride: payload; `sectors` counts the sectors that hold them, `used` the share they use."""
+    count, sector = size_bytes // stride_bytes, _sector_bytes(bench)
+    args = (np.uint64(stride_bytes // _WORD_BYTES),)
+    moved = count * sector if stride_bytes > sector else size_bytes
+    pattern = AccessPattern("strided", _WORD_BYTES, args, count, count * _WORD_BYTES, moved, size_bytes)
+    return _task(bench, access, pattern)
+
+
+@topic.case(access=_ACCESSES, chunk_bytes=_CHUNKS, size_bytes=one_array_size)
+def random(bench: Bench, access: str, chunk_bytes: int, size_bytes: int) -> Task:
+    """Chunks in random order, each once: payload; `sectors` counts the sectors that hold them, `used` their use."""
+    width = min(chunk_bytes, _LANE_BYTES) if bench.traits.is_gpu else _WORD_BYTES  # neighbouring lanes share a chunk
+    most = _MOST_CHUNKS if bench.traits.is_gpu else _MOST_HOST_CHUNKS
+    shift, bits = (chunk_bytes // width).bit_length() - 1, (size_bytes // chunk_bytes).bit_length() - 1
+    chunks = min(2**bits, most)
+    args = (np.uint32(bits), np.uint32(shift), np.uint32(bench.rng.integers(2**32)))
+    moved = chunks * max(chunk_bytes, _sector_bytes(bench))
+    pattern = AccessPattern("random", width, args, chunks << shift, chunks * chunk_bytes, moved, size_bytes)
+    return _task(bench, access, pattern)
 
 
 def _sector_bytes(bench: Bench) -> int:
     return _SECTOR_BYTES.get(bench.traits.vendor, _HOST_SECTOR_BYTES)
 
 
-def strided(bench: Bench, access: str, stride_bytes: int, size_bytes: int) -> Task:
-    """Words of 4 bytes at a stride, over an array of `size_bytes`."""
-    count, sector = size_bytes // stride_bytes, _sector_bytes(bench)
-    stride = np.uint64(stride_bytes // _WORD_BYTES)
-    moved = count * sector if stride_bytes > sector else size_bytes
-    pattern = Pattern("strided_4", count, (stride,), count * _WORD_BYTES, moved)
-    return _task(bench, access, pattern, size_bytes)
-
-
-def random(bench: Bench, access: str, chunk_bytes: int, size_bytes: int) -> Task:
-    """Chunks in random order, each once, of an array of `size_bytes`: neighbouring lanes share a chunk."""
-    width = min(chunk_bytes, _LANE_BYTES) if bench.traits.is_gpu else _WORD_BYTES
-    most = _MOST_CHUNKS if bench.traits.is_gpu else _MOST_HOST_CHUNKS
-    shift, bits = (chunk_bytes // width).bit_length() - 1, (size_bytes // chunk_bytes).bit_length() - 1
-    chunks = min(2**bits, most)
-    turn = np.uint32(bench.rng.integers(2**32))
-    args = (np.uint32(bits), np.uint32(shift), turn)
-    moved = chunks * max(chunk_bytes, _sector_bytes(bench))
-    pattern = Pattern(f"random_{width}", chunks << shift, args, chunks * chunk_bytes, moved)
-    return _task(bench, access, pattern, size_bytes)
-
-
-def _task(bench: Bench, access: str, pattern: Pattern, size_bytes: int) -> Task:
-    bench.need(size_bytes + _SPARE_BYTES)
+def _task(bench: Bench, access: str, pattern: AccessPattern) -> Task:
+    bench.need(pattern.size_bytes + _SPARE_BYTES)
     if bench.traits.is_gpu:
-        call, check, poison = (_reads if access == "read" else _writes)(bench, pattern, size_bytes)
-    elif bench.traits.kernels == "numba":
+        accesses = _reads(bench, pattern) if access == "read" else _writes(bench, pattern)
+    else:
+        need_numba(bench)
         from . import _host
 
-        call, check, poison = _host.accesses(bench, access, pattern, size_bytes)
-    else:
-        raise Skip(NEEDS_NUMBA)
-    used = {"used": Observed(pattern.payload / pattern.moved, "", "more")}
+        accesses = _host.accesses(bench, access, pattern)
 
-    def checked() -> Observation:
-        check()
-        return used
+    def check() -> Observation:
+        accesses.check()
+        return {"used": Observed(pattern.payload / pattern.moved, "", "more")}
 
-    asked, sectors = (Work(payload=nbytes) for nbytes in (pattern.payload, pattern.moved))
-    limit = memory_limit(bench, size_bytes)
-    stage = Stage(call, asked, "payload", limit, effort=POINT, also={"sectors": sectors})
-    return Task.of(stage, check=checked, poison=poison)
+    work, sectors = Work(payload=pattern.payload), Work(payload=pattern.moved)
+    limit = memory_limit(bench.target, pattern.size_bytes)
+    stage = Stage(accesses.call, work, "payload", limit, effort=POINT, also={"sectors": sectors})
+    return Task.of(stage, check=check, poison=accesses.poison)
 
 
-_Built = tuple[Callable[[], None], Callable[[], None], Callable[[], None]]  # call, check, poison
-
-
-def _reads(bench: Bench, pattern: Pattern, size_bytes: int) -> _Built:
-    words = Words(bench, size_bytes)
-    grid = blocks(pattern.count, _THREADS * _ACCESSES)
+def _reads(bench: Bench, pattern: AccessPattern) -> CheckedCall:
+    words = RandomWords(bench, pattern.size_bytes)
+    grid, count = grid_of(pattern.count, _THREADS * _READS_PER_THREAD), np.uint64(pattern.count)
     parts, expected = (bench.xp.zeros(grid, np.uint64) for _ in range(2))
-    count = np.uint64(pattern.count)
-    kernel, again = (bench.kernel(_SOURCE, f"{pattern.name}_{what}", WRITES=0) for what in ("read", "expected"))
-
-    def check() -> None:
-        again(grid, (_THREADS,), (words.seed, count, expected, *pattern.args))
-        wrong = np.count_nonzero(bench.device.to_host(parts) != bench.device.to_host(expected))
-        expect(wrong == 0, f"{wrong} of {grid[0]} partial results are wrong")
-
+    name, to_host = f"{pattern.order}_{pattern.width_bytes}", bench.device.to_host
+    read, compute = (bench.kernel(_SOURCE, f"{name}_{what}", WRITES=0) for what in ("read", "expected"))
     args = (words.array, count, parts, *pattern.args)
-    return lambda: kernel(grid, (_THREADS,), args), check, lambda: parts.fill(0)
-
-
-def _writes(bench: Bench, pattern: Pattern, size_bytes: int) -> _Built:
-    array, wrong = bench.xp.zeros(size_bytes, np.uint8), bench.xp.zeros(1, np.uint64)
-    grid, count = blocks(pattern.count, _THREADS), np.uint64(pattern.count)
-    key = np.uint32(bench.rng.integers(2**32, size=2)[1])
-    kernel, again = (bench.kernel(_SOURCE, f"{pattern.name}_{what}", WRITES=1) for what in ("write", "mistakes"))
 
     def check() -> None:
-        wrong.fill(0)
-        again(grid, (_THREADS,), (array, count, key, wrong, *pattern.args))
-        found = int(bench.device.to_host(wrong)[0])
-        expect(found == 0, f"{found} of {pattern.count} words are wrong")
+        compute(grid, (_THREADS,), (words.seed, count, expected, *pattern.args))
+        expect_equal(to_host(parts), to_host(expected), "partial results")
 
+    return CheckedCall(lambda: read(grid, (_THREADS,), args), check, lambda: parts.fill(0))
+
+
+def _writes(bench: Bench, pattern: AccessPattern) -> CheckedCall:
+    array, mistakes = bench.xp.zeros(pattern.size_bytes, np.uint8), bench.xp.zeros(1, np.uint64)
+    grid, count = grid_of(pattern.count, _THREADS), np.uint64(pattern.count)
+    key = np.uint32(bench.rng.integers(2**32, size=2)[1])
+    name = f"{pattern.order}_{pattern.width_bytes}"
+    write, compare = (bench.kernel(_SOURCE, f"{name}_{what}", WRITES=1) for what in ("write", "mistakes"))
     args = (array, count, key, *pattern.args)
-    return lambda: kernel(grid, (_THREADS,), args), check, lambda: array.fill(0)
+
+    def check() -> None:
+        wrong_args = (array, count, key, mistakes, *pattern.args)
+        expect_no_mistakes(bench, lambda: compare(grid, (_THREADS,), wrong_args), mistakes, pattern.count, "words")
+
+    return CheckedCall(lambda: write(grid, (_THREADS,), args), check, lambda: array.fill(0))

@@ -1,39 +1,109 @@
-"""A copy within the device beside a matrix product: what each takes from the other.
+"""A copy within the device beside a matrix product: how much each slows the other down.
 
-Each call times one of the two, first alone and then while the other is running all the time, so that
-the ratio is of the same clock and the same moment.
+Each call times one of the two, first alone and then while the other runs without a pause, so that both times of the
+ratio have the same clock and are taken at the same moment.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import POINT, Bench, Observation, Observed, Stage, Task, Work, expect
+from gpubench.api.suite import (
+    POINT,
+    Bench,
+    Observation,
+    Observed,
+    Stage,
+    Target,
+    Task,
+    Topic,
+    View,
+    Work,
+    expect,
+    points,
+)
 
-from ._engines import Copies, require
+from .._checks import in_turn
+from .._copies import Call
+from ._engines import copy_call, engines, newest_engine, require
+from ._words import CopiedWords
 
 _N = 4096  # of the product, in float16
 _COPIED_BYTES = 2**28
-_PRODUCTS, _COPIES = 4, 6  # in one sample: a millisecond or so of each on an H200
-_COVER = 3.0  # so many times as long as what is timed alone the other goes on, at first
+_PRODUCTS, _COPIES = 4, 6  # in one sample: about a millisecond each on an H200
+_COVER = 3.0  # the other workload lasts so many times as long as the timed one, at first
 _MOST_COVER = 64.0
 _DRAWN = 262139  # normal values, a prime number, so that no two rows are alike
 _ROWS, _COLUMNS = 16, 256  # of the product that are checked
 _TOLERANCE = 4 * 2.0**-11 + math.sqrt(_N) * 2.0**-24  # Higham 2002, §3.1: inputs of 11 bits, sums of 24
-_SPARE_BYTES = 2**28  # what the BLAS works in
+_SPARE_BYTES = 2**28  # workspace of the BLAS
 _MILLI = 1e-3
 _NOTES = {"product": f"{_N}³ in float16, {_DRAWN} values of N(0,1) over and over", "copied": "256 MiB a call"}
+_CASES = ("beside_gemm", "beside_gemm_on")
 
-Call = Callable[[], object]
+topic = Topic(
+    views=[
+        View("bars", "Matrix products beside copies", _CASES, series="gemm.self"),
+        View("bars", "Copies beside matrix products", _CASES, series="copy.self"),
+    ]
+)
 
 
-class Product:
-    """C = A·B of N×N matrices of float16 from N(0,1): A and B are the same numbers in another order."""
+def _has_products(target: Target) -> bool:
+    """Return whether a library multiplies float16 matrices on the device."""
+    return not target.is_host and "float16" in target.device.dtypes
+
+
+def _engines(target: Target) -> Any:
+    """In `quick` only memcpy, which every program calls: the newest engine has the case on some multiprocessors."""
+    return points(("memcpy",), full=engines(target).full)
+
+
+def _kernel_engines(target: Target) -> Any:
+    """In `quick` the newest engine, which leaves most issue slots of a multiprocessor free."""
+    newest = newest_engine(target)
+    return points((newest,), full=("load-store", newest))
+
+
+def _few_units(target: Target) -> Any:
+    """Numbers of multiprocessors that leave most of them to another kernel."""
+    return points((16,), full=tuple(count for count in (4, 8, 16, 32) if count < max(5, target.device.units)))
+
+
+@topic.case(engine=_engines, when=_has_products)
+def beside_gemm(bench: Bench, engine: str) -> Task:
+    """A matrix product while copies run, and copies while products run; `slowdown` is relative to each alone."""
+    return _product_beside_copies(bench, engine)
+
+
+@topic.case(engine=_kernel_engines, units=_few_units, when=_has_products)
+def beside_gemm_on(bench: Bench, engine: str, units: int) -> Task:
+    """The same with copies that run on a limited number of multiprocessors."""
+    return _product_beside_copies(bench, engine, units)
+
+
+def _product_beside_copies(bench: Bench, engine: str, units: int = 0) -> Task:
+    require(bench, engine)
+    bench.need(2 * _COPIED_BYTES + 3 * 2 * _N * _N + _SPARE_BYTES)
+    words = CopiedWords(bench, _COPIED_BYTES)
+    copy, product = copy_call(bench, words, engine, units), HalfProduct(bench)
+    pair = WorkloadPair(bench, product.call, copy)
+
+    stages = {
+        "gemm": pair.stage("gemm", product.work, "tensor.float16"),
+        "copy": pair.stage("copy", Work(moved=2 * _COPIED_BYTES, payload=_COPIED_BYTES), "dram"),
+    }
+    check, poison = in_turn(product.check, words.check), in_turn(product.poison, words.poison)
+    return Task(stages, check, poison, notes=_NOTES)
+
+
+class HalfProduct:
+    """C = A·B of N×N float16 matrices from N(0,1): A and B hold the same numbers in another order."""
 
     def __init__(self, bench: Bench) -> None:
         drawn = bench.rng.standard_normal(_DRAWN, dtype=np.float32).astype(np.float16)
@@ -48,21 +118,21 @@ class Product:
         self._xp.matmul(self._a, self._b, out=self._c)
 
     def poison(self) -> None:
-        """Spoil the result."""
+        """Overwrite the result with zeros."""
         self._c.fill(0)
 
     def check(self) -> None:
-        """A block of random rows and columns against double precision."""
+        """Compare random rows and columns of the result with double precision."""
         rows, columns = (self._rng.choice(_N, count, replace=False) for count in (_ROWS, _COLUMNS))
-        a, b = self._host[0][rows].astype(np.float64), self._host[1][:, columns].astype(np.float64)
-        found, right = self._to_host(self._c)[rows][:, columns].astype(np.float64), a @ b
-        error = float(np.linalg.norm(found - right) / np.linalg.norm(right))
+        expected = self._host[0][rows].astype(np.float64) @ self._host[1][:, columns].astype(np.float64)
+        result = self._to_host(self._c)[rows][:, columns].astype(np.float64)
+        error = float(np.linalg.norm(result - expected) / np.linalg.norm(expected))
         expect(error <= _TOLERANCE, f"the product is off by {error:.3g}, more than {_TOLERANCE:.3g}")
 
 
 @dataclass(frozen=True, slots=True)
-class _Side:
-    """A call, how many make a sample, and how long one takes alone."""
+class _Workload:
+    """A call, the number of calls in a sample, and the seconds of one call alone."""
 
     call: Call
     count: int
@@ -74,33 +144,44 @@ class _Side:
             self.call()
 
 
-class Beside:
-    """Two kinds of work that are timed against each other."""
+class WorkloadPair:
+    """A product and a copy, each timed while the other runs."""
 
     def __init__(self, bench: Bench, product: Call, copy: Call) -> None:
         self._device, self._cuda = bench.device, bench.xp.cuda
         for call in (product, copy):  # the library's first call waits for the device
             call()
         self._device.synchronize()
-        self._sides = {"gemm": self._side(product, _PRODUCTS), "copy": self._side(copy, _COPIES)}
-        self._cover = dict.fromkeys(self._sides, _COVER)
+        self._workloads = {
+            name: _Workload(call, count, self._device.time(call, count).device[0])
+            for name, call, count in (("gemm", product, _PRODUCTS), ("copy", copy, _COPIES))
+        }
+        self._cover = dict.fromkeys(self._workloads, _COVER)
         self._alone, self._free, self._begun, self._ended, self._covered = (self._cuda.Event() for _ in range(5))
-        self._slowdown = dict.fromkeys(self._sides, math.nan)
+        self._slowdown = dict.fromkeys(self._workloads, math.nan)
 
-    def _side(self, call: Call, count: int) -> _Side:
-        return _Side(call, count, self._device.time(call, count).device[0])
+    def stage(self, name: str, work: Work, limit: str) -> Stage:
+        """Return the stage of one workload; its series `slowdown` is its time beside the other over its time alone."""
+        count = self._workloads[name].count
+        total = Work(count * work.moved, count * work.payload, count * work.flops)
+        quantity: Any = "flops" if work.flops else "moved"
 
-    def seconds(self, name: str) -> float:
-        """Seconds of a sample of one side while the other one runs; NaN where that ended before."""
-        mine, theirs = self._sides[name], self._sides["copy" if name == "gemm" else "gemm"]
-        covering = math.ceil(self._cover[name] * mine.count * mine.seconds / theirs.seconds) + 1
+        def slowdown() -> Observation:
+            return {"slowdown": Observed(self._slowdown[name])}
+
+        return Stage(partial(self._seconds, name), total, quantity, limit, clock="self", probe=slowdown, effort=POINT)
+
+    def _seconds(self, name: str) -> float:
+        """Return the seconds of a sample of one workload beside the other; NaN where the other ended earlier."""
+        timed, other = self._workloads[name], self._workloads["copy" if name == "gemm" else "gemm"]
+        covering = math.ceil(self._cover[name] * timed.count * timed.seconds / other.seconds) + 1
 
         def cover() -> None:
-            theirs.run(covering)
+            other.run(covering)
             self._covered.record()
 
-        self._timed(mine, self._alone, self._free)
-        self._device.together(lambda: self._timed(mine, self._begun, self._ended), cover)
+        self._sample(timed, self._alone, self._free)
+        self._device.together(lambda: self._sample(timed, self._begun, self._ended), cover)
         self._device.synchronize()
         beside = self._elapsed(self._begun, self._ended)
         if self._elapsed(self._begun, self._covered) < beside:
@@ -109,47 +190,12 @@ class Beside:
         self._slowdown[name] = beside / self._elapsed(self._alone, self._free)
         return beside
 
-    def _timed(self, side: _Side, begun: Any, ended: Any) -> None:
-        """A sample between two events, behind one more call that hides what launching takes."""
-        side.run(1)
+    def _sample(self, workload: _Workload, begun: Any, ended: Any) -> None:
+        """Queue a sample between two events, behind one more call that hides the time of launching."""
+        workload.run(1)
         begun.record()
-        side.run(side.count)
+        workload.run(workload.count)
         ended.record()
 
     def _elapsed(self, begun: Any, ended: Any) -> float:
         return float(self._cuda.get_elapsed_time(begun, ended)) * _MILLI
-
-    def stage(self, name: str, work: Work, limit: str) -> Stage:
-        """A stage of one side; the series `slowdown` is its seconds beside the other over its seconds alone."""
-        count = self._sides[name].count
-        total = Work(count * work.moved, count * work.payload, count * work.flops)
-        quantity: Any = "flops" if work.flops else "moved"
-
-        def probe() -> Observation:
-            return {"slowdown": Observed(self._slowdown[name])}
-
-        return Stage(lambda: self.seconds(name), total, quantity, limit, clock="self", probe=probe, effort=POINT)
-
-
-def beside_gemm(bench: Bench, engine: str, units: int = 0) -> Task:
-    """The product's rate while copies run, and the copies' while products do."""
-    require(bench, engine)
-    bench.need(2 * _COPIED_BYTES + 3 * 2 * _N * _N + _SPARE_BYTES)
-    copies = Copies(bench, _COPIED_BYTES)
-    copy = copies.on(engine, units)
-    product = Product(bench)
-    beside = Beside(bench, product.call, copy)
-
-    def check() -> Observation:
-        product.check()
-        return copies.check()
-
-    def poison() -> None:
-        product.poison()
-        copies.poison()
-
-    stages = {
-        "gemm": beside.stage("gemm", product.work, "tensor.float16"),
-        "copy": beside.stage("copy", copies.work, "dram"),
-    }
-    return Task(stages, check, poison, notes=_NOTES)

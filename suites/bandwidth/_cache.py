@@ -1,128 +1,162 @@
-"""Bandwidth of what is near: working sets that a cache holds, over many passes, and a GPU's shared memory."""
+"""Bandwidth of caches and shared memory: many passes over a working set, and a GPU's shared memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api.suite import POINT, Bench, Observation, Observed, Skip, Stage, Task, Work, expect
+from gpubench.api.suite import (
+    POINT,
+    Bench,
+    Observation,
+    Observed,
+    Stage,
+    Target,
+    Task,
+    Topic,
+    View,
+    Work,
+    on_gpu,
+    points,
+    powers_of_two,
+)
 
-from .._stream import NEEDS_NUMBA, Call
-from ._points import cache_bytes
-from ._stream import memory_limit
-from ._words import Words
+from .._checks import CheckedCall, expect_equal, expect_no_mistakes
+from .._stream import Call, need_gpu, need_numba
+from ._sizes import WIDTHS, cache_bytes, log_curve, memory_limit, smallest_in_memory
+from ._words import RandomWords
 
 _SOURCE = "cache.cu"
-_THREADS = 256  # a block, as THREADS in cache.cu
+_THREADS = 256  # per block, as THREADS in cache.cu
 _VECTOR_BYTES = 16
-_LEAST_TILE, _MOST_TILE = 1024, 4096  # vectors: a batch of a block's loads, and 64 KiB
-_TILES = 64  # or more: with fewer, blocks of one multiprocessor meet at a tile, and their loads in flight are one
-_RESIDENT, _COMING = 8, 128  # blocks of a multiprocessor in one call: all at a time, or a fresh one where one ends
-_PASSED_BYTES = 2**32  # by one call, so that its launch does not show
+_LEAST_TILE, _MOST_TILE = 1024, 4096  # vectors: one batch of loads of a block, and 64 KiB
+_LEAST_TILES = 64  # with fewer, blocks of one SM read the same tile at once, and their loads are merged
+_RESIDENT_BLOCKS, _LAUNCHED_BLOCKS = 8, 128  # per SM or CU: all resident at once, or each followed by a fresh one
+_PASSED_BYTES = 2**32  # by one call, so that the time of its launch is negligible
 _SPARE_BYTES = 2**26
+_SET_OVER_ARRAY = 4  # a set that is read repeatedly must be so much larger than an array that is read once
 
 _TURNS, _SHARED_THREADS = 4, 1024  # as in cache.cu
 _SHARED_BYTES = 2**26  # by one block in one call
 
-Check = Callable[[], Observation]
+topic = Topic(
+    views=[
+        log_curve("Bandwidth over working set, many passes", ("working_set",), "size_bytes", by=("kernel",)),
+        View("bars", "Shared memory", ("shared",), series="hot"),
+    ]
+)
 
 
+def _set_kernels(target: Target) -> Any:
+    return points(("read",) if target.is_host else ("read", "copy"), full=("read", "write", "copy"))
+
+
+def _set_sizes(target: Target) -> Any:
+    """On a GPU from 2 MiB to beyond its last-level cache; on the host one size within each cache, and one in memory.
+
+    A cache with random replacement keeps part of a set of 4 times its size from pass to pass, and nothing of 16 times.
+    """
+    if target.is_host:
+        return _host_set_sizes(target)
+    half = (cache_bytes(target) // 2).bit_length() - 1
+    largest = (_SET_OVER_ARRAY * smallest_in_memory(target)).bit_length() - 1
+    return points((2 ** (half - 2), 2**half, 2 ** (half + 1), 2**largest), (2**half,), powers_of_two(20, largest + 1))
+
+
+def _host_set_sizes(target: Target) -> Any:
+    """Half of each cache, summed over the cores where each has its own, rounded down to a power of two; and memory."""
+    halves, details, cores = [], dict(target.device.details), max(1, target.device.units)
+    for level, count in (("cache.l1", cores), ("cache.l2", cores), ("cache.l3", 1)):
+        nbytes = int(details.get(level, 0)) * count // 2
+        if nbytes:
+            halves.append(1 << nbytes.bit_length() - 1)
+    rising = tuple(size for index, size in enumerate(halves) if size > max(halves[:index], default=0))
+    memory = smallest_in_memory(target)
+    return points((*rising, memory), rising[:1] or (2**20,), powers_of_two(14, memory.bit_length() - 1))
+
+
+@topic.case(kernel=_set_kernels, size_bytes=_set_sizes, version=2)
 def working_set(bench: Bench, kernel: str, size_bytes: int) -> Task:
-    """Passes over a working set of `size_bytes`, all in one call: two arrays of half of it for a copy."""
+    """Many passes over a set in one call, past a GPU's first cache: the bandwidth of its L2 cache, and of memory."""
     bench.need(size_bytes + _SPARE_BYTES)
     if not bench.traits.is_gpu:
-        return _on_host(bench, kernel, size_bytes)
-    limit = "l2" if 2 * size_bytes <= cache_bytes(bench.target) else memory_limit(bench, size_bytes)
-    sweep = _Sweep(bench, size_bytes // (2 if kernel == "copy" else 1), size_bytes <= cache_bytes(bench.target))
-    call, check, poison = {"read": sweep.read, "write": sweep.write, "copy": sweep.copy}[kernel]()
-    arrays = 2 if kernel == "copy" else 1
-    work = Work(moved=arrays * sweep.nbytes, payload=sweep.nbytes)
-    return Task.of(Stage(call, work, "moved", limit, effort=POINT), check=check, poison=poison)
+        need_numba(bench)
+        from . import _host
+
+        return _host.working_set(bench, kernel, size_bytes)
+    cache, arrays = cache_bytes(bench.target), 2 if kernel == "copy" else 1  # a copy has two arrays of half the set
+    limit = "l2" if 2 * size_bytes <= cache else memory_limit(bench.target, size_bytes)
+    passes = _GpuPasses(bench, size_bytes // arrays, size_bytes <= cache)
+    checked = {"read": passes.read, "write": passes.write, "copy": passes.copy}[kernel]()
+    work = Work(moved=arrays * passes.nbytes, payload=passes.nbytes)
+    return Task.of(Stage(checked.call, work, "moved", limit, effort=POINT), check=checked.check, poison=checked.poison)
 
 
 def layout(units: int, size_bytes: int, cached: bool) -> tuple[int, int, int, int, int]:
-    """Vectors of the set and of a tile, turns of a block, tiles from one turn to the next, and blocks.
+    """Return the vectors of the set and of a tile, the tiles per block, the tiles from one to the next, and the blocks.
 
-    In a cache the order is free, and blocks that come and go over large tiles are fastest. Beyond it all blocks move
-    on together by small tiles: no tile is met twice before all others were, or the cache would give what memory should.
+    In a cache the order is free, and many short-lived blocks over large tiles are fastest. Beyond the cache all blocks
+    advance together by small tiles: no tile is read twice before all others were, or the cache would serve it.
     """
     vectors = size_bytes // _VECTOR_BYTES
-    tile = min(max(vectors // _TILES, _LEAST_TILE), _MOST_TILE) if cached else _LEAST_TILE
-    blocks = units * (_COMING if cached else _RESIDENT)
+    tile = min(max(vectors // _LEAST_TILES, _LEAST_TILE), _MOST_TILE) if cached else _LEAST_TILE
+    blocks = units * (_LAUNCHED_BLOCKS if cached else _RESIDENT_BLOCKS)
     turns = -(-max(vectors, _PASSED_BYTES // _VECTOR_BYTES) // (blocks * tile))
     return vectors, tile, turns, blocks - 1, blocks
 
 
-class _Sweep:
+class _GpuPasses:
     """Passes over one array, tile by tile."""
 
     def __init__(self, bench: Bench, size_bytes: int, cached: bool) -> None:
         self._bench = bench
-        self._words = Words(bench, size_bytes)
+        self._words = RandomWords(bench, size_bytes)
         *numbers, self._grid = layout(max(1, bench.target.device.units), size_bytes, cached)
         _, tile, turns, _ = numbers
         self._layout = tuple(np.uint32(number) for number in numbers)
         self.nbytes = self._grid * turns * tile * _VECTOR_BYTES
 
-    def _kernel(self, name: str, *args: Any) -> Call:
+    def _launch(self, name: str, *args: Any) -> Call:
         kernel = self._bench.kernel(_SOURCE, name)
         return lambda: kernel((self._grid,), (_THREADS,), args)
 
-    def read(self) -> tuple[Call, Check, Call]:
-        """Loads past the first cache; one word a block is left."""
+    def read(self) -> CheckedCall:
+        """Load past the first cache; each block leaves one word."""
         parts, expected = (self._bench.xp.zeros(self._grid, np.uint64) for _ in range(2))
-        again = self._kernel("cached_read_expected", self._words.seed, *self._layout, expected)
+        compute = self._launch("cached_read_expected", self._words.seed, *self._layout, expected)
+        to_host = self._bench.device.to_host
 
-        def check() -> Observation:
-            again()
-            wrong = np.count_nonzero(self._bench.device.to_host(parts) != self._bench.device.to_host(expected))
-            expect(wrong == 0, f"{wrong} of {self._grid} partial results are wrong")
-            return {}
+        def check() -> None:
+            compute()
+            expect_equal(to_host(parts), to_host(expected), "partial results")
 
-        call = self._kernel("cached_read", self._words.array, *self._layout, parts)
-        return call, check, lambda: parts.fill(0)
+        call = self._launch("cached_read", self._words.array, *self._layout, parts)
+        return CheckedCall(call, check, lambda: parts.fill(0))
 
-    def write(self) -> tuple[Call, Check, Call]:
-        """Stores of what is a function of the place, so that the order of passes is free."""
+    def write(self) -> CheckedCall:
+        """Store values that depend only on their place, so that the order of the passes is free."""
         array, key = self._words.array, np.uint32(self._bench.rng.integers(2**32))
-        wrong = self._bench.xp.zeros(1, np.uint64)
-        count = self._kernel("cached_mistakes", array, self._layout[0], key, wrong)
+        mistakes, vectors = self._bench.xp.zeros(1, np.uint64), self._layout[0]
+        count = self._launch("cached_mistakes", array, vectors, key, mistakes)
+        check = partial(expect_no_mistakes, self._bench, count, mistakes, int(vectors), "vectors")
+        return CheckedCall(self._launch("cached_write", array, *self._layout, key), check, lambda: array.fill(0))
 
-        def check() -> Observation:
-            wrong.fill(0)
-            count()
-            found = int(self._bench.device.to_host(wrong)[0])
-            expect(found == 0, f"{found} of {self._layout[0]} vectors are wrong")
-            return {}
-
-        return self._kernel("cached_write", array, *self._layout, key), check, lambda: array.fill(0)
-
-    def copy(self) -> tuple[Call, Check, Call]:
-        """From one array to another of the same size."""
+    def copy(self) -> CheckedCall:
+        """Copy the array to another one of the same size."""
         target = self._bench.xp.zeros_like(self._words.array)
-        call = self._kernel("cached_copy", target, self._words.array, *self._layout)
-        return call, self._words.verifier(target), lambda: target.fill(0)
+        call = self._launch("cached_copy", target, self._words.array, *self._layout)
+        return CheckedCall(call, self._words.verifier(target), lambda: target.fill(0))
 
 
-def _on_host(bench: Bench, kernel: str, size_bytes: int) -> Task:
-    """Every thread goes over a part of its own; a copy goes there and back, so that no pass is like the last."""
-    if bench.traits.kernels != "numba":
-        raise Skip(NEEDS_NUMBA)
-    from . import _host
-
-    return _host.working_set(bench, kernel, size_bytes)
-
-
+@topic.case(access=("read", "write"), width_bytes=WIDTHS, when=on_gpu)
 def shared(bench: Bench, access: str, width_bytes: int) -> Task:
-    """All multiprocessors read, or write, their shared memory; the device's clock gives bytes a clock."""
-    if not bench.traits.is_gpu:
-        raise Skip("needs a GPU's shared memory")
-    grid, passes = max(1, bench.target.device.units), _SHARED_BYTES // (_SHARED_THREADS * _TURNS * width_bytes)
-    block_bytes = _SHARED_THREADS * _TURNS * width_bytes
+    """Shared memory of all SMs or CUs, without bank conflicts; `per_clock` is the rate of one, in bytes per clock."""
+    need_gpu(bench)
+    grid, block_bytes = max(1, bench.target.device.units), _SHARED_THREADS * _TURNS * width_bytes
+    passes = _SHARED_BYTES // block_bytes
     words = bench.rng.integers(2**32, size=block_bytes // 4, dtype=np.uint32)
     parts = bench.xp.zeros((grid, _SHARED_THREADS), np.uint64)
     cycles = bench.xp.zeros(grid, np.uint64)
@@ -130,29 +164,24 @@ def shared(bench: Bench, access: str, width_bytes: int) -> Task:
     args = (bench.xp.asarray(words), np.uint32(passes), np.uint32(0), parts, cycles)
     expected = _expected(access, words, width_bytes, passes)
 
-    def check() -> Observation:
-        wrong = np.count_nonzero(bench.device.to_host(parts) != expected)
-        expect(wrong == 0, f"{wrong} of {parts.size} threads have a wrong result")
-        return {}
+    def per_clock() -> Observation:
+        """The median of the bytes per clock of all SMs or CUs, each by its own clock, in the last call."""
+        clocks = float(np.median(bench.device.to_host(cycles)))
+        return {"per_clock": Observed(passes * block_bytes / clocks, "B/clock", "more")}
 
-    stage = Stage(
-        lambda: kernel((grid,), (_SHARED_THREADS,), args, block_bytes),
-        Work(moved=grid * passes * block_bytes, payload=grid * passes * block_bytes),
-        "moved",
-        "shared",
-        probe=partial(_per_clock, bench, cycles, passes * block_bytes),
-        effort=POINT,
-    )
+    def call() -> None:
+        kernel((grid,), (_SHARED_THREADS,), args, block_bytes)
+
+    def check() -> None:
+        expect_equal(bench.device.to_host(parts), expected, "threads' results")
+
+    work = Work(moved=grid * passes * block_bytes, payload=grid * passes * block_bytes)
+    stage = Stage(call, work, "moved", "shared", probe=per_clock, effort=POINT)
     return Task.of(stage, check=check, poison=lambda: parts.fill(0))
 
 
-def _per_clock(bench: Bench, cycles: Any, nbytes: int) -> Observation:
-    """Bytes a clock that each multiprocessor moved in the last call, by its own clock: the median of them."""
-    return {"per_clock": Observed(nbytes / float(np.median(bench.device.to_host(cycles))), "B/clock", "more")}
-
-
 def _expected(access: str, words: npt.NDArray[np.uint32], width_bytes: int, passes: int) -> npt.NDArray[np.uint64]:
-    """One word a thread, by the sums in closed form: x = 5·x + word, `passes` times from 0, modulo 2^32."""
+    """Return one word per thread by the closed form of its sum: x = 5·x + word, `passes` times from 0, modulo 2^32."""
     lanes = words.reshape(_TURNS, _SHARED_THREADS, width_bytes // 4)
     if access == "read":
         factor = sum(pow(5, power, 2**32) for power in range(passes)) % 2**32

@@ -1,126 +1,139 @@
-"""Three ways to copy within a device, over size, over the number of multiprocessors, and beside a matrix product.
+"""Copies within a device by four engines, over size and over the number of multiprocessors.
 
-load-store: a kernel whose threads load and store 16 bytes each. memcpy: the runtime's copy, which the
-driver gives to whom it likes. async-copy (since sm_80) and bulk-copy (since sm_90): kernels that load
-past the registers into shared memory; of the last, one thread a block starts every copy.
+load-store: a kernel whose threads load and store 16 bytes each. memcpy: the runtime's copy, for which the driver
+chooses a copy engine or a kernel. async-copy (since sm_80) and bulk-copy (since sm_90): kernels that load past the
+registers into shared memory; in the latter one thread per block starts every copy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import POINT, Bench, Skip, Stage, Task, Work
+from gpubench.api.suite import POINT, Bench, Skip, Stage, Target, Task, Topic, View, Work, on_gpu, points, powers_of_two
 
-from ._stream import kernel, memcpy, memory_limit
-from ._words import Words, blocks
+from .._copies import Call, bulk_copier
+from .._stream import need_gpu
+from ._sizes import fitting, memory_limit, smallest_in_memory
+from ._stream import stream_task
+from ._words import CopiedWords, grid_of
 
-_SOURCE = "engines.cu"
 _SPARE_BYTES = 2**26
-_THREADS = 128  # as THREADS in engines.cu
-_ASYNC_STAGES = 8  # as STAGES there
+_THREADS = 128  # per block, as THREADS in engines.cu
 _LANE_BYTES = 16
-_RESIDENT_THREADS = 1024  # a block that has its multiprocessor to itself
-# The best of an H200 at 256 MiB: threads a block and blocks on a multiprocessor; chunks of a bulk copy and their bytes,
-# in three blocks on a multiprocessor, or in one that has it to itself.
-_ASYNC_THREADS, _ASYNC_BLOCKS = 128, 4
-_BULK_THREADS, _BULK_BLOCKS = 32, 3
-_CHUNK_BYTES, _CHUNKS = 2**12, 8
-_RESIDENT_CHUNK_BYTES, _RESIDENT_CHUNKS = 2**13, 16
-_LEAST_CHUNK_BYTES = 2**9
+_RING_BYTES = 8 * _LANE_BYTES  # of a thread's asynchronous copies, as STAGES there
+_RESIDENT_THREADS = 1024  # of a block that has its multiprocessor to itself
+_ASYNC_THREADS, _ASYNC_BLOCKS = 128, 4  # per block, and per multiprocessor: the best values on an H200 at 256 MiB
 _FEATURES = {"async-copy": "async_copy", "bulk-copy": "bulk_copy"}
 
-Call = Callable[[], object]
+topic = Topic(
+    views=[
+        View("transfer", "Copies within the device", ("device_copy",), "size_bytes", by=("engine",), series="hot"),
+        View("curve", "Copies by some multiprocessors", ("device_copy_on",), "units", by=("engine",), series="hot"),
+    ]
+)
+
+
+def newest_engine(target: Target) -> str:
+    """Return the newest engine of the device's architecture: bulk-copy since sm_90, else async-copy."""
+    number = target.device.arch.removeprefix("sm_")
+    return "bulk-copy" if number.isdigit() and int(number) >= 90 else "async-copy"
+
+
+def engines(target: Target) -> Any:
+    """Load-store, memcpy and the newest engine in `quick`, all in `full`."""
+    if target.is_host:
+        return ("load-store", "memcpy")
+    newest = newest_engine(target)
+    return points(("load-store", "memcpy", newest), (newest,), ("load-store", "memcpy", "async-copy", "bulk-copy"))
+
+
+def _kernel_engines(target: Target) -> Any:
+    """Return the engines that are kernels, and so run on any number of multiprocessors."""
+    newest = newest_engine(target)
+    return points(("load-store", newest), (newest,), ("load-store", "async-copy", "bulk-copy"))
+
+
+def _copy_sizes(target: Target) -> Any:
+    """From one word to 1 GiB; on the host from 4 KiB, the smallest array whose check covers every element."""
+    if target.is_host:
+        return points((2**12, 2**20, 2**26), (2**20,), powers_of_two(12, 28))
+    quick = (8, 2**20, 2**23, *_one_copy_size(target))
+    return points(quick, (2**20,), fitting(target, (8, *powers_of_two(4, 30, 2))))
+
+
+def _one_copy_size(target: Target) -> tuple[int, ...]:
+    """Return one size that comes from memory."""
+    return fitting(target, (max(smallest_in_memory(target), 2**28),))
+
+
+def _units(target: Target) -> Any:
+    """Numbers of multiprocessors, up to all of them."""
+    most = max(1, target.device.units)
+    full = [count for count in (1, 2, 4, 8, 16, 32, 48, 64, 80, 96, 112, 128, 192, 256) if count < most]
+    quick = [count for count in (4, 16, 48) if count < most]
+    return points((*quick, most), (most,), (*full, most))
 
 
 def require(bench: Bench, engine: str) -> None:
-    """Raises Skip where the device has no such engine."""
-    if not bench.traits.is_gpu:
-        raise Skip("needs a GPU")
+    """Raise Skip where the device does not support the engine."""
+    need_gpu(bench)
     feature = _FEATURES.get(engine)
     if feature and feature not in bench.traits.features:
         raise Skip(f"{bench.traits.arch} has no {engine}: the feature {feature} is not there")
 
 
-class Copies:
-    """A copy of `size_bytes` within a device and its check; `on` gives the call of an engine."""
-
-    def __init__(self, bench: Bench, size_bytes: int) -> None:
-        bench.need(2 * size_bytes + _SPARE_BYTES)
-        self._bench = bench
-        self._words = Words(bench, size_bytes)
-        self._source = self._words.array
-        self._target = bench.xp.zeros(size_bytes, np.uint8)
-        self.work = Work(moved=2 * size_bytes, payload=size_bytes)
-        self.check = self._words.verifier(self._target)
-
-    def poison(self) -> None:
-        """Spoil the target."""
-        self._target.fill(0)
-
-    def on(self, engine: str, units: int = 0) -> Call:
-        """The copy by an engine; by so many multiprocessors, each given to one block, where `units` is not 0."""
-        if engine == "memcpy":
-            return lambda: self._bench.device.copy(self._target, self._source)
-        if engine == "load-store":
-            return self._load_store(units)
-        return self._async_copy(units) if engine == "async-copy" else self._bulk_copy(units)
-
-    def _launch(self, name: str, grid: int, block: int, shared_bytes: int, *more: Any) -> Call:
-        launch = self._bench.kernel("bulk_copy.cu" if name == "bulk_copy" else _SOURCE, name)
-        args = (self._target, self._source, np.uint64(self._target.nbytes), *more)
-        return lambda: launch((grid,), (block,), args, shared_bytes)
-
-    def _load_store(self, units: int) -> Call:
-        if not units:
-            return self._launch("load_store", blocks(self._target.nbytes // _LANE_BYTES, _THREADS)[0], _THREADS, 0)
-        return self._launch("load_store_resident", units, _RESIDENT_THREADS, self._more_than_half())
-
-    def _more_than_half(self) -> int:
-        """Shared memory that leaves no room for a second block on a multiprocessor."""
-        return self._bench.traits.max_shared_bytes // 2 + 1024
-
-    def _async_copy(self, units: int) -> Call:
-        if units:
-            most = self._bench.traits.max_shared_bytes // (_LANE_BYTES * _ASYNC_STAGES)
-            threads = min(_RESIDENT_THREADS, 1 << most.bit_length() - 1)
-            ring = max(threads * _LANE_BYTES * _ASYNC_STAGES, self._more_than_half())
-            return self._launch("async_copy", units, threads, ring)
-        covering = blocks(self._target.nbytes // _LANE_BYTES, _ASYNC_THREADS)[0]
-        grid = min(covering, self._units() * _ASYNC_BLOCKS)
-        return self._launch("async_copy", grid, _ASYNC_THREADS, _ASYNC_THREADS * _LANE_BYTES * _ASYNC_STAGES)
-
-    def _bulk_copy(self, units: int) -> Call:
-        if units:
-            ring = max(_RESIDENT_CHUNK_BYTES * _RESIDENT_CHUNKS, self._more_than_half())
-            layout = np.uint32(_RESIDENT_CHUNK_BYTES), np.uint32(_RESIDENT_CHUNKS)
-            return self._launch("bulk_copy", units, _BULK_THREADS, ring, *layout)
-        grid = self._units() * _BULK_BLOCKS
-        chunk = -(-self._target.nbytes // grid // _LANE_BYTES) * _LANE_BYTES  # small copies are spread too
-        chunk = min(max(chunk, _LEAST_CHUNK_BYTES), _CHUNK_BYTES)
-        return self._launch("bulk_copy", grid, _BULK_THREADS, chunk * _CHUNKS, np.uint32(chunk), np.uint32(_CHUNKS))
-
-    def _units(self) -> int:
-        return max(1, self._bench.target.device.units)
+def load_store(bench: Bench, target: Any, source: Any, nbytes: int) -> Call:
+    """Return a copy between arrays or addresses by a kernel whose threads load and store 16 bytes each."""
+    kernel, grid = bench.kernel("engines.cu", "load_store"), grid_of(nbytes // _LANE_BYTES, _THREADS)
+    args = (target, source, np.uint64(nbytes))
+    return lambda: kernel(grid, (_THREADS,), args)
 
 
+def copy_call(bench: Bench, words: CopiedWords, engine: str, units: int = 0) -> Call:
+    """Return the copy by an engine: by the whole device, or by `units` multiprocessors with one block each."""
+    target, source, nbytes = words.copied, words.array, words.array.nbytes
+    if engine == "memcpy":
+        return partial(bench.device.copy, target, source)
+    if engine == "bulk-copy":
+        return bulk_copier(bench, target, source, units)
+    if engine == "load-store" and not units:
+        return load_store(bench, target, source, nbytes)
+    exclusive = bench.traits.max_shared_bytes // 2 + 1024  # shared memory that leaves no room for a second block
+    if engine == "load-store":
+        name, blocks, threads, shared_bytes = "load_store_resident", units, _RESIDENT_THREADS, exclusive
+    elif units:
+        most = bench.traits.max_shared_bytes // _RING_BYTES
+        name, blocks, threads = "async_copy", units, min(_RESIDENT_THREADS, 1 << most.bit_length() - 1)
+        shared_bytes = max(threads * _RING_BYTES, exclusive)
+    else:
+        covering = grid_of(nbytes // _LANE_BYTES, _ASYNC_THREADS)[0]
+        blocks = min(covering, max(1, bench.target.device.units) * _ASYNC_BLOCKS)
+        name, threads, shared_bytes = "async_copy", _ASYNC_THREADS, _ASYNC_THREADS * _RING_BYTES
+    kernel, args = bench.kernel("engines.cu", name), (target, source, np.uint64(nbytes))
+    return lambda: kernel((blocks,), (threads,), args, shared_bytes)
+
+
+@topic.case(engine=engines, size_bytes=_copy_sizes)
 def device_copy(bench: Bench, engine: str, size_bytes: int) -> Task:
-    """A copy by the whole device."""
-    if not bench.traits.is_gpu:
-        host = partial(kernel, name="copy") if engine == "load-store" else memcpy
-        return host(bench, size_bytes=size_bytes, effort=POINT)
-    require(bench, engine)
-    copies = Copies(bench, size_bytes)
-    stage = Stage(copies.on(engine), copies.work, "moved", memory_limit(bench, size_bytes), effort=POINT)
-    return Task.of(stage, check=copies.check, poison=copies.poison)
+    """A copy within the device by one of its engines: 2 arrays moved, payload 1."""
+    if bench.traits.is_gpu:
+        return _copy_by(bench, engine, size_bytes)
+    return stream_task(bench, "copy" if engine == "load-store" else "memcpy", size_bytes)
 
 
+@topic.case(engine=_kernel_engines, units=_units, size_bytes=_one_copy_size, when=on_gpu)
 def device_copy_on(bench: Bench, engine: str, units: int, size_bytes: int) -> Task:
-    """A copy by so many multiprocessors."""
+    """A copy by some multiprocessors, one block each: how many saturate the memory."""
+    return _copy_by(bench, engine, size_bytes, units)
+
+
+def _copy_by(bench: Bench, engine: str, size_bytes: int, units: int = 0) -> Task:
     require(bench, engine)
-    copies = Copies(bench, size_bytes)
-    stage = Stage(copies.on(engine, units), copies.work, "moved", memory_limit(bench, size_bytes), effort=POINT)
-    return Task.of(stage, check=copies.check, poison=copies.poison)
+    bench.need(2 * size_bytes + _SPARE_BYTES)
+    words = CopiedWords(bench, size_bytes)
+    work, limit = Work(moved=2 * size_bytes, payload=size_bytes), memory_limit(bench.target, size_bytes)
+    stage = Stage(copy_call(bench, words, engine, units), work, "moved", limit, effort=POINT)
+    return Task.of(stage, check=words.check, poison=words.poison)

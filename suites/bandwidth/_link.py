@@ -1,13 +1,13 @@
-"""The link between host and device: every kind of host memory, one way and both ways at once.
+"""The link between host and device with every kind of host memory, in one direction and in both at once.
 
-What lies in host memory is checked on the device: it is copied up and compared with the words of its
-seed there, since a processor reads write-combined memory at a hundredth of its speed.
+Data in host memory are checked on the device: they are copied there and compared with the words of their seed, since
+a processor reads write-combined memory at a hundredth of its speed.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,25 +15,105 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api.suite import POINT, Bench, Observation, Skip, Stage, Task, Work
+from gpubench.api.suite import POINT, Bench, Skip, Stage, Target, Task, Topic, View, Work, on_gpu, points, powers_of_two
 
-from ._words import Words, blocks
+from .._checks import in_turn
+from .._stream import need_gpu
+from ._engines import load_store
+from ._sizes import log_curve
+from ._words import CopiedWords
 
-_THREADS = 128  # as THREADS in engines.cu
-_THREAD_BYTES = 16
 _SPARE_BYTES = 2**26
 _PAGE_BYTES = 4096
-_MOST_CALLS = 32  # of both ways at once: each queues six commands
+_MOST_CALLS = 32  # of both directions at once: each queues six commands
 _MILLI = 1e-3
 _MAPPED, _WRITE_COMBINED = 2, 4  # cudaHostAllocMapped, cudaHostAllocWriteCombined; HIP's have the same values
+
+_EVERY_KIND = ("pinned", "pageable", "registered", "write-combined", "zero-copy")
+_KINDS = points(("pinned", "pageable", "zero-copy"), full=_EVERY_KIND)
+_SIZES = points((8, 2**16, 2**20, 2**24, 2**28), smoke=(2**24,), full=powers_of_two(3, 30, 3))
+_QUICK_SIZES = {"pinned": (8, 2**16, 2**20, 2**28), "pageable": (2**16, 2**20, 2**28), "zero-copy": (8, 2**20, 2**24)}
+_BOTH_KINDS = points(("pinned",), full=("pinned", "registered", "write-combined", "zero-copy"))
+_BOTH_SIZES = points((2**26,), smoke=(2**24,), full=powers_of_two(12, 30, 3))
+
+topic = Topic(
+    views=[
+        log_curve("Host link over transfer size", ("h2d", "d2h"), "size_bytes", by=("memory",)),
+        View("transfer", "Host to device", ("h2d",), "size_bytes", by=("memory",), series="hot"),
+        View("transfer", "Device to host", ("d2h",), "size_bytes", by=("memory",), series="hot"),
+        log_curve("Host link, both ways", ("duplex",), "size_bytes", by=("memory",), series="sum.hot"),
+    ]
+)
+
+
+def _is_measured(target: Target, params: Mapping[str, Any]) -> bool:
+    """Return whether the tier measures a size with a kind of memory: `quick` measures the most telling ones."""
+    return target.tier != "quick" or params["size_bytes"] in _QUICK_SIZES[params["memory"]]
+
+
+@topic.case(memory=_KINDS, size_bytes=_SIZES, when=on_gpu, where=_is_measured)
+def h2d(bench: Bench, memory: str, size_bytes: int) -> Task:
+    """Host to device by the runtime's copy, or (zero-copy) by a kernel that reads host memory: payload."""
+    return _one_way(bench, memory, size_bytes, to_device=True)
+
+
+@topic.case(memory=_KINDS, size_bytes=_SIZES, when=on_gpu, where=_is_measured)
+def d2h(bench: Bench, memory: str, size_bytes: int) -> Task:
+    """Device to host by the runtime's copy, or (zero-copy) by a kernel that writes host memory: payload."""
+    return _one_way(bench, memory, size_bytes, to_device=False)
+
+
+def _one_way(bench: Bench, memory: str, size_bytes: int, to_device: bool) -> Task:
+    need_gpu(bench)
+    bench.need(2 * size_bytes + _SPARE_BYTES)
+    transfer = LinkCopy(bench, _host_memory(bench, memory, size_bytes), to_device)
+    limit = "link.h2d" if to_device else "link.d2h"
+    waits = memory == "pageable"  # the runtime copies it through pinned memory and waits for the device
+    stage = Stage(transfer.call, Work(payload=size_bytes), "payload", limit, waits=waits, effort=POINT)
+    return Task.of(stage, check=transfer.check, poison=transfer.poison, close=transfer.close)
+
+
+@topic.case(memory=_BOTH_KINDS, size_bytes=_BOTH_SIZES, when=on_gpu)
+def duplex(bench: Bench, memory: str, size_bytes: int) -> Task:
+    """Both directions at once: payload of the sum, then of each direction while the other one runs."""
+    need_gpu(bench)
+    bench.need(4 * size_bytes + _SPARE_BYTES)
+    device, cuda = bench.device, bench.xp.cuda
+    up = LinkCopy(bench, _host_memory(bench, memory, size_bytes), to_device=True)
+    down = LinkCopy(bench, _host_memory(bench, memory, size_bytes), to_device=False, draw=1)
+    events = {copy: (cuda.Event(), cuda.Event()) for copy in (up, down)}
+
+    def between_events(copy: LinkCopy) -> None:
+        before, after = events[copy]
+        before.record()
+        copy.call()
+        after.record()
+
+    def seconds(copy: LinkCopy) -> float:
+        device.together(partial(between_events, up), partial(between_events, down))
+        device.synchronize()
+        return float(cuda.get_elapsed_time(*events[copy])) * _MILLI
+
+    def one(copy: LinkCopy, limit: str) -> Stage:
+        return Stage(partial(seconds, copy), Work(payload=size_bytes), "payload", limit, clock="self", effort=POINT)
+
+    both = partial(device.together, up.call, down.call)
+    total = Stage(both, Work(payload=2 * size_bytes), "payload", max_calls=_MOST_CALLS, effort=POINT)
+    return Task(
+        {"sum": total, "h2d": one(up, "link.h2d"), "d2h": one(down, "link.d2h")},
+        check=in_turn(up.check, down.check),
+        poison=in_turn(up.poison, down.poison),
+        close=in_turn(up.close, down.close),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """Memory of the host as bytes, and how to let go of it."""
+    """Host memory as bytes, and the function that releases it; a kernel copies memory that is mapped."""
 
     array: npt.NDArray[np.uint8]
     close: Callable[[], None]
+    is_mapped: bool = False
 
 
 def _nothing() -> None:
@@ -44,11 +124,11 @@ def _allocated(bench: Bench, flags: int, size_bytes: int) -> HostMemory:
     runtime = bench.xp.cuda.runtime
     address = runtime.hostAlloc(size_bytes, flags)
     array = np.ctypeslib.as_array((ctypes.c_uint8 * size_bytes).from_address(address))
-    return HostMemory(array, partial(runtime.freeHost, address))
+    return HostMemory(array, partial(runtime.freeHost, address), is_mapped=flags == _MAPPED)
 
 
 def _registered(bench: Bench, size_bytes: int) -> HostMemory:
-    """Memory of the process that is page-locked after the fact, whole pages of it."""
+    """Return memory of the process whose pages are page-locked after their allocation."""
     whole = -(-size_bytes // _PAGE_BYTES) * _PAGE_BYTES
     raw = np.zeros(whole + _PAGE_BYTES, np.uint8)
     first = -raw.ctypes.data % _PAGE_BYTES
@@ -56,8 +136,8 @@ def _registered(bench: Bench, size_bytes: int) -> HostMemory:
     return HostMemory(pages[:size_bytes], bench.device.register(pages))
 
 
-def host_memory(bench: Bench, memory: str, size_bytes: int) -> HostMemory:
-    """Host memory of that kind; raises Skip where the driver does not give it."""
+def _host_memory(bench: Bench, memory: str, size_bytes: int) -> HostMemory:
+    """Allocate host memory of a kind; raises Skip where the driver refuses."""
     kinds: dict[str, Callable[[], HostMemory]] = {
         "pinned": lambda: HostMemory(bench.device.pinned(size_bytes), _nothing),
         "pageable": lambda: HostMemory(np.zeros(size_bytes, np.uint8), _nothing),
@@ -68,110 +148,36 @@ def host_memory(bench: Bench, memory: str, size_bytes: int) -> HostMemory:
     try:
         return kinds[memory]()
     except bench.xp.cuda.runtime.CUDARuntimeError as error:
-        raise Skip(f"the driver gives no {memory} memory of {size_bytes} bytes: {error}") from error
+        raise Skip(f"the driver refuses {size_bytes} bytes of {memory} host memory: {error}") from error
 
 
-class _Way:
-    """One direction of the link: its words, its far and near side, its call and its check."""
+class LinkCopy:
+    """Random words that one transfer brings over the link, in one direction, and the check that they arrived."""
 
-    def __init__(self, bench: Bench, memory: str, size_bytes: int, to_device: bool, draw: int = 0) -> None:
-        self._bench = bench
-        self._to_device = to_device
-        words, memory_of_host = Words(bench, size_bytes, draw), host_memory(bench, memory, size_bytes)
-        self._far, self.close = memory_of_host.array, memory_of_host.close
-        self._near = bench.xp.zeros(size_bytes, np.uint8)  # what a check looks at: for d2h, what came back
-        self._verify = words.verifier(self._near)
-        device_side = self._near if to_device else words.array
+    def __init__(self, bench: Bench, host: HostMemory, to_device: bool, draw: int = 0) -> None:
+        self._device, self._to_device = bench.device, to_device
+        self._host, self.close = host.array, host.close
+        self._words = CopiedWords(bench, host.array.nbytes, draw)
         if to_device:
-            bench.device.copy(self._far, words.array)
+            bench.device.copy(host.array, self._words.array)
             bench.device.synchronize()
-        self.call = self._copying(device_side) if memory != "zero-copy" else self._kernel(device_side)
-
-    def _copying(self, near: Any) -> Callable[[], None]:
-        """The runtime's copy."""
-        ends = (near, self._far) if self._to_device else (self._far, near)
-        return lambda: self._bench.device.copy(*ends)
-
-    def _kernel(self, near: Any) -> Callable[[], None]:
-        """A kernel that reaches over the link; with unified addressing the host's pointer is the device's too."""
-        kernel, there = self._bench.kernel("engines.cu", "load_store"), np.uint64(self._far.ctypes.data)
-        ends = (near, there) if self._to_device else (there, near)
-        grid, args = blocks(near.nbytes // _THREAD_BYTES, _THREADS), (*ends, np.uint64(near.nbytes))
-        return lambda: kernel(grid, (_THREADS,), args)
+        on_device = self._words.copied if to_device else self._words.array
+        on_host: Any = np.uint64(host.array.ctypes.data) if host.is_mapped else host.array  # unified addressing
+        target, source = (on_device, on_host) if to_device else (on_host, on_device)
+        if host.is_mapped:
+            self.call = load_store(bench, target, source, host.array.nbytes)
+        else:
+            self.call = partial(bench.device.copy, target, source)
 
     def poison(self) -> None:
-        """Spoil what the transfer should have written."""
-        self._near.fill(0)
+        """Overwrite with zeros what the transfer should write."""
+        self._words.poison()
         if not self._to_device:
-            self._bench.device.synchronize()
-            self._far.fill(0)
+            self._device.synchronize()
+            self._host.fill(0)
 
-    def check(self) -> Observation:
-        """Every word arrived."""
+    def check(self) -> None:
+        """Raise WrongAnswer unless every word arrived."""
         if not self._to_device:
-            self._bench.device.copy(self._near, self._far)
-        return self._verify()
-
-
-def _need_gpu(bench: Bench, nbytes: int) -> None:
-    if not bench.traits.is_gpu:
-        raise Skip("needs a device with memory of its own")
-    bench.need(nbytes + _SPARE_BYTES)
-
-
-def one_way(bench: Bench, memory: str, size_bytes: int, to_device: bool) -> Task:
-    """One transfer; pageable ones wait for the device by themselves."""
-    _need_gpu(bench, 2 * size_bytes)
-    way = _Way(bench, memory, size_bytes, to_device)
-    limit = "link.h2d" if to_device else "link.d2h"
-    stage = Stage(way.call, Work(payload=size_bytes), "payload", limit, waits=memory == "pageable", effort=POINT)
-    return Task.of(stage, check=way.check, poison=way.poison, close=way.close)
-
-
-class _Both:
-    """Both directions at once, and the events between which each of them is timed."""
-
-    def __init__(self, bench: Bench, memory: str, size_bytes: int) -> None:
-        self._bench, self._cuda = bench, bench.xp.cuda
-        self.ways = {
-            "h2d": _Way(bench, memory, size_bytes, to_device=True),
-            "d2h": _Way(bench, memory, size_bytes, to_device=False, draw=1),
-        }
-        self._events = {name: (self._cuda.Event(), self._cuda.Event()) for name in self.ways}
-
-    def call(self) -> None:
-        """Queue both."""
-        self._bench.device.together(*(way.call for way in self.ways.values()))
-
-    def seconds(self, name: str) -> float:
-        """Seconds of one direction while the other one runs."""
-        self._bench.device.together(*(partial(self._between_events, each) for each in self.ways))
-        self._bench.device.synchronize()
-        return float(self._cuda.get_elapsed_time(*self._events[name])) * _MILLI
-
-    def _between_events(self, name: str) -> None:
-        before, after = self._events[name]
-        before.record()
-        self.ways[name].call()
-        after.record()
-
-    def each(self, what: str) -> None:
-        """Call a method of both directions."""
-        for way in self.ways.values():
-            getattr(way, what)()
-
-
-def both_ways(bench: Bench, memory: str, size_bytes: int) -> Task:
-    """The sum of both directions, then each by itself while the other one runs."""
-    _need_gpu(bench, 4 * size_bytes)
-    both = _Both(bench, memory, size_bytes)
-    stages = {"sum": Stage(both.call, Work(payload=2 * size_bytes), "payload", max_calls=_MOST_CALLS, effort=POINT)}
-    for name in both.ways:
-        work, call = Work(payload=size_bytes), partial(both.seconds, name)
-        stages[name] = Stage(call, work, "payload", f"link.{name}", clock="self", effort=POINT)
-
-    def check() -> Observation:
-        both.each("check")
-        return {}
-
-    return Task(stages, check, partial(both.each, "poison"), partial(both.each, "close"))
+            self._device.copy(self._words.copied, self._host)
+        self._words.check()

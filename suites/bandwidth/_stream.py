@@ -1,140 +1,256 @@
-"""STREAM kernels on device memory, in every shape, and the runtime's copy within it.
+"""STREAM kernels on device memory, by size, access width and number of threads, and the runtime's own copy.
 
-Counting is STREAM's: every array that the kernel names, once for each element read or written.
+Bytes are counted by STREAM's rule: every array that the kernel names, once for each element read or written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import TIER, Bench, Effort, Observation, Stage, Task, Work, expect, units
+from gpubench.api.suite import (
+    POINT,
+    TIER,
+    Bench,
+    Effort,
+    Stage,
+    Target,
+    Task,
+    Topic,
+    View,
+    Work,
+    expect,
+    on_gpu,
+    points,
+    powers_of_two,
+    units,
+)
 
-from .._stream import BEST, Call, Shape, Stream, open_stream
-from ._points import CACHES, cache_bytes
+from .._checks import CheckedCall, expect_equal
+from .._stream import BEST_SHAPE, LaunchShape, Stream, open_stream
+from . import _sizes
+from ._sizes import array_sizes, log_curve, one_array_size
 
 _FACTOR = 0.5  # a power of two: products are exact, so every result has one right value
+_CACHED_BYTES = 2**23  # both arrays of a copy fit the last-level cache of data-centre GPUs since the A100
+_FLOOR_BYTES = 2**32  # floors of read and copy are defined for arrays of this size
+_NAMES = ("read", "write", "copy", "scale", "add", "triad", "dot")
+_DTYPES = points(("float32",), full=("float32", "float64"))
+_KERNEL_NAMES = points(("read",), full=_NAMES)
+
+topic = Topic(
+    views=[
+        View("bars", "Memory bandwidth", (*_NAMES, "memcpy"), series="hot"),
+        log_curve("Memory bandwidth over array size", (*_NAMES, "memcpy"), "size_bytes", by=("dtype",)),
+        log_curve("Memory bandwidth over access width", ("access_width",), "width_bytes", by=("kernel",)),
+        log_curve("Memory bandwidth over threads", ("occupancy",), "threads", by=("kernel",)),
+    ]
+)
+
+
+def _floor_sizes(target: Target) -> Any:
+    """On a GPU `quick` adds 8 MiB, which a cache holds, and 4 GiB, the size for which a floor is defined."""
+    sizes = array_sizes(target)
+    if target.is_host:
+        return sizes
+    quick = (_CACHED_BYTES, max(_sizes.smallest_in_memory(target), 2**30), _FLOOR_BYTES)
+    return points(_sizes.fitting(target, quick), sizes.smoke, sizes.full)
+
+
+def _memcpy_sizes(target: Target) -> Any:
+    """On a GPU also a size that its last-level cache holds: hot, cold and rotated samples differ there."""
+    sizes = array_sizes(target)
+    if target.is_host:
+        return sizes
+    return points((_CACHED_BYTES, *sizes.quick), sizes.smoke, (_CACHED_BYTES, *sizes.full))
+
+
+def _threads(target: Target) -> Any:
+    """Resident threads on each SM or CU (1536 is what all NVIDIA GPUs since 2020 hold); on the host threads in all."""
+    if target.is_host:
+        most = max(1, target.device.units)
+        counts = [*(count for count in powers_of_two(0, 10) if count < most), most]
+        return points((counts[0], counts[-1]) if most > 1 else (1,), (1,), counts)
+    return points((128, 512, 1536), (512,), (64, 128, 256, 512, 1024, 1536))
+
+
+def _effort(target: Target, has_floor: bool) -> Effort:
+    """Return a short effort in `quick`, and that of the tier where a floor depends on the figure."""
+    return POINT if target.tier == "quick" and not has_floor else TIER
+
+
+Prepare = Callable[[Stream], CheckedCall]
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
-    """A kernel that leaves a = k + kb·b + kc·c in its first array; `flops` are those of an element."""
+class StreamKernel:
+    """A STREAM kernel: its call and check, the arrays that it moves, its payload in arrays, its flops per element."""
 
-    factors: tuple[float, float, float]
-    scalars: tuple[float, ...] = ()
-    flops: int = 0
-
-
-_WRITTEN = {
-    "copy": _Written((0, 1, 0)),
-    "scale": _Written((0, _FACTOR, 0), (_FACTOR,), 1),
-    "add": _Written((0, 1, 1), flops=1),
-    "triad": _Written((0, 1, _FACTOR), (_FACTOR,), 2),
-}
+    prepare: Prepare
+    arrays: int
+    payload: int
+    flops: int
 
 
-def is_cached(bench: Bench, size_bytes: int) -> bool:
-    """Whether an array of that size may be served by the last-level cache in part."""
-    return size_bytes < CACHES * cache_bytes(bench.target)
+_KERNELS: dict[str, StreamKernel] = {}
 
 
-def memory_limit(bench: Bench, size_bytes: int) -> str:
-    """`dram`, the peak that an array of that size is held against; nothing where a cache may serve it."""
-    return "" if is_cached(bench, size_bytes) else "dram"
+def _kernel(
+    arrays: int,
+    payload: int = 1,
+    flops: int = 0,
+    sizes: Any = array_sizes,
+    dtypes: Any = _DTYPES,
+    headline: Mapping[str, str] | None = None,
+    has_floor: Callable[[Target, int, str], bool] = lambda *_: False,
+) -> Callable[[Prepare], Prepare]:
+    """Declare a kernel and its case; the decorated function prepares its call and check on a stream."""
+
+    def declare(prepare: Prepare) -> Prepare:
+        name = prepare.__name__
+        _KERNELS[name] = StreamKernel(prepare, arrays, payload, flops)
+
+        def build(bench: Bench, size_bytes: int, dtype: str) -> Task:
+            effort = _effort(bench.target, has_floor(bench.target, size_bytes, dtype))
+            return stream_task(bench, name, size_bytes, dtype, effort=effort)
+
+        build.__name__, build.__doc__ = name, prepare.__doc__
+        topic.case(size_bytes=sizes, dtype=dtypes, headline=headline)(build)
+        return prepare
+
+    return declare
 
 
-def notes(bench: Bench, size_bytes: int, found: Mapping[str, str]) -> Mapping[str, str]:
-    """Notes, and that a cache may serve the arrays where it may."""
-    if not is_cached(bench, size_bytes):
-        return found
-    largest = units.size(cache_bytes(bench.target))
-    return {**found, "cache": f"arrays below {CACHES} × the last-level cache of {largest}"}
+def _is_floor_size(target: Target, size_bytes: int, _dtype: str) -> bool:
+    """Return whether read and copy have a floor at that size; on the host they have one at every size."""
+    return target.is_host or size_bytes >= _FLOOR_BYTES
 
 
-def _stage(bench: Bench, call: Call, work: Work, size_bytes: int, effort: Effort) -> Stage:
-    """Hot, and cold where a GPU's cache holds something: a flush changes nothing for arrays four caches long."""
-    modes: Any = ("hot", "cold") if bench.traits.is_gpu and is_cached(bench, size_bytes) else ("hot",)
-    return Stage(call, work, "moved", memory_limit(bench, size_bytes), modes, effort=effort)
+def _linear(stream: Stream, name: str, factors: tuple[float, float, float], *scalars: float) -> CheckedCall:
+    """Prepare a kernel that leaves a = k + kb·b + kc·c in its first array; `factors` are (k, kb, kc)."""
+    a, inputs = stream.empty(), tuple(stream.drawn() for factor in factors[1:] if factor)
+    call = stream.call(name, a, *(drawn.array for drawn in inputs), stream.count, *map(stream.real, scalars))
+    return CheckedCall(call, stream.verifier(a, inputs, factors), stream.poison(a))
 
 
-def kernel(
-    bench: Bench, name: str, size_bytes: int, dtype: str = "float32", shape: Shape = BEST, effort: Effort = TIER
-) -> Task:
-    """One of the STREAM kernels, on arrays of `size_bytes` each."""
-    build = {"read": _reading, "dot": _summing, "write": _filling}.get(name, partial(_writing, name))
-    arrays = {"read": 1, "write": 1, "add": 3, "triad": 3}.get(name, 2)
-    stream = open_stream(bench, size_bytes, dtype, arrays, shape)
-    call, check, poison, flops = build(bench, stream)
-    work = Work(moved=arrays * size_bytes, payload=_payload(name) * size_bytes, flops=flops * float(stream.count))
-    stage = _stage(bench, call, work, size_bytes, effort)
-    return Task.of(stage, check=check, poison=poison, notes=notes(bench, size_bytes, stream.notes))
-
-
-def _payload(name: str) -> int:
-    return 2 if name == "dot" else 1
-
-
-_Built = tuple[Call, Callable[[], Observation], Call, int]  # call, check, poison, operations an element
-
-
-def _writing(name: str, bench: Bench, stream: Stream) -> _Built:
-    del bench
-    what = _WRITTEN[name]
-    a, inputs = stream.empty(), tuple(stream.drawn() for factor in what.factors[1:] if factor)
-    scalars = (stream.real(scalar) for scalar in what.scalars)
-    call = stream.call(name, a, *(drawn.array for drawn in inputs), stream.count, *scalars)
-    return call, stream.verifier(a, inputs, what.factors), stream.poison(a), what.flops
-
-
-def _filling(bench: Bench, stream: Stream) -> _Built:
-    a, value = stream.empty(), 0.5 + bench.rng.random() / 2
-    call = stream.call("write", a, stream.count, stream.real(value))
-    return call, stream.verifier(a, (), (value, 0, 0)), stream.poison(a), 0
-
-
-def _reading(bench: Bench, stream: Stream) -> _Built:
+@_kernel(arrays=1, sizes=_floor_sizes, has_floor=_is_floor_size)
+def read(stream: Stream) -> CheckedCall:
+    """The exclusive or of all words of an array: 1 array moved; each block leaves one word, which is checked."""
     b, parts = stream.drawn(), stream.partial(np.uint64)
 
-    def check() -> Observation:
-        wrong = np.count_nonzero(bench.device.to_host(parts) != stream.expected_xor(b))
-        expect(wrong == 0, f"{wrong} of {stream.parts} partial results are wrong")
-        return {}
+    def check() -> None:
+        expect_equal(stream.bench.device.to_host(parts), stream.expected_xor(b), "partial results")
 
-    return stream.call("read", b.array, stream.count, parts), check, lambda: parts.fill(0), 0
+    return CheckedCall(stream.call("read", b.array, stream.count, parts), check, lambda: parts.fill(0))
 
 
-def _summing(bench: Bench, stream: Stream) -> _Built:
+@_kernel(arrays=1)
+def write(stream: Stream) -> CheckedCall:
+    """STREAM's fill, a = s: 1 array moved."""
+    s = 0.5 + stream.bench.rng.random() / 2
+    return _linear(stream, "write", (s, 0, 0), s)
+
+
+@_kernel(arrays=2, sizes=_floor_sizes, has_floor=_is_floor_size)
+def copy(stream: Stream) -> CheckedCall:
+    """STREAM copy by a kernel, a = b: 2 arrays moved."""
+    return _linear(stream, "copy", (0, 1, 0))
+
+
+@_kernel(arrays=2, flops=1)
+def scale(stream: Stream) -> CheckedCall:
+    """STREAM scale, a = s·b: 2 arrays moved."""
+    return _linear(stream, "scale", (0, _FACTOR, 0), _FACTOR)
+
+
+@_kernel(arrays=3, flops=1)
+def add(stream: Stream) -> CheckedCall:
+    """STREAM add, a = b + c: 3 arrays moved."""
+    return _linear(stream, "add", (0, 1, 1))
+
+
+@_kernel(
+    arrays=3,
+    flops=2,
+    dtypes=points(("float32", "float64")),
+    headline={"dtype": "float32"},
+    has_floor=lambda _target, _size_bytes, dtype: dtype == "float32",
+)
+def triad(stream: Stream) -> CheckedCall:
+    """STREAM triad, a = b + s·c: 3 arrays moved."""
+    return _linear(stream, "triad", (0, 1, _FACTOR), _FACTOR)
+
+
+@_kernel(arrays=2, payload=2, flops=2)
+def dot(stream: Stream) -> CheckedCall:
+    """The sum of b·c: 2 arrays moved; each block leaves one sum, which is checked in double precision."""
     b, c, parts = stream.drawn(), stream.drawn(), stream.partial(np.float64)
 
-    def check() -> Observation:
-        error = float(np.max(np.abs(bench.device.to_host(parts) - stream.expected_dot(b, c))))
-        expect(error <= stream.bound(), f"a partial sum is off by {error:.3g}, more than {stream.bound():.3g}")
-        return {}
+    def check() -> None:
+        sums = stream.bench.device.to_host(parts)
+        error, bound = float(np.max(np.abs(sums - stream.expected_dot(b, c)))), stream.bound()
+        expect(error <= bound, f"a partial sum is off by {error:.3g}, more than {bound:.3g}")
 
-    return stream.call("dot", b.array, c.array, stream.count, parts), check, lambda: parts.fill(0), 2
-
-
-def memcpy(bench: Bench, size_bytes: int, effort: Effort = TIER) -> Task:
-    """The runtime's own copy within device memory; one thread's on the host."""
-    stream = open_stream(bench, size_bytes, "float32", 2)
-    a, b = stream.empty(), stream.drawn()
-    work = Work(moved=2 * size_bytes, payload=size_bytes)
-    stage = _stage(bench, lambda: bench.device.copy(a, b.array), work, size_bytes, effort)
-    return Task.of(
-        replace(stage, rotation=_rotation(bench, a, b.array)),
-        check=stream.verifier(a, (b,), (0, 1, 0)),
-        poison=stream.poison(a),
-        notes=notes(bench, size_bytes, {}),
-    )
+    return CheckedCall(stream.call("dot", b.array, c.array, stream.count, parts), check, lambda: parts.fill(0))
 
 
-def _rotation(bench: Bench, a: Any, b: Any) -> tuple[Callable[[], None], ...]:
-    """Copies between pairs of arrays that together outgrow the cache; none where one pair does."""
-    if not bench.traits.is_gpu or not is_cached(bench, a.nbytes):
-        return ()
-    pairs = [(a, b)] + [(bench.xp.empty_like(a), b.copy()) for _ in range(bench.copies(2 * a.nbytes) - 1)]
-    return tuple(partial(bench.device.copy, target, source) for target, source in pairs)
+def _runtime_copy(stream: Stream) -> CheckedCall:
+    a, b, bench = stream.empty(), stream.drawn(), stream.bench
+    pairs = [(a, b.array)]
+    if bench.traits.is_gpu and _sizes.is_cached(bench.target, a.nbytes):  # further pairs, until they outgrow the cache
+        pairs += [(bench.xp.empty_like(a), b.array.copy()) for _ in range(bench.copies(2 * a.nbytes) - 1)]
+    calls = tuple(partial(bench.device.copy, target, source) for target, source in pairs)
+    check = stream.verifier(a, (b,), (0, 1, 0))
+    return CheckedCall(calls[0], check, stream.poison(a), rotation=calls if len(calls) > 1 else ())
+
+
+_KERNELS["memcpy"] = StreamKernel(_runtime_copy, arrays=2, payload=1, flops=0)
+
+
+def stream_task(
+    bench: Bench,
+    name: str,
+    size_bytes: int,
+    dtype: str = "float32",
+    shape: LaunchShape = BEST_SHAPE,
+    effort: Effort = POINT,
+) -> Task:
+    """Build a task that times a STREAM kernel, or `memcpy`, on arrays of `size_bytes` each.
+
+    Where a GPU's cache holds part of the arrays it is timed cold too: larger arrays are not changed by a flush.
+    """
+    kernel = _KERNELS[name]
+    stream = open_stream(bench, size_bytes, dtype, kernel.arrays, shape)
+    prepared = kernel.prepare(stream)
+    size, limit = stream.size_bytes, _sizes.memory_limit(bench.target, stream.size_bytes)
+    work = Work(moved=kernel.arrays * size, payload=kernel.payload * size, flops=kernel.flops * float(stream.count))
+    modes: Any = ("hot", "cold") if bench.traits.is_gpu and not limit else ("hot",)
+    stage = Stage(prepared.call, work, "moved", limit, modes, effort=effort, rotation=prepared.rotation)
+    notes = {} if name == "memcpy" else dict(stream.notes)
+    if not limit:
+        cache = units.size(_sizes.cache_bytes(bench.target))
+        notes["cache"] = f"arrays below {_sizes.CACHES} × the last-level cache of {cache}"
+    return Task.of(stage, check=prepared.check, poison=prepared.poison, notes=notes)
+
+
+@topic.case(size_bytes=_memcpy_sizes)
+def memcpy(bench: Bench, size_bytes: int) -> Task:
+    """The runtime's own copy within device memory (one thread on the host): 2 arrays moved, payload 1."""
+    has_floor = not _sizes.is_cached(bench.target, size_bytes)
+    return stream_task(bench, "memcpy", size_bytes, effort=_effort(bench.target, has_floor))
+
+
+@topic.case(kernel=_KERNEL_NAMES, width_bytes=_sizes.WIDTHS, size_bytes=one_array_size, when=on_gpu)
+def access_width(bench: Bench, kernel: str, width_bytes: int, size_bytes: int) -> Task:
+    """A STREAM kernel whose lanes move 4, 8 or 16 bytes at once, float32."""
+    return stream_task(bench, kernel, size_bytes, shape=LaunchShape(width_bytes))
+
+
+@topic.case(kernel=_KERNEL_NAMES, threads=_threads, size_bytes=one_array_size)
+def occupancy(bench: Bench, kernel: str, threads: int, size_bytes: int) -> Task:
+    """A STREAM kernel on a number of resident threads per SM or CU; on the host on that number of threads in all."""
+    return stream_task(bench, kernel, size_bytes, shape=LaunchShape(threads=threads))

@@ -1,52 +1,58 @@
-"""Random 64-bit words in a GPU's memory, and the launches over them: data that a check can draw again."""
+"""Random 64-bit words in a GPU's memory, which a check computes again from their seed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Observation, expect
+from gpubench.api.suite import Bench
+
+from .._checks import expect_no_mistakes
 
 _THREADS = 256
 _MOST_BLOCKS = 2**16
-WORD_BYTES = 8
+_WORD_BYTES = 8
 
 
-def blocks(items: int, threads: int) -> tuple[int]:
-    """The grid of one thread an item."""
+def grid_of(items: int, threads: int) -> tuple[int]:
+    """Return the grid that has one thread per item, in blocks of so many threads."""
     return (max(1, -(-items // threads)),)
 
 
-class Words:
+class RandomWords:
     """An array whose 64-bit word i is `gb_random(seed, i)`; `array` is uint8, of a multiple of 8 bytes.
 
-    Filling queues a kernel, and nothing is waited for.
+    Filling it queues a kernel and waits for nothing. `draw` is the number of earlier seeds that another array has used.
     """
 
     def __init__(self, bench: Bench, size_bytes: int, draw: int = 0) -> None:
         self._bench = bench
-        self._count = np.uint64(size_bytes // WORD_BYTES)
-        self._grid = (min(blocks(size_bytes // WORD_BYTES, _THREADS)[0], _MOST_BLOCKS),)
+        self._count = np.uint64(size_bytes // _WORD_BYTES)
+        self._grid = (min(grid_of(size_bytes // _WORD_BYTES, _THREADS)[0], _MOST_BLOCKS),)
         self.seed = np.uint64(bench.rng.integers(2**64, size=draw + 1, dtype=np.uint64)[draw])
         self.array = bench.xp.empty(size_bytes, np.uint8)
-        self.fill(self.array)
+        bench.kernel("words.cu", "fill")(self._grid, (_THREADS,), (self.array, self._count, self.seed))
 
-    def fill(self, array: Any) -> None:
-        """Write these words into an array."""
-        self._bench.kernel("words.cu", "fill")(self._grid, (_THREADS,), (array, self._count, self.seed))
-
-    def verifier(self, array: Any) -> Callable[[], Observation]:
-        """A check that an array of the device holds these words, all of them."""
+    def verifier(self, array: Any) -> Callable[[], None]:
+        """Return a check that an array on the device holds all of these words."""
         kernel = self._bench.kernel("words.cu", "mistakes")
-        wrong = self._bench.xp.zeros(1, np.uint64)
+        mistakes = self._bench.xp.zeros(1, np.uint64)
+        args = (array, self._count, self.seed, mistakes)
+        count = partial(kernel, self._grid, (_THREADS,), args)
+        return partial(expect_no_mistakes, self._bench, count, mistakes, int(self._count), "words")
 
-        def check() -> Observation:
-            wrong.fill(0)
-            kernel(self._grid, (_THREADS,), (array, self._count, self.seed, wrong))
-            found = int(self._bench.device.to_host(wrong)[0])
-            expect(found == 0, f"{found} of {self._count} words are wrong")
-            return {}
 
-        return check
+class CopiedWords(RandomWords):
+    """Random words in `array`, and a second array, `copied`, that must hold them after a copy."""
+
+    def __init__(self, bench: Bench, size_bytes: int, draw: int = 0) -> None:
+        super().__init__(bench, size_bytes, draw)
+        self.copied = bench.xp.zeros(size_bytes, np.uint8)
+        self.check = self.verifier(self.copied)
+
+    def poison(self) -> None:
+        """Overwrite the copy with zeros."""
+        self.copied.fill(0)

@@ -1,0 +1,56 @@
+"""Array sizes that come from memory rather than from a cache, and other axes and curves that topics share."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from gpubench.api.suite import Target, View, points, powers_of_two
+
+CACHES = 4  # an array this many times the last-level cache comes from memory
+_UNKNOWN_CACHE_BYTES = 2**25
+
+WIDTHS = points((4, 16), full=(4, 8, 16))  # bytes of an access
+log_curve = partial(View, "curve", series="hot", log_x=True)
+
+
+def cache_bytes(target: Target) -> int:
+    """Return the size of the last-level cache, or a guess where the device does not report it."""
+    return target.device.cache_bytes or _UNKNOWN_CACHE_BYTES
+
+
+def is_cached(target: Target, size_bytes: int) -> bool:
+    """Return whether the last-level cache may serve part of an array of that size."""
+    return size_bytes < CACHES * cache_bytes(target)
+
+
+def memory_limit(target: Target, size_bytes: int) -> str:
+    """Return the peak that an array of that size is compared with: `dram`, or none where a cache may serve it."""
+    return "" if is_cached(target, size_bytes) else "dram"
+
+
+def smallest_in_memory(target: Target) -> int:
+    """Return the smallest power of two that comes from memory on this device."""
+    return 1 << (CACHES * cache_bytes(target) - 1).bit_length()
+
+
+def fitting(target: Target, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the sizes of which three arrays fit the memory; if none does, the first."""
+    limit = target.device.memory_bytes * 0.8 / 3
+    return tuple(size for size in sizes if size <= limit or not limit) or sizes[:1]
+
+
+def array_sizes(target: Target) -> Any:
+    """Arrays that come from memory."""
+    smallest = smallest_in_memory(target)
+    if target.is_host:
+        full = fitting(target, (smallest, CACHES * smallest))
+        return points(fitting(target, (smallest,)), smoke=(2**24,), full=full)
+    quick = fitting(target, (max(smallest, 2**30),))
+    return points(quick, smoke=fitting(target, (smallest,)), full=fitting(target, powers_of_two(26, 32, 2)))
+
+
+def one_array_size(target: Target) -> Any:
+    """One array size that comes from memory, for curves over another axis."""
+    sizes = array_sizes(target)
+    return points(sizes.quick[:1], sizes.smoke[:1], sizes.quick[:1])
