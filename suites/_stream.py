@@ -35,7 +35,7 @@ Call = Callable[[], None]
 class LaunchShape:
     """The bytes that a lane moves at once, and the number of threads that run a kernel.
 
-    `threads` are resident on each SM or CU of a GPU and go over the arrays in turn, or are all threads on the host.
+    `threads` are resident on each compute unit of a GPU and go over the arrays in turn, or are all threads on the host.
     With 0 threads each kernel has the grid that serves it best. The host's compiler chooses its own width.
     """
 

@@ -60,18 +60,18 @@ def _has_products(target: Target) -> bool:
 
 
 def _engines(target: Target) -> Any:
-    """In `quick` only memcpy, which every program calls: the newest engine has the case on some multiprocessors."""
+    """In `quick` only memcpy, which every program calls: the newest engine has the case on some compute units."""
     return points(("memcpy",), full=engines(target).full)
 
 
 def _kernel_engines(target: Target) -> Any:
-    """In `quick` the newest engine, which leaves most issue slots of a multiprocessor free."""
+    """In `quick` the newest engine, which leaves most issue slots of a compute unit free."""
     newest = newest_engine(target)
     return points((newest,), full=("load-store", newest))
 
 
 def _few_units(target: Target) -> Any:
-    """Numbers of multiprocessors that leave most of them to another kernel."""
+    """Numbers of compute units that leave most of the device to another kernel."""
     return points((16,), full=tuple(count for count in (4, 8, 16, 32) if count < max(5, target.device.units)))
 
 
@@ -83,7 +83,7 @@ def beside_gemm(bench: Bench, engine: str) -> Task:
 
 @topic.case(engine=_kernel_engines, units=_few_units, when=_has_products)
 def beside_gemm_on(bench: Bench, engine: str, units: int) -> Task:
-    """The same with copies that run on a limited number of multiprocessors."""
+    """The same with copies that run on a limited number of compute units."""
     return _product_beside_copies(bench, engine, units)
 
 

@@ -33,8 +33,8 @@ _SOURCE = "cache.cu"
 _THREADS = 256  # per block, as THREADS in cache.cu
 _VECTOR_BYTES = 16
 _LEAST_TILE, _MOST_TILE = 1024, 4096  # vectors: one batch of loads of a block, and 64 KiB
-_LEAST_TILES = 64  # with fewer, blocks of one SM read the same tile at once, and their loads are merged
-_RESIDENT_BLOCKS, _LAUNCHED_BLOCKS = 8, 128  # per SM or CU: all resident at once, or each followed by a fresh one
+_LEAST_TILES = 64  # with fewer, blocks of one compute unit read the same tile at once, and their loads are merged
+_RESIDENT_BLOCKS, _LAUNCHED_BLOCKS = 8, 128  # per compute unit: all resident at once, or each followed by a fresh one
 _PASSED_BYTES = 2**32  # by one call, so that the time of its launch is negligible
 _SPARE_BYTES = 2**26
 _SET_OVER_ARRAY = 4  # a set that is read repeatedly must be so much larger than an array that is read once
@@ -153,7 +153,7 @@ class _GpuPasses:
 
 @topic.case(access=("read", "write"), width_bytes=WIDTHS, when=on_gpu)
 def shared(bench: Bench, access: str, width_bytes: int) -> Task:
-    """Shared memory of all SMs or CUs, without bank conflicts; `per_clock` is the rate of one, in bytes per clock."""
+    """Shared memory of all compute units, without bank conflicts; `per_clock` is the rate of one in bytes per clock."""
     need_gpu(bench)
     grid, block_bytes = max(1, bench.target.device.units), _SHARED_THREADS * _TURNS * width_bytes
     passes = _SHARED_BYTES // block_bytes
@@ -165,7 +165,7 @@ def shared(bench: Bench, access: str, width_bytes: int) -> Task:
     expected = _expected(access, words, width_bytes, passes)
 
     def per_clock() -> Observation:
-        """The median of the bytes per clock of all SMs or CUs, each by its own clock, in the last call."""
+        """Return the median over all compute units of the bytes per clock in the last call, each by its own clock."""
         clocks = float(np.median(bench.device.to_host(cycles)))
         return {"per_clock": Observed(passes * block_bytes / clocks, "B/clock", "more")}
 

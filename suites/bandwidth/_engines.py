@@ -1,4 +1,4 @@
-"""Copies within a device by four engines, over size and over the number of multiprocessors.
+"""Copies within a device by four engines, over size and over the number of compute units.
 
 load-store: a kernel whose threads load and store 16 bytes each. memcpy: the runtime's copy, for which the driver
 chooses a copy engine or a kernel. async-copy (since sm_80) and bulk-copy (since sm_90): kernels that load past the
@@ -24,8 +24,11 @@ _SPARE_BYTES = 2**26
 _THREADS = 128  # per block, as THREADS in engines.cu
 _LANE_BYTES = 16
 _RING_BYTES = 8 * _LANE_BYTES  # of a thread's asynchronous copies, as STAGES there
-_RESIDENT_THREADS = 1024  # of a block that has its multiprocessor to itself
-_ASYNC_THREADS, _ASYNC_BLOCKS = 128, 4  # per block, and per multiprocessor: the best values on an H200 at 256 MiB
+_RESIDENT_THREADS = 1024  # of a block that has its compute unit to itself
+_ASYNC_THREADS, _ASYNC_BLOCKS = (
+    128,
+    4,
+)  # threads per block, and blocks per compute unit: the best values on an H200 at 256 MiB
 _FEATURES = {"async-copy": "async_copy", "bulk-copy": "bulk_copy"}
 
 topic = Topic(
@@ -51,7 +54,7 @@ def engines(target: Target) -> Any:
 
 
 def _kernel_engines(target: Target) -> Any:
-    """Return the engines that are kernels, and so run on any number of multiprocessors."""
+    """Return the engines that are kernels, and so run on any number of compute units."""
     newest = newest_engine(target)
     return points(("load-store", newest), (newest,), ("load-store", "async-copy", "bulk-copy"))
 
@@ -70,7 +73,7 @@ def _one_copy_size(target: Target) -> tuple[int, ...]:
 
 
 def _units(target: Target) -> Any:
-    """Numbers of multiprocessors, up to all of them."""
+    """Numbers of compute units, up to all of them."""
     most = max(1, target.device.units)
     full = [count for count in (1, 2, 4, 8, 16, 32, 48, 64, 80, 96, 112, 128, 192, 256) if count < most]
     quick = [count for count in (4, 16, 48) if count < most]
@@ -82,7 +85,7 @@ def require(bench: Bench, engine: str) -> None:
     need_gpu(bench)
     feature = _FEATURES.get(engine)
     if feature and feature not in bench.traits.features:
-        raise Skip(f"{bench.traits.arch} has no {engine}: the feature {feature} is not there")
+        raise Skip(f"{bench.traits.arch} has no {engine}: it does not support the feature {feature}")
 
 
 def load_store(bench: Bench, target: Any, source: Any, nbytes: int) -> Call:
@@ -93,7 +96,7 @@ def load_store(bench: Bench, target: Any, source: Any, nbytes: int) -> Call:
 
 
 def copy_call(bench: Bench, words: CopiedWords, engine: str, units: int = 0) -> Call:
-    """Return the copy by an engine: by the whole device, or by `units` multiprocessors with one block each."""
+    """Return the copy by an engine: by the whole device, or by `units` compute units with one block each."""
     target, source, nbytes = words.copied, words.array, words.array.nbytes
     if engine == "memcpy":
         return partial(bench.device.copy, target, source)
@@ -126,7 +129,7 @@ def device_copy(bench: Bench, engine: str, size_bytes: int) -> Task:
 
 @topic.case(engine=_kernel_engines, units=_units, size_bytes=_one_copy_size, when=on_gpu)
 def device_copy_on(bench: Bench, engine: str, units: int, size_bytes: int) -> Task:
-    """A copy by some multiprocessors, one block each: how many saturate the memory."""
+    """A copy by some compute units, one block each: how many saturate the memory."""
     return _copy_by(bench, engine, size_bytes, units)
 
 

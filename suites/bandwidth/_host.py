@@ -68,19 +68,19 @@ _shuffled = numba.njit(inline="always")(_shuffled_of)
 
 
 def _strided_read(words: Any, count: Any, stride: Any, parts: Any) -> None:
-    each = count // parts.size
+    share = count // parts.size
     for part in prange(parts.size):
         mine = np.uint32(0)
-        for t in range(part * each, (part + 1) * each):
+        for t in range(part * share, (part + 1) * share):
             mine ^= words[np.uint64(t) * stride]
         parts[part] = mine
 
 
 def _random_read(chunks: Any, count: Any, bits: Any, turn: Any, parts: Any) -> None:
-    each = count // parts.size
+    share = count // parts.size
     for part in prange(parts.size):
         mine = np.uint32(0)
-        for t in range(part * each, (part + 1) * each):
+        for t in range(part * share, (part + 1) * share):
             chunk = _shuffled(np.uint64(t), bits, turn)
             for lane in range(chunks.shape[1]):
                 mine ^= chunks[chunk, lane]
@@ -140,7 +140,7 @@ def _copy_passes(rows: _Rows, passes: int) -> CheckedCall:
 
     def check() -> None:
         turns = back[0, :1] - rows[0, :1]  # every call adds one for each copy there and back
-        expect(bool(turns > 0) and not turns % half, f"{turns} turns are no whole calls")
+        expect(bool(turns > 0) and not turns % half, f"{turns[0]} turns are not a whole number of calls")
         last = rows + turns - _ONE + (half - _ONE)
         expect_equal(back, rows + turns, "words")
         expect_equal(there, last, "words")

@@ -66,7 +66,8 @@ def d2h(bench: Bench, memory: str, size_bytes: int) -> Task:
 def _one_way(bench: Bench, memory: str, size_bytes: int, to_device: bool) -> Task:
     need_gpu(bench)
     bench.need(2 * size_bytes + _SPARE_BYTES)
-    transfer = LinkCopy(bench, _host_memory(bench, memory, size_bytes), to_device)
+    host = _host_memory(bench, memory, size_bytes)
+    transfer = LinkCopy(bench, host, to_device)
     limit = "link.h2d" if to_device else "link.d2h"
     waits = memory == "pageable"  # the runtime copies it through pinned memory and waits for the device
     stage = Stage(transfer.call, Work(payload=size_bytes), "payload", limit, waits=waits, effort=POINT)

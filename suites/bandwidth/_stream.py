@@ -70,7 +70,7 @@ def _memcpy_sizes(target: Target) -> Any:
 
 
 def _threads(target: Target) -> Any:
-    """Resident threads on each SM or CU (1536 is what all NVIDIA GPUs since 2020 hold); on the host threads in all."""
+    """Resident threads on each compute unit (every NVIDIA GPU since 2020 holds 1536); on the host threads in all."""
     if target.is_host:
         most = max(1, target.device.units)
         counts = [*(count for count in powers_of_two(0, 10) if count < most), most]
@@ -252,5 +252,5 @@ def access_width(bench: Bench, kernel: str, width_bytes: int, size_bytes: int) -
 
 @topic.case(kernel=_KERNEL_NAMES, threads=_threads, size_bytes=one_array_size)
 def occupancy(bench: Bench, kernel: str, threads: int, size_bytes: int) -> Task:
-    """A STREAM kernel on a number of resident threads per SM or CU; on the host on that number of threads in all."""
+    """A STREAM kernel with `threads` resident threads on each compute unit, or on the host with `threads` in all."""
     return stream_task(bench, kernel, size_bytes, shape=LaunchShape(threads=threads))
