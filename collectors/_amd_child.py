@@ -1,4 +1,4 @@
-"""The other side of `_amd_libraries`: a child that reads counters, and may die of it."""
+"""A child process that reads counters through one of AMD's libraries (`_amd_libraries`), which may end it."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ from gpubench.api.collector import Missing
 _MODULE = f"{__package__}._amd_libraries"
 _START_S = 10.0
 _ANSWER_S = 2.0
-_TAIL_BYTES = 8192  # of what it wrote: its last line is told
+_TAIL_BYTES = 8192  # of the child's standard error: its last line is shown
 
 
 class LibraryChild:
     """A process in which one of AMD's libraries reads counters."""
 
     def __init__(self, library: str, module: str = _MODULE) -> None:
-        """Start it; Missing where the library does not load, start or answer."""
+        """Start the process; raises Missing if the library does not load, start or answer."""
         self.library = library
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - held until `close`
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - held until `close`
         self._child = subprocess.Popen(
             [sys.executable, "-P", "-m", module, library],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._said,
+            stderr=self._stderr,
             start_new_session=True,
         )
         self._pending = b""
-        self._last_words = ""
+        self._last_line = ""
         self.version = str(self._answer(_START_S))
 
     def read(self, pci: str, names: Sequence[str]) -> Mapping[str, float | None]:
-        """The values of these counters; Missing where the process has ended, with the reason, or no longer answers."""
+        """Return the values of these counters; raises Missing with the reason if the process ended or hangs."""
         pipe = self._child.stdin
         assert pipe is not None
         try:
             pipe.write(json.dumps([pci, list(names)]).encode() + b"\n")
             pipe.flush()
         except OSError as error:
-            raise self._lost() from error
-        found: Mapping[str, float | None] = self._answer(_ANSWER_S)
-        return found
+            raise self._ended() from error
+        values: Mapping[str, float | None] = self._answer(_ANSWER_S)
+        return values
 
     def _answer(self, patience_s: float) -> Any:
         pipe = self._child.stdout
@@ -58,13 +58,13 @@ class LibraryChild:
             ready, _, _ = select.select([pipe], [], [], patience_s)
             chunk = os.read(pipe.fileno(), 65536) if ready else b""
             if not chunk:
-                raise self._lost("" if ready else f"no answer within {patience_s:g} s")
+                raise self._ended("" if ready else f"no answer within {patience_s:g} s")
             self._pending += chunk
         line, _, self._pending = self._pending.partition(b"\n")
         return json.loads(line)
 
-    def _lost(self, reason: str = "") -> Missing:
-        """End it; how it ended and what it last said."""
+    def _ended(self, reason: str = "") -> Missing:
+        """End the process; return an error that says how it ended and what it last wrote."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(0.0 if reason else 1.0)
         status = self._child.poll()
@@ -72,20 +72,20 @@ class LibraryChild:
         if not reason:
             killed = status is not None and status < 0
             reason = f"killed by {signal.Signals(-status).name}" if killed and status else f"exit status {status}"
-        words = f"{reason}: {self._last_words}" if self._last_words else reason
-        return Missing(f"{self.library} ended ({words})", f"see `python -m {_MODULE} {self.library}`")
+        details = f"{reason}: {self._last_line}" if self._last_line else reason
+        return Missing(f"{self.library} ended ({details})", f"see `python -m {_MODULE} {self.library}`")
 
     def close(self) -> None:
         """End the process."""
-        if not self._said.closed:
-            self._said.seek(max(0, os.fstat(self._said.fileno()).st_size - _TAIL_BYTES))
-            lines = self._said.read().decode(errors="replace").strip().splitlines()
-            self._last_words = lines[-1].strip() if lines else ""
-            self._said.close()
+        if not self._stderr.closed:
+            self._stderr.seek(max(0, os.fstat(self._stderr.fileno()).st_size - _TAIL_BYTES))
+            lines = self._stderr.read().decode(errors="replace").strip().splitlines()
+            self._last_line = lines[-1].strip() if lines else ""
+            self._stderr.close()
         if self._child.poll() is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._child.pid, signal.SIGKILL)
-            with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may hold it for ever
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may keep it forever
                 self._child.wait(1.0)
         for pipe in (self._child.stdin, self._child.stdout):
             if pipe is not None:

@@ -1,8 +1,8 @@
-"""AMD's libraries in a process of their own: they print, raise what they like, and may end the process.
+"""AMD's libraries in a process of their own, because they print, raise any exception, and may end the process.
 
 `python -P -m gpubench.collectors._amd_libraries amdsmi|pyrsmi` answers on its standard output, a line of JSON each:
-first the library's version, then to each line `[pci, [names]]` of its standard input the values of those counters, null
-where the library has none. A library that does not load or start ends the process; what it last wrote says why.
+first the library's version, then for each line `[pci, [names]]` of its standard input the values of those counters,
+null for a missing one. A library that does not load or start ends the process; its last line of output says why.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
-from ._amd_values import known
+from ._amd_values import valid
 
-# What the card has differs: MI200 gives an average, MI300 a current value; newer releases choose by themselves.
+# Cards differ: MI200 gives an average, MI300 a current value; newer releases choose by themselves.
 _POWERS = ("socket_power", "current_socket_power", "average_socket_power")
 _DEBIAN = "/usr/lib/python3/dist-packages"  # where Debian's package amd-smi puts the binding, for any environment
 
@@ -28,7 +28,7 @@ class Library(Protocol):
     version: str
 
     def read(self, pci: str, name: str) -> float | None:
-        """One counter of the GPU of that PCI address."""
+        """Return one counter of the GPU with that PCI address."""
 
 
 def _rocm() -> Path:
@@ -36,7 +36,7 @@ def _rocm() -> Path:
 
 
 class AmdSmi:
-    """The Python binding that comes with ROCm, which must be of the same release as its library."""
+    """The Python binding that comes with ROCm; it must be of the same release as its library."""
 
     def __init__(self) -> None:
         sys.path += [str(_rocm() / "share/amd_smi"), _DEBIAN]
@@ -52,8 +52,13 @@ class AmdSmi:
             return None
         reader, scale = self._READERS[name]
         try:
-            return known(name, reader(self._smi, handle), scale)
-        except (self._smi.AmdSmiException, AttributeError, KeyError, TypeError):  # not on this card, or in this release
+            return valid(name, reader(self._smi, handle), scale)
+        except (
+            self._smi.AmdSmiException,
+            AttributeError,
+            KeyError,
+            TypeError,
+        ):  # this card or this release does not have it
             return None
 
     _READERS: Mapping[str, tuple[Callable[[Any, Any], object], float]] = {
@@ -70,31 +75,31 @@ class AmdSmi:
     }
 
 
-def _first(found: Mapping[str, object], *keys: str) -> object:
-    """The first of these that is a number."""
-    return next((found[key] for key in keys if known("amd.power", found.get(key)) is not None), None)
+def _first(values: Mapping[str, object], *keys: str) -> object:
+    """Return the first of these values that is a number."""
+    return next((values[key] for key in keys if valid("amd.power", values.get(key)) is not None), None)
 
 
 def _clock(smi: Any, gpu: Any, kind: Any) -> object:
-    found = smi.amdsmi_get_clock_info(gpu, kind)
-    return found.get("clk", found.get("cur_clk"))
+    clocks = smi.amdsmi_get_clock_info(gpu, kind)
+    return clocks.get("clk", clocks.get("cur_clk"))
 
 
 def _temperature(smi: Any, gpu: Any, place: Any) -> object:
     return smi.amdsmi_get_temp_metric(gpu, place, smi.AmdSmiTemperatureMetric.CURRENT)
 
 
-def _energy(found: Mapping[str, Any]) -> object:
-    """Microjoules."""
-    steps = known("amd.energy", found.get("energy_accumulator", found.get("power")))
-    return None if steps is None else steps * found["counter_resolution"]
+def _energy(count: Mapping[str, Any]) -> object:
+    """Return microjoules."""
+    steps = valid("amd.energy", count.get("energy_accumulator", count.get("power")))
+    return None if steps is None else steps * count["counter_resolution"]
 
 
 class Rsmi:
-    """pyrsmi of the package index, which has neither temperatures, clocks nor energy.
+    """pyrsmi from the Python package index, which has no temperatures, clocks or energy.
 
-    Its calls give -1 where they fail, and it holds the library itself only once it was told to. Its count of replays is
-    not the driver's: it is left to the files.
+    A call that fails returns -1, and the library must be loaded explicitly. Its count of PCIe replays is not the
+    driver's, so that count is left to the driver's files.
     """
 
     def __init__(self) -> None:
@@ -113,8 +118,8 @@ class Rsmi:
         if index is None or name not in self._READERS:
             return None
         try:
-            return known(name, getattr(self._smi, self._READERS[name])(index))
-        except (AttributeError, TypeError):  # its own, where the library lacks a function
+            return valid(name, getattr(self._smi, self._READERS[name])(index))
+        except (AttributeError, TypeError):  # what pyrsmi raises if the library does not have a function
             return None
 
     _READERS: Mapping[str, str] = {
@@ -126,7 +131,7 @@ class Rsmi:
 
 
 def _address(bdf: object) -> str:
-    """A PCI address in words, from its words or from the number that packs them (rocm_smi.h, rsmi_dev_pci_id_get)."""
+    """Return a PCI address as text, from text or from a packed number (rocm_smi.h, rsmi_dev_pci_id_get)."""
     if not isinstance(bdf, int):
         return str(bdf).lower()
     return f"{bdf >> 32 & 0xFFFF:04x}:{bdf >> 8 & 0xFF:02x}:{bdf >> 3 & 0x1F:02x}.{bdf & 7}"
@@ -136,12 +141,12 @@ LIBRARIES: Mapping[str, Callable[[], Library]] = {"amdsmi": AmdSmi, "pyrsmi": Rs
 
 
 def answer(library: Library, pci: str, names: Sequence[str]) -> dict[str, float | None]:
-    """The values of these counters."""
+    """Return the values of these counters."""
     return {name: library.read(pci, name) for name in names}
 
 
 def serve(library: Library, questions: TextIO, answers: TextIO) -> None:
-    """Answer line by line until there are no more."""
+    """Answer each line of questions with a line."""
     answers.write(json.dumps(library.version) + "\n")
     answers.flush()
     for line in questions:
@@ -151,7 +156,7 @@ def serve(library: Library, questions: TextIO, answers: TextIO) -> None:
 
 
 def main() -> None:
-    """The child: what libraries print goes to standard error, only answers to standard output."""
+    """Run the child process: answers go to standard output, whatever libraries print goes to standard error."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     serve(LIBRARIES[sys.argv[1]](), sys.stdin, answers)

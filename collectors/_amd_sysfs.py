@@ -1,7 +1,7 @@
-"""What the Linux driver amdgpu tells in files, with no library (kernel documentation, "amdgpu driver", "sysfs").
+"""Counters and settings in files of the Linux driver amdgpu, with no library (kernel documentation, "amdgpu driver").
 
-`root` stands before /sys: a copy of another machine's files reads as that machine did. A file that is not there, cannot
-be read or says something else reads as None.
+`root` is put before /sys, so that a copy of another machine's files reads as that machine did. A file that is missing,
+cannot be read or has other content reads as None.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from ._amd_values import known
+from ._amd_values import valid
 
 VENDOR = "0x1002"  # the PCI vendor number of AMD
 # One step of gpu_metrics' energy_accumulator, 2⁻¹⁶ J (kernel documentation of gpu_metrics, "energy_accumulator")
 _ENERGY_STEP_J = 2.0**-16
-# Of a gpu_metrics of format 1 and that content (kgd_pp_interface.h, struct gpu_metrics_v1_x): where a field lies, how
-# it is packed, and the size of the whole.
+# In a gpu_metrics of format 1, by content revision, the offset of a field (kgd_pp_interface.h, struct gpu_metrics_v1_x)
 _ENERGY = {0: 24, 1: 24, 2: 24, 3: 24, 4: 24, 5: 88}
 _THROTTLE = {3: 112}
 _HEADER = struct.Struct("<HBB")
@@ -26,7 +25,7 @@ _GENERATIONS = {"2.5": "1", "5.0": "2", "8.0": "3", "16.0": "4", "32.0": "5", "6
 
 
 def text(path: Path) -> str:
-    """What stands in a file, or nothing."""
+    """Return the text of a file, or an empty text."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:
@@ -34,9 +33,8 @@ def text(path: Path) -> str:
 
 
 def _number(path: Path) -> int | None:
-    words = text(path)
     try:
-        return int(words, 0)
+        return int(text(path), 0)
     except ValueError:
         return None
 
@@ -48,72 +46,74 @@ class Sysfs:
         self._root = root
 
     def folder(self, pci: str) -> Path:
-        """Where the files of that GPU lie."""
+        """Return the folder of the files of that GPU."""
         return self._root / "sys/bus/pci/devices" / pci.lower()
 
     def gpus(self) -> list[str]:
-        """PCI addresses of the GPUs that the driver amdgpu runs."""
+        """Return the PCI addresses of the GPUs that the driver amdgpu runs."""
         cards = sorted((self._root / "sys/bus/pci/devices").glob("*/gpu_busy_percent"))
         return [path.parent.name for path in cards if text(path.parent / "vendor") == VENDOR]
 
     def driver(self) -> str:
-        """The version of the driver amdgpu, where it is not the kernel's own."""
+        """Return the version of the driver amdgpu, or an empty text if the driver is the kernel's own."""
         return text(self._root / "sys/module/amdgpu/version")
 
     def read(self, pci: str, names: Sequence[str]) -> Mapping[str, float | None]:
-        """These counters now."""
+        """Read these counters now."""
         folder = self.folder(pci)
         return {name: _READERS[name](folder, name) for name in names}
 
     def settings(self, pci: str) -> Mapping[str, str]:
-        """What a gate compares; what cannot be read is left out."""
-        folder, found = self.folder(pci), {}
+        """Return the settings that a gate compares; a setting that cannot be read is left out."""
+        folder = self.folder(pci)
         cap = _number(_hwmon(folder) / "power1_cap")
         speed = re.match(r"[\d.]+", text(folder / "max_link_speed"))
         mask = re.search(r"0x[0-9a-fA-F]+", text(folder / "ras/features"))
-        found["power.limit_w"] = str(cap / 1e6) if cap else ""
-        found["ecc"] = ("on" if int(mask[0], 16) & 1 else "off") if mask else ""  # bit 0 is the memory's (UMC)
-        found["partition.compute"] = text(folder / "current_compute_partition")
-        found["partition.memory"] = text(folder / "current_memory_partition")
-        found["performance_level"] = text(folder / "power_dpm_force_performance_level")
-        found["pcie.generation"] = _GENERATIONS.get(speed[0], "") if speed else ""
-        found["pcie.width"] = text(folder / "max_link_width")
-        return {name: value for name, value in found.items() if value}
+        settings = {
+            "power.limit_w": str(cap / 1e6) if cap else "",
+            "ecc": ("on" if int(mask[0], 16) & 1 else "off") if mask else "",  # bit 0 is the memory's (UMC)
+            "partition.compute": text(folder / "current_compute_partition"),
+            "partition.memory": text(folder / "current_memory_partition"),
+            "performance_level": text(folder / "power_dpm_force_performance_level"),
+            "pcie.generation": _GENERATIONS.get(speed[0], "") if speed else "",
+            "pcie.width": text(folder / "max_link_width"),
+        }
+        return {name: value for name, value in settings.items() if value}
 
 
 def _hwmon(folder: Path) -> Path:
-    """The monitor of that GPU: its number changes when the driver is loaded again, so it is looked up each time."""
+    """Return the monitor's folder, looked up each time because its number changes when the driver is loaded again."""
     return next(iter(sorted(folder.glob("hwmon/hwmon*"))), folder / "hwmon/none")
 
 
 def _file(path: str, scale: float = 1.0) -> Callable[[Path, str], float | None]:
-    return lambda folder, name: known(name, _number(folder / path), scale)
+    return lambda folder, name: valid(name, _number(folder / path), scale)
 
 
 def _monitor(scale: float, *files: str) -> Callable[[Path, str], float | None]:
-    """The first of these files of the monitor that has a number."""
+    """Return a reader of the first of these files of the monitor that has a number."""
 
     def read(folder: Path, name: str) -> float | None:
-        values = (known(name, _number(_hwmon(folder) / file), scale) for file in files)
+        values = (valid(name, _number(_hwmon(folder) / file), scale) for file in files)
         return next((value for value in values if value is not None), None)
 
     return read
 
 
 def _labelled(label: str, scale: float) -> Callable[[Path, str], float | None]:
-    """The temperature whose label that is: which number a sensor has differs between models."""
+    """Return a reader of the temperature with that label, because the number of a sensor differs between models."""
 
     def read(folder: Path, name: str) -> float | None:
         for path in sorted(_hwmon(folder).glob("temp*_label")):
             if text(path) == label:
-                return known(name, _number(path.with_name(path.name.replace("_label", "_input"))), scale)
+                return valid(name, _number(path.with_name(path.name.replace("_label", "_input"))), scale)
         return None
 
     return read
 
 
 def _metric(places: Mapping[int, int], scale: float = 1.0) -> Callable[[Path, str], float | None]:
-    """A 64-bit word of gpu_metrics, None in a revision that is not known."""
+    """Return a reader of a 64-bit word of gpu_metrics, which is None in an unknown revision."""
 
     def read(folder: Path, name: str) -> float | None:
         try:
@@ -126,7 +126,7 @@ def _metric(places: Mapping[int, int], scale: float = 1.0) -> Callable[[Path, st
         place = places.get(content) if form == 1 else None
         if place is None or size != len(table) or size < place + _WORD.size:
             return None
-        return known(name, _WORD.unpack_from(table, place)[0], scale)
+        return valid(name, _WORD.unpack_from(table, place)[0], scale)
 
     return read
 

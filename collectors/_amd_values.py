@@ -1,4 +1,4 @@
-"""AMD's numbers: what stands for "there is none", and the counters that are read."""
+"""AMD's counters, and the numbers that stand for a missing value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ._amd_events import BITS
 _FAST_S = 0.1
 _SLOW_S = 0.5
 _ALL_ONES = frozenset({0xFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
-# Beyond these a number is a sentinel that was scaled on its way (0xffffffff µW are 4295 W), not a reading.
+# A larger number is a scaled sentinel (0xffffffff µW are 4295 W), not a reading.
 _MOST = {"W": 4000.0, "°C": 150.0, "Hz": 1e10, "%": 100.0}
 
 
@@ -43,17 +43,17 @@ COUNTERS = (
 UNITS = {counter.name: counter.unit for counter in COUNTERS}
 
 
-def known(name: str, value: object, scale: float = 1.0) -> float | None:
-    """The value of a counter in its unit, `scale` of what was read; None for every way to say that there is none.
+def valid(name: str, value: object, scale: float = 1.0) -> float | None:
+    """Return the value of a counter in its unit, `scale` times what was read; None for a missing value.
 
-    Those are text (`N/A`), a negative number (AMD's libraries give -1 for an error), a word of 16, 32 or 64 ones, what
-    no GPU can be, and 0 bytes of used memory, which AMD's library gives where the file is gone.
+    A value is missing if it is text (`N/A`), a negative number (AMD's libraries return -1 for an error), a word of 16,
+    32 or 64 ones, more than a GPU can reach, or 0 bytes of used memory, AMD's library's answer without the file.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     if value < 0 or value in _ALL_ONES:
         return None
-    found = value * scale
-    if found > _MOST.get(UNITS[name], math.inf) or (name == "amd.memory.used" and not found):
+    scaled = value * scale
+    if scaled > _MOST.get(UNITS[name], math.inf) or (name == "amd.memory.used" and not scaled):
         return None
-    return float(found)
+    return float(scaled)

@@ -1,4 +1,4 @@
-"""What the kernel says of the host between two samples: whether the last one was disturbed, and by what."""
+"""The state of the host between two samples, from the kernel: whether the last sample was disturbed, and by what."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ import psutil
 
 from gpubench.api.collector import Condition
 
-TICK_S = 1 / os.sysconf("SC_CLK_TCK")  # the grain of /proc/stat: 10 ms
-_LOAD_S = 0.05  # reading the state of every thread of ours takes a while where there are many
-_LOAD_READINGS = 3  # one alone is chance; the quick tier's shortest case has three
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")  # the resolution of /proc/stat: 10 ms
+_LOAD_S = 0.05  # reading the state of many threads takes a while
+_LOAD_READINGS = 3  # a single one may be chance; the shortest case of the quick tier has three
 _STOLEN = 0.01  # of the CPU time that has passed
 
 
 @dataclass(frozen=True, slots=True)
 class CpuTimes:
-    """Seconds of all CPUs since boot: in all, and those a hypervisor gave to others (None: not told)."""
+    """Seconds of all CPUs since boot: all of them, and those that a hypervisor gave to others (None: unknown)."""
 
     total_s: float
     steal_s: float | None
 
 
 def is_stolen(before: CpuTimes, after: CpuTimes) -> bool:
-    """Whether steal rose by a tick or more, and by 1 % or more of the CPU time that passed."""
+    """Return whether steal rose by at least a tick, and by at least 1 % of the CPU time that passed."""
     if before.steal_s is None or after.steal_s is None:
         return False
     rise = after.steal_s - before.steal_s
@@ -36,11 +36,11 @@ def is_stolen(before: CpuTimes, after: CpuTimes) -> bool:
 
 
 def condition_of(stolen: bool, migrated: bool, others: float | None, cpus: int) -> Condition:
-    """The verdict on a sample; `others` are the runnable threads that are not ours, None where not known.
+    """Return the verdict on a sample; `others` is the number of runnable threads that are not ours, None if unknown.
 
     migrated: the thread came from another NUMA node.
-    loaded: in the mean others want a quarter of the CPUs or more. One foreign thread on two CPUs is enough to
-    make a product that spins on all of them forty times slower (seen), so the mark is set low.
+    loaded: on average, others want at least a quarter of the CPUs. One foreign thread on two CPUs made a matrix product
+    that spins on all of them forty times slower, so the limit is low.
     """
     loaded = others is not None and others >= cpus / 4
     labels = (("migrated",) if migrated else ()) + (("loaded",) if loaded else ())
@@ -48,12 +48,12 @@ def condition_of(stolen: bool, migrated: bool, others: float | None, cpus: int) 
 
 
 def runnable_in(loadavg: str) -> int:
-    """Threads that run or could, of the whole machine: the fourth field of /proc/loadavg, `3/89`."""
+    """Return the runnable threads of the machine: the first number of the fourth field of /proc/loadavg, `3/89`."""
     return int(loadavg.split()[3].partition("/")[0])
 
 
 def state_in(stat: str) -> str:
-    """The letter after the name in /proc/[pid]/stat, R where runnable; the name may hold spaces and brackets."""
+    """Return the letter after the name in /proc/[pid]/stat, R if runnable; the name may contain spaces and brackets."""
     return stat.rpartition(")")[2].split()[0]
 
 
@@ -63,7 +63,7 @@ def _cpu_times() -> CpuTimes:
 
 
 def _others() -> int | None:
-    """Runnable threads of the machine that are not this process's, now; None where /proc has no answer."""
+    """Return the number of runnable threads of other processes now; None if /proc does not say."""
     try:
         runnable = runnable_in(Path("/proc/loadavg").read_text())
         return max(runnable - _ours(), 0)
@@ -72,7 +72,7 @@ def _others() -> int | None:
 
 
 def _ours() -> int:
-    """Runnable threads of this process: a BLAS keeps its own spinning for a while."""
+    """Return the number of runnable threads of this process: a BLAS keeps its threads spinning for a while."""
     states = (_state(task) for task in Path("/proc/self/task").iterdir())
     return sum(state == "R" for state in states)
 
@@ -85,7 +85,7 @@ def _state(task: Path) -> str:
 
 
 def node_reader() -> Callable[[], int]:
-    """The C library's getcpu (glibc 2.29, under 1 µs): the NUMA node of the calling thread; 0 without it."""
+    """Return a reader of the calling thread's NUMA node: the C library's getcpu (glibc 2.29, under 1 µs), else 0."""
     getcpu = getattr(ctypes.CDLL(None), "getcpu", None)
     if getcpu is None:
         return lambda: 0
@@ -100,15 +100,15 @@ def node_reader() -> Callable[[], int]:
 
 
 class HostWatch:
-    """The host between samples: the thread's NUMA node at every look, steal once a tick, load every 50 ms.
+    """The host between samples: the thread's NUMA node after each sample, steal once a tick, load every 50 ms.
 
-    A move to another CPU of the node is nothing: up to half of the samples of a case had one where a team
-    of threads works, and 68 such samples on two CPUs took 2 % less time in the median than the others, 18
-    on sixteen CPUs 1 % less. A discard would make cases invalid and no number better. Another node leaves
-    the thread's memory behind: a label.
+    A move to another CPU of the same node is ignored. If a team of threads works, up to half of a case's samples had
+    one; the median of 68 such samples on two CPUs was 2 % shorter than that of the others, of 18 on sixteen CPUs 1 %.
+    To discard them would make cases invalid and no number better. A move to another node gets a label, because the
+    thread's memory stays behind.
 
-    Samples with steal took 16 % longer. Any that /proc/stat can show of one sample lasts a tick, so that
-    reading once a tick misses none. Load is the mean since the case's start.
+    Samples with steal took 16 % longer. Steal that /proc/stat can show lasts at least a tick, so that one reading per
+    tick misses none. Load is the mean since the start of the case.
     """
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ class HostWatch:
         self.begin()
 
     def begin(self) -> None:
-        """Where the thread runs and what was stolen by now; the load is counted afresh."""
+        """Note the thread's node and the steal until now, and start to count the load anew."""
         now = time.monotonic()
         self._times, self._times_due = _cpu_times(), now + TICK_S
         self._loads: list[int] = []
@@ -137,7 +137,7 @@ class HostWatch:
         return is_stolen(before, self._times)
 
     def _load(self, now: float) -> float | None:
-        """Runnable threads of others, in the mean since the case's start; None while it is too early to say."""
+        """Return the mean number of runnable threads of others since the start of the case; None if it is too early."""
         if now >= self._load_due:
             self._load_due = now + _LOAD_S
             others = _others()

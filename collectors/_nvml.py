@@ -1,9 +1,10 @@
-"""NVML, open: the binding, a device's handle, and what an error means. For the collectors that read through it."""
+"""What the collectors of NVIDIA GPUs share: NVML's binding, handles of devices, turns, and the meaning of errors."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from gpubench.api.collector import Device, Missing
@@ -12,7 +13,7 @@ _PATIENCE_S = 1.0
 
 
 class Turns:
-    """Calls that are made one after the other; one that does not come back holds up the others for a second, once."""
+    """Lets calls run one after the other; a call that hangs delays the others by a second, once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -28,14 +29,14 @@ class Turns:
             self._lock.release()
 
 
-# NVML is read by a thread for each GPU and period. With two GPUs and no turns that ended in a fault (driver 580):
-# something wrote over memory that Python used (docs/counters.md). Calls of one kind are therefore made one at a time,
-# and none is held up by slower ones.
+# A thread for each GPU and period reads NVML. With two GPUs that read at once the process crashed (driver 580), because
+# something overwrote memory that Python used (docs/counters.md). So calls of one kind run one at a time, and none waits
+# for slower ones.
 fast = Turns()  # microseconds
 slow = Turns()  # milliseconds
 slowest = Turns()  # 20 ms
 
-# errors after which no call for the device will answer (nvml.h, nvmlReturn_t)
+# after these errors no call for the device answers any more (nvml.h, nvmlReturn_t)
 _LOST = (
     "NVML_ERROR_GPU_IS_LOST",
     "NVML_ERROR_DRIVER_NOT_LOADED",
@@ -45,13 +46,37 @@ _LOST = (
 )
 
 
-def is_nvidia(device: Device) -> bool:
-    """NVIDIA GPUs: the architecture CUDA reports."""
-    return device.arch.startswith("sm_")
+class NvidiaCollector:
+    """A collector that reads NVIDIA GPUs."""
+
+    def accepts(self, device: Device) -> bool:
+        """Return whether the architecture is one that CUDA reports."""
+        return device.arch.startswith("sm_")
+
+
+class NvmlAccess:
+    """NVML, open, and the handle of each device."""
+
+    def __init__(self, devices: Sequence[Device]) -> None:
+        self._nvml = initialised()
+        self._handles = {device.id: handle_of(self._nvml, device) for device in devices}
+
+    def close(self) -> None:
+        self._nvml.nvmlShutdown()
+
+
+@contextlib.contextmanager
+def opened() -> Iterator[Any]:
+    """Open NVML, yield its binding and close it again; raises Missing."""
+    nvml = initialised()
+    try:
+        yield nvml
+    finally:
+        nvml.nvmlShutdown()
 
 
 def initialised() -> Any:
-    """The binding, initialised; each call wants an `nvmlShutdown`. Raises Missing."""
+    """Return NVML's binding, initialised; each call needs an `nvmlShutdown`. Raises Missing."""
     try:
         import pynvml
     except ImportError as error:
@@ -63,37 +88,21 @@ def initialised() -> Any:
     return pynvml
 
 
-def handle(nvml: Any, device: Device) -> Any:
-    """The device's handle, by UUID, else by PCI id: NVML's index is not CUDA's ordinal."""
-    if device.uuid:
-        return nvml.nvmlDeviceGetHandleByUUID(device.uuid)
-    return nvml.nvmlDeviceGetHandleByPciBusId(device.pci)
-
-
-def known(nvml: Any, device: Device) -> Any:
-    """The device's handle; Missing where NVML does not know it."""
+def handle_of(nvml: Any, device: Device) -> Any:
+    """Return the device's handle by UUID or PCI id, because NVML's index is not CUDA's ordinal; raises Missing."""
     try:
-        return handle(nvml, device)
+        if device.uuid:
+            return nvml.nvmlDeviceGetHandleByUUID(device.uuid)
+        return nvml.nvmlDeviceGetHandleByPciBusId(device.pci)
     except nvml.NVMLError as error:
         raise Missing(f"NVML does not know {device.id}, which CUDA sees ({error})", "check the driver") from error
 
 
 def answer(nvml: Any, device: Device, call: Callable[[], float]) -> float | None:
-    """What a call answers, None where it has none to give; Missing where the device is lost."""
+    """Return the value of a call, or None if NVML refuses it; raises Missing if the device is lost."""
     try:
         return float(call())
     except nvml.NVMLError as error:
         if error.value in [getattr(nvml, name) for name in _LOST]:
             raise Missing(f"{device.id} is lost ({error})", "look at dmesg, then restart the machine") from error
         return None
-
-
-def reasons(nvml: Any, calls: Mapping[str, Callable[[], float]]) -> dict[str, str]:
-    """Of each call that is refused the reason, in NVML's words: `Not Supported`, `Insufficient Permissions`."""
-    found = {}
-    for name, call in calls.items():
-        try:
-            call()
-        except nvml.NVMLError as error:
-            found[name] = str(error)
-    return found

@@ -1,8 +1,8 @@
 """NVML's counters: each with the command that shows the same number, and how to read it.
 
-Periods follow what a call takes, as seen on an H200 with driver 580: a few microseconds for most, 3 ms for the
-energy, 0.9 ms for a violation time, 3 ms for a direction of all 18 NVLinks, 21 ms for a direction of PCIe. Each period
-is a group of its own.
+Periods follow the duration of a call, as seen on an H200 with driver 580: a few microseconds for most, 3 ms for the
+energy, 0.9 ms for a violation time, 3 ms for a direction of all 18 NVLinks, 21 ms for a direction of PCIe. The counters
+of one period form a group.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ._nvml_watch import event_reasons, field, instant_power_w, sm_clock_hz
 
 Reader = Callable[[Any, Any], float]
 
-XID = "nvml.xid.errors"  # read from a set of events, which the source holds
+XID = "nvml.xid.errors"  # read from a set of events that the source holds
 
 _FAST_S = 0.1
 _LINK_S = 0.25
@@ -38,12 +38,12 @@ def _clock(name: str) -> Reader:
 
 
 def _nvlink(name: str) -> Reader:
-    """Bytes since the driver was loaded, of all links: data, with no protocol."""
+    """Read the bytes of all links since the driver was loaded: data without protocol."""
     return lambda nvml, gpu: float(field(nvml, gpu, getattr(nvml, name), _EVERY_LINK).ullVal) * _KIB
 
 
 def _violation(name: str) -> Reader:
-    """Seconds since the driver was loaded in which this policy held the clocks down."""
+    """Read the seconds since the driver was loaded in which this policy lowered the clocks."""
     return lambda nvml, gpu: nvml.nvmlDeviceGetViolationStatus(gpu, getattr(nvml, name)).violationTime * _NANO
 
 
@@ -56,11 +56,11 @@ def _remapped(place: int) -> Reader:
 
 
 def _pcie(name: str) -> Reader:
-    """Bytes a second over 20 ms; NVML counts in units of 1000."""
+    """Read the bytes per second over 20 ms; NVML counts in units of 1000."""
     return lambda nvml, gpu: float(nvml.nvmlDeviceGetPcieThroughput(gpu, getattr(nvml, name))) * 1000
 
 
-# what each counter measures; the others are shown and kept, and nothing is concluded from them
+# what each counter measures; nothing is concluded from the others, which are only kept and shown
 _MEASURES = {
     "power": Measure.BOARD_POWER,
     "clock.sm": Measure.CORE_CLOCK,

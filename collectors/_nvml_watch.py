@@ -1,4 +1,4 @@
-"""What NVML says of a GPU between two samples: whether the last one was disturbed, and by what."""
+"""The state of a GPU between two samples, from NVML: whether the last sample was disturbed, and by what."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 _THERMAL = mask_of(EventClass.THERMAL)
 _EXPLAINED = IDLE | USER_CLOCKS | SW_POWER_CAP
-_LOW_CLOCK = 0.75  # of the default: nvbench's bound of a throttled sample
-_NEAR_THE_CAP = 0.9  # of the limit: an H200 that lowers its clock for the cap draws that, and says why 0.2 s later
+_LOW_CLOCK = 0.75  # of the default: nvbench's limit for a throttled sample
+_NEAR_THE_CAP = 0.9  # of the limit: an H200 that lowers its clock for the cap draws that, and reports it 0.2 s later
 _MILLI = 1e-3
-_PROCESSES_S = 0.05  # the list of processes is the costly call
+_PROCESSES_S = 0.05  # the list of processes is the expensive call
 
 
 def condition_of(
@@ -31,11 +31,11 @@ def condition_of(
     baseline: int | None,
     drawn: float | None = None,
 ) -> Condition:
-    """The verdict on a sample, of plain numbers; None is a number that nobody knows, and disturbs nothing.
+    """Return the verdict on a sample from plain numbers; None is an unknown number and counts as undisturbed.
 
-    `reasons` are the clocks event reasons after it, `clock_hz` the SM clock, `default_hz` the clock it
-    should have, `processes` those now on the GPU that are not ours, `baseline` those at the case's start,
-    `drawn` the power as a share of its limit, of a clock that is `unexplained`.
+    `reasons` are the clocks event reasons after the sample, `clock_hz` is the SM clock, `default_hz` its normal value,
+    `processes` the number of processes on the GPU that are not ours, `baseline` that number at the start of the case,
+    `drawn` the power as a share of its limit, known if the clock is `unexplained`.
     """
     bits = reasons or 0
     discard = _slowdowns(bits)
@@ -50,24 +50,24 @@ def condition_of(
 
 
 def unexplained(reasons: int | None, clock_hz: float | None, default_hz: float | None) -> bool:
-    """Whether the clock is below its default and no reason is given, not even an idle one."""
+    """Return whether the clock is below its default without any reason, not even that the GPU is idle."""
     if reasons is None or not clock_hz or not default_hz or clock_hz >= default_hz:
         return False
     return not (_slowdowns(reasons) or reasons & _EXPLAINED)
 
 
 def _slowdowns(bits: int) -> tuple[str, ...]:
-    """What forces the clock down. HW_SLOWDOWN also sums up the hardware's two reasons: alone, it counts."""
-    found: tuple[str, ...] = ()
+    """Return what forces the clock down. HW_SLOWDOWN is also set with the other two, so it counts only if alone."""
+    slowdowns: tuple[str, ...] = ()
     if bits & _THERMAL:
-        found += ("thermal",)
+        slowdowns += ("thermal",)
     if bits & HW_POWER_BRAKE:
-        found += ("power-brake",)
-    return found or (("hw-slowdown",) if bits & HW_SLOWDOWN else ())
+        slowdowns += ("power-brake",)
+    return slowdowns or (("hw-slowdown",) if bits & HW_SLOWDOWN else ())
 
 
 def event_reasons(nvml: Any, gpu: Any) -> int:
-    """The clocks event reasons, by their name before driver 535 where the newer one is not there."""
+    """Return the clocks event reasons; before driver 535 NVML has them by an older name."""
     try:
         return int(nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu))
     except nvml.NVMLError as error:
@@ -77,20 +77,20 @@ def event_reasons(nvml: Any, gpu: Any) -> int:
 
 
 def sm_clock_hz(nvml: Any, gpu: Any) -> float:
-    """The SM clock now."""
+    """Return the SM clock now."""
     return float(nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM)) * 1e6
 
 
 def field(nvml: Any, gpu: Any, number: int, scope: int = 0) -> Any:
-    """The value of one of NVML's fields."""
-    (found,) = nvml.nvmlDeviceGetFieldValues(gpu, [(number, scope)])
-    if found.nvmlReturn:
-        raise nvml.NVMLError(found.nvmlReturn)
-    return found.value
+    """Return the value of one of NVML's fields."""
+    (answer,) = nvml.nvmlDeviceGetFieldValues(gpu, [(number, scope)])
+    if answer.nvmlReturn:
+        raise nvml.NVMLError(answer.nvmlReturn)
+    return answer.value
 
 
 def instant_power_w(nvml: Any, gpu: Any) -> float:
-    """Watts now: nvmlDeviceGetPowerUsage is a mean over a second on Ampere and later."""
+    """Return the power now; nvmlDeviceGetPowerUsage is a mean over a second on Ampere and later."""
     return float(field(nvml, gpu, nvml.NVML_FI_DEV_POWER_INSTANT).uiVal) * _MILLI
 
 
@@ -101,8 +101,8 @@ def _process_ids(nvml: Any, gpu: Any) -> tuple[int, ...]:
 class Strangers:
     """Tells our processes (the runner, which started this one, and all that it started) from others.
 
-    A container may see the host's numbers: then nothing is ours, this process included, and what is
-    left is to compare counts.
+    In a container NVML may give the host's process numbers. Then no process counts as ours, not even this one, and only
+    the number of processes can be compared.
     """
 
     def __init__(self, runner: int) -> None:
@@ -110,11 +110,11 @@ class Strangers:
         self._ours: dict[int, bool] = {}
 
     def among(self, pids: tuple[int, ...]) -> tuple[int, ...]:
-        """Those that are not ours, as far as /proc tells."""
+        """Return the processes that are not ours, as far as /proc says."""
         return tuple(pid for pid in pids if not self._is_ours(pid))
 
     def are_seen(self, pids: tuple[int, ...]) -> bool:
-        """Whether any is certainly another's: this process finds itself in the list, and the other in /proc."""
+        """Return whether a process is certainly another's: this process is in the list, and the other is in /proc."""
         return os.getpid() in pids and any(psutil.pid_exists(pid) for pid in self.among(pids))
 
     def _is_ours(self, pid: int) -> bool:
@@ -131,11 +131,10 @@ class Strangers:
 
 
 class NvmlWatch:
-    """A GPU between samples. `look` is two calls of NVML, 3 µs, and every 50 ms the list of processes, 23 µs.
+    """A GPU between samples: `look` makes two calls of NVML (3 µs) and every 50 ms lists the processes (23 µs).
 
-    Of a clock that is low with no reason given it asks for the power too: the cap acts before it is told of.
-
-    A read that fails tells nothing; a GPU that is lost raises DeviceError.
+    If the clock is low without a reason it also reads the power, because the power cap acts before NVML reports it. A
+    read that fails is an unknown number; a lost GPU raises DeviceError.
     """
 
     def __init__(self, nvml: Any, gpu: Any, device: Device) -> None:
@@ -151,20 +150,20 @@ class NvmlWatch:
         self._due = 0.0
 
     def begin(self) -> None:
-        """Who is on the GPU now is the baseline; others who are seen to be there label the case."""
-        self._strangers = Strangers(os.getppid())  # asked afresh: numbers are given again
+        """Take the processes on the GPU as the baseline; label the case if one is certainly another's."""
+        self._strangers = Strangers(os.getppid())  # asked anew: process numbers are reused
         pids = self._read(_process_ids)
         self._processes = self._baseline = None if pids is None else len(self._strangers.among(pids))
         self._shared = ("shared-device",) if pids and self._strangers.are_seen(pids) else ()
         self._due = time.monotonic() + _PROCESSES_S
 
     def look(self) -> Condition:
-        clock_hz = self._read(sm_clock_hz)  # before the reasons: a GPU that falls idle between says so in them
+        clock_hz = self._read(sm_clock_hz)  # before the reasons: if the GPU becomes idle in between, they say so
         reasons = self._read(event_reasons)
         self._count_processes()
         drawn = self._drawn() if unexplained(reasons, clock_hz, self._default_hz) else None
-        found = condition_of(reasons, clock_hz, self._default_hz, self._processes, self._baseline, drawn)
-        return Condition(found.discard, found.labels + self._shared)
+        condition = condition_of(reasons, clock_hz, self._default_hz, self._processes, self._baseline, drawn)
+        return Condition(condition.discard, condition.labels + self._shared)
 
     def _drawn(self) -> float | None:
         power_w = self._read(instant_power_w) if self._limit_w else None
@@ -187,12 +186,12 @@ class NvmlWatch:
 
 
 def default_clock_hz(device: Device) -> float | None:
-    """The SM clock that CUDA calls the device's own; None where the inventory has none."""
+    """Return the device's SM clock according to CUDA; None if the inventory does not have it."""
     return _detail(device, "clock.sm_hz")
 
 
 def power_limit_w(device: Device) -> float | None:
-    """The power limit that is enforced; None where the inventory has none."""
+    """Return the enforced power limit; None if the inventory does not have it."""
     return _detail(device, "power.limit_w")
 
 

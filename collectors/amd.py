@@ -1,6 +1,6 @@
-"""AMD's counters: the library that comes with ROCm, then pyrsmi, then the driver's files, joined by PCI address.
+"""AMD's counters through the library that comes with ROCm, pyrsmi or the driver's files; GPUs are found by PCI address.
 
-None of this was run on an AMD GPU: docs/amd.md says what was simulated.
+None of this has run on an AMD GPU: docs/amd.md says what was simulated.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ _LIBRARIES = ("amdsmi", "pyrsmi")
 
 
 class AmdSource:
-    """An open library in a process of its own and the files beside it, which give what the library does not.
+    """An open library in a process of its own, and the driver's files for the counters that it does not have.
 
-    A library that ends in mid-run, or no longer answers, is followed by the next, and the run file says so; with none
-    left the files remain. One reader at a time asks it.
+    If a library ends during a run, or does not answer any more, the next one takes over, and the run file says so;
+    after the last one the files remain. One thread at a time asks the library.
     """
 
     def __init__(self, files: Sysfs, libraries: Sequence[str] = _LIBRARIES) -> None:
         self._files = files
-        self._left = list(libraries)
+        self._untried = list(libraries)
         self._library: LibraryChild | None = None
         self._lock = threading.Lock()
-        self._untold: list[str] = []
+        self._messages: list[str] = []
         self._next()
 
     @property
     def version(self) -> str:
-        """What is read through."""
+        """The library's version, or `sysfs` for the driver's files."""
         return self._library.version if self._library else "sysfs"
 
     def _next(self) -> None:
-        """Open the next library that is here."""
+        """Open the next library that is installed."""
         self._library = None
-        while self._left and self._library is None:
+        while self._untried and self._library is None:
             try:
-                self._library = LibraryChild(self._left.pop(0))
+                self._library = LibraryChild(self._untried.pop(0))
             except Missing:
                 continue
 
     def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
         pci = device.pci.lower()
-        found = dict(self._by_library(pci, names))
-        lacking = [name for name in names if found.get(name) is None]
-        return {**found, **self._files.read(pci, lacking)}
+        values = dict(self._by_library(pci, names))
+        missing = [name for name in names if values.get(name) is None]
+        return {**values, **self._files.read(pci, missing)}
 
     def _by_library(self, pci: str, names: Sequence[str]) -> Mapping[str, float | None]:
         with self._lock:
@@ -60,22 +60,22 @@ class AmdSource:
                     return self._library.read(pci, names)
                 except Missing as error:
                     self._next()
-                    self._untold.append(f"{error.what}; {self.version} goes on")
+                    self._messages.append(f"{error.what}; {self.version} takes over")
         return {}
 
     def lacking(self, device: Device) -> Mapping[str, str]:
-        """What neither the library nor the files tell of this device."""
-        found = self.read(device, [counter.name for counter in COUNTERS])
+        """Return the counters that neither the library nor the files have for this device, with the reason."""
+        values = self.read(device, [counter.name for counter in COUNTERS])
         library = self._library
         why = f"neither {library.version} nor the driver's files tell it" if library else "the driver's files lack it"
-        return {name: why for name, value in found.items() if value is None}
+        return {name: why for name, value in values.items() if value is None}
 
     def told(self, device: Device) -> Sequence[str]:
-        """The libraries that ended since this was last asked."""
+        """Return the libraries that ended since the last call."""
         del device
         with self._lock:
-            found, self._untold = self._untold, []
-        return found
+            messages, self._messages = self._messages, []
+        return messages
 
     def close(self) -> None:
         if self._library is not None:
@@ -83,7 +83,7 @@ class AmdSource:
 
 
 class Amd:
-    """The collector of AMD GPUs; `root` stands before /sys, where another machine's files are read."""
+    """The collector of AMD GPUs; `root` is put before /sys, to read another machine's files."""
 
     counters: Sequence[Counter] = COUNTERS
 
@@ -92,7 +92,7 @@ class Amd:
         self._libraries = libraries
 
     def accepts(self, device: Device) -> bool:
-        """AMD GPUs: the architecture that HIP reports."""
+        """Return whether the architecture is one that HIP reports."""
         return device.arch.startswith("gfx")
 
     def versions(self) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""The host's counters through psutil: beside every case, also of a GPU."""
+"""The host's counters through psutil, sampled beside every case, of a GPU too."""
 
 from __future__ import annotations
 
@@ -10,76 +10,43 @@ import psutil
 from gpubench.api.collector import Counter, CounterSource, Device, Measure, Watch
 
 from ._host_watch import HostWatch
+from ._refusals import refusals
 
 _PERIOD_S = 0.1
-_SLOW_S = 0.5  # a machine of many processors has a file for the clock of each
-_ENERGY = "host.energy"
-_STAT, _AVAILABLE = "head -1 /proc/stat", "grep MemAvailable /proc/meminfo"
+_SLOW_S = 0.5  # a machine with many processors has a file for the clock of each one
+_BUSY_SHOWN, _STEAL_SHOWN = (f"head -1 /proc/stat ({fields})" for fields in ("all but idle and iowait", "field steal"))
+_AVAILABLE_SHOWN = "grep MemAvailable /proc/meminfo"
+_ENERGY_SHOWN = "cat /sys/class/powercap/intel-rapl:*/energy_uj"
 _ZONES = Path("/sys/class/powercap")
+_UNSUPPORTED = (OSError, NotImplementedError, AttributeError, psutil.Error)  # what a reader raises without its counter
 
 
 def _busy() -> float:
-    """Seconds of all CPUs but idle and iowait; `user` and `nice` already hold the guests' time."""
+    """Return the seconds of all CPUs except idle and iowait; `user` and `nice` already contain the guests' time."""
     times = psutil.cpu_times()
     idle = (getattr(times, name, 0.0) for name in ("idle", "iowait", "guest", "guest_nice"))
     return sum(times) - sum(idle)
 
 
-# counter → how to read it, in SI units; a reader raises what psutil raises where there is no such thing
-_READERS: tuple[tuple[Counter, Callable[[], float]], ...] = (
-    (
-        Counter(
-            "host.cpu.busy",
-            "core·s",
-            "cumulative",
-            _PERIOD_S,
-            "head -1 /proc/stat (all but idle and iowait)",
-            Measure.CPU_TIME,
-        ),
-        _busy,
-    ),
-    (
-        Counter("host.cpu.steal", "core·s", "cumulative", _PERIOD_S, f"{_STAT} (field steal)"),
-        lambda: psutil.cpu_times().steal,
-    ),
-    (
-        Counter("host.cpu.clock", "Hz", "gauge", _SLOW_S, "grep MHz /proc/cpuinfo (mean)"),
-        lambda: psutil.cpu_freq().current * 1e6,
-    ),
-    (
-        Counter(
-            "host.memory.available",
-            "B",
-            "gauge",
-            _PERIOD_S,
-            "grep MemAvailable /proc/meminfo",
-            Measure.MEMORY_AVAILABLE,
-        ),
-        lambda: float(psutil.virtual_memory().available),
-    ),
-    (
-        Counter("host.load", "processes", "gauge", 1.0, "cut -d' ' -f1 /proc/loadavg", Measure.LOAD),
-        lambda: psutil.getloadavg()[0],
-    ),
-)
-_READ = {counter.name: reader for counter, reader in _READERS}
-_RAPL = Counter(_ENERGY, "J", "cumulative", _PERIOD_S, "cat /sys/class/powercap/intel-rapl:*/energy_uj", Measure.ENERGY)
-
-
-_NONE = (OSError, NotImplementedError, AttributeError, psutil.Error)  # psutil's ways to have none
+_BUSY = Counter("host.cpu.busy", "core·s", "cumulative", _PERIOD_S, _BUSY_SHOWN, Measure.CPU_TIME)
+_STEAL = Counter("host.cpu.steal", "core·s", "cumulative", _PERIOD_S, _STEAL_SHOWN)
+_CLOCK = Counter("host.cpu.clock", "Hz", "gauge", _SLOW_S, "grep MHz /proc/cpuinfo (mean)")
+_AVAILABLE = Counter("host.memory.available", "B", "gauge", _PERIOD_S, _AVAILABLE_SHOWN, Measure.MEMORY_AVAILABLE)
+_LOAD = Counter("host.load", "processes", "gauge", 1.0, "cut -d' ' -f1 /proc/loadavg", Measure.LOAD)
+_ENERGY = Counter("host.energy", "J", "cumulative", _PERIOD_S, _ENERGY_SHOWN, Measure.ENERGY)
 
 
 class Rapl:
-    """The energy of all processor packages (RAPL, through Linux's powercap), their counters' wraps undone."""
+    """The energy of all processor packages (RAPL, through Linux's powercap), continued when their counters wrap."""
 
     def __init__(self, zones: Path = _ZONES) -> None:
-        self._packages = sorted(zones.glob("intel-rapl:[0-9]*"))  # of AMD's processors too
-        self._packages = [zone for zone in self._packages if zone.name.count(":") == 1]  # what is in them is counted
+        packages = sorted(zones.glob("intel-rapl:[0-9]*"))  # AMD's processors too have this name
+        self._packages = [zone for zone in packages if zone.name.count(":") == 1]  # a package includes its own zones
         self._last: dict[Path, float] = {}
         self._joules = 0.0
 
     def read(self) -> float:
-        """Joules since this was opened; OSError where the kernel has none, or lets nobody but root read them."""
+        """Return the joules since the first reading; raises OSError without RAPL, or if only root may read it."""
         if not self._packages:
             raise OSError(f"no package in {_ZONES}")
         for zone in self._packages:
@@ -93,10 +60,17 @@ class Rapl:
 
 
 class HostSource:
-    """Open access to /proc by psutil, to /sys for energy; a counter that the machine lacks, or that fails, is None."""
+    """Counters through psutil and, for energy, /sys; one that the machine does not have, or that fails, is None."""
 
     def __init__(self) -> None:
-        self._read: dict[str, Callable[[], float]] = {**_READ, _ENERGY: Rapl().read}
+        self._readers: dict[str, Callable[[], float]] = {
+            _BUSY.name: _busy,
+            _STEAL.name: lambda: psutil.cpu_times().steal,
+            _CLOCK.name: lambda: psutil.cpu_freq().current * 1e6,
+            _AVAILABLE.name: lambda: float(psutil.virtual_memory().available),
+            _LOAD.name: lambda: psutil.getloadavg()[0],
+            _ENERGY.name: Rapl().read,
+        }
 
     def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
         del device
@@ -104,20 +78,14 @@ class HostSource:
 
     def _value(self, name: str) -> float | None:
         try:
-            return self._read[name]()
-        except _NONE:
+            return self._readers[name]()
+        except _UNSUPPORTED:
             return None
 
     def lacking(self, device: Device) -> Mapping[str, str]:
-        """The counters that this machine does not have, and why."""
+        """Return the counters that this machine does not have, with the reason."""
         del device
-        found = {}
-        for name, read in self._read.items():
-            try:
-                read()
-            except _NONE as error:
-                found[name] = str(error) or type(error).__name__
-        return found
+        return refusals(self._readers, _UNSUPPORTED)
 
     def close(self) -> None:
         pass
@@ -126,10 +94,10 @@ class HostSource:
 class Host:
     """The collector of the host processor."""
 
-    counters = (*(counter for counter, _ in _READERS), _RAPL)
+    counters = (_BUSY, _STEAL, _CLOCK, _AVAILABLE, _LOAD, _ENERGY)
 
     def accepts(self, device: Device) -> bool:
-        """The host alone: it is sampled beside whatever else is measured."""
+        """Return whether the device is the host, which is sampled beside every other device."""
         return device.backend == "host"
 
     def open(self, devices: Sequence[Device]) -> CounterSource:

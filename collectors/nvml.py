@@ -1,4 +1,4 @@
-"""NVIDIA's counters through NVML (the distribution nvidia-ml-py), joined by UUID or PCI id."""
+"""NVIDIA's counters through NVML (the distribution nvidia-ml-py); devices are found by UUID or PCI id."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from typing import Any
 
 from gpubench.api.collector import CounterSource, Device, Watch
 
-from ._nvml import answer, initialised, is_nvidia, known, reasons
+from ._nvml import NvidiaCollector, NvmlAccess, answer, handle_of, initialised, opened
 from ._nvml_counters import COUNTERS, READ, TURNS, XID
 from ._nvml_watch import NvmlWatch
+from ._refusals import refusals
 
 
 class Xids:
-    """The Xid errors of one GPU (NVIDIA's XID catalogue says what each means), from a set of events, never waiting."""
+    """The Xid errors of one GPU (NVIDIA's XID catalogue explains each), read from a set of events without waiting."""
 
     def __init__(self, nvml: Any, gpu: Any) -> None:
         self._nvml = nvml
         self._events = nvml.nvmlEventSetCreate()
         nvml.nvmlDeviceRegisterEvents(gpu, nvml.nvmlEventTypeXidCriticalError, self._events)
         self._count = 0
-        self._numbers: deque[int] = deque()  # read and taken by several threads
+        self._numbers: deque[int] = deque()  # several threads append and remove
 
     def read(self) -> float:
-        """How many there have been since this was opened."""
+        """Return the number of errors since this object was made."""
         try:
             while True:
                 self._numbers.append(int(self._nvml.nvmlEventSetWait_v2(self._events, 0).eventData))
@@ -37,20 +38,19 @@ class Xids:
         return self._count
 
     def take(self) -> list[int]:
-        """Their numbers since this was last asked."""
-        found = []
+        """Return the Xids since the last call."""
+        numbers = []
         with contextlib.suppress(IndexError):
             while True:
-                found.append(self._numbers.popleft())
-        return found
+                numbers.append(self._numbers.popleft())
+        return numbers
 
 
-class NvmlSource:
-    """An open NVML; a counter that a card lacks, or that fails, reads as None. A lost GPU raises Missing."""
+class NvmlSource(NvmlAccess):
+    """Counters through NVML; one that the card does not support, or that fails, is None. A lost GPU raises Missing."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
-        self._nvml = initialised()
-        self._handles = {device.id: known(self._nvml, device) for device in devices}
+        super().__init__(devices)
         self._xids: dict[str, Xids] = {}
 
     def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
@@ -70,19 +70,17 @@ class NvmlSource:
         return self._xids[device.id].read()
 
     def lacking(self, device: Device) -> Mapping[str, str]:
-        """The counters that NVML refuses for this device, and its words."""
-        return reasons(self._nvml, {counter.name: self._call(device, counter.name) for counter in COUNTERS})
+        """Return the counters that NVML refuses for this device, with its words, such as `Not Supported`."""
+        readers = {counter.name: self._call(device, counter.name) for counter in COUNTERS}
+        return refusals(readers, self._nvml.NVMLError)
 
     def told(self, device: Device) -> Sequence[str]:
-        """The Xid errors that came up since this was last asked."""
-        found = self._xids[device.id].take() if device.id in self._xids else []
-        return [f"Xid {number}: look it up in NVIDIA's XID catalogue, and at dmesg" for number in found]
-
-    def close(self) -> None:
-        self._nvml.nvmlShutdown()
+        """Return the Xid errors since the last call."""
+        numbers = self._xids[device.id].take() if device.id in self._xids else []
+        return [f"Xid {number}: look it up in NVIDIA's XID catalogue and in dmesg" for number in numbers]
 
 
-# setting → how to read it; what a card does not support is left out
+# setting → how to read it; a setting that the card does not support is left out
 _SETTINGS: tuple[tuple[str, Callable[[Any, Any], object]], ...] = (
     ("power.limit_w", lambda nvml, gpu: nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1000),
     ("ecc", lambda nvml, gpu: "on" if nvml.nvmlDeviceGetEccMode(gpu)[0] else "off"),
@@ -98,28 +96,19 @@ _SETTINGS: tuple[tuple[str, Callable[[Any, Any], object]], ...] = (
 )
 
 
-class Nvml:
+class Nvml(NvidiaCollector):
     """The collector of NVIDIA GPUs."""
 
     counters = COUNTERS
 
-    def accepts(self, device: Device) -> bool:
-        return is_nvidia(device)
-
     def versions(self) -> Mapping[str, str]:
-        nvml = initialised()
-        try:
+        with opened() as nvml:
             return {"nvidia.driver": str(nvml.nvmlSystemGetDriverVersion())}
-        finally:
-            nvml.nvmlShutdown()
 
     def describe(self, device: Device) -> Mapping[str, str]:
-        nvml = initialised()
-        try:
-            gpu = known(nvml, device)
+        with opened() as nvml:
+            gpu = handle_of(nvml, device)
             return {name: text for name, read in _SETTINGS if (text := self._setting(nvml, gpu, read))}
-        finally:
-            nvml.nvmlShutdown()
 
     def _setting(self, nvml: Any, gpu: Any, read: Callable[[Any, Any], object]) -> str:
         try:
@@ -132,7 +121,7 @@ class Nvml:
 
     def watch(self, device: Device) -> Watch:
         nvml = initialised()
-        return NvmlWatch(nvml, known(nvml, device), device)
+        return NvmlWatch(nvml, handle_of(nvml, device), device)
 
 
 collector = Nvml()

@@ -81,18 +81,18 @@ def test_each_counter_names_a_command_of_both_of_amds_tools():
 )
 @pytest.mark.parametrize("name", NAMES)
 def test_no_sentinel_becomes_a_number(name, value):
-    assert VALUES.known(name, value) is None
+    assert VALUES.valid(name, value) is None
 
 
 def test_a_sentinel_that_was_scaled_on_its_way_is_no_reading_either():
-    assert VALUES.known("amd.power", 4294.967295) is None
-    assert VALUES.known("amd.clock.gfx", 65535e6) is None
-    assert VALUES.known("amd.utilization.gfx", 101) is None
-    assert VALUES.known("amd.power", 750) == 750.0
+    assert VALUES.valid("amd.power", 4294.967295) is None
+    assert VALUES.valid("amd.clock.gfx", 65535e6) is None
+    assert VALUES.valid("amd.utilization.gfx", 101) is None
+    assert VALUES.valid("amd.power", 750) == 750.0
 
 
 def test_no_memory_in_use_is_what_amds_library_says_where_the_file_is_gone():
-    assert VALUES.known("amd.memory.used", 0) is None
+    assert VALUES.valid("amd.memory.used", 0) is None
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_a_library_that_aborts_in_mid_run_is_followed_by_the_next_and_that_by_th
     assert source.version == "pyrsmi"
     (told,) = source.told(device)
     assert "amdsmi ended (killed by SIGABRT" in told
-    assert told.endswith("pyrsmi goes on")
+    assert told.endswith("pyrsmi takes over")
     assert source.told(device) == []
     source.close()
 

@@ -22,6 +22,7 @@ GPM, NVML = plugins.load("collectors", "gpm"), plugins.load("collectors", "nvml"
 ROOM = type(GPM).__module__.rpartition(".")[0]
 COMMON = sys.modules[f"{ROOM}._nvml"]
 COUNTERS = sys.modules[f"{ROOM}._nvml_counters"]
+refusals = sys.modules[f"{ROOM}._refusals"].refusals
 
 
 def refuses(code):
@@ -63,7 +64,7 @@ def test_what_a_card_refuses_is_told_in_nvmls_words():
         "nvml.power": lambda: 80.0,
         "nvml.xid.errors": refuses(pynvml.NVML_ERROR_NO_PERMISSION),
     }
-    assert COMMON.reasons(pynvml, calls) == {
+    assert refusals(calls, pynvml.NVMLError) == {
         "nvml.nvlink.tx": "Not Supported",
         "nvml.xid.errors": "Insufficient Permissions",
     }
@@ -124,7 +125,7 @@ SLOWEST = "nvml.pcie.tx"
 def source(monkeypatch):
     """NVML open for two GPUs; what it is asked for is patched into `COUNTERS.READ`."""
     module = sys.modules[type(NVML).__module__]
-    monkeypatch.setattr(module, "initialised", lambda: pynvml)
+    monkeypatch.setattr(COMMON, "initialised", lambda: pynvml)
     found = module.NvmlSource(())
     found._handles = {"cuda:0": 0, "cuda:1": 1}
     return found
@@ -234,8 +235,8 @@ def clock(monkeypatch):
 
 def test_gpms_metrics_are_those_of_the_binding():
     module = sys.modules[type(GPM).__module__]
-    numbers = {name: getattr(pynvml, f"NVML_GPM_METRIC_{metric}") for name, metric, *_ in module._METRICS}
-    assert numbers == module._NUMBERS
+    numbers = {metric.name: getattr(pynvml, f"NVML_GPM_METRIC_{metric.nvml_name}") for metric in module._METRICS}
+    assert numbers == {metric.name: metric.number for metric in module._METRICS}
 
 
 def test_gpm_reads_two_samples_in_si_units_and_none_of_what_a_card_lacks(clock):

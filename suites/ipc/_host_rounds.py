@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Handle, Observation, Observed, Skip, expect
+from gpubench.api.suite import Bench, Handle, Observation, Observed, expect
 
 from .._between import exclusive, hand_over, shared_host_memory
-from .._stream import NEEDS_NUMBA
+from .._stream import need_numba
 from ._both import FLAG_BYTES
 from ._rounds import Rounds
 
@@ -29,8 +29,7 @@ class FlagRounds(Rounds):
     """Rounds by a 64-bit flag of each rank in a page that all ranks map, made and timed by compiled code."""
 
     def __init__(self, bench: Bench) -> None:
-        if bench.traits.kernels != "numba":
-            raise Skip(NEEDS_NUMBA)
+        need_numba(bench)
         from . import _host_flags
 
         self._bench, self._compiled = bench, _host_flags

@@ -1,0 +1,18 @@
+"""Which counters a machine refuses, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+
+def refusals(
+    readers: Mapping[str, Callable[[], object]], errors: type[Exception] | tuple[type[Exception], ...]
+) -> dict[str, str]:
+    """Call each counter's reader once; return the counters that raise one of these errors, with its words."""
+    reasons = {}
+    for name, read in readers.items():
+        try:
+            read()
+        except errors as error:
+            reasons[name] = str(error) or type(error).__name__
+    return reasons
