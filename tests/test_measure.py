@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 
 import pytest
 from coverage_of_intervals import covered
@@ -63,6 +64,19 @@ def test_hot_cold_and_graph_are_series_of_their_own():
     assert series["cold"].values[0] == pytest.approx(0.03)
     assert series["graph"].values[0] == pytest.approx(0.01)
     assert set(series) == {"hot", "host", "cold", "graph"}
+
+
+def test_calls_that_time_themselves_as_nan_are_no_part_of_the_warm_up():
+    device = clockwork()
+    called = [0]
+
+    def call():
+        device.spend(0.01)
+        called[0] += 1
+        return math.nan if called[0] % 3 == 1 else 0.01  # what was to run beside it ended first
+
+    series = measured(device, Task.of(Stage(call, Work(items=1), "item", clock="self"), check=passing))
+    assert series["self"].values == pytest.approx([0.01] * RULE.least)
 
 
 def test_a_slow_start_is_warmed_up_and_in_no_sample():
