@@ -234,7 +234,8 @@ class Engine:
         start, values = self._device.now(), []
         done = False
         while not done:
-            values += [stats.median(good) for timing in self._attempt(column) if (good := _times(timing.device))]
+            times = [list(filter(math.isfinite, timing.device)) for timing in self._attempt(column)]
+            values += [stats.median(each) for each in times if each]
             column.warmup_s = self._device.now() - start
             done = self._agree(column.policy.is_warm(values, column.warmup_s))
         column.batches, column.lost = 0, {}
@@ -242,7 +243,7 @@ class Engine:
     def _sample(self, column: _Column) -> None:
         for timing in self._attempt(column):
             disturbed = self._disturbances()
-            good = _times(timing.device)
+            good = [value for value in timing.device if math.isfinite(value) and value > 0]
             for reason in disturbed or ["clock"] * (len(timing.device) - len(good)):
                 self._discard(reason)
             if disturbed or not good:
@@ -340,11 +341,6 @@ def _own_time(found: object) -> Timing:
         raise SuiteError("a self-timed call returned no seconds")
     seconds = tuple(checks.number("the seconds of a self-timed call", value) for value in values)
     return Timing(seconds, sum(seconds) / len(seconds))
-
-
-def _times(values: Sequence[float]) -> list[float]:
-    """Return those of the values that are times: finite, and more than 0."""
-    return [value for value in values if math.isfinite(value) and value > 0]
 
 
 def _finite(series: list[Series]) -> None:
