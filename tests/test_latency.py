@@ -38,7 +38,7 @@ def module(name: str) -> Any:
     return sys.modules[f"{SUITE.package}.{name}"]
 
 
-ORDER = module("_ring").Order
+ORDER = module("_ring").RingOrder
 
 
 def cases(device: Device, tier: Tier, name: str = "chase") -> list[Case]:
@@ -241,7 +241,7 @@ def test_small_pages_are_small() -> None:
 
 
 def test_a_kernel_that_gives_no_large_pages_is_a_skip(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module("_chase"), "_huge_bytes", lambda address: 2**21)
+    monkeypatch.setattr(module("_host"), "_huge_bytes", lambda address: 2**21)
     with pytest.raises(Skip, match="transparent_hugepage"):
         build("pages", page="2MiB", size_bytes=2**24)
 
@@ -256,8 +256,8 @@ def test_a_word_goes_from_core_to_core_and_back() -> None:
 
 
 def test_a_core_that_does_not_answer_fails_the_check() -> None:
-    pair = module("_host").CoreToCore(0)
-    assert pair._ask(pair._words, 0, 32, 1, 5, 100) == 0
+    pair = module("_round_trips").RoundTrips(np.zeros(64, np.uint64), 32, 4096, 100)
+    assert pair.ask(1, 5) == 0
     with pytest.raises(WrongAnswer, match="1 of 4096 questions were asked, 0 answered"):
         pair.check()
 

@@ -139,9 +139,9 @@ def bench_of(case: Case) -> Bench:
 
 def test_every_case_of_a_gpu_hands_its_kernels_what_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module("_slices"), "census", lambda bench: list(range(132)))
-    monkeypatch.setattr(module("_slices").Slices, "median", lambda self: self._run())
-    monkeypatch.setattr(module("_spaces").Single, "median", lambda self: self._walk.call())
-    monkeypatch.setattr(module("_costs").Flag, "_asked", lambda self, first, last: last)
+    monkeypatch.setattr(module("_slices").SliceLatencies, "median", lambda self: self._run())
+    monkeypatch.setattr(module("_spaces").SingleLoads, "median", lambda self: self._walk.call())
+    monkeypatch.setattr(module("_round_trips").RoundTrips, "ask", lambda self, first, last: last)
     monkeypatch.setattr(Kernel, "launched", [])
     for case in SUITE.cases(Target(Facts((H200,)), H200, "full")):
         task = SUITE.build(bench_of(case))

@@ -86,7 +86,7 @@ def partitioned(far: float, units: int = 24, lines: int = 96, noise: float = 0.5
 
 def test_two_partitions_are_found_by_latency_alone() -> None:
     matrix, unit_place, line_slice = partitioned(200.0)
-    found = SLICES.sides(matrix)
+    found = SLICES.partitions(matrix)
     same = unit_place[:, None] % 2 == line_slice[None, :] % 2
     assert ((found.of_units[:, None] == found.of_lines[None, :]) == same).all()
     assert found.near == np.median(matrix[same])
@@ -96,7 +96,7 @@ def test_two_partitions_are_found_by_latency_alone() -> None:
 
 def test_a_cache_of_one_piece_has_no_two_modes() -> None:
     matrix, _, _ = partitioned(0.0)
-    assert SLICES.sides(matrix).separation < 2
+    assert SLICES.partitions(matrix).separation < 2
 
 
 def test_units_and_lines_of_one_place_are_found_to_be_of_one_place() -> None:

@@ -1,35 +1,51 @@
-"""What a program pays beside its work: launches, graphs, events, waits, barriers, flags, allocations."""
+"""Launch and synchronisation overhead: launches, graphs, events, waits, barriers, flags, allocations."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import POINT, Bench, Observation, Skip, Stage, Target, Task, Work, expect, points
+from gpubench.api.suite import (
+    POINT,
+    Bench,
+    Skip,
+    Stage,
+    Target,
+    Task,
+    Topic,
+    View,
+    Work,
+    expect,
+    on_gpu,
+    points,
+    powers_of_two,
+)
 
-from ._ring import LIMIT_S, cycles_of, host_kernel, new_state, pointer
+from .._checks import expect_equal
+from ._ring import LIMIT_S, cycles_of, new_state, pointer
+from ._round_trips import RoundTrips
 
 _ROUNDS = 1000
 _FLAG_WORDS, _FLAG_APART = 64, 16  # 64-bit words: question and answer on lines of their own
-_FLAG_SPINS = 2**24  # looks at the answer; about a tenth of a second
-_QUEUED = 32  # calls in a batch, where each is several entries of the launch queue
+_FLAG_SPINS = 2**24  # reads of the answer before the host gives up; about a tenth of a second
+_QUEUED = 32  # calls in a batch, where each takes several entries of the launch queue
 _ARRIVED_WORDS = 8
-_LOOKED_BYTES = 2**20
+_COMPARED_BYTES = 2**20
 _TO_HOST = 2  # cudaMemcpyDeviceToHost, and HIP's
 
-
-def _no_error(bench: Bench) -> Callable[[], Observation]:
-    """The check of what has no output: the device reports no error."""
-
-    def check() -> Observation:
-        bench.device.synchronize()
-        return {}
-
-    return check
+topic = Topic(
+    views=[
+        View(
+            "bars",
+            "What a program pays beside its work",
+            ("launch", "graph_launch", "event_record", "event_wait", "synchronize", "barrier", "host_flag", "allocate"),
+            log_x=True,
+        )
+    ]
+)
 
 
 def _empty(bench: Bench) -> Callable[[], None]:
@@ -37,14 +53,19 @@ def _empty(bench: Bench) -> Callable[[], None]:
     return lambda: kernel((1,), (1,), ())
 
 
+@topic.case(when=on_gpu)
 def launch(bench: Bench) -> Task:
-    """An empty kernel, back to back and in a graph."""
+    """An empty kernel: seconds a launch, queued back to back (hot) and as a replayed graph.
+
+    It has no output; its check is that the device reports no error.
+    """
     stage = Stage(_empty(bench), Work(items=1), "item", modes=("hot", "graph"), effort=POINT)
-    return Task.of(stage, check=_no_error(bench))
+    return Task.of(stage, check=bench.device.synchronize)
 
 
+@topic.case(when=on_gpu, nodes=points((1, 100), (1,)))
 def graph_launch(bench: Bench, nodes: int) -> Task:
-    """One launch of a graph of so many empty kernels, each after the last."""
+    """One launch of a graph of `nodes` empty kernels, each after the last: seconds a graph. Checked as `launch`."""
     stream, empty = bench.xp.cuda.get_current_stream(), _empty(bench)
     empty()
     stream.begin_capture()
@@ -52,18 +73,20 @@ def graph_launch(bench: Bench, nodes: int) -> Task:
         empty()
     graph = stream.end_capture()
     stage = Stage(lambda: graph.launch(stream), Work(items=1), "item", max_calls=_QUEUED, effort=POINT)
-    return Task.of(stage, check=_no_error(bench))
+    return Task.of(stage, check=bench.device.synchronize)
 
 
+@topic.case(when=on_gpu)
 def event_record(bench: Bench) -> Task:
-    """Records of an event, one after the other."""
+    """Records of an event without a time stamp, one after the other: the host's seconds. Checked as `launch`."""
     stream, event = bench.xp.cuda.get_current_stream(), bench.xp.cuda.Event(disable_timing=True)
     stage = Stage(lambda: event.record(stream), Work(items=1), "item", clock="host", effort=POINT)
-    return Task.of(stage, check=_no_error(bench))
+    return Task.of(stage, check=bench.device.synchronize)
 
 
+@topic.case(when=on_gpu)
 def event_wait(bench: Bench) -> Task:
-    """Empty kernels on two streams in turns, each after an event of the other stream."""
+    """Empty kernels on two streams in turn, each after the other's event: seconds a kernel. Checked as `launch`."""
     cuda, empty = bench.xp.cuda, _empty(bench)
     here, there = cuda.get_current_stream(), cuda.Stream(non_blocking=True)
     asked, answered = cuda.Event(disable_timing=True), cuda.Event(disable_timing=True)
@@ -72,144 +95,119 @@ def event_wait(bench: Bench) -> Task:
         empty()
         asked.record(here)
         there.wait_event(asked)
-        there.use()  # not `with there`: what that restores is the null stream
+        there.use()  # not `with there`, which would restore the null stream
         empty()
         here.use()
         answered.record(there)
         here.wait_event(answered)
 
     stage = Stage(there_and_back, Work(items=2), "item", max_calls=_QUEUED, effort=POINT)
-    return Task.of(stage, check=_no_error(bench))
+    return Task.of(stage, check=bench.device.synchronize)
 
 
+@topic.case(when=on_gpu, after=("nothing", "kernel"))
 def synchronize(bench: Bench, after: str) -> Task:
-    """The host waits for a stream that is idle, or for an empty kernel that it has just launched."""
-    work: dict[str, Callable[[], object]] = {"nothing": lambda: None, "kernel": _empty(bench)}
-    before = work[after]
+    """The host waits for an idle stream, or launches an empty kernel and waits for it: the host's seconds."""
+    before: Callable[[], object] = {"nothing": lambda: None, "kernel": _empty(bench)}[after]
 
     def call() -> None:
         before()
         bench.device.synchronize()
 
     stage = Stage(call, Work(items=1), "item", clock="host", waits=True, effort=POINT)
-    return Task.of(stage, check=_no_error(bench))
+    return Task.of(stage, check=bench.device.synchronize)
 
 
-def grids(target: Target) -> Any:
-    """One block on each unit; in full also two blocks and some between."""
+def _grids(target: Target) -> Any:
+    """Return one block on each SM or CU; in full also two blocks and some numbers between."""
     most = max(target.device.units, 2)
     return points((most,), full=tuple(sorted({2, max(2, most // 8), max(2, most // 2), most})))
 
 
-class Barrier:
-    """Barriers over a whole grid, whose blocks are all there at once."""
+class GridBarrier:
+    """Barriers over a whole grid, whose blocks all run at once."""
 
     def __init__(self, bench: Bench, blocks: int) -> None:
         if blocks > bench.target.device.units:
-            raise Skip(f"needs {blocks} units, one a block; there are {bench.target.device.units}")
+            raise Skip(f"needs {blocks} compute units, one a block; there are {bench.target.device.units}")
         self._bench, self._blocks, self._passed = bench, blocks, 0
         self._arrived = bench.xp.zeros(_ARRIVED_WORDS, bench.xp.uint64)
-        slots, self.state = bench.xp.zeros(blocks, bench.xp.uint64), new_state(bench, 0)
+        slots, state = bench.xp.zeros(blocks, bench.xp.uint64), new_state(bench, 0)
         kernel, limit = bench.kernel("costs.cu", "barrier"), cycles_of(bench, LIMIT_S)
 
-        def run(look: int) -> None:
-            args = (self._arrived, slots, np.uint64(_ROUNDS), limit, np.uint32(look), self.state)
-            kernel((blocks,), (1,), args)
+        def run(checked: int) -> None:
+            kernel((blocks,), (1,), (self._arrived, slots, np.uint64(_ROUNDS), limit, np.uint32(checked), state))
             self._passed += _ROUNDS
 
         self._run = run
 
     def call(self) -> None:
-        """So many barriers."""
+        """Pass the barrier in one launch as often as a sample counts."""
         self._run(0)
 
-    def check(self) -> Observation:
-        """No wait was given up, every block arrived at every barrier, and none went through one too early."""
+    def check(self) -> None:
+        """Check that no block gave up, every block arrived at every barrier, and no block passed one too early."""
         self._run(1)
         arrived, _, given_up, early = (int(word) for word in self._bench.device.to_host(self._arrived)[:4])
         expect(not given_up, f"a block waited for {LIMIT_S} s: not all {self._blocks} blocks run at once")
         expect(not early, "a block passed a barrier before its neighbour had come to it")
         expected = self._passed * self._blocks
         expect(arrived == expected, f"{arrived} arrivals at {self._passed} barriers of {self._blocks} blocks")
-        return {}
 
 
+@topic.case(when=on_gpu, blocks=_grids)
 def barrier(bench: Bench, blocks: int) -> Task:
-    """Barriers over a grid of so many blocks, each alone on its unit."""
-    case = Barrier(bench, blocks)
-    return Task.of(Stage(case.call, Work(items=_ROUNDS), "item", max_calls=1, effort=POINT), check=case.check)
+    """A barrier over a grid of `blocks` blocks, one on each SM or CU: an atomic each, and a bounded wait for all."""
+    barriers = GridBarrier(bench, blocks)
+    stage = Stage(barriers.call, Work(items=_ROUNDS), "item", max_calls=1, effort=POINT)
+    return Task.of(stage, check=barriers.check)
 
 
-class Flag:
-    """A word that the host writes and a waiting kernel answers, in page-locked memory."""
-
-    def __init__(self, bench: Bench) -> None:
-        self._ask, self._bench = host_kernel("ask"), bench
-        self._words = bench.device.pinned(8 * _FLAG_WORDS).view(np.uint64)
-        kernel = bench.kernel("costs.cu", "answer")
-        args = (pointer(self._words), np.uint64(_ROUNDS), cycles_of(bench, LIMIT_S))
-        self._launch: Callable[[], None] = lambda: kernel((1,), (1,), args)
-        self._words[:] = 0
-        self._asked(1, 0)  # compiles it
-
-    def _asked(self, first: int, last: int) -> int:
-        """Ask these questions; the last one that was answered."""
-        return int(self._ask(self._words, 0, _FLAG_APART, first, last, _FLAG_SPINS))
-
-    def round_trips(self) -> float:
-        """Seconds of all questions but the first, which waits for the kernel to be there; by the host's clock."""
-        self._words[:] = 0
-        self._launch()
-        self._asked(1, 1)
-        start = time.perf_counter_ns()
-        self._asked(2, _ROUNDS)
-        seconds = (time.perf_counter_ns() - start) * 1e-9
-        self._bench.device.synchronize()
-        return seconds
-
-    def check(self) -> Observation:
-        """The last question was asked and answered."""
-        asked, answered = int(self._words[0]), int(self._words[_FLAG_APART])
-        expect(asked == answered == _ROUNDS, f"{asked} of {_ROUNDS} questions were asked, {answered} answered")
-        return {}
-
-
+@topic.case(when=on_gpu)
 def host_flag(bench: Bench) -> Task:
-    """Round trips between the host and a kernel that waits for it."""
-    flag = Flag(bench)
-    return Task.of(
-        Stage(flag.round_trips, Work(items=_ROUNDS - 1), "item", clock="self", effort=POINT), check=flag.check
-    )
+    """A round trip: the host writes a word of page-locked memory, a waiting kernel sees it and answers."""
+    words = bench.device.pinned(8 * _FLAG_WORDS).view(np.uint64)
+    round_trips = RoundTrips(words, _FLAG_APART, _ROUNDS, _FLAG_SPINS)
+    kernel = bench.kernel("costs.cu", "answer")
+    args = (pointer(words), np.uint64(_ROUNDS), cycles_of(bench, LIMIT_S))
+
+    def seconds() -> float:
+        words[:] = 0
+        kernel((1,), (1,), args)
+        elapsed = round_trips.seconds()
+        bench.device.synchronize()
+        return elapsed
+
+    stage = Stage(seconds, Work(items=_ROUNDS - 1), "item", clock="self", effort=POINT)
+    return Task.of(stage, check=round_trips.check)
 
 
+@topic.case(when=on_gpu, how=("malloc", "pool"), size_bytes=points((2**20, 2**28), (2**20,), powers_of_two(12, 32, 4)))
 def allocate(bench: Bench, how: str, size_bytes: int) -> Task:
-    """Memory taken and given back; what is given can be written and read."""
+    """Memory taken and given back: cudaMalloc and cudaFree, or the stream-ordered pool; the host's seconds a pair."""
     bench.need(size_bytes)
     if how == "pool" and "pool" not in bench.traits.features:
         raise Skip(f"CuPy binds no memory pool of the driver on {bench.traits.vendor} GPUs")
-    xp, stream = bench.xp, bench.xp.cuda.get_current_stream()
-    runtime = xp.cuda.runtime
-    takes = {
-        "malloc": partial(runtime.malloc, size_bytes),
-        "pool": partial(runtime.mallocAsync, size_bytes, stream.ptr),
-    }
-    gives = {"malloc": runtime.free, "pool": lambda address: runtime.freeAsync(address, stream.ptr)}
-    take: Callable[[], int] = takes[how]
-    give: Callable[[int], None] = gives[how]
+    stream, runtime = bench.xp.cuda.get_current_stream(), bench.xp.cuda.runtime
+    take, give = {
+        "malloc": (partial(runtime.malloc, size_bytes), runtime.free),
+        "pool": (
+            partial(runtime.mallocAsync, size_bytes, stream.ptr),
+            lambda address: runtime.freeAsync(address, stream.ptr),
+        ),
+    }[how]
 
-    def check() -> Observation:
-        """Every byte of what is given holds what is written to it; a mebibyte at either end is looked at."""
+    def check() -> None:
+        """Every byte of the allocation holds the value written to it; a mebibyte at either end is compared."""
         address, byte = take(), int(bench.rng.integers(1, 256))
         runtime.memsetAsync(address, byte, size_bytes, stream.ptr)
-        looked = min(size_bytes, _LOOKED_BYTES)
-        found = np.empty((2, looked), np.uint8)
-        for end, start in zip(found, (address, address + size_bytes - looked), strict=True):
-            runtime.memcpyAsync(end.ctypes.data, start, looked, _TO_HOST, stream.ptr)
+        compared = min(size_bytes, _COMPARED_BYTES)
+        contents = np.empty((2, compared), np.uint8)
+        for part, start in zip(contents, (address, address + size_bytes - compared), strict=True):
+            runtime.memcpyAsync(part.ctypes.data, start, compared, _TO_HOST, stream.ptr)
         bench.device.synchronize()
         give(address)
-        wrong = int((found != byte).sum())
-        expect(wrong == 0, f"{wrong} of {found.size} bytes that were allocated do not hold what was written")
-        return {}
+        expect_equal(contents, byte, "allocated bytes")
 
     stage = Stage(lambda: give(take()), Work(items=1), "item", clock="host", waits=True, effort=POINT)
     return Task.of(stage, check=check)

@@ -1,35 +1,40 @@
-"""Between the host's own cores: a word that one core writes and another answers."""
+"""The host alone: a word between two cores, and memory of small and of large pages."""
 
 from __future__ import annotations
 
+import mmap
 import os
+import re
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import POINT, Observation, Skip, Stage, Target, Task, Work, expect, points
+from gpubench.api.suite import POINT, Bench, Skip, Stage, Target, Task, Topic, View, Work, on_host, points
 
-from ._ring import host_kernel
+from ._ring import HOST_MOST_BYTES, PAGE_BYTES, host_kernel, host_walk, memory_bytes
+from ._round_trips import RoundTrips
 
-_ROUNDS = 2**12  # a millisecond or so
-_SPINS = (
-    2**29
-)  # looks at a word before a core gives up, about four seconds: one that others keep busy is late, not wrong
-_WORDS, _APART = 64, 32  # question and answer on lines of their own, neighbours' prefetched ones between
+_ROUNDS = 2**12  # about a millisecond
+_SPINS = 2**29  # reads before a core gives up, about four seconds: a core that others keep busy is late, not wrong
+_WORDS, _APART = 64, 32  # question and answer on lines of their own; adjacent-line prefetch does not join them
+
+topic = Topic(
+    views=[View("bars", "Between two cores", ("core_to_core",)), View("bars", "Memory by page size", ("pages",))]
+)
 
 
-def others(target: Target) -> Any:
-    """Cores beside the first: the next, the middle and the last one; in full all up to 64."""
+def _others(target: Target) -> Any:
+    """Return the partners of the first core: the next, the middle and the last core; in full all up to 64."""
     cores = max(target.device.units, 2)
     return points(quick=sorted({1, cores // 2, cores - 1}), full=tuple(range(1, min(cores, 64))))
 
 
 @contextmanager
-def _on(core: int) -> Iterator[None]:
+def _on_core(core: int) -> Iterator[None]:
     """Keep the calling thread on one core."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
@@ -39,46 +44,60 @@ def _on(core: int) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-class CoreToCore:
-    """A thread on the first core that asks, one on another core that answers."""
+@topic.case(when=on_host, other=_others)
+def core_to_core(bench: Bench, other: int) -> Task:
+    """A word from the first core to another: half of a round trip."""
+    del bench
+    cores = sorted(os.sched_getaffinity(0))
+    if other >= len(cores):
+        raise Skip(f"needs {other + 1} cores; this process has {len(cores)}")
+    round_trips = RoundTrips(np.zeros(_WORDS, np.uint64), _APART, _ROUNDS, _SPINS)
+    answer = host_kernel("answer")
+    answer(round_trips.words, 0, _APART, 1, 0, 1)  # answers no question, but compiles the kernel
 
-    def __init__(self, other: int) -> None:
-        cores = sorted(os.sched_getaffinity(0))
-        if other >= len(cores):
-            raise Skip(f"needs {other + 1} cores; this process has {len(cores)}")
-        self._cores = cores[0], cores[other]
-        self._ask, self._answer = host_kernel("ask"), host_kernel("answer")
-        self._words = np.zeros(_WORDS, np.uint64)
-        self._ask(self._words, 0, _APART, 1, 0, 1)  # compiles them
-        self._answer(self._words, 0, _APART, 1, 0, 1)
-        self.names = f"{self._cores[0]} and {self._cores[1]}"
+    def answer_all() -> None:
+        with _on_core(cores[other]):
+            answer(round_trips.words, 0, _APART, 1, _ROUNDS, _SPINS)
 
-    def round_trips(self) -> float:
-        """Seconds of so many questions and answers, from the second on."""
-        self._words[:] = 0
-        partner = threading.Thread(target=self._partner)
+    def seconds() -> float:
+        round_trips.words[:] = 0
+        partner = threading.Thread(target=answer_all)
         partner.start()
-        with _on(self._cores[0]):
-            self._ask(self._words, 0, _APART, 1, 1, _SPINS)
-            start = time.perf_counter_ns()
-            self._ask(self._words, 0, _APART, 2, _ROUNDS, _SPINS)
-            seconds = (time.perf_counter_ns() - start) * 1e-9
+        with _on_core(cores[0]):
+            elapsed = round_trips.seconds()
         partner.join()
-        return seconds
+        return elapsed
 
-    def _partner(self) -> None:
-        with _on(self._cores[1]):
-            self._answer(self._words, 0, _APART, 1, _ROUNDS, _SPINS)
-
-    def check(self) -> Observation:
-        """The last question was asked and answered."""
-        asked, answered = int(self._words[0]), int(self._words[_APART])
-        expect(asked == answered == _ROUNDS, f"{asked} of {_ROUNDS} questions were asked, {answered} answered")
-        return {}
+    stage = Stage(seconds, Work(items=2 * (_ROUNDS - 1)), "item", clock="self", effort=POINT)
+    return Task.of(stage, check=round_trips.check, notes={"cores": f"{cores[0]} and {cores[other]}"})
 
 
-def core_to_core(other: int) -> Task:
-    """Half a round trip of a word between the first core and another."""
-    case = CoreToCore(other)
-    stage = Stage(case.round_trips, Work(items=2 * (_ROUNDS - 1)), "item", clock="self", effort=POINT)
-    return Task.of(stage, check=case.check, notes={"cores": case.names})
+def _page_sizes(target: Target) -> Any:
+    """Return the size of a ring that is read from memory; in full also a smaller and a larger one."""
+    memory = memory_bytes(target)
+    return points(smoke=(2**23,), quick=(memory,), full=sorted({2**24, memory, HOST_MOST_BYTES}))
+
+
+@topic.case(when=on_host, page=("4KiB", "2MiB"), size_bytes=_page_sizes)
+def pages(bench: Bench, page: str, size_bytes: int) -> Task:
+    """Dependent loads from memory of small or of large pages (madvise(2)): the cost of address translation per load."""
+    bench.need(size_bytes)
+    area = mmap.mmap(-1, size_bytes + PAGE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    area.madvise(mmap.MADV_HUGEPAGE if page == "2MiB" else mmap.MADV_NOHUGEPAGE)
+    mapped = np.frombuffer(area, np.uint8)
+    walk = host_walk(bench, mapped[-mapped.ctypes.data % PAGE_BYTES :][:size_bytes].view(np.uint64))
+    huge_bytes = _huge_bytes(mapped.ctypes.data)
+    if page == "2MiB" and huge_bytes < size_bytes // 2:
+        raise Skip("the kernel gave no large pages; see /sys/kernel/mm/transparent_hugepage/enabled")
+    return walk.task({"pages": f"{huge_bytes} of {size_bytes} B in large pages"})
+
+
+def _huge_bytes(address: int) -> int:
+    """Return how much of the mapping at this address is in transparent huge pages: AnonHugePages of smaps, proc(5)."""
+    smaps = Path("/proc/self/smaps").read_text()
+    for entry in re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", smaps, flags=re.MULTILINE)[1:]:
+        first, last = (int(bound, 16) for bound in entry.split(None, 1)[0].split("-"))
+        if first <= address < last:
+            huge = re.search(r"^AnonHugePages:\s*(\d+) kB", entry, re.MULTILINE)
+            return int(huge[1]) * 2**10 if huge else 0
+    return 0

@@ -1,132 +1,149 @@
-"""What lies nearer than memory: registers, shared memory and its banks, a cluster's, constants; and atomics."""
+"""Spaces nearer than memory: registers, shared memory and its banks, a cluster's, constant memory; and atomics."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api.suite import POINT, Bench, Observation, Skip, Task, expect
+from gpubench.api.suite import (
+    Bench,
+    Observation,
+    Skip,
+    Task,
+    Topic,
+    View,
+    expect,
+    on_gpu,
+    points,
+    powers_of_two,
+)
 
-from ._ring import Walk, new_state, pointer
+from .._checks import expect_equal
+from ._ring import Walk, device_count, new_state, pointer, remote_memory
 
 _WORD_BYTES = 4
 _STEPS = 2**18  # of a chain in shared memory or in registers: a few milliseconds
 _THREADS = 256
-_BANKS, _LANES = 32, 32  # of shared memory and of the loads that it serves at once, on NVIDIA and on AMD
+_BANKS, _LANES = 32, 32  # of shared memory, and the lanes that it serves at once, on NVIDIA and on AMD
 _CONFLICT_BYTES, _CONFLICT_STEPS = 2**15, 2**16
 _REGISTER_STEPS = 2**19
-_CELLS, _CELL_BYTES = 64, 128  # of atomics: steps are a multiple of their number
+_CELLS, _CELL_BYTES = 64, 128  # of atomics: the number of steps is a multiple of the number of cells
 _CLUSTER_STEPS = 2**15
 _CONSTANT_LINE_BYTES, _CONSTANT_BYTES = 64, 2**16
 _CONSTANT_STEPS = 2**15
 _FAR_STEPS, _BUS_STEPS = 2**13, 2**10
 
+topic = Topic(
+    views=[
+        View("staircase", "Constant memory over working set", ("constant",), "size_bytes", series="hot", log_x=True),
+        View("bars", "Atomics by space", ("atomic",), log_x=True),
+        View("curve", "Bank conflicts of shared memory", ("conflict",), "degree", series="hot"),
+    ]
+)
 
-def _cycle(order: npt.NDArray[Any], unit: int, words: int) -> npt.NDArray[np.uint32]:
-    """A ring of byte offsets over the nodes of `order`, each `unit` words long, in an array of so many words."""
-    ring = np.zeros(words, np.uint32)
-    ring[order * unit] = np.roll(order, -1) * unit * _WORD_BYTES
-    return ring
 
-
-def shared(bench: Bench, size_bytes: int, kernel: str = "shared", blocks: int = 1, steps: int = _STEPS) -> Task:
-    """A ring of 4-byte nodes in shared memory, walked by one lane."""
+def _in_shared_memory(bench: Bench, size_bytes: int, kernel: str, blocks: int, steps: int) -> Task:
+    """Return the walk of one lane round a ring of 4-byte nodes that the kernel copies into shared memory."""
     nodes = size_bytes // _WORD_BYTES - 1
-    order = bench.rng.permutation(nodes)
-    ring = bench.xp.asarray(_cycle(order, 1, nodes))
-    state = new_state(bench, int(order[0]) * _WORD_BYTES)
+    offsets = bench.rng.permutation(nodes) * _WORD_BYTES
+    ring = np.zeros(nodes, np.uint32)
+    ring[offsets // _WORD_BYTES] = np.roll(offsets, -1)
+    args = (bench.xp.asarray(ring), np.uint32(nodes), np.uint64(steps), new_state(bench, int(offsets[0])))
     run = bench.kernel("near.cu", kernel)
-    args = (ring, np.uint32(nodes), np.uint64(steps), state)
     walk = Walk(
         bench,
         lambda: run((blocks,), (_THREADS,), args, size_bytes),
-        lambda walked: int(order[walked % nodes]) * _WORD_BYTES,
-        state,
+        lambda walked: int(offsets[walked % nodes]),
+        args[-1],
         steps,
     )
-    return walk.task(POINT)
+    return walk.task()
 
 
-def cluster(bench: Bench, size_bytes: int) -> Task:
-    """The same ring in the shared memory of the other block of a cluster."""
-    if "clusters" not in bench.traits.features:
-        raise Skip("needs blocks that reach each other's shared memory (NVIDIA, sm_90 or newer)")
-    return shared(bench, size_bytes, "cluster", 2, _CLUSTER_STEPS)
+@topic.case(when=on_gpu, size_bytes=(2**14,))
+def shared(bench: Bench, size_bytes: int) -> Task:
+    """Dependent loads from shared memory (LDS), a ring of 4-byte nodes: seconds and device cycles per load."""
+    return _in_shared_memory(bench, size_bytes, "shared", 1, _STEPS)
 
 
-class Conflict:
-    """A warp whose lanes walk rings of their own, `degree` of them in each bank."""
+@topic.case(when=on_gpu, degree=points(powers_of_two(0, 5), (32,), (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)))
+def conflict(bench: Bench, degree: int) -> Task:
+    """Dependent loads of a whole warp from shared memory; `degree` lanes load different words of one bank."""
+    lanes, words = bench.traits.warp, _CONFLICT_BYTES // _WORD_BYTES
+    rings = conflict_rings(bench.rng, degree, lanes, words)
+    linked = np.zeros(words, np.uint32)
+    for places in rings:
+        linked[places] = np.roll(places, -1) * _WORD_BYTES
+    positions = bench.xp.asarray(np.array([places[0] * _WORD_BYTES for places in rings], np.uint32))
+    args = (bench.xp.asarray(linked), np.uint32(words), np.uint32(lanes), np.uint64(_CONFLICT_STEPS), positions)
+    state, run = new_state(bench, 0), bench.kernel("near.cu", "conflict")
+    walk = Walk(
+        bench,
+        lambda: run((1,), (_THREADS,), (*args, state), _CONFLICT_BYTES),
+        lambda _: 0,
+        state,
+        _CONFLICT_STEPS,
+    )
 
-    def __init__(self, bench: Bench, degree: int) -> None:
-        lanes, words = bench.traits.warp, _CONFLICT_BYTES // _WORD_BYTES
-        self._orders = conflict_rings(bench.rng, degree, lanes, words)
-        ring = np.zeros(words, np.uint32)
-        for order in self._orders:
-            ring[order] = np.roll(order, -1) * _WORD_BYTES
-        self._lanes = bench.xp.asarray(np.array([order[0] * _WORD_BYTES for order in self._orders], np.uint32))
-        near, state, run = bench.xp.asarray(ring), new_state(bench, 0), bench.kernel("near.cu", "conflict")
-        args = (near, np.uint32(words), np.uint32(lanes), np.uint64(_CONFLICT_STEPS), self._lanes, state)
-        self._bench = bench
-        self.walk = Walk(
-            bench, lambda: run((1,), (_THREADS,), args, _CONFLICT_BYTES), lambda _: 0, state, _CONFLICT_STEPS
-        )
-
-    def check(self) -> Observation:
+    def check() -> None:
         """Every lane stands where its ring says."""
-        found = self._bench.device.to_host(self._lanes)
-        expected = [int(order[self.walk.walked % len(order)]) * _WORD_BYTES for order in self._orders]
-        wrong = int(np.count_nonzero(found != np.array(expected)))
-        expect(wrong == 0, f"{wrong} of {len(expected)} lanes stand where they should not")
-        return {}
+        expected = [int(places[walk.walked % len(places)]) * _WORD_BYTES for places in rings]
+        expect_equal(bench.device.to_host(positions), np.array(expected), "positions of lanes")
+
+    return Task.of(walk.stage(), check=check)
 
 
-def conflict_rings(rng: np.random.Generator, degree: int, lanes: int, words: int) -> list[npt.NDArray[Any]]:
-    """The ring of each lane, as words of shared memory: `degree` lanes of any 32 in one bank, on rows of their own."""
+def conflict_rings(rng: np.random.Generator, degree: int, lanes: int, words: int) -> list[npt.NDArray[np.intp]]:
+    """Return the places of words in each lane's ring; of any 32 lanes, `degree` use different rows of the same bank."""
     classes = degree * (lanes // _LANES)  # rings that share a bank take turns on its rows
     length = words // _BANKS // classes
-    length -= 1 - length % 2  # odd: no power of two of steps leads back
-    found = []
+    length -= 1 - length % 2  # odd: no power of two of steps leads back to the start
+    rings = []
     for lane in range(lanes):
         bank, place = lane % _LANES // degree, lane % degree + degree * (lane // _LANES)
-        found.append((rng.permutation(length) * classes + place) * _BANKS + bank)
-    return found
+        rings.append((rng.permutation(length) * classes + place) * _BANKS + bank)
+    return rings
 
 
-def conflict(bench: Bench, degree: int) -> Task:
-    """Loads in step of a whole warp, `degree` lanes to a bank."""
-    case = Conflict(bench, degree)
-    return Task.of(case.walk.stage(POINT), check=case.check)
+@topic.case(when=on_gpu, size_bytes=(2**14,))
+def cluster(bench: Bench, size_bytes: int) -> Task:
+    """Dependent loads from the shared memory of the cluster's other block."""
+    if "clusters" not in bench.traits.features:
+        raise Skip("needs blocks that reach each other's shared memory (NVIDIA, sm_90 or newer)")
+    return _in_shared_memory(bench, size_bytes, "cluster", 2, _CLUSTER_STEPS)
 
 
+@topic.case(when=on_gpu, size_bytes=points((2**10, 2**11, 3 * 2**10, *powers_of_two(12, 16)), (2**10,)))
 def constant(bench: Bench, size_bytes: int) -> Task:
-    """A ring of one node each 64 bytes in constant memory, walked round once before it is timed."""
-    nodes, unit = size_bytes // _CONSTANT_LINE_BYTES - 1, _CONSTANT_LINE_BYTES // _WORD_BYTES
-    order = bench.rng.permutation(nodes)
-    ring = _cycle(order, unit, _CONSTANT_BYTES // _WORD_BYTES) // _WORD_BYTES
+    """Dependent loads from constant memory (AMD: through the scalar cache), one node each 64 bytes.
+
+    The kernel walks round the ring once before it is timed.
+    """
+    nodes = size_bytes // _CONSTANT_LINE_BYTES - 1
+    places = bench.rng.permutation(nodes) * (_CONSTANT_LINE_BYTES // _WORD_BYTES)
+    ring = np.zeros(_CONSTANT_BYTES // _WORD_BYTES, np.uint32)
+    ring[places] = np.roll(places, -1)
     run = bench.kernel("near.cu", "constant")
-    bench.device.copy(run.symbol("fixed", _CONSTANT_BYTES), ring.astype(np.uint32).view(np.uint8))
-    state = new_state(bench, int(order[0]) * unit)
-    args = (np.uint64(nodes), np.uint64(_CONSTANT_STEPS), state)
+    bench.device.copy(run.symbol("fixed", _CONSTANT_BYTES), ring.view(np.uint8))
+    args = (np.uint64(nodes), np.uint64(_CONSTANT_STEPS), new_state(bench, int(places[0])))
     walk = Walk(
         bench,
         lambda: run((1,), (1,), args),
-        lambda walked: int(order[walked % nodes]) * unit,
-        state,
+        lambda walked: int(places[walked % nodes]),
+        args[-1],
         _CONSTANT_STEPS,
         _CONSTANT_STEPS + nodes,
     )
-    return walk.task(POINT)
+    return walk.task()
 
 
-_TYPES: Mapping[str, Any] = {"float32": np.float32, "float64": np.float64, "uint32": np.uint32}
-
-
+@topic.case(when=on_gpu, dtype=points(("float32", "float64", "uint32"), ("float32",)))
 def register(bench: Bench, dtype: str) -> Task:
-    """A multiply-add in registers. Integers wrap; of real numbers a is 1 and the sums stay below 2^23, so exact."""
-    real, rng = _TYPES[dtype], bench.rng
+    """Dependent multiply-adds in registers: seconds and device cycles per operation.
+
+    Integers wrap round. Real numbers have a factor of 1 and sums below 2^23, so they stay exact.
+    """
+    real, rng = np.dtype(dtype).type, bench.rng
     a = int(rng.integers(2**31)) * 2 + 1 if dtype == "uint32" else 1
     b, begin = (int(number) for number in rng.integers(1, 16, 2))
     expected = chained(begin, a, b, _REGISTER_STEPS, 2**32)
@@ -135,16 +152,15 @@ def register(bench: Bench, dtype: str) -> Task:
     args = (real(begin), real(a), real(b), np.uint64(_REGISTER_STEPS), out, state)
     walk = Walk(bench, lambda: run((1,), (1,), args), lambda _: 0, state, _REGISTER_STEPS)
 
-    def check() -> Observation:
-        found = int(bench.device.to_host(out)[0])
-        expect(found == expected, f"after {_REGISTER_STEPS} steps the chain stands at {found}, not at {expected}")
-        return {}
+    def check() -> None:
+        result = int(bench.device.to_host(out)[0])
+        expect(result == expected, f"after {_REGISTER_STEPS} steps the chain stands at {result}, not at {expected}")
 
-    return Task.of(walk.stage(POINT), check=check, poison=lambda: out.fill(0))
+    return Task.of(walk.stage(), check=check, poison=lambda: out.fill(0))
 
 
 def chained(x: int, a: int, b: int, steps: int, modulus: int) -> int:
-    """What x becomes in so many steps of a·x + b modulo `modulus`, by squaring."""
+    """Return x after `steps` times x = a·x + b modulo `modulus`, by squaring."""
     while steps:
         if steps & 1:
             x = (a * x + b) % modulus
@@ -152,54 +168,55 @@ def chained(x: int, a: int, b: int, steps: int, modulus: int) -> int:
     return x
 
 
-class Atomic:
-    """A chain of atomic additions, each of what the last one found, to cells that take turns."""
+class AtomicChain:
+    """A chain of atomic additions to cells in turn; each addition adds the value that the previous one returned."""
 
     def __init__(self, bench: Bench, space: str) -> None:
-        self.steps = {"shared": _STEPS // 16, "host": _BUS_STEPS, "peer": _BUS_STEPS}.get(space, _FAR_STEPS)
+        steps = {"shared": _STEPS // 16, "host": _BUS_STEPS, "peer": _BUS_STEPS}.get(space, _FAR_STEPS)
         self._word = np.uint32 if space == "shared" else np.uint64
         first = bench.rng.integers(2**32, size=(_CELLS + 1, _CELL_BYTES // self._word().itemsize), dtype=self._word)
-        self._bench, self._cells = bench, _cells(bench, space)
+        size_bytes = _CELLS * _CELL_BYTES
+        remote = remote_memory(bench, space, size_bytes)
+        self._bench, self._cells = bench, bench.xp.zeros(size_bytes, bench.xp.uint8) if remote is None else remote
         bench.device.copy(self._cells, first[1:].view(np.uint8).ravel())
-        self._value, self._known = int(first[0, 0]), [int(cell) for cell in first[1:, 0]]
+        self._value, self._expected = int(first[0, 0]), [int(cell) for cell in first[1:, 0]]
         state = new_state(bench, self._value)
         kernels = {"shared": "atomic_shared", "global": "atomic"}
         run = bench.kernel("near.cu", kernels.get(space, "atomic_system"))
-        args = (pointer(self._cells), np.uint64(_CELLS - 1), np.uint64(self.steps), state)
-        self.walk = Walk(bench, lambda: run((1,), (1,), args, _CELLS * _CELL_BYTES), lambda _: 0, state, self.steps)
+        args = (pointer(self._cells), np.uint64(_CELLS - 1), np.uint64(steps), state)
+        self.walk = Walk(bench, lambda: run((1,), (1,), args, size_bytes), lambda _: 0, state, steps)
         self._checked = 0
 
     def check(self) -> Observation:
-        """Cells and value are where so many additions lead."""
-        stands = self.walk.read(0)  # waits for the device, whose cells may be the host's memory
+        """Compare the cells and the last value with the result of the same additions on the host."""
+        value = self.walk.read(0)  # waits for the device, whose cells may be the host's memory
         modulus = int(np.iinfo(self._word).max) + 1
-        self._value = after_additions(self._value, self._known, self.walk.walked - self._checked, modulus)
+        self._value = after_additions(self._value, self._expected, self.walk.walked - self._checked, modulus)
         self._checked = self.walk.walked
-        found = np.asarray(self._bench.device.to_host(self._cells)).view(self._word)
-        found = found[:: _CELL_BYTES // found.itemsize]
-        wrong = sum(int(there) != known for there, known in zip(found, self._known, strict=True))
-        expect(stands == self._value, f"after {self._checked} additions the chain stands at another value")
-        expect(not wrong, f"after {self._checked} additions {wrong} of {_CELLS} cells hold something else")
+        cells = np.asarray(self._bench.device.to_host(self._cells)).view(self._word)
+        expect(value == self._value, f"after {self._checked} additions the chain stands at another value")
+        expect_equal(cells[:: _CELL_BYTES // cells.itemsize], np.array(self._expected, self._word), "cells")
         return {}
 
 
-def _cells(bench: Bench, space: str) -> Any:
-    if space == "host":
-        return bench.device.pinned(_CELLS * _CELL_BYTES)
-    if space == "peer":
-        return bench.device.peer_memory(bench.devices[1], _CELLS * _CELL_BYTES)
-    return bench.xp.zeros(_CELLS * _CELL_BYTES, bench.xp.uint8)
-
-
 def after_additions(value: int, cells: list[int], steps: int, modulus: int) -> int:
-    """The value after so many times (cell, cell + value), the cells in turns from the first; it changes the cells."""
+    """Return the value after `steps` times (cell, cell + value), cells in turn from the first; changes `cells`."""
     for step in range(steps):
         place = step % len(cells)
         value, cells[place] = cells[place], (cells[place] + value) % modulus
     return value
 
 
+@topic.case(
+    when=on_gpu,
+    devices=device_count,
+    space=points(("shared", "global", "system", "host", "peer"), ("shared", "global")),
+)
 def atomic(bench: Bench, space: str) -> Task:
-    """A chain of atomic additions to words of the space."""
-    case = Atomic(bench, space)
-    return Task.of(case.walk.stage(POINT), check=case.check)
+    """Dependent atomic additions to 64 words in turn, 64 bits wide.
+
+    shared: of the block, 32 bits wide; global: of the device, in its memory; system, host, peer: of the whole
+    system, in the device's, in page-locked and in another GPU's memory.
+    """
+    chain = AtomicChain(bench, space)
+    return Task.of(chain.walk.stage(), check=chain.check)

@@ -1,7 +1,7 @@
-"""Rings to walk: a random single cycle over lines, known without being stored.
+"""Rings for pointer chasing: a random single cycle over cache lines, known without being stored.
 
-The order of a ring is a keyed permutation of its nodes, so that a ring of any size is written in one pass, the
-place of a walk after any number of steps is known to the host, and nothing has to be drawn, sorted or kept.
+The order of a ring is a keyed permutation of its nodes. A ring of any size is written in one pass, the host knows the
+position of a walk after any number of steps, and no table has to be drawn, sorted or kept.
 """
 
 from __future__ import annotations
@@ -12,36 +12,67 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import TIER, Bench, Effort, Observation, Observed, Skip, Stage, Task, Work, expect
+from gpubench.api.suite import POINT, Bench, Observation, Observed, Skip, Stage, Target, Task, Work, expect
+
+from .._stream import NEEDS_NUMBA
 
 GPU_LINE_BYTES = 128  # of NVIDIA's L2 tags and of AMD's L2; LINE_BYTES in chase.cu
 HOST_LINE_BYTES = 64
+PAGE_BYTES = 2**21  # the large page of NVIDIA's GPUs and of most hosts
+HOST_MOST_BYTES = 2**30  # writing a larger ring on the host takes seconds
+CACHES = 4  # a ring of at least this many times the last-level cache is read from memory
+LIMIT_S = 0.25  # a waiting kernel gives up after this time
+_UNKNOWN_CACHE_BYTES = 2**25
+_HOST_STEPS = ((2**20, 2**18), (2**25, 2**16))  # (largest ring in bytes, steps of a sample)
+_HOST_FAR_STEPS = 2**14
 _GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # splitmix64, as gb_random
 _WORD = 2**64 - 1
 _THREADS = 256
 _MOST_BLOCKS = 2**16
-_FACTORS = 4  # of an order; with fewer of them neighbouring bits of successive nodes can be seen to depend
-_BLOCK = 1024  # threads that put a ring into the caches; one of them walks it
+_FACTORS = 4  # of an order; with fewer factors neighbouring bits of successive nodes visibly depend on each other
+_BLOCK = 1024  # threads that bring a ring into the caches; one of them walks it
 _STATE = 8  # words
-LIMIT_S = 0.25  # after which a kernel that waits gives up
+
+
+def cache_bytes(target: Target) -> int:
+    """Return the size of the last-level cache, or a guess where the device does not report it."""
+    return target.device.cache_bytes or _UNKNOWN_CACHE_BYTES
+
+
+def memory_bytes(target: Target) -> int:
+    """Return the size of a ring that is read from memory: a power of two of at least four last-level caches."""
+    size_bytes: int = 1 << (CACHES * cache_bytes(target) - 1).bit_length()
+    return min(size_bytes, HOST_MOST_BYTES) if target.is_host else size_bytes
+
+
+def device_count(params: Mapping[str, str | int | float]) -> int:
+    """Return how many devices a case needs: two where its space is another GPU's memory."""
+    return 2 if params["space"] == "peer" else 1
+
+
+def remote_memory(bench: Bench, space: str, size_bytes: int) -> Any:
+    """Return page-locked host memory (`host`) or another GPU's (`peer`); None for spaces of the GPU itself."""
+    if space == "host":
+        return bench.device.pinned(size_bytes)
+    return bench.device.peer_memory(bench.devices[1], size_bytes) if space == "peer" else None
 
 
 def cycles_of(bench: Bench, seconds: float) -> np.uint64:
-    """Seconds in cycles of the device's clock, as far as the facts tell."""
+    """Convert seconds to cycles of the device's clock, at the rate that the facts report."""
     return np.uint64(seconds * float(dict(bench.target.device.details).get("clock.sm_hz", 2e9)))
 
 
 def host_kernel(name: str) -> Callable[..., Any]:
-    """A kernel of `_host`; raises Skip where numba is missing."""
+    """Return a kernel of `_host`; raises Skip where numba is missing."""
     try:
         from .. import _host
     except ImportError as error:
-        raise Skip("needs numba: pip install 'gpubench-suite[host]'") from error
+        raise Skip(NEEDS_NUMBA) from error
     return _host.KERNELS[name]
 
 
 def random_word(seed: int, i: int) -> int:
-    """gb_random of the prelude: word i of the random words of a seed."""
+    """Return word i of the random words of a seed, as gb_random of the prelude does."""
     x = (seed + i * _GOLDEN) & _WORD
     x = (x ^ (x >> 30)) * _FIRST & _WORD
     x = (x ^ (x >> 27)) * _SECOND & _WORD
@@ -49,7 +80,7 @@ def random_word(seed: int, i: int) -> int:
 
 
 def drawn_words(bench: Bench, nbytes: int, seed: int) -> Any:
-    """An array of 64-bit words on a GPU: word i is random_word(seed, i)."""
+    """Return an array of 64-bit words on a GPU, in which word i is random_word(seed, i)."""
     data = bench.xp.empty(nbytes // 8, bench.xp.uint64)
     blocks = min(nbytes // 8 // _THREADS, _MOST_BLOCKS)
     bench.kernel("units.cu", "draw")((blocks,), (_THREADS,), (data, np.uint64(data.size), np.uint64(seed)))
@@ -57,11 +88,12 @@ def drawn_words(bench: Bench, nbytes: int, seed: int) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class RingOrder:
     """A keyed pseudo-random permutation of the numbers below `nodes`: `at(i)` is the i-th node of the ring.
 
-    It mixes the numbers below the next power of two among themselves, by steps that can be undone, until one is a
-    node. `stride` is how many bytes the nodes are apart; one that is longer than a line has its nodes on random lines.
+    The permutation mixes the numbers below the next power of two by reversible steps, again and again until the
+    result is below `nodes`. Nodes are `stride` bytes apart. With a stride above `line` bytes each node lies on a random
+    line of its stride.
     """
 
     nodes: int
@@ -71,14 +103,14 @@ class Order:
     line: int
 
     @classmethod
-    def drawn(cls, rng: np.random.Generator, nodes: int, stride: int, line: int) -> Order:
-        """One of the permutations; `stride` is `line` times a power of two."""
+    def drawn(cls, rng: np.random.Generator, nodes: int, stride: int, line: int) -> RingOrder:
+        """Draw one of the permutations; `stride` is `line` times a power of two."""
         add, *factors = (int(rng.integers(2**64, dtype=np.uint64)) for _ in range(1 + _FACTORS))
         return cls(nodes, add, tuple(factor | 1 for factor in factors), stride, line)
 
     @property
     def mask(self) -> int:
-        """The least power of two that no node reaches, less one."""
+        """The smallest power of two that is not below the number of nodes, minus one."""
         return max((1 << (self.nodes - 1).bit_length()) - 1, 1)
 
     @property
@@ -87,7 +119,7 @@ class Order:
         return (self.mask.bit_length() + 1) // 2
 
     def at(self, i: int) -> int:
-        """The i-th node."""
+        """Return the i-th node."""
         while True:
             i = (i + self.add) & self.mask
             for factor in self.factors:
@@ -97,29 +129,29 @@ class Order:
                 return i
 
     def offset(self, i: int) -> int:
-        """Where the i-th node lies, in bytes."""
+        """Return the position of the i-th node in bytes."""
         node = self.at(i)
         return node * self.stride + (random_word(self.add, node) & (self.stride // self.line - 1)) * self.line
 
     @property
     def keys(self) -> tuple[np.uint64, ...]:
-        """What a kernel needs to find the i-th node."""
+        """The numbers from which a kernel computes the i-th node."""
         numbers = (self.nodes, self.mask, self.shift, self.add, *self.factors)
         return tuple(np.uint64(number) for number in numbers)
 
     @property
-    def words(self) -> tuple[np.uint64, ...]:
+    def arguments(self) -> tuple[np.uint64, ...]:
         """The arguments ORDER of chase.cu."""
         return (*self.keys, np.uint64(self.stride), np.uint64(self.stride // self.line - 1))
 
 
 @dataclass(slots=True)
 class Walk:
-    """A walk round a ring, and where it should stand.
+    """A walk round a ring, and the position where it should stand.
 
-    `advance` walks `steps` on and leaves its byte offset in `state[0]`, its device cycles in `state[1]`. The number of
-    nodes is odd and `steps` a power of two, so that no sample ends where it began. `expected` gives the offset after
-    so many steps.
+    `advance` walks `steps` timed steps and leaves the byte offset in `state[0]` and the device cycles in `state[1]`.
+    `expected` gives the offset after a number of steps. The number of nodes is odd and `steps` a power of two, so no
+    sample ends where it began.
     """
 
     bench: Bench
@@ -127,82 +159,103 @@ class Walk:
     expected: Callable[[int], int]
     state: Any
     steps: int
-    each: int = 0  # steps of a call, where they are more than those that are timed
+    steps_per_call: int = 0  # where a call walks more steps than it times
     walked: int = 0
 
     def call(self) -> None:
-        """One sample: go on from where the last one ended."""
+        """Take one sample, which continues where the previous one ended."""
         self.advance()
-        self.walked += self.each or self.steps
+        self.walked += self.steps_per_call or self.steps
 
     def check(self) -> Observation:
-        """The walk stands where its order says, or the ring or the loads were wrong."""
-        expected, found = self.expected(self.walked), self.read(0)
-        expect(found == expected, f"after {self.walked} loads the walk stands at {found}, not at {expected}")
+        """Compare the position with the one that the order gives; it differs if the ring or a load was wrong."""
+        expected, position = self.expected(self.walked), self.read(0)
+        expect(position == expected, f"after {self.walked} loads the walk stands at {position}, not at {expected}")
         return {}
 
     def read(self, word: int) -> int:
-        """A word of the state."""
+        """Return a word of the state."""
         return int(self.bench.device.to_host(self.state)[word])
 
     def cycles(self) -> Observation:
-        """Cycles per load of the last sample, by the device's clock in the kernel."""
+        """Return the cycles per load of the last sample, by the device's clock in the kernel."""
         return {"cycles": Observed(self.read(1) / self.steps, "cycles")}
 
-    def stage(self, effort: Effort = TIER) -> Stage:
-        """The walk as a stage: on a GPU one launch a sample, its cycles beside it."""
+    def stage(self) -> Stage:
+        """Return the walk as a stage; on a GPU each sample is one launch, and its cycles stand beside the seconds."""
         work = Work(items=self.steps)
         if not self.bench.traits.is_gpu:
-            return Stage(self.call, work, "item", effort=effort)
-        return Stage(self.call, work, "item", max_calls=1, probe=self.cycles, effort=effort)
+            return Stage(self.call, work, "item", effort=POINT)
+        return Stage(self.call, work, "item", max_calls=1, probe=self.cycles, effort=POINT)
 
-    def task(self, effort: Effort = TIER, notes: Mapping[str, str] | None = None) -> Task:
-        """The walk as a task that checks where it stands."""
-        return Task.of(self.stage(effort), check=self.check, notes=notes)
+    def task(self, notes: Mapping[str, str] | None = None) -> Task:
+        """Return the walk as a task that checks its own position."""
+        return Task.of(self.stage(), check=self.check, notes=notes)
 
 
 def new_state(bench: Bench, offset: int) -> Any:
-    """The state of a walk that stands at this offset."""
+    """Return the state of a walk that stands at this offset."""
     return bench.xp.asarray(np.array([offset] + [0] * (_STATE - 1), np.uint64))
 
 
 def pointer(memory: Any) -> Any:
-    """What a kernel takes for this memory: with unified addressing the host's address is the device's too."""
+    """Return the memory as a kernel takes it; with unified addressing the host's address is valid on the device."""
     return np.uint64(memory.ctypes.data) if isinstance(memory, np.ndarray) else memory
 
 
 @dataclass(frozen=True, slots=True)
 class GpuRing:
-    """A ring in memory that the GPU reaches: an array of its own, of a peer, or page-locked on the host."""
+    """A ring in memory that the GPU reaches: its own memory, a peer's, or page-locked memory of the host."""
 
     bench: Bench
     memory: Any
-    order: Order
+    order: RingOrder
 
     @classmethod
-    def linked(cls, bench: Bench, memory: Any, nbytes: int, stride: int = GPU_LINE_BYTES) -> GpuRing:
-        """A fresh ring over all of the memory but one node."""
-        order = Order.drawn(bench.rng, nbytes // stride - 1, stride, GPU_LINE_BYTES)
+    def linked(cls, bench: Bench, size_bytes: int, memory: Any = None, stride: int = GPU_LINE_BYTES) -> GpuRing:
+        """Write a new ring over all of `memory` but one node; without `memory`, over new memory of the device."""
+        if memory is None:
+            bench.need(size_bytes)
+            memory = bench.xp.empty(size_bytes, bench.xp.uint8)
+        order = RingOrder.drawn(bench.rng, size_bytes // stride - 1, stride, GPU_LINE_BYTES)
         blocks = min(-(-4 * order.nodes // _THREADS), _MOST_BLOCKS)
-        bench.kernel("chase.cu", "link")((blocks,), (_THREADS,), (pointer(memory), *order.words))
+        bench.kernel("chase.cu", "link")((blocks,), (_THREADS,), (pointer(memory), *order.arguments))
         return cls(bench, memory, order)
 
     def offset(self, walked: int) -> int:
-        """The byte offset of a walk after so many steps."""
+        """Return the byte offset of a walk after this number of steps."""
         return self.order.offset(walked % self.order.nodes)
 
     def state(self) -> Any:
-        """The state of a walk that stands at the start."""
+        """Return the state of a walk that stands at the start."""
         return new_state(self.bench, self.offset(0))
 
     def walk(self, steps: int, *, sweep: bool, kernel: str = "chase") -> Walk:
-        """A walk of so many timed steps a call; `sweep` goes round the whole ring before each, untimed."""
+        """Return a walk with `steps` timed steps a call; `sweep` goes round the ring before each call, untimed."""
         run, state = self.bench.kernel("chase.cu", kernel), self.state()
         nodes = np.uint64(self.order.nodes if sweep else 0)
-        args = (pointer(self.memory), *self.order.words, nodes, np.uint64(steps), state)
+        args = (pointer(self.memory), *self.order.arguments, nodes, np.uint64(steps), state)
         return Walk(self.bench, lambda: run((1,), (_BLOCK,), args), self.offset, state, steps)
 
     def settle(self, kernel: str = "chase") -> None:
-        """Go round the ring once, in its order, with all lanes of one block: the caches are as a walk leaves them."""
-        args = (pointer(self.memory), *self.order.words, np.uint64(self.order.nodes), np.uint64(0), self.state())
+        """Go round the ring once with all lanes of one block, so that the caches are as a walk leaves them."""
+        nodes = np.uint64(self.order.nodes)
+        args = (pointer(self.memory), *self.order.arguments, nodes, np.uint64(0), self.state())
         self.bench.kernel("chase.cu", kernel)((1,), (_BLOCK,), args)
+
+
+def host_walk(bench: Bench, ring: Any) -> Walk:
+    """Write a ring over 64-bit words of the host and return the walk of one thread round it.
+
+    Nodes hold unsigned word indices, because negative indices would cost instructions. The ring is written in its own
+    order, so the lines that the walk meets first were written longest ago. A ring of less than four last-level caches
+    is then read in its order too, by the thread that walks it.
+    """
+    line_words = HOST_LINE_BYTES // 8
+    order = RingOrder.drawn(bench.rng, ring.nbytes // HOST_LINE_BYTES - 1, HOST_LINE_BYTES, HOST_LINE_BYTES)
+    host_kernel("link")(ring, order.keys, np.uint64(line_words))
+    if ring.nbytes < CACHES * cache_bytes(bench.target):
+        host_kernel("sweep")(ring, order.keys, np.uint64(line_words))
+    steps = next((steps for most_bytes, steps in _HOST_STEPS if ring.nbytes <= most_bytes), _HOST_FAR_STEPS)
+    run, state = host_kernel("chase"), np.array([order.at(0) * line_words], np.uint64)
+    return Walk(bench, lambda: run(ring, steps, state), lambda i: order.at(i % order.nodes) * line_words, state, steps)

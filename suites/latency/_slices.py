@@ -1,8 +1,9 @@
-"""Latency by the unit that asks and the slice of the last-level cache that answers, and what that says of both.
+"""Latency by the SM or CU that loads and by the slice of the last-level cache that answers.
 
-How units and slices lie to each other is not documented, and which slice holds a line is a hash of its address. But
-a slice answers all units as it does: lines whose latencies are the same from every unit lie in one place, and units
-for which all lines are alike sit in one place. Where a cache has two partitions, each unit is near to one of them.
+It is not documented how far compute units and slices are from each other, and a hash of its address decides which slice
+holds a line. But the slice decides the latency: lines with the same latencies from every compute unit lie in one place,
+and compute units with the same latencies to all lines sit in one place. Where a cache has two partitions, each compute
+unit is near to one of them.
 """
 
 from __future__ import annotations
@@ -12,23 +13,42 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api.suite import POINT, Bench, Observation, Observed, Profile, Skip, Stage, Task, Work, expect
+from gpubench.api.suite import (
+    POINT,
+    Bench,
+    Observation,
+    Observed,
+    Profile,
+    Skip,
+    Stage,
+    Task,
+    Topic,
+    View,
+    Work,
+    expect,
+    on_gpu,
+    points,
+)
 
 from ._ring import GPU_LINE_BYTES, cycles_of, drawn_words, random_word
 
-_DATA_BYTES = 2**24  # lines are drawn from so much: it fits every last-level cache that has slices
+_DATA_BYTES = 2**24  # the lines are drawn from this memory, which fits every last-level cache that has slices
 _REPEATS = 4
-_LINGER_S = 10e-6  # a block that is not asked stays so long, that every unit gets its own
+_LINGER_S = 10e-6  # a block with nothing to do stays this long, so that each compute unit gets a block
 _WARP = 32
 _ALIKE_LINES, _ALIKE_UNITS = 1.3, 2.5  # cycles, root mean square: profiles that differ by less are of one place
-_ABOVE_NOISE = 2.0  # singular values above so many times their median are no noise (that of noise reach 1.8 times)
+_ABOVE_NOISE = 2.0  # a singular value above this many times their median is signal (noise reaches 1.8 times)
 
 Matrix = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.intp]
 
+topic = Topic(
+    views=[View("matrix", "Latency by unit and slice of the cache", ("slices",), x="place", y="unit", series="unit *")]
+)
 
-class Slices:
-    """Accesses to the same lines of the last-level cache from every unit, one unit at a time."""
+
+class SliceLatencies:
+    """Accesses to the same lines of the last-level cache from every SM or CU, one at a time."""
 
     def __init__(self, bench: Bench, access: str, lines: int) -> None:
         bench.need(_DATA_BYTES)
@@ -50,57 +70,57 @@ class Slices:
         self._run = run
 
     def median(self) -> float:
-        """Seconds of the median access over all units and lines."""
+        """Return the seconds of the median access over all compute units and lines."""
         self._run()
         _, cycles, nanoseconds, _ = self._bench.device.to_host(self._state).sum(axis=0, dtype=float)
-        return float(np.median(self.matrix()) * nanoseconds * 1e-9 / cycles)
+        return float(np.median(self._matrix()) * nanoseconds * 1e-9 / cycles)
 
-    def matrix(self) -> Matrix:
-        """Cycles of each line (column) from each unit (row), the clock's own share taken out."""
+    def _matrix(self) -> Matrix:
+        """Return the cycles of each line (column) from each compute unit (row), without the cost of the clock."""
         state, took = self._bench.device.to_host(self._state), self._bench.device.to_host(self._took)
-        found: Matrix = took.astype(float) - state[:, 3:].astype(float)
-        return found
+        cycles: Matrix = took.astype(float) - state[:, 3:].astype(float)
+        return cycles
 
     def poison(self) -> None:
-        """Forget what was found."""
+        """Overwrite the results with zeros."""
         self._took.fill(0)
         self._state.fill(0)
 
     def check(self) -> Observation:
-        """Every unit found what the lines hold; then what the matrix says."""
+        """Check that every compute unit read the contents of the lines; return the places that the matrix shows."""
         expected = sum(random_word(self._seed, GPU_LINE_BYTES // 8 * int(line)) for line in self._lines) % 2**64
-        gathered = self._bench.device.to_host(self._state)[:, 0]
-        wrong = [unit for unit, found in zip(self._units, gathered, strict=True) if int(found) != expected]
+        sums = self._bench.device.to_host(self._state)[:, 0]
+        wrong = [unit for unit, total in zip(self._units, sums, strict=True) if int(total) != expected]
         expect(not wrong, f"units {wrong} did not find what the lines hold")
-        matrix = self.matrix()
+        matrix = self._matrix()
         expect(bool((matrix > 0).all()), "an access took less time than reading the clock")
         return places(matrix, self._units)
 
 
 def census(bench: Bench) -> list[int]:
-    """The numbers of the units, each seen by a block of its own."""
+    """Return the numbers of the SMs or CUs, each reported by a block of its own; raises Skip where some are missing."""
     blocks = bench.target.device.units
-    found = bench.xp.zeros(blocks, bench.xp.uint32)
+    numbers = bench.xp.zeros(blocks, bench.xp.uint32)
     run = bench.kernel("units.cu", "census")
-    run((blocks,), (_WARP,), (found, cycles_of(bench, _LINGER_S)), alone_bytes(bench))
-    units = sorted({int(unit) for unit in bench.device.to_host(found)})
+    run((blocks,), (_WARP,), (numbers, cycles_of(bench, _LINGER_S)), alone_bytes(bench))
+    units = sorted({int(unit) for unit in bench.device.to_host(numbers)})
     if len(units) < blocks:
         raise Skip(f"{blocks} blocks ran on {len(units)} units: the device is shared, or they cannot be told apart")
     return units
 
 
 def alone_bytes(bench: Bench) -> int:
-    """So much shared memory that no second block fits on a unit."""
+    """Return a size of shared memory that leaves no room for a second block on the SM or CU."""
     return bench.traits.max_shared_bytes - 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Sides:
+class CachePartitions:
     """The two modes of a matrix: `near` and `far` are medians in cycles, `separation` is Ashman's D of the two.
 
-    Units and lines are each on one of two sides; near are the cells whose unit and line are on the same. D is the
-    distance of two means over their mean deviation; above 2 there are two modes (Ashman, Bird & Zepf, The
-    Astronomical Journal 108, 1994).
+    Each compute unit and each line belongs to one of two partitions; `near` are the cells in which both belong to the
+    same. D is the distance of the two means over their mean deviation; above 2 there are two modes (Ashman, Bird &
+    Zepf, The Astronomical Journal 108, 1994).
     """
 
     of_units: npt.NDArray[np.bool_]
@@ -111,15 +131,15 @@ class Sides:
 
 
 def centred(matrix: Matrix) -> Matrix:
-    """Each unit's latencies less their mean, without what is noise: what its singular values stand out of."""
+    """Return each compute unit's latencies less their mean, from the singular values that stand out of the noise."""
     u, sizes, v = np.linalg.svd(matrix - matrix.mean(axis=1, keepdims=True), full_matrices=False)
     kept = max(1, int((sizes > _ABOVE_NOISE * np.median(sizes)).sum()))
-    found: Matrix = (u[:, :kept] * sizes[:kept]) @ v[:kept]
-    return found
+    signal: Matrix = (u[:, :kept] * sizes[:kept]) @ v[:kept]
+    return signal
 
 
-def sides(matrix: Matrix) -> Sides:
-    """The sides by the signs of the largest singular pair of the matrix, rows and columns centred."""
+def partitions(matrix: Matrix) -> CachePartitions:
+    """Return the partitions by the signs of the largest singular pair of the matrix, with rows and columns centred."""
     rest = matrix - matrix.mean(axis=1, keepdims=True)
     u, _, v = np.linalg.svd(rest - rest.mean(axis=0), full_matrices=False)
     of_units, of_lines = u[:, 0] > 0, v[0] > 0
@@ -129,11 +149,11 @@ def sides(matrix: Matrix) -> Sides:
     near, far = matrix[same], matrix[~same]
     spread = np.hypot(near.std(), far.std()) or np.inf
     separation = float(np.sqrt(2) * (far.mean() - near.mean()) / spread)
-    return Sides(of_units, of_lines, float(np.median(near)), float(np.median(far)), separation)
+    return CachePartitions(of_units, of_lines, float(np.median(near)), float(np.median(far)), separation)
 
 
 def alike(profiles: Matrix, cycles: float) -> Labels:
-    """A group for each profile (row): the nearest whose mean lies within so many cycles, or a new one."""
+    """Return a group for each profile (row): the nearest one whose mean lies within `cycles`, or a new one."""
     means, sizes, labels = np.zeros_like(profiles), np.zeros(len(profiles)), np.zeros(len(profiles), np.intp)
     groups = 0
     for index, row in enumerate(profiles):
@@ -148,31 +168,36 @@ def alike(profiles: Matrix, cycles: float) -> Labels:
 
 
 def places(matrix: Matrix, units: list[int]) -> Observation:
-    """A profile of each unit over the groups of lines, units and groups in the order of side and place."""
-    found, clean = sides(matrix), centred(matrix)
+    """Return each compute unit's profile over the groups of lines, both ordered by partition and place."""
+    halves, clean = partitions(matrix), centred(matrix)
     by_line, by_unit = alike(clean.T, _ALIKE_LINES), alike(clean, _ALIKE_UNITS)
-    groups = sorted(
-        set(by_line.tolist()), key=lambda group: _place(found.of_lines, matrix.mean(axis=0), by_line == group)
-    )
-    rows = sorted(range(len(units)), key=lambda row: (bool(found.of_units[row]), int(by_unit[row]), units[row]))
+    latency = matrix.mean(axis=0)
+
+    def order(group: int) -> tuple[bool, float]:
+        members = by_line == group
+        return bool(halves.of_lines[members].mean() > 0.5), float(latency[members].mean())
+
+    groups = sorted(set(by_line.tolist()), key=order)
+    rows = sorted(range(len(units)), key=lambda row: (bool(halves.of_units[row]), int(by_unit[row]), units[row]))
     means = np.stack([matrix[:, by_line == group].mean(axis=1) for group in groups], axis=1)
     return {
-        "near": Observed(found.near, "cycles"),
-        "far": Observed(found.far, "cycles"),
-        "separation": Observed(found.separation),
+        "near": Observed(halves.near, "cycles"),
+        "far": Observed(halves.far, "cycles"),
+        "separation": Observed(halves.separation),
         "line_groups": Observed(float(len(groups))),
         "unit_groups": Observed(float(len(set(by_unit.tolist())))),
         **{f"unit {units[row]}": Profile(tuple(means[row].tolist()), "cycles") for row in rows},
     }
 
 
-def _place(of_lines: npt.NDArray[np.bool_], latency: Matrix, members: npt.NDArray[np.bool_]) -> tuple[bool, float]:
-    return bool(of_lines[members].mean() > 0.5), float(latency[members].mean())
-
-
+@topic.case(when=on_gpu, access=("load", "atomic"), lines=points((256,), (64,), (1024,)))
 def slices(bench: Bench, access: str, lines: int) -> Task:
-    """Every unit's accesses to so many lines of the last-level cache."""
-    case = Slices(bench, access, lines)
-    stage = Stage(case.median, Work(items=1), "item", clock="self", effort=POINT)
+    """The same lines of the last-level cache from each SM or CU alone: latency by compute unit and by cache slice.
+
+    load: past the first cache; a partitioned cache may keep copies in each partition for its own compute units.
+    atomic: an addition of zero, which goes to the one place that holds the line.
+    """
+    latencies = SliceLatencies(bench, access, lines)
+    stage = Stage(latencies.median, Work(items=1), "item", clock="self", effort=POINT)
     note = "a series a unit, in the order of side and place; its values are means over the lines of a place"
-    return Task.of(stage, check=case.check, poison=case.poison, notes={"matrix": note})
+    return Task.of(stage, check=latencies.check, poison=latencies.poison, notes={"matrix": note})

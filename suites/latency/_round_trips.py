@@ -1,0 +1,41 @@
+"""Round trips of a word between a thread of the host and a partner that answers: another core, or a GPU's kernel."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from gpubench.api.suite import expect
+
+from ._ring import host_kernel
+
+
+class RoundTrips:
+    """Questions with the numbers 1 to `rounds`, each written to the first of `words` and answered `apart` words on.
+
+    `words` is an array of 64-bit words in memory that both sides reach. `spins` is how often the asking thread reads
+    the answer before it gives up.
+    """
+
+    def __init__(self, words: Any, apart: int, rounds: int, spins: int) -> None:
+        self.words = words
+        self._apart, self._rounds, self._spins = apart, rounds, spins
+        self._ask = host_kernel("ask")
+        self.ask(1, 0)  # asks no question, but compiles the kernel
+
+    def ask(self, first: int, last: int) -> int:
+        """Ask the questions `first` to `last` and return the last one that was answered."""
+        return int(self._ask(self.words, 0, self._apart, first, last, self._spins))
+
+    def seconds(self) -> float:
+        """Ask all questions and time all but the first, which waits for the partner to start; by the host's clock."""
+        self.ask(1, 1)
+        start = time.perf_counter_ns()
+        self.ask(2, self._rounds)
+        return (time.perf_counter_ns() - start) * 1e-9
+
+    def check(self) -> None:
+        """Check that the last question was asked and answered."""
+        asked, answered = int(self.words[0]), int(self.words[self._apart])
+        complete = asked == answered == self._rounds
+        expect(complete, f"{asked} of {self._rounds} questions were asked, {answered} answered")
