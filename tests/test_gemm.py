@@ -16,14 +16,15 @@ from gpubench.model import Device, Facts
 
 SUITE = plugins.load("suites", "gemm")
 ROOM = SUITE.package
-FORMATS, MODELS, GEMV, FEW, TASKS, DECODER, DATA, VENDOR = (
+FORMATS, MODELS, GEMV, FEW, PRODUCT, SHAPES, DECODER, DATA, VENDOR = (
     sys.modules[f"{ROOM}.{name}"]
     for name in (
         "_formats",
         "_models",
         "_gemv",
         "_few",
-        "_tasks",
+        "_product",
+        "_shapes",
         "_decoder",
         "_data",
         "_vendor",
@@ -102,7 +103,7 @@ def test_the_burst_fills_every_multiprocessor_and_the_shapes_of_full_are_not_in_
     ],
 )
 def test_a_product_counts_its_operations_and_states_its_errors(dtype, shape, least, most):
-    task = TASKS.product(bench(SUITE), PRECISIONS[dtype], Shape(*shape))
+    task = PRODUCT.product(bench(SUITE), PRECISIONS[dtype], Shape(*shape))
     m, n, k, _ = shape
     stage = task.stages[""]
     assert stage.work.flops == 2 * m * n * k
@@ -141,13 +142,13 @@ def test_integers_are_compared_exactly_and_floats_by_the_size_of_their_terms():
 @needs_compiler
 @pytest.mark.parametrize("data", ["zeros", "constant", "uniform"])
 def test_other_data_are_checked_too(data):
-    found = once(TASKS.product(bench(SUITE), PRECISIONS["float32"], Shape(64, 64, 64), data=data))
+    found = once(PRODUCT.product(bench(SUITE), PRECISIONS["float32"], Shape(64, 64, 64), data=data))
     assert found["error"] < 1e-6
 
 
 def test_more_memory_than_is_free_is_skipped_in_words():
     with pytest.raises(Skip, match=r"needs .* of memory, 1 MiB are free|needs .* of memory, 1.000 MiB are free"):
-        TASKS.product(bench(SUITE, free=MIB), PRECISIONS["float32"], Shape(4096, 4096, 4096))
+        PRODUCT.product(bench(SUITE, free=MIB), PRECISIONS["float32"], Shape(4096, 4096, 4096))
 
 
 GEMVS = [("warp", "float32"), ("warp", "bfloat16"), ("warp", "int8"), ("vendor", "float16")]
@@ -156,7 +157,7 @@ GEMVS = [("warp", "float32"), ("warp", "bfloat16"), ("warp", "int8"), ("vendor",
 @needs_compiler
 @pytest.mark.parametrize(("path", "kind"), GEMVS)
 def test_a_matrix_times_a_vector_takes_turns_on_copies_and_counts_weights_scales_and_vectors(path, kind):
-    task = FEW.task(bench(SUITE), path, kind, 65, 256, 1)
+    task = FEW.few_tokens(bench(SUITE), path, kind, 65, 256, 1)
     stage = task.stages[""]
     size, each = {"float32": (65 * 256 * 4, 4), "bfloat16": (65 * 256 * 2, 2), "float16": (65 * 256 * 2, 2)}.get(
         kind, (65 * 256 + 65 * 2 * 2, 2)
@@ -182,7 +183,7 @@ def test_a_copy_of_the_weights_that_gives_another_answer_is_found():
 @needs_compiler
 @pytest.mark.parametrize(("kind", "tokens"), [("float16", 1), ("int4", 20)])
 def test_few_tokens_by_matrix_instructions_are_checked_like_the_others(kind, tokens):
-    found = once(FEW.task(bench(SUITE, "nvidia"), "tensor", kind, 65, 384, tokens))
+    found = once(FEW.few_tokens(bench(SUITE, "nvidia"), "tensor", kind, 65, 384, tokens))
     assert 0 < found["error"] < 1e-3
 
 
@@ -238,7 +239,7 @@ def small():
 @pytest.mark.parametrize(("kind", "vendor"), [("float16", "amd"), ("int8", "nvidia"), ("int4", "nvidia")])
 def test_decoding_runs_every_matrix_of_the_model_in_order(monkeypatch, kind, vendor):
     monkeypatch.setitem(MODELS.MODELS, "small", small())
-    task = DECODER.build(bench(SUITE, vendor), "small", "decode", kind)
+    task = DECODER.decoder(bench(SUITE, vendor), "small", "decode", kind)
     stage = task.stages[""]
     assert (stage.quantity, stage.item, stage.work.items) == ("items", "token", 1)
     assert stage.work.flops == 2 * small().size
@@ -253,20 +254,21 @@ def test_decoding_runs_every_matrix_of_the_model_in_order(monkeypatch, kind, ven
 @needs_compiler
 @pytest.mark.parametrize("kind", ["float16", "int4"])
 def test_a_prefill_hands_rows_on_and_restores_quantised_weights(monkeypatch, kind):
-    def by_numpy(bench, precision, shape, arrays):
-        assert (precision, shape.order) == (PRECISIONS["float16"], "nt")
+    def by_numpy(bench, product):
+        shape = product.shape
+        assert (product.precision, shape.order) == (PRECISIONS["float16"], "nt")
 
         def call():
-            a = arrays.a.view("float16")[: shape.m * shape.pitch].reshape(shape.m, shape.pitch)[:, : shape.k]
-            b = arrays.b.view("float16")[: shape.n * shape.k].reshape(shape.n, shape.k)
-            arrays.c.view("float16")[:] = (a.astype("float32") @ b.T.astype("float32")).astype("float16").ravel()
+            a = product.a.view("float16")[: shape.m * shape.pitch].reshape(shape.m, shape.pitch)[:, : shape.k]
+            b = product.b.view("float16")[: shape.n * shape.k].reshape(shape.n, shape.k)
+            product.c.view("float16")[:] = (a.astype("float32") @ b.T.astype("float32")).astype("float16").ravel()
 
-        return VENDOR.Vendor(call, {"library": "NumPy"})
+        return VENDOR.ProductCall(call, {"library": "NumPy"})
 
     monkeypatch.setitem(MODELS.MODELS, "small", small())
     monkeypatch.setattr(DECODER, "vendor", by_numpy)
     monkeypatch.setattr(DECODER, "PROMPT", 24)
-    task = DECODER.build(bench(SUITE, "nvidia"), "small", "prefill", kind)
+    task = DECODER.decoder(bench(SUITE, "nvidia"), "small", "prefill", kind)
     layers = small().size - small().head.size
     assert task.stages[""].work.flops == 2 * 24 * layers + 2 * small().head.size
     assert 0 < once(task)["error"] < 5e-3
@@ -295,7 +297,8 @@ def asked(monkeypatch, library):
     monkeypatch.setattr(VENDOR, "_binding", lambda: library)
     arrays = types.SimpleNamespace(cuda=types.SimpleNamespace(get_current_stream=lambda: stream), empty=np.empty)
     gpu.open_device.host.xp = arrays
-    return VENDOR.vendor(gpu, PRECISIONS["float8_e4m3"], Shape(17, 17, 17, "nt"), VENDOR.Arrays(None, None, None))
+    shape = Shape(17, 17, 17, "nt")
+    return VENDOR.vendor(gpu, FORMATS.MatrixProduct(PRECISIONS["float8_e4m3"], shape, None, None, None))
 
 
 def test_what_the_library_refuses_is_skipped_in_its_words_and_what_it_fails_at_is_not(monkeypatch):
@@ -313,8 +316,8 @@ def test_without_the_binding_the_skip_says_how_to_get_it(monkeypatch):
 
 def test_the_fused_activations_are_what_the_library_computes():
     rows = np.array([[-3.0, 0.0, 1.0]])
-    assert TASKS.ACTIVATIONS["relu"](rows).tolist() == [[0.0, 0.0, 1.0]]
-    np.testing.assert_allclose(TASKS.ACTIVATIONS["gelu"](rows), [[-0.00363739, 0.0, 0.84119199]], atol=1e-7)
+    assert SHAPES.ACTIVATIONS["relu"](rows).tolist() == [[0.0, 0.0, 1.0]]
+    np.testing.assert_allclose(SHAPES.ACTIVATIONS["gelu"](rows), [[-0.00363739, 0.0, 0.84119199]], atol=1e-7)
 
 
 def test_numpys_blas_is_named_with_its_threads():

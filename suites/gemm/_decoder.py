@@ -1,60 +1,56 @@
-"""A language model's chain of products, token by token or a prompt at once: seeded weights, no download.
+"""All products of a language model, token by token or a prompt at once: seeded weights, no download.
 
-Each matrix takes what the last one left: `out` the first columns of `qkv`, `down` those of `up`. Weights
-are N(0, 1/columns), so that numbers keep their size from the first layer to the last. Attention, norms and
-activations are left out: what is measured is what the weights cost.
+Each matrix takes the output of the previous one: `out` the first columns of `qkv`, `down` those of `up`. Weights are
+N(0, 1/columns), so that numbers keep their size from the first layer to the last. Attention, norms and activations are
+left out: the figure is the cost of the weights.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Observation, Observed, Skip, Stage, Task, Work, expect
+from gpubench.api.suite import (
+    Bench,
+    Observation,
+    Observed,
+    Skip,
+    Stage,
+    Task,
+    Topic,
+    View,
+    Work,
+    expect,
+    on_gpu,
+    points,
+)
 
+from .._checks import in_turn
 from ._data import Maker
-from ._formats import FORMATS, PRECISIONS, Shape
+from ._formats import FORMATS, PRECISIONS, MatrixProduct, Shape
 from ._gemv import KINDS, Call, Vectors, Weights, distance, poison, tensor_call, warp_call
 from ._models import MODELS, Model
-from ._vendor import Arrays, vendor
+from ._vendor import vendor
 
 PROMPT = 2048  # tokens of a prefill
 _COMPARED = 16  # tokens of a prefill whose chain is repeated in double precision
 _HALF = FORMATS["float16"]
 
-
-@dataclass(frozen=True, slots=True)
-class Chain:
-    """A model in memory: its matrices, a buffer for what each kind of matrix leaves, and the first input."""
-
-    make: Maker
-    matrices: tuple[Weights, ...]
-    outputs: tuple[Any, ...]
-    first: Any
-    tokens: int
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all weights and scales."""
-        return sum(weights.nbytes for weights in self.matrices)
-
-    def inputs(self) -> list[Any]:
-        """What each matrix takes: rows of the last one's output, of which it looks at its first columns."""
-        return [self.first, *self.outputs[:-1]]
-
-    def poison(self) -> None:
-        """Fill every output with NaN."""
-        for output in self.outputs:
-            poison(output)
+topic = Topic(views=[View("bars", "Language models: tokens a second", ("decoder",), by=("phase", "weights"))])
 
 
-def build(bench: Bench, model: str, phase: str, weights: str) -> Task:
-    """The task of a whole model's products, for one token or for a prompt."""
+@topic.case(
+    model=points(("llama-3-8b",), full=("chatglm-6b", "llama-3-8b")),
+    phase=points(("decode",), full=("decode", "prefill")),
+    weights=points(("float16", "int4"), ("int4",), ("float16", "int8", "int4")),
+    when=on_gpu,
+)
+def decoder(bench: Bench, model: str, phase: str, weights: str) -> Task:
+    """All products of a model with seeded weights, one token after the other or a prompt of 2048: tokens a second."""
     chosen = MODELS[model]
     if bench.traits.vendor != "nvidia" and phase == "prefill":
         raise Skip("prefill needs the vendor's product of transposed weights through cuBLASLt")
@@ -62,79 +58,81 @@ def build(bench: Bench, model: str, phase: str, weights: str) -> Task:
     return _decode(bench, chosen, weights) if phase == "decode" else _prefill(bench, chosen, weights)
 
 
-def _chain(bench: Bench, model: Model, kind: str, tokens: int, tiled: bool = False) -> Chain:
-    make, rng = Maker(bench), bench.rng
-    matrices = tuple(
-        Weights(make, kind, layer.rows, layer.cols, int(rng.integers(2**63)), layer.cols**-0.5, tiled)
-        for layer in model.matrices
-    )
-    sizes = {**{layer.name: tokens * layer.rows for layer in model.layers}, model.head.name: model.head.rows}
-    room = {name: bench.xp.empty(size, _HALF.storage) for name, size in sizes.items()}
-    first = make.drawn(_HALF, tokens * model.head.cols, int(rng.integers(2**63)))
-    return Chain(make, matrices, tuple(room[layer.name] for layer in model.matrices), first, tokens)
+class ModelChain:
+    """A model in memory: its matrices, an output for each kind of matrix, and the input of the first matrix."""
+
+    def __init__(self, bench: Bench, model: Model, kind: str, tokens: int, tiled: bool = False) -> None:
+        self._make, rng = Maker(bench), bench.rng
+        self.matrices = tuple(
+            Weights(self._make, kind, layer.rows, layer.cols, int(rng.integers(2**63)), layer.cols**-0.5, tiled)
+            for layer in model.matrices
+        )
+        sizes = {**{layer.name: tokens * layer.rows for layer in model.layers}, model.head.name: model.head.rows}
+        room = {name: bench.xp.empty(size, _HALF.storage) for name, size in sizes.items()}
+        first = self._make.drawn(_HALF, tokens * model.head.cols, int(rng.integers(2**63)))
+        self.outputs = tuple(room[layer.name] for layer in model.matrices)
+        self.inputs = (first, *self.outputs[:-1])  # a matrix reads the first columns of each row
+        self.nbytes = sum(weights.nbytes for weights in self.matrices)  # of all weights and scales
+
+    def poison(self) -> None:
+        """Fill every output with NaN."""
+        for output in self.outputs:
+            poison(output)
+
+    def check(self, lines: Any) -> Observation:
+        """Compare these tokens after the last layer, and the last token after the head, with double precision."""
+        make, last, head = self._make, self.matrices[-2], self.matrices[-1]
+        index = make.xp.asarray(lines.astype(np.int64))
+        missing = make.missing(self.outputs[-1], _HALF)
+        expect(missing == 0, "elements of the last output are not written, NaN or infinite")
+        x = make.widened(self.inputs[0], _HALF, len(lines), head.cols, (head.cols, 1), index)
+        for weights in self.matrices[:-1]:
+            x = weights.product(x[:, : weights.cols])
+        result = make.widened(self.outputs[-2], _HALF, len(lines), last.rows, (last.rows, 1), index)
+        logits = make.widened(self.outputs[-1], _HALF, 1, head.rows, (head.rows, 1))
+        error = max(distance(make, result, x), distance(make, logits, head.product(x[-1:])))
+        bound = 4 * 2**-11 * math.sqrt(len(self.matrices))  # each matrix rounds its output, one after another
+        expect(error <= bound, f"the relative error {error:.3g} of the chain is above {bound:.3g}")
+        return {"error": Observed(error)}
 
 
 def _decode(bench: Bench, model: Model, kind: str) -> Task:
     by_tensor = kind == "int4" and "matrix" in bench.traits.features
-    chain = _chain(bench, model, kind, 1, by_tensor)
+    chain = ModelChain(bench, model, kind, 1, by_tensor)
     calls: list[Call] = []
-    for weights, x, y in zip(chain.matrices, chain.inputs(), chain.outputs, strict=True):
+    for weights, x, y in zip(chain.matrices, chain.inputs, chain.outputs, strict=True):
         held = Vectors(x, y)
         calls.append(tensor_call(bench, weights, held, 1) if by_tensor else warp_call(bench, weights, held))
     moved = chain.nbytes + sum(_HALF.itemsize * (weights.rows + weights.cols) for weights in chain.matrices)
     work = Work(moved=float(moved), flops=2.0 * model.size, items=1)
-    stage = Stage(_chained(calls), work, "items", "dram", modes=("graph",), max_calls=4, item="token")
+    stage = Stage(in_turn(*calls), work, "items", "dram", modes=("graph",), max_calls=4, item="token")
     notes = _notes(model, kind, "skinny.cu" if by_tensor else "gemv.cu")
-    return Task.of(stage, check=lambda: _checked(chain, np.zeros(1, np.int64)), poison=chain.poison, notes=notes)
+    return Task.of(stage, check=partial(chain.check, np.zeros(1, np.int64)), poison=chain.poison, notes=notes)
 
 
 def _prefill(bench: Bench, model: Model, kind: str) -> Task:
-    """All layers for every token of the prompt, the head for the last one; quantised weights are restored first."""
-    chain = _chain(bench, model, kind, PROMPT)
+    """Return all layers for every token of the prompt and the head for the last one; quantised weights are restored."""
+    chain = ModelChain(bench, model, kind, PROMPT)
     quantised = KINDS[kind].is_quantised
     room = bench.xp.empty(max(layer.size for layer in model.layers) if quantised else 0, _HALF.storage)
     calls: list[Call] = []
-    notes: Mapping[str, str] = {}
-    pitch = model.head.cols
-    for weights, x, y in zip(chain.matrices[:-1], chain.inputs(), chain.outputs, strict=False):
+    library, pitch = "", model.head.cols
+    for weights, x, y in zip(chain.matrices[:-1], chain.inputs, chain.outputs, strict=False):
         shape = Shape(PROMPT, weights.rows, weights.cols, "nt", pitch=pitch)
-        product = vendor(bench, PRECISIONS["float16"], shape, Arrays(x, room if quantised else weights.words, y))
+        halves = room if quantised else weights.words
+        product = vendor(bench, MatrixProduct(PRECISIONS["float16"], shape, x, halves, y))
         calls += [partial(weights.restore, room), product.call] if quantised else [product.call]
-        notes, pitch = product.notes, weights.rows
-    head, x, y = chain.matrices[-1], chain.inputs()[-1], chain.outputs[-1]
+        library, pitch = product.notes["library"], weights.rows
+    head, x, y = chain.matrices[-1], chain.inputs[-1], chain.outputs[-1]
     calls.append(warp_call(bench, head, Vectors(x[(PROMPT - 1) * pitch :], y)))
     flops = 2.0 * PROMPT * sum(weights.rows * weights.cols for weights in chain.matrices[:-1])
     work = Work(moved=float(chain.nbytes), flops=flops + 2.0 * model.head.size, items=PROMPT)
-    stage = Stage(_chained(calls), work, "items", "tensor.float16", max_calls=2, item="token")
+    stage = Stage(in_turn(*calls), work, "items", "tensor.float16", max_calls=2, item="token")
     lines = np.append(bench.rng.integers(0, PROMPT, _COMPARED - 1), PROMPT - 1)
-    kept = _notes(model, kind, f"{notes['library']}, the head by gemv.cu")
-    return Task.of(stage, check=lambda: _checked(chain, lines), poison=chain.poison, notes=kept)
-
-
-def _chained(calls: list[Call]) -> Call:
-    def chain() -> None:
-        for call in calls:
-            call()
-
-    return chain
-
-
-def _checked(chain: Chain, lines: Any) -> Observation:
-    """What some tokens are after the last layer, and what the head makes of the last one, in double precision."""
-    make, last, head = chain.make, chain.matrices[-2], chain.matrices[-1]
-    index = make.xp.asarray(lines.astype(np.int64))
-    expect(make.lacking(chain.outputs[-1], _HALF) == 0, "elements of the last output are not written, NaN or infinite")
-    x = make.widened(chain.first, _HALF, len(lines), head.cols, (head.cols, 1), index)
-    for weights in chain.matrices[:-1]:
-        x = weights.product(x[:, : weights.cols])
-    found = make.widened(chain.outputs[-2], _HALF, len(lines), last.rows, (last.rows, 1), index)
-    logits = make.widened(chain.outputs[-1], _HALF, 1, head.rows, (head.rows, 1))
-    error = max(distance(make, found, x), distance(make, logits, head.product(x[-1:])))
-    bound = 4 * 2**-11 * math.sqrt(len(chain.matrices))  # each matrix rounds its output, one after another
-    expect(error <= bound, f"the relative error {error:.3g} of the chain is above {bound:.3g}")
-    return {"error": Observed(error)}
+    notes = _notes(model, kind, f"{library}, the head by gemv.cu")
+    return Task.of(stage, check=partial(chain.check, lines), poison=chain.poison, notes=notes)
 
 
 def _notes(model: Model, kind: str, kernels: str) -> Mapping[str, str]:
-    words = f"{len(model.matrices)} matrices, {model.size / 1e9:.2f}e9 weights in {kind}"
-    return {"model": f"{words}, shapes of {model.source}", "kernels": kernels, "data": "seeded, N(0, 1/columns)"}
+    weights = f"{len(model.matrices)} matrices, {model.size / 1e9:.2f}e9 weights in {kind}"
+    return {"model": f"{weights}, shapes of {model.source}", "kernels": kernels, "data": "seeded, N(0, 1/columns)"}

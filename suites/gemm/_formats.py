@@ -1,27 +1,30 @@
-"""The formats of matrices and the precisions of products: how they are stored, computed and judged."""
+"""The formats of matrices, the precisions and shapes of products: how they are stored, computed and judged."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 
-_SPOILED_REAL = 0xFF  # a byte that makes NaN of every floating-point format
-_SPOILED_INTEGER = 0x80  # 0x80808080 is no sum of products of int8 (data.cu knows it)
+_POISON_REAL = 0xFF  # this byte, repeated, is NaN in every floating-point format
+_POISON_INTEGER = 0x80  # 0x80808080 is no sum of products of int8; data.cu uses it too
+
+Activation = Literal["none", "bias", "relu", "gelu"]
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format as an array holds it: `storage` is a numpy dtype of its width, its own where numpy has it.
+    """A format of matrix elements: `storage` is the dtype of its arrays, of the same width where NumPy lacks it.
 
-    `code` is its cudaDataType (library_types.h), `spoiled` a byte that no valid output repeats.
+    `code` is its cudaDataType (library_types.h). `poison` is a byte that no valid output repeats.
     """
 
     name: str
     storage: str
     code: int
-    spoiled: int = _SPOILED_REAL
+    poison: int = _POISON_REAL
 
     @property
     def itemsize(self) -> int:
@@ -38,19 +41,19 @@ FORMATS = {
         Format("bfloat16", "uint16", 14),
         Format("float8_e4m3", "uint8", 28),
         Format("float8_e5m2", "uint8", 29),
-        Format("int8", "int8", 3, _SPOILED_INTEGER),
-        Format("int32", "int32", 10, _SPOILED_INTEGER),
+        Format("int8", "int8", 3, _POISON_INTEGER),
+        Format("int32", "int32", 10, _POISON_INTEGER),
     )
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """C = A·B in some formats, summed in some precision, held against the peak `limit`.
+    """The formats of A, B and C = A·B and the precision of its sums; rates are compared with the peak `limit`.
 
-    `compute` is a cublasComputeType_t (cublas_api.h), `scalars` the format of alpha and beta. `narrow` and
-    `sums` are the unit roundoffs of what the inputs become and the output is stored in, and of the sums: the
-    relative error ‖C − R‖/‖R‖ may reach 4·narrow + √K·sums (Higham 2002, §3.1, random-walk growth).
+    `compute` is a cublasComputeType_t (cublas_api.h), `scalars` the format of alpha and beta. `narrow` is the unit
+    roundoff of the rounded inputs and of the stored output, `sums` that of the sums: the relative error ‖C − R‖/‖R‖ may
+    reach 4·narrow + √K·sums (Higham 2002, §3.1, random-walk growth).
     """
 
     a: str
@@ -73,12 +76,22 @@ class Precision:
         return self.sums == 0
 
     @property
+    def is_double(self) -> bool:
+        """Whether sums are in double precision, so that a reference needs more than double precision."""
+        return self.sums == _DOUBLE
+
+    @property
     def needs_transposed(self) -> bool:
-        """Whether cuBLASLt takes only A as it lies and B transposed, the order of a layer's weights."""
+        """Whether cuBLASLt takes only A as it is and B transposed, the order of a layer's weights."""
         return self.c != self.a
 
+    @property
+    def order(self) -> str:
+        """The order of A and B in a case that does not choose one: `nn`, or the only one that the library takes."""
+        return "nt" if self.needs_transposed else "nn"
+
     def bound(self, k: int) -> float:
-        """The relative error that sums of k products may reach."""
+        """Return the largest relative error that sums of k products may have."""
         return 4 * self.narrow + math.sqrt(k) * self.sums
 
 
@@ -95,22 +108,22 @@ PRECISIONS = {
     "float8_e4m3": Precision(
         "float8_e4m3", "float8_e4m3", "bfloat16", "tensor.float8", 68, "float32", _BRAIN, _EIGHT_SUMS
     ),
-    # the library has no product of two e5m2 matrices: gradients (e5m2) meet weights (e4m3)
+    # The library has no product of two e5m2 matrices: it multiplies gradients (e5m2) by weights (e4m3).
     "float8_e5m2": Precision(
         "float8_e5m2", "float8_e4m3", "bfloat16", "tensor.float8", 68, "float32", _BRAIN, _EIGHT_SUMS
     ),
     "int8": Precision("int8", "int8", "int32", "tensor.int8", 72, "int32", 0.0, 0.0),
 }
 
-# float16 with sums in float16 too: half of the error's bound is theirs
+# float16 with sums in float16 too
 HALF_SUMS = replace(PRECISIONS["float16"], compute=64, scalars="float16", sums=_HALF)
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """C (m × n) = A (m × k) · B (k × n), `batch` times, row by row; `order` says which of A, B lies transposed.
+    """C (m × n) = A (m × k) · B (k × n), `batch` times, row-major; `order` tells which of A and B is transposed (t).
 
-    `pitch` is how many elements lie from one row of A to the next, 0 where that is k.
+    `pitch` is the distance of two rows of A in elements; 0 means k.
     """
 
     m: int
@@ -120,20 +133,38 @@ class Shape:
     batch: int = 1
     pitch: int = 0
 
+    @classmethod
+    def parsed(cls, text: str, order: str = "nn") -> Shape:
+        """Return the shape that is written as `m`x`n`x`k`."""
+        m, n, k = (int(side) for side in text.split("x"))
+        return cls(m, n, k, order)
+
     @property
     def flops(self) -> float:
         """2·M·N·K a product: multiply and add."""
         return 2.0 * self.m * self.n * self.k * self.batch
 
     def moved(self, precision: Precision) -> float:
-        """Bytes read and written at the least: each matrix once."""
+        """Return the least number of bytes read and written: each matrix once."""
         a, b, c = precision.formats
-        each = self.m * self.k * a.itemsize + self.k * self.n * b.itemsize + self.m * self.n * c.itemsize
-        return float(each * self.batch)
+        product_bytes = self.m * self.k * a.itemsize + self.k * self.n * b.itemsize + self.m * self.n * c.itemsize
+        return float(product_bytes * self.batch)
 
-    @property
-    def words(self) -> str:
-        """`4096 × 6144 × 4096, B transposed`."""
+    def __str__(self) -> str:
+        """Return the sizes and the transposed matrices: `M×N×K 4096×6144×4096, B transposed`."""
         names = [name for name, order in zip("AB", self.order, strict=True) if order == "t"]
         tail = f", {' and '.join(names)} transposed" if names else ""
         return f"M×N×K {self.m}×{self.n}×{self.k}{tail}"
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixProduct:
+    """C = A·B on flat arrays of a GPU, with a fused activation if any; `bias` has a number for each column."""
+
+    precision: Precision
+    shape: Shape
+    a: Any
+    b: Any
+    c: Any
+    bias: Any = None
+    activation: Activation = "none"

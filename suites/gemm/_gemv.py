@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Kernel, Observation, Observed, Skip, expect
+from gpubench.api.suite import Bench, Observation, Observed, Skip, expect
 
 from ._data import Maker
 from ._formats import FORMATS, PRECISIONS, Precision
 
-GROUP = 128  # weights that share a scale, and what the columns must be a multiple of
-_THREADS = 256  # of a block, as in gemv.cu
+GROUP = 128  # weights that share a scale; the number of columns is a multiple of it
+_THREADS = 256  # in a block, as in gemv.cu
 _CHUNK = 2**26  # weights that are widened at once
-_MANY_ROWS = 2**14  # from here on blocks of two panels still fill the device
-_TILE = 16  # rows of a tile of quantised weights for skinny.cu
+_MANY_ROWS = 2**14  # from this number on blocks of two panels still fill the device
+_TILE = 16  # rows of a tile of quantised weights in skinny.cu
 _LANES_A_TOKEN = 4  # of a warp of skinny.cu: 8 tokens at once on NVIDIA, 16 on AMD
 _MOST_TOKENS = 64
 
@@ -25,8 +25,8 @@ Call = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """How weights are stored: the kernels' number for it, bits a weight, and the format of x and y."""
+class WeightKind:
+    """How weights are stored: the kernels' number for it, the bits of a weight, and the format of x and y."""
 
     number: int
     bits: int
@@ -34,26 +34,26 @@ class Kind:
 
     @property
     def is_quantised(self) -> bool:
-        """Whether groups of weights have a scale."""
+        """Whether each group of weights has a scale."""
         return self.number >= 3
 
     @property
     def precision(self) -> Precision:
-        """The precision whose roundoffs bound the error: products of the stored weights, sums in float32."""
+        """The precision that bounds the error: products of the stored weights, sums in float32."""
         return PRECISIONS[self.vectors]
 
 
 KINDS = {
-    "float32": Kind(0, 32, "float32"),
-    "float16": Kind(1, 16, "float16"),
-    "bfloat16": Kind(2, 16, "bfloat16"),
-    "int8": Kind(3, 8, "float16"),
-    "int4": Kind(4, 4, "float16"),
+    "float32": WeightKind(0, 32, "float32"),
+    "float16": WeightKind(1, 16, "float16"),
+    "bfloat16": WeightKind(2, 16, "bfloat16"),
+    "int8": WeightKind(3, 8, "float16"),
+    "int4": WeightKind(4, 4, "float16"),
 }
 
 
 class Weights:
-    """A matrix of `rows` × `cols` seeded normal weights in one kind; quantised ones with a scale a group."""
+    """A matrix of `rows` × `cols` seeded normal weights of one kind; quantised weights have a scale for each group."""
 
     def __init__(
         self, make: Maker, kind: str, rows: int, cols: int, seed: int, spread: float = 1.0, tiled: bool = False
@@ -65,7 +65,7 @@ class Weights:
         self._order = np.uint64(cols // GROUP), np.uint32(tiled)
         xp = make.xp
         if self.kind.is_quantised:
-            room = -(-rows // _TILE) * _TILE * cols  # whole tiles; rows that are not there have the scale 0
+            room = -(-rows // _TILE) * _TILE * cols  # whole tiles; the rows beyond the matrix have the scale 0
             self.words = xp.zeros(room * self.kind.bits // 32, "uint32")
             self.scales = xp.zeros(room // GROUP, "uint16")
             groups = rows * cols // GROUP
@@ -82,15 +82,15 @@ class Weights:
         return count * self.kind.bits // 8 + (2 * count // GROUP if self.kind.is_quantised else 0)
 
     def copy(self) -> Weights:
-        """The same weights elsewhere in memory."""
+        """Return the same weights elsewhere in memory."""
         twin: Weights = object.__new__(Weights)
         twin.__dict__.update(self.__dict__, words=self.words.copy(), scales=self.scales.copy())
         return twin
 
     def product(self, x: Any, original: bool = False) -> Any:
-        """X (tokens × cols, doubles) times these weights, or those before they were quantised: (tokens, rows)."""
-        each = max(1, _CHUNK // self.cols)
-        parts = [x @ self._rows(first, min(each, self.rows - first), original).T for first in range(0, self.rows, each)]
+        """Return X (tokens × cols, doubles) times the weights, or times the `original` ones before quantisation."""
+        most = max(1, _CHUNK // self.cols)
+        parts = [x @ self._rows(first, min(most, self.rows - first), original).T for first in range(0, self.rows, most)]
         return parts[0] if len(parts) == 1 else self._make.xp.concatenate(parts, axis=1)
 
     def _rows(self, first: int, count: int, original: bool) -> Any:
@@ -107,60 +107,53 @@ class Weights:
         return out
 
     def _stored(self, first: int, count: int) -> tuple[Any, ...]:
-        """Quantised weights first … of `count`, as a kernel that restores them takes them."""
+        """Return `count` quantised weights from `first` on as arguments of the kernels that restore them."""
         return self.words, self.scales, np.uint64(first), np.uint64(count), *self._order
 
     def restore(self, out: Any) -> None:
-        """Quantised weights as halves, row by row, for products that take no quantised ones."""
+        """Write quantised weights as halves, row by row, for products that take no quantised weights."""
         size = self.rows * self.cols
         self._make.run(f"restore_{self._name}_half", size, *self._stored(0, size), out)
 
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """X (tokens × cols) and room for Y (tokens × rows)."""
+    """The arrays X (tokens × cols) and Y (tokens × rows)."""
 
     x: Any
     y: Any
 
 
-def vectors(make: Maker, weights: Weights, tokens: int, seed: int) -> Vectors:
-    """N(0,1) activations and an output, in the format that belongs to the weights."""
-    plain = FORMATS[weights.kind.vectors]
-    x = make.drawn(plain, tokens * weights.cols, seed)
-    return Vectors(x, make.xp.empty(tokens * weights.rows, plain.storage))
-
-
 def poison(y: Any) -> None:
-    """Make every element NaN."""
+    """Overwrite every element with NaN."""
     y.view("uint8").fill(0xFF)
 
 
 def compared(make: Maker, weights: Weights, held: Vectors, tokens: int) -> Observation:
-    """The errors of Y against X times the stored weights, and what quantisation cost beside the plain ones."""
+    """Return the error of Y, and where the weights are quantised the error that quantisation adds."""
     kind = FORMATS[weights.kind.vectors]
-    lacking = make.lacking(held.y, kind)
-    expect(lacking == 0, f"{lacking} elements of y are not written, NaN or infinite")
+    missing = make.missing(held.y, kind)
+    expect(missing == 0, f"{missing} elements of y are not written, NaN or infinite")
     x = make.widened(held.x, kind, tokens, weights.cols, (weights.cols, 1))
     y = make.widened(held.y, kind, tokens, weights.rows, (weights.rows, 1))
     exact = weights.product(x)
     error, bound = distance(make, y, exact), weights.kind.precision.bound(weights.cols)
     expect(error <= bound, f"the relative error {error:.3g} is above {bound:.3g}")
-    found: dict[str, float | Observed] = {"error": Observed(error)}
+    errors = {"error": Observed(error)}
     if weights.kind.is_quantised:
-        found["quantisation_error"] = Observed(distance(make, exact, weights.product(x, original=True)))
-    return found
+        errors["quantisation_error"] = Observed(distance(make, exact, weights.product(x, original=True)))
+    return errors
 
 
-def distance(make: Maker, found: Any, reference: Any) -> float:
-    """‖found − reference‖/‖reference‖ of two arrays on the device."""
-    near, far = make.to_host(found), make.to_host(reference)
-    return float(np.linalg.norm(near - far) / np.linalg.norm(far))
+def distance(make: Maker, result: Any, reference: Any) -> float:
+    """Return ‖result − reference‖/‖reference‖ of two arrays on the device."""
+    expected = make.to_host(reference)
+    return float(np.linalg.norm(make.to_host(result) - expected) / np.linalg.norm(expected))
 
 
 @dataclass(frozen=True, slots=True)
 class WarpPlan:
-    """How gemv.cu is built: threads of a team, rows it works on at once, vectors of each in flight."""
+    """How gemv.cu is built: threads of a team, rows that it works on at once, vectors of each row in flight."""
 
     team: int
     share: int
@@ -172,8 +165,8 @@ class WarpPlan:
         return _THREADS // self.team * self.share
 
 
-def warp_plan(kind: Kind, cols: int, warp: int) -> WarpPlan:
-    """Four vectors a thread where weights are plain, a warp a row or two where not: the fastest on an H200."""
+def warp_plan(kind: WeightKind, cols: int, warp: int) -> WarpPlan:
+    """Return the fastest plan on an H200: four vectors a thread; quantised weights have a warp for a row or two."""
     vectors_a_row = cols * kind.bits // 128
     if kind.is_quantised:
         return WarpPlan(warp, 2, 2) if vectors_a_row > 8 * warp else WarpPlan(warp, 1, 1)
@@ -182,7 +175,7 @@ def warp_plan(kind: Kind, cols: int, warp: int) -> WarpPlan:
 
 @dataclass(frozen=True, slots=True)
 class TensorPlan:
-    """How skinny.cu is built and launched; its first lines say what the numbers are."""
+    """How skinny.cu is built and launched; its first lines explain the numbers."""
 
     tiles: int
     panels: int
@@ -203,8 +196,8 @@ class TensorPlan:
         return self.warp * self.across * self.down
 
 
-def tensor_plan(kind: Kind, rows: int, tokens: int, units: int, warp: int = 32) -> TensorPlan:
-    """Chosen by what was fastest on an H200; on AMD, where none of it was seen to run, the same blocks."""
+def tensor_plan(kind: WeightKind, rows: int, tokens: int, units: int, warp: int = 32) -> TensorPlan:
+    """Return the plan that was fastest on an H200; AMD gets the same blocks, but nothing was measured there."""
     width = warp // _LANES_A_TOKEN
     tiles = next(tiles for tiles in (1, 2, 4, 8) if width * tiles >= tokens)
     widest = width * tiles == _MOST_TOKENS
@@ -216,32 +209,28 @@ def tensor_plan(kind: Kind, rows: int, tokens: int, units: int, warp: int = 32) 
     return TensorPlan(tiles, panels, down, 1, 1, max(1, min(8, units // blocks)), warp)
 
 
-def warp_call(bench: Bench, weights: Weights, held: Vectors, plan: WarpPlan | None = None) -> Call:
-    """Y = W·x by gemv.cu."""
-    chosen = plan or warp_plan(weights.kind, weights.cols, bench.traits.warp)
-    defines = {"TEAM": chosen.team, "SHARE": chosen.share, "AHEAD": chosen.ahead}
+def warp_call(bench: Bench, weights: Weights, held: Vectors) -> Call:
+    """Return the call of Y = W·x by gemv.cu."""
+    plan = warp_plan(weights.kind, weights.cols, bench.traits.warp)
+    defines = {"TEAM": plan.team, "SHARE": plan.share, "AHEAD": plan.ahead}
     kernel = bench.kernel("gemv.cu", "gemv", WEIGHTS=weights.kind.number, **defines)
-    grid = (-(-weights.rows // chosen.rows),)
+    grid = (-(-weights.rows // plan.rows),)
     args = (weights.words, weights.scales, held.x, held.y, np.uint32(weights.rows), np.uint32(weights.cols))
     return lambda: kernel(grid, (_THREADS,), args)
 
 
-def tensor_call(bench: Bench, weights: Weights, held: Vectors, tokens: int, plan: TensorPlan | None = None) -> Call:
-    """Y = X·Wᵀ by skinny.cu, for at most 64 tokens."""
+def tensor_call(bench: Bench, weights: Weights, held: Vectors, tokens: int) -> Call:
+    """Return the call of Y = X·Wᵀ by skinny.cu, for at most 64 tokens."""
     if "matrix" not in bench.traits.features:
         raise Skip(f"the kernel with matrix instructions is for GPUs from sm_80 or gfx90a on, not {bench.traits.arch}")
     expect(tokens <= _MOST_TOKENS, f"{tokens} tokens are more than {_MOST_TOKENS}")
     kind, xp = weights.kind, bench.xp
-    chosen = plan or tensor_plan(kind, weights.rows, tokens, bench.device.device.units, bench.traits.warp)
-    kernel = _tensor_kernel(bench, kind, chosen)
-    grid = (-(-weights.rows // chosen.rows), chosen.splits)
-    partial = xp.empty(chosen.splits * tokens * weights.rows if chosen.splits > 1 else 0, "float32")
-    arrived = xp.zeros(grid[0], "uint32")
-    sizes = (np.uint32(value) for value in (weights.rows, weights.cols, tokens))
-    args = (weights.words, weights.scales, held.x, held.y, *sizes, partial, arrived)
-    return lambda: kernel(grid, (chosen.threads,), args)
-
-
-def _tensor_kernel(bench: Bench, kind: Kind, plan: TensorPlan) -> Kernel:
+    plan = tensor_plan(kind, weights.rows, tokens, bench.device.device.units, bench.traits.warp)
     sizes = {"TILES": plan.tiles, "PANELS": plan.panels, "DOWN": plan.down, "ACROSS": plan.across}
-    return bench.kernel("skinny.cu", "skinny", WEIGHTS=kind.number, AHEAD=plan.ahead, **sizes)
+    kernel = bench.kernel("skinny.cu", "skinny", WEIGHTS=kind.number, AHEAD=plan.ahead, **sizes)
+    grid = (-(-weights.rows // plan.rows), plan.splits)
+    partial = xp.empty(plan.splits * tokens * weights.rows if plan.splits > 1 else 0, "float32")
+    arrived = xp.zeros(grid[0], "uint32")
+    numbers = (np.uint32(value) for value in (weights.rows, weights.cols, tokens))
+    args = (weights.words, weights.scales, held.x, held.y, *numbers, partial, arrived)
+    return lambda: kernel(grid, (plan.threads,), args)

@@ -1,12 +1,20 @@
-"""NumPy's BLAS: which one it is and on how many threads it works."""
+"""NumPy's BLAS on the host: its products, its name and its threads."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+
+from gpubench.api.suite import Bench, Observation, Stage, Task, Work, expect
+
+from ._data import CHECKED, judged
+from ._formats import PRECISIONS, Precision, Shape
+from ._rotation import copies_of, rotated, rotation_notes
 
 # OpenBLAS under the names of NumPy's wheels, of distributions, and of its 64-bit build; BLIS; MKL
 _QUESTIONS = (
@@ -21,14 +29,14 @@ _MAPS = Path("/proc/self/maps")
 
 @functools.cache
 def library() -> str:
-    """`NumPy 2.4.6 with scipy-openblas 0.3.31`."""
+    """Return the version of NumPy and of its BLAS: `NumPy 2.4.6 with scipy-openblas 0.3.31`."""
     build = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
     return f"NumPy {np.__version__} with {build['name']} {build['version']}"
 
 
 @functools.cache
 def threads() -> str:
-    """How many threads the loaded BLAS says it works on; `unknown` where it does not say."""
+    """Return the number of threads that the loaded BLAS reports, or `unknown`."""
     np.ones((2, 2)) @ np.ones((2, 2))
     paths = {line.split()[-1] for line in _MAPS.read_text().splitlines() if ".so" in line}
     for path in sorted(path for path in paths if any(name in Path(path).name for name in ("blas", "blis", "mkl_rt"))):
@@ -37,3 +45,51 @@ def threads() -> str:
             if hasattr(loaded, question):
                 return str(int(getattr(loaded, question)()))
     return "unknown"
+
+
+def _notes() -> Mapping[str, str]:
+    return {"library": library(), "threads": threads(), "data": "N(0,1)"}
+
+
+def host_product(bench: Bench, precision: Precision, shape: Shape) -> Task:
+    """Return one product of matrices by NumPy as a task.
+
+    The check compares random rows with double precision (float64: a block with extended precision); all of C must be
+    written and finite.
+    """
+    bench.need(1.1 * shape.moved(precision))
+    rng, storage = bench.rng, precision.formats[0].storage
+    a = rng.standard_normal((shape.m, shape.k)).astype(storage)
+    b = rng.standard_normal((shape.k, shape.n)).astype(storage)
+    c = np.empty((shape.m, shape.n), storage)
+
+    def check() -> Observation:
+        expect(bool(np.isfinite(c).all()), "C holds NaN or infinity: elements were not written")
+        wide: Any = np.longdouble if precision.is_double else np.float64
+        rows = rng.integers(0, shape.m, CHECKED)
+        columns = rng.integers(0, shape.n, CHECKED) if precision.is_double else np.arange(shape.n)
+        wide_a, wide_b = a[rows].astype(wide), b[:, columns].astype(wide)
+        scale = np.abs(wide_a) @ np.abs(wide_b)
+        return judged(precision, shape.k, c[rows][:, columns], wide_a @ wide_b, scale)
+
+    work = Work(flops=shape.flops, moved=shape.moved(precision))
+    stage = Stage(lambda: np.matmul(a, b, out=c), work, "flops", precision.a, max_calls=64)
+    return Task.of(stage, check=check, poison=lambda: c.fill(np.nan), notes=_notes())
+
+
+def host_gemv(bench: Bench, rows: int, cols: int) -> Task:
+    """Return y = W·x in float32 by NumPy as a task, with copies of the weights in turn."""
+    bench.need(4.0 * (rows * cols * 4) + 4 * bench.target.device.cache_bytes)
+    rng = bench.rng
+    weights = rng.standard_normal((rows, cols), dtype=np.float32)
+    x, y = rng.standard_normal(cols, dtype=np.float32), np.empty(rows, np.float32)
+    copies = copies_of(bench, weights)
+
+    def check() -> Observation:
+        reference, scale = weights.astype(float) @ x, np.abs(weights).astype(float) @ np.abs(x)
+        return judged(PRECISIONS["float32"], cols, y, reference, scale)
+
+    calls = [functools.partial(np.matmul, copy, x, out=y) for copy in copies]
+    stage = rotated(calls, moved=4.0 * (rows * cols + rows + cols), flops=2.0 * rows * cols)
+    notes = {**_notes(), **rotation_notes(rows, cols, copies)}
+    return Task.of(stage, check=check, poison=lambda: y.fill(np.nan), notes=notes)

@@ -1,7 +1,7 @@
 """Language models as their matrices: the products of one layer, by the published configurations.
 
-A weight matrix is (rows, cols): outputs by inputs. What attention does between `qkv` and `out`, norms
-and rotations are no products with weights and are left out.
+A weight matrix is (rows, cols): outputs by inputs. Attention between `qkv` and `out`, norms and rotations are left out,
+because they are no products with weights.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Layer:
 
     @property
     def size(self) -> int:
-        """Its number of weights."""
+        """The number of weights."""
         return self.rows * self.cols
 
 
@@ -33,7 +33,7 @@ class Model:
     source: str
 
     def layer(self, name: str) -> Layer:
-        """The matrix of that name; KeyError where there is none."""
+        """Return the matrix of that name; raises KeyError where there is none."""
         return {layer.name: layer for layer in (*self.layers, self.head)}[name]
 
     @property
@@ -43,35 +43,24 @@ class Model:
 
     @property
     def size(self) -> int:
-        """The weights that one token meets."""
+        """The number of weights in all matrices."""
         return sum(layer.size for layer in self.matrices)
 
 
-def _gated(hidden: int, inner: int, keys: int, depth: int, vocabulary: int, source: str) -> Model:
-    """A layer with grouped-query attention and a gated feed-forward network, gate and up as one matrix."""
+def _model(hidden: int, inner: int, keys: int, ups: int, depth: int, vocabulary: int, source: str) -> Model:
+    """Return a model whose attention has `keys` keys and values, and whose `up` is `ups` matrices: two with a gate."""
     layers = (
         Layer("qkv", hidden + 2 * keys, hidden),
         Layer("out", hidden, hidden),
-        Layer("up", 2 * inner, hidden),
+        Layer("up", ups * inner, hidden),
         Layer("down", hidden, inner),
     )
     return Model(layers, depth, Layer("head", vocabulary, hidden), source)
 
 
-def _plain(hidden: int, inner: int, depth: int, vocabulary: int, source: str) -> Model:
-    """A layer with full attention and a feed-forward network of two matrices."""
-    layers = (
-        Layer("qkv", 3 * hidden, hidden),
-        Layer("out", hidden, hidden),
-        Layer("up", inner, hidden),
-        Layer("down", hidden, inner),
-    )
-    return Model(layers, depth, Layer("head", vocabulary, hidden), source)
-
-
-# keys: 8 heads of 128, num_key_value_heads × hidden_size / num_attention_heads
+# keys: num_key_value_heads × hidden_size / num_attention_heads; in Llama 3 that is 8 heads of 128
 MODELS = {
-    "chatglm-6b": _plain(4096, 16384, 28, 130528, "THUDM/chatglm-6b, config.json"),
-    "llama-3-8b": _gated(4096, 14336, 1024, 32, 128256, "meta-llama/Meta-Llama-3-8B, config.json"),
-    "llama-3-70b": _gated(8192, 28672, 1024, 80, 128256, "meta-llama/Meta-Llama-3-70B, config.json"),
+    "chatglm-6b": _model(4096, 16384, 4096, 1, 28, 130528, "THUDM/chatglm-6b, config.json"),
+    "llama-3-8b": _model(4096, 14336, 1024, 2, 32, 128256, "meta-llama/Meta-Llama-3-8B, config.json"),
+    "llama-3-70b": _model(8192, 28672, 1024, 2, 80, 128256, "meta-llama/Meta-Llama-3-70B, config.json"),
 }

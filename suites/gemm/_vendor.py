@@ -1,6 +1,6 @@
-"""The vendor's BLAS: cuBLASLt with its heuristics where nvmath-python is installed, else what CuPy binds.
+"""The vendor's BLAS: cuBLASLt with its heuristics where nvmath-python is installed, else the libraries that CuPy binds.
 
-The libraries think in columns, our matrices lie in rows, so the call is Cᵀ = Bᵀ·Aᵀ.
+The libraries are column-major and our matrices row-major, so the call is Cᵀ = Bᵀ·Aᵀ.
 """
 
 from __future__ import annotations
@@ -8,55 +8,45 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from gpubench.api.libraries import hipblaslt
 from gpubench.api.suite import Bench, Skip
 
-from ._formats import FORMATS, Precision, Shape
+from ._formats import FORMATS, MatrixProduct
 
 NEEDS_NVMATH = "needs cuBLASLt through nvmath-python: pip install 'gpubench-suite[cuda13]' (or nvmath-python)"
-_WORKSPACE_BYTES = 32 * 2**20  # what NVIDIA recommends on Hopper (cuBLAS documentation, cublasSetWorkspace)
+_WORKSPACE_BYTES = 32 * 2**20  # NVIDIA's recommendation for Hopper (cuBLAS documentation, cublasSetWorkspace)
 _NOT_SUPPORTED = 15  # CUBLAS_STATUS_NOT_SUPPORTED
 _THROUGH_HIPBLASLT = ("bfloat16", "float8_e4m3", "float8_e5m2")
 _GEMM_DEFAULT = -1  # cublasGemmAlgo_t: the library's own heuristics
 _THROUGH_GEMMEX = ("float64", "float32", "float16", "bfloat16")
 
-Activation = Literal["none", "bias", "relu", "gelu"]
 Call = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Vendor:
-    """A product by the vendor's library: its call, and what is known of how it is done."""
+class ProductCall:
+    """The call that computes a product, and notes on the library and the algorithm."""
 
     call: Call
     notes: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Arrays:
-    """The matrices of a product and, for an epilogue, the number that each column gets."""
-
-    a: Any
-    b: Any
-    c: Any
-    bias: Any = None
-
-
-def vendor(bench: Bench, precision: Precision, shape: Shape, arrays: Arrays, activation: Activation = "none") -> Vendor:
-    """The product by the best of what is here; raises Skip, in the library's words, where it has none."""
+def vendor(bench: Bench, product: MatrixProduct) -> ProductCall:
+    """Return the product by the best library here; raises Skip, with the library's reason, where none supports it."""
+    precision, shape = product.precision, product.shape
     if bench.traits.vendor != "nvidia":
         by = _hipblaslt if hipblaslt.is_on() and precision.a in _THROUGH_HIPBLASLT else _matmul
-        return by(bench, precision, shape, arrays, activation)
+        return by(bench, product)
     if _binding() is not None:
-        return heuristics(bench, precision, shape, arrays, activation, 1)[0]
+        return heuristics(bench, product, 1)[0]
     plain = precision.a in _THROUGH_GEMMEX and not precision.needs_transposed
-    if not plain or shape.batch > 1 or shape.pitch or activation != "none":
+    if not plain or shape.batch > 1 or shape.pitch or product.activation != "none":
         raise Skip(NEEDS_NVMATH)
-    return _gemm_ex(bench, precision, shape, arrays)
+    return _gemm_ex(bench, product)
 
 
 @functools.cache
@@ -73,87 +63,91 @@ def _handle() -> int:
     return int(_binding().create())
 
 
-def heuristics(
-    bench: Bench, precision: Precision, shape: Shape, arrays: Arrays, activation: Activation, most: int
-) -> list[Vendor]:
-    """The algorithms that cuBLASLt's heuristics propose, its first choice first, at most `most`."""
-    if bench.traits.vendor != "nvidia" or _binding() is None:
+def heuristics(bench: Bench, product: MatrixProduct, most: int) -> list[ProductCall]:
+    """Return at most `most` algorithms that the heuristics of cuBLASLt propose, its first choice first."""
+    lt = _binding() if bench.traits.vendor == "nvidia" else None
+    if lt is None:
         raise Skip(NEEDS_NVMATH)
-    lt = _binding()
     try:
-        return _Problem(bench, lt, precision, shape, arrays, activation).proposals(most)
+        return _Problem(bench, lt, product).proposals(most)
     except lt.cuBLASLtError as error:
         if error.status != _NOT_SUPPORTED:
             raise
-        words = f"{lt.get_status_name(error.status)}, {lt.get_status_string(error.status)}"
-        raise Skip(f"cuBLASLt on {precision.a} of {shape.words}: {words}") from error
+        reason = f"{lt.get_status_name(error.status)}, {lt.get_status_string(error.status)}"
+        raise Skip(f"cuBLASLt on {product.precision.a} of {product.shape}: {reason}") from error
 
 
 class _Problem:
-    """A product as cuBLASLt describes it; holds what its calls point to."""
+    """A product as cuBLASLt describes it; holds the memory that its calls point to."""
 
-    def __init__(
-        self, bench: Bench, lt: Any, precision: Precision, shape: Shape, arrays: Arrays, activation: Activation
-    ) -> None:
-        self._lt, self._arrays = lt, arrays
+    def __init__(self, bench: Bench, lt: Any, product: MatrixProduct) -> None:
+        self._lt, self._product = lt, product
+        precision = product.precision
         self._stream = bench.xp.cuda.get_current_stream().ptr
         self._workspace = bench.xp.empty(_WORKSPACE_BYTES, "uint8")
         self._scalars = np.array([1, 0], FORMATS[precision.scalars].storage)
         self._desc = lt.matmul_desc_create(precision.compute, FORMATS[precision.scalars].code)
-        attribute = lt.MatmulDescAttribute
-        first, second = (int(order == "t") for order in reversed(shape.order))
-        self._describe(attribute.TRANSA, first)
-        self._describe(attribute.TRANSB, second)
-        self._describe(attribute.EPILOGUE, int(_epilogue(lt, activation)))
-        if activation != "none":
-            self._describe(attribute.BIAS_POINTER, arrays.bias.data.ptr)
-            self._describe(attribute.BIAS_DATA_TYPE, precision.formats[2].code)
-        self._layouts = self._laid_out(precision, shape)
+        attribute, epilogues = lt.MatmulDescAttribute, lt.Epilogue
+        epilogue = {
+            "none": epilogues.DEFAULT,
+            "bias": epilogues.BIAS,
+            "relu": epilogues.RELU_BIAS,
+            "gelu": epilogues.GELU_BIAS,
+        }[product.activation]
+        first, second = (int(order == "t") for order in reversed(product.shape.order))
+        attributes = {attribute.TRANSA: first, attribute.TRANSB: second, attribute.EPILOGUE: int(epilogue)}
+        if product.activation != "none":
+            attributes[attribute.BIAS_POINTER] = product.bias.data.ptr
+            attributes[attribute.BIAS_DATA_TYPE] = precision.formats[2].code
+        for name, value in attributes.items():
+            self._set("matmul_desc", self._desc, name, value)
+        self._layouts = self._described_layouts()
 
-    def _describe(self, attribute: Any, value: int) -> None:
-        cell = np.array([value], self._lt.get_matmul_desc_attribute_dtype(attribute))
-        self._lt.matmul_desc_set_attribute(self._desc, attribute, cell.ctypes.data, cell.nbytes)
+    def _set(self, kind: str, handle: int, attribute: Any, value: int) -> None:
+        """Set an attribute of a `kind` of handle: matmul_desc, matrix_layout or matmul_preference."""
+        cell = np.array([value], getattr(self._lt, f"get_{kind}_attribute_dtype")(attribute))
+        getattr(self._lt, f"{kind}_set_attribute")(handle, attribute, cell.ctypes.data, cell.nbytes)
 
-    def _laid_out(self, precision: Precision, shape: Shape) -> tuple[int, int, int]:
-        """The layouts of B, A and C, whose rows are columns here."""
+    def _described_layouts(self) -> tuple[int, int, int]:
+        """Return the layouts of B, A and C, whose rows are the library's columns."""
+        shape = self._product.shape
         m, n, k = shape.m, shape.n, shape.k
-        kind_a, kind_b, kind_c = precision.formats
+        kind_a, kind_b, kind_c = self._product.precision.formats
         b = (n, k) if shape.order[1] == "n" else (k, n)
         a = (k, m) if shape.order[0] == "n" else (m, k)
         return (
-            self._layout(kind_b.code, *b, b[0], k * n, shape.batch),
-            self._layout(kind_a.code, *a, shape.pitch or a[0], m * k, shape.batch),
-            self._layout(kind_c.code, n, m, n, m * n, shape.batch),
+            self._layout(kind_b.code, *b, b[0], k * n),
+            self._layout(kind_a.code, *a, shape.pitch or a[0], m * k),
+            self._layout(kind_c.code, n, m, n, m * n),
         )
 
-    def _layout(self, code: int, high: int, wide: int, pitch: int, size: int, batch: int) -> int:
-        lt = self._lt
-        layout = int(lt.matrix_layout_create(code, high, wide, pitch))
-        attribute = lt.MatrixLayoutAttribute
-        for name, value in ((attribute.BATCH_COUNT, batch), (attribute.STRIDED_BATCH_OFFSET, size)):
-            cell = np.array([value], lt.get_matrix_layout_attribute_dtype(name))
-            lt.matrix_layout_set_attribute(layout, name, cell.ctypes.data, cell.nbytes)
+    def _layout(self, code: int, high: int, wide: int, pitch: int, size: int) -> int:
+        layout = int(self._lt.matrix_layout_create(code, high, wide, pitch))
+        attribute = self._lt.MatrixLayoutAttribute
+        self._set("matrix_layout", layout, attribute.BATCH_COUNT, self._product.shape.batch)
+        self._set("matrix_layout", layout, attribute.STRIDED_BATCH_OFFSET, size)
         return layout
 
-    def proposals(self, most: int) -> list[Vendor]:
+    def proposals(self, most: int) -> list[ProductCall]:
+        """Return at most `most` proposed algorithms as calls, the first choice first."""
         lt = self._lt
         preference = lt.matmul_preference_create()
         attribute = lt.MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES
-        cell = np.array([_WORKSPACE_BYTES], lt.get_matmul_preference_attribute_dtype(attribute))
-        lt.matmul_preference_set_attribute(preference, attribute, cell.ctypes.data, cell.nbytes)
-        found = np.zeros(most, lt.matmul_heuristic_result_dtype)
+        self._set("matmul_preference", preference, attribute, _WORKSPACE_BYTES)
+        results = np.zeros(most, lt.matmul_heuristic_result_dtype)
         count = np.zeros(1, "int32")
         b, a, c = self._layouts
         lt.matmul_algo_get_heuristic(
-            _handle(), self._desc, b, a, c, c, preference, most, found.ctypes.data, count.ctypes.data
+            _handle(), self._desc, b, a, c, c, preference, most, results.ctypes.data, count.ctypes.data
         )
         lt.matmul_preference_destroy(preference)
-        return [Vendor(self._call(found[i : i + 1]), self._notes(found[i : i + 1])) for i in range(int(count[0]))]
+        algorithms = [results[i : i + 1] for i in range(int(count[0]))]
+        return [ProductCall(self._call(algorithm), self._notes(algorithm)) for algorithm in algorithms]
 
     def _call(self, algorithm: Any) -> Call:
         matmul, handle, desc, stream = self._lt.matmul, _handle(), self._desc, self._stream
         b, a, c = self._layouts
-        at_a, at_b, at_c = (array.data.ptr for array in (self._arrays.a, self._arrays.b, self._arrays.c))
+        at_a, at_b, at_c = (array.data.ptr for array in (self._product.a, self._product.b, self._product.c))
         one, zero = self._scalars.ctypes.data, self._scalars.ctypes.data + self._scalars.itemsize
         algo, workspace = algorithm.ctypes.data, self._workspace.data.ptr
 
@@ -173,10 +167,10 @@ class _Problem:
         stages = _named(lt.MatmulStages, read(attribute.STAGES_ID))
         cluster = _named(lt.ClusterShape, read(attribute.CLUSTER_SHAPE_ID))
         waves = float(algorithm["waves_count"][0])
-        words = f"{read(attribute.ID)}: tile {tile}, stages {stages}, cluster {cluster}"
+        algorithm_id = f"{read(attribute.ID)}: tile {tile}, stages {stages}, cluster {cluster}"
         return {
             "library": f"cuBLASLt {lt.get_version()}",
-            "algorithm": f"{words}, split-K {read(attribute.SPLITK_NUM)}, {waves:.2f} waves",
+            "algorithm": f"{algorithm_id}, split-K {read(attribute.SPLITK_NUM)}, {waves:.2f} waves",
             "workspace": f"{int(algorithm['workspace_size'][0])} of {_WORKSPACE_BYTES} bytes",
         }
 
@@ -190,19 +184,15 @@ class _Problem:
 
 
 def _named(kind: Any, value: int) -> str:
-    """What the binding calls a value, without the kind's prefix; the number where the library is the newer one."""
+    """Return the binding's name of a value without its prefix, or the number where the library is newer."""
     return next((entry.name.partition("_")[2] for entry in kind if entry.value == value), str(value))
 
 
-def _epilogue(lt: Any, activation: Activation) -> Any:
-    kinds = lt.Epilogue
-    return {"none": kinds.DEFAULT, "bias": kinds.BIAS, "relu": kinds.RELU_BIAS, "gelu": kinds.GELU_BIAS}[activation]
-
-
-def _gemm_ex(bench: Bench, precision: Precision, shape: Shape, arrays: Arrays) -> Vendor:
-    """cublasGemmEx, as CuPy binds it: one algorithm of the library's own choice."""
+def _gemm_ex(bench: Bench, product: MatrixProduct) -> ProductCall:
+    """Return a call of cublasGemmEx, as CuPy binds it: one algorithm of the library's own choice."""
     from cupy_backends.cuda.libs import cublas
 
+    precision, shape = product.precision, product.shape
     m, n, k = shape.m, shape.n, shape.k
     handle = bench.xp.cuda.get_cublas_handle()
     scalars = np.array([1, 0], FORMATS[precision.scalars].storage)
@@ -210,9 +200,9 @@ def _gemm_ex(bench: Bench, precision: Precision, shape: Shape, arrays: Arrays) -
     kind, compute = precision.formats[0].code, precision.compute
     first, second = (int(order == "t") for order in reversed(shape.order))
     wide_b, wide_a = (k if first else n), (m if second else k)
-    a, b, c = (array.data.ptr for array in (arrays.a, arrays.b, arrays.c))
+    a, b, c = (array.data.ptr for array in (product.a, product.b, product.c))
 
-    def call(keep: Any = (scalars, arrays)) -> None:
+    def call(keep: Any = (scalars, product)) -> None:
         del keep
         cublas.gemmEx(
             handle, first, second, n, m, k, one, b, kind, wide_b, a, kind, wide_a, zero, c, kind, n, compute,
@@ -220,46 +210,48 @@ def _gemm_ex(bench: Bench, precision: Precision, shape: Shape, arrays: Arrays) -
         )  # fmt: skip
 
     version = int(cublas.getVersion(handle))
-    return Vendor(call, {"library": f"cuBLAS {version} gemmEx", "algorithm": "the library's own choice"})
+    return ProductCall(call, {"library": f"cuBLAS {version} gemmEx", "algorithm": "the library's own choice"})
 
 
-def _matmul(bench: Bench, precision: Precision, shape: Shape, arrays: Arrays, activation: Activation) -> Vendor:
-    """RocBLAS through CuPy's matmul: float64, float32 and float16, no batches and no epilogues."""
-    if precision.needs_transposed or precision.a == "bfloat16" or shape.batch > 1 or activation != "none":
+def _matmul(bench: Bench, product: MatrixProduct) -> ProductCall:
+    """Return a call of rocBLAS through CuPy's matmul: float64, float32 and float16, no batches and no epilogues."""
+    precision, shape = product.precision, product.shape
+    if precision.needs_transposed or precision.a == "bfloat16" or shape.batch > 1 or product.activation != "none":
         raise Skip(f"CuPy binds no product of {precision.a} of this kind on {bench.traits.vendor} GPUs")
-    a = arrays.a.reshape((shape.m, shape.k) if shape.order[0] == "n" else (shape.k, shape.m))
-    b = arrays.b.reshape((shape.k, shape.n) if shape.order[1] == "n" else (shape.n, shape.k))
-    a, b = (each.T if order == "t" else each for each, order in zip((a, b), shape.order, strict=True))
-    c = arrays.c.reshape(shape.m, shape.n)
-    return Vendor(lambda: bench.xp.matmul(a, b, out=c), {"library": "rocBLAS through CuPy's matmul"})
+    a = product.a.reshape((shape.m, shape.k) if shape.order[0] == "n" else (shape.k, shape.m))
+    b = product.b.reshape((shape.k, shape.n) if shape.order[1] == "n" else (shape.n, shape.k))
+    a, b = (matrix.T if order == "t" else matrix for matrix, order in zip((a, b), shape.order, strict=True))
+    c = product.c.reshape(shape.m, shape.n)
+    return ProductCall(lambda: bench.xp.matmul(a, b, out=c), {"library": "rocBLAS through CuPy's matmul"})
 
 
-def _hipblaslt(bench: Bench, precision: Precision, shape: Shape, arrays: Arrays, activation: Activation) -> Vendor:
-    """The first choice of hipBLASLt, no epilogues; never run on an AMD GPU, and off unless it is turned on."""
-    if activation != "none":
-        raise Skip(f"no fused {activation} on {bench.traits.vendor} GPUs")
+def _hipblaslt(bench: Bench, product: MatrixProduct) -> ProductCall:
+    """Return a call of hipBLASLt's first choice, no epilogues; never run on an AMD GPU, and off unless turned on."""
+    precision, shape = product.precision, product.shape
+    if product.activation != "none":
+        raise Skip(f"no fused {product.activation} on {bench.traits.vendor} GPUs")
     m, n, k = shape.m, shape.n, shape.k
-    kind_a, kind_b, kind_c = (each.name for each in precision.formats)
+    kind_a, kind_b, kind_c = (kind.name for kind in precision.formats)
     across, down = (order == "t" for order in shape.order)
-    a = hipblaslt.Operand(arrays.a.data.ptr, kind_a, *((k, m) if across else (m, k)), shape.pitch)
-    b = hipblaslt.Operand(arrays.b.data.ptr, kind_b, *((n, k) if down else (k, n)))
-    c = hipblaslt.Operand(arrays.c.data.ptr, kind_c, m, n)
+    a = hipblaslt.Operand(product.a.data.ptr, kind_a, *((k, m) if across else (m, k)), shape.pitch)
+    b = hipblaslt.Operand(product.b.data.ptr, kind_b, *((n, k) if down else (k, n)))
+    c = hipblaslt.Operand(product.c.data.ptr, kind_c, m, n)
     try:
-        product = hipblaslt.Product(a, b, c, (across, down), shape.batch)
+        queued = hipblaslt.Product(a, b, c, (across, down), shape.batch)
     except hipblaslt.HipblasltError as error:
         if error.status != hipblaslt.NOT_SUPPORTED:
             raise
-        raise Skip(f"hipBLASLt on {precision.a} of {shape.words}: not supported") from error
+        raise Skip(f"hipBLASLt on {precision.a} of {shape}: not supported") from error
     workspace = bench.xp.empty(hipblaslt.WORKSPACE_BYTES, "uint8")
     stream = int(bench.xp.cuda.get_current_stream().ptr)
     notes = {
         "library": "hipBLASLt",
         "algorithm": "the heuristics' first choice",
-        "workspace": f"{product.workspace_bytes} of {hipblaslt.WORKSPACE_BYTES} bytes",
+        "workspace": f"{queued.workspace_bytes} of {hipblaslt.WORKSPACE_BYTES} bytes",
     }
 
-    def call(keep: Any = arrays) -> None:
+    def call(keep: Any = product) -> None:
         del keep
-        product.queue(workspace.data.ptr, stream)
+        queued.queue(workspace.data.ptr, stream)
 
-    return Vendor(call, notes)
+    return ProductCall(call, notes)

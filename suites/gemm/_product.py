@@ -1,0 +1,43 @@
+"""One product by the vendor's library as a task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpubench.api.suite import TIER, Bench, Effort, Skip, Target, Task
+
+from ._data import Operands
+from ._formats import PRECISIONS, Precision, Shape
+from ._vendor import vendor
+
+HALVES = ("float16", "bfloat16")
+FAST = (*HALVES, "float8_e4m3")
+
+
+def on_nvidia(target: Target) -> bool:
+    """Return whether the target is a GPU of NVIDIA."""
+    return target.device.arch.startswith("sm_")
+
+
+def precision_of(bench: Bench, dtype: str) -> Precision:
+    """Return the precision of this name; raises Skip where the device has no products of it."""
+    if dtype not in bench.device.device.dtypes:
+        raise Skip(f"{bench.device.device.name} ({bench.traits.arch}) has no products of {dtype}")
+    return PRECISIONS[dtype]
+
+
+def product(
+    bench: Bench,
+    precision: Precision,
+    shape: Shape,
+    *,
+    data: str = "normal",
+    effort: Effort = TIER,
+    notes: Mapping[str, str] | None = None,
+) -> Task:
+    """Return one product by the vendor's library as a task that is judged by its operations."""
+    operands = Operands(bench, precision, shape, data)
+    by_vendor = vendor(bench, operands.product)
+    stage = operands.stage(by_vendor.call, effort)
+    every_note = {**by_vendor.notes, **(notes or {}), **operands.notes}
+    return Task.of(stage, check=operands.check, poison=operands.poison, notes=every_note)

@@ -1,0 +1,150 @@
+"""Rates of the vendor's products by precision, size and data, in bursts and sustained, and of the layers of models."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from gpubench.api.suite import POINT, TIER, Bench, Effort, Stage, Target, Task, Topic, View, points, powers_of_two
+
+from ._data import Operands
+from ._formats import HALF_SUMS, PRECISIONS, Shape
+from ._host import host_product
+from ._models import MODELS
+from ._product import FAST, HALVES, on_nvidia, precision_of, product
+from ._rotation import copies_of, rotated, rotation_notes
+from ._vendor import vendor
+
+_CUBE = "8192x8192x8192"
+_STEADY = {"smoke": Effort.sustained(0.6), "quick": Effort.sustained(0.5), "full": Effort.sustained(2.6)}
+_BURST = 8  # products in a row: about 5 ms of 8192³, a fraction of the time in which a power cap acts
+_REST_S = 0.03
+_BURSTS_S = 0.4  # ten bursts and their rests
+_FEW_TOKENS = 64  # up to this number the weights decide how long a product takes
+
+topic = Topic(
+    views=[
+        View("curve", "GEMM rate over size", ("square",), x="n", by=("dtype",), log_x=True),
+        View("bars", "GEMM rate by precision and size", ("square", "accumulate")),
+        View("bars", "Burst, sustained, and other data", ("burst", "sustained", "data")),
+        View("bars", "Layers of language models", ("layer",), by=("model",)),
+    ]
+)
+
+
+def _precisions(target: Target) -> tuple[str, ...]:
+    """Return the host's own precisions; all of them on a GPU, where each one that it lacks is skipped with a reason."""
+    return target.device.dtypes if target.is_host else tuple(PRECISIONS)
+
+
+def _sizes(target: Target) -> Any:
+    if target.is_host:
+        return points(smoke=(256,), quick=(256, 512, 1024, 2048), full=(256, 512, 1024, 2048, 4096))
+    return points(smoke=(1024,), quick=(1024, 2048, 4096, 8192), full=powers_of_two(8, 14))
+
+
+_QUICK = {  # the precisions of a size in quick; 2048 has all of them
+    1024: (),
+    4096: (),
+    8192: ("tf32", "float16", "bfloat16", "float8_e4m3", "int8"),
+}
+
+
+def _in_tier(target: Target, params: Mapping[str, Any]) -> bool:
+    return target.is_host or target.tier != "quick" or params["dtype"] in _QUICK.get(params["n"], (params["dtype"],))
+
+
+# The headline is the largest size at which an H200 stays below its power cap. At larger sizes the rate depends on the
+# clock that the cap leaves, which differs by 2 % between processes.
+@topic.case(version=2, dtype=_precisions, n=_sizes, where=_in_tier, headline={"dtype": "bfloat16", "n": 2048})
+def square(bench: Bench, dtype: str, n: int) -> Task:
+    """C = A·B of N×N matrices: 2·N³ operations, at least 3·N² elements moved; 8-bit formats with B transposed."""
+    precision = precision_of(bench, dtype)
+    shape = Shape(n, n, n, precision.order)
+    if not bench.traits.is_gpu:
+        return host_product(bench, precision, shape)
+    brief = n < 2048 or (n == 2048 and dtype not in HALVES)  # far below the power cap
+    return product(bench, precision, shape, effort=POINT if brief else TIER)
+
+
+@topic.case(
+    sums=points(("float16",), full=("float16", "float32")),
+    n=points((2048,), (1024,), (1024, 2048, 4096, 8192)),
+    when=on_nvidia,
+)
+def accumulate(bench: Bench, sums: str, n: int) -> Task:
+    """C = A·B of float16 matrices with sums in float16 or in float32: 2·N³ operations; compare the errors."""
+    precision = HALF_SUMS if sums == "float16" else precision_of(bench, "float16")
+    return product(bench, precision, Shape(n, n, n), effort=POINT)
+
+
+_DATA = points(("normal", "zeros"), full=("normal", "uniform", "constant", "zeros"))
+
+
+@topic.case(data=_DATA, dtype=points(("bfloat16",), full=HALVES), n=points((8192,), (1024,)), when=on_nvidia)
+def data(bench: Bench, data: str, dtype: str, n: int) -> Task:
+    """One product of N×N matrices of different data, long enough to show in power and clock: 2·N³ operations."""
+    return product(bench, precision_of(bench, dtype), Shape(n, n, n), data=data, effort=_STEADY[bench.target.tier])
+
+
+def _burst_shapes(target: Target) -> Any:
+    """Return 8192³, and a product whose tiles of 256 × 128 give each SM exactly eight."""
+    units = max(1, target.device.units)
+    wide = max(side for side in range(1, math.isqrt(units) + 1) if units % side == 0)
+    whole = f"{512 * (units // wide)}x{512 * wide}x8192"
+    return points((whole, _CUBE), ("1024x1024x1024",))
+
+
+def _burst_points(target: Target, params: Mapping[str, Any]) -> bool:
+    return target.tier != "quick" or (params["shape"] == _CUBE) == (params["dtype"] == "float8_e4m3")
+
+
+@topic.case(dtype=points(FAST, HALVES[:1]), shape=_burst_shapes, when=on_nvidia, where=_burst_points)
+def burst(bench: Bench, dtype: str, shape: str) -> Task:
+    """Products for a few milliseconds after a rest, before the power cap acts: 2·M·N·K operations each."""
+    precision = precision_of(bench, dtype)
+    operands = Operands(bench, precision, Shape.parsed(shape, precision.order))
+    by_vendor = vendor(bench, operands.product)
+
+    def products() -> None:
+        for _ in range(_BURST):
+            by_vendor.call()
+
+    effort, work = Effort.sustained(_BURSTS_S), operands.work(_BURST)
+    stage = Stage(products, work, "flops", precision.limit, max_calls=1, effort=effort, rest_s=_REST_S)
+    notes = {**by_vendor.notes, "burst": f"{_BURST} products after {_REST_S} s of rest", **operands.notes}
+    return Task.of(stage, check=operands.check, poison=operands.poison, notes=notes)
+
+
+@topic.case(dtype=FAST, n=points((), full=(8192,)), when=on_nvidia)
+def sustained(bench: Bench, dtype: str, n: int) -> Task:
+    """Products back to back for 30 s: the rate that power and heat leave, 2·N³ operations each."""
+    precision = precision_of(bench, dtype)
+    return product(bench, precision, Shape(n, n, n, precision.order), effort=Effort.sustained(30))
+
+
+@topic.case(
+    model=points(("llama-3-8b",), full=tuple(MODELS)),
+    layer=points(("up",), full=("qkv", "out", "up", "down", "head")),
+    tokens=points((1, 2048), (16,), (1, 16, 128, 2048)),
+    dtype=points(("bfloat16",), full=("bfloat16", "float8_e4m3")),
+    when=on_nvidia,
+)
+def layer(bench: Bench, model: str, layer: str, tokens: int, dtype: str) -> Task:
+    """One matrix of a published model and some tokens, by the vendor's library: Y = X·Wᵀ, 2·tokens·W operations.
+
+    Up to 64 tokens the weights decide, and the figure is bytes moved, with buffers in turn.
+    """
+    matrix = MODELS[model].layer(layer)
+    precision = precision_of(bench, dtype)
+    shape = Shape(tokens, matrix.rows, matrix.cols, "nt")
+    if tokens > _FEW_TOKENS:
+        return product(bench, precision, shape, notes={"model": MODELS[model].source})
+    operands = Operands(bench, precision, shape)
+    copies = copies_of(bench, operands.b)
+    products = [vendor(bench, replace(operands.product, b=copy)) for copy in copies]
+    stage = rotated([by_vendor.call for by_vendor in products], shape.moved(precision), shape.flops)
+    notes = {**products[0].notes, **rotation_notes(matrix.rows, matrix.cols, copies)}
+    return Task.of(stage, check=operands.check, poison=operands.poison, notes=notes)

@@ -1,0 +1,24 @@
+"""Products whose weights decide how long they take: copies of the weights in turn, so that they come from memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gpubench.api.suite import TIER, Bench, Effort, Stage, Work
+
+
+def copies_of(bench: Bench, weights: Any) -> list[Any]:
+    """Return the weights and copies of them that together are four times the last-level cache."""
+    return [weights, *(weights.copy() for _ in range(bench.copies(weights.nbytes) - 1))]
+
+
+def rotated(calls: Sequence[Callable[[], object]], moved: float, flops: float, effort: Effort = TIER) -> Stage:
+    """Return the calls, one for each copy of the weights, as a stage judged by the bytes that one of them moves."""
+    work = Work(moved=moved, flops=flops)
+    return Stage(calls[0], work, "moved", "dram", modes=(), rotation=tuple(calls), effort=effort)
+
+
+def rotation_notes(rows: int, cols: int, copies: Sequence[Any]) -> Mapping[str, str]:
+    """Return the notes on the weights and their copies."""
+    return {"weights": f"{rows} × {cols}, {len(copies)} copies in turn", "data": "N(0,1)"}

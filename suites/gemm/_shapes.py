@@ -1,0 +1,126 @@
+"""The vendor's products by shape, layout and epilogue, and the algorithms that its heuristics propose."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from gpubench.api.suite import POINT, Bench, Task, Topic, View, points
+
+from ._data import Maker, Operands
+from ._formats import Activation, Shape
+from ._product import HALVES, on_nvidia, precision_of, product
+from ._vendor import heuristics, vendor
+
+_PROPOSALS = 8
+_TALL = ("131072x64x4096", "64x131072x4096", "4096x64x131072", "131072x128x128", "1024x1024x65536")
+_SIDES = points((), full=(512, 1024, 1536, 2048, 3072, 4096, 6144, 8192))
+
+topic = Topic(
+    views=[
+        View("bars", "Shapes and layouts", ("tall", "batched", "transposed", "aligned", "epilogue")),
+        View("matrix", "Shape map", ("shape",), x="n", y="m", by=("k",)),
+        View("curve", "Wave quantisation: 4096 columns, rows by 128", ("wave",), x="m"),
+        View("bars", "What the heuristics propose", ("ranked",), by=("dtype",)),
+    ]
+)
+
+
+@topic.case(
+    shape=points(_TALL[:1], full=_TALL),
+    dtype=points(("bfloat16",), full=("float32", "tf32", *HALVES)),
+    when=on_nvidia,
+)
+def tall(bench: Bench, shape: str, dtype: str) -> Task:
+    """Tall and skinny products, named M×N×K: 2·M·N·K operations."""
+    return product(bench, precision_of(bench, dtype), Shape.parsed(shape), effort=POINT)
+
+
+@topic.case(
+    batch=points((256,), full=(16, 256, 4096)),
+    n=points((512,), (128,), (64, 128, 512)),
+    dtype=points(("bfloat16",), full=("float64", "float32", "tf32", *HALVES)),
+    when=on_nvidia,
+)
+def batched(bench: Bench, batch: int, n: int, dtype: str) -> Task:
+    """`batch` products of N×N matrices in one call, at equal strides: 2·N³ operations each."""
+    return product(bench, precision_of(bench, dtype), Shape(n, n, n, "nn", batch), effort=POINT)
+
+
+@topic.case(
+    order=points((), ("nn",), full=("nn", "nt", "tn", "tt")),
+    n=points((4096,), (1024,)),
+    dtype=points(("float8_e4m3",), ("float16",), ("float32", "tf32", *HALVES, "float8_e4m3", "int8")),
+    when=on_nvidia,
+)
+def transposed(bench: Bench, order: str, n: int, dtype: str) -> Task:
+    """Which of A and B is transposed (t): 2·N³ operations. 8-bit formats exist only as `nt`; the rest is refused."""
+    return product(bench, precision_of(bench, dtype), Shape(n, n, n, order), effort=POINT)
+
+
+@topic.case(
+    n=points((4097,), (1023,), (4095, 4096, 4097)),
+    dtype=points(("bfloat16", "float8_e4m3"), ("float16",), ("float32", "tf32", *HALVES, "float8_e4m3", "int8")),
+    when=on_nvidia,
+)
+def aligned(bench: Bench, n: int, dtype: str) -> Task:
+    """Rows that begin off every alignment, 4096 off by one: 2·N³ operations; refused sizes are skipped."""
+    precision = precision_of(bench, dtype)
+    return product(bench, precision, Shape(n, n, n, precision.order), effort=POINT)
+
+
+def _gelu(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the approximation by tanh that the library computes (Hendrycks & Gimpel 2016, arXiv:1606.08415)."""
+    return np.asarray(0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))))
+
+
+ACTIVATIONS = {"bias": lambda x: x, "relu": lambda x: np.maximum(x, 0), "gelu": _gelu}
+
+
+@topic.case(
+    activation=points(("gelu",), full=("none", "bias", "relu", "gelu")),
+    n=points((4096,), (1024,)),
+    dtype=points(("bfloat16",), full=("float32", *HALVES)),
+    when=on_nvidia,
+)
+def epilogue(bench: Bench, activation: Activation, n: int, dtype: str) -> Task:
+    """The product with a bias and an activation fused by cuBLASLt: 2·N³ operations, without those of the epilogue."""
+    operands = Operands(bench, precision_of(bench, dtype), Shape(n, n, n, "nt"))
+    make, kind = Maker(bench), operands.precision.formats[2]
+    bias = make.drawn(kind, n, int(operands.rng.integers(2**63)))
+    if activation != "none":
+        added = bench.device.to_host(make.widened(bias, kind, 1, n, (n, 1)))
+        operands.epilogue = lambda rows: ACTIVATIONS[activation](rows + added)
+    by_vendor = vendor(bench, replace(operands.product, bias=bias, activation=activation))
+    notes = {**by_vendor.notes, "epilogue": activation, **operands.notes}
+    stage = operands.stage(by_vendor.call, POINT)
+    return Task.of(stage, check=operands.check, poison=operands.poison, notes=notes)
+
+
+@topic.case(m=_SIDES, n=_SIDES, k=(1024, 8192), when=on_nvidia)
+def shape(bench: Bench, m: int, n: int, k: int) -> Task:
+    """One point of the shape map, bfloat16, B transposed: 2·M·N·K operations."""
+    return product(bench, precision_of(bench, "bfloat16"), Shape(m, n, k, "nt"), effort=POINT)
+
+
+@topic.case(m=points((), full=tuple(range(128, 6272, 128))), when=on_nvidia)
+def wave(bench: Bench, m: int) -> Task:
+    """M rows of bfloat16 and 4096 × 4096 weights: the rate falls where one more wave of tiles begins."""
+    return product(bench, precision_of(bench, "bfloat16"), Shape(m, 4096, 4096, "nt"), effort=POINT)
+
+
+@topic.case(dtype=("bfloat16", "float8_e4m3"), n=points((), full=(4096,)), when=on_nvidia)
+def ranked(bench: Bench, dtype: str, n: int) -> Task:
+    """The algorithms that cuBLASLt's heuristics propose, first choice first, each timed: 2·N³ operations."""
+    precision = precision_of(bench, dtype)
+    operands = Operands(bench, precision, Shape(n, n, n, precision.order))
+    proposals = {
+        f"proposal{place}": proposal
+        for place, proposal in enumerate(heuristics(bench, operands.product, _PROPOSALS), 1)
+    }
+    stages = {name: operands.stage(proposal.call) for name, proposal in proposals.items()}
+    algorithms = {name: proposal.notes["algorithm"] for name, proposal in proposals.items()}
+    notes = {**proposals["proposal1"].notes, **algorithms}
+    return Task(stages, operands.check, operands.poison, notes=notes)
