@@ -95,7 +95,7 @@ def test_a_unit_that_did_not_answer_fails_the_check() -> None:
     _, task = build("slices", backend="cupy", access="load", lines=64)
     task.stages[""].call()
     walk_of(task)._state[3].fill(0)
-    with pytest.raises(WrongAnswer, match="did not find what the lines hold"):
+    with pytest.raises(WrongAnswer, match="did not read the contents of the lines"):
         task.check()
 
 

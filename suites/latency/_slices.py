@@ -91,7 +91,7 @@ class SliceLatencies:
         expected = sum(random_word(self._seed, GPU_LINE_BYTES // 8 * int(line)) for line in self._lines) % 2**64
         sums = self._bench.device.to_host(self._state)[:, 0]
         wrong = [unit for unit, total in zip(self._units, sums, strict=True) if int(total) != expected]
-        expect(not wrong, f"units {wrong} did not find what the lines hold")
+        expect(not wrong, f"SMs or CUs {wrong} did not read the contents of the lines")
         matrix = self._matrix()
         expect(bool((matrix > 0).all()), "an access took less time than reading the clock")
         return places(matrix, self._units)
@@ -105,7 +105,7 @@ def census(bench: Bench) -> list[int]:
     run((blocks,), (_WARP,), (numbers, cycles_of(bench, _LINGER_S)), alone_bytes(bench))
     units = sorted({int(unit) for unit in bench.device.to_host(numbers)})
     if len(units) < blocks:
-        raise Skip(f"{blocks} blocks ran on {len(units)} units: the device is shared, or they cannot be told apart")
+        raise Skip(f"{blocks} blocks ran on {len(units)} SMs or CUs: the device is shared, or two report one number")
     return units
 
 
@@ -199,5 +199,5 @@ def slices(bench: Bench, access: str, lines: int) -> Task:
     """
     latencies = SliceLatencies(bench, access, lines)
     stage = Stage(latencies.median, Work(items=1), "item", clock="self", effort=POINT)
-    note = "a series a unit, in the order of side and place; its values are means over the lines of a place"
+    note = "one series for each SM or CU, ordered by partition and place; a value is the mean over the lines of a place"
     return Task.of(stage, check=latencies.check, poison=latencies.poison, notes={"matrix": note})

@@ -83,7 +83,10 @@ class SingleLoads:
         took = self._bench.device.to_host(self._took)
         self._cycles = single_figures(took[:_SINGLE_STEPS], took[_SINGLE_STEPS:], self._walk.read(6) / _LINKS)
         cycles, nanoseconds = self._walk.read(1), self._walk.read(4)  # by two clocks, over the same loads
-        expect(cycles > 0 and nanoseconds > 0, f"the device's clocks stand: {cycles} cycles in {nanoseconds} ns")
+        expect(
+            cycles > 0 and nanoseconds > 0,
+            f"a clock did not advance: {cycles} cycles, {nanoseconds} ns",
+        )
         return self._cycles["p50"] * (nanoseconds * 1e-9 / cycles)
 
     def percentiles(self) -> Observation:
