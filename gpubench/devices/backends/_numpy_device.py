@@ -16,7 +16,7 @@ from gpubench.plugins.backend import Mode, SharedBuffer, SharedEvent, SharedMemo
 class NumpyDevice:
     """An open device without queues, peers or shared memory; a device that has some overrides the method.
 
-    A subclass says how it measures a call: `_one` returns the seconds of a single call, `_mean` of one among many.
+    A subclass adds `now` and `flush`, and may measure calls in a cheaper way: `_one` of them, or the `_mean` of many.
     """
 
     xp = np
@@ -55,9 +55,19 @@ class NumpyDevice:
         return Timing((seconds,), seconds)
 
     def _one(self, call: Callable[[], object], cold: bool) -> float:
-        raise NotImplementedError
+        if cold:
+            self.flush()
+        start = self.now()
+        call()
+        return self.now() - start
 
     def _mean(self, call: Callable[[], object], calls: int) -> float:
+        return sum(self._one(call, False) for _ in range(calls)) / calls
+
+    def now(self) -> float:
+        raise NotImplementedError
+
+    def flush(self) -> None:
         raise NotImplementedError
 
     def synchronize(self) -> None:

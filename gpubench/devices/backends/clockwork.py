@@ -60,16 +60,6 @@ class ClockworkDevice(NumpyDevice):
         """Let time pass."""
         self._now += seconds
 
-    def _one(self, call: Callable[[], object], cold: bool) -> float:
-        if cold:
-            self.flush()
-        start = self._now
-        call()
-        return self._now - start
-
-    def _mean(self, call: Callable[[], object], calls: int) -> float:
-        return sum(self._one(call, False) for _ in range(calls)) / calls
-
     def rest(self, seconds: float) -> None:
         self.spend(seconds)
 
