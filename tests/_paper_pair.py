@@ -1,6 +1,7 @@
 """Two GPUs on paper that reach each other's memory: NumPy's arrays, kernels by g++, and a clock that is arithmetic.
 
-A bulk copy takes its bytes over LINK. A copy of 8 bytes takes QUICK_S on an idle link and SLOW_S beside a bulk copy.
+A bulk copy takes its bytes over LINK. A copy of 8 bytes takes QUICK_S on an idle link and SLOW_S beside a kernel that
+copies in bulk; behind a copy engine's bulk copy it waits until that is done.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ from gpubench.model import Case, Device, Facts
 from gpubench.plugins.backend import Timing, Traits
 
 LINK = 400e9  # B/s
-QUICK_S, SLOW_S = 2e-6, 8e-6
+QUICK_S, SLOW_S = 2e-6, 14e-6
 _SMALL_BYTES = 8
 FIRST, SECOND = (
     Device(f"cuda:{index}", "cupy", "Paper GPU", "sm_90", units=5, peers=(f"cuda:{1 - index}",)) for index in range(2)
@@ -67,6 +68,7 @@ class PaperPair:
         )
         self.clock = 0.0
         self.busy_until = 0.0
+        self.engine_busy_until = 0.0
         cuda = SimpleNamespace(
             Event=lambda: PaperEvent(self), get_elapsed_time=lambda begin, end: 1e3 * (end.at - begin.at)
         )
@@ -95,6 +97,9 @@ class PaperPair:
         target[:] = source
         if source.nbytes > _SMALL_BYTES:
             self.clock += source.nbytes / LINK
+            self.engine_busy_until = self.clock
+        elif self.clock < self.engine_busy_until:
+            self.clock = self.engine_busy_until + QUICK_S
         else:
             self.clock += SLOW_S if self.clock < self.busy_until else QUICK_S
 

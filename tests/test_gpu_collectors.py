@@ -174,7 +174,7 @@ def test_an_idle_gpu_is_not_disturbed_and_neither_is_one_at_work(watch, gpu):
 def test_the_uuid_and_the_pci_id_lead_to_the_same_gpu(device):
     nvml = NVML.initialised()
     by_pci = dataclasses.replace(device, uuid="")
-    uuids = {nvml.nvmlDeviceGetUUID(NVML.handle(nvml, each)) for each in (device, by_pci)}
+    uuids = {nvml.nvmlDeviceGetUUID(NVML.handle_of(nvml, each)) for each in (device, by_pci)}
     nvml.nvmlShutdown()
     assert uuids == {device.uuid}
 

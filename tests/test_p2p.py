@@ -50,9 +50,10 @@ def test_the_ids_of_before_are_still_there():
 
 @pytest.mark.parametrize(
     ("tier", "copies", "messages"),
-    [("smoke", 9, 9), ("quick", 9, 9), ("full", 3 * 3 * 28, 3 * (1 + 3 * 3))],
+    [("smoke", 9, 9), ("quick", 9, 9), ("full", 3 * 3 * 28, 3 * (1 + 2 + 2 * 3))],
 )
 def test_a_tier_has_so_many_copies_and_messages(tier, copies, messages):
+    assert not [case.id for case in cases(tier) if "beside=engine,traffic=both" in case.id]
     counts = Counter("messages" if case.name == "control" else case.name for case in cases(tier))
     assert counts["messages"] == messages
     assert counts["read"] + counts["write"] + counts["both"] == copies
@@ -157,21 +158,23 @@ def test_the_first_round_of_signals_has_no_time():
     assert (ticks > 0).all()
 
 
-def beside_engine(traffic="read"):
-    made = bench(message="copy", beside="engine", traffic=traffic)
+def beside(engine, traffic="read"):
+    made = bench(message="copy", beside=engine, traffic=traffic)
     return SUITE.build(made), made
 
 
+@needs_compiler
 def test_a_sample_whose_bulk_copies_ended_too_early_is_nan_and_the_next_has_twice_as_many(small_bulk):
-    task, _ = beside_engine()
+    task, _ = beside("kernel")
     call = task.stages[""].call
     assert math.isnan(call())
-    assert call() == pytest.approx([SLOW_S] * 64)
+    assert call() == pytest.approx([SLOW_S])
     task.check()
 
 
+@needs_compiler
 def test_the_slowdown_is_the_time_beside_the_copies_over_the_time_alone(small_bulk):
-    task, _ = beside_engine("both")
+    task, _ = beside("kernel", "both")
     stage = task.stages[""]
     while not isinstance(stage.call(), list):
         pass
@@ -182,16 +185,33 @@ def test_the_slowdown_is_the_time_beside_the_copies_over_the_time_alone(small_bu
     assert (stage.work.items, stage.quantity) == (1, "item")
 
 
+@needs_compiler
 def test_bulk_copies_that_cannot_last_long_enough_stay_nan_and_stay_bounded(small_bulk, monkeypatch):
     monkeypatch.setattr("_paper_pair.SLOW_S", 1.0)
-    task, made = beside_engine()
-    assert all(math.isnan(task.stages[""].call()) for _ in range(12))
-    assert made.device.clock < 12 * (1.0 * 64 + 512 * MIB / LINK + 1)
+    monkeypatch.setattr(part("._traffic"), "_MOST_COPIES", 16)
+    task, made = beside("kernel")
+    assert all(math.isnan(task.stages[""].call()) for _ in range(6))
+    assert made.device.clock < 6 * (1.0 + 16 * MIB / LINK + 1)
+
+
+@pytest.mark.parametrize("traffic", ["read", "write"])
+def test_a_copy_behind_a_copy_engines_bulk_copy_waits_for_it(small_bulk, traffic):
+    task, _ = beside("engine", traffic)
+    assert "waits for the bulk copy" in task.notes["order"]
+    assert task.stages[""].call() == pytest.approx([MIB / LINK + QUICK_S])
+    task.check()
+
+
+def test_a_copy_that_left_before_the_bulk_copy_is_no_sample(small_bulk, monkeypatch):
+    task, made = beside("engine")
+    monkeypatch.setattr(type(made.device), "engine_busy_until", property(lambda _: 0.0, lambda *_: None), raising=False)
+    monkeypatch.setattr("_paper_pair.SLOW_S", MIB / LINK / 2)
+    assert math.isnan(task.stages[""].call())
 
 
 @pytest.mark.parametrize("traffic", ["read", "write", "both"])
 def test_a_bulk_byte_that_did_not_arrive_is_a_wrong_answer(small_bulk, traffic):
-    task, _ = beside_engine(traffic)
+    task, _ = beside("engine", traffic)
     task.poison()
     with pytest.raises(WrongAnswer):
         task.check()

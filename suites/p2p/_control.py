@@ -31,9 +31,11 @@ _TAIL = 1000  # samples: what a 99th percentile needs
 _COVER = 3.0  # the bulk copies last so many times as long as the messages alone, at first
 _MOST_COVER = 2.0**12
 
+_IN_ORDER = "the message waits for the bulk copy that was queued before it: such copies leave in their order"
+
 _NOTHING, _NONE = "nothing", "none"
 _BESIDE = points((_NOTHING, "engine", "bulk"), smoke=BY, full=(_NOTHING, *BY))
-_TRAFFIC = points((_NONE, "read"), smoke=("both",), full=(_NONE, "read", "write", "both"))
+_TRAFFIC = points((_NONE, "read"), smoke=("read",), full=(_NONE, "read", "write", "both"))
 
 topic = Topic(
     views=[
@@ -44,7 +46,12 @@ topic = Topic(
 
 
 def _is_point(_: Target, params: Params) -> bool:
-    """Leave out traffic by nothing, and engines without traffic."""
+    """Leave out traffic by nothing, engines without traffic, and both directions by one device's copy engine.
+
+    A copy engine takes the copies between two devices one after another, whatever their direction.
+    """
+    if (params["beside"], params["traffic"]) == ("engine", "both"):
+        return False
     return (params["beside"] == _NOTHING) == (params["traffic"] == _NONE)
 
 
@@ -64,8 +71,8 @@ def control(bench: Bench, device: str, peer: str, message: str, beside: str, tra
     if beside == _NOTHING:
         return _alone(bench, MESSAGES[message](bench))
     bulk = BulkTraffic(bench, beside, traffic)
-    messages = MESSAGES[message](bench)
-    return MessagesBesideBulk(bench, messages, bulk).task()
+    shares_queue = (message, beside) == ("copy", "engine")
+    return MessagesBesideBulk(bench, MESSAGES[message](bench), bulk, shares_queue).task()
 
 
 def _alone(bench: Bench, messages: ControlMessage) -> Task:
@@ -90,41 +97,53 @@ def _stage(
 
 
 class MessagesBesideBulk:
-    """Messages that are timed alone and then, in the same call, while bulk copies run from before to after them."""
+    """Messages that are timed alone and then, in the same call, while bulk copies run from before to after them.
 
-    def __init__(self, bench: Bench, messages: ControlMessage, bulk: BulkTraffic) -> None:
+    Copies by the runtime between two devices leave in the order in which they were queued. A message that is such a
+    copy waits for every bulk copy queued before it (`shares_queue`): it is timed behind one in each direction.
+    """
+
+    def __init__(self, bench: Bench, messages: ControlMessage, bulk: BulkTraffic, shares_queue: bool) -> None:
         self._bench, self._device = bench, bench.device
         self._messages, self._bulk = messages, bulk
         self._stopwatch = Stopwatch(bench)
         self._free, self._begun, self._ended = (self._stopwatch.event() for _ in range(3))
-        self._cover = _COVER
+        self._shares_queue, self._cover = shares_queue, _COVER
         self._slowdown = math.nan
 
     def task(self) -> Task:
         """Return the task; its series `slowdown` is the median beside the copies over the median alone."""
-        notes = {"devices": device_names(self._bench), **self._messages.notes, "bulk": self._bulk.note}
+        order = {"order": _IN_ORDER} if self._shares_queue else {}
+        notes = {"devices": device_names(self._bench), **self._messages.notes, "bulk": self._bulk.note, **order}
         stage = _stage(self._messages, self.seconds, self._observed)
         return Task.of(stage, check=self._check, poison=self._poison, notes=notes)
 
     def seconds(self) -> float | list[float]:
-        """Return the seconds of each message beside the copies, or NaN where these did not last for all of them.
+        """Return the seconds of each message beside the copies, or NaN where the messages were not beside them.
 
-        After a NaN the copies last twice as long.
+        Where the copies ended first they last twice as long in the next sample.
         """
         self._stopwatch.start()
         self._messages.send()
         self._free.record()
         self._device.synchronize()
         alone = self._messages.seconds()
-        covers = self._bulk.covers(self._cover * self._stopwatch.at(self._free))
-        self._device.together(self._send, *covers)
+        if self._shares_queue:
+            self._device.together(self._send, *self._bulk.once())
+        else:
+            self._device.together(self._send, *self._bulk.lasting(self._cover * self._stopwatch.at(self._free)))
         self._device.synchronize()
         beside = self._messages.seconds()
-        if not self._bulk.covered(self._stopwatch, self._begun, self._ended):
+        if not self._was_beside():
             self._cover = min(2 * self._cover, _MOST_COVER)
             return math.nan
         self._slowdown = float(np.median(beside) / np.median(alone))
         return beside
+
+    def _was_beside(self) -> bool:
+        if self._shares_queue:
+            return self._bulk.ended_before(self._stopwatch, self._ended)
+        return self._bulk.lasted(self._stopwatch, self._begun, self._ended)
 
     def _send(self) -> None:
         self._begun.record()

@@ -53,17 +53,21 @@ class BulkFlow:
     ended: Any
     copies: int = 0
 
-    def covering(self, seconds: float) -> Callable[[], None]:
-        """Return a call that queues copies for at least so many seconds."""
+    def queueing(self, copies: int) -> Callable[[], None]:
+        """Return a call that queues so many copies."""
 
         def queue() -> None:
-            self.copies = min(math.ceil(seconds / self.seconds) + 1, _MOST_COPIES)
+            self.copies = copies
             self.began.record()
-            for _ in range(self.copies):
+            for _ in range(copies):
                 self.call()
             self.ended.record()
 
         return queue
+
+    def copies_for(self, seconds: float) -> int:
+        """Return how many copies last at least so many seconds."""
+        return min(math.ceil(seconds / self.seconds) + 1, _MOST_COPIES)
 
 
 class BulkTraffic:
@@ -103,14 +107,22 @@ class BulkTraffic:
         who = f"by {self._units} compute units for each direction" if self._units else "by copy engines"
         return f"{BULK_BYTES >> 20} MiB a copy, {who}, one copy after another"
 
-    def covers(self, seconds: float) -> list[Callable[[], None]]:
+    def lasting(self, seconds: float) -> list[Callable[[], None]]:
         """Return a call for each direction that queues copies for at least so many seconds."""
-        return [flow.covering(seconds) for flow in self._flows]
+        return [flow.queueing(flow.copies_for(seconds)) for flow in self._flows]
 
-    def covered(self, stopwatch: Stopwatch, begin: Any, end: Any) -> bool:
+    def once(self) -> list[Callable[[], None]]:
+        """Return a call for each direction that queues one copy."""
+        return [flow.queueing(1) for flow in self._flows]
+
+    def lasted(self, stopwatch: Stopwatch, begin: Any, end: Any) -> bool:
         """Return whether every direction was busy from one event to the other."""
         since, until = stopwatch.at(begin), stopwatch.at(end)
         return all(stopwatch.at(flow.began) <= since and stopwatch.at(flow.ended) >= until for flow in self._flows)
+
+    def ended_before(self, stopwatch: Stopwatch, end: Any) -> bool:
+        """Return whether every direction had finished by the time of an event."""
+        return all(stopwatch.at(flow.ended) <= stopwatch.at(end) for flow in self._flows)
 
     def rates(self, stopwatch: Stopwatch) -> dict[str, Observed]:
         """Return the rate of the copies that were queued last, by direction: the mean from their begin to their end."""

@@ -7,7 +7,7 @@ import importlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -52,6 +52,9 @@ def _first_line(error: BaseException) -> str:
 class CupyDevice:
     """One GPU, opened in this process on a stream of its own, which is the current one."""
 
+    # From which device to which access is enabled: of this process, whose every open device shares it.
+    _reached: ClassVar[set[tuple[int, int]]] = set()
+
     def __init__(self, device: Device) -> None:
         cupy = _cupy()
         self.device = device
@@ -60,7 +63,6 @@ class CupyDevice:
         self._before = cupy.cuda.Device(), cupy.cuda.get_current_stream()
         self._handle = cupy.cuda.Device(_ordinal(cupy, device))
         self._handle.use()
-        self._reached: set[tuple[int, int]] = set()  # from which device to which access is enabled
         self._ordinals: dict[str, int] = {}
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._stream.use()
