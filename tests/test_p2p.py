@@ -197,16 +197,9 @@ def test_bulk_copies_that_cannot_last_long_enough_stay_nan_and_stay_bounded(smal
 @pytest.mark.parametrize("traffic", ["read", "write"])
 def test_a_copy_behind_a_copy_engines_bulk_copy_waits_for_it(small_bulk, traffic):
     task, _ = beside("engine", traffic)
-    assert "waits for the bulk copy" in task.notes["order"]
+    assert "behind one bulk copy" in task.notes["order"]
     assert task.stages[""].call() == pytest.approx([MIB / LINK + QUICK_S])
     task.check()
-
-
-def test_a_copy_that_left_before_the_bulk_copy_is_no_sample(small_bulk, monkeypatch):
-    task, made = beside("engine")
-    monkeypatch.setattr(type(made.device), "engine_busy_until", property(lambda _: 0.0, lambda *_: None), raising=False)
-    monkeypatch.setattr("_paper_pair.SLOW_S", MIB / LINK / 2)
-    assert math.isnan(task.stages[""].call())
 
 
 @pytest.mark.parametrize("traffic", ["read", "write", "both"])

@@ -65,7 +65,7 @@ _VERSION = re.compile(r"[\w.+~-]{1,64}")
 _PUBLIC = re.compile(r"/(proc|sys|dev|usr|lib|lib64|bin|opt/rocm[\w.-]*|opt/nvidia)(/[\w.+-]+)*/?")
 # Our own folders that a case leads through, one by one: of another's below one called gpubench nothing is to be read.
 _FOLDERS = (
-    "gpubench|collectors|reports|suites|suites/(?:bandwidth|collectives|compression|gemm|ipc|latency)|"
+    "gpubench|collectors|reports|suites|suites/(?:bandwidth|collectives|compression|gemm|ipc|latency|p2p)|"
     "gpubench/(?:analysis(?:/views)?|api|authoring|base|cli|devices(?:/backends|/native)?|importers|judging|knowledge|"
     "measuring|model|plugins|stats|testing|tools(?:/gating|/history|/monitor|/profile)?)"
 )

@@ -23,15 +23,13 @@ from gpubench.api.suite import (
 )
 
 from .._between import Params
-from ._messages import MESSAGES, ControlMessage
+from ._messages import MESSAGES, ControlMessage, PeerCopies
 from ._peers import BY, device_axis, device_names, peer_axis, two_devices
 from ._traffic import BulkTraffic, Stopwatch
 
 _TAIL = 1000  # samples: what a 99th percentile needs
 _COVER = 3.0  # the bulk copies last so many times as long as the messages alone, at first
 _MOST_COVER = 2.0**12
-
-_IN_ORDER = "the message waits for the bulk copy that was queued before it: such copies leave in their order"
 
 _NOTHING, _NONE = "nothing", "none"
 _BESIDE = points((_NOTHING, "engine", "bulk"), smoke=BY, full=(_NOTHING, *BY))
@@ -71,8 +69,9 @@ def control(bench: Bench, device: str, peer: str, message: str, beside: str, tra
     if beside == _NOTHING:
         return _alone(bench, MESSAGES[message](bench))
     bulk = BulkTraffic(bench, beside, traffic)
-    shares_queue = (message, beside) == ("copy", "engine")
-    return MessagesBesideBulk(bench, MESSAGES[message](bench), bulk, shares_queue).task()
+    if (message, beside) == ("copy", "engine"):
+        return CopyBehindBulk(bench, PeerCopies(bench), bulk).task()
+    return MessagesBesideBulk(bench, MESSAGES[message](bench), bulk).task()
 
 
 def _alone(bench: Bench, messages: ControlMessage) -> Task:
@@ -97,52 +96,43 @@ def _stage(
 
 
 class MessagesBesideBulk:
-    """Messages that are timed alone and then, in the same call, while bulk copies run from before to after them.
+    """Messages that are timed alone and then, in the same call, while bulk copies run from before to after them."""
 
-    Copies by the runtime between two devices leave in the order in which they were queued. A message that is such a
-    copy waits for every bulk copy queued before it (`shares_queue`): it is timed behind one in each direction.
-    """
-
-    def __init__(self, bench: Bench, messages: ControlMessage, bulk: BulkTraffic, shares_queue: bool) -> None:
-        self._bench, self._device = bench, bench.device
-        self._messages, self._bulk = messages, bulk
+    def __init__(self, bench: Bench, messages: ControlMessage, bulk: BulkTraffic) -> None:
+        self._device, self._messages, self._bulk = bench.device, messages, bulk
         self._stopwatch = Stopwatch(bench)
         self._free, self._begun, self._ended = (self._stopwatch.event() for _ in range(3))
-        self._shares_queue, self._cover = shares_queue, _COVER
+        self._cover = _COVER
         self._slowdown = math.nan
+        self._notes = {"devices": device_names(bench), **messages.notes, "bulk": bulk.note}
 
     def task(self) -> Task:
         """Return the task; its series `slowdown` is the median beside the copies over the median alone."""
-        order = {"order": _IN_ORDER} if self._shares_queue else {}
-        notes = {"devices": device_names(self._bench), **self._messages.notes, "bulk": self._bulk.note, **order}
         stage = _stage(self._messages, self.seconds, self._observed)
-        return Task.of(stage, check=self._check, poison=self._poison, notes=notes)
+        return Task.of(stage, check=self._check, poison=self._poison, notes=self._notes)
 
     def seconds(self) -> float | list[float]:
-        """Return the seconds of each message beside the copies, or NaN where the messages were not beside them.
+        """Return the seconds of each message beside the copies, or NaN where the copies ended before the messages.
 
-        Where the copies ended first they last twice as long in the next sample.
+        After a NaN the copies last twice as long.
         """
         self._stopwatch.start()
         self._messages.send()
         self._free.record()
         self._device.synchronize()
         alone = self._messages.seconds()
-        if self._shares_queue:
-            self._device.together(self._send, *self._bulk.once())
-        else:
-            self._device.together(self._send, *self._bulk.lasting(self._cover * self._stopwatch.at(self._free)))
-        self._device.synchronize()
+        is_beside = self._run_beside()
         beside = self._messages.seconds()
-        if not self._was_beside():
+        if not is_beside:
             self._cover = min(2 * self._cover, _MOST_COVER)
             return math.nan
         self._slowdown = float(np.median(beside) / np.median(alone))
         return beside
 
-    def _was_beside(self) -> bool:
-        if self._shares_queue:
-            return self._bulk.ended_before(self._stopwatch, self._ended)
+    def _run_beside(self) -> bool:
+        """Send the messages while bulk copies run; return whether these lasted for all of them."""
+        self._device.together(self._send, *self._bulk.lasting(self._cover * self._stopwatch.at(self._free)))
+        self._device.synchronize()
         return self._bulk.lasted(self._stopwatch, self._begun, self._ended)
 
     def _send(self) -> None:
@@ -160,3 +150,21 @@ class MessagesBesideBulk:
     def _poison(self) -> None:
         self._bulk.poison()
         self._messages.poison()
+
+
+class CopyBehindBulk(MessagesBesideBulk):
+    """A message that is a copy by the runtime, behind one bulk copy by the runtime.
+
+    Such copies between two devices leave in the order in which they were queued, so that a message beside a full queue
+    waits for all of it. The gate opens for both at once: the message's time is that of the bulk copy and its own.
+    """
+
+    def __init__(self, bench: Bench, messages: PeerCopies, bulk: BulkTraffic) -> None:
+        super().__init__(bench, messages, bulk)
+        self._queue = messages.queue
+        self._notes["order"] = "queued behind one bulk copy; such copies leave in their order"
+
+    def _run_beside(self) -> bool:
+        self._device.time(lambda: self._device.together(self._queue, *self._bulk.once()), 1, "hot")
+        self._device.synchronize()
+        return True

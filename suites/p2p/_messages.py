@@ -17,7 +17,7 @@ _PATIENCE_S = 0.25  # how long a kernel waits for the other one's signal: less t
 _USUAL_HZ = 2e9  # of GPUs whose clock is not known
 _LINE_BYTES = 128
 _STATE_BYTES, _TICKS_BYTES = 24, 4 * (_ROUNDS - 1)  # as timed_signals in remote.cu leaves them
-_NANO = 1e-9
+_NANO, _MILLI = 1e-9, 1e-3
 _BY_CLOCK = "each by the clock of its compute unit, whose seconds are those of the device's timer over the whole kernel"
 
 
@@ -87,18 +87,24 @@ class PeerCopies:
     }
 
     def __init__(self, bench: Bench) -> None:
-        self._device = bench.device
+        self._device, self._cuda = bench.device, bench.xp.cuda
         self._word = PeerWord(bench)
-        self._seconds: list[float] = []
+        self._begun, self._ended = (bench.xp.cuda.Event() for _ in range(2))
         self.poison, self.check = self._word.poison, self._word.check
 
     def send(self) -> None:
         """Queue the copy behind the gate, so that it does not wait for its launch, and wait for it."""
-        self._seconds = list(self._device.time(self._word.copy, 1, "hot").device)
+        self._device.time(self.queue, 1, "hot")
+
+    def queue(self) -> None:
+        """Queue the copy between its events; whoever calls holds the gate."""
+        self._begun.record()
+        self._word.copy()
+        self._ended.record()
 
     def seconds(self) -> list[float]:
         """Return the seconds of the copy."""
-        return self._seconds
+        return [float(self._cuda.get_elapsed_time(self._begun, self._ended)) * _MILLI]
 
 
 class PeerSignals:

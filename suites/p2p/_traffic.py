@@ -120,10 +120,6 @@ class BulkTraffic:
         since, until = stopwatch.at(begin), stopwatch.at(end)
         return all(stopwatch.at(flow.began) <= since and stopwatch.at(flow.ended) >= until for flow in self._flows)
 
-    def ended_before(self, stopwatch: Stopwatch, end: Any) -> bool:
-        """Return whether every direction had finished by the time of an event."""
-        return all(stopwatch.at(flow.ended) <= stopwatch.at(end) for flow in self._flows)
-
     def rates(self, stopwatch: Stopwatch) -> dict[str, Observed]:
         """Return the rate of the copies that were queued last, by direction: the mean from their begin to their end."""
         rates = {}
