@@ -82,11 +82,15 @@ def _host_set_sizes(target: Target) -> Any:
 def working_set(bench: Bench, kernel: str, size_bytes: int) -> Task:
     """Many passes over a set in one call, past a GPU's first cache: the bandwidth of its L2 cache, and of memory."""
     bench.need(size_bytes + _SPARE_BYTES)
-    if not bench.traits.is_gpu:
-        need_numba(bench)
-        from . import _host
+    if bench.traits.is_gpu:
+        return _by_gpu(bench, kernel, size_bytes)
+    need_numba(bench)
+    from . import _host
 
-        return _host.working_set(bench, kernel, size_bytes)
+    return _host.working_set(bench, kernel, size_bytes)
+
+
+def _by_gpu(bench: Bench, kernel: str, size_bytes: int) -> Task:
     cache, arrays = cache_bytes(bench.target), 2 if kernel == "copy" else 1  # a copy has two arrays of half the set
     limit = "l2" if 2 * size_bytes <= cache else memory_limit(bench.target, size_bytes)
     passes = _GpuPasses(bench, size_bytes // arrays, size_bytes <= cache)
@@ -113,11 +117,11 @@ class _GpuPasses:
 
     def __init__(self, bench: Bench, size_bytes: int, cached: bool) -> None:
         self._bench = bench
-        self._words = RandomWords(bench, size_bytes)
         *numbers, self._grid = layout(max(1, bench.target.device.units), size_bytes, cached)
         _, tile, turns, _ = numbers
         self._layout = tuple(np.uint32(number) for number in numbers)
         self.nbytes = self._grid * turns * tile * _VECTOR_BYTES
+        self._words = RandomWords(bench, size_bytes)
 
     def _launch(self, name: str, *args: Any) -> Call:
         kernel = self._bench.kernel(_SOURCE, name)

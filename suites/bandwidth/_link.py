@@ -80,8 +80,9 @@ def duplex(bench: Bench, memory: str, size_bytes: int) -> Task:
     need_gpu(bench)
     bench.need(4 * size_bytes + _SPARE_BYTES)
     device, cuda = bench.device, bench.xp.cuda
-    up = LinkCopy(bench, _host_memory(bench, memory, size_bytes), to_device=True)
-    down = LinkCopy(bench, _host_memory(bench, memory, size_bytes), to_device=False, draw=1)
+    sent, received = (_host_memory(bench, memory, size_bytes) for _ in range(2))
+    up = LinkCopy(bench, sent, to_device=True)
+    down = LinkCopy(bench, received, to_device=False, draw=1)
     events = {copy: (cuda.Event(), cuda.Event()) for copy in (up, down)}
 
     def between_events(copy: LinkCopy) -> None:
