@@ -213,6 +213,31 @@ def test_a_bulk_byte_that_did_not_arrive_is_a_wrong_answer(small_bulk, traffic):
     task.check()
 
 
+@pytest.fixture(scope="module")
+def recorded():
+    """The medians of each `control` case that two H200 measured, by message and traffic."""
+    run = store.read_run(H200S.with_name("h200x2-p2p.jsonl.gz"))
+    results = [result for result in run.results if result.case.name == "control"]
+    assert {result.status for result in results} == {"ok"}
+    return {
+        (dict(result.case.params)["message"], dict(result.case.params)["beside"]): {
+            series.label: np.median(series.values) for series in result.series
+        }
+        for result in results
+    }
+
+
+def test_on_two_h200_a_copy_waits_for_the_copy_engines_bulk_copy_and_no_other_message_does(recorded):
+    bulk_s = 64 * MIB / recorded["copy", "engine"]["bulk_read"]
+    assert recorded["copy", "engine"]["self"] == pytest.approx(bulk_s, rel=0.15)
+    assert all(recorded[message, "engine"]["self"] < bulk_s / 50 for message in ("load", "signal"))
+
+
+def test_on_two_h200_messages_pay_more_beside_bulk_copies_by_sms_than_beside_copy_engines(recorded):
+    for message in ("load", "signal"):
+        assert 1.0 < recorded[message, "engine"]["slowdown"] < recorded[message, "bulk"]["slowdown"]
+
+
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90", "sm_100"])
 @pytest.mark.skipif(_nvrtc.library() is None, reason="NVRTC is not here: pip install nvidia-cuda-nvrtc")
