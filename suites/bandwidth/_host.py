@@ -16,7 +16,7 @@ from numba import prange
 from gpubench.api.suite import POINT, Bench, Stage, Task, Work, expect
 
 from .._checks import CheckedCall, expect_equal
-from .._host import Compiled, parallel, xor_of
+from .._host import Compiled, parallel, placed, xor_of
 from ._access import AccessPattern
 
 _PASSED_BYTES = 2**27  # by one call, so that the time to wake the threads is negligible
@@ -110,7 +110,7 @@ def working_set(bench: Bench, kernel: str, size_bytes: int) -> Task:
     """Time passes over a working set, each thread on its part; a copy goes there and back, so that passes differ."""
     threads = numba.get_num_threads()
     share = size_bytes // 8 // threads // (2 if kernel == "copy" else 1)
-    rows = bench.rng.integers(2**64, size=(threads, share), dtype=np.uint64)
+    rows = placed(bench.rng.integers(2**64, size=(threads, share), dtype=np.uint64))
     passes = max(2, _PASSED_BYTES // rows.nbytes // 2 * 2)
     if kernel == "read":
         checked = _read_passes(rows, passes)
@@ -132,7 +132,7 @@ def _read_passes(rows: _Rows, passes: int) -> CheckedCall:
 
 
 def _copy_passes(rows: _Rows, passes: int) -> CheckedCall:
-    there, back, half = np.zeros_like(rows), rows.copy(), np.uint64(passes // 2)
+    there, back, half = placed(np.zeros_like(rows)), placed(rows), np.uint64(passes // 2)
 
     def poison() -> None:
         there.fill(0)
@@ -155,7 +155,7 @@ def _write_passes(rows: _Rows, passes: int, value: np.uint64) -> CheckedCall:
 
 def accesses(bench: Bench, access: str, pattern: AccessPattern) -> CheckedCall:
     """Prepare reads or writes in the pattern's order, over all threads."""
-    array = bench.rng.integers(2**32, size=pattern.size_bytes // 4, dtype=np.uint32)
+    array = placed(bench.rng.integers(2**32, size=pattern.size_bytes // 4, dtype=np.uint32))
     if pattern.order == "strided":
         stride, count = pattern.args[0], pattern.count
         args: tuple[Any, ...] = (count, stride)

@@ -24,7 +24,7 @@ from gpubench.api.suite import (
     powers_of_two,
 )
 
-from .._checks import expect_equal
+from .._checks import expect_equal, in_turn
 from ._ring import LIMIT_S, cycles_of, new_state, pointer
 from ._round_trips import RoundTrips
 
@@ -35,6 +35,8 @@ _QUEUED = 32  # calls in a batch, where each takes several entries of the launch
 _ARRIVED_WORDS = 8
 _COMPARED_BYTES = 2**20
 _TO_HOST = 2  # cudaMemcpyDeviceToHost, and HIP's
+_RELEASE_THRESHOLD = 4  # cudaMemPoolAttrReleaseThreshold: bytes that the pool keeps when a program waits for it
+_KEEP_ALL = 2**62
 
 topic = Topic(
     views=[
@@ -182,20 +184,34 @@ def host_flag(bench: Bench) -> Task:
     return Task.of(stage, check=round_trips.check)
 
 
-@topic.case(when=on_gpu, how=("malloc", "pool"), size_bytes=points((2**20, 2**28), (2**20,), powers_of_two(12, 32, 4)))
+@topic.case(
+    when=on_gpu,
+    how=("malloc", "pool", "trim"),
+    size_bytes=points((2**20, 2**28), (2**20,), powers_of_two(12, 32, 4)),
+    version=2,
+)
 def allocate(bench: Bench, how: str, size_bytes: int) -> Task:
-    """Memory taken and given back: cudaMalloc and cudaFree, or the stream-ordered pool; the host's seconds a pair."""
+    """Memory taken and given back; the host's seconds a pair.
+
+    malloc: cudaMalloc and cudaFree; pool: the stream-ordered pool, which keeps its memory; trim: the same as the driver
+    sets it up, with a wait after each pair: the pool then gives its memory back to the driver.
+    """
     bench.need(size_bytes)
-    if how == "pool" and "pool" not in bench.traits.features:
+    if how != "malloc" and "pool" not in bench.traits.features:
         raise Skip(f"CuPy binds no memory pool of the driver on {bench.traits.vendor} GPUs")
     stream, runtime = bench.xp.cuda.get_current_stream(), bench.xp.cuda.runtime
-    take, give = {
-        "malloc": (partial(runtime.malloc, size_bytes), runtime.free),
-        "pool": (
-            partial(runtime.mallocAsync, size_bytes, stream.ptr),
-            lambda address: runtime.freeAsync(address, stream.ptr),
-        ),
-    }[how]
+    close: Callable[[], None] = lambda: None  # noqa: E731 - cudaMalloc leaves nothing to undo
+    if how == "malloc":
+        take, give = partial(runtime.malloc, size_bytes), runtime.free
+    else:
+        pool = runtime.deviceGetDefaultMemPool(bench.xp.cuda.Device().id)
+        kept_bytes = runtime.memPoolGetAttribute(pool, _RELEASE_THRESHOLD)
+        runtime.memPoolSetAttribute(pool, _RELEASE_THRESHOLD, _KEEP_ALL if how == "pool" else 0)
+        close = in_turn(
+            partial(runtime.memPoolSetAttribute, pool, _RELEASE_THRESHOLD, kept_bytes),
+            partial(runtime.memPoolTrimTo, pool, 0),
+        )
+        take, give = partial(runtime.mallocAsync, size_bytes, stream.ptr), partial(_give_back, runtime, stream, how)
 
     def check() -> None:
         """Every byte of the allocation holds the value written to it; a mebibyte at either end is compared."""
@@ -210,4 +226,11 @@ def allocate(bench: Bench, how: str, size_bytes: int) -> Task:
         expect_equal(contents, byte, "allocated bytes")
 
     stage = Stage(lambda: give(take()), Work(items=1), "item", clock="host", waits=True, effort=POINT)
-    return Task.of(stage, check=check)
+    return Task.of(stage, check=check, close=close)
+
+
+def _give_back(runtime: Any, stream: Any, how: str, address: int) -> None:
+    """Give memory back to the pool; with `trim` wait, since only then the pool gives it back to the driver."""
+    runtime.freeAsync(address, stream.ptr)
+    if how == "trim":
+        stream.synchronize()

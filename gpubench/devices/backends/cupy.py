@@ -19,6 +19,7 @@ from gpubench.plugins.backend import Handle, Kernel, Mode, SharedBuffer, SharedE
 
 from . import _rocm
 from ._events import EventClock, Gate
+from ._flush import CacheFlush
 from ._host_memory import HOST_KINDS, host_memory
 from ._lanes import Lanes, ipc_event
 from ._memory import Raw, Region, shared_memory
@@ -68,7 +69,7 @@ class CupyDevice:
         self._stream.use()
         self._lanes = Lanes(cupy, self._stream)
         self.traits = _traits(self._runtime, device)
-        self._evictor = cupy.zeros(max(2 * device.cache_bytes, _LEAST_FLUSH), cupy.uint8)
+        self._cache_flush = CacheFlush(cupy, max(2 * device.cache_bytes, _LEAST_FLUSH), device.units)
         self.flush()
         clock_hz = float(dict(device.details).get("clock.sm_hz", 2e9))
         self._clock = EventClock(cupy, self._stream, Gate(cupy, clock_hz), self.flush)
@@ -133,7 +134,7 @@ class CupyDevice:
         time.sleep(seconds)
 
     def flush(self) -> None:
-        self._runtime.memsetAsync(self._evictor.data.ptr, 1, self._evictor.nbytes, self._stream.ptr)
+        self._cache_flush.queue(self._stream.ptr)
 
     def kernel(self, source: str, name: str, defines: Mapping[str, str | int]) -> Kernel:
         options = tuple(f"-D{key}={value}" for key, value in defines.items())

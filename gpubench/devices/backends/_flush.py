@@ -1,0 +1,34 @@
+"""Emptying a GPU's last-level cache of what was used before."""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+_THREADS = 256
+_BLOCKS_PER_UNIT = 16
+_VECTOR_BYTES = 16
+
+
+class CacheFlush:
+    """An array larger than the last-level cache, which is written and then read.
+
+    Writing it displaces everything else and leaves the cache full of dirty lines: on an H200 a copy of 8 MiB that had
+    to write them back took 9.2 µs instead of 8.1 µs. Reading it leaves clean lines.
+    """
+
+    def __init__(self, cupy: Any, nbytes: int, units: int) -> None:
+        self._runtime = cupy.cuda.runtime
+        self._array = cupy.zeros(nbytes // _VECTOR_BYTES * _VECTOR_BYTES, cupy.uint8)
+        self._never = cupy.zeros(1, cupy.uint32)
+        source = (resources.files("gpubench.devices.backends") / "flush.cu").read_text()
+        self._read_all = cupy.RawModule(code=source).get_function("read_all")
+        self._grid = (max(1, units) * _BLOCKS_PER_UNIT,)
+
+    def queue(self, stream: int) -> None:
+        """Queue one flush on a stream, which is the current one."""
+        self._runtime.memsetAsync(self._array.data.ptr, 1, self._array.nbytes, stream)
+        count = np.uint64(self._array.nbytes // _VECTOR_BYTES)
+        self._read_all(self._grid, (_THREADS,), (self._array, count, self._never))

@@ -1,0 +1,11 @@
+// Reads an array, so that the lines of it that a cache holds dirty are written back and clean ones take their place.
+// Its vectors hold four equal words, whose exclusive or is 0: `never` is not written, which the compiler cannot know.
+extern "C" __global__ void read_all(const uint4* vectors, unsigned long long count, unsigned int* never) {
+    unsigned int seen = 0;
+    const unsigned long long step = (unsigned long long)gridDim.x * blockDim.x;
+    for (unsigned long long i = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
+        const uint4 vector = vectors[i];
+        seen |= vector.x ^ vector.y ^ vector.z ^ vector.w;
+    }
+    if (seen) *never = seen;
+}
