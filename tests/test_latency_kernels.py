@@ -109,7 +109,11 @@ class Dry:
 
     def __init__(self) -> None:
         cuda = SimpleNamespace(
-            get_current_stream=Stream, Stream=lambda **_: Stream(), Event=lambda **_: Stream(), runtime=Stream()
+            get_current_stream=Stream,
+            Stream=lambda **_: Stream(),
+            Event=lambda **_: Stream(),
+            Device=lambda: SimpleNamespace(id=0),
+            runtime=Stream(),
         )
         self.xp = SimpleNamespace(
             cuda=cuda,
