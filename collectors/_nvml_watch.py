@@ -133,8 +133,9 @@ class Strangers:
 class NvmlWatch:
     """A GPU between samples: `look` makes two calls of NVML (3 µs) and every 50 ms lists the processes (23 µs).
 
-    If the clock is low without a reason it also reads the power, because the power cap acts before NVML reports it. A
-    read that fails is an unknown number; a lost GPU raises DeviceError.
+    The run file keeps the SM clock with each series. If the clock is low without a reason `look` also reads the power,
+    because the power cap acts before NVML reports it. A read that fails is an unknown number; a lost GPU raises
+    DeviceError.
     """
 
     def __init__(self, nvml: Any, gpu: Any, device: Device) -> None:
@@ -163,7 +164,7 @@ class NvmlWatch:
         self._count_processes()
         drawn = self._drawn() if unexplained(reasons, clock_hz, self._default_hz) else None
         condition = condition_of(reasons, clock_hz, self._default_hz, self._processes, self._baseline, drawn)
-        return Condition(condition.discard, condition.labels + self._shared)
+        return Condition(condition.discard, condition.labels + self._shared, clock_hz)
 
     def _drawn(self) -> float | None:
         power_w = self._read(instant_power_w) if self._limit_w else None

@@ -193,7 +193,11 @@ def test_settings_and_messages_become_short_single_lines(value):
 
 
 @pytest.mark.parametrize(
-    "looked", [None, "x", Condition("x"), Condition((1,)), Condition((), ("a\nb",)), Condition(["x"])]
+    "looked",
+    [
+        *(None, "x", Condition("x"), Condition((1,)), Condition((), ("a\nb",)), Condition(["x"])),
+        *(Condition(clock_hz=clock_hz) for clock_hz in (math.nan, math.inf, -1.0, "1.98 GHz", True)),
+    ],
 )
 def test_a_watch_that_answers_rubbish_costs_its_case(looked):
     with pytest.raises(TypeError, match="Condition"):

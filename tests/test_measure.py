@@ -1,6 +1,7 @@
 """The engine on the clockwork device, whose time is arithmetic: every expectation is exact."""
 
 import dataclasses
+import itertools
 import json
 import math
 
@@ -392,18 +393,71 @@ def test_a_case_that_is_throttled_throughout_is_untrustworthy_with_the_reason():
         Engine(device, RULE, watches=[device]).measure(task)
 
 
+class Silent:
+    """A watch that reads no clock and gives every sample these labels."""
+
+    def __init__(self, *labels):
+        self.labels = labels
+
+    def begin(self):
+        pass
+
+    def look(self):
+        return Condition(labels=self.labels)
+
+
 def test_a_label_of_the_state_is_kept_and_discards_nothing():
     device = clockwork()
-
-    class Capped:
-        def begin(self):
-            pass
-
-        def look(self):
-            return Condition(labels=("power-capped",))
-
-    done = Engine(device, RULE, watches=[Capped()]).measure(Task.of(stage(device, seconds=0.01), check=passing))
+    done = Engine(device, RULE, watches=[Silent("power-capped")]).measure(
+        Task.of(stage(device, seconds=0.01), check=passing)
+    )
     assert (done.labels, done.discarded) == (("power-capped",), ())
+
+
+class ClockWatch:
+    """Reads these clocks, one after each batch; the batches of one clock are disturbed."""
+
+    def __init__(self, *clocks_hz, disturbed_hz=None):
+        self.clocks_hz = itertools.cycle(clocks_hz)
+        self.disturbed_hz = disturbed_hz
+
+    def begin(self):
+        pass
+
+    def look(self):
+        clock_hz = next(self.clocks_hz)
+        return Condition(("thermal",) if clock_hz == self.disturbed_hz else (), clock_hz=clock_hz)
+
+
+def test_each_stage_keeps_the_median_clock_of_its_good_samples():
+    device = clockwork()
+    stages = {"compress": stage(device, seconds=0.01), "decompress": stage(device, seconds=0.02)}
+    watch = ClockWatch(1.7e9, None, 1.8e9, 1.9e9, 1.0e9, disturbed_hz=1.0e9)
+    done = Engine(device, RULE, watches=[Silent(), watch]).measure(Task(stages, check=passing))
+    clocks = {series.label: series.clock_hz for series in done.series if series.role == "primary"}
+    assert clocks == {"compress.hot": 1.8e9, "decompress.hot": 1.8e9}
+
+
+def test_a_watch_that_reads_no_clock_leaves_none():
+    device = clockwork()
+    done = Engine(device, RULE, watches=[Silent()]).measure(Task.of(stage(device, seconds=0.01), check=passing))
+    assert done.series[0].clock_hz is None
+
+
+def test_clocks_from_before_the_device_settled_are_dropped_with_their_samples():
+    device = clockwork()
+    fast = [0.010] * 40 + [0.0105] * 20
+    task = Task.of(stage(device, seconds=0.011, warmup=fast), check=passing)
+
+    class Settling(ClockWatch):
+        def look(self):
+            return Condition(clock_hz=1.98e9 if device.now() < 0.55 else 1.8e9)
+
+    done = Engine(device, dataclasses.replace(RULE, least_s=0.3), watches=[Settling()]).measure(task)
+    assert {series.role: series.clock_hz for series in done.series if series.mode == "hot"} == {
+        "primary": 1.8e9,
+        "early": None,
+    }
 
 
 def test_outliers_move_no_median():

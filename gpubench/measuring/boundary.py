@@ -186,10 +186,13 @@ def _is_bit(bit: object) -> bool:
 
 
 def condition(looked: object) -> Condition:
-    """Return what a watch says of a sample; TypeError, which costs the case, where it is not a Condition of texts."""
+    """Return the condition that a watch reports, checked; raise TypeError, which costs the case, if it is malformed."""
     if not isinstance(looked, Condition):
         raise TypeError(f"a watch returns a Condition, not {text(looked)[:80]}")
     for field, values in (("discard", looked.discard), ("labels", looked.labels)):
         if not isinstance(values, tuple) or any(not isinstance(each, str) or text(each) != each for each in values):
             raise TypeError(f"Condition.{field} is a tuple of short texts, not {text(values)[:80]}")
+    clock_hz = looked.clock_hz
+    if clock_hz is not None and not (isinstance(clock_hz, float) and 0 <= clock_hz < math.inf):
+        raise TypeError(f"Condition.clock_hz is a finite float in hertz or None, not {text(clock_hz)[:80]}")
     return looked

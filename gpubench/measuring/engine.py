@@ -64,6 +64,7 @@ class _Column:
     batches: int = 0
     lost: dict[str, int] = field(default_factory=dict)  # batches of which nothing was kept, by reason
     host: list[float] = field(default_factory=list)
+    clocks: list[float | None] = field(default_factory=list)  # in hertz, after each batch in `host`
     probed: dict[str, list[Observed]] = field(default_factory=dict)
     warmup_s: float = 0.0
     stop: str = ""
@@ -72,6 +73,12 @@ class _Column:
     def label(self) -> str:
         """What the series is called in messages: `compress.hot`."""
         return f"{self.name}.{self.mode}" if self.name else self.mode
+
+    @property
+    def clock_hz(self) -> float | None:
+        """The median clock after the batches that were kept; None if no watch reads one."""
+        hertz = [clock for clock in self.clocks if clock]
+        return stats.median(hertz) if hertz else None
 
     def lose(self, reason: str) -> None:
         """Count a batch of which nothing is kept."""
@@ -82,7 +89,7 @@ class _Column:
         self.early = self.early or self.values[:length]
         self.values = self.values[length:]
         if len(self.host) == len(self.values) + length:  # else a batch gave several samples
-            self.host = self.host[length:]
+            self.host, self.clocks = self.host[length:], self.clocks[length:]
             self.probed = {name: read[length:] for name, read in self.probed.items()}
 
 
@@ -242,7 +249,7 @@ class Engine:
 
     def _sample(self, column: _Column) -> None:
         for timing in self._attempt(column):
-            disturbed = self._disturbances()
+            disturbed, clock_hz = self._watched()
             good = [value for value in timing.device if math.isfinite(value) and value > 0]
             for reason in disturbed or ["clock"] * (len(timing.device) - len(good)):
                 self._discard(reason)
@@ -252,17 +259,19 @@ class Engine:
             if good and not disturbed:
                 column.values += good
                 column.host.append(timing.host)
+                column.clocks.append(clock_hz)
                 for name, value in observed("the probe", (column.stage.probe or dict)()).items():
                     if isinstance(value, Profile):
                         raise SuiteError(f"a probe reads numbers, and {name} is a Profile: a check may return one")
                     column.probed.setdefault(name, []).append(value)
 
-    def _disturbances(self) -> list[str]:
-        """Why the last batch must go; what it shows of the state in which it is good is kept as labels."""
+    def _watched(self) -> tuple[list[str], float | None]:
+        """Return the reasons to discard the last batch and the first clock that a watch read; keep the labels."""
         conditions = [boundary.condition(watch.look()) for watch in self._watches]
         for condition in conditions:
             self._labels.update(condition.labels)
-        return [reason for condition in conditions for reason in condition.discard]
+        reasons = [reason for condition in conditions for reason in condition.discard]
+        return reasons, next((condition.clock_hz for condition in conditions if condition.clock_hz), None)
 
     def _attempt(self, column: _Column) -> list[Timing]:
         """One batch; none where its gate opened by itself, which is a discard."""
@@ -319,6 +328,7 @@ class Engine:
             calls=column.calls,
             stop=column.stop,
             warmup_s=column.warmup_s,
+            clock_hz=column.clock_hz,
         )
         found = [timed]
         if mode in ("hot", "host", "self"):
@@ -327,7 +337,7 @@ class Engine:
             beside: dict[str, Any] = {"stage": column.name, "rank": self._rank, "calls": column.calls}
             found.append(Series("", "s", tuple(column.host), mode="host", role="derived", **beside))
             if column.policy.keeps_early(column.early):
-                found.append(replace(timed, role="early", values=tuple(column.early), stop=""))
+                found.append(replace(timed, role="early", values=tuple(column.early), stop="", clock_hz=None))
         for name, values in column.probed.items():
             numbers = tuple(value.value for value in values)
             found.append(observed_series(name, numbers, values[0], stage=column.name, rank=self._rank))

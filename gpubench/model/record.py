@@ -157,7 +157,7 @@ def _plain(line: bytes) -> Record | None:
     if kind is None or b"\\" in line:
         return None
     keys = _KEY.findall(line)
-    if keys != _order(kind, keys.count(b"quantity")):
+    if keys not in _orders(kind, keys.count(b"quantity")):
         return None
     try:
         return _ADAPTERS[kind].validate_json(b"{" + line[len(_OPENINGS[kind]) :])
@@ -166,8 +166,11 @@ def _plain(line: bytes) -> Record | None:
 
 
 @functools.cache
-def _order(kind: str, series: int) -> list[bytes]:
-    """The keys of a line in the order written; of a result, with so many series."""
+def _orders(kind: str, series: int) -> tuple[list[bytes], list[bytes]]:
+    """Return the keys of a line in the order written, for a result with this number of series: today's, and older.
+
+    Lines that were written before there was a `clock_hz` have all the other keys.
+    """
     case = Case("", "")
     samples: dict[str, Record] = {
         "result": Result(case, (), "ok", series=(Series("", "", ()),) * series),
@@ -175,7 +178,8 @@ def _order(kind: str, series: int) -> list[bytes]:
         "remark": Remark(0.0, "lost", "", "", ""),
         "end": End(0, ""),
     }
-    return _KEY.findall(encode(samples[kind]))
+    today = _KEY.findall(encode(samples[kind]))
+    return today, [key for key in today if key != b"clock_hz"]
 
 
 def _strict(line: bytes) -> Record:

@@ -54,7 +54,8 @@ class Series:
 
     `quantity` says what is judged: `value` the values themselves, `item` seconds per item, `items` items a
     second (`item` names one: token), else the rate of that part of `work`. `limit` names the peak it is held
-    against (`dram`, `tensor.float16`, …), `stop` why sampling ended, `rank` which process took it.
+    against (`dram`, `tensor.float16`, …), `stop` why sampling ended, `rank` which process took it. `clock_hz` is the
+    median clock of the device's compute units after its samples; None where nobody read it.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -75,6 +76,7 @@ class Series:
     calls: int = 1
     stop: str = ""
     warmup_s: float = 0.0
+    clock_hz: float | None = None
 
     @property
     def label(self) -> str:

@@ -16,11 +16,13 @@ class Condition:
 
     `discard` are slugs of disturbances: `hw-slowdown`, `thermal`, `power-brake`, `low-clock`,
     `foreign-process`; on the host `steal`. `labels` describe a state in which the sample is good:
-    `power-capped`, `shared-device`; on the host `loaded`, `migrated` (to another NUMA node).
+    `power-capped`, `shared-device`; on the host `loaded`, `migrated` (to another NUMA node). `clock_hz` is the clock of
+    the device's compute units after the sample; None if the watch does not read it.
     """
 
     discard: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
+    clock_hz: float | None = None
 
 
 class Watch(Protocol):
