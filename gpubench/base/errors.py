@@ -86,8 +86,22 @@ class BadOutput(Exception):  # noqa: N818 - a finding about a file, to which its
     """Another tool's output that is damaged, foreign or newer than what is known: where and how, in words."""
 
 
+class ReaderLeft(GpubenchError):  # noqa: N818 - an event: whoever read standard output has closed it
+    """The reader of standard output has gone away. The status is what a shell reports of other tools: SIGPIPE."""
+
+    exit_status = 141
+
+
+class Terminated(BaseException):  # noqa: N818 - an event
+    """A signal that ends the process has arrived. It passes every boundary that catches the errors of plugins."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
 class Interrupted(GpubenchError):  # noqa: N818 - the user's wish
-    """SIGINT (130) or SIGTERM (143); what was measured is kept."""
+    """SIGINT (130), SIGTERM (143) or SIGHUP (129); what was measured is kept."""
 
     def __init__(self, message: str, exit_status: int) -> None:
         super().__init__(message)

@@ -1,0 +1,127 @@
+"""The standard streams of the process, made safe: a stream that takes no more gives an exit status that says so.
+
+Rich and Typer end with status 1 where a pipe is closed, and Python does where standard error is full. Status 1 means a
+regression here, so the streams themselves turn what the system says into the errors of gpubench.
+"""
+
+from __future__ import annotations
+
+import codecs
+import errno
+import io
+import os
+import sys
+from typing import Any, TextIO
+
+from gpubench.base.errors import ReaderLeft, UsageError
+
+# ASCII for the typographic characters of tables, where the locale has none of them
+_ASCII = str.maketrans(
+    {
+        "–": "-",
+        "—": "-",
+        "−": "-",
+        "…": "...",
+        "→": "->",
+        "≥": ">=",
+        "≤": "<=",
+        "≈": "~",
+        "±": "+/-",
+        "×": "x",
+        "·": "|",
+        "°": "deg ",
+        "µ": "u",
+        "μ": "u",
+        "α": "alpha",
+        "β": "beta",
+        "½": "1/2",
+        "²": "^2",
+        "\N{NARROW NO-BREAK SPACE}": " ",
+        "\N{NO-BREAK SPACE}": " ",
+    }
+)
+_TABLE, _JSON = "gpubench.table", "gpubench.json"  # names of the handlers of characters that a stream cannot encode
+
+
+def make_safe(is_json: bool) -> None:
+    """Open the standard streams that are closed, and guard output and error; in a test, which has its own, only open.
+
+    `is_json` says that standard output is for a program: a character that it cannot encode is then escaped as in JSON,
+    and no other character stands for it.
+    """
+    _open_closed()
+    codecs.register_error(_TABLE, _in_ascii)
+    codecs.register_error(_JSON, _escaped)
+    sys.stdin = sys.stdin or io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8")
+    if _is_own(sys.stdout, sys.__stdout__):
+        sys.stdout = _guarded(sys.stdout, _Output(1, "w", closefd=False), _JSON if is_json else _TABLE)
+    if _is_own(sys.stderr, sys.__stderr__):
+        sys.stderr = _guarded(sys.stderr, _ErrorOutput(2, "w", closefd=False), _TABLE)
+
+
+def _open_closed() -> None:
+    """Open a closed descriptor from 0 to 2 on the null device, so that no file of a run gets that number."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number, which is this one
+
+
+def _is_own(stream: TextIO | None, original: TextIO | None) -> bool:
+    """Return whether a stream is the one that Python made of the descriptor; there is none for a closed descriptor."""
+    return stream is original and (stream is None or isinstance(stream, io.TextIOWrapper))
+
+
+def _guarded(stream: TextIO | None, raw: io.FileIO, errors: str) -> io.TextIOWrapper:
+    if stream is not None:
+        stream.flush()
+    encoding = stream.encoding if stream is not None else "utf-8"
+    is_line_buffered = raw.isatty() or isinstance(raw, _ErrorOutput)
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw), encoding=encoding, errors=errors, newline="\n", line_buffering=is_line_buffered
+    )
+
+
+class _Output(io.FileIO):
+    """Standard output: what cannot be written ends the command, and what is still buffered goes nowhere."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data) or 0
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+            if error.errno == errno.EPIPE:
+                raise ReaderLeft from error
+            words = f"cannot write to standard output: {error.strerror}; make room or send it elsewhere"
+            raise UsageError(words) from error
+
+
+class _ErrorOutput(io.FileIO):
+    """Standard error: where it takes no more nobody can be told, and the command goes on."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data) or 0
+        except OSError:
+            return memoryview(data).nbytes
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    """Handle a character that the encoding lacks: similar ASCII characters, else an escape."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return _escape(error.object[error.start : error.end].translate(_ASCII)), error.end
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    r"""Handle a character that the encoding lacks: `\uXXXX`, twice for one beyond 16 bits, as JSON escapes it."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return _escape(error.object[error.start : error.end]), error.end
+
+
+def _escape(text: str) -> str:
+    units = text.encode("utf-16-be", "surrogatepass")
+    codes = [int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2)]
+    return "".join(chr(code) if code < 0x80 else f"\\u{code:04x}" for code in codes)
