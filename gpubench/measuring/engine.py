@@ -17,7 +17,7 @@ from gpubench.authoring import checks
 from gpubench.authoring.task import Observed, Profile, Stage, Task, observed, observed_series
 from gpubench.base.errors import GateTimedOut, Skip, SuiteError, Untrustworthy
 from gpubench.measuring import boundary
-from gpubench.measuring.stopping import StoppingPolicy
+from gpubench.measuring.stopping import StoppingPolicy, Trace
 from gpubench.model import Series, SeriesMode
 from gpubench.plugins.backend import Mode, OpenDevice, Timing
 from gpubench.plugins.collector import Watch
@@ -59,8 +59,12 @@ class _Column:
     call: Callable[[], object]
     policy: StoppingPolicy
     look: int = 0  # the number of samples at which the interval is looked at next
+    look_s: float = 0.0  # the time before which no look is taken: the device has not settled
     values: list[float] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)  # when each sample had ended, by the clock of budgets
+    warm: Trace = field(default_factory=lambda: Trace((), ()))  # what warm-up ended with, once it was steady
     early: list[float] = field(default_factory=list)
+    first_half: int = 0  # of the samples when they first showed that the device had not settled
     batches: int = 0
     lost: dict[str, int] = field(default_factory=dict)  # batches of which nothing was kept, by reason
     host: list[float] = field(default_factory=list)
@@ -80,14 +84,19 @@ class _Column:
         hertz = [clock for clock in self.clocks if clock]
         return stats.median(hertz) if hertz else None
 
+    @property
+    def trace(self) -> Trace:
+        """All samples since warm-up was steady, against elapsed time."""
+        return Trace([*self.warm.values, *self.values], [*self.warm.times, *self.times], len(self.warm.values))
+
     def lose(self, reason: str) -> None:
         """Count a batch of which nothing is kept."""
         self.lost[reason] = self.lost.get(reason, 0) + 1
 
     def drop(self, length: int) -> None:
         """Forget the first samples; of a hot series also what was read beside each."""
-        self.early = self.early or self.values[:length]
-        self.values = self.values[length:]
+        self.early = self.early or self.values[: min(length, self.first_half or length)]
+        self.values, self.times = self.values[length:], self.times[length:]
         if len(self.host) == len(self.values) + length:  # else a batch gave several samples
             self.host, self.clocks = self.host[length:], self.clocks[length:]
             self.probed = {name: read[length:] for name, read in self.probed.items()}
@@ -183,17 +192,14 @@ class Engine:
         policy = self._policy.for_effort(stage.effort)
         column = self._sized(_Column(name, stage, mode, 1, not stage.waits, call, policy, policy.least))
         self._warm_up(column)
-        begin = start = self._device.now()
+        begin = self._device.now()
         while not column.stop:
             self._sample(column)
-            stop = self._agree(self._verdict(column, self._device.now() - start))
+            stop, dropped = self._agree(self._verdict(column, self._device.now() - begin))
             self._distrust(column)
-            if stop and self._agree(policy.drifts(column.values)):
-                now = self._device.now()
-                stop = self._agree("drift" if now - begin >= policy.settle_s else "")
-                if not stop:
-                    self._drop(column, len(column.values) // 2)
-                    start, column.look = now, policy.least
+            if stop == "drift":
+                self._labels.add("unsettled")
+            self._drop(column, round(dropped * len(column.values)))
             column.stop = stop
         self._drop(column, self._agree(policy.transient(column.values)))
         return column
@@ -203,12 +209,29 @@ class Engine:
         if values > _MOST_VALUES:
             raise SuiteError(f"the case yields {values} values or more, and a record holds {_MOST_VALUES}")
 
-    def _verdict(self, column: _Column, elapsed_s: float) -> str:
-        count = len(column.values)
+    def _verdict(self, column: _Column, elapsed_s: float) -> tuple[str, float]:
+        """Return why to stop, empty to go on, and the share of samples that were taken before the device settled."""
+        policy, count = column.policy, len(column.values)
+        if elapsed_s < column.look_s:
+            return "", 0.0
         if count < column.look:
-            return column.policy.spent(count, elapsed_s)
-        column.look = column.policy.next_look(count, column.look, elapsed_s)
-        return column.policy.verdict(column.values, elapsed_s)
+            stop = policy.spent(count, elapsed_s)
+        else:
+            column.look = policy.next_look(count, column.look, elapsed_s)
+            stop = policy.verdict(column.values, elapsed_s)
+        if not stop:
+            return "", 0.0
+        settling = policy.settling(column.trace, elapsed_s)
+        if settling.state != "settled" or settling.first:
+            column.first_half = column.first_half or count // 2
+        if settling.state == "unsettled":
+            return "drift", settling.first / count
+        if settling.first:
+            stop = policy.verdict(column.values[settling.first :], elapsed_s)
+        if settling.state == "waiting" or not stop:
+            column.look_s = policy.waits_until(elapsed_s)
+            return "", 0.0
+        return stop, settling.first / count
 
     def _drop(self, column: _Column, length: int) -> None:
         """Discard first samples, taken before the device settled; the very first of them are kept as `early`."""
@@ -238,13 +261,17 @@ class Engine:
             return math.inf, False
 
     def _warm_up(self, column: _Column) -> None:
-        start, values = self._device.now(), []
+        start = self._device.now()
+        values: list[float] = []
+        times: list[float] = []
         done = False
         while not done:
-            times = [list(filter(math.isfinite, timing.device)) for timing in self._attempt(column)]
-            values += [stats.median(each) for each in times if each]
+            batches = [list(filter(math.isfinite, timing.device)) for timing in self._attempt(column)]
+            values += [stats.median(batch) for batch in batches if batch]
+            times += [self._device.now() for batch in batches if batch]
             column.warmup_s = self._device.now() - start
             done = self._agree(column.policy.is_warm(values, column.warmup_s))
+        column.warm = column.policy.warm_part(Trace(values, times))
         column.batches, column.lost = 0, {}
 
     def _sample(self, column: _Column) -> None:
@@ -258,6 +285,7 @@ class Engine:
             self._bounded(len(column.values) + len(good))
             if good and not disturbed:
                 column.values += good
+                column.times += [self._device.now()] * len(good)
                 column.host.append(timing.host)
                 column.clocks.append(clock_hz)
                 for name, value in observed("the probe", (column.stage.probe or dict)()).items():

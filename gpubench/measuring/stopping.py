@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from gpubench import stats
 from gpubench.authoring.effort import Effort
 from gpubench.model import Tier
+from gpubench.stats import trends
 
 _NOISE_COUNT = 64  # from here on an interval's width is known well enough to tell whether it shrinks
 _SHRINKING = 0.95  # independent samples give 0.71 for twice their number
@@ -16,7 +19,39 @@ _POINT = 0.25  # of a tier's times: a point of a dense curve has neighbours that
 _TAIL_BUDGETS = 4  # a tail of many samples may take so many budgets
 _LOOKS = 1.2  # each look at the interval has this many times the samples of the last: few looks, little bias
 _TRUST = 0.5  # of a series' batches: where more than that had to be discarded, the case is invalid
-_ENOUGH = 10  # samples that show a drift, or a distrust
+_ENOUGH = 10  # samples that are a series, or show a distrust
+_SUSPECTED, _SHOWN = 0.2, 0.01  # p of a trend that is worth more samples, and of one that is called a trend
+_FURTHER = 1.25  # where a trend is suspected, the next look is at this multiple of the time
+_STARTS = (0.25, 0.5, 0.75)  # of the time so far: where a settled part may begin
+_FEWEST = 5  # samples that a settled part has at the least: fewer show no trend
+_HORIZON = 3  # the longest time constant that is reckoned with, in settling times
+_EXCESS = 10  # times `most` samples: no series goes on beyond, settled or not
+
+
+@dataclass(frozen=True, slots=True)
+class Settling:
+    """Whether the device had settled, from sample `first` on; `waiting` asks for more samples."""
+
+    state: Literal["settled", "waiting", "unsettled"]
+    first: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Samples and the elapsed time of each in seconds, in the order taken; the first `warm` are of the warm-up."""
+
+    values: Sequence[float]
+    times: Sequence[float]
+    warm: int = 0
+
+    def since(self, start: int) -> Trace:
+        """Return the samples from that one on."""
+        return Trace(self.values[start:], self.times[start:], max(self.warm - start, 0))
+
+    @property
+    def seconds(self) -> float:
+        """The time from the first sample to the last."""
+        return self.times[-1] - self.times[0] if self.times else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +107,10 @@ class StoppingPolicy:
         steady = elapsed_s >= self.warmup_least_s and stats.is_steady(values)
         return steady or elapsed_s >= self.warmup_most_s or len(values) >= self.most
 
+    def warm_part(self, trace: Trace) -> Trace:
+        """Return the steady end of the warm-up, which helps to show a trend; of fewer than ten values, all."""
+        return trace.since(stats.warm_up_length(trace.values) if len(trace.values) >= _ENOUGH else 0)
+
     def verdict(self, values: list[float], elapsed_s: float) -> str:
         """Return why to stop: `interval`, `noise`, `count`, `budget`; empty to go on."""
         count = len(values)
@@ -89,17 +128,66 @@ class StoppingPolicy:
             return "count"
         return "budget" if elapsed_s >= self.budget_s and count >= 3 else ""
 
+    def waits_until(self, elapsed_s: float) -> float:
+        """Return the elapsed time at which samples that wait for the device to settle are looked at next."""
+        return _FURTHER * elapsed_s
+
     def next_look(self, count: int, look: int, elapsed_s: float) -> int:
         """Return the number of samples at which the interval is looked at next, after the look at `count` samples."""
         return max(count + 1, math.ceil(_LOOKS * count)) if elapsed_s >= self.least_s else look
 
-    def drifts(self, values: list[float]) -> bool:
-        """Return whether the device has not settled: a power cap takes tenths of a second to bring clocks down."""
-        if len(values) < _ENOUGH or not self.settle_s:
+    def settling(self, trace: Trace, elapsed_s: float) -> Settling:
+        """Return whether the device has settled, judged by all samples against elapsed time.
+
+        Where a trend or a step is suspected, the samples are `waiting` for more. Once it is shown, they are settled
+        from the first start (a quarter, a half or three quarters of the time) after which no trend is suspected and
+        no plausible exponential leaves more than half of the target. After `settle_s` what is still shown is
+        `unsettled`, and its last half is kept.
+        """
+        if not self.settle_s or trace.seconds <= 0 or not self._may_move(trace):
+            return Settling("settled")
+        is_shown = self._steps(trace) or self._trend(trace) <= _SHOWN
+        if is_shown:
+            start = self._settled_start(trace)
+            if start:
+                return Settling("settled", max(start - trace.warm, 0))
+        count = len(trace.values) - trace.warm
+        if elapsed_s < self.settle_s and count < _EXCESS * self.most:
+            return Settling("waiting")
+        return Settling("unsettled", count // 2 if count >= _ENOUGH else 0) if is_shown else Settling("settled")
+
+    def _may_move(self, trace: Trace) -> bool:
+        return self._trend(trace) <= _SUSPECTED or self._steps(trace)
+
+    def _trend(self, trace: Trace) -> float:
+        """Return p of a trend that would move the figure by more than the target within the settling time, else 1."""
+        found = trends.trend(trace.values, trace.times)
+        reach = abs(found.slope) * max(self.settle_s, trace.seconds)
+        return found.p if reach > self.target * stats.median(trace.values) else 1.0
+
+    def _steps(self, trace: Trace) -> bool:
+        """Return whether a first or the last quarter is apart from the half across by more than the target."""
+        values = trace.values
+        quarter = len(values) // 4
+        if len(values) < _ENOUGH or stats.is_steady(values):
             return False
-        half = len(values) // 2
-        early, late = stats.median(values[:half]), stats.median(values[half:])
-        return not stats.is_steady(values) and abs(early - late) > self.target * late
+        late = stats.median_interval(values[2 * quarter :])
+        early = stats.median_interval(values[: 2 * quarter])
+        first, second = values[:quarter], values[quarter : 2 * quarter]
+        pairs = ((first, late), (second, late), (values[3 * quarter :], early))
+        return any(_gap(stats.median_interval(part), whole) > self.target * late.centre for part, whole in pairs)
+
+    def _settled_start(self, trace: Trace) -> int:
+        """Return the first sample after which the device had settled; 0 where none is known."""
+        begin, seconds = trace.times[0], trace.seconds
+        starts = [begin + share * seconds for share in _STARTS]
+        left = trends.transient_left(trace.values, trace.times, starts, _HORIZON * self.settle_s)
+        for start, deviation in zip(starts, left, strict=True):
+            place = bisect.bisect_right(trace.times, start)
+            rest = trace.since(place)
+            if deviation <= self.target / 2 and len(rest.values) >= _FEWEST and not self._may_move(rest):
+                return place
+        return 0
 
     def transient(self, values: list[float]) -> int:
         """Return how many first values differ from the rest by more than twice its interval."""
@@ -118,6 +206,11 @@ class StoppingPolicy:
         """Return whether so many batches had to be discarded (by reason) that the others cannot be trusted."""
         gone = sum(lost.values())
         return gone >= _ENOUGH and gone > _TRUST * batches
+
+
+def _gap(one: stats.Interval, other: stats.Interval) -> float:
+    """Return how far two intervals lie apart; 0 or less where they meet."""
+    return max(one.low - other.high, other.low - one.high)
 
 
 POLICIES: dict[Tier, StoppingPolicy] = {
