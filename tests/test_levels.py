@@ -104,6 +104,24 @@ def test_a_curve_without_a_level_has_none():
     assert levels(grid, [float(size) for size in grid]) == ()
 
 
+def test_however_wide_its_intervals_a_level_spans_at_most_a_factor_of_one_and_a_half():
+    """A loaded host measured rings of 1 KiB to 1 GiB with intervals so wide that one level went from 1.4 to 201 ns."""
+    grid = [2.0**power for power in range(10, 31)]
+    heights = [1.4, 1.4, 1.4, 1.4, 1.4, 1.4, 4, 4, 4.5, 5, 7, 20, 20, 21, 40, 60, 100, 150, 190, 201, 201]
+    found = levels(grid, heights, [20.0] * len(grid))
+    spans = [max(heights[level.first : level.last + 1]) / min(heights[level.first : level.last + 1]) for level in found]
+    assert max(spans) <= 1.5
+    assert [level.height.centre for level in found][:2] == [1.4, 4.0]
+    assert found[-1].height.centre > 150
+
+
+def test_levels_of_one_height_are_not_joined_over_points_that_are_far_from_it():
+    """`latency/chase` of a loaded host: 380 ns among rings of 132 ns, MiB and ns."""
+    curve = [(48, 126.8), (64, 131.5), (72, 131.0), (80, 379.5), (96, 381.0), (128, 132.9), (160, 134.9), (192, 135.7)]
+    found = levels([size * MIB for size, _ in curve], [height for _, height in curve])
+    assert all(not level.first <= 3 <= level.last for level in found if level.height.centre < 200)
+
+
 def test_wide_intervals_make_a_boundary_unsure():
     grid = sizes(4)
     heights = staircase(grid, [MIB], [100.0, 150.0], 4.0)

@@ -22,6 +22,7 @@ _LEAST_SCATTER = 0.01  # a level is flat to a per cent at best: pages and hashed
 _MOST_SCATTER = 0.05
 _LEAN = 0.01  # a level may lean: a normal prior of its slope, per octave (translation grows with the ring)
 _MOST_LEAN = 0.03  # what surely leans more is a ramp, however straight
+_MOST_SPAN = 1.5  # the highest point of a level over its lowest: next caches lie 2 or more apart, memories 1.3 or more
 _LEVEL_PARAMETERS = 2  # its height and where it ends
 _LEAST_RANGE = math.log(2)  # of a curve: heights that a point on no level may have are as many in a flat one
 _SAME = 3.0  # scatters apart, neighbouring levels are two
@@ -35,9 +36,10 @@ Floats = npt.NDArray[np.float64]
 class Level:
     """A level: the points `first` to `last` of the curve, its height, and where it ends.
 
-    `height` is the median of its points with the interval of that. `end` is None of the last level: the curve stays
-    on it. Else it is the largest working set that is still on it: low and high are the grid's points between which it
-    lies with 95 % probability, its centre is where the ramp that follows leaves the level.
+    `height` is the median of its points with the interval of that; the highest is at most 1.5 times the lowest. `end`
+    is None of the last level: the curve stays on it. Else it is the largest working set that is still on the level: low
+    and high are the grid's points between which it lies with 95 % probability, its centre is where the ramp that
+    follows leaves the level.
     """
 
     first: int
@@ -151,8 +153,10 @@ def _costs(octaves: Floats, logs: Floats, sigmas: Floats) -> Floats:
         yy = np.cumsum(weights[first:] * y * y) - wy * wy / w
         residual = np.maximum(yy - uy * uy / (uu + 1 / _LEAN**2), 0.0)
         leans = np.abs(uy) - 2 * np.sqrt(uu) > _MOST_LEAN * uu  # the slope uy/uu has the standard error 1/√uu
+        spans = np.maximum.accumulate(y) - np.minimum.accumulate(y)
+        agrees = spans <= math.log(_MOST_SPAN)  # however wide the intervals of its points are
         wide = u >= np.where(np.arange(len(u)) < 2, 2, 1) * LEAST_OCTAVES - 1e-9
-        costs[first, first:] = np.where(wide & ~leans, residual, np.inf)
+        costs[first, first:] = np.where(wide & ~leans & agrees, residual, np.inf)
     return costs + _LEVEL_PARAMETERS * math.log(count)
 
 
@@ -177,7 +181,8 @@ def _joined(found: Sequence[tuple[int, int]], curve: _Curve) -> list[tuple[int, 
     """The same levels, neighbours of one height made one: what lay between them were odd points, not a step."""
     joined: list[tuple[int, int]] = []
     for first, last in found:
-        if joined and abs(_height(curve, first, last) - _height(curve, *joined[-1])) < _SAME * curve.scatter:
+        is_same = joined and abs(_height(curve, first, last) - _height(curve, *joined[-1])) < _SAME * curve.scatter
+        if is_same and np.ptp(curve.logs[joined[-1][0] : last + 1]) <= math.log(_MOST_SPAN):
             joined[-1] = joined[-1][0], last
         else:
             joined.append((first, last))
