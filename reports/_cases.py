@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from gpubench.api.report import (
+    ABOVE_PEAK,
     BASIS_WORDS,
+    WITHIN_PROCESS,
     CaseCounters,
     CounterFigure,
     CounterTable,
@@ -26,7 +28,7 @@ from ._words import SHARES_HEAD, beside_words, interval_words
 
 _NONE = "–"
 _AS_IT_IS = stats.LEAST_FOR_INTERVAL  # lowest and highest, whatever their number
-_HEADS = ("median", "95 % interval", SHARES_HEAD, "noise", "samples")
+_HEADS = ("median", WITHIN_PROCESS, SHARES_HEAD, "within", "between")
 _REPLICATED_HEADS = ("median", "lowest – highest", SHARES_HEAD, "within", "between")
 
 
@@ -111,7 +113,9 @@ def _case(summary: Summary, spread: Spread, devices: bool) -> CaseLine:
     figure, replicated = _quoted(spread.row), summary.replicated
     cells = (_NONE,) * len(_HEADS)
     if figure:
-        cells = _joined_cells(spread, figure) if replicated else _cells(figure)
+        known = summary.reproducibility(spread)
+        between = known.text if known else _NONE
+        cells = _joined_cells(spread, figure, between) if replicated else (*_cells(figure)[:-1], between)
     reasons = dict.fromkeys(_reason(row.result) for row in spread.rows)
     return CaseLine(
         spread.case.name,
@@ -150,10 +154,9 @@ def _cells(figure: Figure) -> tuple[str, str, str, str, str]:
     )
 
 
-def _joined_cells(spread: Spread, figure: Figure) -> tuple[str, str, str, str, str]:
+def _joined_cells(spread: Spread, figure: Figure, between: str) -> tuple[str, str, str, str, str]:
     medians = spread.medians or (figure.interval.centre,)
     span = replace(figure, interval=stats.Interval(min(medians), figure.interval.centre, max(medians)))
-    between = units.percent(spread.between) if len(medians) > 1 else _NONE
     return (
         figure.text,
         interval_words(span, _AS_IT_IS),
@@ -168,7 +171,7 @@ def replicate_lines(spread: Spread) -> Iterator[ReplicateLine]:
     for row in spread.rows:
         figure, result = _quoted(row), row.result
         median, interval, _, noise, samples = _cells(figure) if figure else (_NONE,) * 5
-        words = ", ".join((result.status, *result.labels))
+        words = ", ".join((result.status, *row.labels))
         yield ReplicateLine(result.replicate, median, interval, noise, samples, words)
 
 
@@ -177,6 +180,7 @@ def series_lines(summary: Summary, spread: Spread) -> Iterator[SeriesLine]:
     of_status = spread.row.result.status
     results = [row.result for row in spread.rows if row.result.status == of_status]
     ranks = len({series.rank for result in results for series in result.series}) > 1
+    impossible = {each.series for row in spread.rows for each in row.impossible}
     grouped: dict[tuple[str, int], list[tuple[Result, Series]]] = {}
     for result in results:
         for series in result.series:
@@ -184,6 +188,7 @@ def series_lines(summary: Summary, spread: Spread) -> Iterator[SeriesLine]:
     for (name, rank), found in grouped.items():
         figure = Figure.joined([summary.figure(result, series) for result, series in found])
         median, _, share, noise, _ = _cells(figure)
+        share += f" {ABOVE_PEAK}" if name in impossible else ""
         interval = interval_words(figure, len(found) if len(found) > 1 else figure.samples)
         words = f"{name} (rank {rank})" if ranks else name
         yield SeriesLine(words, median, interval, share, noise, figure.samples, _how(found[0][1]))

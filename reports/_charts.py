@@ -112,7 +112,8 @@ def line_of(line: Curve, colour: str, across: Axis, up: Axis, *, said: bool = Tr
 def point_words(point: Point) -> str:
     """A point in words: its case, its median, its interval, its share of a peak."""
     figure = point.figure
-    interval = f" (95 % {interval_words(figure)})" if figure.samples > 1 else ""
+    count = figure.processes if figure.processes > 1 else figure.samples
+    interval = f" ({figure.interval_name} {interval_words(figure, count)})" if figure.samples > 1 else ""
     return f"{point.case.id}: {figure.text}{interval}{_share(figure)}"
 
 

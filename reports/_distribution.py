@@ -35,7 +35,8 @@ def distribution(series: Series, figure: Figure) -> Distribution | None:
     if len(values) > _FEWEST / _CLIPPED:
         inner = stats.quantile(values.tolist(), _CLIPPED), stats.quantile(values.tolist(), 1 - _CLIPPED)
     ends = f"{units.quantity(low, figure.unit)} to {units.quantity(high, figure.unit)}"
-    words = f"{len(values)} samples of {series.label}, {ends}; the median with its 95 % interval is marked"
+    marked = "the median is marked with its 95 % interval within this process"
+    words = f"{len(values)} samples of {series.label}, {ends}; {marked}"
     return Distribution(words, _drawn(values, inner, figure, words))
 
 

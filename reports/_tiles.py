@@ -34,7 +34,7 @@ def tiles(rows: Iterable[Row], summary: Summary) -> Iterable[Best]:
             told.add(row.suite)
         elif row.figure:
             what = f"{row.suite} · {row.figure.limit}" if row.figure.limit else row.suite
-            yield Best(what, row.figure.text, share_words(row.figure), name(row.result), _bar(row.figure))
+            yield Best(what, row.figure.text, share_words(row), name(row.result), _bar(row.figure))
 
 
 def _bar(figure: Figure) -> float | None:

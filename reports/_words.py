@@ -8,20 +8,33 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gpubench.api.report import PROFILE, Device, Figure, Result, Row, Run, Summary, stats, units
+from gpubench.api.report import (
+    ABOVE_PEAK,
+    ABOVE_PEAK_REASON,
+    PROFILE,
+    Device,
+    Figure,
+    Result,
+    Row,
+    Run,
+    Summary,
+    source_words,
+    stats,
+    units,
+)
 
-_ABOVE = {"spec": 1.0, "clock": 1.02}  # a mean clock over a window is right to a per cent or two
 SHARES_HEAD = "% of spec · clock · best"
 NOISY = 0.05  # a robust coefficient of variation above this is named: its median is not worth three digits
 LEGEND = (
-    "GB = 10⁹ B, GiB = 2³⁰ B. A median stands with its 95 % interval, of fewer than six samples with their range; "
-    "noise is 1.4826 · MAD / median. Shares are in % of the specification, of the peak at the clocks measured during "
-    "the case, and of the best that the device reached in this run; a dash where that peak is not known."
+    "GB = 10⁹ B, GiB = 2³⁰ B. Within a process: the 95 % interval of the median of its samples (their range, where "
+    "there are fewer than six) and their noise, 1.4826 · MAD / median; neither says what another process would "
+    "measure. Between processes: the standard deviation (n - 1) of the medians of fresh processes over their mean, of "
+    "three replicates or more. Shares are in % of the specification, of the peak at the clocks measured during the "
+    "case, and of the best that the device reached in this run; a dash where that peak is not known."
 )
 REPLICATED = (
     " Each replicate ran in fresh processes. A case's median is that of the replicates' medians and stands with their "
-    "lowest and highest; within is the median of their noise, between the standard deviation of their medians (n - 1) "
-    "over their mean."
+    "lowest and highest; within is the median of their noise."
 )
 Level = Literal["bad", "odd", "note"]
 _WORST: tuple[Level, ...] = ("bad", "odd", "note")
@@ -84,8 +97,10 @@ def verdict_words(summary: Summary, found: Sequence[Notice]) -> str:
 
 
 def legend_words(summary: Summary) -> str:
-    """What the columns mean, for a page's foot."""
-    return LEGEND + (REPLICATED if summary.replicated else "")
+    """What the columns mean, for a page's foot, and where deviations between processes were recorded."""
+    recorded = source_words(map(summary.reproducibility, summary.spreads()))
+    sentence = f" {recorded[0].upper()}{recorded[1:]}." if recorded else ""
+    return LEGEND + (REPLICATED if summary.replicated else "") + sentence
 
 
 def case_namer(run: Run, replicated: bool = False) -> Namer:
@@ -129,8 +144,13 @@ def _better(one: Row, other: Row) -> Row:
     return other if other.figure.interval.centre < one.figure.interval.centre else one
 
 
-def share_words(figure: Figure) -> str:
-    """`87.7 % of spec dram`; of the run's own best, where no specification is known, that it is that."""
+def share_words(row: Row) -> str:
+    """`87.7 % of spec dram`, marked where it is impossible; of the run's own best that no specification is known."""
+    figure = row.figure
+    if figure is None:
+        return ""
+    if row.impossible:
+        return f"{figure.share_text} ({ABOVE_PEAK})"
     if figure.share is not None and figure.basis == "best" and figure.share >= 1:
         return "no specification known"
     return figure.share_text
@@ -194,15 +214,10 @@ def _by_reason(run: Run, name: Namer, status: str, level: Level) -> Iterator[Not
 
 
 def _above_peak(name: Namer, rows: Sequence[Row]) -> Iterator[Notice]:
-    cases = [
-        f"{name(row.result)} ({share.text})"
-        for row in rows
-        if row.figure and row.result.status == "ok"
-        for share in row.figure.shares
-        if share.fraction > _ABOVE.get(share.basis, math.inf)
-    ]
+    cases = [f"{name(row.result)} ({row.impossible[0].text})" for row in rows if row.impossible]
     if cases:
-        yield _notice("odd", f"{_cases(len(cases))} above what the device can do: question the method first", cases)
+        verb = "is" if len(cases) == 1 else "are"
+        yield _notice("odd", f"{_cases(len(cases))} {verb} above-peak, {ABOVE_PEAK_REASON}", cases)
 
 
 def _noisy(name: Namer, rows: Sequence[Row]) -> Iterator[Notice]:
@@ -210,7 +225,7 @@ def _noisy(name: Namer, rows: Sequence[Row]) -> Iterator[Notice]:
     noisy.sort(key=lambda row: -row.figure.noise if row.figure else 0.0)
     cases = [f"{name(row.result)} ({units.percent(row.figure.noise)})" for row in noisy if row.figure is not None]
     if cases:
-        yield _notice("odd", f"{_cases(len(cases))} with noise above {units.percent(NOISY, 0)}", cases)
+        yield _notice("odd", f"{_cases(len(cases))} with noise within a process above {units.percent(NOISY, 0)}", cases)
 
 
 def _wide(name: Namer, rows: Sequence[Row]) -> Iterator[Notice]:
@@ -224,7 +239,11 @@ def _wide(name: Namer, rows: Sequence[Row]) -> Iterator[Notice]:
     wide.sort(key=lambda row: -row.figure.interval.half_width if row.figure else 0.0)
     cases = [f"{name(row.result)} (± {units.percent(row.figure.interval.half_width)})" for row in wide if row.figure]
     if cases:
-        yield _notice("odd", f"{_cases(len(cases))} with an interval wider than ± {units.percent(NOISY, 0)}", cases)
+        several = (
+            "over the processes" if any(row.figure and row.figure.processes > 1 for row in wide) else "within a process"
+        )
+        words = f"{_cases(len(cases))} with a 95 % interval {several} wider than ± {units.percent(NOISY, 0)}"
+        yield _notice("odd", words, cases)
 
 
 def _discarded(run: Run, name: Namer) -> Iterator[Notice]:

@@ -65,6 +65,7 @@ def _dumps(value: Any) -> str:
 
 def _document(summary: Summary) -> dict[str, Any]:
     manifest = summary.run.manifest
+    spreads = {row.result.key: spread for spread in summary.spreads() for row in spread.rows}
     return {
         "schema": SCHEMA,
         "gpubench": manifest.gpubench,
@@ -78,7 +79,7 @@ def _document(summary: Summary) -> dict[str, Any]:
         "levels": [staircase_record(found) for found in staircases(summary)],
         "transfers": [transfer_record(found) for found in transfers(summary)],
         "payoffs": [payoffs_record(found) for found in payoffs(summary)],
-        "results": [_result(summary, result) for result in summary.run.results],
+        "results": [_result(summary, result, spreads[result.key]) for result in summary.run.results],
     }
 
 
@@ -96,7 +97,7 @@ def _spread(spread: Spread) -> dict[str, Any]:
     }
 
 
-def _result(summary: Summary, result: Result) -> dict[str, Any]:
+def _result(summary: Summary, result: Result, spread: Spread) -> dict[str, Any]:
     case = result.case
     return {
         "case": case.id,
@@ -110,10 +111,12 @@ def _result(summary: Summary, result: Result) -> dict[str, Any]:
         "cause": result.cause,
         "reason": result.reason,
         "labels": list(result.labels),
+        "above_peak": [impossible.series for impossible in summary.impossible_shares(result)],
         "discarded": dict(result.discarded),
         "notes": dict(result.notes),
         "elapsed_s": frame.finite(result.elapsed_s),
         "energy": frame.energy_record(summary, result),
+        "reproducibility": frame.reproducibility_record(summary, spread),
         "joined": _joined(summary, result),
         "figures": list(frame.records(summary, result)),
     }

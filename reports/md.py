@@ -128,7 +128,7 @@ def _best(rows: Sequence[Row], run: Run) -> Iterator[str]:
                 (
                     escape(row.suite),
                     f"**{escape(row.figure.text)}**",
-                    escape(share_words(row.figure)),
+                    escape(share_words(row)),
                     code(name(row.result)),
                 )
                 for row in best

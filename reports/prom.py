@@ -22,10 +22,11 @@ _UNITS = {
     "": "ratio",
 }
 _OTHER = "value"  # of a unit that has no name above; the label `unit` says which
+_COVERED = "within the process; of several replicates, over their medians"
 _KINDS = {
     "median": "median of the headline series",
-    "low": "lower end of the median's 95 % interval",
-    "high": "upper end of the median's 95 % interval",
+    "low": f"lower end of the median's 95 % interval, {_COVERED}",
+    "high": f"upper end of the median's 95 % interval, {_COVERED}",
 }
 
 

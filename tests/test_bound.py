@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import _make as make
@@ -161,6 +162,56 @@ def test_the_labels_of_a_recorded_h200_are_those_of_its_cases():
     assert labels["gemm/square[dtype=float32,n=8192]"] == "compute"
     assert labels["latency/chase[size=4GiB]"] == "latency"
     assert labels["latency/launch"] == "launch"
+
+
+@pytest.mark.parametrize(
+    ("mode", "call_s", "share"),
+    [
+        ("hot", 2.0e-6, 1.36 / 2.0),
+        ("cold", 2.0e-6, 1.36 / 2.0),
+        ("hot", 4.1e-6, None),  # 8 MiB copied within the cache: an empty kernel takes a third of it
+        ("graph", 0.9e-6, 0.51 / 0.9),
+        ("graph", 1.4e-6, None),
+        ("self", 0.1e-6, None),  # a step within a kernel
+        ("host", 1.7e-6, None),
+    ],
+)
+def test_a_call_is_bound_by_its_launch_where_an_empty_kernel_timed_in_the_same_way_takes_half_of_it(
+    mode, call_s, share
+):
+    run = run_of(make.result(make.timing(*[call_s] * 9, name=mode)), {}, (), ())
+    bound = case_counters(Summary(run), run.results[0]).bound
+    assert (bound and bound.label) == ("launch" if share else None)
+    if bound:
+        assert [use.fraction for use in bound.evidence] == [pytest.approx(share)]
+
+
+def test_the_empty_kernel_of_the_run_itself_goes_before_the_recorded_one():
+    launch = make.timing(*[3e-6] * 9, items=1.0), make.timing(*[1e-6] * 9, name="graph", items=1.0)
+    results = (
+        make.result(*launch, of=make.case("launch", "latency")),
+        make.result(make.timing(*[4e-6] * 9)),
+        make.result(make.timing(*[4e-6] * 9), of=make.case("other"), devices=("cuda:1",)),
+    )
+    facts = make.facts(H200, dataclasses.replace(H200, id="cuda:1"))
+    summary = Summary(make.run(*results, facts=facts))
+    bounds = [case_counters(summary, result).bound for result in results]
+    assert bounds[1] == Bound("launch", (use(0.75, "an empty kernel beside a call"),))
+    assert bounds[2] is None, "another device's launches say nothing of this one's"
+
+
+def test_a_copy_within_the_cache_of_a_recorded_h200_is_not_bound_by_its_launch():
+    run = store.read_run(RECORDINGS / "h200-quick.jsonl.gz")
+    summary = Summary(run)
+    launched = {
+        result.case.id
+        for result in run.results
+        if (bound := case_counters(summary, result).bound) and bound.label == "launch"
+    }
+    assert launched == {
+        "latency/launch",
+        *(f"ipc/pull[path=same,size={size}]" for size in ("4KiB", "64KiB", "1MiB")),
+    }
 
 
 def test_a_third_partys_collector_matters_to_what_bounds_a_case_with_no_change_of_the_core():

@@ -1,6 +1,7 @@
 """What a figure is a share of: the specification, the clocks that were measured, the best of the run."""
 
 import dataclasses
+from pathlib import Path
 
 import _make as make
 import pytest
@@ -8,8 +9,9 @@ import pytest
 from gpubench.analysis import energy, peaks
 from gpubench.analysis.summary import Figure, Summary
 from gpubench.knowledge import hardware
-from gpubench.model import Work
+from gpubench.model import Work, store
 
+RECORDINGS = Path(__file__).parent / "recordings"
 SM = make.counter("nvml.clock.sm", "Hz", "gauge", 0.1, "nvidia-smi --query-gpu=clocks.sm")
 MEMORY = make.counter("nvml.clock.memory", "Hz", "gauge", 0.1, "nvidia-smi --query-gpu=clocks.mem")
 H200 = make.device(units=132, details=(("memory.bus_bits", "6016"),))
@@ -106,6 +108,9 @@ SHEET_CLOCKS = {
     "NVIDIA H200": ("sm_90", 132, {"tensor.float64": 1.98e9, "float32": 1.98e9, "float64": 1.98e9}, 1.83e9),
     "NVIDIA A100-SXM4-80GB": ("sm_80", 108, {}, 1.41e9),
     "AMD Instinct MI300X": ("gfx942", 304, {}, 2.1e9),
+    "AMD Instinct MI250X": ("gfx90a", 110, {}, 1.7e9),
+    "NVIDIA L40S": ("sm_89", 142, {}, 2.52e9),
+    "NVIDIA GeForce RTX 4090": ("sm_89", 128, {}, 2.52e9),
 }
 
 
@@ -127,6 +132,104 @@ def test_what_a_unit_does_in_a_clock_gives_the_data_sheet_at_its_clock(name):
 def test_the_width_and_clock_of_a_memory_give_the_data_sheet(arch, bits, clock_hz, rate):
     device = make.device(arch=arch, details=(("memory.bus_bits", str(bits)),))
     assert hardware.bytes_per_memory_clock(device).value * clock_hz == pytest.approx(rate, rel=0.005)
+
+
+def test_the_sum_of_both_directions_and_the_size_of_the_array_are_no_share_of_a_links_one_direction():
+    """172.8 % of spec, and half of it the share of best of every other figure of the link."""
+    one_way = make.timing(1e-3, work=Work(payload=389e6), quantity="payload", limit="link.peer")
+    both = dataclasses.replace(one_way, name="sum", role="derived", work=Work(payload=2 * 389e6))
+    algbw = dataclasses.replace(one_way, name="algbw", role="derived", work=Work(payload=300e6))
+    result = make.result(one_way, both, algbw)
+    summary = summed(result)
+    shares = [summary.figure(result, series).shares_text for series in result.series]
+    assert shares == ["86.4 · – · 100.0 link.peer", "", ""]
+
+
+def test_what_counts_the_same_samples_by_sectors_is_still_a_share_of_the_memory():
+    chunks = make.timing(1e-3, work=Work(payload=1e9), quantity="payload", limit="dram")
+    sectors = dataclasses.replace(chunks, name="sectors", role="derived", work=Work(payload=4e9))
+    result = make.result(chunks, sectors)
+    assert summed(result).figure(result, sectors).share_of("best").fraction == 1.0
+
+
+def test_no_series_of_a_recorded_run_between_two_gpus_is_above_its_peak():
+    run = store.read_run(RECORDINGS / "h200x2-p2p.jsonl.gz")
+    summary = Summary(run)
+    assert [row.result.case.id for row in summary.rows() if row.impossible] == []
+    above = [
+        f"{result.case.id} {series.label} {share.text}"
+        for result in run.results
+        for series in result.series
+        for share in summary.figure(result, series).shares
+        if share.fraction > 1
+    ]
+    assert above == []
+
+
+@pytest.mark.parametrize(("tflops", "labels"), [(820, ()), (835, ("above-peak",))])
+def test_a_share_above_102_percent_of_the_clock_corrected_peak_is_labelled(tflops, labels):
+    (row,) = summed(make.result(product(tflops), window=(0.0, 1.0))).rows()
+    assert row.figure.share_of("clock").peak == pytest.approx(811e12, rel=1e-3)
+    assert row.labels == labels
+    assert [each.text for each in row.impossible] == ["hot: 103.0 % of clock-corrected tensor.bfloat16"] * len(labels)
+
+
+def test_a_device_that_boosts_beyond_its_data_sheets_clock_is_not_above_its_peak():
+    (row,) = summed(make.result(product(1030), window=(0.0, 1.0)), **{"clock.sm": (1.98e9, 1.98e9)}).rows()
+    assert (row.figure.share > 1.02, row.labels) == (True, ())
+
+
+@pytest.mark.parametrize(("tflops", "labels"), [(1030, ()), (1240, ("above-peak",))])
+def test_without_a_measured_clock_the_data_sheet_decides_and_leaves_room_for_a_boost(tflops, labels):
+    (row,) = summed(make.result(product(tflops), window=(0.0, 1.0)), **{"clock.sm": None}).rows()
+    assert row.labels == labels
+
+
+def test_a_link_has_no_clock_to_boost():
+    series = make.timing(1e-3, work=Work(payload=460e6), quantity="payload", limit="link.peer")
+    (row,) = summed(make.result(series)).rows()
+    assert [each.text for each in row.impossible] == ["hot: 102.2 % of spec link.peer"]
+
+
+def test_an_impossible_figure_is_not_the_best_that_others_are_a_share_of():
+    wrong = make.result(product(1600), of=make.case("wrong"), window=(0.0, 1.0))
+    right = make.result(product(600), of=make.case("right"), window=(0.0, 1.0))
+    rows = summed(wrong, right).rows()
+    assert [row.figure.share_of("best").fraction for row in rows] == [pytest.approx(1600 / 600), pytest.approx(1.0)]
+
+
+def test_samples_from_before_the_clock_settled_are_not_held_against_the_settled_clock():
+    early = dataclasses.replace(product(900), role="early")
+    (row,) = summed(make.result(product(700), early, window=(0.0, 1.0))).rows()
+    assert row.labels == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "memory_gb", "dram"),
+    [
+        ("NVIDIA H100 80GB HBM3", 85, 3.35e12),
+        ("NVIDIA H100 80GB HBM3", 0, 3.35e12),
+        ("NVIDIA H100", 68, None),
+        ("NVIDIA H100 64GB HBM2", 0, None),
+        ("NVIDIA H100 SXM5 96GB", 0, None),
+        ("NVIDIA H100", 102, None),
+        ("NVIDIA B200", 191, 8e12),
+        ("NVIDIA GB200", 191, None),
+        ("NVIDIA L40S", 48, 864e9),
+        ("NVIDIA L40", 48, None),
+        ("NVIDIA GeForce RTX 4090", 25, 1.008e12),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", 17, None),
+        ("NVIDIA GeForce RTX 5090", 34, 1.792e12),
+        ("NVIDIA GeForce RTX 5090 D", 34, None),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 102, 1.792e12),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 102, None),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 102, 1.597e12),
+        ("AMD Instinct MI250X", 68, 1.6e12),
+    ],
+)
+def test_a_board_has_the_memory_of_its_own_data_sheet_and_one_without_a_sheet_has_none(name, memory_gb, dram):
+    found = hardware.peak(make.device(name=name, memory_bytes=int(memory_gb * 1e9)), "dram")
+    assert (found and found.value) == dram
 
 
 JOULES = tuple(700.0 * second for second in range(11))

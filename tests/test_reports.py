@@ -461,7 +461,20 @@ def test_figures_of_the_host_are_never_shown_as_a_gpus(kind):
 def test_a_share_above_the_specification_is_questioned():
     device = dataclasses.replace(GPU, name="NVIDIA H200")
     page = Tags(render("html", run_of(result("s", "c", (), [timed(1e-4)]), devices=(device,))))
-    assert "1 case above what the device can do: question the method first" in page.text
+    assert "1 case is above-peak, above what the device can do: what the case counts, its timing or" in page.text
+    assert "s/c (hot: 669.7 % of spec dram)" in page.text
+    assert "ok above-peak" in page.text
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_every_form_labels_a_share_above_the_peak(kind):
+    device = dataclasses.replace(GPU, name="NVIDIA H200")
+    run = run_of(result("s", "c", (), [timed(1e-3), timed(1e-4, name="cold")]), devices=(device,))
+    written = render(kind, run)
+    assert re.search("above.peak", written)
+    lines = list(csv.DictReader(io.StringIO(render("csv", run))))
+    assert [line["labels"] for line in lines] == ["", "above-peak"]
+    assert json.loads(render("json", run))["results"][0]["above_peak"] == ["cold"]
 
 
 def test_a_noisy_case_is_named_with_its_noise():
@@ -638,7 +651,7 @@ def test_replicates_are_one_row_of_the_page_with_what_lies_within_and_between():
     assert "1.000 ms 0.9000 – 1.100 ms – 0.0 % 10.0 %" in wide
     assert "3 ok loaded" in wide
     assert "2 ok, 1 failed" in page.text
-    assert "between the standard deviation of their medians" in page.text
+    assert "Between processes: the standard deviation (n - 1) of the medians of fresh processes" in page.text
 
 
 def test_each_replicate_of_a_case_is_in_its_details():
@@ -657,7 +670,7 @@ def test_replicates_are_one_row_of_the_markdown():
     )
     rows = [line for line in written.splitlines() if line.startswith(("| `steady[", "| `wide["))]
     assert [row.rsplit(" | ", 3)[1:] for row in rows] == [
-        ["0.0 %", "ratio 3.000", "2 ok, 1 failed: it ended |"],
+        ["–", "ratio 3.000", "2 ok, 1 failed: it ended |"],  # of two processes it is not known
         ["10.0 %", "ratio 3.000", "3 ok (loaded) |"],
     ]
 
@@ -669,6 +682,31 @@ def test_a_spread_stands_in_csv_on_the_headline_of_every_replicate():
     assert {(float(line["lowest"]), float(line["highest"])) for line in wide} == {(0.9e-3, 1.1e-3)}
     assert {line["replicates"] for line in lines if line["series"] == "ratio"} == {""}
     assert [line["labels"] for line in wide] == ["", "", "loaded"]
+
+
+@pytest.mark.parametrize("kind", ["html", "md"])
+def test_the_interval_of_one_process_is_named_so_and_the_deviation_between_processes_stands_beside_it(kind):
+    case = (("size_bytes", GIB), ("dtype", "float32"))
+    device = dataclasses.replace(GPU, name="NVIDIA H200")
+    written = render(kind, run_of(result("bandwidth", "triad", case, [timed(1e-3)]), devices=(device,)))
+    text = Tags(written).text if kind == "html" else written
+    assert "95 % within process" in text
+    assert "95 % interval |" not in text
+    assert "0.03 % recorded" in text
+    assert "Recorded: not measured by this run, but by the recordings behind gpubench's table (NVIDIA H200" in text
+
+
+def test_files_for_programs_say_how_far_processes_lie_apart_and_who_measured_it():
+    case = (("size_bytes", GIB), ("dtype", "float32"))
+    device = dataclasses.replace(GPU, name="NVIDIA H200")
+    run = run_of(result("bandwidth", "triad", case, [timed(1e-3), timed(2e-3, name="cold")]), devices=(device,))
+    hot, cold = csv.DictReader(io.StringIO(render("csv", run)))
+    assert (float(hot["reproducibility"]), cold["reproducibility"]) == (pytest.approx(0.00028), "")
+    assert hot["reproducibility_of"].startswith("NVIDIA H200, 2026-11-20, recordings headline/1")
+    known = json.loads(render("json", run))["results"][0]["reproducibility"]
+    assert (known["between"], known["processes"]) == (pytest.approx(0.00028), 48)
+    wide = json.loads(render("json", replicated_run()))["results"][-1]["reproducibility"]
+    assert (wide["between"], wide["processes"], wide["source"]) == (pytest.approx(0.1), 3, "this run")
 
 
 def test_json_lists_the_spreads_of_a_replicated_run():
@@ -748,7 +786,10 @@ def test_a_case_that_failed_is_a_cross_on_the_timeline_also_where_it_was_never_t
 
 def test_a_median_less_sure_than_its_noise_says_is_named():
     few = Series("hot", "s", (1.0, 1.0, 1.0, 1.0, 1.2))
-    assert "1 case with an interval wider than ± 5 %" in Tags(render("html", run_of(result("s", "c", (), [few])))).text
+    assert (
+        "1 case with a 95 % interval within a process wider than ± 5 %"
+        in Tags(render("html", run_of(result("s", "c", (), [few])))).text
+    )
 
 
 def test_a_copy_in_a_cache_has_no_tile_beside_those_of_memory():

@@ -16,7 +16,7 @@ MUCH = 0.6  # of a resource: kernels that are tuned for one use 0.75 to 0.98 of 
 IDLE = 0.5  # of the window: a GPU that has work for less of it waits for the host
 CAPPED = 0.5  # of the readings
 SLOWED = 0.97  # of the device's own clock: below, the cap took some of it
-LAUNCH = 0.5  # of a call's time: an empty kernel's, of a call that is as short
+LAUNCH = 0.5  # of a call's time that an empty kernel takes, timed in the same way: such a call is bound by its launch
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class Activity:
 
     `compute`, `dram`, `l2` and `link` are shares of what those can do; `busy` the share of the time in which a GPU had
     kernels, None on a host; `capped` the share of the readings under the power cap, `clock` the mean clock over the
-    device's own; `launch` the time of an empty kernel over that of a call; `dependent` whether each step waits for
-    the last one's answer.
+    device's own; `launch` the time of an empty kernel over that of a call, both timed in the same way; `dependent`
+    whether each step waits for the last one's answer.
     """
 
     compute: tuple[Use, ...] = ()

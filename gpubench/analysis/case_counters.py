@@ -47,6 +47,7 @@ def _load(summary: Summary, result: Result, series: Series) -> Load:
         of_peak=tuple(Use(s.fraction, f"share of {BASIS_WORDS[s.basis]} {s.limit}") for s in specified[-1:]),
         clock_of_spec=peaks["clock"] / peaks["spec"] if {"clock", "spec"} <= peaks.keys() else None,
         call_s=a_call_s,
+        launch_s=summary.empty_kernels.seconds(result.devices[0], series.mode),
         moved_s=rate(series.work.moved, a_call_s) if a_call_s > 0 else 0.0,
         counted_s=sampled * min(filled(result, series), 1.0) if alone else 0.0,
         is_capped="power-capped" in result.labels,

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gpubench.analysis.case_counters import CaseCounters, case_counters
 from gpubench.analysis.energy import NoEnergy
-from gpubench.analysis.peaks import BASES
+from gpubench.analysis.peaks import ABOVE_PEAK, BASES
 from gpubench.analysis.quantities import headline, judged_better, judged_unit, judged_values
-from gpubench.analysis.summary import Figure, Row, Spread, Summary
+from gpubench.analysis.summary import WITHIN_PROCESS, Figure, Row, Spread, Summary
 from gpubench.base import units
 from gpubench.base.clean import tidy
 from gpubench.model import Result, Run
@@ -52,14 +52,18 @@ COLUMNS = tuple(
         ("unit", "text", "the SI unit of median, low, high, lowest and highest"),
         ("better", "text", "more or less"),
         ("median", "number", "the median of its samples"),
-        ("low", "number", "the lower end of its 95 % interval"),
-        ("high", "number", "the upper end"),
-        ("noise", "number", "1.4826 · MAD / median, a fraction"),
+        ("low", "number", "the lower end of its 95 % interval within this process"),
+        ("high", "number", "the upper end, within this process"),
+        ("noise", "number", "the noise within this process: 1.4826 · MAD / median, a fraction"),
         ("samples", "whole", "how many samples"),
         ("share", "number", "the share of a peak that is shown first, a fraction"),
         ("limit", "text", "which peak: dram, tensor.float16, link.h2d, …"),
         ("basis", "text", "where that peak is from: spec, clock or best"),
-        ("labels", "text", "the state it was measured in, joined by semicolons"),
+        (
+            "labels",
+            "text",
+            "the state it was measured in, and above-peak of an impossible share, joined by semicolons",
+        ),
         ("share_spec", "number", "the share of the data sheet's peak"),
         ("peak_spec", "number", "that peak"),
         ("share_clock", "number", "the share of what the clocks allowed that it had"),
@@ -76,6 +80,12 @@ COLUMNS = tuple(
         ("between", "number", "the deviation between processes, a fraction"),
         ("lowest", "number", "the lowest median of a process"),
         ("highest", "number", "the highest"),
+        ("reproducibility", "number", "of the headline: the deviation between processes that is known, a fraction"),
+        (
+            "reproducibility_of",
+            "text",
+            "who measured that: this run by three replicates or more, or a shipped recording",
+        ),
     )
 )
 
@@ -85,11 +95,24 @@ def lines(summary: Summary) -> Iterator[dict[str, Any]]:
     spreads = {row.result.key: spread for spread in summary.spreads() for row in spread.rows}
     for result in summary.run.results:
         key, spoken = _key(result), headline(result)
+        above = {impossible.series for impossible in summary.impossible_shares(result)}
         if not result.series:
             yield key
         for series, record in zip(result.series, records(summary, result), strict=True):
-            joined = spread_record(spreads[result.key]) if series is spoken and summary.replicated else {}
-            yield key | record | joined | (_energy(summary, result) if series is spoken else {})
+            line = key | record
+            if series.label in above:
+                line |= {"labels": ";".join((*result.labels, ABOVE_PEAK))}
+            if series is spoken:
+                line |= _headline(summary, result, spreads[result.key])
+            yield line
+
+
+def _headline(summary: Summary, result: Result, spread: Spread) -> dict[str, Any]:
+    """What only the headline's line of a result has."""
+    joined = spread_record(spread) if summary.replicated else {}
+    known = reproducibility_record(summary, spread)
+    reproducible = {"reproducibility": known["between"], "reproducibility_of": known["source"]} if known else {}
+    return joined | reproducible | _energy(summary, result)
 
 
 def _energy(summary: Summary, result: Result) -> dict[str, Any]:
@@ -173,6 +196,14 @@ def spread_record(spread: Spread) -> dict[str, Any]:
     }
 
 
+def reproducibility_record(summary: Summary, spread: Spread) -> dict[str, Any] | None:
+    """How far the medians of fresh processes lie apart, of how many processes, and who measured it; None if nobody."""
+    known = summary.reproducibility(spread)
+    if known is None:
+        return None
+    return {"between": finite(known.deviation), "processes": known.processes, "source": known.source}
+
+
 def finite(value: float | None) -> float | None:
     """The value, or None where it is not a finite number (a file has no NaN and no infinity)."""
     return value if value is not None and math.isfinite(value) else None
@@ -219,7 +250,8 @@ def to_html(run: Run) -> str:
     devices = {device for row in rows for device in row.result.devices}
     names = dict.fromkeys(device.name for device in summary.run.manifest.facts.devices if device.id in devices)
     counted = ", ".join(f"{count} {status}" for status, count in summary.counts().items() if count)
-    head = "".join(f"<th>{name}</th>" for name in ("case", "median", "95 % interval", "of peak", "noise", "status"))
+    covers = "95 % of processes" if summary.replicated else WITHIN_PROCESS
+    head = "".join(f"<th>{name}</th>" for name in ("case", "median", covers, "of peak", "within", "status"))
     body = "".join(map(_html_row, rows[:_MOST_ROWS]))
     more = f"<p>and {len(rows) - _MOST_ROWS} more cases: to_frame() has them all</p>" if len(rows) > _MOST_ROWS else ""
     title = html.escape(f"{', '.join(names) or 'no device'}: {counted or 'no results'}")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from gpubench import stats
 from gpubench.analysis.counters import CounterTable
+from gpubench.analysis.quantities import peak_limit
 from gpubench.analysis.window import Window
 from gpubench.base import units
 from gpubench.knowledge import hardware
@@ -16,6 +17,13 @@ from gpubench.model import Device, Measure, Result, Run, Series
 Basis = Literal["spec", "clock", "best"]
 BASES: tuple[Basis, ...] = ("spec", "clock", "best")
 BASIS_WORDS: dict[Basis, str] = {"spec": "spec", "clock": "clock-corrected", "best": "best"}
+ABOVE_PEAK = "above-peak"  # the label of a case with an impossible share
+ABOVE_PEAK_REASON = (
+    "above what the device can do: what the case counts, its timing or the table of peaks is wrong; "
+    "do not use the figure before you know which"
+)
+_MOST_SHARE = 1.02  # of a possible share: a mean clock over a window is right to a per cent or two
+_MOST_BOOST = 1.25  # of a data sheet's clock: an H200 runs at up to 1.08 times it, GeForce boards at up to 1.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +47,22 @@ class Share:
         return f"{units.percent(self.fraction)} of {BASIS_WORDS[self.basis]} {self.limit}"
 
 
+def impossible(shares: Sequence[Share]) -> Share | None:
+    """Return the share that is above what the device can do; None where the figure is possible.
+
+    That is above 102 % of the clock-corrected peak. Where that peak is not known, the data sheet's decides, for
+    arithmetic with an allowance for a clock above the data sheet's.
+    """
+    by_basis = {share.basis: share for share in shares}
+    if clock := by_basis.get("clock"):
+        return clock if clock.fraction > _MOST_SHARE else None
+    spec = by_basis.get("spec")
+    if spec is None:
+        return None
+    allowed = _MOST_SHARE if spec.limit.startswith(("dram", "link.")) else _MOST_BOOST
+    return spec if spec.fraction > allowed else None
+
+
 def joined(several: Sequence[tuple[Share, ...]]) -> tuple[Share, ...]:
     """The shares of a case over its replicates: of each basis the median fraction, and the peak in the middle."""
     found = []
@@ -57,7 +81,7 @@ class Peaks:
     def __init__(self, run: Run, counters: CounterTable, median: Callable[[Series], float]) -> None:
         self._devices = {device.id: device for device in run.manifest.facts.devices}
         self._counters = counters
-        self._best = _best(run, median)
+        self._best = {place: self._best_possible(candidates) for place, candidates in _candidates(run, median).items()}
 
     def device(self, device_id: str) -> Device | None:
         """The device of that id in the run's facts."""
@@ -65,17 +89,28 @@ class Peaks:
 
     def shares(self, result: Result, series: Series, centre: float) -> tuple[Share, ...]:
         """What `centre` is of each known peak of the series' limit, in the order of `BASES`."""
-        if not series.limit or not result.devices:
+        limit = peak_limit(series)
+        if not limit or not result.devices:
             return ()
         peaks = {"spec": self._spec, "clock": self._at_clocks, "best": self._best_of}
-        found = [(basis, peaks[basis](result, series.limit)) for basis in BASES]
-        return tuple(
-            Share(basis, series.limit, centre / peak.value, peak.value, peak.source) for basis, peak in found if peak
-        )
+        return _shares(limit, centre, ((basis, peaks[basis](result, limit)) for basis in BASES))
 
     def _spec(self, result: Result, limit: str) -> hardware.Peak | None:
         device = self.device(result.devices[0])
         return hardware.peak(device, limit) if device else None
+
+    def _best_possible(self, candidates: list[_Candidate]) -> float:
+        """Return the highest median that is not impossible; the highest of all where every one is."""
+        candidates.sort(key=lambda candidate: -candidate.median)
+        possible = (candidate.median for candidate in candidates if not self._is_impossible(candidate))
+        return next(possible, candidates[0].median)
+
+    def _is_impossible(self, candidate: _Candidate) -> bool:
+        peaks: list[tuple[Basis, hardware.Peak | None]] = [
+            ("spec", self._spec(candidate.result, candidate.limit)),
+            ("clock", self._at_clocks(candidate.result, candidate.limit)),
+        ]
+        return impossible(_shares(candidate.limit, candidate.median, peaks)) is not None
 
     def _best_of(self, result: Result, limit: str) -> hardware.Peak | None:
         best = self._best.get((result.devices[0], limit))
@@ -109,12 +144,27 @@ class Peaks:
         return Window(self._counters, result.devices[0], [result.window]).clock(measure)
 
 
-def _best(run: Run, median: Callable[[Series], float]) -> dict[tuple[str, str], float]:
-    """The best median of each device and limit among results that are ok; early samples are none."""
-    found: dict[tuple[str, str], float] = {}
+def _shares(limit: str, centre: float, peaks: Iterable[tuple[Basis, hardware.Peak | None]]) -> tuple[Share, ...]:
+    """Return what `centre` is of each peak that is known."""
+    return tuple(Share(basis, limit, centre / peak.value, peak.value, peak.source) for basis, peak in peaks if peak)
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """The median of a series that may be the best of its device for its limit."""
+
+    median: float
+    result: Result
+    limit: str
+
+
+def _candidates(run: Run, median: Callable[[Series], float]) -> dict[tuple[str, str], list[_Candidate]]:
+    """Return the medians of each device and limit among results that are ok, without early samples."""
+    candidates: dict[tuple[str, str], list[_Candidate]] = {}
     for result in run.results:
-        for series in result.series if result.status == "ok" else ():
-            if series.limit and result.devices and series.role != "early":
-                key = (result.devices[0], series.limit)
-                found[key] = max(found.get(key, 0.0), median(series))
-    return found
+        for series in result.series if result.status == "ok" and result.devices else ():
+            limit = peak_limit(series)
+            if limit and series.role != "early":
+                place = result.devices[0], limit
+                candidates.setdefault(place, []).append(_Candidate(median(series), result, limit))
+    return candidates

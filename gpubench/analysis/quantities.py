@@ -76,6 +76,15 @@ def limited_median(series: Series) -> float:
     return judged_median(series)
 
 
+def peak_limit(series: Series) -> str:
+    """Return the name of the peak that a series is compared with; empty where it is compared with none.
+
+    The peak of a link is that of one direction, counted in bytes on the link. A derived series counts the same samples
+    in another way (`sum` both directions, `algbw` the size of the array), so no peak of a link is its peak.
+    """
+    return "" if series.role == "derived" and series.limit.startswith("link.") else series.limit
+
+
 def headline(result: Result) -> Series | None:
     """The series that speaks for a case: the first, of the slowest rank; None where nothing was timed."""
     ranks = [series for series in result.series if series.label == result.series[0].label]

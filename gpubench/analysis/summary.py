@@ -10,11 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import numpy as np
-
 from gpubench import stats
 from gpubench.analysis import peaks
 from gpubench.analysis.counters import CounterTable
+from gpubench.analysis.empty_kernel import EmptyKernels
 from gpubench.analysis.energy import Energy, NoEnergy, energy_of
 from gpubench.analysis.peaks import Peaks, Share
 from gpubench.analysis.quantities import (
@@ -26,15 +25,19 @@ from gpubench.analysis.quantities import (
     limited_median,
     speaking,
 )
+from gpubench.analysis.reproducibility import Reproducibility, relative_deviation, reproducibility
 from gpubench.base import units
 from gpubench.model import Better, Case, Device, Result, Run, Series, Status
 
+WITHIN_PROCESS = "95 % within process"
 _WORSE: tuple[Status, ...] = ("ok", "skipped", "invalid", "failed")
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
     """A series as a figure: its median with 95 % interval in SI units, noise, and its shares of peaks.
+
+    The interval of one process holds within that process: another process's median may lie outside.
 
     `shares` has one entry for each peak that is known: the specification's, the one at the clocks that were
     measured during the case, the best of this run, in this order.
@@ -49,11 +52,17 @@ class Figure:
     shares: tuple[Share, ...] = ()
     stage: str = ""  # of the series
     short: str = ""  # the series' name where there is little room
+    processes: int = 1  # whose medians it joins; of one, interval and noise are those within that process
 
     @property
     def text(self) -> str:
         """The median for a person: 4213 GB/s."""
         return units.quantity(self.interval.centre, self.unit)
+
+    @property
+    def interval_name(self) -> str:
+        """What the interval covers: `95 % within process`, or `95 % of 12 processes`."""
+        return WITHIN_PROCESS if self.processes == 1 else f"95 % of {self.processes} processes"
 
     @property
     def main_share(self) -> Share | None:
@@ -108,20 +117,43 @@ class Figure:
             noise=stats.median([figure.noise for figure in figures]),
             samples=sum(figure.samples for figure in figures),
             shares=peaks.joined([figure.shares for figure in figures]),
+            processes=len(figures),
         )
 
 
 @dataclass(frozen=True, slots=True)
+class ImpossibleShare:
+    """A share above what the device can do, and the label of its series."""
+
+    series: str
+    share: Share
+
+    @property
+    def text(self) -> str:
+        """`cold: 104.3 % of clock-corrected dram`."""
+        return f"{self.series}: {self.share.text}"
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a summary table: a result and its headline figure (None unless it was timed)."""
+    """One line of a summary table: a result and its headline figure (None unless it was timed).
+
+    `impossible` are the shares of its series above what the device can do.
+    """
 
     result: Result
     figure: Figure | None
+    impossible: tuple[ImpossibleShare, ...] = ()
 
     @property
     def suite(self) -> str:
         """The suite's name."""
         return self.result.case.suite
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels of the state it was measured in, and `above-peak` where a share is impossible."""
+        return (*self.result.labels, *([peaks.ABOVE_PEAK] if self.impossible else []))
 
 
 @dataclass(frozen=True)
@@ -168,10 +200,7 @@ class Spread:
     @property
     def between(self) -> float:
         """The noise between processes: the coefficient of variation of their medians, a fraction."""
-        medians = np.asarray(self.medians, dtype=float)
-        if len(medians) < 2 or not np.isfinite(medians).all() or not medians.mean():
-            return float("nan")
-        return float(medians.std(ddof=1) / abs(medians.mean()))
+        return relative_deviation(self.medians)
 
     @cached_property
     def row(self) -> Row:
@@ -180,7 +209,7 @@ class Spread:
         Where none is ok, the first replicate as it is.
         """
         ok = [row for row in self.rows if row.result.status == "ok"]
-        return Row(ok[0].result, self.figure) if ok else self.rows[0]
+        return replace(ok[0], figure=self.figure) if ok else self.rows[0]
 
     @cached_property
     def status(self) -> Status:
@@ -195,7 +224,7 @@ class Spread:
     @property
     def labels(self) -> tuple[str, ...]:
         """The labels that any replicate has, each once."""
-        return tuple(dict.fromkeys(label for row in self.rows for label in row.result.labels))
+        return tuple(dict.fromkeys(label for row in self.rows for label in row.labels))
 
 
 class Summary:
@@ -260,13 +289,32 @@ class Summary:
             return NoEnergy("nothing was timed")
         return energy_of(result, series, judged_median(series), judged_unit(series), self.counters)
 
+    @cached_property
+    def empty_kernels(self) -> EmptyKernels:
+        """The times of empty kernels on the devices of this run."""
+        return EmptyKernels.of_run(self.run)
+
     def rows(self) -> list[Row]:
         """One row a result, in the order measured."""
-        found = []
+        rows = []
         for result in self.run.results:
             series = headline(result)
-            found.append(Row(result, self.figure(result, series) if series else None))
-        return found
+            figure = self.figure(result, series) if series else None
+            rows.append(Row(result, figure, tuple(self.impossible_shares(result))))
+        return rows
+
+    def impossible_shares(self, result: Result) -> Iterator[ImpossibleShare]:
+        """Yield each share of a result that is above what the device can do; the clock of early samples is unknown."""
+        for series in result.series if result.status == "ok" else ():
+            if series.limit and series.role != "early":
+                share = peaks.impossible(self._peaks.shares(result, series, limited_median(series)))
+                if share:
+                    yield ImpossibleShare(series.label, share)
+
+    def reproducibility(self, spread: Spread) -> Reproducibility | None:
+        """Return how far the medians of fresh processes of a case lie apart; None where nobody measured that."""
+        models = {device.name for device_id in spread.devices if (device := self.device(device_id))}
+        return reproducibility(spread.medians, spread.case.id, models)
 
     @cached_property
     def replicated(self) -> bool:

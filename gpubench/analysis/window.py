@@ -28,9 +28,6 @@ _STEADY = 1.05  # of two readings of a clock that was the same between them
 _EDGE_GAPS = 4.0  # readings of a cumulative counter that a span has to cover: each edge is known to one of them
 _LOST_GAPS = 20.0  # without a reading: a device that is silent for so long was lost
 _LEAST_READINGS = 5  # of power, where the energy counter cannot be used
-# An empty kernel from the queue to its end, behind the gate: 1.3 to 1.4 µs on an H200 (`latency/launch`), and 2.5 µs
-# where it is queued alone.
-_EMPTY_KERNEL_S = 2.5e-6
 # Arithmetic of the matrix and vector units; integers are addresses too.
 _PIPES = (Measure.TENSOR_ACTIVITY, Measure.FP64_ACTIVITY, Measure.FP32_ACTIVITY, Measure.FP16_ACTIVITY)
 _LINKS = (
@@ -99,7 +96,8 @@ class Load:
     """What is known of the work in a window beside its counters; nothing has to be.
 
     `limit` and `of_peak` name the peak that it is held against and its share of it, `clock_of_spec` is the clock that
-    it had over the data sheet's. `call_s` are the seconds of a call, `moved_s` the bytes a second that it counts while
+    it had over the data sheet's. `call_s` are the seconds of a call, `launch_s` those of an empty kernel timed in the
+    same way (0 where launches are not timed), `moved_s` the bytes a second that it counts while
     it runs, `counted_s` those over the whole window. `is_dependent` says that each step waits for the last one's
     answer, `fills_window` that the counters are of this load alone: else only the throttle reasons are used.
     """
@@ -108,6 +106,7 @@ class Load:
     of_peak: tuple[Use, ...] = ()
     clock_of_spec: float | None = None
     call_s: float = 0.0
+    launch_s: float = 0.0
     moved_s: float = 0.0
     counted_s: float = 0.0
     is_capped: bool = False
@@ -246,7 +245,8 @@ class Window:
         is_gpu = self._model is not None and self._model.backend != "host"
         alone, limit = load.fills_window, load.limit
         capped = max(self.throttled(EventClass.POWER_CAP) or 0.0, 1.0 if load.is_capped else 0.0)
-        launch = Use(_EMPTY_KERNEL_S / load.call_s, "an empty kernel beside a call") if load.call_s > 0 else None
+        is_launched = load.call_s > 0 and load.launch_s > 0
+        launch = Use(load.launch_s / load.call_s, "an empty kernel beside a call") if is_launched else None
         return Activity(
             compute=(*(load.of_peak if limit.startswith(("tensor.", "float")) else ()), *self._uses(_PIPES, alone)),
             dram=(*(load.of_peak if limit == "dram" else ()), *(self._memory() if alone else ())),

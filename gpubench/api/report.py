@@ -5,10 +5,11 @@ from gpubench.analysis import frame
 from gpubench.analysis.case_counters import CaseCounters, case_counters
 from gpubench.analysis.counters import CounterFigure, CounterTable, Track, extremes
 from gpubench.analysis.energy import Energy
-from gpubench.analysis.peaks import BASIS_WORDS, Basis
+from gpubench.analysis.peaks import ABOVE_PEAK, ABOVE_PEAK_REASON, BASIS_WORDS, Basis
 from gpubench.analysis.phases import SUITE as PROFILE
 from gpubench.analysis.quantities import headline, judged_values
-from gpubench.analysis.summary import Figure, Row, Spread, Summary
+from gpubench.analysis.reproducibility import Reproducibility, source_words
+from gpubench.analysis.summary import WITHIN_PROCESS, Figure, Row, Spread, Summary
 from gpubench.analysis.trend import Change, Line, Moment, Trend
 from gpubench.analysis.views.curves import (
     Curve,
@@ -47,9 +48,12 @@ from gpubench.model import Case, Device, EventBit, EventClass, Result, Run, Seri
 from gpubench.plugins.report import ComparisonReport, Enclosure, Report
 
 __all__ = [
+    "ABOVE_PEAK",
+    "ABOVE_PEAK_REASON",
     "BASIS_WORDS",
     "DISTRIBUTION",
     "PROFILE",
+    "WITHIN_PROCESS",
     "Against",
     "Basis",
     "Case",
@@ -78,6 +82,7 @@ __all__ = [
     "Payoffs",
     "Point",
     "Report",
+    "Reproducibility",
     "Result",
     "Row",
     "Run",
@@ -111,6 +116,7 @@ __all__ = [
     "payoffs",
     "payoffs_of",
     "phase_tables",
+    "source_words",
     "staircases",
     "staircases_of",
     "stats",

@@ -20,10 +20,14 @@ _MOST_REASONS = 8
 _MOST_BESIDE = 3
 _WIDE = 1000  # characters of a line that nobody looks at in a window
 _SHARES = "% of spec · clock · best"  # in the order of `peaks.BASES`
-_COLUMNS: tuple[str, ...] = ("case", "device", "median", "95 % interval", _SHARES, "noise", "bound by", "status")
-_SPREAD_COLUMNS = ("case", "device", "median", "lowest – highest", _SHARES, "within", "between", "bound by", "status")
+_WITHIN, _RANGE = "95 % within process", "lowest – highest"
+_COLUMNS = ("case", "device", "median", _WITHIN, _SHARES, "within", "between", "bound by", "status")
+_SPREAD_COLUMNS = ("case", "device", "median", _RANGE, _SHARES, "within", "between", "bound by", "status")
 # what is left out first where there is no room
-_LEAVE = ("noise", "within", "95 % interval", "lowest – highest", _SHARES, "between", "bound by", "device")
+_LEAVE = ("within", _WITHIN, _RANGE, _SHARES, "between", "bound by", "device")
+_ONE_PROCESS = (
+    "one process: another process's median may lie outside its 95 % interval; --replicates 3 measures by how much"
+)
 
 
 def out() -> Console:
@@ -70,21 +74,53 @@ def summary(run: Run) -> list[Table | Text]:
     from gpubench.analysis.views.tables import derived_tables
 
     summed = Summary(run)
-    columns = _SPREAD_COLUMNS if summed.replicated else _COLUMNS
-    rows = (
+    columns: Sequence[str] = _SPREAD_COLUMNS if summed.replicated else _COLUMNS
+    rows: list[Sequence[object]] = (
         [_spread(summed, spread) for spread in summed.spreads()]
         if summed.replicated
         else [_row(summed, row) for row in summed.rows()]
     )
+    if not any(row[columns.index("between")] for row in rows):  # of a single process, mostly nobody knows it
+        columns, rows = _without("between", columns, rows)
     parts = _fitting(columns, rows, out().width)
+    parts += [plain(line, "dim") for line in _reproducibility(summed)]
     for suite in run.manifest.suites:
         parts += [part for found in derived_tables(summed, suite.name) for part in _derived(found)]
     parts += [part for found in (*link_tables(summed), *phase_tables(summed)) for part in _derived(found)]
     if not run.complete:
         parts.append(plain("a partial run: it was interrupted, and can be gone on with by `run --resume`", "yellow"))
-    parts += [plain(line, "yellow") for line in (*run.told, *_reasons(run.results))]
+    parts += [plain(line, "yellow") for line in (*run.told, *_above_peak(summed), *_reasons(run.results))]
     counted = ", ".join(f"{count} {status}" for status, count in summed.counts().items() if count)
     return [*parts, plain(f"{len(run.results)} results: {counted or 'none'}", "bold")]
+
+
+def _without(
+    name: str, columns: Sequence[str], rows: Sequence[Sequence[object]]
+) -> tuple[Sequence[str], list[Sequence[object]]]:
+    """The columns and rows with one column left out."""
+    place = columns.index(name)
+    return [*columns[:place], *columns[place + 1 :]], [[*row[:place], *row[place + 1 :]] for row in rows]
+
+
+def _reproducibility(summed: Summary) -> list[str]:
+    """What the intervals of single processes do not cover, and where the deviations between processes are from."""
+    from gpubench.analysis.reproducibility import source_words
+
+    has_intervals = any(row.figure and row.figure.samples > 1 for row in summed.rows())
+    recorded = source_words(map(summed.reproducibility, summed.spreads()))
+    lines = [_ONE_PROCESS if has_intervals and not summed.replicated else "", recorded]
+    return [line for line in lines if line]
+
+
+def _above_peak(summed: Summary) -> list[str]:
+    """The cases whose figures are above what their device can do, and what that means."""
+    from gpubench.analysis.peaks import ABOVE_PEAK, ABOVE_PEAK_REASON
+
+    impossible = [(row.result.case.id, row.impossible[0].text) for row in summed.rows() if row.impossible]
+    if not impossible:
+        return []
+    (case, share), more = impossible[0], len(impossible) - 1
+    return [f"{ABOVE_PEAK}: {case} ({share}){f' and {more} more' if more else ''}: {ABOVE_PEAK_REASON}"]
 
 
 def _fitting(columns: Sequence[str], rows: Sequence[Sequence[object]], width: int) -> list[Table | Text]:
@@ -127,12 +163,14 @@ def _row(summed: Summary, row: Row) -> list[object]:
 
     result, figure = row.result, row.figure
     status = plain(result.status if result.status == "ok" else f"{result.status}: {result.cause}")
-    status.append(_labels(result.labels))
+    status.append(_labels(row.labels))
     status.stylize(_STYLES[result.status])
-    named = _named(result.case.id, figure, summed.beside(Spread((row,))))
-    cells: list[object] = [named, ", ".join(result.devices), "", "", "", "", _bound(summed, result), status]
+    spread = Spread((row,))
+    named = _named(result.case.id, figure, summed.beside(spread))
+    cells: list[object] = [named, ", ".join(result.devices), "", "", "", "", "", _bound(summed, result), status]
     if figure is not None and result.status == "ok":
         cells[2:6] = [*_figure(figure, figure.interval.low, figure.interval.high), units.percent(figure.noise)]
+        cells[6] = _between(summed, spread)
         if figure.samples < 2:  # one value has no interval and no noise
             cells[3] = cells[5] = ""
         elif figure.samples < stats.LEAST_FOR_INTERVAL:
@@ -151,8 +189,8 @@ def _spread(summed: Summary, spread: Spread) -> list[object]:
     bound = _bound(summed, spread.row.result)
     cells: list[object] = [named, ", ".join(spread.devices), "", "", "", "", "", bound, status]
     if figure is not None:
-        between = units.percent(spread.between) if len(medians) > 1 else ""
-        cells[2:7] = [*_figure(figure, min(medians), max(medians)), units.percent(spread.within), between]
+        within, between = units.percent(spread.within), _between(summed, spread)
+        cells[2:7] = [*_figure(figure, min(medians), max(medians)), within, between]
     return cells
 
 
@@ -164,6 +202,11 @@ def _named(case_id: str, figure: Figure | None, beside: Sequence[Figure]) -> Tex
     stages = [(other.short, other.text) for other in beside[:_MOST_BESIDE]]
     others = ", ".join(f"{name} {text}" for name, text in stages)
     return plain(f"{case_id} {stage}") + Text("\n  ") + plain(others, "dim")
+
+
+def _between(summed: Summary, spread: Spread) -> str:
+    known = summed.reproducibility(spread)
+    return known.text if known else ""
 
 
 def _bound(summed: Summary, result: Result) -> str:

@@ -1,0 +1,35 @@
+"""The time of an empty kernel on each device of a run, timed as another series was: its own, else the recorded one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from gpubench import stats
+from gpubench.analysis.quantities import judged_median
+from gpubench.knowledge.launches import EMPTY_KERNEL, EMPTY_KERNEL_CASE, Launch, launch_of
+from gpubench.model import Run, SeriesMode
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyKernels:
+    """The medians of the run's own empty kernels in seconds, by device id and way of launching, replicates joined."""
+
+    medians: dict[tuple[str, Launch], float]
+
+    @classmethod
+    def of_run(cls, run: Run) -> EmptyKernels:
+        """Read them from the case `latency/launch`; empty where the run does not have it."""
+        medians: dict[tuple[str, Launch], list[float]] = defaultdict(list)
+        for result in run.results:
+            if result.case.id == EMPTY_KERNEL_CASE and result.status == "ok":
+                for series in result.series:
+                    launch = launch_of(series.mode) if series.role == "primary" else None
+                    if launch:
+                        medians[result.devices[0], launch].append(judged_median(series))
+        return cls({place: stats.median(values) for place, values in medians.items()})
+
+    def seconds(self, device_id: str, mode: SeriesMode) -> float:
+        """Return the seconds of an empty kernel on a device, timed in that mode; 0 of modes that time no launch."""
+        launch = launch_of(mode)
+        return self.medians.get((device_id, launch), EMPTY_KERNEL[launch].value) if launch else 0.0

@@ -1,0 +1,78 @@
+"""How far the medians of fresh processes lie apart: measured by the replicates of a run, else as recorded elsewhere.
+
+The 95 % interval of one process says nothing about the next process: of the recorded ones, 53 % hold another process's
+median. A single process therefore has its reproducibility from the recordings of its model of GPU, if any.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpubench.base import units
+from gpubench.knowledge.recorded import RecordedDeviation, recorded_deviation
+
+LEAST_PROCESSES = 3  # the standard deviation of two medians is right to a factor of two at best
+_FINE = 0.01  # below that a digit more: most bandwidths agree within 0.1 %
+
+
+@dataclass(frozen=True, slots=True)
+class Reproducibility:
+    """The standard deviation of processes' medians over their mean, a fraction, and where it was measured.
+
+    `recorded` is None where this run measured it.
+    """
+
+    deviation: float
+    processes: int
+    recorded: RecordedDeviation | None = None
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether it comes from recordings of other runs."""
+        return self.recorded is not None
+
+    @property
+    def source(self) -> str:
+        """Who measured it: `this run`, or the model, the date and the recordings."""
+        return self.recorded.text if self.recorded else "this run"
+
+    @property
+    def text(self) -> str:
+        """`0.03 %`, or `1.8 % recorded` where another run measured it."""
+        return units.percent(self.deviation, 2 if self.deviation < _FINE else 1) + (" recorded" * self.is_recorded)
+
+
+def relative_deviation(medians: Sequence[float]) -> float:
+    """Return the standard deviation (n - 1) of medians over their mean; NaN where that is not defined."""
+    values = np.asarray(medians, dtype=float)
+    if len(values) < 2 or not np.isfinite(values).all() or not values.mean():
+        return math.nan
+    return float(values.std(ddof=1) / abs(values.mean()))
+
+
+def reproducibility(medians: Sequence[float], case_id: str, models: Collection[str]) -> Reproducibility | None:
+    """Return the reproducibility of a case: by three replicates or more of this run, else as recorded on its model.
+
+    `medians` are those of the replicates that are ok, `models` the names of the devices. None where neither is known.
+    """
+    deviation = relative_deviation(medians)
+    if len(medians) >= LEAST_PROCESSES and math.isfinite(deviation):
+        return Reproducibility(deviation, len(medians))
+    recorded = recorded_deviation(next(iter(models)), case_id) if len(models) == 1 else None
+    return Reproducibility(recorded.percent / 100, recorded.processes, recorded) if recorded else None
+
+
+def source_words(known: Iterable[Reproducibility | None]) -> str:
+    """Return a sentence that says what `recorded` stands for in a table; empty where nothing in it is recorded."""
+    recordings: dict[tuple[str, str], set[str]] = {}
+    for each in known:
+        if each and each.recorded:
+            recordings.setdefault((each.recorded.model, each.recorded.date), set()).update(each.recorded.recordings)
+    if not recordings:
+        return ""
+    sources = "; ".join(f"{model}, {date}: {', '.join(sorted(names))}" for (model, date), names in recordings.items())
+    return f"recorded: not measured by this run, but by the recordings behind gpubench's table ({sources})"

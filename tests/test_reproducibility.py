@@ -1,0 +1,115 @@
+"""How far the medians of fresh processes lie apart: by a run's own replicates, else as the recordings have it."""
+
+import math
+import re
+from pathlib import Path
+
+import _make as make
+import pytest
+import reproducibility_table
+
+from gpubench.analysis.reproducibility import Reproducibility, source_words
+from gpubench.analysis.summary import Figure, Summary
+from gpubench.cli import _print
+from gpubench.knowledge.recorded import recorded_deviation, recorded_deviations
+from gpubench.model import store
+
+RECORDINGS = Path(__file__).parent / "recordings"
+TRIAD = make.case(size_bytes=2**30, dtype="float32")
+
+
+def known(*medians, of=TRIAD, name="NVIDIA H200", devices=("cuda:0",)):
+    """The reproducibility of a case of which each replicate took one of these times."""
+    results = [make.result(make.timing(s), of=of, devices=devices, replicate=i) for i, s in enumerate(medians)]
+    device = [make.device(device, name) for device in devices]
+    summary = Summary(make.run(*results, facts=make.facts(*device)))
+    return summary.reproducibility(summary.spreads()[0])
+
+
+def test_the_shipped_table_equals_what_the_recordings_give():
+    rows = reproducibility_table.table()
+    assert reproducibility_table.TABLE.read_text(encoding="utf-8") == reproducibility_table.text(rows)
+    assert list(recorded_deviations().values()) == rows
+
+
+def test_a_recording_that_is_there_twice_counts_once():
+    assert "h200x2-headline" not in reproducibility_table.sessions(), "it is headline/4"
+
+
+def test_the_interval_of_one_process_holds_another_processs_median_in_half_of_the_pairs():
+    held, pairs = reproducibility_table.coverage()
+    assert (held / pairs, pairs) == (pytest.approx(0.53, abs=0.005), 2700)
+
+
+def test_a_capped_product_differs_between_processes_by_far_more_than_its_interval_within_one_says():
+    summary = Summary(store.read_run(RECORDINGS / "headline/2.jsonl.gz"))
+    (product,) = [spread for spread in summary.spreads() if spread.case.suite == "gemm"]
+    assert min(figure.interval.half_width for figure in product.figures) < 0.0025
+    assert summary.reproducibility(product).text == "1.8 %"
+    assert recorded_deviation("NVIDIA H200", product.case.id).percent == pytest.approx(2.29, abs=0.01)
+
+
+def test_from_three_replicates_on_the_run_itself_says_it():
+    assert known(1.0, 1.2, 0.8) == Reproducibility(pytest.approx(0.2), 3)
+    assert known(1.0, 1.2, 0.8).text == "20.0 %"
+
+
+def test_fewer_replicates_have_what_was_recorded_of_the_same_case_on_the_same_model():
+    for medians in [(1.0,), (1.0, 1.2)]:
+        found = known(*medians)
+        assert (found.is_recorded, found.processes, found.text) == (True, 48, "0.03 % recorded")
+        assert found.source == ("NVIDIA H200, 2026-11-20, recordings headline/1, headline/2, headline/3, headline/4")
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"of": make.case(size_bytes=2**31, dtype="float32")},
+        {"name": "NVIDIA H100"},
+        {"devices": ()},
+    ],
+)
+def test_another_case_or_model_has_none(others):
+    assert known(1.0, **others) is None
+
+
+def test_medians_that_are_no_numbers_say_nothing():
+    assert known(1.0, math.inf, 2.0, name="NVIDIA H100") is None
+
+
+def test_the_sentence_beneath_a_table_names_each_recording_once():
+    found = [known(1.0), known(1.0), known(1.0, of=make.case("longer", "nowhere")), known(1.0, 1.2, 0.8)]
+    sentence = "NVIDIA H200, 2026-11-20: headline/1, headline/2, headline/3, headline/4"
+    assert source_words(found).endswith(f"({sentence})")
+    assert source_words([known(1.0, 1.2, 0.8), None]) == ""
+
+
+def test_a_figure_says_what_its_interval_covers():
+    run = make.run(*[make.result(make.timing(1.0), replicate=index) for index in range(12)])
+    summary = Summary(run)
+    assert summary.rows()[0].figure.interval_name == "95 % within process"
+    (spread,) = summary.spreads()
+    assert isinstance(spread.figure, Figure)
+    assert spread.figure.interval_name == "95 % of 12 processes"
+
+
+def written(run):
+    """What the terminal shows of a run, a line each."""
+    console = _print.out()
+    with console.capture() as capture:
+        console.print(*_print.summary(run), sep="\n")
+    return [re.sub(r"  +", "  ", line).strip() for line in capture.get().splitlines()]
+
+
+def test_the_terminal_names_the_interval_within_the_process_and_the_deviation_between_processes():
+    heads, triad, *_, recorded, _ = written(make.run(make.result(make.timing(1.0, 1.1, 1.2), of=TRIAD)))
+    assert "  95 % within process  " in heads
+    assert heads.endswith("  within  between  bound by  status")
+    assert "  0.03 % recorded  " in triad
+    assert recorded.startswith("recorded: not measured by this run, but by the recordings")
+
+
+def test_where_nobody_knows_the_deviation_the_terminal_spares_its_column_and_says_how_to_measure_it():
+    heads, _, note, _ = written(make.run(make.result(make.timing(1.0, 1.1, 1.2))))
+    assert "between" not in heads
+    assert note.startswith("one process: another process's median may lie outside its 95 % interval; --replicates 3")
