@@ -20,16 +20,21 @@ from gpubench.analysis.quantities import headline, judged_better, judged_median,
 from gpubench.model import Better, Case, Manifest, Measure, Remark, Result, Run, Samples, Status
 
 Key = tuple[str, tuple[str, ...]]  # a case's id and its device set
+_NEIGHBOUR_LABELS = frozenset({"shared-device", "loaded", "migrated"})
+_NEIGHBOUR_DISCARDS = frozenset({"steal", "foreign-process"})
+_DISCARDED = 0.1  # of a process's samples: from here on the remaining samples are no quiet ones either
+_CLOCKS = (Measure.CORE_CLOCK, Measure.MEMORY_CLOCK)
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How a figure was taken. Two that differ are not comparable."""
+    """How a figure was taken. Two with `differences` are not comparable; `limit` names the peak that bounds it."""
 
     version: int
     series: str
     unit: str
     better: Better
+    limit: str = ""
 
     def differences(self, other: Kind) -> tuple[str, ...]:
         """What differs, in words."""
@@ -44,7 +49,9 @@ class Kind:
 class Process(NamedTuple):
     """One replicate of a case: `value` is its median in SI units, NaN unless it is ok.
 
-    A tuple, because hundreds of thousands come from the processes that read files.
+    `clock_hz` is the clock that the worker read after the samples, NaN if it read none. `neighbours` are the labels and
+    the reasons for discards which say that other work disturbed the samples. A tuple, because hundreds of thousands
+    come from the processes that read files.
     """
 
     status: Status
@@ -53,6 +60,8 @@ class Process(NamedTuple):
     reason: str = ""
     labels: tuple[str, ...] = ()
     window: tuple[float, float] = (0.0, 0.0)
+    clock_hz: float = math.nan
+    neighbours: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -65,12 +74,12 @@ class Gathering:
     results: dict[Key, list[tuple[Case, Process]]] = field(default_factory=dict)
     clocks: list[Samples] = field(default_factory=list)
     _clock_names: frozenset[str] = frozenset()
-    _kinds: dict[tuple[int, str, str, Better], Kind] = field(default_factory=dict)
+    _kinds: dict[tuple[int, str, str, Better, str], Kind] = field(default_factory=dict)
 
     def take(self, record: Manifest | Result | Samples | Remark) -> None:
         """Take one record in; the manifest comes first, as in a file, and says which counters are clocks."""
         if isinstance(record, Manifest):
-            clocks = (counter.name for counter in record.counters if counter.measures is Measure.CORE_CLOCK)
+            clocks = (counter.name for counter in record.counters if counter.measures in _CLOCKS)
             self._clock_names = frozenset(clocks)
         elif isinstance(record, Result):
             key = (record.case.id, record.devices)
@@ -82,10 +91,28 @@ class Gathering:
         series = headline(result)
         if series is None or result.status != "ok":
             return Process(result.status, math.nan, None, result.reason or result.cause, result.labels)
-        known = (result.case.version, series.label, judged_unit(series), judged_better(series))
+        known = (result.case.version, series.label, judged_unit(series), judged_better(series), series.limit)
         if known not in self._kinds:
             self._kinds[known] = Kind(*known)
-        return Process("ok", judged_median(series), self._kinds[known], "", result.labels, result.window)
+        return Process(
+            "ok",
+            judged_median(series),
+            self._kinds[known],
+            labels=result.labels,
+            window=result.window,
+            clock_hz=series.clock_hz or math.nan,
+            neighbours=_neighbours(result),
+        )
+
+
+def _neighbours(result: Result) -> tuple[str, ...]:
+    """Return what says that other work disturbed a result: labels, and reasons that cost a tenth of its samples."""
+    labels = _NEIGHBOUR_LABELS.intersection(result.labels)
+    if not result.discarded:
+        return tuple(sorted(labels))
+    kept = sum(len(series.values) for series in result.series if series.role == "primary")
+    discards = {reason for reason, count in result.discarded if count >= _DISCARDED * (kept + count)}
+    return tuple(sorted(labels | (discards & _NEIGHBOUR_DISCARDS)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +201,16 @@ class Side:
         return frozenset(label for label, count in labels.items() if 2 * count > len(self.ok))
 
     @property
+    def watched_clocks(self) -> tuple[float, ...]:
+        """The clock that each ok process read after its samples, Hz; NaN where it read none."""
+        return tuple(self.processes[index].clock_hz for index in self.ok)
+
+    @property
+    def neighbours(self) -> tuple[tuple[str, ...], ...]:
+        """What says that other work disturbed them, of each ok process that was disturbed."""
+        return tuple(found for index in self.ok if (found := self.processes[index].neighbours))
+
+    @property
     def trouble(self) -> str:
         """What became of the processes that are not ok, in words: `2 of 5 invalid: …`; nothing where all are ok."""
         bad = [process for process in self.processes if process.status != "ok"]
@@ -203,11 +240,11 @@ class Evidence:
         """The union with what was measured again in the last sitting."""
         return Evidence((*self.sittings[:-1], (*self.sittings[-1], *more)))
 
-    def clocks(self, side: Side) -> tuple[float, ...]:
-        """The median clock of each ok process while the case was measured, Hz; NaN where none was read."""
-        return tuple(self._clock(side, index) for index in side.ok)
+    def clocks(self, side: Side, measure: Measure = Measure.CORE_CLOCK) -> tuple[float, ...]:
+        """The median of a clock's counters in the window of each ok process, Hz; NaN where no counter was read."""
+        return tuple(self._clock(side, index, measure) for index in side.ok)
 
-    def _clock(self, side: Side, index: int) -> float:
+    def _clock(self, side: Side, index: int, measure: Measure) -> float:
         source, process = side.readings[index], side.processes[index]
         if source not in self._tables:
             reading = self.readings[source]
@@ -215,7 +252,7 @@ class Evidence:
         values = [
             value
             for device in side.devices
-            for track in self._tables[source].of(device, Measure.CORE_CLOCK)
+            for track in self._tables[source].of(device, measure)
             for value in track.during(*process.window).values
         ]
         return float(np.median(values)) if values else math.nan

@@ -264,10 +264,11 @@ def _not_too_coarse(finding: Finding, asked: float) -> Finding:
 
 
 def _looked_into(finding: Finding, grounds: Grounds, old: Side, new: Side) -> Finding:
-    """What looks slower, or faster on another card, is asked for another explanation than the code."""
-    if finding.effect is None or finding.verdict in (Verdict.SAME, Verdict.INCONCLUSIVE):
+    """What looks slower or faster is asked for another explanation than the code; the clock may also hide a change."""
+    if finding.effect is None:
         return finding
-    found = grounds.other_card(old, new, finding.effect)
-    if found is None and finding.verdict is not Verdict.FASTER:
-        found = grounds.explanation(old, new, finding.threshold)
+    is_change = finding.verdict not in (Verdict.SAME, Verdict.INCONCLUSIVE)
+    found = grounds.other_card(old, new, finding.effect) if is_change else None
+    if found is None:
+        found = grounds.explanation(old, new, finding.verdict, finding.threshold)
     return replace(finding, verdict=found.verdict, cause=found.cause, reason=found.reason) if found else finding

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from gpubench import stats
 from gpubench.analysis.fingerprint import fingerprint
@@ -14,9 +15,15 @@ from gpubench.base import units
 from gpubench.judging.effect import Effect
 from gpubench.judging.evidence import Evidence, Side
 from gpubench.judging.noise import LEAST_REPLICATES
-from gpubench.model import Manifest, Verdict
+from gpubench.model import Manifest, Measure, Verdict
 
-_CONTENDED = frozenset({"shared-device", "loaded", "migrated"})  # labels that speak of neighbours, not of the code
+# The share of a side's processes beside other work from which on that work may decide the verdict: where it is smaller,
+# the interval lies beyond the threshold only if quiet processes do too.
+_DISTURBED = 1 / 3
+# Limits of which a clock of the compute units does a fixed amount. Latencies of memory, of the L2 and of launches
+# shrink less than the period of the clock: at a faster clock the same code takes more cycles.
+_PER_CLOCK = ("tensor.", "float", "int", "shared")
+_LEAST_FOR_CYCLES = 5  # processes on each side that call a case slower by its cycles alone
 # 8 % on average over five clusters, up to 22 % (Sinha et al., "Not All GPUs Are Created Equal", SC22); of sixteen H200
 # that this project has met, four have memory that is 3 to 4 % slower in latency than that of the others.
 _CARDS_DIFFER = 0.08
@@ -109,21 +116,120 @@ class Grounds:
         words = f"measured on another card, and cards of one model differ by {units.percent(_CARDS_DIFFER, 0)}"
         return Objection(Verdict.INCONCLUSIVE, "card", f"{words}: use a baseline of this card")
 
-    def explanation(self, old: Side, new: Side, threshold: float) -> Objection | None:
-        """What else than the code explains that `new` looks slower; None where nothing does.
+    def explanation(self, old: Side, new: Side, verdict: Verdict, threshold: float) -> Objection | None:
+        """Return what else than the code explains a verdict, or a slow-down that the clock hides from it, or None.
 
-        Neighbours that the candidate alone had, and the clock, where it differs between the sides while the cycles
-        do not (a matrix product that needs more cycles too is slower all the same).
+        What looks slower or faster is explained by other work beside either side, and by a clock that differs between
+        the sides where the cycles do not (a matrix product that needs more cycles too is slower all the same).
         """
-        if neighbours := (new.usual_labels - old.usual_labels) & _CONTENDED:
-            words = ", ".join(sorted(neighbours))
-            return Objection(
-                Verdict.SUSPECT, "contended", f"only the candidate is labelled {words}: not the code's doing"
-            )
-        clocks = self._before.clocks(old), self._after.clocks(new)
-        if not all(value > 0 for side in clocks for value in side):  # NaN: no clock was read
+        if verdict in (Verdict.SAME, Verdict.INCONCLUSIVE):
+            return self._hidden(old, new, threshold)
+        if disturbed := _disturbed(old, new):
+            return Objection(_undecided(verdict), "contended", disturbed)
+        explained = self._explained_by_clock(old, new, verdict, threshold)
+        return explained or (self._hidden(old, new, threshold) if verdict is Verdict.SUSPECT else None)
+
+    def _explained_by_clock(self, old: Side, new: Side, verdict: Verdict, threshold: float) -> Objection | None:
+        change = self._clock_change(old, new)
+        if change is None or abs(change.clock.difference) <= change.clock.reach:
             return None
-        return _slower_clock(old, new, clocks, threshold)
+        is_faster = verdict is Verdict.FASTER
+        cycles = -change.cycles.difference if is_faster else change.cycles.difference
+        if cycles - change.cycles.reach > threshold:
+            return None
+        reason = f"{change.text}; counted in cycles, it is not {'faster' if is_faster else 'slower'} by the threshold"
+        return Objection(_undecided(verdict), "clock", reason)
+
+    def _hidden(self, old: Side, new: Side, threshold: float) -> Objection | None:
+        """Return a slow-down in cycles of arithmetic, or of shared memory, that a faster clock makes up for in time.
+
+        None at the power cap, where the clock is no circumstance but the code's own doing: code that draws less power
+        has a faster clock.
+        """
+        if not new.kinds[0].limit.startswith(_PER_CLOCK) or min(len(old.ok), len(new.ok)) < _LEAST_FOR_CYCLES:
+            return None
+        change = _change("clock", old, new, old.watched_clocks, new.watched_clocks)
+        if change is None or change.cycles.difference <= threshold:  # asked first, as intervals take long
+            return None
+        cycles, reach = float(change.cycles.difference), float(change.cycles.reach)
+        if cycles - reach <= max(threshold, reach):  # the second of them asks for four standard errors
+            return None
+        if change.clock.difference <= change.clock.reach:
+            return None
+        if "power-capped" in old.usual_labels | new.usual_labels:
+            return None
+        if self.are_other_cards(old, new) or _disturbed(old, new):
+            return None
+        share = units.percent(math.expm1(cycles))
+        reason = f"{change.text} and hides a slow-down; counted in cycles, it is {share} slower"
+        return Objection(Verdict.SLOWER, "clock", reason)
+
+    def _clock_change(self, old: Side, new: Side) -> _ClockChange | None:
+        """Return the change of the clock that the figure follows, None if it follows none or too few were read.
+
+        Both sides' clocks are of one kind: those that the workers read after their samples, or in runs of older
+        versions those of the sampling process.
+        """
+        limit = new.kinds[0].limit
+        if limit.startswith("link."):  # a link has a clock of its own, which nobody reads
+            return None
+        watched = old.watched_clocks, new.watched_clocks
+        if limit != "dram" and all(map(_are_enough, watched)):
+            return _change("clock", old, new, *watched)
+        measure, name = (Measure.MEMORY_CLOCK, "memory clock") if limit == "dram" else (Measure.CORE_CLOCK, "clock")
+        return _change(name, old, new, self._before.clocks(old, measure), self._after.clocks(new, measure))
+
+
+@dataclass(frozen=True, slots=True)
+class _ClockChange:
+    """The clock and the cycles of the candidate against those of the baseline, on logarithms, in words as `text`."""
+
+    clock: stats.Welch
+    cycles: stats.Welch
+    text: str
+
+
+def _change(name: str, old: Side, new: Side, old_hz: Sequence[float], new_hz: Sequence[float]) -> _ClockChange | None:
+    """Return the change between the processes that have a clock; None if fewer than half of a side's have one.
+
+    None also where all processes had one clock, so that the common case costs nothing.
+    """
+    if len({*old_hz, *new_hz}) == 1 or not (_are_enough(old_hz) and _are_enough(new_hz)):
+        return None
+    before, after = _with_clock(old, old_hz), _with_clock(new, new_hz)
+    clock = stats.welch(before[:, 1], after[:, 1])
+    labels = ", ".join(sorted(old.usual_labels ^ new.usual_labels))
+    state = f" ({labels} on one side only)" if labels else ""
+    ends = " to ".join(units.quantity(math.exp(float(logs[:, 1].mean())), "Hz") for logs in (before, after))
+    return _ClockChange(
+        clock, stats.welch(before.sum(axis=1), after.sum(axis=1)), f"the {name} went from {ends}{state}"
+    )
+
+
+def _are_enough(hertz: Sequence[float]) -> bool:
+    """Return whether half of the processes have a clock, and two of them, without which there is no variance."""
+    count = sum(clock > 0 for clock in hertz)
+    return count >= 2 and 2 * count >= len(hertz)
+
+
+def _with_clock(side: Side, hertz: Sequence[float]) -> npt.NDArray[np.float64]:
+    """Return the logarithms of the figure and of the clock, shape (n, 2), of the processes that have a clock."""
+    return np.array([(log, math.log(clock)) for log, clock in zip(side.logs, hertz, strict=True) if clock > 0])
+
+
+def _undecided(verdict: Verdict) -> Verdict:
+    """Return what an explained verdict becomes: only what looks slower is worth measuring again."""
+    return Verdict.INCONCLUSIVE if verdict is Verdict.FASTER else Verdict.SUSPECT
+
+
+def _disturbed(old: Side, new: Side) -> str:
+    """Return how many processes ran beside other work, if they are a third of either side or more; else nothing."""
+    sides = (("baseline", old), ("candidate", new))
+    if not any(len(side.neighbours) >= _DISTURBED * len(side.ok) > 0 for _, side in sides):
+        return ""
+    counts = " and ".join(f"{len(side.neighbours)} of {len(side.ok)} {name} processes" for name, side in sides)
+    labels = sorted({label for _, side in sides for process in side.neighbours for label in process})
+    return f"other work disturbed {counts} ({', '.join(labels)}): from a third of a side on, no change is judged"
 
 
 def _sources(old: Side, new: Side) -> _Sources:
@@ -191,16 +297,3 @@ def _unweighable(old: Sequence[float], new: Sequence[float], values: Sequence[fl
         )
         return Objection(Verdict.INCONCLUSIVE, "few-processes", reason)
     return None
-
-
-def _slower_clock(old: Side, new: Side, clocks: Sequence[Sequence[float]], threshold: float) -> Objection | None:
-    hertz = [np.log(side) for side in clocks]
-    clock = stats.welch(*hertz)
-    cycles = stats.welch(*(np.add(side.logs, logs) for side, logs in zip((old, new), hertz, strict=True)))
-    if abs(clock.difference) <= clock.reach or cycles.difference - cycles.reach > threshold:
-        return None
-    words = " to ".join(units.quantity(math.exp(float(logs.mean())), "Hz") for logs in hertz)
-    labels = ", ".join(sorted(old.usual_labels ^ new.usual_labels))
-    state = f" ({labels} on one side only)" if labels else ""
-    reason = f"the clock went from {words}{state}; counted in cycles, it is not slower by the threshold"
-    return Objection(Verdict.SUSPECT, "clock", reason)

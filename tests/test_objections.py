@@ -1,0 +1,202 @@
+"""What else than the code explains a verdict: other work beside either side, and the clock that a figure follows."""
+
+from __future__ import annotations
+
+import math
+
+import _make as make
+import pytest
+from _sides import TRIAD, evidence, noisy, percent
+
+from gpubench.judging.evidence import Evidence, Reading
+from gpubench.judging.judge import judge, settled
+from gpubench.model import Verdict
+
+QUIET = 0.001  # the noise between processes
+COUNTERS = {"clock.sm": "nvml.clock.sm", "clock.memory": "nvml.clock.memory"}
+
+
+def one(before, after):
+    (finding,) = judge(before, after, percent(2.0)).findings
+    return finding
+
+
+# ---- other work beside either side
+
+
+def beside(values, disturbed, labels=("loaded",), discarded=()):
+    """Evidence in which the first `disturbed` processes have these labels and discards."""
+    results = [
+        make.result(
+            make.timing(*[value] * 90),
+            of=TRIAD,
+            replicate=index,
+            labels=labels if index < disturbed else (),
+            discarded=discarded if index < disturbed else (),
+        )
+        for index, value in enumerate(values)
+    ]
+    return Evidence([[Reading.of(make.run(*results))]])
+
+
+@pytest.mark.parametrize("label", ["shared-device", "loaded", "migrated"])
+def test_a_slow_down_beside_other_work_on_both_sides_is_inconclusive(label):
+    """A two-core host that is always busy: the same code was called slower in five of six verdicts."""
+    before, after = (beside(noisy(centre, QUIET), 5, (label,)) for centre in (1.0, 1.4))
+    finding = one(before, after)
+    assert (finding.verdict, finding.cause) == (Verdict.SUSPECT, "contended")
+    assert finding.reason == (
+        f"other work disturbed 5 of 5 baseline processes and 5 of 5 candidate processes ({label}): "
+        "from a third of a side on, no change is judged"
+    )
+    assert [each.verdict for each in settled(judge(before, after, percent(2.0))).findings] == [Verdict.INCONCLUSIVE]
+
+
+@pytest.mark.parametrize(("old", "new"), [(2, 0), (0, 2), (5, 0)])
+def test_either_side_is_enough_and_a_third_of_its_processes(old, new):
+    assert one(beside(noisy(1.0, QUIET), old), beside(noisy(1.1, QUIET), new)).cause == "contended"
+
+
+def test_one_process_in_five_beside_other_work_decides_nothing():
+    finding = one(beside(noisy(1.0, QUIET), 1), beside(noisy(1.1, QUIET), 1))
+    assert (finding.verdict, finding.reason) == (Verdict.SLOWER, "")
+
+
+def test_what_looks_faster_beside_a_disturbed_baseline_is_inconclusive():
+    finding = one(beside(noisy(1.4, QUIET), 5), beside(noisy(1.0, QUIET), 0))
+    assert (finding.verdict, finding.cause) == (Verdict.INCONCLUSIVE, "contended")
+
+
+def test_equal_figures_beside_other_work_are_the_same():
+    assert one(beside(noisy(1.0, QUIET), 5), beside(noisy(1.0005, QUIET), 5)).verdict is Verdict.SAME
+
+
+@pytest.mark.parametrize(
+    ("reason", "count", "cause"), [("steal", 10, "contended"), ("steal", 9, ""), ("warm-up", 60, "")]
+)
+def test_a_tenth_of_the_samples_lost_to_steal_says_that_the_others_are_not_quiet(reason, count, cause):
+    """Of 90 samples that were kept; a discard for another reason says nothing about neighbours."""
+    after = beside(noisy(1.1, QUIET), 5, labels=(), discarded=((reason, count),))
+    assert one(evidence(*noisy(1.0, QUIET)), after).cause == cause
+
+
+# ---- the clock
+
+
+def clocked(seconds, hertz, limit="", counted=None, **fields):
+    """Evidence of processes of these times, with the clock that each read after its samples (None: none).
+
+    `counted` is a column of the sampling process, by name: one reading in the window of each process.
+    """
+    results = [
+        make.result(
+            make.timing(value, limit=limit, clock_hz=clock_hz),
+            of=TRIAD,
+            replicate=index,
+            window=(index, index + 0.9),
+            **fields,
+        )
+        for index, (value, clock_hz) in enumerate(zip(seconds, hertz, strict=True))
+    ]
+    columns = counted or {}
+    sampled = [make.samples([index + 0.5 for index in range(len(seconds))], **columns)] if columns else []
+    counters = tuple(make.counter(COUNTERS[name], "Hz", "gauge", 0.1, "nvidia-smi") for name in columns)
+    return Evidence([[Reading.of(make.run(*results, sampled=sampled, counters=counters))]])
+
+
+def at(hertz, count=5):
+    """The same clock for every process, but for a hundredth of a per cent."""
+    return noisy(hertz, 1e-4, count)
+
+
+FAST_HZ, SLOW_HZ = 1.98e9, 1.8e9
+SEVERAL = noisy(1.0, QUIET)
+
+
+@pytest.mark.parametrize("limit", ["", "tensor.float16", "float32", "shared", "l2"])
+def test_a_slow_down_by_a_lower_clock_is_inconclusive_without_any_counter(limit):
+    after = clocked(noisy(1.1, QUIET), at(SLOW_HZ), limit)
+    finding = one(clocked(SEVERAL, at(FAST_HZ), limit), after)
+    assert (finding.verdict, finding.cause) == (Verdict.SUSPECT, "clock")
+    words = "the clock went from 1.980 GHz to 1.800 GHz; counted in cycles, it is not slower by the threshold"
+    assert finding.reason == words
+
+
+@pytest.mark.parametrize("limit", ["dram", "link.h2d", "link.peer"])
+def test_a_lower_clock_of_the_compute_units_excuses_no_loss_of_memory_or_links(limit):
+    finding = one(clocked(SEVERAL, at(FAST_HZ), limit), clocked(noisy(1.1, QUIET), at(SLOW_HZ), limit))
+    assert (finding.verdict, finding.reason) == (Verdict.SLOWER, "")
+
+
+def test_a_lower_clock_of_the_memory_explains_a_loss_of_bandwidth():
+    before = clocked(SEVERAL, at(FAST_HZ), "dram", {"clock.memory": at(3.2e9)})
+    after = clocked(noisy(1.1, QUIET), at(FAST_HZ), "dram", {"clock.memory": at(2.9e9)})
+    finding = one(before, after)
+    assert (finding.verdict, finding.cause) == (Verdict.SUSPECT, "clock")
+    assert finding.reason.startswith("the memory clock went from 3.200 GHz to 2.900 GHz; ")
+
+
+def test_what_is_faster_by_the_clock_alone_is_inconclusive():
+    finding = one(clocked(SEVERAL, at(SLOW_HZ)), clocked(noisy(1 / 1.1, QUIET), at(FAST_HZ)))
+    assert (finding.verdict, finding.cause) == (Verdict.INCONCLUSIVE, "clock")
+    assert finding.reason.endswith("counted in cycles, it is not faster by the threshold")
+
+
+@pytest.mark.parametrize("hertz", [FAST_HZ, SLOW_HZ, 1.7e9])
+def test_what_is_faster_in_cycles_too_is_faster(hertz):
+    assert one(clocked(SEVERAL, at(SLOW_HZ)), clocked(noisy(0.8, QUIET), at(hertz))).verdict is Verdict.FASTER
+
+
+@pytest.mark.parametrize("seconds", [1.0, 1.0005, 1.012, 0.995])
+def test_slower_code_that_a_faster_clock_makes_up_for_is_slower(seconds):
+    """The same time at a clock ten per cent higher: ten per cent more cycles."""
+    before = clocked(SEVERAL, at(SLOW_HZ), "tensor.float16")
+    finding = one(before, clocked(noisy(seconds, 2 * QUIET), at(FAST_HZ), "tensor.float16"))
+    assert (finding.verdict, finding.cause) == (Verdict.SLOWER, "clock")
+    more = math.expm1(math.log(seconds * FAST_HZ / SLOW_HZ))
+    assert finding.reason == (
+        "the clock went from 1.800 GHz to 1.980 GHz and hides a slow-down; "
+        f"counted in cycles, it is {100 * more:.1f} % slower"
+    )
+
+
+@pytest.mark.parametrize("limit", ["", "l2", "dram", "link.h2d"])
+def test_a_figure_that_the_clock_does_not_decide_is_the_same_at_a_faster_clock(limit):
+    """A latency of memory lasts as long at any clock of the compute units, and takes more cycles of a fast one."""
+    after = clocked(noisy(1.0, 2 * QUIET), at(FAST_HZ), limit)
+    assert one(clocked(SEVERAL, at(SLOW_HZ), limit), after).verdict is Verdict.SAME
+
+
+@pytest.mark.parametrize("fields", [{"labels": ("power-capped",)}, {"labels": ("loaded",)}])
+def test_a_clock_that_the_power_cap_sets_and_a_loaded_machine_accuse_nothing(fields):
+    """Under the power cap, code that draws less power has a faster clock: its cycles are no fair figure."""
+    after = clocked(noisy(1.0, 2 * QUIET), at(FAST_HZ), "tensor.float16", **fields)
+    assert one(clocked(SEVERAL, at(SLOW_HZ), "tensor.float16"), after).verdict is Verdict.SAME
+
+
+def test_cycles_that_scatter_call_nothing_slower():
+    """Clocks that differ by ± 3 % between processes: the cycles of the same code do, too."""
+    before = clocked(SEVERAL, noisy(SLOW_HZ, 0.03), "tensor.float16")
+    after = clocked(noisy(1.0, 2 * QUIET), noisy(1.05 * SLOW_HZ, 0.03), "tensor.float16")
+    assert one(before, after).verdict is Verdict.SAME
+
+
+@pytest.mark.parametrize(("missing", "cause"), [(1, "clock"), (2, "clock"), (3, "")])
+def test_half_of_the_processes_have_to_have_a_clock(missing, cause):
+    hertz = [*[None] * missing, *at(SLOW_HZ)[missing:]]
+    finding = one(clocked(SEVERAL, at(FAST_HZ)), clocked(noisy(1.1, QUIET), hertz))
+    assert finding.cause == cause
+
+
+def test_counters_say_nothing_where_the_workers_read_the_clock():
+    """The sampling process also reads while the case is built and checked, when the device may be idle."""
+    before = clocked(SEVERAL, [FAST_HZ] * 5, counted={"clock.sm": at(1.9e9)})
+    after = clocked(noisy(1.1, QUIET), [FAST_HZ] * 5, counted={"clock.sm": at(1.72e9)})
+    assert one(before, after).verdict is Verdict.SLOWER
+
+
+def test_a_baseline_of_an_older_version_is_compared_by_the_counters_of_both():
+    """What the sampling process reads in a case is not what the worker reads after its samples."""
+    before = clocked(SEVERAL, [None] * 5, counted={"clock.sm": at(1.9e9)})
+    after = clocked(noisy(1.1, QUIET), at(FAST_HZ), counted={"clock.sm": at(1.72e9)})
+    assert one(before, after).reason.startswith("the clock went from 1.900 GHz to 1.720 GHz; ")
