@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gpubench.judging.effect import Pair, effects, standard_error
+from gpubench.judging.effect import SidePair, effects
 from gpubench.judging.evidence import Evidence, Gathering, Reading
 from gpubench.judging.judge import judge
 from gpubench.model import Verdict
@@ -146,14 +146,7 @@ def smallest(recording: Recording, threshold: float, draws: int = 1000) -> Itera
 
 def _least(draws: Sequence[Sequence[float]], threshold: float) -> list[float]:
     """Of each draw the least slow-down of its second five that is called slower, sorted: verdicts only rise with it."""
-    pairs = [
-        Pair(
-            tuple(values[:PROCESSES]),
-            tuple(values[PROCESSES:]),
-            standard_error(values[:PROCESSES], PROCESSES, PROCESSES),
-        )
-        for values in draws
-    ]
+    pairs = [SidePair(tuple(values[:PROCESSES]), tuple(values[PROCESSES:])) for values in draws]
     beyond = [
         max(math.log1p(threshold), found.least_threshold) - min(found.low, found.shift) for found in effects(pairs)
     ]

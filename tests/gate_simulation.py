@@ -1,131 +1,276 @@
 """How often the gate cries wolf, and how often it finds one: simulated suites through the whole procedure.
 
-    .venv/bin/python tests/gate_simulation.py [SUITES]        default 300 for each line of the table
+    .venv/bin/python tests/gate_simulation.py [SUITES]        default 400 for each line of the tables
 
-A process's median is its case's true value times a log-normal noise, independent from process to process; judge,
-rounds and thresholds are the product's own. `both` is what `gpubench ab` does (each side is measured again), a
-number is a stored baseline of so many processes, to which `gpubench gate --run` cannot add.
+A process's median is its case's true value times a log-normal noise; effects, verdicts and rounds are the product's
+own. Three designs: `files` are judged once; a `stored` baseline stays as it is while `gpubench gate --run` measures the
+candidate's suspects again; `ab` measures both sides again. The rules of other tools judge the first measurement.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import islice
 
 import numpy as np
-from _make import manifest
+import numpy.typing as npt
+import scipy.stats
 
-from gpubench.judging.evidence import Evidence, Gathering, Kind, Process, Reading
-from gpubench.judging.judge import Finding, judge
-from gpubench.judging.rounds import ROUNDS, Sides, settle
+from gpubench.judging.effect import Effect, SidePair, effects
+from gpubench.judging.judge import Finding, Judgement, decide
+from gpubench.judging.rounds import ROUNDS, settle
 from gpubench.model import Case, Verdict
 
-REPLICATES = 5
 THRESHOLD = 0.02
-_KIND = Kind(1, "hot", "s", "less")
-_MANIFEST = manifest()
+MODE = 0.03  # of bimodal noise: how much slower the slow mode is
+MODE_SHARE = 0.2  # of the processes that are in it
+DESIGNS = ("files", "stored", "ab")
+Logs = npt.NDArray[np.float64]  # shape (cases, processes)
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Suites of `cases` cases, `slower` of them by this fraction, with this noise between processes (on logarithms)."""
+    """Suites of `cases` cases, `changed` of them slower by the fraction `slower`.
+
+    `noise` is the standard deviation between processes, on logarithms; `memory` the correlation of successive ones,
+    AR(1).
+    """
 
     slower: float = 0.0
+    changed: int = 10
     cases: int = 100
     noise: float = 0.01
-    baseline: int = REPLICATES  # processes of the baseline
-    both: bool = True  # whether the baseline can be measured again
+    bimodal: bool = False
+    times: tuple[float, float] = (1.0, 1.0)  # the noise of the baseline and of the candidate, in units of `noise`
+    memory: float = 0.0
+    baseline: int = 5  # processes of the baseline
+    candidate: int = 5
+    design: str = "ab"
     rounds: int = ROUNDS
 
 
-@dataclass(slots=True)
 class Suite:
-    """One suite of a world: its first measurement, and what measuring again gives."""
+    """One suite of a world: all that its processes will say, and what the gate has seen of it."""
 
-    world: World
-    rng: np.random.Generator
-    asked_again: int = 0
+    def __init__(self, world: World, rng: np.random.Generator) -> None:
+        self.world = world
+        self.asked_again = 0
+        looks = 1 if world.design == "files" else world.rounds + 1
+        olds = world.baseline * (looks if world.design == "ab" else 1)
+        self.before, self.after = self._drawn(rng, olds, world.candidate * looks)
+        self.after[: world.changed] += math.log1p(world.slower)
+        self._looks = [1] * world.cases
+        self.effects: list[Effect] = []  # of each case, as far as it has been measured
 
-    def sides(self) -> Sides:
-        """The first measurement of both sides."""
-        cases = [Case("simulated", f"case{index}") for index in range(self.world.cases)]
-        before = self.reading(cases, 0.0, self.world.baseline)
-        return Sides(Evidence([[before]]), Evidence([[self.reading(cases, self.world.slower, REPLICATES)]]))
+    def _drawn(self, rng: np.random.Generator, before: int, after: int) -> tuple[Logs, Logs]:
+        """Both sides; those of `ab` take turns, A B B A, so that what successive processes share meets both."""
+        world = self.world
+        logs = rng.standard_normal((world.cases, before + after))
+        if world.memory:
+            self._remember(logs, starts=[0] if world.design == "ab" else [0, before])
+        is_before = np.arange(before + after) < before
+        if world.design == "ab":
+            is_before = np.isin(np.arange(before + after) % 4, (0, 3))
+        logs *= world.noise * np.where(is_before, *world.times)
+        if world.bimodal:
+            logs += math.log1p(MODE) * (rng.random(logs.shape) < MODE_SHARE)
+        return logs[:, is_before], logs[:, ~is_before]
 
-    def again(self, sides: Sides, suspects: tuple[Finding, ...]) -> Sides:
-        """Five processes more of each suspect, on the sides that can be measured."""
-        cases = [finding.case for finding in suspects]
-        self.asked_again += len(cases)
-        before = sides.before
-        if self.world.both:
-            before = before.and_again([self.reading(cases, 0.0, REPLICATES)])
-        return Sides(before, sides.after.and_again([self.reading(cases, self.world.slower, REPLICATES)]))
+    def _remember(self, logs: Logs, starts: list[int]) -> None:
+        """Make each process resemble the one before it, but for the first of each measurement."""
+        innovation = math.sqrt(1 - self.world.memory**2)
+        for place in range(1, logs.shape[1]):
+            if place not in starts:
+                logs[:, place] = self.world.memory * logs[:, place - 1] + innovation * logs[:, place]
 
-    def reading(self, cases: list[Case], slower: float, processes: int) -> Reading:
-        """A run file of these cases."""
-        logs = math.log1p(slower) + self.world.noise * self.rng.standard_normal((len(cases), processes))
-        results = {
-            (case.id, ("cuda:0",)): [(case, Process("ok", value, _KIND)) for value in values]
-            for case, values in zip(cases, np.exp(logs).tolist(), strict=True)
-        }
-        return Reading(_MANIFEST, Gathering(results))
+    def pairs(self, numbers: Iterable[int]) -> list[SidePair]:
+        """Both sides of these cases, as far as they have been measured."""
+        return [self._pair(number, self._looks[number]) for number in numbers]
+
+    def _pair(self, number: int, looks: int) -> SidePair:
+        olds = self.world.baseline * (looks if self.world.design == "ab" else 1)
+        news = self.world.candidate * looks
+        return SidePair(tuple(self.before[number, :olds].tolist()), tuple(self.after[number, :news].tolist()))
+
+    def judged(self, _: object = None) -> Judgement:
+        """The verdicts on what has been measured."""
+        return Judgement(tuple(decide(_plain(self.world.cases), self.effects, lambda _: THRESHOLD)))
+
+    def again(self, sides: object, suspects: tuple[Finding, ...]) -> object:
+        """Measure as many processes more of each suspect."""
+        numbers = [int(finding.case.name.removeprefix("case")) for finding in suspects]
+        self.asked_again += len(numbers)
+        for number in numbers:
+            self._looks[number] += 1
+        for number, found in zip(numbers, effects(self.pairs(numbers)), strict=True):
+            self.effects[number] = found
+        return sides
+
+
+@cache
+def _plain(cases: int) -> list[Finding]:
+    return [Finding(Case("simulated", f"case{number}"), ("cuda:0",), Verdict.INCONCLUSIVE) for number in range(cases)]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of a number of suites: how many had a case called slower, and the share of cases so called and asked again."""
+    """Of a number of suites: how many had an unchanged case called slower; the share of the changed cases that were
+    found, of all cases that were called the same, and of those that were measured again.
+    """
 
+    suites: int
     alarmed: int
     found: float
     same: float
     asked_again: float
 
+    @property
+    def alarms(self) -> float:
+        """The share of the suites that were alarmed."""
+        return self.alarmed / self.suites
+
 
 def simulate(world: World, suites: int, seed: int = 0) -> Outcome:
     """Judge so many suites of a world."""
     alarmed = found = same = again = 0
-    for counts, asked in _judged(world, suites, seed):
-        slower = counts.get(Verdict.SLOWER, 0)
-        alarmed += slower > 0
-        found += slower
-        same += counts.get(Verdict.SAME, 0)
-        again += asked
+    changed = {finding.case for finding in _plain(world.cases)[: world.changed]} if world.slower else set()
+    for suite in measured(world, suites, seed):
+        rounds = 0 if world.design == "files" else world.rounds
+        findings = settle(suite, suite.judged, suite.again, rounds).findings
+        slower = {finding.case for finding in findings if finding.verdict is Verdict.SLOWER}
+        alarmed += bool(slower - changed)
+        found += len(slower & changed)
+        same += sum(finding.verdict is Verdict.SAME for finding in findings)
+        again += suite.asked_again
     cases = suites * world.cases
-    return Outcome(alarmed, found / cases, same / cases, again / cases)
+    return Outcome(suites, alarmed, found / max(suites * len(changed), 1), same / cases, again / cases)
 
 
-def _judged(world: World, suites: int, seed: int) -> Iterator[tuple[dict[Verdict, int], int]]:
-    for number in range(suites):
-        suite = Suite(world, np.random.default_rng((seed, number)))
-        judgement = settle(
-            suite.sides(),
-            lambda sides: judge(sides.before, sides.after, lambda _: THRESHOLD),
-            suite.again,
-            world.rounds,
-        )
-        yield judgement.counts(), suite.asked_again
+def measured(world: World, suites: int, seed: int = 0) -> list[Suite]:
+    """Suites with their first measurement, all weighed at once."""
+    drawn = [Suite(world, np.random.default_rng((seed, number))) for number in range(suites)]
+    first = iter(effects([pair for suite in drawn for pair in suite.pairs(range(world.cases))]))
+    for suite in drawn:
+        suite.effects = list(islice(first, world.cases))
+    return drawn
+
+
+# ---- the rules of other tools, each on both sides' logarithms: whether each case is called slower
+
+
+def mann_whitney(before: Logs, after: Logs) -> npt.NDArray[np.bool_]:
+    """Two-sided p < 0.05, and a median that is 2 % slower."""
+    p = scipy.stats.mannwhitneyu(before, after, axis=-1).pvalue
+    return (p < 0.05) & (np.median(after, -1) - np.median(before, -1) > math.log1p(THRESHOLD))
+
+
+def bootstrap(before: Logs, after: Logs, resamples: int = 200) -> npt.NDArray[np.bool_]:
+    """The 95 % percentile interval of the difference of the medians lies above zero."""
+    rng = np.random.default_rng(0)
+    medians = [
+        np.median(logs[:, rng.integers(logs.shape[1], size=(resamples, logs.shape[1]))], axis=-1)
+        for logs in (before, after)
+    ]
+    return np.quantile(medians[1] - medians[0], 0.025, axis=-1) > 0
+
+
+def nvbench(before: Logs, after: Logs) -> npt.NDArray[np.bool_]:
+    """nvbench_compare.py: the means differ by more than the smaller of the two relative standard deviations."""
+    old, new = np.exp(before), np.exp(after)
+    noise = np.minimum(*(side.std(axis=-1, ddof=1) / side.mean(axis=-1) for side in (old, new)))
+    return new.mean(-1) / old.mean(-1) - 1 > noise
+
+
+def perfherder(before: Logs, after: Logs) -> npt.NDArray[np.bool_]:
+    """Mozilla's alerts: t > 7 of the means, and a change of 2 % or more."""
+    old, new = np.exp(before), np.exp(after)
+    error = np.sqrt(sum(side.var(axis=-1, ddof=1) / side.shape[-1] for side in (old, new)))
+    change = new.mean(-1) - old.mean(-1)
+    return (change / error > 7) & (change / old.mean(-1) >= THRESHOLD)
+
+
+PEERS: dict[str, Callable[[Logs, Logs], npt.NDArray[np.bool_]]] = {
+    "Mann-Whitney": mann_whitney,
+    "bootstrap": bootstrap,
+    "nvbench": nvbench,
+    "Perfherder": perfherder,
+}
+
+
+def peers(world: World, suites: int, seed: int = 0) -> Iterator[tuple[str, float, float]]:
+    """Of each other rule the share of suites with an alarm, and of the changed cases that it finds."""
+    drawn = [Suite(replace(world, design="files"), np.random.default_rng((seed, number))) for number in range(suites)]
+    for name, rule in PEERS.items():
+        slower = np.array([rule(suite.before, suite.after) for suite in drawn])
+        unchanged = slower[:, world.changed :] if world.slower else slower
+        yield name, float(unchanged.any(axis=-1).mean()), float(slower[:, : world.changed].mean())
+
+
+# ---- the tables of docs/gate.md
+
+WORLDS = {
+    "0.3 %": World(noise=0.003),
+    "1 %": World(),
+    "3 %": World(noise=0.03),
+    "0.3 %, bimodal": World(noise=0.003, bimodal=True),
+    "1 %, bimodal": World(bimodal=True),
+    "3 %, bimodal": World(noise=0.03, bimodal=True),
+    "3 %, the candidate 9 %": World(noise=0.03, times=(1.0, 3.0)),
+    "3 %, the baseline 9 %": World(noise=0.03, times=(3.0, 1.0)),
+    "1 %, AR(1) 0.5": World(memory=0.5),
+    "3 %, AR(1) 0.5": World(noise=0.03, memory=0.5),
+    "1 %, AR(1) 0.8": World(memory=0.8),
+    "3 %, AR(1) 0.8": World(noise=0.03, memory=0.8),
+}
+
+
+def alarms(suites: int) -> Iterator[str]:
+    """Yield the table of alarmed suites of identical code: a line for each noise and number of processes."""
+    yield _row("noise between processes", "processes", *DESIGNS, *PEERS)
+    yield "|---" * (2 + len(DESIGNS) + len(PEERS)) + "|"
+    for name, plain in WORLDS.items():
+        for count in (5, 10):
+            world = replace(plain, baseline=count, candidate=count)
+            ours = [simulate(replace(world, design=design), suites).alarms for design in DESIGNS]
+            others = [alarmed for _, alarmed, _ in peers(world, suites)]
+            yield _row(name, f"{count} and {count}", *(f"{share:.1%}" for share in (*ours, *others)))
+
+
+def power(suites: int) -> Iterator[str]:
+    """Yield the table of what is found at 1 % of noise, where ten cases in a hundred are slower."""
+    yield _row("design", "rounds", "same", "measured again", "+3 % found", "+5 % found")
+    yield "|---" * 6 + "|"
+    lines = [("ab", 5, rounds) for rounds in range(ROUNDS + 1)]
+    lines += [("stored", count, ROUNDS) for count in (5, 10, 20)]
+    for design, baseline, rounds in lines:
+        world = World(design=design, baseline=baseline, rounds=rounds)
+        equal = simulate(world, suites)
+        shares = [simulate(replace(world, slower=slower), suites).found for slower in (0.03, 0.05)]
+        cells = (f"{share:.0%}" for share in (equal.same, equal.asked_again, *shares))
+        yield _row(f"{design}, baseline of {baseline}", str(rounds), *cells)
+    for count in (5, 10):
+        world = World(baseline=count, candidate=count)
+        three, five = (peers(replace(world, slower=slower), suites) for slower in (0.03, 0.05))
+        for (name, _, small), (_, _, large) in zip(three, five, strict=True):
+            yield _row(f"{name}, {count} and {count}", "", "", "", f"{small:.0%}", f"{large:.0%}")
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def main() -> None:
-    """Print the table of docs/gate.md."""
-    suites = int(sys.argv[1]) if len(sys.argv) > 1 else 300
-    print(f"{suites} suites of 100 cases, 1 % noise between processes, threshold {THRESHOLD:.0%}")  # noqa: T201
-    print("baseline  rounds  alarmed A/A suites  same   asked again  +3 % found  +5 % found")  # noqa: T201
-    for baseline, both in ((5, True), (5, False), (10, False), (20, False)):
-        for rounds in (0, 1, 2, 3):
-            world = World(baseline=baseline, both=both, rounds=rounds)
-            equal = simulate(world, suites)
-            three, five = (
-                simulate(World(slower, baseline=baseline, both=both, rounds=rounds), max(suites // 20, 5))
-                for slower in (0.03, 0.05)
-            )
-            name = f"{baseline} both" if both else str(baseline)
-            print(  # noqa: T201
-                f"{name:8}  {rounds:6}  {equal.alarmed:18}  {equal.same:5.1%}  {equal.asked_again:10.1%}"
-                f"  {three.found:10.1%}  {five.found:10.1%}"
-            )
+    """Print the tables of docs/gate.md."""
+    suites = int(sys.argv[1]) if len(sys.argv) > 1 else 400
+    print(f"{suites} suites of 100 cases a line, threshold {THRESHOLD:.0%}; suites of identical code alarmed:")  # noqa: T201
+    for table in (alarms, power):
+        for line in table(suites):
+            print(line, flush=True)  # noqa: T201
+        print()  # noqa: T201
 
 
 if __name__ == "__main__":

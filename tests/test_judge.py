@@ -12,7 +12,7 @@ from _sides import TRIAD, evidence, noisy, percent, reading
 
 from gpubench.judging import effect
 from gpubench.judging.evidence import Evidence, Reading
-from gpubench.judging.judge import judge, settled, verdict_of
+from gpubench.judging.judge import Finding, decide, explanation, judge, sentence, settled, verdict_of
 from gpubench.model import DataFile, Verdict
 
 
@@ -66,23 +66,53 @@ def test_the_interval_is_welchs_on_logarithms():
     assert (found.low, found.high, found.p) == pytest.approx((interval.low, interval.high, expected.pvalue))
 
 
-def test_noise_between_processes_raises_the_threshold():
+def least(deviation, freedom, *counts):
+    """The least threshold: as many standard errors as Student's t exceeds no oftener than a normal value three."""
+    return scipy.stats.t.isf(0.0027 / 2, freedom) * deviation * math.sqrt(sum(1 / count for count in counts))
+
+
+def test_noise_between_processes_raises_the_threshold_by_students_quantile():
     finding = one(evidence(*noisy(spread=0.05)), evidence(*noisy(1.01, spread=0.05)))
-    assert finding.threshold == pytest.approx(3 * 0.05 * math.sqrt(2 / 5))
+    assert finding.threshold == pytest.approx(least(0.05, 8, 5, 5))
 
 
-def test_what_is_too_noisy_to_gate_is_not_called_the_same():
-    """±20 % between processes: a threshold of 38 % would pass every regression there is."""
-    finding = one(evidence(*noisy(spread=0.2)), evidence(*noisy(1.01, spread=0.1)))
-    assert (finding.verdict, finding.cause) == (Verdict.INCONCLUSIVE, "noise")
-    asked = one(evidence(*noisy(spread=0.2)), evidence(*noisy(1.01, spread=0.1)), threshold=50)
-    assert asked.verdict is Verdict.SAME  # who asks for 50 % gets an answer
+def test_the_deviation_is_pooled_so_that_a_side_that_is_quiet_by_chance_misleads_nobody():
+    finding = one(evidence(*noisy(spread=0.001)), evidence(*noisy(1.1, spread=0.05)))
+    assert finding.threshold > least(0.05 / math.sqrt(2), 8, 5, 5) * 0.99
 
 
-def test_a_noise_file_stands_for_the_baselines_own_spread():
+def test_the_smaller_side_counts_by_its_own_noise_where_it_is_the_noisier_one():
+    """Forty quiet processes say nothing of what five noisy ones are worth."""
+    finding = one(evidence(*noisy(spread=0.05)), evidence(*noisy(1.01, spread=0.01, count=40)))
+    assert finding.threshold > least(0.05, 4.3, 5)
+
+
+def test_noise_beyond_the_users_threshold_is_inconclusive_and_says_how_much_identical_code_differs():
+    finding = one(evidence(*noisy(spread=0.03)), evidence(*noisy(1.01, spread=0.03)))
+    assert finding.verdict is Verdict.INCONCLUSIVE
+    assert explanation(finding).startswith("threshold 8.5 %: identical code differs by 3.0 % here (5 and 5 processes)")
+
+
+def test_same_is_said_inside_the_users_threshold_only():
+    before, after = evidence(*noisy(spread=0.2)), evidence(*noisy(1.01, spread=0.1))
+    assert one(before, after).verdict is Verdict.INCONCLUSIVE
+    asked = one(before, after, threshold=50)
+    assert (asked.verdict, asked.threshold) == (Verdict.SAME, pytest.approx(math.log(1.5)))
+
+
+def test_a_widened_threshold_of_a_slower_case_says_why_too():
+    finding = one(evidence(*noisy(spread=0.01)), evidence(*noisy(1.1, spread=0.01)))
+    assert finding.verdict is Verdict.SLOWER
+    assert "threshold 2.7 %: identical code differs by 1.0 % here (5 and 5 processes)" in sentence(finding)
+
+
+def test_a_noise_run_counts_where_it_is_noisier_than_the_sides_themselves():
     noise = evidence(*noisy(spread=0.05, count=20))
-    finding = one(evidence(*noisy(spread=0.001)), evidence(*noisy(1.01, spread=0.001)), noise=noise)
-    assert finding.threshold == pytest.approx(3 * 0.05 * math.sqrt(2 / 5))
+    finding = one(evidence(*noisy(spread=0.001)), evidence(*noisy(1.05, spread=0.001)), noise=noise)
+    assert finding.threshold == pytest.approx(least(0.05, 19, 5, 5))
+    assert "(20 processes of the noise run)" in sentence(finding)
+    quiet = evidence(*noisy(spread=0.001, count=20))
+    assert one(evidence(*noisy(spread=0.05)), evidence(*noisy(spread=0.04)), noise=quiet).threshold > 0.05
 
 
 def test_the_users_threshold_is_a_change_of_the_time_and_of_its_inverse():
@@ -95,8 +125,10 @@ def test_what_sittings_differ_by_does_not_average_out_within_one():
     sittings = Evidence([[reading(noisy(centre, 1e-4))] for centre in (1.0, 1.04, 1.08)])
     one_sitting = Evidence([[reading([value for centre in (1.0, 1.04, 1.08) for value in noisy(centre, 1e-4)])]])
     after = evidence(*noisy(1.12, 1e-4))
-    assert one(sittings, after).verdict is not Verdict.SLOWER
-    assert one(sittings, after).threshold > 2 * one(one_sitting, after).threshold
+    found = one(sittings, after)
+    assert found.verdict is not Verdict.SLOWER
+    assert found.threshold > 2 * one(one_sitting, after).threshold
+    assert "(3 sessions of the baseline)" in explanation(found)
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -104,6 +136,20 @@ def test_fewer_than_three_processes_decide_nothing_and_say_what_to_do(count):
     finding = one(evidence(*noisy(count=5)), evidence(*[1.5, 1.6][:count]))
     assert (finding.verdict, finding.cause) == (Verdict.INCONCLUSIVE, "few-processes")
     assert "--replicates 5" in finding.reason
+
+
+@pytest.mark.parametrize(("old", "new"), [(3, 3), (4, 10), (20, 4)])
+@pytest.mark.parametrize(("centre", "verdict"), [(1.5, Verdict.SUSPECT), (0.5, Verdict.INCONCLUSIVE)])
+def test_fewer_than_five_processes_on_a_side_call_nothing_slower_or_faster(old, new, centre, verdict):
+    finding = one(evidence(*noisy(spread=1e-3, count=old)), evidence(*noisy(centre, 1e-3, new)))
+    assert (finding.verdict, finding.cause) == (verdict, "few-processes")
+    assert finding.reason.startswith(
+        f"{old} and {new} processes: with fewer than 5 on a side no change is called slower"
+    )
+
+
+def test_three_processes_that_agree_are_the_same():
+    assert one(evidence(*noisy(spread=1e-3, count=3)), evidence(*noisy(1.001, 1e-3, 3))).verdict is Verdict.SAME
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
@@ -119,7 +165,7 @@ def test_figures_without_a_logarithm_are_inconclusive():
 
 
 def test_values_that_never_vary_are_weighed_by_the_users_threshold_alone():
-    finding = one(evidence(1.0, 1.0, 1.0), evidence(1.03, 1.03, 1.03))
+    finding = one(evidence(*[1.0] * 5), evidence(*[1.03] * 5))
     assert (finding.verdict, finding.threshold, finding.q) == (Verdict.SLOWER, pytest.approx(math.log(1.02)), 0.0)
 
 
@@ -315,6 +361,16 @@ def test_q_values_know_how_many_cases_were_weighed():
     found = judge(of([noisy()] * 10), of([noisy(1.05), *[noisy(1.001)] * 9]), percent(2)).findings
     slow = next(f for f in found if f.case == cases[0])
     assert slow.q == pytest.approx(min(10 * slow.effect.p, 1.0))
+
+
+def test_what_chance_finds_among_many_cases_is_called_neither_slower_nor_faster():
+    """Far beyond a threshold of nothing, and as unlikely as one case in two hundred: two hundred cases have one."""
+    cases = [make.case("triad", size_bytes=2**10 + n) for n in range(200)]
+    effects = [effect.Effect(0.05, 0.02, 0.08, 0.005, 0.001), *[effect.Effect(0.0, -0.01, 0.01, 0.9, 0.001)] * 199]
+    plain = [Finding(case, ("cuda:0",), Verdict.INCONCLUSIVE) for case in cases]
+    first = decide(plain, effects, percent(1))[0]
+    assert (first.verdict, first.cause) == (Verdict.SUSPECT, "chance")
+    assert decide(plain[:1], effects[:1], percent(1))[0].verdict is Verdict.SLOWER
 
 
 def test_findings_stand_the_worst_first():

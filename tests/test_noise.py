@@ -6,6 +6,7 @@ import math
 
 import _make as make
 import pytest
+import scipy.stats
 
 from gpubench.judging import noise
 
@@ -26,20 +27,24 @@ def test_the_log_deviation_is_that_of_a_sample():
     assert noise.log_deviation([1.0, math.e, math.e**2]) == pytest.approx(1.0)
 
 
-def test_the_threshold_is_three_standard_errors_of_a_difference_of_two_means():
-    # s = 1 %, 8 against 8: SE = 0.01 · √(2/8) = 0.005, and three of it are 0.015 on logs
-    assert noise.threshold(0.01, 8) == pytest.approx(math.exp(0.015) - 1)
+def least(deviation, count):
+    """As many standard errors as Student's t exceeds no oftener than a normal value three, `count` against `count`."""
+    return scipy.stats.t.isf(0.0027 / 2, 2 * count - 2) * deviation * math.sqrt(2 / count)
+
+
+def test_the_threshold_is_that_of_a_gate_of_as_many_against_as_many():
+    # s = 1 %, 8 against 8: SE = 0.01 · √(2/8) = 0.005, and Student's t of 14 degrees of freedom asks for 3.64 of it
+    assert noise.threshold(0.01, 8) == pytest.approx(math.expm1(3.636 * 0.005), rel=1e-3)
+    assert noise.threshold(0.01, 8) == pytest.approx(math.expm1(least(0.01, 8)))
     assert noise.threshold(0.0, 8) == 0.0
 
 
-def test_the_standard_error_is_that_of_welch_with_equal_sides():
-    deviation, count = 0.02, 5
-    welch = math.sqrt(deviation**2 / count + deviation**2 / count)
-    assert math.log1p(noise.threshold(deviation, count)) == pytest.approx(3 * welch)
+def test_of_many_replicates_the_threshold_is_three_standard_errors():
+    assert noise.threshold(0.01, 1000) == pytest.approx(3 * 0.01 * math.sqrt(2 / 1000), rel=2e-3)
 
 
-def test_four_times_the_replicates_see_half_the_effect():
-    assert math.log1p(noise.threshold(0.1, 12)) == pytest.approx(math.log1p(noise.threshold(0.1, 3)) / 2)
+def test_four_times_the_replicates_see_less_than_half_the_effect():
+    assert noise.threshold(0.01, 12) < noise.threshold(0.01, 3) / 2
 
 
 def test_a_floor_is_of_the_medians_of_the_processes():
@@ -50,7 +55,7 @@ def test_a_floor_is_of_the_medians_of_the_processes():
     mean = sum(logs) / 3
     deviation = math.sqrt(sum((value - mean) ** 2 for value in logs) / 2)
     assert floor.log_deviation == pytest.approx(deviation)
-    assert floor.threshold == pytest.approx(math.expm1(3 * deviation * math.sqrt(2 / 3)))
+    assert floor.threshold == pytest.approx(math.expm1(least(deviation, 3)))
 
 
 def test_processes_that_agree_can_see_any_effect():
@@ -61,12 +66,12 @@ def test_processes_that_agree_can_see_any_effect():
 def test_a_quiet_case_says_what_a_gate_can_see():
     spread = 0.003
     (floor,) = noise.floors(run_of(*(math.exp(spread * step) for step in (-1, -1, 0, 1, 1))))
-    assert floor.words == "±0.3 % between processes; a gate of 5 against 5 can see 0.6 %, not less"
+    assert floor.words == "±0.3 % between processes; a gate of 5 against 5 can see 0.8 %, not less"
 
 
 def test_a_noisy_case_says_what_it_cannot_gate():
     (floor,) = noise.floors(run_of(*(math.exp(0.247 * step) for step in (-1, -1, 0, 1, 1))))
-    assert floor.words == "±24 % between processes; a gate of 5 against 5 cannot gate below 60 %"
+    assert floor.words == "±24 % between processes; a gate of 5 against 5 cannot gate below 95 %"
 
 
 @pytest.mark.parametrize(

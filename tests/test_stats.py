@@ -171,6 +171,20 @@ def test_students_quantile_is_scipys_and_the_normals_where_nothing_varies():
     assert stats.student_quantile(np.array([math.inf])) == pytest.approx(1.959964, rel=1e-5)
 
 
+@pytest.mark.parametrize("tail", [0.5, 0.01, 0.0027, 1e-4])
+def test_students_quantile_is_scipys_at_any_tail(tail):
+    expected = scipy.stats.t.isf(tail / 2, FREEDOMS)
+    assert stats.student_quantile(FREEDOMS, tail) == pytest.approx(expected, rel=1e-8)
+
+
+def test_the_pooled_deviation_is_that_of_students_test_with_one_variance():
+    rng = np.random.default_rng(8)
+    before, after = rng.normal(1, 1, (20, 5)), rng.normal(2, 3, (20, 8))
+    expected = scipy.stats.ttest_ind(after, before, axis=-1)
+    error = stats.pooled_deviation(before, after) * math.sqrt(1 / 5 + 1 / 8)
+    assert (after.mean(-1) - before.mean(-1)) / error == pytest.approx(expected.statistic)
+
+
 def test_welch_is_scipys_along_the_last_axis():
     rng = np.random.default_rng(7)
     before, after = rng.normal(1, 1, (20, 5)), rng.normal(2, 3, (20, 8))

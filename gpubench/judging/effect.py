@@ -7,17 +7,36 @@ Nothing here knows of a policy; a comparison asks the same functions as a gate.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from gpubench import stats
 from gpubench.judging.evidence import Side
-from gpubench.judging.noise import LEAST_REPLICATES
+from gpubench.judging.noise import ERRORS, LEAST_REPLICATES, chance_errors, chance_errors_of
 
 _LEAST_SITTINGS = 3  # a deviation of two sittings has one degree of freedom
-ERRORS = 3.0  # a threshold is at least so many standard errors of an A/A
+
+
+class Scatter(NamedTuple):
+    """How identical code scatters, on logarithms.
+
+    `error` is the standard error of an effect between identical code, `errors` how many of them chance does not
+    exceed, `deviation` the standard deviation between the values, which `counted` names: `5 and 5 processes`.
+    """
+
+    error: float
+    errors: float = ERRORS
+    deviation: float = 0.0
+    counted: str = ""
+
+    @property
+    def least_threshold(self) -> float:
+        """The smallest difference that this scatter leaves decidable."""
+        return self.errors * self.error
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +44,7 @@ class Effect:
     """The candidate against the baseline, on logarithms, worse upwards.
 
     `shift` is the Hodges-Lehmann estimate over the processes' medians, `low` and `high` the 95 % interval
-    by Welch, `p` the probability of such a difference between equals, `error` the standard error that
-    identical code shows here with as many processes and sittings.
+    by Welch, `p` the probability of such a difference between equals. The others are those of `Scatter`.
     """
 
     shift: float
@@ -34,11 +52,14 @@ class Effect:
     high: float
     p: float
     error: float
+    errors: float = ERRORS
+    deviation: float = 0.0
+    counted: str = ""
 
     @property
     def least_threshold(self) -> float:
         """The smallest difference that noise leaves decidable."""
-        return ERRORS * self.error
+        return self.errors * self.error
 
     @property
     def reach(self) -> float:
@@ -47,12 +68,12 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """Two sides ready to be weighed: logarithms, and the standard error of an A/A at their counts."""
+class SidePair:
+    """The logarithms of two sides, and what else than their processes says how identical code scatters."""
 
     before: tuple[float, ...]
     after: tuple[float, ...]
-    error: float
+    elsewhere: tuple[Scatter, ...] = ()
 
 
 def is_weighable(side: Side) -> bool:
@@ -60,45 +81,62 @@ def is_weighable(side: Side) -> bool:
     return len(side.logs) >= LEAST_REPLICATES
 
 
-def pair(before: Side, after: Side, noise: Side | None = None) -> Pair:
-    """Two weighable sides as a pair; `noise` stands for the baseline's own spread where it is weighable."""
-    source = noise if noise is not None and is_weighable(noise) else before
-    error = standard_error(source.logs, len(before.logs), len(after.logs))
-    sittings = standard_error(source.centres, len(before.centres), len(after.centres), _LEAST_SITTINGS)
-    return Pair(before.logs, after.logs, max(error, sittings))
+def pair(before: Side, after: Side, noise: Side | None = None) -> SidePair:
+    """Return two weighable sides as a pair; `noise` is the same case in a run of identical code."""
+    elsewhere = []
+    if noise is not None and is_weighable(noise):
+        counted = f"{len(noise.logs)} processes of the noise run"
+        elsewhere.append(_scatter(noise.logs, len(before.logs), len(after.logs), counted))
+    old, new = len(set(before.sittings)), len(set(after.sittings))
+    if old >= _LEAST_SITTINGS and len(before.centres) >= _LEAST_SITTINGS:
+        elsewhere.append(_scatter(before.centres, old, new, f"{old} sessions of the baseline"))
+    return SidePair(before.logs, after.logs, tuple(elsewhere))
 
 
-def standard_error(logs: Sequence[float], before: int, after: int, least: int = 2) -> float:
-    """The standard error of an effect between identical code, of `before` against `after` processes.
-
-    s·√(1/n + 1/m), with s the deviation of identical code's `logs`. Of sittings the same holds: what they
-    differ by does not average out over the processes of one. 0 of fewer than `least` values.
-    """
-    if len(logs) < least:
-        return 0.0
-    mean = sum(logs) / len(logs)
-    variance = sum((value - mean) ** 2 for value in logs) / (len(logs) - 1)
-    return math.sqrt(variance * (1 / before + 1 / after))
+def _scatter(logs: Sequence[float], before: int, after: int, counted: str) -> Scatter:
+    """The scatter of these logarithms, for an effect of `before` against `after` of their kind."""
+    deviation = statistics.stdev(logs)
+    error = deviation * math.sqrt(1 / before + 1 / after)
+    return Scatter(error, chance_errors_of(len(logs) - 1), deviation, counted)
 
 
-def effects(pairs: Sequence[Pair]) -> list[Effect]:
+def effects(pairs: Sequence[SidePair]) -> list[Effect]:
     """The effect of each pair, in order; pairs with as many processes are weighed in one go."""
     shapes: dict[tuple[int, int], list[int]] = {}
     for index, each in enumerate(pairs):
         shapes.setdefault((len(each.before), len(each.after)), []).append(index)
-    found: dict[int, Effect] = {}
+    weighed: dict[int, Effect] = {}
     for indices in shapes.values():
-        found |= zip(indices, _weighed([pairs[index] for index in indices]), strict=True)
-    return [found[index] for index in range(len(pairs))]
+        weighed |= zip(indices, _weighed([pairs[index] for index in indices]), strict=True)
+    return [weighed[index] for index in range(len(pairs))]
 
 
-def _weighed(pairs: Sequence[Pair]) -> list[Effect]:
+def _weighed(pairs: Sequence[SidePair]) -> list[Effect]:
     before, after = np.array([each.before for each in pairs]), np.array([each.after for each in pairs])
-    shift, welch = stats.hodges_lehmann(before, after), stats.welch(before, after)
-    reach = welch.reach
-    columns = shift, welch.difference - reach, welch.difference + reach, welch.p
+    welch = stats.welch(before, after)
+    reach, shifts = welch.reach, stats.hodges_lehmann(before, after)
+    rows = np.stack((shifts, welch.difference - reach, welch.difference + reach, welch.p), axis=-1).tolist()
+    return [
+        Effect(shift, low, high, p, *max((own, *each.elsewhere), key=lambda scatter: scatter.least_threshold))
+        for each, (shift, low, high, p), own in zip(pairs, rows, _own_scatter(before, after, welch), strict=True)
+    ]
+
+
+def _own_scatter(before: stats.Vector, after: stats.Vector, welch: stats.Welch) -> Iterator[Scatter]:
+    """Yield the scatter of each row's processes.
+
+    Of two estimates of the error the one that asks for more counts: the pooled one where a side is quiet by chance,
+    Welch's where the side with fewer processes is the noisier one.
+    """
+    old, new = before.shape[-1], after.shape[-1]
+    deviations = stats.pooled_deviation(before, after)
+    pooled, own = deviations * math.sqrt(1 / old + 1 / new), welch.error
+    pooled_errors, own_errors = chance_errors_of(old + new - 2), chance_errors(welch.freedom)
+    is_pooled = pooled * pooled_errors >= own * own_errors
+    columns = np.where(is_pooled, pooled, own), np.where(is_pooled, pooled_errors, own_errors), deviations
+    counted = f"{old} and {new} processes"
     rows = np.stack(columns, axis=-1).tolist()
-    return [Effect(centre, low, high, p, each.error) for each, (centre, low, high, p) in zip(pairs, rows, strict=True)]
+    return (Scatter(error, errors, deviation, counted) for error, errors, deviation in rows)
 
 
 def against(side: Side, expected: float) -> Effect:

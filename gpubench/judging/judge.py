@@ -12,12 +12,13 @@ from gpubench.base import units
 from gpubench.judging import effect
 from gpubench.judging.effect import Effect
 from gpubench.judging.evidence import Evidence, Key, Side, paired
-from gpubench.judging.noise import COARSE, percent
+from gpubench.judging.noise import LEAST_TO_FAIL, percent
 from gpubench.judging.objections import Grounds
 from gpubench.model import Better, Case, Verdict
 
 _WORST_FIRST = tuple(Verdict)
-_QUIETER = "more processes, a quieter machine or a longer case would help"
+_MOST_Q = 0.05  # of all the findings that are called slower or faster, chance makes no larger share
+_DECIDED = (Verdict.SLOWER, Verdict.FASTER, Verdict.SAME)
 _OTHER_CARDS = (
     "baseline and candidate were measured on different cards of one model, which differ by more than many changes do"
 )
@@ -40,7 +41,8 @@ class Figures:
 class Finding:
     """The verdict on one case, with its reason in words where it is not plain, and a slug of it, `cause`.
 
-    `threshold` is on logarithms as the effect is, NaN where nothing was weighed, like `q`. A case that is not
+    `threshold` is on logarithms as the effect is, NaN where nothing was weighed, like `q`; that of `same` is the
+    user's, that of the other verdicts is never below what noise leaves decidable. A case that is not
     `required` changes no exit status unless it is slower or failed.
     """
 
@@ -79,13 +81,27 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Findings, the worst first; the cases that only one side has, and what else is worth knowing, in words."""
+    """Findings, the worst first; the cases that only one side has, and notes.
+
+    `missing` are cases that the baseline has a figure of and the candidate has not, unless a policy requires others
+    only.
+    """
 
     findings: tuple[Finding, ...]
-    missing: tuple[Case, ...] = ()  # the baseline has an ok figure, the candidate has nothing
+    missing: tuple[Case, ...] = ()
     new: tuple[Case, ...] = ()  # the candidate has it, the baseline no figure
     unmet: tuple[str, ...] = ()  # patterns of required cases that no case is called by
     notes: tuple[str, ...] = ()
+
+    @property
+    def decided(self) -> int:
+        """How many cases are slower, faster or the same."""
+        return sum(finding.verdict in _DECIDED for finding in self.findings)
+
+    @property
+    def cases(self) -> int:
+        """How many cases should have been decided."""
+        return len(self.findings) + len(self.missing)
 
     def counts(self) -> dict[Verdict, int]:
         """How many findings have each verdict that occurs, the worst first."""
@@ -95,17 +111,19 @@ class Judgement:
         return {verdict: count for verdict, count in found.items() if count}
 
 
-def verdict_of(found: Effect, threshold: float) -> Verdict:
-    """The verdict on an effect; both on logarithms.
+def verdict_of(found: Effect, asked: float) -> Verdict:
+    """The verdict on an effect, given the user's threshold; both on logarithms.
 
-    slower, faster: the whole interval, and the estimate with it, lie beyond the threshold; same: the whole
-    interval lies within it. What is neither is a suspect where the estimate is beyond half the threshold.
+    slower, faster: the whole interval, and the estimate with it, lie beyond the threshold, which noise may widen; same:
+    the whole interval lies within the user's. What is neither is a suspect where the estimate is beyond half the
+    threshold.
     """
+    threshold = max(asked, found.least_threshold)
     if found.low > threshold and found.shift > threshold:
         return Verdict.SLOWER
     if found.high < -threshold and found.shift < -threshold:
         return Verdict.FASTER
-    if -threshold <= found.low and found.high <= threshold:
+    if -asked <= found.low and found.high <= asked:
         return Verdict.SAME
     return Verdict.SUSPECT if found.shift > threshold / 2 else Verdict.INCONCLUSIVE
 
@@ -120,8 +138,8 @@ def judge(
     """Weigh the candidate `after` against the baseline `before`, case by case.
 
     `threshold` gives the smallest change of a case, by its id, that matters, as a fraction; the one used is
-    never below what noise leaves decidable (`Effect.least_threshold`). `noise` is an A/A of identical code,
-    by default the baseline's own spread. `allow_mismatch` weighs what other machines or settings measured.
+    never below what noise leaves decidable (`Effect.least_threshold`). `noise` is a run of identical code, whose
+    deviation counts where it is larger. `allow_mismatch` weighs what other machines or settings measured.
     """
     pairs = paired(before, after)
     grounds = Grounds(before, after, allow_mismatch)
@@ -138,7 +156,8 @@ def judge(
     ]
     ready = [sides for sides, found in zip(both, objections, strict=True) if found is None]
     weighed = _weighed(ready, threshold, noise)
-    findings += [_looked_into(finding, grounds, *sides) for finding, sides in zip(weighed, ready, strict=True)]
+    looked_into = (_looked_into(finding, grounds, *sides) for finding, sides in zip(weighed, ready, strict=True))
+    findings += map(_by_enough_processes, looked_into)
     other_cards = any(grounds.are_other_cards(old, new) for old, new in both)
     return Judgement(
         tuple(sorted(findings, key=badness)),
@@ -173,7 +192,7 @@ def exit_status(judgement: Judgement, strict: bool = False) -> int:
     """The exit status of a gate: 3 a case failed, 1 a case is slower, 4 it cannot judge, 0 nothing is slower.
 
     It cannot judge where a required case is missing, invalid or not comparable, where nothing was judged at
-    all, and, if `strict`, where a required case is inconclusive.
+    all, and, if `strict`, where a required case is inconclusive or has vanished from the candidate.
     """
     silent = {Verdict.INVALID, Verdict.NOT_COMPARABLE, *([Verdict.INCONCLUSIVE, Verdict.SUSPECT] if strict else [])}
     required = [finding.verdict for finding in judgement.findings if finding.required]
@@ -181,20 +200,53 @@ def exit_status(judgement: Judgement, strict: bool = False) -> int:
         return 3
     if any(finding.verdict is Verdict.SLOWER for finding in judgement.findings):
         return 1
-    return 4 if judgement.unmet or not judgement.findings or silent.intersection(required) else 0
+    vanished = bool(judgement.missing) and strict
+    return 4 if judgement.unmet or not judgement.findings or vanished or silent.intersection(required) else 0
+
+
+def warnings(judgement: Judgement) -> list[str]:
+    """Return what a gate that ends with 0 must not pass over in silence, one line each."""
+    names = [case.id for case in judgement.missing]
+    few = [finding.case.id for finding in judgement.findings if finding.cause == "few-processes"]
+    lines = [f"{_first(names)}: the baseline has a figure, the candidate has none"] if names else []
+    lines += [f"{_first(few)}: too few processes to call a change slower or faster"] if few else []
+    open_cases = judgement.cases - judgement.decided
+    return [*lines, f"{decided(judgement)}: {open_cases} may be slower unseen"] if open_cases else lines
+
+
+def _first(names: Sequence[str]) -> str:
+    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
+
+
+def decided(judgement: Judgement) -> str:
+    """How many cases have a verdict that says something: `4 of 6 cases decided`."""
+    return f"{judgement.decided} of {judgement.cases} cases decided"
 
 
 def sentence(finding: Finding) -> str:
     """A finding in words: `+4.9 % (+4.1 % to +5.6 %), threshold 2.0 %; only the candidate is labelled loaded`."""
-    why = explanation(finding)
     if finding.effect is None:
-        return why
+        return finding.reason
     low, high = interval(finding)
-    threshold = percent(math.expm1(finding.threshold))
-    return f"{signed(finding.change)} ({low} to {high}), threshold {threshold}" + (f"; {why}" if why else "")
+    threshold = _widened(finding) or f"threshold {percent(math.expm1(finding.threshold))}"
+    return "; ".join(filter(None, (f"{signed(finding.change)} ({low} to {high}), {threshold}", _reason(finding))))
 
 
 def explanation(finding: Finding) -> str:
+    """Why a threshold is wider than the user's, and the reason of the finding."""
+    return "; ".join(filter(None, (_widened(finding), _reason(finding))))
+
+
+def _widened(finding: Finding) -> str:
+    """`threshold 4.1 %: identical code differs by 1.5 % here (5 and 5 processes)`; empty if it is the user's."""
+    found = finding.effect
+    if found is None or not found.error or found.least_threshold < finding.threshold:
+        return ""
+    noise = f"identical code differs by {percent(math.expm1(found.deviation))} here ({found.counted})"
+    return f"threshold {percent(math.expm1(finding.threshold))}: {noise}"
+
+
+def _reason(finding: Finding) -> str:
     """The reason of a finding; of one that could not be told, how many processes would be likely to tell."""
     undecided = finding.verdict in (Verdict.INCONCLUSIVE, Verdict.SUSPECT)
     if not finding.reason and undecided and (count := processes_needed(finding)):
@@ -245,22 +297,44 @@ def _weighed(
 ) -> list[Finding]:
     noises = noise.sides if noise else {}
     found = effect.effects([effect.pair(old, new, noises.get((old.case.id, old.devices))) for old, new in pairs])
+    plain = [_finding(old, new, Verdict.INCONCLUSIVE) for old, new in pairs]
+    return decide(plain, found, threshold)
+
+
+def decide(plain: Sequence[Finding], found: Sequence[Effect], threshold: Callable[[str], float]) -> list[Finding]:
+    """Return the findings with their effects, thresholds, q-values and the verdicts that follow from these alone."""
     adjusted = stats.false_discovery([each.p for each in found]).tolist()
-    weighed = []
-    for (old, new), each, q in zip(pairs, found, adjusted, strict=True):
-        asked = math.log1p(threshold(new.case.id))
-        least = max(asked, each.least_threshold)
-        plain = _finding(old, new, verdict_of(each, least))
-        weighed.append(_not_too_coarse(replace(plain, effect=each, threshold=least, q=q), asked))
-    return weighed
+    decided = []
+    for finding, each, q in zip(plain, found, adjusted, strict=True):
+        asked = math.log1p(threshold(finding.case.id))
+        verdict = verdict_of(each, asked)
+        used = asked if verdict is Verdict.SAME else max(asked, each.least_threshold)
+        decided.append(_beyond_chance(replace(finding, verdict=verdict, effect=each, threshold=used, q=q)))
+    return decided
 
 
-def _not_too_coarse(finding: Finding, asked: float) -> Finding:
-    """Where noise alone makes the threshold one that real regressions stay below, `same` would say nothing."""
-    if finding.verdict is not Verdict.SAME or finding.threshold <= max(asked, math.log1p(COARSE)):
+def _beyond_chance(finding: Finding) -> Finding:
+    """The finding, undecided where among so many cases chance alone would find as much."""
+    if finding.q <= _MOST_Q or finding.verdict is Verdict.SAME:
         return finding
-    reason = f"too noisy to gate: identical code differs here by more than changes that matter; {_QUIETER}"
-    return replace(finding, verdict=Verdict.INCONCLUSIVE, cause="noise", reason=reason)
+    return _open(finding, "chance", f"among all the cases chance alone finds as much (q = {finding.q:.2g})")
+
+
+def _by_enough_processes(finding: Finding) -> Finding:
+    """The finding, undecided where a side has too few processes to call a change slower or faster."""
+    before, after = finding.before.processes, finding.after.processes
+    if min(before, after) >= LEAST_TO_FAIL:
+        return finding
+    reason = f"{before} and {after} processes: with fewer than {LEAST_TO_FAIL} on a side no change is called slower"
+    return _open(finding, "few-processes", f"{reason} or faster; measure with --replicates {LEAST_TO_FAIL}")
+
+
+def _open(finding: Finding, cause: str, reason: str) -> Finding:
+    """The finding as undecided for this reason, if it was called slower or faster; a slower one may be asked again."""
+    if finding.verdict not in (Verdict.SLOWER, Verdict.FASTER):
+        return finding
+    verdict = Verdict.SUSPECT if finding.verdict is Verdict.SLOWER else Verdict.INCONCLUSIVE
+    return replace(finding, verdict=verdict, cause=cause, reason=reason)
 
 
 def _looked_into(finding: Finding, grounds: Grounds, old: Side, new: Side) -> Finding:

@@ -8,14 +8,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
+from gpubench import stats
 from gpubench.analysis.summary import Spread, Summary
 from gpubench.base import units
 from gpubench.model import Run
 
 LEAST_REPLICATES = 3  # a deviation of two values has one degree of freedom: it says next to nothing
+LEAST_TO_FAIL = 5  # fewer processes on a side call nothing slower or faster: too few for five per cent at 1 % of noise
+ERRORS = 3.0  # a threshold is at least so many standard errors, where the error itself is known
+CHANCE = 0.0027  # how often a normal value lies farther than that from its mean, either way
 HOPELESS = 1.0  # a threshold above this is no figure: what is twice as slow passes
 COARSE = 0.1  # a threshold above this is no gate: real regressions are a few per cent
 
@@ -57,6 +62,21 @@ def log_deviation(medians: Sequence[float]) -> float:
     return float(np.log(medians).std(ddof=1))
 
 
+def chance_errors(freedom: stats.Vector) -> stats.Vector:
+    """Return how many standard errors identical code exceeds with the probability `CHANCE`, by Student's t.
+
+    An error that is estimated with few degrees of freedom is itself uncertain: of 5 against 5 processes the number
+    is 4.3, of 20 against 20 it is 3.2, and of many it is `ERRORS`.
+    """
+    return stats.student_quantile(freedom, CHANCE)
+
+
+@cache
+def chance_errors_of(freedom: int) -> float:
+    """Return `chance_errors` of one number of degrees of freedom, which many cases share."""
+    return float(chance_errors(np.array(float(freedom))))
+
+
 def threshold(deviation: float, replicates: int) -> float:
     """The smallest change that `replicates` processes against as many can decide, as a fraction.
 
@@ -65,11 +85,11 @@ def threshold(deviation: float, replicates: int) -> float:
 
         SE = √(s²/n + s²/n) = s · √(2/n)
 
-    (Welch, Biometrika 34, 1947, with equal sides). The threshold is three standard errors, on logs,
-    which is exp(3 · SE) - 1 as a change. s is itself an estimate: of ten processes it is right to
-    about a quarter, of three to a half (1/√(2(n - 1)), Ahn & Fessler 2003).
+    with 2(n - 1) degrees of freedom (Student, Biometrika 6, 1908). The threshold is
+    `chance_errors` of them, on logs, which is exp(…) - 1 as a change.
     """
-    return math.expm1(3 * deviation * math.sqrt(2 / replicates))
+    error = deviation * math.sqrt(2 / replicates)
+    return math.expm1(error * chance_errors_of(2 * (replicates - 1)))
 
 
 def floors(run: Run) -> list[Floor]:
