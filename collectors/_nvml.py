@@ -103,6 +103,11 @@ def answer(nvml: Any, device: Device, call: Callable[[], float]) -> float | None
     try:
         return float(call())
     except nvml.NVMLError as error:
-        if error.value in [getattr(nvml, name) for name in _LOST]:
+        if is_lost(nvml, error):
             raise Missing(f"{device.id} is lost ({error})", "look at dmesg, then restart the machine") from error
         return None
+
+
+def is_lost(nvml: Any, error: Any) -> bool:
+    """Return whether this NVMLError means that no call for the device answers any more."""
+    return error.value in [getattr(nvml, name) for name in _LOST]

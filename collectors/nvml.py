@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from gpubench.api.collector import CounterSource, Device, Watch
+from gpubench.api.collector import CounterSource, Device, HealthSource, Watch
 
 from ._nvml import NvidiaCollector, NvmlAccess, answer, handle_of, initialised, opened
 from ._nvml_counters import COUNTERS, READ, TURNS, XID
+from ._nvml_health import NvmlHealth
 from ._nvml_watch import NvmlWatch
 from ._refusals import refusals
 
@@ -122,6 +123,10 @@ class Nvml(NvidiaCollector):
     def watch(self, device: Device) -> Watch:
         nvml = initialised()
         return NvmlWatch(nvml, handle_of(nvml, device), device)
+
+    def health(self, devices: Sequence[Device]) -> HealthSource:
+        del devices
+        return NvmlHealth(initialised(), Xids)
 
 
 collector = Nvml()

@@ -3,7 +3,15 @@
 from gpubench import DISTRIBUTION
 from gpubench.base.errors import DeviceError, Lacking, Missing
 from gpubench.model import Counter, CounterKind, Device, EventBit, EventClass, Measure
-from gpubench.plugins.collector import Collector, Condition, CounterSource, Watch
+from gpubench.plugins.collector import (
+    Collector,
+    Condition,
+    CounterSource,
+    HealthReading,
+    HealthSign,
+    HealthSource,
+    Watch,
+)
 
 __all__ = [
     "DISTRIBUTION",
@@ -16,6 +24,9 @@ __all__ = [
     "DeviceError",
     "EventBit",
     "EventClass",
+    "HealthReading",
+    "HealthSign",
+    "HealthSource",
     "Lacking",
     "Measure",
     "Missing",

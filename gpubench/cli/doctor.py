@@ -1,4 +1,4 @@
-"""`gpubench doctor`: what is here, what is missing, how to get it; how small an effect can be seen here."""
+"""`gpubench doctor`: what is here and healthy, what is missing, how to get it; the smallest change seen here."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 from gpubench.cli import _options as options
 
 if TYPE_CHECKING:
+    from gpubench.measuring.health import Health
     from gpubench.model import Device, Facts, Run
 
 _REPLICATES = 10
@@ -73,7 +74,7 @@ def doctor(
     bundle: Bundle = None,
     json: options.Json = False,
 ) -> None:
-    """Say which devices, libraries and counters are here, what is missing, and how noisy this machine is."""
+    """Say which devices, libraries and counters are here, what is healthy, what is missing, how noisy the machine is."""
     from gpubench.base.errors import UsageError
     from gpubench.measuring import inventory
 
@@ -168,10 +169,13 @@ def _document(facts: Facts) -> None:
 
     from gpubench.cli import _print
     from gpubench.measuring import sampler
+    from gpubench.measuring.examination import examine
 
     found, absent = sampler.available(facts.devices)
+    health = [asdict(device) for device in examine(facts.devices)]
     counters = [{"device": each.device, **asdict(each.counter), "missing": each.reason} for each in found]
-    _print.document({**asdict(facts), "counters": counters, "not_sampled": [asdict(each) for each in absent]})
+    not_sampled = [asdict(each) for each in absent]
+    _print.document({**asdict(facts), "health": health, "counters": counters, "not_sampled": not_sampled})
 
 
 def _show(facts: Facts) -> None:
@@ -191,7 +195,37 @@ def _show(facts: Facts) -> None:
         out.print("", _print.table(("missing", "because", "how to get it"), rows, "missing"), sep="\n")
     else:
         out.print("", "nothing is missing", sep="\n")
+    _show_health(facts)
     _show_counters(facts)
+
+
+def _show_health(facts: Facts) -> None:
+    """Print a line for each device that can be asked; for what is not well, the advice and the commands."""
+    from gpubench.cli import _print
+    from gpubench.measuring.examination import examine
+
+    out = _print.out()
+    healths = examine(facts.devices)
+    if healths:
+        out.print("", _print.plain("health", "italic"), sep="\n")
+    for health in healths:
+        for line, style in _health_lines(health):
+            out.print(_print.plain(line, style), soft_wrap=True)
+
+
+def _health_lines(health: Health) -> list[tuple[str, str]]:
+    """Return the lines for one device, each with its style. The commands are printed and never run."""
+    if not health.findings:
+        return [(f"{health.device}: unavailable: {health.unavailable}", "yellow")]
+    unavailable, bad = health.of("unavailable"), [*health.of("sick"), *health.of("warning")]
+    read = len(health.findings) - len(unavailable)
+    state = {"ok": "healthy", "warning": "usable, with warnings"}.get(health.severity, health.severity)
+    lines = [(f"{health.device}: {state} ({read} of {len(health.findings)} readings are available)", "")]
+    for finding in bad:
+        lines.append((f"  {finding.severity}: {finding.text}", "bold red" if finding.severity == "sick" else "yellow"))
+        lines += [(f"    {finding.advice}", "")] if finding.advice else []
+        lines += [(f"    $ {finding.command}", "")] if finding.command else []
+    return lines + [(f"  unavailable: {finding.text}", "dim") for finding in unavailable]
 
 
 def _show_counters(facts: Facts) -> None:

@@ -84,6 +84,7 @@ def gate(
     out: Out = None,
 ) -> None:
     """Pass, fail, or say that it cannot be told: a candidate against its baseline, case by case."""
+    from gpubench.tools import health
     from gpubench.tools.gating import baselines
 
     _check(words, baseline, run, floor, save_baseline)
@@ -95,6 +96,7 @@ def gate(
         judged = _measured(asked, baseline, planned, options.run_file(out, "-gate"))
     else:
         judged = _read(asked, baseline, [Path(word) for word in words or []])
+    health.refuse_recorded(judged.files)
     status = 3 if judged.failed else 0
     if baseline or floor:
         status = judged.exit_status(asked.policy.strict)
@@ -166,12 +168,14 @@ def _plan(
 def _measured(asked: Asked, baseline: list[str] | None, planned: Plan, path: Path) -> Judged:
     from gpubench.base import units
     from gpubench.cli._progress import shown
+    from gpubench.tools import health
     from gpubench.tools.gating import baselines
     from gpubench.tools.gating import gate as gating
 
     known = gating.evidence(baselines.find(baseline or [], baselines.of_plan(planned)))
     if not asked.policy.allow_mismatch:
         gating.refuse_strangers(planned, known)
+    health.refuse_sick(planned)
     _say(f"{len(planned.jobs)} results to measure, about {units.duration(planned.seconds)}; run file: {path}")
     with shown() as watch:
         return gating.measure(asked, known, planned, path, sys.argv, watch)

@@ -76,12 +76,12 @@ def run(
         _print_command(print_profiler_command, planned, suites or [])
         return
     if not device and (reason := plan.why_host(facts, settings)):
-        _print.err().print(_print.plain(reason, "yellow"), soft_wrap=True)
+        _warn(reason)
     for words in plan.lacking(planned):
-        _print.err().print(_print.plain(words, "yellow"), soft_wrap=True)
+        _warn(words)
     path = options.run_file(out)
     with shown() as watch:
-        measured = session.measure(planned, path, sys.argv, watch, resume)
+        measured = session.measure(planned, path, sys.argv, watch, resume, tell=_warn)
     if json:
         from gpubench.cli import _sharing
         from gpubench.tools import rendering
@@ -94,6 +94,12 @@ def run(
         _print.plain(f"run file: {path}; for a report: gpubench report {path} -o report.html"), soft_wrap=True
     )
     raise typer.Exit(summary.exit_status(measured.results))
+
+
+def _warn(words: str) -> None:
+    from gpubench.cli import _print
+
+    _print.err().print(_print.plain(words, "yellow"), soft_wrap=True)
 
 
 def _print_command(name: ProfilerName, planned: Plan, suites: list[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
 from gpubench.model.counters import Counter
@@ -100,3 +101,69 @@ class Watching(Protocol):
 
     def watch(self, device: Device) -> Watch:
         """Open a watch on one device, in the worker; raises errors.Missing."""
+
+
+class HealthSign(StrEnum):
+    """What a reading of a device's health means: a closed list, because `measuring.health` has a rule for each sign.
+
+    A sign that ends in `_MOST` and `BUSY` help to judge another one. The others are counts of errors, or 1 for a bad
+    state and 0 for a good one.
+    """
+
+    LOST = "lost"  # 1: the driver does not reach the device any more
+    RECOVERY = "recovery"  # 1: the driver asks for a reset or a restart
+    ECC_UNCORRECTED = "ecc.uncorrected"  # errors since the driver was loaded
+    ECC_UNCORRECTED_LIFETIME = "ecc.uncorrected.lifetime"
+    REMAP_PENDING = "remap.pending"  # 1: a row of memory waits to be replaced by a spare one
+    REMAP_FAILURE = "remap.failure"  # 1: a row could not be replaced
+    ROWS_REMAPPED = "rows.remapped"  # rows that were replaced after uncorrected errors
+    PAGES_PENDING = "pages.pending"  # pages of memory that wait to be retired
+    PAGES_RETIRED = "pages.retired"  # pages of memory that were retired after uncorrected errors
+    HARDWARE_EVENTS = "events.hardware"  # errors in the driver's log that the vendor attributes to hardware or driver
+    PROGRAM_EVENTS = "events.program"  # errors in the driver's log that the vendor attributes to programs
+    HARDWARE_SLOWDOWN = "slowdown.hardware"  # 1: a signal of the board lowers the clocks
+    HARDWARE_THERMAL = "slowdown.thermal"  # 1: the temperature lowers the clocks
+    POWER_BRAKE = "slowdown.brake"  # 1: the power supply lowers the clocks
+    PROCESSES = "processes"  # programs that compute on the device
+    BUSY = "busy"  # 1: the device works
+    PCIE_WIDTH = "pcie.width"  # lanes
+    PCIE_WIDTH_MOST = "pcie.width.most"  # lanes that device and slot have
+    PCIE_GENERATION = "pcie.generation"
+    PCIE_GENERATION_MOST = "pcie.generation.most"
+    PCIE_REPLAYS = "pcie.replays"
+    LINKS_DOWN = "links.down"  # links to other devices that are down, where at least one link is up
+    LINK_REPLAYS = "links.replays"
+    LINK_RECOVERIES = "links.recoveries"
+    LINK_CRC_ERRORS = "links.crc"
+
+
+@dataclass(frozen=True, slots=True)
+class HealthReading:
+    """One raw number about a device's health.
+
+    `value` is None where the number is unavailable; `words` then give the reason. Otherwise they may add details, such
+    as the numbers of processes. `command` is a shell command that shows or mends the state. gpubench prints it and
+    never runs it.
+    """
+
+    sign: HealthSign
+    value: float | None
+    words: str = ""
+    command: str = ""
+
+
+class HealthSource(Protocol):
+    """Reads the health of devices. It runs in a process of its own, which is ended where a call does not come back."""
+
+    def read(self, device: Device) -> Sequence[HealthReading]:
+        """Return all readings of one device now; raises errors.Missing."""
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class Examining(Protocol):
+    """A collector that can also tell whether a device is healthy."""
+
+    def health(self, devices: Sequence[Device]) -> HealthSource:
+        """Open a source for these devices; it is read before and after a run; raises errors.Missing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,56 +11,72 @@ from pathlib import Path
 from types import FrameType
 
 from gpubench import __version__
-from gpubench.base.errors import DeviceError, Interrupted, UsageError
+from gpubench.base.errors import DeviceError, GpubenchError, Interrupted, Terminated, UsageError
 from gpubench.measuring.plan import Job, Plan
 from gpubench.measuring.recording import Recording, new_manifest
 from gpubench.measuring.runner import Observer, Runner
 from gpubench.model import Device, Facts, Manifest, Run
 from gpubench.model.store import read_run
 from gpubench.tools import history
+from gpubench.tools.health import RunHealth, Tell, measured_devices, silent
+
+# a shell starts a background job with SIGINT ignored: it ends a run all the same
+_ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
 
-def measure(plan: Plan, path: Path, argv: Sequence[str], watch: Observer, resume: bool = False) -> Run:
+def measure(
+    plan: Plan, path: Path, argv: Sequence[str], watch: Observer, resume: bool = False, tell: Tell = silent
+) -> Run:
     """Measure a plan into a run file, note it in the history where one is kept, and read it back.
 
+    Before the first case, `tell` is called with a line for each device that is not well.
+
     Raises UsageError where the file cannot be written or must not be resumed (before anything is
-    measured), DeviceError where a device is lost, Interrupted on SIGINT or SIGTERM: what was
-    measured by then is in the file.
+    measured), DeviceError where a device is lost, Interrupted on SIGINT, SIGTERM or SIGHUP:
+    what was measured by then is in the file.
     """
-    with terminable(lambda: _kept(path)):
+    with terminable(lambda: _kept(path)), RunHealth(measured_devices(plan), tell) as health:
         if resume:
-            _resume(plan, path, watch)
+            _resume(plan, path, watch, health)
         else:
-            _begin(plan, path, argv, watch)
+            _begin(plan, path, argv, watch, health)
     run = read_run(path)
     return replace(run, warnings=(*run.warnings, *history.note(path, run)))
 
 
-def _begin(plan: Plan, path: Path, argv: Sequence[str], watch: Observer) -> None:
-    manifest = new_manifest(plan.facts, plan.settings, plan.suites, argv)
+def _begin(plan: Plan, path: Path, argv: Sequence[str], watch: Observer, health: RunHealth) -> None:
+    manifest = new_manifest(plan.facts, plan.settings, plan.suites, [_as_utf8(word) for word in argv])
     with Recording.begin(path, manifest, _sampled(plan)) as recording:
-        _run(plan, plan.jobs, recording, watch)
+        _run(plan, plan.jobs, recording, watch, health)
 
 
-def _run(plan: Plan, jobs: Sequence[Job], recording: Recording, watch: Observer) -> None:
+def _as_utf8(word: str) -> str:
+    """Return a word of the command line, whatever the locale took its bytes for, as the UTF-8 that a run file is."""
+    return os.fsencode(word).decode("utf-8", "surrogateescape")
+
+
+def _run(plan: Plan, jobs: Sequence[Job], recording: Recording, watch: Observer, health: RunHealth) -> None:
     """All jobs and the end of the file; a device that was lost on the way does not make the file partial."""
     with Runner(plan, recording.sampler, recording) as runner:
+        health.begin(recording)
         try:
             runner.run(jobs, recording.started_at, watch)
         except DeviceError:
+            health.end(recording)
             recording.end()
             raise
+        health.end(recording)
         recording.end()
 
 
-def _resume(plan: Plan, path: Path, watch: Observer) -> None:
+def _resume(plan: Plan, path: Path, watch: Observer, health: RunHealth) -> None:
     before = read_run(path)
     if differs := differences(before.manifest, plan) + _changed_cases(before, plan):
         raise UsageError(f"{path} cannot be resumed: {'; '.join(differs)}")
     recording, run = Recording.resume(path, _sampled(plan))
     measured = {result.key for result in run.results}
     with recording:
-        _run(plan, [job for job in plan.jobs if job.key not in measured], recording, watch)
+        _run(plan, [job for job in plan.jobs if job.key not in measured], recording, watch, health)
 
 
 def _sampled(plan: Plan) -> list[Device]:
@@ -118,17 +135,29 @@ def _kept(path: Path) -> str:
 
 @contextmanager
 def terminable(kept: Callable[[], str]) -> Iterator[None]:
-    """SIGTERM ends a run as SIGINT does: workers are ended, the file is kept; `kept` says what of it is."""
+    """End a run in order by SIGINT, SIGTERM or SIGHUP: workers are ended, the file is kept; `kept` says what of it."""
+    arrived: list[int] = []
 
-    def terminate(signum: int, frame: FrameType | None) -> None:
+    def end(number: int, frame: FrameType | None) -> None:
         del frame
-        raise Interrupted(f"terminated; {kept()}", 128 + signum)
+        arrived.append(number)
+        raise Terminated(number)
 
-    before = signal.signal(signal.SIGTERM, terminate)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job starts with it ignored
+    ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()  # by nohup
+    before = {number: signal.signal(number, end) for number in _ENDING - ignored}
     try:
         yield
-    except KeyboardInterrupt:
-        raise Interrupted(f"interrupted; {kept()}", 130) from None
+    except (KeyboardInterrupt, Terminated) as error:
+        number = error.number if isinstance(error, Terminated) else signal.SIGINT
+        raise Interrupted(f"{_words(number)}; {kept()}", 128 + number) from None
+    except GpubenchError as error:
+        if not arrived:
+            raise
+        raise Interrupted(f"{_words(arrived[0])}; {error}", 128 + arrived[0]) from error
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _words(number: int) -> str:
+    return "interrupted" if number == signal.SIGINT else "terminated"

@@ -1,0 +1,333 @@
+"""The health of an NVIDIA GPU as NVML and the kernel log tell it: raw readings and the commands that show or mend it.
+
+What the readings mean is decided by gpubench.measuring.health. NVML's names are those of nvml.h.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from gpubench.api.collector import Device, HealthReading, HealthSign, Missing
+
+from ._nvml import handle_of, is_lost
+from ._nvml_events import HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL
+from ._nvml_watch import event_reasons, field
+
+KERNEL_LOG = Path("/dev/kmsg")
+_RECORD_BYTES = 8192  # one read of /dev/kmsg is one record of at most this size
+_MOST_RECORDS = 1_000_000
+_BUSY_PERCENT = 20  # an idle GPU shows a few per cent after a program has ended
+_DMESG = "sudo dmesg | grep Xid"
+_MOST_NUMBERS = 8  # of Xids or processes in a text
+_XID = re.compile(rb"NVRM: Xid \(PCI:([0-9a-fA-F]+):([0-9a-fA-F]+):([0-9a-fA-F]+)[^)]*\): (\d+)")
+# The Xids that programs cause by themselves, in most cases (NVIDIA, Xid Errors): an exception or a fault of a kernel, a
+# stopped or cleaned-up channel, a fault of the video decoder, an invalid push buffer
+_OF_PROGRAMS = frozenset({11, 13, 31, 43, 45, 68, 69})
+_ACTIONS = {  # nvmlDeviceGpuRecoveryAction_t
+    1: "reset the GPU",
+    2: "restart the machine",
+    3: "end all peer-to-peer traffic",
+    4: "end all peer-to-peer traffic and reset the GPU",
+    5: "recover the IMEX domain",
+    6: "reset the bus of the GPU",
+    7: "restart the machine",
+}
+_RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, which older bindings do not name
+# Fields of NVML for each link; architectures differ in the field that counts, and the first that answers is used
+_LINK_FIELDS: Mapping[HealthSign, tuple[int, ...]] = {
+    HealthSign.LINK_REPLAYS: (161,),  # NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY
+    HealthSign.LINK_RECOVERIES: (162, 215),  # …_ERROR_DL_RECOVERY, …_COUNT_LINK_RECOVERY_EVENTS
+    HealthSign.LINK_CRC_ERRORS: (163,),  # …_ERROR_DL_CRC
+}
+_LINK_DOWN = 0  # nvmlEnableState_t; 2 is a link that sleeps
+_MEMBERS = {1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}  # nvmlValueType_t
+
+
+class Numbered(Protocol):
+    """Collects the numbers of the errors that the driver reports (`Xids`)."""
+
+    def read(self) -> float: ...
+    def take(self) -> list[int]: ...
+
+
+class NvmlHealth:
+    """Reads the health of NVIDIA GPUs.
+
+    The first reading of a GPU takes its errors from the kernel log, if this user may read it. Later readings add the
+    errors that NVML's events report; without events they read the log again.
+    """
+
+    def __init__(self, nvml: Any, xids: Callable[[Any, Any], Numbered], log: Path = KERNEL_LOG) -> None:
+        self._nvml = nvml
+        self._make_xids = xids
+        self._log = log
+        self._gpus: dict[str, Any] = {}
+        self._xids: dict[str, Numbered] = {}
+        self._reported: dict[str, list[int]] = {}
+
+    def read(self, device: Device) -> Sequence[HealthReading]:
+        try:
+            gpu = self._gpu(device)
+            card = CardHealth(self._nvml, gpu, device.uuid or device.pci)
+            return [HealthReading(HealthSign.LOST, 0.0), *card.readings(), *self._events(device, gpu)]
+        except LostGpuError as error:
+            return [HealthReading(HealthSign.LOST, 1.0, str(error), _DMESG)]
+
+    def close(self) -> None:
+        self._nvml.nvmlShutdown()
+
+    def _gpu(self, device: Device) -> Any:
+        if device.id not in self._gpus:
+            try:
+                self._gpus[device.id] = handle_of(self._nvml, device)
+            except Missing as error:
+                if error.__cause__ is not None and is_lost(self._nvml, error.__cause__):
+                    raise LostGpuError(str(error.__cause__)) from error
+                raise
+        return self._gpus[device.id]
+
+    def _events(self, device: Device, gpu: Any) -> list[HealthReading]:
+        reason = ""
+        if device.id in self._xids:
+            self._xids[device.id].read()
+            self._reported[device.id] += self._xids[device.id].take()
+        else:
+            try:
+                self._reported[device.id] = xids_in_log(self._log, device.pci)
+            except OSError as error:
+                reason = f"{self._log}: {error.strerror}"
+                self._reported[device.id] = []
+            listens = self._listen(device, gpu)
+            if reason and not listens:
+                return [HealthReading(sign, None, reason, _DMESG) for sign in _EVENTS]
+            reason = f"from now on; {reason}" if reason else ""
+        return [_count(sign, chosen(self._reported[device.id]), reason) for sign, chosen in _EVENTS.items()]
+
+    def _listen(self, device: Device, gpu: Any) -> bool:
+        """Collect the errors from now on; return whether the driver lets this user do so."""
+        try:
+            self._xids[device.id] = self._make_xids(self._nvml, gpu)
+        except self._nvml.NVMLError as error:
+            raise_if_lost(self._nvml, error)
+            return False
+        return True
+
+
+class CardHealth:
+    """Reads the health of one GPU from NVML alone; `card` names the GPU in commands, by UUID or PCI address."""
+
+    def __init__(self, nvml: Any, gpu: Any, card: str) -> None:
+        self._nvml = nvml
+        self._gpu = gpu
+        self._card = card
+        self._reset = f"sudo nvidia-smi --gpu-reset --id={card}"
+
+    def readings(self) -> Iterator[HealthReading]:
+        """Yield all readings; raises LostGpuError."""
+        yield self._recovery()
+        uncorrected = (self._gpu, self._nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
+        volatile, lifetime = (*uncorrected, self._nvml.NVML_VOLATILE_ECC), (*uncorrected, self._nvml.NVML_AGGREGATE_ECC)
+        total = self._nvml.nvmlDeviceGetTotalEccErrors
+        yield self._reading(HealthSign.ECC_UNCORRECTED, self._reset, partial(total, *volatile))
+        yield self._reading(HealthSign.ECC_UNCORRECTED_LIFETIME, self._show("ECC"), partial(total, *lifetime))
+        yield from self._memory()
+        yield from self._slowdowns()
+        yield self._processes()
+        yield from self._pcie()
+        yield from self._links()
+
+    def _show(self, part: str) -> str:
+        return f"nvidia-smi --query --display={part} --id={self._card}"
+
+    def _reading(self, sign: HealthSign, command: str, call: Callable[[], float]) -> HealthReading:
+        """Return what a call answers; a call that NVML refuses gives a reading without a value."""
+        try:
+            return HealthReading(sign, call(), command=command)
+        except self._nvml.NVMLError as error:
+            raise_if_lost(self._nvml, error)
+            return HealthReading(sign, None, str(error), command)
+
+    def _recovery(self) -> HealthReading:
+        """Read what the driver itself recommends; older drivers do not tell it."""
+        sign = HealthSign.RECOVERY
+        reading = self._reading(sign, "", lambda: float(field(self._nvml, self._gpu, _RECOVERY_ACTION).uiVal))
+        if not reading.value:
+            return reading
+        action = int(reading.value)
+        return HealthReading(sign, 1.0, _ACTIONS.get(action, f"action {action}"), self._reset if action == 1 else "")
+
+    def _memory(self) -> list[HealthReading]:
+        """Read the remapped rows; a GPU before Ampere has no spare rows and retires pages instead."""
+        nvml, show = self._nvml, self._show("ROW_REMAPPER")
+        signs = {
+            HealthSign.ROWS_REMAPPED: (1, show),
+            HealthSign.REMAP_PENDING: (2, self._reset),
+            HealthSign.REMAP_FAILURE: (3, show),
+        }
+        try:
+            rows = nvml.nvmlDeviceGetRemappedRows(self._gpu)
+        except nvml.NVMLError as error:
+            raise_if_lost(nvml, error)
+            if error.value == nvml.NVML_ERROR_NOT_SUPPORTED:
+                return self._pages()
+            return [HealthReading(sign, None, str(error), command) for sign, (_, command) in signs.items()]
+        return [HealthReading(sign, rows[place], command=command) for sign, (place, command) in signs.items()]
+
+    def _pages(self) -> list[HealthReading]:
+        nvml, gpu = self._nvml, self._gpu
+        cause = nvml.NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR
+        pending = partial(nvml.nvmlDeviceGetRetiredPagesPendingStatus, gpu)
+        return [
+            self._reading(
+                HealthSign.PAGES_RETIRED,
+                self._show("PAGE_RETIREMENT"),
+                lambda: len(nvml.nvmlDeviceGetRetiredPages(gpu, cause)),
+            ),
+            self._reading(HealthSign.PAGES_PENDING, self._reset, pending),
+        ]
+
+    def _slowdowns(self) -> Iterator[HealthReading]:
+        nvml, gpu = self._nvml, self._gpu
+        share = self._reading(HealthSign.BUSY, "", lambda: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu)
+        busy = None if share.value is None else float(share.value >= _BUSY_PERCENT)
+        yield HealthReading(HealthSign.BUSY, busy, share.words)
+        command = self._show("PERFORMANCE,TEMPERATURE,POWER")
+        reasons = self._reading(HealthSign.HARDWARE_SLOWDOWN, command, partial(event_reasons, nvml, gpu))
+        bits = 0 if reasons.value is None else int(reasons.value)
+        alone = HW_SLOWDOWN if not bits & (HW_THERMAL | HW_POWER_BRAKE) else 0  # it is set with the other two as well
+        masks = {
+            HealthSign.HARDWARE_SLOWDOWN: alone,
+            HealthSign.HARDWARE_THERMAL: HW_THERMAL,
+            HealthSign.POWER_BRAKE: HW_POWER_BRAKE,
+        }
+        for sign, mask in masks.items():
+            value = None if reasons.value is None else float(bool(bits & mask))
+            yield HealthReading(sign, value, reasons.words, command)
+
+    def _processes(self) -> HealthReading:
+        numbers: list[int] = []
+        command = f"nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv --id={self._card}"
+
+        def count() -> float:
+            numbers.extend(process.pid for process in self._nvml.nvmlDeviceGetComputeRunningProcesses(self._gpu))
+            return len(numbers)
+
+        reading = self._reading(HealthSign.PROCESSES, command, count)
+        words = f"process numbers {_listed(numbers)}" if numbers else reading.words
+        return HealthReading(reading.sign, reading.value, words, command)
+
+    def _pcie(self) -> Iterator[HealthReading]:
+        names = "pcie.link.width.current,pcie.link.width.max,pcie.link.gen.gpucurrent,pcie.link.gen.max"
+        command = f"nvidia-smi --query-gpu={names} --format=csv --id={self._card}"
+        calls = {
+            HealthSign.PCIE_WIDTH: self._nvml.nvmlDeviceGetCurrPcieLinkWidth,
+            HealthSign.PCIE_WIDTH_MOST: self._nvml.nvmlDeviceGetMaxPcieLinkWidth,
+            HealthSign.PCIE_GENERATION: self._nvml.nvmlDeviceGetCurrPcieLinkGeneration,
+            HealthSign.PCIE_GENERATION_MOST: self._nvml.nvmlDeviceGetMaxPcieLinkGeneration,
+            HealthSign.PCIE_REPLAYS: self._nvml.nvmlDeviceGetPcieReplayCounter,
+        }
+        for sign, call in calls.items():
+            yield self._reading(sign, command, partial(call, self._gpu))
+
+    def _links(self) -> Iterator[HealthReading]:
+        """Read the state and the errors of the NVLinks; a GPU without links has no such readings."""
+        states = self._link_states()
+        if not states:
+            return
+        up = [link for link, state in states.items() if state != _LINK_DOWN]
+        down = [link for link, state in states.items() if state == _LINK_DOWN]
+        words = f"links {_listed(down)}" if up and down else "" if up else "none of its links is connected"
+        status = f"nvidia-smi nvlink --status --id={self._card}"
+        yield HealthReading(HealthSign.LINKS_DOWN, len(down) if up else 0.0, words, status)
+        if up:
+            yield from (self._link_errors(sign, numbers, up) for sign, numbers in _LINK_FIELDS.items())
+
+    def _link_errors(self, sign: HealthSign, numbers: Sequence[int], links: Sequence[int]) -> HealthReading:
+        """Return the sum over these links of the first field that the GPU has."""
+        command = f"nvidia-smi nvlink --errorcounters --id={self._card}"
+        reading = HealthReading(sign, None)
+        for number in numbers:
+            reading = self._reading(sign, command, partial(self._sum, number, links))
+            if reading.value is not None:
+                break
+        return reading
+
+    def _link_states(self) -> dict[int, int]:
+        nvml = self._nvml
+        states: dict[int, int] = {}
+        for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+            try:
+                states[link] = int(nvml.nvmlDeviceGetNvLinkState(self._gpu, link))
+            except nvml.NVMLError as error:
+                raise_if_lost(nvml, error)
+                break  # there are no more links
+        return states
+
+    def _sum(self, number: int, links: Sequence[int]) -> float:
+        """Return the sum of a field over these links; raises NVMLError if one of them refuses it."""
+        values = self._nvml.nvmlDeviceGetFieldValues(self._gpu, [(number, link) for link in links])
+        for value in values:
+            if value.nvmlReturn:
+                raise self._nvml.NVMLError(value.nvmlReturn)
+        return float(sum(getattr(value.value, _MEMBERS.get(value.valueType, "ullVal")) for value in values))
+
+
+class LostGpuError(Exception):
+    """The GPU does not answer any more."""
+
+
+def raise_if_lost(nvml: Any, error: Any) -> None:
+    """Raise LostGpuError if this NVMLError means that the GPU does not answer any more."""
+    if is_lost(nvml, error):
+        raise LostGpuError(str(error)) from error
+
+
+_EVENTS: Mapping[HealthSign, Callable[[Sequence[int]], list[int]]] = {
+    HealthSign.HARDWARE_EVENTS: lambda xids: [xid for xid in xids if xid not in _OF_PROGRAMS],
+    HealthSign.PROGRAM_EVENTS: lambda xids: [xid for xid in xids if xid in _OF_PROGRAMS],
+}
+
+
+def _count(sign: HealthSign, xids: Sequence[int], reason: str) -> HealthReading:
+    return HealthReading(sign, len(xids), f"Xid {_listed(xids)}" if xids else reason, _DMESG)
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    shown = ", ".join(str(number) for number in numbers[-_MOST_NUMBERS:])
+    return f"…, {shown}" if len(numbers) > _MOST_NUMBERS else shown
+
+
+def xids_in_log(log: Path, pci: str) -> list[int]:
+    """Return the Xids in the kernel log for the GPU at this PCI address; raises OSError if the log is not readable."""
+    place = tuple(int(part, 16) for part in re.split("[:.]", pci)[:3]) if pci else ()
+    return [
+        int(match[4])
+        for record in _records(log)
+        if (match := _XID.search(record)) and tuple(int(match[part], 16) for part in (1, 2, 3)) == place
+    ]
+
+
+def _records(log: Path) -> Iterator[bytes]:
+    """Yield the records of the kernel log from the oldest on, without waiting for new ones."""
+    descriptor = os.open(log, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        pending = b""
+        for _ in range(_MOST_RECORDS):
+            try:
+                record = os.read(descriptor, _RECORD_BYTES)
+            except BlockingIOError:  # the end of /dev/kmsg
+                break
+            except BrokenPipeError:  # older records were overwritten meanwhile
+                continue
+            if not record:  # the end of an ordinary file
+                break
+            *lines, pending = (pending + record).split(b"\n")
+            yield from lines
+        yield pending
+    finally:
+        os.close(descriptor)

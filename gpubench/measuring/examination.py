@@ -1,0 +1,159 @@
+"""Ask the collectors for the health of devices, in a child process that may crash or hang without harm.
+
+`Examination` is the parent's side, `main` the child's. The child stays between two readings, so that it hears of the
+errors that the driver reports meanwhile.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any
+
+from gpubench import plugins
+from gpubench.base.errors import Missing
+from gpubench.measuring import boundary, health
+from gpubench.measuring.health import Health
+from gpubench.measuring.process import Child, to_parent
+from gpubench.model import Device
+from gpubench.plugins.collector import Collector, Examining, HealthReading, HealthSource
+
+PATIENCE_S = 20.0  # for all devices: a driver without persistence mode starts each of eight GPUs for a second or two
+_TICK_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """The readings of one device by one collector, or why there are none."""
+
+    device: str
+    readings: tuple[HealthReading, ...]
+    reason: str = ""
+
+
+def examined(devices: Sequence[Device]) -> list[Device]:
+    """Return the devices that a driver can be asked about: those with a PCI address or a UUID."""
+    return [device for device in devices if device.pci or device.uuid]
+
+
+def examine(devices: Sequence[Device]) -> tuple[Health, ...]:
+    """Return the health of these devices now; those without PCI address and UUID are left out."""
+    with Examination(devices) as examination:
+        return examination.read()
+
+
+class Examination(AbstractContextManager["Examination"]):
+    """Reads the health of devices, as often as it is asked. Starting it does not wait for the child."""
+
+    def __init__(self, devices: Sequence[Device], patience_s: float = PATIENCE_S) -> None:
+        self._devices = examined(devices)
+        self._patience_s = patience_s
+        self._child: Child | None = None
+        self._start()
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def read(self) -> tuple[Health, ...]:
+        """Return the health of each device; of a device whose driver does not answer, why it is unavailable."""
+        if not self._devices:
+            return ()
+        self._start()
+        answers, problem = self._answers()
+        return tuple(_health(device.id, answers, problem) for device in self._devices)
+
+    def _start(self) -> None:
+        """Start the child unless it is there: the last reading may have ended it."""
+        if self._devices and self._child is None:
+            self._child = Child("gpubench.measuring.examination")
+            self._child.connection.send(tuple(self._devices))
+
+    def _answers(self) -> tuple[list[_Answer], str]:
+        """Return the answers that came in time and, where some did not, the reason."""
+        child = self._child
+        assert child is not None
+        answers: list[_Answer] = []
+        deadline = time.monotonic() + self._patience_s
+        try:
+            child.connection.send("read")
+            while time.monotonic() < deadline:
+                child.drain()
+                if child.connection.poll(_TICK_S):
+                    answer = child.connection.recv()
+                    if answer is None:
+                        return answers, ""
+                    answers.append(answer)
+            problem = f"the driver did not answer within {self._patience_s:g} s"
+        except (EOFError, OSError):
+            problem = f"the process that asked the driver ended: {child.obituary()}"
+        self._end()
+        return answers, problem
+
+    def _end(self) -> None:
+        if self._child is not None:
+            self._child.kill()
+            self._child = None
+
+
+def _health(device: str, answers: Sequence[_Answer], problem: str) -> Health:
+    """Return the health of one device from the answers of all collectors."""
+    own = [answer for answer in answers if answer.device == device]
+    judged = health.judge(device, [reading for answer in own for reading in answer.readings])
+    reasons = [answer.reason for answer in own if answer.reason] + [problem] * bool(problem)
+    if judged.findings:
+        return judged
+    return Health(device, (), "; ".join(reasons) or "no collector tells the health of this device")
+
+
+class _Sources:
+    """The child's side: the collectors that tell of health, opened for the devices that they accept."""
+
+    def __init__(self, devices: Sequence[Device]) -> None:
+        self._sources: list[tuple[str, HealthSource, list[Device]]] = []
+        self._failures: list[_Answer] = []
+        for name in plugins.names("collectors"):
+            accepted: list[Device] = []
+            try:
+                collector: Collector = plugins.load("collectors", name)
+                if isinstance(collector, Examining):
+                    accepts = collector.accepts
+                    accepted = [device for device in devices if plugins.asked(name, partial(accepts, device))]
+                    if accepted:
+                        self._sources.append((name, plugins.asked(name, partial(collector.health, accepted)), accepted))
+            except (Missing, plugins.BrokenPlugin) as error:
+                reason = boundary.text(str(error))
+                self._failures += [_Answer(device.id, (), reason) for device in accepted]
+
+    def send(self, connection: Connection[Any, Any]) -> None:
+        """Send the answers for each device as soon as they are there, then None."""
+        for failure in self._failures:
+            connection.send(failure)
+        for name, source, devices in self._sources:
+            for device in devices:
+                connection.send(_asked(name, source, device))
+        connection.send(None)
+
+
+def _asked(name: str, source: HealthSource, device: Device) -> _Answer:
+    try:
+        return _Answer(device.id, plugins.asked(name, lambda: health.checked(source.read(device))))
+    except Missing as error:
+        return _Answer(device.id, (), boundary.text(str(error)))
+
+
+def main() -> None:
+    """The child."""
+    faulthandler.enable()
+    connection = to_parent(sys.argv[1])
+    sources = _Sources(connection.recv())
+    try:
+        while connection.recv() == "read":
+            sources.send(connection)
+    except (EOFError, OSError):  # the parent has ended
+        return

@@ -1,0 +1,115 @@
+"""The health of the devices of a run: read before and after it, kept in its file, and what makes a gate refuse."""
+
+from __future__ import annotations
+
+import gzip
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from gpubench.base.errors import DeviceError
+from gpubench.measuring import health
+from gpubench.measuring.examination import Examination, examine
+from gpubench.measuring.health import Health
+from gpubench.measuring.plan import Plan
+from gpubench.measuring.recording import Recording
+from gpubench.model import Device, Remark
+from gpubench.model.record import decode
+
+Tell = Callable[[str], None]
+SICK = "device health"  # the source of remarks on a sick device and on errors that appeared during the run
+NOTED = "device state"  # the source of remarks on states that do not make a gate refuse
+_DOCTOR = "`gpubench doctor` says what to do"
+
+
+def silent(words: str) -> None:
+    """Tell nobody."""
+    del words
+
+
+class RunHealth(AbstractContextManager["RunHealth"]):
+    """Reads the health of a run's devices before and after it and writes remarks on it into the run file.
+
+    Make it before the sampling process: both processes then start at the same time.
+    """
+
+    def __init__(self, devices: Sequence[Device], tell: Tell = silent) -> None:
+        self._examination = Examination(devices)
+        self._tell = tell
+        self._before: tuple[Health, ...] = ()
+
+    def __exit__(self, *error: object) -> None:
+        self._examination.__exit__(*error)
+
+    def begin(self, recording: Recording) -> None:
+        """Read the health before the first case, write it into the run file and tell of what is not well."""
+        self._before = self._examination.read()
+        _write(recording, self._before)
+        for words in warnings(self._before):
+            self._tell(words)
+
+    def end(self, recording: Recording) -> None:
+        """Read the health after the last case and write the errors that appeared during the run into the run file."""
+        after = self._examination.read()
+        _write(recording, [health.risen(*pair) for pair in zip(self._before, after, strict=True)])
+
+
+def _write(recording: Recording, healths: Sequence[Health]) -> None:
+    at = time.monotonic() - recording.started_at
+    for device in healths:
+        for severity, source in (("sick", SICK), ("warning", NOTED)):
+            for finding in device.findings:
+                if finding.severity == severity:
+                    recording.remark(Remark(at, "event", source, device.device, finding.text))
+        if device.unavailable:
+            recording.remark(Remark(at, "absent", SICK, device.device, f"unavailable: {device.unavailable}"))
+
+
+def warnings(healths: Sequence[Health]) -> list[str]:
+    """Return a line for each device that is not well, with the command that says more."""
+    lines = []
+    for device in healths:
+        for severity, words in (("sick", "is sick"), ("warning", "has a warning")):
+            if texts := [finding.text for finding in device.findings if finding.severity == severity]:
+                lines.append(f"{device.device} {words}: {'; '.join(texts)}; {_DOCTOR}")
+        if not device.findings:
+            lines.append(f"the health of {device.device} is unavailable: {device.unavailable}")
+    return lines
+
+
+def refuse_sick(plan: Plan) -> None:
+    """Raise DeviceError (exit status 6) if a device of this plan is sick now."""
+    healths = examine(measured_devices(plan))
+    if reasons := [_reason(device.device, device.of("sick")) for device in healths if device.of("sick")]:
+        raise DeviceError(f"{'; '.join(reasons)}. Nothing was measured: a gate does not judge a sick device; {_DOCTOR}")
+
+
+def _reason(device: str, findings: Sequence[health.HealthFinding]) -> str:
+    return f"{device} is sick ({'; '.join(finding.text for finding in findings)})"
+
+
+def refuse_recorded(paths: Sequence[Path]) -> None:
+    """Raise DeviceError (exit status 6) if one of these run files says that a device was or became sick."""
+    for path in paths:
+        if reasons := list(dict.fromkeys(f"{remark.device}: {remark.words}" for remark in _remarks(path))):
+            words = f"{path} was measured on a sick device ({'; '.join(reasons)})"
+            raise DeviceError(f"{words}. A gate does not judge it; {_DOCTOR}")
+
+
+def _remarks(path: Path) -> Iterator[Remark]:
+    """Yield the remarks on sick devices; the lines of other records are not decoded, because they can be many."""
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        try:
+            for line in file:
+                if line.startswith(b'{"kind":"remark"') and SICK.encode() in line:
+                    remark = decode(line)
+                    if isinstance(remark, Remark) and (remark.source, remark.state) == (SICK, "event"):
+                        yield remark
+        except EOFError:  # a gzip file of a run that was interrupted
+            return
+
+
+def measured_devices(plan: Plan) -> list[Device]:
+    """Return the devices that the cases of this plan use, each once."""
+    return list({device.id: device for job in plan.jobs for device in job.devices}.values())

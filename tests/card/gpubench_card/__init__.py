@@ -1,0 +1,1 @@
+"""A third party's room of backends, found by its entry point: a GPU that is the host in disguise."""

@@ -1,0 +1,404 @@
+"""The health of devices: the rules, NVML's readings through a fake library, and what the commands make of them."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import _fake_nvml as fake
+import _files as files
+import _make as make
+import pytest
+
+from gpubench.base.errors import DeviceError, Missing
+from gpubench.cli import doctor
+from gpubench.measuring import examination, health, plan
+from gpubench.model import Device, Facts, Remark, Settings
+from gpubench.model.store import RunWriter, read_run
+from gpubench.plugins.collector import HealthReading, HealthSign
+from gpubench.tools import health as run_health
+from gpubench.tools import session
+
+HERE = Path(__file__).parent
+PCI = "0000:3b:00.0"
+
+
+def judged(**values):
+    """The health for these readings; the names are those of HealthSign."""
+    readings = [HealthReading(HealthSign[name], value) for name, value in values.items()]
+    return health.judge("cuda:0", health.checked(readings))
+
+
+def texts(found, severity):
+    return [finding.text for finding in found.of(severity)]
+
+
+# ---- the rules
+
+
+def test_every_sign_has_a_rule_with_a_source():
+    assert set(health.RULES) == set(HealthSign)
+    assert all(rule.source and rule.name for rule in health.RULES.values())
+
+
+def test_every_rule_that_can_be_broken_has_an_advice():
+    assert [
+        rule.name for rule in health.RULES.values() if {rule.severity, rule.rise} != {"ok"} and not rule.advice
+    ] == []
+
+
+@pytest.mark.parametrize("sign", [sign for sign in HealthSign if not sign.startswith(("pcie", "busy"))])
+def test_a_reading_of_zero_is_healthy_and_one_above_it_is_what_the_rule_says(sign):
+    assert judged(BUSY=0.0, **{sign.name: 0.0}).severity == "ok"
+    assert judged(BUSY=0.0, **{sign.name: 1.0}).severity == health.RULES[sign].severity
+
+
+@pytest.mark.parametrize("busy", [1.0, None])
+def test_a_slowdown_is_a_sickness_at_idle_and_only_a_warning_under_load(busy):
+    assert judged(POWER_BRAKE=1.0, BUSY=0.0).severity == "sick"
+    assert judged(POWER_BRAKE=1.0, BUSY=busy).severity == "warning"
+
+
+def test_the_width_of_the_link_is_always_judged():
+    found = judged(PCIE_WIDTH=8.0, PCIE_WIDTH_MOST=16.0)
+    assert texts(found, "warning") == ["PCIe link: 8 of 16 lanes"]
+    assert judged(PCIE_WIDTH=16.0, PCIE_WIDTH_MOST=16.0).severity == "ok"
+
+
+def test_the_generation_of_the_link_is_judged_under_load_alone():
+    slow = {"PCIE_GENERATION": 1.0, "PCIE_GENERATION_MOST": 5.0}
+    assert texts(judged(**slow, BUSY=1.0), "warning") == ["PCIe generation: 1 of 5"]
+    assert texts(judged(**slow, BUSY=0.0), "ok") == ["PCIe generation: 1 of 5 at idle; it rises under load"]
+
+
+def test_a_link_whose_highest_values_are_unavailable_is_not_judged():
+    assert judged(PCIE_WIDTH=8.0, PCIE_GENERATION=1.0, BUSY=1.0).severity == "ok"
+
+
+ABSURD = [math.nan, math.inf, -1, -1.0, 2.0**32 - 1, 2**64 - 1, 10**400, "3", b"3", 1 + 2j, object()]
+
+
+@pytest.mark.parametrize("value", ABSURD, ids=lambda value: f"{type(value).__name__} {value!s:.9}")
+def test_a_number_that_cannot_be_true_is_unavailable(value):
+    (finding,) = judged(ECC_UNCORRECTED=value).findings
+    assert finding.severity == "unavailable"
+    assert finding.value is None
+    assert "the driver answered" in finding.text
+
+
+@pytest.mark.parametrize("readings", [None, 3, "text", [3], [("ecc", 1.0)], [HealthReading("ecc", 1.0)]])
+def test_what_is_not_readings_costs_the_collector_its_answer(readings):
+    with pytest.raises(Missing, match="HealthReading"):
+        health.checked(readings)
+
+
+def test_an_endless_sequence_of_readings_ends_and_the_first_of_a_sign_counts():
+    def endless():
+        count = 0
+        while True:
+            yield HealthReading(HealthSign.ECC_UNCORRECTED, count := count + 1)
+
+    (finding,) = health.judge("cuda:0", health.checked(endless())).findings
+    assert finding.value == 1
+
+
+# ---- before and after
+
+
+def test_an_error_that_appears_during_a_run_is_told_with_both_numbers():
+    found = health.risen(judged(ECC_UNCORRECTED=1.0, PCIE_REPLAYS=4.0), judged(ECC_UNCORRECTED=3.0, PCIE_REPLAYS=6.0))
+    assert texts(found, "sick") == ["uncorrected ECC errors since the driver was loaded: 3, before the run 1"]
+    assert texts(found, "warning") == ["PCIe replays: 6, before the run 4"]
+
+
+def test_lanes_that_are_lost_during_a_run_are_a_sickness():
+    found = health.risen(judged(PCIE_WIDTH=16.0, PCIE_WIDTH_MOST=16.0), judged(PCIE_WIDTH=8.0, PCIE_WIDTH_MOST=16.0))
+    assert texts(found, "sick") == ["PCIe link: 8 of 16 lanes, before the run 16 of 16 lanes"]
+
+
+def test_a_device_that_is_lost_during_a_run_is_sick():
+    lost = judged(LOST=1.0)
+    assert texts(health.risen(judged(ECC_UNCORRECTED=0.0), lost), "sick") == [
+        "the driver lost the device: yes, before the run no"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"ECC_UNCORRECTED": 3.0}, {"ECC_UNCORRECTED": 3.0}),
+        ({"ECC_UNCORRECTED": 3.0}, {"ECC_UNCORRECTED": 0.0}),
+        ({"ECC_UNCORRECTED": None}, {"ECC_UNCORRECTED": 3.0}),
+        ({"ECC_UNCORRECTED": 0.0}, {"ECC_UNCORRECTED": None}),
+        ({}, {"ECC_UNCORRECTED": 3.0}),
+        ({"PROCESSES": 0.0}, {"PROCESSES": 2.0}),
+        ({"POWER_BRAKE": 0.0}, {"POWER_BRAKE": 1.0}),
+    ],
+)
+def test_what_did_not_grow_or_cannot_be_compared_is_no_error_of_the_run(before, after):
+    assert health.risen(judged(**before), judged(**after)).findings == ()
+
+
+# ---- NVML, through the real binding and a fake library
+
+SCENES = {  # the state of the library before and after → what is told before, and what has risen
+    "healthy": (("", ""), ("ok", [], [])),
+    "ecc": (("ecc.volatile 2", "ecc.volatile 5"), ("sick", ["uncorrected ECC errors since the driver was loaded: 2"],
+            ["uncorrected ECC errors since the driver was loaded: 5, before the run 2"])),
+    "lifetime": (("ecc.aggregate 7", "ecc.aggregate 7"), ("warning",
+                 ["uncorrected ECC errors in the life of the device: 7"], [])),
+    "remap pending": (("pending 1", "pending 1"), ("sick", ["a memory row waits to be remapped: yes"], [])),
+    "remap failure": (("failure 1", "failure 1"), ("sick", ["a memory row cannot be remapped: yes"], [])),
+    "rows": (("rows 1", "rows 2"), ("ok", [], ["memory rows remapped after uncorrected errors: 2, before the run 1"])),
+    "pages": (("rows !3\npages 4\npages.pending 1", "rows !3\npages 4"), ("sick", [
+        "memory pages wait to be retired: 1", "memory pages retired after uncorrected errors: 4"], [])),
+    "reset": (("field.230 1", ""), ("sick", ["the driver asks for a recovery: yes (reset the GPU)"], [])),
+    "restart": (("field.230 2", ""), ("sick", ["the driver asks for a recovery: yes (restart the machine)"], [])),
+    "unknown action": (("field.230 99", ""), ("sick", ["the driver asks for a recovery: yes (action 99)"], [])),
+    "slowdown": (("reasons 9", ""), ("sick", ["hardware slowdown: yes"], [])),
+    "thermal": (("reasons 73", ""), ("sick", ["thermal slowdown by the hardware: yes"], [])),
+    "brake": (("reasons 137", ""), ("sick", ["power brake: yes"], [])),
+    "power cap": (("reasons 4", ""), ("ok", [], [])),
+    "busy": (("reasons 137\nbusy 100\ngeneration 5", ""), ("warning", ["power brake: yes"], [])),
+    "processes": (("processes 2", ""), ("warning", [
+        "programs that compute on the device: 2 (process numbers 1000, 1001)"], [])),
+    "width": (("width 8", "width 4"), ("warning", ["PCIe link: 8 of 16 lanes"],
+              ["PCIe link: 4 of 16 lanes, before the run 8 of 16 lanes"])),
+    "link down": (("link.3 0", "link.3 0\nlink.7 0"), ("warning", [
+        "links to other devices that are down: 1 (links 3)"],
+        ["links to other devices that are down: 2 (links 3, 7), before the run 1 (links 3)"])),
+    "no link connected": (("links 0", "links 0"), ("ok", [], [])),
+    "no links": (("links !3", "links !3"), ("ok", [], [])),
+    "link errors": (("", "field.161 1\nfield.163 1"), ("ok", [], [
+        "replays on the links to other devices: 18, before the run 0",
+        "CRC errors on the links to other devices: 18, before the run 0"])),
+    "newer link field": (("field.162 !3", "field.162 !3\nfield.215 1"), ("ok", [], [
+        "recoveries of links to other devices: 18, before the run 0"])),
+    "xid": (("event 13", "event 13\nevent 79\nevent 31"), ("warning", [
+        "driver errors that point to the hardware: 1 (Xid 48)"], [
+        "driver errors that point to the hardware: 2 (Xid 48, 79), before the run 1 (Xid 48)",
+        "driver errors that programs cause: 1 (Xid 31), before the run 0"])),
+    "lost": (("ecc.volatile !15", ""), ("sick", ["the driver lost the device: yes (GPU is lost)"], [])),
+    "lost at once": (("handle !15", ""), ("sick", ["the driver lost the device: yes (GPU is lost)"], [])),
+    "lost meanwhile": (("", "replays !15"), ("ok", [], [
+        "the driver lost the device: yes (GPU is lost), before the run no"])),
+    "absurd": (("ecc.volatile 18446744073709551615\nwidth 4294967295\nrows 4294967295", "ecc.volatile 1"),
+               ("ok", [], [])),
+    "refused": (("ecc.volatile !3\nreplays !999\nwidth !77\nreasons !4\nbusy !3\nprocesses !4\nevents !4", ""),
+                ("ok", [], [])),
+}  # fmt: skip
+LOG = (
+    b"6,1,10,-;NVRM: Xid (PCI:0000:3b:00): 48, pid=7, An uncorrectable error\n"
+    b"6,2,20,-;NVRM: Xid (PCI:0000:5c:00): 79, pid=7, another GPU\n SUBSYSTEM=pci\n"
+)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    return fake.build(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture(scope="module")
+def scenes(library, tmp_path_factory):
+    """Each scene's health before, after, and what appeared in between; one child process reads them all."""
+    folder = tmp_path_factory.mktemp("scenes")
+    state, log = folder / "state", folder / "log"
+    log.write_bytes(LOG)
+    states = [(*states, str(log if name == "xid" else folder / "none")) for name, (states, _) in SCENES.items()]
+    command = [sys.executable, str(HERE / "_nvml_scenes.py"), json.dumps(states), str(state)]
+    done = subprocess.run(command, env=fake.environment(library, state), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return dict(zip(SCENES, json.loads(done.stdout), strict=True))
+
+
+def told(found, *severities):
+    return [f"{each['name']}: {each['shown']}" for each in found["findings"] if each["severity"] in severities]
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_nvml_tells_of_each_sickness_before_a_run_and_of_each_that_appears_during_it(scenes, scene):
+    _, (severity, before, during) = SCENES[scene]
+    first, _, rose = scenes[scene]
+    seen = told(first, "sick", "warning")
+    assert sorted(seen) == sorted(before)
+    assert sorted(told(rose, "sick", "warning")) == sorted(during)
+    worst = [each["severity"] for each in first["findings"] if each["severity"] in ("sick", "warning")]
+    assert severity == ("sick" if "sick" in worst else "warning" if worst else "ok")
+
+
+def test_numbers_that_cannot_be_true_and_calls_that_are_refused_are_unavailable_one_by_one(scenes):
+    absurd = told(scenes["absurd"][0], "unavailable")
+    assert len(absurd) == 3
+    assert all("which cannot be true" in text for text in absurd)
+    refused = told(scenes["refused"][0], "unavailable")
+    assert "PCIe replays: Unknown Error" in refused
+    assert "PCIe link: error 77" in refused, "an error that this binding does not know"
+    assert "uncorrected ECC errors since the driver was loaded: Not Supported" in refused
+    assert "the driver lost the device: no" in told(scenes["refused"][0], "ok"), "the rest is read all the same"
+
+
+def test_a_kernel_log_that_this_user_may_not_read_leaves_the_events_from_now_on(scenes):
+    events = [text for text in told(scenes["healthy"][0], "ok") if "driver errors" in text]
+    assert all("0 (from now on; " in text and "No such file" in text for text in events)
+
+
+# ---- the process that asks
+
+CARD = Device("card:0", "card", "NVIDIA pretended", "sm_90", uuid="GPU-0f0e0d0c-0b0a-0908-0706-050403020100", pci=PCI)
+HOST = Device("host", "host", "a processor", "x86_64")
+
+
+@pytest.fixture
+def nvml(library, tmp_path, monkeypatch):
+    """Child processes get the fake library; the function writes what it answers."""
+    state = tmp_path / "state"
+    for name, value in fake.environment(library, state, HERE / "plugin").items():
+        monkeypatch.setenv(name, value)
+
+    def write(**answers):
+        fake.write(state, **answers)
+
+    write()
+    return write
+
+
+def test_only_devices_that_a_driver_knows_are_asked_and_no_process_starts_for_others():
+    with examination.Examination([HOST]) as asked:
+        assert asked._child is None
+        assert asked.read() == ()
+
+
+def test_a_driver_that_hangs_costs_a_bounded_time(nvml):
+    nvml(ecc_volatile="hang")
+    with examination.Examination([CARD], patience_s=0.3) as asked:
+        (hung,) = asked.read()
+    assert (hung.severity, hung.unavailable) == ("unavailable", "the driver did not answer within 0.3 s")
+
+
+@pytest.mark.slow
+def test_a_library_that_crashes_costs_one_reading_and_the_next_one_works(nvml):
+    nvml(width="crash")
+    with examination.Examination([CARD]) as asked:
+        (crashed,) = asked.read()
+        assert crashed.findings == ()
+        assert "the process that asked the driver ended: killed by SIGABRT" in crashed.unavailable
+        nvml()
+        (again,) = asked.read()
+    assert again.severity == "ok"
+
+
+@pytest.mark.slow
+def test_a_driver_that_does_not_start_is_told_in_its_words(nvml):
+    nvml(init="!999")
+    (found,) = examination.examine([CARD])
+    assert "NVML does not start (Unknown Error)" in found.unavailable
+
+
+# ---- a run and its gate
+
+
+@pytest.fixture
+def planned(nvml, monkeypatch):
+    """A plan of one case of the suite `faults` on the card."""
+    monkeypatch.syspath_prepend(str(HERE / "plugin"))
+    settings = Settings(suites=("faults",), devices=("card:0",), tier="smoke", filters=("faults/good",))
+    return plan.make(Facts((CARD, HOST)), settings)
+
+
+def test_errors_that_appear_during_a_run_are_in_its_file_and_a_gate_refuses_it(nvml, planned, tmp_path):
+    nvml(width=8)
+    lines = []
+
+    def break_the_card(progress):
+        nvml(width=8, ecc_volatile=2)
+
+    path = tmp_path / "run.jsonl.gz"
+    run = session.measure(planned, path, ["gpubench"], break_the_card, tell=lines.append)
+    assert lines == ["card:0 has a warning: PCIe link: 8 of 16 lanes; `gpubench doctor` says what to do"]
+    sources = (run_health.SICK, run_health.NOTED)
+    told = [(remark.source, remark.words) for remark in run.remarks if remark.source in sources]
+    errors = "uncorrected ECC errors since the driver was loaded: 2, before the run 0"
+    assert told == [(run_health.NOTED, "PCIe link: 8 of 16 lanes"), (run_health.SICK, errors)]
+    assert any(errors in line for line in run.told), "a reader is told"
+    with pytest.raises(DeviceError, match="was measured on a sick device") as refused:
+        run_health.refuse_recorded([path])
+    assert refused.value.exit_status == 6
+
+
+def test_a_gate_measures_nothing_on_a_sick_device(planned, monkeypatch):
+    monkeypatch.setattr(run_health, "examine", lambda devices: (replace(judged(REMAP_PENDING=1.0), device="card:0"),))
+    with pytest.raises(DeviceError, match=r"card:0 is sick \(a memory row waits to be remapped: yes\)") as refused:
+        run_health.refuse_sick(planned)
+    assert refused.value.exit_status == 6
+
+
+def test_warnings_and_runs_of_healthy_devices_pass_the_gate(tmp_path):
+    path = files.write(tmp_path / "run.jsonl", make.result(), end=False)
+    writer, _ = RunWriter.resume(path)
+    with writer:
+        writer.remark(Remark(0.1, "event", run_health.NOTED, "cuda:0", "PCIe link: 8 of 16 lanes"))
+        writer.remark(Remark(0.2, "absent", run_health.SICK, "cuda:0", "unavailable: no driver"))
+    assert len(read_run(path).remarks) == 2
+    run_health.refuse_recorded([path])
+
+
+# ---- what the commands say
+
+
+@pytest.fixture
+def called(nvml, tmp_path):
+    def run(*words):
+        command = [sys.executable, "-P", "-m", "gpubench", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+
+    return run
+
+
+@pytest.mark.slow
+def test_doctor_explains_a_sick_device_and_prints_the_command_that_mends_it(nvml, called):
+    nvml(pending=1)
+    text = called("doctor").stdout
+    assert "card:0: sick (20 of 20 readings are available)" in text
+    assert "  sick: a memory row waits to be remapped: yes\n    Stop the programs on the device and reset it" in text
+    assert f"    $ sudo nvidia-smi --gpu-reset --id={CARD.uuid}\n" in text
+    (device,) = json.loads(called("doctor", "--json").stdout)["health"]
+    assert [each["severity"] for each in device["findings"] if each["sign"] == "remap.pending"] == ["sick"]
+
+
+@pytest.mark.slow
+def test_run_warns_of_a_sick_device_and_measures_it_and_the_host_beside_it_is_not_concerned(nvml, called):
+    nvml(pending=1)
+    words = ("faults", "--filter", "faults/good", "--tier", "smoke")
+    done = called("run", *words, "--device", "card:0")
+    assert done.returncode == 0
+    assert "card:0 is sick: a memory row waits to be remapped: yes; `gpubench doctor` says what to do" in done.stderr
+    done = called("run", *words, "--device", "host")
+    assert done.returncode == 0
+    assert "sick" not in done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_gate_refuses_a_sick_device_with_status_6_and_not_for_the_host_beside_it(nvml, called):
+    nvml(pending=1)
+    words = ("gate", "--run", "faults", "--filter", "faults/good", "--tier", "smoke", "--save-baseline", "main")
+    done = called(*words, "--replicates", "1", "--device", "card:0")
+    assert done.returncode == 6, done.stderr
+    assert "a gate does not judge a sick device" in done.stderr
+    assert called(*words, "--replicates", "1", "--device", "host").returncode == 0
+
+
+def test_doctor_shows_a_device_whose_health_is_unavailable_and_why():
+    lines = doctor._health_lines(health.Health("cuda:0", (), "the driver did not answer within 20 s"))
+    assert [words for words, _ in lines] == ["cuda:0: unavailable: the driver did not answer within 20 s"]
+
+
+def test_doctor_names_single_readings_that_are_unavailable_below_a_healthy_device():
+    found = judged(ECC_UNCORRECTED=None, REMAP_PENDING=0.0)
+    assert [words for words, _ in doctor._health_lines(found)] == [
+        "cuda:0: healthy (1 of 2 readings are available)",
+        "  unavailable: uncorrected ECC errors since the driver was loaded: the driver does not tell it",
+    ]
