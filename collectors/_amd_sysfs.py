@@ -21,13 +21,13 @@ _ENERGY = {0: 24, 1: 24, 2: 24, 3: 24, 4: 24, 5: 88}
 _THROTTLE = {3: 112}
 _HEADER = struct.Struct("<HBB")
 _WORD = struct.Struct("<Q")
-_GENERATIONS = {"2.5": "1", "5.0": "2", "8.0": "3", "16.0": "4", "32.0": "5", "64.0": "6"}  # GT/s of PCI Express
+GENERATIONS = {"2.5": "1", "5.0": "2", "8.0": "3", "16.0": "4", "32.0": "5", "64.0": "6"}  # GT/s of PCI Express
 
 
 def text(path: Path) -> str:
     """Return the text of a file, or an empty text."""
     try:
-        return path.read_text(errors="replace").strip()
+        return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""
 
@@ -75,7 +75,7 @@ class Sysfs:
             "partition.compute": text(folder / "current_compute_partition"),
             "partition.memory": text(folder / "current_memory_partition"),
             "performance_level": text(folder / "power_dpm_force_performance_level"),
-            "pcie.generation": _GENERATIONS.get(speed[0], "") if speed else "",
+            "pcie.generation": GENERATIONS.get(speed[0], "") if speed else "",
             "pcie.width": text(folder / "max_link_width"),
         }
         return {name: value for name, value in settings.items() if value}

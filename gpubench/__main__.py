@@ -9,17 +9,17 @@ from types import FrameType
 
 from gpubench import DISTRIBUTION, __version__
 from gpubench.base import limits, streams
-from gpubench.base.errors import GpubenchError, ReaderLeft, Terminated, UsageError
+from gpubench.base.errors import GpubenchError, Interrupted, ReaderLeft, Terminated, UsageError
 
 _INTERNAL = 70
-_INTERRUPTED = 130
 
 
 def main() -> int:
     """Run the command; the process's exit status (README, "Exit status")."""
+    arrived: list[int] = []
     try:
         streams.make_safe(is_json="--json" in sys.argv)
-        _end_by_exit_status()
+        _end_by_exit_status(arrived)
         try:
             _run()
         finally:
@@ -28,11 +28,11 @@ def main() -> int:
         return error.exit_status
     except GpubenchError as error:
         return _told(error)
-    except Terminated as end:
-        return _told(GpubenchError(f"ended by {signal.Signals(end.number).name}"), 128 + end.number)
-    except KeyboardInterrupt:
-        return _told(GpubenchError("interrupted"), _INTERRUPTED)
+    except (Terminated, KeyboardInterrupt):
+        return _ended(arrived)
     except Exception as error:  # noqa: BLE001 - a bug: its traceback is kept, its exit status is its own
+        if arrived:  # Python 3.11 turns what a signal raises inside a class body into a RuntimeError
+            return _ended(arrived)
         if cause := _outside_cause(error):
             return _told(cause)
         traceback.print_exc()
@@ -41,9 +41,15 @@ def main() -> int:
     return 0
 
 
-def _told(error: GpubenchError, status: int = 0) -> int:
+def _told(error: GpubenchError) -> int:
     sys.stderr.write(f"gpubench: {error}\n")
-    return status or error.exit_status
+    return error.exit_status
+
+
+def _ended(arrived: list[int]) -> int:
+    """Return the exit status for the first signal that arrived."""
+    number = arrived[0] if arrived else signal.SIGINT
+    return _told(Interrupted(f"ended by {signal.Signals(number).name}", 128 + number))
 
 
 def _run() -> None:
@@ -71,15 +77,16 @@ def _outside_cause(error: Exception) -> GpubenchError | None:
     return None
 
 
-def _end_by_exit_status() -> None:
-    """Let SIGTERM and SIGHUP end the process by an exit status, so that what was begun is ended in order."""
+def _end_by_exit_status(arrived: list[int]) -> None:
+    """Let a signal end the process by an exit status, so that what was begun is ended in order; `arrived` notes it."""
 
     def end(number: int, frame: FrameType | None) -> None:
         del frame
-        raise Terminated(number)
+        arrived.append(number)
+        raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` starts us with SIGHUP ignored, and so it stays
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` starts us with SIGHUP ignored, and so it stays
             signal.signal(number, end)
 
 

@@ -8,7 +8,7 @@ import json
 import _make as make
 
 from gpubench import model
-from gpubench.model import store
+from gpubench.model import disk, store
 
 
 def write(path, *records, end=True, manifest=None):
@@ -23,7 +23,7 @@ def write(path, *records, end=True, manifest=None):
 
 def content(path):
     """The bytes of a run file's lines, however they are packed; of a torn gzip, the whole ones."""
-    with store._open(path) as file:
+    with disk.open_bytes(path) as file:
         return file.read()
 
 

@@ -10,7 +10,7 @@ import pytest
 from _files import content, edit, replace, write
 
 from gpubench.base.errors import FileError
-from gpubench.model import record, store
+from gpubench.model import disk, record, store
 
 NAMES = ("run.jsonl", "run.jsonl.gz")
 
@@ -152,6 +152,6 @@ def test_a_small_gzip_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch)
 def test_a_small_gzip_is_never_unpacked_further_than_is_read(tmp_path):
     path = tmp_path / "zeros.gz"
     path.write_bytes(gzip.compress(bytes(2**26)))
-    with store._open(path) as file:
+    with disk.open_bytes(path) as file:
         assert file.read(10) == bytes(10)
         assert len(file.raw._packed) > 0

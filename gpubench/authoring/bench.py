@@ -89,7 +89,8 @@ class Bench:
         Both are looked for in the package above too: a suite that is a folder shares them with its neighbours.
         """
         prelude, kernels = self._beside("prelude.cuh"), self._beside(file)
-        source = (prelude.read_text() if prelude.is_file() else "") + kernels.read_text()
+        parts = (prelude, kernels) if prelude.is_file() else (kernels,)
+        source = "".join(part.read_text(encoding="utf-8") for part in parts)
         return self.open_device.kernel(source, name, defines)
 
     def _beside(self, file: str) -> Traversable:

@@ -92,7 +92,7 @@ class ReaderLeft(GpubenchError):  # noqa: N818 - an event: whoever read standard
     exit_status = 141
 
 
-class Terminated(BaseException):  # noqa: N818 - an event
+class Terminated(BaseException):
     """A signal that ends the process has arrived. It passes every boundary that catches the errors of plugins."""
 
     def __init__(self, number: int) -> None:

@@ -31,7 +31,7 @@ def check() -> None:
 
 
 def reason(error: ImportError) -> Missing | None:
-    """Return what to install for an import that failed; None where one of our own modules is missing, which is a bug."""
+    """Return what to install for an import that failed; None where a module of ours is missing, which is a bug."""
     module = (error.name or "").partition(".")[0]
     if not module or module == __name__.partition(".")[0]:
         return None

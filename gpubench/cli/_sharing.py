@@ -93,16 +93,10 @@ def check_target(out: Path, force: bool, *sources: Path) -> None:
 
 def write(out: Path, content: str | bytes) -> None:
     """Write a file whole, or not at all; raises UsageError where it cannot be written."""
-    import contextlib
-
     from gpubench.base.errors import UsageError
+    from gpubench.base.files import write_whole
 
-    data = content if isinstance(content, bytes) else content.encode()
-    torn = out.with_name(f".{out.name}.part")
     try:
-        torn.write_bytes(data)
-        torn.replace(out)
+        write_whole(out, content if isinstance(content, bytes) else content.encode())
     except OSError as error:
-        with contextlib.suppress(OSError):
-            torn.unlink()
         raise UsageError(f"cannot write {out}: {error.strerror}; choose another place") from error

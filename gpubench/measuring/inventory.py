@@ -50,7 +50,9 @@ def facts() -> Facts:
     """The inventory of this machine, from a child process; DeviceError where that child dies or hangs."""
     command = [sys.executable, "-P", "-m", "gpubench.measuring.inventory"]
     try:
-        child = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+        child = subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=_TIMEOUT_S, check=False
+        )
     except subprocess.TimeoutExpired as error:
         raise DeviceError(f"looking for devices hung for {_TIMEOUT_S} s; check the driver (nvidia-smi)") from error
     if child.returncode:

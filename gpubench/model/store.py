@@ -8,13 +8,12 @@ A name that ends in `.gz` is gzip; `run-1.schema.json` publishes what `schema()`
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import gzip
 import hashlib
 import io
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +21,9 @@ from typing import Any, Self
 
 from gpubench.base import units
 from gpubench.base.errors import FileError, UsageError
+from gpubench.base.files import open_to_read
 from gpubench.model import Manifest, Remark, Result, Run, Samples
+from gpubench.model.disk import Sink, lines, reported, sync_folder
 from gpubench.model.record import (
     KINDS,
     RECORD_LIMIT_BYTES,
@@ -41,9 +42,7 @@ from gpubench.model.record import (
 __all__ = ["SAMPLES_LIMIT_BYTES", "RunWriter", "Scan", "content", "file_hash", "read_run", "scan", "schema"]
 
 TOTAL_LIMIT_BYTES = 4 * 2**30  # after decompression: a small .gz cannot fill the memory
-_INFLATE_BYTES = 2**18
 Take = Callable[[Manifest | Result | Samples | Remark], None]
-_GZIP = 16 + zlib.MAX_WBITS  # zlib: with gzip header and trailer
 
 
 def read_run(path: str | Path) -> Run:
@@ -56,7 +55,7 @@ def read_run(path: str | Path) -> Run:
 
 def file_hash(path: str | Path) -> str:
     """The SHA-256 of a file's bytes in hexadecimal, by which a report names its source; raises FileError."""
-    with _reported(path), Path(path).open("rb") as file:
+    with reported(path), os.fdopen(open_to_read(Path(path)), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -122,8 +121,8 @@ def scan(path: str | Path, take: Take) -> Scan:
     """
     found, number = Scan(take), 0
     try:
-        with _reported(path):
-            for number, line in enumerate(_lines(Path(path)), 1):
+        with reported(path):
+            for number, line in enumerate(lines(Path(path), RECORD_LIMIT_BYTES), 1):
                 if line.endswith(b"\n") or found.complete or len(line) > RECORD_LIMIT_BYTES:
                     found.add(line)
                 else:
@@ -154,112 +153,6 @@ def _read(path: Path) -> tuple[Scan, Run]:
     return found, Run(found.manifest, results, joined, found.complete, tuple(found.warnings), remarks)
 
 
-@contextlib.contextmanager
-def _reported(path: str | Path) -> Iterator[None]:
-    """What the operating system says about a file, as one line."""
-    try:
-        yield
-    except OSError as error:
-        raise FileError(f"{path}: {error.strerror}") from error
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    """The file's lines with their newline; only the last can lack one. A too long one is cut off."""
-    with _open(path) as file:
-        while line := file.readline(RECORD_LIMIT_BYTES + 1):
-            yield line
-
-
-def _open(path: Path) -> io.BufferedReader:
-    file = path.open("rb")
-    return io.BufferedReader(_Inflate(file), _INFLATE_BYTES) if path.suffix == ".gz" else file
-
-
-class _Inflate(io.RawIOBase):
-    """The bytes of a gzip file, as far as it goes: unlike the gzip module's, a torn end is an end.
-
-    zlib.error where the data is damaged. It inflates no more than is asked for.
-    """
-
-    def __init__(self, file: io.BufferedReader) -> None:
-        self._file = file
-        self._unzip = zlib.decompressobj(_GZIP)
-        self._packed = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data = b""
-        while not data and self._fill():
-            data = self._unzip.decompress(self._packed, len(buffer))
-            self._packed = self._unzip.unused_data or self._unzip.unconsumed_tail
-            if self._unzip.eof:
-                self._unzip = zlib.decompressobj(_GZIP)
-        buffer[: len(data)] = data
-        return len(data)
-
-    def _fill(self) -> bool:
-        self._packed = self._packed or self._file.read(_INFLATE_BYTES)
-        return bool(self._packed)
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
-
-
-class _Sink:
-    """A locked file that takes bytes durably: they are on the disk when `write` returns."""
-
-    def __init__(self, path: Path, file: io.FileIO) -> None:
-        self.path = path
-        self.file = file
-        self.zip = zlib.compressobj(wbits=_GZIP) if path.suffix == ".gz" else None
-        with contextlib.ExitStack() as undo:
-            undo.callback(file.close)
-            _lock(file, path)
-            undo.pop_all()
-
-    def write(self, data: bytes, *, last: bool = False) -> None:
-        """Append; where the disk does not take it the file is closed and FileError raised."""
-        if self.zip:
-            data = self.zip.compress(data) + self.zip.flush(zlib.Z_FINISH if last else zlib.Z_SYNC_FLUSH)
-        rest = memoryview(data)
-        try:
-            while rest:
-                rest = rest[self.file.write(rest) :]
-            os.fsync(self.file.fileno())
-        except OSError as error:
-            self.file.close()
-            raise FileError(f"{self.path}: {error.strerror}; what was written before is kept") from error
-
-    def cut(self, size_bytes: int) -> None:
-        """Keep the first `size_bytes` (decompressed) and go on behind them."""
-        if self.zip:
-            self._rewrite(size_bytes)
-        else:
-            self.file.truncate(size_bytes)
-            self.file.seek(size_bytes)
-            os.fsync(self.file.fileno())
-
-    def _rewrite(self, size_bytes: int) -> None:
-        """Gzip cannot be cut at a record: what is kept moves to a new file, which takes the name."""
-        beside = self.path.with_name(f".{self.path.name}.resume.gz")
-        with contextlib.ExitStack() as undo:
-            new = _Sink(beside, io.FileIO(beside, "w"))
-            undo.callback(beside.unlink)
-            undo.callback(new.file.close)
-            with _open(self.path) as source:
-                while data := source.read(min(size_bytes, _INFLATE_BYTES)):
-                    new.write(data)
-                    size_bytes -= len(data)
-            beside.replace(self.path)
-            undo.pop_all()
-        _sync_folder(self.path)
-        self.file.close()
-        self.file, self.zip = new.file, new.zip
-
-
 class RunWriter:
     """Writes a run file record by record, each durable when its call returns.
 
@@ -269,7 +162,7 @@ class RunWriter:
     closed: the file is then a valid partial run.
     """
 
-    def __init__(self, sink: _Sink, tally: _Tally) -> None:
+    def __init__(self, sink: Sink, tally: _Tally) -> None:
         self._sink = sink
         self._tally = tally
 
@@ -289,10 +182,10 @@ class RunWriter:
             raise UsageError(f"cannot write {path}: the folder does not exist; make it first") from error
         except OSError as error:
             raise UsageError(f"cannot write {path}: {error.strerror}; choose another place") from error
-        sink, tally = _Sink(path, file), _Tally()
+        sink, tally = Sink(path, file), _Tally()
         tally.count(manifest, line)
         sink.write(line)
-        _sync_folder(path)
+        sync_folder(path)
         return cls(sink, tally)
 
     @classmethod
@@ -304,8 +197,8 @@ class RunWriter:
         where another process is writing it.
         """
         path = Path(path)
-        with _reported(path), contextlib.ExitStack() as undo:
-            sink = _Sink(path, undo.enter_context(io.FileIO(path, "r+")))
+        with reported(path), contextlib.ExitStack() as undo:
+            sink = Sink(path, undo.enter_context(io.FileIO(path, "r+")))
             found, run = _read(path)
             sink.cut(found.tally.size_bytes)
             undo.pop_all()
@@ -317,7 +210,7 @@ class RunWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._sink.file.close()
+        self._sink.close()
 
     def result(self, result: Result) -> None:
         """Write a result."""
@@ -335,7 +228,7 @@ class RunWriter:
     def end(self) -> None:
         """Write the count and hash that make the file complete, and close it."""
         self._sink.write(encode(self._tally.end()), last=True)
-        self._sink.file.close()
+        self._sink.close()
 
     def _append(self, record: Record, line: bytes) -> None:
         self._tally.count(record, _checked(record, line))
@@ -378,21 +271,3 @@ def _checked(record: Record, line: bytes) -> bytes:
         name = record.case.id if isinstance(record, Result) else KINDS[type(record)]
         raise ValueError(f"{name} is not a valid record: {error}") from error
     return line
-
-
-def _lock(file: io.FileIO, path: Path) -> None:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise UsageError(f"{path}: another process is writing it; wait for it or choose another name") from error
-    except OSError:  # a file system without locks
-        return
-
-
-def _sync_folder(path: Path) -> None:
-    """Make the file's name itself durable."""
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

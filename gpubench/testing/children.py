@@ -35,7 +35,8 @@ class Children:
             done = subprocess.run(
                 [sys.executable, "-m", "pytest", *nodes, *self.arguments, *ours],
                 capture_output=True,
-                text=True,
+                encoding="utf-8",
+                errors="replace",
                 env={**os.environ, history.VARIABLE: "off"},
                 check=False,
             )

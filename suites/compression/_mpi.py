@@ -70,7 +70,8 @@ class MpiPair:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             env={**_AS_ROOT, **os.environ},
         )
         cut = (message.cut.total, message.cut.block, message.cut.chunk)

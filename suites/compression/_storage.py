@@ -84,7 +84,7 @@ def file_system(path: Path) -> str:
     """Return the type of the file system that a folder is on, such as ext4; empty where the kernel does not say."""
     if not _MOUNTS.is_file():
         return ""
-    mounts = [line.split()[1:3] for line in _MOUNTS.read_text().splitlines()]
+    mounts = [line.split()[1:3] for line in _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()]
     real = path.resolve()
     mounted = [(len(place), kind) for place, kind in mounts if real.is_relative_to(place)]
     return max(mounted)[1] if mounted else ""

@@ -38,7 +38,8 @@ def library() -> str:
 def threads() -> str:
     """Return the number of threads that the loaded BLAS reports, or `unknown`."""
     np.ones((2, 2)) @ np.ones((2, 2))
-    paths = {line.split()[-1] for line in _MAPS.read_text().splitlines() if ".so" in line}
+    maps = _MAPS.read_text(encoding="utf-8", errors="replace")
+    paths = {line.split()[-1] for line in maps.splitlines() if ".so" in line}
     for path in sorted(path for path in paths if any(name in Path(path).name for name in ("blas", "blis", "mkl_rt"))):
         loaded = ctypes.CDLL(path)
         for question in _QUESTIONS:

@@ -94,7 +94,7 @@ def pages(bench: Bench, page: str, size_bytes: int) -> Task:
 
 def _huge_bytes(address: int) -> int:
     """Return how much of the mapping at this address is in transparent huge pages: AnonHugePages of smaps, proc(5)."""
-    smaps = Path("/proc/self/smaps").read_text()
+    smaps = Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace")
     for entry in re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", smaps, flags=re.MULTILINE)[1:]:
         first, last = (int(bound, 16) for bound in entry.split(None, 1)[0].split("-"))
         if first <= address < last:

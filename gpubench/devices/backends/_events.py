@@ -31,7 +31,7 @@ class Gate:
         self._address = runtime.hostAlloc(64, runtime.hostAllocMapped)
         self._words = (ctypes.c_uint32 * 16).from_address(self._address)
         self._limit = np.int64(_GATE_LIMIT_S * clock_hz)
-        source = (resources.files("gpubench.devices.backends") / "gate.cu").read_text()
+        source = (resources.files("gpubench.devices.backends") / "gate.cu").read_text(encoding="utf-8")
         self._kernel = cupy.RawModule(code=source).get_function("gate")
         self._words[0] = 1
         self._kernel((1,), (1,), (np.uint64(self._address), self._limit))  # loads the module before any gate closes

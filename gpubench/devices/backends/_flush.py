@@ -23,7 +23,7 @@ class CacheFlush:
         self._runtime = cupy.cuda.runtime
         self._array = cupy.zeros(nbytes // _VECTOR_BYTES * _VECTOR_BYTES, cupy.uint8)
         self._never = cupy.zeros(1, cupy.uint32)
-        source = (resources.files("gpubench.devices.backends") / "flush.cu").read_text()
+        source = (resources.files("gpubench.devices.backends") / "flush.cu").read_text(encoding="utf-8")
         self._read_all = cupy.RawModule(code=source).get_function("read_all")
         self._grid = (max(1, units) * _BLOCKS_PER_UNIT,)
 

@@ -1,10 +1,9 @@
-"""Kinds of host memory that another process can map: anonymous shared files and named ones."""
+"""Kinds of host memory that another process can map: anonymous shared files, and files of a memory file system."""
 
 from __future__ import annotations
 
 import mmap
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,6 +39,11 @@ def anonymous_file(nbytes: int) -> int:
     return descriptor
 
 
+def path_of(descriptor: int) -> bytes:
+    """Return the path by which other processes of this user open a file that this process has open."""
+    return f"/proc/{os.getpid()}/fd/{descriptor}".encode()
+
+
 class Anonymous:
     """A file without a name, handed over as a descriptor."""
 
@@ -54,41 +58,35 @@ class Anonymous:
         return Mapped(os.dup(handle.descriptors[0]), nbytes, b"")
 
 
-class Named:
-    """A file in /dev/shm, which another process opens by its name: POSIX shared memory, shm_overview(7)."""
+class InFileSystem:
+    """A file in /dev/shm, which another process opens by a path: POSIX shared memory, shm_overview(7).
+
+    It has no name in the folder, so that nothing is left behind whatever kills its owner. The path is the owner's
+    descriptor in /proc, which the same user may open.
+    """
 
     def allocate(self, nbytes: int) -> SharedBuffer:
         if not _SHM.is_dir():
             raise Skip(f"needs {_SHM}: mount a tmpfs there")
-        descriptor, name = tempfile.mkstemp(prefix="gpubench-", dir=_SHM)
+        try:
+            descriptor = os.open(_SHM, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise Skip(f"{_SHM} takes no file without a name ({error.strerror}): mount a tmpfs there") from error
         try:
             os.posix_fallocate(descriptor, 0, nbytes)  # on a full tmpfs the first touch would kill the process
         except OSError as error:
             os.close(descriptor)
-            Path(name).unlink()
             raise Skip(f"{_SHM} has no room for {nbytes} B ({error.strerror}): docker run --shm-size=…") from error
-        return _NamedMapping(descriptor, nbytes, name)
+        return Mapped(descriptor, nbytes, path_of(descriptor))
 
     def export(self, buffer: SharedBuffer) -> Handle:
-        assert isinstance(buffer, _NamedMapping)
-        return Handle(buffer.name.encode())
+        return Handle(buffer.handle)
 
     def open(self, handle: Handle, nbytes: int) -> SharedBuffer:
         return Mapped(os.open(handle.data.decode(), os.O_RDWR), nbytes, handle.data)
 
 
-class _NamedMapping(Mapped):
-    def __init__(self, descriptor: int, nbytes: int, name: str) -> None:
-        super().__init__(descriptor, nbytes, name.encode())
-        self.name = name
-
-    def close(self) -> None:
-        """Unmap and remove the name."""
-        super().close()
-        Path(self.name).unlink(missing_ok=True)
-
-
-_KINDS: dict[str, Callable[[], SharedMemory]] = {"memfd": Anonymous, "file": Named}
+_KINDS: dict[str, Callable[[], SharedMemory]] = {"memfd": Anonymous, "file": InFileSystem}
 HOST_KINDS = tuple(_KINDS)
 
 

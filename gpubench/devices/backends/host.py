@@ -19,7 +19,7 @@ from gpubench.base.errors import Skip
 from gpubench.model import Device
 from gpubench.plugins.backend import Kernel, SharedBuffer, SharedMemory, Traits
 
-from ._host_memory import Mapped, anonymous_file, host_memory
+from ._host_memory import Mapped, anonymous_file, host_memory, path_of
 from ._numpy_device import NumpyDevice
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -71,7 +71,7 @@ class HostDevice(NumpyDevice):
 
     def share(self, nbytes: int) -> SharedBuffer:
         descriptor = anonymous_file(nbytes)
-        return Mapped(descriptor, nbytes, f"/proc/{os.getpid()}/fd/{descriptor}".encode())
+        return Mapped(descriptor, nbytes, path_of(descriptor))
 
     def open_shared(self, handle: bytes, nbytes: int) -> SharedBuffer:
         return Mapped(os.open(handle.decode(), os.O_RDWR), nbytes, handle)
@@ -119,7 +119,8 @@ def _version(distribution: str) -> str:
 
 def _processor_name() -> str:
     if _CPUINFO.exists():
-        line = re.search(r"^model name\s*:\s*(.+)$", _CPUINFO.read_text(), re.MULTILINE)
+        text = _CPUINFO.read_text(encoding="utf-8", errors="replace")
+        line = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
         if line:
             return line[1].strip()
     return platform.processor() or platform.machine()

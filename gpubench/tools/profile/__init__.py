@@ -123,7 +123,7 @@ def _profiled(command: Sequence[str], environment: dict[str, str], file: _File, 
         except GpubenchError:
             file.abandon()
             raise
-        spans = marks.spans(marked.read_text(errors="replace").splitlines(), ended.end)
+        spans = marks.spans(marked.read_text(encoding="utf-8", errors="replace").splitlines(), ended.end)
         trace = traced.read(Path(folder)) if inside.MODULE in command else None
     seen = _results(program, ended, spans, file, manifest)
     if trace:

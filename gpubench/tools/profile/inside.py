@@ -174,7 +174,7 @@ class Tracer:
         self._records = Records(layouts(), lambda address: ctypes.string_at(address).decode(errors="replace"))
         self._folder = folder
         self._events = (folder / "events").open("ab", buffering=0)
-        self._names = (folder / "names").open("a")
+        self._names = (folder / "names").open("a", encoding="utf-8")
         self._raw = (folder / "raw").open("w+b", buffering=0)
         self._sizes: list[int] = []  # of the buffers that wait in the file
         self._written = 0
@@ -255,7 +255,7 @@ class Tracer:
 def write_about(folder: Path, about: dict[str, Any]) -> None:
     """What is to know of the trace, whole or as it was before."""
     torn = folder / "about.part"
-    torn.write_text(json.dumps(about))
+    torn.write_text(json.dumps(about), encoding="utf-8")
     torn.replace(folder / "about")
 
 

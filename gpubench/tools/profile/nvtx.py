@@ -32,7 +32,9 @@ def prepared(environment: Mapping[str, str], folder: Path) -> Prepared:
     source.write_bytes(files("gpubench.tools.profile").joinpath("nvtx.c").read_bytes())
     words = [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(source)]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=_COMPILE_S, check=False)
+        done = subprocess.run(
+            words, capture_output=True, encoding="utf-8", errors="replace", timeout=_COMPILE_S, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return Prepared(warnings=(f"NVTX ranges are not read: {compiler} failed ({error})",))
     if done.returncode:

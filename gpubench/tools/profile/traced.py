@@ -47,12 +47,12 @@ def read(folder: Path) -> Trace:
     about_file = folder / "about"
     if not about_file.exists():
         return _none("the script ended before it was traced")
-    about = json.loads(about_file.read_text())
+    about = json.loads(about_file.read_text(encoding="utf-8"))
     if about["reason"]:
         return _none(about["reason"])
     data = (folder / "events").read_bytes()
     events = np.frombuffer(data[: len(data) // EVENT.itemsize * EVENT.itemsize], EVENT)
-    names = tuple(json.loads(line) for line in (folder / "names").read_text().splitlines())
+    names = tuple(json.loads(line) for line in (folder / "names").read_text(encoding="utf-8").splitlines())
     events = events[(events["start"] > 0) & (events["end"] >= events["start"])]
     events = events[np.argsort(events["start"], kind="stable")]
     reason = "" if len(events) else "no kernel and no copy was recorded"

@@ -1,0 +1,173 @@
+"""The bytes of a run file on the disk: read as far as they go, and written so that they survive what comes next."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import os
+import secrets
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gpubench.base.errors import FileError, UsageError
+from gpubench.base.files import open_to_read
+
+_INFLATE_BYTES = 2**18
+_GZIP = 16 + zlib.MAX_WBITS  # zlib: with gzip header and trailer
+
+
+@contextlib.contextmanager
+def reported(path: str | Path) -> Iterator[None]:
+    """What the operating system says about a file, as one line."""
+    try:
+        yield
+    except OSError as error:
+        raise FileError(f"{path}: {error.strerror}") from error
+
+
+def lines(path: Path, limit_bytes: int) -> Iterator[bytes]:
+    """The file's lines with their newline; only the last can lack one. One that is too long is cut off."""
+    with open_bytes(path) as file:
+        while line := file.readline(limit_bytes + 1):
+            yield line
+
+
+def open_bytes(path: Path) -> io.BufferedReader:
+    """The bytes of a file, unpacked where its name ends in `.gz`; OSError where it cannot be opened."""
+    file = os.fdopen(open_to_read(path), "rb")
+    return io.BufferedReader(_Inflate(file), _INFLATE_BYTES) if path.suffix == ".gz" else file
+
+
+class _Inflate(io.RawIOBase):
+    """The bytes of a gzip file, as far as it goes: unlike the gzip module's, a torn end is an end.
+
+    zlib.error where the data is damaged. It inflates no more than is asked for.
+    """
+
+    def __init__(self, file: io.BufferedReader) -> None:
+        self._file = file
+        self._unzip = zlib.decompressobj(_GZIP)
+        self._packed = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = b""
+        while not data and self._fill():
+            data = self._unzip.decompress(self._packed, len(buffer))
+            self._packed = self._unzip.unused_data or self._unzip.unconsumed_tail
+            if self._unzip.eof:
+                self._unzip = zlib.decompressobj(_GZIP)
+        buffer[: len(data)] = data
+        return len(data)
+
+    def _fill(self) -> bool:
+        self._packed = self._packed or self._file.read(_INFLATE_BYTES)
+        return bool(self._packed)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+class Sink:
+    """A locked file that takes bytes durably: they are on the disk when `write` returns."""
+
+    def __init__(self, path: Path, file: io.FileIO) -> None:
+        self.path = path
+        self.file = file
+        self.zip = zlib.compressobj(wbits=_GZIP) if path.suffix == ".gz" else None
+        with contextlib.ExitStack() as undo:
+            undo.callback(file.close)
+            _lock(file, path)
+            undo.pop_all()
+
+    def write(self, data: bytes, *, last: bool = False) -> None:
+        """Append; where the disk does not take it the file is closed and FileError raised."""
+        if self.zip:
+            data = self.zip.compress(data) + self.zip.flush(zlib.Z_FINISH if last else zlib.Z_SYNC_FLUSH)
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[self.file.write(rest) :]
+            os.fsync(self.file.fileno())
+        except OSError as error:
+            self.file.close()
+            raise FileError(f"{self.path}: {error.strerror}; what was written before is kept") from error
+
+    def close(self) -> None:
+        """Close the file; FileError where its name no longer leads to it, which says where the content is now."""
+        if self.file.closed:
+            return
+        try:
+            if not self._is_named():
+                self._rescue()
+        finally:
+            self.file.close()
+
+    def _is_named(self) -> bool:
+        try:
+            return os.path.samestat(self.path.stat(), os.fstat(self.file.fileno()))
+        except OSError:
+            return False
+
+    def _rescue(self) -> None:
+        """Write what the file holds beside its place: it was removed or replaced while it was open."""
+        words = f"{self.path} was removed or replaced while it was being written"
+        rescued = self.path.with_name(f"rescued-{secrets.token_hex(4)}-{self.path.name}")
+        try:
+            with Path(f"/proc/self/fd/{self.file.fileno()}").open("rb") as source, io.FileIO(rescued, "x") as target:
+                while data := source.read(_INFLATE_BYTES):
+                    target.write(data)
+                os.fsync(target.fileno())
+        except OSError as error:
+            raise FileError(f"{words}, and what was measured is lost ({error.strerror})") from error
+        raise FileError(f"{words}; what was measured is in {rescued}")
+
+    def cut(self, size_bytes: int) -> None:
+        """Keep the first `size_bytes` (decompressed) and go on behind them."""
+        if self.zip:
+            self._rewrite(size_bytes)
+        else:
+            self.file.truncate(size_bytes)
+            self.file.seek(size_bytes)
+            os.fsync(self.file.fileno())
+
+    def _rewrite(self, size_bytes: int) -> None:
+        """Gzip cannot be cut at a record: what is kept moves to a new file, which takes the name."""
+        beside = self.path.with_name(f".{self.path.name[:100]}.{secrets.token_hex(8)}.part.gz")
+        with contextlib.ExitStack() as undo:
+            new = Sink(beside, io.FileIO(beside, "x"))
+            undo.callback(beside.unlink)
+            undo.callback(new.file.close)
+            with open_bytes(self.path) as source:
+                while data := source.read(min(size_bytes, _INFLATE_BYTES)):
+                    new.write(data)
+                    size_bytes -= len(data)
+            beside.replace(self.path)
+            undo.pop_all()
+        sync_folder(self.path)
+        self.file.close()
+        self.file, self.zip = new.file, new.zip
+
+
+def _lock(file: io.FileIO, path: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise UsageError(f"{path}: another process is writing it; wait for it or choose another name") from error
+    except OSError:  # a file system without locks
+        return
+
+
+def sync_folder(path: Path) -> None:
+    """Make the file's name itself durable."""
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,313 @@
+"""Odd places: streams that are closed or full, limits that are low, signals, pipes for files, a broken installation."""
+
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import tomllib
+from functools import partial
+from pathlib import Path
+
+import _make as make
+import pytest
+
+from gpubench import plugins
+from gpubench.base import files, installation, limits
+from gpubench.base.errors import FileError, Interrupted, UsageError
+from gpubench.model import store
+from gpubench.tools import session
+
+ROOT = Path(__file__).parents[1]
+COMMAND = [sys.executable, "-P", "-m", "gpubench"]
+NO_UTF8 = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}  # as in a Latin-1 locale, without one at hand
+
+
+def gpubench(*words, **settings):
+    environment = os.environ | settings.pop("env", {})
+    settings = {"capture_output": True, "text": True, "encoding": "utf-8"} | settings
+    return subprocess.run([*COMMAND, *words], env=environment, timeout=60, check=False, **settings)
+
+
+def shell(line, **settings):
+    """A line of a shell in which `gpubench` is the command."""
+    words = ["bash", "-c", f'gpubench() {{ {sys.executable} -P -m gpubench "$@"; }}; {line}']
+    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, **settings)
+
+
+# --- streams
+
+
+def test_a_closed_standard_output_changes_no_exit_status():
+    assert shell("gpubench --version >&-").returncode == 0
+    done = shell("gpubench --nonsense >&-")
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+
+
+def test_no_file_of_a_run_gets_the_number_of_a_closed_stream():
+    program = "from gpubench.base import streams; streams.make_safe(False); import os; print(os.open('/', 0) > 2)"
+    assert shell(f'{sys.executable} -P -c "{program}" 2>&- <&-').stdout == "True\n"
+
+
+@pytest.mark.parametrize("stream", ["2>/dev/full", "2>&-"])
+def test_a_standard_error_that_takes_nothing_changes_no_exit_status(stream):
+    assert shell(f"gpubench --nonsense {stream}").returncode == 2
+
+
+def test_a_reader_that_leaves_early_gives_the_status_that_other_tools_have():
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = gpubench("--version", capture_output=False, stdout=writing, stderr=subprocess.PIPE)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
+@pytest.mark.slow
+def test_a_table_whose_reader_left_does_not_end_with_the_status_of_a_regression():
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = gpubench("list", capture_output=False, stdout=writing, stderr=subprocess.PIPE)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
+def test_characters_that_the_locale_lacks_are_shown_by_others_and_escaped_in_json():
+    program = "import sys; from gpubench.base import streams; streams.make_safe({}); print('{}')"
+    text = r"1 \u2013 2 \u00b5s, \u4e16\U0001f600"
+
+    def printed(is_json):
+        words = [sys.executable, "-P", "-c", program.format(is_json, text)]
+        return subprocess.run(words, capture_output=True, env=NO_UTF8, check=True).stdout.decode("ascii")
+
+    assert printed(False) == "1 - 2 us, \\u4e16\\ud83d\\ude00\n"
+    assert printed(True) == "1 \\u2013 2 \\u00b5s, \\u4e16\\ud83d\\ude00\n"
+
+
+@pytest.mark.slow
+def test_a_run_and_its_report_need_no_locale_of_utf_8(tmp_path):
+    run = ("run", "latency", "--device", "host", "--tier", "smoke", "--filter", "chase", "--out", "é.jsonl")
+    done = gpubench(*run, env=NO_UTF8, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert store.read_run(tmp_path / "é.jsonl").manifest.argv[-1] == "é.jsonl"
+    done = gpubench("report", "é.jsonl", "-o", "é.md", env=NO_UTF8, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "–" in (tmp_path / "é.md").read_text(encoding="utf-8")
+
+
+# calls that take the encoding of the locale where none is named; what the kernel writes (/proc, /sys) is ASCII
+BY_LOCALE = re.compile(r"\.(read|write)_text\((?![^\n]*encoding=)|\btext=True\b|\.open\(\"[aw]\"\)")
+OF_THE_KERNEL = re.compile(r"/proc/|zone /|task /|_YAMA|index /")
+
+
+def test_text_is_read_and_written_as_utf_8_whatever_the_locale():
+    shipped = [path for room in ("gpubench", "suites", "reports", "collectors") for path in (ROOT / room).rglob("*.py")]
+    wrong = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in shipped
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if BY_LOCALE.search(line) and not OF_THE_KERNEL.search(line)
+    ]
+    assert wrong == []
+
+
+# --- limits
+
+
+def test_too_few_descriptors_are_said_in_one_line_with_the_command_that_raises_the_limit():
+    done = shell("ulimit -n 20; gpubench list")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "gpubench: only 20 files may be open at once, and 64 are needed; raise the limit with `ulimit -n 1024`\n"
+    )
+
+
+def test_descriptors_that_run_out_later_are_no_bug():
+    program = (
+        "import errno, sys; from gpubench import __main__ as m\n"
+        "def fail(): raise OSError(errno.EMFILE, 'Too many open files')\n"
+        "m._run = fail; sys.exit(m.main())"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "gpubench: too many files are open; raise the limit with `ulimit -n 1024`\n",
+    )
+
+
+def test_too_few_processes_are_said_before_anything_is_started(monkeypatch):
+    started = []
+
+    def start(thread):
+        if len(started) == 3:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(threading.Thread, "join", lambda thread: None)
+    with pytest.raises(UsageError, match=r"only 3 of \d+ processes and threads could be started; .*`ulimit -u`"):
+        limits.check()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root can be another user, by setpriv"
+)
+def test_another_user_with_too_few_processes_is_told_so():
+    rights = "+dac_read_search,+dac_override"
+    user = f"setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps={rights} --ambient-caps={rights}"
+    done = shell(f"ulimit -u 4; exec {user} {sys.executable} -P -m gpubench run latency --device host")
+    assert done.returncode == 2
+    assert done.stderr.startswith("gpubench: only 3 of ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_limits_that_are_wide_are_no_matter():
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limits.check()
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
+
+
+# --- signals
+
+
+def ended_by(number, **settings):
+    """How `main` ends where a signal arrives in start-up."""
+    program = (
+        "import os, sys; from gpubench import __main__ as m\n"
+        f"m._run = lambda: os.kill(os.getpid(), {int(number)}); sys.exit(m.main())"
+    )
+    words = [sys.executable, "-P", "-c", program]
+    return subprocess.run(words, capture_output=True, text=True, check=False, **settings)
+
+
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGINT", "SIGTERM"])
+def test_a_signal_in_start_up_gives_an_exit_status(name):
+    number = signal.Signals[name]
+    done = ended_by(number, preexec_fn=partial(signal.signal, number, signal.SIG_DFL))
+    assert (done.returncode, done.stderr) == (128 + number, f"gpubench: ended by {name}\n")
+
+
+def test_a_hangup_that_nohup_ignores_stays_ignored():
+    ignored = partial(signal.signal, signal.SIGHUP, signal.SIG_IGN)
+    assert ended_by(signal.SIGHUP, preexec_fn=ignored).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGINT", "SIGTERM"])
+def test_a_signal_in_a_run_ends_it_in_order_past_every_boundary_for_errors(name):
+    number = signal.Signals[name]
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        kept = session.terminable(lambda: "2 results are in a.jsonl")
+        with pytest.raises(Interrupted, match=r"2 results are in a\.jsonl") as caught, kept:
+            plugins.asked("a collector", lambda: os.kill(os.getpid(), number))
+        assert signal.getsignal(number) is signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
+    assert caught.value.exit_status == 128 + number
+
+
+# --- files
+
+
+def test_a_named_pipe_for_a_run_file_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "run.jsonl")
+    for read in (store.read_run, store.file_hash):
+        with pytest.raises(FileError, match="not a regular file but a pipe"):
+            read(tmp_path / "run.jsonl")
+
+
+def test_a_stream_that_the_caller_opened_is_read(tmp_path):
+    content = store.content(make.run(make.result(make.timing(1e-3))))
+    reading, writing = os.pipe()
+    os.write(writing, content)
+    os.close(writing)
+    run = store.read_run(f"/dev/fd/{reading}")
+    os.close(reading)
+    assert len(run.results) == 1
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_run_file_that_was_removed_meanwhile_is_written_beside_and_said(tmp_path, replaced):
+    path = tmp_path / "run.jsonl"
+    writer = store.RunWriter.create(path, make.manifest())
+    path.unlink()
+    if replaced:
+        path.write_text("mine", encoding="utf-8")
+    writer.result(make.result(make.timing(1e-3)))
+    with pytest.raises(FileError, match="was removed or replaced while it was being written; what was measured is in"):
+        writer.end()
+    (rescued,) = tmp_path.glob("rescued-*-run.jsonl")
+    assert store.read_run(rescued).complete
+    assert path.exists() == replaced
+
+
+def test_a_run_file_whose_folder_was_removed_is_said_to_be_lost(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    writer = store.RunWriter.create(folder / "run.jsonl", make.manifest())
+    shutil.rmtree(folder)
+    with pytest.raises(FileError, match="what was measured is lost"):
+        writer.end()
+
+
+def test_an_output_follows_no_link_and_leaves_nothing_beside_it(tmp_path):
+    victim, out = tmp_path / "victim", tmp_path / "out.html"
+    victim.write_text("mine", encoding="utf-8")
+    (tmp_path / ".out.html.part").symlink_to(victim)
+    out.symlink_to(victim)
+    files.write_whole(out, b"page")
+    assert (victim.read_text(encoding="utf-8"), out.read_bytes(), out.is_symlink()) == ("mine", b"page", False)
+    assert {path.name for path in tmp_path.iterdir()} == {"victim", "out.html", ".out.html.part"}
+
+
+def test_an_output_that_cannot_be_written_leaves_nothing(tmp_path):
+    (tmp_path / "out").mkdir()
+    with pytest.raises(IsADirectoryError):
+        files.write_whole(tmp_path / "out", b"page")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_device_is_written_to_and_not_replaced():
+    files.write_whole(Path("/dev/null"), b"page")
+    assert Path("/dev/null").is_char_device()
+
+
+def test_shared_memory_has_no_name_that_could_be_left_behind():
+    backend = plugins.load("backends", "host")
+    memory = backend.open(backend.devices()[0]).shared_memory("file")
+    before = set(Path("/dev/shm").iterdir())
+    buffer = memory.allocate(4096)
+    assert [path for path in set(Path("/dev/shm").iterdir()) - before if "gpubench" in path.name] == []
+    buffer.close()
+
+
+# --- installations
+
+
+@pytest.mark.parametrize("module", ["typer", "pydantic"])
+def test_a_missing_package_is_named_with_the_command_that_installs_it(tmp_path, module):
+    message = f"No module named '{module}'"
+    (tmp_path / f"{module}.py").write_text(
+        f"raise ModuleNotFoundError({message!r}, name='{module}')\n", encoding="utf-8"
+    )
+    done = gpubench("list", env={"PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 2
+    assert done.stderr.startswith(
+        f"gpubench: the Python package {module} is not installed; install it: {sys.executable}"
+    )
+    assert "-m pip install" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_module_of_ours_that_is_missing_is_a_bug():
+    assert installation.reason(ModuleNotFoundError("No module named 'gpubench.x'", name="gpubench.x")) is None
+    broken = installation.reason(ImportError("libfoo.so: cannot open\nmore", name="numpy"))
+    assert "numpy cannot be imported (libfoo.so: cannot open); install it" in str(broken)
+
+
+def test_the_packages_that_are_looked_for_are_those_that_the_project_requires():
+    required = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    assert sorted(installation.PACKAGES.values()) == sorted(line.partition(">=")[0] for line in required)
