@@ -9,9 +9,10 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gpubench.api.collector import Counter, CounterSource, Device, Missing
+from gpubench.api.collector import Counter, CounterSource, Device, HealthSource, Missing
 
 from ._amd_child import LibraryChild
+from ._amd_health import AmdHealth
 from ._amd_sysfs import Sysfs
 from ._amd_values import COUNTERS
 
@@ -114,6 +115,10 @@ class Amd:
         for device in devices:
             self._require(device)
         return AmdSource(self._files, self._libraries)
+
+    def health(self, devices: Sequence[Device]) -> HealthSource:
+        del devices
+        return AmdHealth(self._files)
 
 
 collector = Amd()

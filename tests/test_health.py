@@ -10,10 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import _fake_nvml as fake
+import _fake_sysfs as sysfs
 import _files as files
 import _make as make
 import pytest
 
+from gpubench import plugins
 from gpubench.base.errors import DeviceError, Missing
 from gpubench.cli import doctor
 from gpubench.measuring import examination, health, plan
@@ -24,6 +26,7 @@ from gpubench.tools import health as run_health
 from gpubench.tools import session
 
 HERE = Path(__file__).parent
+DOCUMENT = (HERE.parent / "docs/health.md").read_text()
 PCI = "0000:3b:00.0"
 
 
@@ -49,6 +52,17 @@ def test_every_rule_that_can_be_broken_has_an_advice():
     assert [
         rule.name for rule in health.RULES.values() if {rule.severity, rule.rise} != {"ok"} and not rule.advice
     ] == []
+
+
+def test_the_document_has_a_row_for_each_rule_with_its_severities_and_its_source():
+    rows = {line.strip("| ").split(" | ")[0]: line for line in DOCUMENT.splitlines() if line.startswith("| ")}
+    judged_alone = [rule for sign, rule in health.RULES.items() if sign not in health._HELPERS]
+    wrong = [
+        rule.name
+        for rule in judged_alone
+        if not rows.get(rule.name, "").endswith(f"| {rule.severity} | {rule.rise} | {rule.source} |")
+    ]
+    assert wrong == []
 
 
 @pytest.mark.parametrize("sign", [sign for sign in HealthSign if not sign.startswith(("pcie", "busy"))])
@@ -401,4 +415,64 @@ def test_doctor_names_single_readings_that_are_unavailable_below_a_healthy_devic
     assert [words for words, _ in doctor._health_lines(found)] == [
         "cuda:0: healthy (1 of 2 readings are available)",
         "  unavailable: uncorrected ECC errors since the driver was loaded: the driver does not tell it",
+    ]
+
+
+# ---- AMD, through a simulated /sys
+
+
+@pytest.fixture
+def mi300x(tmp_path):
+    """The folder of the driver's files of an MI300X, and a function that judges its health."""
+    root = sysfs.build(tmp_path, "mi300x", count=1)
+    device = Device("cuda:0", "cupy", "AMD Instinct MI300X", "gfx942", pci=sysfs.pci(0))
+    source = type(plugins.load("collectors", "amd"))(root).health([device])
+    return root / "sys/bus/pci/devices" / sysfs.pci(0), lambda: health.judge(
+        "cuda:0", health.checked(source.read(device))
+    )
+
+
+def test_a_healthy_mi300x_has_nothing_to_tell(mi300x):
+    _, read = mi300x
+    assert read().severity == "ok"
+    assert texts(read(), "ok")[0] == "uncorrected ECC errors since the driver was loaded: 0"
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "severity", "told"),
+    [
+        ("ras/umc_err_count", "ue: 3\nce: 9", "sick", "uncorrected ECC errors since the driver was loaded: 3 (in umc)"),
+        ("ras/gpu_vram_bad_pages", "0x00000001 : 0x00001000 : P", "sick", "memory pages wait to be retired: 1"),
+        (
+            "ras/gpu_vram_bad_pages",
+            "0x00000001 : 0x00001000 : R\n0x00000002 : 0x00001000 : R",
+            "warning",
+            "memory pages retired after uncorrected errors: 2",
+        ),
+        ("current_link_width", "8", "warning", "PCIe link: 8 of 16 lanes"),
+        ("current_link_speed", "2.5 GT/s PCIe", "warning", "PCIe generation: 1 of 5"),
+        ("current_link_width", "255", "unavailable", "PCIe link: the driver answered 255, which cannot be true"),
+        ("pcie_replay_count", "-1", "unavailable", "PCIe replays: the driver answered -1, which cannot be true"),
+    ],
+)
+def test_the_files_of_amdgpu_tell_of_each_sickness(mi300x, file, content, severity, told):
+    folder, read = mi300x
+    (folder / file).write_text(f"{content}\n")
+    assert texts(read(), severity) == [told]
+
+
+def test_errors_of_an_mi300x_that_appear_during_a_run_are_told(mi300x):
+    folder, read = mi300x
+    before = read()
+    (folder / "ras/gfx_err_count").write_text("ue: 1\nce: 0\n")
+    told = ["uncorrected ECC errors since the driver was loaded: 1 (in gfx), before the run 0"]
+    assert texts(health.risen(before, read()), "sick") == told
+
+
+def test_a_driver_without_files_of_errors_leaves_that_reading_unavailable(mi300x):
+    folder, read = mi300x
+    for path in folder.glob("ras/*"):
+        path.unlink()
+    assert texts(read(), "unavailable") == [
+        "uncorrected ECC errors since the driver was loaded: the driver has no files of errors"
     ]

@@ -1,0 +1,91 @@
+"""The health of an AMD GPU as the files of the driver amdgpu tell it (Linux kernel, "AMDGPU RAS Support").
+
+The file xgmi_error is not read: reading it resets it. No AMD GPU has shown these readings yet: docs/amd.md says what
+was simulated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from gpubench.api.collector import Device, HealthReading, HealthSign, Missing
+
+from ._amd_sysfs import GENERATIONS, Sysfs, text
+
+_BUSY_PERCENT = 20
+_UNCORRECTED = re.compile(r"^ue:\s*(\d+)", re.MULTILINE)
+_PAGE = re.compile(r"^0x[0-9a-fA-F]+\s*:\s*0x[0-9a-fA-F]+\s*:\s*([RPF])\s*$", re.MULTILINE)  # retired, pending, failed
+
+
+class AmdHealth:
+    """Reads the health of AMD GPUs from the driver's files; a file that is missing gives a reading without a value."""
+
+    def __init__(self, files: Sysfs) -> None:
+        self._files = files
+
+    def read(self, device: Device) -> Sequence[HealthReading]:
+        folder = self._files.folder(device.pci)
+        if not folder.is_dir():
+            raise Missing(f"the driver has no files of {device.id} ({device.pci})", "read the kernel log")
+        card = device.pci.lower()
+        return [*_errors(folder, card), *_pages(folder, card), *_busy(folder), *_pcie(folder, card)]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _errors(folder: Path, card: str) -> Iterator[HealthReading]:
+    """Yield the uncorrected errors of all blocks since the driver was loaded."""
+    counts = {
+        path.name.removesuffix("_err_count"): int(match[1])
+        for path in sorted(folder.glob("ras/*_err_count"))
+        if (match := _UNCORRECTED.search(text(path)))
+    }
+    blocks = ", ".join(block for block, count in counts.items() if count)
+    command = f"sudo amd-smi reset --gpureset --gpu {card}"
+    if counts:
+        yield HealthReading(HealthSign.ECC_UNCORRECTED, sum(counts.values()), blocks and f"in {blocks}", command)
+    else:
+        yield HealthReading(HealthSign.ECC_UNCORRECTED, None, "the driver has no files of errors", command)
+
+
+def _pages(folder: Path, card: str) -> Iterator[HealthReading]:
+    """Yield the bad pages of memory; a GPU without this file has no such readings."""
+    path = folder / "ras/gpu_vram_bad_pages"
+    if path.exists():
+        states = _PAGE.findall(text(path))
+        yield HealthReading(
+            HealthSign.PAGES_RETIRED, states.count("R"), command=f"amd-smi bad-pages --retired --gpu {card}"
+        )
+        waiting = states.count("P") + states.count("F")
+        yield HealthReading(HealthSign.PAGES_PENDING, waiting, command=f"sudo amd-smi reset --gpureset --gpu {card}")
+
+
+def _busy(folder: Path) -> Iterator[HealthReading]:
+    percent = _number(folder / "gpu_busy_percent")
+    yield HealthReading(HealthSign.BUSY, None if percent is None else float(percent >= _BUSY_PERCENT))
+
+
+def _pcie(folder: Path, card: str) -> Iterator[HealthReading]:
+    command = f"amd-smi metric --pcie --gpu {card}"
+    files = {
+        HealthSign.PCIE_WIDTH: "current_link_width",
+        HealthSign.PCIE_WIDTH_MOST: "max_link_width",
+        HealthSign.PCIE_REPLAYS: "pcie_replay_count",
+    }
+    for sign, name in files.items():
+        yield HealthReading(sign, _number(folder / name), command=command)
+    speeds = {HealthSign.PCIE_GENERATION: "current_link_speed", HealthSign.PCIE_GENERATION_MOST: "max_link_speed"}
+    for sign, name in speeds.items():
+        words = text(folder / name).split()
+        step = GENERATIONS.get(words[0]) if words else None
+        yield HealthReading(sign, None if step is None else float(step), command=command)
+
+
+def _number(path: Path) -> float | None:
+    try:
+        return float(text(path))
+    except ValueError:
+        return None
