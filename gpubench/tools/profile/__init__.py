@@ -102,7 +102,8 @@ class _File:
     def abandon(self) -> None:
         """Take the file away again: the program never was."""
         with self._recording:
-            self.path.unlink(missing_ok=True)
+            pass  # closes the file, which may go only then
+        self.path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def _kept(self) -> Iterator[None]:
