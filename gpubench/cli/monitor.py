@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpubench.base.errors import ReaderLeft
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
@@ -34,6 +36,15 @@ Listen = Annotated[
         help="Serve them to Prometheus at /metrics instead; without an address to this machine alone.",
     ),
 ]
+HostNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--host-name",
+        metavar="NAME",
+        help="With --listen: answer to this name too, such as an alias in your DNS; may be repeated. Without it only "
+        "to localhost, this machine's host name and its addresses.",
+    ),
+]
 _FIRST_S = 1.2  # until each counter has been read twice
 _NARROW = ((100, 10), (72, 7), (48, 4), (0, 3))  # a terminal of so many columns has room for so many of ours
 
@@ -44,6 +55,7 @@ def monitor(
     count: Count = 0,
     prometheus: Prometheus = False,
     listen: Listen = None,
+    host_name: HostNames = None,
 ) -> None:
     """Show what every device does now: live on a terminal, elsewhere a line a look; or for Prometheus."""
     from gpubench.measuring import inventory
@@ -56,9 +68,9 @@ def monitor(
     devices = sampled_devices(facts, device or [])
     sampler = SamplingProcess(devices, time.monotonic())
     latest = Latest(sampler.counters)
-    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError), _killed(sampler):
+    with contextlib.suppress(KeyboardInterrupt, ReaderLeft), _killed(sampler):
         if place:
-            _serve(place, sampler, latest, devices)
+            _serve(place, sampler, latest, devices, host_name or [])
         elif prometheus:
             _once(sampler, latest, devices)
         else:
@@ -71,7 +83,7 @@ def _killed(sampler: SamplingProcess) -> Iterator[None]:
         yield
     finally:
         sampler.kill()
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(ReaderLeft):
             sys.stdout.flush()
 
 
@@ -141,14 +153,16 @@ def _place(listen: str) -> tuple[str, int]:
     return address.strip("[]") or "127.0.0.1", int(port)
 
 
-def _serve(place: tuple[str, int], sampler: SamplingProcess, latest: Latest, devices: list[Device]) -> None:
+def _serve(
+    place: tuple[str, int], sampler: SamplingProcess, latest: Latest, devices: list[Device], names: list[str]
+) -> None:
     """Answer GET /metrics until Ctrl-C."""
     from gpubench.cli import _print
     from gpubench.tools.monitor import endpoint
 
     known = {device.id: device for device in devices}
     _look(sampler, latest, _FIRST_S)
-    with endpoint.served(place, latest, known) as url:
+    with endpoint.served(place, latest, known, names) as url:
         _print.err().print(_print.plain(f"serving {url} (process {os.getpid()}); Ctrl-C ends it"), soft_wrap=True)
         while True:
             _look(sampler, latest, 0.5)

@@ -1,11 +1,18 @@
-"""An HTTP endpoint for Prometheus: one page, on this machine alone unless told otherwise."""
+"""An HTTP endpoint for Prometheus: one page, on this machine alone unless told otherwise.
+
+A web page in a browser on this machine can reach it under a name of its own (DNS rebinding), so it answers only to
+names that are its own. Connections are few and short: a client that dawdles is let go.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from gpubench.base.errors import UsageError
@@ -14,42 +21,33 @@ from gpubench.tools.monitor.live import Latest, prometheus
 
 _PAGE = "/metrics"
 _KIND = "text/plain; version=0.0.4; charset=utf-8"
-_CLIENT_S = 10.0  # a client that sends nothing is let go
+_WORDS_KIND = "text/plain; charset=utf-8"
+_CLIENT_S = 10.0  # for a whole request and its answer; Prometheus waits 10 s for an answer by default
+_MOST_CLIENTS = 16  # at once; a Prometheus server scrapes with one
 
 
 @contextlib.contextmanager
-def served(place: tuple[str, int], latest: Latest, devices: Mapping[str, Device]) -> Iterator[str]:
-    """Serve the counters at an address and port (0: any that is free); yields the URL. UsageError where it is taken."""
+def served(
+    place: tuple[str, int],
+    latest: Latest,
+    devices: Mapping[str, Device],
+    names: Collection[str] = (),
+    client_s: float = _CLIENT_S,
+) -> Iterator[str]:
+    """Serve the counters at an address and port (0: any that is free); yields the URL.
 
-    class Handler(BaseHTTPRequestHandler):
-        timeout = _CLIENT_S
-
-        def do_GET(self) -> None:
-            """The page, or 404."""
-            found = self.path.partition("?")[0] == _PAGE
-            body = prometheus(latest, devices).encode() if found else f"the counters are at {_PAGE}\n".encode()
-            self.send_response(200 if found else 404)
-            self.send_header("Content-Type", _KIND if found else "text/plain; charset=utf-8")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *words: object) -> None:
-            """No line a request."""
-
-    class Server(ThreadingHTTPServer):
-        address_family = socket.AF_INET6 if ":" in place[0] else socket.AF_INET
-        daemon_threads = True
-
-        def handle_error(self, *words: object) -> None:
-            """A client that goes away is no matter of ours."""
-
+    It answers to `localhost`, to the machine's host name, to the addresses of this machine and to `names`.
+    UsageError where it cannot listen there.
+    """
+    own_names = {"localhost", socket.gethostname().lower(), place[0].lower(), *(name.lower() for name in names)}
     try:
-        server = Server(place, Handler)
+        server = _Server(place, own_names, lambda: prometheus(latest, devices), client_s)
     except OSError as error:
         raise UsageError(f"cannot listen on {place[0]}:{place[1]}: {error.strerror or error}") from error
     with server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": min(0.5, client_s)}, daemon=True
+        )
         thread.start()
         host, port = server.server_address[:2]
         address = f"[{host!s}]" if ":" in str(host) else str(host)
@@ -58,3 +56,104 @@ def served(place: tuple[str, int], latest: Latest, devices: Mapping[str, Device]
         finally:
             server.shutdown()
             thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    """A thread for each client, of which there are few, each with a deadline for all of its request."""
+
+    daemon_threads = True
+    request_queue_size = 2 * _MOST_CLIENTS  # those that are refused are accepted first, to be told at once
+
+    def __init__(
+        self, place: tuple[str, int], own_names: Collection[str], page: Callable[[], str], client_s: float
+    ) -> None:
+        self.address_family = socket.AF_INET6 if ":" in place[0] else socket.AF_INET
+        self.own_names = frozenset(own_names)
+        self.page = page
+        self._client_s = client_s
+        self._lock = threading.Lock()
+        self._deadlines: dict[socket.socket, float] = {}
+        super().__init__(place, _Handler)
+
+    def process_request(self, request: socket.socket, client_address: object) -> None:  # type: ignore[override]
+        """Answer in a thread of its own, or hang up where there are too many."""
+        with self._lock:
+            is_full = len(self._deadlines) >= _MOST_CLIENTS
+            if not is_full:
+                self._deadlines[request] = time.monotonic() + self._client_s
+        if is_full:
+            self.shutdown_request(request)
+        else:
+            super().process_request(request, client_address)
+
+    def shutdown_request(self, request: socket.socket) -> None:  # type: ignore[override]
+        """Hang up."""
+        with self._lock:
+            self._deadlines.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Hang up on clients whose time is over, which wakes the threads that wait for them."""
+        now = time.monotonic()
+        with self._lock:
+            for request, deadline in self._deadlines.items():
+                if now > deadline:
+                    with contextlib.suppress(OSError):
+                        request.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, *words: object) -> None:
+        """A client that goes away is no matter of ours."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    server_version, sys_version = "gpubench", ""
+
+    def do_GET(self) -> None:
+        """Answer with the page, with 404 for another path, with 421 for a name that is not ours."""
+        if not self._is_ours():
+            self._answer(HTTPStatus.MISDIRECTED_REQUEST, "this is not a name of this machine: see --host-name\n")
+        elif self.path.partition("?")[0] != _PAGE:
+            self._answer(HTTPStatus.NOT_FOUND, f"the counters are at {_PAGE}\n")
+        else:
+            self._answer(HTTPStatus.OK, self.server.page(), _KIND)
+
+    def _is_ours(self) -> bool:
+        """Return whether each Host header names this machine; an old client without any is no browser."""
+        hosts = self.headers.get_all("Host", [])
+        if not hosts:
+            return self.request_version == "HTTP/1.0"
+        return len(hosts) == 1 and self._names_us(_name_in(hosts[0]))
+
+    def _names_us(self, name: str) -> bool:
+        return name in self.server.own_names or _same_address(name, str(self.connection.getsockname()[0]))
+
+    def _answer(self, status: HTTPStatus, text: str, kind: str = _WORDS_KIND) -> None:
+        body = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *words: object) -> None:
+        """No line per request."""
+
+
+def _name_in(host: str) -> str:
+    """Return the name or address in a Host header, without its port: `[::1]:9000` gives `::1`."""
+    host = host.strip().lower()
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0].removesuffix(".")
+
+
+def _same_address(name: str, address: str) -> bool:
+    """Return whether a name is the address that the client has reached, however it is spelled."""
+    try:
+        reached = ipaddress.ip_address(address.partition("%")[0])
+        named = ipaddress.ip_address(name.partition("%")[0])
+    except ValueError:
+        return False
+    return named == reached or (isinstance(reached, ipaddress.IPv6Address) and reached.ipv4_mapped == named)

@@ -1,0 +1,74 @@
+"""The endpoint for Prometheus answers to its own names, to few clients at once, and waits for none."""
+
+import contextlib
+import http.client
+import socket
+import time
+from urllib.parse import urlsplit
+
+import _make as make
+import pytest
+
+from gpubench.tools.monitor import endpoint, live
+
+
+@pytest.fixture
+def place():
+    """Address and port of an endpoint that gives a client half a second."""
+    latest = live.Latest((make.POWER,))
+    latest.add([make.samples((0.0,), power=(100.0,))])
+    with endpoint.served(("127.0.0.1", 0), latest, {}, ["gpu.example"], client_s=0.5) as url:
+        yield "127.0.0.1", urlsplit(url).port
+
+
+def status(place, *hosts, path="/metrics"):
+    """The status that a request with these Host headers gets."""
+    connection = http.client.HTTPConnection(*place, timeout=10)
+    connection.putrequest("GET", path, skip_host=True)
+    for host in hosts:
+        connection.putheader("Host", host)
+    connection.endheaders()
+    with contextlib.closing(connection):
+        return connection.getresponse().status
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "LocalHost.", socket.gethostname(), "gpu.example"])
+def test_it_answers_to_its_own_names(place, host):
+    assert status(place, f"{host}:{place[1]}") == 200
+    assert status(place, host, path="/other") == 404
+
+
+@pytest.mark.parametrize(
+    "hosts", [["evil.example"], ["127.0.0.1.evil.example"], ["localhost", "evil.example"], [""], []]
+)
+def test_a_foreign_name_is_misdirected(place, hosts):
+    """A page of another site, whose name was made to lead here, gets nothing."""
+    assert status(place, *hosts) == 421
+
+
+def test_names_are_read_with_and_without_a_port():
+    assert endpoint._name_in("[::1]:9000") == "::1"
+    assert endpoint._name_in("Host.Example:80") == "host.example"
+    assert endpoint._same_address("0:0:0:0:0:0:0:1", "::1")
+    assert endpoint._same_address("10.0.0.1", "::ffff:10.0.0.1")
+    assert not endpoint._same_address("10.0.0.2", "10.0.0.1")
+
+
+def test_a_client_that_sends_slowly_is_let_go(place):
+    started = time.monotonic()
+    with socket.create_connection(place, timeout=10) as slow, contextlib.suppress(ConnectionError):
+        while time.monotonic() - started < 8:
+            slow.sendall(b"G")
+            slow.settimeout(0.1)
+            with contextlib.suppress(TimeoutError):
+                assert slow.recv(1) == b""
+                break
+    assert time.monotonic() - started < 8
+
+
+def test_more_clients_than_it_takes_are_let_go_and_those_after_them_are_answered(place):
+    with contextlib.ExitStack() as several:
+        idle = [several.enter_context(socket.create_connection(place, timeout=10)) for _ in range(24)]
+        ended = [client.recv(1) for client in idle]
+    assert ended == [b""] * 24
+    assert status(place, "localhost") == 200
