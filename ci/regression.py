@@ -24,14 +24,14 @@ class Regression:
         return replace(
             found,
             findings=tuple(sorted([*findings, *missing], key=badness)),
-            missing=tuple(case for case in found.missing if all(case is not finding.case for finding in missing)),
+            missing=() if policy.required else found.missing,
             unmet=tuple(pattern for pattern in policy.required if not _is_met(pattern, ids)),
             notes=(*found.notes, *_notes(found, allowed, policy, ids)),
         )
 
 
 def _missing(case: Case) -> Finding:
-    return Finding(case, (), Verdict.INVALID, "missing", "the baseline has it, the candidate has not")
+    return Finding(case, (), Verdict.INVALID, "missing", "the baseline has a figure, the candidate has none")
 
 
 def _is_met(pattern: str, ids: list[str]) -> bool:
@@ -39,7 +39,8 @@ def _is_met(pattern: str, ids: list[str]) -> bool:
 
 
 def _notes(found: Judgement, allowed: list[Finding], policy: Policy, ids: list[str]) -> list[str]:
-    notes = [f"{case.id}: only the baseline has it" for case in found.missing if not policy.required]
+    vanished = (case for case in found.missing if not (policy.required and policy.is_required(case.id)))
+    notes = [f"{case.id}: the baseline has a figure, the candidate has none" for case in vanished]
     notes += [f"{case.id}: new, there is no baseline for it" for case in found.new]
     notes += [f"{finding.case.id}: skipped, which the policy allows" for finding in allowed]
     loose = [pattern for pattern in policy.patterns if pattern not in policy.required and not _is_met(pattern, ids)]

@@ -198,9 +198,9 @@ def test_a_reason_that_many_cases_share_stands_once():
 
 def test_a_comparison_as_a_comment_fits_and_keeps_the_worst():
     slow = {number: 1.5 if number == 1234 else 1.1 for number in range(3000)}
-    before = [r for number in slow for r in replicated(f"a_case_with_a_long_name_{number}", 1e-3, count=3)]
+    before = [r for number in slow for r in replicated(f"a_case_with_a_long_name_{number}", 1e-3, count=5)]
     after = [
-        r for number in slow for r in replicated(f"a_case_with_a_long_name_{number}", 1e-3 * slow[number], count=3)
+        r for number in slow for r in replicated(f"a_case_with_a_long_name_{number}", 1e-3 * slow[number], count=5)
     ]
     written = render("md", compared(reading("a", *before), reading("b", *after)))
     assert len(written.encode()) <= 65_536

@@ -82,9 +82,23 @@ def test_identical_files_are_the_same_with_one_process_too(call):
 def test_one_process_is_inconclusive_and_says_what_it_cannot_decide(call):
     run_file("base.jsonl", count=1)
     run_file("new.jsonl", 1.5, count=1)
-    status, out, _ = call("gate", "new.jsonl", "-b", "base.jsonl")
+    status, out, err = call("gate", "new.jsonl", "-b", "base.jsonl")
     assert status == 0
     assert "1 and 1 processes cannot tell a change from the noise between processes" in out
+    assert out.strip().endswith("1 inconclusive on cuda:0; 0 of 1 cases decided: no verdict")
+    assert "warning: bandwidth/triad[size=1GiB]: too few processes" in err
+    assert call("gate", "new.jsonl", "-b", "base.jsonl", "--strict")[0] == 4
+
+
+def test_a_case_that_vanished_is_warned_of_and_ends_with_4_when_strict(call):
+    both = [make.result(make.timing(v), of=of, replicate=i) for of in (TRIAD, COPY) for i, v in enumerate(noisy())]
+    files.write(Path("base.jsonl"), *both)
+    run_file("new.jsonl", 1.0005)
+    status, out, err = call("gate", "new.jsonl", "-b", "base.jsonl", "--markdown", "m.md")
+    assert status == 0
+    assert out.strip().endswith("1 same on cuda:0; 1 of 2 cases decided: none of them is slower")
+    assert "warning: bandwidth/copy[size=1GiB]: the baseline has a figure, the candidate has none" in err
+    assert "the candidate has none" in Path("m.md").read_text()
     assert call("gate", "new.jsonl", "-b", "base.jsonl", "--strict")[0] == 4
 
 
@@ -117,7 +131,7 @@ def test_nothing_in_common_ends_with_4(call):
     run_file("new.jsonl")
     status, out, _ = call("gate", "new.jsonl", "-b", "base.jsonl")
     assert status == 4
-    assert "nothing to judge: cannot be judged" in out
+    assert "nothing to judge; 0 of 1 cases decided: cannot be judged" in out
 
 
 def test_another_machine_is_refused_with_the_reason_unless_allowed(call):
@@ -322,13 +336,13 @@ def test_words_that_do_not_go_together_are_refused(call, words, hint):
 
 
 def test_a_measured_candidate_that_is_slower_is_measured_again_before_it_fails(call, told, monkeypatch):
-    words = (*told, "--replicates", "3")
+    words = (*told, "--replicates", "5")
     assert call("run", *words, "--out", "base.jsonl")[0] == 0
     monkeypatch.setenv("LONGER_PERCENT", "5")
     status, out, _ = call("gate", "--run", *words, "-b", "base.jsonl", "--out", "new.jsonl")
     assert status == 1
-    assert "(6)" in out
-    assert len(store.read_run("new-again1.jsonl").results) == 3
+    assert "(10)" in out
+    assert len(store.read_run("new-again1.jsonl").results) == 5
 
 
 @pytest.mark.slow
@@ -337,7 +351,7 @@ def test_what_a_gate_measured_can_be_saved_and_gated_against(call, told):
     assert call("gate", *words, "--save-baseline", "main")[0] == 0
     status, out, _ = call("gate", *words, "--baseline", "main")
     assert status == 0
-    assert "1 same on host: passed" in out
+    assert "1 same on host; 1 of 1 cases decided: passed" in out
     assert not list(Path("gpubench-runs").glob("*again*"))
 
 
@@ -376,7 +390,7 @@ def test_two_builds_are_measured_in_turn_and_what_is_slower_again(call):
     words = ("--a", f"SECONDS=1.0 {command}", "--b", f"SECONDS=1.05 {command}", "--replicates", "3", "--out", "ab")
     status, out, err = call("ab", *words)
     assert status == 1, err
-    assert "1 slower, 1 same on cuda:0: a regression" in out
+    assert "1 slower, 1 same on cuda:0; 2 of 2 cases decided: a regression" in out
     turns = [line[0] for line in err.splitlines() if "process" in line]
     assert "".join(turns) == "abbaab" + "baabba"
     again = store.read_run("ab/b-004.jsonl").results
@@ -388,7 +402,7 @@ def test_two_real_builds_are_measured_in_turn(call, told):
     words = ("--a", SELF, "--b", f"LONGER_PERCENT=5 {SELF}", *told, "--replicates", "3", "--out", "ab")
     status, out, err = call("ab", *words)
     assert status == 1, err
-    assert "1 slower on host: a regression" in out
+    assert "1 slower on host; 1 of 1 cases decided: a regression" in out
 
 
 def stand_in(path, body):

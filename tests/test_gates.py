@@ -12,7 +12,7 @@ from _sides import TRIAD, evidence, noisy, reading
 
 from gpubench import plugins
 from gpubench.judging.evidence import Evidence
-from gpubench.judging.judge import exit_status, processes_needed, sentence, settled
+from gpubench.judging.judge import exit_status, processes_needed, sentence, settled, warnings
 from gpubench.judging.policy import Floor, Policy
 from gpubench.model import Verdict
 
@@ -81,7 +81,31 @@ def test_a_required_case_that_is_missing_cannot_be_judged():
 def test_a_case_that_nobody_requires_may_be_missing_and_is_named():
     found = gate(BASE, evidence(*noisy()))
     assert exit_status(found) == 0
-    assert f"{COPY.id}: only the baseline has it" in found.notes
+    assert f"{COPY.id}: the baseline has a figure, the candidate has none" in found.notes
+
+
+def test_a_case_that_vanished_is_warned_of_and_when_strict_ends_with_4():
+    found = gate(BASE, evidence(*noisy(1.0001)))
+    assert (exit_status(found), exit_status(found, strict=True)) == (0, 4)
+    assert (found.decided, found.cases) == (1, 2)
+    assert f"{COPY.id}: the baseline has a figure, the candidate has none" in warnings(found)
+
+
+def test_a_case_that_vanished_and_is_not_of_those_required_ends_with_0_even_when_strict():
+    found = gate(BASE, evidence(*noisy(1.0001)), required=("triad",))
+    assert exit_status(found, strict=True) == 0
+    assert f"{COPY.id}: the baseline has a figure, the candidate has none" in found.notes
+
+
+def test_two_against_two_processes_are_warned_of_and_when_strict_end_with_4():
+    found = gate(evidence(1.0, 1.1), evidence(1.2, 1.3))
+    assert (exit_status(found), exit_status(found, strict=True)) == (0, 4)
+    assert f"{TRIAD.id}: too few processes to call a change slower or faster" in warnings(found)
+    assert "0 of 1 cases decided: 1 may be slower unseen" in warnings(found)
+
+
+def test_what_is_decided_throughout_warns_of_nothing():
+    assert warnings(gate(BASE, both(noisy(1.0001), noisy()))) == []
 
 
 def test_a_required_pattern_that_no_case_is_called_by_cannot_be_judged():

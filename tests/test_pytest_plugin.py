@@ -243,7 +243,7 @@ def test_a_test_that_becomes_slower_fails_and_one_that_does_not_passes(project):
         def test_nap(gpubench):
             gpubench(lambda: time.sleep(float(os.environ.get("NAP", "0.002"))), waits=True)
     """
-    many = ("--gpubench-replicates", 4)
+    many = ("--gpubench-replicates", 5)
     assert project(*SMOKE, *many, "--gpubench-out", "base.jsonl", test_it=source).returncode == 0
     done = project(*SMOKE, *many, "--gpubench-baseline", "base.jsonl")
     assert done.returncode == 0, done.stdout
@@ -251,6 +251,7 @@ def test_a_test_that_becomes_slower_fails_and_one_that_does_not_passes(project):
     done = project(*SMOKE, *many, "--gpubench-baseline", "base.jsonl")
     assert done.returncode == 1
     assert "test_it/test_nap: slower: +" in done.stdout
+    assert "1 of 1 cases decided against the baseline" in done.stdout
 
 
 # ---- the session, on the device whose time is arithmetic
@@ -276,6 +277,16 @@ def test_what_is_timed_is_exact_where_time_is(clockwork):
     assert (figure.text, figure.interval.low, figure.interval.high) == ("4.000 GB/s", 4e9, 4e9)
     assert clockwork.end()[1] == "bandwidth/triad  4.000 GB/s  4.000 – 4.000 GB/s"
     assert clockwork.judge(result, "test").verdict == ""
+
+
+def test_the_summary_says_how_many_cases_were_decided(clockwork, tmp_path):
+    """One process against one: the test passes, and the last line says that nothing was decided."""
+    before = clockwork.measure(spending(clockwork.device, 0.25), make.case())
+    base = files.write(tmp_path / "base.jsonl", before, manifest=clockwork._manifest)
+    node = "tests/test_it.py::test_it"
+    again = Sitting(Options("", "quick", None, 1, (str(base),), ()), None, [node])
+    assert not again.judge(again.measure(spending(again.device, 0.5), make.case()), node).fails
+    assert again.end()[-1] == "warning: 0 of 1 cases decided against the baseline: the others may be slower unseen"
 
 
 def test_work_on_another_stream_is_refused_and_not_timed_as_nothing(clockwork, monkeypatch):
@@ -384,6 +395,7 @@ def test_a_slower_result_fails_after_it_was_measured_again(tmp_path):
     judged = baseline_of(tmp_path, run_of(*QUIET)).judge(run_of(*SLOW), again)
     assert (judged.verdict, judged.fails, len(asked)) == ("slower", True, 1)
     assert judged.words.startswith("slower: −9.1 %")
+    assert judged.is_decided
 
 
 def test_one_that_only_looked_slower_passes(tmp_path):
@@ -401,7 +413,7 @@ def test_equal_and_faster_results_pass(tmp_path):
 
 def test_one_process_cannot_tell_and_says_what_would(tmp_path):
     judged = baseline_of(tmp_path, run_of(*QUIET)).judge(run_of(1.1e-3), list)
-    assert (judged.verdict, judged.fails) == ("inconclusive", False)
+    assert (judged.verdict, judged.fails, judged.is_decided) == ("inconclusive", False, False)
     assert (
         "measure both sides with --gpubench-replicates 5" in judged.reason or "--gpubench-replicates" in judged.reason
     )
@@ -416,7 +428,7 @@ def test_what_another_device_measured_cannot_be_judged_and_that_is_no_pass(tmp_p
 
 def test_a_new_test_has_no_baseline_and_passes(tmp_path):
     judged = baseline_of(tmp_path, run_of(*QUIET)).judge(run_of(1e-3, case=make.case("other")), list)
-    assert (judged.verdict, judged.fails) == ("new", False)
+    assert (judged.verdict, judged.fails, judged.is_decided) == ("new", False, None)
 
 
 def test_a_baseline_that_is_not_there_is_said():

@@ -43,7 +43,10 @@ PolicyFile = Annotated[
         "--policy", help="The policy. \\[default: gpubench.toml here, or else \\[tool.gpubench] of pyproject.toml]"
     ),
 ]
-Strict = Annotated[bool, typer.Option("--strict", help="What is inconclusive ends with 4, as what cannot be judged.")]
+Strict = Annotated[
+    bool,
+    typer.Option("--strict", help="End with 4 if a case is inconclusive or has vanished from the candidate."),
+]
 Rounds = Annotated[
     int | None,
     typer.Option(
@@ -73,8 +76,12 @@ def policy(file: Path | None, threshold: float | None, strict: bool, allow_misma
 def publish(
     judgement: Judgement, status: int, title: str, json: bool, junit: Path | None, markdown: Path | None
 ) -> None:
-    """Everything that is to be said of a judgement; the files first, so that a closed pipe keeps none of them back."""
+    """Write the files that were asked for, the warnings to stderr, and the table or the JSON document to stdout.
+
+    The files come first, so that a closed pipe keeps none of them back.
+    """
     from gpubench import plugins
+    from gpubench.judging.judge import warnings
 
     def render(form: str, limit: int = 0) -> str:
         text: str = plugins.load("publications", form).render(judgement, title, limit)
@@ -87,6 +94,8 @@ def publish(
         _append(Path(summary), render("markdown", max(_SUMMARY_BYTES - _size(Path(summary)), 1)))
     if os.environ.get("GITHUB_ACTIONS") == "true":
         (sys.stderr if json else sys.stdout).write(render("annotations"))
+    for line in warnings(judgement):
+        _print.err().print(_print.plain(f"warning: {line}", "yellow"), soft_wrap=True)
     if json:
         sys.stdout.write(render("json"))
     else:
@@ -94,7 +103,8 @@ def publish(
 
 
 def table(judgement: Judgement, status: int) -> list[object]:
-    """The findings, the worst first; the same are counted where there are many."""
+    """The findings, the worst first, and how the gate ended; of many findings those that are the same are counted."""
+    from gpubench.judging.judge import decided
     from gpubench.model import Verdict
 
     shown = list(judgement.findings)
@@ -113,7 +123,15 @@ def table(judgement: Judgement, status: int) -> list[object]:
         parts.append(_print.plain(f"not shown: {hidden[0]} cases, {hidden[1]} lines like these; --json has them all"))
     counts = ", ".join(f"{count} {verdict}" for verdict, count in judgement.counts().items())
     where = f" on {'+'.join(next(iter(devices)))}" if len(devices) == 1 else ""
-    return [*parts, _print.plain(f"{counts or 'nothing to judge'}{where}: {_ENDS[status]}", "bold")]
+    tally = f"{counts or 'nothing to judge'}{where}; {decided(judgement)}"
+    return [*parts, _print.plain(f"{tally}: {_end(judgement, status)}", "bold")]
+
+
+def _end(judgement: Judgement, status: int) -> str:
+    """How the gate ended; it passed only if every case was decided."""
+    if status or judgement.decided == judgement.cases:
+        return _ENDS[status]
+    return "none of them is slower" if judgement.decided else "no verdict"
 
 
 def _reasons(findings: list[Finding]) -> list[str]:

@@ -67,6 +67,7 @@ class Sitting:
         device = facts.device(name)
         self._lines: dict[str, str] = {}
         own = (options.out,) if options.out else ()
+        self._decided: list[bool] = []  # of each result that the baseline has, whether the gate could tell
         self._baseline = Baseline(options.baselines, own) if options.baselines else None
         self._children = Children(options.arguments, options.tier, name)
         self._others = [self._children.measure(self._places(nodes)) for _ in range(options.replicates - 1)]
@@ -175,6 +176,8 @@ class Sitting:
 
         judged = self._baseline.judge(self._run(result), again)
         self._lines[result.case.id] += f"  {judged.words}"
+        if judged.is_decided is not None:
+            self._decided.append(judged.is_decided)
         return judged
 
     def figure(self, result: Result) -> Figure:
@@ -198,7 +201,15 @@ class Sitting:
         """End the run file and note it in the history where one is kept; the lines of the session's summary."""
         device = self.device.device
         title = f"{device.id}, {device.name}, tier {self._manifest.settings.tier}: median, 95 % interval"
-        return [title, *self._lines.values(), *(self._file.end() if self._file else ())]
+        return [title, *self._lines.values(), *self._verdict_line(), *(self._file.end() if self._file else ())]
+
+    def _verdict_line(self) -> list[str]:
+        """How many results the gate decided, if it judged any."""
+        if not self._decided:
+            return []
+        decided, cases = sum(self._decided), len(self._decided)
+        line = f"{decided} of {cases} cases decided against the baseline"
+        return [line if decided == cases else f"warning: {line}: the others may be slower unseen"]
 
 
 def _suites(nodes: Iterable[str]) -> tuple[str, ...]:

@@ -20,11 +20,15 @@ from gpubench.tools.gating.readings import read_all
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A verdict with its reason in words, and whether the test fails by it; all empty without a baseline."""
+    """A verdict with its reason in words, and whether the test fails by it; all empty without a baseline.
+
+    `is_decided` is None where the baseline does not have the case.
+    """
 
     verdict: str = ""
     reason: str = ""
     fails: bool = False
+    is_decided: bool | None = None
 
     @property
     def words(self) -> str:
@@ -55,7 +59,8 @@ class Baseline:
         judgement = self._asked.settle(Sides(before, Evidence([[Reading.of(run)]])), more)
         (finding, *_) = judgement.findings
         reason = sentence(finding).replace(" --replicates", " --gpubench-replicates")
-        return Judged(str(finding.verdict), reason, exit_status(judgement, self._asked.policy.strict) != 0)
+        fails = exit_status(judgement, self._asked.policy.strict) != 0
+        return Judged(str(finding.verdict), reason, fails, judgement.decided > 0)
 
     def _evidence(self, run: Run, case: Case) -> Evidence:
         """What the baseline's run files have of a case; each is a sitting of its own."""
