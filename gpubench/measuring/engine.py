@@ -9,33 +9,30 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar, cast
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
 
 from gpubench import stats
 from gpubench.authoring import checks
 from gpubench.authoring.task import Observed, Profile, Stage, Task, observed, observed_series
 from gpubench.base.errors import GateTimedOut, Skip, SuiteError, Untrustworthy
 from gpubench.measuring import boundary
+from gpubench.measuring.answers import Agree, AnswerChecks, alone
 from gpubench.measuring.stopping import StoppingPolicy, Trace
+from gpubench.measuring.timed_series import TimedSeries
 from gpubench.model import Series, SeriesMode
 from gpubench.plugins.backend import Mode, OpenDevice, Timing
 from gpubench.plugins.collector import Watch
 
-T = TypeVar("T")
 _MOST_VALUES = 500_000  # of a case: a record of the run file takes 16 MiB, and a number up to 25 bytes
+_CHECK_SHARE = 0.02  # of a series' budget: a check that takes no longer is made while sampling
+_MOST_PAUSE_S = 0.01
+_NEIGHBOURS = 9  # samples before a checked batch that its time is compared with
+_LONGER = 3.0  # times as long: then the neighbours may have skipped work
+_ATTEMPTS = 3  # a single batch may be late by chance
 _COLD_BATCH = 8  # flushes are long: a few cold calls already fill a sample
-
-
-class Agree(Protocol):
-    """Tells every active rank the deciding rank's value, and so is a barrier too."""
-
-    def __call__(self, value: T) -> T: ...
-
-
-def alone(value: T) -> T:
-    """Agreement of one rank."""
-    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,61 +42,6 @@ class Measured:
     series: tuple[Series, ...]
     discarded: tuple[tuple[str, int], ...] = ()
     labels: tuple[str, ...] = ()
-
-
-@dataclass(slots=True)
-class _Column:
-    """One series while it is being taken: of a stage by its name, in one mode, called in one way."""
-
-    name: str
-    stage: Stage
-    mode: SeriesMode
-    calls: int
-    gated: bool
-    call: Callable[[], object]
-    policy: StoppingPolicy
-    look: int = 0  # the number of samples at which the interval is looked at next
-    look_s: float = 0.0  # the time before which no look is taken: the device has not settled
-    values: list[float] = field(default_factory=list)
-    times: list[float] = field(default_factory=list)  # when each sample had ended, by the clock of budgets
-    warm: Trace = field(default_factory=lambda: Trace((), ()))  # what warm-up ended with, once it was steady
-    early: list[float] = field(default_factory=list)
-    first_half: int = 0  # of the samples when they first showed that the device had not settled
-    batches: int = 0
-    lost: dict[str, int] = field(default_factory=dict)  # batches of which nothing was kept, by reason
-    host: list[float] = field(default_factory=list)
-    clocks: list[float | None] = field(default_factory=list)  # in hertz, after each batch in `host`
-    probed: dict[str, list[Observed]] = field(default_factory=dict)
-    warmup_s: float = 0.0
-    stop: str = ""
-
-    @property
-    def label(self) -> str:
-        """What the series is called in messages: `compress.hot`."""
-        return f"{self.name}.{self.mode}" if self.name else self.mode
-
-    @property
-    def clock_hz(self) -> float | None:
-        """The median clock after the batches that were kept; None if no watch reads one."""
-        hertz = [clock for clock in self.clocks if clock]
-        return stats.median(hertz) if hertz else None
-
-    @property
-    def trace(self) -> Trace:
-        """All samples since warm-up was steady, against elapsed time."""
-        return Trace([*self.warm.values, *self.values], [*self.warm.times, *self.times], len(self.warm.values))
-
-    def lose(self, reason: str) -> None:
-        """Count a batch of which nothing is kept."""
-        self.lost[reason] = self.lost.get(reason, 0) + 1
-
-    def drop(self, length: int) -> None:
-        """Forget the first samples; of a hot series also what was read beside each."""
-        self.early = self.early or self.values[: min(length, self.first_half or length)]
-        self.values, self.times = self.values[length:], self.times[length:]
-        if len(self.host) == len(self.values) + length:  # else a batch gave several samples
-            self.host, self.clocks = self.host[length:], self.clocks[length:]
-            self.probed = {name: read[length:] for name, read in self.probed.items()}
 
 
 class Engine:
@@ -112,12 +54,14 @@ class Engine:
         agree: Agree = alone,
         rank: int = 0,
         watches: Sequence[Watch] = (),
+        rng: np.random.Generator | None = None,
     ) -> None:
         self._device = device
         self._policy = policy
         self._agree = agree
         self._rank = rank
         self._watches = watches
+        self._rng = rng or np.random.default_rng(0)  # of the run's seed and the case: where answers are checked
         self._discarded: dict[str, int] = {}
         self._labels: set[str] = set()
 
@@ -127,7 +71,8 @@ class Engine:
         Raises WrongAnswer from the task's check, Untrustworthy where most samples had to go, Skip where the device
         cannot time a stage in any of its modes.
         """
-        found = self.verify(task)
+        answers = self._answers_of(task)
+        found = answers.verify()
         task.poison()
         for watch in self._watches:
             watch.begin()
@@ -138,11 +83,10 @@ class Engine:
                 of_stage = f", which the stage {name} needs" if name else ""
                 raise Skip(f"this device has no timing mode {' or '.join(stage.modes)}{of_stage}")
             for mode, call in columns:
-                column = self._take(name, stage, mode, call)
+                column = self._take(answers, name, stage, mode, call)
                 series += self._series(column)
-                if len(columns) > 1:
-                    self._confirm(task, column)
-        self._check(task)
+        if answers.is_stale:
+            answers.check()
         for name, value in found.items():
             values = value.values if isinstance(value, Profile) else (value.value,)
             series.append(observed_series(name, values, value, rank=self._rank))
@@ -151,30 +95,66 @@ class Engine:
         return Measured(tuple(series), tuple(sorted(self._discarded.items())), tuple(sorted(self._labels)))
 
     def verify(self, task: Task) -> dict[str, Observed | Profile]:
-        """Spoil the outputs, run every stage once, and check: fresh outputs, no timing."""
-        task.poison()
-        for stage in task.stages.values():
-            self._agree(None)
-            stage.call()
-        return self._check(task)
+        """Overwrite the outputs, run every stage once, and check: no timing."""
+        return self._answers_of(task).verify()
 
-    def _check(self, task: Task) -> dict[str, Observed | Profile]:
-        """Check what the ranks left: none looks before all have stopped, none goes on before all have looked."""
-        self._device.synchronize()
-        self._agree(None)
-        found = observed("the check", task.check())
-        self._agree(None)
-        return found
+    def _answers_of(self, task: Task) -> AnswerChecks:
+        return AnswerChecks(task, self._device, self._agree, self._rng, _CHECK_SHARE * self._policy.budget_s)
 
-    def _confirm(self, task: Task, column: _Column) -> None:
-        """Spoil the outputs and check what this column's own way of calling leaves in them."""
-        task.poison()
-        for stage in task.stages.values():
+    def _confirm(self, answers: AnswerChecks, column: TimedSeries) -> None:
+        """Check a batch of this series on overwritten outputs, and compare its time with its neighbours'.
+
+        The batch is no sample, because the caches now hold other lines. Work that is skipped on repeats shows as a
+        wrong answer, or as a batch that takes longer than its neighbours. Cold caches make it longer too, so a batch
+        behind a flush is the control. Raises WrongAnswer or Untrustworthy.
+        """
+        column.is_checked = True
+        neighbours_s = stats.median(column.values[-_NEIGHBOURS:])
+        for _ in range(_ATTEMPTS):
+            batch_s = self._checked_batch(answers, column)
+            if self._agree(not batch_s > _LONGER * neighbours_s):
+                return
+            self._device.flush()
+            batch_s /= max(self._batch(column), neighbours_s)
+            if self._agree(not batch_s > _LONGER):
+                return
+        raise Untrustworthy(
+            "skipped-work",
+            f"{column.label}: on overwritten outputs a call takes {batch_s:.1f} times as long as otherwise: "
+            "the timed calls skip work",
+        )
+
+    def _checked_batch(self, answers: AnswerChecks, column: TimedSeries) -> float:
+        """Return the seconds of a call in a batch on overwritten outputs whose answer is right; NaN if disturbed."""
+        answers.overwrite()
+        seconds = math.nan
+        for stage in answers.task.stages.values():
             if stage is column.stage:
-                self._time(column, max(1, len(stage.rotation)), column.gated)
+                seconds = self._batch(column)
             else:
                 stage.call()
-        self._check(task)
+        answers.check()
+        return seconds
+
+    def _batch(self, column: TimedSeries) -> float:
+        """Return the seconds of a call in a batch that is no sample; NaN if it was disturbed."""
+        try:
+            seconds = stats.median(self._time(column, column.calls, column.gated).device)
+        except GateTimedOut:
+            return math.nan
+        return math.nan if self._watched()[0] else seconds
+
+    def _pause(self, answers: AnswerChecks, column: TimedSeries) -> float:
+        """Check a batch while sampling, and return the seconds that it took; one more batch makes the caches warm."""
+        start = self._device.now()
+        self._confirm(answers, column)
+        self._batch(column)
+        return self._device.now() - start
+
+    def _is_cheap(self, answers: AnswerChecks, column: TimedSeries) -> bool:
+        """Return whether a check while sampling is so short that the device does not cool down meanwhile."""
+        batches_s = 2 * column.calls * stats.median(column.values)
+        return answers.seconds + batches_s <= min(_CHECK_SHARE * column.policy.budget_s, _MOST_PAUSE_S)
 
     def _columns(self, stage: Stage) -> Iterator[tuple[SeriesMode, Callable[[], object]]]:
         """The series of a stage: how each is timed, and what is called."""
@@ -188,19 +168,28 @@ class Engine:
             turns = itertools.cycle(stage.rotation)
             yield "rotated", lambda: next(turns)()
 
-    def _take(self, name: str, stage: Stage, mode: SeriesMode, call: Callable[[], object]) -> _Column:
+    def _take(
+        self, answers: AnswerChecks, name: str, stage: Stage, mode: SeriesMode, call: Callable[[], object]
+    ) -> TimedSeries:
         policy = self._policy.for_effort(stage.effort)
-        column = self._sized(_Column(name, stage, mode, 1, not stage.waits, call, policy, policy.least))
-        self._warm_up(column)
+        column = TimedSeries(name, stage, mode, 1, not stage.waits, call, policy, policy.least)
+        column.check_at = self._rng.random()
+        self._warm_up(self._sized(column))
         begin = self._device.now()
         while not column.stop:
             self._sample(column)
-            stop, dropped = self._agree(self._verdict(column, self._device.now() - begin))
+            answers.is_stale = True
+            elapsed_s = self._device.now() - begin
+            stop, dropped = self._agree(self._verdict(column, elapsed_s))
             self._distrust(column)
             if stop == "drift":
                 self._labels.add("unsettled")
             self._drop(column, round(dropped * len(column.values)))
             column.stop = stop
+            if not stop and self._agree(column.is_check_due(elapsed_s) and self._is_cheap(answers, column)):
+                begin += self._pause(answers, column)
+        if not column.is_checked:
+            self._confirm(answers, column)
         self._drop(column, self._agree(policy.transient(column.values)))
         return column
 
@@ -209,7 +198,7 @@ class Engine:
         if values > _MOST_VALUES:
             raise SuiteError(f"the case yields {values} values or more, and a record holds {_MOST_VALUES}")
 
-    def _verdict(self, column: _Column, elapsed_s: float) -> tuple[str, float]:
+    def _verdict(self, column: TimedSeries, elapsed_s: float) -> tuple[str, float]:
         """Return why to stop, empty to go on, and the share of samples that were taken before the device settled."""
         policy, count = column.policy, len(column.values)
         if elapsed_s < column.look_s:
@@ -233,13 +222,13 @@ class Engine:
             return "", 0.0
         return stop, settling.first / count
 
-    def _drop(self, column: _Column, length: int) -> None:
+    def _drop(self, column: TimedSeries, length: int) -> None:
         """Discard first samples, taken before the device settled; the very first of them are kept as `early`."""
         if length:
             self._discarded["warm-up"] = self._discarded.get("warm-up", 0) + length
             column.drop(length)
 
-    def _sized(self, column: _Column) -> _Column:
+    def _sized(self, column: TimedSeries) -> TimedSeries:
         """Choose the calls of a batch so that a sample is long against the clock's grain."""
         if column.stage.clock == "self":
             return column
@@ -253,14 +242,14 @@ class Engine:
         column.calls, column.gated = calls, gated
         return column
 
-    def _trial(self, column: _Column, calls: int, gated: bool) -> tuple[float, bool]:
+    def _trial(self, column: TimedSeries, calls: int, gated: bool) -> tuple[float, bool]:
         """Seconds of the fastest call of a batch, and whether its gate held."""
         try:
             return min(self._time(column, calls, gated).device), gated
         except GateTimedOut:
             return math.inf, False
 
-    def _warm_up(self, column: _Column) -> None:
+    def _warm_up(self, column: TimedSeries) -> None:
         start = self._device.now()
         values: list[float] = []
         times: list[float] = []
@@ -274,7 +263,7 @@ class Engine:
         column.warm = column.policy.warm_part(Trace(values, times))
         column.batches, column.lost = 0, {}
 
-    def _sample(self, column: _Column) -> None:
+    def _sample(self, column: TimedSeries) -> None:
         for timing in self._attempt(column):
             disturbed, clock_hz = self._watched()
             good = [value for value in timing.device if math.isfinite(value) and value > 0]
@@ -301,7 +290,7 @@ class Engine:
         reasons = [reason for condition in conditions for reason in condition.discard]
         return reasons, next((condition.clock_hz for condition in conditions if condition.clock_hz), None)
 
-    def _attempt(self, column: _Column) -> list[Timing]:
+    def _attempt(self, column: TimedSeries) -> list[Timing]:
         """One batch; none where its gate opened by itself, which is a discard."""
         column.batches += 1
         if column.stage.rest_s:
@@ -316,12 +305,12 @@ class Engine:
     def _discard(self, reason: str) -> None:
         self._discarded[reason] = self._discarded.get(reason, 0) + 1
 
-    def _distrust(self, column: _Column) -> None:
+    def _distrust(self, column: TimedSeries) -> None:
         if column.policy.distrusts(column.batches, column.lost):
             reasons = ", ".join(f"{count} by {reason}" for reason, count in sorted(column.lost.items()))
             raise Untrustworthy("discarded", f"{column.label}: most samples had to be discarded: {reasons}")
 
-    def _time(self, column: _Column, calls: int, gated: bool) -> Timing:
+    def _time(self, column: TimedSeries, calls: int, gated: bool) -> Timing:
         stage = column.stage
         if stage.clock == "device":
             mode = cast(Mode, "hot" if column.mode == "rotated" else column.mode)
@@ -339,7 +328,7 @@ class Engine:
         seconds = (self._device.now() - start) / calls
         return Timing((seconds,), seconds)
 
-    def _series(self, column: _Column) -> list[Series]:
+    def _series(self, column: TimedSeries) -> list[Series]:
         stage, mode = column.stage, column.mode
         timed = Series(
             "",

@@ -25,7 +25,7 @@ _FURTHER = 1.25  # where a trend is suspected, the next look is at this multiple
 _STARTS = (0.25, 0.5, 0.75)  # of the time so far: where a settled part may begin
 _FEWEST = 5  # samples that a settled part has at the least: fewer show no trend
 _HORIZON = 3  # the longest time constant that is reckoned with, in settling times
-_EXCESS = 10  # times `most` samples: no series goes on beyond, settled or not
+_EXCESS = 3  # times `most` samples: no series goes on beyond, settled or not
 
 
 @dataclass(frozen=True, slots=True)

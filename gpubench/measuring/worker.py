@@ -21,7 +21,8 @@ from gpubench.authoring.axes import Target
 from gpubench.authoring.bench import Bench
 from gpubench.authoring.task import Task
 from gpubench.base.errors import DeviceError, Missing, PeerDied, Skip, SuiteError, Untrustworthy, WrongAnswer
-from gpubench.measuring.engine import Engine, Measured, T
+from gpubench.measuring.answers import T
+from gpubench.measuring.engine import Engine, Measured
 from gpubench.measuring.plan import load_suite
 from gpubench.measuring.process import to_parent
 from gpubench.measuring.stopping import POLICIES
@@ -186,7 +187,7 @@ class Worker:
         if not ranks.meet(bool(task.stages)):
             raise SuiteError("no rank of the case has a stage: nothing would be timed")
         start = time.monotonic()
-        measured = self._run(task, device, order, ranks)
+        measured = self._run(task, bench, order, ranks)
         unwatched = () if self._watches or not device.traits.is_gpu else ("unwatched",)
         return Part(
             "ok",
@@ -198,7 +199,7 @@ class Worker:
             informed=tuple(ranks.informed),
         )
 
-    def _run(self, task: Task, device: OpenDevice, order: Order, ranks: Ranks) -> Measured:
+    def _run(self, task: Task, bench: Bench, order: Order, ranks: Ranks) -> Measured:
         if not task.stages:
             ranks.attend()
             task.close()
@@ -206,8 +207,9 @@ class Worker:
             return Measured(())
         try:
             rule = POLICIES[order.target.tier]
-            with device.ranged(order.case.id):
-                measured = Engine(device, rule, ranks.agree, order.rank, self._watches).measure(task)
+            with bench.device.ranged(order.case.id):
+                engine = Engine(bench.device, rule, ranks.agree, order.rank, self._watches, bench.rng)
+                measured = engine.measure(task)
         finally:
             task.close()  # what was opened is closed before the ranks that own it are let go
         ranks.exchange(_DONE)

@@ -1,0 +1,78 @@
+"""The checks of a task's answers: calls on overwritten outputs, between ranks that wait for each other."""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from gpubench.authoring.task import Observed, Profile, Stage, Task, observed
+from gpubench.plugins.backend import OpenDevice
+
+T = TypeVar("T")
+
+
+class Agree(Protocol):
+    """Tells every active rank the deciding rank's value, and so is a barrier too."""
+
+    def __call__(self, value: T) -> T: ...
+
+
+def alone(value: T) -> T:
+    """Agreement of one rank."""
+    return value
+
+
+class AnswerChecks:
+    """Overwrites the outputs of one task and checks them; `seconds` is how long the last check took on this rank."""
+
+    def __init__(
+        self, task: Task, device: OpenDevice, agree: Agree, rng: np.random.Generator, allowed_s: float
+    ) -> None:
+        self.task = task
+        self.seconds = 0.0
+        self.is_stale = True  # whether something was timed since the last check
+        self._device = device
+        self._agree = agree
+        self._rng = rng
+        self._allowed_s = allowed_s
+
+    def verify(self) -> dict[str, Observed | Profile]:
+        """Overwrite the outputs, run every stage once, and check; then the same with other calls of each rotation."""
+        self.overwrite()
+        for stage in self.task.stages.values():
+            self._agree(None)
+            stage.call()
+        found = self.check()
+        for stage in self.task.stages.values():
+            self._verify_rotation(stage)
+        return found
+
+    def _verify_rotation(self, stage: Stage) -> None:
+        """Check other calls of a rotation, each on overwritten outputs: one at random, more as time allows."""
+        start = self._device.now()
+        for place in self._rng.permutation(range(1, len(stage.rotation))):
+            self.overwrite()
+            for other in self.task.stages.values():
+                self._agree(None)
+                (stage.rotation[place] if other is stage else other.call)()
+            self.check()
+            if self._agree(self._device.now() - start > self._allowed_s):
+                return
+
+    def overwrite(self) -> None:
+        """Poison the outputs; no rank goes on before all have done so."""
+        self.task.poison()
+        self._device.synchronize()
+        self._agree(None)
+
+    def check(self) -> dict[str, Observed | Profile]:
+        """Check what the ranks left: none looks before all have stopped, none goes on before all have looked."""
+        self._device.synchronize()
+        self._agree(None)
+        start = self._device.now()
+        found = observed("the check", self.task.check())
+        self.seconds = self._device.now() - start
+        self.is_stale = False
+        self._agree(None)
+        return found
