@@ -46,7 +46,7 @@ def served(
         raise UsageError(f"cannot listen on {place[0]}:{place[1]}: {error.strerror or error}") from error
     with server:
         thread = threading.Thread(
-            target=server.serve_forever, kwargs={"poll_interval": min(0.5, client_s)}, daemon=True
+            target=server.serve_forever, kwargs={"poll_interval": min(0.5, client_s / 8)}, daemon=True
         )
         thread.start()
         host, port = server.server_address[:2]
