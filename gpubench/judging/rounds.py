@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gpubench.judging.canaries import CAUSE, MachineSteps
 from gpubench.judging.evidence import Evidence, Key
 from gpubench.judging.judge import Finding, Judgement, settled
 from gpubench.model import Verdict
@@ -29,12 +30,14 @@ def settle(
     again: Callable[[Sides, tuple[Finding, ...]], Sides],
     rounds: int = ROUNDS,
     undecided: bool = False,
+    canaries: Callable[[Sides, Judgement, tuple[Finding, ...]], tuple[Finding, ...]] = lambda *_: (),
 ) -> Judgement:
-    """The judgement after at most so many rounds, in each of which `again` adds to the sides what suspects measured.
+    """Return the judgement after at most `rounds` rounds, in each of which `again` measures the suspects once more.
 
     A case that is slower at first sight is a suspect too: it fails nothing until its second measurement agrees.
-    With no rounds what the first measurement says is what counts. `undecided` asks again whatever is inconclusive
-    for want of processes, too.
+    With no rounds the first measurement decides. With `undecided` a case that is inconclusive for want of processes is
+    measured again too. `canaries` names the cases that are measured beside the suspects, which confirms nothing about
+    the canaries themselves.
     """
     judgement = judge(sides)
     confirmed: set[Key] = set()
@@ -42,13 +45,38 @@ def settle(
         suspects = tuple(finding for finding in judgement.findings if _is_asked_again(finding, confirmed, undecided))
         if not suspects:
             break
-        sides = again(sides, suspects)
+        sides = again(sides, (*suspects, *canaries(sides, judgement, suspects)))
         confirmed |= {finding.key for finding in suspects}
         judgement = judge(sides)
     return settled(judgement)
 
 
+def settle_beside_canaries(
+    sides: Sides,
+    judge: Callable[[Sides], Judgement],
+    again: Callable[[Sides, tuple[Finding, ...]], Sides],
+    rounds: int = ROUNDS,
+    undecided: bool = False,
+) -> Judgement:
+    """Return what `settle` returns for a stored baseline: canaries are measured beside the suspects.
+
+    A step of the machine that the canaries show is taken out of every judgement.
+    """
+
+    def steps(now: Sides, judgement: Judgement) -> MachineSteps:
+        return MachineSteps(judgement, now.before, now.after)
+
+    return settle(
+        sides,
+        lambda now: steps(now, judge(now)).judgement(),
+        again,
+        rounds,
+        undecided,
+        lambda now, judgement, suspects: steps(now, judgement).canaries(suspects),
+    )
+
+
 def _is_asked_again(finding: Finding, confirmed: set[Key], undecided: bool) -> bool:
     first_sight = finding.verdict is Verdict.SLOWER and finding.key not in confirmed
-    open_ = undecided and finding.verdict is Verdict.INCONCLUSIVE and finding.effect is not None
-    return finding.verdict is Verdict.SUSPECT or first_sight or open_
+    is_open = undecided and finding.verdict is Verdict.INCONCLUSIVE and finding.effect is not None
+    return finding.verdict is Verdict.SUSPECT or first_sight or (is_open and finding.cause != CAUSE)

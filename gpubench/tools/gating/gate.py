@@ -13,7 +13,7 @@ from gpubench.base.errors import CannotJudge
 from gpubench.judging.evidence import Evidence, Reading
 from gpubench.judging.judge import Finding, Judgement, exit_status, settled
 from gpubench.judging.policy import Policy
-from gpubench.judging.rounds import ROUNDS, Sides, settle
+from gpubench.judging.rounds import ROUNDS, Sides, settle, settle_beside_canaries
 from gpubench.measuring.plan import Plan
 from gpubench.measuring.runner import Observer
 from gpubench.plugins.gate import Gate
@@ -51,6 +51,12 @@ class Asked:
         """The verdicts after the rounds; a strict gate asks again whatever is inconclusive too."""
         return settle(sides, self.judge, again, self.rounds, undecided=self.policy.strict)
 
+    def settle_stored(self, sides: Sides, again: Callable[[Sides, tuple[Finding, ...]], Sides]) -> Judgement:
+        """Return the verdicts against a stored baseline: canaries tell a step of the machine since it was measured."""
+        if not sides.before.sides:  # a gate that compares with no baseline, but with floors
+            return self.settle(sides, again)
+        return settle_beside_canaries(sides, self.judge, again, self.rounds, undecided=self.policy.strict)
+
 
 def evidence(paths: Sequence[Path]) -> Evidence:
     """Run files as evidence, each once and a sitting of its own; FileError where one cannot be read or trusted."""
@@ -86,24 +92,27 @@ def refuse_strangers(plan: Plan, baseline: Evidence) -> None:
 
 
 def measure(asked: Asked, baseline: Evidence, plan: Plan, path: Path, argv: Sequence[str], watch: Observer) -> Judged:
-    """Measure a plan into `path` and judge it; suspects are measured again into files beside it, in another order."""
+    """Measure a plan into `path` and judge it.
+
+    Suspects are measured again, canaries among them, into files beside it, in another order.
+    """
     files = [path]
     first = Reading.of(session.measure(plan, path, argv, watch), str(path))
 
-    def again(sides: Sides, suspects: tuple[Finding, ...]) -> Sides:
+    def again(sides: Sides, findings: tuple[Finding, ...]) -> Sides:
         stem, suffix, packed = path.name.partition(".jsonl")
         files.append(path.with_name(f"{stem}-again{len(files)}{suffix}{packed}"))
-        run = session.measure(_restricted(plan, suspects, len(files)), files[-1], argv, watch)
+        run = session.measure(_restricted(plan, findings, len(files)), files[-1], argv, watch)
         return Sides(sides.before, sides.after.and_again([Reading.of(run, str(files[-1]))]))
 
     candidate = Evidence([[first]])
-    judgement = asked.settle(Sides(baseline, candidate), again)
+    judgement = asked.settle_stored(Sides(baseline, candidate), again)
     return Judged(judgement, tuple(files), candidate.has_failed)
 
 
-def _restricted(plan: Plan, suspects: Sequence[Finding], round_: int) -> Plan:
+def _restricted(plan: Plan, findings: Sequence[Finding], round_: int) -> Plan:
     """The jobs of these cases alone, each replicate in an order of its own."""
-    wanted = {finding.key for finding in suspects}
+    wanted = {finding.key for finding in findings}
     jobs = [job for job in plan.jobs if job.key[:2] in wanted]
     random.Random(f"{plan.settings.seed}/again/{round_}").shuffle(jobs)
     jobs.sort(key=lambda job: job.replicate)

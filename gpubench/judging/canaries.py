@@ -1,0 +1,342 @@
+"""Canaries: cases that tell a step of the machine from a change of the code. Pure functions of evidence.
+
+A stored baseline comes from another session. Between two sessions a machine can become slower as a whole: by its
+temperature, by a load, by a setting that nobody records. Cases that moved together are the sign of such a step, because
+a change of the code rarely slows all cases alike. docs/gate.md ("A step of the machine") states the rule.
+
+Shifts are on logarithms, turned so that more is worse, as in `judging.effect`.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from gpubench import stats
+from gpubench.base import units
+from gpubench.judging.evidence import Evidence, Key, Side, paired
+from gpubench.judging.judge import Finding, Judgement, badness, verdict_of
+from gpubench.judging.objections import Grounds
+from gpubench.model import Verdict
+
+LEAST_CANARIES = 3  # a median of fewer follows a single case
+MOST_CANARIES = 5  # measured again beside the suspects of one resource
+_TOGETHER = 0.75  # the share of a group that has to agree before its median counts as a common shift
+_ERRORS = 2.0  # a common shift counts where it is beyond so many of its standard errors
+_RELEVANT = 0.1  # and beyond this share of a case's threshold: less decides nothing and is not worth a line
+_MEDIAN_ERROR = math.sqrt(math.pi / 2)  # the standard error of a median over that of a mean
+_PAIRED_ERROR = math.sqrt(math.pi / 3)  # the same of the median of pairwise means (Hodges & Lehmann 1963)
+_MOST_PAIRED = 200  # of more cases the plain median is precise enough, and their pairs are many
+_FIRST = frozenset({0})  # the candidate's first run file, which holds all its cases
+_LOOKS_SLOWER = (Verdict.SLOWER, Verdict.SUSPECT)
+_MOST_Q = 0.05  # beyond it a case that looks slower may be a chance find among all cases
+_OPEN = ("", "chance")  # causes of a verdict that is about the figures alone
+CAUSE = "machine-step"
+
+
+def resource(limit: str) -> str:
+    """Return the part of a machine that a limit belongs to: `tensor` of `tensor.float16`. Links are kept apart."""
+    return limit if limit.startswith("link.") else limit.partition(".")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class CommonShift:
+    """How far the canaries moved together between baseline and candidate, and the standard error of that."""
+
+    shift: float
+    error: float
+
+    @classmethod
+    def of(cls, shifts: Sequence[float], variances: Sequence[float]) -> CommonShift:
+        """Return the centre of the cases' shifts: the median of their pairwise means, of many cases the plain median.
+
+        Its standard error comes from the scatter of the shifts or from the noise of the cases, whichever is larger.
+        """
+        error = max(statistics.stdev(shifts), math.sqrt(statistics.fmean(variances))) / math.sqrt(len(shifts))
+        if len(shifts) > _MOST_PAIRED:
+            return cls(statistics.median(shifts), _MEDIAN_ERROR * error)
+        first, second = np.triu_indices(len(shifts))
+        values = np.array(shifts)
+        return cls(float(np.median(values[first] + values[second])) / 2, _PAIRED_ERROR * error)
+
+    def is_step(self, threshold: float) -> bool:
+        """Return whether the canaries moved by more than chance explains, and enough to matter at this threshold."""
+        return abs(self.shift) > max(_ERRORS * self.error, _RELEVANT * threshold)
+
+    def mixed(self, other: CommonShift, share: float) -> CommonShift:
+        """Return the shift of a case with this `share` of its processes measured when `other` held."""
+        shift = (1 - share) * self.shift + share * other.shift
+        return CommonShift(shift, math.hypot((1 - share) * self.error, share * other.error))
+
+
+@dataclass(frozen=True)
+class CaseShift:
+    """One judged case: its finding, its logarithms on both sides, and how far its first measurement moved."""
+
+    finding: Finding
+    before: tuple[float, ...]
+    after: Side
+    first: tuple[float, ...]
+
+    @cached_property
+    def moved(self) -> float:
+        """The difference of the mean logarithms of the candidate's first measurement and of the baseline."""
+        return statistics.fmean(self.first) - statistics.fmean(self.before)
+
+    @cached_property
+    def variance(self) -> float:
+        """The variance of one process's logarithm, pooled over the baseline and the first measurement."""
+        squares = sum(_squares(logs) for logs in (self.before, self.first))
+        return squares / (len(self.before) + len(self.first) - 2)
+
+    @property
+    def error(self) -> float:
+        """The standard error of `moved`."""
+        return math.sqrt(self.variance * (1 / len(self.before) + 1 / len(self.first)))
+
+    @property
+    def room(self) -> float:
+        """How far from the common shift the case may be and still agree with it."""
+        threshold = self.finding.threshold if self.finding.effect else 0.0  # identical figures were not weighed
+        return max(threshold / 2, _ERRORS * self.error)
+
+    @property
+    def resource(self) -> str:
+        """The resource that bounds the case; empty where none is named."""
+        return resource(self.after.kinds[0].limit)
+
+    @property
+    def again(self) -> frozenset[int]:
+        """The run files in which the case was measured again."""
+        return frozenset(self.after.readings) - _FIRST
+
+    def repeated(self, readings: frozenset[int], step: float) -> tuple[float, float] | None:
+        """Return how far the case moved in these run files from its usual level, and the variance of that.
+
+        The usual level is the mean of the baseline and of the first measurement less the step that it had by then.
+        None where the case was not measured in these files.
+        """
+        logs = self.after.only(readings).logs
+        if not logs:
+            return None
+        usual = len(self.before) + len(self.first)
+        level = (sum(self.before) + sum(self.first) - step * len(self.first)) / usual
+        return statistics.fmean(logs) - level, self.variance * (1 / len(logs) + 1 / usual)
+
+
+class CaseGroup:
+    """Cases on the same devices, bound by the same resource where it is not empty; which of them moved together."""
+
+    def __init__(self, name: str, members: Sequence[CaseShift]) -> None:
+        self.name = name
+        self.members = members
+        middle = statistics.median(case.moved for case in members)
+        agreeing = [case for case in members if abs(case.moved - middle) <= case.room]
+        together = len(agreeing) >= max(LEAST_CANARIES, _TOGETHER * len(members))
+        self.canaries = agreeing if together else []
+        self._keys = frozenset(case.finding.key for case in self.canaries)
+        self._repeated: dict[frozenset[int], CommonShift] = {}
+
+    def can_judge(self, case: CaseShift) -> bool:
+        """Whether enough canaries other than the case itself moved together."""
+        return len(self._keys - {case.finding.key}) >= LEAST_CANARIES
+
+    @cached_property
+    def first(self) -> CommonShift:
+        """The common shift of the first measurement."""
+        return CommonShift.of([case.moved for case in self.canaries], [case.error**2 for case in self.canaries])
+
+    def shift_of(self, case: CaseShift) -> CommonShift:
+        """Return the common shift while the case's processes were measured: first, and again beside the canaries."""
+        if not case.again:
+            return self.first
+        if case.again not in self._repeated:
+            self._repeated[case.again] = self._measured_again(case.again)
+        share = 1 - len(case.first) / len(case.after.logs)
+        return self.first.mixed(self._repeated[case.again], share)
+
+    def _measured_again(self, readings: frozenset[int]) -> CommonShift:
+        moved = [shift for case in self.canaries if (shift := case.repeated(readings, self.first.shift))]
+        if len(moved) < LEAST_CANARIES:
+            return self.first
+        return CommonShift.of([shift for shift, _ in moved], [variance for _, variance in moved])
+
+    def __str__(self) -> str:
+        bound = f" bound by {self.name}" if self.name else ""
+        return f"{len(self.canaries)} of {len(self.members)} cases{bound}"
+
+
+class MachineSteps:
+    """What the canaries of a candidate say: which findings a step of the machine explains, which canaries to ask again.
+
+    A case is compared with the cases bound by the same resource. Where fewer than three of them moved together, it is
+    compared with all cases of its devices.
+    """
+
+    def __init__(self, judgement: Judgement, before: Evidence, after: Evidence) -> None:
+        self._judgement = judgement
+        self._cases = _case_shifts(judgement, before, after)
+        members: dict[tuple[tuple[str, ...], str], list[CaseShift]] = {}
+        for key, case in self._cases.items():
+            for name in dict.fromkeys(("", case.resource)):
+                members.setdefault((key[1], name), []).append(case)
+        self._groups = {key: CaseGroup(key[1], cases) for key, cases in members.items()}
+
+    def canaries(self, suspects: Sequence[Finding]) -> tuple[Finding, ...]:
+        """Return the cases to measure again beside the suspects: of each group the least noisy, none of them a suspect.
+
+        Those that were already measured again come first, so that the same canaries accompany all rounds.
+        """
+        asked = {finding.key for finding in suspects}
+        groups = {id(group): group for finding in suspects if (group := self._group(finding.key))}
+        chosen: dict[Key, Finding] = {}
+        for group in groups.values():
+            free = [case for case in group.canaries if case.finding.key not in asked]
+            free.sort(key=lambda case: (-len(case.again), case.variance, case.finding.case.id))
+            chosen |= {case.finding.key: case.finding for case in free[:MOST_CANARIES]}
+        return tuple(chosen.values())
+
+    def judgement(self) -> Judgement:
+        """Return the judgement with the steps of the machine taken out of what looks slower.
+
+        A case that is slower only by what its canaries moved is inconclusive. One that is slower than its canaries by
+        more than the threshold is slower, and its finding has the effect that is left.
+        """
+        raw = self._judgement.findings
+        steps = {finding.key: step for finding in raw if (step := self._step(finding))}
+        if not steps:
+            return replace(self._judgement, notes=(*self._judgement.notes, *self._unguarded(raw)))
+        left = _left([self._cases[key] for key in steps], list(steps.values()))
+        findings = [
+            self._compared(old, new, steps[old.key]) if old.key in steps else old
+            for old, new in zip(raw, _with_q([left.get(old.key, old) for old in raw]), strict=True)
+        ]
+        notes = (*self._judgement.notes, *self._said(raw, findings), *self._unguarded(findings))
+        return replace(self._judgement, findings=tuple(sorted(findings, key=badness)), notes=notes)
+
+    def _group(self, key: Key) -> CaseGroup | None:
+        """The group that a case is compared with; None where no group of enough cases moved together."""
+        case = self._cases.get(key)
+        if case is None:
+            return None
+        groups = (self._groups[key[1], name] for name in (case.resource, ""))
+        return next((group for group in groups if group.can_judge(case)), None)
+
+    def _step(self, finding: Finding) -> CommonShift | None:
+        """The step of the machine that a finding contains; None where there is none, or another cause is known.
+
+        Only the cases bound by the same resource can show that a case should have become faster.
+        """
+        group = self._group(finding.key)
+        if group is None or finding.effect is None or finding.cause not in _OPEN:
+            return None
+        common = group.shift_of(self._cases[finding.key])
+        return common if common.is_step(finding.threshold) and (common.shift > 0 or group.name) else None
+
+    def _compared(self, raw: Finding, left: Finding, step: CommonShift) -> Finding:
+        """The finding to report: of a case that is still slower what is left, else of one that looked slower why."""
+        verdict = _verdict(left)
+        moved = f"{self._group(raw.key)} became {_size(step)} together"
+        if verdict in _LOOKS_SLOWER:
+            return replace(left, verdict=verdict, cause="", reason=f"{moved}; the change shown is beyond that")
+        if raw.verdict not in _LOOKS_SLOWER:
+            return raw
+        reason = f"{moved}, this case by less than a threshold more: the machine or a common cause, not this case alone"
+        return replace(raw, verdict=Verdict.INCONCLUSIVE, cause=CAUSE, reason=reason)
+
+    def _said(self, raw: Sequence[Finding], findings: Sequence[Finding]) -> list[str]:
+        """One line about the steps that changed a finding."""
+        changed = [old.key for old, new in zip(raw, findings, strict=True) if old is not new]
+        groups = {str(group): group for key in changed if (group := self._group(key))}
+        if not groups:
+            return []
+        moved = ", ".join(f"{name} became {_size(group.first)}" for name, group in groups.items())
+        return [
+            f"step of the machine or common cause: {moved}; `gpubench ab` measures both builds in turn and can tell"
+        ]
+
+    def _unguarded(self, findings: Sequence[Finding]) -> list[str]:
+        """One line where a case is slower and no canaries were there."""
+        alone = [finding.case.id for finding in findings if _is_slower(finding) and not self._group(finding.key)]
+        if not alone:
+            return []
+        more = f" and {len(alone) - 1} more" if len(alone) > 1 else ""
+        missing = (
+            f"no {LEAST_CANARIES} other cases moved together that could show a step of the machine since the baseline"
+        )
+        return [f"{alone[0]}{more}: slower, but {missing}; `gpubench ab` tells the machine from the code"]
+
+
+def _case_shifts(judgement: Judgement, before: Evidence, after: Evidence) -> dict[Key, CaseShift]:
+    """The cases whose figures were compared and whose first measurement can tell how far they moved."""
+    grounds = Grounds(before, after)
+    sides = {
+        (new.case.id, new.devices): (grounds.of_same_card(old, new), new)
+        for old, new in paired(before, after)
+        if old is not None and new is not None
+    }
+    cases = {}
+    for finding in judgement.findings:
+        is_figured = finding.effect is not None or finding.cause == "identical"
+        if not is_figured or finding.key not in sides:
+            continue
+        old, new = sides[finding.key]
+        case = CaseShift(finding, old.logs, new, new.only(_FIRST).logs)
+        if min(len(case.before), len(case.first)) > 1:
+            cases[finding.key] = case
+    return cases
+
+
+def _left(cases: Sequence[CaseShift], steps: Sequence[CommonShift]) -> dict[Key, Finding]:
+    """The findings with the effects that the steps leave, the uncertainty of the steps added."""
+    weighed = [stats.welch(np.array(case.before), np.array(case.after.logs)) for case in cases]
+    shifts, errors = (np.array([getattr(step, name) for step in steps]) for name in ("shift", "error"))
+    difference, error, freedom = (
+        np.array([getattr(welch, name) for welch in weighed]) for name in ("difference", "error", "freedom")
+    )
+    chances = stats.Welch(difference - shifts, np.hypot(error, errors), freedom).p
+    added = errors * stats.student_quantile(freedom)
+    left = {}
+    for case, step, reach, p in zip(cases, steps, added.tolist(), chances.tolist(), strict=True):
+        whole = case.finding.effect
+        assert whole is not None  # only weighed cases have a step
+        centre, reach = (whole.low + whole.high) / 2 - step.shift, math.hypot(whole.reach, reach)
+        effect = replace(whole, shift=whole.shift - step.shift, low=centre - reach, high=centre + reach, p=p)
+        left[case.finding.key] = replace(case.finding, effect=effect)
+    return left
+
+
+def _squares(logs: Sequence[float]) -> float:
+    """The sum of the squared deviations from the mean."""
+    mean = sum(logs) / len(logs)
+    return sum((value - mean) ** 2 for value in logs)
+
+
+def _with_q(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings with the q of their effects, of which some are what a step left."""
+    weighed = [finding for finding in findings if finding.effect is not None]
+    adjusted = stats.false_discovery([finding.effect.p for finding in weighed if finding.effect]).tolist()
+    q = dict(zip((finding.key for finding in weighed), adjusted, strict=True))
+    return [replace(finding, q=q[finding.key]) if finding.key in q else finding for finding in findings]
+
+
+def _verdict(finding: Finding) -> Verdict:
+    """The verdict on the effect that is left."""
+    assert finding.effect is not None
+    verdict = verdict_of(finding.effect, finding.threshold)
+    return Verdict.SUSPECT if verdict is Verdict.SLOWER and finding.q > _MOST_Q else verdict
+
+
+def _is_slower(finding: Finding) -> bool:
+    return finding.verdict is Verdict.SLOWER and finding.effect is not None
+
+
+def _size(step: CommonShift) -> str:
+    """A common shift for people: `1.5 % slower`."""
+    size = units.percent(abs(math.expm1(step.shift)), 1 if abs(step.shift) >= 0.001 else 2)
+    return f"{size} {'slower' if step.shift > 0 else 'faster'}"
