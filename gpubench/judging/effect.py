@@ -7,7 +7,6 @@ Nothing here knows of a policy; a comparison asks the same functions as a gate.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -87,15 +86,16 @@ def pair(before: Side, after: Side, noise: Side | None = None) -> SidePair:
     if noise is not None and is_weighable(noise):
         counted = f"{len(noise.logs)} processes of the noise run"
         elsewhere.append(_scatter(noise.logs, len(before.logs), len(after.logs), counted))
-    old, new = len(set(before.sittings)), len(set(after.sittings))
-    if old >= _LEAST_SITTINGS and len(before.centres) >= _LEAST_SITTINGS:
-        elsewhere.append(_scatter(before.centres, old, new, f"{old} sessions of the baseline"))
+    if len(set(before.sittings)) >= _LEAST_SITTINGS and len(centres := before.centres) >= _LEAST_SITTINGS:
+        counted = f"{len(centres)} sessions of the baseline"
+        elsewhere.append(_scatter(centres, len(centres), len(set(after.sittings)), counted))
     return SidePair(before.logs, after.logs, tuple(elsewhere))
 
 
 def _scatter(logs: Sequence[float], before: int, after: int, counted: str) -> Scatter:
     """The scatter of these logarithms, for an effect of `before` against `after` of their kind."""
-    deviation = statistics.stdev(logs)
+    mean = sum(logs) / len(logs)
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in logs) / (len(logs) - 1))
     error = deviation * math.sqrt(1 / before + 1 / after)
     return Scatter(error, chance_errors_of(len(logs) - 1), deviation, counted)
 
