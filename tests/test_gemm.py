@@ -126,6 +126,20 @@ def test_what_is_not_written_and_what_is_wrong_fails_however_fast():
         operands.check()
 
 
+@needs_compiler
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+def test_one_wrong_element_of_a_product_is_found_in_whatever_row_it_is(dtype):
+    operands = DATA.Operands(bench(SUITE), PRECISIONS[dtype], Shape(600, 300, 64))
+    storage = PRECISIONS[dtype].formats[2].storage
+    a, b = operands.a.reshape(600, 64).astype(float), operands.b.reshape(64, 300).astype(float)
+    operands.c[:] = (a @ b).astype(storage).ravel()
+    operands.check()
+    operands.c[451 * 300 + 290] += 8
+    for _ in range(3):
+        with pytest.raises(WrongAnswer, match=r"wrong|more than rounding explains|relative error"):
+            operands.check()
+
+
 def test_integers_are_compared_exactly_and_floats_by_the_size_of_their_terms():
     exact, plain = PRECISIONS["int8"], PRECISIONS["float32"]
     reference = np.array([[3.0, -7.0]])

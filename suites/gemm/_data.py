@@ -14,6 +14,7 @@ import numpy as np
 from gpubench.api.suite import TIER, Bench, Effort, Kernel, Observation, Observed, Stage, Work, expect
 
 from ._formats import Format, MatrixProduct, Precision, Shape
+from ._freivalds import element_bound, expect_product, sign_blocks
 
 CHECKED = 64  # compared random rows (of double-precision products: a block of 64 × 64)
 _CONTENTS = {"normal": "N(0,1)", "uniform": "uniform in [-1, 1)", "constant": "all 1", "zeros": "all 0"}
@@ -119,15 +120,46 @@ class Operands:
         self.c.view("uint8").fill(self.precision.formats[2].poison)
 
     def check(self) -> Observation:
-        """Compare random rows of C with a product in double precision; all of C must be written and finite."""
+        """Compare random rows of C with a product in double precision, and every element in sums of random signs.
+
+        All of C must be written and finite. With an epilogue the rows alone are compared, because it is not linear.
+        """
         missing = self._make.missing(self.c, self.precision.formats[2])
         expect(missing == 0, f"{missing} elements of C are not written, NaN or infinite")
+        errors = self._compared_rows()
+        if self.epilogue is None:
+            self._expect_every_element(int(self.rng.integers(self.shape.batch)))
+        return errors
+
+    def _compared_rows(self) -> Observation:
         if self.precision.is_double:
             return judged(self.precision, self.shape.k, *self._block())
         batches = self.rng.permutation(self.shape.batch)[:_BATCHES]
         parts = [self._rows(int(batch), CHECKED // len(batches)) for batch in batches]
         result, reference, scale = (np.concatenate(part) for part in zip(*parts, strict=True))
         return judged(self.precision, self.shape.k, result, reference, scale)
+
+    def _expect_every_element(self, batch: int) -> None:
+        """Compare C·X with A·(B·X) for random signs X: every element of one product counts."""
+        m, n, k = self.shape.m, self.shape.n, self.shape.k
+        xp, (a, b, c) = self._make.xp, self._in_batch(batch)
+        signs = xp.asarray(sign_blocks(self.rng, n))
+        covered = xp.abs(signs)
+        b_x, b_squares = xp.zeros((k, signs.shape[1])), xp.zeros(signs.shape[1])
+        most = max(1, _CHUNK // 2 // k)
+        for first in range(0, n, most):
+            columns, count = self._b_columns(b, first, min(most, n - first)), slice(first, first + most)
+            b_x += columns @ signs[count]
+            b_squares += (columns * columns).sum(axis=0) @ covered[count]
+        most = max(1, _CHUNK // 2 // max(k, n))
+        for first in range(0, m, most):
+            lines = xp.arange(first, min(first + most, m), dtype="int64")
+            rows = self._a_rows(a, lines)
+            result = self._make.widened(c, self.precision.formats[2], len(lines), n, (n, 1), lines)
+            c_norms = xp.sqrt((result * result) @ covered)
+            terms = xp.sqrt((rows * rows).sum(axis=1)[:, None] * b_squares)
+            sums = (result @ signs, rows @ b_x, c_norms, terms)
+            expect_product(self.precision, k, *(self._to_host(array) for array in sums))
 
     def _in_batch(self, batch: int) -> tuple[Any, Any, Any]:
         m, n, k = self.shape.m, self.shape.n, self.shape.k
@@ -182,10 +214,10 @@ class Operands:
 
 
 def judged(precision: Precision, k: int, result: Any, reference: Any, scale: Any) -> Observation:
-    """Return ‖C − R‖/‖R‖ and the largest |C − R|/(|A|·|B|); raises WrongAnswer where the first is above its bound.
+    """Return ‖C − R‖/‖R‖ and the largest |C − R|/(|A|·|B|); raises WrongAnswer where one is above its bound.
 
     Near zero the relative error of a single element means nothing, so the second is relative to the size of the terms
-    (Higham 2002, §3.1). Integers are compared exactly.
+    (Higham 2002, §3.1), and each element has a bound of its own. Integers are compared exactly.
     """
     off = np.asarray(np.abs(result - reference), dtype=float)
     if precision.is_exact:
@@ -196,5 +228,8 @@ def judged(precision: Precision, k: int, result: Any, reference: Any, scale: Any
     bound = precision.bound(k)
     expect(error <= bound, f"the relative error {error:.3g} of the rows compared is above {bound:.3g}")
     terms = np.asarray(scale, dtype=float)
+    allowed = element_bound(precision, k, np.asarray(reference, dtype=float), terms)
+    wrong = int(np.count_nonzero(~(off <= allowed)))
+    expect(wrong == 0, f"{wrong} of {off.size} elements compared are off by more than rounding explains")
     greatest = float(np.max(np.divide(off, terms, out=np.zeros_like(off), where=terms > 0)))
     return {"error": Observed(error), "greatest_error": Observed(greatest)}

@@ -81,6 +81,11 @@ class Precision:
         return self.sums == _DOUBLE
 
     @property
+    def rounds_inputs(self) -> bool:
+        """Whether A and B are rounded before they are multiplied: TF32."""
+        return self.a == "float32" and self.narrow > _SINGLE
+
+    @property
     def needs_transposed(self) -> bool:
         """Whether cuBLASLt takes only A as it is and B transposed, the order of a layer's weights."""
         return self.c != self.a

@@ -14,6 +14,7 @@ from gpubench.api.suite import Bench, Observation, Stage, Task, Work, expect
 
 from ._data import CHECKED, judged
 from ._formats import PRECISIONS, Precision, Shape
+from ._freivalds import expect_host_product
 from ._rotation import copies_of, rotated, rotation_notes
 
 # OpenBLAS under the names of NumPy's wheels, of distributions, and of its 64-bit build; BLIS; MKL
@@ -55,8 +56,8 @@ def _notes() -> Mapping[str, str]:
 def host_product(bench: Bench, precision: Precision, shape: Shape) -> Task:
     """Return one product of matrices by NumPy as a task.
 
-    The check compares random rows with double precision (float64: a block with extended precision); all of C must be
-    written and finite.
+    The check compares random rows with double precision (float64: a block with extended precision), and every element
+    in sums of random signs; all of C must be written and finite.
     """
     bench.need(1.1 * shape.moved(precision))
     rng, storage = bench.rng, precision.formats[0].storage
@@ -66,6 +67,7 @@ def host_product(bench: Bench, precision: Precision, shape: Shape) -> Task:
 
     def check() -> Observation:
         expect(bool(np.isfinite(c).all()), "C holds NaN or infinity: elements were not written")
+        expect_host_product(precision, a, b, c, rng)
         wide: Any = np.longdouble if precision.is_double else np.float64
         rows = rng.integers(0, shape.m, CHECKED)
         columns = rng.integers(0, shape.n, CHECKED) if precision.is_double else np.arange(shape.n)

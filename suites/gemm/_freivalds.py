@@ -1,0 +1,73 @@
+"""A check that covers every element of C = A·B in the time of a few matrix-vector products.
+
+C·x is compared with A·(B·x) for random x of ± 1 (Freivalds, IFIP Congress 1977). A wrong element is missed only if
+another one in its row cancels it, which at most half of all x do. Each x covers a block of columns, so that the
+rounding errors of few elements add up beside a wrong one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import expect
+
+from ._formats import Precision
+
+_BLOCK = 256  # columns of C that one x covers
+_CHUNK = 2**24  # elements that are widened at once
+_SLACK = 2.0  # times the bound of an element; random signs make errors add up like their squares (Khintchine)
+
+
+def sign_blocks(rng: np.random.Generator, n: int) -> Any:
+    """Return X of shape (n, blocks): column b is ± 1 in the rows of block b and 0 elsewhere."""
+    signs = np.zeros((n, -(-n // _BLOCK)))
+    signs[np.arange(n), np.arange(n) // _BLOCK] = rng.choice((-1.0, 1.0), n)
+    return signs
+
+
+def expect_product(precision: Precision, k: int, c_x: Any, a_b_x: Any, c_norms: Any, terms: Any) -> None:
+    """Raise WrongAnswer where C·X differs from A·(B·X) by more than rounding explains.
+
+    All arrays are (rows, blocks) on the host: `c_norms` are the norms of the rows of C in each block, `terms` those of
+    the rows of A times those of the columns of B, which are at least those of |A|·|B| (Cauchy and Schwarz).
+    """
+    off = np.abs(c_x - a_b_x)
+    allowed = _SLACK * element_bound(precision, k, c_norms, terms)
+    wrong = int(np.count_nonzero(~(off <= allowed)))
+    expect(wrong == 0, f"{wrong} of {off.size} sums over {_BLOCK} elements of C are wrong")
+
+
+def element_bound(precision: Precision, k: int, sizes: Any, terms: Any) -> Any:
+    """Return how far elements of C may be off, given their sizes |R| and the sizes of their terms |A|·|B|.
+
+    The stored result is rounded, and for TF32 the inputs are too. The errors of the sums grow as a random walk: by √k
+    for terms of one sign, by a constant for terms of both (Higham & Mary, SIAM J. on Scientific Computing 41, 2019).
+    """
+    inputs = 2 * precision.narrow if precision.rounds_inputs else 0.0
+    stored = 2 * precision.narrow + 6 * math.sqrt(k) * precision.sums
+    return stored * np.abs(sizes) + (inputs + 8 * precision.sums) * terms
+
+
+def expect_host_product(precision: Precision, a: Any, b: Any, c: Any, rng: np.random.Generator) -> None:
+    """Check every element of C (m × n) = A (m × k) · B (k × n), arrays of the host."""
+    signs = sign_blocks(rng, c.shape[1])
+    b_x, b_norms = np.empty((b.shape[0], signs.shape[1])), np.empty(signs.shape[1])
+    for block, columns in enumerate(_slices(c.shape[1], _BLOCK)):
+        wide = b[:, columns].astype(float)
+        b_x[:, block] = wide @ signs[columns, block]
+        b_norms[block] = np.linalg.norm(wide)
+    for rows in _slices(len(a), max(1, _CHUNK // max(a.shape[1], c.shape[1]))):
+        wide_a, wide_c = a[rows].astype(float), c[rows].astype(float)
+        starts = np.arange(0, c.shape[1], _BLOCK)
+        c_norms = np.sqrt(np.add.reduceat(wide_c * wide_c, starts, axis=1))
+        terms = np.linalg.norm(wide_a, axis=1)[:, None] * b_norms
+        expect_product(precision, a.shape[1], wide_c @ signs, wide_a @ b_x, c_norms, terms)
+
+
+def _slices(count: int, most: int) -> Iterator[slice]:
+    for first in range(0, count, most):
+        yield slice(first, min(first + most, count))
