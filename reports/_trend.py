@@ -31,8 +31,28 @@ class ChangeLine:
     judged: str
     before: str
     after: str
-    p: str
     differences: str
+
+
+@dataclass(frozen=True, slots=True)
+class DriftLine:
+    """A drift in words; `judged` is the style sheet's class."""
+
+    at: str
+    until: str
+    effect: str
+    judged: str
+    before: str
+    after: str
+    rate: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewestEvent:
+    """The newest step or drift of a series, or why none is told; `judged` is the style sheet's class."""
+
+    words: str
+    judged: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +69,7 @@ class RunLine:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A trend's section; `lately` is its newest change, if it has one."""
+    """A trend's section; `state` says why it has neither changes nor drifts."""
 
     case: str
     lead: str
@@ -57,7 +77,9 @@ class Block:
     count: int
     chart: Chart
     changes: tuple[ChangeLine, ...]
-    lately: ChangeLine | None
+    drifts: tuple[DriftLine, ...]
+    state: str
+    newest_event: NewestEvent
     runs: tuple[RunLine, ...]
 
 
@@ -86,7 +108,9 @@ def _block(trend: Trend) -> Block:
         len(trend.moments),
         _chart(trend),
         changes,
-        changes[-1] if changes else None,
+        _drifts(trend),
+        trend.state_words,
+        _newest_event(trend),
         tuple(_run(moment, line) for moment in reversed(trend.moments)),
     )
 
@@ -99,9 +123,32 @@ def _change(change: Change, trend: Trend) -> ChangeLine:
         "bad" if change.is_worse else "good",
         units.quantity(change.before, unit),
         units.quantity(change.after, unit),
-        f"{change.p:.3f}",
         ", ".join(change.differences),
     )
+
+
+def _drifts(trend: Trend) -> tuple[DriftLine, ...]:
+    unit = trend.line.unit
+    return tuple(
+        DriftLine(
+            _moment_words(trend.moments[drift.start]),
+            _moment_words(trend.moments[drift.end - 1]),
+            drift.effect_words,
+            "bad" if drift.is_worse else "good",
+            units.quantity(drift.before, unit),
+            units.quantity(drift.after, unit),
+            drift.rate_words,
+        )
+        for drift in trend.drifts
+    )
+
+
+def _newest_event(trend: Trend) -> NewestEvent:
+    event = trend.newest_event
+    if event is None:
+        return NewestEvent(trend.state, "quiet")
+    since = _moment_words(trend.moments[event.start])
+    return NewestEvent(f"{event.effect_words} from {since}", "bad" if event.is_worse else "good")
 
 
 def _run(moment: Moment, line: Line) -> RunLine:
@@ -133,10 +180,11 @@ def _chart(trend: Trend) -> Chart:
     parts += [svg.line(across.place(x), _TOP, across.place(x), _BOTTOM, "change") for x in _cuts(trend)]
     parts += _intervals(moments, across, up)
     parts += [svg.polyline([(across.place(x), up.place(y)) for x, y in enumerate(trend.values)], "line c0")]
-    parts += [_level(level, across, up) for level in trend.levels if trend.changes]
+    ends_of_levels = [(level.start, level.end, level.first, level.last) for level in trend.levels]
+    parts += [_level(*ends, across, up) for ends in ends_of_levels if trend.state == "changed"]
     parts += _dots(trend, across, up)
     words = f"{line.case}: {len(moments)} runs from {_moment_words(moments[0])} to {_moment_words(moments[-1])}"
-    words = f"{words}, newest {units.quantity(trend.values[-1], line.unit)}; {len(trend.changes)} changes"
+    words = f"{words}, newest {units.quantity(trend.values[-1], line.unit)}; {_counts(trend)}"
     note = "a point a run, in order of time (UTC); the median, its interval where it can be seen"
     return Chart(
         f"newest {units.quantity(trend.values[-1], line.unit)}", note, svg.picture(words, _HEIGHT, *parts, width=_WIDTH)
@@ -176,9 +224,15 @@ def _intervals(moments: Sequence[Moment], across: Axis, up: Axis) -> Iterator[Ma
             yield svg.line(across.place(x), low, across.place(x), high, "spread")
 
 
-def _level(level: tuple[int, int, float], across: Axis, up: Axis) -> Markup:
-    start, end, value = level
-    return svg.line(across.place(start - 0.4), up.place(value), across.place(end - 0.6), up.place(value), "level")
+def _level(start: int, end: int, first: float, last: float, across: Axis, up: Axis) -> Markup:
+    """The line that a level or a drift follows, from its first to its last run."""
+    return svg.line(across.place(start - 0.4), up.place(first), across.place(end - 0.6), up.place(last), "level")
+
+
+def _counts(trend: Trend) -> str:
+    """`1 step, 0 drifts`."""
+    numbers = ((len(trend.changes), "step"), (len(trend.drifts), "drift"))
+    return ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for count, name in numbers)
 
 
 def _dots(trend: Trend, across: Axis, up: Axis) -> Iterator[Markup]:

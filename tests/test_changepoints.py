@@ -1,12 +1,17 @@
-"""Change points: the statistic against its definition, where cuts are found, and how often by chance."""
+"""Change points: the statistic against its definition, where cuts are found, and how often by chance.
+
+Histories: levels, steps and drifts of a series that is looked at after every run. history_simulation.py has the tables.
+"""
 
 import itertools
 
+import history_simulation as simulation
 import numpy as np
 import pytest
+from scipy.stats import kendalltau, theilslopes
 
 from gpubench.stats import changepoints
-from gpubench.stats.changepoints import LEAST, ChangePoint, change_points
+from gpubench.stats.changepoints import LEAST, LEAST_RUNS, ChangePoint, Stretch, change_points, slope, stretches
 
 
 def by_definition(first, last):
@@ -86,3 +91,120 @@ def test_neither_the_unit_nor_a_second_look_changes_what_is_found():
     values = np.random.default_rng(8).lognormal(0, 0.01, 60)
     values[35:] *= 1.04
     assert change_points(values) == change_points(values) == change_points(values * 1e12)
+
+
+# ---- Histories
+
+SHAPES = ("nothing", "step", "drift")
+
+
+def noisy(*parts, sigma=0.01, seed=1):
+    """The parts one after another, each value with independent normal noise."""
+    values = np.concatenate(parts)
+    return values + sigma * np.random.default_rng(seed).normal(size=len(values))
+
+
+def test_a_step_of_five_sigma_is_told_three_runs_after_it_happened():
+    values = noisy(np.full(30, 1.0), np.full(3, 1.05))
+    assert stretches(values[:-1]) == (Stretch(0, 32),)
+    assert stretches(values) == (Stretch(0, 30), Stretch(30, 33))
+
+
+@pytest.mark.parametrize("before", [4, 5])
+def test_a_figure_that_halves_is_told_from_nine_runs_on(before):
+    values = [1.0] * before + [0.5] * (LEAST_RUNS - before)
+    assert stretches(values) == (Stretch(0, before), Stretch(before, LEAST_RUNS))
+    assert stretches(values[:-1]) == (Stretch(0, LEAST_RUNS - 1),)
+
+
+def test_an_excursion_and_the_return_from_it_are_two_steps():
+    values = noisy(np.full(20, 1.0), np.full(10, 0.9), np.full(20, 1.0))
+    assert [part.start for part in stretches(values)] == [0, 20, 30]
+
+
+def test_more_steps_than_are_tried_at_first_are_told_all():
+    levels = (1.0, 1.2, 1.0, 1.3, 1.1, 1.4, 1.2, 1.5, 1.0, 1.2)
+    values = noisy(*(np.full(12, level) for level in levels))
+    assert [part.start for part in stretches(values)] == list(range(0, 120, 12))
+
+
+def test_two_bad_runs_in_a_row_are_no_step_and_three_are():
+    for count, expected in ((2, 1), (3, 2)):
+        assert len(stretches(noisy(np.full(30, 1.0), np.full(count, 1.5)))) == expected
+
+
+def test_a_slow_drift_is_one_drift_and_no_step():
+    assert stretches(noisy(np.linspace(1.0, 1.02, 60), sigma=0.005)) == (Stretch(0, 60, is_drift=True),)
+
+
+def test_a_drift_that_begins_late_leaves_the_level_before_it():
+    first, last = stretches(noisy(np.full(60, 1.0), np.linspace(1.0, 1.2, 60)))
+    assert (first.is_drift, last.is_drift) == (False, True)
+    assert abs(last.start - 60) <= 12
+
+
+@pytest.mark.parametrize("values", [[], [1.0], [1.0] * 50, [7.0, 9.0] * 30, [1e30] * 9, [1.0, 1.0 + 1e-7] * 20])
+def test_too_few_equal_or_alternating_values_are_one_level(values):
+    assert stretches(values) == (Stretch(0, len(values)),)
+
+
+def test_a_level_that_the_runs_before_it_had_too_is_a_coincidence():
+    values = noisy(np.tile([1.0, 1.0, 1.1], 10), np.full(3, 1.1), sigma=0.001)
+    assert stretches(values) == (Stretch(0, 33),)
+
+
+def test_the_unit_does_not_change_what_is_told():
+    values = noisy(np.full(30, 1.0), np.full(30, 1.04))
+    assert stretches(values) == stretches(values * 1e12) == stretches(values * 1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["normal", "heavy tails (t, 3 degrees of freedom)", "serial correlation 0.3"])
+def test_watching_identical_code_for_a_hundred_runs_rarely_tells_a_change(name):
+    """Forty series of each noise; at 5 %, seven or more of forty have a probability of 0.3 %."""
+    assert simulation.false_share(simulation.noises()[name], 40, simulation.is_told_now) * 40 < 7
+
+
+def test_watching_serially_correlated_runs_tells_no_change():
+    assert simulation.false_share(simulation.serial, 4, simulation.is_told_now, 40) == 0
+
+
+def test_steps_and_drifts_are_not_taken_for_each_other():
+    said = {shape: simulation.confusion(shape, simulation.normal, 0.5, 12, simulation.told) for shape in SHAPES}
+    assert said["nothing"]["nothing"] == 12
+    assert said["step"]["step"] >= 11
+    assert said["step"]["drift"] == 0
+    assert said["drift"]["drift"] >= 9
+    assert said["drift"]["step"] + said["drift"]["steps"] <= 1
+
+
+def test_the_slope_is_that_of_theil_and_sen_with_an_interval_that_holds_it():
+    values = np.random.default_rng(3).normal(size=40) + 0.05 * np.arange(40)
+    measured, expected = slope(values), theilslopes(values, alpha=0.95)
+    assert measured.interval.centre == pytest.approx(expected.slope)
+    assert measured.interval.low == pytest.approx(expected.low_slope, rel=0.05)
+    assert measured.interval.high == pytest.approx(expected.high_slope, rel=0.05)
+
+
+def test_the_score_of_independent_values_is_that_of_mann_and_kendall():
+    values = np.random.default_rng(3).normal(size=40)
+    count = len(values)
+    tau = kendalltau(np.arange(count), values).statistic
+    expected = tau * count * (count - 1) / 2 / np.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    assert abs(slope(values).score) <= abs(expected) + 1e-9
+    assert slope(values).score == pytest.approx(expected, rel=0.3)
+
+
+def test_serial_correlation_widens_the_interval_of_a_slope():
+    rng = np.random.default_rng(5)
+    steps = rng.normal(size=100)
+    walk = np.array([0.0, *itertools.accumulate(steps, lambda before, step: 0.8 * before + step)])
+    shuffled = rng.permutation(walk)
+    assert slope(walk).interval.high - slope(walk).interval.low > 1.5 * (
+        slope(shuffled).interval.high - slope(shuffled).interval.low
+    )
+
+
+def test_equal_values_have_no_slope_and_no_direction():
+    assert slope([3.0] * 12).interval.centre == 0.0
+    assert slope([3.0] * 12).score == 0.0

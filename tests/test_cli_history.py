@@ -66,7 +66,7 @@ def test_a_run_is_recorded_beside_its_file_in_gpubench_runs_and_nowhere_else(cal
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "gpubench-runs"]
     status, shown, _ = call("history", "gemm/square")
     assert (status, "1 runs, newest" in shown) == (0, True)
-    assert "too few runs to look for a change: 6 are needed" in shown
+    assert "too few runs to tell a change: 1 of at least 9" in shown
 
 
 @pytest.mark.slow
@@ -108,6 +108,41 @@ def test_a_case_shows_its_runs_as_bars_and_each_change_with_what_else_changed(ca
     assert marks.index("^") == bars.index("▁")
     assert newest.startswith("20 runs, newest 3636 GB/s (2026-01-21 03:04 UTC, ")
     assert change == "^ 2026-01-14 03:04 UTC: 4000 GB/s → 3636 GB/s, 9.1 % less (worse); cublas 13.1 → 13.2"
+
+
+def test_runs_that_are_too_few_are_told_with_the_newest_against_those_before(call, tmp_path):
+    folder = tmp_path / "gpubench-runs"
+    for number, seconds in enumerate((1e-3, 1e-3, 1e-3, 1e-3, 2e-3)):
+        manifest = make.manifest(started=f"2026-01-0{number + 1}T03:04:05+00:00", started_at=float(number))
+        folder.mkdir(exist_ok=True)
+        result = make.result(make.timing(seconds, moved=4e9), of=CASE)
+        files.write(folder / f"{number}.jsonl", result, manifest=manifest)
+    call("history", "import", folder)
+    words = "newest 50.0 % less than the median of the 4 runs before"
+    assert f"too few runs to tell a change: 5 of at least 9; {words}" in call("history", "triad")[1]
+    assert f"too few runs ({words})" in call("history")[1]
+    (document,) = json.loads(call("history", "triad", "--json")[1])
+    assert (document["state"], document["newest_step"], document["runs_needed"]) == ("too few runs", -0.5, 9)
+
+
+def test_a_drift_is_marked_below_its_bars_and_told_with_its_rate(call, tmp_path):
+    folder = tmp_path / "gpubench-runs"
+    folder.mkdir()
+    for number in range(20):
+        start = (datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC) + timedelta(days=number)).isoformat()
+        seconds = 1e-3 * (1 + 0.002 * number + 0.002 * (number % 3))
+        manifest = make.manifest(started=start, started_at=float(number))
+        files.write(
+            folder / f"{number:02}.jsonl", make.result(make.timing(seconds, moved=4e9), of=CASE), manifest=manifest
+        )
+    call("history", "import", folder)
+    *_, marks, _, drift = call("history", "triad")[1].splitlines()
+    assert marks.strip() == "~" * 20
+    assert drift.startswith("~ 2026-01-02 03:04 UTC to 2026-01-21 03:04 UTC: 39")
+    assert "drift, 3.7 % less over 20 runs (worse); 1.9" in drift
+    (document,) = json.loads(call("history", "triad", "--json")[1])
+    assert (document["state"], len(document["drifts"]), document["changes"]) == ("changed", 1, [])
+    assert "drift, 3.7 % less over 20 runs (worse)" in call("history")[1]
 
 
 def test_only_the_last_runs_are_looked_at_where_that_is_asked_for(call, filled):

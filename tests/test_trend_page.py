@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import re
 
+import numpy as np
 import pytest
 from test_reports import ALLOWED, INJECTIONS, Tags, poisoned
 
@@ -53,7 +54,61 @@ def test_a_change_is_marked_in_the_drawing_and_told_in_words():
     assert page.count("line", "change") == 1
     assert page.count("circle", "bad") == 1
     assert page.count("line", "level") == 2
-    assert "2026-01-12 03:00 5.0 % less (worse) 4000 GB/s 3800 GB/s 0.005 cublas 13.1 → 13.2" in page.text
+    assert "2026-01-12 03:00 5.0 % less (worse) 4000 GB/s 3800 GB/s cublas 13.1 → 13.2" in page.text
+
+
+def slow(count, total, seed=2):
+    """A figure of 1000 that changes by this fraction over so many runs, with 0.3 % noise."""
+    noise = np.random.default_rng(seed).normal(0, 0.003, count)
+    return [float(value) for value in 1e12 * (np.linspace(1, 1 + total, count) + noise)]
+
+
+def test_a_drift_is_drawn_as_a_sloped_line_and_told_with_its_rate():
+    drifting = trend_of(slow(60, -0.02))
+    assert (drifting.state, drifting.changes, len(drifting.drifts)) == ("changed", (), 1)
+    page = Tags(page_of(drifting))
+    assert page.count("line", "level") == 1
+    assert re.search(r"drift, [12]\.\d % less over 60 runs \(worse\)", page.text)
+    assert re.search(r"0\.3\d % less every 10 runs, 95 % interval 0\.\d+ % – 0\.\d+ %", page.text)
+    assert trend.sparkline(drifting, 30)[1] == "~" * 30
+
+
+def test_a_rate_covers_the_true_slope():
+    (drift,) = trend_of(slow(60, 0.06)).drifts
+    assert drift.rate.low < 0.06 / 59 * 10 < drift.rate.high
+    assert not drift.is_worse
+    assert drift.words.startswith("drift, ")
+
+
+def test_the_place_where_a_drift_begins_is_no_step():
+    values = slow(40, 0.0) + [value * (1 + 0.1 * index / 40) for index, value in enumerate(slow(40, 0.0, seed=3))]
+    late = trend_of(values)
+    assert (len(late.drifts), late.changes) == (1, ())
+    assert late.newest_event == late.drifts[0]
+
+
+def test_too_few_runs_are_told_as_such_with_the_raw_step():
+    few = trend_of([4e12] * 4 + [2e12])
+    assert few.state == "too few runs"
+    assert few.newest_step == -0.5
+    page = Tags(page_of(few)).text
+    assert (
+        "Too few runs to tell a change: 5 of at least 9; newest 50.0 % less than the median of the 4 runs before."
+        in page
+    )
+    assert "no change" not in page.lower()
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([1.0], "too few runs to tell a change: 1 of at least 9"),
+        ([1.0, 2.0], "too few runs to tell a change: 2 of at least 9; newest 100.0 % more than the run before"),
+        ([1.0] * 9, "no change in 9 runs; newest equals the median of the 8 runs before"),
+    ],
+)
+def test_a_trend_without_a_change_says_why_and_where_its_newest_run_stands(values, words):
+    assert trend_of(values).state_words == words
 
 
 def test_a_change_for_the_better_of_a_time_is_a_smaller_one():
@@ -69,12 +124,12 @@ def test_every_run_is_in_the_list_newest_first_with_its_interval_and_labels():
 
 
 def test_several_trends_are_listed_first_with_links_to_each():
-    other = trend_of([1e-6] * 8, dataclasses.replace(LINE, case="latency/launch", unit="s", better="less"))
+    other = trend_of([1e-6] * 9, dataclasses.replace(LINE, case="latency/launch", unit="s", better="less"))
     page = Tags(page_of(STEP, other))
     links = [attrs["href"] for tag, attrs in page.found if tag == "a"]
     assert links == ["#trend-1", "#trend-2"]
     assert {attrs.get("id") for tag, attrs in page.found if tag == "h2"} == {"trend-1", "trend-2"}
-    assert "latency/launch 8 1.000 µs no change" in page.text
+    assert "latency/launch 9 1.000 µs no change" in page.text
     assert [tag for tag, _ in Tags(page_of(STEP)).found if tag == "a"] == []
 
 
@@ -137,7 +192,8 @@ def test_the_page_allows_its_own_style_sheet_and_nothing_else():
 def test_the_drawing_says_in_words_what_it_shows():
     (label,) = (attrs["aria-label"] for tag, attrs in Tags(page_of(STEP)).found if tag == "svg")
     assert label == (
-        "bandwidth/triad[size=1GiB]: 20 runs from 2026-01-02 03:00 to 2026-01-21 03:00, newest 3800 GB/s; 1 changes"
+        "bandwidth/triad[size=1GiB]: 20 runs from 2026-01-02 03:00 to 2026-01-21 03:00, "
+        "newest 3800 GB/s; 1 step, 0 drifts"
     )
 
 

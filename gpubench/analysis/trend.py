@@ -1,4 +1,4 @@
-"""Trends: the figures of one series, run after run, and where they changed. Pure functions of values."""
+"""Trends: the figures of one series, run after run, their steps and drifts. Pure functions of values."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
+from typing import Literal
 
 from gpubench import stats
 from gpubench.analysis.fingerprint import Fingerprint, fingerprint
@@ -15,10 +16,14 @@ from gpubench.analysis.quantities import judged_unit, speaking
 from gpubench.analysis.summary import Summary
 from gpubench.base import units
 from gpubench.model import Better, Run, Tier
-from gpubench.stats.changepoints import change_points
+from gpubench.stats.changepoints import LEAST_RUNS, Slope, slope, stretches
 
 _HOST = "host"  # stands among the versions that may differ between two runs
-MOST_JUDGED = 400  # runs: the time that change points take grows with the square
+MOST_JUDGED = 400  # runs: the time that dividing a trend takes grows with the square
+_RUNS_OF_RATE = 10  # a drift's rate is told for so many runs
+_JUMP = 3.0  # times the noise between runs: where a drift begins or ends, a smaller jump is no step of its own
+
+State = Literal["changed", "no change", "too few runs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,19 +99,23 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """From the moment at `index` on the line is another: medians before and after, and what else changed there."""
+    """A step at the moment `index`: the values just before and after it, and the versions that changed there too."""
 
     index: int
     before: float
     after: float
     better: Better
-    p: float
     differences: tuple[str, ...]
 
     @property
+    def start(self) -> int:
+        """The first moment after the step, as `Drift.start` is the first of a drift."""
+        return self.index
+
+    @property
     def effect(self) -> float:
-        """The change as a fraction of what was before; 0.05 is 5 % more."""
-        return self.after / self.before - 1 if self.before else math.inf
+        """The change as a fraction of the value before; 0.05 is 5 % more."""
+        return _relative(self.after, self.before)
 
     @property
     def is_worse(self) -> bool:
@@ -116,8 +125,7 @@ class Change:
     @property
     def effect_words(self) -> str:
         """`3.1 % less (worse)`."""
-        size = units.percent(abs(self.effect), 1 if abs(self.effect) >= 0.001 else 2)
-        return f"{size} {'more' if self.after > self.before else 'less'} ({'worse' if self.is_worse else 'better'})"
+        return f"{_more_or_less(self.effect)} ({_worse_or_better(self.is_worse)})"
 
     @property
     def words(self) -> str:
@@ -126,37 +134,147 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class Drift:
+    """A slow rise or fall over the moments from `start` to before `end`.
+
+    `before` and `after` are the values of its line at its first and last moment. `rate` is the change over 10 runs as a
+    fraction of `before`, with its 95 % interval.
+    """
+
+    start: int
+    end: int
+    before: float
+    after: float
+    rate: stats.Interval
+    better: Better
+
+    @property
+    def effect(self) -> float:
+        """The change over all of its runs, as a fraction of the value at its first moment."""
+        return _relative(self.after, self.before)
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether it is a drift for the worse."""
+        return (self.after > self.before) == (self.better == "less")
+
+    @property
+    def effect_words(self) -> str:
+        """`drift, 2.0 % less over 60 runs (worse)`."""
+        direction = _worse_or_better(self.is_worse)
+        return f"drift, {_more_or_less(self.effect)} over {self.end - self.start} runs ({direction})"
+
+    @property
+    def rate_words(self) -> str:
+        """`0.34 % less every 10 runs, 95 % interval 0.28 % – 0.39 %`."""
+        low, high = sorted((abs(self.rate.low), abs(self.rate.high)))
+        interval = f"{units.percent(low, 2)} – {units.percent(high, 2)}"
+        side = "more" if self.rate.centre > 0 else "less"
+        size = units.percent(abs(self.rate.centre), 2)
+        return f"{size} {side} every {_RUNS_OF_RATE} runs, 95 % interval {interval}"
+
+    @property
+    def words(self) -> str:
+        """The effect over all of its runs, then the rate with its interval."""
+        return f"{self.effect_words}; {self.rate_words}"
+
+
+@dataclass(frozen=True, slots=True)
+class TrendLevel:
+    """The line that the values from `start` to before `end` follow: its height at the first and at the last of them."""
+
+    start: int
+    end: int
+    first: float
+    last: float
+    is_drift: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Trend:
-    """A line over time, oldest first, and its changes."""
+    """A line over time, oldest first, and the levels and drifts that its last 400 moments are divided into."""
 
     line: Line
     moments: tuple[Moment, ...]
+    levels: tuple[TrendLevel, ...]
     changes: tuple[Change, ...]
+    drifts: tuple[Drift, ...]
 
     @classmethod
     def of(cls, line: Line, points: Sequence[Point]) -> Trend:
-        """The trend of a line's points, which stand in order of time; changes are looked for in the last 400 runs."""
+        """Return the trend of a line's points, which stand in order of time; the last 400 runs are searched."""
         moments = tuple(_moment(list(group)) for _, group in itertools.groupby(points, lambda point: point.source))
-        return cls(line, moments, tuple(_changes(line, moments)))
-
-    @property
-    def levels(self) -> tuple[tuple[int, int, float], ...]:
-        """The stretches between changes: the first moment, the one behind the last, their median."""
-        first = max(len(self.moments) - MOST_JUDGED, 0)
-        ends = [first, *(change.index for change in self.changes), len(self.moments)]
-        return tuple((start, end, stats.median(self.values[start:end])) for start, end in itertools.pairwise(ends))
+        first = max(len(moments) - MOST_JUDGED, 0)
+        values = [moment.value for moment in moments]
+        parts = [(first + part.start, first + part.end, part.is_drift) for part in stretches(values[first:])]
+        slopes = {start: slope(values[start:end]) for start, end, is_drift in parts if is_drift}
+        levels = tuple(_level(values, start, end, slopes.get(start)) for start, end, _ in parts)
+        drifts = tuple(_drift(level, slopes[level.start], line) for level in levels if level.is_drift)
+        return cls(line, moments, levels, tuple(_changes(line, moments, levels)), drifts)
 
     @property
     def values(self) -> tuple[float, ...]:
         """The medians of the runs."""
         return tuple(moment.value for moment in self.moments)
 
+    @property
+    def state(self) -> State:
+        """Whether a change is told, or why none is: the runs show none, or are too few to show any."""
+        if len(self.moments) < LEAST_RUNS:
+            return "too few runs"
+        return "changed" if self.changes or self.drifts else "no change"
+
+    @property
+    def newest_event(self) -> Change | Drift | None:
+        """The step or the drift that began last."""
+        events: list[Change | Drift] = [*self.changes, *self.drifts]
+        return max(events, key=lambda event: event.start, default=None)
+
+    @property
+    def newest_step(self) -> float | None:
+        """The newest value against the median of those before it, as a fraction; None of a single run."""
+        return _relative(self.values[-1], stats.median(self.values[:-1])) if len(self.moments) > 1 else None
+
+    @property
+    def newest_words(self) -> str:
+        """`newest 50.0 % less than the median of the 4 runs before`; empty for a single run."""
+        if self.newest_step is None:
+            return ""
+        before = f"median of the {len(self.moments) - 1} runs" if len(self.moments) > 2 else "run"
+        if self.newest_step == 0:
+            return f"newest equals the {before} before"
+        return f"newest {_more_or_less(self.newest_step)} than the {before} before"
+
+    @property
+    def state_words(self) -> str:
+        """The state of a trend without a change, and the newest value against those before it."""
+        count = len(self.moments)
+        state = f"no change in {count} runs"
+        if self.state == "too few runs":
+            state = f"too few runs to tell a change: {count} of at least {LEAST_RUNS}"
+        return "; ".join(words for words in (state, self.newest_words) if words)
+
+
+def _relative(value: float, reference: float) -> float:
+    """How much more than the reference the value is, as a fraction of the reference's size."""
+    return (value - reference) / abs(reference) if reference else math.copysign(math.inf, value) if value else 0.0
+
+
+def _more_or_less(fraction: float) -> str:
+    """`3.1 % less`; two decimals below 0.1 %."""
+    size = units.percent(abs(fraction), 1 if abs(fraction) >= 0.001 else 2)
+    return f"{size} {'more' if fraction > 0 else 'less'}"
+
+
+def _worse_or_better(is_worse: bool) -> str:
+    return "worse" if is_worse else "better"
+
 
 _BARS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(trend: Trend, width: int) -> tuple[str, str]:
-    """The values as a row of bars, the least and the greatest filling its height, and below it a `^` at each change.
+    """The values as a row of bars from the minimum to the maximum, and below a `^` at each step, a `~` along a drift.
 
     Where there are more runs than characters, a bar is the median of neighbours.
     """
@@ -167,8 +285,13 @@ def sparkline(trend: Trend, width: int) -> tuple[str, str]:
     low, high = min(shown), max(shown)
     scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
     bars = "".join(_BARS[round((value - low) * scale) if scale else len(_BARS) // 2] for value in shown)
-    marks = {bisect.bisect_right(edges, change.index) - 1 for change in trend.changes}
-    return bars, "".join("^" if place in marks else " " for place in range(count)).rstrip()
+    marks = [" "] * count
+    for drift in trend.drifts:
+        first, last = (bisect.bisect_right(edges, index) - 1 for index in (drift.start, drift.end - 1))
+        marks[first : last + 1] = "~" * (last + 1 - first)
+    for change in trend.changes:
+        marks[bisect.bisect_right(edges, change.index) - 1] = "^"
+    return bars, "".join(marks).rstrip()
 
 
 def nameless(trend: Trend) -> Trend:
@@ -217,15 +340,45 @@ def _moment(points: Sequence[Point]) -> Moment:
     return Moment(points[0].source, several if len(points) > 1 else points[0].interval, len(points), labels)
 
 
-def _changes(line: Line, moments: Sequence[Moment]) -> Iterator[Change]:
-    first = max(len(moments) - MOST_JUDGED, 0)
-    values = [moment.value for moment in moments]
-    points = change_points(values[first:])
-    ends = [first, *(first + point.index for point in points), len(values)]
-    for number, point in enumerate(points):
-        start, index, end = ends[number : number + 3]
-        before, after = stats.median(values[start:index]), stats.median(values[index:end])
-        yield Change(index, before, after, line.better, point.p, _differences(moments[index - 1], moments[index]))
+def _level(values: Sequence[float], start: int, end: int, rise: Slope | None) -> TrendLevel:
+    """The level of a stretch: the median of its values; of a drift, the Theil-Sen line through the median residual."""
+    if rise is None:
+        centre = stats.median(values[start:end])
+        return TrendLevel(start, end, centre, centre)
+    step = rise.interval.centre
+    first = stats.median([value - step * index for index, value in enumerate(values[start:end])])
+    return TrendLevel(start, end, first, first + step * (end - start - 1), is_drift=True)
+
+
+def _drift(level: TrendLevel, rise: Slope, line: Line) -> Drift:
+    low, centre, high = (
+        _RUNS_OF_RATE * end / abs(level.first) if level.first else math.inf
+        for end in (rise.interval.low, rise.interval.centre, rise.interval.high)
+    )
+    rate = stats.Interval(low, centre, high)
+    return Drift(level.start, level.end, level.first, level.last, rate, line.better)
+
+
+def _changes(line: Line, moments: Sequence[Moment], levels: Sequence[TrendLevel]) -> Iterator[Change]:
+    """The steps between levels; where a drift begins or ends, only a jump beyond the noise of the runs is one."""
+    noise = _noise(moments, levels)
+    for before, after in itertools.pairwise(levels):
+        joins_a_drift = before.is_drift or after.is_drift
+        if not joins_a_drift or abs(after.first - before.last) > _JUMP * noise:
+            differences = _differences(moments[after.start - 1], moments[after.start])
+            yield Change(after.start, before.last, after.first, line.better, differences)
+
+
+def _noise(moments: Sequence[Moment], levels: Sequence[TrendLevel]) -> float:
+    """The standard deviation of the runs about their levels, from the median distance (1.4826 · MAD)."""
+    distances = []
+    for level in levels:
+        step = (level.last - level.first) / max(level.end - level.start - 1, 1)
+        distances += [
+            abs(moments[level.start + index].value - level.first - step * index)
+            for index in range(level.end - level.start)
+        ]
+    return 1.4826 * stats.median(distances)
 
 
 def _differences(before: Moment, after: Moment) -> tuple[str, ...]:

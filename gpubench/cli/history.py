@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -174,43 +174,60 @@ def _lines(trend: Trend) -> list[Text]:
     bars, marks = sparkline(trend, _WIDTH)
     low = units.quantity(min(values), line.unit)
     words = f"newest {units.quantity(values[-1], line.unit)} ({_when(newest.source.at)}, {newest.source.path})"
-    found = [
+    texts = [
         _print.plain(line.case, "bold"),
         _print.plain(f"{line.words}", "dim"),
         _print.plain(f"{low} {bars} {units.quantity(max(values), line.unit)}"),
     ]
     if marks:
-        found.append(_print.plain(" " * (len(low) + 1) + marks))
-    found.append(_print.plain(f"{len(values)} runs, {words}"))
+        texts.append(_print.plain(" " * (len(low) + 1) + marks))
+    texts.append(_print.plain(f"{len(values)} runs, {words}"))
+    if trend.state == "changed":
+        return [*texts, *_events(trend)]
+    return [*texts, _print.plain(trend.state_words, "dim" if trend.state == "no change" else "yellow")]
+
+
+def _events(trend: Trend) -> Iterator[Text]:
+    """A line for each step and for each drift, in order of time."""
+    from gpubench.base import units
+    from gpubench.cli import _print
+
+    lines: list[tuple[int, str, bool]] = []
     for change in trend.changes:
-        sides = " → ".join(units.quantity(value, line.unit) for value in (change.before, change.after))
+        sides = " → ".join(units.quantity(value, trend.line.unit) for value in (change.before, change.after))
         text = f"^ {_when(trend.moments[change.index].source.at)}: {sides}, {change.words}"
-        found.append(_print.plain(text, "red" if change.is_worse else "green"))
-    return found if trend.changes else [*found, _print.plain(_no_change(len(values)), "dim")]
+        lines.append((change.index, text, change.is_worse))
+    for drift in trend.drifts:
+        sides = " → ".join(units.quantity(value, trend.line.unit) for value in (drift.before, drift.after))
+        times = " to ".join(_when(trend.moments[index].source.at) for index in (drift.start, drift.end - 1))
+        lines.append((drift.start, f"~ {times}: {sides}, {drift.words}", drift.is_worse))
+    return (_print.plain(text, "red" if is_worse else "green") for _, text, is_worse in sorted(lines))
 
 
-def _no_change(runs: int) -> str:
-    from gpubench.stats.changepoints import LEAST
-
-    return "no change" if runs >= 2 * LEAST else f"too few runs to look for a change: {2 * LEAST} are needed"
-
-
-def _row(trend: Trend, judged: bool) -> list[object]:
+def _row(trend: Trend, is_judged: bool) -> list[object]:
     from gpubench.analysis.trend import sparkline
     from gpubench.base import units
     from gpubench.cli import _print
 
     line = trend.line
-    change = trend.changes[-1] if trend.changes and judged else None
-    words = f"{_when(trend.moments[change.index].source.at)}: {change.effect_words}" if change else ""
+    words, style = _newest_event(trend) if is_judged else ("", "dim")
     return [
         line.case,
         ", ".join(line.devices),
         len(trend.moments),
         units.quantity(trend.values[-1], line.unit),
         sparkline(trend, _NARROW)[0],
-        _print.plain(words, "red" if change and change.is_worse else "green"),
+        _print.plain(words, style),
     ]
+
+
+def _newest_event(trend: Trend) -> tuple[str, str]:
+    """The step or drift that began last, or why none is told, and the style to print it in."""
+    event = trend.newest_event
+    if event is None:
+        step = f" ({trend.newest_words})" if trend.state == "too few runs" and trend.newest_words else ""
+        return f"{trend.state}{step}", "dim"
+    return f"{_when(trend.moments[event.start].source.at)}: {event.effect_words}", "red" if event.is_worse else "green"
 
 
 def _when(at: float) -> str:
@@ -230,6 +247,8 @@ def _page(history: History, found: list[Found], last: int, html: Path, force: bo
 def _document(trend: Trend) -> dict[str, Any]:
     from dataclasses import asdict
 
+    from gpubench.stats.changepoints import LEAST_RUNS
+
     line = trend.line
     runs = [
         {
@@ -245,8 +264,20 @@ def _document(trend: Trend) -> dict[str, Any]:
         for moment in trend.moments
     ]
     kind = {"id": line.fingerprint.id, **dict(line.fingerprint.pairs)}
-    changes = [{**asdict(change), "effect": change.effect, "worse": change.is_worse} for change in trend.changes]
-    return {**asdict(line), "fingerprint": kind, "runs": runs, "changes": changes}
+    changes, drifts = (
+        [{**asdict(event), "effect": event.effect, "worse": event.is_worse} for event in events]
+        for events in (trend.changes, trend.drifts)
+    )
+    return {
+        **asdict(line),
+        "fingerprint": kind,
+        "state": trend.state,
+        "runs_needed": LEAST_RUNS,
+        "newest_step": trend.newest_step,
+        "runs": runs,
+        "changes": changes,
+        "drifts": drifts,
+    }
 
 
 def _warn(lines: Iterable[str]) -> None:

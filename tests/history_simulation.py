@@ -1,0 +1,212 @@
+"""How often the history tells a change of identical code, how soon it tells a step, and whether it knows a drift.
+
+    .venv/bin/python tests/history_simulation.py [SERIES]        default 400 for each line of the tables
+
+Every series is looked at after each of its runs, as somebody does who calls `gpubench history` every day. `now` is
+what the history does (`stretches`); `before` is one E-divisive test at 1 % after each run (`change_points`), as the
+history did until November 2026. All noise has a standard deviation of 1 % unless a table says otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from gpubench.analysis.trend import entries
+from gpubench.model.store import read_run
+from gpubench.stats.changepoints import change_points, stretches
+
+Floats = npt.NDArray[np.float64]
+Noise = Callable[[np.random.Generator, int], Floats]
+
+SEED = 20261122
+SERIES = 400
+_FIRST_LOOK = 6  # runs: where the method before began
+WATCHED = 100  # runs of a watched series
+QUIET = 30  # runs before a step
+FOLLOWED = 60  # runs that are looked at after a step
+WINDOW = 60  # runs of the confusion table
+RECORDINGS = sorted((Path(__file__).parent / "recordings" / "headline").glob("*.jsonl.gz"))
+
+
+def normal(rng: np.random.Generator, count: int) -> Floats:
+    """Independent normal noise."""
+    return rng.normal(size=count)
+
+
+def heavy_tails(rng: np.random.Generator, count: int) -> Floats:
+    """Independent noise with Student's t distribution of 3 degrees of freedom."""
+    return rng.standard_t(3, count) / math.sqrt(3)
+
+
+def serial(rng: np.random.Generator, count: int) -> Floats:
+    """Normal noise with a correlation of 0.3 between neighbouring runs: AR(1)."""
+    correlation, settling = 0.3, 30
+    noise = rng.normal(size=count + settling) * math.sqrt(1 - correlation**2)
+    for index in range(1, len(noise)):
+        noise[index] += correlation * noise[index - 1]
+    return noise[settling:]
+
+
+def two_states(rng: np.random.Generator, count: int) -> Floats:
+    """Processes that are 2 % apart in three runs of ten: allocations that fell well, and others."""
+    noise = 0.3 * rng.normal(size=count) + 2.0 * (rng.random(count) < 0.3)
+    return noise / math.sqrt(0.3**2 + 4 * 0.3 * 0.7)
+
+
+def recorded_processes() -> list[Floats]:
+    """The medians of the processes of one case on one H200, standardised, for each case and card that was recorded."""
+    medians = defaultdict(list)
+    for path in RECORDINGS:
+        for entry in entries(read_run(path)):
+            if entry.headline:
+                medians[path, entry.line.case].append(entry.interval.centre)
+    return [(np.asarray(group) - np.mean(group)) / np.std(group) for group in medians.values()]
+
+
+def one_process_per_run() -> Noise:
+    """Return noise that draws each run from the recorded processes of one case on one card."""
+    groups = recorded_processes()
+
+    def drawn(rng: np.random.Generator, count: int) -> Floats:
+        return rng.choice(groups[rng.integers(len(groups))], count)
+
+    return drawn
+
+
+def noises() -> dict[str, Noise]:
+    """Each kind of noise by its name in the tables."""
+    return {
+        "normal": normal,
+        "heavy tails (t, 3 degrees of freedom)": heavy_tails,
+        "serial correlation 0.3": serial,
+        "one recorded process per run": one_process_per_run(),
+        "two states, 70 : 30": two_states,
+    }
+
+
+def told(values: Sequence[float] | Floats) -> str:
+    """Return what the history says of a series: nothing, step, steps, drift, or both."""
+    parts = stretches(values)
+    drifts = sum(part.is_drift for part in parts)
+    if len(parts) == 1:
+        return "drift" if drifts else "nothing"
+    return "both" if drifts else "step" if len(parts) == 2 else "steps"
+
+
+def is_told_now(values: Floats) -> bool:
+    """Whether the history tells any change."""
+    return told(values) != "nothing"
+
+
+def was_told_before(values: Floats) -> bool:
+    """Whether one E-divisive test at 1 % finds a change."""
+    return bool(change_points(values))
+
+
+def first_look(values: Floats, lengths: Sequence[int], is_told: Callable[[Floats], bool]) -> int | None:
+    """Return the first of the lengths at which a change is told; None where it is told at none."""
+    return next((length for length in lengths if is_told(values[:length])), None)
+
+
+def false_share(noise: Noise, count: int, is_told: Callable[[Floats], bool], runs: int = WATCHED) -> float:
+    """Return the share of watched series of identical code in which some look tells a change."""
+    rng = np.random.default_rng(SEED)
+    series = (1 + 0.01 * noise(rng, runs) for _ in range(count))
+    return sum(first_look(values, range(_FIRST_LOOK, runs + 1), is_told) is not None for values in series) / count
+
+
+def delays(noise: Noise, step: float, count: int, is_told: Callable[[Floats], bool]) -> Floats:
+    """Return how many runs after a step of so many standard deviations it is told; inf where not within 60 runs."""
+    rng = np.random.default_rng(SEED)
+    lengths = range(QUIET + 1, QUIET + FOLLOWED + 1)
+    runs = []
+    for _ in range(count):
+        values = 1 + 0.01 * noise(rng, QUIET + FOLLOWED)
+        values[QUIET:] += 0.01 * step
+        look = first_look(values, lengths, is_told)
+        runs.append(math.inf if look is None else look - QUIET)
+    return np.asarray(runs)
+
+
+def shaped(shape: str, rng: np.random.Generator) -> Floats:
+    """Return the true values of 60 runs in per cent: nothing, a step of 2 at a random run, or a drift of 2."""
+    values = np.zeros(WINDOW)
+    if shape == "step":
+        values[rng.integers(12, WINDOW - 11) :] = 2.0
+    elif shape == "drift":
+        values = np.linspace(0.0, 2.0, WINDOW)
+    return values
+
+
+def confusion(shape: str, noise: Noise, percent: float, count: int, say: Callable[[Floats], str]) -> Counter[str]:
+    """Return how often each word is said of series of that shape, with noise of so many per cent."""
+    rng = np.random.default_rng(SEED)
+    return Counter(say(1 + 0.01 * (shaped(shape, rng) + percent * noise(rng, WINDOW))) for _ in range(count))
+
+
+def said_before(values: Floats) -> str:
+    """Return what E-divisive says of a finished series, which knows no drifts."""
+    return ("nothing", "step", "steps")[min(len(change_points(values)), 2)]
+
+
+def main(count: int) -> None:
+    """Print the three tables of docs/history.md."""
+    for table in (false_table, delay_table, confusion_table):
+        for line in table(count):
+            sys.stdout.write(line + "\n")
+            sys.stdout.flush()
+        sys.stdout.write("\n")
+
+
+def false_table(count: int) -> Iterator[str]:
+    """Lines of the table of false changes."""
+    yield f"| noise | series of {WATCHED} runs of identical code with a change, before | now |"
+    yield "|---|---|---|"
+    for name, noise in noises().items():
+        before = false_share(noise, max(count // 4, 1), was_told_before)
+        yield f"| {name} | {before:.0%} | {false_share(noise, count, is_told_now):.1%} |".replace("%", " %")
+
+
+def delay_table(count: int) -> Iterator[str]:
+    """Lines of the table of delays: runs until 50 % and 90 % of the steps are told."""
+    yield "| noise | step | runs until half / nine tenths of the steps are told, before | now |"
+    yield "|---|---|---|---|"
+    for name, noise in noises().items():
+        for step in (2.0, 3.0, 5.0):
+            before = delays(noise, step, max(count // 8, 1), was_told_before)
+            cells = [reached(before), reached(delays(noise, step, max(count // 2, 1), is_told_now))]
+            yield f"| {name} | {step:.0f} σ | {' | '.join(cells)} |"
+
+
+def reached(runs: Floats) -> str:
+    """Return `9 / 16`: after how many runs 50 % and 90 % of the steps were told."""
+    quantiles = np.quantile(runs, (0.5, 0.9), method="higher")
+    return " / ".join(f"{value:.0f}" if math.isfinite(value) else f"> {FOLLOWED}" for value in quantiles)
+
+
+def confusion_table(count: int) -> Iterator[str]:
+    """Lines of the confusion table."""
+    said = ("nothing", "step", "steps", "drift", "both")
+    yield f"| noise | truth | {' | '.join(said)} |"
+    yield f"|---|---|{'---|' * len(said)}"
+    kinds = noises()
+    for name, percent in (("normal", 0.5), ("normal", 1.0), *((kind, 0.5) for kind in [*kinds][1:])):
+        for shape in ("nothing", "step", "drift"):
+            now = confusion(shape, kinds[name], percent, count, told)
+            shares = " | ".join(f"{now[word] / count * 100:.0f} %" for word in said)
+            yield f"| {name}, {percent} % | {shape} | {shares} |"
+    for shape in ("step", "drift"):
+        old = confusion(shape, normal, 0.5, max(count // 4, 1), said_before)
+        shares = " | ".join(f"{old[word] / max(count // 4, 1) * 100:.0f} %" for word in said)
+        yield f"| before: normal, 0.5 % | {shape} | {shares} |"
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else SERIES)
