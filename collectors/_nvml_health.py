@@ -218,7 +218,7 @@ class CardHealth:
             return len(numbers)
 
         reading = self._reading(HealthSign.PROCESSES, command, count)
-        words = f"process numbers {_listed(numbers)}" if numbers else reading.words
+        words = _named("process", numbers) if numbers else reading.words
         return HealthReading(reading.sign, reading.value, words, command)
 
     def _pcie(self) -> Iterator[HealthReading]:
@@ -241,7 +241,7 @@ class CardHealth:
             return
         up = [link for link, state in states.items() if state != _LINK_DOWN]
         down = [link for link, state in states.items() if state == _LINK_DOWN]
-        words = f"links {_listed(down)}" if up and down else "" if up else "none of its links is connected"
+        words = _named("link", down) if up and down else "" if up else "none of its links is connected"
         status = f"nvidia-smi nvlink --status --id={self._card}"
         yield HealthReading(HealthSign.LINKS_DOWN, len(down) if up else 0.0, words, status)
         if up:
@@ -295,6 +295,10 @@ _EVENTS: Mapping[HealthSign, Callable[[Sequence[int]], list[int]]] = {
 
 def _count(sign: HealthSign, xids: Sequence[int], reason: str) -> HealthReading:
     return HealthReading(sign, len(xids), f"Xid {_listed(xids)}" if xids else reason, _DMESG)
+
+
+def _named(noun: str, numbers: Sequence[int]) -> str:
+    return f"{noun} {'numbers ' if len(numbers) > 1 else ''}{_listed(numbers)}"
 
 
 def _listed(numbers: Sequence[int]) -> str:

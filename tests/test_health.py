@@ -183,8 +183,8 @@ SCENES = {  # the state of the library before and after → what is told before,
     "width": (("width 8", "width 4"), ("warning", ["PCIe link: 8 of 16 lanes"],
               ["PCIe link: 4 of 16 lanes, before the run 8 of 16 lanes"])),
     "link down": (("link.3 0", "link.3 0\nlink.7 0"), ("warning", [
-        "links to other devices that are down: 1 (links 3)"],
-        ["links to other devices that are down: 2 (links 3, 7), before the run 1 (links 3)"])),
+        "links to other devices that are down: 1 (link 3)"],
+        ["links to other devices that are down: 2 (link numbers 3, 7), before the run 1 (link 3)"])),
     "no link connected": (("links 0", "links 0"), ("ok", [], [])),
     "no links": (("links !3", "links !3"), ("ok", [], [])),
     "link errors": (("", "field.161 1\nfield.163 1"), ("ok", [], [
