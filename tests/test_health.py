@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +20,7 @@ import pytest
 from gpubench import plugins
 from gpubench.base.errors import DeviceError, Missing
 from gpubench.cli import doctor
-from gpubench.measuring import examination, health, plan
+from gpubench.measuring import examination, health, inventory, plan
 from gpubench.model import Device, Facts, Remark, Settings
 from gpubench.model.store import RunWriter, read_run
 from gpubench.plugins.collector import HealthReading, HealthSign
@@ -213,6 +215,8 @@ LOG = (
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
+    if not shutil.which("gcc"):
+        pytest.skip("there is no gcc to build the fake library with")
     return fake.build(tmp_path_factory.mktemp("nvml"))
 
 
@@ -416,6 +420,24 @@ def test_doctor_names_single_readings_that_are_unavailable_below_a_healthy_devic
         "cuda:0: healthy (1 of 2 readings are available)",
         "  unavailable: uncorrected ECC errors since the driver was loaded: the driver does not tell it",
     ]
+
+
+# ---- a real GPU
+
+
+@pytest.mark.gpu
+def test_a_real_gpu_answers_most_readings_and_the_second_time_at_once():
+    devices = examination.examined(inventory.facts().devices)
+    with examination.Examination(devices) as asked:
+        healths = asked.read()
+        begun = time.monotonic()
+        again = asked.read()
+        assert time.monotonic() - begun < 0.3 * len(devices)
+    assert [device.device for device in healths] == [device.id for device in devices]
+    for device, later in zip(healths, again, strict=True):
+        assert device.severity in ("ok", "warning"), device
+        assert len(device.of("unavailable")) <= 5, device.of("unavailable")
+        assert health.risen(device, later).of("sick") == ()
 
 
 # ---- AMD, through a simulated /sys
