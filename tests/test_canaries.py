@@ -98,6 +98,14 @@ def test_a_slow_down_of_half_the_cases_is_no_step_of_the_machine():
     assert judgement.counts() == {Verdict.SLOWER: 4, Verdict.SAME: 4}
 
 
+def test_a_load_that_slows_some_cases_more_than_others_is_a_step_of_the_machine():
+    slow = {name: 1.30 + 0.03 * index for index, name in enumerate(NAMES)}
+    judgement, _ = gated(all_at(1.0), slow)
+    assert judgement.counts() == {Verdict.INCONCLUSIVE: 8}
+    changed, _ = gated(all_at(1.0), slow | {"case0": 2.5})
+    assert verdicts(changed)["case0"] is Verdict.SLOWER
+
+
 def test_a_step_of_one_resource_is_told_by_the_cases_that_it_bounds():
     limits = dict(zip(NAMES, ["dram"] * 4 + ["tensor.float16"] * 4, strict=True))
     judgement, _ = gated(all_at(1.0), all_at(1.0, **dict.fromkeys(NAMES[:4], 1.05)), limits)

@@ -29,6 +29,8 @@ MOST_CANARIES = 5  # measured again beside the suspects of one resource
 _TOGETHER = 0.75  # the share of a group that has to agree before its median counts as a common shift
 _ERRORS = 2.0  # a common shift counts where it is beyond so many of its standard errors
 _RELEVANT = 0.1  # and beyond this share of a case's threshold: less decides nothing and is not worth a line
+_LIKE = 0.5  # a case moved with the others if its shift differs from theirs by at most this share of it
+_UNLIKE = 3.0  # the cases' shifts differ by more than noise where their variance is this many times what noise gives
 _MEDIAN_ERROR = math.sqrt(math.pi / 2)  # the standard error of a median over that of a mean
 _PAIRED_ERROR = math.sqrt(math.pi / 3)  # the same of the median of pairwise means (Hodges & Lehmann 1963)
 _MOST_PAIRED = 200  # of more cases the plain median is precise enough, and their pairs are many
@@ -46,10 +48,15 @@ def resource(limit: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CommonShift:
-    """How far the canaries moved together between baseline and candidate, and the standard error of that."""
+    """How far the canaries moved together between baseline and candidate.
+
+    `error` is the standard error of the shift. `scatter` is the standard deviation by which the shifts of single cases
+    differ beyond their noise: a load slows some cases more than others.
+    """
 
     shift: float
     error: float
+    scatter: float = 0.0
 
     @classmethod
     def of(cls, shifts: Sequence[float], variances: Sequence[float]) -> CommonShift:
@@ -57,21 +64,29 @@ class CommonShift:
 
         Its standard error comes from the scatter of the shifts or from the noise of the cases, whichever is larger.
         """
-        error = max(statistics.stdev(shifts), math.sqrt(statistics.fmean(variances))) / math.sqrt(len(shifts))
+        noise, total = statistics.fmean(variances), statistics.variance(shifts)
+        error = math.sqrt(max(noise, total) / len(shifts))
+        scatter = math.sqrt(total - noise) if total > _UNLIKE * noise else 0.0
         if len(shifts) > _MOST_PAIRED:
-            return cls(statistics.median(shifts), _MEDIAN_ERROR * error)
+            return cls(statistics.median(shifts), _MEDIAN_ERROR * error, scatter)
         first, second = np.triu_indices(len(shifts))
         values = np.array(shifts)
-        return cls(float(np.median(values[first] + values[second])) / 2, _PAIRED_ERROR * error)
+        return cls(float(np.median(values[first] + values[second])) / 2, _PAIRED_ERROR * error, scatter)
 
     def is_step(self, threshold: float) -> bool:
         """Return whether the canaries moved by more than chance explains, and enough to matter at this threshold."""
         return abs(self.shift) > max(_ERRORS * self.error, _RELEVANT * threshold)
 
+    @property
+    def uncertainty(self) -> float:
+        """The standard error of this shift as that of a single other case."""
+        return math.hypot(self.error, self.scatter)
+
     def mixed(self, other: CommonShift, share: float) -> CommonShift:
         """Return the shift of a case with this `share` of its processes measured when `other` held."""
         shift = (1 - share) * self.shift + share * other.shift
-        return CommonShift(shift, math.hypot((1 - share) * self.error, share * other.error))
+        error = math.hypot((1 - share) * self.error, share * other.error)
+        return CommonShift(shift, error, (1 - share) * self.scatter + share * other.scatter)
 
 
 @dataclass(frozen=True)
@@ -136,7 +151,8 @@ class CaseGroup:
         self.name = name
         self.members = members
         middle = statistics.median(case.moved for case in members)
-        agreeing = [case for case in members if abs(case.moved - middle) <= case.room]
+        room = _LIKE * abs(middle)
+        agreeing = [case for case in members if abs(case.moved - middle) <= max(case.room, room)]
         together = len(agreeing) >= max(LEAST_CANARIES, _TOGETHER * len(members))
         self.canaries = agreeing if together else []
         self._keys = frozenset(case.finding.key for case in self.canaries)
@@ -295,7 +311,7 @@ def _case_shifts(judgement: Judgement, before: Evidence, after: Evidence) -> dic
 def _left(cases: Sequence[CaseShift], steps: Sequence[CommonShift]) -> dict[Key, Finding]:
     """The findings with the effects that the steps leave, the uncertainty of the steps added."""
     weighed = [stats.welch(np.array(case.before), np.array(case.after.logs)) for case in cases]
-    shifts, errors = (np.array([getattr(step, name) for step in steps]) for name in ("shift", "error"))
+    shifts, errors = (np.array([getattr(step, name) for step in steps]) for name in ("shift", "uncertainty"))
     difference, error, freedom = (
         np.array([getattr(welch, name) for welch in weighed]) for name in ("difference", "error", "freedom")
     )
