@@ -43,7 +43,7 @@ Noise = Annotated[
     list[Path] | None,
     typer.Option(
         "--noise",
-        help="A run of identical code with many replicates, whose spread stands for the baseline's; may be repeated.",
+        help="A run of identical code with many replicates: its noise counts where it is larger; may be repeated.",
     ),
 ]
 Mismatch = Annotated[

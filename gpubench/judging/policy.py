@@ -45,8 +45,8 @@ class Floor:
 class Policy:
     """What is asked of a gate. Of several patterns that match a case the last counts.
 
-    `allow_mismatch` weighs what other machines or settings measured; `noise` is an A/A of identical code that
-    stands for the baseline's own spread.
+    `allow_mismatch` weighs what other machines or settings measured; `noise` is a run of identical code, whose
+    deviation counts where it is larger than that of the sides.
     """
 
     threshold_percent: float = THRESHOLD_PERCENT
