@@ -62,6 +62,7 @@ def ab(
     from gpubench import plugins
     from gpubench.cli import _print
     from gpubench.judging.rounds import ROUNDS
+    from gpubench.tools import health
     from gpubench.tools.gating import gate as gating
     from gpubench.tools.gating.ab import Build, Pair
 
@@ -77,6 +78,7 @@ def ab(
     tell = lambda text: console.print(_print.plain(text), soft_wrap=True)  # noqa: E731
     pair = Pair(builds, words, tuple(filter or []), _folder(out), tell)
     judged = gating.measure_pair(asked, pair, replicates)
+    health.refuse_recorded(judged.files)
     status = judged.exit_status(asked.policy.strict)
     _verdicts.publish(judged.judgement, status, "gpubench ab", json, junit, markdown)
     console.print(_print.plain(f"run files: {pair.folder}"), soft_wrap=True)
