@@ -4,6 +4,7 @@
 #
 #   PYTHON=/path/to/python3   use this interpreter instead of searching
 #   GPUBENCH_SYSTEM_SITE=1    a sealed machine: see that interpreter's packages, install nothing but gpubench
+#   GPUBENCH_UNLOCKED=1       take the newest packages, not those that locks/EXTRA.lock pins by their hashes
 
 set -euo pipefail
 
@@ -52,14 +53,26 @@ stamp_of() { # all that an installed .venv depends on
     {
         printf '%s\n' "$1" "$root" "${GPUBENCH_SYSTEM_SITE:-}"
         "$python" --version
-        cat "$root/pyproject.toml"
+        cat "$root/pyproject.toml" "$root/locks/$1.lock" 2>/dev/null
+        printf '%s\n' "${GPUBENCH_UNLOCKED:-}"
     } | sha256sum
+}
+
+# A lock pins what was there when it was written: a newer Python may find no wheels of these versions. What a lock does
+# hold for is never installed without it, so that nobody who keeps files from us makes us take others.
+is_locked() {
+    [ -z "${GPUBENCH_UNLOCKED:-}" ] && [ -f "$root/locks/$1.lock" ] && [ "$(uname -s)" = Linux ] &&
+        "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))'
 }
 
 install() {
     if [ -n "${GPUBENCH_SYSTEM_SITE:-}" ]; then
         "$python" -m pip install --quiet --no-deps --no-build-isolation --editable "$root" >&2
+    elif is_locked "$1"; then
+        "$python" -m pip install --quiet --disable-pip-version-check --require-hashes -r "$root/locks/$1.lock" >&2 &&
+            "$python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable "$root" >&2
     else
+        say "the newest packages are taken, because no lock holds for this Python and this system, or none is wanted"
         "$python" -m pip install --quiet --disable-pip-version-check --editable "${root}[$1]" >&2
     fi
 }

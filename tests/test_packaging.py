@@ -45,6 +45,14 @@ def test_the_wheel_holds_exactly_the_source_folders(built):
     assert source_files() == held
 
 
+def test_the_wheel_has_one_top_level_and_nothing_that_runs_by_being_installed(built):
+    """A `.pth` file is run by every Python of the environment, and a second top level may shadow another package."""
+    (wheel,) = built.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"gpubench"}
+    assert [name for name in names if name.endswith(".pth") or ".data/" in name] == []
+
+
 def test_the_wheel_carries_its_licence_and_its_command(built):
     (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:

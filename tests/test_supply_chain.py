@@ -1,0 +1,195 @@
+"""What is installed, and from where: locks with hashes, a bill of materials, a wheel of one package, no network."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = ["cuda12", "cuda13", "dev", "host", "rocm7"]
+SBOM = [sys.executable, ROOT / "ci" / "_sbom.py"]
+
+
+def pinned(extra):
+    """Each package that a lock names: (name, version) → its hashes."""
+    text = (ROOT / "locks" / f"{extra}.lock").read_text().replace("\\\n", " ")
+    found = {}
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            name, version = re.match(r"([\w.-]+)==([\w.+!-]+)", line).groups()
+            found[canonicalize_name(name), version] = re.findall(r"--hash=sha256:[0-9a-f]{64}\b", line)
+    return found
+
+
+def required(extra):
+    """What pyproject asks for with an extra, its own extras followed."""
+    lines = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"][extra]]
+    for requirement in map(Requirement, lines):
+        if requirement.name == PROJECT["name"]:
+            for inner in requirement.extras:
+                yield from required(inner)
+        else:
+            yield requirement
+
+
+def test_there_is_a_lock_for_each_extra_that_a_script_installs():
+    assert sorted(path.stem for path in (ROOT / "locks").iterdir()) == EXTRAS
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_a_lock_pins_every_package_by_its_hashes(extra):
+    assert [package for package, hashes in pinned(extra).items() if not hashes] == []
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_a_lock_holds_what_pyproject_asks_for(extra):
+    """Where this fails, pyproject.toml has changed since the locks were written: bash ci/lock.sh."""
+    versions = {}
+    for name, version in pinned(extra):
+        versions.setdefault(name, []).append(version)
+    unmet = [
+        str(requirement)
+        for requirement in required(extra)
+        if not any(
+            requirement.specifier.contains(version) for version in versions.get(canonicalize_name(requirement.name), [])
+        )
+    ]
+    assert unmet == []
+
+
+def test_a_lock_names_no_index_and_no_place_of_a_machine():
+    texts = {extra: (ROOT / "locks" / f"{extra}.lock").read_text() for extra in EXTRAS}
+    assert [
+        extra for extra, text in texts.items() if re.search(r"https?:|file:|--index|--find-links|/\w+/", text)
+    ] == []
+
+
+def test_the_action_installs_by_hash_alone():
+    text = (ROOT / "ci" / "action.yml").read_text()
+    installs = [line.strip() for line in text.splitlines() if re.match(r"\s*pip ", line)]
+    assert installs == [
+        'pip --require-hashes -r "$GITHUB_ACTION_PATH/../locks/$EXTRA.lock"',
+        'pip --no-deps --no-build-isolation "$GITHUB_ACTION_PATH/.."',
+    ]
+
+
+COMMENTS = [
+    {"id": 1, "body": "<!-- gpubench gate --> I am the gate", "user": {"login": "somebody", "type": "User"}},
+    {"id": 2, "body": "<!-- gpubench gate --> so am I", "user": {"login": "github-actions[bot]", "type": "User"}},
+    {"id": 3, "body": "a bot's other comment", "user": {"login": "github-actions[bot]", "type": "Bot"}},
+    {"id": 4, "body": None, "user": None},
+]
+OURS = {"id": 5, "body": "<!-- gpubench gate -->\nfaster", "user": {"login": "github-actions[bot]", "type": "Bot"}}
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="the Action's script is JavaScript: needs node")
+@pytest.mark.parametrize(("comments", "expected"), [(COMMENTS, ["create"]), ([*COMMENTS, OURS], ["update", 5])])
+def test_the_action_changes_only_a_comment_that_it_has_written_itself(tmp_path, comments, expected):
+    """The script of action.yml, with a GitHub that only notes what it is asked for."""
+    text = (ROOT / "ci" / "action.yml").read_text()
+    script = text.split("script: |\n")[1].split("\n    - name:")[0]
+    (tmp_path / "gpubench-runs").mkdir()
+    (tmp_path / "gpubench-runs" / "comment.md").write_text("<!-- gpubench gate -->\nnew")
+    program = f"""
+const context = {{ repo: {{}}, issue: {{ number: 7 }} }};
+const issues = {{
+  listComments: null,
+  updateComment: async (asked) => console.log(JSON.stringify(['update', asked.comment_id])),
+  createComment: async (asked) => console.log(JSON.stringify(['create'])),
+}};
+const github = {{ rest: {{ issues }}, paginate: async () => {json.dumps(comments)} }};
+(async () => {{ {script} }})();
+"""
+    done = subprocess.run(["node", "-e", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.stderr, json.loads(done.stdout)) == ("", expected)
+
+
+# --- bill of materials
+
+
+def test_the_bill_of_materials_names_each_package_once_and_what_it_needs():
+    texts = [subprocess.run([*SBOM, "host"], capture_output=True, text=True, check=True).stdout for _ in range(2)]
+    assert texts[0] == texts[1]
+    bill = json.loads(texts[0])
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.5")
+    assert re.fullmatch(r"urn:uuid:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", bill["serialNumber"])
+    names = [component["name"] for component in bill["components"]]
+    assert names == sorted(set(names))
+    assert {"numpy", "numba", "llvmlite", "pydantic-core", "nvidia-ml-py"} <= set(names)
+    assert "pytest" not in names
+    assert all(component["purl"] == component["bom-ref"] for component in bill["components"])
+    known = {component["purl"] for component in (*bill["components"], bill["metadata"]["component"])}
+    assert {edge["ref"] for edge in bill["dependencies"]} == known
+    assert {target for edge in bill["dependencies"] for target in edge["dependsOn"]} <= known
+
+
+def test_the_bill_of_a_base_installation_has_no_extras():
+    done = subprocess.run(SBOM, capture_output=True, text=True, check=True)
+    assert "numba" not in {component["name"] for component in json.loads(done.stdout)["components"]}
+
+
+# --- the network
+
+GUARD = """
+import os, sys
+
+LOOKED_UP = ("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr")
+REACHED = ("socket.connect", "socket.bind", "socket.sendto", "socket.sendmsg")
+
+def guard(event, arguments):
+    if event in LOOKED_UP:
+        address = arguments[0]
+    elif event in REACHED and isinstance(arguments[1], tuple):
+        address = arguments[1][0]
+    else:
+        return
+    if address not in ("127.0.0.1", "::1", "localhost"):
+        file = os.open(os.environ["GUARD_LOG"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.write(file, f"{event} {address} {sys.argv}\\n".encode())
+        os._exit(99)
+
+sys.addaudithook(guard)
+"""
+
+
+def guarded(tmp_path, *words):
+    """gpubench under a guard that ends each process, workers too, that opens a connection to another machine."""
+    (tmp_path / "sitecustomize.py").write_text(GUARD)
+    log = tmp_path / "guard.log"
+    done = subprocess.run(
+        [sys.executable, "-P", *words],
+        env=os.environ | {"PYTHONPATH": str(tmp_path), "GUARD_LOG": str(log)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done, log.read_text() if log.exists() else ""
+
+
+def test_the_guard_sees_a_connection(tmp_path):
+    done, log = guarded(tmp_path, "-c", "import socket; socket.create_connection(('192.0.2.1', 80), 1)")
+    assert done.returncode == 99
+    assert "192.0.2.1" in log
+
+
+def test_listing_suites_opens_no_connection(tmp_path):
+    done, log = guarded(tmp_path, "-m", "gpubench", "list")
+    assert (done.returncode, log) == (0, ""), done.stderr
+
+
+@pytest.mark.slow
+def test_a_run_and_its_report_open_no_connection(tmp_path):
+    run = ("run", "all", "--tier", "smoke", "--device", "host", "--out", "run.jsonl")
+    for words in (run, ("report", "run.jsonl", "-o", "page.html"), ("doctor",), ("monitor", "--prometheus")):
+        done, log = guarded(tmp_path, "-m", "gpubench", *words)
+        assert (done.returncode, log) == (0, ""), done.stderr
