@@ -74,15 +74,21 @@ def test_the_simulation_gives_the_verdicts_of_the_gate():
         assert (finding.threshold, finding.q) == pytest.approx((gate[finding.case].threshold, gate[finding.case].q))
 
 
-@pytest.mark.parametrize("design", DESIGNS)
-@pytest.mark.parametrize("world", [World(noise=0.03), World(noise=0.01, bimodal=True)])
-def test_of_a_hundred_suites_of_identical_code_at_most_one_is_alarmed(world, design):
-    assert simulate(replace(world, design=design), suites=25, seed=1).alarmed <= 1
+@pytest.mark.parametrize(
+    ("world", "suites"),
+    [
+        (World(noise=0.03, design="files"), 60),
+        (World(noise=0.03, design="stored"), 40),
+        (World(noise=0.01, design="ab", bimodal=True), 20),
+    ],
+)
+def test_of_a_hundred_suites_of_identical_code_at_most_one_is_alarmed(world, suites):
+    assert simulate(world, suites, seed=2).alarmed <= 1
 
 
-@pytest.mark.parametrize("times", [(3.0, 1.0), (1.0, 3.0)])
-def test_ten_processes_suffice_where_one_side_is_three_times_as_noisy(times):
-    world = World(noise=0.03, times=times, baseline=10, candidate=10, design="stored")
+@pytest.mark.parametrize("design", ["files", "ab"])
+def test_ten_processes_suffice_where_one_side_is_three_times_as_noisy(design):
+    world = World(noise=0.03, times=(1.0, 3.0), baseline=10, candidate=10, design=design)
     assert simulate(world, suites=25, seed=2).alarmed <= 1
 
 
@@ -107,11 +113,8 @@ def test_the_rules_of_other_tools_cry_wolf_on_the_same_suites():
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
+@pytest.mark.parametrize("world", [world for world in WORLDS.values() if not world.memory])
 @pytest.mark.parametrize("design", DESIGNS)
-def test_of_a_thousand_suites_of_identical_code_at_most_ten_are_alarmed(world, design):
-    if world.memory:
-        pytest.skip("processes that resemble the one before them are no independent witnesses: docs/gate.md")
-    if not (world.bimodal and design == "files") and world.times == (1.0, 1.0):
-        assert simulate(replace(world, design=design), suites=1000, seed=5).alarmed <= 10
-    assert simulate(replace(world, design=design, baseline=10, candidate=10), suites=1000, seed=5).alarmed <= 10
+def test_of_the_suites_in_the_table_of_the_docs_at_most_one_in_a_hundred_is_alarmed(world, design):
+    for count in (5, 10) if world.times == (1.0, 1.0) else (10,):
+        assert simulate(replace(world, design=design, baseline=count, candidate=count), suites=400).alarms <= 0.01
