@@ -350,7 +350,7 @@ def test_every_rank_tries_the_batch_that_the_deciding_rank_chose():
     device.time = time
     Engine(device, RULE, decided).measure(Task.of(stage(device, seconds=1e-5), check=passing))
     assert tried[0] == 1
-    assert set(tried[1:]) == {7}, "calls that wait for another rank's would else wait for ever"
+    assert set(tried[1:-1]) == {7}, "calls that wait for another rank's would else wait for ever"
 
 
 def test_throttled_samples_are_discarded_by_their_reason_and_the_rest_stays():

@@ -26,7 +26,7 @@ def test_a_transient_of_five_percent_is_waited_for(tier, tau_s):
     assert not settled.is_labelled
 
 
-@pytest.mark.parametrize("amplitude", [-0.1, -0.02, 0.02, 0.1])
+@pytest.mark.parametrize("amplitude", [-0.1, 0.02])
 @pytest.mark.parametrize("tau_s", [0.05, 0.2, 1.0])
 @pytest.mark.parametrize("seconds", [1e-3, 1e-1])
 def test_a_figure_is_settled_to_half_a_percent_or_labelled(amplitude, tau_s, seconds):
@@ -42,12 +42,12 @@ def test_a_device_that_does_not_settle_within_the_budget_is_labelled():
 
 @pytest.mark.parametrize(("noise", "rho"), [(0.003, 0.0), (0.01, 0.5), (0.03, 0.9)])
 def test_steady_noise_is_not_called_unsettled(noise, rho):
-    assert not any(case.is_labelled for case in steady("quick", noise, rho, cases=30))
+    assert not any(case.is_labelled for case in steady("quick", noise, rho, cases=20))
 
 
 def test_looking_for_a_trend_costs_a_steady_case_a_tenth_of_its_time():
     policy = POLICIES["quick"]
-    seconds = [case.seconds for case in steady("quick", 0.01, 0.0, cases=60)]
+    seconds = [case.seconds for case in steady("quick", 0.01, 0.0, cases=30)]
     assert np.mean(seconds) < 1.1 * (policy.least_s + policy.warmup_least_s + 0.005)
 
 

@@ -30,7 +30,7 @@ _MOST_VALUES = 500_000  # of a case: a record of the run file takes 16 MiB, and 
 _CHECK_SHARE = 0.02  # of a series' budget: a check that takes no longer is made while sampling
 _MOST_PAUSE_S = 0.01
 _NEIGHBOURS = 9  # samples before a checked batch that its time is compared with
-_LONGER = 3.0  # times as long: then the neighbours may have skipped work
+_LONGER = 1.75  # times as long: then the neighbours may have skipped work; 2 is half of it
 _ATTEMPTS = 3  # a single batch may be late by chance
 _COLD_BATCH = 8  # flushes are long: a few cold calls already fill a sample
 
@@ -109,13 +109,14 @@ class Engine:
         behind a flush is the control. Raises WrongAnswer or Untrustworthy.
         """
         column.is_checked = True
-        neighbours_s = stats.median(column.values[-_NEIGHBOURS:])
+        neighbours_s = max(column.values[-_NEIGHBOURS:], default=math.inf)
+        calls = int(self._rng.choice((1, column.calls)))  # one call alone shows whether every second one does nothing
         for _ in range(_ATTEMPTS):
-            batch_s = self._checked_batch(answers, column)
+            batch_s = self._checked_batch(answers, column, calls)
             if self._agree(not batch_s > _LONGER * neighbours_s):
                 return
             self._device.flush()
-            batch_s /= max(self._batch(column), neighbours_s)
+            batch_s /= max(self._batch(column, calls), neighbours_s)
             if self._agree(not batch_s > _LONGER):
                 return
         raise Untrustworthy(
@@ -124,22 +125,22 @@ class Engine:
             "the timed calls skip work",
         )
 
-    def _checked_batch(self, answers: AnswerChecks, column: TimedSeries) -> float:
+    def _checked_batch(self, answers: AnswerChecks, column: TimedSeries, calls: int) -> float:
         """Return the seconds of a call in a batch on overwritten outputs whose answer is right; NaN if disturbed."""
         answers.overwrite()
         seconds = math.nan
         for stage in answers.task.stages.values():
             if stage is column.stage:
-                seconds = self._batch(column)
+                seconds = self._batch(column, calls)
             else:
                 stage.call()
         answers.check()
         return seconds
 
-    def _batch(self, column: TimedSeries) -> float:
+    def _batch(self, column: TimedSeries, calls: int) -> float:
         """Return the seconds of a call in a batch that is no sample; NaN if it was disturbed."""
         try:
-            seconds = stats.median(self._time(column, column.calls, column.gated).device)
+            seconds = stats.median(self._time(column, calls, column.gated).device)
         except GateTimedOut:
             return math.nan
         return math.nan if self._watched()[0] else seconds
@@ -148,7 +149,7 @@ class Engine:
         """Check a batch while sampling, and return the seconds that it took; one more batch makes the caches warm."""
         start = self._device.now()
         self._confirm(answers, column)
-        self._batch(column)
+        self._batch(column, column.calls)
         return self._device.now() - start
 
     def _is_cheap(self, answers: AnswerChecks, column: TimedSeries) -> bool:

@@ -14,7 +14,8 @@ from .._between import RankMemory
 from ._operations import WORD_BYTES, Collective
 
 _PATIENCE_S = 5.0
-_HEAD_BYTES = 4096  # before the data: the number of this rank's last step
+_HEAD_BYTES = 4096  # before the data: the numbers of this rank's last step and of the last check it was late for
+_LATE_S = 1e-3
 _GOLDEN, _FIRST, _SECOND = (np.uint64(word) for word in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
@@ -48,6 +49,7 @@ class HostRank:
         self._shared = self._memory.buffers
         self._received = np.empty(operation.receives(self._words, bench.world), np.float32)
         self._steps = 0
+        self._checks = 0
         bench.barrier()
 
     def _sent(self, rank: int, first: int, count: int) -> Any:
@@ -84,6 +86,23 @@ class HostRank:
             expected = sum(drawn(self._seed + rank, first, count) for rank in ranks)
             wrong = int(np.count_nonzero(self._received[segment.offset : segment.offset + count] != expected))
             expect(wrong == 0, f"{wrong} of {count} received words are wrong on rank {self._rank}")
+        self._expect_barrier()
+
+    def _expect_barrier(self) -> None:
+        """Raise WrongAnswer if this rank is through a call before a rank that comes late has begun it.
+
+        The words that are sent stay the same, so that a missing barrier leaves no wrong word.
+        """
+        self._checks += 1
+        late = self._checks % self._world
+        last_late = self._shared[late].array[8:16].view(np.uint64)
+        if self._rank == late:
+            time.sleep(_LATE_S)
+            last_late[0] = self._checks
+        self.call()
+        expect(
+            int(last_late[0]) == self._checks, f"rank {self._rank} was through a call that rank {late} had not begun"
+        )
 
     def close(self) -> None:
         """Unmap the memory of every rank."""
