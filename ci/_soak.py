@@ -1,0 +1,212 @@
+"""Measure on the host for a long time and check that nothing grows and nothing is left behind.
+
+    bash ci/soak.sh [MINUTES]
+
+Half of the time goes to runs one after another, which shows what a run leaves behind; the other half to one run with
+many replicates, which shows what grows inside one.
+Ends with 1 where something grew or was left, with 3 where a run failed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+RUN = ("run", "all", "--tier", "smoke", "--device", "host")
+TERMINATED = 128 + signal.SIGTERM
+_PERIOD_S = 0.25
+_PIECES = 12  # parts that the long run is divided into
+_REPLICATES = 1000  # more than fit into the time: the run is ended by SIGTERM
+_GRACE_S = 30.0
+_MARK = "GPUBENCH_SOAK"  # an environment variable, which every process of ours inherits
+_SLACK, _SLACK_MIB = 1.05, 8.0  # an allocator keeps a little more now and then
+_MIB = 2**20
+_SHARED_MEMORY = Path("/dev/shm")
+_HEADS = ("", "seconds", "status", "main MiB", "sampler MiB", "children MiB", "descriptors", "processes", "left behind")
+_NUMBERS = ("main_mib", "sampler_mib", "children_mib", "descriptors", "processes")
+_LASTING = ("main_mib", "sampler_mib", "descriptors", "processes")  # workers end with their replicate
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the processes of a run held at a moment, or at most in a period."""
+
+    main_mib: float
+    sampler_mib: float  # of the oldest child, which lasts as long as the run
+    children_mib: float
+    descriptors: int  # of the main process
+    processes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of the table: a run, or a piece of the long one."""
+
+    name: str
+    seconds: float
+    status: int | None
+    usage: Usage
+    left: tuple[str, ...] = ()
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the cells under _HEADS."""
+        usage = self.usage
+        memory = (f"{usage.main_mib:.1f}", f"{usage.sampler_mib:.1f}", f"{usage.children_mib:.1f}")
+        status = "" if self.status is None else str(self.status)
+        counts = (f"{usage.descriptors}", f"{usage.processes}")
+        return (self.name, f"{self.seconds:.0f}", status, *memory, *counts, ", ".join(self.left) or "nothing")
+
+
+def usage(main: psutil.Process) -> Usage | None:
+    """Return what a process and its children hold now; None where it has ended."""
+    try:
+        children = [_resident(child) for child in sorted(main.children(recursive=True), key=_begun)]
+        own = main.memory_info().rss / _MIB
+        return Usage(own, children[0] if children else 0.0, sum(children), main.num_fds(), 1 + len(children))
+    except psutil.NoSuchProcess:
+        return None
+
+
+def _begun(process: psutil.Process) -> float:
+    try:
+        return float(process.create_time())
+    except psutil.NoSuchProcess:
+        return float("inf")
+
+
+def _resident(process: psutil.Process) -> float:
+    try:
+        return float(process.memory_info().rss / _MIB)
+    except psutil.NoSuchProcess:
+        return 0.0
+
+
+def most(moments: Sequence[Usage]) -> Usage:
+    """Return the largest of each number."""
+    return Usage(*(max(getattr(moment, name) for moment in moments) for name in _NUMBERS))
+
+
+def grown(rows: Sequence[Row], names: Sequence[str] = _NUMBERS) -> list[str]:
+    """Return what grew: no row of the last third is as low as the highest of the first third, with some slack.
+
+    The first row warms up and is left out. Workers of a run come and go, so that single rows differ.
+    """
+    rows = rows[1:]
+    third = len(rows) // 3
+    if not third:
+        return []
+    found = []
+    for name in names:
+        first = max(getattr(row.usage, name) for row in rows[:third])
+        last = min(getattr(row.usage, name) for row in rows[-third:])
+        slack = _SLACK_MIB if name.endswith("mib") else 1.0
+        if last > first * _SLACK + slack:
+            found.append(f"{name.replace('_mib', ' MiB')} grew from {first:.1f} to {last:.1f}")
+    return found
+
+
+class Soak:
+    """Runs of the `gpubench` beside this Python, in a folder of their own that has to be empty after each."""
+
+    def __init__(self, folder: Path) -> None:
+        self._runs, self._temporary = folder / "runs", folder / "temporary"
+        self._runs.mkdir()
+        self._temporary.mkdir()
+        self._shared = set(_SHARED_MEMORY.iterdir())
+        self._token = folder.name
+
+    def repeated(self, seconds: float) -> Iterator[Row]:
+        """Run again and again for so long."""
+        end, number = time.monotonic() + seconds, 0
+        while number == 0 or time.monotonic() < end:
+            number += 1
+            begun = time.monotonic()
+            process = self._started("--out", str(self._runs / f"{number}.jsonl"))
+            moments = list(self._watched(process, begun + 3600))
+            yield Row(f"run {number}", time.monotonic() - begun, process.wait(), most(moments), self._left())
+
+    def long(self, seconds: float) -> Iterator[Row]:
+        """One run of so many seconds, in pieces; it is ended by SIGTERM."""
+        begun = time.monotonic()
+        process = self._started("--replicates", str(_REPLICATES), "--out", str(self._runs / "long.jsonl"))
+        for number in range(1, _PIECES + 1):
+            moments = list(self._watched(process, begun + seconds * number / _PIECES))
+            if number == _PIECES:
+                process.terminate()
+                yield Row("end", time.monotonic() - begun, process.wait(_GRACE_S), most(moments), self._left())
+            elif moments:
+                yield Row(f"piece {number}", time.monotonic() - begun, None, most(moments))
+
+    def _started(self, *words: str) -> subprocess.Popen[bytes]:
+        command = [str(Path(sys.executable).with_name("gpubench")), *RUN, *words]
+        environment = os.environ | {_MARK: self._token, "TMPDIR": str(self._temporary), "GPUBENCH_HISTORY": "off"}
+        return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def _watched(self, process: subprocess.Popen[bytes], until: float) -> Iterator[Usage]:
+        main = psutil.Process(process.pid)
+        while process.poll() is None and time.monotonic() < until:
+            if moment := usage(main):
+                yield moment
+            time.sleep(_PERIOD_S)
+
+    def _left(self) -> tuple[str, ...]:
+        """Return what a run that has ended left behind: processes, temporary files, shared memory, torn files."""
+        places = [*self._temporary.iterdir(), *(path for path in self._runs.iterdir() if path.suffix != ".jsonl")]
+        shared = set(_SHARED_MEMORY.iterdir()) - self._shared
+        places += [path for path in shared if "gpubench" in path.name]
+        return (*(f"process {pid}" for pid in self._alive()), *(path.name for path in places))
+
+    def _alive(self) -> list[int]:
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get(_MARK) == self._token:
+                    found.append(process.pid)
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+        return found
+
+
+def line(cells: Iterable[str]) -> str:
+    """Return the cells as a line of the table."""
+    return "  ".join(cell.rjust(max(len(head), 8)) for cell, head in zip(cells, _HEADS, strict=True))
+
+
+def main() -> int:
+    """Print a line per run and piece, and what is wrong; return the exit status."""
+    minutes = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
+    sys.stdout.write(line(_HEADS) + "\n")
+    with tempfile.TemporaryDirectory(prefix="gpubench-soak-") as folder:
+        soak = Soak(Path(folder))
+        repeated = list(_printed(soak.repeated(minutes * 30)))
+        long = list(_printed(soak.long(minutes * 30)))
+    failed = [row.name for row in repeated if row.status] + [
+        row.name for row in long if row.status not in (None, TERMINATED)
+    ]
+    wrong = [*grown(repeated), *grown([row for row in long if row.status is None], _LASTING)]
+    wrong += [f"{row.name} left {', '.join(row.left)}" for row in (*repeated, *long) if row.left]
+    for words in (*(f"{name} failed" for name in failed), *wrong):
+        sys.stdout.write(f"soak: {words}\n")
+    if not failed and not wrong:
+        sys.stdout.write("soak: nothing grew and nothing was left behind\n")
+    return 3 if failed else int(bool(wrong))
+
+
+def _printed(rows: Iterator[Row]) -> Iterator[Row]:
+    for row in rows:
+        sys.stdout.write(line(row.cells()) + "\n")
+        sys.stdout.flush()
+        yield row
+
+
+if __name__ == "__main__":
+    sys.exit(main())
