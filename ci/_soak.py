@@ -34,6 +34,7 @@ _SHARED_MEMORY = Path("/dev/shm")
 _HEADS = ("", "seconds", "status", "main MiB", "sampler MiB", "children MiB", "descriptors", "processes", "left behind")
 _NUMBERS = ("main_mib", "sampler_mib", "children_mib", "descriptors", "processes")
 _LASTING = ("main_mib", "sampler_mib", "descriptors", "processes")  # workers end with their replicate
+_ENOUGH = 3  # rows in each third before the peaks of short-lived workers, which a look may miss, are compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +96,18 @@ def most(moments: Sequence[Usage]) -> Usage:
     return Usage(*(max(getattr(moment, name) for moment in moments) for name in _NUMBERS))
 
 
-def grown(rows: Sequence[Row], names: Sequence[str] = _NUMBERS) -> list[str]:
+def grown(rows: Sequence[Row], has_same_work: bool = True) -> list[str]:
     """Return what grew: no row of the last third is as low as the highest of the first third, with some slack.
 
-    The first row warms up and is left out. Workers of a run come and go, so that single rows differ.
+    The first row warms up and is left out. Workers come and go: what they hold is compared where there are several rows
+    of the same work.
     """
     rows = rows[1:]
     third = len(rows) // 3
     if not third:
         return []
     found = []
-    for name in names:
+    for name in _NUMBERS if has_same_work and third >= _ENOUGH else _LASTING:
         first = max(getattr(row.usage, name) for row in rows[:third])
         last = min(getattr(row.usage, name) for row in rows[-third:])
         slack = _SLACK_MIB if name.endswith("mib") else 1.0
@@ -192,7 +194,7 @@ def main() -> int:
     failed = [row.name for row in repeated if row.status] + [
         row.name for row in long if row.status not in (None, TERMINATED)
     ]
-    wrong = [*grown(repeated), *grown([row for row in long if row.status is None], _LASTING)]
+    wrong = [*grown(repeated), *grown([row for row in long if row.status is None], has_same_work=False)]
     wrong += [f"{row.name} left {', '.join(row.left)}" for row in (*repeated, *long) if row.left]
     for words in (*(f"{name} failed" for name in failed), *wrong):
         sys.stdout.write(f"soak: {words}\n")

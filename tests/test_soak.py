@@ -22,6 +22,13 @@ def test_what_comes_and_goes_has_not_grown():
     assert grown(rows([60.0, 64.0, 65.0, 64.5, 66.0, 68.0, 70.0])) == []
 
 
+def test_the_peaks_of_workers_are_compared_only_where_there_are_several_rows_of_the_same_work():
+    rising = rows([400.0 + 200 * number for number in range(12)], "children_mib")
+    assert grown(rising) == ["children MiB grew from 1000.0 to 2200.0"]
+    assert grown(rising, has_same_work=False) == []
+    assert grown(rising[:6]) == []
+
+
 def test_what_rises_all_the_time_has_grown():
     assert grown(rows([60.0 + 5 * number for number in range(10)])) == ["main MiB grew from 75.0 to 95.0"]
     assert grown(rows(range(10, 30), "descriptors")) == ["descriptors grew from 16.0 to 24.0"]
