@@ -85,7 +85,7 @@ def test_messages_arrive_while_bulk_copies_run(pair, build, message, beside, tra
     times = series[0].values
     observed = {each.label: stats.median(each.values) for each in series[1:]}
     assert 1e-7 < stats.median(times) < 1e-2
-    assert observed["slowdown"] > 0.8
+    assert observed["slowdown"] > (0.4 if message == "copy" else 0.8)  # a copy over an idle link waits for it to wake
     rates = [value for label, value in observed.items() if label.startswith("bulk_")]
     assert len(rates) == (2 if traffic == "both" else 1)
     assert min(rates) > 1e10  # which every link between GPUs has

@@ -49,7 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         default=1,
         metavar="N",
-        help="measure in so many fresh processes in all; a gate needs 3 at least, 5 are better (1)",
+        help="measure in so many fresh processes in all; a gate needs 5 at least to fail (1)",
     )
     add(
         "--gpubench-baseline",
