@@ -1,6 +1,6 @@
 """How often the history tells a change of identical code, how soon it tells a step, and whether it knows a drift.
 
-    .venv/bin/python tests/history_simulation.py [SERIES]        default 400 for each line of the tables
+    .venv/bin/python tests/history_simulation.py [SERIES]        default 200 for each line of the tables
 
 Every series is looked at after each of its runs, as somebody does who calls `gpubench history` every day. `now` is
 what the history does (`stretches`); `before` is one E-divisive test at 1 % after each run (`change_points`), as the
@@ -26,7 +26,7 @@ Floats = npt.NDArray[np.float64]
 Noise = Callable[[np.random.Generator, int], Floats]
 
 SEED = 20261122
-SERIES = 400
+SERIES = 200
 _FIRST_LOOK = 6  # runs: where the method before began
 WATCHED = 100  # runs of a watched series
 QUIET = 30  # runs before a step
@@ -170,7 +170,7 @@ def false_table(count: int) -> Iterator[str]:
     yield f"| noise | series of {WATCHED} runs of identical code with a change, before | now |"
     yield "|---|---|---|"
     for name, noise in noises().items():
-        before = false_share(noise, max(count // 4, 1), was_told_before)
+        before = false_share(noise, count, was_told_before)
         yield f"| {name} | {before:.0%} | {false_share(noise, count, is_told_now):.1%} |".replace("%", " %")
 
 

@@ -33,7 +33,7 @@ _STEP_PRICE, _DRIFT_PRICE = 20.0, 12.0  # the likelihood ratio (2·log) that eac
 _PLACE_PARAMETERS = 1.5  # that a step counts for beyond a drift: its place is searched, not estimated
 _COINCIDENCE = 5e-5  # the largest probability that a level is made of values which the neighbour had too
 _TREND_SCORE = 3.5  # Mann-Kendall, in standard deviations: p < 0.0005
-_MOST_STRETCHES = (8, 16, 32)  # that are tried; more only where all of them were needed
+_MOST_STRETCHES = (4, 8, 16, 32)  # that are tried; more only where all of them were needed
 _MOST_DRIFTS = 2
 _WINDOW = 5  # values: two outliers in a row are cut to the median of their window, three are a level
 _OUTLIER = 2.6  # standard deviations from the median of the window
@@ -202,7 +202,7 @@ def stretches(values: Sequence[float] | Floats) -> tuple[Stretch, ...]:
     """Divide a series into levels and drifts; one level where it shows no change or has fewer than LEAST_RUNS values.
 
     The question may be asked again after every new value. A division is accepted only where its likelihood ratio
-    exceeds a bound that chance reaches, over all looks at a series of 100 values, in at most 5 % of series (as Hawkins,
+    exceeds a bound that chance reaches, over all looks at a series of 100 values, in about 5 % of series at most (Hawkins,
     Qiu & Kang, The Changepoint Model for Statistical Process Control, Journal of Quality Technology 35(4), 2003, who
     take their bounds from simulation too). Dynamic programming finds the best division into each number of parts
     (Jackson et al., An Algorithm for Optimal Partitioning of Data on an Interval, IEEE Signal Processing Letters
