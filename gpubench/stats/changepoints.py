@@ -202,8 +202,8 @@ def stretches(values: Sequence[float] | Floats) -> tuple[Stretch, ...]:
     """Divide a series into levels and drifts; one level where it shows no change or has fewer than LEAST_RUNS values.
 
     The question may be asked again after every new value. A division is accepted only where its likelihood ratio
-    exceeds a bound that chance reaches, over all looks at a series of 100 values, in about 5 % of series at most (Hawkins,
-    Qiu & Kang, The Changepoint Model for Statistical Process Control, Journal of Quality Technology 35(4), 2003, who
+    exceeds a bound that chance reaches, over all looks at 100 values, in about 5 % of series at most (Hawkins, Qiu &
+    Kang, The Changepoint Model for Statistical Process Control, Journal of Quality Technology 35(4), 2003, who
     take their bounds from simulation too). Dynamic programming finds the best division into each number of parts
     (Jackson et al., An Algorithm for Optimal Partitioning of Data on an Interval, IEEE Signal Processing Letters
     12(2), 2005). Up to two outliers in a row count as the median around them (Hampel, Journal of the American
