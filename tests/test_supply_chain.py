@@ -182,14 +182,9 @@ def test_the_guard_sees_a_connection(tmp_path):
     assert "192.0.2.1" in log
 
 
-def test_listing_suites_opens_no_connection(tmp_path):
-    done, log = guarded(tmp_path, "-m", "gpubench", "list")
-    assert (done.returncode, log) == (0, ""), done.stderr
-
-
 @pytest.mark.slow
 def test_a_run_and_its_report_open_no_connection(tmp_path):
     run = ("run", "all", "--tier", "smoke", "--device", "host", "--out", "run.jsonl")
-    for words in (run, ("report", "run.jsonl", "-o", "page.html"), ("doctor",), ("monitor", "--prometheus")):
+    for words in (("list",), run, ("report", "run.jsonl", "-o", "page.html"), ("doctor",), ("monitor", "--prometheus")):
         done, log = guarded(tmp_path, "-m", "gpubench", *words)
         assert (done.returncode, log) == (0, ""), done.stderr
