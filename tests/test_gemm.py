@@ -181,6 +181,10 @@ def test_a_matrix_times_a_vector_takes_turns_on_copies_and_counts_weights_scales
     found = once(task)
     assert 0 < found["error"] < 2e-3
     assert ("quantisation_error" in found) == (kind == "int8")
+    for call in (stage.rotation[-1], stage.rotation[0]):  # each call serves the check alone
+        task.poison()
+        call()
+        task.check()
     task.poison()
     with pytest.raises(WrongAnswer, match="65 elements of y are not written"):
         task.check()

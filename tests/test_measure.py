@@ -490,11 +490,11 @@ def test_rotated_buffers_are_called_in_turn_as_a_series_of_their_own():
     rotated = Stage(on(0), Work(items=1), "item", modes=(), rotation=(on(0), on(1), on(2)))
     series = measured(device, Task.of(rotated, check=passing))
     assert set(series) == {"rotated"}
-    assert turns[:5] in ([0, 0, 1, 0, 2], [0, 0, 2, 0, 1]), "the first call is checked, then each other one beside it"
-    assert turns[5:11] == [0, 1, 2, 0, 1, 2]
+    assert turns[:3] in ([0, 1, 2], [0, 2, 1]), "each call is checked alone"
+    assert turns[3:9] == [0, 1, 2, 0, 1, 2]
 
 
-def test_the_first_buffer_of_a_rotation_is_written_whenever_a_check_compares_another_with_it():
+def test_a_batch_of_a_rotation_that_is_checked_goes_round_all_buffers():
     device = clockwork()
     kernel = device.kernel('{"seconds": 0.01}', "launch", {})
     written = [0, 0, 0]
@@ -507,7 +507,7 @@ def test_the_first_buffer_of_a_rotation_is_written_whenever_a_check_compares_ano
         return call
 
     def check():
-        expect(written[0] == 7, "the first buffer was not written")
+        expect(7 in written, "no buffer was written")
 
     def poison():
         written[:] = [0, 0, 0]

@@ -5,6 +5,7 @@ Bytes are counted by STREAM's rule: every array that the kernel names, once for 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -30,7 +31,7 @@ from gpubench.api.suite import (
     units,
 )
 
-from .._checks import CheckedCall, expect_equal
+from .._checks import CheckedCall, expect_equal, in_turn
 from .._stream import BEST_SHAPE, LaunchShape, Stream, open_stream
 from . import _sizes
 from ._sizes import array_sizes, log_curve, one_array_size
@@ -204,8 +205,17 @@ def _runtime_copy(stream: Stream) -> CheckedCall:
     if bench.traits.is_gpu and _sizes.is_cached(bench.target, a.nbytes):  # further pairs, until they outgrow the cache
         pairs += [(bench.xp.empty_like(a), b.array.copy()) for _ in range(bench.copies(2 * a.nbytes) - 1)]
     calls = tuple(partial(bench.device.copy, target, source) for target, source in pairs)
-    check = stream.verifier(a, (b,), (0, 1, 0))
-    return CheckedCall(calls[0], check, stream.poison(a), rotation=calls if len(calls) > 1 else ())
+    targets = [target for target, _ in pairs]
+    verifiers = [stream.verifier(target, (b,), (0, 1, 0)) for target in targets]
+
+    def check() -> None:
+        """Compare every target that was written, and the first one where none was."""
+        firsts = [float(bench.device.to_host(target[:1])[0]) for target in targets]
+        for place in [place for place, first in enumerate(firsts) if not math.isnan(first)] or [0]:
+            verifiers[place]()
+
+    poison = in_turn(*(stream.poison(target) for target in targets))
+    return CheckedCall(calls[0], check, poison, rotation=calls if len(calls) > 1 else ())
 
 
 _KERNELS["memcpy"] = StreamKernel(_runtime_copy, arrays=2, payload=1, flops=0)

@@ -77,6 +77,12 @@ class Maker:
         self.run(f"lacking_{kind.name}", array.size, array, np.uint64(array.size), count)
         return int(self.to_host(count)[0])
 
+    def written(self, rows: Any) -> Any:
+        """Return the numbers of the rows of (n, …) that hold words that are not poisoned; 0 where none does."""
+        words = rows.reshape(len(rows), -1).view("uint16")
+        marks = self.to_host((words != 0xFFFF).any(axis=1))
+        return self.xp.asarray(np.flatnonzero(marks) if marks.any() else np.zeros(1, np.int64))
+
     def differing(self, rows: Any) -> int:
         """Return how many 16-bit words of (n, …) differ from the first row's and are not poisoned."""
         words, count = rows.reshape(-1).view("uint16"), self.xp.zeros(1, "uint32")
