@@ -36,7 +36,9 @@ def expect_product(precision: Precision, k: int, c_x: Any, a_b_x: Any, c_norms: 
     the rows of A times those of the columns of B, which are at least those of |A|·|B| (Cauchy and Schwarz).
     """
     off = np.abs(c_x - a_b_x)
-    allowed = _SLACK * element_bound(precision, k, c_norms, terms)
+    # a library that splits K rounds partial sums, which are as large as in other rows also where C is near 0
+    typical_norms = np.sqrt(np.mean(np.square(c_norms), axis=0))
+    allowed = _SLACK * element_bound(precision, k, np.maximum(c_norms, typical_norms), terms)
     wrong = int(np.count_nonzero(~(off <= allowed)))
     expect(wrong == 0, f"{wrong} of {off.size} sums over {_BLOCK} elements of C are wrong")
 
