@@ -7,7 +7,12 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 ARCHS = ("gfx90a", "gfx942", "gfx950")
-_SHARED = {"stream": "bandwidth, gemm", "copies": "ipc, p2p", "bulk_copy": "bandwidth, p2p", "gate": "(the timing gate)"}
+_SHARED = {
+    "stream": "bandwidth, gemm",
+    "copies": "ipc, p2p",
+    "bulk_copy": "bandwidth, p2p",
+    "gate": "(the timing gate)",
+}
 
 
 def suite_of(file: str) -> str:

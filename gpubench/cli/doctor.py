@@ -74,7 +74,7 @@ def doctor(
     bundle: Bundle = None,
     json: options.Json = False,
 ) -> None:
-    """Say which devices, libraries and counters are here, what is healthy, what is missing, how noisy the machine is."""
+    """Say which devices, libraries and counters are here, what is missing, and how healthy and noisy the machine is."""
     from gpubench.base.errors import UsageError
     from gpubench.measuring import inventory
 
