@@ -11,6 +11,7 @@ import pytest
 from _sides import noisy, reading
 
 from gpubench import plugins
+from gpubench.cli import _verdicts
 from gpubench.judging.evidence import Evidence
 from gpubench.judging.judge import Judgement, settled
 from gpubench.judging.policy import Policy
@@ -144,3 +145,11 @@ def test_json_has_null_where_there_is_no_number():
     (finding,) = json.loads(render("json", plugins.load("gates", "regression").judge(*single, Policy())))["findings"]
     assert (finding["change"], finding["q"]) == (None, None)
     assert found.findings
+
+
+def test_a_publication_is_written_whole_beside_its_name_and_through_no_link(tmp_path):
+    victim, target = tmp_path / "victim", tmp_path / "gate.xml"
+    victim.write_text("kept")
+    target.symlink_to(victim)
+    _verdicts._write(target, "new")
+    assert (victim.read_text(), target.read_text()) == ("kept", "new")

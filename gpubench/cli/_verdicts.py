@@ -179,9 +179,10 @@ def _size(path: Path) -> int:
 
 def _write(path: Path, text: str) -> None:
     from gpubench.base.errors import UsageError
+    from gpubench.base.files import write_whole
 
     try:
-        path.write_text(text, encoding="utf-8")
+        write_whole(path, text.encode())
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}; choose another place") from error
 
