@@ -65,6 +65,15 @@ def test_ids_are_unique_and_views_name_real_cases(name, tier):
 
 
 @pytest.mark.parametrize("name", SUITES)
+def test_key_figures_are_of_cases_with_these_axes(name):
+    suite = planning.load_suite(name)
+    assert suite.info().key_figures
+    for figure in suite.key_figures:
+        axes = {axis for axis, _ in suite.definitions[figure.case].axes}
+        assert {axis for axis, _ in figure.params} <= axes, figure.title
+
+
+@pytest.mark.parametrize("name", SUITES)
 def test_every_case_says_what_it_measures_and_counts(name):
     for definition in planning.load_suite(name).definitions.values():
         assert definition.build.__doc__, definition.name

@@ -7,7 +7,7 @@ from gpubench.authoring.suite import Suite, Topic
 from gpubench.authoring.task import Observation, Observed, Profile, Stage, Task, expect
 from gpubench.base import units
 from gpubench.base.errors import DeviceError, FileError, Missing, PeerDied, Skip, SuiteError, UsageError, WrongAnswer
-from gpubench.model import Case, DataFile, Device, Facts, View, Work
+from gpubench.model import Case, DataFile, Device, Facts, KeyFigure, View, Work
 from gpubench.plugins.backend import Handle, Kernel, Mode, SharedBuffer, SharedEvent, SharedMemory, Traits
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "FileError",
     "Handle",
     "Kernel",
+    "KeyFigure",
     "Missing",
     "Mode",
     "Observation",

@@ -29,7 +29,7 @@ from gpubench.authoring.axes import Axis, Target, Value, axis_values
 from gpubench.authoring.bench import Bench
 from gpubench.authoring.task import Task
 from gpubench.base.errors import SuiteError
-from gpubench.model import Case, SuiteInfo, View
+from gpubench.model import Case, KeyFigure, SuiteInfo, View
 
 Builder = Callable[..., Task]
 
@@ -50,10 +50,11 @@ class Definition:
 
 
 class Topic:
-    """Cases of a suite that are built in one file, in declared order, and the views that show them."""
+    """Cases of a suite that are built in one file, in declared order, and the views and key figures that show them."""
 
-    def __init__(self, views: Sequence[View] = ()) -> None:
+    def __init__(self, views: Sequence[View] = (), key_figures: Sequence[KeyFigure] = ()) -> None:
         self.views = tuple(views)
+        self.key_figures = tuple(key_figures)
         self.definitions: dict[str, Definition] = {}
         self.module = ""
 
@@ -105,8 +106,17 @@ class Suite(Topic):
     Its name is its file's, or where it is assembled from topics that of the folder they are in.
     """
 
-    def __init__(self, summary: str, views: Sequence[View] = (), topics: Sequence[Topic] = ()) -> None:
-        super().__init__([*views, *(view for topic in topics for view in topic.views)])
+    def __init__(
+        self,
+        summary: str,
+        views: Sequence[View] = (),
+        topics: Sequence[Topic] = (),
+        key_figures: Sequence[KeyFigure] = (),
+    ) -> None:
+        parts = [Topic(views, key_figures), *topics]
+        super().__init__(
+            [view for part in parts for view in part.views], [figure for part in parts for figure in part.key_figures]
+        )
         self.summary = summary
         for topic in topics:
             self.module = topic.module.rpartition(".")[0]
@@ -145,5 +155,8 @@ class Suite(Topic):
         return task
 
     def info(self) -> SuiteInfo:
-        """What reports need to know."""
-        return SuiteInfo(self.name, self.summary, self.views)
+        """Return what reports need to know; raises SuiteError where a key figure is of no case of this suite."""
+        for figure in self.key_figures:
+            if figure.case not in self.definitions:
+                raise SuiteError(f"the key figure {figure.title!r} is of {figure.case!r}; {self.name} has no such case")
+        return SuiteInfo(self.name, self.summary, self.views, self.key_figures)

@@ -8,7 +8,7 @@ from gpubench.model.cases import Case, Params
 from gpubench.model.counters import Counter, CounterKind, EventBit, EventClass, Measure, Remark, Samples
 from gpubench.model.facts import Absent, DataFile, Device, Facts
 from gpubench.model.results import LIMITS, Better, Quantity, Result, Role, Series, SeriesMode, Status, Work
-from gpubench.model.run import Manifest, NamedLink, Run, Settings, SuiteInfo, Tier, Verdict, View
+from gpubench.model.run import KeyFigure, Manifest, NamedLink, Run, Settings, SuiteInfo, Tier, Verdict, View
 from gpubench.model.schema import SCHEMA, STRICT
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "EventBit",
     "EventClass",
     "Facts",
+    "KeyFigure",
     "Manifest",
     "Measure",
     "NamedLink",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, Literal
 
+from gpubench.model.cases import Params
 from gpubench.model.counters import Counter, Remark, Samples
 from gpubench.model.facts import DataFile, Facts
 from gpubench.model.results import Result
@@ -41,14 +42,32 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyFigure:
+    """A figure that speaks for its suite: it stands at the head of every summary of a run.
+
+    It is a figure of the case named `case` whose parameters have the texts of `params`; where `params` has numbers, of
+    the case that is nearest to them, so that every tier and device has one. `series` is the label of a series of that
+    case; an empty one means the headline.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    title: str
+    case: str
+    params: Params = ()
+    series: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class SuiteInfo:
-    """What a report needs to know of a suite: its sentence and its views."""
+    """What a report needs to know of a suite: its sentence, its views and its key figures."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     name: str
     summary: str
     views: tuple[View, ...] = ()
+    key_figures: tuple[KeyFigure, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api.suite import POINT, Bench, Skip, Stage, Target, Task, Topic, View, Work, on_gpu, points, powers_of_two
+from gpubench.api.suite import (
+    POINT,
+    Bench,
+    KeyFigure,
+    Skip,
+    Stage,
+    Target,
+    Task,
+    Topic,
+    View,
+    Work,
+    on_gpu,
+    points,
+    powers_of_two,
+)
 
 from .._checks import in_turn
 from .._stream import need_gpu
@@ -42,7 +56,10 @@ topic = Topic(
         View("transfer", "Host to device", ("h2d",), "size_bytes", by=("memory",), series="hot"),
         View("transfer", "Device to host", ("d2h",), "size_bytes", by=("memory",), series="hot"),
         log_curve("Host link, both ways", ("duplex",), "size_bytes", by=("memory",), series="sum.hot"),
-    ]
+    ],
+    key_figures=[
+        KeyFigure("Host to device, pinned", "h2d", (("memory", "pinned"), ("size_bytes", 2**28))),
+    ],
 )
 
 

@@ -18,6 +18,7 @@ from gpubench.api.suite import (
     TIER,
     Bench,
     Effort,
+    KeyFigure,
     Stage,
     Target,
     Task,
@@ -49,7 +50,11 @@ topic = Topic(
         log_curve("Memory bandwidth over array size", (*_NAMES, "memcpy"), "size_bytes", by=("dtype",)),
         log_curve("Memory bandwidth over access width", ("access_width",), "width_bytes", by=("kernel",)),
         log_curve("Memory bandwidth over threads", ("occupancy",), "threads", by=("kernel",)),
-    ]
+    ],
+    key_figures=[
+        KeyFigure("Memory read", "read", (("size_bytes", 2**32), ("dtype", "float32"))),
+        KeyFigure("Memory copy", "copy", (("size_bytes", 2**30), ("dtype", "float32"))),
+    ],
 )
 
 

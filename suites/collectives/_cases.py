@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gpubench.api.suite import POINT, Bench, Mode, Stage, Target, Task, Topic, View, Work, points, powers_of_two
+from gpubench.api.suite import (
+    POINT,
+    Bench,
+    KeyFigure,
+    Mode,
+    Stage,
+    Target,
+    Task,
+    Topic,
+    View,
+    Work,
+    points,
+    powers_of_two,
+)
 
 from .._between import Params, fitting, rank_counts, ranks_of
 from .._link import BOTH_WAYS, LIBRARY, LIMIT, ONE_WAY, WRITES, link
@@ -25,7 +38,10 @@ topic = Topic(
     views=[
         View("curve", "Bus bandwidth over size", _NAMES, "size_bytes", by=("of",), series="hot", log_x=True),
         View("curve", "Time of a call", _NAMES, "size_bytes", by=("of",), series="tail.each", log_x=True, log_y=True),
-    ]
+    ],
+    key_figures=[
+        KeyFigure("All-reduce", "all_reduce", (("size_bytes", 2**30),)),
+    ],
 )
 
 

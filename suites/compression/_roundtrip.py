@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpubench.api.suite import Bench, Target, Task, Topic, View, on_gpu, on_host, points, powers_of_two
+from gpubench.api.suite import (
+    Bench,
+    KeyFigure,
+    Target,
+    Task,
+    Topic,
+    View,
+    on_gpu,
+    on_host,
+    points,
+    powers_of_two,
+)
 
 from . import _codecs_device, _codecs_host, _codecs_nvcomp, _corpora
 from ._axes import CHUNK_BYTES, FEW, MIB, corpora, mebibytes, one_corpus
@@ -34,7 +45,10 @@ topic = Topic(
         _filling("Decompression by the size of a batch of 64 KiB chunks", "decompress.hot"),
         View("curve", "Compression by threads", ("threads",), x="threads", by=("codec",), series="compress.hot"),
         View("curve", "Decompression by threads", ("threads",), x="threads", by=("codec",), series="decompress.hot"),
-    ]
+    ],
+    key_figures=[
+        KeyFigure("LZ4 decompression", "roundtrip", (("corpus", "ids"), ("codec", "lz4")), series="decompress.hot"),
+    ],
 )
 
 

@@ -7,7 +7,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from gpubench.api.suite import POINT, TIER, Bench, Effort, Stage, Target, Task, Topic, View, points, powers_of_two
+from gpubench.api.suite import (
+    POINT,
+    TIER,
+    Bench,
+    Effort,
+    KeyFigure,
+    Stage,
+    Target,
+    Task,
+    Topic,
+    View,
+    points,
+    powers_of_two,
+)
 
 from ._data import Operands
 from ._formats import HALF_SUMS, PRECISIONS, Shape
@@ -30,7 +43,12 @@ topic = Topic(
         View("bars", "GEMM rate by precision and size", ("square", "accumulate")),
         View("bars", "Burst, sustained, and other data", ("burst", "sustained", "data")),
         View("bars", "Layers of language models", ("layer",), by=("model",)),
-    ]
+    ],
+    key_figures=[
+        KeyFigure("GEMM float64", "square", (("dtype", "float64"), ("n", 2048))),
+        KeyFigure("GEMM bfloat16", "square", (("dtype", "bfloat16"), ("n", 8192))),
+        KeyFigure("GEMM float8", "square", (("dtype", "float8_e4m3"), ("n", 8192))),
+    ],
 )
 
 

@@ -10,6 +10,7 @@ from gpubench.api.suite import (
     POINT,
     TIER,
     Bench,
+    KeyFigure,
     SharedBuffer,
     Stage,
     Target,
@@ -42,7 +43,10 @@ topic = Topic(
     views=[
         View("bars", "The first copy through a fresh mapping", ("first_touch", "first_use"), by=("path",)),
         View("bars", "Opening a handle", ("open",), by=("path",)),
-    ]
+    ],
+    key_figures=[
+        KeyFigure("Copy between processes", "pull", (("size_bytes", 2**30),)),
+    ],
 )
 
 

@@ -7,7 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Target, Task, Topic, View, on_gpu, points
+from gpubench.api.suite import (
+    Bench,
+    KeyFigure,
+    Target,
+    Task,
+    Topic,
+    View,
+    on_gpu,
+    points,
+)
 
 from ._ring import CACHES, HOST_MOST_BYTES, PAGE_BYTES, GpuRing, cache_bytes, host_walk, memory_bytes
 
@@ -24,7 +33,10 @@ topic = Topic(
     views=[
         View("staircase", "Latency over working set", ("chase",), "size_bytes", series="hot", log_x=True, log_y=True),
         View("staircase", "One line a page: latency over reach", ("reach",), "reach_bytes", series="hot", log_x=True),
-    ]
+    ],
+    key_figures=[
+        KeyFigure("Memory latency", "chase", (("size_bytes", 2**32),)),
+    ],
 )
 
 

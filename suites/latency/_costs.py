@@ -11,6 +11,7 @@ import numpy as np
 from gpubench.api.suite import (
     POINT,
     Bench,
+    KeyFigure,
     Skip,
     Stage,
     Target,
@@ -46,7 +47,10 @@ topic = Topic(
             ("launch", "graph_launch", "event_record", "event_wait", "synchronize", "barrier", "host_flag", "allocate"),
             log_x=True,
         )
-    ]
+    ],
+    key_figures=[
+        KeyFigure("Kernel launch", "launch"),
+    ],
 )
 
 

@@ -13,7 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import POINT, Bench, Skip, Stage, Target, Task, Topic, View, Work, on_host, points
+from gpubench.api.suite import (
+    POINT,
+    Bench,
+    KeyFigure,
+    Skip,
+    Stage,
+    Target,
+    Task,
+    Topic,
+    View,
+    Work,
+    on_host,
+    points,
+)
 
 from ._ring import HOST_MOST_BYTES, PAGE_BYTES, host_kernel, host_walk, memory_bytes
 from ._round_trips import RoundTrips
@@ -23,7 +36,10 @@ _SPINS = 2**29  # reads before a core gives up, about four seconds: a core that 
 _WORDS, _APART = 64, 32  # question and answer on lines of their own; adjacent-line prefetch does not join them
 
 topic = Topic(
-    views=[View("bars", "Between two cores", ("core_to_core",)), View("bars", "Memory by page size", ("pages",))]
+    views=[View("bars", "Between two cores", ("core_to_core",)), View("bars", "Memory by page size", ("pages",))],
+    key_figures=[
+        KeyFigure("Core to core", "core_to_core", (("other", 1),)),
+    ],
 )
 
 

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from gpubench.api.suite import POINT, Bench, Observation, Stage, Task, Topic, View, Work, on_gpu
+from gpubench.api.suite import (
+    POINT,
+    Bench,
+    KeyFigure,
+    Observation,
+    Stage,
+    Task,
+    Topic,
+    View,
+    Work,
+    on_gpu,
+)
 
 from .._between import SPOILED, expect_pattern, fill_pattern
 from .._copies import ARRAYS, READING, WRITING, call_of, reads, require
@@ -14,7 +25,10 @@ topic = Topic(
         View("matrix", "Reading a peer's memory", ("read",), x="peer", y="device", by=("by",)),
         View("matrix", "Writing a peer's memory", ("write",), x="peer", y="device", by=("by",)),
         View("transfer", "Copies between peers", ("read", "write"), "size_bytes", by=("by", "peer")),
-    ]
+    ],
+    key_figures=[
+        KeyFigure("Copy between GPUs", "read", (("by", "engine"), ("size_bytes", 2**30))),
+    ],
 )
 
 
