@@ -13,7 +13,8 @@ from _sides import TRIAD, evidence, noisy, reading
 from gpubench import plugins
 from gpubench.judging.evidence import Evidence
 from gpubench.judging.judge import exit_status, processes_needed, sentence, settled, warnings
-from gpubench.judging.policy import Floor, Policy
+from gpubench.judging.policy import Policy
+from gpubench.knowledge.floors import Floor
 from gpubench.model import Verdict
 
 COPY = make.case("copy", size_bytes=2**30)

@@ -7,7 +7,8 @@ from gpubench.judging.effect import Effect, against
 from gpubench.judging.evidence import Evidence, Side
 from gpubench.judging.judge import Figures, Finding, Judgement, badness, judge, sentence
 from gpubench.judging.objections import unjudged
-from gpubench.judging.policy import Floor, Policy
+from gpubench.judging.policy import Policy
+from gpubench.knowledge.floors import Floor
 from gpubench.model import Case, Verdict
 from gpubench.plugins.gate import Gate, Publication
 

@@ -11,34 +11,16 @@ import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from gpubench.base.errors import UsageError
-from gpubench.base.patterns import is_named, matches
+from gpubench.base.patterns import matches
 from gpubench.judging.evidence import Evidence
-from gpubench.model import Better
+from gpubench.knowledge.floors import Floor, built_in_floors
 
 THRESHOLD_PERCENT = 2.0  # where neither policy nor option says one
 _FILES = ("gpubench.toml", "pyproject.toml")
-
-
-@dataclass(frozen=True, slots=True)
-class Floor:
-    """What a case should reach on a model of GPU, and how far below it may stay; names may have * and ?."""
-
-    model: str
-    case: str
-    expected: float  # SI units
-    unit: str
-    tolerance_percent: float
-    source: str
-    better: Better = "more"
-
-    def is_of(self, model: str, case_id: str) -> bool:
-        """Whether it speaks of this case on this model."""
-        return is_named(model, self.model) and is_named(case_id, self.case)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +77,7 @@ def load(path: Path | None = None, folder: Path | None = None) -> Policy:
 
 def built_in() -> Policy:
     """The default, with the floors that come with gpubench."""
-    text = (files("gpubench.knowledge") / "floors.toml").read_text(encoding="utf-8")
-    return Policy(floors=_floors(_Table("floors.toml", "", tomllib.loads(text)).tables("floor")))
+    return Policy(floors=built_in_floors())
 
 
 def _of_file(path: Path) -> Policy:

@@ -1,0 +1,43 @@
+"""What a case should reach on a model of GPU: `floors.toml`, which gives the source of each figure."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from gpubench.base.patterns import is_named
+from gpubench.model import Better
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """What a case should reach on a model of GPU, and how far below it may stay; names may have * and ?."""
+
+    model: str
+    case: str
+    expected: float  # SI units
+    unit: str
+    tolerance_percent: float
+    source: str
+    better: Better = "more"
+
+    def is_of(self, model: str, case_id: str) -> bool:
+        """Return whether it is the floor of this case on this model."""
+        return is_named(model, self.model) and is_named(case_id, self.case)
+
+
+@cache
+def built_in_floors() -> tuple[Floor, ...]:
+    """Return the floors that come with gpubench, in the order of the file."""
+    text = (files("gpubench.knowledge") / "floors.toml").read_text(encoding="utf-8")
+    return tuple(
+        Floor(**{"tolerance_percent": 5.0, "better": "less" if row["unit"] == "s" else "more", **row})
+        for row in tomllib.loads(text)["floor"]
+    )
+
+
+def built_in_floor(model: str, case_id: str) -> Floor | None:
+    """Return the floor of a case on a model of GPU, the last one in the file; None where there is none."""
+    return next((floor for floor in reversed(built_in_floors()) if floor.is_of(model, case_id)), None)
