@@ -9,83 +9,136 @@ import typing
 from collections.abc import Callable, Hashable
 from enum import Enum
 from functools import cache
-from typing import Any, TypeVar, cast
+from typing import Annotated, Any, Final, NamedTuple, TypeVar, cast
 
 Value = TypeVar("Value")
 Change = Callable[[str], str]
 
 
-def with_texts(value: Value, change: Change) -> Value:
+class WordMark(Enum):
+    """Marks the type of a text that code chose, such as the name of a case or a unit: `Annotated[str, WORD]`.
+
+    Such a text is no sentence, no path, and no name of a person or a machine.
+    """
+
+    WORD = "word"
+
+
+WORD: Final = WordMark.WORD
+
+
+def with_texts(value: Value, change: Change, words: Change | None = None) -> Value:
     """The same value with `change` applied to every string in it: of tuples, and of the fields of dataclasses.
 
-    What holds no text that changes is the same object. Each text is changed once, however often it occurs.
+    What holds no text that changes is the same object. Each text is changed once, however often it occurs. If `words`
+    is given, it is applied instead to the texts whose type is marked by WORD, and texts of a `Literal` type stay as
+    they are.
     """
-    return _Walk(cache(change)).changed(value)  # type: ignore[no-any-return]
+    return _Walk(cache(change), cache(words) if words else None).changed(value)  # type: ignore[no-any-return]
+
+
+class _Shape(NamedTuple):
+    """What a type says of a value: whether it is a marked text or one of some literal texts, and what its items are.
+
+    `items` of a tuple are one shape for all items, one for each, or none if they are not known.
+    """
+
+    is_word: bool = False
+    is_literal: bool = False
+    items: tuple[_Shape, ...] = ()
+
+
+_ANY = _Shape()
 
 
 class _Walk:
     """One way through a value. `same` are the texts of dataclasses that hold nothing else and did not change."""
 
-    def __init__(self, change: Change) -> None:
+    def __init__(self, change: Change, words: Change | None) -> None:
         self.change = change
+        self.words = words
         self.same: set[tuple[str, ...]] = set()
 
-    def changed(self, value: Any) -> Any:
+    def changed(self, value: Any, shape: _Shape = _ANY) -> Any:
         if isinstance(value, str):
-            if isinstance(value, Enum):
-                return value
-            changed = self.change(value)
-            return value if changed == value else changed  # equal texts may be several objects: keep one's own
+            return value if isinstance(value, Enum) else self._text(value, shape)
         if isinstance(value, tuple):
-            return self._tuple(value)
-        names, texts = _plan(cast(Hashable, type(value)))
+            return self._tuple(value, shape.items)
+        fields, texts = _plan(cast(Hashable, type(value)))
         if texts is None:
-            return self._fields(value, names) if names else value
+            return self._fields(value, fields) if fields else value
         found = texts(value)
         if found in self.same:
             return value
-        new = self._fields(value, names)
+        new = self._fields(value, fields)
         if new is value:
             self.same.add(found)
         return new
 
-    def _tuple(self, value: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _text(self, value: str, shape: _Shape) -> str:
+        if self.words and shape.is_literal:
+            return value
+        changed = self.words(value) if self.words and shape.is_word else self.change(value)
+        return value if changed == value else changed  # equal texts may be several objects: keep one's own
+
+    def _tuple(self, value: tuple[Any, ...], shapes: tuple[_Shape, ...]) -> tuple[Any, ...]:
         if not value or value[0] is None or isinstance(value[0], float | int):  # a column of samples: no text
             return value
-        changed = tuple([self.changed(item) for item in value])
+        if len(shapes) == len(value):
+            changed = tuple(map(self.changed, value, shapes))
+        else:
+            shape = shapes[0] if len(shapes) == 1 else _ANY
+            changed = tuple([self.changed(item, shape) for item in value])
         return changed if any(map(operator.is_not, changed, value)) else value
 
-    def _fields(self, value: Any, names: tuple[str, ...]) -> Any:
+    def _fields(self, value: Any, fields: tuple[tuple[str, _Shape], ...]) -> Any:
         changed = {}
-        for name in names:
+        for name, shape in fields:
             old = getattr(value, name)
-            new = self.changed(old)
+            new = self.changed(old, shape)
             if new is not old:
                 changed[name] = new
         return dataclasses.replace(value, **changed) if changed else value
 
 
 @cache
-def _plan(kind: Any) -> tuple[tuple[str, ...], Callable[[Any], tuple[str, ...]] | None]:
+def _plan(kind: Any) -> tuple[tuple[tuple[str, _Shape], ...], Callable[[Any], tuple[str, ...]] | None]:
     """The fields of a dataclass that can hold a text, and where all of these are texts, what gives them at once."""
     names, hints = _names(kind), _hints(kind)
+    fields = tuple((name, _shape(hints.get(name))) for name in names)
     if len(names) < 2 or not all(_is_text(hints.get(name)) for name in names):
-        return names, None
-    return names, operator.attrgetter(*names)
+        return fields, None
+    return fields, operator.attrgetter(*names)
+
+
+def _shape(hint: Any) -> _Shape:
+    """What is known of the values of a type."""
+    bare = _bare(hint)
+    items: tuple[Any, ...] = ()
+    if typing.get_origin(bare) is tuple:
+        items = typing.get_args(bare)
+        items = items[:1] if items[1:] == (Ellipsis,) else items
+    is_word = typing.get_origin(hint) is Annotated and WORD in hint.__metadata__
+    return _Shape(is_word, typing.get_origin(bare) is typing.Literal, tuple(map(_shape, items)))
+
+
+def _bare(hint: Any) -> Any:
+    """A type without its annotations."""
+    return typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
 
 
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
     """The types of a dataclass's fields; none where one is only there for the type checker."""
     try:
-        return typing.get_type_hints(kind)
+        return typing.get_type_hints(kind, include_extras=True)
     except NameError:
         return {}
 
 
 def _is_text(hint: Any) -> bool:
     """Whether values of this type are texts: `str`, or one of some literal texts."""
-    return hint is str or typing.get_origin(hint) is typing.Literal
+    return _bare(hint) is str or typing.get_origin(hint) is typing.Literal
 
 
 @cache
@@ -97,9 +150,9 @@ def _names(kind: Any) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(kind) if _can_hold_text(hints.get(field.name)))
 
 
-@cache
 def _can_hold_text(hint: Any) -> bool:
     """Whether a value of this type can hold a text; what is not known can."""
+    hint = _bare(hint)
     if hint in (int, float, bool, type(None), Ellipsis) or (isinstance(hint, type) and issubclass(hint, Enum)):
         return False
     if typing.get_origin(hint) in (tuple, typing.Union, types.UnionType):
