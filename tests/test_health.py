@@ -18,6 +18,7 @@ import _make as make
 import pytest
 
 from gpubench import plugins
+from gpubench.analysis import trust
 from gpubench.base.errors import DeviceError, Missing
 from gpubench.cli import doctor
 from gpubench.measuring import examination, health, inventory, plan
@@ -337,10 +338,10 @@ def test_errors_that_appear_during_a_run_are_in_its_file_and_a_gate_refuses_it(n
     path = tmp_path / "run.jsonl.gz"
     run = session.measure(planned, path, ["gpubench"], break_the_card, tell=lines.append)
     assert lines == ["card:0 has a warning: PCIe link: 8 of 16 lanes; `gpubench doctor` says what to do"]
-    sources = (run_health.SICK, run_health.NOTED)
+    sources = (trust.HEALTH_SOURCE, trust.STATE_SOURCE)
     told = [(remark.source, remark.words) for remark in run.remarks if remark.source in sources]
     errors = "uncorrected ECC errors since the driver was loaded: 2, before the run 0"
-    assert told == [(run_health.NOTED, "PCIe link: 8 of 16 lanes"), (run_health.SICK, errors)]
+    assert told == [(trust.STATE_SOURCE, "PCIe link: 8 of 16 lanes"), (trust.HEALTH_SOURCE, errors)]
     assert any(errors in line for line in run.told), "a reader is told"
     with pytest.raises(DeviceError, match="was measured on a sick device") as refused:
         run_health.refuse_recorded([path])
@@ -358,8 +359,8 @@ def test_warnings_and_runs_of_healthy_devices_pass_the_gate(tmp_path):
     path = files.write(tmp_path / "run.jsonl", make.result(), end=False)
     writer, _ = RunWriter.resume(path)
     with writer:
-        writer.remark(Remark(0.1, "event", run_health.NOTED, "cuda:0", "PCIe link: 8 of 16 lanes"))
-        writer.remark(Remark(0.2, "absent", run_health.SICK, "cuda:0", "unavailable: no driver"))
+        writer.remark(Remark(0.1, "event", trust.STATE_SOURCE, "cuda:0", "PCIe link: 8 of 16 lanes"))
+        writer.remark(Remark(0.2, "absent", trust.HEALTH_SOURCE, "cuda:0", "unavailable: no driver"))
     assert len(read_run(path).remarks) == 2
     run_health.refuse_recorded([path])
 

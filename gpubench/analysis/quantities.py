@@ -91,6 +91,11 @@ def headline(result: Result) -> Series | None:
     return max(ranks, key=_badness) if len(ranks) > 1 else next(iter(ranks), None)
 
 
+def series_labelled(result: Result, label: str) -> Series | None:
+    """Return the series of that label of the slowest rank, without a label the headline; None where there is none."""
+    return headline(replace(result, series=tuple(each for each in result.series if not label or each.label == label)))
+
+
 def speaking(result: Result) -> Iterator[Series]:
     """Each series of a result once, in order, the headline first; of several ranks the slowest speaks."""
     for label in dict.fromkeys(series.label for series in result.series):

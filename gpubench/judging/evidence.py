@@ -16,13 +16,11 @@ from typing import NamedTuple
 import numpy as np
 
 from gpubench.analysis.counters import CounterTable
+from gpubench.analysis.disturbances import other_work
 from gpubench.analysis.quantities import headline, judged_better, judged_median, judged_unit
 from gpubench.model import Better, Case, Manifest, Measure, Remark, Result, Run, Samples, Status
 
 Key = tuple[str, tuple[str, ...]]  # a case's id and its device set
-_NEIGHBOUR_LABELS = frozenset({"shared-device", "loaded", "migrated"})
-_NEIGHBOUR_DISCARDS = frozenset({"steal", "foreign-process"})
-_DISCARDED = 0.1  # of a process's samples: from here on the remaining samples are no quiet ones either
 _CLOCKS = (Measure.CORE_CLOCK, Measure.MEMORY_CLOCK)
 
 
@@ -101,18 +99,8 @@ class Gathering:
             labels=result.labels,
             window=result.window,
             clock_hz=series.clock_hz or math.nan,
-            neighbours=_neighbours(result),
+            neighbours=other_work(result),
         )
-
-
-def _neighbours(result: Result) -> tuple[str, ...]:
-    """Return what says that other work disturbed a result: labels, and reasons that cost a tenth of its samples."""
-    labels = _NEIGHBOUR_LABELS.intersection(result.labels)
-    if not result.discarded:
-        return tuple(sorted(labels))
-    kept = sum(len(series.values) for series in result.series if series.role == "primary")
-    discards = {reason for reason, count in result.discarded if count >= _DISCARDED * (kept + count)}
-    return tuple(sorted(labels | (discards & _NEIGHBOUR_DISCARDS)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from gpubench.analysis.trust import HEALTH_SOURCE, STATE_SOURCE
 from gpubench.base.errors import DeviceError
 from gpubench.measuring import health
 from gpubench.measuring.examination import Examination, examine
@@ -18,8 +19,6 @@ from gpubench.model import Device, Remark
 from gpubench.model.record import decode
 
 Tell = Callable[[str], None]
-SICK = "device health"  # the source of remarks on a sick device and on errors that appeared during the run
-NOTED = "device state"  # the source of remarks on states that do not make a gate refuse
 _DOCTOR = "`gpubench doctor` says what to do"
 
 
@@ -58,12 +57,12 @@ class RunHealth(AbstractContextManager["RunHealth"]):
 def _write(recording: Recording, healths: Sequence[Health]) -> None:
     at = time.monotonic() - recording.started_at
     for device in healths:
-        for severity, source in (("sick", SICK), ("warning", NOTED)):
+        for severity, source in (("sick", HEALTH_SOURCE), ("warning", STATE_SOURCE)):
             for finding in device.findings:
                 if finding.severity == severity:
                     recording.remark(Remark(at, "event", source, device.device, finding.text))
         if device.unavailable:
-            recording.remark(Remark(at, "absent", SICK, device.device, f"unavailable: {device.unavailable}"))
+            recording.remark(Remark(at, "absent", HEALTH_SOURCE, device.device, f"unavailable: {device.unavailable}"))
 
 
 def warnings(healths: Sequence[Health]) -> list[str]:
@@ -102,9 +101,9 @@ def _remarks(path: Path) -> Iterator[Remark]:
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         try:
             for line in file:
-                if line.startswith(b'{"kind":"remark"') and SICK.encode() in line:
+                if line.startswith(b'{"kind":"remark"') and HEALTH_SOURCE.encode() in line:
                     remark = decode(line)
-                    if isinstance(remark, Remark) and (remark.source, remark.state) == (SICK, "event"):
+                    if isinstance(remark, Remark) and (remark.source, remark.state) == (HEALTH_SOURCE, "event"):
                         yield remark
         except EOFError:  # a gzip file of a run that was interrupted
             return

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from gpubench import stats
-from gpubench.analysis.quantities import headline
+from gpubench.analysis.quantities import series_labelled
 from gpubench.analysis.summary import Figure, Summary
 from gpubench.base import units
 from gpubench.model import Case, Result, Series, View
@@ -60,7 +59,7 @@ def view_points(summary: Summary, suite: str, view: View, series: str) -> list[P
     grouped: dict[tuple[str, tuple[str, ...]], list[tuple[Result, Series]]] = {}
     for result in summary.results_of(suite):
         if result.status == "ok" and result.case.name in view.cases:
-            chosen = _series(result, series)
+            chosen = series_labelled(result, series)
             if chosen is not None:
                 grouped.setdefault((result.case.id, result.devices), []).append((result, chosen))
     joined = [_point(summary, group) for group in grouped.values()]
@@ -92,13 +91,6 @@ def by_unit(found: Iterable[Point]) -> list[list[Point]]:
 def drawable(value: float) -> bool:
     """Whether a value can stand on an axis: finite, and so far from the ends of a float that no tick overflows."""
     return value == 0 or 1e-100 < abs(value) < 1e100
-
-
-def _series(result: Result, name: str) -> Series | None:
-    """The series of that name of the slowest rank, by the same rule as the headline; "" is the headline."""
-    if not name:
-        return headline(result)
-    return headline(dataclasses.replace(result, series=tuple(each for each in result.series if each.label == name)))
 
 
 def view_lines(found: Sequence[Point], view: View) -> list[Curve]:

@@ -1,0 +1,99 @@
+"""The key figures of a run: the values of what each suite names as speaking for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from gpubench.analysis.quantities import series_labelled
+from gpubench.analysis.summary import Figure, Spread, Summary
+from gpubench.knowledge.floors import Floor, built_in_floor
+from gpubench.model import KeyFigure
+
+
+@dataclass(frozen=True, slots=True)
+class KeyValue:
+    """A key figure with its value in this run; `floor` is what its model of GPU should reach, None where unknown."""
+
+    title: str
+    suite: str
+    case_id: str
+    devices: tuple[str, ...]
+    figure: Figure
+    floor: Floor | None = None
+
+    @property
+    def of_spec(self) -> float | None:
+        """The fraction of the peak in the data sheet; None where no data sheet states one."""
+        share = self.figure.share_of("spec")
+        return share.fraction if share else None
+
+    @property
+    def of_expected(self) -> float | None:
+        """The fraction of what this model should reach, above 1 where it is better; None where nobody recorded it."""
+        if self.floor is None or self.floor.unit != self.figure.unit:
+            return None
+        ratio = self.figure.interval.centre / self.floor.expected
+        if self.floor.better == "more":
+            return ratio
+        return 1 / ratio if ratio else None
+
+    @property
+    def is_below_expectation(self) -> bool:
+        """Whether it is below what this model should reach by more than cards of a model differ."""
+        reached = self.of_expected
+        return self.floor is not None and reached is not None and reached < 1 - self.floor.tolerance_percent / 100
+
+
+def key_values(summary: Summary) -> list[KeyValue]:
+    """Return the key figures that a run has values of, in the order of its suites; one for each device."""
+    return [
+        value
+        for suite in summary.run.manifest.suites
+        for wanted in suite.key_figures
+        for value in _values(summary, suite.name, wanted)
+    ]
+
+
+def _values(summary: Summary, suite: str, wanted: KeyFigure) -> Iterator[KeyValue]:
+    nearest: dict[str, tuple[float, Spread]] = {}  # by first device
+    for spread in summary.spreads():
+        case = spread.case
+        if (case.suite, case.name) != (suite, wanted.case) or spread.figure is None:
+            continue
+        distance = _distance(dict(case.params), wanted)
+        device = next(iter(spread.devices), "")
+        if distance is not None and distance <= nearest.get(device, (math.inf, spread))[0]:
+            nearest[device] = (distance, spread)
+    for _, spread in nearest.values():
+        if figure := _figure(summary, spread, wanted.series):
+            floor = None if wanted.series else _floor(summary, spread)  # a floor is of the headline
+            yield KeyValue(wanted.title, suite, spread.case.id, spread.devices, figure, floor)
+
+
+def _distance(params: Mapping[str, str | float], wanted: KeyFigure) -> float | None:
+    """Return how far the numbers of a case are from those that are wanted, in octaves; None where a text differs."""
+    octaves = 0.0
+    for axis, value in wanted.params:
+        found = params.get(axis)
+        if isinstance(value, str) or isinstance(found, str) or found is None:
+            if found != value:
+                return None
+        else:
+            octaves += abs(math.log2((abs(found) + 1) / (abs(value) + 1)))
+    return octaves
+
+
+def _figure(summary: Summary, spread: Spread, label: str) -> Figure | None:
+    if not label:
+        return spread.figure
+    results = [row.result for row in spread.rows if row.result.status == "ok"]
+    found = [(result, series_labelled(result, label)) for result in results]
+    figures = [summary.figure(result, series) for result, series in found if series is not None]
+    return Figure.joined(figures) if figures else None
+
+
+def _floor(summary: Summary, spread: Spread) -> Floor | None:
+    device = summary.device(spread.devices[0]) if spread.devices else None
+    return built_in_floor(device.name, spread.case.id) if device else None

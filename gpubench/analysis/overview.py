@@ -1,0 +1,146 @@
+"""What a run says at first sight: on which device, its key figures, whether to trust them, and what else matters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from gpubench.analysis.key_figures import KeyValue, key_values
+from gpubench.analysis.summary import Summary
+from gpubench.analysis.trust import doubts, matters
+from gpubench.base import units
+from gpubench.model import Device, Facts, Result, Run
+
+_MOST_MATTERS = 3
+_OF_HOST = "these are figures of the host processor, not of a GPU"
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteLine:
+    """One suite of a run in a line: how its cases ended, and how long they took together."""
+
+    name: str
+    summary: str
+    counts: dict[str, int]
+    seconds: float
+
+    @property
+    def ended(self) -> str:
+        """How the cases ended: `58 ok, 2 skipped`."""
+        return ", ".join(f"{count} {status}" for status, count in self.counts.items() if count)
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """The first lines of every summary of a run, in the terminal, in Markdown and on the page.
+
+    `conditions` say how the run was made: driver, runtime, tier, number of cases, duration, date. `doubts` are why its
+    figures cannot be trusted; `matters` what else its reader has to know first.
+    """
+
+    devices: tuple[str, ...]
+    conditions: tuple[str, ...]
+    values: tuple[KeyValue, ...]
+    doubts: tuple[str, ...]
+    matters: tuple[str, ...]
+    suites: tuple[SuiteLine, ...]
+
+    @property
+    def trust(self) -> str:
+        """`trustworthy: yes`, or `trustworthy: no, because …`."""
+        return f"trustworthy: {'no, because ' + '; '.join(self.doubts) if self.doubts else 'yes'}"
+
+    @property
+    def has_expectations(self) -> bool:
+        """Whether it is known of any key figure what this model of GPU should reach."""
+        return any(value.of_expected is not None for value in self.values)
+
+
+def overview(summary: Summary) -> Overview:
+    """Return the overview of a run."""
+    values = key_values(summary)
+    matter = matters(summary, values)
+    return Overview(
+        tuple(_device_words(summary)),
+        tuple(_conditions(summary)),
+        tuple(values),
+        tuple(doubts(summary, values)),
+        (*_host_words(summary), *matter[:_MOST_MATTERS]),
+        tuple(_suite_line(summary, name, summary.results_of(name)) for name in _suites(summary.run)),
+    )
+
+
+def _measured(summary: Summary) -> list[Device]:
+    used = {device for result in summary.run.results for device in result.devices}
+    devices = summary.run.manifest.facts.devices
+    return [device for device in devices if device.id in used] or list(devices)
+
+
+def _device_words(summary: Summary) -> Iterator[str]:
+    """Yield a line for each model of device: `2 × NVIDIA H200 (cuda:0, cuda:1), 132 SMs, 139.8 GiB`."""
+    models: dict[tuple[str, str], list[str]] = {}
+    for device in _measured(summary):
+        models.setdefault((device.name, _device_size(device)), []).append(device.id)
+    for (name, size), ids in models.items():
+        count = f"{len(ids)} × " if len(ids) > 1 else ""
+        yield f"{count}{name} ({', '.join(ids)}){size}"
+
+
+def _device_size(device: Device) -> str:
+    kind = {"cuda": "SMs", "rocm": "CUs"}.get(device.id.partition(":")[0], "cores")
+    count = f", {device.units} {kind}" if device.units else ""
+    return count + (f", {units.round_size(device.memory_bytes)}" if device.memory_bytes else "")
+
+
+def _conditions(summary: Summary) -> list[str]:
+    run = summary.run
+    settings = run.manifest.settings
+    cases = len({result.case.id for result in run.results})
+    replicates = f" × {settings.replicates} replicates" if settings.replicates > 1 else ""
+    tier = f"tier {settings.tier}" if settings.tier else ""
+    return [
+        *_versions(run.manifest.facts),
+        *([tier] if tier else []),
+        f"{cases} {'case' if cases == 1 else 'cases'}{replicates} in {units.duration(_end_s(run))}",
+        _date(run.manifest.started),
+        f"gpubench {run.manifest.gpubench}",
+    ]
+
+
+def _end_s(run: Run) -> float:
+    return max((result.window[1] for result in run.results), default=0.0)
+
+
+def _versions(facts: Facts) -> list[str]:
+    versions = dict(facts.versions)
+    driver = next((value for name, value in facts.versions if name.endswith(".driver") and name != "cuda.driver"), "")
+    names = (("driver", driver), ("CUDA", versions.get("cuda.runtime", "")), ("ROCm", versions.get("rocm", "")))
+    return [f"{name} {value}" for name, value in names if value]
+
+
+def _date(started: str) -> str:
+    """`2026-11-20 17:43 UTC`; the text itself where it is no date."""
+    try:
+        return f"{datetime.fromisoformat(started):%Y-%m-%d %H:%M} UTC"
+    except ValueError:
+        return started
+
+
+def _host_words(summary: Summary) -> list[str]:
+    devices = _measured(summary)
+    hosts = [device for device in devices if device.backend == "host"]
+    return [_OF_HOST] if hosts and len(hosts) == len(devices) else []
+
+
+def _suites(run: Run) -> list[str]:
+    return list(dict.fromkeys(result.case.suite for result in run.results))
+
+
+def _suite_line(summary: Summary, name: str, results: Sequence[Result]) -> SuiteLine:
+    info = next((info for info in summary.run.manifest.suites if info.name == name), None)
+    counts = dict.fromkeys(("ok", "skipped", "failed", "invalid"), 0)
+    for result in results:
+        counts[result.status] += 1
+    seconds = sum(result.window[1] - result.window[0] for result in results)
+    return SuiteLine(name, info.summary if info else "", counts, seconds)

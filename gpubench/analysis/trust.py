@@ -1,0 +1,129 @@
+"""Whether the figures of a run can be trusted, and what else its reader has to know first."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Iterable, Iterator, Sequence
+
+from gpubench.analysis.disturbances import other_work, slowdowns
+from gpubench.analysis.key_figures import KeyValue
+from gpubench.analysis.summary import Summary
+from gpubench.base import units
+from gpubench.model import Result, Status
+
+HEALTH_SOURCE = "device health"  # the source of remarks on a sick device and on errors that appeared during the run
+STATE_SOURCE = "device state"  # the source of remarks on states that do not make a gate refuse
+_MANY = 0.1  # of the cases: from this share on a disturbance concerns the run as a whole
+_UNCERTAIN = 0.05  # the half width of a 95 % interval above which a key figure is not worth three digits
+_SLOWED_BY = {
+    "thermal": "heat",
+    "hw-slowdown": "a hardware slowdown",
+    "power-brake": "a power brake",
+    "low-clock": "a low clock",
+}
+_POWER_CAPPED = "power-capped"
+
+
+def doubts(summary: Summary, values: Sequence[KeyValue]) -> list[str]:
+    """Return why the figures of a run cannot be trusted, the worst reason first; an empty list where they can."""
+    return [*_broken(summary), *_sick(summary), *_disturbed(summary, values), *_uncertain(values)]
+
+
+def matters(summary: Summary, values: Sequence[KeyValue]) -> list[str]:
+    """Return what else matters about a run, the most important first: what is below expectation, capped or missing."""
+    return [
+        *_below_expectation(values),
+        *_ended(summary.run.results, "invalid", "ended invalid"),
+        *(remark.words for remark in summary.run.remarks if (remark.source, remark.state) == (STATE_SOURCE, "event")),
+        *_capped(summary),
+        *_unwatched(summary),
+        *_unsettled(summary),
+        *_skipped(summary.run.results),
+    ]
+
+
+def _broken(summary: Summary) -> Iterator[str]:
+    if not summary.run.complete:
+        yield "the run was interrupted before all cases were measured"
+    yield from _ended(summary.run.results, "failed", "failed")
+    if impossible := [row for row in summary.rows() if row.impossible]:
+        yield f"above what the device can do: {_cases(len(impossible))}"
+
+
+def _ended(results: Iterable[Result], status: Status, verb: str) -> Iterator[str]:
+    causes = Tally(result.cause for result in results if result.status == status)
+    if causes:
+        words = ", ".join(cause.replace("-", " ") or "no cause given" for cause, _ in causes.most_common())
+        yield f"{_cases(causes.total())} {verb} ({words})"
+
+
+def _cases(count: int) -> str:
+    return "1 case" if count == 1 else f"{count} cases"
+
+
+def _sick(summary: Summary) -> Iterator[str]:
+    found = (remark for remark in summary.run.remarks if (remark.source, remark.state) == (HEALTH_SOURCE, "event"))
+    yield from dict.fromkeys(f"{remark.device} is unhealthy: {remark.words}" for remark in found)
+
+
+def _disturbed(summary: Summary, values: Sequence[KeyValue]) -> Iterator[str]:
+    """Yield what disturbed a key figure, or a tenth of the cases."""
+    measured = [result for result in summary.run.results if result.status == "ok"]
+    key = {(value.case_id, value.devices) for value in values}
+    kinds = (
+        ("other work ran beside", {result.key: other_work(result) for result in measured}),
+        ("the device was slowed down in", {result.key: slowdowns(result) for result in measured}),
+    )
+    for words, found in kinds:
+        cases = {place: causes for place, causes in found.items() if causes}
+        if len(cases) >= _MANY * len(measured) > 0 or any(place[:2] in key for place in cases):
+            causes = dict.fromkeys(_SLOWED_BY.get(cause, cause) for each in cases.values() for cause in each)
+            yield f"{words} {len(cases)} of {len(measured)} cases ({', '.join(causes)})"
+
+
+def _uncertain(values: Sequence[KeyValue]) -> Iterator[str]:
+    wide = [value for value in values if value.figure.samples > 1 and value.figure.interval.half_width > _UNCERTAIN]
+    if wide:
+        names = ", ".join(f"{value.title} ± {units.percent(value.figure.interval.half_width, 0)}" for value in wide)
+        yield f"uncertain by more than {units.percent(_UNCERTAIN, 0)}: {names}"
+
+
+def _below_expectation(values: Sequence[KeyValue]) -> Iterator[str]:
+    for value in values:
+        if value.is_below_expectation and value.floor and value.of_expected is not None:
+            expected = units.quantity(value.floor.expected, value.floor.unit)
+            yield f"{value.title} reaches {units.percent(value.of_expected, 0)} of what this model should ({expected})"
+
+
+def _capped(summary: Summary) -> Iterator[str]:
+    measured = [result for result in summary.run.results if result.status == "ok"]
+    capped = [result for result in measured if _POWER_CAPPED in result.labels]
+    if not capped:
+        return
+    clocks = [result.series[0].clock_hz for result in capped if result.series[0].clock_hz]
+    down = f": the clock fell to {units.quantity(min(clocks), 'Hz')}" if clocks else ""
+    yield f"the power cap limited {len(capped)} of {len(measured)} cases{down}"
+
+
+def _unwatched(summary: Summary) -> Iterator[str]:
+    if any("unwatched" in result.labels for result in summary.run.results):
+        yield "nothing watched the GPU between samples, so throttling was not noticed"
+
+
+def _unsettled(summary: Summary) -> Iterator[str]:
+    count = sum("unsettled" in result.labels for result in summary.run.results)
+    if count:
+        yield f"{_cases(count)} had not settled when the time was over"
+
+
+def _skipped(results: Iterable[Result]) -> Iterator[str]:
+    """Yield what missing libraries cost, then the other skipped cases with their most frequent reason."""
+    skipped = [result for result in results if result.status == "skipped"]
+    missing = Tally(result.reason for result in skipped if result.cause == "missing")
+    for reason, count in missing.most_common():
+        yield f"{_cases(count)} skipped: {reason}"
+    others = Tally(result.reason for result in skipped if result.cause != "missing")
+    if others:
+        (reason, _), *rest = others.most_common()
+        more = f" (and {len(rest)} more {'reason' if len(rest) == 1 else 'reasons'})" if rest else ""
+        yield f"{_cases(others.total())} skipped: {reason}{more}"

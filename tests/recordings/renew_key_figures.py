@@ -1,0 +1,36 @@
+"""Gives recordings the key figures that their suites name today; what was measured stays.
+
+python tests/recordings/renew_key_figures.py tests/recordings/NAME.jsonl.gz …
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from gpubench import plugins
+from gpubench.measuring.plan import load_suite
+from gpubench.model import Run, SuiteInfo, store
+
+
+def main(*paths: str) -> None:
+    """Rewrite these files."""
+    for path in paths:
+        run = renewed(store.read_run(path))
+        Path(path).write_bytes(store.content(run, packed=path.endswith(".gz")))
+
+
+def renewed(run: Run) -> Run:
+    """Return the run whose suites name the key figures of today."""
+    suites = tuple(map(_renewed, run.manifest.suites))
+    return replace(run, manifest=replace(run.manifest, suites=suites))
+
+
+def _renewed(info: SuiteInfo) -> SuiteInfo:
+    known = info.name in plugins.names("suites")
+    return replace(info, key_figures=load_suite(info.name).key_figures) if known else info
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
