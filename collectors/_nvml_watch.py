@@ -98,6 +98,11 @@ def _process_ids(nvml: Any, gpu: Any) -> tuple[int, ...]:
     return tuple(process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(gpu))
 
 
+def _runner() -> int:
+    """Return the number of the process that runs the cases; elsewhere than in a worker, of this one's parent."""
+    return int(os.environ.get("GPUBENCH_RUNNER") or os.getppid())
+
+
 class Strangers:
     """Tells our processes (the runner, which started this one, and all that it started) from others.
 
@@ -144,7 +149,7 @@ class NvmlWatch:
         self._id = device.id
         self._default_hz = default_clock_hz(device)
         self._limit_w = power_limit_w(device)
-        self._strangers = Strangers(os.getppid())
+        self._strangers = Strangers(_runner())
         self._baseline: int | None = None
         self._processes: int | None = None
         self._shared: tuple[str, ...] = ()
@@ -152,7 +157,7 @@ class NvmlWatch:
 
     def begin(self) -> None:
         """Take the processes on the GPU as the baseline; label the case if one is certainly another's."""
-        self._strangers = Strangers(os.getppid())  # asked anew: process numbers are reused
+        self._strangers = Strangers(_runner())  # asked anew: process numbers are reused
         pids = self._read(_process_ids)
         self._processes = self._baseline = None if pids is None else len(self._strangers.among(pids))
         self._shared = ("shared-device",) if pids and self._strangers.are_seen(pids) else ()

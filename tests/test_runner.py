@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from _make import manifest
 
@@ -200,7 +201,7 @@ def test_samples_of_the_host_are_relayed_while_cases_run(faults):
 @pytest.mark.slow
 def test_a_sampler_that_hangs_or_dies_is_told_of_and_holds_nothing_up():
     hung = SamplingProcess(host_facts().devices, 0.0)
-    os.kill(hung._child.process.pid, signal.SIGSTOP)
+    os.kill(psutil.Process(hung._child.process.pid).children()[0].pid, signal.SIGSTOP)
     start = time.monotonic()
     hung.stop()
     assert time.monotonic() - start < 20
@@ -241,7 +242,7 @@ def test_workers_end_when_the_runner_is_killed(faults, tmp_path):
     script.write_text(
         "import os, signal\n"
         "from gpubench.measuring.process import Child\n"
-        "child = Child('gpubench.measuring.worker')\n"
+        "child = Child('gpubench.measuring.worker', ())\n"
         "print(child.process.pid, flush=True)\n"
         "import time; time.sleep(1)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"

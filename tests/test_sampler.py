@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from gpubench import plugins
@@ -33,14 +34,20 @@ def sick(monkeypatch):
         started_at = time.monotonic()
         process = SamplingProcess(HOST, started_at)
         chunks, end = [], time.monotonic() + seconds
-        while time.monotonic() < end and process.connection:
-            process.connection.poll(0.1)
+        while time.monotonic() < end and process.channel:
+            process.channel.poll(0.1)
             chunks += process.drain()
         chunks += process.stop()
         lacks = {"host"}  # what this machine has of RAPL is its own affair
         return process, chunks, [remark for remark in process.remarks() if remark.source not in lacks]
 
     return sampled
+
+
+def pid_of(child):
+    """The number of the process under a child's keeper."""
+    (process,) = psutil.Process(child.process.pid).children()
+    return process.pid
 
 
 def track(chunks, name):
@@ -164,11 +171,11 @@ def test_a_sampler_that_crashes_is_told_of_and_another_one_goes_on():
     chunks, killed = [], None
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline and not (killed and any(chunk.at[0] > killed for chunk in chunks)):
-        process.connection.poll(0.1)
+        process.channel.poll(0.1)
         chunks += process.drain()
         if chunks and killed is None:
             killed = max(at for chunk in chunks for at in chunk.at)
-            os.kill(process._child.process.pid, signal.SIGSEGV)
+            os.kill(pid_of(process._child), signal.SIGSEGV)
     chunks += process.stop()
     assert process.ended == "stopped"
     (remark,) = [remark for remark in process.remarks() if remark.state == "lost"]

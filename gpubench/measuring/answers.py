@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from gpubench.authoring.task import Observed, Profile, Stage, Task, observed
+from gpubench.measuring.time_limits import TimeLimits
 from gpubench.plugins.backend import OpenDevice
 
 T = TypeVar("T")
@@ -28,7 +29,13 @@ class AnswerChecks:
     """Overwrites the outputs of one task and checks them; `seconds` is how long the last check took on this rank."""
 
     def __init__(
-        self, task: Task, device: OpenDevice, agree: Agree, rng: np.random.Generator, allowed_s: float
+        self,
+        task: Task,
+        device: OpenDevice,
+        agree: Agree,
+        rng: np.random.Generator,
+        allowed_s: float,
+        limits: TimeLimits | None = None,
     ) -> None:
         self.task = task
         self.seconds = 0.0
@@ -37,6 +44,7 @@ class AnswerChecks:
         self._agree = agree
         self._rng = rng
         self._allowed_s = allowed_s
+        self._limits = limits or TimeLimits()
 
     def verify(self) -> dict[str, Observed | Profile]:
         """Overwrite the outputs, call every stage once, and check; then the same for further calls.
@@ -63,10 +71,12 @@ class AnswerChecks:
 
     def _verify_calls(self, instead: Mapping[str, Callable[[], object]]) -> dict[str, Observed | Profile]:
         """Check one call of every stage on overwritten outputs, another call `instead` of those of that name."""
+        self._limits.calling(self.task.stages.values())
         self.overwrite()
         for name, stage in self.task.stages.items():
             self._agree(None)
             instead.get(name, stage.call)()
+        self._limits.waiting(self.task.stages.values())
         return self.check()
 
     def overwrite(self) -> None:
@@ -79,6 +89,7 @@ class AnswerChecks:
         """Check what the ranks left: none looks before all have stopped, none goes on before all have looked."""
         self._device.synchronize()
         self._agree(None)
+        self._limits.checking(self.task.stages.values())
         start = self._device.now()
         found = observed("the check", self.task.check())
         self.seconds = self._device.now() - start

@@ -21,8 +21,9 @@ from gpubench.base.errors import GateTimedOut, Skip, SuiteError, Untrustworthy
 from gpubench.measuring import boundary
 from gpubench.measuring.answers import Agree, AnswerChecks, alone
 from gpubench.measuring.stopping import StoppingPolicy, Trace
+from gpubench.measuring.time_limits import TimeLimits
 from gpubench.measuring.timed_series import TimedSeries
-from gpubench.model import Series, SeriesMode
+from gpubench.model import Series, SeriesMode, limits
 from gpubench.plugins.backend import Mode, OpenDevice, Timing
 from gpubench.plugins.collector import Watch
 
@@ -55,6 +56,7 @@ class Engine:
         rank: int = 0,
         watches: Sequence[Watch] = (),
         rng: np.random.Generator | None = None,
+        limits: TimeLimits | None = None,
     ) -> None:
         self._device = device
         self._policy = policy
@@ -62,6 +64,7 @@ class Engine:
         self._rank = rank
         self._watches = watches
         self._rng = rng or np.random.default_rng(0)  # of the run's seed and the case: where answers are checked
+        self._limits = limits or TimeLimits()
         self._discarded: dict[str, int] = {}
         self._labels: set[str] = set()
 
@@ -99,7 +102,8 @@ class Engine:
         return self._answers_of(task).verify()
 
     def _answers_of(self, task: Task) -> AnswerChecks:
-        return AnswerChecks(task, self._device, self._agree, self._rng, _CHECK_SHARE * self._policy.budget_s)
+        allowed_s = _CHECK_SHARE * self._policy.budget_s
+        return AnswerChecks(task, self._device, self._agree, self._rng, allowed_s, self._limits)
 
     def _confirm(self, answers: AnswerChecks, column: TimedSeries) -> None:
         """Check a batch of this series on overwritten outputs, and compare its time with its neighbours'.
@@ -109,6 +113,7 @@ class Engine:
         behind a flush is the control. Raises WrongAnswer or Untrustworthy.
         """
         column.is_checked = True
+        self._limits.calling([column.stage])
         neighbours_s = max(column.values[-_NEIGHBOURS:], default=math.inf)
         calls = int(self._rng.choice((1, column.calls)))  # one call alone shows whether every second one does nothing
         if column.mode == "rotated":  # whole turns: each buffer is written
@@ -153,6 +158,7 @@ class Engine:
         start = self._device.now()
         self._confirm(answers, column)
         self._batch(column, column.calls)
+        self._limits.sampling(column.label, column.policy, column.batch_s)
         return self._device.now() - start
 
     def _is_cheap(self, answers: AnswerChecks, column: TimedSeries) -> bool:
@@ -178,7 +184,9 @@ class Engine:
         policy = self._policy.for_effort(stage.effort)
         column = TimedSeries(name, stage, mode, 1, not stage.waits, call, policy, policy.least)
         column.check_at = self._rng.random()
+        self._limits.warming_up(column.label, stage, policy)
         self._warm_up(self._sized(column))
+        self._limits.sampling(column.label, policy, column.batch_s)
         begin = self._device.now()
         while not column.stop:
             self._sample(column)
@@ -265,12 +273,13 @@ class Engine:
             column.warmup_s = self._device.now() - start
             done = self._agree(column.policy.is_warm(values, column.warmup_s))
         column.warm = column.policy.warm_part(Trace(values, times))
+        column.batch_s = column.warmup_s / column.batches
         column.batches, column.lost = 0, {}
 
     def _sample(self, column: TimedSeries) -> None:
         for timing in self._attempt(column):
             disturbed, clock_hz = self._watched()
-            good = [value for value in timing.device if math.isfinite(value) and value > 0]
+            good = [value for value in timing.device if limits.LEAST_SECONDS <= value <= limits.MOST_SECONDS]
             for reason in disturbed or ["clock"] * (len(timing.device) - len(good)):
                 self._discard(reason)
             if disturbed or not good:
@@ -376,5 +385,5 @@ def _own_time(found: object) -> Timing:
 
 def _finite(series: list[Series]) -> None:
     for each in series:
-        if not all(map(math.isfinite, each.values)):
-            raise Untrustworthy("not-finite", f"series {each.label} holds NaN or infinity")
+        if not all(map(limits.is_number, each.values)):
+            raise Untrustworthy("not-finite", f"series {each.label} holds NaN, infinity or a number of that kind")

@@ -6,6 +6,7 @@ errors that the driver reports meanwhile.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import sys
 import time
@@ -13,12 +14,11 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing.connection import Connection
-from typing import Any
 
 from gpubench import plugins
 from gpubench.base.errors import Missing
 from gpubench.measuring import boundary, health
+from gpubench.measuring.channel import BadMessage, ToParent
 from gpubench.measuring.health import Health
 from gpubench.measuring.process import Child, to_parent
 from gpubench.model import Device
@@ -54,7 +54,7 @@ class Examination(AbstractContextManager["Examination"]):
     def __init__(self, devices: Sequence[Device], patience_s: float = PATIENCE_S) -> None:
         self._devices = examined(devices)
         self._patience_s = patience_s
-        self._child: Child | None = None
+        self._child: Child[_Answer | None] | None = None
         self._start()
 
     def __exit__(self, *_: object) -> None:
@@ -71,8 +71,9 @@ class Examination(AbstractContextManager["Examination"]):
     def _start(self) -> None:
         """Start the child unless it is there: the last reading may have ended it."""
         if self._devices and self._child is None:
-            self._child = Child("gpubench.measuring.examination")
-            self._child.connection.send(tuple(self._devices))
+            self._child = Child("gpubench.measuring.examination", (_Answer, type(None)))
+            with contextlib.suppress(OSError):  # it has ended already, which is met when it is read
+                self._child.channel.send(tuple(self._devices))
 
     def _answers(self) -> tuple[list[_Answer], str]:
         """Return the answers that came in time and, where some did not, the reason."""
@@ -81,15 +82,17 @@ class Examination(AbstractContextManager["Examination"]):
         answers: list[_Answer] = []
         deadline = time.monotonic() + self._patience_s
         try:
-            child.connection.send("read")
+            child.channel.send("read")
             while time.monotonic() < deadline:
                 child.drain()
-                if child.connection.poll(_TICK_S):
-                    answer = child.connection.recv()
+                if child.channel.poll(_TICK_S):
+                    answer = child.channel.recv()
                     if answer is None:
                         return answers, ""
                     answers.append(answer)
             problem = f"the driver did not answer within {self._patience_s:g} s"
+        except BadMessage as error:
+            problem = f"the process that asked the driver sent {error}"
         except (EOFError, OSError):
             problem = f"the process that asked the driver ended: {child.obituary()}"
         self._end()
@@ -130,14 +133,14 @@ class _Sources:
                 reason = boundary.text(str(error))
                 self._failures += [_Answer(device.id, (), reason) for device in accepted]
 
-    def send(self, connection: Connection[Any, Any]) -> None:
+    def send(self, channel: ToParent) -> None:
         """Send the answers for each device as soon as they are there, then None."""
         for failure in self._failures:
-            connection.send(failure)
+            channel.send(failure)
         for name, source, devices in self._sources:
             for device in devices:
-                connection.send(_asked(name, source, device))
-        connection.send(None)
+                channel.send(_asked(name, source, device))
+        channel.send(None)
 
 
 def _asked(name: str, source: HealthSource, device: Device) -> _Answer:
@@ -150,10 +153,10 @@ def _asked(name: str, source: HealthSource, device: Device) -> _Answer:
 def main() -> None:
     """The child."""
     faulthandler.enable()
-    connection = to_parent(sys.argv[1])
-    sources = _Sources(connection.recv())
+    channel = to_parent(sys.argv[1])
+    sources = _Sources(channel.recv())
     try:
-        while connection.recv() == "read":
-            sources.send(connection)
+        while channel.recv() == "read":
+            sources.send(channel)
     except (EOFError, OSError):  # the parent has ended
         return

@@ -1,9 +1,8 @@
-"""Child processes: a pipe to talk, drained output, a process group of their own, no orphans."""
+"""Child processes: a channel to talk, drained output, and no orphans."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import itertools
 import os
 import signal
@@ -11,44 +10,52 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
-from multiprocessing.connection import Connection
-from typing import Any
+from typing import Generic, TypeVar
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+from gpubench.measuring import keeper
+from gpubench.measuring.channel import ToChild, ToParent
+
+M = TypeVar("M")
 _TAIL = 8192  # bytes of a child's output that are kept for its obituary
-_GRACE_S = 2.0
+_CHUNK_BYTES, _CHUNKS = 65536, 16  # of output that is read at once: an endless one holds nobody up
+_GRACE_S = 3.0  # its keeper needs a moment longer than a second for a process that a driver lets go slowly
 
 
-class Child:
-    """A Python that runs `main` of a module, with a two-way pipe; killing it kills its process group.
+class Child(Generic[M]):
+    """A Python that runs `main` of a module under a keeper; killing it ends everything that it ever started.
 
-    Start it from the main thread: the kernel ends a child when the thread that started it ends.
+    `classes` are those of its messages. Start it from the main thread: the kernel ends a child when the thread that
+    started it ends.
     """
 
-    def __init__(self, module: str, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, module: str, classes: tuple[type[M], ...], environment: Mapping[str, str] | None = None) -> None:
         ours, theirs = socket.socketpair()
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
         self.output = reading
-        self.connection: Connection[Any, Any] = Connection(ours.detach())
+        self.channel = ToChild(ours.detach(), classes)
         self._tail = b""
+        program = f"from gpubench.measuring.keeper import keep; keep({theirs.fileno()})\n"
+        program += f"from {module} import main; main()"
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-c", f"from {module} import main; main()", str(theirs.fileno())],
+                [sys.executable, "-P", "-c", program, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=writing,
                 stderr=writing,
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
-                env={**os.environ, **(environment or {})},
+                env={**os.environ, **(environment or {}), keeper.RUNNER: str(os.getpid())},
             )
         os.close(writing)
 
     def drain(self) -> None:
         """Read what the child has printed, so that a full pipe never holds it up; close it at its end."""
         with contextlib.suppress(BlockingIOError):
-            while self.output >= 0:
-                chunk = os.read(self.output, 65536)
+            for _ in range(_CHUNKS):
+                if self.output < 0:
+                    return
+                chunk = os.read(self.output, _CHUNK_BYTES)
                 self._tail = (self._tail + chunk)[-_TAIL:]
                 if not chunk:  # closed, which is not yet the end of the process: it may have silenced itself
                     os.close(self.output)
@@ -64,48 +71,52 @@ class Child:
         return (place or (lines[-1] if lines else "")).strip()
 
     def obituary(self) -> str:
-        """How the child ended: `killed by SIGKILL`, `exit status 3`; and its last line."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(_GRACE_S)
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(_GRACE_S)
+        """How the child ended: `killed by SIGKILL`, `exit status 3`; and its last line. One that lives on is ended."""
+        lives_on = not self._ends_within(_GRACE_S)
+        if lives_on:
+            self._end()
         status = self.process.poll()
         if status is None:
             return "it does not end, not even by SIGKILL: the driver holds it"
         how = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+        if lives_on:
+            how = "it closed its end of the channel and lived on"
         return f"{how}; last line: {self.last_words}" if self.last_words else how
 
     def kill(self) -> None:
-        """End the whole process group now and reap it."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may hold it for ever: it is left behind then
-            self.process.wait(_GRACE_S)
-        self._close()
-
-    def stop(self) -> None:
-        """Ask the child to end by closing the pipe; kill what does not."""
-        self.connection.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(_GRACE_S)
-        self.kill()
-
-    def _close(self) -> None:
-        self.connection.close()
+        """End the child and all that it started now, and reap it."""
+        self._end()
+        self.channel.close()
         self.drain()
         if self.output >= 0:
             os.close(self.output)
             self.output = -1
 
+    def stop(self) -> None:
+        """Ask the child to end by closing the channel; kill what does not."""
+        self.channel.close()
+        self._ends_within(_GRACE_S)
+        self.kill()
 
-def to_parent(argument: str) -> Connection[Any, Any]:
-    """In a child: the pipe to the parent; from here on this process ends when its parent does."""
-    parent = os.getppid()
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        sys.exit(1)
+    def _end(self) -> None:
+        """Ask the keeper to end what is below it; where it does not answer, do it from here."""
+        if self.process.poll() is None:
+            self.process.terminate()
+        if self._ends_within(_GRACE_S):
+            return
+        keeper.end_descendants(self.process.pid)
+        self.process.kill()
+        self._ends_within(_GRACE_S)  # a driver may hold it for ever: it is left behind then
+
+    def _ends_within(self, seconds: float) -> bool:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
+        return self.process.poll() is not None
+
+
+def to_parent(argument: str) -> ToParent:
+    """In a child: the channel to the parent; programs that the child starts do not inherit it."""
+    descriptor = int(argument)
+    os.set_inheritable(descriptor, False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    return Connection(int(argument))
+    return ToParent(descriptor)

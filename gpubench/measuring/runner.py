@@ -1,11 +1,14 @@
 """Runs a plan: cases in order, in supervised worker processes, one rank or many.
 
-A crash, a hang or a broken device costs one result and one worker; the rest of the run goes on.
+A crash, a hang, a broken device or a worker that sends rubbish costs one result and one worker; the rest of the run
+goes on. A worker is believed nothing: what it sends is limited, checked and never executed.
 """
 
 from __future__ import annotations
 
+import math
 import time
+from collections import Counter as Tally
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -13,14 +16,17 @@ from multiprocessing.connection import wait
 from typing import Any, Protocol
 
 from gpubench.base.errors import DeviceError
+from gpubench.measuring import boundary, time_limits
+from gpubench.measuring.channel import BadMessage
 from gpubench.measuring.plan import Job, Plan, lack
 from gpubench.measuring.process import Child
 from gpubench.measuring.sampler import SamplingProcess
+from gpubench.measuring.time_limits import Phase
 from gpubench.measuring.worker import Gone, Offer, Order, Part
-from gpubench.model import Device, Remark, Result, Samples, Series, Status, Tier
+from gpubench.model import Device, Remark, Result, Samples, Series, Status
 
-DEADLINES_S: dict[Tier, float] = {"smoke": 60.0, "quick": 120.0, "full": 600.0}
 _TICK_S = 0.2
+_MOST_MESSAGES = 10_000_000  # of a rank in one case: ranks that agree on each sample of a long tail send a fifth of it
 _LOST_DEVICE = 3  # so many cases in a row that cannot open their device: it is gone
 # A worse status stands before a better one; the cause "peer" is the echo of another rank's end and stands last.
 _SEVERITY: dict[Status, int] = {"failed": 3, "invalid": 2, "skipped": 1, "ok": 0}
@@ -45,15 +51,16 @@ class Progress:
 
 
 Observer = Callable[[Progress], None]
+Worker = Child[Part | Offer | Phase]
 
 
 class Crew:
     """Worker processes by device and slot, started when first needed, replaced when they go wrong."""
 
     def __init__(self) -> None:
-        self._workers: dict[tuple[str, int], Child] = {}
+        self._workers: dict[tuple[str, int], Worker] = {}
 
-    def members(self, devices: Sequence[Device]) -> list[Child]:
+    def members(self, devices: Sequence[Device]) -> list[Worker]:
         """One worker a rank; ranks on the same device get different workers."""
         slots: dict[str, int] = {}
         found = []
@@ -62,14 +69,14 @@ class Crew:
             slots[device.id] = slot + 1
             key = (device.id, slot)
             known = self._workers.get(key)
-            if known is not None and known.process.poll() is not None:  # it died between two cases
-                self.dismiss(known)
+            if known is not None and (known.process.poll() is not None or known.channel.is_waiting()):
+                self.dismiss(known)  # it died between two cases, or sent what nobody had asked for
             if key not in self._workers:
-                self._workers[key] = Child("gpubench.measuring.worker")
+                self._workers[key] = Child("gpubench.measuring.worker", (Part, Offer, Phase))
             found.append(self._workers[key])
         return found
 
-    def dismiss(self, child: Child) -> None:
+    def dismiss(self, child: Worker) -> None:
         """End a worker; the next case that needs its place gets a fresh one."""
         self._workers = {key: other for key, other in self._workers.items() if other is not child}
         child.kill()
@@ -83,11 +90,14 @@ class Crew:
 
 @dataclass(slots=True)
 class _Ranks:
-    """The ranks of a job while it runs: parts that arrived, values on offer, who was told of an end."""
+    """The ranks of a job while it runs: parts that arrived, values on offer, who was told of an end, phases."""
 
-    children: list[Child]
+    children: list[Worker]
     parts: dict[int, Part] = field(default_factory=dict)
-    offers: dict[int, Any] = field(default_factory=dict)
+    offers: dict[int, Offer] = field(default_factory=dict)
+    phases: dict[int, Phase] = field(default_factory=dict)  # what each rank does
+    heard_at: dict[int, float] = field(default_factory=dict)  # when it last began or went on with it
+    messages: Tally[int] = field(default_factory=Tally)
     told: dict[int, set[int]] = field(default_factory=dict)  # rank → the ends it knows of
 
     @property
@@ -95,19 +105,25 @@ class _Ranks:
         """Ranks that have not ended their part."""
         return [rank for rank in range(len(self.children)) if rank not in self.parts]
 
-    def rank_of(self, connection: object) -> int:
-        """The rank that talks over this connection."""
-        return next(rank for rank, child in enumerate(self.children) if child.connection is connection)
+    def rank_of(self, channel: object) -> int:
+        """The rank that talks over this channel."""
+        return next(rank for rank, child in enumerate(self.children) if child.channel is channel)
+
+    def left_s(self, rank: int, now: float) -> float:
+        """The seconds that a rank has until it counts as hung; one that waits for the others has no limit."""
+        if rank in self.offers:
+            return math.inf
+        return self.heard_at[rank] + min(self.phases[rank].limit_s, time_limits.MOST_S) - now
 
 
 class Runner(AbstractContextManager["Runner"]):
-    """Runs jobs; as a context it leaves no process behind."""
+    """Runs jobs; as a context it leaves no process behind. `deadline_s` bounds a case, whatever its phases may take."""
 
-    def __init__(self, plan: Plan, sampler: SamplingProcess, sink: Sink, deadline_s: float = 0.0) -> None:
+    def __init__(self, plan: Plan, sampler: SamplingProcess, sink: Sink, deadline_s: float = math.inf) -> None:
         self._plan = plan
         self._sampler = sampler
         self._sink = sink
-        self._deadline_s = deadline_s or DEADLINES_S[plan.settings.tier]
+        self._deadline_s = deadline_s
         self._crew = Crew()
         self._replicate = 0
         self._failures: dict[str, int] = {}  # device → cases in a row that could not open it
@@ -126,14 +142,22 @@ class Runner(AbstractContextManager["Runner"]):
             if job.replicate != self._replicate:
                 self._crew.dismiss_all()
                 self._replicate = job.replicate
-            result = self._result(job, started_at)
-            self._sink.result(result)
+            result = self._kept(self._result(job, started_at))
             self._relay(self._sampler.drain())
             watch(Progress(job, index, len(jobs), result))
             self._watch_device(result)
         self._relay(self._sampler.stop())
         if lost := [device for device in self._failures if self._is_lost(device)]:
             raise DeviceError(f"{', '.join(lost)} does not open any more; the rest was measured and is kept")
+
+    def _kept(self, result: Result) -> Result:
+        """Write a result; one that the file refuses becomes a failed one, which says why."""
+        try:
+            self._sink.result(result)
+        except ValueError as error:
+            result = Result(result.case, result.devices, "failed", result.replicate, "suite", boundary.text(str(error)))
+            self._sink.result(result)
+        return result
 
     def _relay(self, chunks: Sequence[Samples]) -> None:
         for chunk in chunks:
@@ -166,6 +190,7 @@ class Runner(AbstractContextManager["Runner"]):
         target, suite = self._plan.target(job), self._plan.suite(job.case)
         for rank, child in enumerate(ranks.children):
             order = Order(job.case, target, self._plan.settings.seed, rank, devices, job.devices, suite)
+            ranks.phases[rank], ranks.heard_at[rank] = time_limits.STARTING, time.monotonic()
             self._send(ranks, rank, order, child)
         self._attend(ranks)
         for rank, child in enumerate(ranks.children):
@@ -176,16 +201,15 @@ class Runner(AbstractContextManager["Runner"]):
     def _attend(self, ranks: _Ranks) -> None:
         deadline = time.monotonic() + self._deadline_s
         while ranks.missing:
-            waiting: list[Any] = [ranks.children[rank].connection for rank in ranks.missing]
+            waiting: list[Any] = [ranks.children[rank].channel for rank in ranks.missing]
             waiting += [ranks.children[rank].output for rank in ranks.missing if ranks.children[rank].output >= 0]
-            waiting += [self._sampler.connection] if self._sampler.connection else []
+            waiting += [self._sampler.channel] if self._sampler.channel else []
             for ready in wait(waiting, _TICK_S):
                 self._hear(ranks, ready)
-            if time.monotonic() > deadline:
-                self._end_hung(ranks)
+            self._end_hung(ranks, deadline)
 
     def _hear(self, ranks: _Ranks, ready: object) -> None:
-        if ready is self._sampler.connection:
+        if ready is self._sampler.channel:
             self._relay(self._sampler.drain())
         elif isinstance(ready, int):
             for child in ranks.children:
@@ -195,13 +219,29 @@ class Runner(AbstractContextManager["Runner"]):
             self._listen(ranks, ranks.rank_of(ready))
 
     def _listen(self, ranks: _Ranks, rank: int) -> None:
+        if rank in ranks.parts:  # another rank's message has just ended it
+            return
+        child = ranks.children[rank]
         try:
-            message = ranks.children[rank].connection.recv()
+            for message in child.channel.arrived():
+                self._take(ranks, rank, message)
+        except BadMessage as error:
+            child.kill()
+            ranks.parts[rank] = Part("failed", "message", f"rank {rank}: the worker sent {error}")
+            self._answer(ranks)
         except (EOFError, OSError):
             self._bury(ranks, rank)
+
+    def _take(self, ranks: _Ranks, rank: int, message: Part | Offer | Phase) -> None:
+        ranks.messages[rank] += 1
+        if rank in ranks.parts or rank in ranks.offers or ranks.messages[rank] > _MOST_MESSAGES:
+            raise BadMessage("more messages than its case has")
+        ranks.heard_at[rank] = time.monotonic()
+        if isinstance(message, Phase):
+            ranks.phases[rank] = message
             return
         if isinstance(message, Offer):
-            ranks.offers[rank] = message.value
+            ranks.offers[rank] = message
         else:
             ranks.parts[rank] = message
         self._answer(ranks)
@@ -219,11 +259,12 @@ class Runner(AbstractContextManager["Runner"]):
             answered = list(ranks.offers)
             ranks.offers.clear()
             for rank in answered:
+                ranks.heard_at[rank] = time.monotonic()
                 self._send(ranks, rank, values, ranks.children[rank])
 
-    def _send(self, ranks: _Ranks, rank: int, message: object, child: Child) -> None:
+    def _send(self, ranks: _Ranks, rank: int, message: object, child: Worker) -> None:
         try:
-            child.connection.send(message)
+            child.channel.send(message)
         except OSError:  # it ended between two cases or just now: listening finds out how
             self._bury(ranks, rank)
 
@@ -234,13 +275,23 @@ class Runner(AbstractContextManager["Runner"]):
         ranks.parts[rank] = Part("failed", "crash", f"rank {rank}: the worker ended: {child.obituary()}")
         self._answer(ranks)
 
-    def _end_hung(self, ranks: _Ranks) -> None:
+    def _end_hung(self, ranks: _Ranks, deadline: float) -> None:
+        """End each rank whose phase takes too long, or that has ended while another process holds its channel open."""
+        now = time.monotonic()
         for rank in ranks.missing:
-            child = ranks.children[rank]
+            child, phase = ranks.children[rank], ranks.phases[rank]
+            if now > deadline:
+                phase = Phase(phase.name, self._deadline_s, "the limit of a case")
+            elif child.process.poll() is not None and not child.channel.is_waiting():
+                self._bury(ranks, rank)
+                continue
+            elif ranks.left_s(rank, now) > 0:
+                continue
             words = f"; last line: {child.last_words}" if child.last_words else ""
-            reason = f"rank {rank}: no answer within {self._deadline_s:g} s{words}"
-            ranks.parts[rank] = Part("failed", "hang", reason)
+            reason = f"rank {rank}: no answer within {phase.limit_s:.3g} s while {phase.name} (limit: {phase.basis})"
+            ranks.parts[rank] = Part("failed", "hang", f"{reason}{words}")
             child.kill()
+        self._answer(ranks)
 
 
 def _merged(job: Job, parts: Sequence[Part], started_at: float, elapsed_s: float) -> Result:
@@ -260,7 +311,7 @@ def _merged(job: Job, parts: Sequence[Part], started_at: float, elapsed_s: float
         status=worst.status,
         replicate=job.replicate,
         cause=worst.cause,
-        reason=worst.reason,
+        reason=boundary.text(worst.reason),
         series=tuple(series),
         discarded=tuple(sorted(discarded.items())),
         labels=tuple(sorted({label for part in parts for label in part.labels})),

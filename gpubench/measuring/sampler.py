@@ -15,12 +15,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing.connection import Connection
-from typing import Any
 
 from gpubench import plugins
 from gpubench.base.errors import Lacking, Missing
 from gpubench.measuring import boundary
+from gpubench.measuring.channel import BadMessage, ToChild, ToParent
 from gpubench.measuring.group import Group
 from gpubench.measuring.process import Child, to_parent
 from gpubench.model import Absent, Counter, Device, Remark, Samples
@@ -68,6 +67,9 @@ class Opened:
     readers: tuple[tuple[str, tuple[str, ...], tuple[Counter, ...]], ...] = ()
 
 
+Message = Opened | Samples | Remark | None
+
+
 class SamplingProcess:
     """The parent's side. It never blocks a run: a sampler that crashes is told of, and another one goes on.
 
@@ -77,19 +79,22 @@ class SamplingProcess:
     def __init__(self, devices: Sequence[Device], started_at: float) -> None:
         self._order = Order(tuple(devices), started_at)
         self._restarts = 0
-        self._child = Child("gpubench.measuring.sampler")
-        self._child.connection.send(self._order)
+        self._child = _started()
         self._opened = Opened((), ())
         self._remarks: list[Remark] = []
         self.ended = ""
         try:
-            if self._child.connection.poll(_START_S):
-                self._opened = self._child.connection.recv()
-                self._tell_of(self._opened)
+            self._child.channel.send(self._order)
+            if self._child.channel.poll(_START_S):
+                opened = self._child.channel.recv()
+                if not isinstance(opened, Opened):
+                    raise BadMessage("a message that does not come first")
+                self._opened = opened
+                self._tell_of(opened)
             else:
                 self._lose(f"it did not start within {_START_S:g} s")
-        except (EOFError, OSError):
-            self._lose()
+        except (EOFError, OSError) as error:
+            self._lose(_sent(error))
 
     @property
     def counters(self) -> tuple[Counter, ...]:
@@ -112,19 +117,20 @@ class SamplingProcess:
         return self._opened.readers
 
     @property
-    def connection(self) -> Connection[Any, Any] | None:
+    def channel(self) -> ToChild[Message] | None:
         """To wait on beside the workers'; None once it has ended."""
-        return None if self.ended else self._child.connection
+        return None if self.ended else self._child.channel
 
     def drain(self) -> list[Samples]:
         """The chunks that have arrived."""
         chunks: list[Samples] = []
         try:
-            while not self.ended and self._child.connection.poll():
-                self._sort(self._child.connection.recv(), chunks)
+            if not self.ended and self._child.channel.is_waiting():
+                for message in self._child.channel.arrived():
+                    self._sort(message, chunks)
             self._child.drain()
-        except (EOFError, OSError):
-            self._go_on()
+        except (EOFError, OSError) as error:
+            self._go_on(_sent(error))
         return chunks
 
     def remarks(self) -> list[Remark]:
@@ -139,17 +145,17 @@ class SamplingProcess:
         chunks: list[Samples] = []
         deadline = time.monotonic() + _STOP_S
         try:
-            self._child.connection.send("stop")
-            while self._child.connection.poll(max(0.0, deadline - time.monotonic())):
-                message = self._child.connection.recv()
+            self._child.channel.send("stop")
+            while self._child.channel.poll(max(0.0, deadline - time.monotonic())):
+                message = self._child.channel.recv()
                 if message is None:
                     break
                 self._sort(message, chunks)
                 self._child.drain()
             else:
                 self._lose(f"it did not stop within {_STOP_S:g} s")
-        except (EOFError, OSError):
-            self._lose()
+        except (EOFError, OSError) as error:
+            self._lose(_sent(error))
         self.kill()
         return chunks
 
@@ -159,7 +165,7 @@ class SamplingProcess:
             self._child.kill()
             self.ended = _STOPPED
 
-    def _sort(self, message: Samples | Remark | Opened, chunks: list[Samples]) -> None:
+    def _sort(self, message: Message, chunks: list[Samples]) -> None:
         if isinstance(message, Remark):
             self._remarks.append(message)
         elif isinstance(message, Samples):
@@ -182,18 +188,28 @@ class SamplingProcess:
         self._remarks.append(Remark(self._now(), "lost", _SAMPLER, "", f"missing from here on: {self.ended}"))
         self._child.kill()
 
-    def _go_on(self) -> None:
+    def _go_on(self, reason: str) -> None:
         """Start another process for one that crashed; what that one had not sent is gone."""
         if self._restarts == _RESTARTS:
-            self._lose()
+            self._lose(reason)
             return
         self._restarts += 1
-        words = f"missing for a moment: the sampling process ended: {self._child.obituary()}; another one goes on"
+        reason = reason or self._child.obituary()
+        words = f"missing for a moment: the sampling process ended: {reason}; another one goes on"
         self._remarks.append(Remark(self._now(), "lost", _SAMPLER, "", words))
         self._child.kill()
-        self._child = Child("gpubench.measuring.sampler")
+        self._child = _started()
         with contextlib.suppress(OSError):  # it has ended already, which is met when it is next listened to
-            self._child.connection.send(self._order)
+            self._child.channel.send(self._order)
+
+
+def _started() -> Child[Message]:
+    return Child("gpubench.measuring.sampler", (Opened, Samples, Remark, type(None)))
+
+
+def _sent(error: EOFError | OSError) -> str:
+    """Return what the child sent instead of a message; an empty text where the channel has ended."""
+    return f"it sent {error}" if isinstance(error, BadMessage) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,23 +242,23 @@ def available(devices: Sequence[Device]) -> tuple[list[Available], list[Absent]]
     return found, [*lost, *process.absent, *(absent for absent in idle if absent.what not in known)]
 
 
-def sample(groups: Sequence[Group], connection: Connection[Any, Any], started_at: float) -> None:
+def sample(groups: Sequence[Group], channel: ToParent, started_at: float) -> None:
     """Read each group in a thread of its own and send what they gather, until the parent says stop."""
     stop = threading.Event()
     threads = [threading.Thread(target=group.run, args=(stop, started_at), daemon=True) for group in groups]
     for thread in threads:
         thread.start()
-    while not connection.poll(_CHUNK_S):
-        _send(groups, connection, started_at)
-    connection.recv()
+    while not channel.poll(_CHUNK_S):
+        _send(groups, channel, started_at)
+    channel.recv()
     stop.set()
     deadline = time.monotonic() + _JOIN_S
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
     for group in groups:
         group.finish(started_at)
-    _send(groups, connection, started_at)
-    connection.send(None)
+    _send(groups, channel, started_at)
+    channel.send(None)
     held = {id(group.source) for group, thread in zip(groups, threads, strict=True) if thread.is_alive()}
     for source in {id(group.source): group.source for group in groups}.values():
         if id(source) not in held:
@@ -252,11 +268,11 @@ def sample(groups: Sequence[Group], connection: Connection[Any, Any], started_at
         os._exit(0)  # a thread is inside a driver that does not answer: an ordinary end would wait for it
 
 
-def _send(groups: Sequence[Group], connection: Connection[Any, Any], started_at: float) -> None:
+def _send(groups: Sequence[Group], channel: ToParent, started_at: float) -> None:
     for group in groups:
         group.look(started_at)
         for message in group.take():
-            connection.send(message)
+            channel.send(message)
 
 
 def open_groups(order: Order) -> tuple[list[Group], Opened]:
@@ -325,8 +341,8 @@ def _groups(
 def main() -> None:
     """The child."""
     faulthandler.enable()
-    connection = to_parent(sys.argv[1])
-    order: Order = connection.recv()
+    channel = to_parent(sys.argv[1])
+    order: Order = channel.recv()
     groups, opened = open_groups(order)
-    connection.send(opened)
-    sample(groups, connection, order.started_at)
+    channel.send(opened)
+    sample(groups, channel, order.started_at)

@@ -35,6 +35,7 @@ class TimedSeries:
     clocks: list[float | None] = field(default_factory=list)  # in hertz, after each batch in `host`
     probed: dict[str, list[Observed]] = field(default_factory=dict)
     warmup_s: float = 0.0
+    batch_s: float = 0.0  # elapsed seconds of a batch with its rest, on average over the warm-up
     stop: str = ""
     check_at: float = 0.0  # a random place of its first samples, from 0 to 1: there a batch is checked
     is_checked: bool = False

@@ -1,32 +1,37 @@
 """The worker's side: one device, one case after another, each to a `Part` of a result.
 
-A worker never prints results and never decides what is next. It talks to the runner over one
-pipe: orders and exchanged values come in, parts and values to exchange go out.
+A worker never prints results and never decides what is next. It talks to the runner over one channel: orders and
+exchanged values come in; parts, values to exchange and the phase that begins go out. The runner checks all of it
+(`measuring.channel`). The same limits are checked here first, because here the reason is known.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import os
+import pickle
 import sys
 import time
 import traceback
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, ClassVar
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
 from gpubench.authoring.bench import Bench
 from gpubench.authoring.task import Task
 from gpubench.base.errors import DeviceError, Missing, PeerDied, Skip, SuiteError, Untrustworthy, WrongAnswer
+from gpubench.measuring import boundary, keeper
 from gpubench.measuring.answers import T
+from gpubench.measuring.channel import LIMIT_BYTES, ToParent, encoded
 from gpubench.measuring.engine import Engine, Measured
 from gpubench.measuring.plan import load_suite
 from gpubench.measuring.process import to_parent
 from gpubench.measuring.stopping import POLICIES
-from gpubench.model import Case, Device, Series, Status
+from gpubench.measuring.time_limits import TimeLimits
+from gpubench.model import STRICT, Case, Device, Series, Status
 from gpubench.plugins.backend import Backend, OpenDevice
 from gpubench.plugins.collector import Collector, Watch, Watching
 
@@ -44,11 +49,11 @@ class Order:
     suite: str = ""  # what `plan.load_suite` finds the case's suite by, where it is not its name
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """A value for the other ranks; the answer is a list of all ranks' values, or a `Gone`."""
+class Offer(bytes):
+    """A pickled value for the other ranks, which the runner passes on unread.
 
-    value: Any
+    The answer is a list of all ranks' offers, or a `Gone`.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,12 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One rank's share of a result. `informed` are the ranks whose end it was told of."""
+    """One rank's share of a result.
+
+    `informed` are the ranks whose end it was told of. `left` is whether the case left processes behind.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     status: Status
     cause: str = ""
@@ -71,13 +81,18 @@ class Part:
     notes: tuple[tuple[str, str], ...] = ()
     window: tuple[float, float] = (0.0, 0.0)  # monotonic seconds
     informed: tuple[int, ...] = ()
+    left: bool = False
 
     @property
     def spoils_worker(self) -> bool:
-        """Return whether the worker cannot be trusted with the next case: something broke that nobody foresaw."""
-        return self.status == "failed" and self.cause not in ("wrong-answer", "suite")
+        """Return whether the worker cannot be trusted with the next case: something broke that nobody foresaw.
+
+        What a case left behind ends with its worker.
+        """
+        return self.left or (self.status == "failed" and self.cause not in ("wrong-answer", "suite"))
 
 
+MOST_OFFERED_BYTES = LIMIT_BYTES - 2**10
 _DONE = "done"
 _TRACE = 8192  # characters of a traceback that a result keeps
 
@@ -86,7 +101,7 @@ _TRACE = 8192  # characters of a traceback that a result keeps
 class Ranks:
     """The ranks of one case, as one of them sees them."""
 
-    connection: Connection[Any, Any]
+    channel: ToParent
     world: int
     informed: list[int] = field(default_factory=list)
     decider: int = 0
@@ -98,12 +113,16 @@ class Ranks:
         """
         if self.world == 1:
             return [value]
-        self.connection.send(Offer(value))
-        answer = self.connection.recv()
+        offer = Offer(pickle.dumps(value))
+        if len(offer) > MOST_OFFERED_BYTES:
+            size, most = len(offer) / 2**20, MOST_OFFERED_BYTES / 2**20
+            raise SuiteError(f"an exchanged value takes {size:.1f} MiB, of which {most:g} are allowed; share memory")
+        self.channel.send(offer)
+        answer = self.channel.recv()
         if isinstance(answer, Gone):
             self.informed.append(answer.rank)
             raise PeerDied(answer.rank)
-        return list(answer)
+        return [None if each is None else pickle.loads(each) for each in answer]  # noqa: S301 - the case's own ranks
 
     def agree(self, value: T) -> T:
         """The deciding rank's value; the first rank that times anything decides."""
@@ -125,8 +144,10 @@ class Ranks:
 class Worker:
     """Opens its device at the first order, then measures whatever it is sent."""
 
-    def __init__(self, connection: Connection[Any, Any]) -> None:
-        self._connection = connection
+    def __init__(self, channel: ToParent) -> None:
+        self._channel = channel
+        self._limits = TimeLimits(channel.send)
+        self._helpers: set[int] = set()  # processes that the device or a watch needs, from one case to the next
         self._open: OpenDevice | None = None
         self._watches: list[Watch] = []
 
@@ -134,7 +155,7 @@ class Worker:
         """Work until the runner closes the pipe."""
         while True:
             try:
-                order: Order = self._connection.recv()
+                order: Order = self._channel.recv()
             except EOFError:
                 return
             part = self.part(order)
@@ -142,34 +163,39 @@ class Worker:
             gc.freeze()  # what is left stays: the next collection looks at the next case's objects alone
             if self._open is not None and not part.spoils_worker:
                 self._open.release()
-            self._connection.send(part)
+            self._channel.send_encoded(_encoded(replace(part, left=self._has_left_processes())))
+
+    def _has_left_processes(self) -> bool:
+        """Return whether a process runs that the last case started."""
+        return keeper.has_children() and bool(keeper.descendants(os.getpid()) - self._helpers)
 
     def part(self, order: Order) -> Part:
         """What becomes of one order: the case's boundary, where every outcome gets its name."""
-        ranks = Ranks(self._connection, len(order.peers))
+        ranks = Ranks(self._channel, len(order.peers))
         try:
             return self._measured(order, ranks)
         except Skip as reason:
-            return Part("skipped", "unsupported", str(reason))
+            return Part("skipped", "unsupported", boundary.text(str(reason)))
         except Missing as error:
-            return Part("skipped", "missing", str(error))
+            return Part("skipped", "missing", boundary.text(str(error)))
         except WrongAnswer as finding:
-            return Part("failed", "wrong-answer", str(finding))
+            return Part("failed", "wrong-answer", boundary.text(str(finding)))
         except Untrustworthy as finding:
-            return Part("invalid", finding.cause, str(finding))
+            return Part("invalid", boundary.text(finding.cause), boundary.text(str(finding)))
         except DeviceError as error:
-            return Part("failed", "device", str(error))
+            return Part("failed", "device", boundary.text(str(error)))
         except SuiteError as mistake:
-            return Part("failed", "suite", str(mistake))
+            return Part("failed", "suite", boundary.text(str(mistake)))
         except PeerDied as event:
             return Part("failed", "peer", str(event), informed=tuple(ranks.informed))
         except Exception as error:  # noqa: BLE001 - the case's boundary: a suite or driver may raise anything
             cause = "device" if self._open is None else "error"
             trace = ("traceback", traceback.format_exc()[-_TRACE:])
-            return Part("failed", cause, f"{type(error).__name__}: {error}", notes=(trace,))
+            return Part("failed", cause, boundary.text(f"{type(error).__name__}: {error}"), notes=(trace,))
 
     def _measured(self, order: Order, ranks: Ranks) -> Part:
         device = self._opened(order.peers[order.rank])
+        self._limits.building(f"{order.case.suite}/{order.case.name}", device.traits.is_gpu)
         suite = load_suite(order.suite or order.case.suite)
         bench = Bench(
             device,
@@ -202,15 +228,17 @@ class Worker:
     def _run(self, task: Task, bench: Bench, order: Order, ranks: Ranks) -> Measured:
         if not task.stages:
             ranks.attend()
+            self._limits.closing()
             task.close()
             task.release()
             return Measured(())
         try:
             rule = POLICIES[order.target.tier]
             with bench.device.ranged(order.case.id):
-                engine = Engine(bench.device, rule, ranks.agree, order.rank, self._watches, bench.rng)
+                engine = Engine(bench.device, rule, ranks.agree, order.rank, self._watches, bench.rng, self._limits)
                 measured = engine.measure(task)
         finally:
+            self._limits.closing()
             task.close()  # what was opened is closed before the ranks that own it are let go
         ranks.exchange(_DONE)
         task.release()
@@ -218,10 +246,21 @@ class Worker:
 
     def _opened(self, device: Device) -> OpenDevice:
         if self._open is None:
+            self._limits.opening()
             backend: Backend = plugins.load("backends", device.backend)
             self._open = backend.open(device)
             self._watches = watches(device)
+            self._helpers = keeper.descendants(os.getpid())
         return self._open
+
+
+def _encoded(part: Part) -> bytes:
+    """Return the message of a part; of one that no message holds, a part that says why."""
+    try:
+        return encoded(part)
+    except (TypeError, ValueError) as error:
+        reason = f"the result of the case cannot be kept: {error}"
+        return encoded(Part("failed", "suite", boundary.text(reason), informed=part.informed, left=part.left))
 
 
 def watches(device: Device) -> list[Watch]:

@@ -1,0 +1,211 @@
+"""Messages between gpubench and its child processes: frames of limited length over a socket.
+
+A child runs the code of suites and vendors, so the parent trusts nothing that comes from it. What a child sends is
+JSON of a few classes, checked strictly like a run file: pickle would execute what a damaged child sends, and a pickle
+of some bytes can ask for any amount of memory. The parent reads what has arrived and never waits for the rest of a
+frame. What the parent sends is pickled, because a child has every reason to trust it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import pickle
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from enum import Enum
+from multiprocessing.connection import wait
+from typing import Any, Generic, TypeVar, cast
+
+M = TypeVar("M")
+LIMIT_BYTES = 16 * 2**20  # of a message from a child, as of a record of the run file
+MOST_VALUES = 2**20  # of a message from a child: as Python objects they take some 100 bytes each
+_READ_BYTES = 2**20
+_SEND_S = 30.0  # for a message to a child that does not read
+_HEADER = struct.Struct(">Q")
+
+
+class BadMessage(OSError):  # noqa: N818 - the message is bad
+    """What a child sent is no message: too long, damaged, or of unknown or wrong content."""
+
+
+class TooLarge(ValueError):  # noqa: N818 - the message is too large
+    """A message that its receiver would refuse, with the sizes in words."""
+
+
+class Channel:
+    """One end of a socket that carries frames: eight bytes of length, then the content."""
+
+    def __init__(self, descriptor: int, limit_bytes: float) -> None:
+        self._socket = socket.socket(fileno=descriptor)
+        self._socket.setblocking(True)
+        self._limit_bytes = limit_bytes
+        self._buffer = bytearray()
+        self._ended = False
+
+    def fileno(self) -> int:
+        """Return the descriptor, to wait for."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Close this end; the other one reads the end of the channel."""
+        self._socket.close()
+
+    def is_waiting(self) -> bool:
+        """Return whether anything, the end too, has arrived that was not read."""
+        return bool(self._buffer) or bool(wait([self._socket], 0.0))
+
+    def poll(self, timeout_s: float = 0.0) -> bool:
+        """Wait so long for a whole frame, or the end of the channel, and return whether it is here."""
+        deadline = time.monotonic() + timeout_s
+        while not self._is_whole():
+            left_s = deadline - time.monotonic()
+            if not wait([self._socket], max(0.0, left_s)):
+                return False
+            self._fill()
+        return True
+
+    def _write(self, content: bytes | memoryview) -> None:
+        self._socket.sendall(_HEADER.pack(len(content)))
+        self._socket.sendall(content)
+
+    def _read(self) -> bytes:
+        """Return the next frame; wait for it. Raises EOFError at the end of the channel, BadMessage for a long one."""
+        while not self._is_whole():
+            self._fill()
+        if not self._has_frame():
+            raise EOFError
+        end = _HEADER.size + self._length()
+        frame = bytes(memoryview(self._buffer)[_HEADER.size : end])
+        del self._buffer[:end]
+        return frame
+
+    def _fill(self) -> None:
+        """Read once; wait if nothing is there."""
+        try:
+            received = self._socket.recv(_READ_BYTES)
+        except ConnectionError:
+            received = b""
+        self._ended = not received
+        self._buffer += received
+
+    def _length(self) -> int:
+        length: int = _HEADER.unpack_from(self._buffer)[0]
+        return length
+
+    def _has_frame(self) -> bool:
+        if len(self._buffer) < _HEADER.size:
+            return False
+        if self._length() > self._limit_bytes:
+            raise BadMessage(f"a message of {self._length()} bytes, of which {self._limit_bytes} are allowed")
+        return len(self._buffer) >= _HEADER.size + self._length()
+
+    def _is_whole(self) -> bool:
+        return self._has_frame() or self._ended
+
+
+class ToChild(Channel, Generic[M]):
+    """The parent's end, which trusts nobody; `classes` are those of the messages that the child may send."""
+
+    def __init__(self, descriptor: int, classes: tuple[type[M], ...]) -> None:
+        super().__init__(descriptor, LIMIT_BYTES)
+        self._socket.settimeout(_SEND_S)
+        self._classes = {each.__name__.encode(): each for each in classes}
+
+    def send(self, message: object) -> None:
+        """Send an object; OSError where the child has ended, or does not read for half a minute."""
+        self._write(pickle.dumps(message))
+
+    def recv(self) -> M:
+        """Return the next message; EOFError at the end, BadMessage where it is none. Ask `poll` before."""
+        return self._decoded(self._read())
+
+    def arrived(self) -> Iterator[M]:
+        """Read what is there, once, and yield each message that is complete; raises as `recv`, after those before."""
+        if wait([self._socket], 0.0):
+            self._fill()
+        while self._has_frame():
+            yield self.recv()
+        if self._ended:
+            raise EOFError
+
+    def _decoded(self, frame: bytes) -> M:
+        name, _, content = frame.partition(b"\n")
+        message_class = self._classes.get(name)
+        if message_class is None:
+            raise BadMessage(f"bytes that are no message: {name[:40]!r}")
+        if issubclass(message_class, bytes):
+            return cast(M, message_class(content))
+        if (count := content.count(b",")) > MOST_VALUES:
+            raise BadMessage(f"a message of {count} values, of which {MOST_VALUES} are allowed")
+        return cast(M, _checked(message_class, content))
+
+
+class ToParent(Channel):
+    """The child's end."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(descriptor, math.inf)
+
+    def send(self, message: object) -> None:
+        """Send a message; TooLarge or TypeError where the parent would refuse it."""
+        self.send_encoded(encoded(message))
+
+    def send_encoded(self, frame: bytes) -> None:
+        """Send what `encoded` returned."""
+        self._write(frame)
+
+    def recv(self) -> Any:
+        """Return the next object from the parent; EOFError where that has closed the channel."""
+        return pickle.loads(self._read())  # noqa: S301 - from the process that started this one
+
+
+def encoded(message: object) -> bytes:
+    """Return the frame of a message from a child. Half a surrogate pair becomes `?`.
+
+    Raises TooLarge where it exceeds a limit, ValueError for a number that is not finite and TypeError for a value that
+    no message holds.
+    """
+    name = type(message).__name__.encode() + b"\n"
+    if isinstance(message, bytes):
+        frame = name + message
+    else:
+        text = json.dumps(message, default=_fields, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        frame = name + text.encode(errors="replace")
+        if (count := frame.count(b",")) > MOST_VALUES:
+            raise TooLarge(f"{count} values, of which {MOST_VALUES} are allowed")
+    if len(frame) > LIMIT_BYTES:
+        raise TooLarge(f"{len(frame) / 2**20:.1f} MiB, of which {LIMIT_BYTES >> 20} are allowed")
+    return frame
+
+
+def _fields(value: object) -> Any:
+    if isinstance(value, frozenset):
+        return list(value)
+    if isinstance(value, Enum) or not dataclasses.is_dataclass(value) or isinstance(value, type):
+        raise TypeError(f"a message holds no {type(value).__name__}")
+    return {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
+
+
+def _checked(message_class: type, content: bytes) -> object:
+    """Return the message in JSON; BadMessage that says where it is not one."""
+    from pydantic import ValidationError  # children never decode, and start faster without it
+
+    try:
+        return _validator(message_class)(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))[:80]
+        raise BadMessage(f"a {message_class.__name__} that is malformed: {where}: {first['msg'][:120]}") from error
+
+
+@functools.cache
+def _validator(message_class: type) -> Callable[[bytes], object]:
+    from pydantic import TypeAdapter
+
+    adapter: TypeAdapter[object] = TypeAdapter(message_class)
+    return adapter.validate_json

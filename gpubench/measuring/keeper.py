@@ -1,0 +1,124 @@
+"""The process between gpubench and each of its children: it ends with everything that the child ever started.
+
+A process that forks twice or starts a session of its own leaves its parent's tree, so that killing a process group
+misses it. Linux hands such an orphan to the nearest ancestor that is a child subreaper (prctl(2)); the keeper is one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import time
+from pathlib import Path
+
+RUNNER = "GPUBENCH_RUNNER"  # in the environment of a child: the number of the gpubench process that started it
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+_GRACE_S = 2.0  # for processes that were killed; one that a driver holds is left behind
+_TICK_S = 0.002
+_HEARD = {signal.SIGCHLD, signal.SIGTERM}
+
+
+def keep(descriptor: int) -> None:
+    """Fork: return in the child, and keep it in the parent, which closes its copy of the descriptor and never returns.
+
+    Start this before any thread. The keeper ends everything below it when the child ends, on SIGTERM, and when the
+    thread that started the keeper ends, even by SIGKILL. It then ends as the child ended.
+    """
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    keeper = os.getpid()
+    if os.getppid() != int(os.environ[RUNNER]):  # it ended before the kernel was asked to tell of it
+        os._exit(1)
+    child = os.fork()
+    if child:
+        _keep(child, descriptor)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # so that the child can see what a case left behind
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != keeper:
+        os._exit(1)
+
+
+def _keep(child: int, descriptor: int) -> None:
+    """Wait for the child or for SIGTERM, end what is left, and end in the same way as the child."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for copied in (descriptor, 1, 2):  # the pipes end with the child, not with its keeper
+        os.dup2(nowhere, copied)
+    status: int | None = None
+    while status is None and signal.sigwait(_HEARD) == signal.SIGCHLD:
+        status = _reaped(child)
+    end_descendants(os.getpid())
+    _end_like(status)
+
+
+def _reaped(child: int) -> int | None:
+    """Reap every process that has ended; return the status of the child if it is among them."""
+    found: int | None = None
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            if pid == child:
+                found = status
+    return found
+
+
+def _end_like(status: int | None) -> None:
+    if status is not None and os.WIFEXITED(status):
+        os._exit(os.WEXITSTATUS(status))
+    number = signal.SIGKILL if status is None else signal.Signals(os.WTERMSIG(status))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the child has written its own
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+    os.kill(os.getpid(), number)
+    os._exit(1)
+
+
+def end_descendants(root: int) -> None:
+    """Kill every process below `root` and reap those that are this process's own; a few seconds at the most."""
+    deadline = time.monotonic() + _GRACE_S
+    while time.monotonic() < deadline and (alive := descendants(root)):
+        for pid in alive:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        if root == os.getpid():
+            _reaped(0)
+        time.sleep(_TICK_S)
+
+
+def has_children() -> bool:
+    """Return whether this process has a child that runs or was not waited for; asks the kernel alone, in 1 µs."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def descendants(root: int) -> set[int]:
+    """Return the numbers of the processes below `root` that have not ended."""
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):  # noqa: PTH208 - names are enough
+        if entry.isdecimal():
+            with contextlib.suppress(OSError):
+                # after the name, which may hold anything, in parentheses: state, parent
+                state, parent = Path("/proc", entry, "stat").read_bytes().rpartition(b")")[2].split()[:2]
+                if state not in (b"Z", b"X"):
+                    children.setdefault(int(parent), []).append(int(entry))
+    found: set[int] = set()
+    waiting = [root]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found.update(below)
+        waiting += below
+    return found
+
+
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
