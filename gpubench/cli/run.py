@@ -25,6 +25,15 @@ Resume = Annotated[
     bool, typer.Option("--resume", help="Go on with the run file of --out: the same settings, devices and versions.")
 ]
 
+Exclusive = Annotated[
+    bool,
+    typer.Option(
+        "--exclusive",
+        help="Refuse to start (exit status 6) while another run of gpubench measures on one of the devices, and keep "
+        "others from starting on them. Without it such runs are warned of, and their cases labelled.",
+    ),
+]
+
 
 class ProfilerName(StrEnum):
     """A vendor's profiler."""
@@ -56,12 +65,13 @@ def run(
     replicates: options.Replicates = 1,
     seed: options.Seed = 0,
     link: options.Links = None,
+    exclusive: Exclusive = False,
     print_profiler_command: Profiler = None,
 ) -> None:
     """Measure suites on this machine's devices, into a run file, and print a summary."""
     from gpubench.analysis import summary
     from gpubench.base.errors import UsageError
-    from gpubench.cli import _print
+    from gpubench.cli import _print, _summary
     from gpubench.cli._progress import shown
     from gpubench.measuring import inventory, plan
     from gpubench.tools import session
@@ -81,7 +91,7 @@ def run(
         _warn(words)
     path = options.run_file(out)
     with shown() as watch:
-        measured = session.measure(planned, path, sys.argv, watch, resume, tell=_warn)
+        measured = session.measure(planned, path, sys.argv, watch, resume, tell=_warn, exclusive=exclusive)
     if json:
         from gpubench.cli import _sharing
         from gpubench.tools import rendering
@@ -89,7 +99,7 @@ def run(
         (shared,) = _sharing.shareable([measured], no_redact=False)
         typer.echo(rendering.report("json").render(shared), nl=False)
     else:
-        _print.out().print(*_print.summary(measured), sep="\n")
+        _print.out().print(*_summary.measured(measured, path), sep="\n")
     _print.err().print(
         _print.plain(f"run file: {path}; for a report: gpubench report {path} -o report.html"), soft_wrap=True
     )

@@ -1,18 +1,62 @@
-"""`gpubench show`: a run file's summary in the terminal."""
+"""`gpubench show`: a run file in the terminal."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from gpubench.cli import _options as options
+
 RunFile = Annotated[Path, typer.Argument(metavar="RUN", help="A run file (.jsonl, .jsonl.gz).", show_default=False)]
+All = Annotated[bool, typer.Option("--all", help="List every case, and the tables that are derived from the cases.")]
+Wide = Annotated[bool, typer.Option("--wide", help="List every peak, and the noise within and between processes.")]
+Top = Annotated[int | None, typer.Option("--top", min=1, help="List only so many cases.", show_default=False)]
 
 
-def show(run: RunFile) -> None:
-    """Print the summary of a run file: median, interval, % of peak, noise, status."""
-    from gpubench.cli import _print
+class SortName(StrEnum):
+    """Which cases are listed first."""
+
+    MEASURED = "measured"
+    SHARE = "share"
+    NOISE = "noise"
+    DURATION = "duration"
+
+
+Sort = Annotated[
+    SortName,
+    typer.Option(
+        "--sort",
+        help="List the cases in the order measured, or first those with the greatest share of peak, the greatest noise "
+        "or the longest duration.",
+    ),
+]
+
+
+def show(
+    run: RunFile,
+    filter: options.Filters = None,  # noqa: A002 - the option's name
+    sort: Sort = SortName.MEASURED,
+    top: Top = None,
+    all_: All = False,
+    wide: Wide = False,
+    json: options.Json = False,
+) -> None:
+    """Print a run: its key figures, whether to trust them, what else matters; and its cases, if few or asked for."""
+    from gpubench.cli import _print, _summary
     from gpubench.model import store
 
-    _print.out().print(*_print.summary(store.read_run(run)), sep="\n")
+    read = store.read_run(run)
+    if json:
+        from gpubench.cli import _sharing
+        from gpubench.tools import rendering
+
+        (shared,) = _sharing.shareable([read], no_redact=False)
+        typer.echo(rendering.report("json").render(shared), nl=False)
+    elif all_ or wide or filter or top or sort is not SortName.MEASURED:
+        first = _summary.overview(read) if all_ else _summary.head(read)
+        _print.out().print(*first, *_summary.cases(read, filter or (), sort.value, top, wide), sep="\n")
+    else:
+        _print.out().print(*_summary.measured(read, run), sep="\n")

@@ -1,0 +1,166 @@
+"""The cases of a run as lines by suite: short names, a figure with its interval and its share of one peak."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gpubench import stats
+from gpubench.analysis.case_counters import case_counters
+from gpubench.analysis.peaks import BASES
+from gpubench.analysis.summary import Figure, Spread, Summary
+from gpubench.base import units
+from gpubench.base.patterns import matches
+from gpubench.model import Case
+
+Order = Literal["measured", "share", "noise", "duration"]
+_MOST_BESIDE = 3  # figures beside a headline
+_ONE_DIGIT = 0.00095  # ± 0.1 %: a smaller half width has two digits behind the point
+
+
+@dataclass(frozen=True, slots=True)
+class ListedCase:
+    """One case as texts; a text is empty where there is nothing to say.
+
+    `name` leaves out the axes that all cases of its name share. `shares` are in the order of `peaks.BASES`.
+    """
+
+    name: str
+    case_id: str
+    device: str
+    median: str
+    interval: str
+    share: str
+    shares: tuple[str, ...]
+    within: str
+    between: str
+    bound: str
+    ended: str
+    is_ok: bool
+    beside: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListedSuite:
+    """The cases of a suite; `constants` are the axes left out of their names, and what is the same in all lines."""
+
+    name: str
+    constants: str
+    cases: tuple[ListedCase, ...]
+
+
+def listing(
+    summary: Summary, filters: Sequence[str] = (), order: Order = "measured", top: int | None = None
+) -> list[ListedSuite]:
+    """Return the cases whose id matches a filter, by suite.
+
+    `order` puts the greatest share, the greatest noise or the longest case first; `top` keeps so many of all suites.
+    """
+    spreads = [spread for spread in summary.spreads() if not filters or matches(spread.case.id, filters)]
+    if order != "measured":
+        spreads.sort(key=lambda spread: -_rank(spread, order))
+    kept: dict[str, list[Spread]] = {}
+    for spread in spreads[:top]:
+        kept.setdefault(spread.case.suite, []).append(spread)
+    return [_suite(summary, name, found) for name, found in kept.items()]
+
+
+def _rank(spread: Spread, order: Order) -> float:
+    figure = spread.figure
+    if order == "duration":
+        return sum(row.result.elapsed_s for row in spread.rows)
+    if figure is None:
+        return -math.inf
+    return figure.noise if order == "noise" else (figure.share or -math.inf)
+
+
+def _suite(summary: Summary, name: str, spreads: Sequence[Spread]) -> ListedSuite:
+    shared = _shared_axes(summary, name)
+    devices = {spread.devices for spread in spreads}
+    lines = tuple(_line(summary, spread, shared.get(spread.case.name, {}), len(devices) > 1) for spread in spreads)
+    where = [f"on {'+'.join(*devices)}"] if len(devices) == 1 and all(devices) else []
+    return ListedSuite(name, "; ".join([*where, *_constant_words(shared, spreads)]), lines)
+
+
+def _shared_axes(summary: Summary, suite: str) -> dict[str, dict[str, str]]:
+    """Return the axes that all cases of a name have the same value of, where there are several cases of that name."""
+    grouped: dict[str, dict[str, Case]] = {}
+    for result in summary.results_of(suite):
+        grouped.setdefault(result.case.name, {})[result.case.id] = result.case
+    return {name: _shared(list(cases.values())) for name, cases in grouped.items() if len(cases) > 1}
+
+
+def _shared(cases: Sequence[Case]) -> dict[str, str]:
+    texts = [_axis_texts(case) for case in cases]
+    return {axis: text for axis, text in texts[0].items() if all(each.get(axis) == text for each in texts)}
+
+
+def _axis_texts(case: Case) -> dict[str, str]:
+    return {units.axis_label(axis): units.axis_text(axis, value) for axis, value in case.params}
+
+
+def _constant_words(shared: Mapping[str, Mapping[str, str]], spreads: Iterable[Spread]) -> list[str]:
+    """`dtype=float32 in read, copy`: each constant with the names of the cases that it is left out of."""
+    names: dict[str, list[str]] = {}
+    for name in dict.fromkeys(spread.case.name for spread in spreads):
+        for axis, text in shared.get(name, {}).items():
+            names.setdefault(f"{axis}={text}", []).append(name)
+    return [f"{constant} in {', '.join(found)}" for constant, found in names.items()]
+
+
+def _line(summary: Summary, spread: Spread, shared: Mapping[str, str], with_device: bool) -> ListedCase:
+    figure = spread.figure
+    known = summary.reproducibility(spread)
+    bound = case_counters(summary, spread.row.result).bound
+    axes = ",".join(f"{axis}={text}" for axis, text in _axis_texts(spread.case).items() if axis not in shared)
+    stage = figure.name.rpartition(".")[0] if figure else ""
+    return ListedCase(
+        spread.case.name + (f"[{axes}]" if axes else "") + (f" {stage}" if stage else ""),
+        spread.case.id,
+        "+".join(spread.devices) if with_device else "",
+        figure.text if figure else "",
+        _interval(figure) if figure else "",
+        _share(figure) if figure else "",
+        tuple(_of_peak(figure, basis) for basis in BASES) if figure else ("",) * len(BASES),
+        units.percent(figure.noise) if figure and figure.samples > 1 else "",
+        known.text if figure and known else "",
+        bound.label if bound else "",
+        _ended(spread),
+        spread.status == "ok",
+        ", ".join(f"{other.short} {other.text}" for other in summary.beside(spread)[:_MOST_BESIDE]) if stage else "",
+    )
+
+
+def _interval(figure: Figure) -> str:
+    """Return `± 0.1 %`, with a second digit where it is smaller; of few values their range, and so marked."""
+    half_width = figure.interval.half_width
+    values = figure.processes if figure.processes > 1 else figure.samples
+    if values < 2 or not math.isfinite(half_width):
+        return ""
+    digits = 1 if half_width >= _ONE_DIGIT else 2
+    return f"± {units.percent(half_width, digits)}" + (" range" if values < stats.LEAST_FOR_INTERVAL else "")
+
+
+def _share(figure: Figure) -> str:
+    """`95.9 % dram`: of the data sheet, else of the peak at the measured clock; empty where neither is known."""
+    share = figure.share_of("spec") or figure.share_of("clock")
+    return f"{units.percent(share.fraction)} {share.limit}" if share else ""
+
+
+def _of_peak(figure: Figure, basis: Literal["spec", "clock", "best"]) -> str:
+    share = figure.share_of(basis)
+    return units.percent(share.fraction) if share else ""
+
+
+def _ended(spread: Spread) -> str:
+    """Empty where all replicates are ok and have no label; else how they ended, and the labels."""
+    counts = spread.statuses
+    cause = spread.rows[0].result.cause.replace("-", " ")
+    words = ", ".join(status if count == len(spread.rows) else f"{count} {status}" for status, count in counts.items())
+    words = f"{words}: {cause}" if cause and spread.status != "ok" else words
+    labels = ", ".join(spread.labels)
+    if set(counts) == {"ok"}:
+        return labels
+    return f"{words} ({labels})" if labels else words

@@ -1,0 +1,258 @@
+"""A run in the terminal: the overview first, then its cases by suite, in as many columns as there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from gpubench.cli import _print
+
+if TYPE_CHECKING:
+    from gpubench.analysis.listing import ListedCase, ListedSuite, Order
+    from gpubench.analysis.overview import Overview
+    from gpubench.analysis.summary import Summary
+    from gpubench.analysis.views.tables import Table as DerivedTable
+    from gpubench.model import Result, Run
+
+Part = Table | Text
+Columns = list[tuple[str, list[str]]]  # heads, each with its cells
+FEW_CASES = 40  # a run of so many cases is listed without being asked for
+_MOST_REASONS = 8
+_LONGEST_NAME = 60  # characters of a case's name that stand in one line where that leaves words out
+_LONGEST_PART = 40  # characters of a name between two commas that a column has room for; what is longer is broken
+_EXPECTED_NOTE = "of expected: what this model of GPU reached on other machines (docs/gate.md)"
+_INDENT = "  "
+
+
+def measured(run: Run, path: object) -> list[Part]:
+    """Return what `run` prints at its end: the overview, and the cases where they are few."""
+    if len({result.case.id for result in run.results}) <= FEW_CASES:
+        return [*overview(run), *cases(run)]
+    return [*overview(run), Text(""), _print.plain(f"every case: gpubench show {path} --all", "dim")]
+
+
+def overview(run: Run) -> list[Part]:
+    """Return the head of a run: devices, conditions, key figures, trust, what matters, a line for each suite."""
+    from gpubench.analysis.overview import overview as of_summary
+    from gpubench.analysis.summary import Summary
+
+    found = of_summary(Summary(run))
+    parts = [*_head(found), Text("")]
+    if found.values:
+        note = [_print.plain(_EXPECTED_NOTE, "dim")] if found.has_expectations else []
+        parts += [_key_table(found), *note, Text("")]
+    parts.append(_print.plain(found.trust, "bold yellow" if found.doubts else "bold green"))
+    parts += [_print.plain(f"- {words}") for words in found.matters]
+    parts += [_print.plain(f"- {words}", "yellow") for words in (*_warnings(run), *_reasons(run.results))]
+    if found.suites:
+        rows = [(line.name, _seconds(line.seconds), line.ended) for line in found.suites]
+        parts += [Text(""), _print.table(("suite", "time", "cases"), rows, right=("time",))]
+    return parts
+
+
+def head(run: Run) -> list[Part]:
+    """Return on which devices and under which conditions a run was made."""
+    from gpubench.analysis.overview import overview as of_summary
+    from gpubench.analysis.summary import Summary
+
+    return _head(of_summary(Summary(run)))
+
+
+def _head(found: Overview) -> list[Part]:
+    devices: list[Part] = [_print.plain(device, "bold") for device in found.devices]
+    return [*devices, _print.plain(", ".join(found.conditions))]
+
+
+def _seconds(seconds: float) -> str:
+    from gpubench.base import units
+
+    return units.duration(seconds) if seconds > 0 else ""
+
+
+def _key_table(found: Overview) -> Table:
+    from gpubench.base import units
+
+    several = len({value.devices[0] for value in found.values if value.devices}) > 1
+    columns = ["key figure", *(["device"] if several else []), "median", "of data sheet"]
+    columns += ["of expected"] if found.has_expectations else []
+    rows = []
+    for value in found.values:
+        shares = (value.of_spec, value.of_expected)[: 2 if found.has_expectations else 1]
+        texts = [units.percent(share) if share is not None else "" for share in shares]
+        style = "yellow" if value.is_below_expectation else ""
+        device = ["+".join(value.devices)] if several else []
+        rows.append([_print.plain(cell, style) for cell in (value.title, *device, value.figure.text, *texts)])
+    return _print.table(columns, rows, right=columns[-3:] if found.has_expectations else columns[-2:])
+
+
+def cases(
+    run: Run, filters: Sequence[str] = (), order: Order = "measured", top: int | None = None, wide: bool = False
+) -> list[Part]:
+    """Return the cases of a run by suite, and with all of them what is derived from them."""
+    from gpubench.analysis.listing import listing
+    from gpubench.analysis.summary import Summary
+    from gpubench.analysis.views.links import link_tables
+    from gpubench.analysis.views.phase_tables import phase_tables
+    from gpubench.analysis.views.tables import derived_tables
+
+    summary = Summary(run)
+    is_whole = not filters and top is None and order == "measured"
+    parts: list[Part] = []
+    for suite in listing(summary, filters, order, top):
+        parts += _suite(suite, wide, _print.out().width)
+        if is_whole:
+            parts += [part for table in derived_tables(summary, suite.name) for part in _derived(table)]
+    if is_whole:
+        parts += [part for table in (*link_tables(summary), *phase_tables(summary)) for part in _derived(table)]
+    return [*parts, *_interval_notes(summary, wide)]
+
+
+def _derived(found: DerivedTable) -> list[Part]:
+    right = [head for head in found.heads if head not in found.words]
+    note = [_print.plain(found.note, "dim")] if found.note else []
+    return [Text(""), _print.table(found.heads, found.rows, found.title, right), *note]
+
+
+def _interval_notes(summary: Summary, wide: bool) -> list[Part]:
+    """Say what the intervals of single processes do not cover, and where deviations between processes are from."""
+    from gpubench.analysis.reproducibility import source_words
+
+    notes = []
+    if not summary.replicated and any(row.figure and row.figure.samples > 1 for row in summary.rows()):
+        notes.append("± is the 95 % interval within one process; --replicates 3 measures how much processes differ")
+    if wide:
+        notes.append(source_words(map(summary.reproducibility, summary.spreads())))
+    return [part for note in notes if note for part in (Text(""), _print.plain(note, "dim"))]
+
+
+def _suite(suite: ListedSuite, wide: bool, width: int) -> Iterator[Part]:
+    yield Text("")
+    heading = _print.plain(suite.name, "bold")
+    yield heading.append_text(_print.plain(f"  {suite.constants}" if suite.constants else "", "not bold dim"))
+    whole = max(len(case.name) for case in suite.cases)
+    longest = max(len(part) for case in suite.cases for part in _parts(case.name))
+    for room_for_names in (min(whole, _LONGEST_NAME), min(longest, _LONGEST_PART) + len(_INDENT)):
+        for columns in _variants(suite, wide):
+            room = width - sum(2 + max(len(head), *map(len, cells)) for head, cells in columns)
+            if room >= room_for_names:
+                yield _one_line_each(suite, columns, room)
+                return
+    yield from _two_lines_each(suite, _variants(suite, wide)[0], width)
+
+
+def _variants(suite: ListedSuite, wide: bool) -> list[Columns]:
+    """Return the columns with all words, with the peaks' names left out, and without what bounds the cases."""
+    whole = [(head, cells) for head, cells in _columns(suite, wide) if any(cells)]
+    unnamed = [(head, [_unnamed(cell) for cell in cells] if head == "of peak" else cells) for head, cells in whole]
+    return [whole, unnamed, [(head, cells) for head, cells in unnamed if head != "bound by"]]
+
+
+def _unnamed(share: str) -> str:
+    """Return `95.9 %` of `95.9 % dram`."""
+    return share.partition("%")[0] + "%" if share else ""
+
+
+def _columns(suite: ListedSuite, wide: bool) -> Columns:
+    """Return the columns of figures, each with its head and its cells."""
+    named = [
+        ("device", [case.device for case in suite.cases]),
+        ("median", [case.median for case in suite.cases]),
+        ("95 %", [case.interval for case in suite.cases]),
+        ("of peak", [case.share for case in suite.cases]),
+    ]
+    if wide:
+        named[3:] = [
+            *((head, [case.shares[place] for case in suite.cases]) for place, head in enumerate(_WIDE_SHARES)),
+            ("noise within", [case.within for case in suite.cases]),
+            ("between", [case.between for case in suite.cases]),
+        ]
+    return [
+        *named,
+        ("bound by", [case.bound for case in suite.cases]),
+        ("state", [case.ended for case in suite.cases]),
+    ]
+
+
+_WIDE_SHARES = ("of data sheet", "at the clock", "of best")  # in the order of `peaks.BASES`
+_LEFT = ("device", "bound by", "state")
+
+
+def _one_line_each(suite: ListedSuite, columns: Columns, room: int) -> Table:
+    names = [_folded(case.name, case.beside, room) for case in suite.cases]
+    heads = ["case", *(head for head, _ in columns)]
+    rows = [
+        [name, *(_styled(cells[number], case) for _, cells in columns)]
+        for number, (case, name) in enumerate(zip(suite.cases, names, strict=True))
+    ]
+    table = _print.table(heads, rows, right=[head for head in heads[1:] if head not in _LEFT])
+    for column in table.columns[1:]:
+        column.no_wrap = True
+    return table
+
+
+def _two_lines_each(suite: ListedSuite, columns: Columns, width: int) -> Iterator[Text]:
+    """Yield each case, and below it its figures: where a terminal is too narrow for a table."""
+    for number, case in enumerate(suite.cases):
+        yield _folded(case.name, "", width)
+        line = _INDENT
+        for text in (cells[number] for _, cells in columns if cells[number]):
+            if line.strip() and len(line) + len(text) > width:
+                yield _styled(line.rstrip(), case)
+                line = _INDENT
+            line += f"{text}  "
+        yield _styled(line.rstrip(), case)
+
+
+def _styled(cell: str, case: ListedCase) -> Text:
+    return _print.plain(cell, "" if case.is_ok else "yellow")
+
+
+def _folded(name: str, beside: str, room: int) -> Text:
+    """Return a name in lines of at most `room` characters, broken behind commas, and below it what is said beside."""
+    text = Text("\n").join(_print.plain(line) for line in _lines("", _parts(name), room))
+    if beside:
+        lines = _lines(_INDENT, [f"{part}, " for part in beside.split(", ")], room + 1)
+        text = Text("\n").join([text, *(_print.plain(line.rstrip(", "), "dim") for line in lines)])
+    return text
+
+
+def _lines(start: str, parts: Sequence[str], room: int) -> list[str]:
+    """Return the parts joined to lines of at most `room` characters; further lines are indented."""
+    lines = [start]
+    for part in parts:
+        if len(lines[-1]) + len(part) > room and lines[-1].strip():
+            lines.append(_INDENT)
+        lines[-1] += part
+    return lines
+
+
+def _parts(name: str) -> list[str]:
+    """Return a name in the parts that end with its commas."""
+    pieces = name.split(",")
+    return [f"{piece}," for piece in pieces[:-1]] + pieces[-1:]
+
+
+def _warnings(run: Run) -> list[str]:
+    """Return what was lost or met while sampling; the device's health is told of elsewhere."""
+    from gpubench.analysis.trust import HEALTH_SOURCE, STATE_SOURCE
+
+    sources = (HEALTH_SOURCE, STATE_SOURCE)
+    remarks = [remark for remark in run.remarks if remark.state != "absent" and remark.source not in sources]
+    return [*run.warnings, *dict.fromkeys(remark.text for remark in remarks)]
+
+
+def _reasons(results: Sequence[Result]) -> list[str]:
+    """Return why cases failed or are invalid, each reason once with the number of cases it holds for."""
+    found: dict[tuple[str, str], dict[str, None]] = {}
+    for result in results:
+        if result.status in ("failed", "invalid"):
+            found.setdefault((result.status, result.reason), {})[result.case.id] = None
+    lines = [
+        f"{status}: {next(iter(ids))}{f' and {len(ids) - 1} more' if len(ids) > 1 else ''}: {reason}"
+        for (status, reason), ids in found.items()
+    ]
+    rest = len(lines) - _MOST_REASONS
+    return lines[:_MOST_REASONS] + ([f"and {rest} more reasons: see the report"] if rest > 0 else [])

@@ -1,0 +1,136 @@
+"""What `run` and `show` print: the answer first, then cases by suite that fit every terminal."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import _make as make
+import pytest
+from _files import write
+from rich.console import Console
+
+from gpubench.analysis.listing import listing
+from gpubench.analysis.summary import Summary
+from gpubench.cli import _summary
+from gpubench.model import store
+
+RECORDINGS = Path(__file__).parent / "recordings"
+WHOLE = RECORDINGS / "whole/h200.jsonl.gz"
+COMMAND = [sys.executable, "-P", "-m", "gpubench", "show"]
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return store.read_run(WHOLE)
+
+
+def lines(parts, width):
+    """The lines of these parts in a terminal of that width."""
+    console = Console(width=width, highlight=False, emoji=False)
+    with console.capture() as capture:
+        console.print(*parts, sep="\n")
+    return [line.rstrip() for line in capture.get().splitlines()]
+
+
+def shown(*words):
+    return subprocess.run([*COMMAND, *map(str, words)], capture_output=True, text=True, check=True).stdout
+
+
+def test_a_whole_run_of_an_h200_is_told_in_thirty_lines(whole):
+    found = lines(_summary.measured(whole, "run.jsonl"), 80)
+    assert len(found) <= 30
+    assert found[0] == "NVIDIA H200 (cuda:0), 132 SMs, 139.8 GiB"
+    assert any(line.split() == ["Memory", "read", "4604", "GB/s", "95.9", "%", "100.1", "%"] for line in found)
+    assert "trustworthy: yes" in found
+    assert found[-1] == "every case: gpubench show run.jsonl --all"
+
+
+def test_a_run_of_few_cases_lists_them(tmp_path):
+    out = shown(write(tmp_path / "run.jsonl", make.result(make.timing(*[1e-3] * 8, moved=1e9), of=make.case("copy"))))
+    assert "copy  1000 GB/s" in out
+    assert "every case" not in out
+
+
+@pytest.mark.parametrize("width", [40, 80, 100, 140])
+@pytest.mark.parametrize("wide", [False, True], ids=["narrow", "wide"])
+def test_every_figure_stands_whole_in_a_line_that_fits(whole, width, wide):
+    suites = listing(Summary(whole), ["gemm/", "bandwidth/", "ipc/"])
+    found = lines([part for suite in suites for part in _summary._suite(suite, wide, width)], width)
+    assert max(map(len, found)) <= width
+    text = "\n".join(found)
+    for suite in suites:
+        for case in suite.cases:
+            assert case.median in text
+            assert case.interval in text
+
+
+@pytest.mark.parametrize("width", [24, 34, 44, 60])
+def test_a_name_is_folded_behind_a_comma_and_a_figure_never(width):
+    of = make.case("device_copy", engine="bulk-copy", size_bytes=2**28, dtype="float32")
+    run = make.run(make.result(make.timing(*[1e-3] * 8, moved=1e9), of=of), make.result(of=make.case("other")))
+    (suite,) = listing(Summary(run))
+    found = lines(_summary._suite(suite, False, width), width)
+    text = "\n".join(found)
+    assert max(map(len, found)) <= width
+    assert all(word in text for word in ("size=256MiB,", "dtype=float32]", "1000 GB/s"))
+
+
+def test_axes_that_all_cases_of_a_name_share_stand_in_the_heading():
+    results = [make.result(of=make.case("copy", size_bytes=2**size, dtype="float32")) for size in (20, 30)]
+    (suite,) = listing(Summary(make.run(*results, make.result(of=make.case("dot", dtype="float32")))))
+    assert [case.name for case in suite.cases] == ["copy[size=1MiB]", "copy[size=1GiB]", "dot[dtype=float32]"]
+    assert suite.constants == "on cuda:0; dtype=float32 in copy"
+
+
+def test_cases_can_be_filtered_sorted_and_cut(whole):
+    summary = Summary(whole)
+    (suite,) = listing(summary, ["gemm/square*float16"])
+    assert {case.case_id.partition("[")[0] for case in suite.cases} == {"gemm/square"}
+    noisy = [case for found in listing(summary, order="noise", top=5) for case in found.cases]
+    assert len(noisy) == 5
+    most = max(spread.figure.noise for spread in summary.spreads() if spread.figure)
+    assert any(case.within == f"{most * 100:.1f} %" for case in noisy)
+    (best,) = [case for found in listing(summary, order="share", top=1) for case in found.cases]
+    assert best.shares[2] == "100.0 %"
+    longest = [found.name for found in listing(summary, order="duration", top=3)]
+    assert longest
+
+
+def test_few_samples_have_a_range_and_one_has_none():
+    def interval(count):
+        times = (1e-3 + 1e-6 * index for index in range(count))
+        (suite,) = listing(Summary(make.run(make.result(make.timing(*times, moved=1e9)))))
+        return suite.cases[0].interval
+
+    assert interval(1) == ""
+    assert interval(5) == "± 0.2 % range"
+    assert interval(6) == "± 0.2 %"
+
+
+def test_what_failed_is_told_at_once_with_its_reason():
+    failed = make.result(status="failed", cause="wrong-answer", reason="1 of 2 elements are wrong")
+    found = lines(_summary.measured(make.run(failed), "run.jsonl"), 100)
+    assert "trustworthy: no, because 1 case failed (wrong answer)" in found
+    assert "- failed: bandwidth/triad: 1 of 2 elements are wrong" in found
+
+
+@pytest.mark.parametrize("results", [(), (make.result(status="failed", cause="crash"),)], ids=["none", "all failed"])
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_run_with_no_figure_is_told_too(results, width):
+    found = lines(_summary.measured(make.run(*results), "run.jsonl"), width)
+    assert any(line.startswith("trustworthy: ") for line in found)
+
+
+def test_long_and_right_to_left_names_are_shown(tmp_path):
+    name = "א" * 100 + "x" * 100
+    found = lines(_summary.cases(make.run(make.result(of=replace(make.case(), params=(("axis", name),))))), 80)
+    assert "א" in "".join(found)
+
+
+def test_the_json_of_show_is_that_of_the_report():
+    document = json.loads(shown(WHOLE, "--json"))
+    assert len(document["results"]) == 303
