@@ -142,7 +142,7 @@ def test_what_is_no_finite_number_is_refused_with_a_reason(value):
         boundary.number(value)
 
 
-@pytest.mark.parametrize("value", [-1, 0.5, 1e300, 2.0**63])
+@pytest.mark.parametrize("value", [-1, 0.5, 1e99, 2.0**63])
 def test_what_is_no_mask_of_bits_is_no_reading_of_events(value):
     one = Group(
         "any", Source({"any.a": value, "any.b": 5}), DEVICE, ("any.a", "any.b"), 0.1, frozenset({"any.a", "any.b"})

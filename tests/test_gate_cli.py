@@ -356,7 +356,7 @@ def test_what_a_gate_measured_can_be_saved_and_gated_against(call, told):
 
 
 def test_a_baseline_of_another_machine_is_refused_before_anything_is_measured(call, told):
-    facts = make.facts(make.device("host", "another processor"))
+    facts = make.facts(make.device("host", "another processor"), make.device())
     settings = dataclasses.replace(make.manifest().settings, devices=("host",))
     run_file("base.jsonl", manifest={"facts": facts, "settings": settings})
     status, _, err = call("gate", "--run", *told, "-b", "base.jsonl", "--out", "new.jsonl")

@@ -241,17 +241,6 @@ def test_a_run_that_does_not_say_when_it_started_counts_from_its_files_time(tmp_
     assert trend(store).moments[0].source.at == FIRST.timestamp()
 
 
-def test_a_result_of_a_device_that_the_file_does_not_describe_is_refused(tmp_path, store):
-    path = files.write(tmp_path / "a.jsonl", make.result(of=CASE, devices=("cuda:7",)))
-    with pytest.raises(FileError, match=r"a result is of the device 'cuda:7', which the file does not describe"):
-        recorded(store, path)
-
-
-def test_a_start_that_is_no_time_is_refused(tmp_path, store):
-    with pytest.raises(FileError, match=r"0001\.jsonl: line 1: started 'yesterday' is no time"):
-        recorded(store, run_file(tmp_path, 1, started="yesterday"))
-
-
 # ---- many writers
 
 WRITER = """

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gpubench import model
-from gpubench.model import record, store
+from gpubench.model import limits, record, store
 
 SCHEMA_FILE = Path(record.__file__).with_name("run-1.schema.json")
 
@@ -33,34 +33,45 @@ def refusal(line):
     return str(refused.value)
 
 
-finite = st.floats(allow_nan=False, allow_infinity=False)
+finite = st.floats(-limits.MOST, limits.MOST)
+moment = st.floats(-limits.MOST_SECONDS, limits.MOST_SECONDS)
+value = finite.filter(lambda each: each == 0 or abs(each) >= limits.LEAST)
+seconds = st.floats(limits.LEAST_SECONDS, limits.MOST_SECONDS)
+amount = st.floats(limits.LEAST_WORK, limits.MOST_WORK)
 text = st.text(st.characters(exclude_categories=["Cs"]))
-param = st.tuples(text, text | st.integers() | finite)
+param = st.tuples(text, text | st.integers(-(2**127), 2**127) | finite)
 all_series = st.builds(
     model.Series,
     name=text,
     unit=text,
-    values=st.lists(finite).map(tuple),
-    work=st.builds(model.Work, finite, finite, finite, finite),
-    quantity=st.sampled_from(["value", "moved", "payload", "flops", "item"]),
-    warmup_s=finite,
+    values=st.lists(value).map(tuple),
+    work=st.builds(model.Work, amount, amount, amount, amount),
+    warmup_s=st.floats(0, limits.MOST_SECONDS),
+)
+timed_series = st.builds(
+    model.Series,
+    name=text,
+    unit=st.just("s"),
+    values=st.lists(seconds).map(tuple),
+    work=st.builds(model.Work, amount, amount, amount, amount),
+    quantity=st.sampled_from(["moved", "payload", "flops", "item", "items"]),
 )
 all_results = st.builds(
     model.Result,
     case=st.builds(model.Case, text, text, st.lists(param).map(tuple)),
     devices=st.lists(text).map(tuple),
     status=st.sampled_from(["ok", "skipped", "failed", "invalid"]),
-    replicate=st.integers(),
+    replicate=st.integers(0, 2**63 - 1),
     reason=text,
-    series=st.lists(all_series).map(tuple),
+    series=st.lists(all_series | timed_series).map(tuple),
     notes=st.lists(st.tuples(text, text)).map(tuple),
-    window=st.tuples(finite, finite),
+    window=st.tuples(moment, moment).map(lambda ends: tuple(sorted(ends))),
 )
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)  # of a machine with other work
 @given(all_results)
-@example(make.result(make.timing(5e-324, 1.7976931348623157e308, -0.0, 0.1 + 0.2)))
+@example(make.result(make.timing(1e-100, -1e100, -0.0, 0.1 + 0.2)))
 @example(make.result(of=make.case(size_bytes=2**70, ratio=1.0, whole=1)))
 def test_every_finite_result_survives_its_line(result):
     found = record.decode(record.encode(result))
@@ -68,7 +79,7 @@ def test_every_finite_result_survives_its_line(result):
     assert repr(found) == repr(result)
 
 
-@given(st.lists(st.tuples(finite, st.none() | finite)))
+@given(st.lists(st.tuples(moment, st.none() | finite)))
 def test_every_sample_survives_its_line_missing_ones_too(rows):
     samples = make.samples([at for at, _ in rows], power=[value for _, value in rows])
     assert record.decode(record.encode(samples)) == samples
@@ -115,6 +126,7 @@ def test_the_order_of_keys_in_a_record_means_nothing():
         ("[0.001]", "[NaN]", "series.0.values.0: Input should be a finite number"),
         ("[0.001]", "[-Infinity]", "series.0.values.0: Input should be a finite number"),
         ("[0.001]", "[1e999]", "series.0.values.0: Input should be a finite number"),
+        ('"name":"triad"', '"name":"' + "x" * 4097 + '"', "case.name: String should have at most 4096 characters"),
         ("[0.001]", '["0.001"]', "series.0.values.0: Input should be a valid number"),
         ("[0.001]", "[true]", "series.0.values.0: Input should be a valid number"),
         ("[0.001]", "0.001", "series.0.values: Input should be a valid array"),
@@ -124,6 +136,19 @@ def test_the_order_of_keys_in_a_record_means_nothing():
         ('"status":"ok"', '"status":"good"', "status: Input should be 'ok', 'skipped', 'failed' or 'invalid'"),
         ('"status":"ok",', "", "status: Field required"),
         ('"status"', '"colour":1,"status"', "colour: Unexpected keyword argument"),
+        ('"elapsed_s":0.0', '"elapsed_s":-0.5', "elapsed_s: Input should be greater than or equal to 0"),
+        ('"elapsed_s":0.0', '"elapsed_s":1e10', "elapsed_s: Input should be less than or equal to 1000000000"),
+        ('"window":[0.0,0.0]', '"window":[2.0,1.0]', "window: it ends at 1 s, before it begins at 2 s"),
+        ('"moved":0.0', '"moved":-1.0', "series.0.work.moved: Input should be greater than or equal to 0"),
+        ('"moved":0.0', '"moved":1e31', "series.0.work.moved: Input should be less than or equal to 1e+30"),
+        ('"replicate":0', '"replicate":-1', "replicate: Input should be greater than or equal to 0"),
+        (
+            '"version":1',
+            '"version":9223372036854775808',
+            "case.version: Input should be less than",
+        ),
+        ("[0.001]", "[1e101]", "series.0.values.0: Input should be less than or equal to 1e+100"),
+        ("[0.001]", "[5e-324]", "series 'hot': 4.94066e-324 is smaller than 1e-100, and not 0"),
         ('"kind":"result"', '"kind":"advert"', "there is no kind of record 'advert'"),
         ('"kind":"result"', '"kind":["result"]', "there is no kind of record ['result']"),
         ('"kind":"result",', "", "there is no kind of record None"),
@@ -133,6 +158,81 @@ def test_the_order_of_keys_in_a_record_means_nothing():
 )
 def test_a_changed_record_is_refused_in_words_that_name_the_place(old, new, words):
     assert refusal(changed(make.result(), old, new)).startswith(words)
+
+
+@pytest.mark.parametrize("seconds", ["0.0", "-1.0", "5e-324", "1e-13", "1e10"])
+@pytest.mark.parametrize("quantity", ["moved", "items", "item"])
+def test_a_timed_call_takes_from_a_picosecond_to_a_gigasecond_so_that_every_rate_is_a_number(seconds, quantity):
+    series = make.timing(1e-3, quantity=quantity, work=model.Work(moved=1.0, items=1.0))
+    assert refusal(changed(make.result(series), "[0.001]", f"[{seconds}]")).startswith(
+        "series 'hot': a timed call takes from 1e-12 to 1e+09 s, not "
+    )
+
+
+def test_a_series_that_is_judged_by_its_work_has_some():
+    line = changed(make.result(make.timing(1e-3, moved=2.0)), '"moved":2.0', '"moved":0.0')
+    assert refusal(line) == "series 'hot' is judged by 'moved', and its work.moved is 0"
+
+
+def test_an_observed_value_of_0_is_a_value():
+    observed = make.timing(0.0, -1.0)
+    assert record.decode(record.encode(make.result(observed))).series == (observed,)
+
+
+@pytest.mark.parametrize("started", ["yesterday", "0001-01-01", "9999-12-31T23:59:59-23:59", "2026-13-01"])
+def test_a_run_starts_at_a_time_or_says_nothing_of_it(started):
+    assert refusal(record.encode(make.manifest(started=started))).startswith("started: ")
+    assert record.decode(record.encode(make.manifest(started=""))).started == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b'{"kind":"result","notes":[' + b'["",""],' * 300_000, "the record holds more than 524288 texts"),
+        (b'{"kind":"result","notes":[' + b"1," * 1_100_000, "the record holds more than 1048576 values"),
+        (b'{"kind":"result","notes":' + b'{"a":' * 300_000, "the record holds more than 524288 texts"),
+        (b'{"kind":"result","notes":' + b"{" * 300_000, "the record holds more than 262144 objects"),
+        (b'{"kind":"result","notes":' + b"[" * 300_000, "the record holds more than 262144 lists"),
+        (b'{"kind":"result"' + b"".join(b',"k%d":0' % number for number in range(200)) + b"}", "an object has more"),
+    ],
+)
+def test_what_a_record_holds_is_counted_before_a_parser_makes_objects_of_it(line, words, monkeypatch):
+    monkeypatch.setitem(record._ADAPTERS, "result", None)
+    assert refusal(line).startswith(words)
+
+
+@pytest.mark.parametrize("value", ["null", '""', "{}", "[]", "true"])
+@pytest.mark.parametrize("line", ["result", "samples"])
+def test_of_a_million_faults_in_a_record_only_the_first_is_looked_at(line, value):
+    """Each fault that the parser tells of takes 1.6 KB."""
+    values = f"[{','.join([value] * 10_000)}]"
+    of, old = (make.result(), "[0.001]") if line == "result" else (make.samples([1.0, 2.0]), "[1.0,2.0]")
+    data = changed(of, old, values)
+    with pytest.raises(record.Malformed) as refused:
+        record.decode(data)
+    assert refused.value.__cause__.error_count() == 1
+
+
+def test_no_list_of_the_model_is_looked_at_behind_its_first_fault():
+    """Or else a record of 16 MiB makes gigabytes of errors."""
+    for adapter in record._ADAPTERS.values():
+        lists = [each for each in nodes(adapter.core_schema) if variadic(each)]
+        assert [each for each in lists if not each.get("fail_fast")] == []
+
+
+def nodes(value):
+    """Every dictionary in a schema."""
+    if isinstance(value, dict):
+        yield value
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for each in value:
+            yield from nodes(each)
+
+
+def variadic(schema):
+    """Whether a schema is that of a list of any length."""
+    return schema.get("type") == "list" or "variadic_item_index" in schema
 
 
 def test_samples_whose_columns_differ_in_length_are_refused():

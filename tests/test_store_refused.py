@@ -9,8 +9,9 @@ import _make as make
 import pytest
 from _files import content, edit, replace, write
 
+from gpubench import model
 from gpubench.base.errors import FileError
-from gpubench.model import disk, record, store
+from gpubench.model import disk, limits, record, store
 
 NAMES = ("run.jsonl", "run.jsonl.gz")
 
@@ -143,10 +144,58 @@ def test_a_small_gzip_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch)
     filler = record.encode(make.samples([1.0] * 2**16))
     many = first + filler * 8
     assert len(gzip.compress(many)) < len(many) / 100
-    monkeypatch.setattr(store, "TOTAL_LIMIT_BYTES", len(many) - 1)
+    monkeypatch.setattr(limits, "FILE_BYTES", len(many) - 1)
     assert refusal(replace(path, many)) == "line 9: the file holds more than 2.002 MiB"
-    monkeypatch.setattr(store, "TOTAL_LIMIT_BYTES", len(many))
+    monkeypatch.setattr(limits, "FILE_BYTES", len(many))
     assert [len(samples.at) for samples in store.read_run(path).samples] == [8 * 2**16]
+
+
+def test_a_gzip_that_is_packed_tighter_than_any_measurement_is_refused(tmp_path):
+    path = write(tmp_path / "run.jsonl.gz", end=False)
+    replace(path, content(path) + record.encode(make.samples([1.0] * 2**16)) * 70)
+    assert len(content_of(path)) > limits.PACKED_BYTES > path.stat().st_size * limits.PACKED_RATIO
+    assert refusal(path) == "it unpacks to more than 200 times its size: not a run file"
+
+
+def content_of(path):
+    return gzip.decompress(path.read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("limit", "records", "words"),
+    [
+        ("FILE_RESULTS", [make.result(replicate=number) for number in range(3)], "results"),
+        (
+            "FILE_TRACKS",
+            [make.samples([1.0], f"cuda:{number}", power=[1.0]) for number in range(3)],
+            "sets of counters",
+        ),
+        ("FILE_REMARKS", [model.Remark(0.0, "lost", "nvml", "", "gone")] * 3, "remarks"),
+    ],
+)
+def test_a_file_holds_a_limited_number_of_each_kind_of_record(path, monkeypatch, limit, records, words):
+    write(path, end=False)
+    path.write_bytes(path.read_bytes() + b"".join(map(record.encode, records)))
+    monkeypatch.setattr(limits, limit, 3)
+    store.read_run(path)
+    monkeypatch.setattr(limits, limit, 2)
+    assert refusal(path) == f"line 4: the file holds more than 2 {words}"
+
+
+def test_a_result_of_a_device_that_the_file_does_not_describe_is_refused(path):
+    write(path, make.result(devices=("cuda:7",)))
+    assert refusal(path) == "line 2: a result is of the device 'cuda:7', which the manifest does not describe"
+
+
+@pytest.mark.parametrize("mask", [-1.0, 1.5, 2.0**63, 1e99])
+def test_what_is_no_mask_of_bits_is_refused_in_a_counter_of_events(path, mask):
+    events = make.counter("nvml.event_reasons", "bit mask", "event")
+    write(path, make.samples([1.0, 2.0], event_reasons=[None, 4.0]), manifest=make.manifest(counters=(events,)))
+    store.read_run(path)
+    assert (
+        refusal(edit(path, 2, "4.0", repr(mask)))
+        == f"line 2: column 'nvml.event_reasons': {mask:g} is not a mask of bits"
+    )
 
 
 def test_a_small_gzip_is_never_unpacked_further_than_is_read(tmp_path):

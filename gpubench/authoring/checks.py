@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from gpubench.base.errors import SuiteError
-from gpubench.model import LIMITS, Better, Work
+from gpubench.model import LIMITS, Better, Work, limits
 
 BETTER: tuple[Better, ...] = ("more", "less")
 _WORKS = ("moved", "payload", "flops", "items")
@@ -71,11 +71,9 @@ def axis_value(value: object) -> str | int | float:
     if isinstance(value, str):
         return name("an axis's value", value)
     found = number("an axis's value", value)
-    if isinstance(value, numbers.Integral):
-        return int(value)
-    if not math.isfinite(found):
+    if not abs(found) <= (limits.MOST_WHOLE if isinstance(value, numbers.Integral) else limits.MOST):
         raise wrong("an axis's value", value, "a finite number")
-    return found
+    return int(value) if isinstance(value, numbers.Integral) else found
 
 
 def text(field: str, value: object) -> str:
@@ -117,11 +115,9 @@ def work(field: str, value: object, quantity: str) -> Work:
     """Return a work whose counts are finite floats of 0 or more; what `quantity` is judged by is counted in it."""
     if not isinstance(value, Work):
         raise wrong(field, value, "a Work")
-    counts = {each: number(f"{field}.{each}", getattr(value, each), 0.0) for each in _WORKS}
-    if unfit := [each for each, found in counts.items() if not math.isfinite(found)]:
-        raise wrong(f"{field}.{unfit[0]}", counts[unfit[0]], "a finite number")
+    counts = {each: number(f"{field}.{each}", getattr(value, each), 0.0, limits.MOST_WORK) for each in _WORKS}
     judged = "items" if quantity == "item" else quantity
-    if judged != "value" and not counts[judged]:
+    if judged != "value" and counts[judged] < limits.LEAST_WORK:
         counted = [each for each, found in counts.items() if found]
         words = f"counts {' and '.join(counted)}" if counted else "counts nothing"
         raise SuiteError(f"quantity is {quantity!r}, but {field}.{judged} is 0: the work {words}")

@@ -67,7 +67,7 @@ Replicates = Annotated[
         help="Measure everything this often, each time in fresh processes and shuffled.",
     ),
 ]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of all data and of the shuffling.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Seed of all data and of the shuffling.")]
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON document on standard output, everything else on standard error.")
 ]

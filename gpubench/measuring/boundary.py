@@ -13,7 +13,7 @@ from typing import Any
 
 from gpubench.base.clean import clean
 from gpubench.base.errors import Missing
-from gpubench.model import Counter, CounterKind, EventBit, EventClass, Measure
+from gpubench.model import Counter, CounterKind, EventBit, EventClass, Measure, limits
 from gpubench.plugins.collector import Condition
 
 PERIOD_S = (0.001, 3600.0)  # the shortest and the longest period that a counter may ask for
@@ -62,7 +62,8 @@ _KINDS: tuple[CounterKind, ...] = ("gauge", "cumulative", "window", "event")
 
 def text(value: object) -> str:
     """Return the value as one printable line of at most 500 characters; the value may be of any type."""
-    line = clean(value if isinstance(value, str) else f"{type(value).__name__} {value!r}"[: 4 * _MOST_LETTERS])
+    whole = value if isinstance(value, str) else f"{type(value).__name__} {value!r}"
+    line = clean(whole[: 4 * _MOST_LETTERS])
     return line if len(line) <= _MOST_LETTERS else f"{line[: _MOST_LETTERS - 1]}…"
 
 
@@ -73,9 +74,10 @@ def number(value: object) -> float:
             found = float(value)
         except OverflowError as error:
             raise ValueError("larger than a float64") from error
-        if math.isfinite(found):
+        if abs(found) <= limits.MOST:
             return found
-        raise ValueError(f"not a finite number ({found})")
+        words = f"larger than {limits.MOST:g}" if math.isfinite(found) else "not a finite number"
+        raise ValueError(f"{words} ({found})")
     raise ValueError(f"not a number but {type(value).__name__} {text(value)[:80]!r}")
 
 
@@ -193,6 +195,6 @@ def condition(looked: object) -> Condition:
         if not isinstance(values, tuple) or any(not isinstance(each, str) or text(each) != each for each in values):
             raise TypeError(f"Condition.{field} is a tuple of short texts, not {text(values)[:80]}")
     clock_hz = looked.clock_hz
-    if clock_hz is not None and not (isinstance(clock_hz, float) and 0 <= clock_hz < math.inf):
+    if clock_hz is not None and not (isinstance(clock_hz, float) and 0 <= clock_hz <= limits.MOST):
         raise TypeError(f"Condition.clock_hz is a finite float in hertz or None, not {text(clock_hz)[:80]}")
     return looked

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from gpubench.base.units import axis_label, axis_text
+from gpubench.model.limits import Count, Many, Name, Number, Whole
 from gpubench.model.schema import STRICT
 
-Params = tuple[tuple[str, str | int | float], ...]
+Params = Many[tuple[Name, Name | Whole | Number]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +19,12 @@ class Case:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
-    suite: str
-    name: str
+    suite: Name
+    name: Name
     params: Params = ()
-    version: int = 1
-    ranks: int = 1
-    devices: int = 1
+    version: Count = 1
+    ranks: Count = 1
+    devices: Count = 1
 
     @property
     def id(self) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
+from annotated_types import Interval
+
+from gpubench.model.limits import MOST_BITS, Many, Moment, Moments, Name, Readings, Seconds, Text
 from gpubench.model.schema import STRICT
 
 CounterKind = Literal["gauge", "cumulative", "window", "event"]
@@ -67,8 +69,8 @@ class EventBit:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
-    mask: int
-    name: str
+    mask: Annotated[int, Interval(ge=1, lt=MOST_BITS)]
+    name: Name
     kind: EventClass
 
     @property
@@ -86,13 +88,13 @@ class Counter:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
-    name: str
-    unit: str
+    name: Name
+    unit: Name
     kind: CounterKind
-    period_s: float
-    source: str
+    period_s: Seconds
+    source: Text
     measures: Measure = Measure.OTHER
-    bits: tuple[EventBit, ...] = ()
+    bits: Many[EventBit] = ()
 
     def events(self, value: int) -> tuple[EventBit, ...]:
         """Return the set bits of a value, the lowest first; one that is not declared is `bit 9`, of class OTHER."""
@@ -113,12 +115,12 @@ class Samples:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
-    collector: str
-    device: str
-    at: Sequence[float]
-    columns: tuple[tuple[str, Sequence[float | None]], ...]
-    busy_s: float = 0.0
-    late_s: float = 0.0
+    collector: Name
+    device: Name
+    at: Moments
+    columns: Many[tuple[Name, Readings]]
+    busy_s: Seconds = 0.0
+    late_s: Seconds = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +134,11 @@ class Remark:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
-    at: float  # s since `started_at`
+    at: Moment  # s since `started_at`
     state: Literal["absent", "lost", "event"]
-    source: str
-    device: str
-    words: str
+    source: Name
+    device: Name
+    words: Text
 
     @property
     def text(self) -> str:

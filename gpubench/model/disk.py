@@ -14,6 +14,7 @@ from typing import Any
 
 from gpubench.base.errors import FileError, UsageError
 from gpubench.base.files import open_to_read
+from gpubench.model import limits
 
 _INFLATE_BYTES = 2**18
 _GZIP = 16 + zlib.MAX_WBITS  # zlib: with gzip header and trailer
@@ -38,17 +39,20 @@ def lines(path: Path, limit_bytes: int) -> Iterator[bytes]:
 def open_bytes(path: Path) -> io.BufferedReader:
     """The bytes of a file, unpacked where its name ends in `.gz`; OSError where it cannot be opened."""
     file = os.fdopen(open_to_read(path), "rb")
-    return io.BufferedReader(_Inflate(file), _INFLATE_BYTES) if path.suffix == ".gz" else file
+    return io.BufferedReader(_Inflate(file, path), _INFLATE_BYTES) if path.suffix == ".gz" else file
 
 
 class _Inflate(io.RawIOBase):
     """The bytes of a gzip file, as far as it goes: unlike the gzip module's, a torn end is an end.
 
-    zlib.error where the data is damaged. It inflates no more than is asked for.
+    zlib.error where the data is damaged, FileError where it is packed tighter than any measurement can be. It inflates
+    no more than is asked for.
     """
 
-    def __init__(self, file: io.BufferedReader) -> None:
+    def __init__(self, file: io.BufferedReader, path: Path) -> None:
         self._file = file
+        self._path = path
+        self._packed_bytes = self._unpacked_bytes = 0
         self._unzip = zlib.decompressobj(_GZIP)
         self._packed = b""
 
@@ -63,10 +67,21 @@ class _Inflate(io.RawIOBase):
             if self._unzip.eof:
                 self._unzip = zlib.decompressobj(_GZIP)
         buffer[: len(data)] = data
+        self._count(len(data))
         return len(data)
 
+    def _count(self, size_bytes: int) -> None:
+        self._unpacked_bytes += size_bytes
+        taken_bytes = self._packed_bytes - len(self._packed)
+        if self._unpacked_bytes > max(limits.PACKED_BYTES, limits.PACKED_RATIO * taken_bytes):
+            raise FileError(
+                f"{self._path}: it unpacks to more than {limits.PACKED_RATIO} times its size: not a run file"
+            )
+
     def _fill(self) -> bool:
-        self._packed = self._packed or self._file.read(_INFLATE_BYTES)
+        if not self._packed:
+            self._packed = self._file.read(_INFLATE_BYTES)
+            self._packed_bytes += len(self._packed)
         return bool(self._packed)
 
     def close(self) -> None:

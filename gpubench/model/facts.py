@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from gpubench.model.limits import Count, Many, Name, Text
 from gpubench.model.schema import STRICT
 
 
@@ -18,18 +19,18 @@ class Device:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
-    id: str
-    backend: str
-    name: str
-    arch: str
-    uuid: str = ""
-    pci: str = ""
-    memory_bytes: int = 0
-    cache_bytes: int = 0  # the last-level cache
-    units: int = 0  # multiprocessors, compute units or processor cores
-    dtypes: tuple[str, ...] = ()
-    peers: tuple[str, ...] = ()  # ids of devices whose memory this one can reach
-    details: tuple[tuple[str, str], ...] = ()
+    id: Name
+    backend: Name
+    name: Name
+    arch: Name
+    uuid: Name = ""
+    pci: Name = ""
+    memory_bytes: Count = 0
+    cache_bytes: Count = 0  # the last-level cache
+    units: Count = 0  # multiprocessors, compute units or processor cores
+    dtypes: Many[Name] = ()
+    peers: Many[Name] = ()  # ids of devices whose memory this one can reach
+    details: Many[tuple[Name, Text]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +39,9 @@ class Absent:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
-    what: str
-    reason: str
-    how: str
+    what: Name
+    reason: Text
+    how: Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +50,10 @@ class Facts:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
-    devices: tuple[Device, ...]
-    host: tuple[tuple[str, str], ...] = ()
-    versions: tuple[tuple[str, str], ...] = ()
-    absent: tuple[Absent, ...] = ()
+    devices: Many[Device]
+    host: Many[tuple[Name, Text]] = ()
+    versions: Many[tuple[Name, Text]] = ()
+    absent: Many[Absent] = ()
 
     def device(self, device_id: str) -> Device:
         """The device of that id; KeyError where there is none."""
@@ -68,7 +69,7 @@ class DataFile:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
-    label: str
-    path: str
-    bytes: int
-    sha256: str = ""
+    label: Name
+    path: Name
+    bytes: Count
+    sha256: Name = ""

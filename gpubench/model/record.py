@@ -1,6 +1,7 @@
 """One record of a run file, to and from its line: JSON, checked strictly against the model.
 
-Nothing is read that is not exactly the model; `schema` says what that is to other programs.
+Nothing is read that is not exactly the model within its limits (`gpubench.model.limits`); `schema` says what that is to
+other programs.
 """
 
 from __future__ import annotations
@@ -10,20 +11,20 @@ import dataclasses
 import functools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, ClassVar, cast
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from gpubench.model import SCHEMA, STRICT, Case, Manifest, Remark, Result, Samples, Series
+from gpubench.model import SCHEMA, STRICT, Case, Manifest, Remark, Result, Samples, Series, limits
 from gpubench.model.packed import Packed
 
 SAMPLES_LIMIT_BYTES = 2**20  # longer samples are split: a killed run loses at most one such chunk
 _NUMBER_BYTES = 25  # of the longest float64 in JSON, with its comma
-RECORD_LIMIT_BYTES = 16 * 2**20  # a longer line is not read: nothing that gpubench measures needs it
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,8 @@ class End:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
-    records: int
-    sha256: str
+    records: limits.Count
+    sha256: limits.Name
 
 
 Record = Manifest | Result | Samples | Remark | End
@@ -50,7 +51,16 @@ _ADAPTERS: dict[str, TypeAdapter[Record]] = {kind: TypeAdapter(of) for kind, of 
 _OPENINGS = {kind: f'{{"kind":"{kind}",'.encode() for kind in _CLASSES}
 _KIND_OF = {opening.rstrip(b","): kind for kind, opening in _OPENINGS.items() if kind != "manifest"}
 _OPENING_BYTES = max(map(len, _OPENINGS.values()))
+_LONG_NUMBER = re.compile(r"\d{12,}")
 _KEY = re.compile(rb'"(\w+)"\s*:')
+# What a line may hold of a character, and what the characters stand for. They are counted before anything is parsed.
+_COUNTED = (
+    (b'"', 2 * limits.RECORD_TEXTS, "texts"),
+    (b",", limits.RECORD_VALUES, "values"),
+    (b"{", limits.RECORD_NESTED, "objects"),
+    (b"[", limits.RECORD_NESTED, "lists"),
+)
+_FIRST_YEAR, _LAST_YEAR = 1970, 9998  # of a start: whatever its zone, it is a time that Python can show
 
 
 class Malformed(ValueError):  # noqa: N818 - the line is malformed
@@ -117,16 +127,31 @@ def is_surely_valid(record: Record, line: bytes) -> bool:
         return False
     columns = [values for _, values in record.columns]
     packed = all(isinstance(each, Packed) for each in (record.at, *columns))
-    return packed and all(len(each) == len(record.at) for each in columns) and not np.isnan(record.at).any()
+    fits = packed and all(len(each) == len(record.at) and _is_within(each, limits.MOST) for each in columns)
+    return fits and _is_within(record.at, limits.MOST_SECONDS) and not np.isnan(record.at).any()
+
+
+def _is_within(numbers: Sequence[float | None], most: float) -> bool:
+    """Return whether no number is larger than `most`, either way; a missing one is not."""
+    return not (np.abs(np.asarray(numbers)) > most).any()
 
 
 def decode(line: bytes) -> Record:
     """The record in a line; raises Malformed, which says where and how it is not one."""
-    if len(line) > RECORD_LIMIT_BYTES:
-        raise Malformed(f"the record is longer than {RECORD_LIMIT_BYTES >> 20} MiB")
+    if len(line) > limits.RECORD_BYTES:
+        raise Malformed(f"the record is longer than {limits.RECORD_BYTES >> 20} MiB")
+    _check_counts(line)
     record = _plain(line) or _strict(line)
-    _check_lengths(record)
+    _check(record)
     return _packed(record) if isinstance(record, Samples) else record
+
+
+def _check_counts(line: bytes) -> None:
+    """Raise Malformed for a line from which a parser would make too many objects, which are larger than their text."""
+    if len(line) > limits.RECORD_NESTED:  # a shorter line cannot hold so many
+        for character, most, name in _COUNTED:
+            if line.count(character) > most:
+                raise Malformed(f"the record holds more than {most} {name}")
 
 
 def _packed(samples: Samples) -> Samples:
@@ -135,9 +160,14 @@ def _packed(samples: Samples) -> Samples:
     return dataclasses.replace(samples, at=Packed[float](samples.at), columns=columns)
 
 
+def track(samples: Samples) -> tuple[object, ...]:
+    """Return what samples have in common that belong together: their collector, their device and their counters."""
+    return samples.collector, samples.device, tuple(name for name, _ in samples.columns)
+
+
 def join(chunk: Samples, into: dict[tuple[object, ...], Samples]) -> None:
     """Put a chunk that was read behind those with the same counters of its device: in a run they are one."""
-    key = (chunk.collector, chunk.device, tuple(name for name, _ in chunk.columns))
+    key = track(chunk)
     first = into.setdefault(key, chunk)
     if first is not chunk:
         busy_s, late_s = first.busy_s + chunk.busy_s, max(first.late_s, chunk.late_s)
@@ -217,6 +247,8 @@ def _parse(line: bytes) -> dict[str, Any]:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(pairs) > limits.FIELDS:
+        raise Malformed(f"an object has more than {limits.FIELDS} keys")
     found = dict(pairs)
     if len(found) < len(pairs):
         twice, _ = collections.Counter(name for name, _ in pairs).most_common(1)[0]
@@ -236,15 +268,58 @@ def _check_schema(found: object) -> None:
 def _first_problem(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"])
-    return f"{where}: {first['msg']}" if where else first["msg"]
+    words = _LONG_NUMBER.sub(lambda number: f"{float(number[0]):g}", first["msg"])
+    return f"{where}: {words}" if where else words
 
 
-def _check_lengths(record: Record) -> None:
+def _check(record: Record) -> None:
+    """Raise Malformed for what the types of the fields do not say."""
     if isinstance(record, Samples):
         for name, column in record.columns:
             if len(column) != len(record.at):
                 raise Malformed(f"column {name!r} has {len(column)} values at {len(record.at)} times")
     elif isinstance(record, Result):
+        begin, end = record.window
+        if end < begin:
+            raise Malformed(f"window: it ends at {end:g} s, before it begins at {begin:g} s")
         for series in record.series:
-            if series.at and len(series.at) != len(series.values):
-                raise Malformed(f"series {series.label!r} has {len(series.values)} values at {len(series.at)} times")
+            _check_series(series)
+    elif isinstance(record, Manifest):
+        _check_started(record.started)
+
+
+def _check_series(series: Series) -> None:
+    if series.at and len(series.at) != len(series.values):
+        raise Malformed(f"series {series.label!r} has {len(series.values)} values at {len(series.at)} times")
+    if series.quantity == "value":
+        least = min(map(abs, filter(None, series.values)), default=limits.LEAST)
+        if least < limits.LEAST:
+            raise Malformed(f"series {series.label!r}: {least:g} is smaller than {limits.LEAST:g}, and not 0")
+        return
+    for seconds in (min(series.values, default=1.0), max(series.values, default=1.0)):
+        if not limits.LEAST_SECONDS <= seconds <= limits.MOST_SECONDS:
+            words = f"from {limits.LEAST_SECONDS:g} to {limits.MOST_SECONDS:g} s"
+            raise Malformed(f"series {series.label!r}: a timed call takes {words}, not {seconds:g} s")
+    counted = "items" if series.quantity == "item" else series.quantity
+    if getattr(series.work, counted) < limits.LEAST_WORK:
+        raise Malformed(f"series {series.label!r} is judged by {series.quantity!r}, and its work.{counted} is 0")
+
+
+def _check_started(started: str) -> None:
+    """Raise Malformed unless a start is empty, as that of another tool's output, or a time."""
+    try:
+        year = datetime.fromisoformat(started).year if started else _FIRST_YEAR
+    except ValueError as error:
+        raise Malformed(f"started: {started!r} is not a time (ISO 8601)") from error
+    if not _FIRST_YEAR <= year <= _LAST_YEAR:
+        raise Malformed(f"started: the year {year} is not from {_FIRST_YEAR} to {_LAST_YEAR}")
+
+
+def check_events(samples: Samples, events: Collection[str]) -> None:
+    """Raise Malformed where a column of `events`, the names of counters of bits, holds what is no mask of bits."""
+    for name, column in samples.columns if events else ():
+        if name in events:
+            values = np.asarray(column)
+            wrong = values[(values < 0) | (values >= limits.MOST_BITS) | (values % 1 > 0)]
+            if len(wrong):
+                raise Malformed(f"column {name!r}: {wrong[0]:g} is not a mask of bits")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from gpubench.model.cases import Case
+from gpubench.model.limits import Amount, Count, Many, Moment, Name, Number, Rate, Seconds, Text
 from gpubench.model.schema import STRICT
 
 Better = Literal["more", "less"]
@@ -37,10 +38,10 @@ class Work:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
-    moved: float = 0.0
-    payload: float = 0.0
-    flops: float = 0.0
-    items: float = 0.0
+    moved: Amount = 0.0
+    payload: Amount = 0.0
+    flops: Amount = 0.0
+    items: Amount = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,23 +61,23 @@ class Series:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
-    name: str
-    unit: str
-    values: tuple[float, ...]
-    at: tuple[float, ...] = ()
-    stage: str = ""
+    name: Name
+    unit: Name
+    values: Many[Number]
+    at: Many[Moment] = ()
+    stage: Name = ""
     mode: SeriesMode = ""
     role: Role = "observed"
     work: Work = field(default_factory=Work)
     quantity: Quantity = "value"
     better: Better = "less"
-    limit: str = ""
-    item: str = "item"
-    rank: int = 0
-    calls: int = 1
-    stop: str = ""
-    warmup_s: float = 0.0
-    clock_hz: float | None = None
+    limit: Name = ""
+    item: Name = "item"
+    rank: Count = 0
+    calls: Count = 1
+    stop: Name = ""
+    warmup_s: Seconds = 0.0
+    clock_hz: Rate | None = None
 
     @property
     def label(self) -> str:
@@ -98,17 +99,17 @@ class Result:
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     case: Case
-    devices: tuple[str, ...]
+    devices: Many[Name]
     status: Status
-    replicate: int = 0
-    cause: str = ""
-    reason: str = ""
-    series: tuple[Series, ...] = ()
-    discarded: tuple[tuple[str, int], ...] = ()
-    labels: tuple[str, ...] = ()  # the state it was measured in: `power-capped`, `loaded`
-    notes: tuple[tuple[str, str], ...] = ()
-    window: tuple[float, float] = (0.0, 0.0)  # s since the manifest's `started_at`, joins the samples
-    elapsed_s: float = 0.0
+    replicate: Count = 0
+    cause: Name = ""
+    reason: Text = ""
+    series: Many[Series] = ()
+    discarded: Many[tuple[Name, Count]] = ()
+    labels: Many[Name] = ()  # the state it was measured in: `power-capped`, `loaded`
+    notes: Many[tuple[Name, Text]] = ()
+    window: tuple[Moment, Moment] = (0.0, 0.0)  # s since the manifest's `started_at`, joins the samples
+    elapsed_s: Seconds = 0.0
 
     @property
     def key(self) -> tuple[str, tuple[str, ...], int]:

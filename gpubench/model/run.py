@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 from gpubench.model.cases import Params
 from gpubench.model.counters import Counter, Remark, Samples
 from gpubench.model.facts import DataFile, Facts
+from gpubench.model.limits import Count, Many, Moment, Name, Rate, Text, Whole
 from gpubench.model.results import Result
 from gpubench.model.schema import STRICT
 
@@ -31,12 +32,12 @@ class View:
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     kind: Literal["curve", "bars", "matrix", "pareto", "staircase", "transfer", "breakeven"]
-    title: str
-    cases: tuple[str, ...]
-    x: str = ""
-    y: str = ""
-    by: tuple[str, ...] = ()
-    series: str = ""
+    title: Text
+    cases: Many[Name]
+    x: Name = ""
+    y: Name = ""
+    by: Many[Name] = ()
+    series: Name = ""
     log_x: bool = False
     log_y: bool = False
 
@@ -52,10 +53,10 @@ class KeyFigure:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
-    title: str
-    case: str
+    title: Text
+    case: Name
     params: Params = ()
-    series: str = ""
+    series: Name = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +65,10 @@ class SuiteInfo:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
-    name: str
-    summary: str
-    views: tuple[View, ...] = ()
-    key_figures: tuple[KeyFigure, ...] = ()
+    name: Name
+    summary: Text
+    views: Many[View] = ()
+    key_figures: Many[KeyFigure] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,8 @@ class NamedLink:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
-    name: str
-    rate: float
+    name: Text
+    rate: Rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +87,15 @@ class Settings:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
-    suites: tuple[str, ...]
-    devices: tuple[str, ...]
+    suites: Many[Name]
+    devices: Many[Name]
     tier: Tier = "quick"
-    filters: tuple[str, ...] = ()
-    replicates: int = 1
-    seed: int = 0
-    data: tuple[DataFile, ...] = ()
+    filters: Many[Text] = ()
+    replicates: Count = 1
+    seed: Whole = 0
+    data: Many[DataFile] = ()
     headline: bool = False  # only the headline case of each suite
-    links: tuple[NamedLink, ...] = ()
+    links: Many[NamedLink] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +104,15 @@ class Manifest:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
-    schema: str
-    gpubench: str
+    schema: Name
+    gpubench: Name
     facts: Facts
     settings: Settings
-    suites: tuple[SuiteInfo, ...]
-    counters: tuple[Counter, ...]
-    argv: tuple[str, ...]
-    started: str  # ISO 8601, UTC
-    started_at: float  # CLOCK_MONOTONIC seconds, the zero of `Samples.at` and `Result.window`
+    suites: Many[SuiteInfo]
+    counters: Many[Counter]
+    argv: Many[Text]
+    started: Name  # ISO 8601, UTC
+    started_at: Moment  # CLOCK_MONOTONIC seconds, the zero of `Samples.at` and `Result.window`
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,26 +22,26 @@ from typing import Any, Self
 from gpubench.base import units
 from gpubench.base.errors import FileError, UsageError
 from gpubench.base.files import open_to_read
-from gpubench.model import Manifest, Remark, Result, Run, Samples
+from gpubench.model import Manifest, Remark, Result, Run, Samples, limits
 from gpubench.model.disk import Sink, lines, reported, sync_folder
 from gpubench.model.record import (
     KINDS,
-    RECORD_LIMIT_BYTES,
     SAMPLES_LIMIT_BYTES,
     End,
     Malformed,
     Record,
+    check_events,
     chunks,
     decode,
     encode,
     is_surely_valid,
     join,
     schema,
+    track,
 )
 
 __all__ = ["SAMPLES_LIMIT_BYTES", "RunWriter", "Scan", "content", "file_hash", "read_run", "scan", "schema"]
 
-TOTAL_LIMIT_BYTES = 4 * 2**30  # after decompression: a small .gz cannot fill the memory
 Take = Callable[[Manifest | Result | Samples | Remark], None]
 
 
@@ -61,20 +61,29 @@ def file_hash(path: str | Path) -> str:
 
 @dataclass(slots=True)
 class _Tally:
-    """What the records of a file add up to: their `end`, their bytes, the keys of their results."""
+    """What the records of a file add up to: their `end`, their bytes, and what is limited in number."""
 
     records: int = 0
     size_bytes: int = 0
     hash: Any = field(default_factory=hashlib.sha256)
     keys: set[tuple[str, tuple[str, ...], int]] = field(default_factory=set)
+    tracks: set[tuple[object, ...]] = field(default_factory=set)
+    remarks: int = 0
 
     def count(self, record: Record, line: bytes) -> None:
-        """Take a record in; Malformed for a second result of one key."""
+        """Take a record in; Malformed for a second result of one key, and for more than a file may hold."""
         if isinstance(record, Result):
             known = len(self.keys)
             self.keys.add(record.key)
             if len(self.keys) == known:
                 raise Malformed(f"a second result of {record.case.id}, replicate {record.replicate}")
+            _check_count(len(self.keys), limits.FILE_RESULTS, "results")
+        elif isinstance(record, Samples):
+            self.tracks.add(track(record))
+            _check_count(len(self.tracks), limits.FILE_TRACKS, "sets of counters")
+        elif isinstance(record, Remark):
+            self.remarks += 1
+            _check_count(self.remarks, limits.FILE_REMARKS, "remarks")
         self.hash.update(line)
         self.records += 1
         self.size_bytes += len(line)
@@ -82,6 +91,11 @@ class _Tally:
     def end(self) -> End:
         """The end record of a file that stops here."""
         return End(self.records, self.hash.hexdigest())
+
+
+def _check_count(count: int, most: int, name: str) -> None:
+    if count > most:
+        raise Malformed(f"the file holds more than {most} {name}")
 
 
 @dataclass(slots=True)
@@ -93,13 +107,15 @@ class Scan:
     manifest: Manifest | None = None
     complete: bool = False
     warnings: list[str] = field(default_factory=list)
+    events: frozenset[str] = frozenset()  # the counters of bits
+    devices: frozenset[str] = frozenset()  # those that the manifest describes
 
     def add(self, line: bytes) -> None:
         """Take one whole line; Malformed where it does not belong here."""
         if self.complete:
             raise Malformed("stands after the end record")
-        if self.tally.size_bytes + len(line) > TOTAL_LIMIT_BYTES:
-            raise Malformed(f"the file holds more than {units.round_size(TOTAL_LIMIT_BYTES)}")
+        if self.tally.size_bytes + len(line) > limits.FILE_BYTES:
+            raise Malformed(f"the file holds more than {units.round_size(limits.FILE_BYTES)}")
         record = decode(line)
         if isinstance(record, Manifest) == (self.manifest is not None):
             raise Malformed("a second manifest" if self.manifest else "the manifest does not come first")
@@ -108,9 +124,15 @@ class Scan:
                 raise Malformed("the records are not those that were counted and hashed: edited or damaged")
             self.complete = True
             return
-        self.tally.count(record, line)
         if isinstance(record, Manifest):
             self.manifest = record
+            self.events = frozenset(counter.name for counter in record.counters if counter.kind == "event")
+            self.devices = frozenset(device.id for device in record.facts.devices)
+        elif isinstance(record, Samples):
+            check_events(record, self.events)
+        elif isinstance(record, Result) and (unknown := [each for each in record.devices if each not in self.devices]):
+            raise Malformed(f"a result is of the device {unknown[0]!r}, which the manifest does not describe")
+        self.tally.count(record, line)
         self.take(record)
 
 
@@ -122,8 +144,8 @@ def scan(path: str | Path, take: Take) -> Scan:
     found, number = Scan(take), 0
     try:
         with reported(path):
-            for number, line in enumerate(lines(Path(path), RECORD_LIMIT_BYTES), 1):
-                if line.endswith(b"\n") or found.complete or len(line) > RECORD_LIMIT_BYTES:
+            for number, line in enumerate(lines(Path(path), limits.RECORD_BYTES), 1):
+                if line.endswith(b"\n") or found.complete or len(line) > limits.RECORD_BYTES:
                     found.add(line)
                 else:
                     found.warnings.append(f"{path}: line {number}: the last line is torn and was dropped")

@@ -65,9 +65,9 @@ class Recorder:
         """
         run = run or read_run(file)
         written = file.stat().st_mtime
-        started = _started(file, run.manifest) if run.manifest.started else written
+        started = _started(run.manifest) if run.manifest.started else written
         ahead = started - written if started - written > AHEAD_S else 0.0
-        found = _entries(file, run)
+        found = list(entries(run))
         with reported(self.path), transaction(self._connection):
             key = _key(run)
             if anew:
@@ -177,13 +177,10 @@ def located(folder: Path, path: str) -> str:
     return os.path.join(folder, path)  # noqa: PTH118 - pathlib takes ten times as long
 
 
-def _started(file: Path, manifest: Manifest) -> float:
+def _started(manifest: Manifest) -> float:
     """When a run started, in s since 1970; a time without a zone is UTC, as gpubench writes it."""
-    try:
-        found = datetime.fromisoformat(manifest.started)
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError) as error:
-        raise FileError(f"{file}: line 1: started {manifest.started!r} is no time (ISO 8601)") from error
+    found = datetime.fromisoformat(manifest.started)
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
 def _clock_words(file: Path, run: Run, ahead_s: float) -> Iterator[str]:
@@ -191,13 +188,6 @@ def _clock_words(file: Path, run: Run, ahead_s: float) -> Iterator[str]:
         yield f"{file}: it does not say when it was measured: the file's own time stands for that"
     if ahead_s:
         yield f"{file}: its clock was {units.duration(ahead_s)} ahead: it counts as started when it was last written"
-
-
-def _entries(file: Path, run: Run) -> list[Entry]:
-    try:
-        return list(entries(run))
-    except KeyError as error:
-        raise FileError(f"{file}: a result is of the device {error}, which the file does not describe") from error
 
 
 def _key(run: Run) -> str:
