@@ -4,6 +4,7 @@ import functools
 import os
 import shutil
 import subprocess
+import tempfile
 
 import pytest
 
@@ -16,6 +17,9 @@ def _has_gpu() -> bool:
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop("GPUBENCH_HISTORY", None)  # tests write into no history of the developer's
+    runtime = tempfile.TemporaryDirectory(prefix="gpubench-tests-")  # runs of tests beside this one are no other runs
+    config.add_cleanup(runtime.cleanup)
+    os.environ["XDG_RUNTIME_DIR"] = runtime.name
     config.option.markexpr = config.option.markexpr or "not slow"
 
 

@@ -11,13 +11,14 @@ import time
 from collections import Counter as Tally
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import wait
 from typing import Any, Protocol
 
 from gpubench.base.errors import DeviceError
 from gpubench.measuring import boundary, time_limits
 from gpubench.measuring.channel import BadMessage
+from gpubench.measuring.claims import SHARED_LABEL, Claims
 from gpubench.measuring.plan import Job, Plan, lack
 from gpubench.measuring.process import Child
 from gpubench.measuring.sampler import SamplingProcess
@@ -119,11 +120,19 @@ class _Ranks:
 class Runner(AbstractContextManager["Runner"]):
     """Runs jobs; as a context it leaves no process behind. `deadline_s` bounds a case, whatever its phases may take."""
 
-    def __init__(self, plan: Plan, sampler: SamplingProcess, sink: Sink, deadline_s: float = math.inf) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        sampler: SamplingProcess,
+        sink: Sink,
+        deadline_s: float = math.inf,
+        claims: Claims | None = None,
+    ) -> None:
         self._plan = plan
         self._sampler = sampler
         self._sink = sink
         self._deadline_s = deadline_s
+        self._claims = claims
         self._crew = Crew()
         self._replicate = 0
         self._failures: dict[str, int] = {}  # device → cases in a row that could not open it
@@ -181,8 +190,15 @@ class Runner(AbstractContextManager["Runner"]):
             return Result(job.case, job.key[1], "skipped", job.replicate, "devices", reason)
         if lost := [device for device in job.key[1] if self._is_lost(device)]:
             return Result(job.case, job.key[1], "failed", job.replicate, "device", f"{', '.join(lost)} is lost")
-        parts = self._parts(job)
-        return _merged(job, parts, started_at, time.monotonic() - start)
+        others = self._others(job)
+        result = _merged(job, self._parts(job), started_at, time.monotonic() - start)
+        if others or self._others(job):
+            result = replace(result, labels=tuple(sorted({*result.labels, SHARED_LABEL})))
+        return result
+
+    def _others(self, job: Job) -> bool:
+        """Return whether another run measures on a device of the job now."""
+        return self._claims is not None and bool(self._claims.others(job.key[1]))
 
     def _parts(self, job: Job) -> list[Part]:
         devices = tuple(job.devices[rank % len(job.devices)] for rank in range(job.case.ranks))

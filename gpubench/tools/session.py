@@ -12,6 +12,8 @@ from types import FrameType
 
 from gpubench import __version__
 from gpubench.base.errors import DeviceError, GpubenchError, Interrupted, Terminated, UsageError
+from gpubench.measuring import claims as claiming
+from gpubench.measuring.claims import Claims
 from gpubench.measuring.plan import Job, Plan
 from gpubench.measuring.recording import Recording, new_manifest
 from gpubench.measuring.runner import Observer, Runner
@@ -25,29 +27,46 @@ _ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
 
 def measure(
-    plan: Plan, path: Path, argv: Sequence[str], watch: Observer, resume: bool = False, tell: Tell = silent
+    plan: Plan,
+    path: Path,
+    argv: Sequence[str],
+    watch: Observer,
+    resume: bool = False,
+    tell: Tell = silent,
+    exclusive: bool = False,
 ) -> Run:
     """Measure a plan into a run file, note it in the history where one is kept, and read it back.
 
-    Before the first case, `tell` is called with a line for each device that is not well.
+    Before the first case, `tell` is called with a line for each device that is not well, and with one if other runs
+    measure on these devices.
 
     Raises UsageError where the file cannot be written or must not be resumed (before anything is
-    measured), DeviceError where a device is lost, Interrupted on SIGINT, SIGTERM or SIGHUP:
+    measured), DeviceError where a device is lost or another run measures on it and one of both is `exclusive`,
+    Interrupted on SIGINT, SIGTERM or SIGHUP:
     what was measured by then is in the file.
     """
-    with terminable(lambda: _kept(path)), RunHealth(measured_devices(plan), tell) as health:
+    devices = measured_devices(plan)
+    with terminable(lambda: _kept(path)), Claims(devices, exclusive) as claims, RunHealth(devices, tell) as health:
+        _tell_of_others(claims, devices, tell)
         if resume:
-            _resume(plan, path, watch, health)
+            _resume(plan, path, watch, health, claims)
         else:
-            _begin(plan, path, argv, watch, health)
+            _begin(plan, path, argv, watch, health, claims)
     run = read_run(path)
     return replace(run, warnings=(*run.warnings, *history.note(path, run)))
 
 
-def _begin(plan: Plan, path: Path, argv: Sequence[str], watch: Observer, health: RunHealth) -> None:
+def _tell_of_others(claims: Claims, devices: Sequence[Device], tell: Tell) -> None:
+    if claims.problem:
+        tell(f"whether another run of gpubench measures on the same devices is unknown: {claims.problem}")
+    if words := claiming.warning(claims.others([device.id for device in devices])):
+        tell(words)
+
+
+def _begin(plan: Plan, path: Path, argv: Sequence[str], watch: Observer, health: RunHealth, claims: Claims) -> None:
     manifest = new_manifest(plan.facts, plan.settings, plan.suites, [_as_utf8(word) for word in argv])
     with Recording.begin(path, manifest, _sampled(plan)) as recording:
-        _run(plan, plan.jobs, recording, watch, health)
+        _run(plan, plan.jobs, recording, watch, health, claims)
 
 
 def _as_utf8(word: str) -> str:
@@ -55,9 +74,11 @@ def _as_utf8(word: str) -> str:
     return os.fsencode(word).decode("utf-8", "surrogateescape")
 
 
-def _run(plan: Plan, jobs: Sequence[Job], recording: Recording, watch: Observer, health: RunHealth) -> None:
+def _run(
+    plan: Plan, jobs: Sequence[Job], recording: Recording, watch: Observer, health: RunHealth, claims: Claims
+) -> None:
     """All jobs and the end of the file; a device that was lost on the way does not make the file partial."""
-    with Runner(plan, recording.sampler, recording) as runner:
+    with Runner(plan, recording.sampler, recording, claims=claims) as runner:
         health.begin(recording)
         try:
             runner.run(jobs, recording.started_at, watch)
@@ -69,14 +90,14 @@ def _run(plan: Plan, jobs: Sequence[Job], recording: Recording, watch: Observer,
         recording.end()
 
 
-def _resume(plan: Plan, path: Path, watch: Observer, health: RunHealth) -> None:
+def _resume(plan: Plan, path: Path, watch: Observer, health: RunHealth, claims: Claims) -> None:
     before = read_run(path)
     if differs := differences(before.manifest, plan) + _changed_cases(before, plan):
         raise UsageError(f"{path} cannot be resumed: {'; '.join(differs)}")
     recording, run = Recording.resume(path, _sampled(plan))
     measured = {result.key for result in run.results}
     with recording:
-        _run(plan, [job for job in plan.jobs if job.key not in measured], recording, watch, health)
+        _run(plan, [job for job in plan.jobs if job.key not in measured], recording, watch, health, claims)
 
 
 def _sampled(plan: Plan) -> list[Device]:
