@@ -46,9 +46,10 @@ def measured(tmp_path_factory) -> Path:
 def test_a_run_prints_a_summary_and_says_where_its_file_is(tmp_path):
     done = gpubench("run", *QUICKEST, "--out", "a.jsonl", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "gemm/square[dtype=float64,n=256]" in done.stdout
+    assert "square[dtype=float64,n=256]" in done.stdout
     assert "FLOP/s" in done.stdout
-    assert "1 results: 1 ok" in done.stdout
+    assert "trustworthy: " in done.stdout
+    assert "1 case in " in done.stdout
     assert "run file: a.jsonl" in done.stderr
     run = store.read_run(tmp_path / "a.jsonl")
     assert run.complete
@@ -73,13 +74,14 @@ def test_json_is_exactly_one_document_on_standard_output(tmp_path):
 def test_show_prints_the_table_of_a_run_file(measured, tmp_path):
     done = gpubench("show", measured, cwd=tmp_path)
     assert done.returncode == 0
-    assert "gemm/square[dtype=float64,n=256]" in done.stdout
+    assert "\ngemm  on host\n" in done.stdout
+    assert "square[dtype=float64,n=256]" in done.stdout
 
 
 def test_a_terminal_that_lacks_a_character_shows_another(measured, tmp_path):
     done = gpubench("show", measured, cwd=tmp_path, PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stderr
-    assert re.search(r"FLOP/s\s+\S+ - \S+ .FLOP/s", done.stdout), done.stdout
+    assert re.search(r"FLOP/s\s+\+/- ", done.stdout), done.stdout
 
 
 @pytest.mark.parametrize("suffix", ["html", "md", "csv", "json"])
@@ -159,7 +161,7 @@ def test_labels_stand_beside_the_status(measured, tmp_path):
     partial = "".join(measured.read_text().splitlines(keepends=True)[:-1])  # without the end that counts and hashes
     labelled = re.sub(r'"labels":\[[^]]*\]', '"labels":["power-capped","loaded"]', partial)  # it may be loaded here
     (tmp_path / "a.jsonl").write_text(labelled)
-    assert "ok (power-capped, loaded)" in gpubench("show", "a.jsonl", cwd=tmp_path).stdout
+    assert "  power-capped, loaded" in gpubench("show", "a.jsonl", cwd=tmp_path).stdout
 
 
 @pytest.fixture(scope="module")
@@ -326,7 +328,7 @@ def test_an_interrupted_run_keeps_what_was_measured_and_resumes(tmp_path, sent, 
     run = store.read_run(file)
     assert not run.complete
     assert [result.case.name for result in run.results] == ["good"]
-    assert "a partial run" in gpubench("show", "a.jsonl", cwd=tmp_path).stdout
+    assert "the run was interrupted" in gpubench("show", "a.jsonl", cwd=tmp_path).stdout
 
 
 def test_a_finished_selection_resumes_to_nothing_more(tmp_path):

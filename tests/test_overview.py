@@ -115,7 +115,7 @@ def test_an_interrupted_run_and_a_sick_device_are_not_trusted():
     sick = Remark(0.1, "event", trust.HEALTH_SOURCE, "cuda:0", "3 uncorrected ECC errors")
     found = told(read(), remarks=[sick], complete=False)
     assert found.doubts == (
-        "the run was interrupted before all cases were measured",
+        "the run was interrupted before all cases were measured (`run --resume` continues it)",
         "cuda:0 is unhealthy: 3 uncorrected ECC errors",
     )
 

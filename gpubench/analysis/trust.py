@@ -44,7 +44,7 @@ def matters(summary: Summary, values: Sequence[KeyValue]) -> list[str]:
 
 def _broken(summary: Summary) -> Iterator[str]:
     if not summary.run.complete:
-        yield "the run was interrupted before all cases were measured"
+        yield "the run was interrupted before all cases were measured (`run --resume` continues it)"
     yield from _ended(summary.run.results, "failed", "failed")
     if impossible := [row for row in summary.rows() if row.impossible]:
         yield f"above what the device can do: {_cases(len(impossible))}"
