@@ -9,6 +9,7 @@ from types import FrameType
 
 from gpubench import DISTRIBUTION, __version__
 from gpubench.base import limits, streams
+from gpubench.base.clean import one_line
 from gpubench.base.errors import GpubenchError, Interrupted, ReaderLeft, Terminated, UsageError
 
 _INTERNAL = 70
@@ -21,7 +22,7 @@ def main() -> int:
         streams.make_safe(is_json="--json" in sys.argv)
         _end_by_exit_status(arrived)
         try:
-            _run()
+            return _run()
         finally:
             sys.stdout.flush()
     except ReaderLeft as error:
@@ -35,14 +36,13 @@ def main() -> int:
             return _ended(arrived)
         if cause := _outside_cause(error):
             return _told(cause)
-        traceback.print_exc()
+        sys.stderr.writelines(f"{one_line(line)}\n" for line in traceback.format_exc().splitlines())
         sys.stderr.write(f"gpubench: this is a bug in {DISTRIBUTION} {__version__}; please report the lines above\n")
         return _INTERNAL
-    return 0
 
 
 def _told(error: GpubenchError) -> int:
-    sys.stderr.write(f"gpubench: {error}\n")
+    sys.stderr.write(one_line(f"gpubench: {error}") + "\n")
     return error.exit_status
 
 
@@ -52,18 +52,19 @@ def _ended(arrived: list[int]) -> int:
     return _told(Interrupted(f"ended by {signal.Signals(number).name}", 128 + number))
 
 
-def _run() -> None:
+def _run() -> int:
+    """Run the command that the arguments name; return its exit status."""
     if sys.argv[1:] == ["--version"]:
         sys.stdout.write(f"gpubench {__version__}\n")
-        return
+        return 0
     from gpubench.base import installation
 
     if not {"-h", "--help"} & set(sys.argv):
         limits.check()
         installation.check()
-    from gpubench.cli import app
+    from gpubench.cli import call
 
-    app(prog_name="gpubench")
+    return call()
 
 
 def _outside_cause(error: Exception) -> GpubenchError | None:

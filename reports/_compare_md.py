@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpubench.api.report import Against, Comparison, Verdict
+from gpubench.api.report import Against, Comparison, Verdict, code, escape
 from gpubench.api.report import comparison as comparing
 
 from ._compare import Row, column_words, rows, shared_reasons, suites, title
-from ._markdown import MOST_BYTES, clipped, code, cut, escape, table
+from ._markdown import MOST_BYTES, clipped, cut, table
 
 _MOST_DIFFERENCES = 30
 _NEWLINE = 1

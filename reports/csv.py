@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,16 +15,9 @@ from ._derived import derived_lines
 from ._payoffs import payoff_lines
 
 COLUMNS = tuple(column.name for column in frame.COLUMNS)
-_FORMULA = (
-    "=",
-    "+",
-    "-",
-    "@",
-    "＝",
-    "＋",
-    "－",
-    "＠",
-)  # a spreadsheet runs a cell that starts so (OWASP, CSV injection)
+# A spreadsheet runs a cell that starts so (OWASP, "CSV Injection"); where a semicolon separates cells, as in much of
+# Europe, one begins behind each.
+_FORMULA = re.compile(r"(^|;)(?=\s*[=+\-@＝＋－＠])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +42,8 @@ def _lines(summary: Summary) -> Iterator[dict[str, Any]]:
 
 
 def _safe(line: dict[str, Any]) -> dict[str, Any]:
-    """The same line with every text that a spreadsheet would run made a plain text by an apostrophe."""
-    return {
-        column: f"'{value}" if isinstance(value, str) and value.lstrip().startswith(_FORMULA) else value
-        for column, value in line.items()
-    }
+    """Return the line with an apostrophe where a spreadsheet would run a text; a number stays a number."""
+    return {column: _FORMULA.sub(r"\1'", value) if isinstance(value, str) else value for column, value in line.items()}
 
 
 report: Report = CsvReport()

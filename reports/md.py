@@ -13,14 +13,16 @@ from gpubench.api.report import (
     Spread,
     Summary,
     Table,
+    code,
     derived_tables,
+    escape,
     link_tables,
     phase_tables,
 )
 
 from ._cases import CaseLine, case_lines, heads
 from ._compare_md import compare_markdown
-from ._markdown import MOST_BYTES, clipped, code, cut, escape, table
+from ._markdown import MOST_BYTES, clipped, cut, table
 from ._words import (
     Notice,
     best_rows,
@@ -168,7 +170,7 @@ def _suite(suite: _Suite, kept: frozenset[str] | None) -> Iterator[str]:
 
 def _derived(level: str, found: Table) -> Iterator[str]:
     yield f"\n{level} {escape(found.title)}\n"
-    yield from table(found.heads, (tuple(map(escape, row)) for row in found.rows))
+    yield from table(tuple(map(escape, found.heads)), (tuple(map(escape, row)) for row in found.rows))
     if found.note:
         yield f"\n{escape(found.note)}"
 

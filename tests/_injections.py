@@ -47,6 +47,33 @@ INJECTIONS = (
     "\t=1+1\r\n=cmd|' /C calc'!A0",
     "\x1b]0;owned\x07\x1b[31m\x1b[2J\x9b31m[red]x[/red][link=https://evil.example]y",
     '\u202eevil\u2066\ud800\u200b\ufeff\U000e0041 metric{a="b"} 1\n# TYPE owned counter\nowned 1',
+    "::error file=a::x",
+    " \u00a0\u3000::add-mask::x",
+    "##[error]x ##[group]y",
+    "##vso[task.setvariable variable=a]b",
+    "##teamcity[testFailed name='a']",
+    "\x1b[0Ksection_start:1:a\r\x1b[0Kb",
+    "\u034f::warning::x",
+    "x #\ufe0f#[warning]y \u115f:\uffa0:error::z",
+    "#1 !1 $1 %1 &1 ~bug ^alert#1 *iteration:1 [vulnerability:1]",
+    "GH-1 CVE-2026-1 GHSA-abcd-abcd-abcd user/repo#1 user/repo@abc1234",
+    "deadbeef 0123456789abcdef0123456789abcdef01234567 feedbeef..cafebabe",
+    ":tada: :+1: ok:100:",
+    "/close",
+    "1. item",
+    "- [x] task",
+    "> quote",
+    "===",
+    "$`x`$ $y$ $$z$$ \\(w\\)",
+    "%s %n %(x)s {0} {0.__class__} {x!r}",
+    "a;=1+1 \x85b\u2028c\u2029d\u200fe",
+)
+# Texts that are code at the start of a line or of a cell alone. The others are as much code one behind the other.
+_STARTS = ("=", "+", "-", "@", "::", " \u00a0", "\t", "\u034f", "/", "1.", ">", "a|b")
+TOGETHER = (
+    *(text for text in INJECTIONS if text.startswith(_STARTS)),
+    " ".join(text for text in INJECTIONS if not text.startswith((*_STARTS, "\x1b", "\u202e"))),
+    " ".join(text for text in INJECTIONS if text.startswith(("\u202e", "\x1b"))),
 )
 FIXED = frozenset(
     {  # what the model fixes: a status, a direction, a quantity, a kind of view or counter, a tier

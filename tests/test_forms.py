@@ -12,6 +12,7 @@ from pathlib import Path
 
 import _make as make
 import pytest
+from markdown_it import MarkdownIt
 
 from gpubench import plugins
 from gpubench.analysis import frame
@@ -182,7 +183,9 @@ def test_a_comment_with_room_has_every_case_the_worst_of_its_suite_first():
 def test_markdown_notifies_nobody_and_links_nowhere_by_itself():
     text = "@maintainer see https://evil.example and www.evil.example"
     written = render("md", make.run(make.result(status="failed", reason=text)))
-    assert not re.search(r"@maintainer|https://|www\.evil", written)
+    shown = MarkdownIt("commonmark").enable("table").render(written)
+    assert "<code>@maintainer</code> see <code>https://evil.example</code> and <code>www.evil.example</code>" in shown
+    assert not re.search(r"@maintainer|https://|www\.evil", re.sub("<code>.*?</code>", "", shown))
 
 
 def test_one_value_is_shown_without_interval_and_noise():

@@ -1,4 +1,7 @@
-"""Forty texts that are code somewhere, each in every field that holds one: inert in every form of a run, and of two."""
+"""Sixty texts that are code somewhere, each in every field that holds one: inert in whatever is made of a run or two.
+
+Where one takes long, texts that are code wherever they stand come as one by default; slow tests have each by itself.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import base64
 import csv
 import dataclasses
 import gzip
+import html
 import io
 import json
 import re
@@ -13,22 +17,39 @@ from html.parser import HTMLParser
 
 import _make as make
 import pytest
-from _injections import INJECTIONS, poisoned
+from _injections import INJECTIONS, TOGETHER, poisoned
 from markdown_it import MarkdownIt
+from rich.console import Console
+from test_trend_page import trend_of
 
 from gpubench import model, plugins
-from gpubench.cli import _print
+from gpubench.base import streams
+from gpubench.cli import _print, _summary, _verdicts, doctor, history
 from gpubench.cli.compare import _parts
 from gpubench.judging import comparison
 from gpubench.judging.evidence import Reading
+from gpubench.measuring import examination, sampler
+from gpubench.measuring.health import Health, HealthFinding
 from gpubench.model import Case, View
+from gpubench.plugins.collector import HealthSign
 from gpubench.plugins.report import Enclosure
 from gpubench.tools import rendering
 from gpubench.tools.notebook import NotebookRun
 
 FORMS = plugins.names("reports")
 COMPARED = tuple(name for name in FORMS if rendering.report(name).offers("compare"))
-UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff\U000e0041]")
+UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u034f\u115f\u200b\u200f\u2028-\u202e\u2060\u2066-\u2069\ud800-\udfff"
+    "\ufe0f\ufeff\uffa0\U000e0041]"
+)
+# each of the sixty by itself, or the few that have them all
+TEXTS = pytest.mark.parametrize(
+    "texts", [pytest.param(TOGETHER, id="few"), pytest.param(INJECTIONS, id="all", marks=pytest.mark.slow)]
+)
+# What GitHub and GitLab make links, mentions, references, emoji and formulas of where it is not code.
+REFERENCE = re.compile(
+    r"@\w|#\d|\bGH-\d|CVE-\d|GHSA-|[!$&~^*]\w|%\d|:[a-z0-9+]+:|://|www\.|\b[0-9a-f]{7,40}\b|\[\w+:\d|\$"
+)
 TAGS_OF_MARKDOWN = {
     *("h1", "h2", "h3", "p", "ul", "li", "table", "thead", "tbody", "tr", "th", "td", "code", "strong", "blockquote")
 }
@@ -115,8 +136,9 @@ def is_inert_page(page, plain):
 def is_inert_markdown(written):
     shown = MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(written)
     assert set(re.findall(r"<([a-z0-9]+)", shown)) <= TAGS_OF_MARKDOWN
-    outside = re.sub(r"`[^`\n]*`", "", written)  # GitHub makes no link and no mention of what is code
-    assert not re.search(r"://|www\.[a-z]|(?<![\w&#;])@\w", outside)
+    outside = html.unescape(re.sub("<[^>]*>", " ", re.sub("<code>.*?</code>", " ", shown)))
+    assert REFERENCE.findall(outside) == []
+    assert not re.search("^/", written, re.MULTILINE), "GitLab takes such a line of a comment for an order"
     assert not UNSEEN.search(written)
     tables = re.findall(r"((?:^\|.*\n)+)", written, re.MULTILINE)
     assert all(len({line.count("|") for line in table.splitlines()}) == 1 for table in tables)
@@ -163,41 +185,107 @@ def check(form, written, plain):
     CHECKS[form](written) if form in CHECKS else is_inert_page(written, plain)
 
 
-def test_there_are_forty_texts():
-    assert len(set(INJECTIONS)) == 40
+def test_there_are_sixty_texts():
+    assert len(set(INJECTIONS)) == 60
 
 
+@TEXTS
 @pytest.mark.parametrize("form", FORMS)
-def test_no_text_of_a_run_is_more_than_text_in_any_form(form):
+def test_no_text_of_a_run_is_more_than_text_in_any_form(form, texts):
     report = rendering.report(form)
     plain = report.render(spoiled("plain"))
-    for text in INJECTIONS:
+    for text in texts:
         check(form, report.render(spoiled(text)), plain)
 
 
+@TEXTS
 @pytest.mark.parametrize("form", COMPARED)
-def test_no_text_of_two_runs_is_more_than_text_in_any_form(form):
+def test_no_text_of_two_runs_is_more_than_text_in_any_form(form, texts):
     report = rendering.report(form)
     plain = report.compare(compared("plain"))
-    for text in INJECTIONS:
+    for text in texts:
         check(form, report.compare(compared(text)), plain)
 
 
-def test_no_text_of_a_run_is_more_than_text_in_a_notebook():
+@TEXTS
+def test_no_text_of_a_run_is_more_than_text_in_a_notebook(texts):
     plain = NotebookRun(spoiled("plain"))._repr_html_()
-    for text in INJECTIONS:
+    for text in texts:
         is_inert_page(NotebookRun(spoiled(text))._repr_html_(), plain)
 
 
-@pytest.mark.parametrize("what", ["summary", "comparison"])
-def test_no_text_does_anything_to_a_terminal(what, capsys):
+def commands(shown):
+    """The lines of a step's output that GitHub's runner, the agents of Azure and TeamCity, or GitLab would obey."""
+    return [
+        line
+        for line in re.split("[\r\n]", shown)
+        if line.lstrip().startswith("::") or re.search(r"##(\w*)\[|section_(start|end):\d+:\S+\r?\x1b", line)
+    ]
+
+
+def printed(*parts):
+    """What `gpubench` prints of the parts, where a program reads its output."""
+    output = io.BytesIO()
+    stream = streams._Lines(output, encoding="utf-8", errors="backslashreplace")
+    Console(file=stream, width=_print._WIDE, highlight=False, emoji=False).print(*parts, sep="\n")
+    stream.flush()
+    return output.getvalue().decode()
+
+
+def shown_doctor(text, monkeypatch):
+    """What `doctor` prints of a machine whose every text is this one."""
+    facts = poisoned(plain_run().manifest.facts, text)
+    finding = HealthFinding(next(iter(HealthSign)), text, 1.0, text, "sick", text, text)
+    counter = model.Counter(text, text, "gauge", 0.1, text)
+    absent = [model.Absent(text, text, text)]
+    monkeypatch.setattr(examination, "examine", lambda devices: [Health(text, (finding,)), Health(text, (), text)])
+    monkeypatch.setattr(sampler, "available", lambda devices: ([sampler.Available(counter, text, text)], absent))
+    parts = []
+    monkeypatch.setattr(Console, "print", lambda self, *given, **more: parts.extend(given))
+    doctor._show(facts)
+    monkeypatch.undo()
+    return parts
+
+
+def shown_history(text, monkeypatch):
+    """What `history` prints of a trend whose every text is this one, by itself and in a list."""
+    trends = [poisoned(trend_of([4.0e12] * 10 + values), text) for values in ([3.8e12] * 10, [4.0e12] * 10)]
+    lines = [line for trend in trends for line in history._lines(trend)]
+    return [*lines, _print.table(("case",) * 6, [history._row(trend, True) for trend in trends])]
+
+
+PRINTED = {
+    "show": lambda text, _: [*_summary.measured(spoiled(text), text), *_summary.cases(spoiled(text), wide=True)],
+    "show of replicates": lambda text, _: _summary.cases(spoiled(text, replicates=3), wide=True),
+    "profile": lambda text, _: _print.profiled(spoiled(text)),
+    "compare": lambda text, _: _parts(compared(text)),
+    "gate": lambda text, _: _verdicts.table(compared(text).against[0].judgement, 1),
+    "history": shown_history,
+    "doctor": shown_doctor,
+    "list and plan": lambda text, _: [_print.table((text,), [(text,)], text), _print.plain(text)],
+}
+
+
+@pytest.mark.parametrize("what", PRINTED)
+def test_no_text_does_anything_to_a_terminal_or_to_a_ci_that_reads_it(what, monkeypatch):
     for text in INJECTIONS:
-        parts = _print.summary(spoiled(text)) if what == "summary" else _parts(compared(text))
-        _print.out().print(*parts, sep="\n")
-        shown = capsys.readouterr().out
+        shown = printed(*PRINTED[what](text, monkeypatch))
         assert not UNSEEN.search(shown)
-        if "[red]" in text:
-            assert "[red]x[/red]" in shown, "markup is shown, not obeyed"
+        assert ("[red]" in text) == ("[red]x[/red]" in shown), "markup is shown, not obeyed"
+        assert commands(shown) == []
+
+
+def test_what_a_ci_obeys_is_known_to_these_tests():
+    assert len(commands("::error::x\n  ::add-mask::x\na ##[group]x\n##vso[a]\nb ##teamcity[c]\nd :: e\n## [f]")) == 5
+
+
+@pytest.mark.parametrize("text", INJECTIONS)
+def test_a_json_document_on_standard_output_says_every_text_as_it_is_and_starts_no_command(text, capsys):
+    _print.document([{text: text}])
+    written = streams.without_commands(capsys.readouterr().out, is_json=True)
+    assert json.loads(written) == [{text: text}]
+    assert not UNSEEN.search(written)
+    assert commands(written) == []
 
 
 def test_the_comparison_that_is_held_against_injections_has_a_verdict_of_each_kind():

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import _make as make
 import pytest
+from _injections import INJECTIONS, poisoned
 from _sides import noisy, reading
+from markdown_it import MarkdownIt
+from test_injection import TAGS_OF_MARKDOWN, UNSEEN, is_inert_json, is_inert_markdown
 
 from gpubench import plugins
+from gpubench.base.clean import tidy
 from gpubench.cli import _verdicts
 from gpubench.judging.evidence import Evidence
 from gpubench.judging.judge import Judgement, settled
 from gpubench.judging.policy import Policy
+from gpubench.model import Verdict
 
 HOSTILE = "</failure><script>|`*_[x](javascript:y)@team #1 \x1b[31m\r\n::error::%0A\ud7ff&amp;\x00"
 
@@ -32,7 +39,8 @@ def many(count):
 
 
 def render(form, found, limit=0):
-    return plugins.load("publications", form).render(found, "gpubench gate", limit)
+    """The publication of a judgement whose texts are clean, as `gpubench gate` and `gpubench ab` publish it."""
+    return plugins.load("publications", form).render(tidy(found), "gpubench gate", limit)
 
 
 def test_every_publication_says_who_reads_it():
@@ -57,12 +65,56 @@ def test_junit_names_required_cases_that_nothing_is_called_by():
     assert root.get("errors") == "1"
 
 
-@pytest.mark.parametrize("form", ["junit", "markdown", "annotations", "json"])
-def test_a_hostile_name_stays_a_name(form):
-    text = render(form, judgement(**{HOSTILE: 1.1}))
-    assert "<script>" not in text or form in ("json", "annotations")  # no markup there
-    assert "\x1b" not in text
-    assert "\x00" not in text
+def many_hostile(texts):
+    """A judgement in which each of the texts is a name, a reason, a note, a device, a required case and a unit."""
+    (finding,) = judgement(case=1.1).findings
+    findings = [
+        replace(
+            poisoned(replace(finding, reason=text, cause="x", devices=(text,)), text),
+            verdict=list(Verdict)[number % len(Verdict)],
+        )
+        for number, text in enumerate(texts)
+    ]
+    return Judgement(tuple(findings), unmet=tuple(texts), notes=tuple(texts))
+
+
+@pytest.mark.parametrize("form", plugins.names("publications"))
+def test_no_text_of_a_judgement_is_more_than_text_in_any_publication(form):
+    for texts in (INJECTIONS, *([text] for text in INJECTIONS)):
+        INERT[form](render(form, many_hostile(texts)))
+
+
+def is_inert_xml(written):
+    root = ET.fromstring(written)
+    assert {node.tag for node in root.iter()} <= {
+        *("testsuites", "testsuite", "testcase", "failure", "error", "skipped", "system-out")
+    }
+    assert {name for node in root.iter() for name in node.attrib} <= {
+        *("name", "classname", "type", "message", "tests", "failures", "errors", "skipped")
+    }
+    assert not UNSEEN.search(written)
+
+
+def is_inert_annotation(written):
+    assert not UNSEEN.search(written)
+    for line in written.splitlines():
+        text = re.fullmatch(r"::(?:error|warning) title=gpubench gate::(.+)", line)[1]
+        assert len(text.replace("%25", "%").replace("#\\#", "##")) <= 500
+        assert not re.search(r"##\w*\[", line)
+
+
+def is_inert_comment(written):
+    shown = MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(written)
+    assert set(re.findall(r"<([a-z0-9]+)", shown)) <= {*TAGS_OF_MARKDOWN, "details", "summary"}
+    is_inert_markdown(re.sub("</?(details|summary)>|<!-- gpubench gate -->", "", written))
+
+
+INERT = {
+    "annotations": is_inert_annotation,
+    "json": is_inert_json,
+    "junit": is_inert_xml,
+    "markdown": is_inert_comment,
+}
 
 
 def test_junit_of_a_hostile_name_is_still_xml():
@@ -74,8 +126,10 @@ def test_markdown_of_a_hostile_name_has_no_more_cells_and_calls_nobody():
     text = render("markdown", judgement(**{HOSTILE: 1.1}))
     (row,) = [line for line in text.splitlines() if "slower" in line and line.startswith("|")]
     assert len(re.findall(r"(?<!\\)\|", row)) == 7
-    assert "@team" not in text
-    assert r"\[x\](javascript" in text  # no link: its brackets are escaped
+    shown = MarkdownIt("commonmark").enable("table").render(text)
+    assert "*_[x](javascript:y)@team #1" in html.unescape("".join(re.findall("<code>(.*?)</code>", shown)))
+    assert "@team" not in re.sub("<code>.*?</code>", "", shown)
+    assert "<a" not in shown
 
 
 def test_markdown_shows_the_worst_first_and_folds_away_what_is_fine():

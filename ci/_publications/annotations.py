@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpubench.api.gate import Finding, Judgement, Publication, Verdict, clean
+from gpubench.api.gate import Finding, Judgement, Publication, Verdict, one_line, without_commands
 
 from ._words import message, tally
 
@@ -49,7 +49,7 @@ def _lines(kind: str, title: str, messages: Sequence[str], judgement: Judgement)
 
 def _data(text: str) -> str:
     """Text as the runner unescapes it (actions/toolkit, packages/core/src/command.ts)."""
-    return clean(text).replace("%", "%25")
+    return without_commands(one_line(text)).replace("%", "%25")
 
 
 def _property(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from xml.sax.saxutils import escape, quoteattr
 
@@ -10,8 +9,6 @@ from gpubench.api.gate import Finding, Judgement, Publication, Verdict, sentence
 
 from ._words import figure, message, name
 
-# What XML 1.0 cannot hold, not even as an entity (https://www.w3.org/TR/xml/#charsets).
-_UNWRITABLE = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ELEMENTS = {
     Verdict.SLOWER: "failure",
     Verdict.INVALID: "error",
@@ -39,7 +36,7 @@ class JUnit:
         counts = _counts(list(judgement.findings), len(judgement.unmet))
         return (
             '<?xml version="1.0" encoding="UTF-8"?>\n'
-            f"<testsuites name={_quoted(title)} {counts}>\n{''.join(parts)}</testsuites>\n"
+            f"<testsuites name={quoteattr(title)} {counts}>\n{''.join(parts)}</testsuites>\n"
         )
 
 
@@ -53,21 +50,21 @@ def _counts(findings: list[Finding], unmet: int = 0) -> str:
 
 def _suite(suite: str, findings: list[Finding]) -> str:
     cases = "".join(map(_case, findings))
-    return f"  <testsuite name={_quoted(suite)} {_counts(findings)}>\n{cases}  </testsuite>\n"
+    return f"  <testsuite name={quoteattr(suite)} {_counts(findings)}>\n{cases}  </testsuite>\n"
 
 
 def _case(finding: Finding) -> str:
     element = _ELEMENTS.get(finding.verdict)
-    what = _quoted(f"{finding.verdict}: {sentence(finding)}")
+    what = quoteattr(f"{finding.verdict}: {sentence(finding)}")
     inner = ""
     if element == "skipped":
         inner = f"      <skipped message={what}/>\n"
     elif element:
-        text = escape(_writable(message(finding)))
-        inner = f"      <{element} type={_quoted(str(finding.verdict))} message={what}>{text}</{element}>\n"
-    output = escape(_writable(_output(finding)))
-    opening = f"    <testcase classname={_quoted(f'gpubench.{finding.case.suite}')} name={_quoted(name(finding))}>\n"
-    return f"{opening}{inner}      <system-out>{output}</system-out>\n    </testcase>\n"
+        text = escape(message(finding))
+        inner = f"      <{element} type={quoteattr(str(finding.verdict))} message={what}>{text}</{element}>\n"
+    output = escape(_output(finding))
+    named = f"classname={quoteattr(f'gpubench.{finding.case.suite}')} name={quoteattr(name(finding))}"
+    return f"    <testcase {named}>\n{inner}      <system-out>{output}</system-out>\n    </testcase>\n"
 
 
 def _output(finding: Finding) -> str:
@@ -78,19 +75,11 @@ def _output(finding: Finding) -> str:
 
 def _unmet(judgement: Judgement) -> str:
     cases = "".join(
-        f'    <testcase classname="gpubench" name={_quoted(pattern)}>\n'
+        f'    <testcase classname="gpubench" name={quoteattr(pattern)}>\n'
         '      <error type="missing" message="required, and no case is called so"/>\n    </testcase>\n'
         for pattern in judgement.unmet
     )
     return f'  <testsuite name="required" {_counts([], len(judgement.unmet))}>\n{cases}  </testsuite>\n'
-
-
-def _writable(text: str) -> str:
-    return _UNWRITABLE.sub("·", text)
-
-
-def _quoted(text: str) -> str:
-    return quoteattr(_writable(text))
 
 
 publication: Publication = JUnit()

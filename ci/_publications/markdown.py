@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpubench.api.gate import Finding, Judgement, Publication, Verdict, clean, sentence
+from gpubench.api.gate import Finding, Judgement, Publication, Verdict, code, escape, sentence
 
 from ._words import QUIET, figure, fitting, name, tally
 
 _MARKER = "<!-- gpubench gate -->"  # by which a workflow finds its own comment again
 _HEADS = "| verdict | case | baseline | candidate | change (95 % interval), threshold | q |\n|---|---|---|---|---|---|"
-_MARKS = re.compile(r"([`*_\[\]~$]|^[#+=-])")
-_ENTITIES = {ord(mark): f"&#{ord(mark)};" for mark in "\\|@#"} | {ord("&"): "&amp;", ord("<"): "&lt;", ord(">"): "&gt;"}
 _LOUD = (Verdict.SLOWER, Verdict.INVALID, Verdict.NOT_COMPARABLE)
 
 
@@ -38,7 +35,7 @@ class Markdown:
 
 
 def _body(judgement: Judgement, loud: list[Finding]) -> Iterator[str]:
-    yield from (f"- **no case is called {escape(pattern)}**, which is required" for pattern in judgement.unmet)
+    yield from (f"- **no case is called {code(pattern)}**, which is required" for pattern in judgement.unmet)
     if loud:
         yield _HEADS
     yield from map(_row, loud)
@@ -53,13 +50,8 @@ def _row(finding: Finding) -> str:
     q = f"{finding.q:.2g}" if finding.q == finding.q else ""
     sides = [f"{text}{count}" if text else "" for text, count in zip((before, after), counts, strict=True)]
     verdict = f"**{finding.verdict}**" if finding.verdict in _LOUD else str(finding.verdict)
-    cells = (verdict, escape(name(finding)), *map(escape, sides), escape(sentence(finding)), q)
+    cells = (verdict, code(name(finding)), *map(escape, sides), escape(sentence(finding)), q)
     return f"| {' | '.join(cells)} |"
-
-
-def escape(text: str) -> str:
-    """Text that shows as itself, in a table's cell too, and notifies nobody."""
-    return _MARKS.sub(r"\\\1", clean(text).strip().translate(_ENTITIES))
 
 
 publication: Publication = Markdown()

@@ -1,7 +1,8 @@
 """What a gate and a publication of its verdicts are written with."""
 
 from gpubench.base import units
-from gpubench.base.clean import clean
+from gpubench.base.clean import one_line, without_commands
+from gpubench.base.markdown import code, escape
 from gpubench.base.patterns import matches
 from gpubench.judging.effect import Effect, against
 from gpubench.judging.evidence import Evidence, Side
@@ -27,10 +28,13 @@ __all__ = [
     "Verdict",
     "against",
     "badness",
-    "clean",
+    "code",
+    "escape",
     "judge",
     "matches",
+    "one_line",
     "sentence",
     "units",
     "unjudged",
+    "without_commands",
 ]

@@ -40,6 +40,7 @@ from gpubench.analysis.views.tables import Table, derived_tables, level_table, p
 from gpubench.base import units
 from gpubench.base.clean import clean, tidy
 from gpubench.base.errors import Missing
+from gpubench.base.markdown import code, escape
 from gpubench.base.walk import with_texts
 from gpubench.judging import comparison
 from gpubench.judging.comparison import Against, Column, Comparison, Difference
@@ -102,9 +103,11 @@ __all__ = [
     "by_unit",
     "case_counters",
     "clean",
+    "code",
     "comparison",
     "derived_tables",
     "drawable",
+    "escape",
     "extremes",
     "frame",
     "headline",

@@ -1,5 +1,6 @@
 """The standard streams of the process, made safe: a stream that takes no more gives an exit status that says so.
 
+What is printed starts no command of a CI system: names of cases and devices come from files and from drivers.
 Rich and Typer end with status 1 where a pipe is closed, and Python does where standard error is full. Status 1 means a
 regression here, so the streams themselves turn what the system says into the errors of gpubench.
 """
@@ -13,6 +14,7 @@ import os
 import sys
 from typing import Any, TextIO
 
+from gpubench.base.clean import without_commands
 from gpubench.base.errors import ReaderLeft, UsageError
 
 # ASCII for the typographic characters of tables, where the locale has none of them
@@ -78,9 +80,28 @@ def _guarded(stream: TextIO | None, raw: io.FileIO, errors: str) -> io.TextIOWra
         stream.flush()
     encoding = stream.encoding if stream is not None else "utf-8"
     is_line_buffered = raw.isatty() or isinstance(raw, _ErrorOutput)
-    return io.TextIOWrapper(
+    return _Lines(
         io.BufferedWriter(raw), encoding=encoding, errors=errors, newline="\n", line_buffering=is_line_buffered
     )
+
+
+def write_commands(lines: str, stream: TextIO) -> None:
+    """Write lines that are meant to be commands of a CI system."""
+    if isinstance(stream, _Lines):
+        stream.write_unchanged(lines)
+    else:
+        stream.write(lines)
+
+
+class _Lines(io.TextIOWrapper):
+    """A text stream whose lines start no command of a CI system."""
+
+    def write(self, text: str, /) -> int:
+        return super().write(without_commands(text, is_json=self.errors == _JSON))
+
+    def write_unchanged(self, text: str) -> None:
+        """Write what is a command on purpose."""
+        super().write(text)
 
 
 class _Output(io.FileIO):

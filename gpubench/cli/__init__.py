@@ -7,8 +7,11 @@ It computes nothing, and imports what is slow only when a command runs, so that 
 
 from __future__ import annotations
 
+import sys
+
 import typer
 
+from gpubench.base.errors import UsageError
 from gpubench.cli import (
     ab,
     compare,
@@ -30,7 +33,6 @@ app = typer.Typer(
     name="gpubench",
     help="Profile and benchmark GPUs (NVIDIA, AMD; without one, the host processor): run suites, "
     "check every answer, sample counters, report, hold against a baseline.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -49,6 +51,26 @@ app.command("ab")(ab.ab)
 app.command("redact")(redact.redact)
 app.add_typer(history.app, name="history")
 app.command("import")(import_.import_)
+
+
+def call() -> int:
+    """Run the command that the arguments of the process name, without any the help; return the exit status.
+
+    Typer would print a wrong argument over several lines. It becomes a UsageError, and so one line as any other error.
+    """
+    arguments = sys.argv[1:]
+    try:
+        status = app(arguments or ["--help"], prog_name="gpubench", standalone_mode=False)
+    except profile.TyperUsageError as error:
+        raise _usage_error(error) from error
+    return int(status or 0) if arguments else UsageError.exit_status
+
+
+def _usage_error(error: typer.BadParameter) -> UsageError:
+    command = error.ctx.command_path if error.ctx else "gpubench"
+    found = UsageError(f"{error.format_message().rstrip('.')}; see {command} --help")
+    found.exit_status = error.exit_code
+    return found
 
 
 @app.callback()

@@ -1,4 +1,4 @@
-"""Tables for a terminal. Names are shown as they are: no markup, no control characters."""
+"""Tables for a terminal. Names are shown as they are: no markup, no control characters, none without an end."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from gpubench.base.clean import one_line
 
 if TYPE_CHECKING:
     from gpubench.analysis.summary import Figure, Row, Spread, Summary
@@ -40,16 +42,26 @@ def err() -> Console:
     return Console(stderr=True, highlight=False, emoji=False)
 
 
+def say(words: object, style: str = "") -> None:
+    """Print one line on standard error."""
+    err().print(plain(words, style), soft_wrap=True)
+
+
+def echo(words: object) -> None:
+    """Print one line on standard output."""
+    out().print(plain(words), soft_wrap=True)
+
+
 def document(value: object) -> None:
-    """Exactly one JSON document on standard output."""
+    """Exactly one JSON document on standard output, in ASCII: its texts are whole, and no terminal obeys them."""
     import json
 
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
 
 
 def plain(value: object, style: str = "") -> Text:
-    """A text with neither markup nor control characters."""
-    return Text("".join(c if c.isprintable() else "·" for c in str(value)), style=style)
+    """Return a text as a message: on one line, not too long, with neither markup nor control characters."""
+    return Text(one_line(str(value)), style=style)
 
 
 def table(
@@ -60,7 +72,7 @@ def table(
         title=plain(title) if title else None, title_justify="left", box=None, pad_edge=False, header_style="bold"
     )
     for column in columns:
-        found.add_column(column, justify="right" if column in right else "left", overflow="fold")
+        found.add_column(plain(column), justify="right" if column in right else "left", overflow="fold")
     for row in rows:
         found.add_row(*(cell if isinstance(cell, Text) else plain(cell) for cell in row))
     return found

@@ -78,10 +78,15 @@ def publish(
 ) -> None:
     """Write the files that were asked for, the warnings to stderr, and the table or the JSON document to stdout.
 
+    Every text is clean in what a publication is given, so that none of them has to think of control characters.
     The files come first, so that a closed pipe keeps none of them back.
     """
     from gpubench import plugins
+    from gpubench.base.clean import tidy
+    from gpubench.base.streams import write_commands
     from gpubench.judging.judge import warnings
+
+    judgement = tidy(judgement)
 
     def render(form: str, limit: int = 0) -> str:
         text: str = plugins.load("publications", form).render(judgement, title, limit)
@@ -93,7 +98,7 @@ def publish(
     if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
         _append(Path(summary), render("markdown", max(_SUMMARY_BYTES - _size(Path(summary)), 1)))
     if os.environ.get("GITHUB_ACTIONS") == "true":
-        (sys.stderr if json else sys.stdout).write(render("annotations"))
+        write_commands(render("annotations"), sys.stderr if json else sys.stdout)
     for line in warnings(judgement):
         _print.err().print(_print.plain(f"warning: {line}", "yellow"), soft_wrap=True)
     if json:

@@ -134,10 +134,10 @@ def _measure(replicates: int | None, device: list[str] | None, tier: options.Tie
     planned = plan.make(facts, settings)
     path = options.run_file(out, "-noise")
     words = f"{len(planned.jobs)} cases in {count} replicates, about {units.duration(planned.seconds)}"
-    _print.err().print(_print.plain(words), soft_wrap=True)
+    _print.say(words)
     with shown() as watch:
         run = session.measure(planned, path, sys.argv, watch)
-    _print.err().print(_print.plain(f"run file: {path}"), soft_wrap=True)
+    _print.say(f"run file: {path}")
     return run
 
 

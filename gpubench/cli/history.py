@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import sys
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -284,7 +283,7 @@ def _warn(lines: Iterable[str]) -> None:
     from gpubench.cli import _print
 
     for line in lines:
-        _print.err().print(_print.plain(line, "yellow"), soft_wrap=True)
+        _print.say(line, "yellow")
 
 
 @app.command("import")
@@ -315,16 +314,18 @@ def rebuild(sources: MoreSources = None, store: Store = None) -> None:
 
 def _end(recorder: Recorder, found: Iterable[Recorded]) -> None:
     """Say what became of the files; status 5 where one was refused."""
+    from gpubench.cli import _print
+
     counts = {"new": 0, "updated": 0, "known": 0, "refused": 0}
     for each in found:
         counts[each.state] += 1
         if each.state == "refused":
-            sys.stderr.write(f"gpubench: {each.warnings[0]}\n")
+            _print.say(f"gpubench: {each.warnings[0]}")
         else:
             _warn(each.warnings)
     refused = counts.pop("refused")
     words = ", ".join(f"{count} {state}" for state, count in counts.items() if count) or "none"
-    typer.echo(f"{sum(counts.values())} runs in {recorder.path}: {words}")
+    _print.echo(f"{sum(counts.values())} runs in {recorder.path}: {words}")
     if refused:
         raise typer.Exit(_FILE_STATUS)
 
@@ -333,6 +334,7 @@ def _end(recorder: Recorder, found: Iterable[Recorded]) -> None:
 def prune(keep: Keep, files: Files = False, dry_run: DryRun = False, store: Store = None) -> None:
     """Drop old runs; without --files their run files stay, and `rebuild` would take them in again."""
     from gpubench.base import units
+    from gpubench.cli import _print
     from gpubench.tools.history import Recorder
 
     place = _place(store)
@@ -348,7 +350,7 @@ def prune(keep: Keep, files: Files = False, dry_run: DryRun = False, store: Stor
     words = f"{len(dropped)} of {len(sources)} runs {'would be' if dry_run else 'are'} dropped"
     words += f", and {len(ours)} run files of {size}" if ours else ""
     left = len(there) - len(ours)
-    typer.echo(words + (f"; {left} run files lie outside the history's folder and stay" if left else ""))
+    _print.echo(words + (f"; {left} run files lie outside the history's folder and stay" if left else ""))
 
 
 def _is_inside(file: Path, place: Path) -> bool:

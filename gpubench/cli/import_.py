@@ -59,15 +59,14 @@ def _say(sources: list[Source], path: Path) -> None:
     """What was found, and what had to be left out, on standard error."""
     from gpubench.cli import _print
 
-    err = _print.err()
     for source in sources:
         count = len(source.found.results)
-        err.print(_print.plain(f"{source.path}: {source.tool}, {count} result{'s' * (count > 1)}"), soft_wrap=True)
+        _print.say(f"{source.path}: {source.tool}, {count} result{'s' * (count > 1)}")
         if left := source.found.left_out:
             more = f" and {len(left) - 3} more" if len(left) > 3 else ""
             words = f"left out, since their unit is not stated anywhere: {', '.join(left[:3])}{more}"
-            err.print(_print.plain(words, "yellow"), soft_wrap=True)
-    err.print(_print.plain(f"run file: {path}"), soft_wrap=True)
+            _print.say(words, "yellow")
+    _print.say(f"run file: {path}")
 
 
 def _list() -> None:

@@ -48,4 +48,4 @@ def _cases(suites: list[str] | None, device: list[str] | None, tier: options.Tie
     if json:
         _print.document(ids)
     else:
-        typer.echo("\n".join(ids))
+        _print.out().print(*map(_print.plain, ids), sep="\n", soft_wrap=True)

@@ -163,6 +163,6 @@ def _serve(
     known = {device.id: device for device in devices}
     _look(sampler, latest, _FIRST_S)
     with endpoint.served(place, latest, known, names) as url:
-        _print.err().print(_print.plain(f"serving {url} (process {os.getpid()}); Ctrl-C ends it"), soft_wrap=True)
+        _print.say(f"serving {url} (process {os.getpid()}); Ctrl-C ends it")
         while True:
             _look(sampler, latest, 0.5)

@@ -46,5 +46,5 @@ def plan(
     cells = [(case, ", ".join(devices), ranks, replicate) for case, devices, ranks, replicate in rows]
     _print.out().print(_print.table(("case", "devices", "ranks", "replicate"), cells))
     for words in planning.lacking(planned):
-        typer.echo(words)
-    typer.echo(f"{len(rows)} case{'s' * (len(rows) > 1)}, about {units.duration(planned.seconds)}")
+        _print.echo(words)
+    _print.echo(f"{len(rows)} case{'s' * (len(rows) > 1)}, about {units.duration(planned.seconds)}")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 CONTEXT = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 _OWN = 125  # the exit status of what is ours, as of env and timeout
-_UsageError: Any = typer.BadParameter.__base__  # click's, which Typer brings along or imports
+TyperUsageError: Any = typer.BadParameter.__base__  # Click's, which Typer brings along or imports
 
 Program = Annotated[
     list[str] | None,
@@ -49,7 +49,7 @@ class Command(TyperCommand):
         """As ever, a wrong word of the call being 125."""
         try:
             return super().make_context(*given, **named)
-        except _UsageError as error:
+        except TyperUsageError as error:
             error.exit_code = _OWN
             raise
 
@@ -99,11 +99,8 @@ def _tell(done: Profile, path: Path) -> None:
     """What was seen, on standard error: standard output is the program's."""
     from gpubench.cli import _print
 
-    console = _print.err()
     if done.run is not None:
-        console.print(*_print.profiled(done.run), sep="\n")
+        _print.err().print(*_print.profiled(done.run), sep="\n")
     for words in done.warnings:
-        console.print(_print.plain(words, "yellow"), soft_wrap=True)
-    console.print(
-        _print.plain(f"run file: {path}; for a report: gpubench report {path} -o report.html"), soft_wrap=True
-    )
+        _print.say(words, "yellow")
+    _print.say(f"run file: {path}; for a report: gpubench report {path} -o report.html")

@@ -28,4 +28,7 @@ class Publication(Protocol):
         """One sentence: who reads it."""
 
     def render(self, judgement: Judgement, title: str, limit: int = 0) -> str:
-        """The whole document, in at most `limit` bytes of UTF-8 where a limit is given: the worst stays."""
+        """Return the whole document, in at most `limit` bytes of UTF-8 where a limit is given: the worst stays.
+
+        Every text of the judgement is clean, as `gpubench.base.clean` says. It is not escaped for any form.
+        """
