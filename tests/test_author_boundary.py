@@ -28,7 +28,7 @@ WORDS = {
     "limit": "Stage.limit is str 'drum', not one of dram, float16",
     "clock": "Stage.clock is str 'gpu', not one of device, host, self",
     "uncounted": "quantity is 'moved', but Stage.work.moved is 0: the work counts payload",
-    "negative": "Stage.work.items is int -1, not from 0 to inf",
+    "negative": "Stage.work.items is int -1, not from 0 to 1e+30",
     "text_work": "Stage.work.items is str 'many', not a number",
     "note": "Task.notes['codec'] is object",
     "long_note": "Task.notes['log'] is str 'xxx",

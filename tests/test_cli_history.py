@@ -86,7 +86,7 @@ def test_a_damaged_history_costs_a_run_nothing_but_a_warning(call, tmp_path):
     status, shown, _ = call("run", *QUICKEST)
     assert status == 0
     assert "not in the history" in shown
-    assert "1 results: 1 ok" in shown
+    assert "1 case in " in shown
 
 
 def test_without_a_case_all_are_listed_with_their_newest_change(call, filled):
