@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from gpubench.base.units import axis_label, axis_text
-from gpubench.model.limits import Count, Many, Name, Number, Whole
+from gpubench.model.limits import Count, Many, Name, Number, Whole, Word
 from gpubench.model.schema import STRICT
 
-Params = Many[tuple[Name, Name | Whole | Number]]
+Params = Many[tuple[Word, Name | Whole | Number]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +19,8 @@ class Case:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
-    suite: Name
-    name: Name
+    suite: Word
+    name: Word
     params: Params = ()
     version: Count = 1
     ranks: Count = 1

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Interval
 
-from gpubench.model.limits import MOST_BITS, Many, Moment, Moments, Name, Readings, Seconds, Text
+from gpubench.model.limits import MOST_BITS, Many, Moment, Moments, Readings, Seconds, Text, Word
 from gpubench.model.schema import STRICT
 
 CounterKind = Literal["gauge", "cumulative", "window", "event"]
@@ -70,7 +70,7 @@ class EventBit:
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     mask: Annotated[int, Interval(ge=1, lt=MOST_BITS)]
-    name: Name
+    name: Word
     kind: EventClass
 
     @property
@@ -88,8 +88,8 @@ class Counter:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
-    name: Name
-    unit: Name
+    name: Word
+    unit: Word
     kind: CounterKind
     period_s: Seconds
     source: Text
@@ -115,10 +115,10 @@ class Samples:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
-    collector: Name
-    device: Name
+    collector: Word
+    device: Word
     at: Moments
-    columns: Many[tuple[Name, Readings]]
+    columns: Many[tuple[Word, Readings]]
     busy_s: Seconds = 0.0
     late_s: Seconds = 0.0
 
@@ -136,8 +136,8 @@ class Remark:
 
     at: Moment  # s since `started_at`
     state: Literal["absent", "lost", "event"]
-    source: Name
-    device: Name
+    source: Word
+    device: Word
     words: Text
 
     @property

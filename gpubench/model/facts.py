@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from gpubench.model.limits import Count, Many, Name, Text
+from gpubench.model.limits import Count, Many, Name, Text, Word
 from gpubench.model.schema import STRICT
 
 
@@ -19,18 +19,18 @@ class Device:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
-    id: Name
-    backend: Name
+    id: Word
+    backend: Word
     name: Name
-    arch: Name
+    arch: Word
     uuid: Name = ""
     pci: Name = ""
     memory_bytes: Count = 0
     cache_bytes: Count = 0  # the last-level cache
     units: Count = 0  # multiprocessors, compute units or processor cores
-    dtypes: Many[Name] = ()
-    peers: Many[Name] = ()  # ids of devices whose memory this one can reach
-    details: Many[tuple[Name, Text]] = ()
+    dtypes: Many[Word] = ()
+    peers: Many[Word] = ()  # ids of devices whose memory this one can reach
+    details: Many[tuple[Word, Text]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class Facts:
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     devices: Many[Device]
-    host: Many[tuple[Name, Text]] = ()
-    versions: Many[tuple[Name, Text]] = ()
+    host: Many[tuple[Word, Text]] = ()
+    versions: Many[tuple[Word, Text]] = ()
     absent: Many[Absent] = ()
 
     def device(self, device_id: str) -> Device:

@@ -13,6 +13,8 @@ from typing import Annotated, TypeVar
 from annotated_types import Interval, MaxLen
 from pydantic import FailFast, GetPydanticSchema
 
+from gpubench.base.walk import WORD
+
 # Squares, and the quotient of the two ends, are finite float64 numbers.
 MOST = 1e100
 LEAST = 1e-100  # of what is not 0
@@ -33,6 +35,7 @@ Count = Annotated[int, Interval(ge=0, le=_MOST_COUNT)]
 Whole = Annotated[int, Interval(ge=-MOST_WHOLE, le=MOST_WHOLE)]  # a parameter or a seed
 Rate = Annotated[float, Interval(ge=0, le=MOST)]
 Name = Annotated[str, MaxLen(4096)]  # a path has at most 4096 bytes (PATH_MAX)
+Word = Annotated[Name, WORD]  # chosen by code: the name of a case or a unit, and never that of a person or a machine
 Text = Annotated[str, MaxLen(2**17)]  # an argument of a command has at most 128 KiB (MAX_ARG_STRLEN)
 Many = Annotated[tuple[Item, ...], FailFast()]  # without the end at the first fault every item makes an error of 1.6 KB
 # Columns of samples are read as tuples and held packed.

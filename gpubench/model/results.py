@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from gpubench.model.cases import Case
-from gpubench.model.limits import Amount, Count, Many, Moment, Name, Number, Rate, Seconds, Text
+from gpubench.model.limits import Amount, Count, Many, Moment, Name, Number, Rate, Seconds, Text, Word
 from gpubench.model.schema import STRICT
 
 Better = Literal["more", "less"]
@@ -61,21 +61,21 @@ class Series:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
-    name: Name
-    unit: Name
+    name: Word
+    unit: Word
     values: Many[Number]
     at: Many[Moment] = ()
-    stage: Name = ""
+    stage: Word = ""
     mode: SeriesMode = ""
     role: Role = "observed"
     work: Work = field(default_factory=Work)
     quantity: Quantity = "value"
     better: Better = "less"
-    limit: Name = ""
-    item: Name = "item"
+    limit: Word = ""
+    item: Word = "item"
     rank: Count = 0
     calls: Count = 1
-    stop: Name = ""
+    stop: Word = ""
     warmup_s: Seconds = 0.0
     clock_hz: Rate | None = None
 
@@ -99,15 +99,15 @@ class Result:
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     case: Case
-    devices: Many[Name]
+    devices: Many[Word]
     status: Status
     replicate: Count = 0
-    cause: Name = ""
+    cause: Word = ""
     reason: Text = ""
     series: Many[Series] = ()
     discarded: Many[tuple[Name, Count]] = ()
     labels: Many[Name] = ()  # the state it was measured in: `power-capped`, `loaded`
-    notes: Many[tuple[Name, Text]] = ()
+    notes: Many[tuple[Word, Text]] = ()
     window: tuple[Moment, Moment] = (0.0, 0.0)  # s since the manifest's `started_at`, joins the samples
     elapsed_s: Seconds = 0.0
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from gpubench.model.cases import Params
 from gpubench.model.counters import Counter, Remark, Samples
 from gpubench.model.facts import DataFile, Facts
-from gpubench.model.limits import Count, Many, Moment, Name, Rate, Text, Whole
+from gpubench.model.limits import Count, Many, Moment, Name, Rate, Text, Whole, Word
 from gpubench.model.results import Result
 from gpubench.model.schema import STRICT
 
@@ -33,11 +33,11 @@ class View:
 
     kind: Literal["curve", "bars", "matrix", "pareto", "staircase", "transfer", "breakeven"]
     title: Text
-    cases: Many[Name]
-    x: Name = ""
-    y: Name = ""
-    by: Many[Name] = ()
-    series: Name = ""
+    cases: Many[Word]
+    x: Word = ""
+    y: Word = ""
+    by: Many[Word] = ()
+    series: Word = ""
     log_x: bool = False
     log_y: bool = False
 
@@ -54,9 +54,9 @@ class KeyFigure:
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     title: Text
-    case: Name
+    case: Word
     params: Params = ()
-    series: Name = ""
+    series: Word = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class SuiteInfo:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
-    name: Name
+    name: Word
     summary: Text
     views: Many[View] = ()
     key_figures: Many[KeyFigure] = ()
@@ -88,7 +88,7 @@ class Settings:
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     suites: Many[Name]
-    devices: Many[Name]
+    devices: Many[Word]
     tier: Tier = "quick"
     filters: Many[Text] = ()
     replicates: Count = 1
@@ -104,8 +104,8 @@ class Manifest:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
-    schema: Name
-    gpubench: Name
+    schema: Word
+    gpubench: Word
     facts: Facts
     settings: Settings
     suites: Many[SuiteInfo]
