@@ -16,7 +16,8 @@ from gpubench import plugins
 from gpubench.analysis.summary import Summary
 from gpubench.base.errors import DeviceError
 from gpubench.measuring import plan as planning
-from gpubench.measuring.runner import Progress, Runner
+from gpubench.measuring.progress import Progress
+from gpubench.measuring.runner import Runner
 from gpubench.measuring.sampler import SamplingProcess
 from gpubench.model import Facts, Remark, Result, Run, Samples, Settings
 

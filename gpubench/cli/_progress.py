@@ -1,45 +1,110 @@
-"""Live progress on standard error, on a terminal only: case, suite and time left."""
+"""Progress of a run on standard error: a line that is drawn anew on a terminal, elsewhere a line for each suite."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Column
 
-from gpubench.cli._print import err, plain
+from gpubench.base import units
+from gpubench.cli._print import err, plain, say
 
 if TYPE_CHECKING:
-    from gpubench.measuring.runner import Observer
-    from gpubench.measuring.runner import Progress as Event
+    from gpubench.measuring.plan import Job
+    from gpubench.measuring.progress import Observer
+    from gpubench.measuring.progress import Progress as Event
+    from gpubench.model import Result
+
+_BAR = 16  # characters
+_BAR_FITS = 60  # characters of a terminal that has room for a bar
 
 
 @contextmanager
 def shown() -> Iterator[Observer]:
-    """An observer that draws; one that does nothing where standard error is no terminal."""
+    """Yield an observer that draws on a terminal, and prints a line for each suite or replicate elsewhere."""
     console = err()
-    if not console.is_terminal:
-        yield _ignore
+    if not console.is_terminal or console.is_dumb_terminal:
+        yield _Lines().watch
         return
-    columns = (
-        BarColumn(24),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.description}", markup=False),
-    )
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=None)
+    with _drawn(console) as progress:
+        task = progress.add_task("", total=None, left="")
 
         def watch(event: Event) -> None:
             done = event.index + (event.result is not None)
-            progress.update(task, total=event.total, completed=done, description=plain(event.job.case.id).plain)
-            if event.result is not None and event.result.status in ("failed", "invalid"):
-                words = f"{event.result.status}: {event.result.case.id}: {event.result.reason}"
+            case = plain(event.job.case.id).plain
+            progress.update(task, total=len(event.jobs), completed=done, description=case, left=_left(event.left_s))
+            if words := _problem(event.result):
                 progress.console.print(plain(words, "red"))
 
         yield watch
 
 
-def _ignore(event: Event) -> None:
-    del event
+def _drawn(console: Console) -> Progress:
+    """Return a progress display of one line, whose case name is cut where the terminal ends."""
+    rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")
+    columns = (
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),
+        TextColumn("{task.fields[left]}", table_column=Column(no_wrap=True)),
+        TextColumn("{task.description}", markup=False, table_column=rest),
+    )
+    bar = (BarColumn(_BAR),) if console.width >= _BAR_FITS else ()
+    return Progress(*bar, *columns, console=console, transient=True, expand=True)
+
+
+class _Lines:
+    """Prints a line when all cases of a suite, or all of a replicate, were measured; problems at once."""
+
+    def __init__(self) -> None:
+        self._groups: dict[Job, str] = {}
+        self._left: Counter[str] = Counter()
+        self._ended: dict[str, Counter[str]] = defaultdict(Counter)
+        self._seconds: dict[str, float] = defaultdict(float)
+
+    def watch(self, event: Event) -> None:
+        """Print what is to be told of an event."""
+        if event.result is None:
+            if event.index == 0:
+                self._begin(event.jobs)
+            return
+        if words := _problem(event.result):
+            say(words)
+        group = self._groups[event.job]
+        self._left[group] -= 1
+        self._ended[group][event.result.status] += 1
+        self._seconds[group] += event.result.window[1] - event.result.window[0]
+        if not self._left[group]:
+            ended = ", ".join(f"{count} {status}" for status, count in self._ended[group].items())
+            left = f"; {_left(event.left_s)}" if self._left.total() else ""
+            say(f"{group}: {ended} in {units.duration(self._seconds[group])}{left}")
+
+    def _begin(self, jobs: Sequence[Job]) -> None:
+        self._groups = dict(zip(jobs, _group_names(jobs), strict=True))
+        self._left = Counter(self._groups.values())
+        self._ended.clear()
+        self._seconds.clear()
+
+
+def _group_names(jobs: Sequence[Job]) -> Iterator[str]:
+    """Yield the name under which each job is counted: that of its replicate, or of its suite (and device)."""
+    replicates = {job.replicate for job in jobs}
+    devices = {job.devices[0].id for job in jobs}
+    for job in jobs:
+        if len(replicates) > 1:
+            yield f"replicate {job.replicate + 1}"
+        else:
+            yield f"{job.case.suite} on {job.devices[0].id}" if len(devices) > 1 else job.case.suite
+
+
+def _left(seconds: float) -> str:
+    return f"about {f'{max(1, round(seconds))} s' if seconds < 60 else units.duration(seconds)} left"
+
+
+def _problem(result: Result | None) -> str:
+    if result is None or result.status not in ("failed", "invalid"):
+        return ""
+    return f"{result.status}: {result.case.id}: {result.reason}"

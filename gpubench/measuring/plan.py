@@ -64,11 +64,12 @@ class Plan:
     def seconds(self) -> float:
         """An estimate of the run's length."""
         workers = len({(device.id, job.replicate) for job in self.jobs for device in job.devices})
-        of_host = sum(job.devices[0].backend == "host" for job in self.jobs)
-        of_gpus = len(self.jobs) - of_host
-        tier = self.settings.tier
-        cases_s = of_host * _SECONDS_A_CASE[tier] + of_gpus * _SECONDS_A_GPU_CASE[tier]
-        return cases_s + workers * _SECONDS_A_WORKER
+        return sum(map(self.seconds_of, self.jobs)) + workers * _SECONDS_A_WORKER
+
+    def seconds_of(self, job: Job) -> float:
+        """Return an estimate of how long a job takes without its worker's start; none if devices are missing."""
+        seconds = _SECONDS_A_CASE if job.devices[0].backend == "host" else _SECONDS_A_GPU_CASE
+        return 0.0 if lack(job) else seconds[self.settings.tier]
 
 
 def make(facts: Facts, settings: Settings) -> Plan:

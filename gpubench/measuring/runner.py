@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter as Tally
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import wait
@@ -21,6 +21,7 @@ from gpubench.measuring.channel import BadMessage
 from gpubench.measuring.claims import SHARED_LABEL, Claims
 from gpubench.measuring.plan import Job, Plan, lack
 from gpubench.measuring.process import Child
+from gpubench.measuring.progress import Forecast, Observer, Progress
 from gpubench.measuring.sampler import SamplingProcess
 from gpubench.measuring.time_limits import Phase
 from gpubench.measuring.worker import Gone, Offer, Order, Part
@@ -41,17 +42,6 @@ class Sink(Protocol):
     def remark(self, remark: Remark) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """An event for whoever watches: a job that starts (`result` None) or has become a result."""
-
-    job: Job
-    index: int
-    total: int
-    result: Result | None = None
-
-
-Observer = Callable[[Progress], None]
 Worker = Child[Part | Offer | Phase]
 
 
@@ -146,14 +136,17 @@ class Runner(AbstractContextManager["Runner"]):
 
         Raises DeviceError at the end where a device no longer opened: its cases fail, the others' go on.
         """
+        forecast = Forecast(self._plan, jobs)
         for index, job in enumerate(jobs):
-            watch(Progress(job, index, len(jobs)))
+            start = time.monotonic()
+            watch(Progress(job, index, jobs, forecast.left_s()))
             if job.replicate != self._replicate:
                 self._crew.dismiss_all()
                 self._replicate = job.replicate
             result = self._kept(self._result(job, started_at))
             self._relay(self._sampler.drain())
-            watch(Progress(job, index, len(jobs), result))
+            forecast.add(job, time.monotonic() - start)
+            watch(Progress(job, index, jobs, forecast.left_s(), result))
             self._watch_device(result)
         self._relay(self._sampler.stop())
         if lost := [device for device in self._failures if self._is_lost(device)]:

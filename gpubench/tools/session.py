@@ -15,8 +15,9 @@ from gpubench.base.errors import DeviceError, GpubenchError, Interrupted, Termin
 from gpubench.measuring import claims as claiming
 from gpubench.measuring.claims import Claims
 from gpubench.measuring.plan import Job, Plan
+from gpubench.measuring.progress import Observer
 from gpubench.measuring.recording import Recording, new_manifest
-from gpubench.measuring.runner import Observer, Runner
+from gpubench.measuring.runner import Runner
 from gpubench.model import Device, Facts, Manifest, Run
 from gpubench.model.store import read_run
 from gpubench.tools import history

@@ -15,7 +15,7 @@ from gpubench.judging.judge import Finding, Judgement, exit_status, settled
 from gpubench.judging.policy import Policy
 from gpubench.judging.rounds import ROUNDS, Sides, settle, settle_beside_canaries
 from gpubench.measuring.plan import Plan
-from gpubench.measuring.runner import Observer
+from gpubench.measuring.progress import Observer
 from gpubench.plugins.gate import Gate
 from gpubench.tools import session
 from gpubench.tools.gating import ab

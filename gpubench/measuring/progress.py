@@ -1,0 +1,60 @@
+"""How far a run is: events for whoever watches it, and how long the rest will take."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gpubench.measuring.plan import Job, Plan, lack
+from gpubench.model import Result
+
+_PLANNED_WEIGHT = 3  # jobs of a suite whose times count as much as what was planned
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """An event: a job starts (`result` None) or has become a result.
+
+    `jobs` are all jobs of this run in order, `index` is the place of this one among them, and `left_s` is an estimate
+    of the seconds that the remaining jobs take, this one included while it runs.
+    """
+
+    job: Job
+    index: int
+    jobs: Sequence[Job]
+    left_s: float
+    result: Result | None = None
+
+
+Observer = Callable[[Progress], None]
+
+
+class Forecast:
+    """Estimates how long the remaining jobs take: at first as planned, then as the jobs of their suite took."""
+
+    def __init__(self, plan: Plan, jobs: Sequence[Job]) -> None:
+        self._plan = plan
+        self._left = Counter(map(_group, jobs))
+        self._planned_s = {_group(job): plan.seconds_of(job) for job in jobs}
+        self._taken: dict[object, list[float]] = defaultdict(list)
+
+    def add(self, job: Job, seconds: float) -> None:
+        """Record how long a job took."""
+        group = _group(job)
+        self._left[group] -= 1
+        self._taken[group].append(seconds)
+
+    def left_s(self) -> float:
+        """Return the estimated seconds of all jobs that were not recorded."""
+        return sum(count * self._mean_s(group) for group, count in self._left.items())
+
+    def _mean_s(self, group: object) -> float:
+        taken = self._taken[group]
+        planned = self._planned_s[group] * _PLANNED_WEIGHT
+        return (planned + sum(taken)) / (_PLANNED_WEIGHT + len(taken))
+
+
+def _group(job: Job) -> object:
+    """Return what jobs of about the same duration have in common; jobs that lack devices end at once."""
+    return job.case.suite, job.key[1], bool(lack(job))

@@ -1,0 +1,103 @@
+"""Progress of a run: how long the rest will take, one line on a terminal, and a line for each suite without one."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import re
+
+import _make as make
+import pytest
+from rich.console import Console
+
+from gpubench.cli import _progress
+from gpubench.measuring.plan import Job, Plan
+from gpubench.measuring.progress import Forecast, Progress
+from gpubench.model import Settings
+
+DEVICE = make.device()
+LONG = "names_can_be_long_" * 10
+
+
+def job(suite="bandwidth", number=0, replicate=0, devices=(DEVICE,), **params):
+    return Job(make.case("triad", suite, size=number, **params), devices, replicate)
+
+
+def plan(jobs):
+    return Plan(make.facts(DEVICE), Settings(("all",), ("cuda:0",), "quick"), (), tuple(jobs))
+
+
+def events(jobs, status="ok"):
+    """The events of a run of these jobs, each of which takes two seconds."""
+    forecast = Forecast(plan(jobs), jobs)
+    for index, of in enumerate(jobs):
+        yield Progress(of, index, jobs, forecast.left_s())
+        forecast.add(of, 2.0)
+        result = make.result(of=of.case, status=status, reason="the answer\nis wrong", window=(0.0, 2.0))
+        yield Progress(of, index, jobs, forecast.left_s(), result)
+
+
+def test_a_forecast_follows_the_plan_at_first_and_then_what_jobs_of_the_suite_took():
+    jobs = [job("bandwidth", number) for number in range(100)] + [job("gemm", number) for number in range(10)]
+    forecast = Forecast(plan(jobs), jobs)
+    planned_s = plan(jobs).seconds_of(jobs[0])
+    assert forecast.left_s() == pytest.approx(110 * planned_s)
+    for of in jobs[:99]:
+        forecast.add(of, 5.0)
+    assert forecast.left_s() == pytest.approx(5.0 + 10 * planned_s, abs=0.2)
+
+
+def test_jobs_that_lack_devices_take_no_time():
+    lacking = Job(dataclasses.replace(make.case("pull", "ipc"), devices=2), (DEVICE,), 0)
+    assert Forecast(plan([lacking]), [lacking]).left_s() == 0.0
+
+
+@pytest.mark.parametrize("width", [30, 40, 80, 140])
+def test_on_a_terminal_the_time_left_stands_in_one_line_that_fits(monkeypatch, width):
+    drawn = io.StringIO()
+    console = Console(file=drawn, force_terminal=True, width=width, _environ={"TERM": "xterm"})
+    monkeypatch.setattr(_progress, "err", lambda: console)
+    with _progress.shown() as watch:
+        for event in events([job(path=LONG), job("gemm", path=LONG)]):
+            watch(event)
+    lines = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn.getvalue()))
+    assert max(map(len, lines)) <= width
+    assert any(re.search(r"\d/2 about \d+ s left", line) for line in lines)
+
+
+@pytest.mark.parametrize("term", ["", "dumb"])
+def test_without_a_terminal_that_moves_its_cursor_each_suite_has_a_line(monkeypatch, capsys, term):
+    if term:
+        console = Console(file=io.StringIO(), force_terminal=True, _environ={"TERM": term})
+        monkeypatch.setattr(_progress, "err", lambda: console)
+    with _progress.shown() as watch:
+        for event in events([job(), job(number=1), job("gemm")]):
+            watch(event)
+    assert capsys.readouterr().err.splitlines() == ["bandwidth: 2 ok in 4.00 s; about 1 s left", "gemm: 1 ok in 2.00 s"]
+
+
+def test_of_several_devices_each_suite_has_a_line_for_each(capsys):
+    other = make.device("cuda:1")
+    with _progress.shown() as watch:
+        for event in events([job(), job(devices=(other,))]):
+            watch(event)
+    assert [line.partition(":")[2].split(":")[0] for line in capsys.readouterr().err.splitlines()] == ["0", "1"]
+
+
+def test_of_several_replicates_each_has_a_line_however_its_cases_are_ordered(capsys):
+    jobs = [job(suite, 0, replicate) for replicate in (0, 1) for suite in ("gemm", "ipc", "gemm2")]
+    with _progress.shown() as watch:
+        for _ in range(2):  # a gate measures suspects again with the same observer
+            for event in events(jobs):
+                watch(event)
+    shown = [line.partition(":")[0] for line in capsys.readouterr().err.splitlines()]
+    assert shown == ["replicate 1", "replicate 2"] * 2
+
+
+def test_a_case_that_fails_is_told_of_at_once_in_one_line(capsys):
+    with _progress.shown() as watch:
+        for event in events([job()], status="failed"):
+            watch(event)
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "failed: bandwidth/triad[size=0]: the answer is wrong"
+    assert second == "bandwidth: 1 failed in 2.00 s"
