@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -42,12 +43,19 @@ def shareable_manifests(manifests: list[Manifest], no_redact: bool) -> list[Mani
     return [run.manifest for run in shareable([Run(manifest) for manifest in manifests], no_redact)]
 
 
-def nameless(value: Value, manifests: list[Manifest], no_redact: bool) -> Value:
+def nameless(value: Value, manifests: Sequence[Manifest], no_redact: bool) -> Value:
     """What was made of the runs of these manifests, its texts without names; with `no_redact` as it is."""
     from gpubench.tools import identity
     from gpubench.tools.redact import without_names
 
     return value if no_redact else without_names(value, manifests, _salt(), identity.names())
+
+
+def shareable_value(value: Value, manifests: Sequence[Manifest], no_redact: bool) -> Value:
+    """The same, with a word on it where it is left as it is."""
+    if no_redact:
+        _say_not_redacted()
+    return nameless(value, manifests, no_redact)
 
 
 def _say_not_redacted() -> None:

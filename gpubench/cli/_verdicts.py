@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpubench.cli import _print
+from gpubench.cli import _sharing as sharing
 
 if TYPE_CHECKING:
     from gpubench.judging.judge import Finding, Judgement
     from gpubench.judging.policy import Policy
+    from gpubench.tools.gating.gate import Judged
 
 _STYLES = {
     "slower": "bold red",
@@ -74,37 +76,53 @@ def policy(file: Path | None, threshold: float | None, strict: bool, allow_misma
 
 
 def publish(
-    judgement: Judgement, status: int, title: str, json: bool, junit: Path | None, markdown: Path | None
+    judged: Judged,
+    status: int,
+    title: str,
+    json: bool,
+    junit: Path | None,
+    markdown: Path | None,
+    no_redact: bool = False,
 ) -> None:
     """Write the files that were asked for, the warnings to stderr, and the table or the JSON document to stdout.
 
-    Every text is clean in what a publication is given, so that none of them has to think of control characters.
-    The files come first, so that a closed pipe keeps none of them back.
+    Every text is clean in what a publication is given, so that none of them has to think of control characters, and
+    without the names of people and machines, unless `no_redact` is set. A terminal shows the names; the log of a CI,
+    which others read, does not. The files come first, so that a closed pipe keeps none of them back.
     """
     from gpubench import plugins
     from gpubench.base.clean import tidy
     from gpubench.base.streams import write_commands
     from gpubench.judging.judge import warnings
 
-    judgement = tidy(judgement)
+    step_summary, is_ci = os.environ.get("GITHUB_STEP_SUMMARY"), _is_ci()
+    shown = shared = tidy(judged.judgement)
+    if is_ci or json or junit or markdown or step_summary:
+        shared = sharing.shareable_value(shown, judged.manifests, no_redact)
+        shown = shared if is_ci else shown
 
     def render(form: str, limit: int = 0) -> str:
-        text: str = plugins.load("publications", form).render(judgement, title, limit)
+        text: str = plugins.load("publications", form).render(shared, title, limit)
         return text
 
     for path, form, limit in ((junit, "junit", 0), (markdown, "markdown", _COMMENT_BYTES)):
         if path is not None:
             _write(path, render(form, limit))
-    if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
-        _append(Path(summary), render("markdown", max(_SUMMARY_BYTES - _size(Path(summary)), 1)))
+    if step_summary:
+        _append(Path(step_summary), render("markdown", max(_SUMMARY_BYTES - _size(Path(step_summary)), 1)))
     if os.environ.get("GITHUB_ACTIONS") == "true":
         write_commands(render("annotations"), sys.stderr if json else sys.stdout)
-    for line in warnings(judgement):
+    for line in warnings(shown):
         _print.err().print(_print.plain(f"warning: {line}", "yellow"), soft_wrap=True)
     if json:
         sys.stdout.write(render("json"))
     else:
-        _print.out().print(*table(judgement, status), sep="\n")
+        _print.out().print(*table(shown, status), sep="\n")
+
+
+def _is_ci() -> bool:
+    """Whether a CI runs this, whose logs others read: GitHub, GitLab and most others set CI."""
+    return "true" in (os.environ.get("CI"), os.environ.get("GITHUB_ACTIONS"))
 
 
 def table(judgement: Judgement, status: int) -> list[object]:

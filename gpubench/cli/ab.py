@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from gpubench.cli import _options as options
+from gpubench.cli import _sharing as sharing
 from gpubench.cli import _verdicts
-
-if TYPE_CHECKING:
-    pass
 
 _REPLICATES = 5
 
@@ -51,6 +49,7 @@ def ab(
     json: options.Json = False,
     junit: _verdicts.JUnit = None,
     markdown: _verdicts.Markdown = None,
+    no_redact: sharing.NoRedact = False,
     replicates: Replicates = _REPLICATES,
     rounds: _verdicts.Rounds = None,
     device: options.Devices = None,
@@ -80,7 +79,7 @@ def ab(
     judged = gating.measure_pair(asked, pair, replicates)
     health.refuse_recorded(judged.files)
     status = judged.exit_status(asked.policy.strict)
-    _verdicts.publish(judged.judgement, status, "gpubench ab", json, junit, markdown)
+    _verdicts.publish(judged, status, "gpubench ab", json, junit, markdown, no_redact)
     console.print(_print.plain(f"run files: {pair.folder}"), soft_wrap=True)
     raise typer.Exit(status)
 

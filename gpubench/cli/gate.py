@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpubench.cli import _options as options
+from gpubench.cli import _sharing as sharing
 from gpubench.cli import _verdicts
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ def gate(
     json: options.Json = False,
     junit: _verdicts.JUnit = None,
     markdown: _verdicts.Markdown = None,
+    no_redact: sharing.NoRedact = False,
     replicates: Replicates = None,
     rounds: _verdicts.Rounds = None,
     device: options.Devices = None,
@@ -100,7 +102,7 @@ def gate(
     status = 3 if judged.failed else 0
     if baseline or floor:
         status = judged.exit_status(asked.policy.strict)
-        _verdicts.publish(judged.judgement, status, "gpubench gate", json, junit, markdown)
+        _verdicts.publish(judged, status, "gpubench gate", json, junit, markdown, no_redact)
     if save_baseline and status == 0:
         _say(f"baseline {save_baseline}: {baselines.save(save_baseline, judged.files)}")
     elif save_baseline:

@@ -16,6 +16,7 @@ from gpubench.judging.policy import Policy
 from gpubench.judging.rounds import ROUNDS, Sides, settle, settle_beside_canaries
 from gpubench.measuring.plan import Plan
 from gpubench.measuring.progress import Observer
+from gpubench.model import Manifest
 from gpubench.plugins.gate import Gate
 from gpubench.tools import session
 from gpubench.tools.gating import ab
@@ -24,11 +25,18 @@ from gpubench.tools.gating.readings import read_all, uncollected
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A judgement, the run files of the candidate, and whether a case of it failed, judged or not."""
+    """A judgement, the run files of the candidate, whether a case of it failed, and the manifests of both sides."""
 
     judgement: Judgement
     files: tuple[Path, ...]
     failed: bool
+    manifests: tuple[Manifest, ...]
+
+    @classmethod
+    def of(cls, judgement: Judgement, files: Sequence[Path], sides: Sides) -> Judged:
+        """The judgement of these sides."""
+        manifests = (reading.manifest for side in (sides.before, sides.after) for reading in side.readings)
+        return cls(judgement, tuple(files), sides.after.has_failed, tuple(manifests))
 
     def exit_status(self, strict: bool) -> int:
         """The gate's status; a case that failed is one too where there is no baseline for it."""
@@ -73,9 +81,10 @@ def evidences(*groups: Sequence[Path]) -> list[Evidence]:
 
 def of_files(asked: Asked, baseline: Evidence, candidate: Evidence, files: Sequence[Path]) -> Judged:
     """Judge what has been measured; a suspect is inconclusive."""
+    sides = Sides(baseline, candidate)
     with uncollected():
-        judgement = settled(asked.judge(Sides(baseline, candidate)))
-    return Judged(judgement, tuple(files), candidate.has_failed)
+        judgement = settled(asked.judge(sides))
+    return Judged.of(judgement, files, sides)
 
 
 def refuse_strangers(plan: Plan, baseline: Evidence) -> None:
@@ -105,9 +114,9 @@ def measure(asked: Asked, baseline: Evidence, plan: Plan, path: Path, argv: Sequ
         run = session.measure(_restricted(plan, findings, len(files)), files[-1], argv, watch)
         return Sides(sides.before, sides.after.and_again([Reading.of(run, str(files[-1]))]))
 
-    candidate = Evidence([[first]])
-    judgement = asked.settle_stored(Sides(baseline, candidate), again)
-    return Judged(judgement, tuple(files), candidate.has_failed)
+    sides = Sides(baseline, Evidence([[first]]))
+    judgement = asked.settle_stored(sides, again)
+    return Judged.of(judgement, files, sides)
 
 
 def _restricted(plan: Plan, findings: Sequence[Finding], round_: int) -> Plan:
@@ -138,6 +147,6 @@ def measure_pair(asked: Asked, pair: ab.Pair, replicates: int) -> Judged:
 
     with session.terminable(lambda: f"what was measured is in {pair.folder}"):
         before, after = measured()
-        candidate = Evidence([after])
-        judgement = asked.settle(Sides(Evidence([before]), candidate), again)
-    return Judged(judgement, tuple(files), candidate.has_failed)
+        sides = Sides(Evidence([before]), Evidence([after]))
+        judgement = asked.settle(sides, again)
+    return Judged.of(judgement, files, sides)
