@@ -81,8 +81,7 @@ def _labels(spread: Spread) -> dict[str, str]:
 
 
 def _names(summary: Summary, spread: Spread) -> str:
-    known = (summary.device(device_id) for device_id in spread.devices)
-    return " + ".join(dict.fromkeys(device.name for device in known if device))
+    return " + ".join(dict.fromkeys(summary.device(device_id).name for device_id in spread.devices))
 
 
 def _family(name: str, meaning: str, samples: list[str]) -> Iterator[str]:

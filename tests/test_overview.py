@@ -160,3 +160,8 @@ def test_a_floor_in_another_unit_is_no_expectation():
     assert [value.of_expected for value in found.values] == [None]
     assert not found.has_expectations
     assert key_values(Summary(make.run())) == []
+
+
+def test_a_power_capped_result_that_holds_no_series_has_no_clock_to_tell_of():
+    capped = replace(read(), series=(), labels=("power-capped",))
+    assert "the power cap limited 1 of 1 cases" in told(capped).matters

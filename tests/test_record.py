@@ -59,7 +59,7 @@ timed_series = st.builds(
 all_results = st.builds(
     model.Result,
     case=st.builds(model.Case, text, text, st.lists(param).map(tuple)),
-    devices=st.lists(text).map(tuple),
+    devices=st.lists(text, min_size=1).map(tuple),
     status=st.sampled_from(["ok", "skipped", "failed", "invalid"]),
     replicate=st.integers(0, 2**63 - 1),
     reason=text,
@@ -139,6 +139,7 @@ def test_the_order_of_keys_in_a_record_means_nothing():
         ('"elapsed_s":0.0', '"elapsed_s":-0.5', "elapsed_s: Input should be greater than or equal to 0"),
         ('"elapsed_s":0.0', '"elapsed_s":1e10', "elapsed_s: Input should be less than or equal to 1000000000"),
         ('"window":[0.0,0.0]', '"window":[2.0,1.0]', "window: it ends at 1 s, before it begins at 2 s"),
+        ('"devices":["cuda:0"]', '"devices":[]', "devices: a result that is ok names the devices that were measured"),
         ('"moved":0.0', '"moved":-1.0', "series.0.work.moved: Input should be greater than or equal to 0"),
         ('"moved":0.0', '"moved":1e31', "series.0.work.moved: Input should be less than or equal to 1e+30"),
         ('"replicate":0', '"replicate":-1', "replicate: Input should be greater than or equal to 0"),

@@ -98,13 +98,6 @@ def test_a_series_without_a_limit_has_no_share():
     assert (row.figure.share, row.figure.limit, row.figure.share_text) == (None, "", "")
 
 
-def test_a_result_of_a_device_that_the_facts_lack_still_has_a_figure():
-    result = make.result(make.timing(1.0, moved=1e9, limit="dram"), devices=("cuda:7",))
-    table = summary.Summary(make.run(result))
-    assert table.device("cuda:7") is None
-    assert table.rows()[0].figure.share_text == "100.0 % of best dram"
-
-
 def test_a_row_stands_for_each_result_in_the_order_measured_and_by_suite():
     results = [
         make.result(of=make.case("a", suite="two")),

@@ -25,9 +25,9 @@ class CaseCounters:
 def case_counters(summary: Summary, result: Result) -> CaseCounters:
     """Join a result's headline to the counters of its first device over its window; empty where it is not ok."""
     series = headline(result)
-    device = summary.device(result.devices[0]) if result.devices else None
-    if series is None or device is None or result.status != "ok":
+    if series is None or result.status != "ok":
         return CaseCounters(None, None)
+    device = summary.device(result.devices[0])
     load = _load(summary, result, series)
     window = Window(summary.counters, device.id, [result.window], device)
     return CaseCounters(window.bound(load), window.traffic(load), window.throttling())

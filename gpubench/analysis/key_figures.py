@@ -95,5 +95,4 @@ def _figure(summary: Summary, spread: Spread, label: str) -> Figure | None:
 
 
 def _floor(summary: Summary, spread: Spread) -> Floor | None:
-    device = summary.device(spread.devices[0]) if spread.devices else None
-    return built_in_floor(device.name, spread.case.id) if device else None
+    return built_in_floor(summary.device(spread.devices[0]).name, spread.case.id)

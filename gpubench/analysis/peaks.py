@@ -83,21 +83,20 @@ class Peaks:
         self._counters = counters
         self._best = {place: self._best_possible(candidates) for place, candidates in _candidates(run, median).items()}
 
-    def device(self, device_id: str) -> Device | None:
-        """The device of that id in the run's facts."""
-        return self._devices.get(device_id)
+    def device(self, device_id: str) -> Device:
+        """Return the device of that id in the run's facts, which describe every device of a result."""
+        return self._devices[device_id]
 
     def shares(self, result: Result, series: Series, centre: float) -> tuple[Share, ...]:
         """What `centre` is of each known peak of the series' limit, in the order of `BASES`."""
         limit = peak_limit(series)
-        if not limit or not result.devices:
+        if not limit:
             return ()
         peaks = {"spec": self._spec, "clock": self._at_clocks, "best": self._best_of}
         return _shares(limit, centre, ((basis, peaks[basis](result, limit)) for basis in BASES))
 
     def _spec(self, result: Result, limit: str) -> hardware.Peak | None:
-        device = self.device(result.devices[0])
-        return hardware.peak(device, limit) if device else None
+        return hardware.peak(self.device(result.devices[0]), limit)
 
     def _best_possible(self, candidates: list[_Candidate]) -> float:
         """Return the highest median that is not impossible; the highest of all where every one is."""
@@ -119,8 +118,6 @@ class Peaks:
     def _at_clocks(self, result: Result, limit: str) -> hardware.Peak | None:
         """Units × work a clock and unit × the mean clock during the case; of memory, 2 × clock × width / 8."""
         device = self.device(result.devices[0])
-        if device is None:
-            return None
         if limit == "dram":
             rate, clock_hz, count = (
                 hardware.bytes_per_memory_clock(device),
@@ -162,7 +159,7 @@ def _candidates(run: Run, median: Callable[[Series], float]) -> dict[tuple[str, 
     """Return the medians of each device and limit among results that are ok, without early samples."""
     candidates: dict[tuple[str, str], list[_Candidate]] = {}
     for result in run.results:
-        for series in result.series if result.status == "ok" and result.devices else ():
+        for series in result.series if result.status == "ok" else ():
             limit = peak_limit(series)
             if limit and series.role != "early":
                 place = result.devices[0], limit

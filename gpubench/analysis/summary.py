@@ -236,8 +236,8 @@ class Summary:
         self._peaks = Peaks(run, self.counters, limited_median)
         self._figures: dict[tuple[int, int], tuple[Result, Series, Figure]] = {}  # holding both keeps their ids theirs
 
-    def device(self, device_id: str) -> Device | None:
-        """The device of that id in this run's facts."""
+    def device(self, device_id: str) -> Device:
+        """Return the device of that id in this run's facts."""
         return self._peaks.device(device_id)
 
     def figure(self, result: Result, series: Series) -> Figure:
@@ -313,7 +313,7 @@ class Summary:
 
     def reproducibility(self, spread: Spread) -> Reproducibility | None:
         """Return how far the medians of fresh processes of a case lie apart; None where nobody measured that."""
-        models = {device.name for device_id in spread.devices if (device := self.device(device_id))}
+        models = {self.device(device_id).name for device_id in spread.devices}
         return reproducibility(spread.medians, spread.case.id, models)
 
     @cached_property

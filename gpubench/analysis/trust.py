@@ -100,7 +100,7 @@ def _capped(summary: Summary) -> Iterator[str]:
     capped = [result for result in measured if _POWER_CAPPED in result.labels]
     if not capped:
         return
-    clocks = [result.series[0].clock_hz for result in capped if result.series[0].clock_hz]
+    clocks = [series.clock_hz for result in capped for series in result.series[:1] if series.clock_hz]
     down = f": the clock fell to {units.quantity(min(clocks), 'Hz')}" if clocks else ""
     yield f"the power cap limited {len(capped)} of {len(measured)} cases{down}"
 

@@ -279,13 +279,19 @@ def _check(record: Record) -> None:
             if len(column) != len(record.at):
                 raise Malformed(f"column {name!r} has {len(column)} values at {len(record.at)} times")
     elif isinstance(record, Result):
-        begin, end = record.window
-        if end < begin:
-            raise Malformed(f"window: it ends at {end:g} s, before it begins at {begin:g} s")
-        for series in record.series:
-            _check_series(series)
+        _check_result(record)
     elif isinstance(record, Manifest):
         _check_started(record.started)
+
+
+def _check_result(result: Result) -> None:
+    begin, end = result.window
+    if end < begin:
+        raise Malformed(f"window: it ends at {end:g} s, before it begins at {begin:g} s")
+    if result.status == "ok" and not result.devices:
+        raise Malformed("devices: a result that is ok names the devices that were measured")
+    for series in result.series:
+        _check_series(series)
 
 
 def _check_series(series: Series) -> None:

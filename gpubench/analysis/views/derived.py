@@ -173,8 +173,7 @@ def _steps(summary: Summary, line: Curve, cycles: Curve | None) -> list[Step]:
 def _beside(summary: Summary, line: Curve, ends: Sequence[Interval | None]) -> list[tuple[Known, ...]]:
     """For each boundary the known sizes that are nearer to it than to the others, by ratio."""
     found: list[list[Known]] = [[] for _ in ends]
-    device = summary.device(line.points[0][1].devices[0]) if line.points[0][1].devices else None
-    for known in known_sizes(device) if device else ():
+    for known in known_sizes(summary.device(line.points[0][1].devices[0])):
         apart = [abs(math.log(known.bytes / end.centre)) if end else math.inf for end in ends]
         nearest = min(range(len(ends)), key=apart.__getitem__, default=0)
         if apart and apart[nearest] <= math.log(_FAR):
