@@ -96,7 +96,7 @@ def test_report_writes_every_format(measured, tmp_path, suffix):
 def test_a_report_never_replaces_the_run_it_is_of(measured, tmp_path):
     run = tmp_path / "run.json"
     run.write_bytes(measured.read_bytes())
-    assert "is the run file itself" in refused(gpubench("report", run, "-o", run, "--force", cwd=tmp_path))
+    assert "is the run file that is read" in refused(gpubench("report", run, "-o", run, "--force", cwd=tmp_path))
     assert run.read_bytes() == measured.read_bytes()
 
 
@@ -214,7 +214,7 @@ def test_options_of_the_noise_need_it_and_do_not_contradict_each_other(tmp_path,
 
 @pytest.mark.parametrize("command", ["run", "doctor"])
 def test_help_shows_the_defaults_that_are_words(tmp_path, command):
-    assert "[default: the first GPU, else host]" in gpubench(command, "--help", cwd=tmp_path, COLUMNS="240").stdout
+    assert "[default: the first GPU, or the host" in gpubench(command, "--help", cwd=tmp_path, COLUMNS="240").stdout
 
 
 def test_unknown_words_are_refused_with_what_there_is_instead(tmp_path):

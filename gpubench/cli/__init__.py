@@ -31,8 +31,8 @@ from gpubench.cli import (
 
 app = typer.Typer(
     name="gpubench",
-    help="Profile and benchmark GPUs (NVIDIA, AMD; without one, the host processor): run suites, "
-    "check every answer, sample counters, report, hold against a baseline.",
+    help="Benchmark and profile NVIDIA and AMD GPUs, or the host processor if there is none: measure suites, check "
+    "every answer, sample counters, write reports, compare runs, and find regressions.",
     pretty_exceptions_enable=False,
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -24,38 +24,43 @@ Suites = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[SUITE…|PATH…|all|headline]",
-        help="Suites to take, by name or by the path of a file or folder; all of them by default. The word headline "
-        "takes of each only the one case that speaks for it.",
+        help="Suites to measure: names, or paths of suite files or folders. Without any: all suites. The word "
+        "`headline` selects one representative case per suite.",
     ),
 ]
 Devices = Annotated[
     list[str] | None,
     typer.Option(
         "--device",
-        help="Device to measure (cuda:0, rocm:0, host; all is every GPU, in turn); may be repeated. "
-        "\\[default: the first GPU, else host]",
+        help="Device to measure: cuda:0, rocm:0, host, or all (every GPU, one after the other). Can be repeated. "
+        "\\[default: the first GPU, or the host if there is none]",
     ),
 ]
-WithHost = Annotated[bool, typer.Option("--with-host", help="Measure the host processor too.")]
+WithHost = Annotated[bool, typer.Option("--with-host", help="Measure the host processor as well.")]
 TierOption = Annotated[
-    TierName, typer.Option("--tier", help="smoke takes seconds, quick about two minutes, full as long as it needs.")
+    TierName,
+    typer.Option(
+        "--tier", help="How much to measure: smoke takes seconds, quick about two minutes, full several times as long."
+    ),
 ]
 Filters = Annotated[
     list[str] | None,
-    typer.Option("--filter", help="Only cases whose id contains this text (* and ? are wild); may be repeated."),
+    typer.Option(
+        "--filter", help="Select the cases whose id contains this text; * and ? are wildcards. Can be repeated."
+    ),
 ]
 Data = Annotated[
     list[Path] | None,
     typer.Option(
-        "--data", help="Compress this file, or the files of this folder, instead of the built-in data; may be repeated."
+        "--data", help="Compress this file, or the files in this folder, instead of the built-in data. Can be repeated."
     ),
 ]
 Links = Annotated[
     list[str] | None,
     typer.Option(
         "--link",
-        help="Say by model whether compressing would pay over a link of this rate (25GbE, 400Gb/s, 12.5GB/s); "
-        "may be repeated.",
+        help="Estimate whether compression would pay over a link of this rate (25GbE, 400Gb/s, 12.5GB/s). "
+        "Can be repeated.",
     ),
 ]
 Replicates = Annotated[
@@ -64,12 +69,14 @@ Replicates = Annotated[
         "--replicates",
         min=1,
         max=1000,
-        help="Measure everything this often, each time in fresh processes and shuffled.",
+        help="How many times to measure everything, each time in new processes and in a new order.",
     ),
 ]
-Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Seed of all data and of the shuffling.")]
+Seed = Annotated[
+    int, typer.Option("--seed", min=0, max=2**63 - 1, help="Seed of the data and of the order of the cases.")
+]
 Json = Annotated[
-    bool, typer.Option("--json", help="Print one JSON document on standard output, everything else on standard error.")
+    bool, typer.Option("--json", help="Print one JSON document on standard output; messages go to standard error.")
 ]
 
 

@@ -1,4 +1,4 @@
-"""`gpubench doctor`: what is here and healthy, what is missing, how to get it; the smallest change seen here."""
+"""`gpubench doctor`: devices, libraries and counters, their health, what is missing and how to get it; noise."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Noise = Annotated[
     bool,
     typer.Option(
         "--noise",
-        help="Measure the headline case of each suite in many fresh processes and say how much identical code differs "
-        "between them, and so the smallest change that a gate can see on this machine.",
+        help="Measure one representative case per suite in many new processes, and print the between-process noise: "
+        "the smallest change that a gate can detect on this machine.",
     ),
 ]
 Replicates = Annotated[
@@ -29,19 +29,19 @@ Replicates = Annotated[
     typer.Option(
         "--replicates",
         max=1000,
-        help=f"With --noise: how often, each time in fresh processes; at least 3. \\[default: {_REPLICATES}]",
+        help=f"With --noise: how many times to measure, each in new processes; at least 3. \\[default: {_REPLICATES}]",
     ),
 ]
 Device_ = Annotated[
     list[str] | None,
     typer.Option(
         "--device",
-        help="With --noise or --bundle: device to measure; may be repeated. \\[default: the first GPU, else host]",
+        help="With --noise or --bundle: device to measure. Can be repeated. \\[default: the first GPU, or the host]",
     ),
 ]
 Tier = Annotated[
     options.TierName | None,
-    typer.Option("--tier", help="With --noise: sizes and time a case as `run` has. \\[default: quick]"),
+    typer.Option("--tier", help="With --noise: how much to measure, as in `run`. \\[default: quick]"),
 ]
 Out = Annotated[
     Path | None,
@@ -51,15 +51,15 @@ Out = Annotated[
 ]
 Source = Annotated[
     Path | None,
-    typer.Option("--from", help="With --noise: measure nothing, read this run file, made with --replicates."),
+    typer.Option("--from", help="With --noise: read this run file, made with --replicates, instead of measuring."),
 ]
 
 Bundle = Annotated[
     Path | None,
     typer.Option(
         "--bundle",
-        help="Write this archive (.tar.gz) of what is here, to attach to an issue: the inventory, the GPU's files and "
-        "the smallest run of every suite, without names, serials and unique numbers.",
+        help="Write an anonymised archive (.tar.gz) to attach to an issue: the inventory, the GPU's driver files, "
+        "and a smoke run of every suite.",
     ),
 ]
 
@@ -74,7 +74,7 @@ def doctor(
     bundle: Bundle = None,
     json: options.Json = False,
 ) -> None:
-    """Say which devices, libraries and counters are here, what is missing, and how healthy and noisy the machine is."""
+    """Check this machine: devices, libraries, counters and health; what is missing and how to get it; its noise."""
     from gpubench.base.errors import UsageError
     from gpubench.measuring import inventory
 
@@ -185,14 +185,16 @@ def _show(facts: Facts) -> None:
     rows = [_device(device) for device in facts.devices]
     out.print(
         _print.table(
-            ("device", "name", "architecture", "memory", "last-level cache", "units", "settings"), rows, "devices"
+            ("device", "name", "architecture", "memory", "last-level cache", "SMs/CUs/cores", "settings"),
+            rows,
+            "devices",
         )
     )
     out.print("", _print.table(("library", "version"), facts.versions, "versions"), sep="\n")
     out.print("", _print.table(("host", ""), facts.host, "host"), sep="\n")
     if facts.absent:
         rows = [(absent.what, absent.reason, absent.how) for absent in facts.absent]
-        out.print("", _print.table(("missing", "because", "how to get it"), rows, "missing"), sep="\n")
+        out.print("", _print.table(("missing", "reason", "how to get it"), rows, "missing"), sep="\n")
     else:
         out.print("", "nothing is missing", sep="\n")
     _show_health(facts)
@@ -234,7 +236,7 @@ def _show_counters(facts: Facts) -> None:
 
     out = _print.out()
     found, absent = sampler.available(facts.devices)
-    heads = ("device", "counter", "unit", "kind", "every", "here", "the same number")
+    heads = ("device", "counter", "unit", "kind", "every", "available", "vendor command")
     rows = [
         (
             *(each.device, each.counter.name, each.counter.unit, each.counter.kind, f"{each.counter.period_s:g} s"),
@@ -245,7 +247,7 @@ def _show_counters(facts: Facts) -> None:
     out.print("", _print.table(heads, rows, "counters"), sep="\n")
     if absent:
         rows_absent = [(each.what, each.reason, each.how) for each in absent]
-        out.print("", _print.table(("collector", "is not sampled because", "how to get it"), rows_absent), sep="\n")
+        out.print("", _print.table(("collector", "not sampled: reason", "how to get it"), rows_absent), sep="\n")
 
 
 def _device(device: Device) -> tuple[object, ...]:

@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 
 Files = Annotated[
     list[Path] | None,
-    typer.Argument(metavar="FILE…", help="Outputs of other tools; a case that comes again is its next replicate."),
+    typer.Argument(
+        metavar="FILE…", help="Outputs of other tools. A case that occurs again becomes its next replicate."
+    ),
 ]
 Tool = Annotated[
-    str | None, typer.Option("--from", help="The tool that printed them. \\[default: the one whose form it is]")
+    str | None, typer.Option("--from", help="The tool that printed them. \\[default: recognised by the output]")
 ]
-Tools = Annotated[bool, typer.Option("--tools", help="List the tools, each with its sentence.")]
+Tools = Annotated[bool, typer.Option("--tools", help="List the tools and what is read of each.")]
 Out = Annotated[
     Path | None,
     typer.Option(
@@ -33,7 +35,7 @@ Out = Annotated[
 def import_(
     files: Files = None, tool: Tool = None, out: Out = None, force: sharing.Force = False, tools: Tools = False
 ) -> None:
-    """Make a run file of what other tools printed, so that it compares, reports and gates as any other."""
+    """Convert the output of other benchmarks to a run file, to show, compare and report it like any other."""
     from gpubench import plugins
     from gpubench.base.errors import UsageError
     from gpubench.model import store

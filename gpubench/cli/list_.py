@@ -8,7 +8,7 @@ import typer
 
 from gpubench.cli import _options as options
 
-Cases = Annotated[bool, typer.Option("--cases", help="List every case, not only the suites.")]
+Cases = Annotated[bool, typer.Option("--cases", help="List the ids of the cases instead of the suites.")]
 
 
 def list_(
@@ -18,7 +18,7 @@ def list_(
     tier: options.TierOption = options.TierName.QUICK,
     json: options.Json = False,
 ) -> None:
-    """List the suites, each with its sentence, or with --cases the ids of the cases."""
+    """List the suites and what each measures, or the ids of their cases."""
     if cases:
         _cases(suites, device, tier, json)
     else:

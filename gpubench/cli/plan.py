@@ -1,4 +1,4 @@
-"""`gpubench plan`: what would run, and for how long; opens no device."""
+"""`gpubench plan`: what would run, and for how long. It opens no device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpubench.cli import _options as options
 
 FactsFile = Annotated[
     Path | None,
-    typer.Option("--facts", help="Plan for the machine that `doctor --json` described in this file, not for this one."),
+    typer.Option("--facts", help="Plan for another machine: a file that `gpubench doctor --json` wrote there."),
 ]
 
 
@@ -27,7 +27,7 @@ def plan(
     facts: FactsFile = None,
     json: options.Json = False,
 ) -> None:
-    """Show what `run` with these options would measure, in order, and about how long it takes."""
+    """Show which cases `run` would measure with these options, and estimate how long they take."""
     from gpubench.base import units
     from gpubench.cli import _print
     from gpubench.measuring import inventory

@@ -1,22 +1,75 @@
-"""`gpubench redact`: a run file as it may be given to others."""
+"""`gpubench redact`: a run file, or all of a folder, as they may be given to others."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpubench.cli import _sharing as sharing
-from gpubench.cli.show import RunFile
 
-Out = Annotated[Path, typer.Option("--out", "-o", help="The run file to write (.jsonl or .jsonl.gz).")]
+if TYPE_CHECKING:
+    from gpubench.model import Manifest
+
+Source = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN|FOLDER", help="A run file (.jsonl, .jsonl.gz), or a folder of them.", show_default=False
+    ),
+]
+Out = Annotated[
+    Path,
+    typer.Option("--out", "-o", help="The run file to write (.jsonl or .jsonl.gz); for a folder, the folder."),
+]
 
 
-def redact(run: RunFile, out: Out, force: sharing.Force = False) -> None:
-    """Write a run file without what says whose it is and where it was measured; every number stays."""
+def redact(run: Source, out: Out, force: sharing.Force = False) -> None:
+    """Write run files without what says whose they are and where they were measured; every number stays."""
+    if run.is_dir():
+        _folder(run, out, force)
+    else:
+        _file(run, out, force)
+
+
+def _file(run: Path, out: Path, force: bool, others: tuple[Manifest, ...] = ()) -> None:
+    """Redact one run file; the names of the machines of `others` are hidden in it too."""
     from gpubench.model import store
 
     sharing.check_target(out, force, run)
-    (shared,) = sharing.shareable([store.read_run(run)], no_redact=False)
+    (shared,) = sharing.shareable([store.read_run(run)], no_redact=False, others=others)
     sharing.write(out, store.content(shared, packed=out.suffix == ".gz"))
+
+
+def _folder(folder: Path, out: Path, force: bool) -> None:
+    """Redact every run file in a folder and below it, and their names; tell of one that cannot be read, and go on."""
+    from gpubench.base.errors import FileError, UsageError
+    from gpubench.cli import _print
+    from gpubench.tools import history
+
+    if out.resolve().is_relative_to(folder.resolve()):
+        raise UsageError(f"{out} is inside the folder that is redacted; name a folder outside of it")
+    manifests, unreadable = {}, 0
+    for path in history.run_files([folder]):
+        try:
+            manifests[path] = _manifest(path)
+        except FileError as error:
+            _print.say(f"left out: {error}", "yellow")
+            unreadable += 1
+    known = tuple(manifests.values())
+    for path in manifests:
+        target = out.joinpath(*sharing.nameless(path.relative_to(folder).parts, known, no_redact=False))
+        sharing.make_folder(target.parent)
+        _file(path, target, force, known)
+    _print.say(f"{len(manifests)} run files redacted in {out}")
+    if unreadable:
+        raise FileError(f"{unreadable} files of {folder} cannot be read as run files; they were left out")
+
+
+def _manifest(path: Path) -> Manifest:
+    """The manifest of a run file that can be read as a whole."""
+    from gpubench.model import store
+
+    manifest = store.scan(path, lambda _: None).manifest
+    assert manifest is not None  # `store.scan` has seen to it
+    return manifest

@@ -1,4 +1,4 @@
-"""`gpubench report`: a run file in a form for people or for other programs."""
+"""`gpubench report`: a run file in a format for people or for other programs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ RunFile = Annotated[
 ]
 Out = Annotated[
     Path | None,
-    typer.Option("--out", "-o", help="The file to write; its suffix says in which form.", show_default=False),
+    typer.Option("--out", "-o", help="The file to write; its suffix selects the format.", show_default=False),
 ]
 Format = Annotated[
-    str | None, typer.Option("--format", help="The form, where the suffix does not say it.", show_default=False)
+    str | None, typer.Option("--format", help="The format, if the suffix does not name it.", show_default=False)
 ]
-Formats = Annotated[bool, typer.Option("--formats", help="List the forms, each with its sentence.")]
+Formats = Annotated[bool, typer.Option("--formats", help="List the formats and what each is for.")]
 
 
 def report(
@@ -30,7 +30,7 @@ def report(
     force: sharing.Force = False,
     no_redact: sharing.NoRedact = False,
 ) -> None:
-    """Write a report of a run file: .html, .md, .csv, .json and more; without the names of people and machines."""
+    """Write an anonymised report of a run file: .html, .md, .csv, .json and more."""
     import gc
 
     from gpubench.base.errors import UsageError
@@ -41,7 +41,7 @@ def report(
         _list()
         return
     if run is None or out is None:
-        raise UsageError("name a run file and with -o the report to write; --formats lists the forms")
+        raise UsageError("name a run file, and with -o the report to write; --formats lists the formats")
     name = _format(out, format)
     report = rendering.report(name)
     sharing.check_target(out, force, run)
@@ -70,4 +70,4 @@ def _list() -> None:
     from gpubench.tools import rendering
 
     rows = [(f".{name}", rendering.report(name).summary) for name in plugins.names("reports")]
-    _print.out().print(_print.table(("format", "what it is"), rows))
+    _print.out().print(_print.table(("format", "description"), rows))

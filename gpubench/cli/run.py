@@ -22,15 +22,19 @@ Out = Annotated[
     ),
 ]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on with the run file of --out: the same settings, devices and versions.")
+    bool,
+    typer.Option(
+        "--resume",
+        help="Continue the interrupted run in the file of --out, with the same options, devices and versions.",
+    ),
 ]
 
 Exclusive = Annotated[
     bool,
     typer.Option(
         "--exclusive",
-        help="Refuse to start (exit status 6) while another run of gpubench measures on one of the devices, and keep "
-        "others from starting on them. Without it such runs are warned of, and their cases labelled.",
+        help="Refuse to start (exit status 6) while another gpubench run uses one of the devices, and make other runs "
+        "refuse while this one uses them. Without it, both runs warn and label their cases.",
     ),
 ]
 
@@ -47,7 +51,7 @@ Profiler = Annotated[
     ProfilerName | None,
     typer.Option(
         "--print-profiler-command",
-        help="Measure nothing: print the command that puts the one case of this selection under that profiler.",
+        help="Do not measure. Print the command that runs the one selected case under this profiler.",
     ),
 ]
 
@@ -68,7 +72,7 @@ def run(
     exclusive: Exclusive = False,
     print_profiler_command: Profiler = None,
 ) -> None:
-    """Measure suites on this machine's devices, into a run file, and print a summary."""
+    """Measure suites on this machine, write a run file, and print a summary."""
     from gpubench.analysis import summary
     from gpubench.base.errors import UsageError
     from gpubench.cli import _print, _summary
@@ -77,7 +81,7 @@ def run(
     from gpubench.tools import session
 
     if resume and out is None:
-        raise UsageError("--resume goes on with a run file: name it with --out")
+        raise UsageError("--resume continues a run file: name it with --out")
     options.suites_known(suites)
     facts = inventory.facts()
     settings = options.settings(facts, suites, device, with_host, tier, filter, data, replicates, seed, link)

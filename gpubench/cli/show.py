@@ -11,9 +11,11 @@ import typer
 from gpubench.cli import _options as options
 
 RunFile = Annotated[Path, typer.Argument(metavar="RUN", help="A run file (.jsonl, .jsonl.gz).", show_default=False)]
-All = Annotated[bool, typer.Option("--all", help="List every case, and the tables that are derived from the cases.")]
-Wide = Annotated[bool, typer.Option("--wide", help="List every peak, and the noise within and between processes.")]
-Top = Annotated[int | None, typer.Option("--top", min=1, help="List only so many cases.", show_default=False)]
+All = Annotated[bool, typer.Option("--all", help="List every case, and the tables derived from them.")]
+Wide = Annotated[
+    bool, typer.Option("--wide", help="Add columns: every kind of peak, within-process and between-process noise.")
+]
+Top = Annotated[int | None, typer.Option("--top", min=1, help="List only this many cases.", show_default=False)]
 
 
 class SortName(StrEnum):
@@ -29,8 +31,7 @@ Sort = Annotated[
     SortName,
     typer.Option(
         "--sort",
-        help="List the cases in the order measured, or first those with the greatest share of peak, the greatest noise "
-        "or the longest duration.",
+        help="Order of the cases: as measured, or by share of peak, by noise, or by duration, highest first.",
     ),
 ]
 
@@ -44,7 +45,7 @@ def show(
     wide: Wide = False,
     json: options.Json = False,
 ) -> None:
-    """Print a run: its key figures, whether to trust them, what else matters; and its cases, if few or asked for."""
+    """Print a run: its key figures, whether they can be trusted, and its cases."""
     from gpubench.cli import _print, _summary
     from gpubench.model import store
 
