@@ -24,7 +24,7 @@ from test_trend_page import trend_of
 
 from gpubench import model, plugins
 from gpubench.base import streams
-from gpubench.cli import _print, _summary, _verdicts, doctor, history
+from gpubench.cli import _phases, _print, _summary, _verdicts, doctor, history
 from gpubench.cli.compare import _parts
 from gpubench.judging import comparison
 from gpubench.judging.evidence import Reading
@@ -257,7 +257,7 @@ def shown_history(text, monkeypatch):
 PRINTED = {
     "show": lambda text, _: [*_summary.measured(spoiled(text), text), *_summary.cases(spoiled(text), wide=True)],
     "show of replicates": lambda text, _: _summary.cases(spoiled(text, replicates=3), wide=True),
-    "profile": lambda text, _: _print.profiled(spoiled(text)),
+    "profile": lambda text, _: _phases.profiled(spoiled(text), _print.err()),
     "compare": lambda text, _: _parts(compared(text)),
     "gate": lambda text, _: _verdicts.table(compared(text).against[0].judgement, 1),
     "history": shown_history,

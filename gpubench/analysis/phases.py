@@ -5,10 +5,12 @@ A phase is a result of the suite `profile` whose series `time` says when it came
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpubench.analysis.counters import CounterTable
+import numpy as np
+
+from gpubench.analysis.counters import CounterTable, Track
 from gpubench.analysis.window import EnergyUse, Span, Throttle, Window
 from gpubench.model import Measure, Result, Run
 
@@ -19,21 +21,35 @@ SHARES = (Measure.BUSY, Measure.SM_ACTIVITY, Measure.TENSOR_ACTIVITY, Measure.DR
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Bytes of a program's memory in a phase: the largest reading, and by how much it grew from begin to end.
+
+    Of a phase that came several times `change_bytes` is the sum over each time.
+    """
+
+    peak_bytes: float
+    change_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
 class PhaseFigures:
     """What one device did in a phase; None where it has no such counter, or too few readings to say.
 
-    `times` is how often the phase came, `shares` are fractions of its time by measure, `cores` the processor cores
-    that the program kept busy.
+    `begin` is when the phase came first, in seconds of the run, and `times` how often it came. `shares` are fractions
+    of its time by measure, `cores` the processor cores that the program kept busy, `program_memory` is the program's
+    memory on the host.
     """
 
     result: Result
     device: str
+    begin: float
     times: int
     seconds: float
     energy: EnergyUse | None
     shares: Mapping[Measure, float]
     memory_bytes: float | None
     cores: float | None
+    program_memory: MemoryUse | None
     throttled: tuple[Throttle, ...]
 
 
@@ -59,11 +75,36 @@ def figures(result: Result, table: CounterTable, device: str) -> PhaseFigures:
     return PhaseFigures(
         result,
         device,
+        min((begin for begin, _ in spans), default=result.window[0]),
         len(spans),
         window.seconds,
         window.energy(),
         shares,
         window.most(Measure.MEMORY_USED),
         cpu_s / window.seconds if cpu_s is not None and window.seconds > 0 else None,
+        _program_memory(table, device, spans),
         window.throttling(),
     )
+
+
+def while_running(track: Track) -> Track:
+    """Return a track of the program's memory without the reading of 0 bytes that a program that just ended gives."""
+    there = track.values > 0
+    return Track(track.counter, track.device, track.at[there], track.values[there])
+
+
+def _program_memory(table: CounterTable, device: str, spans: Sequence[Span]) -> MemoryUse | None:
+    """Return the program's memory over the spans; None where a span lies outside the readings.
+
+    Between two readings the memory is taken to change in a straight line, so that a phase shorter than the counter's
+    period has a value too.
+    """
+    for track in map(while_running, table.of(device, Measure.PROGRAM_MEMORY)):
+        begins, ends = np.asarray([begin for begin, _ in spans]), np.asarray([end for _, end in spans])
+        reach = 3 * track.counter.period_s
+        at = track.at
+        if len(at) and begins.min() >= at[0] - reach and ends.max() <= at[-1] + reach:
+            before, after = (np.interp(edges, at, track.values) for edges in (begins, ends))
+            inside = [float(part.max()) for span in spans if len(part := track.during(*span).values)]
+            return MemoryUse(max([*inside, float(before.max()), float(after.max())]), float((after - before).sum()))
+    return None

@@ -153,15 +153,6 @@ def _fitting(columns: Sequence[str], rows: Sequence[Sequence[object]], width: in
     return [shown, *([plain(note, "dim")] if missing else [])]
 
 
-def profiled(run: Run) -> list[Table | Text]:
-    """The phases of a profiled program, and what went wrong."""
-    from gpubench.analysis.summary import Summary
-    from gpubench.analysis.views.phase_tables import phase_tables
-
-    tables = [part for found in phase_tables(Summary(run)) for part in _derived(found)]
-    return [*tables, *(plain(line, "yellow") for line in (*run.told, *_reasons(run.results)))]
-
-
 def _derived(found: Words) -> list[Table | Text]:
     right = [head for head in found.heads if head not in found.words]
     note = [plain(found.note, "dim")] if found.note else []

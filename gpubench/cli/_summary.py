@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from gpubench.cli import _print
+from gpubench.cli import _phases, _print
 
 if TYPE_CHECKING:
     from gpubench.analysis.listing import ListedCase, ListedSuite, Order
@@ -95,7 +95,6 @@ def cases(
     from gpubench.analysis.listing import listing
     from gpubench.analysis.summary import Summary
     from gpubench.analysis.views.links import link_tables
-    from gpubench.analysis.views.phase_tables import phase_tables
     from gpubench.analysis.views.tables import derived_tables
 
     summary = Summary(run)
@@ -106,7 +105,8 @@ def cases(
         if is_whole:
             parts += [part for table in derived_tables(summary, suite.name) for part in _derived(table)]
     if is_whole:
-        parts += [part for table in (*link_tables(summary), *phase_tables(summary)) for part in _derived(table)]
+        parts += [part for table in link_tables(summary) for part in _derived(table)]
+        parts += _phases.phases(summary, _print.out())
     return [*parts, *_interval_notes(summary, wide)]
 
 

@@ -20,7 +20,7 @@ TyperUsageError: Any = typer.BadParameter.__base__  # Click's, which Typer bring
 
 Program = Annotated[
     list[str] | None,
-    typer.Argument(metavar="-- COMMAND…", help="The program and its words.", show_default=False),
+    typer.Argument(metavar="-- COMMAND…", help="The command to run, with its arguments.", show_default=False),
 ]
 Out = Annotated[
     Path | None,
@@ -97,10 +97,11 @@ def _profiled(command: list[str], out: Path | None, trace: bool, device: list[st
 
 def _tell(done: Profile, path: Path) -> None:
     """What was seen, on standard error: standard output is the program's."""
-    from gpubench.cli import _print
+    from gpubench.cli import _phases, _print
 
     if done.run is not None:
-        _print.err().print(*_print.profiled(done.run), sep="\n")
+        console = _print.err()
+        console.print(*_phases.profiled(done.run, console), sep="\n")
     for words in done.warnings:
         _print.say(words, "yellow")
     _print.say(f"run file: {path}; for a report: gpubench report {path} -o report.html")

@@ -20,11 +20,13 @@ _PHASE_SHARES = (
     ("DRAM", Measure.DRAM_SHARE),
 )
 _PHASE_HEADS = (
-    *("phase", "device", "times", "time", "energy", "power"),
+    *("phase", "device", "start", "times", "time", "energy", "power"),
     *(head for head, _ in _PHASE_SHARES),
-    *("memory, most", "cores", "held back by"),
+    *("device memory", "cores", "host memory", "change", "throttle reasons"),
 )
-_PHASE_WORDS = ("phase", "device", "held back by")
+_ALWAYS = _PHASE_HEADS[:5]
+_PHASE_WORDS = ("phase", "device", "throttle reasons")
+_MEMORY_NOTE = "host memory: the program's peak in the phase, and how much it grew from begin to end"
 _INTEGRATED_NOTE = "~ is mean power times time: the phase is too short for the energy counter"
 _TIMES = ("busy", "kernels", "copies", "overlap", "launch gaps", "waits")  # of a traced device, seconds
 _DEVICE_HEADS = ("device", "traced", *_TIMES, "events")
@@ -42,14 +44,19 @@ def phase_tables(summary: Summary) -> list[Table]:
 
 def _phase_table(summary: Summary) -> list[Table]:
     """What each device did in each phase, a row both; columns that nothing is known for are left out."""
-    rows = [_phase(figures, host) for figures, host in _phase_figures(summary)]
-    if not rows:
+    found = list(_phase_figures(summary))
+    if not found:
         return []
-    kept = [place for place, head in enumerate(_PHASE_HEADS) if place < 4 or any(row[place] != _NONE for row in rows)]
+    began = min(figures.begin for figures, _ in found)
+    rows = [_phase(figures, host, began) for figures, host in found]
+    kept = [
+        place for place, head in enumerate(_PHASE_HEADS) if head in _ALWAYS or any(row[place] != _NONE for row in rows)
+    ]
     heads = tuple(_PHASE_HEADS[place] for place in kept)
     cells = tuple(tuple(row[place] for place in kept) for row in rows)
-    note = _INTEGRATED_NOTE if any(cell.startswith("~") for row in cells for cell in row) else ""
-    return [Table("Phases", heads, cells, tuple(head for head in heads if head in _PHASE_WORDS), note)]
+    notes = [_INTEGRATED_NOTE] if any(cell.startswith("~") for row in cells for cell in row) else []
+    notes += [_MEMORY_NOTE] if "host memory" in heads else []
+    return [Table("Phases", heads, cells, tuple(head for head in heads if head in _PHASE_WORDS), "; ".join(notes))]
 
 
 def _phase_figures(summary: Summary) -> Iterator[tuple[PhaseFigures, PhaseFigures]]:
@@ -60,15 +67,20 @@ def _phase_figures(summary: Summary) -> Iterator[tuple[PhaseFigures, PhaseFigure
             yield phases.figures(result, summary.counters, device), host
 
 
-def _phase(found: PhaseFigures, host: PhaseFigures) -> tuple[str, ...]:
-    case = found.result.case
-    name = ", ".join(units.axis_text(axis, value) for axis, value in case.params)
-    energy = found.energy
+def phase_name(result: Result) -> str:
+    """Return `phase train`, `found 3` or `program`."""
+    params = ", ".join(units.axis_text(axis, value) for axis, value in result.case.params)
+    return f"{result.case.name} {params}".strip()
+
+
+def _phase(found: PhaseFigures, host: PhaseFigures, began: float) -> tuple[str, ...]:
+    energy, memory = found.energy, host.program_memory
     joules = units.quantity(energy.joules, "J") if energy else _NONE
     held = ", ".join(f"{reason.name} {units.percent(reason.share, 0)}" for reason in found.throttled)
     return (
-        f"{case.name} {name}".strip(),
+        phase_name(found.result),
         found.device,
+        units.duration(found.begin - began),
         str(found.times),
         units.duration(found.seconds),
         f"~{joules}" if energy and energy.is_integrated else joules,
@@ -76,8 +88,16 @@ def _phase(found: PhaseFigures, host: PhaseFigures) -> tuple[str, ...]:
         *(_share(found.shares.get(measure)) for _, measure in _PHASE_SHARES),
         units.round_size(found.memory_bytes) if found.memory_bytes is not None else _NONE,
         units.significant(host.cores) if host.cores is not None else _NONE,
+        units.round_size(memory.peak_bytes) if memory else _NONE,
+        _change(memory.change_bytes) if memory else _NONE,
         held or _NONE,
     )
+
+
+def _change(change_bytes: float) -> str:
+    """Return `+1.516 GiB` or `−12.00 MiB`."""
+    sign = "+" if change_bytes > 0 else "−" if change_bytes < 0 else ""
+    return sign + units.round_size(abs(change_bytes))
 
 
 def _share(share: float | None) -> str:

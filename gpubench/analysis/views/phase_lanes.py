@@ -1,0 +1,128 @@
+"""When the phases of a profiled program ran, as lanes over the counters of its devices, all on one axis of time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gpubench.analysis import phases
+from gpubench.analysis.counters import CounterTable, Track
+from gpubench.analysis.summary import Summary
+from gpubench.analysis.views.phase_tables import phase_name
+from gpubench.analysis.window import Span
+from gpubench.base import units
+from gpubench.model import Measure, Result
+
+Floats = npt.NDArray[np.float64]
+
+MOST_LANES = 12  # phases that are drawn: those that took the most time
+_OF_DEVICE = (("busy", Measure.BUSY), ("power", Measure.BOARD_POWER), ("device memory", Measure.MEMORY_USED))
+_OF_HOST = (("cores", Measure.PROGRAM_CPU_TIME), ("host memory", Measure.PROGRAM_MEMORY))
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseLane:
+    """One phase: the fraction of each column of the time axis in which it ran."""
+
+    name: str
+    shares: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CounterLane:
+    """One counter below the phases: its mean in each column as a fraction of `highest`; None without a reading."""
+
+    name: str
+    fractions: tuple[float | None, ...]
+    highest: str
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseLanes:
+    """The phases and the counters of a profiled program; `left_out` counts the phases that are not drawn."""
+
+    seconds: float
+    lanes: tuple[PhaseLane, ...]
+    counters: tuple[CounterLane, ...]
+    left_out: int
+
+
+def phase_lanes(summary: Summary, columns: int) -> PhaseLanes | None:
+    """Return the lanes with a time axis of so many columns; None of a run that holds no profiled program."""
+    found = phases.phases(summary.run)
+    program = next((result for result in found if result.case.name == phases.PROGRAM), None)
+    if program is None or columns < 1:
+        return None
+    ((begin, end), *_) = phases.spans_of(program)
+    edges = np.linspace(begin, max(end, begin + 1e-9), columns + 1)
+    parts = sorted((result for result in found if result is not program), key=_longest_first)[:MOST_LANES]
+    drawn = sorted(parts, key=lambda result: result.window[0])
+    return PhaseLanes(
+        end - begin,
+        tuple(PhaseLane(phase_name(result), _shares(phases.spans_of(result), edges)) for result in drawn),
+        tuple(_counters(summary.counters, program, edges)),
+        len(found) - 1 - len(drawn),
+    )
+
+
+def _longest_first(result: Result) -> float:
+    return -sum(end - begin for begin, end in phases.spans_of(result))
+
+
+def _shares(spans: Sequence[Span], edges: Floats) -> tuple[float, ...]:
+    """Return the fraction of each column that the spans cover, together at most 1."""
+    covered = np.zeros(len(edges) - 1)
+    for begin, end in spans:
+        covered += np.clip(np.minimum(end, edges[1:]) - np.maximum(begin, edges[:-1]), 0.0, None)
+    return tuple(np.minimum(covered / np.diff(edges), 1.0).tolist())
+
+
+def _counters(table: CounterTable, program: Result, edges: Floats) -> Iterator[CounterLane]:
+    devices = [device for device in program.devices if device != "host"]
+    for device, names in (*((device, _OF_DEVICE) for device in devices), ("host", _OF_HOST)):
+        place = f"{device} " if len(devices) > 1 and device != "host" else ""
+        for name, measure in names:
+            for track in table.of(device, measure)[:1]:
+                is_memory = measure is Measure.PROGRAM_MEMORY
+                yield from _lane(place + name, phases.while_running(track) if is_memory else track, edges)
+
+
+def _lane(name: str, track: Track, edges: Floats) -> Iterator[CounterLane]:
+    """Yield the lane of a counter; none of one that was not read while the program ran."""
+    unit, means = track.counter.unit, _means(track, edges)
+    known = means[np.isfinite(means)]
+    if not len(known):
+        return
+    highest = 100.0 if unit == "%" else float(known.max())
+    fractions = tuple(None if not np.isfinite(mean) else mean / highest if highest > 0 else 0.0 for mean in means)
+    yield CounterLane(name, fractions, _words(highest, unit))
+
+
+def _means(track: Track, edges: Floats) -> Floats:
+    """Return the counter's mean in each column, of a cumulative counter its rise per second; NaN where none is known.
+
+    A column between two readings has what a straight line between them has.
+    """
+    if len(track.at) < 2:
+        return np.full(len(edges) - 1, np.nan)
+    if track.counter.kind == "cumulative":
+        levels = np.interp(edges, track.at, track.values)
+        means: Floats = np.diff(levels) / np.diff(edges)
+    else:
+        places = np.searchsorted(edges, track.at, "right") - 1
+        inside = (places >= 0) & (places < len(edges) - 1)
+        counts = np.bincount(places[inside], minlength=len(edges) - 1)
+        sums = np.bincount(places[inside], track.values[inside], minlength=len(edges) - 1)
+        between = np.interp((edges[1:] + edges[:-1]) / 2, track.at, track.values)
+        means = np.where(counts > 0, sums / np.maximum(counts, 1), between)
+    is_known = (edges[1:] >= track.at[0]) & (edges[:-1] <= track.at[-1])
+    return np.where(is_known, means, np.nan)
+
+
+def _words(value: float, unit: str) -> str:
+    if unit == "core·s":
+        return f"{units.significant(value, 3)} cores"
+    return f"{value:.0f} %" if unit == "%" else units.quantity(value, unit)

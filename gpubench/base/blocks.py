@@ -1,0 +1,29 @@
+"""Bars and small charts of block characters, and of ASCII where a terminal has no others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_HEIGHTS = "▁▂▃▄▅▆▇█"
+_ASCII_HEIGHTS = ".:-=+*%@"
+_WIDTHS = " ▏▎▍▌▋▊▉"
+_FULL, _ASCII_FULL, _REST, _ASCII_REST = "█", "#", "░", "."
+
+
+def bar(fraction: float, width: int, *, ascii_only: bool = False) -> str:
+    """Return a bar of `width` characters that is filled from the left; a fraction outside 0 to 1 fills none or all."""
+    eighths = round(min(max(fraction, 0.0), 1.0) * width * 8)
+    whole, part = divmod(eighths, 8)
+    if ascii_only:
+        return (_ASCII_FULL * whole).ljust(width, _ASCII_REST)
+    edge = _WIDTHS[part] if part else ""
+    return (_FULL * whole + edge).ljust(width, _REST)
+
+
+def chart(fractions: Sequence[float | None], *, ascii_only: bool = False) -> str:
+    """Return a character for each fraction, the higher the larger it is; a blank for a missing one."""
+    heights = _ASCII_HEIGHTS if ascii_only else _HEIGHTS
+    return "".join(
+        " " if each is None else heights[min(int(max(each, 0.0) * len(heights)), len(heights) - 1)]
+        for each in fractions
+    )

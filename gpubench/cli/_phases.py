@@ -1,0 +1,152 @@
+"""A profiled program in the terminal: its phases as lanes over the counters, then as tables that fit the width."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gpubench.base import blocks
+from gpubench.base.clean import clean
+from gpubench.cli import _print
+
+if TYPE_CHECKING:
+    from gpubench.analysis.summary import Summary
+    from gpubench.analysis.views.phase_lanes import PhaseLanes
+    from gpubench.analysis.views.tables import Table as PhaseTable
+    from gpubench.model import Run
+
+Part = Table | Text
+_GAP = 2  # characters between two columns
+_SHARE_OF_NAMES = 0.4  # of the width, where not all columns have room side by side
+_LEAST_NAME = 10  # characters of a name's column: longer names fold in it
+_MOST_LANE = 100  # columns of the axis of time
+_LEAST_LANE = 8
+
+
+def profiled(run: Run, console: Console) -> list[Part]:
+    """Return what a profiled program did, in lines that fit the console, and what went wrong."""
+    from gpubench.analysis.summary import Summary
+
+    failed = [result.reason for result in run.results if result.status in ("failed", "invalid")]
+    warnings = [_print.plain(line, "yellow") for line in (*run.told, *failed)]
+    return [*phases(Summary(run), console), *warnings]
+
+
+def phases(summary: Summary, console: Console) -> list[Part]:
+    """Return the phases of a profiled program as lanes and tables; nothing of any other run."""
+    from gpubench.analysis.views.phase_tables import phase_tables
+
+    tables = (part for table in phase_tables(summary) for part in _fitted(table, console.width))
+    return [*_lanes(summary, console), *tables]
+
+
+def _fitted(table: PhaseTable, width: int) -> Iterator[Part]:
+    """Yield a table in so many characters: what is the same in all rows stands in its title, what has no room below.
+
+    A name folds, and so does a head between its words. A number never does.
+    """
+    constants = [
+        f"{head} {table.rows[0][place]}"
+        for place, head in enumerate(table.heads)
+        if place and head in table.words and len({row[place] for row in table.rows}) == 1
+    ]
+    kept = [place for place, head in enumerate(table.heads) if f"{head} {table.rows[0][place]}" not in constants]
+    title = ", ".join([table.title, *constants])
+    keys = [place for place in kept if place < _key_count(table)]
+    others = [place for place in kept if place not in keys]
+    rooms = {place: _room(table, place) for place in kept}
+    if sum(rooms[place] + _GAP for place in kept) - _GAP > width:
+        for place in keys:
+            rooms[place] = min(rooms[place], max(int(width * _SHARE_OF_NAMES) // len(keys), _LEAST_NAME))
+    left = width - sum(rooms[place] + _GAP for place in keys)
+    for number, group in enumerate(_groups(others, rooms, left)):
+        yield Text("")
+        yield _group(table, [*keys, *group], rooms, title if number == 0 else "")
+    if table.note:
+        yield _print.plain(table.note, "dim")
+
+
+def _key_count(table: PhaseTable) -> int:
+    """Return how many columns, counted from the first, name the rows."""
+    return next((place for place, head in enumerate(table.heads) if head not in table.words), len(table.heads))
+
+
+def _room(table: PhaseTable, place: int) -> int:
+    head, cells = table.heads[place], [row[place] for row in table.rows]
+    words = head.split() if head not in table.words or place >= _key_count(table) else [head]
+    return max(map(cell_len, [*words, *cells]))
+
+
+def _groups(places: Sequence[int], rooms: dict[int, int], left: int) -> Iterator[list[int]]:
+    """Yield the columns in groups that have room side by side; each has one column at least."""
+    group: list[int] = []
+    for place in places:
+        if group and sum(rooms[each] + _GAP for each in [*group, place]) - _GAP > left:
+            yield group
+            group = []
+        group.append(place)
+    yield group
+
+
+def _group(table: PhaseTable, places: Sequence[int], rooms: dict[int, int], title: str) -> Table:
+    heads = [table.heads[place] for place in places]
+    rows = [[row[place] for place in places] for row in table.rows]
+    found = _print.table(heads, rows, title, right=[head for head in heads if head not in table.words])
+    for column, place in zip(found.columns, places, strict=True):
+        column.vertical = "bottom"
+        if table.heads[place] not in table.words:
+            column.min_width = rooms[place]
+        else:
+            column.max_width = rooms[place]
+    return found
+
+
+def _lanes(summary: Summary, console: Console) -> Iterator[Text]:
+    """Yield the lanes of the phases and of the counters below them, on one axis of time."""
+    from gpubench.analysis.views.phase_lanes import phase_lanes
+
+    known = phase_lanes(summary, 1)
+    if known is None:
+        return
+    names = [lane.name for lane in (*known.lanes, *known.counters)]
+    name_room = min(max(map(cell_len, names), default=0), max(console.width // 4, _LEAST_NAME))
+    end_room = max((len(lane.highest) for lane in known.counters), default=0)
+    columns = min(console.width - name_room - end_room - 2 * _GAP, _MOST_LANE)
+    drawn = phase_lanes(summary, columns) if columns >= _LEAST_LANE else None
+    if drawn and (drawn.lanes or drawn.counters):
+        yield from _drawn(drawn, name_room, columns, console.options.ascii_only)
+
+
+def _drawn(drawn: PhaseLanes, name_room: int, columns: int, ascii_only: bool) -> Iterator[Text]:
+    from gpubench.base import units
+
+    for lane in drawn.lanes:
+        cells = "".join(_cell(share, ascii_only) for share in lane.shares)
+        yield _print.plain(_named(lane.name, name_room)) + Text(cells.rstrip(), "cyan")
+    for number, counter in enumerate(drawn.counters):
+        cells = blocks.chart(counter.fractions, ascii_only=ascii_only)
+        style = "green" if number % 2 else "blue"
+        yield _print.plain(_named(counter.name, name_room)) + Text(cells, style) + _print.plain(f"  {counter.highest}")
+    end = units.duration(drawn.seconds)
+    axis = "0 s".ljust(max(columns - len(end), 4)) + end
+    yield _print.plain(" " * (name_room + _GAP) + axis, "dim")
+    if drawn.left_out:
+        yield _print.plain(f"{drawn.left_out} shorter phases are not drawn; the table has them", "dim")
+
+
+def _named(name: str, room: int) -> str:
+    name = clean(name)
+    short = name if cell_len(name) <= room else set_cell_size(name, room - 1) + "…"
+    return set_cell_size(short, room + _GAP)
+
+
+def _cell(share: float, ascii_only: bool) -> str:
+    if share <= 0.0:
+        return " "
+    full, part = ("#", "-") if ascii_only else ("█", "▒")
+    return full if share >= 0.5 else part

@@ -1,0 +1,134 @@
+"""What `profile` prints fits every terminal: numbers stay whole, names fold, phases are lanes over the counters."""
+
+import io
+import re
+from pathlib import Path
+
+import _make as make
+import numpy as np
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from gpubench.analysis.summary import Summary
+from gpubench.analysis.views.phase_lanes import MOST_LANES, phase_lanes
+from gpubench.analysis.views.phase_tables import phase_tables
+from gpubench.base import blocks
+from gpubench.cli import _phases
+from gpubench.model import Case, Samples, Series, store
+from gpubench.tools.profile import tree
+
+RECORDING = Path(__file__).parent / "recordings/h200-profile.jsonl.gz"
+GIB = 2.0**30
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    return store.read_run(RECORDING)
+
+
+def printed(run, width, **options):
+    """The lines that `profile` prints on a terminal of this width."""
+    console = Console(file=io.StringIO(), width=width, highlight=False, emoji=False, **options)
+    console.print(*_phases.profiled(run, console), sep="\n")
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def spans(case, *times):
+    series = Series("time", "s", tuple(end - begin for begin, end in times), at=tuple(begin for begin, _ in times))
+    return make.result(series, of=case, window=(times[0][0], times[-1][1]))
+
+
+def program(*results, end=10.0, memory=(), devices=("cuda:0",)):
+    """A profiled program from 0 s, its memory on the host read every quarter of a second."""
+    at = tuple((np.arange(len(memory)) * 0.25).tolist())
+    sampled = [Samples("program", "host", at, ((tree.MEMORY.name, tuple(memory)),))] if memory else []
+    whole = spans(Case("profile", "program"), (0.0, end))
+    return make.run(whole, *results, sampled=sampled, counters=(tree.MEMORY, tree.CPU, make.POWER))
+
+
+def phase(name, *times):
+    return spans(Case("profile", "phase", (("name", name),)), *times)
+
+
+def cells(run, head):
+    (table,) = phase_tables(Summary(run))
+    return [row[table.heads.index(head)] for row in table.rows]
+
+
+@pytest.mark.parametrize("width", [40, 80, 100, 140])
+def test_every_number_of_the_recording_stands_whole_in_a_terminal_of(width, recorded):
+    lines = printed(recorded, width)
+    text = "\n".join(lines)
+    assert max(map(cell_len, lines)) <= width
+    (table,) = phase_tables(Summary(recorded))
+    for place, head in enumerate(table.heads):
+        assert head in table.words or all(row[place] in text for row in table.rows), head
+
+
+def test_a_phase_says_when_it_began(recorded):
+    assert cells(recorded, "start") == ["0 s", "0 s", "10.2 s", "13.4 s"]
+
+
+def test_a_phase_says_how_much_memory_the_program_had_on_the_host_and_by_how_much_it_grew():
+    memory = [GIB] * 8 + [5 * GIB] * 4 + [3 * GIB] * 28 + [0.0]
+    run = program(phase("load", (0.5, 2.8)), phase("rest", (3.0, 9.0)), memory=memory)
+    assert cells(run, "host memory") == ["5.000 GiB", "5.000 GiB", "3.000 GiB"]
+    assert cells(run, "change") == ["+2.000 GiB", "+3.600 GiB", "0 B"]
+
+
+def test_the_growth_of_a_phase_that_came_twice_is_the_sum_of_both_times():
+    run = program(phase("step", (0.0, 1.0), (2.0, 3.0)), memory=[GIB * (1 + number) for number in range(41)])
+    assert cells(run, "change")[1] == "+8.000 GiB"
+
+
+def test_a_phase_that_nobody_sampled_has_no_memory():
+    assert "host memory" not in phase_tables(Summary(program(phase("step", (0.0, 1.0)))))[0].heads
+
+
+@pytest.mark.parametrize(
+    "name", ["a" * 200, "step of " * 25, "שלום " * 20, "训练" * 60, "x\x1b[31m\nred"], ids=range(5)
+)
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_name_folds_and_the_numbers_beside_it_stay(name, width):
+    lines = printed(program(phase(name, (1.0, 3.5)), memory=[GIB] * 41), width)
+    assert max(map(cell_len, lines)) <= width
+    assert any(re.search(r"\b1\.00 s\b.*\b2\.50 s\b", line) for line in lines)
+    assert "\x1b" not in "".join(lines)
+
+
+def test_lanes_show_when_each_phase_ran_above_the_counters():
+    memory = [GIB] * 20 + [2 * GIB] * 21
+    run = program(phase("late", (5.0, 10.0)), phase("both", (0.0, 2.5), (7.5, 10.0)), memory=memory)
+    drawn = phase_lanes(Summary(run), 8)
+    assert [(lane.name, lane.shares) for lane in drawn.lanes] == [
+        ("phase both", (1, 1, 0, 0, 0, 0, 1, 1)),
+        ("phase late", (0, 0, 0, 0, 1, 1, 1, 1)),
+    ]
+    (memory_lane,) = drawn.counters
+    assert (memory_lane.name, memory_lane.highest) == ("host memory", "2.000 GiB")
+    assert memory_lane.fractions == pytest.approx((0.5,) * 4 + (1.0,) * 4)
+    lines = printed(run, 60)
+    first, second = (next(line for line in lines if line.startswith(name)) for name in ("phase both", "phase late"))
+    assert (first.count("█"), second.count("█")) == (pytest.approx(17, abs=1), pytest.approx(17, abs=1))
+
+
+def test_of_many_phases_the_longest_are_drawn_and_the_others_counted():
+    run = program(*(phase(f"p{n}", (n * 0.1, n * 0.1 + 0.01 * (n + 1))) for n in range(20)))
+    drawn = phase_lanes(Summary(run), 40)
+    assert [lane.name for lane in drawn.lanes] == [f"phase p{n}" for n in range(20 - MOST_LANES, 20)]
+    assert drawn.left_out == 20 - MOST_LANES
+    assert "8 shorter phases are not drawn; the table has them" in printed(run, 80)
+
+
+def test_a_run_of_suites_has_no_lanes():
+    assert phase_lanes(Summary(make.run(make.result())), 40) is None
+
+
+def test_bars_and_charts_are_ascii_where_a_terminal_has_nothing_else():
+    assert blocks.bar(0.5, 8) == "████░░░░"
+    assert blocks.bar(0.0625, 8) == "▌░░░░░░░"
+    assert (blocks.bar(-1.0, 4), blocks.bar(7.0, 4)) == ("░░░░", "████")
+    assert blocks.bar(0.5, 8, ascii_only=True) == "####...."
+    assert blocks.chart((0.0, 0.5, 1.0, None, -3.0, 9.0)) == "▁▅█ ▁█"
+    assert blocks.chart((0.0, 1.0), ascii_only=True).isascii()
