@@ -113,7 +113,7 @@ def _lanes(summary: Summary, console: Console) -> Iterator[Text]:
     known = phase_lanes(summary, 1)
     if known is None:
         return
-    names = [lane.name for lane in (*known.lanes, *known.counters)]
+    names = [*(lane.name for lane in known.lanes), *(counter.name for counter in known.counters)]
     name_room = min(max(map(cell_len, names), default=0), max(console.width // 4, _LEAST_NAME))
     end_room = max((len(lane.highest) for lane in known.counters), default=0)
     columns = min(console.width - name_room - end_room - 2 * _GAP, _MOST_LANE)
