@@ -36,6 +36,7 @@ def bash(script, cwd, **environment):
     """A script run as a CI does: it stops at the first error."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GITHUB_")}
+    clean.pop("CI", None)
     return subprocess.run(
         ["bash", "-eo", "pipefail", "-c", script],
         capture_output=True,
@@ -86,6 +87,56 @@ def test_the_action_judges_and_ends_with_gpubenchs_status(runs):
     assert "**slower**" in summary.read_text()
     assert (runs / "gpubench-runs" / "comment.md").read_text().startswith("<!-- gpubench gate -->")
     assert bash('exit "$STATUS"', runs, STATUS="1").returncode == 1
+
+
+NAMES = ("gpu17", "amelia", "GPU-1234", "hunter2")
+
+
+@pytest.fixture
+def named(tmp_path, monkeypatch):
+    """A baseline and a candidate that name a machine and a user, in fields and in the reason of a failure."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    facts = make.facts(make.device(uuid="GPU-1234"), host=(("hostname", "gpu17"),))
+    reason = "gpu17: TOKEN=hunter2 cannot open '/home/amelia/a b.bin'"
+    failed = make.result(of=make.case("copy"), status="failed", cause="crash", reason=reason)
+    (tmp_path / "gpubench-runs" / "gpu17").mkdir(parents=True)
+    for place in ("base.jsonl", "a candidate.jsonl", "gpubench-runs/a.jsonl", "gpubench-runs/gpu17/b.jsonl"):
+        files.write(tmp_path / place, failed, manifest=make.manifest(facts=facts))
+    (tmp_path / "gpubench-runs" / "torn.jsonl").write_text("gpu17")
+    (tmp_path / "gpubench-runs" / "history.sqlite").write_text("gpu17")
+    return tmp_path
+
+
+def left_names(folder):
+    """Which names stand in the files of a folder, or in what these are called; and how many run files there are."""
+    texts = [f"{path.relative_to(folder)} {path.read_text()}" for path in folder.rglob("*") if path.is_file()]
+    return [name for name in NAMES if name in "".join(texts)], len([*folder.rglob("*.jsonl")])
+
+
+def test_the_action_keeps_and_shows_no_names(named):
+    gate, redact = (s for s in scripts(CI / "action.yml") if "mapfile" in s or "redact" in s)
+    words = {"GITHUB_OUTPUT": str(named / "output"), "GITHUB_STEP_SUMMARY": str(named / "summary.md")}
+    done = bash(gate, named, ARGUMENTS=ARGUMENTS, GITHUB_ACTIONS="true", CI="true", **words)
+    assert (done.returncode, (named / "output").read_text()) == (0, "status=3\n")
+    shown = done.stdout + done.stderr + (named / "summary.md").read_text()
+    assert "TOKEN=value-" in shown
+    assert [name for name in NAMES if name in shown] == []
+    assert bash(redact, named).returncode == 0
+    assert left_names(named / "gpubench-shared") == ([], 2)
+    assert (named / "gpubench-shared" / "comment.md").exists()
+    uploaded = re.findall(r"^        path: (.*)$", (CI / "action.yml").read_text(), re.MULTILINE)
+    assert uploaded == ["gpubench-shared"]
+
+
+def test_gitlabs_artifacts_hold_no_names(named):
+    before, script = scripts(CI / "gitlab.yml")
+    done = bash(f"{before}\n{script}", named, GPUBENCH_INSTALL="", GPUBENCH_ARGUMENTS=ARGUMENTS, CI="true")
+    assert done.returncode == 3, done.stderr
+    assert left_names(named / "gpubench-shared") == ([], 2)
+    assert re.findall(r"gpubench-shared\S*", (CI / "gitlab.yml").read_text().split("artifacts:")[-1]) == [
+        "gpubench-shared/]",
+        "gpubench-shared/junit.xml",
+    ]
 
 
 def test_a_hostile_argument_of_the_action_is_a_word(runs):

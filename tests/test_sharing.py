@@ -41,7 +41,7 @@ def run(tmp_path):
 def test_a_report_names_neither_host_nor_device_unless_asked(gpubench, run):
     assert gpubench("report", run, "-o", "a.md") == (0, "", "")
     status, _, said = gpubench("report", run, "-o", "b.html", "--no-redact")
-    assert (status, said.split(":")[0]) == (0, "not redacted")
+    assert (status, said.split(":")[0]) == (0, "not anonymised")
     assert "gpu17" not in Path("a.md").read_text()
     page = Path("b.html").read_text()
     assert "died on gpu17" in page
@@ -54,6 +54,26 @@ def test_a_redacted_run_is_a_run_file_with_the_same_numbers(gpubench, run):
     assert "gpu17" not in repr(after)
     assert [result.series for result in after.results] == [result.series for result in before.results]
     assert after.complete
+
+
+def test_a_folder_is_redacted_whole_and_each_file_hides_the_names_of_all(gpubench, run, tmp_path):
+    """Names of files too; one that cannot be read is left out, told of, and decides the status."""
+    facts = make.facts(host=(("hostname", "gpu18"),))
+    (tmp_path / "runs" / "gpu18").mkdir(parents=True)
+    met = make.result(of=make.case("copy"), status="failed", reason="gpu17 and gpu18 do not meet")
+    for name in ("gpu18/a.jsonl", "b.jsonl.gz"):
+        write(tmp_path / "runs" / name, met, manifest=make.manifest(facts=facts))
+    run.rename(tmp_path / "runs" / "run.jsonl")
+    assert gpubench("redact", "runs", "-o", "shared")[0] == 0
+    shared = {path: store.read_run(path) for path in sorted(Path("shared").rglob("*.jsonl*"))}
+    assert len(shared) == 3
+    assert "gpu1" not in repr(shared)
+    assert gpubench("redact", "runs", "-o", "shared")[0] == 2, "it exists"
+    assert gpubench("redact", "runs", "-o", "runs/shared")[0] == 2, "inside itself"
+    (tmp_path / "runs" / "torn.jsonl").write_text("{")
+    status, _, said = gpubench("redact", "runs", "-o", "again")
+    assert (status, len([*Path("again").rglob("*.jsonl*")])) == (5, 3)
+    assert "left out: runs/torn.jsonl" in said
 
 
 def test_two_reports_of_one_device_join(gpubench, run):
@@ -141,7 +161,7 @@ def test_an_import_never_replaces_what_it_reads(gpubench, tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes((IMPORTS / "gpu-cache.txt").read_bytes())
     status, _, said = gpubench("import", path, "-o", path, "--force")
-    assert (status, "itself" in said) == (2, True)
+    assert (status, "that is read" in said) == (2, True)
     assert path.read_bytes() == (IMPORTS / "gpu-cache.txt").read_bytes()
 
 

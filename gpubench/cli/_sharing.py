@@ -17,15 +17,19 @@ NoRedact = Annotated[
     bool,
     typer.Option(
         "--no-redact",
-        help="Leave in what says whose the run is and where it was measured: names of host and user, device UUIDs, "
-        "PCI ids, serials, addresses, paths, the environment, the command line.",
+        help="Do not anonymise: keep host and user names, device UUIDs, PCI ids, serial numbers, addresses, paths, "
+        "environment variables and the command line.",
     ),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace the file where it exists.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")]
 
 
-def shareable(runs: list[Run], no_redact: bool) -> list[Run]:
-    """The runs without what says whose they are, in the same salt; with `no_redact` as they are, and a word on it."""
+def shareable(runs: list[Run], no_redact: bool, others: Sequence[Manifest] = ()) -> list[Run]:
+    """The runs without what says whose they are, in the same salt; with `no_redact` as they are, and a word on it.
+
+    A text of one run can name the machine of another: the names of all the runs, and of those with the manifests
+    `others`, are hidden in each.
+    """
     from gpubench.tools import identity
     from gpubench.tools.redact import redacted
 
@@ -33,7 +37,8 @@ def shareable(runs: list[Run], no_redact: bool) -> list[Run]:
         _say_not_redacted()
         return runs
     salt, names = _salt(), identity.names()
-    return [redacted(run, salt, names) for run in runs]
+    known = (*(run.manifest for run in runs), *others)
+    return [redacted(run, salt, names, known) for run in runs]
 
 
 def shareable_manifests(manifests: list[Manifest], no_redact: bool) -> list[Manifest]:
@@ -61,7 +66,7 @@ def shareable_value(value: Value, manifests: Sequence[Manifest], no_redact: bool
 def _say_not_redacted() -> None:
     from gpubench.cli import _print
 
-    words = "not redacted: names of host and user, UUIDs, PCI ids, serials, addresses, paths and the command are in it"
+    words = "not anonymised: host and user names, UUIDs, PCI ids, serials, addresses, paths and the command are in it"
     _print.err().print(_print.plain(words, "yellow"), soft_wrap=True)
 
 
@@ -94,9 +99,19 @@ def check_target(out: Path, force: bool, *sources: Path) -> None:
     from gpubench.base.errors import UsageError
 
     if out.exists() and any(source.exists() and out.samefile(source) for source in sources):
-        raise UsageError(f"{out} is the run file itself; name another file for what is made of it")
+        raise UsageError(f"{out} is the run file that is read; choose another output file")
     if out.exists() and not force:
         raise UsageError(f"{out} exists; --force replaces it")
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those above it, unless it exists; raises UsageError where it cannot be made."""
+    from gpubench.base.errors import UsageError
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot make {folder}: {error.strerror}; choose another place") from error
 
 
 def write(out: Path, content: str | bytes) -> None:
