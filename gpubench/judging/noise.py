@@ -43,13 +43,14 @@ class Floor:
 
     @property
     def words(self) -> str:
-        """`±0.3 % between processes; a gate of 5 against 5 can see 0.6 %, not less`."""
-        sides = f"a gate of {self.replicates} against {self.replicates}"
-        seen = percent(self.threshold)
-        verdict = f"cannot gate below {seen}" if self.threshold > COARSE else f"can see {seen}, not less"
+        """`±0.3 % between processes; smallest detectable change: 0.6 % (5 vs 5 processes)`."""
+        processes = f"({self.replicates} vs {self.replicates} processes)"
+        detectable = f"smallest detectable change: {percent(self.threshold)} {processes}"
         if self.threshold > HOPELESS:
-            verdict = "can decide nothing: not even twice as much would be seen"
-        return f"±{percent(self.between)} between processes; {sides} {verdict}"
+            detectable = f"too noisy to detect even a factor of 2 {processes}"
+        elif self.threshold > COARSE:
+            detectable += ", too noisy for a gate"
+        return f"±{percent(self.between)} between processes; {detectable}"
 
 
 def percent(fraction: float) -> str:
