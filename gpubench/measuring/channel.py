@@ -25,7 +25,7 @@ M = TypeVar("M")
 LIMIT_BYTES = 16 * 2**20  # of a message from a child, as of a record of the run file
 MOST_VALUES = 2**20  # of a message from a child: as Python objects they take some 100 bytes each
 _READ_BYTES = 2**20
-_SEND_S = 30.0  # for a message to a child that does not read
+SEND_S = 30.0  # for a message to a child that does not read
 _HEADER = struct.Struct(">Q")
 
 
@@ -113,7 +113,7 @@ class ToChild(Channel, Generic[M]):
 
     def __init__(self, descriptor: int, classes: tuple[type[M], ...]) -> None:
         super().__init__(descriptor, LIMIT_BYTES)
-        self._socket.settimeout(_SEND_S)
+        self._socket.settimeout(SEND_S)
         self._classes = {each.__name__.encode(): each for each in classes}
 
     def send(self, message: object) -> None:

@@ -113,7 +113,7 @@ class Engine:
         behind a flush is the control. Raises WrongAnswer or Untrustworthy.
         """
         column.is_checked = True
-        self._limits.calling([column.stage])
+        self._limits.calling([column.stage], column.batch_s)
         neighbours_s = max(column.values[-_NEIGHBOURS:], default=math.inf)
         calls = int(self._rng.choice((1, column.calls)))  # one call alone shows whether every second one does nothing
         if column.mode == "rotated":  # whole turns: each buffer is written
@@ -158,7 +158,7 @@ class Engine:
         start = self._device.now()
         self._confirm(answers, column)
         self._batch(column, column.calls)
-        self._limits.sampling(column.label, column.policy, column.batch_s)
+        self._limits.sampling(column.label, column.batch_s)
         return self._device.now() - start
 
     def _is_cheap(self, answers: AnswerChecks, column: TimedSeries) -> bool:
@@ -184,12 +184,13 @@ class Engine:
         policy = self._policy.for_effort(stage.effort)
         column = TimedSeries(name, stage, mode, 1, not stage.waits, call, policy, policy.least)
         column.check_at = self._rng.random()
-        self._limits.warming_up(column.label, stage, policy)
+        self._limits.warming_up(column.label, stage.rest_s)
         self._warm_up(self._sized(column))
-        self._limits.sampling(column.label, policy, column.batch_s)
+        self._limits.sampling(column.label, column.batch_s)
         begin = self._device.now()
         while not column.stop:
             self._sample(column)
+            self._limits.going_on()
             answers.is_stale = True
             elapsed_s = self._device.now() - begin
             stop, dropped = self._agree(self._verdict(column, elapsed_s))
@@ -270,6 +271,7 @@ class Engine:
             batches = [list(filter(math.isfinite, timing.device)) for timing in self._attempt(column)]
             values += [stats.median(batch) for batch in batches if batch]
             times += [self._device.now() for batch in batches if batch]
+            self._limits.going_on()
             column.warmup_s = self._device.now() - start
             done = self._agree(column.policy.is_warm(values, column.warmup_s))
         column.warm = column.policy.warm_part(Trace(values, times))

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 RUNNER = "GPUBENCH_RUNNER"  # in the environment of a child: the number of the gpubench process that started it
+CHILD = "GPUBENCH_CHILD"  # and letters drawn by chance, which all that the child starts inherits
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _GRACE_S = 2.0  # for processes that were killed; one that a driver holds is left behind
 _TICK_S = 0.002
@@ -90,6 +91,20 @@ def end_descendants(root: int) -> None:
         if root == os.getpid():
             _reaped(0)
         time.sleep(_TICK_S)
+
+
+def end_marked(mark: str) -> None:
+    """Kill every process whose environment has this mark: those of a child whose keeper was killed before it."""
+    wanted = f"{CHILD}={mark}".encode()
+    deadline = time.monotonic() + _GRACE_S
+    found = True
+    while found and time.monotonic() < deadline:
+        found = False
+        for entry in filter(str.isdecimal, os.listdir("/proc")):  # noqa: PTH208 - names are enough
+            with contextlib.suppress(OSError):
+                if wanted in Path("/proc", entry, "environ").read_bytes().split(b"\0"):
+                    os.kill(int(entry), signal.SIGKILL)
+                    found = True
 
 
 def has_children() -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -35,6 +36,7 @@ class Child(Generic[M]):
         self.output = reading
         self.channel = ToChild(ours.detach(), classes)
         self._tail = b""
+        self._mark = secrets.token_hex(8)
         program = f"from gpubench.measuring.keeper import keep; keep({theirs.fileno()})\n"
         program += f"from {module} import main; main()"
         with theirs:
@@ -45,7 +47,7 @@ class Child(Generic[M]):
                 stderr=writing,
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
-                env={**os.environ, **(environment or {}), keeper.RUNNER: str(os.getpid())},
+                env={**os.environ, **(environment or {}), keeper.RUNNER: str(os.getpid()), keeper.CHILD: self._mark},
             )
         os.close(writing)
 
@@ -99,9 +101,12 @@ class Child(Generic[M]):
         self.kill()
 
     def _end(self) -> None:
-        """Ask the keeper to end what is below it; where it does not answer, do it from here."""
+        """Ask the keeper to end what is below it; where it does not answer or was killed, do it from here."""
         if self.process.poll() is None:
             self.process.terminate()
+        elif self.process.returncode == -signal.SIGKILL:
+            keeper.end_marked(self._mark)
+            return
         if self._ends_within(_GRACE_S):
             return
         keeper.end_descendants(self.process.pid)

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from gpubench.base.errors import DeviceError
 from gpubench.measuring import boundary, time_limits
-from gpubench.measuring.channel import BadMessage
+from gpubench.measuring.channel import SEND_S, BadMessage
 from gpubench.measuring.claims import SHARED_LABEL, Claims
 from gpubench.measuring.plan import Job, Plan, lack
 from gpubench.measuring.process import Child
@@ -28,7 +28,9 @@ from gpubench.measuring.worker import Gone, Offer, Order, Part
 from gpubench.model import Device, Remark, Result, Samples, Series, Status
 
 _TICK_S = 0.2
-_MOST_MESSAGES = 10_000_000  # of a rank in one case: ranks that agree on each sample of a long tail send a fifth of it
+# Messages of a rank in one case: ranks that agree on each sample of a long tail send a fifth of these offers, and a day
+# of signs of life is a third of these phases.
+_MOST_OFFERS, _MOST_PHASES = 10_000_000, 300_000
 _LOST_DEVICE = 3  # so many cases in a row that cannot open their device: it is gone
 # A worse status stands before a better one; the cause "peer" is the echo of another rank's end and stands last.
 _SEVERITY: dict[Status, int] = {"failed": 3, "invalid": 2, "skipped": 1, "ok": 0}
@@ -87,8 +89,9 @@ class _Ranks:
     parts: dict[int, Part] = field(default_factory=dict)
     offers: dict[int, Offer] = field(default_factory=dict)
     phases: dict[int, Phase] = field(default_factory=dict)  # what each rank does
-    heard_at: dict[int, float] = field(default_factory=dict)  # when it last began or went on with it
-    messages: Tally[int] = field(default_factory=Tally)
+    begun_at: dict[int, float] = field(default_factory=dict)  # and since when, without the time it waited for others
+    offered_at: dict[int, float] = field(default_factory=dict)
+    messages: Tally[tuple[int, type]] = field(default_factory=Tally)
     told: dict[int, set[int]] = field(default_factory=dict)  # rank → the ends it knows of
 
     @property
@@ -104,7 +107,16 @@ class _Ranks:
         """The seconds that a rank has until it counts as hung; one that waits for the others has no limit."""
         if rank in self.offers:
             return math.inf
-        return self.heard_at[rank] + min(self.phases[rank].limit_s, time_limits.MOST_S) - now
+        return self.begun_at[rank] + min(self.phases[rank].limit_s, time_limits.MOST_S) - now
+
+    def begin(self, rank: int, phase: Phase) -> None:
+        """A rank begins a phase, or goes on with it."""
+        self.phases[rank], self.begun_at[rank] = phase, time.monotonic()
+
+    def go_on(self, rank: int) -> None:
+        """A rank gets the answer to its offer: it has not worked meanwhile."""
+        now, offered_at = time.monotonic(), self.offered_at.pop(rank)
+        self.begun_at[rank] = now if self.phases[rank].restarts else self.begun_at[rank] + now - offered_at
 
 
 class Runner(AbstractContextManager["Runner"]):
@@ -115,7 +127,7 @@ class Runner(AbstractContextManager["Runner"]):
         plan: Plan,
         sampler: SamplingProcess,
         sink: Sink,
-        deadline_s: float = math.inf,
+        deadline_s: float = time_limits.CASE_S,
         claims: Claims | None = None,
     ) -> None:
         self._plan = plan
@@ -199,7 +211,7 @@ class Runner(AbstractContextManager["Runner"]):
         target, suite = self._plan.target(job), self._plan.suite(job.case)
         for rank, child in enumerate(ranks.children):
             order = Order(job.case, target, self._plan.settings.seed, rank, devices, job.devices, suite)
-            ranks.phases[rank], ranks.heard_at[rank] = time_limits.STARTING, time.monotonic()
+            ranks.begin(rank, time_limits.STARTING)
             self._send(ranks, rank, order, child)
         self._attend(ranks)
         for rank, child in enumerate(ranks.children):
@@ -242,15 +254,15 @@ class Runner(AbstractContextManager["Runner"]):
             self._bury(ranks, rank)
 
     def _take(self, ranks: _Ranks, rank: int, message: Part | Offer | Phase) -> None:
-        ranks.messages[rank] += 1
-        if rank in ranks.parts or rank in ranks.offers or ranks.messages[rank] > _MOST_MESSAGES:
+        ranks.messages[rank, type(message)] += 1
+        most = _MOST_PHASES if isinstance(message, Phase) else _MOST_OFFERS
+        if rank in ranks.parts or rank in ranks.offers or ranks.messages[rank, type(message)] > most:
             raise BadMessage("more messages than its case has")
-        ranks.heard_at[rank] = time.monotonic()
         if isinstance(message, Phase):
-            ranks.phases[rank] = message
+            ranks.begin(rank, message)
             return
         if isinstance(message, Offer):
-            ranks.offers[rank] = message
+            ranks.offers[rank], ranks.offered_at[rank] = message, time.monotonic()
         else:
             ranks.parts[rank] = message
         self._answer(ranks)
@@ -261,6 +273,7 @@ class Runner(AbstractContextManager["Runner"]):
             untold = ranks.parts.keys() - ranks.told.setdefault(rank, set())
             if untold:
                 del ranks.offers[rank]
+                ranks.go_on(rank)
                 ranks.told[rank] |= untold
                 self._send(ranks, rank, Gone(min(untold)), ranks.children[rank])
         if ranks.offers and len(ranks.offers) == len(ranks.missing):
@@ -268,12 +281,14 @@ class Runner(AbstractContextManager["Runner"]):
             answered = list(ranks.offers)
             ranks.offers.clear()
             for rank in answered:
-                ranks.heard_at[rank] = time.monotonic()
+                ranks.go_on(rank)
                 self._send(ranks, rank, values, ranks.children[rank])
 
     def _send(self, ranks: _Ranks, rank: int, message: object, child: Worker) -> None:
         try:
             child.channel.send(message)
+        except TimeoutError:
+            self._give_up(ranks, rank, f"it did not read an answer within {SEND_S:g} s")
         except OSError:  # it ended between two cases or just now: listening finds out how
             self._bury(ranks, rank)
 
@@ -296,11 +311,15 @@ class Runner(AbstractContextManager["Runner"]):
                 continue
             elif ranks.left_s(rank, now) > 0:
                 continue
-            words = f"; last line: {child.last_words}" if child.last_words else ""
-            reason = f"rank {rank}: no answer within {phase.limit_s:.3g} s while {phase.name} (limit: {phase.basis})"
-            ranks.parts[rank] = Part("failed", "hang", f"{reason}{words}")
-            child.kill()
+            words = f"no answer within {phase.limit_s:.3g} s while {phase.name} (limit: {phase.basis})"
+            self._give_up(ranks, rank, words)
         self._answer(ranks)
+
+    def _give_up(self, ranks: _Ranks, rank: int, reason: str) -> None:
+        child = ranks.children[rank]
+        words = f"; last line: {child.last_words}" if child.last_words else ""
+        ranks.parts[rank] = Part("failed", "hang", f"rank {rank}: {reason}{words}")
+        child.kill()
 
 
 def _merged(job: Job, parts: Sequence[Part], started_at: float, elapsed_s: float) -> Result:

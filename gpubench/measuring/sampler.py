@@ -146,7 +146,7 @@ class SamplingProcess:
         deadline = time.monotonic() + _STOP_S
         try:
             self._child.channel.send("stop")
-            while self._child.channel.poll(max(0.0, deadline - time.monotonic())):
+            while (left_s := deadline - time.monotonic()) > 0 and self._child.channel.poll(left_s):
                 message = self._child.channel.recv()
                 if message is None:
                     break

@@ -1,8 +1,9 @@
 """How long each phase of a case may take before its worker counts as hung, and where the limit comes from.
 
-A worker tells the runner which phase it begins. A limit follows from what the phase is expected to take: from the
-counted work at rates that no sound device falls below, from the tier's times, and from the same phase of earlier cases
-of the same definition. The limits are generous, because a slow host must never lose a case that would have ended.
+A worker tells the runner which phase it begins, and once a second that a series goes on. A limit follows from the time
+that the phase is expected to take: from the counted work at rates that no sound device falls below, from the tier, and
+from the same phase of earlier cases of the same definition. The limits are generous, because a slow host must never
+lose a case that would have ended.
 """
 
 from __future__ import annotations
@@ -10,37 +11,48 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from gpubench.authoring.task import Stage
 from gpubench.base import units
-from gpubench.measuring.stopping import StoppingPolicy
-from gpubench.model import Work
+from gpubench.model import STRICT, Tier, Work
 
-LEAST_S = 10.0
+LEAST_S = 10.0  # of any phase
 MOST_S = 4 * 3600.0  # of any phase, whatever a worker says
-_MOST_LEARNED_S = 600.0
-FACTOR = 10  # times as long as the longest phase of that name in earlier cases of the definition
+CASE_S = 24 * 3600.0  # of all phases of a case
+FACTOR = 10  # times as long as this phase took before
+_BATCHES = 30  # times as long as a batch took in the warm-up
+_BEAT_S = 1.0
 _OPENING_S = 120.0  # libraries from a cold disk, a driver that starts each GPU
 _COMPILING_S = 120.0  # the first kernels of a definition: NVRTC took a minute on a cold machine
 _BUILDING_S = 60.0
 _FIRST_CALLS_S = 60.0  # host kernels are compiled by their first call, libraries are loaded
 _CHECKING_S = 60.0  # on the host, in Python
 _LATER_S = 20.0
+_ATTENDING_S = 60.0
 _CLOSING_S = 30.0
-_SAMPLING_FACTOR = 3  # times the tier's own bounds on warm-up and sampling
-_BATCHES = 30  # of a series that ends by its budget, with those that are discarded or checked
-# Rates that no sound device falls below: of bytes (the slowest codecs), operations, items
-_SLOWEST_GPU = Work(moved=1e8, payload=1e8, flops=1e11, items=1e5)
-_SLOWEST_HOST = Work(moved=3e6, payload=3e6, flops=1e9, items=1e5)
+_TIER_FACTORS: dict[Tier, int] = {"smoke": 1, "quick": 1, "full": 5}  # full has data of many times the size
+# Rates that no sound device falls below: memory that a kernel moves, bytes of the slowest codecs and links, operations,
+# items. Python's own codecs are the slowest on the host.
+_SLOWEST_GPU = Work(moved=1e9, payload=1e8, flops=1e11, items=1e5)
+_SLOWEST_HOST = Work(moved=3e7, payload=3e6, flops=1e9, items=1e5)
+_CALLING, _WAITING = "making the first calls", "waiting for the device after the first calls"
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What a worker begins now, how long it may take in seconds, and what the limit follows from."""
+    """What a worker does from now on, how long it may take in seconds, and what the limit follows from.
+
+    The time in which a rank waits for the others does not count. Where the phase `restarts`, each of their answers
+    begins it anew.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     name: str
     limit_s: float
     basis: str
+    restarts: bool = False
 
 
 STARTING = Phase("starting the worker", _OPENING_S, "Python and its libraries load")
@@ -58,88 +70,125 @@ class TimeLimits:
         self._tell = tell
         self._is_gpu = False
         self._definition = ""
-        self._longest: dict[tuple[str, str], float] = {}
-        self._phase, self._begun = "", 0.0
+        self._tier_factor = 1
+        self._longest: dict[tuple[str, str], float] = {}  # definition and phase → seconds
+        self._slowness: dict[tuple[str, str], float] = {}  # the same → share of the time at the slowest rates
+        self._last_s: dict[str, float] = {}  # phase → seconds, of this case
+        self._phase: Phase | None = None
+        self._slowest_s = 0.0  # for the work of this phase at the slowest rates
+        self._begun = self._told = 0.0  # monotonic seconds
 
     def opening(self) -> None:
         """The device is opened."""
         self._begin("opening the device", _OPENING_S, "drivers and libraries load")
 
-    def building(self, definition: str, is_gpu: bool) -> None:
+    def building(self, definition: str, tier: Tier, is_gpu: bool) -> None:
         """A case of this definition (suite and name) is built on the open device."""
-        self._definition, self._is_gpu = definition, is_gpu
+        self._end()
+        self._definition, self._is_gpu, self._tier_factor = definition, is_gpu, _TIER_FACTORS[tier]
+        self._last_s = {}
         self._learned("building the case", _COMPILING_S, _BUILDING_S, "kernels are compiled")
 
-    def calling(self, stages: Collection[Stage]) -> None:
-        """Each stage is called once, or a few times, by the host."""
-        self._learned("making the first calls", _FIRST_CALLS_S, _LATER_S, "first calls compile and load", stages)
+    def attending(self) -> None:
+        """The rank is idle and answers the ranks that time something."""
+        self._begin("waiting for the other ranks", _ATTENDING_S, "an idle rank answers at once", restarts=True)
+
+    def calling(self, stages: Collection[Stage], batch_s: float = 0.0) -> None:
+        """Each stage is called once by the host, or in a batch that took `batch_s` in the warm-up."""
+        self._learned(_CALLING, _FIRST_CALLS_S, _LATER_S, "first calls compile and load", stages, batch_s)
 
     def waiting(self, stages: Collection[Stage]) -> None:
         """The device works on what was queued by `calling`."""
-        expected_s, work = self._of_work(stages)
-        self._begin("waiting for the device after the first calls", LEAST_S + expected_s, _sum(LEAST_S, work))
+        expected_s, words = self._of_work(_WAITING, stages)
+        self._begin(_WAITING, LEAST_S + expected_s, f"{LEAST_S:g} s{words}", stages)
 
     def checking(self, stages: Collection[Stage]) -> None:
         """The author's check looks at the outputs."""
         self._learned("checking the answer", _CHECKING_S, _LATER_S, "a check may be slow", stages)
 
-    def warming_up(self, label: str, stage: Stage, policy: StoppingPolicy) -> None:
-        """A series chooses its batch and warms up."""
-        once_s, work = self._of_work([stage])
-        seconds = LEAST_S + _SAMPLING_FACTOR * policy.warmup_most_s + 4 * (once_s + stage.rest_s)
-        basis = f"{_SAMPLING_FACTOR} times the tier's warm-up and {LEAST_S:g} s"
-        self._begin(f"warming up {label}", seconds, _sum(basis, f"4 times {work}" if work else ""))
+    def warming_up(self, label: str, rest_s: float) -> None:
+        """A series chooses its batch and warms up; before each batch the device idles for `rest_s`."""
+        once_s = self._last_s.get(_CALLING, 0.0) + self._last_s.get(_WAITING, 0.0) + rest_s
+        words = f"{LEAST_S:g} s and {FACTOR} calls of {units.quantity(once_s, 's', 3)}"
+        self._begin(f"warming up {label}", LEAST_S + FACTOR * once_s, words)
 
-    def sampling(self, label: str, policy: StoppingPolicy, batch_s: float) -> None:
-        """A series is sampled, in batches that last `batch_s` seconds with their rest."""
-        tier_s = max(policy.budget_s, policy.settle_s, policy.least_s)
-        seconds = LEAST_S + _SAMPLING_FACTOR * tier_s + _BATCHES * batch_s
-        basis = f"{LEAST_S:g} s, {_SAMPLING_FACTOR} times the {tier_s:g} s of sampling, {_BATCHES} batches"
-        self._begin(f"sampling {label}", seconds, f"{basis} of {units.quantity(batch_s, 's', 3)}")
+    def sampling(self, label: str, batch_s: float) -> None:
+        """A series is sampled, in batches that take `batch_s` with their rest."""
+        words = f"{LEAST_S:g} s and {_BATCHES} batches of {units.quantity(batch_s, 's', 3)}"
+        self._begin(f"sampling {label}", LEAST_S + _BATCHES * batch_s, words)
+
+    def going_on(self) -> None:
+        """A batch has ended, and the phase goes on: its limit begins anew. Told once a second at the most."""
+        now = time.monotonic()
+        if self._phase and now - self._told >= _BEAT_S:
+            self._told = now
+            self._tell(self._phase)
 
     def closing(self) -> None:
         """The task lets go of what it holds."""
-        self._begin("closing the case", _CLOSING_S, "memory is freed, files are removed")
+        self._begin("closing the case", _CLOSING_S * self._tier_factor, "memory is freed, files are removed")
 
-    def _learned(self, name: str, first_s: float, later_s: float, words: str, stages: Collection[Stage] = ()) -> None:
+    def _learned(
+        self,
+        name: str,
+        first_s: float,
+        later_s: float,
+        reason: str,
+        stages: Collection[Stage] = (),
+        batch_s: float = 0.0,
+    ) -> None:
         """Begin a phase whose limit follows from the longest one of its name in earlier cases of the definition."""
         self._end()
-        expected_s, work = self._of_work(stages)
+        expected_s, words = self._of_work(name, stages)
+        if batch_s:
+            expected_s += _BATCHES * batch_s
+            words += f", and {_BATCHES} batches of {units.quantity(batch_s, 's', 3)}"
         longest_s = self._longest.get((self._definition, name))
-        if longest_s is None:
-            seconds, basis = first_s, f"{first_s:g} s for the first case of its kind, where {words}"
-        elif FACTOR * longest_s > later_s:
-            seconds, basis = FACTOR * longest_s, f"{FACTOR} times the {longest_s:.3g} s of earlier cases of its kind"
-        else:
-            seconds, basis = later_s, f"{later_s:g} s after earlier cases of its kind"
-        if seconds + expected_s > _MOST_LEARNED_S:
-            self._begin(name, _MOST_LEARNED_S, "the most for this phase")
-        else:
-            self._begin(name, seconds + expected_s, _sum(basis, work))
+        seconds = self._tier_factor * (first_s if longest_s is None else later_s)
+        basis = f"{seconds:g} s for the first case of its kind, where {reason}"
+        if longest_s is not None:
+            basis = f"{seconds:g} s after earlier cases of its kind"
+            if FACTOR * longest_s > seconds:
+                seconds = FACTOR * longest_s
+                basis = f"{FACTOR} times the {longest_s:.3g} s of earlier cases of its kind"
+        self._begin(name, seconds + expected_s, basis + words, stages)
 
-    def _begin(self, name: str, seconds: float, basis: str) -> None:
+    def _begin(
+        self, name: str, seconds: float, basis: str, stages: Collection[Stage] = (), restarts: bool = False
+    ) -> None:
         self._end()
-        self._phase, self._begun = name, time.monotonic()
-        self._tell(Phase(name, max(seconds, LEAST_S), basis))
+        self._phase = Phase(name, seconds, basis, restarts)
+        self._slowest_s = self._at_slowest(stages)
+        self._begun = self._told = time.monotonic()
+        self._tell(self._phase)
 
     def _end(self) -> None:
         """Remember how long the phase took that ends now."""
         if self._phase:
-            key = (self._definition, self._phase)
-            self._longest[key] = max(self._longest.get(key, 0.0), time.monotonic() - self._begun)
-            self._phase = ""
+            seconds, key = time.monotonic() - self._begun, (self._definition, self._phase.name)
+            self._last_s[self._phase.name] = seconds
+            self._longest[key] = max(self._longest.get(key, 0.0), seconds)
+            if self._slowest_s:
+                self._slowness[key] = max(self._slowness.get(key, 0.0), seconds / self._slowest_s)
+            self._phase = None
 
-    def _of_work(self, stages: Collection[Stage]) -> tuple[float, str]:
-        """Return the seconds that one call of each stage takes at the slowest rates, and the reason in words."""
+    def _of_work(self, name: str, stages: Collection[Stage]) -> tuple[float, str]:
+        """Return the seconds that a call of each stage may take, and the reason in words.
+
+        Where the phase was seen, it is taken to be at most ten times as slow for its work as it was then.
+        """
+        slowness = min(1.0, FACTOR * self._slowness.get((self._definition, name), 1.0))
+        seconds = slowness * self._at_slowest(stages)
+        if seconds < 1:
+            return seconds, ""
+        known = "the slowest device" if slowness == 1 else f"a device {FACTOR} times as slow as in earlier cases"
+        return seconds, f", and {seconds:.3g} s for the counted work on {known}"
+
+    def _at_slowest(self, stages: Collection[Stage]) -> float:
         slowest = _SLOWEST_GPU if self._is_gpu else _SLOWEST_HOST
         seconds = 0.0
         for stage in stages:
             work = stage.work
-            bytes_s = max(work.moved, work.payload) / slowest.moved
+            bytes_s = work.moved / slowest.moved if work.moved else work.payload / slowest.payload
             seconds += max(bytes_s, work.flops / slowest.flops, work.items / slowest.items)
-        return seconds, f"{seconds:.3g} s for the counted work on the slowest device" if seconds >= 1 else ""
-
-
-def _sum(first: float | str, second: str) -> str:
-    words = f"{first:g} s" if isinstance(first, float) else first
-    return f"{words}, and {second}" if second else words
+        return seconds

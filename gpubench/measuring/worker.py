@@ -191,11 +191,12 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - the case's boundary: a suite or driver may raise anything
             cause = "device" if self._open is None else "error"
             trace = ("traceback", traceback.format_exc()[-_TRACE:])
-            return Part("failed", cause, boundary.text(f"{type(error).__name__}: {error}"), notes=(trace,))
+            words = f": {error}".rstrip(": ")
+            return Part("failed", cause, boundary.text(type(error).__name__ + words), notes=(trace,))
 
     def _measured(self, order: Order, ranks: Ranks) -> Part:
         device = self._opened(order.peers[order.rank])
-        self._limits.building(f"{order.case.suite}/{order.case.name}", device.traits.is_gpu)
+        self._limits.building(f"{order.case.suite}/{order.case.name}", order.target.tier, device.traits.is_gpu)
         suite = load_suite(order.suite or order.case.suite)
         bench = Bench(
             device,
@@ -227,6 +228,7 @@ class Worker:
 
     def _run(self, task: Task, bench: Bench, order: Order, ranks: Ranks) -> Measured:
         if not task.stages:
+            self._limits.attending()
             ranks.attend()
             self._limits.closing()
             task.close()
