@@ -154,10 +154,18 @@ def _noise(run: Run, json: bool) -> None:
         _print.document({"floors": [asdict(floor) for floor in floors], "undecided": noise.undecided(run)})
     else:
         out = _print.out()
-        several = len(run.manifest.settings.devices) > 1
-        for floor in floors:
-            where = f" on {'+'.join(floor.devices)}" if several else ""
-            out.print(_print.plain(f"{floor.case}{where}: {floor.words}"), soft_wrap=True)
+        heads = ("case", "device", "processes", "between processes", "smallest detectable change")
+        rows = [
+            (
+                floor.case,
+                "+".join(floor.devices),
+                floor.replicates,
+                f"±{noise.percent(floor.between)}",
+                floor.detectable,
+            )
+            for floor in floors
+        ]
+        out.print(_print.table(heads, rows, right=heads[2:4]))
         for words in noise.undecided(run):
             out.print(_print.plain(words, "yellow"), soft_wrap=True)
     raise typer.Exit(summary.exit_status(run.results))

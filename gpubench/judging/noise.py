@@ -42,15 +42,11 @@ class Floor:
     threshold: float
 
     @property
-    def words(self) -> str:
-        """`±0.3 % between processes; smallest detectable change: 0.6 % (5 vs 5 processes)`."""
-        processes = f"({self.replicates} vs {self.replicates} processes)"
-        detectable = f"smallest detectable change: {percent(self.threshold)} {processes}"
+    def detectable(self) -> str:
+        """The smallest change that can be detected: `0.6 %`, `95 % (too noisy for a gate)`."""
         if self.threshold > HOPELESS:
-            detectable = f"too noisy to detect even a factor of 2 {processes}"
-        elif self.threshold > COARSE:
-            detectable += ", too noisy for a gate"
-        return f"±{percent(self.between)} between processes; {detectable}"
+            return "none: not even a factor of 2"
+        return percent(self.threshold) + (" (too noisy for a gate)" if self.threshold > COARSE else "")
 
 
 def percent(fraction: float) -> str:
