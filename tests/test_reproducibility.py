@@ -10,7 +10,7 @@ import reproducibility_table
 
 from gpubench.analysis.reproducibility import Reproducibility, source_words
 from gpubench.analysis.summary import Figure, Summary
-from gpubench.cli import _print
+from gpubench.cli import _print, _summary
 from gpubench.knowledge.recorded import recorded_deviation, recorded_deviations
 from gpubench.model import store
 
@@ -93,23 +93,23 @@ def test_a_figure_says_what_its_interval_covers():
     assert spread.figure.interval_name == "95 % of 12 processes"
 
 
-def written(run):
-    """What the terminal shows of a run, a line each."""
+def written(run, **options):
+    """What the terminal shows of the cases of a run, a line each."""
     console = _print.out()
     with console.capture() as capture:
-        console.print(*_print.summary(run), sep="\n")
-    return [re.sub(r"  +", "  ", line).strip() for line in capture.get().splitlines()]
+        console.print(*_summary.cases(run, **options), sep="\n")
+    lines = [re.sub(r"  +", "  ", line).strip() for line in capture.get().splitlines()]
+    return [line for line in lines if line]
 
 
-def test_the_terminal_names_the_interval_within_the_process_and_the_deviation_between_processes():
-    heads, triad, *_, recorded, _ = written(make.run(make.result(make.timing(1.0, 1.1, 1.2), of=TRIAD)))
-    assert "  95 % within process  " in heads
-    assert heads.endswith("  within  between  bound by  status")
-    assert "  0.03 % recorded  " in triad
+def test_the_wide_table_has_the_deviation_between_processes_and_says_where_it_was_recorded():
+    _, heads, triad, *_, recorded = written(make.run(make.result(make.timing(1.0, 1.1, 1.2), of=TRIAD)), wide=True)
+    assert "  noise within  between" in heads
+    assert "  0.03 % recorded" in triad
     assert recorded.startswith("recorded: not measured by this run, but by the recordings")
 
 
 def test_where_nobody_knows_the_deviation_the_terminal_spares_its_column_and_says_how_to_measure_it():
-    heads, _, note, _ = written(make.run(make.result(make.timing(1.0, 1.1, 1.2))))
+    _, heads, _, note = written(make.run(make.result(make.timing(1.0, 1.1, 1.2))), wide=True)
     assert "between" not in heads
-    assert note.startswith("one process: another process's median may lie outside its 95 % interval; --replicates 3")
+    assert note == "± is the 95 % interval within one process; --replicates 3 measures how much processes differ"
