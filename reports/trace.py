@@ -10,6 +10,7 @@ from typing import Any
 from gpubench.api.report import Report, Result, Run, Summary, Track, headline
 
 _MICROSECONDS = 1e6  # the unit of a trace's times
+_TRACED = ("trace.time", "trace.stream", "trace.result")  # the columns of a traced program's kernels and copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,31 +28,32 @@ class TraceReport:
 
 def _events(run: Run) -> Iterator[str]:
     summary = Summary(run)
-    timed = [result for result in run.results if result.window[1] > result.window[0]]
+    timed = [result for result in run.results if result.window[1] > result.window[0] and result.devices]
     tracks = summary.counters.tracks
-    places = dict.fromkeys(["+".join(result.devices) for result in timed] + [track.device for track in tracks])
+    places = dict.fromkeys([result.devices for result in timed] + [(track.device,) for track in tracks])
     processes = {place: number for number, place in enumerate(places, 1)}
     for event in _cases(summary, timed, processes):
         yield json.dumps(event, ensure_ascii=False, allow_nan=False)
     yield from _traced(run, processes)
     for track in tracks:
-        yield from _counter(track, processes[track.device])
+        yield from _counter(track, processes[(track.device,)])
 
 
-def _traced(run: Run, processes: Mapping[str, int]) -> Iterator[str]:
-    """The kernels and copies of a traced program, a thread a stream."""
+def _traced(run: Run, processes: Mapping[tuple[str, ...], int]) -> Iterator[str]:
+    """Yield the kernels and copies of a traced program, a thread for each stream."""
+    names = [result.case.id.rpartition("=")[2].rstrip("]") for result in run.results]
     for samples in run.samples:
         columns = dict(samples.columns)
-        if samples.collector == "trace" and samples.device in processes:
-            names = [result.case.id for result in run.results]
-            pid, streams = processes[samples.device], columns["trace.stream"]
-            for stream in dict.fromkeys(streams):
-                yield json.dumps(_name("thread_name", f"stream {stream:.0f}", pid=pid, tid=_stream(stream)))
-            rows = (columns[f"trace.{name}"] for name in ("time", "stream", "result"))
-            for at, took, stream, number in zip(samples.at, *rows, strict=True):
-                name = "another" if number is None else names[int(number)].rpartition("=")[2].rstrip("]")
-                event = {"ph": "X", "name": name, "pid": pid, "tid": _stream(stream)}
-                yield json.dumps({**event, "ts": at * _MICROSECONDS, "dur": (took or 0.0) * _MICROSECONDS})
+        if samples.collector != "trace" or not columns.keys() >= set(_TRACED) or (samples.device,) not in processes:
+            continue
+        pid = processes[(samples.device,)]
+        rows = list(zip(samples.at, *(columns[name] for name in _TRACED), strict=True))
+        for stream in dict.fromkeys(stream for _, _, stream, _ in rows):
+            yield json.dumps(_name("thread_name", f"stream {stream or 0:.0f}", pid=pid, tid=_stream(stream)))
+        for at, took, stream, number in rows:
+            name = names[int(number)] if number is not None and 0 <= number < len(names) else "another"
+            event = {"ph": "X", "name": name, "pid": pid, "tid": _stream(stream)}
+            yield json.dumps({**event, "ts": at * _MICROSECONDS, "dur": (took or 0.0) * _MICROSECONDS})
 
 
 def _stream(number: float | None) -> int:
@@ -59,19 +61,21 @@ def _stream(number: float | None) -> int:
     return 1000 + int(number or 0)
 
 
-def _cases(summary: Summary, timed: Sequence[Result], processes: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+def _cases(
+    summary: Summary, timed: Sequence[Result], processes: Mapping[tuple[str, ...], int]
+) -> Iterator[dict[str, Any]]:
     suites = {suite: number for number, suite in enumerate(dict.fromkeys(r.case.suite for r in timed), 1)}
     for place, number in processes.items():
         yield _name("process_name", _title(summary, place), pid=number)
-    for place, suite in dict.fromkeys(("+".join(result.devices), result.case.suite) for result in timed):
+    for place, suite in dict.fromkeys((result.devices, result.case.suite) for result in timed):
         yield _name("thread_name", suite, pid=processes[place], tid=suites[suite])
     for result in timed:
-        yield _case(summary, result, processes["+".join(result.devices)], suites[result.case.suite])
+        yield _case(summary, result, processes[result.devices], suites[result.case.suite])
 
 
-def _title(summary: Summary, place: str) -> str:
-    names = [device.name for device in map(summary.device, place.split("+")) if device]
-    return f"{place}: {', '.join(dict.fromkeys(names))}" if names else place
+def _title(summary: Summary, place: Sequence[str]) -> str:
+    names = dict.fromkeys(summary.device(device_id).name for device_id in place)
+    return f"{'+'.join(place)}: {', '.join(names)}"
 
 
 def _name(what: str, name: str, **where: int) -> dict[str, Any]:

@@ -331,7 +331,8 @@ def test_samples_are_split_so_that_a_record_stays_below_one_mebibyte(path):
 
 def test_chunks_of_other_counters_stay_apart_and_those_of_one_device_are_joined(path):
     power = [make.samples([at], device, power=[at]) for at in (1.0, 2.0) for device in ("cuda:0", "cuda:1")]
-    write(path, power[0], make.samples([1.5], energy=[9.0]), *power[1:])
+    manifest = make.manifest(facts=make.facts(make.device(), make.device("cuda:1")))
+    write(path, power[0], make.samples([1.5], energy=[9.0]), *power[1:], manifest=manifest)
     assert store.read_run(path).samples == (
         make.samples([1.0, 2.0], power=[1.0, 2.0]),
         make.samples([1.5], energy=[9.0]),

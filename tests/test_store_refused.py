@@ -167,7 +167,7 @@ def content_of(path):
         ("FILE_RESULTS", [make.result(replicate=number) for number in range(3)], "results"),
         (
             "FILE_TRACKS",
-            [make.samples([1.0], f"cuda:{number}", power=[1.0]) for number in range(3)],
+            [make.samples([1.0], **{f"power{number}": [1.0]}) for number in range(3)],
             "sets of counters",
         ),
         ("FILE_REMARKS", [model.Remark(0.0, "lost", "nvml", "", "gone")] * 3, "remarks"),
@@ -185,6 +185,11 @@ def test_a_file_holds_a_limited_number_of_each_kind_of_record(path, monkeypatch,
 def test_a_result_of_a_device_that_the_file_does_not_describe_is_refused(path):
     write(path, make.result(devices=("cuda:7",)))
     assert refusal(path) == "line 2: a result is of the device 'cuda:7', which the manifest does not describe"
+
+
+def test_samples_of_a_device_that_the_file_does_not_describe_are_refused(path):
+    write(path, make.samples([1.0], "cuda:7", power=[1.0]))
+    assert refusal(path) == "line 2: samples are of the device 'cuda:7', which the manifest does not describe"
 
 
 @pytest.mark.parametrize("mask", [-1.0, 1.5, 2.0**63, 1e99])

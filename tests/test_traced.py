@@ -1,6 +1,7 @@
 """A traced program: records picked apart, and where the time of the device went, on events known in advance."""
 
 import json
+from dataclasses import replace
 
 import _make as make
 import numpy as np
@@ -166,3 +167,28 @@ def test_the_reports_show_kernels_copies_and_slices(tmp_path):
     assert slices == [("gemm", 2000.0), ("h2d", 3000.0), ("plain", pytest.approx(980.0)), ("gemm", 2000.0)]
     assert "Kernels and copies" in rendering.report("html").render(run)
     assert "Kernels and copies" in rendering.report("md").render(run)
+
+
+@pytest.mark.parametrize("name", ["trace", "kernel", "copy"])
+def test_a_result_that_has_the_name_of_a_traced_one_and_nothing_else_of_it_is_no_part_of_a_trace(name):
+    """A suite of somebody's own may be called `profile` too."""
+    run = make.run(make.result(of=make.case(name, suite="profile")), suites=(SuiteInfo("profile", "another"),))
+    assert phase_tables(Summary(run)) == []
+
+
+def test_slices_of_a_trace_whose_columns_or_results_are_missing_are_drawn_as_far_as_they_go():
+    other = make.samples([1.0], columns=[1.0])
+    slices = replace(
+        other,
+        collector="trace",
+        columns=(("trace.time", (1.0, None)), ("trace.stream", (None, 2.0)), ("trace.result", (7.0, None))),
+        at=(1.0, 2.0),
+    )
+    run = make.run(make.result(window=(0.0, 1.0)), sampled=(replace(other, collector="trace"), slices))
+    events = json.loads(rendering.report("trace").render(run))["traceEvents"]
+    drawn = [
+        (event["name"], event["dur"], event["tid"])
+        for event in events
+        if event.get("tid", 0) >= 1000 and "dur" in event
+    ]
+    assert drawn == [("another", 1e6, 1000), ("another", 0.0, 1002)]

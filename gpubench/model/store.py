@@ -13,7 +13,7 @@ import hashlib
 import io
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -129,11 +129,17 @@ class Scan:
             self.events = frozenset(counter.name for counter in record.counters if counter.kind == "event")
             self.devices = frozenset(device.id for device in record.facts.devices)
         elif isinstance(record, Samples):
+            self._check_devices("samples are", (record.device,))
             check_events(record, self.events)
-        elif isinstance(record, Result) and (unknown := [each for each in record.devices if each not in self.devices]):
-            raise Malformed(f"a result is of the device {unknown[0]!r}, which the manifest does not describe")
+        elif isinstance(record, Result):
+            self._check_devices("a result is", record.devices)
         self.tally.count(record, line)
         self.take(record)
+
+    def _check_devices(self, words: str, devices: Iterable[str]) -> None:
+        for device in devices:
+            if device not in self.devices:
+                raise Malformed(f"{words} of the device {device!r}, which the manifest does not describe")
 
 
 def scan(path: str | Path, take: Take) -> Scan:

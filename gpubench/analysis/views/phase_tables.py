@@ -8,6 +8,7 @@ from gpubench import stats
 from gpubench.analysis import phases
 from gpubench.analysis.phases import PhaseFigures
 from gpubench.analysis.summary import Summary
+from gpubench.analysis.traced import TIMES, traced_devices, traced_work
 from gpubench.analysis.views.tables import Table
 from gpubench.base import units
 from gpubench.model import Measure, Result
@@ -28,8 +29,7 @@ _ALWAYS = _PHASE_HEADS[:5]
 _PHASE_WORDS = ("phase", "device", "throttle reasons")
 _MEMORY_NOTE = "host memory: the program's peak in the phase, and how much it grew from begin to end"
 _INTEGRATED_NOTE = "~ is mean power times time: the phase is too short for the energy counter"
-_TIMES = ("busy", "kernels", "copies", "overlap", "launch gaps", "waits")  # of a traced device, seconds
-_DEVICE_HEADS = ("device", "traced", *_TIMES, "events")
+_DEVICE_HEADS = ("device", "traced", *TIMES, "events")
 _KERNEL_HEADS = ("kernel or copy", "device", "calls", "total", "of busy", "median", "most", "bytes")
 _DEVICE_NOTE = (
     "overlap: a kernel and a copy at once; launch gaps: nothing ran for less than 1 ms; waits: for longer. "
@@ -105,40 +105,31 @@ def _share(share: float | None) -> str:
 
 
 def _device_table(summary: Summary) -> list[Table]:
-    """Where the time of each traced device went."""
+    """Return the table of where the time of each traced device went."""
     rows = []
-    for result in _traced(summary, "trace"):
-        seconds = {series.label: series.values[0] for series in result.series}
-        span = result.window[1] - result.window[0]
-        cells = (f"{units.duration(seconds[name])} ({units.percent(seconds[name] / span, 0)})" for name in _TIMES)
-        notes = dict(result.notes)
-        lost = f", {notes['dropped']} lost" if notes.get("dropped", "0") != "0" else ""
-        counts = f"{notes['kernels']} kernels, {notes['copies']} copies{lost}"
-        rows.append((result.devices[0], units.duration(span), *cells, counts))
+    for found in traced_devices(summary.run):
+        cells = (f"{units.duration(each)} ({units.percent(each / found.span_s, 0)})" for each in found.seconds.values())
+        counts = found.counts
+        lost = f", {counts['dropped']} lost" if counts["dropped"] != "0" else ""
+        events = f"{counts['kernels']} kernels, {counts['copies']} copies{lost}"
+        rows.append((found.device, units.duration(found.span_s), *cells, events))
     return [Table("Time of the device", _DEVICE_HEADS, tuple(rows), ("device", "events"), _DEVICE_NOTE)] if rows else []
 
 
 def _kernel_table(summary: Summary) -> list[Table]:
-    """The kernels that take the most time, and the copies."""
-    busy = {result.devices: result.series[0].values[0] for result in _traced(summary, "trace")}
-    rows = []
-    for result in (*_traced(summary, "kernel"), *_traced(summary, "copy")):
-        values = {series.label: series.values for series in result.series}
-        (total,), (calls,) = values["total"], values["calls"]
-        rows.append(
-            (
-                f"{result.case.name} {result.case.params[0][1]}",
-                result.devices[0],
-                f"{calls:.0f}",
-                units.quantity(total, "s"),
-                units.percent(total / busy[result.devices], 1) if busy.get(result.devices) else _NONE,
-                units.quantity(stats.median(values["each"]), "s"),
-                units.quantity(max(values["each"]), "s"),
-                units.round_size(values["bytes"][0]) if "bytes" in values else _NONE,
-            )
+    """Return the table of the kernels that take the most time, and of the copies."""
+    busy = {found.device: found.seconds["busy"] for found in traced_devices(summary.run)}
+    rows = [
+        (
+            found.name,
+            found.device,
+            f"{found.calls:.0f}",
+            units.quantity(found.total_s, "s"),
+            units.percent(found.total_s / busy[found.device], 1) if busy.get(found.device) else _NONE,
+            units.quantity(stats.median(found.each_s), "s"),
+            units.quantity(max(found.each_s), "s"),
+            units.round_size(found.size_bytes) if found.size_bytes is not None else _NONE,
         )
+        for found in traced_work(summary.run)
+    ]
     return [Table("Kernels and copies", _KERNEL_HEADS, tuple(rows), _KERNEL_HEADS[:2])] if rows else []
-
-
-def _traced(summary: Summary, name: str) -> list[Result]:
-    return [each for each in summary.run.results if each.case.suite == phases.SUITE and each.case.name == name]

@@ -1,0 +1,73 @@
+"""Where the time of a traced device went, and its kernels and copies. Pure functions of a run.
+
+`gpubench profile --trace` writes these results in the suite `profile`. A result that has the name of one but lacks one
+of its parts was written by something else, and is no part of a trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpubench.analysis.phases import SUITE
+from gpubench.model import Result, Run
+
+TIMES = ("busy", "kernels", "copies", "overlap", "launch gaps", "waits")  # of a device, in seconds
+_COUNTS = ("kernels", "copies", "dropped")
+
+
+@dataclass(frozen=True, slots=True)
+class TracedDevice:
+    """One traced device: seconds by the names of TIMES out of `span_s`, and the numbers of its events, as noted."""
+
+    device: str
+    span_s: float
+    seconds: Mapping[str, float]
+    counts: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class TracedWork:
+    """One kernel, or one kind of copy: how often it ran, how long in all and in `each` call; bytes if it moved any."""
+
+    name: str
+    device: str
+    calls: float
+    total_s: float
+    each_s: Sequence[float]
+    size_bytes: float | None
+
+
+def traced_devices(run: Run) -> list[TracedDevice]:
+    """Return the traced devices of a run, in the order of the file."""
+    found = []
+    for result in _results(run, "trace"):
+        values, notes = _values(result), dict(result.notes)
+        span_s = result.window[1] - result.window[0]
+        if span_s > 0 and all(map(values.get, TIMES)) and notes.keys() >= set(_COUNTS):
+            seconds = {name: values[name][0] for name in TIMES}
+            found.append(TracedDevice(result.devices[0], span_s, seconds, {name: notes[name] for name in _COUNTS}))
+    return found
+
+
+def traced_work(run: Run) -> list[TracedWork]:
+    """Return the kernels of a run, then its copies, each in the order of the file."""
+    found = []
+    for result in (*_results(run, "kernel"), *_results(run, "copy")):
+        values = _values(result)
+        if result.case.params and all(map(values.get, ("total", "each", "calls"))):
+            name = f"{result.case.name} {result.case.params[0][1]}"
+            size_bytes = values.get("bytes", [None])[0]
+            calls, total_s = values["calls"][0], values["total"][0]
+            found.append(TracedWork(name, result.devices[0], calls, total_s, values["each"], size_bytes))
+    return found
+
+
+def _results(run: Run, name: str) -> Iterator[Result]:
+    results = (result for result in run.results if result.status == "ok")
+    return (result for result in results if (result.case.suite, result.case.name) == (SUITE, name))
+
+
+def _values(result: Result) -> dict[str, Sequence[float]]:
+    """Return the values of each series that has some."""
+    return {series.label: series.values for series in result.series if series.values}
