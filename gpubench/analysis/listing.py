@@ -22,7 +22,7 @@ _ONE_DIGIT = 0.00095  # ± 0.1 %: a smaller half width has two digits behind the
 
 @dataclass(frozen=True, slots=True)
 class ListedCase:
-    """One case as texts; a text is empty where there is nothing to say.
+    """One case as texts, and the `spread` that they say; a text is empty where there is nothing to say.
 
     `name` leaves out the axes that all cases of its name share. `shares` are in the order of `peaks.BASES`.
     """
@@ -40,6 +40,7 @@ class ListedCase:
     ended: str
     is_ok: bool
     beside: str
+    spread: Spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +130,15 @@ def _line(summary: Summary, spread: Spread, shared: Mapping[str, str], with_devi
         bound.label if bound else "",
         _ended(spread),
         spread.status == "ok",
-        ", ".join(f"{other.short} {other.text}" for other in summary.beside(spread)[:_MOST_BESIDE]) if stage else "",
+        _beside(summary, spread, bool(stage)),
+        spread,
     )
+
+
+def _beside(summary: Summary, spread: Spread, has_stages: bool) -> str:
+    """Return the figures beside a headline; of a case without stages only those from before the device settled."""
+    figures = [figure for figure in summary.beside(spread) if has_stages or figure.short == "early"]
+    return ", ".join(f"{figure.short} {figure.text}" for figure in figures[:_MOST_BESIDE])
 
 
 def _interval(figure: Figure) -> str:

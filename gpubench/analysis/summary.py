@@ -31,6 +31,7 @@ from gpubench.model import Better, Case, Device, Result, Run, Series, Status
 
 WITHIN_PROCESS = "95 % within process"
 _WORSE: tuple[Status, ...] = ("ok", "skipped", "invalid", "failed")
+_EARLY_DIFFERS = 0.01  # a share of the headline from which its samples before the device settled are told of
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,14 +373,24 @@ class Summary:
 
 
 def _said_beside(result: Result) -> Iterator[Series]:
-    """Of each stage but the headline's its first series, then every observed value; a time of the host is none."""
+    """Yield what is worth telling beside the headline.
+
+    That is the first series of each other stage, every observed value, and the headline's samples from before the
+    device settled, if they differ from it by more than 1 %.
+    """
     stages = {series.stage for series in result.series[:1]}
     for series in list(speaking(result))[1:]:
         if series.role == "primary" and series.stage not in stages:
             stages.add(series.stage)
             yield series
-        elif series.role == "observed" and series.quantity == "value":
+        is_value = series.role == "observed" and series.quantity == "value"
+        if is_value or (series.role == "early" and _differs(series, result.series[0])):
             yield series
+
+
+def _differs(early: Series, settled: Series) -> bool:
+    """Whether the samples of a stage from before the device settled differ from those after it."""
+    return early.stage == settled.stage and abs(judged_median(early) / judged_median(settled) - 1) > _EARLY_DIFFERS
 
 
 def exit_status(results: Sequence[Result]) -> int:
