@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 if TYPE_CHECKING:
+    from gpubench.analysis.trend import Trend
     from gpubench.model import Manifest, Run
 
 Value = TypeVar("Value")
@@ -61,6 +62,21 @@ def shareable_value(value: Value, manifests: Sequence[Manifest], no_redact: bool
     if no_redact:
         _say_not_redacted()
     return nameless(value, manifests, no_redact)
+
+
+def shareable_trends(trends: Sequence[Trend], no_redact: bool) -> Sequence[Trend]:
+    """The trends without the names of hosts and folders, and with none in their texts; with `no_redact` as they are."""
+    from gpubench.analysis.trend import nameless as placeless
+    from gpubench.tools import identity
+    from gpubench.tools.redact import people, without_names
+
+    if no_redact:
+        _say_not_redacted()
+        return trends
+    hosts = {moment.source.host for trend in trends for moment in trend.moments}
+    labels = {host.partition(".")[0] for host in hosts}
+    names = (*identity.names(), *hosts, *labels, *people(tuple(trends)))
+    return without_names(tuple(map(placeless, trends)), (), _salt(), names)
 
 
 def _say_not_redacted() -> None:

@@ -234,13 +234,12 @@ def _when(at: float) -> str:
 
 
 def _page(history: History, found: list[Found], last: int, html: Path, force: bool, no_redact: bool) -> None:
-    from gpubench.analysis.trend import nameless
     from gpubench.tools import rendering
 
     sharing.check_target(html, force, history.path)
     trends = [history.trend(each, last) for each in found]
     report = rendering.report("html")
-    sharing.write(html, report.trends(trends if no_redact else [nameless(trend) for trend in trends]))
+    sharing.write(html, report.trends(sharing.shareable_trends(trends, no_redact)))
 
 
 def _document(trend: Trend) -> dict[str, Any]:

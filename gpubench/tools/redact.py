@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from gpubench.base.clean import clean
 from gpubench.base.walk import Value, with_texts
 from gpubench.model import DataFile, Device, Facts, Manifest, Run
 from gpubench.tools.redact_patterns import PSEUDONYM
@@ -84,7 +85,7 @@ def redacted(run: Run, salt: bytes, names: Sequence[str] = (), others: Sequence[
     """
     token = _tokens(salt)
     manifest = run.manifest
-    texts = _Texts.of([manifest, *others], token, (*names, *_people(run)))
+    texts = _Texts.of([manifest, *others], token, (*names, *people(run)))
     facts = _facts(manifest.facts, token)
     suites = tuple(suite.rpartition("/")[2] for suite in manifest.settings.suites)  # of a file its name is its suite's
     data = tuple(_data(file, token) for file in manifest.settings.data)
@@ -97,7 +98,7 @@ def redacted(run: Run, salt: bytes, names: Sequence[str] = (), others: Sequence[
 
 def without_names(value: Value, manifests: Sequence[Manifest], salt: bytes, names: Sequence[str] = ()) -> Value:
     """A value that was made of the runs of these manifests, with the texts in it cleared as `redacted` clears them."""
-    texts = _Texts.of(manifests, _tokens(salt), (*names, *_people((value, tuple(manifests)))))
+    texts = _Texts.of(manifests, _tokens(salt), (*names, *people((value, tuple(manifests)))))
     return with_texts(value, texts.cleared, texts.cleared_words)
 
 
@@ -171,6 +172,8 @@ class _Texts:
         """The text without names."""
         if PSEUDONYM.fullmatch(text):
             return text
+        if not text.isprintable():  # the end of an escape sequence would stand right before a name
+            text = "\n".join(map(clean, text.split("\n")))
         text = self.known.sub(lambda found: self.tokens[found[0].lower()], text)
         return text if text in self.hiding.versions else self.hiding.hidden(text)
 
@@ -208,8 +211,8 @@ def _paths(manifest: Manifest) -> Iterator[str]:
             path = path.rpartition("/")[0]
 
 
-def _people(value: object) -> list[str]:
-    """Whose home folders the texts of a run name."""
+def people(value: object) -> list[str]:
+    """The users whose home folders the texts of a value name."""
     found: dict[str, None] = {}
 
     def look(text: str) -> str:

@@ -1,0 +1,192 @@
+"""Whatever leaves a machine names nobody: each kind of name in every free text, in all outputs of the commands."""
+
+from __future__ import annotations
+
+import gzip
+import html
+import io
+import json
+import re
+import sys
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import _files as files
+import _make as make
+import pytest
+from _marks import HOST, MARKS, OTHER_HOST, PCI, SERIAL, USER, UUID
+
+from gpubench import plugins
+from gpubench.__main__ import main
+from gpubench.base.walk import with_texts
+from gpubench.cli import _bundle
+from gpubench.model import DataFile, NamedLink, Remark, Settings, SuiteInfo, View, store
+from gpubench.tools import identity
+from gpubench.tools.redact import redacted
+
+EVERY_MARK = "\n".join((*(mark.text for mark in MARKS), f"{OTHER_HOST} is down"))
+KINDS = {secret: mark.kind for mark in MARKS for secret in mark.secrets} | {OTHER_HOST: "other host"}
+
+
+def facts(host):
+    device = make.device(uuid=UUID, pci=PCI, details=(("serial", SERIAL), ("x", "y")))
+    return make.facts(device, host=(("hostname", host), ("system", "Linux")), versions=(("driver", "1"), ("odd", "2")))
+
+
+def marked_run(host=HOST):
+    """A run with every mark in each text that its code does not choose: what the model declares no word.
+
+    The fields that are for names have those of the marks.
+    """
+    results = [
+        make.result(of=make.case(data="x"), labels=("x",), discarded=(("x", 1),), notes=(("progress", "x"),)),
+        make.result(of=make.case("copy"), status="failed", cause="crash", reason="x"),
+    ]
+    settings = Settings(
+        ("bandwidth",),
+        ("cuda:0",),
+        filters=("x",),
+        data=(DataFile("x", "x", 5, "x"),),
+        links=(NamedLink("x", 1e9),),
+    )
+    suite = SuiteInfo("bandwidth", "x", (View("bars", "x", ("triad",)),))
+    run = make.run(*results, settings=settings, suites=(suite,), argv=("gpubench", "run", "x"), facts=facts(host))
+    remarks = tuple(Remark(0.0, state, "nvml", "cuda:0", "x") for state in ("absent", "lost", "event"))
+    full = with_texts(replace(run, remarks=remarks), lambda _: EVERY_MARK, lambda word: word)
+    device = replace(
+        full.manifest.facts.devices[0], uuid=UUID, pci=PCI, details=(("serial", SERIAL), ("x", EVERY_MARK))
+    )
+    inventory = replace(full.manifest.facts, devices=(device,), host=(("hostname", host), ("motherboard", EVERY_MARK)))
+    started = f"2026-01-0{1 + len(host) % 9}T03:04:05+00:00"  # two runs of one moment are one run to a history
+    manifest = replace(full.manifest, started=started, facts=inventory)
+    return replace(full, manifest=manifest)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two run files of two machines, with every mark."""
+    folder = tmp_path_factory.mktemp("marked")
+    for name, host in (("a.jsonl", HOST), ("b.jsonl", OTHER_HOST)):
+        (folder / name).write_bytes(store.content(marked_run(host)))
+    return folder / "a.jsonl", folder / "b.jsonl"
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch, capfd):
+    """The command in this process and an empty folder, of the user of the marks; gives its standard output."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setattr(identity, "names", lambda: (USER,))
+    for name in ("CI", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GPUBENCH_HISTORY"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["gpubench", *map(str, words)])
+        capfd.readouterr()
+        try:
+            status = main()
+        except SystemExit as ended:
+            status = ended.code or 0
+        done = capfd.readouterr()
+        assert status in (0, 3, 4), done.err
+        return done.out
+
+    return run
+
+
+def left(*written):
+    """The secrets that stand in the outputs, and the kinds of their marks."""
+    assert written
+    assert all(written)
+    texts = [each if isinstance(each, str) else each.decode("utf-8", "replace") for each in written]
+    whole = "\n".join((*texts, *map(html.unescape, texts))).lower()
+    return {secret: kind for secret, kind in KINDS.items() if secret.lower() in whole}
+
+
+def test_the_marks_are_in_the_runs_that_are_redacted(runs):
+    """Otherwise their absence would say nothing."""
+    assert left(runs[0].read_text()) == KINDS
+
+
+@pytest.mark.parametrize("kind", plugins.names("reports"))
+def test_a_report_names_nobody(call, runs, kind):
+    call("report", runs[0], "-o", f"r.{kind}")
+    content = Path(f"r.{kind}").read_bytes()
+    if kind == "parquet":
+        import pyarrow.parquet
+
+        content = json.dumps(pyarrow.parquet.read_table(io.BytesIO(content)).to_pylist(), default=str)
+    # Of the other machine nothing is known here: its name looks like none.
+    assert set(left(content)) <= {OTHER_HOST}
+
+
+@pytest.mark.parametrize("kind", ["html", "md", "json"])
+def test_a_comparison_names_nobody(call, runs, kind):
+    call("compare", *runs, "-o", f"c.{kind}")
+    assert left(Path(f"c.{kind}").read_bytes()) == {}
+
+
+def test_json_on_standard_output_names_nobody(call, runs):
+    assert left(call("compare", *runs, "--json")) == {}
+    assert set(left(call("show", runs[0], "--json"))) <= {OTHER_HOST}
+
+
+def test_a_page_of_trends_names_nobody(call, runs):
+    call("history", "import", runs[0].parent, "--store", "h.sqlite")
+    call("history", "triad", "--store", "h.sqlite", "--html", "h.html")
+    assert left(Path("h.html").read_bytes()) == {}
+
+
+@pytest.mark.parametrize("words", [("gate", "b.jsonl", "--baseline", "a.jsonl"), ("gate", "a.jsonl", "--floor")])
+def test_what_a_gate_publishes_names_nobody(call, runs, tmp_path, monkeypatch, words):
+    """Its files, its JSON, its annotations, its summary, and all that it prints where a CI keeps it."""
+    for path in runs:
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
+    document = call(*words, "--json", "--junit", "j.xml", "--markdown", "m.md")
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    log = call(*words)
+    assert " title=gpubench gate::" in log
+    expected = {OTHER_HOST} if "--floor" in words else set()
+    assert set(left(document, log, *(Path(name).read_text() for name in ("j.xml", "m.md", "summary.md")))) <= expected
+
+
+def test_a_gate_shows_names_on_the_users_own_terminal_and_publishes_them_only_if_asked(call, runs):
+    words = ("gate", runs[1], "--baseline", runs[0], "--markdown", "m.md")
+    assert HOST in call(*words)
+    assert HOST not in Path("m.md").read_text()
+    call(*words, "--no-redact")
+    assert HOST in Path("m.md").read_text()
+
+
+def test_a_redacted_run_and_folder_name_nobody(call, runs, tmp_path):
+    call("redact", runs[0], "-o", "one.jsonl.gz")
+    assert set(left(files.content(tmp_path / "one.jsonl.gz"))) <= {OTHER_HOST}
+    call("redact", runs[0].parent, "-o", "all")
+    assert left(*(path.read_bytes() for path in Path("all").iterdir())) == {}
+
+
+def test_a_bundle_names_nobody(call, monkeypatch):
+    monkeypatch.setattr(_bundle, "_smoke", lambda _: marked_run())
+    call("doctor", "--bundle", "b.tar.gz")
+    with tarfile.open("b.tar.gz") as bundle:
+        members = {each.name: bundle.extractfile(each).read() for each in bundle.getmembers()}
+    members["run.jsonl.gz"] = gzip.decompress(members["run.jsonl.gz"])
+    assert {"facts.json", "README"} <= set(members)
+    assert set(left(*(content for name, content in members.items() if "sys/" not in name))) <= {OTHER_HOST}
+
+
+def test_what_was_redacted_is_not_changed_again():
+    once = redacted(marked_run(), b"a salt", (USER,))
+    assert redacted(once, b"another salt", (USER,)) == once
+
+
+@pytest.mark.parametrize("mark", MARKS, ids=lambda mark: mark.kind)
+def test_a_name_goes_out_of_a_text_and_its_sentence_stays(mark):
+    run = make.run(make.result(status="failed", reason=f"{mark.text}; 3 of 4 samples"), facts=facts(HOST))
+    text = redacted(run, b"a salt", (USER,)).results[0].reason
+    assert [secret for secret in mark.secrets if secret.lower() in text.lower()] == []
+    assert re.search(r"; 3 of 4 samples$|^(Authorization|Cookie): value-\w{12}$", text), (
+        "of a header the whole line goes"
+    )
