@@ -123,9 +123,11 @@ def test_plan_works_for_a_machine_that_a_file_describes(tmp_path):
 
 
 def test_doctor_says_what_is_here_and_what_is_missing(tmp_path):
+    counters = gpubench("doctor", "--counters", cwd=tmp_path).stdout
+    assert re.search(r"host\.cpu\.busy +core·s +cumulative +0\.1 s +yes +head -1 /proc/stat", counters)
     text = gpubench("doctor", cwd=tmp_path).stdout
-    assert re.search(r"host\.cpu\.busy +core·s +cumulative +0\.1 s +yes +head -1 /proc/stat", text)
-    assert "host" in text
+    assert text.startswith(("no GPU is usable: `gpubench run` measures the host processor\n", "ready to measure "))
+    assert re.search(r"^host: .+ cores, [\d.]+ GiB", text, re.MULTILINE)
     facts = json.loads(gpubench("doctor", "--json", cwd=tmp_path).stdout)
     assert [device["id"] for device in facts["devices"]][-1] == "host"
     busy = next(counter for counter in facts["counters"] if counter["name"] == "host.cpu.busy")

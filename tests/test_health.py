@@ -20,7 +20,7 @@ import pytest
 from gpubench import plugins
 from gpubench.analysis import trust
 from gpubench.base.errors import DeviceError, Missing
-from gpubench.cli import doctor
+from gpubench.cli import _machine, _print
 from gpubench.measuring import examination, health, inventory, plan
 from gpubench.model import Device, Facts, Remark, Settings
 from gpubench.model.store import RunWriter, read_run
@@ -382,8 +382,10 @@ def test_doctor_explains_a_sick_device_and_prints_the_command_that_mends_it(nvml
     nvml(pending=1)
     text = called("doctor").stdout
     assert "card:0: sick (20 of 20 readings are available)" in text
-    assert "  sick: a memory row waits to be remapped: yes\n    Stop the programs on the device and reset it" in text
-    assert f"    $ sudo nvidia-smi --gpu-reset --id={CARD.uuid}\n" in text
+    assert (
+        "    sick: a memory row waits to be remapped: yes\n        Stop the programs on the device and reset it" in text
+    )
+    assert f"        $ sudo nvidia-smi --gpu-reset --id={CARD.uuid}\n" in text
     (device,) = json.loads(called("doctor", "--json").stdout)["health"]
     assert [each["severity"] for each in device["findings"] if each["sign"] == "remap.pending"] == ["sick"]
 
@@ -410,16 +412,23 @@ def test_gate_refuses_a_sick_device_with_status_6_and_not_for_the_host_beside_it
     assert called(*words, "--replicates", "1", "--device", "host").returncode == 0
 
 
+def shown(*healths):
+    """What `doctor` prints of the health of devices, a line each."""
+    console = _print.out()
+    with console.capture() as capture:
+        console.print(*(part for each in healths for part in _machine._health(each)), sep="\n")
+    return [line.rstrip() for line in capture.get().splitlines()]
+
+
 def test_doctor_shows_a_device_whose_health_is_unavailable_and_why():
-    lines = doctor._health_lines(health.Health("cuda:0", (), "the driver did not answer within 20 s"))
-    assert [words for words, _ in lines] == ["cuda:0: unavailable: the driver did not answer within 20 s"]
+    lines = shown(health.Health("cuda:0", (), "the driver did not answer within 20 s"))
+    assert lines == ["cuda:0: unavailable: the driver did not answer within 20 s"]
 
 
 def test_doctor_names_single_readings_that_are_unavailable_below_a_healthy_device():
-    found = judged(ECC_UNCORRECTED=None, REMAP_PENDING=0.0)
-    assert [words for words, _ in doctor._health_lines(found)] == [
+    assert shown(judged(ECC_UNCORRECTED=None, REMAP_PENDING=0.0)) == [
         "cuda:0: healthy (1 of 2 readings are available)",
-        "  unavailable: uncorrected ECC errors since the driver was loaded: the driver does not tell it",
+        "    unavailable: uncorrected ECC errors since the driver was loaded: the driver does not tell it",
     ]
 
 

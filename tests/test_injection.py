@@ -242,7 +242,8 @@ def shown_doctor(text, monkeypatch):
     monkeypatch.setattr(sampler, "available", lambda devices: ([sampler.Available(counter, text, text)], absent))
     parts = []
     monkeypatch.setattr(Console, "print", lambda self, *given, **more: parts.extend(given))
-    doctor._show(facts)
+    doctor._show(facts, counters=False)
+    doctor._show(facts, counters=True)
     monkeypatch.undo()
     return parts
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
 _SI = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
@@ -104,3 +105,27 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def fact(name: str, text: str) -> tuple[str, str]:
+    """A fact whose name ends in its unit, with the unit behind its number: ("clock.sm", "1980 MHz")."""
+    try:
+        value = float(text)
+    except ValueError:
+        return name, text
+    if not math.isfinite(value):
+        return name, text
+    if name.startswith("cache."):
+        return name, brief_size(value)
+    for suffix, written in _FACT_UNITS:
+        if name.endswith(suffix):
+            return name.removesuffix(suffix), written(value)
+    return name, text
+
+
+_FACT_UNITS: tuple[tuple[str, Callable[[float], str]], ...] = (
+    ("_hz", lambda value: f"{value / 1e6:.6g} MHz"),
+    ("_w", lambda value: f"{value:.4g} W"),
+    ("_bytes", brief_size),
+    ("_bits", lambda value: f"{value:.6g} bit"),
+)

@@ -11,8 +11,7 @@ import typer
 from gpubench.cli import _options as options
 
 if TYPE_CHECKING:
-    from gpubench.measuring.health import Health
-    from gpubench.model import Device, Facts, Run
+    from gpubench.model import Facts, Run
 
 _REPLICATES = 10
 
@@ -62,6 +61,12 @@ Bundle = Annotated[
         "and a smoke run of every suite.",
     ),
 ]
+Counters = Annotated[
+    bool,
+    typer.Option(
+        "--counters", help="List every counter with its unit, its period and the vendor's command for the same number."
+    ),
+]
 
 
 def doctor(
@@ -72,6 +77,7 @@ def doctor(
     out: Out = None,
     source: Source = None,
     bundle: Bundle = None,
+    counters: Counters = False,
     json: options.Json = False,
 ) -> None:
     """Check this machine: devices, libraries, counters and health; what is missing and how to get it; its noise."""
@@ -91,7 +97,7 @@ def doctor(
     elif json:
         _document(inventory.facts())
     else:
-        _show(inventory.facts())
+        _show(inventory.facts(), counters)
 
 
 def _bundle(target: Path, device: list[str] | None, more: bool) -> None:
@@ -186,81 +192,14 @@ def _document(facts: Facts) -> None:
     _print.document({**asdict(facts), "health": health, "counters": counters, "not_sampled": not_sampled})
 
 
-def _show(facts: Facts) -> None:
-    from gpubench.cli import _print
-
-    out = _print.out()
-    rows = [_device(device) for device in facts.devices]
-    out.print(
-        _print.table(
-            ("device", "name", "architecture", "memory", "last-level cache", "SMs/CUs/cores", "settings"),
-            rows,
-            "devices",
-        )
-    )
-    out.print("", _print.table(("library", "version"), facts.versions, "versions"), sep="\n")
-    out.print("", _print.table(("host", ""), facts.host, "host"), sep="\n")
-    if facts.absent:
-        rows = [(absent.what, absent.reason, absent.how) for absent in facts.absent]
-        out.print("", _print.table(("missing", "reason", "how to get it"), rows, "missing"), sep="\n")
-    else:
-        out.print("", "nothing is missing", sep="\n")
-    _show_health(facts)
-    _show_counters(facts)
-
-
-def _show_health(facts: Facts) -> None:
-    """Print a line for each device that can be asked; for what is not well, the advice and the commands."""
-    from gpubench.cli import _print
+def _show(facts: Facts, counters: bool) -> None:
+    from gpubench.cli import _machine, _print
+    from gpubench.measuring import sampler
     from gpubench.measuring.examination import examine
 
-    out = _print.out()
-    healths = examine(facts.devices)
-    if healths:
-        out.print("", _print.plain("health", "italic"), sep="\n")
-    for health in healths:
-        for line, style in _health_lines(health):
-            out.print(_print.plain(line, style), soft_wrap=True)
-
-
-def _health_lines(health: Health) -> list[tuple[str, str]]:
-    """Return the lines for one device, each with its style. The commands are printed and never run."""
-    if not health.findings:
-        return [(f"{health.device}: unavailable: {health.unavailable}", "yellow")]
-    unavailable, bad = health.of("unavailable"), [*health.of("sick"), *health.of("warning")]
-    read = len(health.findings) - len(unavailable)
-    state = {"ok": "healthy", "warning": "usable, with warnings"}.get(health.severity, health.severity)
-    lines = [(f"{health.device}: {state} ({read} of {len(health.findings)} readings are available)", "")]
-    for finding in bad:
-        lines.append((f"  {finding.severity}: {finding.text}", "bold red" if finding.severity == "sick" else "yellow"))
-        lines += [(f"    {finding.advice}", "")] if finding.advice else []
-        lines += [(f"    $ {finding.command}", "")] if finding.command else []
-    return lines + [(f"  unavailable: {finding.text}", "dim") for finding in unavailable]
-
-
-def _show_counters(facts: Facts) -> None:
-    from gpubench.cli import _print
-    from gpubench.measuring import sampler
-
-    out = _print.out()
-    found, absent = sampler.available(facts.devices)
-    heads = ("device", "counter", "unit", "kind", "every", "available", "vendor command")
-    rows = [
-        (
-            *(each.device, each.counter.name, each.counter.unit, each.counter.kind, f"{each.counter.period_s:g} s"),
-            *(f"no: {each.reason}" if each.reason else "yes", each.counter.source),
-        )
-        for each in found
-    ]
-    out.print("", _print.table(heads, rows, "counters"), sep="\n")
-    if absent:
-        rows_absent = [(each.what, each.reason, each.how) for each in absent]
-        out.print("", _print.table(("collector", "not sampled: reason", "how to get it"), rows_absent), sep="\n")
-
-
-def _device(device: Device) -> tuple[object, ...]:
-    from gpubench.base import units
-
-    details = ", ".join(f"{name}={value}" for name, value in device.details)
-    memory, cache = units.round_size(device.memory_bytes), units.round_size(device.cache_bytes)
-    return (device.id, device.name, device.arch, memory, cache, device.units, details)
+    found, not_sampled = sampler.available(facts.devices)
+    if counters:
+        parts = _machine.counters(found)
+    else:
+        parts = _machine.machine(facts, examine(facts.devices), found, not_sampled)
+    _print.out().print(*parts, sep="\n")

@@ -1,0 +1,135 @@
+"""A machine in the terminal: what would be measured, what is missing, how healthy the devices are, which counters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from gpubench.base import units
+from gpubench.cli import _print
+
+if TYPE_CHECKING:
+    from gpubench.measuring.health import Health
+    from gpubench.measuring.sampler import Available
+    from gpubench.model import Absent, Device, Facts
+
+Part = Table | Text | Padding
+_INDENT = 4
+_UNITS = {"cuda": "SMs", "rocm": "CUs", "host": "cores"}
+
+
+def machine(
+    facts: Facts, healths: Sequence[Health], found: Sequence[Available], not_sampled: Sequence[Absent]
+) -> list[Part]:
+    """Return what `gpubench doctor` prints, the answer first."""
+    parts: list[Part] = [_print.plain(_verdict(facts, healths), "bold")]
+    if facts.absent:
+        parts += [*_heading("missing"), *_missing(facts.absent)]
+    parts += [*_heading("devices"), *(part for device in facts.devices for part in _device(device))]
+    if healths:
+        parts += [*_heading("health"), *(part for health in healths for part in _health(health))]
+    parts += [*_heading("counters"), *_counted(found, not_sampled)]
+    parts += [*_heading("host"), _listed(units.fact(*pair) for pair in facts.host)]
+    parts += [*_heading("versions"), _listed(facts.versions)]
+    return parts
+
+
+def counters(found: Sequence[Available]) -> list[Part]:
+    """Return a table of every counter of the devices."""
+    heads = ("device", "counter", "unit", "kind", "period", "available", "vendor command")
+    rows = [
+        (
+            *(each.device, each.counter.name, each.counter.unit, each.counter.kind, f"{each.counter.period_s:g} s"),
+            *(f"no: {each.reason}" if each.reason else "yes", each.counter.source),
+        )
+        for each in found
+    ]
+    table = _print.table(heads, rows)
+    for column in table.columns[:5]:
+        column.no_wrap = True
+    return [table]
+
+
+def _verdict(facts: Facts, healths: Sequence[Health]) -> str:
+    gpus = [device for device in facts.devices if device.backend != "host"]
+    if not gpus:
+        return "no GPU is usable: `gpubench run` measures the host processor"
+    sick = [health.device for health in healths if health.severity == "sick"]
+    names = ", ".join(dict.fromkeys(device.name for device in gpus))
+    words = f"ready to measure {len(gpus)} {'GPU' if len(gpus) == 1 else 'GPUs'}: {names}"
+    return f"{words}; unhealthy: {', '.join(sick)}" if sick else words
+
+
+def _heading(title: str) -> list[Part]:
+    return [Text(""), _print.plain(title, "italic")]
+
+
+def _indented(words: str, style: str = "", depth: int = 1) -> Padding:
+    return Padding(_print.plain(words, style), (0, 0, 0, _INDENT * depth), expand=False)
+
+
+def _missing(absent: Sequence[Absent]) -> Iterator[Part]:
+    for each in absent:
+        yield _print.plain(f"{each.what}: {each.reason}", "yellow")
+        if each.how:
+            yield _indented(each.how)
+
+
+def _device(device: Device) -> Iterator[Part]:
+    kind = _UNITS.get(device.id.partition(":")[0], "cores")
+    facts = [
+        device.name,
+        device.arch,
+        f"{device.units} {kind}" if device.units else "",
+        units.round_size(device.memory_bytes) if device.memory_bytes else "",
+        f"last-level cache {units.brief_size(device.cache_bytes)}" if device.cache_bytes else "",
+        f"reaches {', '.join(device.peers)}" if device.peers else "",
+    ]
+    yield _print.plain(f"{device.id}: {', '.join(fact for fact in facts if fact)}")
+    if device.details:
+        yield _listed(units.fact(*pair) for pair in device.details)
+
+
+def _listed(facts: Iterator[tuple[str, str]] | Sequence[tuple[str, str]]) -> Padding:
+    return _indented(", ".join(f"{name} {text}" for name, text in facts))
+
+
+def _health(health: Health) -> Iterator[Part]:
+    """Yield the lines for one device. The commands are printed and never run."""
+    if not health.findings:
+        yield _print.plain(f"{health.device}: unavailable: {health.unavailable}", "yellow")
+        return
+    unavailable, bad = health.of("unavailable"), [*health.of("sick"), *health.of("warning")]
+    read = len(health.findings) - len(unavailable)
+    state = {"ok": "healthy", "warning": "usable, with warnings"}.get(health.severity, health.severity)
+    yield _print.plain(f"{health.device}: {state} ({read} of {len(health.findings)} readings are available)")
+    for finding in bad:
+        style = "bold red" if finding.severity == "sick" else "yellow"
+        yield _indented(f"{finding.severity}: {finding.text}", style)
+        if finding.advice:
+            yield _indented(finding.advice, depth=2)
+        if finding.command:
+            yield _indented(f"$ {finding.command}", depth=2)
+    for finding in unavailable:
+        yield _indented(f"unavailable: {finding.text}", "dim")
+
+
+def _counted(found: Sequence[Available], not_sampled: Sequence[Absent]) -> Iterator[Part]:
+    """Yield how many counters each device has, why others are unavailable, and which collectors read no device here."""
+    for device in dict.fromkeys(each.device for each in found):
+        of_device = [each for each in found if each.device == device]
+        available = [each for each in of_device if not each.reason]
+        yield _print.plain(f"{device}: {len(available)} of {len(of_device)} counters are available")
+        for each in of_device:
+            if each.reason:
+                yield _indented(f"{each.counter.name} is unavailable: {each.reason}", "dim")
+    reasons: dict[str, list[str]] = {}
+    for absent in not_sampled:
+        reasons.setdefault(f"{absent.reason}; {absent.how}" if absent.how else absent.reason, []).append(absent.what)
+    for reason, names in reasons.items():
+        yield _print.plain(f"not sampled: {', '.join(names)}: {reason}", "dim")
+    yield _print.plain("every counter: gpubench doctor --counters", "dim")

@@ -1,0 +1,83 @@
+"""What `gpubench doctor` prints of a machine: the answer first, and nothing torn apart in a narrow terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import _make as make
+import pytest
+from rich.console import Console
+
+from gpubench.base import units
+from gpubench.cli import _machine
+from gpubench.measuring.health import Health
+from gpubench.measuring.sampler import Available
+from gpubench.model import Absent, store
+
+RECORDINGS = Path(__file__).parent / "recordings"
+FACTS = store.read_run(RECORDINGS / "whole/h200.jsonl.gz").manifest.facts
+COUNTERS = [Available(make.POWER, "cuda:0"), Available(make.ENERGY, "cuda:0", "the driver does not tell it")]
+
+
+def lines(parts, width=80):
+    """What a terminal of so many characters shows."""
+    console = Console(width=width, highlight=False)
+    with console.capture() as capture:
+        console.print(*parts, sep="\n")
+    return [line.rstrip() for line in capture.get().splitlines()]
+
+
+@pytest.mark.parametrize("width", [40, 80, 100, 140])
+def test_a_machine_is_told_in_lines_that_fit_and_keep_every_figure_whole(width):
+    shown = lines(_machine.machine(FACTS, [Health("cuda:0", (), "no answer")], COUNTERS, []), width)
+    assert max(map(len, shown)) <= width
+    text = " ".join(" ".join(shown).split())
+    for whole in (
+        "132 SMs, 139.8 GiB",
+        "clock.sm 1980 MHz",
+        "power.limit 700 W",
+        "cache.l3 300 MiB",
+        "memory.bus 6016 bit",
+    ):
+        assert whole in text
+
+
+def test_the_first_line_says_what_would_be_measured():
+    assert lines(_machine.machine(FACTS, [], [], []))[0] == "ready to measure 1 GPU: NVIDIA H200"
+    host = make.facts(make.device("host", "Processor", arch="x86_64"), absent=(Absent("cupy", "is not here", "pip"),))
+    assert lines(_machine.machine(host, [], [], []))[:5] == [
+        "no GPU is usable: `gpubench run` measures the host processor",
+        "",
+        "missing",
+        "cupy: is not here",
+        "    pip",
+    ]
+
+
+def test_counters_are_counted_and_the_unavailable_ones_named():
+    absent = [
+        Absent("amd", "it reads none of the devices here", ""),
+        Absent("gpm", "it reads none of the devices here", ""),
+    ]
+    shown = lines(_machine.machine(FACTS, [], COUNTERS, absent))
+    start = shown.index("counters")
+    assert shown[start + 1 : start + 5] == [
+        "cuda:0: 1 of 2 counters are available",
+        "    nvml.energy is unavailable: the driver does not tell it",
+        "not sampled: amd, gpm: it reads none of the devices here",
+        "every counter: gpubench doctor --counters",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "fact"),
+    [
+        ("clock.sm_hz", "1980000000", ("clock.sm", "1980 MHz")),
+        ("shared.unit_bytes", "233472", ("shared.unit", "228 KiB")),
+        ("ecc", "on", ("ecc", "on")),
+        ("pcie.width", "16", ("pcie.width", "16")),
+        ("clock.sm_hz", "inf", ("clock.sm_hz", "inf")),
+    ],
+)
+def test_a_fact_has_its_unit_behind_its_number(name, text, fact):
+    assert units.fact(name, text) == fact
