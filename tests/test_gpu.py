@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 from _make import manifest
-from test_runner import PLUGIN, Shelf, outcomes
+from test_runner import Shelf
 
 from gpubench import plugins, stats
 from gpubench.analysis.counters import CounterTable
@@ -106,28 +106,6 @@ def test_a_device_has_the_names_that_join_it_to_its_counters(facts):
     assert device.pci.count(":") == 2
     assert float(dict(device.details)["power.limit_w"]) > 0
     assert dict(facts.versions)["nvidia.driver"]
-
-
-def run(facts, *names, deadline_s=60.0):
-    plan = planning.make(facts, Settings(("faults",), (facts.devices[0].id,), "smoke"))
-    jobs = [job for name in names for job in plan.jobs if job.case.name == name]
-    shelf = Shelf()
-    with Runner(plan, SamplingProcess(plan.facts.devices, 0.0), shelf, deadline_s) as runner:
-        runner.run(jobs, 0.0, lambda event: None)
-    return shelf
-
-
-def test_a_kernel_that_faults_or_never_ends_costs_one_case_and_one_worker(facts, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([PLUGIN, *sys.path]))
-    monkeypatch.syspath_prepend(PLUGIN)
-    shelf = run(facts, "illegal", "good", "endless", "good", deadline_s=8.0)
-    assert outcomes(shelf) == [
-        ("illegal", "failed", "error"),
-        ("good", "ok", ""),
-        ("endless", "failed", "hang"),
-        ("good", "ok", ""),
-    ]
-    assert "cudaErrorIllegalAddress" in shelf.results[0].reason
 
 
 def test_samples_of_the_gpu_are_joined_to_its_cases(facts):

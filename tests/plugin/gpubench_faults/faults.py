@@ -222,9 +222,27 @@ def illegal(bench: Bench) -> Task:
 
 
 @suite.case()
+def asserting(bench: Bench) -> Task:
+    """The kernel finds that something is not as it has to be."""
+    declared = 'extern "C" __device__ void __assertfail(const char*, const char*, unsigned, const char*, size_t);'
+    failing = '__assertfail("1 + 1 == 3", "arithmetic.cu", 1, "kernel", 1);'
+    return on_a_gpu(bench, f'{declared}\nextern "C" __global__ void kernel() {{ {failing} }}')
+
+
+@suite.case()
+def exhausting(bench: Bench) -> Task:
+    """The case takes memory until the device has none left."""
+    if not bench.traits.is_gpu:
+        raise Skip("needs a GPU")
+    kept = []
+    while True:
+        kept.append(bench.xp.empty(2**28, bench.xp.uint8))
+
+
+@suite.case()
 def endless(bench: Bench) -> Task:
-    """The kernel spins for longer than any deadline (its own bound is 20 s)."""
-    spin = "long long start = clock64(); while (clock64() - start < 40000000000LL) {}"
+    """The kernel spins for longer than its time limit (its own bound is a minute)."""
+    spin = "long long start = clock64(); while (clock64() - start < 120000000000LL) {}"
     return on_a_gpu(bench, f'extern "C" __global__ void kernel() {{ {spin} }}')
 
 

@@ -1,0 +1,256 @@
+"""What each fault costs: its status, the results that are kept, the processes that are left behind, and the time.
+
+    .venv/bin/python tests/faults.py [PART OF A NAME]              faults of a case
+    .venv/bin/python tests/faults.py --machine [PART OF A NAME]    faults of the machine
+    .venv/bin/python tests/faults.py --kills 200                   SIGKILL at random moments
+
+Each fault has a run of its own. A case with a fault stands between two without one: it must fail, be invalid or be ok
+by itself, its reason is one line, the other two are ok, and the memory of the main process stays below 150 MiB. The
+script ends with status 1 if a fault costs more than that. It takes about 10, 6 and 15 minutes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+TESTS = Path(__file__).parent
+PLUGIN = str(TESTS / "plugin")
+sys.path[:0] = [PLUGIN, str(TESTS)]
+
+from _machine_faults import FAULTS, MachineFault, has_begun  # noqa: E402
+from gpubench_faults.attacks import ATTACKS  # noqa: E402
+
+from gpubench.base.errors import FileError  # noqa: E402
+from gpubench.model.store import read_run  # noqa: E402
+
+TOKEN = "GPUBENCH_FAULTS_TOKEN"  # in the environment of every process of a run
+SLEEPER = "300.321"  # the argument of a process without environment
+MOST_MIB = 150  # of the main process: 50 MiB by itself
+MEASURING = 0.75  # of the kills come once a record is there, the others in start-up
+MOST_REASON = 500  # characters
+RUN = (sys.executable, "-P", "-m", "gpubench", "run", "attacks", "--device", "host", "--tier", "smoke")
+HARMLESS = ("--filter", "attacks/before", "--filter", "attacks/after", "--filter", "attacks/together")
+RUNNER = """
+import json, resource, sys, time
+from pathlib import Path
+from gpubench import plugins
+from gpubench.measuring import plan as planning
+from gpubench.measuring.recording import new_manifest
+from gpubench.measuring.runner import Runner
+from gpubench.measuring.sampler import SamplingProcess
+from gpubench.model import Facts, Settings
+from gpubench.model.store import RunWriter
+
+facts = Facts(tuple(plugins.load("backends", "host").devices()))
+plan = planning.make(facts, Settings(("attacks",), ("host",), "smoke"))
+wanted = ("attacks/before", f"attacks/attack[what={sys.argv[2]}]", "attacks/after")
+jobs = sorted((job for job in plan.jobs if job.case.id in wanted), key=lambda job: wanted.index(job.case.id))
+marks = []
+
+def watch(event):
+    if event.result:
+        marks.append((event.result.status, event.result.cause, event.result.reason, event.result.elapsed_s))
+
+with RunWriter.create(Path(sys.argv[1]), new_manifest(facts, plan.settings, plan.suites, [])) as writer:
+    with Runner(plan, SamplingProcess((), 0.0), writer) as runner:
+        runner.run(jobs, 0.0, watch)
+    writer.end()
+print(json.dumps([marks, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]))
+"""
+
+
+class Row(NamedTuple):
+    """A row of a table, and whether the fault cost no more than it may."""
+
+    cells: Sequence[str]
+    is_sound: bool
+
+
+def say(line: str) -> None:
+    """Print a line at once."""
+    print(line, flush=True)  # noqa: T201
+
+
+def environment(token: str, mark: Path) -> dict[str, str]:
+    """Return the environment of a run; `mark` is a file that code makes which must not be executed."""
+    paths = os.pathsep.join(filter(None, [PLUGIN, os.environ.get("PYTHONPATH")]))
+    ours = {"PYTHONPATH": paths, TOKEN: token, "GPUBENCH_FAULTS_MARK": str(mark), "GPUBENCH_HISTORY": "off"}
+    return {**os.environ, **ours}
+
+
+def running(token: str) -> list[psutil.Process]:
+    """Return the processes of this token that live."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            is_ours = process.environ().get(TOKEN) == token or SLEEPER in process.cmdline()
+            if is_ours and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def left_behind(token: str, seconds: float = 5.0) -> int:
+    """Return how many processes of this token live on after a while, and end them."""
+    end = time.monotonic() + seconds
+    while (left := running(token)) and time.monotonic() < end:
+        time.sleep(0.05)
+    for process in left:
+        process.kill()
+    return len(left)
+
+
+def case_fault(what: str, folder: Path) -> Row:
+    """Run a case with this fault between two others."""
+    token, mark, path = f"{os.getpid()}-{what}", folder / "executed", folder / f"{secrets.token_hex(8)}.jsonl"
+    command = [sys.executable, "-P", "-c", RUNNER, str(path), what]
+    done = subprocess.run(command, env=environment(token, mark), capture_output=True, text=True, check=False)
+    left = left_behind(token)
+    if done.returncode:
+        words = (done.stderr.strip().splitlines() or ["no word"])[-1]
+        return Row([what, "the run ended", "-", str(left), "-", "-", words[:110]], False)
+    (before, fault, after), peak_mib = json.loads(done.stdout.strip().splitlines()[-1])
+    status, cause, reason, seconds = fault
+    kept = len(read_run(path).results)
+    is_line = "\n" not in reason and len(reason) <= MOST_REASON and bool(reason) == (status != "ok")
+    is_sound = before[0] == after[0] == "ok" and kept == 3 and not left and is_line
+    cells = [what, f"{status} {cause}".strip(), f"{kept} of 3", str(left), f"{seconds:.1f}", f"{peak_mib:.0f}"]
+    return Row([*cells, reason[:110]], is_sound and not mark.exists() and peak_mib < MOST_MIB)
+
+
+def machine_fault(what: str, fault: MachineFault, folder: Path) -> Row:
+    """Run three cases without a fault on a machine with this one."""
+    token, place = f"{os.getpid()}-{what}", folder / secrets.token_hex(8)
+    place.mkdir()
+    path = fault.out(place)
+    env = {key: value for key, value in {**environment(token, place), **fault.env}.items() if value is not None}
+    command = [*fault.wrapper(place), *RUN, *HARMLESS, "--out", os.fsencode(path)]
+    start = time.monotonic()
+    with (place / "stderr").open("wb") as stderr:
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": stderr, "cwd": place}
+        run = subprocess.Popen(command, env=env, preexec_fn=fault.prepare, **streams)
+        fault.meanwhile(run, path)
+        status = run.wait(120)
+    seconds = time.monotonic() - start
+    left = left_behind(token)
+    words = (place / "stderr").read_text(errors="replace").strip().splitlines()
+    kept, is_readable = results(place, path)
+    is_told = status == 0 or bool(words) or status < 0 or fault.is_mute
+    is_sound = status in fault.statuses and "Traceback (most recent call last):" not in words and not left
+    cells = [what, str(status), f"{kept} of 3", str(left), f"{seconds:.1f}", (words or [""])[-1][:110]]
+    return Row(cells, is_sound and is_told and is_readable and (kept == 3 or status != 0 or fault.is_mute))
+
+
+def results(place: Path, path: Path) -> tuple[int, bool]:
+    """Return how many results the run file has, and whether it is whole or absent."""
+    files = [file for file in (path, *place.rglob("*.jsonl*")) if file.is_file() and not file.is_symlink()]
+    if not files:
+        return 0, True
+    try:
+        return len(read_run(files[0]).results), True
+    except FileError:
+        return 0, files[0].stat().st_size == 0
+
+
+def table(heads: str, rows: Sequence[tuple[str, object]], measured: object) -> int:
+    """Print a row as soon as it is known; return how many faults cost too much."""
+    columns = heads.split(" · ")
+    say(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
+    bad = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for what, fault in rows:
+            row = measured(what, fault, Path(folder))
+            bad += not row.is_sound
+            say(f"| {' | '.join(row.cells)} |" + ("" if row.is_sound else " <- MORE THAN IT MAY"))
+    say(f"{len(rows)} faults, {bad} cost more than they may")
+    return bad
+
+
+def kills(count: int) -> int:
+    """Kill runs by SIGKILL at random moments; return how many lost a result or left a process."""
+    chance, bad, finished = random.Random(0), 0, 0
+    victims = {"gpubench": 0, "every process of the run": 0, "one of its children, then gpubench": 0}
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(count):
+            victim = chance.choice((*victims, "gpubench"))
+            victims[victim] += 1
+            token, path, seconds = (
+                f"{os.getpid()}-kill-{number}",
+                Path(folder, f"{number}.jsonl"),
+                chance.uniform(0.0, 2.0),
+            )
+            before, after = killed(token, path, victim, seconds, chance)
+            left = left_behind(token)
+            finished += before
+            if left or after < before:
+                bad += 1
+                cost = f"{left} processes left, {after} of {before} results"
+                say(f"kill {number} of {victim} after {seconds:.2f} s: {cost}")
+    say(", ".join(f"{times} of {victim}" for victim, times in victims.items()))
+    say(f"{count} kills: {finished} results were finished before and are kept; {bad} lost a result or left a process")
+    return bad
+
+
+def killed(token: str, path: Path, victim: str, seconds: float, chance: random.Random) -> tuple[int, int]:
+    """Return how many results a run file had when its run was killed, and how many are read from it."""
+    command = [*RUN, *HARMLESS, "--replicates", "50", "--out", str(path)]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
+    run = subprocess.Popen(command, env=environment(token, path), **quiet)
+    if chance.random() < MEASURING:
+        has_begun(run, path)
+    time.sleep(seconds)
+    children = [process for process in running(token) if process.pid != run.pid]
+    if victim.startswith("one") and children:
+        end(chance.choice(children).pid)
+        time.sleep(chance.uniform(0.0, 1.0))
+    finished = whole_results(path)
+    end(run.pid)
+    if victim.startswith("every"):
+        for process in chance.sample(children, len(children)):
+            end(process.pid)
+    run.wait()
+    return finished, len(read_run(path).results) if path.exists() and path.stat().st_size else 0
+
+
+def whole_results(path: Path) -> int:
+    """Return how many results were written whole."""
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    return sum(json.loads(line)["kind"] == "result" for line in lines)
+
+
+def end(pid: int) -> None:
+    """Kill a process that may have ended."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def main(words: Sequence[str]) -> int:
+    """Return how many faults cost too much."""
+    if words[:1] == ["--kills"]:
+        return kills(int(words[1]))
+    if words[:1] == ["--machine"]:
+        rows = [(what, fault) for what, fault in FAULTS.items() if " ".join(words[1:]) in what]
+        return table("fault · status · results · orphans · s · last line", rows, machine_fault)
+    attacks = [(what, attack) for what, attack in ATTACKS.items() if " ".join(words) in what]
+    heads = "fault · status, cause · results · orphans · s · main process, MiB · reason"
+    return table(heads, attacks, lambda what, attack, folder: case_fault(what, folder))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]) > 0)

@@ -1,0 +1,183 @@
+"""Messages from a child: the parent decodes checked JSON of limited size, whatever the child writes."""
+
+import contextlib
+import os
+import pickle
+import socket
+import struct
+import threading
+import tracemalloc
+
+import pytest
+
+from gpubench.measuring.channel import LIMIT_BYTES, MOST_VALUES, BadMessage, ToChild, TooLarge, ToParent, encoded
+from gpubench.measuring.time_limits import Phase
+from gpubench.measuring.worker import Offer, Part
+from gpubench.model import Series
+
+MIB = 2**20
+MOST_MIB = 64  # that a message may cost the parent: four times its limit
+
+
+@pytest.fixture
+def ends():
+    """The parent's end, and the raw socket of a child that sends what it likes."""
+    ours, theirs = socket.socketpair()
+    parent = ToChild(ours.detach(), (Part, Offer, Phase))
+    with theirs:
+        yield parent, theirs
+    parent.close()
+
+
+def frame(content: bytes) -> bytes:
+    return struct.pack(">Q", len(content)) + content
+
+
+def received(parent, child, content):
+    """What the parent makes of bytes that the child writes before it ends."""
+
+    def write():
+        with child, contextlib.suppress(ConnectionError):  # the parent has refused it and gone
+            child.sendall(content)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    messages = []
+    try:
+        while True:
+            parent.poll(1.0)
+            messages.extend(parent.arrived())
+    except (EOFError, BadMessage) as error:
+        return messages, error
+    finally:
+        parent.close()
+        writer.join()
+
+
+def test_a_part_arrives_as_it_was_sent(ends):
+    parent, child = ends
+    part = Part("ok", series=(Series("", "s", (1e-9, 0.1, 1 / 3)),), labels=("é ",), window=(1.5, 2.5))
+    messages, error = received(parent, child, frame(encoded(part)))
+    assert messages == [part]
+    assert isinstance(error, EOFError)
+
+
+def test_an_offer_passes_unread_and_large_ones_do(ends):
+    parent, child = ends
+    offer = Offer(os.urandom(8 * MIB))
+    messages, _ = received(parent, child, frame(encoded(offer)))
+    assert messages == [offer]
+
+
+class Executed:
+    def __reduce__(self):
+        return pytest.fail, ("the parent has executed what a child sent",)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (frame(b"rubbish"), "bytes that are no message"),
+        (frame(b""), "bytes that are no message"),
+        (os.urandom(8) + b"rubbish", "a message of"),
+        (struct.pack(">Q", 2**63), "a message of"),
+        (frame(b"Order\n{}"), "bytes that are no message: b'Order'"),
+        (frame(pickle.dumps(Executed())), "bytes that are no message"),
+        (frame(b"Part\n" + pickle.dumps(Executed())), "a Part that is malformed"),
+        (frame(b"Part\n{}"), "status: Field required"),
+        (frame(b'Part\n{"status":"splendid"}'), "status: Input should be 'ok'"),
+        (frame(b'Part\n{"status":"ok","more":1}'), "more: Unexpected keyword argument"),
+        (frame(b'Part\n{"status":"ok","window":[NaN,0]}'), "window.0"),
+        (frame(b'Part\n{"status":"ok","labels":"text"}'), "labels"),
+        (frame(b'Part\n{"status":"ok"'), "EOF while parsing"),
+        (frame(b"Part\n" + b"[" * MIB), "recursion limit exceeded"),
+        (frame(b'Phase\n{"name":"x","limit_s":1e999,"basis":"y"}'), "limit_s"),
+    ],
+)
+def test_bytes_that_are_no_message_are_refused_with_the_reason(ends, content, words):
+    messages, error = received(*ends, content)
+    assert messages == []
+    assert isinstance(error, BadMessage)
+    assert words in str(error)
+    assert len(str(error)) < 300
+
+
+def test_what_came_before_rubbish_is_kept(ends):
+    messages, error = received(*ends, frame(b'Part\n{"status":"ok"}') + frame(b"rubbish"))
+    assert [message.status for message in messages] == ["ok"]
+    assert isinstance(error, BadMessage)
+
+
+def test_a_frame_that_never_ends_holds_nobody_up(ends):
+    parent, child = ends
+    child.sendall(struct.pack(">Q", 100) + b"Part")
+    assert not parent.poll(0.01)
+    assert list(parent.arrived()) == []
+    child.close()
+    with pytest.raises(EOFError):
+        list(parent.arrived())
+
+
+SERIES = b'Part\n{"status":"ok","series":[{"name":"x","unit":"","values":['
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(struct.pack(">Q", LIMIT_BYTES + 1) + b"x" * (LIMIT_BYTES + 1), id="too long"),
+        pytest.param(frame(b'Part\n{"status":"ok","reason":"' + b"x" * (LIMIT_BYTES - 100) + b'"}'), id="one text"),
+        pytest.param(frame(SERIES + b"0," * (2**23 - 100) + b"0]}]}"), id="too many values"),
+        pytest.param(
+            frame(b'Part\n{"status":"ok","labels":[' + b'"",' * (MOST_VALUES - 20) + b'""]}'), id="many texts"
+        ),
+        pytest.param(frame(SERIES + b"0," * (MOST_VALUES - 20) + b"0]}]}"), id="many values", marks=pytest.mark.slow),
+        pytest.param(
+            frame(b'Part\n{"status":"ok","notes":[' + b'["",""],' * (MOST_VALUES // 2 - 20) + b'["",""]]}'),
+            id="many pairs",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_no_message_costs_the_parent_more_memory_than_its_bound(ends, content):
+    received(*ends, b"")  # loads what decodes
+    ours, theirs = socket.socketpair()
+    parent = ToChild(ours.detach(), (Part,))
+    tracemalloc.start()
+    try:
+        with theirs:
+            received(parent, theirs, content)
+        peak_mib = tracemalloc.get_traced_memory()[1] / MIB
+    finally:
+        tracemalloc.stop()
+    assert peak_mib < MOST_MIB
+
+
+def test_a_child_learns_the_reason_why_its_message_cannot_be_sent():
+    with pytest.raises(TooLarge, match=r"30\.5 MiB, of which 16 are allowed"):
+        encoded(Part("ok", notes=(("x", "x" * 32_000_000),)))
+    with pytest.raises(TooLarge, match="values, of which 1048576 are allowed"):
+        encoded(Part("ok", series=(Series("", "s", (0.0,) * (MOST_VALUES + 1)),)))
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        encoded(Part("ok", window=(float("nan"), 0.0)))
+    with pytest.raises(TypeError, match="a message holds no object"):
+        encoded(Part("ok", notes=(("x", object()),)))
+
+
+def test_an_answer_that_the_child_does_not_read_waits_for_no_longer_than_its_limit(monkeypatch):
+    monkeypatch.setattr("gpubench.measuring.channel.SEND_S", 0.05)
+    ours, theirs = socket.socketpair()
+    parent = ToChild(ours.detach(), (Part,))
+    with theirs, pytest.raises(TimeoutError):
+        parent.send(bytes(4 * MIB))
+    parent.close()
+
+
+def test_orders_and_exchanged_values_of_many_megabytes_reach_the_child(ends):
+    parent, child = ends
+    value = [os.urandom(4 * MIB)] * 8
+    sender = threading.Thread(target=parent.send, args=(value,))
+    sender.start()
+    theirs = ToParent(child.detach())
+    assert theirs.recv() == value
+    theirs.close()
+    sender.join()

@@ -1,0 +1,115 @@
+"""What a case does to its worker costs that case, and the next is measured; `tests/faults.py` has many more."""
+
+import psutil
+import pytest
+from test_runner import PLUGIN, Shelf, host_facts
+
+from gpubench.measuring import plan as planning
+from gpubench.measuring import runner as running
+from gpubench.measuring.runner import Runner
+from gpubench.measuring.sampler import SamplingProcess
+from gpubench.measuring.time_limits import Phase
+from gpubench.measuring.worker import Offer
+from gpubench.model import Settings
+
+SLEEPER = "300.321"  # the argument of the processes that the attacks leave
+
+
+@pytest.fixture
+def attacks(monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTHONPATH", PLUGIN)
+    monkeypatch.setenv("GPUBENCH_FAULTS_MARK", str(tmp_path / "executed"))
+    monkeypatch.syspath_prepend(PLUGIN)
+
+
+def run(*names, deadline_s=60.0):
+    """Each attack and a case without a fault behind it: the results of the attacks, and the statuses of the others."""
+    plan = planning.make(host_facts(), Settings(("attacks",), ("host",), "smoke"))
+    jobs = {dict(job.case.params).get("what", job.case.name): job for job in plan.jobs}
+    shelf = Shelf()
+    with Runner(plan, SamplingProcess((), 0.0), shelf, deadline_s) as runner:
+        runner.run([jobs[name] for what in names for name in (what, "after")], 0.0, lambda event: None)
+    return shelf.results[::2], [result.status for result in shelf.results[1::2]]
+
+
+def sleepers():
+    return [process.pid for process in psutil.process_iter(["cmdline"]) if SLEEPER in (process.info["cmdline"] or ())]
+
+
+def test_a_fault_of_each_class_costs_its_case_and_says_why_in_one_line(attacks, tmp_path):
+    expected = {
+        "result of 32 MB": ("failed", "suite", "the result of the case cannot be kept: 30.5 MiB, of which 16 are"),
+        "100 000 observed values": ("failed", "suite", "what the check returns has 100000 entries, more than 1000"),
+        "note that is no text": ("failed", "suite", "Task.notes['x'] is object"),
+        "SystemExit(0)": ("failed", "crash", "rank 0: the worker ended: exit status 0"),
+        "pickle that runs a command": ("failed", "message", "rank 0: the worker sent bytes that are no message"),
+        "error of control characters": ("failed", "error", "RuntimeError: a"),
+        "double fork": ("ok", "", ""),
+        "keeper killed": ("failed", "crash", "rank 0: the worker ended: killed by SIGKILL"),
+    }
+    faulty, others = run(*expected)
+    for result, (what, (status, cause, words)) in zip(faulty, expected.items(), strict=True):
+        assert (result.status, result.cause) == (status, cause), what
+        assert words in result.reason
+        assert len(result.reason.splitlines()) <= 1
+    assert others == ["ok"] * len(expected)
+    assert not (tmp_path / "executed").exists(), "the supervisor has executed what a worker sent"
+    assert sleepers() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("what", "cause"),
+    [
+        ("rubbish on the channel", "message"),
+        ("absurd length", "message"),
+        ("ended, a child holds the channel", "crash"),
+        ("endless message", "message"),
+        ("phases for ever", "message"),
+        ("part of no record", "suite"),
+        ("part of 8 million values", "message"),
+        ("channel closed, worker alive", "crash"),
+        ("all descriptors closed", "crash"),
+        ("fork that goes on as the worker", "message"),
+    ],
+)
+def test_a_worker_that_sends_what_it_must_not_costs_its_case(attacks, what, cause):
+    (result,), others = run(what)
+    assert (result.status, result.cause, others) == ("failed", cause, ["ok"])
+
+
+@pytest.mark.slow
+def test_a_phase_that_never_ends_costs_its_own_limit(attacks):
+    (result,), _ = run("hang in close")
+    assert result.cause == "hang"
+    assert "no answer within 30 s while closing the case (limit: memory is freed, files are removed)" in result.reason
+    assert 30 < result.elapsed_s < 60
+
+
+class Clock:
+    def __init__(self, monkeypatch):
+        self.now = 0.0
+        monkeypatch.setattr(running.time, "monotonic", lambda: self.now)
+
+
+def test_the_time_in_which_a_rank_waits_for_others_does_not_count(monkeypatch):
+    clock, ranks = Clock(monkeypatch), running._Ranks([])
+    ranks.begin(0, Phase("building", 10.0, ""))
+    for _ in range(4):  # one second of its own, a hundred of the others'
+        clock.now += 1
+        ranks.offers[0], ranks.offered_at[0] = Offer(b""), clock.now
+        clock.now += 100
+        assert ranks.left_s(0, clock.now) == float("inf")
+        del ranks.offers[0]
+        ranks.go_on(0)
+    assert ranks.left_s(0, clock.now) == 6.0, "ranks that wait for each other for ever come to their limit"
+
+
+def test_an_idle_rank_has_its_limit_from_answer_to_answer(monkeypatch):
+    clock, ranks = Clock(monkeypatch), running._Ranks([])
+    ranks.begin(0, Phase("waiting for the other ranks", 10.0, "", restarts=True))
+    for _ in range(100):
+        clock.now += 1
+        ranks.offered_at[0] = clock.now
+        ranks.go_on(0)
+    assert ranks.left_s(0, clock.now) == 10.0

@@ -1,0 +1,141 @@
+"""A phase's time limit follows from what it is expected to take, and its words say so."""
+
+import pytest
+
+from gpubench.authoring.task import Stage, Work
+from gpubench.measuring import time_limits
+from gpubench.measuring.time_limits import LEAST_S, Phase, TimeLimits
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(time_limits.time, "monotonic", lambda: self.now)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    return Clock(monkeypatch)
+
+
+@pytest.fixture
+def told():
+    return []
+
+
+@pytest.fixture
+def limits(clock, told):
+    return TimeLimits(told.append)
+
+
+def stage(**work):
+    return Stage(lambda: None, Work(**work))
+
+
+def building(limits, clock, seconds, is_gpu=True, tier="quick"):
+    limits.building("gemm/square", tier, is_gpu)
+    clock.now += seconds
+
+
+def test_the_first_case_of_a_kind_may_compile_for_two_minutes_and_later_ones_for_one(limits, clock, told):
+    building(limits, clock, 2.0)
+    building(limits, clock, 2.0)
+    limits.building("gemm/batched", "quick", True)
+    first, second, other = told
+    assert (first.name, first.limit_s) == ("building the case", 120.0)
+    assert first.basis == "120 s for the first case of its kind, where kernels are compiled"
+    assert (second.limit_s, second.basis) == (60.0, "60 s after earlier cases of its kind")
+    assert other.limit_s == 120.0
+
+
+def test_a_kind_of_case_that_took_long_may_take_ten_times_as_long_again(limits, clock, told):
+    building(limits, clock, 45.0)
+    limits.building("gemm/square", "quick", True)
+    assert told[-1] == Phase("building the case", 450.0, "10 times the 45 s of earlier cases of its kind")
+
+
+def test_the_full_tier_may_take_five_times_as_long_on_the_host(limits, clock, told):
+    building(limits, clock, 1.0, tier="full")
+    limits.calling([stage(items=1)])
+    assert [phase.limit_s for phase in told] == pytest.approx([600.0, 300.0], rel=1e-3)
+
+
+def test_an_endless_kernel_ends_in_ten_seconds_and_those_that_its_work_takes_on_the_slowest_device(limits, clock, told):
+    building(limits, clock, 1.0)
+    limits.calling([stage(moved=12e9)])
+    clock.now += 1e-4
+    limits.waiting([stage(moved=12e9)])
+    assert told[-1].limit_s == 22.0
+    assert told[-1].basis == "10 s, and 12 s for the counted work on the slowest device"
+    limits.waiting([stage(items=1)])
+    assert (told[-1].limit_s, told[-1].basis) == (pytest.approx(LEAST_S, rel=1e-3), "10 s")
+
+
+def test_earlier_cases_show_how_fast_the_device_is(limits, clock, told):
+    building(limits, clock, 1.0)
+    limits.waiting([stage(moved=1e9)])
+    clock.now += 0.01
+    building(limits, clock, 1.0)
+    limits.waiting([stage(moved=100e9)])
+    assert told[-1].limit_s == pytest.approx(20.0)
+    assert told[-1].basis == "10 s, and 10 s for the counted work on a device 10 times as slow as in earlier cases"
+
+
+def test_a_slow_device_is_never_given_less_than_the_slowest_one(limits, clock, told):
+    building(limits, clock, 1.0)
+    limits.waiting([stage(moved=1e9)])
+    clock.now += 5.0
+    limits.waiting([stage(moved=1e9)])
+    assert told[-1].limit_s == 11.0
+
+
+def test_a_warm_up_may_take_ten_times_the_first_calls(limits, clock, told):
+    building(limits, clock, 1.0, is_gpu=False)
+    limits.calling([stage(items=1)])
+    clock.now += 3.0
+    limits.waiting([stage(items=1)])
+    limits.warming_up("hot", rest_s=0.5)
+    assert told[-1] == Phase("warming up hot", 45.0, "10 s and 10 calls of 3.50 s")
+
+
+def test_what_an_earlier_case_called_says_nothing_of_this_ones_calls(limits, clock, told):
+    building(limits, clock, 1.0)
+    limits.calling([stage(items=1)])
+    clock.now += 30.0
+    building(limits, clock, 1.0)
+    limits.warming_up("hot", 0.0)
+    assert told[-1].limit_s == LEAST_S
+
+
+def test_sampling_may_take_thirty_batches_since_it_was_last_heard_of(limits, clock, told):
+    limits.sampling("hot", 0.2)
+    assert told == [Phase("sampling hot", 16.0, "10 s and 30 batches of 200 ms")]
+    for _ in range(100):
+        clock.now += 0.05
+        limits.going_on()
+    assert len(told) == 5, "told once a second at the most"
+    assert set(told) == {told[0]}
+
+
+def test_a_checked_batch_may_take_thirty_batches_too(limits, clock, told):
+    building(limits, clock, 1.0)
+    limits.calling([stage(items=1)], batch_s=2.0)
+    assert told[-1].limit_s == pytest.approx(120.0)
+    assert told[-1].basis.endswith("first calls compile and load, and 30 batches of 2.00 s")
+
+
+@pytest.mark.parametrize("tier", ["smoke", "quick", "full"])
+def test_no_phase_has_less_than_ten_seconds(limits, told, tier):
+    limits.opening()
+    limits.building("a/b", tier, True)
+    limits.calling([])
+    limits.waiting([])
+    limits.checking([])
+    limits.warming_up("hot", 0.0)
+    limits.sampling("hot", 1e-6)
+    limits.attending()
+    limits.closing()
+    assert len(told) == 9
+    assert min(phase.limit_s for phase in told) == LEAST_S
