@@ -65,7 +65,8 @@ def _finding(side: Side, floor: Floor, policy: Policy) -> Finding:
         reason = f"the unit is {side.kinds[0].unit}, the floor's {floor.unit}"
         return replace(plain, verdict=Verdict.NOT_COMPARABLE, cause="method", reason=reason)
     found, threshold = against(side, floor.expected), math.log1p(floor.tolerance_percent / 100)
-    return replace(plain, verdict=verdict(found, threshold), effect=found, threshold=threshold, reason=floor.source)
+    weighed = replace(plain, effect=found, threshold=threshold, asked=threshold)
+    return replace(weighed, verdict=verdict(found, threshold), reason=floor.source)
 
 
 def verdict(found: Effect, tolerance: float) -> Verdict:

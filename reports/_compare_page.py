@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpubench.api.report import Against, Comparison, Difference, Verdict
+from gpubench.api.report import Against, Comparison, Difference, NextStep, Verdict
 from gpubench.api.report import comparison as comparing
 
 from ._charts import Chart
-from ._compare import STYLES, Row, Suite, column_words, effects, rows, shared_reasons, suites, title
+from ._compare import STYLES, Row, Suite, changes, column_words, rows, suites, title
 
 _MOST_ROWS = 8_000  # of a page, which keeps it below 5 MB; the rest are counted
 
@@ -19,10 +19,12 @@ class Block:
 
     letter: str
     name: str
+    verdict: str
+    why: tuple[str, ...]
+    next_steps: tuple[NextStep, ...]
     counts: tuple[tuple[str, str], ...]
     suites: tuple[Suite, ...]
     charts: tuple[Chart, ...]
-    reasons: tuple[str, ...]
     told: tuple[Row, ...]
     same: tuple[Row, ...]
     notes: tuple[str, ...]
@@ -51,21 +53,21 @@ def compare_page(comparison: Comparison) -> ComparePage:
 
 
 def _block(comparison: Comparison, against: Against, name: str, room: int) -> Block:
-    found = rows(against)
+    answer = comparing.answer(against, name)
+    found = rows(against, answer)
     shown = found[:room]
     counts = [(f"{count} {verdict}", STYLES[verdict]) for verdict, count in against.judgement.counts().items()]
-    notes = [*comparing.only_one(comparison, against), *against.judgement.notes]
-    if len(found) > len(shown):
-        notes.insert(
-            0, f"{len(found) - len(shown)} cases are left out here, none of them worse: the .json has them all"
-        )
+    left_out = len(found) - len(shown)
+    notes = [f"{left_out} cases are left out here, none of them worse: the .json has them all"] if left_out else []
     return Block(
         name,
         against.name,
+        answer.verdict,
+        (*answer.why, *comparing.only_one(comparison, against)),
+        answer.next_steps,
         tuple(counts),
         tuple(suites(against)),
-        tuple(effects(against)),
-        tuple(shared_reasons(against)),
+        tuple(changes(against)),
         tuple(row for row in shown if row.verdict != Verdict.SAME),
         tuple(row for row in shown if row.verdict == Verdict.SAME),
         tuple(notes),

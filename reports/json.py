@@ -10,6 +10,7 @@ from typing import Any
 
 from gpubench.api.report import (
     Against,
+    Answer,
     Comparison,
     ComparisonReport,
     Finding,
@@ -18,6 +19,7 @@ from gpubench.api.report import (
     Spread,
     Summary,
     case_counters,
+    change,
     frame,
     payoffs,
     staircases,
@@ -136,14 +138,20 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         "schema": COMPARE_SCHEMA,
         "runs": [dataclasses.asdict(column) for column in comparison.columns],
         "differences": [{"name": each.name, "values": list(each.values)} for each in comparison.differences],
-        "against": [_against(each) for each in comparison.against],
+        "against": [
+            _against(each, comparing.answer(each, comparing.letter(index)))
+            for index, each in enumerate(comparison.against, 1)
+        ],
     }
 
 
-def _against(against: Against) -> dict[str, Any]:
+def _against(against: Against, answer: Answer) -> dict[str, Any]:
     judgement = against.judgement
     return {
         "run": against.name,
+        "verdict": answer.verdict,
+        "why": list(answer.why),
+        "next_steps": [dataclasses.asdict(step) for step in answer.next_steps],
         "counts": {str(verdict): count for verdict, count in judgement.counts().items()},
         "geomeans": [dataclasses.asdict(mean) for mean in against.geomeans],
         "missing": [case.id for case in judgement.missing],
@@ -165,7 +173,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "better": finding.better,
         "before": {"median": frame.finite(finding.before.median), "processes": finding.before.processes},
         "after": {"median": frame.finite(finding.after.median), "processes": finding.after.processes},
-        "change": frame.finite(comparing.change(finding)),
+        "change": frame.finite(change(finding)),
         "low": frame.finite(low),
         "high": frame.finite(high),
         "threshold": frame.finite(math.expm1(finding.threshold)),

@@ -11,9 +11,12 @@ import scipy.stats
 from _sides import TRIAD, evidence, noisy, reading
 
 from gpubench import plugins
+from gpubench.judging.answer import warnings
+from gpubench.judging.decidable import processes_needed
 from gpubench.judging.evidence import Evidence
-from gpubench.judging.judge import exit_status, processes_needed, sentence, settled, warnings
+from gpubench.judging.judge import exit_status, settled
 from gpubench.judging.policy import Policy
+from gpubench.judging.words import sentence
 from gpubench.knowledge.floors import Floor
 from gpubench.model import Verdict
 
@@ -102,7 +105,7 @@ def test_two_against_two_processes_are_warned_of_and_when_strict_end_with_4():
     found = gate(evidence(1.0, 1.1), evidence(1.2, 1.3))
     assert (exit_status(found), exit_status(found, strict=True)) == (0, 4)
     assert f"{TRIAD.id}: too few processes to call a change slower or faster" in warnings(found)
-    assert "0 of 1 cases decided: 1 may be slower unseen" in warnings(found)
+    assert "0 of 1 case is decided: the other 1 may be slower" in warnings(found)
 
 
 def test_what_is_decided_throughout_warns_of_nothing():
@@ -137,11 +140,11 @@ def test_thresholds_are_by_case():
     }
 
 
-def test_an_inconclusive_case_says_how_many_processes_would_tell():
+def test_an_inconclusive_case_says_how_many_processes_would_decide():
     (finding,) = gate(evidence(*noisy()), evidence(*noisy(1.012, 0.011))).findings
     needed = processes_needed(finding)
     assert 5 < needed < 100
-    assert sentence(finding).endswith(f"about {needed} processes on each side would tell")
+    assert sentence(finding).endswith(f"needs about {needed} processes per side to decide")
     assert sentence(finding).startswith("+1.2 % (")
 
 

@@ -24,9 +24,10 @@ from test_trend_page import trend_of
 
 from gpubench import model, plugins
 from gpubench.base import streams
-from gpubench.cli import _phases, _print, _summary, _verdicts, doctor, history
+from gpubench.cli import _findings, _phases, _print, _summary, doctor, history
 from gpubench.cli.compare import _parts
 from gpubench.judging import comparison
+from gpubench.judging.answer import answer
 from gpubench.judging.evidence import Reading
 from gpubench.measuring import examination, sampler
 from gpubench.measuring.health import Health, HealthFinding
@@ -255,12 +256,17 @@ def shown_history(text, monkeypatch):
     return [*lines, _print.table(("case",) * 6, [history._row(trend, True) for trend in trends])]
 
 
+def shown_gate(judgement):
+    """What `gate` prints of a judgement, with every case and every column."""
+    return _findings.answered(judgement, answer(judgement, 1, "gpubench gate"), every=True, wide=True)
+
+
 PRINTED = {
     "show": lambda text, _: [*_summary.measured(spoiled(text), text), *_summary.cases(spoiled(text), wide=True)],
     "show of replicates": lambda text, _: _summary.cases(spoiled(text, replicates=3), wide=True),
     "profile": lambda text, _: _phases.profiled(spoiled(text), _print.err()),
     "compare": lambda text, _: _parts(compared(text)),
-    "gate": lambda text, _: _verdicts.table(compared(text).against[0].judgement, 1),
+    "gate": lambda text, _: shown_gate(compared(text).against[0].judgement),
     "history": shown_history,
     "doctor": shown_doctor,
     "list and plan": lambda text, _: [_print.table((text,), [(text,)], text), _print.plain(text)],

@@ -12,7 +12,8 @@ from _sides import TRIAD, evidence, noisy, percent, reading
 
 from gpubench.judging import effect
 from gpubench.judging.evidence import Evidence, Reading
-from gpubench.judging.judge import Finding, decide, explanation, judge, sentence, settled, verdict_of
+from gpubench.judging.judge import Finding, decide, judge, settled, verdict_of
+from gpubench.judging.words import explanation, sentence
 from gpubench.model import DataFile, Verdict
 
 
@@ -87,10 +88,12 @@ def test_the_smaller_side_counts_by_its_own_noise_where_it_is_the_noisier_one():
     assert finding.threshold > least(0.05, 4.3, 5)
 
 
-def test_noise_beyond_the_users_threshold_is_inconclusive_and_says_how_much_identical_code_differs():
+def test_noise_beyond_the_users_threshold_is_inconclusive_and_says_how_much_identical_code_varies():
     finding = one(evidence(*noisy(spread=0.03)), evidence(*noisy(1.01, spread=0.03)))
     assert finding.verdict is Verdict.INCONCLUSIVE
-    assert explanation(finding).startswith("threshold 8.5 %: identical code differs by 3.0 % here (5 and 5 processes)")
+    assert explanation(finding).startswith(
+        "threshold 8.5 %, because identical code varies by 3.0 % (5 and 5 processes)"
+    )
 
 
 def test_same_is_said_inside_the_users_threshold_only():
@@ -103,7 +106,7 @@ def test_same_is_said_inside_the_users_threshold_only():
 def test_a_widened_threshold_of_a_slower_case_says_why_too():
     finding = one(evidence(*noisy(spread=0.01)), evidence(*noisy(1.1, spread=0.01)))
     assert finding.verdict is Verdict.SLOWER
-    assert "threshold 2.7 %: identical code differs by 1.0 % here (5 and 5 processes)" in sentence(finding)
+    assert "threshold 2.7 %, because identical code varies by 1.0 % (5 and 5 processes)" in sentence(finding)
 
 
 def test_a_noise_run_counts_where_it_is_noisier_than_the_sides_themselves():

@@ -18,8 +18,9 @@ from test_injection import TAGS_OF_MARKDOWN, UNSEEN, is_inert_json, is_inert_mar
 from gpubench import plugins
 from gpubench.base.clean import tidy
 from gpubench.cli import _verdicts
+from gpubench.judging.answer import answer
 from gpubench.judging.evidence import Evidence
-from gpubench.judging.judge import Judgement, settled
+from gpubench.judging.judge import Judgement, exit_status, settled
 from gpubench.judging.policy import Policy
 from gpubench.model import Verdict
 
@@ -40,7 +41,8 @@ def many(count):
 
 def render(form, found, limit=0):
     """The publication of a judgement whose texts are clean, as `gpubench gate` and `gpubench ab` publish it."""
-    return plugins.load("publications", form).render(tidy(found), "gpubench gate", limit)
+    clean = tidy(found)
+    return plugins.load("publications", form).render(clean, answer(clean, exit_status(clean), "gpubench gate"), limit)
 
 
 def test_every_publication_says_who_reads_it():
@@ -125,7 +127,7 @@ def test_junit_of_a_hostile_name_is_still_xml():
 def test_markdown_of_a_hostile_name_has_no_more_cells_and_calls_nobody():
     text = render("markdown", judgement(**{HOSTILE: 1.1}))
     (row,) = [line for line in text.splitlines() if "slower" in line and line.startswith("|")]
-    assert len(re.findall(r"(?<!\\)\|", row)) == 7
+    assert len(re.findall(r"(?<!\\)\|", row)) == 9
     shown = MarkdownIt("commonmark").enable("table").render(text)
     assert "*_[x](javascript:y)@team #1" in html.unescape("".join(re.findall("<code>(.*?)</code>", shown)))
     assert "@team" not in re.sub("<code>.*?</code>", "", shown)
@@ -134,7 +136,7 @@ def test_markdown_of_a_hostile_name_has_no_more_cells_and_calls_nobody():
 
 def test_markdown_shows_the_worst_first_and_folds_away_what_is_fine():
     text = render("markdown", judgement(fine=1.0001, slow=1.1))
-    assert text.startswith("<!-- gpubench gate -->\n## gpubench gate: 1 slower, 1 same\n")
+    assert text.startswith("<!-- gpubench gate -->\n## gpubench gate: SLOWER: 1 of 2 cases is slower (exit status 1: ")
     loud, quiet = text.split("<details>")
     assert "bandwidth/slow" in loud
     assert "bandwidth/fine" in quiet
@@ -145,10 +147,11 @@ def test_markdown_shows_the_worst_first_and_folds_away_what_is_fine():
 def test_markdown_fits_and_says_what_did_not(limit):
     text = render("markdown", many(1000), limit)
     assert len(text.encode()) <= limit
-    assert text.startswith("<!-- gpubench gate -->\n## gpubench gate: 1000 slower\n")
+    assert text.startswith("<!-- gpubench gate -->\n## gpubench gate: SLOWER: 1000 of 1000 cases are slower (exit ")
     shown = text.count("**slower**")
     if shown < 1000:
-        assert f"… and {1000 - shown} more lines" in text or f"… and {1001 - shown} more lines" in text
+        left = int(re.search(r"… and (\d+) more lines", text)[1])
+        assert 1000 - shown <= left <= 1010 - shown
 
 
 def test_markdown_without_a_limit_is_whole():

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpubench.api.gate import Finding, Judgement, Publication, Verdict, one_line, without_commands
+from gpubench.api.gate import Answer, Finding, Judgement, Publication, Verdict, one_line, tally, without_commands
 
-from ._words import message, tally
+from ._words import message
 
 _MOST = 10
 _WARNINGS = (Verdict.INVALID, Verdict.NOT_COMPARABLE, Verdict.INCONCLUSIVE, Verdict.SUSPECT)
@@ -23,15 +23,15 @@ class Annotations:
 
     summary: str = "annotations of a GitHub workflow"
 
-    def render(self, judgement: Judgement, title: str, limit: int = 0) -> str:
+    def render(self, judgement: Judgement, answer: Answer, limit: int = 0) -> str:
         """At most twenty lines, whatever the limit."""
         del limit
         bad = [finding for finding in judgement.findings if _is_error(finding)]
         odd = [finding for finding in judgement.findings if finding.verdict in _WARNINGS and not _is_error(finding)]
-        missing = [f"required, and no case is called so: {pattern}" for pattern in judgement.unmet]
+        missing = [f"no case matches the required pattern {pattern}" for pattern in judgement.unmet]
         lines = [
-            *_lines("error", title, [*missing, *map(message, bad)], judgement),
-            *_lines("warning", title, [*map(message, odd), *judgement.notes], judgement),
+            *_lines("error", answer.title, [*missing, *map(message, bad)], judgement),
+            *_lines("warning", answer.title, [*map(message, odd), *judgement.notes], judgement),
         ]
         return "".join(f"{line}\n" for line in lines)
 

@@ -7,7 +7,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gpubench.api.gate import Finding, Judgement, Publication, sentence
+from gpubench.api.gate import Answer, Finding, Judgement, Publication, sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,11 +16,15 @@ class Json:
 
     summary: str = "JSON, for programs"
 
-    def render(self, judgement: Judgement, title: str, limit: int = 0) -> str:
+    def render(self, judgement: Judgement, answer: Answer, limit: int = 0) -> str:
         """The document, whole: a part of it would be none."""
         del limit
         document = {
-            "title": title,
+            "title": answer.title,
+            "status": answer.status,
+            "verdict": answer.verdict,
+            "why": answer.why,
+            "next_steps": [asdict(step) for step in answer.next_steps],
             "counts": judgement.counts(),
             "findings": [_finding(finding) for finding in judgement.findings],
             "missing": [case.id for case in judgement.missing],

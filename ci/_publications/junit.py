@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from xml.sax.saxutils import escape, quoteattr
 
-from gpubench.api.gate import Finding, Judgement, Publication, Verdict, sentence
+from gpubench.api.gate import Answer, Finding, Judgement, Publication, Verdict, finding_words, name, sentence
 
-from ._words import figure, message, name
+from ._words import message
 
 _ELEMENTS = {
     Verdict.SLOWER: "failure",
@@ -24,20 +24,30 @@ class JUnit:
 
     summary: str = "JUnit XML: a case is a test"
 
-    def render(self, judgement: Judgement, title: str, limit: int = 0) -> str:
-        """The document, whole: a limit would hide failures, so it is not looked at."""
+    def render(self, judgement: Judgement, answer: Answer, limit: int = 0) -> str:
+        """Return the document, whole: a limit would hide failures, so it is not looked at."""
         del limit
         suites: dict[str, list[Finding]] = {}
         for finding in judgement.findings:
             suites.setdefault(finding.case.suite, []).append(finding)
-        parts = [_suite(suite, findings) for suite, findings in sorted(suites.items())]
+        parts = [_answer(answer), *(_suite(suite, findings) for suite, findings in sorted(suites.items()))]
         if judgement.unmet:
             parts.append(_unmet(judgement))
         counts = _counts(list(judgement.findings), len(judgement.unmet))
         return (
             '<?xml version="1.0" encoding="UTF-8"?>\n'
-            f"<testsuites name={quoteattr(title)} {counts}>\n{''.join(parts)}</testsuites>\n"
+            f"<testsuites name={quoteattr(answer.title)} {counts}>\n{''.join(parts)}</testsuites>\n"
         )
+
+
+def _answer(answer: Answer) -> str:
+    """Return the verdict, the reasons and what to do next, as the output of a suite without tests."""
+    lines = [answer.verdict, *answer.why, *(f"next: {step}" for step in answer.next_steps)]
+    output = escape("\n".join(lines))
+    return (
+        f"  <testsuite name={quoteattr(answer.title)} {_counts([])}>\n"
+        f"    <system-out>{output}</system-out>\n  </testsuite>\n"
+    )
 
 
 def _counts(findings: list[Finding], unmet: int = 0) -> str:
@@ -68,15 +78,15 @@ def _case(finding: Finding) -> str:
 
 
 def _output(finding: Finding) -> str:
-    sides = [figure(side.median, finding.unit) or "none" for side in (finding.before, finding.after)]
+    words = finding_words(finding)
     counts = f"{finding.before.processes} and {finding.after.processes} processes"
-    return f"baseline {sides[0]}, candidate {sides[1]}, {counts}; {finding.verdict}: {sentence(finding)}"
+    return f"baseline {words.before}, candidate {words.after}, {counts}; {finding.verdict}: {sentence(finding)}"
 
 
 def _unmet(judgement: Judgement) -> str:
     cases = "".join(
         f'    <testcase classname="gpubench" name={quoteattr(pattern)}>\n'
-        '      <error type="missing" message="required, and no case is called so"/>\n    </testcase>\n'
+        '      <error type="missing" message="no case matches the required pattern"/>\n    </testcase>\n'
         for pattern in judgement.unmet
     )
     return f'  <testsuite name="required" {_counts([], len(judgement.unmet))}>\n{cases}  </testsuite>\n'

@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpubench.api.gate import Finding, Judgement, Publication, Verdict, code, escape, sentence
+from gpubench.api.gate import (
+    HEADS,
+    PASSING,
+    Answer,
+    Finding,
+    Judgement,
+    Publication,
+    Verdict,
+    code,
+    escape,
+    finding_words,
+    name,
+)
 
-from ._words import QUIET, figure, fitting, name, tally
+from ._words import fitting
 
 _MARKER = "<!-- gpubench gate -->"  # by which a workflow finds its own comment again
-_HEADS = "| verdict | case | baseline | candidate | change (95 % interval), threshold | q |\n|---|---|---|---|---|---|"
+_HEADS = f"| {' | '.join(HEADS)} | why |\n|{'---|' * (len(HEADS) + 1)}"
 _LOUD = (Verdict.SLOWER, Verdict.INVALID, Verdict.NOT_COMPARABLE)
 
 
@@ -20,12 +32,12 @@ class Markdown:
 
     summary: str = "GitHub Markdown: a comment, a step's summary"
 
-    def render(self, judgement: Judgement, title: str, limit: int = 0) -> str:
-        """The document; the worst findings stay where `limit` is short."""
-        loud = [finding for finding in judgement.findings if finding.verdict not in QUIET]
-        quiet = [finding for finding in judgement.findings if finding.verdict in QUIET]
-        head = f"{_MARKER}\n## {escape(title)}: {tally(judgement)}\n"
-        body = fitting(head, _body(judgement, loud), (), limit)
+    def render(self, judgement: Judgement, answer: Answer, limit: int = 0) -> str:
+        """Return the document: verdict, reasons, next steps, cases; the worst findings stay where `limit` is short."""
+        loud = [finding for finding in judgement.findings if finding.verdict not in PASSING]
+        quiet = [finding for finding in judgement.findings if finding.verdict in PASSING]
+        head = f"{_MARKER}\n## {escape(answer.title)}: {escape(answer.verdict)}\n"
+        body = fitting(head, _body(answer, loud), (), limit)
         if quiet:
             opening = f"\n<details><summary>{len(quiet)} same or faster</summary>\n\n{_HEADS}"
             rest = limit - len(body.encode()) if limit else 0
@@ -34,24 +46,20 @@ class Markdown:
         return body
 
 
-def _body(judgement: Judgement, loud: list[Finding]) -> Iterator[str]:
-    yield from (f"- **no case is called {code(pattern)}**, which is required" for pattern in judgement.unmet)
+def _body(answer: Answer, loud: list[Finding]) -> Iterator[str]:
+    yield from (f"- {escape(words)}" for words in answer.why)
+    for step in answer.next_steps:
+        yield f"- **next:** {escape(step.words)}{f': {code(step.command)}' if step.command else ''}"
     if loud:
-        yield _HEADS
+        yield f"\n{_HEADS}"
     yield from map(_row, loud)
-    if judgement.notes:
-        yield ""
-    yield from (f"- {escape(note)}" for note in judgement.notes)
 
 
 def _row(finding: Finding) -> str:
-    before, after = (figure(side.median, finding.unit) for side in (finding.before, finding.after))
-    counts = f" ({finding.before.processes})", f" ({finding.after.processes})"
-    q = f"{finding.q:.2g}" if finding.q == finding.q else ""
-    sides = [f"{text}{count}" if text else "" for text, count in zip((before, after), counts, strict=True)]
-    verdict = f"**{finding.verdict}**" if finding.verdict in _LOUD else str(finding.verdict)
-    cells = (verdict, code(name(finding)), *map(escape, sides), escape(sentence(finding)), q)
-    return f"| {' | '.join(cells)} |"
+    words = finding_words(finding)
+    verdict = f"**{words.verdict}**" if finding.verdict in _LOUD else words.verdict
+    figures = (words.before, words.after, words.change, words.interval, words.threshold, words.why)
+    return f"| {' | '.join((verdict, code(name(finding)), *map(escape, figures)))} |"
 
 
 publication: Publication = Markdown()

@@ -4,21 +4,27 @@ from gpubench.base import units
 from gpubench.base.clean import one_line, without_commands
 from gpubench.base.markdown import code, escape
 from gpubench.base.patterns import matches
+from gpubench.judging.answer import PASSING, Answer, tally
 from gpubench.judging.effect import Effect, against
 from gpubench.judging.evidence import Evidence, Side
-from gpubench.judging.judge import Figures, Finding, Judgement, badness, judge, sentence
+from gpubench.judging.judge import Figures, Finding, Judgement, badness, judge
 from gpubench.judging.objections import unjudged
 from gpubench.judging.policy import Policy
+from gpubench.judging.words import HEADS, FindingWords, finding_words, name, sentence
 from gpubench.knowledge.floors import Floor
 from gpubench.model import Case, Verdict
 from gpubench.plugins.gate import Gate, Publication
 
 __all__ = [
+    "HEADS",
+    "PASSING",
+    "Answer",
     "Case",
     "Effect",
     "Evidence",
     "Figures",
     "Finding",
+    "FindingWords",
     "Floor",
     "Gate",
     "Judgement",
@@ -30,10 +36,13 @@ __all__ = [
     "badness",
     "code",
     "escape",
+    "finding_words",
     "judge",
     "matches",
+    "name",
     "one_line",
     "sentence",
+    "tally",
     "units",
     "unjudged",
     "without_commands",

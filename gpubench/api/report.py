@@ -5,8 +5,10 @@ from gpubench.analysis import frame
 from gpubench.analysis.case_counters import CaseCounters, case_counters
 from gpubench.analysis.counters import CounterFigure, CounterTable, Track, extremes
 from gpubench.analysis.energy import Energy
-from gpubench.analysis.peaks import ABOVE_PEAK, ABOVE_PEAK_REASON, BASIS_WORDS, Basis
-from gpubench.analysis.phases import SUITE as PROFILE
+from gpubench.analysis.key_figures import KeyValue
+from gpubench.analysis.listing import ListedCase, ListedSuite, listing
+from gpubench.analysis.overview import Overview, SuiteLine, overview
+from gpubench.analysis.peaks import ABOVE_PEAK, ABOVE_PEAK_REASON, Basis, Share
 from gpubench.analysis.quantities import headline, judged_values
 from gpubench.analysis.reproducibility import Reproducibility, source_words
 from gpubench.analysis.summary import WITHIN_PROCESS, Figure, Row, Spread, Summary
@@ -43,19 +45,20 @@ from gpubench.base.errors import Missing
 from gpubench.base.markdown import code, escape
 from gpubench.base.walk import with_texts
 from gpubench.judging import comparison
+from gpubench.judging.answer import Answer, NextStep
 from gpubench.judging.comparison import Against, Column, Comparison, Difference
 from gpubench.judging.judge import Finding
+from gpubench.judging.words import change, finding_words
 from gpubench.model import Case, Device, EventBit, EventClass, Result, Run, Series, Verdict, View
 from gpubench.plugins.report import ComparisonReport, Enclosure, Report
 
 __all__ = [
     "ABOVE_PEAK",
     "ABOVE_PEAK_REASON",
-    "BASIS_WORDS",
     "DISTRIBUTION",
-    "PROFILE",
     "WITHIN_PROCESS",
     "Against",
+    "Answer",
     "Basis",
     "Case",
     "CaseCounters",
@@ -75,9 +78,14 @@ __all__ = [
     "EventClass",
     "Figure",
     "Finding",
+    "KeyValue",
     "Line",
+    "ListedCase",
+    "ListedSuite",
     "Missing",
     "Moment",
+    "NextStep",
+    "Overview",
     "Path",
     "Payoff",
     "Payoffs",
@@ -88,9 +96,11 @@ __all__ = [
     "Row",
     "Run",
     "Series",
+    "Share",
     "Spread",
     "Staircase",
     "Step",
+    "SuiteLine",
     "Summary",
     "Table",
     "Track",
@@ -102,6 +112,7 @@ __all__ = [
     "axis_words",
     "by_unit",
     "case_counters",
+    "change",
     "clean",
     "code",
     "comparison",
@@ -109,12 +120,15 @@ __all__ = [
     "drawable",
     "escape",
     "extremes",
+    "finding_words",
     "frame",
     "headline",
     "judged_values",
     "labeller",
     "level_table",
     "link_tables",
+    "listing",
+    "overview",
     "payoff_tables",
     "payoffs",
     "payoffs_of",

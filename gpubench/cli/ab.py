@@ -46,6 +46,8 @@ def ab(
     threshold: _verdicts.Threshold = None,
     policy: _verdicts.PolicyFile = None,
     strict: _verdicts.Strict = False,
+    all_: _verdicts.All = False,
+    wide: _verdicts.Wide = False,
     json: options.Json = False,
     junit: _verdicts.JUnit = None,
     markdown: _verdicts.Markdown = None,
@@ -79,7 +81,7 @@ def ab(
     judged = gating.measure_pair(asked, pair, replicates)
     health.refuse_recorded(judged.files)
     status = judged.exit_status(asked.policy.strict)
-    _verdicts.publish(judged, status, "gpubench ab", json, junit, markdown, no_redact)
+    _verdicts.publish(judged, status, "gpubench ab", json, junit, markdown, no_redact, all_, wide)
     console.print(_print.plain(f"run files: {pair.folder}"), soft_wrap=True)
     raise typer.Exit(status)
 

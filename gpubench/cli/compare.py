@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,32 +15,44 @@ from gpubench.cli import _print, _verdicts
 from gpubench.cli import _sharing as sharing
 
 if TYPE_CHECKING:
-    from rich.table import Table
-    from rich.text import Text
-
+    from gpubench.cli._findings import Part
     from gpubench.judging.comparison import Against, Comparison
     from gpubench.judging.evidence import Reading
-    from gpubench.judging.judge import Finding
 
-_STYLES = {"slower": "bold red", "faster": "cyan", "same": "green"}
-_MOST_REASONS = 8
-_MOST_ROWS = 60  # more are counted: -o and --json have them all
+_COLORS = {1: "cyan", 0: "", -1: "red"}  # by the direction of a suite's mean
 
 Runs = Annotated[
     list[Path],
-    typer.Argument(
-        metavar="A B…", help="Run files; the first is what the others are held against.", show_default=False
-    ),
+    typer.Argument(metavar="A B…", help="Run files; the others are compared with the first.", show_default=False),
 ]
 Out = Annotated[
     Path | None,
     typer.Option("--out", "-o", help="Write a file instead: .html, .md or .json, as its suffix says."),
 ]
+Filters = Annotated[
+    list[str] | None,
+    typer.Option("--filter", help="List only cases whose id contains this; * and ? are wild; may be repeated."),
+]
+Top = Annotated[int | None, typer.Option("--top", min=1, help="List only so many cases.", show_default=False)]
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Which cases are listed, and whether with all their columns."""
+
+    filters: tuple[str, ...] = ()
+    top: int | None = None
+    every: bool = False
+    wide: bool = False
 
 
 def compare(
     runs: Runs,
     out: Out = None,
+    filter: Filters = None,  # noqa: A002 - the option's name
+    top: Top = None,
+    all_: _verdicts.All = False,
+    wide: _verdicts.Wide = False,
     json: options.Json = False,
     threshold: _verdicts.Threshold = None,
     force: sharing.Force = False,
@@ -49,11 +62,12 @@ def compare(
     import gc
 
     from gpubench.base.errors import UsageError
+    from gpubench.cli import _findings
     from gpubench.tools import rendering
     from gpubench.tools.gating import readings
 
     if len(runs) < 2:
-        raise UsageError("name two run files or more: the first is what the others are held against")
+        raise UsageError("name two run files or more: the others are compared with the first")
     form = _form(out, json)
     if out:
         sharing.check_target(out, force, *runs)
@@ -63,7 +77,8 @@ def compare(
         written = rendering.report(form).compare(found)
         sharing.write(out, written) if out else sys.stdout.write(written)
     else:
-        _print.out().print(*_parts(found), sep="\n")
+        chosen = Chosen(tuple(filter or ()), top, all_ or bool(filter), wide)
+        _findings.show(_parts(found, chosen))
 
 
 def _form(out: Path | None, json: bool) -> str:
@@ -109,72 +124,53 @@ def _compared(found: list[Reading], names: list[str], threshold: float | None, n
     return sharing.nameless(compare(named, lambda _: fraction), manifests, no_redact)
 
 
-def _parts(found: Comparison) -> list[Table | Text]:
-    """The comparison for a terminal: the runs, what differs, and each of the others against the first."""
-    from gpubench.judging.comparison import letter
+def _parts(found: Comparison, chosen: Chosen = Chosen()) -> list[Part]:
+    """Return the comparison for a terminal: what each run is against the first, then who they are, then the cases."""
+    from gpubench.cli import _findings
+    from gpubench.judging.comparison import answer, letter, only_one
 
     letters = [letter(index) for index in range(len(found.columns))]
-    rows = [
-        (name, column.name, ", ".join(column.devices), column.started, column.results)
-        for name, column in zip(letters, found.columns, strict=True)
-    ]
-    parts: list[Table | Text] = [
-        _print.table(("run", "name", "devices", "started", "results"), rows, right=("results",)),
-        _print.plain(""),
-    ]
-    if found.differences:
-        different = [(each.name, *(value or "–" for value in each.values)) for each in found.differences]
-        parts.append(_print.table(("differs", *letters), different))
-    else:
-        parts.append(_print.plain("nothing that is known differs in the environment"))
+    parts: list[Part] = []
     for name, against in zip(letters[1:], found.against, strict=True):
-        parts += _against(found, name, against)
+        said = answer(against, name)
+        parts += _findings.said(said.verdict, [*said.why, *only_one(found, against)], said.next_steps)
+    parts += [_print.plain(""), *_runs(found, letters)]
+    for name, against in zip(letters[1:], found.against, strict=True):
+        parts += [_print.plain(""), *_suites(against, name), *_cases(against, name, chosen)]
     return parts
 
 
-def _against(found: Comparison, name: str, against: Against) -> list[Table | Text]:
-    from gpubench.judging import comparison
+def _runs(found: Comparison, letters: Sequence[str]) -> list[Part]:
+    """Return who the runs are, and what differs between them."""
+    lines = [
+        f"{name}: {column.name}, {', '.join(column.devices)}, {column.started}, {column.results} results"
+        for name, column in zip(letters, found.columns, strict=True)
+    ]
+    if not found.differences:
+        return [_print.plain(line) for line in (*lines, "no known environment differences")]
+    different = [(each.name, *(value or "–" for value in each.values)) for each in found.differences]
+    table = _print.table(("environment", *letters), different)
+    return [*map(_print.plain, lines), _print.plain(""), table]
+
+
+def _suites(against: Against, name: str) -> list[Part]:
+    """Return the geometric mean of each suite; that of undecided changes has a sign and no verb."""
+    rows = [(mean.suite, _print.plain(mean.words, _COLORS[mean.direction]), mean.counts) for mean in against.geomeans]
+    heads = ("suite", f"{name} against A", "cases")
+    return [_print.table(heads, rows, right=heads[1:2])] if rows else []
+
+
+def _cases(against: Against, name: str, chosen: Chosen) -> list[Part]:
+    """Return the cases, the worst first; of many those that are not the same."""
+    from gpubench.base.patterns import matches
+    from gpubench.cli import _findings
+    from gpubench.cli._summary import FEW_CASES
+    from gpubench.judging.words import plural
     from gpubench.model import Verdict
 
-    findings = against.judgement.findings
-    shown = findings
-    if len(findings) > _MOST_ROWS:
-        shown = tuple(each for each in findings if each.verdict is not Verdict.SAME)[:_MOST_ROWS]
-    means = [(mean.suite, comparison.times_words(mean.ratio), mean.cases) for mean in against.geomeans]
-    devices = len({each.devices for each in findings}) > 1
-    columns = ("verdict", "case", *(("device",) if devices else ()), "A", name, "change", "95 % interval")
-    parts: list[Table | Text] = [_print.plain("")]
-    if means:
-        parts += [_print.table(("suite", f"{name} is", "cases"), means, right=("cases",)), _print.plain("")]
-    parts.append(_print.table(columns, (_row(each, devices) for each in shown), right=columns[-4:]))
-    words = [*_reasons(against), *comparison.only_one(found, against), *against.judgement.notes]
-    if len(shown) < len(findings):
-        words.append(f"not shown: {len(findings) - len(shown)} cases, none worse; -o and --json have them all")
-    parts += [_print.plain(line, "yellow") for line in words]
-    return [*parts, _print.plain(f"{name} against A: {against.tally}", "bold")]
-
-
-def _row(finding: Finding, devices: bool) -> list[object]:
-    from gpubench.judging import comparison
-
-    words = comparison.words(finding)
-    verdict = _print.plain(finding.verdict, _STYLES.get(finding.verdict, "yellow"))
-    where = ["+".join(finding.devices)] if devices else []
-    return [verdict, finding.case.id, *where, words.before, words.after, words.change, words.interval]
-
-
-def _reasons(against: Against) -> list[str]:
-    """Why cases could not be told, each reason once with the number of cases that it holds for."""
-    from gpubench.judging.comparison import words
-
-    reasons: dict[str, list[str]] = {}
-    for finding in against.judgement.findings:
-        if why := words(finding).why:
-            reasons.setdefault(f"{finding.verdict}: {why}", []).append(finding.case.id)
-    lines = [f"{why} ({_named(ids)})" for why, ids in reasons.items()]
-    rest = len(lines) - _MOST_REASONS
-    return lines[:_MOST_REASONS] + ([f"and {rest} more reasons"] if rest > 0 else [])
-
-
-def _named(ids: Sequence[str]) -> str:
-    return ids[0] + (f" and {len(ids) - 1} more" if len(ids) > 1 else "")
+    found = [each for each in against.judgement.findings if matches(each.case.id, chosen.filters or ("",))]
+    is_whole = chosen.every or len(found) <= FEW_CASES
+    shown = found if is_whole else [each for each in found if each.verdict is not Verdict.SAME]
+    hidden = len(found) - len(shown)
+    note = [_print.plain(f"not listed: {plural(hidden)} that are the same; --all lists them", "dim")] if hidden else []
+    return [*_findings.listed(shown[: chosen.top], ("A", name), is_whole, chosen.wide), *note]

@@ -74,6 +74,8 @@ def gate(
     policy: _verdicts.PolicyFile = None,
     allow_mismatch: Mismatch = False,
     strict: _verdicts.Strict = False,
+    all_: _verdicts.All = False,
+    wide: _verdicts.Wide = False,
     json: options.Json = False,
     junit: _verdicts.JUnit = None,
     markdown: _verdicts.Markdown = None,
@@ -102,7 +104,7 @@ def gate(
     status = 3 if judged.failed else 0
     if baseline or floor:
         status = judged.exit_status(asked.policy.strict)
-        _verdicts.publish(judged, status, "gpubench gate", json, junit, markdown, no_redact)
+        _verdicts.publish(judged, status, "gpubench gate", json, junit, markdown, no_redact, all_, wide)
     if save_baseline and status == 0:
         _say(f"baseline {save_baseline}: {baselines.save(save_baseline, judged.files)}")
     elif save_baseline:

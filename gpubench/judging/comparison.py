@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 
 from gpubench.base import units
 from gpubench.base.errors import UsageError
+from gpubench.judging.answer import COMPARE, Answer, decided, next_steps, reasons, tally
 from gpubench.judging.evidence import Evidence, Reading
-from gpubench.judging.judge import Finding, Judgement, badness, explanation, interval, judge, settled, signed
+from gpubench.judging.judge import DECIDED, Finding, Judgement, badness, judge, settled
 from gpubench.judging.noise import percent
-from gpubench.model import Device, Manifest
+from gpubench.judging.words import change, plural, signed
+from gpubench.model import Device, Manifest, Verdict
 
-_NONE = "–"
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_AS_GOOD = 5e-5  # no digit of a percentage shows less
 _NAMED = 3  # of the cases that only one side has
 
 
@@ -33,11 +33,29 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Geomean:
-    """The geometric mean of how many times as good a suite's figures are: 1.02 is 2 % better, whatever the unit."""
+    """The geometric mean of how many times as good a suite's figures are: 1.02 is 2 % better, whatever the unit.
+
+    `decided` is how many of the cases are slower, faster or the same. `direction` is 1 where the mean and all decided
+    changes are for the better, -1 where they are for the worse, and else 0: an undecided mean is neither.
+    """
 
     suite: str
     ratio: float
     cases: int
+    decided: int = 0
+    direction: int = 0
+
+    @property
+    def words(self) -> str:
+        """`2.0 % better`; of undecided changes, or of some in both directions, `+2.0 %`, where more is better."""
+        if not self.direction:
+            return signed(self.ratio - 1)
+        return f"{percent(abs(self.ratio - 1))} {'better' if self.direction > 0 else 'worse'}"
+
+    @property
+    def counts(self) -> str:
+        """`1 of 12 cases decided`."""
+        return f"{self.decided} of {plural(self.cases)} decided"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +69,7 @@ class Against:
     @property
     def tally(self) -> str:
         """`1 slower, 2 faster, 90 same`."""
-        counts = self.judgement.counts().items()
-        return ", ".join(f"{count} {verdict}" for verdict, count in counts) or "nothing to weigh"
+        return tally(replace(self.judgement, missing=()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +135,6 @@ def _order(finding: Finding) -> tuple[int, float, str]:
     return place, -worse, case
 
 
-def change(finding: Finding) -> float:
-    """How much a figure changed, as a fraction: by its effect, or else by the medians; NaN where there is none."""
-    if finding.effect:
-        return finding.change
-    before, after = finding.before.median, finding.after.median
-    return after / before - 1 if math.isfinite(after) and math.isfinite(before) and before else math.nan
-
-
 def ratio(finding: Finding) -> float:
     """How many times as good a figure is as before, more being better; NaN where nothing can be said."""
     grown = 1 + change(finding)
@@ -134,49 +143,33 @@ def ratio(finding: Finding) -> float:
     return grown if finding.better == "more" else 1 / grown
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
-    """A finding in words; a dash where there is nothing to say."""
-
-    before: str
-    after: str
-    change: str
-    interval: str
-    why: str
-
-
-def words(finding: Finding) -> Words:
-    """Both figures, the change with its interval, and the reason of the verdict where it is not plain."""
-    found = change(finding)
-    low, high = interval(finding) if finding.effect else ("", "")
-    return Words(
-        _figure(finding.before.median, finding.unit),
-        _figure(finding.after.median, finding.unit),
-        signed(found) if math.isfinite(found) else _NONE,
-        f"{low} to {high}" if finding.effect else _NONE,
-        explanation(finding),
-    )
-
-
-def _figure(median: float, unit: str) -> str:
-    return units.quantity(median, unit) if math.isfinite(median) else _NONE
-
-
-def times_words(ratio: float) -> str:
-    """A ratio of how good figures are: `2.0 % better`."""
-    if abs(ratio - 1) < _AS_GOOD:
-        return "as good"
-    return f"{percent(abs(ratio - 1))} {'better' if ratio >= 1 else 'worse'}"
+def answer(against: Against, name: str) -> Answer:
+    """Return what a comparison found, why, and what to do next; `name` is the run's letter."""
+    judgement = replace(against.judgement, missing=())  # a comparison names what only one side has by itself
+    counts = judgement.counts()
+    changes = [f"{counts[each]} {each}" for each in (Verdict.SLOWER, Verdict.FASTER) if each in counts]
+    words = ", ".join(changes) or ("nothing is slower or faster" if judgement.decided else "inconclusive")
+    verdict = f"{name} against A: {words}; {decided(judgement)}"
+    return Answer(COMPARE, 0, verdict, reasons(judgement), next_steps(judgement, COMPARE))
 
 
 def _geomeans(findings: Sequence[Finding]) -> Iterator[Geomean]:
-    logs: dict[str, list[float]] = {}
+    suites: dict[str, list[Finding]] = {}
     for finding in findings:
-        found = ratio(finding)
-        if found > 0 and finding.cause != "method":
-            logs.setdefault(finding.case.suite, []).append(math.log(found))
-    for suite, values in logs.items():
-        yield Geomean(suite, math.exp(sum(values) / len(values)), len(values))
+        if ratio(finding) > 0:
+            suites.setdefault(finding.case.suite, []).append(finding)
+    for suite, found in suites.items():
+        verdicts = [each.verdict for each in found]
+        mean = math.exp(sum(math.log(ratio(each)) for each in found) / len(found))
+        yield Geomean(suite, mean, len(found), sum(each in DECIDED for each in verdicts), _direction(mean, verdicts))
+
+
+def _direction(mean: float, verdicts: Sequence[Verdict]) -> int:
+    """Return which way a suite went, if the cases that are decided went the way of the mean and no other; else 0."""
+    ways = {Verdict.SLOWER, Verdict.FASTER}.intersection(verdicts)
+    if ways == {Verdict.FASTER} and mean > 1:
+        return 1
+    return -1 if ways == {Verdict.SLOWER} and mean < 1 else 0
 
 
 def _holds(reading: Reading) -> str:

@@ -43,7 +43,8 @@ class Effect:
     """The candidate against the baseline, on logarithms, worse upwards.
 
     `shift` is the Hodges-Lehmann estimate over the processes' medians, `low` and `high` the 95 % interval
-    by Welch, `p` the probability of such a difference between equals. The others are those of `Scatter`.
+    by Welch, `p` the probability of such a difference between equals. `between` is the standard deviation between the
+    processes of both sides, pooled. The others are those of the `Scatter` that asks for the widest threshold.
     """
 
     shift: float
@@ -54,6 +55,7 @@ class Effect:
     errors: float = ERRORS
     deviation: float = 0.0
     counted: str = ""
+    between: float = 0.0
 
     @property
     def least_threshold(self) -> float:
@@ -117,7 +119,14 @@ def _weighed(pairs: Sequence[SidePair]) -> list[Effect]:
     reach, shifts = welch.reach, stats.hodges_lehmann(before, after)
     rows = np.stack((shifts, welch.difference - reach, welch.difference + reach, welch.p), axis=-1).tolist()
     return [
-        Effect(shift, low, high, p, *max((own, *each.elsewhere), key=lambda scatter: scatter.least_threshold))
+        Effect(
+            shift,
+            low,
+            high,
+            p,
+            *max((own, *each.elsewhere), key=lambda scatter: scatter.least_threshold),
+            between=own.deviation,
+        )
         for each, (shift, low, high, p), own in zip(pairs, rows, _own_scatter(before, after, welch), strict=True)
     ]
 
@@ -149,7 +158,8 @@ def against(side: Side, expected: float) -> Effect:
     error = float(logs.std(ddof=1)) / math.sqrt(len(logs))
     reach = error * float(stats.student_quantile(np.array(len(logs) - 1.0)))
     mean = float(logs.mean()) - centre
-    return Effect(float(np.median(logs)) - centre, mean - reach, mean + reach, math.nan, error)
+    shift, between = float(np.median(logs)) - centre, error * math.sqrt(len(logs))
+    return Effect(shift, mean - reach, mean + reach, math.nan, error, between=between)
 
 
 def as_change(shift: float, better: str) -> float:

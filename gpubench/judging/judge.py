@@ -8,17 +8,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from gpubench import stats
-from gpubench.base import units
 from gpubench.judging import effect
 from gpubench.judging.effect import Effect
 from gpubench.judging.evidence import Evidence, Key, Side, paired
-from gpubench.judging.noise import LEAST_TO_FAIL, percent
+from gpubench.judging.noise import LEAST_TO_FAIL
 from gpubench.judging.objections import Grounds
 from gpubench.model import Better, Case, Verdict
 
 _WORST_FIRST = tuple(Verdict)
 _MOST_Q = 0.05  # of all the findings that are called slower or faster, chance makes no larger share
-_DECIDED = (Verdict.SLOWER, Verdict.FASTER, Verdict.SAME)
+DECIDED = (Verdict.SLOWER, Verdict.FASTER, Verdict.SAME)
 _OTHER_CARDS = (
     "baseline and candidate were measured on different cards of one model, which differ by more than many changes do"
 )
@@ -42,8 +41,8 @@ class Finding:
     """The verdict on one case, with its reason in words where it is not plain, and a slug of it, `cause`.
 
     `threshold` is on logarithms as the effect is, NaN where nothing was weighed, like `q`; that of `same` is the
-    user's, that of the other verdicts is never below what noise leaves decidable. A case that is not
-    `required` changes no exit status unless it is slower or failed.
+    user's, that of the other verdicts is never below what noise leaves decidable; `asked` is always the user's. A case
+    that is not `required` changes no exit status unless it is slower or failed.
     """
 
     case: Case
@@ -57,6 +56,7 @@ class Finding:
     after: Figures = Figures()
     effect: Effect | None = None
     threshold: float = math.nan
+    asked: float = math.nan
     q: float = math.nan
     required: bool = True
 
@@ -96,7 +96,7 @@ class Judgement:
     @property
     def decided(self) -> int:
         """How many cases are slower, faster or the same."""
-        return sum(finding.verdict in _DECIDED for finding in self.findings)
+        return sum(finding.verdict in DECIDED for finding in self.findings)
 
     @property
     def cases(self) -> int:
@@ -204,87 +204,6 @@ def exit_status(judgement: Judgement, strict: bool = False) -> int:
     return 4 if judgement.unmet or not judgement.findings or vanished or silent.intersection(required) else 0
 
 
-def warnings(judgement: Judgement) -> list[str]:
-    """Return what a gate that ends with 0 must not pass over in silence, one line each."""
-    names = [case.id for case in judgement.missing]
-    few = [finding.case.id for finding in judgement.findings if finding.cause == "few-processes"]
-    lines = [f"{_first(names)}: the baseline has a figure, the candidate has none"] if names else []
-    lines += [f"{_first(few)}: too few processes to call a change slower or faster"] if few else []
-    open_cases = judgement.cases - judgement.decided
-    return [*lines, f"{decided(judgement)}: {open_cases} may be slower unseen"] if open_cases else lines
-
-
-def _first(names: Sequence[str]) -> str:
-    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
-
-
-def decided(judgement: Judgement) -> str:
-    """How many cases have a verdict that says something: `4 of 6 cases decided`."""
-    return f"{judgement.decided} of {judgement.cases} cases decided"
-
-
-def sentence(finding: Finding) -> str:
-    """A finding in words: `+4.9 % (+4.1 % to +5.6 %), threshold 2.0 %; only the candidate is labelled loaded`."""
-    if finding.effect is None:
-        return finding.reason
-    low, high = interval(finding)
-    threshold = _widened(finding) or f"threshold {percent(math.expm1(finding.threshold))}"
-    return "; ".join(filter(None, (f"{signed(finding.change)} ({low} to {high}), {threshold}", _reason(finding))))
-
-
-def explanation(finding: Finding) -> str:
-    """Why a threshold is wider than the user's, and the reason of the finding."""
-    return "; ".join(filter(None, (_widened(finding), _reason(finding))))
-
-
-def _widened(finding: Finding) -> str:
-    """`threshold 4.1 %: identical code differs by 1.5 % here (5 and 5 processes)`; empty if it is the user's."""
-    found = finding.effect
-    if found is None or not found.error or found.least_threshold < finding.threshold:
-        return ""
-    noise = f"identical code differs by {percent(math.expm1(found.deviation))} here ({found.counted})"
-    return f"threshold {percent(math.expm1(finding.threshold))}: {noise}"
-
-
-def _reason(finding: Finding) -> str:
-    """The reason of a finding; of one that could not be told, how many processes would be likely to tell."""
-    undecided = finding.verdict in (Verdict.INCONCLUSIVE, Verdict.SUSPECT)
-    if not finding.reason and undecided and (count := processes_needed(finding)):
-        return f"about {count} processes on each side would tell"
-    return finding.reason
-
-
-def interval(finding: Finding) -> tuple[str, str]:
-    """The ends of the 95 % interval of the change, as percentages."""
-    low, high = finding.bounds
-    return signed(low), signed(high)
-
-
-def signed(change: float) -> str:
-    """A change as a percentage with its sign: `−4.8 %`."""
-    size = abs(change)
-    return f"{'−' if change < 0 else '+'}{units.percent(size, 1 if size >= 0.001 or not size else 2)}"
-
-
-def processes_needed(finding: Finding, most: int = 100) -> int:
-    """About how many processes on each side would decide, were the estimate right; 0 where more than `most`.
-
-    The interval shrinks with the root of their number, and with it a threshold that is noise's. The interval has to
-    fit between the estimate and the threshold.
-    """
-    found = finding.effect
-    if found is None or not found.reach:
-        return 0
-    size = abs(found.shift)
-    if found.least_threshold >= finding.threshold:
-        reach, room = found.reach + found.least_threshold, size
-    else:
-        reach, room = found.reach, abs(size - finding.threshold)
-    present = min(finding.before.processes, finding.after.processes)
-    needed = present * (reach / room) ** 2 if room else math.inf
-    return max(math.ceil(needed), present + 1) if needed <= most else 0
-
-
 def _finding(old: Side, new: Side, verdict: Verdict, cause: str = "", reason: str = "") -> Finding:
     kinds = new.kinds or old.kinds
     unit, better = (kinds[0].unit, kinds[0].better) if kinds else ("", "less")
@@ -309,7 +228,7 @@ def decide(plain: Sequence[Finding], found: Sequence[Effect], threshold: Callabl
         asked = math.log1p(threshold(finding.case.id))
         verdict = verdict_of(each, asked)
         used = asked if verdict is Verdict.SAME else max(asked, each.least_threshold)
-        decided.append(_beyond_chance(replace(finding, verdict=verdict, effect=each, threshold=used, q=q)))
+        decided.append(_beyond_chance(replace(finding, verdict=verdict, effect=each, threshold=used, asked=asked, q=q)))
     return decided
 
 

@@ -292,7 +292,7 @@ def _unweighable(old: Sequence[float], new: Sequence[float], values: Sequence[fl
     if min(len(old), len(new)) < LEAST_REPLICATES:
         counts = f"{len(old)} and {len(new)} processes" if old is not new else f"{len(old)} process(es)"
         reason = (
-            f"{counts} cannot tell a change from the noise between processes: "
+            f"{counts} do not show the noise between processes: "
             f"measure with --replicates 5 (at least {LEAST_REPLICATES})"
         )
         return Objection(Verdict.INCONCLUSIVE, "few-processes", reason)

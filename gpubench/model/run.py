@@ -133,12 +133,15 @@ class Run:
 
 
 class Verdict(StrEnum):
-    """What a gate says of a case, the worst first. `suspect` stands only between two measurements."""
+    """What a gate says of a case, in the order of a list: the worst first, and last what cannot be compared.
+
+    `suspect` stands only between two measurements.
+    """
 
     SLOWER = "slower"
     SUSPECT = "suspect"
     INVALID = "invalid"
-    NOT_COMPARABLE = "not comparable"
     INCONCLUSIVE = "inconclusive"
     FASTER = "faster"
     SAME = "same"
+    NOT_COMPARABLE = "not comparable"

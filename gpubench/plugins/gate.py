@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from gpubench.judging.answer import Answer
 from gpubench.judging.evidence import Evidence
 from gpubench.judging.judge import Judgement
 from gpubench.judging.policy import Policy
@@ -27,8 +28,8 @@ class Publication(Protocol):
     def summary(self) -> str:
         """One sentence: who reads it."""
 
-    def render(self, judgement: Judgement, title: str, limit: int = 0) -> str:
+    def render(self, judgement: Judgement, answer: Answer, limit: int = 0) -> str:
         """Return the whole document, in at most `limit` bytes of UTF-8 where a limit is given: the worst stays.
 
-        Every text of the judgement is clean, as `gpubench.base.clean` says. It is not escaped for any form.
+        Every text of the judgement and of its answer is clean, as `gpubench.base.clean` says, and escaped for no form.
         """

@@ -10,8 +10,9 @@ from gpubench import plugins
 from gpubench.analysis.fingerprint import fingerprint
 from gpubench.judging import policy
 from gpubench.judging.evidence import Evidence, Gathering, Reading
-from gpubench.judging.judge import Finding, exit_status, sentence
+from gpubench.judging.judge import Finding, exit_status
 from gpubench.judging.rounds import Sides
+from gpubench.judging.words import sentence
 from gpubench.model import Case, Run
 from gpubench.tools.gating import baselines
 from gpubench.tools.gating.gate import Asked

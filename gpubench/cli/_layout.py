@@ -1,0 +1,131 @@
+"""Lists of cases for a terminal of any width: names are folded at commas, figures are never broken or left out."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from rich.table import Table
+from rich.text import Text
+
+from gpubench.base.clean import one_line
+from gpubench.cli import _print
+
+LONGEST_PART = 40  # characters of a name between two commas that a column has room for; what is longer is broken
+INDENT = "  "
+_GAP = 2
+_LEAST_BESIDE = 20  # characters of a name that stand beside its lead; of fewer the name has lines of its own
+_RIGHT_TO_LEFT = ("R", "AL")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedRow:
+    """A row of a list: a word that stands first, a name, and a figure for each further column."""
+
+    lead: str
+    name: str
+    figures: tuple[str, ...]
+    style: str = ""
+
+
+def named_rows(heads: Sequence[str], rows: Sequence[NamedRow], width: int) -> Iterator[Table | Text]:
+    """Yield rows under their heads, of which the first two are those of the lead and of the name.
+
+    As one line each where there is room for the names; else as the lead and the name, and below them the figures in
+    columns; and where a terminal is too narrow for that, the figures with their heads, in as many lines as they need.
+    """
+    rows = [
+        NamedRow(one_line(row.lead), one_line(row.name), tuple(map(one_line, row.figures)), row.style) for row in rows
+    ]
+    columns = [max(map(cell_len, cells)) for cells in zip(heads[2:], *(row.figures for row in rows), strict=True)]
+    lead = max(cell_len(text) for text in (heads[0], *(row.lead for row in rows)))
+    figures = sum(columns) + _GAP * len(columns)
+    room = width - lead - _GAP - figures
+    names = [row.name for row in rows]
+    if room >= least_room(names) and not any(map(_is_right_to_left, names)):
+        yield _one_line_each(heads, rows, room)
+    elif len(INDENT) + figures <= width:
+        yield from _two_lines_each(heads, rows, columns, lead, width)
+    else:
+        yield from _labelled(heads, rows, width)
+
+
+def least_room(names: Sequence[str]) -> int:
+    """Return how many characters a column of these names needs: the whole names, or else their parts."""
+    whole = max(map(cell_len, names), default=0)
+    longest = max((cell_len(part) for name in names for part in name_parts(name)), default=0)
+    return min(whole, min(longest, LONGEST_PART) + len(INDENT))
+
+
+def _is_right_to_left(name: str) -> bool:
+    """Return whether a terminal may show the figures that follow the name in another order."""
+    return not name.isascii() and any(unicodedata.bidirectional(letter) in _RIGHT_TO_LEFT for letter in name)
+
+
+def _one_line_each(heads: Sequence[str], rows: Sequence[NamedRow], room: int) -> Table:
+    cells = [
+        [_print.plain(row.lead, row.style), folded(row.name, room), *map(_print.plain, row.figures)] for row in rows
+    ]
+    table = _print.table(heads, cells, right=heads[2:])
+    for column in (table.columns[0], *table.columns[2:]):
+        column.no_wrap = True
+    return table
+
+
+def _two_lines_each(
+    heads: Sequence[str], rows: Sequence[NamedRow], columns: Sequence[int], lead: int, width: int
+) -> Iterator[Text]:
+    yield _print.plain(f"{heads[0]:{lead}}  {heads[1]}", "bold")
+    yield _aligned(heads[2:], columns, "bold")
+    for row in rows:
+        yield from _lead_and_name(row, lead, width)
+        yield _aligned(row.figures, columns)
+
+
+def _aligned(figures: Sequence[str], columns: Sequence[int], style: str = "") -> Text:
+    cells = (" " * (size - cell_len(text)) + text for text, size in zip(figures, columns, strict=True))
+    return Text(INDENT + (" " * _GAP).join(cells), style=style)
+
+
+def _lead_and_name(row: NamedRow, lead: int, width: int) -> Iterator[Text]:
+    start = f"{row.lead:{lead}}  "
+    room = width - len(start)
+    if room < _LEAST_BESIDE:
+        yield _print.plain(row.lead, row.style)
+        yield folded(row.name, width)
+    else:
+        first, *rest = folded(row.name, room).split("\n")
+        yield _print.plain(start, row.style) + Text(first.plain, style="not bold")
+        yield from (Text(" " * len(start)) + line for line in rest)
+
+
+def _labelled(heads: Sequence[str], rows: Sequence[NamedRow], width: int) -> Iterator[Text]:
+    """Yield each row as its lead and name, and below them each figure behind its head."""
+    for row in rows:
+        yield _print.plain(row.lead, row.style)
+        yield folded(row.name, width)
+        found = [f"{head} {figure}, " for head, figure in zip(heads[2:], row.figures, strict=True)]
+        yield from (Text(line.rstrip(", ")) for line in _joined(INDENT, found, width + 1))
+
+
+def folded(name: str, room: int) -> Text:
+    """Return a name in lines of at most `room` characters, broken behind commas."""
+    return Text("\n").join(_print.plain(line) for line in _joined("", name_parts(name), room))
+
+
+def _joined(start: str, parts: Sequence[str], room: int) -> list[str]:
+    """Return the parts joined to lines of at most `room` characters; further lines are indented."""
+    lines = [start]
+    for part in parts:
+        if cell_len(lines[-1]) + cell_len(part) > room and lines[-1].strip():
+            lines.append(INDENT)
+        lines[-1] += part
+    return lines
+
+
+def name_parts(name: str) -> list[str]:
+    """Return a name in the parts that end with its commas."""
+    pieces = name.split(",")
+    return [f"{piece}," for piece in pieces[:-1]] + pieces[-1:]

@@ -1,0 +1,119 @@
+"""A finding in words: the same words in the terminal, in Markdown, in JUnit and on a page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpubench.base import units
+from gpubench.judging.decidable import processes_needed
+from gpubench.judging.judge import Finding
+from gpubench.judging.noise import percent
+from gpubench.model import Verdict
+
+HEADS = ("verdict", "case", "baseline", "candidate", "change", "95 % interval", "threshold")  # of every table
+MISSING = "–"
+UNDECIDED = (Verdict.INCONCLUSIVE, Verdict.SUSPECT)
+
+
+@dataclass(frozen=True, slots=True)
+class FindingWords:
+    """A finding as the cells of a table; MISSING where a cell has no value."""
+
+    verdict: str
+    before: str
+    after: str
+    change: str
+    interval: str
+    threshold: str
+    why: str
+
+
+def finding_words(finding: Finding) -> FindingWords:
+    """Return both figures, the change with its interval, the threshold, and why the verdict is not plain."""
+    found = change(finding)
+    return FindingWords(
+        str(finding.verdict),
+        figure(finding.before.median, finding.unit),
+        figure(finding.after.median, finding.unit),
+        signed(found) if math.isfinite(found) else MISSING,
+        interval(finding) if finding.effect else MISSING,
+        percent(math.expm1(finding.threshold)) if finding.effect else MISSING,
+        explanation(finding),
+    )
+
+
+def change(finding: Finding) -> float:
+    """Return the change of a figure as a fraction: by its effect, or else by the medians.
+
+    NaN where a figure is missing, or where the figures are not comparable.
+    """
+    if finding.effect:
+        return finding.change
+    before, after = finding.before.median, finding.after.median
+    if finding.verdict is Verdict.NOT_COMPARABLE or not before:
+        return math.nan
+    return after / before - 1 if math.isfinite(after) and math.isfinite(before) else math.nan
+
+
+def figure(median: float, unit: str) -> str:
+    """Return a side's median with its unit."""
+    return units.quantity(median, unit) if math.isfinite(median) else MISSING
+
+
+def signed(fraction: float) -> str:
+    """Return a change as a percentage with its sign: `−4.8 %`."""
+    size = abs(fraction)
+    return f"{'−' if fraction < 0 else '+'}{units.percent(size, 1 if size >= 0.001 or not size else 2)}"
+
+
+def interval(finding: Finding) -> str:
+    """Return the 95 % interval of the change: `−6.2 to −1.0 %`."""
+    low, high = finding.bounds
+    return f"{signed(low).removesuffix(' %')} to {signed(high)}"
+
+
+def name(finding: Finding) -> str:
+    """Return the case, and where it was measured."""
+    return f"{finding.case.id} on {'+'.join(finding.devices)}" if finding.devices else finding.case.id
+
+
+def sentence(finding: Finding) -> str:
+    """Return a finding in one line: `+4.9 % (+4.1 to +5.6 %), threshold 2.0 %; measured on another card`."""
+    if finding.effect is None:
+        return finding.reason
+    threshold = _widened(finding) or f"threshold {percent(math.expm1(finding.threshold))}"
+    words = f"{signed(finding.change)} ({interval(finding)}), {threshold}"
+    return "; ".join(filter(None, (words, _reason(finding))))
+
+
+def explanation(finding: Finding) -> str:
+    """Return why a threshold is wider than the user's, and the reason of the finding."""
+    return "; ".join(filter(None, (_widened(finding), _reason(finding))))
+
+
+def _widened(finding: Finding) -> str:
+    """`threshold 4.1 %, because identical code varies by 1.5 % (5 and 5 processes)`; empty if it is the user's."""
+    found = finding.effect
+    if found is None or not finding.threshold > finding.asked:
+        return ""
+    noise = f"identical code varies by {percent(math.expm1(found.deviation))} ({found.counted})"
+    return f"threshold {percent(math.expm1(finding.threshold))}, because {noise}"
+
+
+def _reason(finding: Finding) -> str:
+    """Return the reason of a finding; of an undecided one, how many processes would decide it."""
+    if not finding.reason and finding.verdict in UNDECIDED and (count := processes_needed(finding)):
+        return f"needs about {count} processes per side to decide"
+    return finding.reason
+
+
+def first(names: Sequence[str]) -> str:
+    """Return the first of several names, and how many more there are."""
+    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
+
+
+def plural(count: int, noun: str = "case") -> str:
+    """Return a count with its noun: `1 case`, `2 cases`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
