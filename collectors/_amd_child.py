@@ -41,15 +41,23 @@ class LibraryChild:
 
     def read(self, pci: str, names: Sequence[str]) -> Mapping[str, float | None]:
         """Return the values of these counters; raises Missing with the reason if the process ended or hangs."""
+        values: Mapping[str, float | None] = self._asked([pci, list(names)])
+        return values
+
+    def processes(self, pci: str) -> Sequence[tuple[int, float | None]]:
+        """Return the numbers of the processes on a GPU, each with its bytes of memory; raises Missing as `read`."""
+        processes: Sequence[tuple[int, float | None]] = self._asked([pci, None])
+        return processes
+
+    def _asked(self, question: object) -> Any:
         pipe = self._child.stdin
         assert pipe is not None
         try:
-            pipe.write(json.dumps([pci, list(names)]).encode() + b"\n")
+            pipe.write(json.dumps(question).encode() + b"\n")
             pipe.flush()
         except OSError as error:
             raise self._ended() from error
-        values: Mapping[str, float | None] = self._answer(_ANSWER_S)
-        return values
+        return self._answer(_ANSWER_S)
 
     def _answer(self, patience_s: float) -> Any:
         pipe = self._child.stdout

@@ -2,7 +2,8 @@
 
 `python -P -m gpubench.collectors._amd_libraries amdsmi|pyrsmi` answers on its standard output, a line of JSON each:
 first the library's version, then for each line `[pci, [names]]` of its standard input the values of those counters,
-null for a missing one. A library that does not load or start ends the process; its last line of output says why.
+null for a missing one, and for each line `[pci, null]` a list of `[process number, bytes]`. A library that does not
+load or start ends the process; its last line of output says why.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ class Library(Protocol):
 
     def read(self, pci: str, name: str) -> float | None:
         """Return one counter of the GPU with that PCI address."""
+
+    def processes(self, pci: str) -> list[tuple[int, float | None]]:
+        """Return the numbers of the processes on the GPU with that PCI address, each with its bytes of memory."""
 
 
 def _rocm() -> Path:
@@ -61,6 +65,14 @@ class AmdSmi:
         ):  # this card or this release does not have it
             return None
 
+    def processes(self, pci: str) -> list[tuple[int, float | None]]:
+        handle = self._handles.get(pci)
+        try:
+            listed = self._smi.amdsmi_get_gpu_process_list(handle) if handle is not None else []
+            return [(int(each["pid"]), _memory_of(each)) for each in listed]
+        except (self._smi.AmdSmiException, AttributeError, KeyError, TypeError, ValueError):  # another release's form
+            return []
+
     _READERS: Mapping[str, tuple[Callable[[Any, Any], object], float]] = {
         "amd.power": (lambda smi, gpu: _first(smi.amdsmi_get_power_info(gpu), *_POWERS), 1.0),
         "amd.clock.gfx": (lambda smi, gpu: _clock(smi, gpu, smi.AmdSmiClkType.GFX), 1e6),
@@ -78,6 +90,11 @@ class AmdSmi:
 def _first(values: Mapping[str, object], *keys: str) -> object:
     """Return the first of these values that is a number."""
     return next((values[key] for key in keys if valid("amd.power", values.get(key)) is not None), None)
+
+
+def _memory_of(process: Mapping[str, Any]) -> float | None:
+    """Return the bytes of the GPU's memory that a process has."""
+    return valid("amd.memory.used", process.get("memory_usage", {}).get("vram_mem"))
 
 
 def _clock(smi: Any, gpu: Any, kind: Any) -> object:
@@ -122,6 +139,11 @@ class Rsmi:
         except (AttributeError, TypeError):  # what pyrsmi raises if the library does not have a function
             return None
 
+    def processes(self, pci: str) -> list[tuple[int, float | None]]:
+        """Return nothing: pyrsmi tells which processes use any GPU, not which use this one."""
+        del pci
+        return []
+
     _READERS: Mapping[str, str] = {
         "amd.power": "smi_get_device_average_power",
         "amd.utilization.gfx": "smi_get_device_utilization",
@@ -151,7 +173,8 @@ def serve(library: Library, questions: TextIO, answers: TextIO) -> None:
     answers.flush()
     for line in questions:
         pci, names = json.loads(line)
-        answers.write(json.dumps(answer(library, pci, names)) + "\n")
+        told = library.processes(pci) if names is None else answer(library, pci, names)
+        answers.write(json.dumps(told) + "\n")
         answers.flush()
 
 

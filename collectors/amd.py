@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gpubench.api.collector import Counter, CounterSource, Device, HealthSource, Missing
+from gpubench.api.collector import Counter, CounterSource, Device, DeviceProcess, HealthSource, Missing, ProcessSource
 
 from ._amd_child import LibraryChild
 from ._amd_health import AmdHealth
@@ -83,6 +83,19 @@ class AmdSource:
             self._library.close()
 
 
+class AmdProcesses:
+    """The processes on AMD GPUs, by the library that comes with ROCm in a process of its own."""
+
+    def __init__(self) -> None:
+        self._library = LibraryChild("amdsmi")
+
+    def read(self, device: Device) -> Sequence[DeviceProcess]:
+        return [DeviceProcess(pid, size) for pid, size in self._library.processes(device.pci.lower())]
+
+    def close(self) -> None:
+        self._library.close()
+
+
 class Amd:
     """The collector of AMD GPUs; `root` is put before /sys, to read another machine's files."""
 
@@ -119,6 +132,10 @@ class Amd:
     def health(self, devices: Sequence[Device]) -> HealthSource:
         del devices
         return AmdHealth(self._files)
+
+    def processes(self, devices: Sequence[Device]) -> ProcessSource:
+        del devices
+        return AmdProcesses()
 
 
 collector = Amd()

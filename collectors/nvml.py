@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from gpubench.api.collector import CounterSource, Device, HealthSource, Watch
+from gpubench.api.collector import CounterSource, Device, HealthSource, ProcessSource, Watch
 
 from ._nvml import NvidiaCollector, NvmlAccess, answer, handle_of, initialised, opened
 from ._nvml_counters import COUNTERS, READ, TURNS, XID
 from ._nvml_health import NvmlHealth
+from ._nvml_processes import NvmlProcesses
 from ._nvml_watch import NvmlWatch
 from ._refusals import refusals
 
@@ -127,6 +128,9 @@ class Nvml(NvidiaCollector):
     def health(self, devices: Sequence[Device]) -> HealthSource:
         del devices
         return NvmlHealth(initialised(), Xids)
+
+    def processes(self, devices: Sequence[Device]) -> ProcessSource:
+        return NvmlProcesses(devices)
 
 
 collector = Nvml()

@@ -123,9 +123,25 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *gpu, unsigned *count, Process 
     if (status) return status;
     if (!processes && running) { *count = running; return INSUFFICIENT_SIZE; }
     *count = running;
-    for (unsigned i = 0; processes && i < running; i++) processes[i] = (Process){1000 + i, 0, 0, 0};
+    u64 first = 1000, used = 0;
+    look_up("process.first", &first);
+    look_up("process.memory", &used);
+    for (unsigned i = 0; processes && i < running; i++) processes[i] = (Process){(unsigned)first + i, used, 0, 0};
     return SUCCESS;
 }
+
+int nvmlDeviceGetMemoryInfo(void *gpu, u64 sizes[3]) {
+    (void)gpu;
+    sizes[0] = 1 << 30, sizes[2] = 1 << 20;
+    int status = look_up("memory", &sizes[2]);
+    sizes[1] = sizes[0] - sizes[2];
+    return status;
+}
+
+int nvmlDeviceGetClockInfo(void *gpu, int kind, unsigned *mhz) { (void)gpu, (void)kind; return number("clock", 1980, mhz); }
+int nvmlDeviceGetMaxClockInfo(void *gpu, int kind, unsigned *mhz) { (void)gpu, (void)kind; return number("clock.most", 1980, mhz); }
+int nvmlDeviceGetTemperature(void *gpu, int kind, unsigned *celsius) { (void)gpu, (void)kind; return number("temperature", 40, celsius); }
+int nvmlDeviceGetEnforcedPowerLimit(void *gpu, unsigned *milliwatts) { (void)gpu; return number("power.limit", 700000, milliwatts); }
 
 int nvmlDeviceGetCurrPcieLinkWidth(void *gpu, unsigned *lanes) { (void)gpu; return number("width", 16, lanes); }
 int nvmlDeviceGetMaxPcieLinkWidth(void *gpu, unsigned *lanes) { (void)gpu; return number("width.most", 16, lanes); }

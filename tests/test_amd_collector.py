@@ -339,3 +339,30 @@ def test_the_child_ends_with_its_questions():
         check=True,
     )
     assert [json.loads(line) for line in ended.stdout.splitlines()] == ["x", {"amd.power": None}]
+
+
+PROCESSES = (
+    AMDSMI
+    + """
+def amdsmi_get_gpu_process_list(gpu):
+    known = {"pid": 71, "name": "train", "memory_usage": {"gtt_mem": 1, "cpu_mem": 2, "vram_mem": 3 * 2**30}}
+    return [known, {"pid": 72, "memory_usage": {"vram_mem": "N/A"}}]
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (PROCESSES, [(71, 3.0 * 2**30), (72, None)]),
+        (AMDSMI, []),
+        (AMDSMI + "\ndef amdsmi_get_gpu_process_list(gpu): return ['a handle of an older release']", []),
+    ],
+    ids=["told", "no such function", "another form"],
+)
+def test_the_library_lists_the_processes_on_a_gpu_with_their_memory(tmp_path, monkeypatch, text, expected):
+    library(tmp_path, monkeypatch, text)
+    source = AMD.processes([gpu("mi300x")])
+    found = source.read(gpu("mi300x"))
+    source.close()
+    assert [(each.pid, each.memory_bytes) for each in found] == expected

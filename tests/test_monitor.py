@@ -1,4 +1,4 @@
-"""What the devices do now: the values of the last look, and their form for Prometheus."""
+"""What the devices do now: their newest values on a line and in Prometheus' form."""
 
 import os
 import re
@@ -47,14 +47,14 @@ def test_a_device_on_one_line():
     found = latest(
         make.samples((0.0,), power=(651.2,), event_reasons=(4.0,)), make.samples((0.0,), **{"utilization.gpu": (98.0,)})
     )
-    assert live.line(found, ["cuda:0"]) == "cuda:0 busy 98 %, power 651.2 W, held back by power cap; host "
+    assert live.lines(found, ["cuda:0"]) == ["cuda:0 busy 98 %, power 651.2 W, throttle reasons power cap"]
 
 
 def test_a_gpu_without_gpm_shows_no_clock_as_its_activity():
     clock = make.counter("nvml.clock.sm", "Hz", "gauge")
     found = live.Latest((clock,))
     found.add([make.samples((0.0,), **{"clock.sm": (1.98e9,)})])
-    assert live.line(found, ["cuda:0"]) == "cuda:0 clock 1.980 GHz; host "
+    assert live.lines(found, ["cuda:0"]) == ["cuda:0 clock 1.980 GHz"]
 
 
 def test_an_amd_gpu_has_its_busy_time_clock_temperature_and_reasons():
@@ -63,10 +63,11 @@ def test_an_amd_gpu_has_its_busy_time_clock_temperature_and_reasons():
     columns = tuple((name, (value,)) for name, value in {**values, "amd.throttle": float(1 | 1 << 36)}.items())
     found = live.Latest(counters)
     found.add([Samples("amd", "rocm:0", (0.0,), columns)])
-    assert live.line(found, ["rocm:0"]) == (
-        "rocm:0 busy 97 %, power 750.0 W, clock 2.100 GHz, temp 71 °C, "
-        "held back by power cap (PPT0), thermal (hotspot); host "
-    )
+    reasons = "throttle reasons power cap (PPT0), thermal (hotspot)"
+    assert live.lines(found, ["rocm:0", "host"]) == [
+        f"rocm:0 busy 97 %, power 750.0 W, clock 2.100 GHz, temp 71 °C, {reasons}",
+        "host no values",
+    ]
 
 
 def test_seconds_of_violation_are_no_watts():
@@ -109,11 +110,11 @@ def monitor(*words, **named):
 
 
 @pytest.mark.slow
-def test_where_there_is_no_terminal_each_look_is_a_line():
-    found = monitor("--count", "2", "--interval", "0.2")
+def test_where_there_is_no_terminal_each_device_has_a_line_per_interval():
+    found = monitor("--count", "2", "--interval", "0.2", "--device", "host")
     assert found.returncode == 0
     first, _ = found.stdout.splitlines()
-    assert re.match(r"\d\d:\d\d:\d\d .*host .*memory free [\d.]+ GiB", first)
+    assert re.match(r"\d\d:\d\d:\d\d host cores .*memory free [\d.]+ GiB, load ", first)
     assert "\x1b" not in found.stdout
 
 

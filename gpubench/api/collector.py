@@ -7,9 +7,11 @@ from gpubench.plugins.collector import (
     Collector,
     Condition,
     CounterSource,
+    DeviceProcess,
     HealthReading,
     HealthSign,
     HealthSource,
+    ProcessSource,
     Watch,
 )
 
@@ -22,6 +24,7 @@ __all__ = [
     "CounterSource",
     "Device",
     "DeviceError",
+    "DeviceProcess",
     "EventBit",
     "EventClass",
     "HealthReading",
@@ -30,5 +33,6 @@ __all__ = [
     "Lacking",
     "Measure",
     "Missing",
+    "ProcessSource",
     "Watch",
 ]

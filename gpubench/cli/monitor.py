@@ -7,7 +7,7 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,8 +15,6 @@ import typer
 from gpubench.base.errors import ReaderLeft
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-
     from gpubench.measuring.sampler import SamplingProcess
     from gpubench.model import Device
     from gpubench.tools.monitor.live import Latest
@@ -25,8 +23,8 @@ Watched = Annotated[
     list[str] | None,
     typer.Option("--device", help="Watch this device alone; may be repeated. \\[default: every device]"),
 ]
-Interval = Annotated[float, typer.Option("--interval", min=0.2, max=3600, help="Seconds between two looks.")]
-Count = Annotated[int, typer.Option("--count", min=0, help="End after so many looks; 0 goes on until Ctrl-C.")]
+Interval = Annotated[float, typer.Option("--interval", min=0.2, max=3600, help="Seconds between two updates.")]
+Count = Annotated[int, typer.Option("--count", min=0, help="End after so many updates; 0 continues until q or Ctrl-C.")]
 Prometheus = Annotated[bool, typer.Option("--prometheus", help="Print the counters once as Prometheus takes them.")]
 Listen = Annotated[
     str | None,
@@ -46,7 +44,6 @@ HostNames = Annotated[
     ),
 ]
 _FIRST_S = 1.2  # until each counter has been read twice
-_NARROW = ((100, 10), (72, 7), (48, 4), (0, 3))  # a terminal of so many columns has room for so many of ours
 
 
 def monitor(
@@ -57,7 +54,11 @@ def monitor(
     listen: Listen = None,
     host_name: HostNames = None,
 ) -> None:
-    """Show what every device does now: live on a terminal, elsewhere a line a look; or for Prometheus."""
+    """Show what every device does now: live on a terminal, elsewhere a line per device and interval.
+
+    For each device: bars of its use, memory, power, temperature and clock with the last minute, its throttle reasons
+    and its processes. The key q ends it.
+    """
     from gpubench.measuring import inventory
     from gpubench.measuring.plan import sampled_devices
     from gpubench.measuring.sampler import SamplingProcess
@@ -74,7 +75,7 @@ def monitor(
         elif prometheus:
             _once(sampler, latest, devices)
         else:
-            _watch(sampler, latest, [each.id for each in devices], interval, count)
+            _watch(sampler, latest, devices, interval, count)
 
 
 @contextlib.contextmanager
@@ -87,8 +88,8 @@ def _killed(sampler: SamplingProcess) -> Iterator[None]:
             sys.stdout.flush()
 
 
-def _look(sampler: SamplingProcess, latest: Latest, seconds: float) -> None:
-    """Take what comes in that time; DeviceError where nothing can come any more."""
+def _look(sampler: SamplingProcess, latest: Latest, seconds: float, wait: Callable[[float], None] = time.sleep) -> None:
+    """Take the samples that arrive in that time; DeviceError where none can arrive any more."""
     from gpubench.base.errors import DeviceError
 
     deadline = time.monotonic() + seconds
@@ -98,7 +99,7 @@ def _look(sampler: SamplingProcess, latest: Latest, seconds: float) -> None:
             raise DeviceError(sampler.ended)
         if time.monotonic() >= deadline:
             return
-        time.sleep(min(0.1, max(deadline - time.monotonic(), 0.0)))
+        wait(min(0.1, max(deadline - time.monotonic(), 0.0)))
 
 
 def _once(sampler: SamplingProcess, latest: Latest, devices: list[Device]) -> None:
@@ -109,38 +110,48 @@ def _once(sampler: SamplingProcess, latest: Latest, devices: list[Device]) -> No
     typer.echo(prometheus(latest, {device.id: device for device in devices}), nl=False)
 
 
-def _watch(sampler: SamplingProcess, latest: Latest, devices: list[str], interval: float, count: int) -> None:
-    from rich.live import Live
-
+def _watch(sampler: SamplingProcess, latest: Latest, devices: list[Device], interval: float, count: int) -> None:
     from gpubench.cli import _print
-    from gpubench.tools.monitor import live
 
     looks = range(count) if count else itertools.count()
     console = _print.out()
-    if not sys.stdout.isatty():
-        for _ in looks:
-            _look(sampler, latest, max(interval, _FIRST_S) if not latest.all() else interval)
-            typer.echo(f"{time.strftime('%H:%M:%S')} {live.line(latest, devices)}")
-            sys.stdout.flush()
-        return
-    with Live(console=console, auto_refresh=False, transient=False) as view:
-        for _ in looks:
-            _look(sampler, latest, interval)
-            view.update(_picture(latest, devices, console), refresh=True)
+    if console.is_terminal and not console.is_dumb_terminal:
+        _draw(sampler, latest, devices, interval, looks)
+    else:
+        _log(sampler, latest, [device.id for device in devices], interval, looks)
 
 
-def _picture(latest: Latest, devices: list[str], console: Console) -> RenderableType:
-    """The devices as a table, in as many columns as there is room for, the host beneath."""
-    from rich.console import Group
-
-    from gpubench.cli import _print
+def _log(sampler: SamplingProcess, latest: Latest, devices: list[str], interval: float, looks: Iterable[int]) -> None:
+    """Print a line for each device and interval, with nothing that moves a cursor."""
     from gpubench.tools.monitor import live
 
-    room = next(columns for width, columns in _NARROW if console.width >= width)
-    heads = live.COLUMNS[:room]
-    rows = [live.device_cells(latest, device)[:room] for device in devices if device != "host"]
-    parts: list[RenderableType] = [_print.table(heads, rows, right=heads[1:])] if rows else []
-    return Group(*parts, _print.table(live.HOST_COLUMNS, [live.host_cells(latest)], right=live.HOST_COLUMNS[1:]))
+    for _ in looks:
+        _look(sampler, latest, max(interval, _FIRST_S) if not latest.all() else interval)
+        now = time.strftime("%H:%M:%S")
+        for line in live.lines(latest, devices):
+            typer.echo(f"{now} {line}")
+        sys.stdout.flush()
+
+
+def _draw(
+    sampler: SamplingProcess, latest: Latest, devices: list[Device], interval: float, looks: Iterable[int]
+) -> None:
+    """Draw the devices on the whole terminal until q or Ctrl-C, and leave the terminal as it was."""
+    from rich.live import Live
+
+    from gpubench.cli import _monitor, _print
+    from gpubench.tools.monitor.processes import ProcessList
+
+    console, picture, keys = _print.out(), _monitor.Picture(devices), _monitor.Keys()
+    with (
+        contextlib.closing(ProcessList(devices)) as processes,
+        keys.unbuffered(),
+        Live(console=console, auto_refresh=False, screen=True) as view,
+    ):
+        for _ in looks:
+            _look(sampler, latest, interval if latest.all() else _FIRST_S, keys.wait)
+            processes.update()
+            view.update(picture.drawn(latest, processes.newest, console, time.monotonic()), refresh=True)
 
 
 def _place(listen: str) -> tuple[str, int]:

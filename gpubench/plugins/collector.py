@@ -167,3 +167,31 @@ class Examining(Protocol):
 
     def health(self, devices: Sequence[Device]) -> HealthSource:
         """Open a source for these devices; it is read before and after a run; raises errors.Missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProcess:
+    """A process that uses a device: its number, and its bytes of the device's memory.
+
+    `memory_bytes` is None where the driver does not tell it, as in some containers.
+    """
+
+    pid: int
+    memory_bytes: float | None = None
+
+
+class ProcessSource(Protocol):
+    """Lists the processes on devices. It runs in a process of its own, which may crash or hang without harm."""
+
+    def read(self, device: Device) -> Sequence[DeviceProcess]:
+        """Return the processes that use one device now; raises errors.Missing."""
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class Listing(Protocol):
+    """A collector that can also list the processes on a device."""
+
+    def processes(self, devices: Sequence[Device]) -> ProcessSource:
+        """Open a source for these devices, all of which the collector accepts; raises errors.Missing."""

@@ -72,7 +72,7 @@ _CELLS = (
     ("clock", Measure.CORE_CLOCK, "Hz"),
     ("temp", Measure.TEMPERATURE, "°C"),
 )
-COLUMNS = ("device", *(head for head, _, _ in _CELLS), "held back by")
+COLUMNS = ("device", *(head for head, _, _ in _CELLS), "throttle reasons")
 HOST_COLUMNS = ("host", "cores", "memory free", "load")
 
 
@@ -100,17 +100,15 @@ def _cell(window: Window, measure: Measure, unit: str) -> str:
     return units.round_size(found.value) if unit == "B" else units.quantity(found.value, unit)
 
 
-def line(latest: Latest, devices: Sequence[str]) -> str:
-    """Everything on one line: for a log."""
-    rows: list[tuple[tuple[str, ...], tuple[str, ...]]]
-    rows = [(COLUMNS, device_cells(latest, device)) for device in devices if device != "host"]
-    rows.append((HOST_COLUMNS, host_cells(latest)))
-    return "; ".join(_words(heads, cells) for heads, cells in rows)
+def lines(latest: Latest, devices: Sequence[str]) -> list[str]:
+    """Return a line for each device, the host last: for a log."""
+    found = [_words(COLUMNS, device_cells(latest, device)) for device in devices if device != "host"]
+    return [*found, *([_words(HOST_COLUMNS, host_cells(latest))] if "host" in devices else [])]
 
 
 def _words(heads: Sequence[str], cells: Sequence[str]) -> str:
     told = (f"{head} {cell}" for head, cell in itertools.islice(zip(heads, cells, strict=True), 1, None) if cell)
-    return " ".join((cells[0], ", ".join(told)))
+    return f"{cells[0]} {', '.join(told) or 'no values'}"
 
 
 def prometheus(latest: Latest, devices: Mapping[str, Device]) -> str:

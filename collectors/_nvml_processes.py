@@ -1,0 +1,35 @@
+"""The processes on an NVIDIA GPU, through NVML: the same that nvidia-smi lists."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpubench.api.collector import Device, DeviceProcess, Missing
+
+from ._nvml import NvmlAccess, is_lost
+
+_KINDS = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
+
+
+class NvmlProcesses(NvmlAccess):
+    """Lists the programs that compute or draw on each GPU. One that does both is listed once."""
+
+    def read(self, device: Device) -> Sequence[DeviceProcess]:
+        memory: dict[int, float | None] = {}
+        for kind in _KINDS:
+            for process in self._running(device, kind):
+                known = None if process.usedGpuMemory is None else float(process.usedGpuMemory)
+                memory[process.pid] = max(filter(None, (memory.get(process.pid), known)), default=known)
+        return [DeviceProcess(pid, size) for pid, size in memory.items()]
+
+    def _running(self, device: Device, kind: str) -> Sequence[Any]:
+        try:
+            processes: Sequence[Any] = getattr(self._nvml, kind)(self._handles[device.id])
+            return processes
+        except self._nvml.NVMLLibraryMismatchError:  # a driver before 510 has an older form of the call
+            return ()
+        except self._nvml.NVMLError as error:
+            if is_lost(self._nvml, error):
+                raise Missing(f"{device.id} is lost ({error})", "look at dmesg, then restart the machine") from error
+            return ()

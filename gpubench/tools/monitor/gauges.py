@@ -1,0 +1,133 @@
+"""What a device does now as gauges: a value in words, its fraction of a limit, and the fractions of the last minute."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gpubench.analysis.window import Window
+from gpubench.base import units
+from gpubench.model import Device, Measure
+from gpubench.tools.monitor.live import Latest
+
+HISTORY_S = 60.0
+_HOT_C = 100.0  # the end of the bar of temperatures; processors slow down a little below
+_SHARES = (("SM", Measure.SM_ACTIVITY), ("tensor", Measure.TENSOR_ACTIVITY), ("DRAM", Measure.DRAM_SHARE))
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """One value of a device; `fraction` is the value over its limit, None where no limit is known."""
+
+    label: str
+    text: str
+    value: float
+    fraction: float | None
+
+
+def gauges(latest: Latest, device: Device) -> tuple[Gauge, ...]:
+    """Return the gauges of a device, those that have a value now."""
+    window = latest.window(device.id)
+    return tuple(_of_host(window, device) if device.backend == "host" else _of_gpu(window, device))
+
+
+def shares_text(latest: Latest, device: Device) -> str:
+    """Return `SM 81 %, tensor 29 %, DRAM 36 %`; empty where the device has no such counters."""
+    window = latest.window(device.id)
+    found = [(name, share.value) for name, measure in _SHARES if (share := window.share(measure))]
+    return ", ".join(f"{name} {units.percent(share, 0)}" for name, share in found)
+
+
+def throttle_text(latest: Latest, device: Device) -> str:
+    """Return the throttle reasons of a device, separated by commas."""
+    return ", ".join(reason.name for reason in latest.window(device.id).throttling())
+
+
+def _of_gpu(window: Window, device: Device) -> Iterator[Gauge]:
+    details = dict(device.details)
+    if busy := window.mean(Measure.BUSY):
+        yield Gauge("busy", f"{busy.value:.0f} %", busy.value, busy.value / 100)
+    if used := window.mean(Measure.MEMORY_USED):
+        yield _memory(used.value, device.memory_bytes)
+    if power := window.mean(Measure.BOARD_POWER):
+        yield _limited("power", power.value, _number(details.get("power.limit_w", "")), "W")
+    if temperature := window.mean(Measure.TEMPERATURE):
+        yield Gauge("temp", f"{temperature.value:.0f} °C", temperature.value, temperature.value / _HOT_C)
+    if clock := window.mean(Measure.CORE_CLOCK):
+        most_hz = _number(details.get("clock.sm_most_hz", "")) or _number(details.get("clock.sm_hz", ""))
+        yield _limited("clock", clock.value, most_hz, "Hz")
+
+
+def _of_host(window: Window, device: Device) -> Iterator[Gauge]:
+    if cores := window.rate(Measure.CPU_TIME):
+        yield _counted("cores", cores.value, device.units)
+    if available := window.mean(Measure.MEMORY_AVAILABLE):
+        yield _memory(max(device.memory_bytes - available.value, 0.0), device.memory_bytes)
+    if load := window.mean(Measure.LOAD):
+        yield _counted("load", load.value, device.units)
+
+
+def _memory(used_bytes: float, whole_bytes: float) -> Gauge:
+    if not whole_bytes:
+        return Gauge("memory", units.round_size(used_bytes), used_bytes, None)
+    whole, _, unit = units.round_size(whole_bytes).partition(" ")
+    in_unit = used_bytes / whole_bytes * float(whole)
+    text = f"{units.significant(in_unit, 3)} / {units.significant(float(whole), 3)} {unit}"
+    return Gauge("memory", text, used_bytes, used_bytes / whole_bytes)
+
+
+def _limited(label: str, value: float, limit: float | None, unit: str) -> Gauge:
+    whole = f" / {units.quantity(limit, unit, 3)}" if limit else ""
+    return Gauge(label, _joined(units.quantity(value, unit, 3), whole), value, value / limit if limit else None)
+
+
+def _counted(label: str, value: float, whole: int) -> Gauge:
+    return Gauge(label, f"{value:.1f}" + (f" / {whole}" if whole else ""), value, value / whole if whole else None)
+
+
+def _joined(value: str, whole: str) -> str:
+    """Return `651 / 700 W` of `651 W` and ` / 700 W`: a unit that both have stands once."""
+    number, _, unit = value.partition(" ")
+    return number + whole if whole.endswith(f" {unit}") else value + whole
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text) or None
+    except ValueError:
+        return None
+
+
+class Recent:
+    """The gauges of the last minute, by device and label."""
+
+    def __init__(self) -> None:
+        self._values: dict[tuple[str, str], deque[tuple[float, float]]] = {}
+        self._highest: dict[tuple[str, str], float] = {}
+
+    def add(self, at: float, device: str, shown: Sequence[Gauge]) -> None:
+        """Take what is shown of a device at a moment (monotonic seconds); what is older than a minute goes."""
+        for gauge in shown:
+            key = (device, gauge.label)
+            values = self._values.setdefault(key, deque())
+            self._highest[key] = max(self._highest.get(key, 0.0), gauge.value)
+            fraction = gauge.fraction if gauge.fraction is not None else gauge.value / (self._highest[key] or 1.0)
+            values.append((at, fraction))
+            while values[0][0] < at - HISTORY_S:
+                values.popleft()
+
+    def fractions(self, now: float, device: str, label: str, columns: int) -> list[float | None]:
+        """Return the mean fraction in each of so many equal parts of the last minute, the oldest first.
+
+        A part in which nothing was read has what the part before it has, and None where nothing was read before.
+        """
+        parts: list[list[float]] = [[] for _ in range(columns)]
+        for at, fraction in self._values.get((device, label), ()):
+            place = int((at - now + HISTORY_S) / HISTORY_S * columns)
+            if at <= now and place >= 0:
+                parts[min(place, columns - 1)].append(fraction)
+        found: list[float | None] = []
+        for part in parts:
+            found.append(sum(part) / len(part) if part else found[-1] if found else None)
+        return found

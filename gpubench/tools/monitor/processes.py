@@ -1,0 +1,115 @@
+"""The processes on each device: a child process asks the collectors, because a driver may crash or hang it.
+
+`ProcessList` is the parent's side, `main` the child's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import psutil
+
+from gpubench import plugins
+from gpubench.base.clean import one_line
+from gpubench.base.errors import Missing
+from gpubench.measuring.process import Child, to_parent
+from gpubench.model import Device
+from gpubench.plugins.collector import Collector, DeviceProcess, Listing, ProcessSource
+
+PERIOD_S = 2.0  # between two lists: to read one takes a driver some 20 µs, and /proc a millisecond for each process
+
+
+@dataclass(frozen=True, slots=True)
+class RunningProcess:
+    """A process on a device. `user` and `command` are empty for one of another container, which /proc does not show."""
+
+    device: str
+    pid: int
+    memory_bytes: float | None
+    user: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """All processes at one moment, those with the most memory first."""
+
+    processes: tuple[RunningProcess, ...]
+
+
+class ProcessList:
+    """Keeps the newest list of processes. Where the child ends, the list stays empty: counters go on without it."""
+
+    def __init__(self, devices: Sequence[Device]) -> None:
+        self.newest: tuple[RunningProcess, ...] = ()
+        self._child: Child[Listed] | None = None
+        watched = tuple(device for device in devices if device.backend != "host")
+        if watched:
+            self._child = Child("gpubench.tools.monitor.processes", (Listed,))
+            with contextlib.suppress(OSError):  # it has ended already, which the first `update` finds
+                self._child.channel.send(watched)
+
+    def update(self) -> None:
+        """Take the lists that have arrived, without waiting."""
+        if self._child is None:
+            return
+        try:
+            self._child.drain()
+            for listed in self._child.channel.arrived():
+                self.newest = listed.processes
+        except (EOFError, OSError):
+            self.newest = ()
+            self.close()
+
+    def close(self) -> None:
+        """End the child."""
+        if self._child is not None:
+            self._child.kill()
+            self._child = None
+
+
+def main() -> None:
+    """Send the processes on the devices every two seconds, until the parent closes the channel."""
+    faulthandler.enable()
+    channel = to_parent(sys.argv[1])
+    devices: Sequence[Device] = channel.recv()
+    sources = list(_opened(devices))
+    while True:
+        found = [process for name, source, own in sources for process in _read(name, source, own)]
+        found.sort(key=lambda process: -(process.memory_bytes or 0.0))
+        channel.send(Listed(tuple(found)))
+        if channel.poll(PERIOD_S):
+            return
+
+
+def _opened(devices: Sequence[Device]) -> Iterator[tuple[str, ProcessSource, list[Device]]]:
+    """Yield the collectors that list processes and are available here, each with the devices that it accepts."""
+    for name in plugins.names("collectors"):
+        with contextlib.suppress(Missing, plugins.BrokenPlugin):
+            collector: Collector = plugins.load("collectors", name)
+            if isinstance(collector, Listing):
+                own = [device for device in devices if plugins.asked(name, partial(collector.accepts, device))]
+                if own:
+                    yield name, plugins.asked(name, partial(collector.processes, own)), own
+
+
+def _read(name: str, source: ProcessSource, devices: Sequence[Device]) -> Iterator[RunningProcess]:
+    for device in devices:
+        with contextlib.suppress(Missing):
+            for process in plugins.asked(name, partial(source.read, device)):
+                yield described(device, process)
+
+
+def described(device: Device, process: DeviceProcess) -> RunningProcess:
+    """Return a process with its user and its command, as far as /proc tells them."""
+    user = command = ""
+    with contextlib.suppress(psutil.Error):
+        running = psutil.Process(process.pid)
+        command = one_line(" ".join(running.cmdline()) or running.name())
+        user = one_line(running.username())
+    return RunningProcess(device.id, process.pid, process.memory_bytes, user, command)
