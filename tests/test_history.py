@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import random
 import shutil
 import sqlite3
 import subprocess
@@ -328,6 +329,101 @@ def test_a_damaged_history_is_said_set_aside_and_restored_from_the_run_files(tmp
     aside, _, _ = refill(store)
     assert aside.name.startswith("history.sqlite.damaged-")
     assert dump(store) == before
+
+
+def read_all(store):
+    """Everything that commands read of a history."""
+    with history.History(store) as found:
+        for line in found.lines():
+            assert found.trend(line, 100).moments
+        found.series([])
+        found.warnings()
+        found.files(found.last(CASE.id, 1, "quick", H200.id, 10))
+    with history.Recorder(store) as recorder:
+        recorder.sources()
+        recorder.beyond(1)
+
+
+COLUMNS = {
+    "runs": ("key", "path", "at", "ahead_s", "host", "versions", "results"),
+    "fingerprints": ("pairs",),
+    "lines": ("case_id", "version", "tier", "series", "unit", "better", "devices", "headline"),
+    "points": ("at", "replicate", "low", "centre", "high", "noise", "samples", "labels"),
+}
+WRONG = ("x", b"\xff\x00", -1, 1e300, "a\x00b", "[1]", "[]", "", 2**62)
+
+
+def fate(store, paths):
+    """Whether a history is read and recorded in, or refused in one line."""
+    try:
+        read_all(store)
+        recorded(store, *paths)
+    except FileError as error:
+        return "refused" if len(str(error).splitlines()) == 1 else "refused in several lines"
+    return "read"
+
+
+def fates_of_values(tmp_path, store, places):
+    """What becomes of a history for each table, column and value that is put there."""
+    paths = [run_file(tmp_path, number) for number in range(3)]
+    recorded(store, *paths[:2])
+    whole = store.read_bytes()
+    for table, column, value in places:
+        store.write_bytes(whole)
+        connection = sqlite3.connect(store)
+        with connection:
+            connection.execute(f"UPDATE OR REPLACE {table} SET {column} = ?", (value,))
+        connection.close()
+        yield fate(store, paths)
+
+
+PLACES = [(table, column) for table, columns in COLUMNS.items() for column in columns]
+
+
+def test_a_history_that_holds_other_values_than_were_written_is_read_or_said_to_be_damaged(tmp_path, store):
+    """What a column holds may be of any type: SQLite does not see to it."""
+    places = [(*place, WRONG[number % len(WRONG)]) for number, place in enumerate(PLACES)]
+    assert set(fates_of_values(tmp_path, store, places)) == {"read", "refused"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("table", "column"), PLACES)
+def test_no_value_in_any_column_of_a_history_crashes_what_reads_it(tmp_path, store, table, column):
+    places = [(table, column, value) for value in WRONG]
+    assert set(fates_of_values(tmp_path, store, places)) <= {"read", "refused"}
+
+
+@pytest.mark.parametrize("count", [25, pytest.param(2000, marks=pytest.mark.slow)])
+def test_a_history_whose_bytes_are_changed_is_read_or_said_to_be_damaged(tmp_path, store, count):
+    paths = [run_file(tmp_path, number, 1e-3, 2e-3) for number in range(3)]
+    recorded(store, *paths[:2])
+    whole, chooser, fates = store.read_bytes(), random.Random(3), []
+    filled = [place for place, byte in enumerate(whole) if byte]
+    for _ in range(count):
+        changed = bytearray(whole)
+        for _ in range(chooser.randint(1, 20)):
+            changed[chooser.choice(filled)] = chooser.choice((0, 1, 0x22, 0x7F, 0x80, 0xFF))
+        store.write_bytes(changed)
+        fates.append(fate(store, paths))
+    assert set(fates) == {"read", "refused"}
+
+
+@pytest.mark.parametrize(
+    "statement", ["DROP TABLE points", "DELETE FROM points", "DELETE FROM runs", "DROP TABLE runs"]
+)
+def test_a_history_that_lacks_a_part_is_read_as_far_as_it_goes_or_said_to_be_damaged(tmp_path, store, statement):
+    recorded(store, run_file(tmp_path, 1))
+    connection = sqlite3.connect(store)
+    with connection:
+        connection.execute(statement)
+    connection.close()
+    if statement.startswith("DELETE"):
+        read_all(store)
+        with history.History(store) as found:
+            assert found.lines() == []
+    else:
+        with pytest.raises(history.Damaged, match="damaged; `gpubench history rebuild`"):
+            read_all(store)
 
 
 def test_what_is_rebuilt_of_a_healthy_history_is_the_same(store, tmp_path):

@@ -7,9 +7,18 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated, TypeVar
+
+from annotated_types import Interval, MaxLen
+from pydantic import AllowInfNan, StringConstraints, TypeAdapter, ValidationError
 
 from gpubench.base.errors import FileError
 
+Row = TypeVar("Row")
+Key = Annotated[int, Interval(ge=0, lt=2**63)]
+Finite = Annotated[float, AllowInfNan(False)]
+Moment = Annotated[float, Interval(ge=-1e9, le=2.5e11)]  # seconds since 1970 of the years 1938 to 9892
+FileName = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$"), MaxLen(2**13)]  # a folder's and a file's
 WAIT_S = 20.0  # for other writers: a run is recorded within milliseconds
 _APPLICATION = 0x67707562  # "gpub", at byte 68 of the file (sqlite.org/fileformat.html)
 _VERSION = 1
@@ -117,12 +126,26 @@ def reported(path: Path) -> Iterator[None]:
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             words = f"another process has kept it locked for {WAIT_S:g} s; try again when that has ended"
             raise FileError(f"{path}: {words}") from error
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            words = "damaged; `gpubench history rebuild` makes it anew from the run files"
-            raise Damaged(f"{path}: {words}") from error
         if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
             raise FileError(f"{path}: {error}; see to the place, or name another by GPUBENCH_HISTORY") from error
-        raise
+        if isinstance(error, sqlite3.ProgrammingError | sqlite3.InterfaceError):
+            raise
+        raise damaged(path) from error  # the statements are constants, so what fails in one of them is the file
+    except UnicodeDecodeError as error:  # in SQLite's own words, which quote the file
+        raise damaged(path) from error
+
+
+def damaged(path: Path) -> Damaged:
+    """Return the error of a history that does not hold what was written to it."""
+    return Damaged(f"{path}: damaged; `gpubench history rebuild` makes it anew from the run files")
+
+
+def checked(types: TypeAdapter[Row], row: object, path: Path) -> Row:
+    """Return a row that has the types and ranges of what is written; Damaged where it has others."""
+    try:
+        return types.validate_python(row, strict=True)
+    except ValidationError as error:
+        raise damaged(path) from error
 
 
 def is_on_network(path: Path, mounts: str | None = None) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,19 +11,29 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from pydantic import TypeAdapter, ValidationError
+
 from gpubench import stats
 from gpubench.analysis.fingerprint import Fingerprint
 from gpubench.analysis.trend import Line, Point, Source, Trend
 from gpubench.base import patterns
-from gpubench.tools.history.database import connect, reported
+from gpubench.model import Better, Tier
+from gpubench.model.limits import Count, Name, Text
+from gpubench.tools.history.database import FileName, Finite, Key, Moment, checked, connect, damaged, reported
 from gpubench.tools.history.recording import AHEAD_S, located
 
 _LINES_OF_CASE = """
 SELECT lines.id, headline, case_id, version, tier, series, unit, better, devices, pairs
 FROM lines JOIN fingerprints ON fingerprint = fingerprints.id WHERE case_id = ?
+AND EXISTS (SELECT 1 FROM points JOIN runs ON runs.id = run WHERE line = lines.id)
 ORDER BY version, tier, fingerprint, devices, headline DESC, series
 """
 _POINT = "run, replicate, low, centre, high, noise, samples, labels, key, path, runs.at, host, versions"
+_LINE_ROW = TypeAdapter(tuple[Key, Key, Name, Count, Tier, Name, Name, Better, Name, str])  # _LINES_OF_CASE
+_POINT_ROW = TypeAdapter(
+    tuple[Key, Count, Finite, Finite, Finite, Finite, Count, Text, Name, FileName, Moment, Text, str]
+)
+_PAIRS = TypeAdapter(tuple[tuple[Name, Text], ...])
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +66,28 @@ class History:
 
         Their headlines, or the series of that name.
         """
-        ids = [case for (case,) in self._rows("SELECT DISTINCT case_id FROM lines ORDER BY case_id")]
+        ids = [str(case) for (case,) in self._rows("SELECT DISTINCT case_id FROM lines ORDER BY case_id")]
         found = []
         for case in ids:
             if not wanted or patterns.matches(case, wanted):
-                for number, headline, *fields in self._rows(_LINES_OF_CASE, (case,)):
-                    if series == fields[3] or (headline and not series):
-                        found.append(Found(number, _line(*fields), bool(headline)))
+                for row in self._rows(_LINES_OF_CASE, (case,)):
+                    line = self._found(row)
+                    if series == line.line.series or (line.headline and not series):
+                        found.append(line)
         return found
+
+    def _found(self, row: tuple[Any, ...]) -> Found:
+        number, headline, case, version, tier, series, unit, better, devices, pairs = checked(_LINE_ROW, row, self.path)
+        kind = Fingerprint(self._pairs(pairs))
+        if not kind.pairs:
+            raise damaged(self.path)
+        line = Line(case, version, tier, series, unit, better, tuple(devices.split("+")), kind)
+        return Found(number, line, bool(headline))
 
     def series(self, wanted: Sequence[str]) -> list[str]:
         """The names of the series that the cases have, sorted."""
         rows = self._rows("SELECT DISTINCT case_id, series FROM lines")
-        return sorted({series for case, series in rows if not wanted or patterns.matches(case, wanted)})
+        return sorted({str(series) for case, series in rows if not wanted or patterns.matches(str(case), wanted)})
 
     def trend(self, found: Found, runs: int) -> Trend:
         """The last runs of a line, with its changes."""
@@ -80,6 +98,8 @@ class History:
             if len(sources) > runs:
                 break
             points.append(point)
+        if not points:  # `lines` found some
+            raise damaged(self.path)
         return Trend.of(found.line, points[::-1])
 
     def last(
@@ -118,16 +138,20 @@ class History:
             "ORDER BY points.at DESC, run DESC, replicate DESC LIMIT ?"
         )
         sources: dict[int, Source] = {}
-        for run, replicate, low, centre, high, noise, samples, labels, *source in self._cursor(
-            query, (number, limit, count)
-        ):
+        for row in self._cursor(query, (number, limit, count)):
+            run, replicate, low, centre, high, noise, samples, labels, key, path, at, host, versions = checked(
+                _POINT_ROW, row, self.path
+            )
             if run not in sources:
-                sources[run] = self._source(*source)
+                sources[run] = Source(key, located(self._folder, path), at, host, self._pairs(versions))
             known = tuple(labels.split(",")) if labels else ()
             yield Point(sources[run], replicate, stats.Interval(low, centre, high), noise, samples, known)
 
-    def _source(self, key: str, path: str, at: float, host: str, versions: str) -> Source:
-        return Source(key, located(self._folder, path), at, host, _pairs(versions))
+    def _pairs(self, text: str) -> tuple[tuple[str, str], ...]:
+        try:
+            return _pairs(text)
+        except ValidationError as error:
+            raise damaged(self.path) from error
 
     def _rows(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         return list(self._cursor(query, values))
@@ -140,8 +164,4 @@ class History:
 
 @functools.lru_cache(maxsize=1024)
 def _pairs(text: str) -> tuple[tuple[str, str], ...]:
-    return tuple((str(name), str(value)) for name, value in json.loads(text))
-
-
-def _line(case: str, version: int, tier: Any, series: str, unit: str, better: Any, devices: str, pairs: str) -> Line:
-    return Line(case, version, tier, series, unit, better, tuple(devices.split("+")), Fingerprint(_pairs(pairs)))
+    return _PAIRS.validate_json(text, strict=True)

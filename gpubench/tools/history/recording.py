@@ -13,16 +13,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
+from pydantic import TypeAdapter
+
 from gpubench.analysis.trend import Entry, Line, entries
 from gpubench.base import units
 from gpubench.base.errors import FileError
 from gpubench.model import Manifest, Run
 from gpubench.model.store import read_run
-from gpubench.tools.history.database import Damaged, connect, reported, transaction
+from gpubench.tools.history.database import Damaged, FileName, Key, checked, connect, reported, transaction
 from gpubench.tools.history.places import place_of
 
 AHEAD_S = 300.0  # a start this much later than the file's last write: the clock was off, not slow
 _SUFFIXES = ("*.jsonl", "*.jsonl.gz")
+_KNOWN_ROW = TypeAdapter(tuple[Key, FileName, Key])
+_NUMBER_ROW = TypeAdapter(tuple[Key])
+_SOURCE_ROW = TypeAdapter(tuple[str, FileName])
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +83,8 @@ class Recorder:
     def _take(
         self, key: str, file: Path, run: Run, at: float, ahead_s: float, found: Sequence[Entry]
     ) -> Literal["new", "updated", "known"]:
-        known = self._connection.execute("SELECT id, path, results FROM runs WHERE key = ?", (key,)).fetchone()
+        row = self._connection.execute("SELECT id, path, results FROM runs WHERE key = ?", (key,)).fetchone()
+        known = checked(_KNOWN_ROW, row, self.path) if row else None
         if known and known[2] >= len(run.results):
             if not Path(located(self._folder, known[1])).exists():
                 self._connection.execute("UPDATE runs SET path = ? WHERE id = ?", (self._stored(file), known[0]))
@@ -128,7 +134,7 @@ class Recorder:
             (*values, headline),
         )
         where = " AND ".join(f"{column} = ?" for column in columns)
-        return int(execute(f"SELECT id FROM lines WHERE {where}", values).fetchone()[0])
+        return checked(_NUMBER_ROW, execute(f"SELECT id FROM lines WHERE {where}", values).fetchone(), self.path)[0]
 
     def _stored(self, file: Path) -> str:
         """The file's path as it is kept: relative to the history's folder where it is inside, so that both can move."""
@@ -143,7 +149,8 @@ class Recorder:
         """The run files that the history knows of by the keys of their runs, oldest first."""
         with reported(self.path):
             rows = self._connection.execute("SELECT key, path FROM runs ORDER BY at").fetchall()
-        return {key: Path(located(self._folder, path)) for key, path in rows}
+        known = (checked(_SOURCE_ROW, row, self.path) for row in rows)
+        return {key: Path(located(self._folder, path)) for key, path in known}
 
     def forget(self, keys: Iterable[str]) -> None:
         """Drop runs, and the lines and fingerprints that nothing is left of."""
@@ -167,7 +174,7 @@ class Recorder:
     def check(self) -> None:
         """Raise Damaged where SQLite finds the file inconsistent."""
         with reported(self.path):
-            (words,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
+            (words,) = self._connection.execute("PRAGMA quick_check(1)").fetchone() or ("nothing to check",)
         if words != "ok":
             raise Damaged(f"{self.path}: damaged: {words}")
 
