@@ -88,9 +88,9 @@ def end_descendants(root: int) -> None:
         for pid in alive:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
+        time.sleep(_TICK_S)
         if root == os.getpid():
             _reaped(0)
-        time.sleep(_TICK_S)
 
 
 def end_marked(mark: str) -> None:
