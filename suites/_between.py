@@ -97,7 +97,7 @@ def expect_pattern(bench: Bench, array: Any, seed: int, what: str) -> None:
     else:
         wrong = int(np.count_nonzero(array.view(np.uint64) != pattern(array.size, seed).view(np.uint64)))
     size = units.size(array.size)
-    expect(wrong == 0, f"{wrong} of {array.size // _WORD_BYTES} words of {size} {what} differ from what was written")
+    expect(wrong == 0, f"{wrong} of {array.size // _WORD_BYTES} words of {size} {what} differ from the data written")
 
 
 def notes(bench: Bench, path: str) -> dict[str, str]:
@@ -105,8 +105,8 @@ def notes(bench: Bench, path: str) -> dict[str, str]:
     if path == "peer":
         return {"devices": " ← ".join(device.id for device in reversed(bench.devices))}
     if not bench.traits.is_gpu:
-        return {"devices": "both processes on one device, taking turns: only one of them works"}
-    return {"devices": "both processes on one GPU, which take turns there: only one of them works at a time"}
+        return {"devices": "both processes use one device and take turns on it"}
+    return {"devices": "both processes share one GPU, which serves them in turns"}
 
 
 def labels(bench: Bench, path: str) -> tuple[str, ...]:
@@ -118,7 +118,7 @@ def exclusive(bench: Bench) -> None:
     """Raise Missing if the driver lets only one process use the GPU."""
     mode = dict(bench.target.device.details).get("compute_mode", "0")
     if mode not in ("", "0"):
-        raise Missing(f"the GPU's compute mode is {mode}: no second process may use it", "nvidia-smi -c 0 allows it")
+        raise Missing(f"the GPU's compute mode is {mode}, so no second process may use it", "nvidia-smi -c 0 allows it")
 
 
 def open_shared(bench: Bench, handle: bytes, nbytes: int) -> SharedBuffer:
@@ -127,7 +127,7 @@ def open_shared(bench: Bench, handle: bytes, nbytes: int) -> SharedBuffer:
         return bench.device.open_shared(handle, nbytes)
     except (RuntimeError, PermissionError) as error:  # the runtime raises RuntimeError
         if mend := mend_of(str(error)):
-            raise Missing(f"another process's memory does not open here ({error})", mend) from error
+            raise Missing(f"the memory of another process cannot be opened ({error})", mend) from error
         raise
 
 

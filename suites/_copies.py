@@ -32,7 +32,7 @@ Call = Callable[[], object]
 def require(bench: Bench, way: str) -> None:
     """Raise Skip where the device cannot copy in that way."""
     if way in (READING["bulk"], WRITING["bulk"]) and "bulk_copy" not in bench.traits.features:
-        raise Skip(f"{bench.traits.arch} has no bulk copies (TMA): these need an NVIDIA GPU of sm_90 or later")
+        raise Skip(f"{bench.traits.arch} does not support bulk copies (TMA); they need an NVIDIA GPU of sm_90 or newer")
 
 
 def reads(way: str) -> bool:

@@ -9,16 +9,16 @@ from ._copies import READING, WRITING, reads
 
 LIMIT = "link.peer"  # the peak of a link between two devices, with which its figures are compared
 COPY_ENGINE = "copy engine"
-KERNEL = "kernel, loads and stores by all multiprocessors"
-BULK = "bulk copies (TMA) by all SMs"
-STAGED = "copy engines of both GPUs, over the host link and its memory"
-LIBRARY = "kernels of the library, on some multiprocessors"
+KERNEL = "kernel on all compute units, loads and stores"
+BULK = "bulk copies (TMA) on all SMs"
+STAGED = "copy engines of both GPUs, through host memory"
+LIBRARY = "kernels of the library, on some compute units"
 ONE_WAY = "one way"
-BOTH_WAYS = "both ways at once: a direction's requests and acknowledgements share the link with the other's data"
-PAYLOAD = "bytes delivered, once"
-READS, WRITES = "reads the other's memory", "writes the other's memory"
+BOTH_WAYS = "both directions at once; requests and acknowledgements share the link with data"
+PAYLOAD = "payload, each byte once"
+READS, WRITES = "reads the memory of the other device", "writes the memory of the other device"
 STEADY = "steady"
-FIRST = "first touch of a fresh mapping, by the host's clock"
+FIRST = "first use of a fresh mapping, by the host's clock"
 _ENGINES = {READING["kernel"]: KERNEL, WRITING["kernel"]: KERNEL, READING["bulk"]: BULK, WRITING["bulk"]: BULK}
 
 

@@ -161,7 +161,7 @@ def test_a_device_without_an_engine_is_skipped_with_the_reason(case: str, engine
     params: dict[str, Any] = {"engine": engine}
     params |= {"units": 4} if case.endswith("_on") else {}
     params |= {"size_bytes": MIB} if case.startswith("device") else {}
-    with pytest.raises(Skip, match=f"sm_70 has no {engine}"):
+    with pytest.raises(Skip, match=f"sm_70 does not support {engine}"):
         build_on(PlainGpu(), case, **params)
 
 

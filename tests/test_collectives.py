@@ -126,7 +126,7 @@ def test_one_wrong_word_fails_the_check(name):
 
 def test_ranks_that_get_less_than_a_word_each_are_skipped():
     bench = type("B", (), {"world": 4})()
-    with pytest.raises(Skip, match="8 B are less than a word for each of 4 ranks"):
+    with pytest.raises(Skip, match="8 B hold less than one word for each of 4 ranks"):
         part("_nccl").NcclRank(bench, collective("all_reduce"), 8)
 
 

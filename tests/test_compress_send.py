@@ -296,7 +296,7 @@ def test_a_block_that_says_it_is_longer_than_any_is_refused():
     near, far = socket.socketpair()
     with near, far:
         near.sendall((2**40).to_bytes(8, "little"))
-        with pytest.raises(WrongAnswer, match=r"a block says it has 1099511627776 bytes; the most is 100"):
+        with pytest.raises(WrongAnswer, match=r"a block declares 1099511627776 bytes; the maximum is 100"):
             links.receive_length(far, 100)
 
 
@@ -323,13 +323,13 @@ def test_a_disk_that_is_full_is_a_skip_that_names_it(host, tmp_path):
     full = storage.FileLink(os.open("/dev/full", os.O_RDWR), coders.message.cut.count, "/dev")
     full.begin = lambda: None
     sent = coders.over({"coded": full, "raw": links.HostCopy(2)}, "sender")
-    with pytest.raises(Skip, match=r"no file can be written in /dev: No space left on device; TMPDIR names another"):
+    with pytest.raises(Skip, match=r"cannot write a file in /dev: No space left on device; set TMPDIR to another"):
         sent.message("coded", 2)
     sent.close()
 
 
 def test_too_little_room_on_the_disk_is_a_skip_that_says_how_much_is_there(tmp_path):
-    with pytest.raises(Skip, match=r"needs 1024 TiB in .*, .* are free; TMPDIR names another folder"):
+    with pytest.raises(Skip, match=r"needs 1024 TiB in .*, .* are free; set TMPDIR to another folder"):
         storage.open_file(2**50, tmp_path)
 
 
@@ -339,7 +339,7 @@ def test_a_folder_that_cannot_be_written_is_a_skip_that_says_why(tmp_path, monke
         raise OSError(error, os.strerror(error), str(dir))
 
     monkeypatch.setattr(storage.tempfile, "TemporaryFile", refuse)
-    with pytest.raises(Skip, match=f"no file can be written in {tmp_path}: {os.strerror(error)}; TMPDIR"):
+    with pytest.raises(Skip, match=f"cannot write a file in {tmp_path}: {os.strerror(error)}; set TMPDIR"):
         storage.open_file(1, tmp_path)
 
 

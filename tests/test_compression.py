@@ -84,7 +84,7 @@ def test_a_corrupted_chunk_is_never_passed(suite, host, codec):
     spoilt = bytearray(trip.compressed[3])
     spoilt[len(spoilt) // 2] ^= 0xFF
     trip.compressed[3] = bytes(spoilt)
-    with pytest.raises(WrongAnswer, match=r"bytes differ|wrong length|could not be restored"):
+    with pytest.raises(WrongAnswer, match=r"bytes differ|wrong length|could not be decompressed"):
         run_back(task)
 
 
@@ -182,7 +182,7 @@ def test_the_choice_is_measured_on_a_gpu_of_codecs_in_host_memory(suite, gpu):
 def test_a_codec_that_needs_an_engine_is_skipped_where_there_is_none(suite, gpu, monkeypatch):
     monkeypatch.setattr(nvcomp, "engine_formats", lambda _: frozenset())
     monkeypatch.setattr(device_of.ARRAYS.cuda, "runtime", types.SimpleNamespace(getDevice=lambda: 0), raising=False)
-    with pytest.raises(Skip, match="needs a hardware decompression engine for lz4: on this device it is not there"):
+    with pytest.raises(Skip, match="needs a hardware decompression engine for lz4; this device has none"):
         build(suite, gpu, "lz4-engine", "full", corpus="ids")
 
 
@@ -250,7 +250,7 @@ def test_too_little_memory_is_a_skip(suite, gpu):
 
 def test_a_gpu_of_another_vendor_is_skipped(suite, gpu):
     other = dataclasses.replace(gpu, traits=dataclasses.replace(gpu.traits, kernels="none"))
-    with pytest.raises(Skip, match="neither NVIDIA's nor AMD's"):
+    with pytest.raises(Skip, match="GPU codecs need nvCOMP"):
         build(suite, other, "lz4")
 
 

@@ -82,7 +82,7 @@ def test_an_array_is_its_elements_without_its_header(suite, host, tmp_path, made
     array = np.arange(5000).astype(made)
     task = build(suite, host, "lz4", data=[numpy_file(tmp_path, array)])
     assert array.tobytes() == trip_of(task).source.tobytes()
-    assert f"the user's {made} array of {array.nbytes}" in task.notes["corpus"]
+    assert f"of {array.nbytes} bytes of the user's {made} array" in task.notes["corpus"]
     taken = sys.modules[suite.module]._corpora.read_bounded(numpy_file(tmp_path, array), 2**20)
     assert dtype == taken.dtype
 
@@ -116,7 +116,7 @@ def test_a_table_is_its_columns_as_they_lie_in_memory(suite, host, tmp_path):
     columns = {"key": np.arange(1000, dtype=np.int32), "other": np.arange(1000, dtype=np.int32)[::-1].copy()}
     task = build(suite, host, "lz4", data=[table_file(tmp_path, columns, 1000)])
     assert b"".join(column.tobytes() for column in columns.values()) == trip_of(task).source.tobytes()
-    assert "8000 bytes of columns as they lie in memory, 1 of 1 row groups" in task.notes["corpus"]
+    assert "8000 bytes of columns in Arrow's memory layout, 1 of 1 row groups" in task.notes["corpus"]
 
 
 def test_of_a_long_table_row_groups_far_apart_are_read_within_bounds(suite, tmp_path):

@@ -214,7 +214,7 @@ def test_a_pattern_differs_at_every_word_and_with_the_seed():
     host = type("B", (), {"traits": type("T", (), {"is_gpu": False})})
     spoiled = common.pattern(64, 0)
     spoiled[9] += 1
-    with pytest.raises(WrongAnswer, match="1 of 8 words of 64B read differ from what was written"):
+    with pytest.raises(WrongAnswer, match="1 of 8 words of 64B read differ from the data written"):
         common.expect_pattern(host, spoiled, 0, "read")
 
 

@@ -139,7 +139,7 @@ def test_a_ring_that_closes_too_early_fails_the_check() -> None:
         here = int(ring[here])
     ring[here] = start
     task.stages[""].call()
-    with pytest.raises(WrongAnswer, match="the walk stands at"):
+    with pytest.raises(WrongAnswer, match="the walk is at"):
         task.check()
 
 
@@ -147,7 +147,7 @@ def test_a_ring_that_closes_too_early_fails_the_check() -> None:
 def test_a_kernel_that_does_not_walk_fails_the_check(size_bytes: int) -> None:
     walk = dataclasses.replace(walk_of(build("chase", size_bytes=size_bytes)[1]), advance=lambda: None)
     walk.call()
-    with pytest.raises(WrongAnswer, match="the walk stands at"):
+    with pytest.raises(WrongAnswer, match="the walk is at"):
         walk.check()
 
 
@@ -258,7 +258,7 @@ def test_a_word_goes_from_core_to_core_and_back() -> None:
 def test_a_core_that_does_not_answer_fails_the_check() -> None:
     pair = module("_round_trips").RoundTrips(np.zeros(64, np.uint64), 32, 4096, 100)
     assert pair.ask(1, 5) == 0
-    with pytest.raises(WrongAnswer, match="1 of 4096 questions were asked, 0 answered"):
+    with pytest.raises(WrongAnswer, match="1 of 4096 requests were sent, 0 were answered"):
         pair.check()
 
 

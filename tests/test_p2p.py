@@ -67,16 +67,16 @@ def test_messages_beside_nothing_have_no_traffic_and_all_others_have():
 
 @pytest.mark.parametrize("case", ["read", "write", "both"])
 def test_a_device_without_bulk_copies_skips_them_and_says_why(case):
-    with pytest.raises(Skip, match="sm_90 has no bulk copies"):
+    with pytest.raises(Skip, match="sm_90 does not support bulk copies"):
         SUITE.build(bench(case, features=frozenset(), by="bulk", size_bytes=MIB))
-    with pytest.raises(Skip, match="sm_90 has no bulk copies"):
+    with pytest.raises(Skip, match="sm_90 does not support bulk copies"):
         SUITE.build(bench(features=frozenset(), message="load", beside="bulk", traffic="write"))
 
 
 @pytest.mark.parametrize("way", ["pull", "load", "bulk-load", "push", "store", "bulk-store"])
 def test_the_notes_of_a_copy_tell_its_engine_and_who_works(way):
     notes = part(".._link").link_of("one way", way)
-    engine = {"pu": "copy engine", "bu": "bulk copies (TMA) by all SMs"}.get(way[:2], "kernel, loads and stores")
+    engine = {"pu": "copy engine", "bu": "bulk copies (TMA) on all SMs"}.get(way[:2], "kernel on all compute units")
     assert notes["link.engine"].startswith(engine)
     assert notes["link.way"].startswith("reads" if way in ("pull", "load", "bulk-load") else "writes")
 
@@ -132,7 +132,7 @@ def test_a_walk_that_was_cut_short_is_a_wrong_answer():
     messages = part("._messages").PeerLoads(bench())
     messages.send()
     messages._ring.walked += 1
-    with pytest.raises(WrongAnswer, match="after 1025 loads the walk stands at line"):
+    with pytest.raises(WrongAnswer, match="after 1025 loads the walk is at line"):
         messages.check()
 
 

@@ -11,6 +11,6 @@ from gpubench.api.suite import Suite
 from . import _access, _beside, _cache, _engines, _link, _stream
 
 suite = Suite(
-    "sustained bandwidth: device memory, caches, parts of lines, copies, host link",
+    "bandwidth of memory, caches, copies and the host link",
     topics=[_stream.topic, _cache.topic, _access.topic, _engines.topic, _beside.topic, _link.topic],
 )

@@ -37,8 +37,8 @@ _CHUNKS = points((4, 32, 128), (32,), powers_of_two(2, 7))  # from a word to a l
 
 topic = Topic(
     views=[
-        log_curve("Useful bandwidth over stride, words of 4 bytes", ("strided",), "stride_bytes", by=("access",)),
-        log_curve("Useful bandwidth of random accesses over chunk", ("random",), "chunk_bytes", by=("access",)),
+        log_curve("Strided access bandwidth by stride", ("strided",), "stride_bytes", by=("access",)),
+        log_curve("Random access bandwidth by chunk size", ("random",), "chunk_bytes", by=("access",)),
     ]
 )
 

@@ -43,13 +43,13 @@ _ROWS, _COLUMNS = 16, 256  # of the product that are checked
 _TOLERANCE = 4 * 2.0**-11 + math.sqrt(_N) * 2.0**-24  # Higham 2002, §3.1: inputs of 11 bits, sums of 24
 _SPARE_BYTES = 2**28  # workspace of the BLAS
 _MILLI = 1e-3
-_NOTES = {"product": f"{_N}³ in float16, {_DRAWN} values of N(0,1) over and over", "copied": "256 MiB a call"}
+_NOTES = {"product": f"{_N}³ in float16, {_DRAWN} values of N(0,1) repeated", "copied": "256 MiB per call"}
 _CASES = ("beside_gemm", "beside_gemm_on")
 
 topic = Topic(
     views=[
-        View("bars", "Matrix products beside copies", _CASES, series="gemm.self"),
-        View("bars", "Copies beside matrix products", _CASES, series="copy.self"),
+        View("bars", "GEMM throughput under concurrent copies", _CASES, series="gemm.self"),
+        View("bars", "Copy bandwidth under concurrent GEMM", _CASES, series="copy.self"),
     ]
 )
 
@@ -127,7 +127,7 @@ class HalfProduct:
         expected = self._host[0][rows].astype(np.float64) @ self._host[1][:, columns].astype(np.float64)
         result = self._to_host(self._c)[rows][:, columns].astype(np.float64)
         error = float(np.linalg.norm(result - expected) / np.linalg.norm(expected))
-        expect(error <= _TOLERANCE, f"the product is off by {error:.3g}, more than {_TOLERANCE:.3g}")
+        expect(error <= _TOLERANCE, f"the relative error of the product is {error:.3g}, above {_TOLERANCE:.3g}")
 
 
 @dataclass(frozen=True, slots=True)

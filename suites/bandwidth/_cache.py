@@ -44,8 +44,8 @@ _SHARED_BYTES = 2**26  # by one block in one call
 
 topic = Topic(
     views=[
-        log_curve("Bandwidth over working set, many passes", ("working_set",), "size_bytes", by=("kernel",)),
-        View("bars", "Shared memory", ("shared",), series="hot"),
+        log_curve("Cache bandwidth by working set", ("working_set",), "size_bytes", by=("kernel",)),
+        View("bars", "Shared memory bandwidth", ("shared",), series="hot"),
     ]
 )
 

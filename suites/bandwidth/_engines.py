@@ -33,8 +33,15 @@ _FEATURES = {"async-copy": "async_copy", "bulk-copy": "bulk_copy"}
 
 topic = Topic(
     views=[
-        View("transfer", "Copies within the device", ("device_copy",), "size_bytes", by=("engine",), series="hot"),
-        View("curve", "Copies by some multiprocessors", ("device_copy_on",), "units", by=("engine",), series="hot"),
+        View("transfer", "Device copy bandwidth by size", ("device_copy",), "size_bytes", by=("engine",), series="hot"),
+        View(
+            "curve",
+            "Device copy bandwidth by compute units",
+            ("device_copy_on",),
+            "units",
+            by=("engine",),
+            series="hot",
+        ),
     ]
 )
 
@@ -85,7 +92,7 @@ def require(bench: Bench, engine: str) -> None:
     need_gpu(bench)
     feature = _FEATURES.get(engine)
     if feature and feature not in bench.traits.features:
-        raise Skip(f"{bench.traits.arch} has no {engine}: it does not support the feature {feature}")
+        raise Skip(f"{bench.traits.arch} does not support {engine} copies (feature: {feature})")
 
 
 def load_store(bench: Bench, target: Any, source: Any, nbytes: int) -> Call:

@@ -52,10 +52,10 @@ _BOTH_SIZES = points((2**26,), smoke=(2**24,), full=powers_of_two(12, 30, 3))
 
 topic = Topic(
     views=[
-        log_curve("Host link over transfer size", ("h2d", "d2h"), "size_bytes", by=("memory",)),
-        View("transfer", "Host to device", ("h2d",), "size_bytes", by=("memory",), series="hot"),
-        View("transfer", "Device to host", ("d2h",), "size_bytes", by=("memory",), series="hot"),
-        log_curve("Host link, both ways", ("duplex",), "size_bytes", by=("memory",), series="sum.hot"),
+        log_curve("Host link bandwidth by transfer size", ("h2d", "d2h"), "size_bytes", by=("memory",)),
+        View("transfer", "Host-to-device bandwidth", ("h2d",), "size_bytes", by=("memory",), series="hot"),
+        View("transfer", "Device-to-host bandwidth", ("d2h",), "size_bytes", by=("memory",), series="hot"),
+        log_curve("Bidirectional host link bandwidth", ("duplex",), "size_bytes", by=("memory",), series="sum.hot"),
     ],
     key_figures=[
         KeyFigure("Host to device, pinned", "h2d", (("memory", "pinned"), ("size_bytes", 2**28))),

@@ -46,10 +46,10 @@ _KERNEL_NAMES = points(("read",), full=_NAMES)
 
 topic = Topic(
     views=[
-        View("bars", "Memory bandwidth", (*_NAMES, "memcpy"), series="hot"),
-        log_curve("Memory bandwidth over array size", (*_NAMES, "memcpy"), "size_bytes", by=("dtype",)),
-        log_curve("Memory bandwidth over access width", ("access_width",), "width_bytes", by=("kernel",)),
-        log_curve("Memory bandwidth over threads", ("occupancy",), "threads", by=("kernel",)),
+        View("bars", "Memory bandwidth by STREAM kernel", (*_NAMES, "memcpy"), series="hot"),
+        log_curve("Memory bandwidth by array size", (*_NAMES, "memcpy"), "size_bytes", by=("dtype",)),
+        log_curve("Memory bandwidth by access width", ("access_width",), "width_bytes", by=("kernel",)),
+        log_curve("Memory bandwidth by occupancy", ("occupancy",), "threads", by=("kernel",)),
     ],
     key_figures=[
         KeyFigure("Memory read", "read", (("size_bytes", 2**32), ("dtype", "float32"))),

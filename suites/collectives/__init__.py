@@ -6,6 +6,4 @@ from gpubench.api.suite import Suite
 
 from . import _cases
 
-suite = Suite(
-    "collectives between GPUs (NCCL, RCCL), a rank a GPU; on the host between processes", topics=[_cases.topic]
-)
+suite = Suite("collective operations between GPUs (NCCL, RCCL) or host processes", topics=[_cases.topic])

@@ -31,13 +31,30 @@ _TAIL = 1000  # samples of single calls: ten lie beyond the 99th percentile
 _TAIL_BYTES = 2**20  # up to this size a tail of that many calls takes milliseconds
 _GRAPH_BYTES = 2**16  # up to this size a call is so short that the gap between two launches shows
 _SMALLEST = 3  # powers of two
-_PROTOCOL = "the library's (LL, LL128 or Simple): buffers between the ranks, steps that wait for flags"
+_PROTOCOL = "chosen by the library (LL, LL128 or Simple)"
 _NAMES = tuple(COLLECTIVES)
 
 topic = Topic(
     views=[
-        View("curve", "Bus bandwidth over size", _NAMES, "size_bytes", by=("of",), series="hot", log_x=True),
-        View("curve", "Time of a call", _NAMES, "size_bytes", by=("of",), series="tail.each", log_x=True, log_y=True),
+        View(
+            "curve",
+            "Collective bus bandwidth by message size",
+            _NAMES,
+            "size_bytes",
+            by=("of",),
+            series="hot",
+            log_x=True,
+        ),
+        View(
+            "curve",
+            "Collective call time by message size",
+            _NAMES,
+            "size_bytes",
+            by=("of",),
+            series="tail.each",
+            log_x=True,
+            log_y=True,
+        ),
     ],
     key_figures=[
         KeyFigure("All-reduce", "all_reduce", (("size_bytes", 2**30),)),

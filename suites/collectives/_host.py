@@ -63,7 +63,7 @@ class HostRank:
         end = time.monotonic() + _PATIENCE_S
         for head in heads:
             while int(head[0]) < self._steps:
-                expect(time.monotonic() < end, f"another rank stood still for {_PATIENCE_S} s")
+                expect(time.monotonic() < end, f"another rank made no progress for {_PATIENCE_S} s")
 
     def call(self) -> None:
         """Make the collective between two barriers."""
@@ -100,9 +100,7 @@ class HostRank:
             time.sleep(_LATE_S)
             last_late[0] = self._checks
         self.call()
-        expect(
-            int(last_late[0]) == self._checks, f"rank {self._rank} was through a call that rank {late} had not begun"
-        )
+        expect(int(last_late[0]) == self._checks, f"rank {self._rank} finished a call that rank {late} had not begun")
 
     def close(self) -> None:
         """Unmap the memory of every rank."""

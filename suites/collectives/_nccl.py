@@ -74,7 +74,7 @@ class NcclRank:
         self._words = size_bytes // WORD_BYTES
         world = bench.world
         if self._words < world:
-            raise Skip(f"{size_bytes} B are less than a word for each of {world} ranks")
+            raise Skip(f"{size_bytes} B hold less than one word for each of {world} ranks")
         bench.need(2 * size_bytes + _SPARE_BYTES)
         self._nccl = library()
         xp = bench.xp

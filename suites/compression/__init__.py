@@ -11,11 +11,11 @@ from gpubench.api.suite import Suite, View
 from . import _codecs_formats, _codecs_python, _codecs_trial, _codecs_whole, _roundtrip, _send, _storage
 
 suite = Suite(
-    "lossless codecs: ratio, and throughput both ways in uncompressed bytes (nvCOMP on GPUs)",
+    "lossless compression: ratio, throughput and speed-up over a link",
     views=[
         View(
             "breakeven",
-            "Over the links of this machine",
+            "Throughput of compressed transfers by link",
             ("send", "save", "load"),
             series="overlapped.self",
             by=("link", "codec"),

@@ -123,23 +123,23 @@ def _levels(algorithm: str) -> dict[str, Variant]:
 
 
 _ENGINE = {
-    f"{name}-engine": Variant(name, back={"backend": _HARDWARE}, words="restored by the hardware engine")
+    f"{name}-engine": Variant(name, back={"backend": _HARDWARE}, words="decompressed by the hardware engine")
     for name, row in nvcomp.ALGORITHMS.items()
     if row.engine and name != "gzip"  # gzip is Deflate with a header
 }
 _OPTIONS = {
-    "lz4-typed": Variant("lz4", words="matches by elements", typed=True),
+    "lz4-typed": Variant("lz4", words="matches of whole elements", typed=True),
     "lz4-shuffle": Variant("lz4", {"bitshuffle": 1}, {"bitshuffle": 1}, "bits shuffled by elements", typed=True),
     **_levels("deflate"),
     **_levels("gdeflate"),
     **_levels("gzip"),
-    "ans-bytes": Variant("ans", words="of bytes, whatever the elements are", plain=True),
-    "ans-fast": Variant("ans", {"histogram_reduction": 4}, words="a histogram of each 16th symbol"),
+    "ans-bytes": Variant("ans", words="on bytes, whatever the element type", plain=True),
+    "ans-fast": Variant("ans", {"histogram_reduction": 4}, words="a histogram of every 16th symbol"),
     "cascaded-1": Variant("cascaded", {"level": 1}, words="level 1"),
     "cascaded-7": Variant("cascaded", {"level": 7}, words="level 7"),
-    "cascaded-bytes": Variant("cascaded", words="of bytes, whatever the elements are", plain=True),
-    "bitcomp-sparse": Variant("bitcomp", {"algorithm": 1}, words="the sparse algorithm"),
-    "bitcomp-bytes": Variant("bitcomp", words="of bytes, whatever the elements are", plain=True),
+    "cascaded-bytes": Variant("cascaded", words="on bytes, whatever the element type", plain=True),
+    "bitcomp-sparse": Variant("bitcomp", {"algorithm": 1}, words="sparse algorithm"),
+    "bitcomp-bytes": Variant("bitcomp", words="on bytes, whatever the element type", plain=True),
 }
 VARIANTS: Mapping[str, Variant] = {**{name: Variant(name) for name in nvcomp.ALGORITHMS}, **_OPTIONS, **_ENGINE}
 CODECS = tuple(nvcomp.ALGORITHMS)
@@ -237,7 +237,7 @@ def open_codec(bench: Bench, name: str, dtype: str = "uint8") -> DeviceCodec:
     except Missing as error:
         raise Skip(str(error)) from error
     if variant.algorithm not in library.algorithms:
-        raise Skip(f"hipCOMP has no {variant.algorithm}: it has {', '.join(library.algorithms)}")
+        raise Skip(f"hipCOMP does not support {variant.algorithm}; it supports {', '.join(library.algorithms)}")
     if variant.needs_engine:
         _require_engine(bench, variant.algorithm)
     return DeviceCodec(library, name, dtype)
@@ -248,11 +248,11 @@ def _library(bench: Bench) -> nvcomp.Library:
         return nvcomp.load()
     if bench.traits.kernels == "hip":
         return nvcomp.load_hip()
-    raise Skip("GPU codecs are nvCOMP's and hipCOMP's: this device is neither NVIDIA's nor AMD's")
+    raise Skip("GPU codecs need nvCOMP (NVIDIA) or hipCOMP (AMD); this GPU has neither")
 
 
 def _require_engine(bench: Bench, algorithm: str) -> None:
     found = nvcomp.engine_formats(int(bench.xp.cuda.runtime.getDevice()))
     if algorithm not in found:
-        what = f"reads only {', '.join(sorted(found))}" if found else "is not there"
-        raise Skip(f"needs a hardware decompression engine for {algorithm}: on this device it {what}")
+        what = f"supports only {', '.join(sorted(found))}" if found else "has none"
+        raise Skip(f"needs a hardware decompression engine for {algorithm}; this device {what}")

@@ -18,8 +18,20 @@ from ._corpora import Corpus, source_of
 
 topic = Topic(
     views=[
-        View("bars", "The host reads what the GPU wrote", ("formats",), series="host.decompress.host", by=("corpus",)),
-        View("bars", "The GPU reads what the host wrote", ("formats",), series="gpu.decompress.hot", by=("corpus",)),
+        View(
+            "bars",
+            "Host decompression throughput of GPU output",
+            ("formats",),
+            series="host.decompress.host",
+            by=("corpus",),
+        ),
+        View(
+            "bars",
+            "GPU decompression throughput of host output",
+            ("formats",),
+            series="gpu.decompress.hot",
+            by=("corpus",),
+        ),
     ]
 )
 
@@ -74,7 +86,10 @@ class Exchange:
     def check(self) -> Observation:
         """Each side read, bit for bit, what the other wrote."""
         self._trip.check()  # after `gpu_reads`: what is restored came from the host's chunks
-        expect(b"".join(self.restored) == self._source.tobytes(), "the host read other bytes than the GPU had")
+        expect(
+            b"".join(self.restored) == self._source.tobytes(),
+            "the host decompressed other bytes than the GPU compressed",
+        )
         headers = LENGTH_BYTES * len(self._sizes)
         written = {"gpu": self._gpus, "host": self.hosts}
         return {

@@ -70,7 +70,7 @@ class HostCodec:
         try:
             found = self.restore(chunk, size)
         except self.errors as error:
-            raise CodecError(f"a chunk could not be restored: {error}") from error
+            raise CodecError(f"a chunk could not be decompressed: {error}") from error
         expect_length(found, size)
         return found
 
@@ -78,7 +78,9 @@ class HostCodec:
 def expect_length(found: bytes, size: int) -> None:
     """Raise CodecError unless what was restored has the bytes it should have."""
     if len(found) != size:
-        raise CodecError(f"a chunk could not be restored: it has a wrong length, {len(found)} bytes or more of {size}")
+        raise CodecError(
+            f"a chunk could not be decompressed: it has a wrong length, {len(found)} bytes or more of {size}"
+        )
 
 
 @functools.cache
@@ -108,7 +110,7 @@ def _inflate(start: Callable[[], Any], chunk: Chunk, size: int, error: type[Exce
     stream = start()
     found: bytes = stream.decompress(chunk, size + 1)
     if not stream.eof or stream.unused_data:
-        raise error("the stream does not end where its chunk does")
+        raise error("the stream does not end where its chunk ends")
     return found
 
 
@@ -127,9 +129,9 @@ def _zlib(level: int, window: int = 15, kind: str = "zlib") -> HostCodec:
 
 
 _HEADERS = {
-    "zlib": "6 bytes of header and checksum a chunk",
+    "zlib": "6 bytes of header and checksum per chunk",
     "deflate": "bare Deflate, no header, no checksum",
-    "gzip": "18 bytes of header and checksum a chunk",
+    "gzip": "18 bytes of header and checksum per chunk",
 }
 
 
@@ -146,7 +148,7 @@ def _isal(level: int) -> HostCodec:
         lambda: lambda chunk: isal.compress(chunk, level),
         restore,
         (isal.error,),
-        f"ISA-L by isal {whole.__version__}, level {level}: zlib's format, 6 bytes of header and checksum a chunk",
+        f"ISA-L by isal {whole.__version__}, level {level}: zlib's format, 6 bytes of header and checksum per chunk",
     )
 
 
@@ -167,7 +169,7 @@ def _zstd(level: int) -> HostCodec:
         squeeze,
         restore,
         (zstd.ZstdError, EOFError),
-        f"Zstandard {zstd.zstd_version} through {name}, level {level}: a frame a chunk, no checksum",
+        f"Zstandard {zstd.zstd_version} through {name}, level {level}: one frame per chunk, no checksum",
     )
 
 

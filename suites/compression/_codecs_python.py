@@ -57,7 +57,7 @@ class PythonRoundTrip:
 
     def check(self) -> Observation:
         """Every byte is right."""
-        expect(self.restored is not None, "nothing was restored")
+        expect(self.restored is not None, "nothing was decompressed")
         found = self._xp.asarray(self.restored).reshape(-1).view(self._xp.uint8)
         self._bytes.expect_same(found, self.source)
         return observed(self.source.size, self._chunk_bytes, int(self.compressed.buffer_size))

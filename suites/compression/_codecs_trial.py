@@ -20,9 +20,9 @@ from ._corpora import Corpus, source_of
 
 topic = Topic(
     views=[
-        View("bars", "Regret of the choice for speed", ("choice",), series="regret.speed"),
-        View("bars", "Regret of the choice for ratio", ("choice",), series="regret.ratio"),
-        View("bars", "Regret of the choice end to end", ("choice",), series="regret.end-to-end"),
+        View("bars", "Codec selection regret: throughput", ("choice",), series="regret.speed"),
+        View("bars", "Codec selection regret: ratio", ("choice",), series="regret.ratio"),
+        View("bars", "Codec selection regret: end to end", ("choice",), series="regret.end-to-end"),
     ]
 )
 
@@ -90,7 +90,7 @@ def choice(bench: Bench, corpus: str, size_bytes: int, chunk_bytes: int) -> Task
         return bench.device.now() - start
 
     def check() -> Observation:
-        expect(set(picks) == set(GOALS), "nothing was chosen")
+        expect(set(picks) == set(GOALS), "no codec was chosen")
         found = {f"regret.{goal}": Observed(regret(goal, picks[goal], whole, link)) for goal in GOALS}
         return {**found, "exhaustive": Observed(exhaustive, "s")}
 
@@ -103,7 +103,7 @@ def choice(bench: Bench, corpus: str, size_bytes: int, chunk_bytes: int) -> Task
 
 
 def _told(chosen: str, best: str) -> str:
-    return chosen if chosen == best else f"{chosen}; of all data {best} is the best"
+    return chosen if chosen == best else f"{chosen}; on the whole data {best} is the best"
 
 
 def _contest(bench: Bench, few: Corpus, batch: int, corpus: Corpus, total: int, chunk: int) -> Contest:

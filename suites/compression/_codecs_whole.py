@@ -49,7 +49,7 @@ def whole(bench: Bench, corpus: str, codec: str, piece_bytes: int, chunk_bytes: 
         "compress": stage(trip.compress, first.data.size),
         "decompress": stage(trip.restore, first.data.size, waits=getattr(trip.codec, "waits", False)),
     }
-    words = f"{total} bytes of the user's, all that there are, in {count} pieces; the first one is timed"
+    words = f"all {total} bytes of user data, in {count} pieces; the first piece is timed"
     notes = {"corpus": words, "codec": trip.codec.description}
     return Task(stages, check=check, poison=trip.poison, notes=notes)
 

@@ -78,19 +78,19 @@ class _Place:
 
 def _bytes(file: DataFile, path: Path, most: int) -> Taken:
     data = _spread(file, path, 0, file.bytes, most)
-    return Taken(data, "uint8", _words(data.size, file.bytes, "bytes of the user's"))
+    return Taken(data, "uint8", _words(data.size, file.bytes, "user data"))
 
 
 def _words(taken: int, whole: int, what: str) -> str:
     spread = "" if taken == whole else f", in blocks of {units.round_size(BLOCK_BYTES)} evenly spaced over it"
-    return f"{taken} {what} {whole}{spread}"
+    return f"{taken} of {whole} bytes of {what}{spread}"
 
 
 def _npy(file: DataFile, path: Path, most: int) -> Taken:
     """The elements, without the header."""
     place = _elements(file, path)
     data = _spread(file, path, place.offset, place.size, most)
-    return Taken(data, place.dtype, _words(data.size, place.size, f"bytes of the user's {place.words} array of"))
+    return Taken(data, place.dtype, _words(data.size, place.size, f"the user's {place.words} array"))
 
 
 def _elements(file: DataFile, path: Path) -> _Place:
@@ -135,7 +135,7 @@ def _parquet(file: DataFile, path: Path, most: int) -> Taken:
         count = opened.num_row_groups
     if not data.size:
         raise Skip(f"{path.name}: no column has a value, there is nothing to compress")
-    words = f"{data.size} bytes of columns as they lie in memory, {groups} of {count} row groups"
+    words = f"{data.size} bytes of columns in Arrow's memory layout, {groups} of {count} row groups"
     return Taken(data, _common(kinds), words)
 
 
@@ -145,7 +145,7 @@ def _parquet_pieces(path: Path, most: int) -> Iterator[Taken]:
         for group in range(opened.num_row_groups):
             data, kinds, _ = _row_groups(opened, [group], _UNBOUNDED)
             for start in range(0, data.size, most):
-                yield Taken(data[start : start + most], _common(kinds), "columns as they lie in memory")
+                yield Taken(data[start : start + most], _common(kinds), "columns in Arrow's memory layout")
 
 
 def _common(kinds: set[str]) -> str:

@@ -89,7 +89,7 @@ class PinnedMemory(Link):
 
     def copy_out(self, block: InFlight, packed: Any) -> None:
         room = self._places[block.index].size
-        expect(packed.size <= room, f"block {block.index} has {packed.size} bytes now: there is room for {room}")
+        expect(packed.size <= room, f"block {block.index} grew to {packed.size} bytes; its buffer holds {room}")
         self._sizes[block.index] = packed.size
         self._copies.to_host(self._places[block.index], packed)
 
@@ -211,7 +211,7 @@ def receive_length(connection: socket.socket, max_bytes: int) -> int:
     receive_into(connection, np.frombuffer(header, np.uint8))
     (size,) = _LENGTH.unpack(header)
     if size > max_bytes:
-        raise WrongAnswer(f"a block says it has {size} bytes; the most is {max_bytes}")
+        raise WrongAnswer(f"a block declares {size} bytes; the maximum is {max_bytes}")
     return int(size)
 
 
@@ -221,5 +221,5 @@ def receive_into(connection: socket.socket, target: Any) -> None:
     while missing:
         count = connection.recv_into(missing, 0, socket.MSG_WAITALL)
         if not count:
-            raise StoppedError("the sender hung up in the middle of a block")
+            raise StoppedError("the sender closed the connection in the middle of a block")
         missing = missing[count:]

@@ -67,7 +67,7 @@ class RankSocket:
             try:
                 part = self._socket.recv(form.size - len(received))
             except TimeoutError as error:
-                raise StoppedError(f"the other rank said nothing for {_PATIENCE_S} s") from error
+                raise StoppedError(f"the other rank sent nothing for {_PATIENCE_S} s") from error
             if not part:
                 raise StoppedError("the other rank has ended")
             received += part
@@ -156,7 +156,7 @@ class SharedReceiver(Link):
         with self._received.turn(block.index):
             index, place, size = self._wire.hear(_NOTICE)
         inside = index == block.index and size <= room.size and place + size <= self._shared.size
-        expect(inside, f"rank 0 tells of {size} bytes of block {index} at {place}, where block {block.index} was due")
+        expect(inside, f"rank 0 announced {size} bytes of block {index} at {place} instead of block {block.index}")
         self._copy(room[:size], self._shared[place : place + size])
         if self._cuda is not None:
             self._copied[block.slot].record()
@@ -301,6 +301,6 @@ def _payers(bench: Bench, link: str, depth: int) -> str:
 
 
 _DESCRIPTIONS = {
-    "process": "memory shared with another process on the same device, copied out by it",
-    "peer": "another process on a peer GPU, which copies out of this one's memory",
+    "process": "memory shared with another process on the same device, which copies the data out",
+    "peer": "another process on a peer GPU, which copies the data out of this GPU's memory",
 }

@@ -32,7 +32,7 @@ topic = Topic()
 _MOUNTS = Path("/proc/self/mounts")
 _IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 _ROOM = 3  # times the message: raw, compressed at its worst, and some that stays free
-_HOW = "TMPDIR names another folder"
+_HOW = "set TMPDIR to another folder"
 T = TypeVar("T")
 
 
@@ -106,7 +106,7 @@ def open_file(nbytes: int, where: Path) -> int:
 
 def unusable(where: Path | str, error: OSError) -> Skip:
     """Return why the disk takes no file, and what helps."""
-    return Skip(f"no file can be written in {where}: {error.strerror or error}; {_HOW}")
+    return Skip(f"cannot write a file in {where}: {error.strerror or error}; {_HOW}")
 
 
 class FileLink(Link):
@@ -230,7 +230,7 @@ def loading(bench: Bench, coders: Coders) -> Task:
     where, total = folder(), coders.message.cut.total
     coded, raw = (ReadBack(open_file(_ROOM * total, where), coders.message.cut.count, where) for _ in range(2))
     transfer = coders.over(coders.over_host({"coded": coded, "raw": raw}), "receiver")
-    task = task_of(coders, transfer, f"a file {_words(where)}, read past the page cache")
+    task = task_of(coders, transfer, f"a file {_words(where)}, read without the page cache")
     task = replace(task, labels=("page-cached",) if coded.is_cached else ())
     if not bench.traits.is_gpu or coders.codec.name not in _codecs_host.FORMATS:
         return task
@@ -248,7 +248,7 @@ def loading(bench: Bench, coders: Coders) -> Task:
 
 def _words(where: Path) -> str:
     kind = file_system(where)
-    return f"on {kind}" if kind else "of an unknown file system"
+    return f"on {kind}" if kind else "on an unknown file system"
 
 
 class UploadingDecoder(HostDecoder):

@@ -10,6 +10,6 @@ from gpubench.api.suite import Suite
 from . import _decoder, _few, _rates, _shapes
 
 suite = Suite(
-    "matrix multiplication: the vendor's BLAS by precision, shape and data; GEMV and few tokens by our kernels too",
+    "matrix multiplication by precision, shape and data; GEMV",
     topics=[_rates.topic, _shapes.topic, _few.topic, _decoder.topic],
 )

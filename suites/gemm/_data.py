@@ -238,16 +238,16 @@ def judged(precision: Precision, k: int, result: Any, reference: Any, scale: Any
     off = np.asarray(np.abs(result - reference), dtype=float)
     if precision.is_exact:
         wrong = int(np.count_nonzero(off))
-        expect(wrong == 0, f"{wrong} of {off.size} integers compared are wrong")
+        expect(wrong == 0, f"{wrong} of {off.size} compared integers are wrong")
     size = float(np.linalg.norm(np.asarray(reference, dtype=float)))
     error = float(np.linalg.norm(off)) / size if size else float(off.max())
     bound = precision.bound(k)
-    expect(error <= bound, f"the relative error {error:.3g} of the rows compared is above {bound:.3g}")
+    expect(error <= bound, f"the relative error {error:.3g} of the compared rows is above {bound:.3g}")
     terms = np.asarray(scale, dtype=float)
     allowed = element_bound(precision, k, np.asarray(reference, dtype=float), terms) + _partial_sums(
         precision, size, off
     )
     wrong = int(np.count_nonzero(~(off <= allowed)))
-    expect(wrong == 0, f"{wrong} of {off.size} elements compared are off by more than rounding explains")
+    expect(wrong == 0, f"{wrong} of {off.size} compared elements differ by more than rounding explains")
     greatest = float(np.max(np.divide(off, terms, out=np.zeros_like(off), where=terms > 0)))
     return {"error": Observed(error), "greatest_error": Observed(greatest)}

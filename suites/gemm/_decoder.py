@@ -40,7 +40,9 @@ PROMPT = 2048  # tokens of a prefill
 _COMPARED = 16  # tokens of a prefill whose chain is repeated in double precision
 _HALF = FORMATS["float16"]
 
-topic = Topic(views=[View("bars", "Language models: tokens a second", ("decoder",), by=("phase", "weights"))])
+topic = Topic(
+    views=[View("bars", "Language model throughput in tokens per second", ("decoder",), by=("phase", "weights"))]
+)
 
 
 @topic.case(

@@ -46,9 +46,8 @@ _KERNEL = ("path", "weights")
 
 topic = Topic(
     views=[
-        View("curve", "GEMV rate over the weights' size", ("gemv",), "size_bytes", by=_KERNEL, log_x=True),
-        View("transfer", "GEMV time over the weights' size", ("gemv",), "size_bytes", by=_KERNEL),
-        View("curve", "Few tokens against 28672 × 8192 weights", ("skinny",), "tokens", by=_KERNEL, log_x=True),
+        View("transfer", "GEMV bandwidth by size of the weights", ("gemv",), "size_bytes", by=_KERNEL),
+        View("curve", "Skinny GEMM bandwidth by tokens", ("skinny",), "tokens", by=_KERNEL, log_x=True),
     ]
 )
 
@@ -146,7 +145,7 @@ def few_tokens(bench: Bench, path: str, kind: str, rows: int, cols: int, tokens:
     def check() -> Observation:
         written = ys[make.written(ys)]
         differing = make.differing(written)
-        expect(differing == 0, f"{differing} words of {len(written)} copies of y differ from the first copy's")
+        expect(differing == 0, f"{differing} words of {len(written)} copies of y differ from the first copy")
         return compared(make, weights, Vectors(x, written[0]), tokens)
 
     moved = float(weights.nbytes + plain.itemsize * tokens * (rows + cols))

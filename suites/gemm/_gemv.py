@@ -59,7 +59,7 @@ class Weights:
         self, make: Maker, kind: str, rows: int, cols: int, seed: int, spread: float = 1.0, tiled: bool = False
     ) -> None:
         if cols % GROUP:
-            raise Skip(f"our kernels take columns in groups of {GROUP}, not {cols}")
+            raise Skip(f"the kernels need a multiple of {GROUP} columns, not {cols}")
         self.kind, self.rows, self.cols = KINDS[kind], rows, cols
         self._name, self._make, self._seed, self._spread = kind, make, seed, spread
         self._order = np.uint64(cols // GROUP), np.uint32(tiled)
@@ -222,8 +222,8 @@ def warp_call(bench: Bench, weights: Weights, held: Vectors) -> Call:
 def tensor_call(bench: Bench, weights: Weights, held: Vectors, tokens: int) -> Call:
     """Return the call of Y = X·Wᵀ by skinny.cu, for at most 64 tokens."""
     if "matrix" not in bench.traits.features:
-        raise Skip(f"the kernel with matrix instructions is for GPUs from sm_80 or gfx90a on, not {bench.traits.arch}")
-    expect(tokens <= _MOST_TOKENS, f"{tokens} tokens are more than {_MOST_TOKENS}")
+        raise Skip(f"the kernel with matrix instructions needs sm_80, gfx90a or newer, not {bench.traits.arch}")
+    expect(tokens <= _MOST_TOKENS, f"{tokens} tokens are more than the maximum of {_MOST_TOKENS}")
     kind, xp = weights.kind, bench.xp
     plan = tensor_plan(kind, weights.rows, tokens, bench.device.device.units, bench.traits.warp)
     sizes = {"TILES": plan.tiles, "PANELS": plan.panels, "DOWN": plan.down, "ACROSS": plan.across}

@@ -39,10 +39,10 @@ _FEW_TOKENS = 64  # up to this number the weights decide how long a product take
 
 topic = Topic(
     views=[
-        View("curve", "GEMM rate over size", ("square",), x="n", by=("dtype",), log_x=True),
-        View("bars", "GEMM rate by precision and size", ("square", "accumulate")),
-        View("bars", "Burst, sustained, and other data", ("burst", "sustained", "data")),
-        View("bars", "Layers of language models", ("layer",), by=("model",)),
+        View("curve", "GEMM throughput by size", ("square",), x="n", by=("dtype",), log_x=True),
+        View("bars", "GEMM throughput by precision and size", ("square", "accumulate")),
+        View("bars", "GEMM throughput: burst, sustained, by data", ("burst", "sustained", "data")),
+        View("bars", "Language model layers: GEMM throughput", ("layer",), by=("model",)),
     ],
     key_figures=[
         KeyFigure("GEMM float64", "square", (("dtype", "float64"), ("n", 2048))),

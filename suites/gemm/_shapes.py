@@ -20,10 +20,10 @@ _SIDES = points((), full=(512, 1024, 1536, 2048, 3072, 4096, 6144, 8192))
 
 topic = Topic(
     views=[
-        View("bars", "Shapes and layouts", ("tall", "batched", "transposed", "aligned", "epilogue")),
-        View("matrix", "Shape map", ("shape",), x="n", y="m", by=("k",)),
-        View("curve", "Wave quantisation: 4096 columns, rows by 128", ("wave",), x="m"),
-        View("bars", "What the heuristics propose", ("ranked",), by=("dtype",)),
+        View("bars", "GEMM throughput by shape and layout", ("tall", "batched", "transposed", "aligned", "epilogue")),
+        View("matrix", "GEMM throughput by M, N and K", ("shape",), x="n", y="m", by=("k",)),
+        View("curve", "GEMM throughput by rows (wave quantisation)", ("wave",), x="m"),
+        View("bars", "GEMM throughput by proposed algorithm", ("ranked",), by=("dtype",)),
     ]
 )
 

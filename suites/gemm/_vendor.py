@@ -217,7 +217,7 @@ def _matmul(bench: Bench, product: MatrixProduct) -> ProductCall:
     """Return a call of rocBLAS through CuPy's matmul: float64, float32 and float16, no batches and no epilogues."""
     precision, shape = product.precision, product.shape
     if precision.needs_transposed or precision.a == "bfloat16" or shape.batch > 1 or product.activation != "none":
-        raise Skip(f"CuPy binds no product of {precision.a} of this kind on {bench.traits.vendor} GPUs")
+        raise Skip(f"CuPy does not support this kind of {precision.a} product on {bench.traits.vendor} GPUs")
     a = product.a.reshape((shape.m, shape.k) if shape.order[0] == "n" else (shape.k, shape.m))
     b = product.b.reshape((shape.k, shape.n) if shape.order[1] == "n" else (shape.n, shape.k))
     a, b = (matrix.T if order == "t" else matrix for matrix, order in zip((a, b), shape.order, strict=True))
@@ -229,7 +229,7 @@ def _hipblaslt(bench: Bench, product: MatrixProduct) -> ProductCall:
     """Return a call of hipBLASLt's first choice, no epilogues; never run on an AMD GPU, and off unless turned on."""
     precision, shape = product.precision, product.shape
     if product.activation != "none":
-        raise Skip(f"no fused {product.activation} on {bench.traits.vendor} GPUs")
+        raise Skip(f"a fused {product.activation} is unsupported on {bench.traits.vendor} GPUs")
     m, n, k = shape.m, shape.n, shape.k
     kind_a, kind_b, kind_c = (kind.name for kind in precision.formats)
     across, down = (order == "t" for order in shape.order)

@@ -9,10 +9,9 @@ from . import _both, _handles, _mapped, _messages, _refused, _signals, _single, 
 _COPIES = ("pull", "push", "load", "store", "plain", "staged", "socket", "pipe", "direct")
 
 suite = Suite(
-    "memory shared between two processes (CUDA or HIP IPC handles; on the host shared memory and sockets)",
+    "copies and signals between two processes; opening shared memory",
     views=[
-        View("transfer", "Ways between two processes: which at which size", _COPIES, "size_bytes", by=("path",)),
-        View("curve", "Copies over size", _COPIES, "size_bytes", by=("path",), log_x=True, log_y=True),
+        View("transfer", "Copy bandwidth between processes by size", _COPIES, "size_bytes", by=("path",)),
     ],
     topics=[
         _mapped.topic,

@@ -16,7 +16,7 @@ FLAG_BYTES = 2**21  # a page of a GPU's memory
 _PATIENCE_S = 0.4  # how long a device waits for a flag: less than a gate holds
 _USUAL_HZ = 2e9  # of GPUs whose clock is not known
 
-_TITLE = "Both ways at once, a direction"
+_TITLE = "Bidirectional copy bandwidth per direction"
 topic = Topic(views=[View("curve", _TITLE, ("both",), "size_bytes", by=("way",), log_x=True, log_y=True)])
 
 
@@ -73,7 +73,7 @@ class Meeting:
 
     def expect_met(self) -> None:
         """Raise WrongAnswer if a round ran out of time: the batches did not begin together."""
-        expect(int(self._state[1]) == 0, "the devices of the two ranks did not meet in time")
+        expect(int(self._state[1]) == 0, "the devices of the two ranks did not begin together in time")
 
 
 def cycles(bench: Bench, seconds: float) -> int:

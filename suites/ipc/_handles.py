@@ -47,9 +47,25 @@ EACH_BYTES = 2**21  # the smallest memory that an allocation takes
 
 topic = Topic(
     views=[
-        View("curve", "Opening, by kind", ("mapping",), "size_bytes", by=("path", "kind"), log_x=True, log_y=True),
-        View("curve", "Opening many, a handle", ("many",), "count", by=("path",), log_x=True, log_y=True),
-        View("bars", "Exporting a handle", ("export",), by=("kind",)),
+        View(
+            "curve",
+            "IPC handle open time by kind and size",
+            ("mapping",),
+            "size_bytes",
+            by=("path", "kind"),
+            log_x=True,
+            log_y=True,
+        ),
+        View(
+            "curve",
+            "IPC handle open time by number of handles",
+            ("many",),
+            "count",
+            by=("path",),
+            log_x=True,
+            log_y=True,
+        ),
+        View("bars", "IPC handle export time", ("export",), by=("kind",)),
     ]
 )
 
@@ -83,7 +99,7 @@ def _expect_shown(bench: Bench, buffer: SharedBuffer, seed: int) -> None:
     local = bench.xp.empty_like(buffer.array)
     bench.device.copy(local, buffer.array)
     bench.device.synchronize()
-    expect_pattern(bench, local, seed, "shown by the mapping")
+    expect_pattern(bench, local, seed, "seen through the mapping")
 
 
 def self_timed(call: Callable[[], float], items: int = 1) -> Stage:
@@ -141,7 +157,7 @@ def export(bench: Bench, kind: str, size_bytes: int) -> Task:
         return seconds
 
     def check() -> None:
-        expect(answer == "read", "the other process did not read what was exported")
+        expect(answer == "read", "the other process could not read the exported memory")
 
     return Task.of(self_timed(exporting), check=check, release=buffer.close, notes={"kind": kind})
 

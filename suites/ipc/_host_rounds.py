@@ -50,10 +50,10 @@ class FlagRounds(Rounds):
 
     def seconds(self) -> list[float]:
         gave_up = self._volley(self._took)
-        expect(gave_up == 0, f"round {gave_up} was given up: no signal within {_LOOKS} looks")
+        expect(gave_up == 0, f"round {gave_up} timed out: no signal within {_LOOKS} polls")
         self._count += self._took.size
         values = self._page.array.view(np.uint64)[:: _LINE_BYTES // 8][: self._bench.world].tolist()
-        expect(values == [self._count] * len(values), f"the flags stand at {values} after {self._count} rounds")
+        expect(values == [self._count] * len(values), f"the flags are {values} after {self._count} rounds")
         return [float(nanoseconds) * 1e-9 for nanoseconds in self._took[1:]]
 
     def check(self) -> Observation:
@@ -119,7 +119,7 @@ class StreamPingPong(Rounds):
     def check(self) -> None:
         """Raise WrongAnswer if the last byte that arrived is not the number of the last round."""
         expected = (self._count - 1) % 256
-        expect(self._last == expected, f"byte {self._last} came where {expected} was sent")
+        expect(self._last == expected, f"byte {self._last} arrived instead of {expected}")
 
     def close(self) -> None:
         for descriptor in {self._reading, self._writing}:
@@ -167,7 +167,7 @@ class EventPingPong(Rounds):
     def check(self) -> None:
         """Raise WrongAnswer if a flag does not stand at the number of rounds."""
         values = [int(self._flags[index]) for index in (self._own, self._other)]
-        expect(values == [self._count, self._count], f"the flags stand at {values} after {self._count} rounds")
+        expect(values == [self._count, self._count], f"the flags are {values} after {self._count} rounds")
 
     def close(self) -> None:
         self._theirs.close()

@@ -23,8 +23,8 @@ _LINE_BYTES = 128  # flags of two ranks share no cache line
 _WARP = 32  # threads of a block of the barrier across a GPU
 _BLOCK = 1024  # threads of the barrier within a block
 _SIGNALS = {
-    "store": "a store into the other's memory",
-    "add": "an addition in the other's memory",
+    "store": "a store into the other GPU's memory",
+    "add": "an atomic addition in the other GPU's memory",
     "mapped": "a store into host memory that both GPUs map",
 }
 
@@ -42,7 +42,7 @@ class RoundClock:
         """Return the seconds of each round but the first; device events say how long a cycle is."""
         timing = self._device.time(launch, 1, "hot", False)
         total, gave_up = map(int, self._device.to_host(self.state))
-        expect(gave_up == 0, f"round {gave_up} was given up: no signal within {_PATIENCE_S} s")
+        expect(gave_up == 0, f"round {gave_up} timed out: no signal within {_PATIENCE_S} s")
         ticks = self._device.to_host(self.ticks)[1:]
         return [float(tick) for tick in ticks * (timing.device[0] / total)]
 
@@ -80,7 +80,7 @@ class Volley(Rounds):
         """Raise WrongAnswer if the flag at this index of this rank's memory does not stand at the count."""
         mine: Any = self._flags.mine
         flag = int(self._bench.device.to_host(mine[4 * index : 4 * index + 4].view(np.uint32))[0])
-        expect(flag == self._count, f"the flag stands at {flag} after {self._count} signals")
+        expect(flag == self._count, f"the flag is {flag} after {self._count} signals")
 
     def close(self) -> None:
         self._flags.close()
@@ -150,7 +150,7 @@ class KernelBarrierWithin(Rounds):
         self._kernel = bench.kernel("signals.cu", "grid_meets" if self._is_grid else "block_meets")
         self._counter = bench.xp.zeros(1, bench.xp.uint32)
         self._clock = RoundClock(bench)
-        self.notes = {"blocks": str(self._blocks), "threads a block": str(_WARP if self._is_grid else _BLOCK)}
+        self.notes = {"blocks": str(self._blocks), "threads per block": str(_WARP if self._is_grid else _BLOCK)}
 
     def seconds(self) -> list[float]:
         return self._clock.seconds(self._launch)

@@ -41,8 +41,8 @@ _SUSTAINED_BYTES = 2**28  # from here on a pull is a sustained rate with counter
 
 topic = Topic(
     views=[
-        View("bars", "The first copy through a fresh mapping", ("first_touch", "first_use"), by=("path",)),
-        View("bars", "Opening a handle", ("open",), by=("path",)),
+        View("bars", "First-touch copy bandwidth", ("first_touch", "first_use"), by=("path",)),
+        View("bars", "IPC handle open time", ("open",), by=("path",)),
     ],
     key_figures=[
         KeyFigure("Copy between processes", "pull", (("size_bytes", 2**30),)),
@@ -152,7 +152,7 @@ def plain(bench: Bench, path: str, size_bytes: int) -> Task:
     limit = LIMIT if path == "peer" else ""
     stage = Stage(lambda: bench.device.copy(near, far), Work(payload=size_bytes), "payload", limit, effort=POINT)
     tags = {"devices": " ← ".join(device.id for device in bench.devices), "processes": "1"}
-    tags |= link_of(ONE_WAY, "pull", protocol="none, and one process") if path == "peer" else {}
+    tags |= link_of(ONE_WAY, "pull", protocol="none (one process)") if path == "peer" else {}
     return Task.of(stage, check=check, poison=lambda: near.fill(SPOILED), notes=tags)
 
 

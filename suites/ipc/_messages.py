@@ -88,7 +88,7 @@ def _message(bench: Bench, by: str, size_bytes: int) -> Task:
             missing = missing[take(missing) or len(missing) :]
 
     def check() -> None:
-        expect(bool((received == sent).all()), f"{size_bytes} B received differ from what was sent")
+        expect(bool((received == sent).all()), f"the {size_bytes} B received differ from the message sent")
 
     def close() -> None:
         connection.close()
@@ -144,7 +144,7 @@ def direct(bench: Bench, size_bytes: int) -> Task:
 
     def check() -> None:
         right = bool((received == pattern(size_bytes, bench.seed)).all())
-        expect(right, f"{size_bytes} B read out of the other process differ")
+        expect(right, f"the {size_bytes} B read from the other process are wrong")
 
     try:
         copy()

@@ -49,8 +49,8 @@ def _refusal(bench: Bench, attempt: Callable[[], object], release: Callable[[], 
         return time.perf_counter() - start
 
     def check() -> None:
-        expect(len(errors) == 1, "what must be refused was not")
-        expect(errors[0].startswith(("cuda", "hip")), f"the refusal has no name of the runtime's: {errors[0]}")
+        expect(len(errors) == 1, "an operation that must be refused was accepted")
+        expect(errors[0].startswith(("cuda", "hip")), f"the refusal is no error of the runtime: {errors[0]}")
         bench.device.synchronize()  # raises if the refusal has broken the device
 
     refused_after()

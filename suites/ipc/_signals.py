@@ -14,12 +14,12 @@ from ._rounds import Rounds
 _HOST_MEANS = ("flag", "pipe", "socket")
 _GPU_MEANS = ("store", "add", "mapped")
 _WORDS = "words"  # the host's means of a barrier
-_HALF = {"counted": "half a round: there and back"}
+_HALF = {"counted": "half of a round trip"}
 
 topic = Topic(
     views=[
-        View("bars", "A signal, one way", ("signal", "event_signal"), by=("means",)),
-        View("bars", "A barrier", ("barrier", "within"), by=("means",)),
+        View("bars", "Signal latency between processes", ("signal", "event_signal"), by=("means",)),
+        View("bars", "Barrier latency", ("barrier", "within"), by=("means",)),
     ]
 )
 

@@ -8,7 +8,7 @@ from .._between import devices_of, paths
 from .._copies import WAYS
 from ._mapped import Partner, owner
 
-topic = Topic(views=[View("bars", "One copy and the wait for it", ("single",), by=("path",))])
+topic = Topic(views=[View("bars", "Small copy latency between processes", ("single",), by=("path",))])
 
 
 @topic.case(ranks=2, devices=devices_of, path=paths, way=WAYS, size_bytes=(2**3,))

@@ -47,7 +47,7 @@ def staged(bench: Bench, path: str, size_bytes: int) -> Task:
     channel = Channel(bench, size_bytes)
     copies = ChunkCopies(bench, channel, size_bytes)
     tags = {**notes(bench, path), "chunk": f"{channel.chunk} B, {_SLOTS} slots"}
-    tags |= link(ONE_WAY, STAGED, WRITES, protocol="host flags, a chunk each") if path == "peer" else {}
+    tags |= link(ONE_WAY, STAGED, WRITES, protocol="one host flag per chunk") if path == "peer" else {}
     return Task.of(
         Stage(copies.call, Work(payload=size_bytes), "payload", clock="self", effort=POINT),
         check=copies.check,
@@ -88,7 +88,7 @@ class Channel:
         flags = self.flags
         while int(flags[flag]) < value:
             if time.monotonic() > end:
-                raise StoodStillError(f"the other rank stood still for {_PATIENCE_S} s")
+                raise StoodStillError(f"the other rank made no progress for {_PATIENCE_S} s")
 
     def close(self) -> None:
         """Unlock and unmap the memory."""
@@ -139,4 +139,4 @@ class ChunkCopies:
     def check(self) -> None:
         """Raise WrongAnswer if a byte that rank 1 received is not the sender's."""
         if not self._sends:
-            expect_pattern(self._bench, self._message, self._bench.seed, "brought through the host")
+            expect_pattern(self._bench, self._message, self._bench.seed, "copied through the host")

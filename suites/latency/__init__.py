@@ -10,8 +10,8 @@ from gpubench.api.suite import Suite, View
 from . import _chase, _costs, _host, _loaded, _near, _slices, _spaces
 
 suite = Suite(
-    "latency of loads from registers to memory, of atomics, and of what a program pays beside its work",
-    views=[View("bars", "Latency by space", ("load", "shared", "cluster", "register"), log_x=True)],
+    "latency of memory, caches, atomics, launches and synchronisation",
+    views=[View("bars", "Load latency by memory space", ("load", "shared", "cluster", "register"), log_x=True)],
     topics=[
         _chase.topic,
         _spaces.topic,

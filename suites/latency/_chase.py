@@ -31,8 +31,10 @@ _FITS = 0.6  # of twice the memory of an SM or CU: such a ring mostly hits the f
 
 topic = Topic(
     views=[
-        View("staircase", "Latency over working set", ("chase",), "size_bytes", series="hot", log_x=True, log_y=True),
-        View("staircase", "One line a page: latency over reach", ("reach",), "reach_bytes", series="hot", log_x=True),
+        View(
+            "staircase", "Memory latency by working set", ("chase",), "size_bytes", series="hot", log_x=True, log_y=True
+        ),
+        View("staircase", "TLB latency by footprint", ("reach",), "reach_bytes", series="hot", log_x=True),
     ],
     key_figures=[
         KeyFigure("Memory latency", "chase", (("size_bytes", 2**32),)),
@@ -93,7 +95,7 @@ def chase(bench: Bench, size_bytes: int) -> Task:
     if not bench.traits.is_gpu:
         bench.need(size_bytes)
         walk = host_walk(bench, np.empty(size_bytes // 8, np.uint64))
-        return walk.task({"cycles": "a processor has no clock that a program can read in core cycles"})
+        return walk.task({"cycles": "unavailable: programs cannot read the core clock of a processor"})
     ring = GpuRing.linked(bench, size_bytes)
     near = 2 * int(dict(bench.target.device.details).get("shared.unit_bytes", 2**17))  # twice the memory of an SM or CU
     cache = cache_bytes(bench.target)
@@ -103,9 +105,9 @@ def chase(bench: Bench, size_bytes: int) -> Task:
     if size_bytes < CACHES * cache:
         ring.settle()
         steps = _STEPS if size_bytes <= cache // 2 else _FAR_STEPS
-        return ring.walk(steps, sweep=False).task({"warm": "swept once, then walked on"})
+        return ring.walk(steps, sweep=False).task({"warm": "swept once before the first sample"})
     bench.device.flush()
-    return ring.walk(_FAR_STEPS, sweep=False).task({"warm": "flushed, then walked on"})
+    return ring.walk(_FAR_STEPS, sweep=False).task({"warm": "cache flushed before the first sample"})
 
 
 @topic.case(when=on_gpu, reach_bytes=_reaches)
@@ -118,4 +120,4 @@ def reach(bench: Bench, reach_bytes: int) -> Task:
     for _ in range(2):
         ring.settle("chase_l2")
     walk = ring.walk(_STEPS, sweep=False, kernel="chase_l2")
-    return walk.task({"pages": "2 MiB apart, a random line of each"})
+    return walk.task({"pages": "2 MiB apart, one random line in each"})

@@ -43,7 +43,7 @@ topic = Topic(
     views=[
         View(
             "bars",
-            "What a program pays beside its work",
+            "Launch and synchronisation overhead",
             ("launch", "graph_launch", "event_record", "event_wait", "synchronize", "barrier", "host_flag", "allocate"),
             log_x=True,
         )
@@ -135,7 +135,7 @@ class GridBarrier:
 
     def __init__(self, bench: Bench, blocks: int) -> None:
         if blocks > bench.target.device.units:
-            raise Skip(f"needs {blocks} compute units, one a block; there are {bench.target.device.units}")
+            raise Skip(f"needs {blocks} compute units, one per block; the device has {bench.target.device.units}")
         self._bench, self._blocks, self._passed = bench, blocks, 0
         self._arrived = bench.xp.zeros(_ARRIVED_WORDS, bench.xp.uint64)
         slots, state = bench.xp.zeros(blocks, bench.xp.uint64), new_state(bench, 0)
@@ -156,7 +156,7 @@ class GridBarrier:
         self._run(1)
         arrived, _, given_up, early = (int(word) for word in self._bench.device.to_host(self._arrived)[:4])
         expect(not given_up, f"a block waited for {LIMIT_S} s: not all {self._blocks} blocks run at once")
-        expect(not early, "a block passed a barrier before its neighbour had come to it")
+        expect(not early, "a block passed a barrier before its neighbour reached it")
         expected = self._passed * self._blocks
         expect(arrived == expected, f"{arrived} arrivals at {self._passed} barriers of {self._blocks} blocks")
 
@@ -202,7 +202,7 @@ def allocate(bench: Bench, how: str, size_bytes: int) -> Task:
     """
     bench.need(size_bytes)
     if how != "malloc" and "pool" not in bench.traits.features:
-        raise Skip(f"CuPy binds no memory pool of the driver on {bench.traits.vendor} GPUs")
+        raise Skip(f"CuPy does not support the driver's memory pool on {bench.traits.vendor} GPUs")
     stream, runtime = bench.xp.cuda.get_current_stream(), bench.xp.cuda.runtime
     close: Callable[[], None] = lambda: None  # noqa: E731 - cudaMalloc leaves nothing to undo
     if how == "malloc":

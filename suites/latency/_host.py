@@ -36,9 +36,12 @@ _SPINS = 2**29  # reads before a core gives up, about four seconds: a core that 
 _WORDS, _APART = 64, 32  # question and answer on lines of their own; adjacent-line prefetch does not join them
 
 topic = Topic(
-    views=[View("bars", "Between two cores", ("core_to_core",)), View("bars", "Memory by page size", ("pages",))],
+    views=[
+        View("bars", "Core-to-core latency", ("core_to_core",)),
+        View("bars", "Memory latency by page size", ("pages",)),
+    ],
     key_figures=[
-        KeyFigure("Core to core", "core_to_core", (("other", 1),)),
+        KeyFigure("Core-to-core latency", "core_to_core", (("other", 1),)),
     ],
 )
 

@@ -34,8 +34,8 @@ _LOADED_STEPS = 2**12
 
 topic = Topic(
     views=[
-        View("curve", "Memory while other units stream", ("loaded",), "units", series="self"),
-        View("pareto", "Memory's latency against what others stream", ("loaded",), "streamed", "self"),
+        View("curve", "DRAM latency under load", ("loaded",), "units", series="self"),
+        View("pareto", "DRAM latency by streamed bandwidth", ("loaded",), "streamed", "self"),
     ]
 )
 
@@ -110,7 +110,7 @@ class LoadedWalk:
 def loaded(bench: Bench, units: int) -> Task:
     """Dependent loads from memory while `units` other SMs or CUs read it as fast as they can."""
     if units >= bench.target.device.units:
-        raise Skip(f"needs {units + 1} compute units; there are {bench.target.device.units}")
+        raise Skip(f"needs {units + 1} compute units; the device has {bench.target.device.units}")
     walk = LoadedWalk(bench, units)
     stage = Stage(walk.seconds, Work(items=_LOADED_STEPS), "item", clock="self", probe=walk.beside, effort=POINT)
     return Task.of(stage, check=walk.check, poison=walk.poison)

@@ -35,9 +35,11 @@ _FAR_STEPS, _BUS_STEPS = 2**13, 2**10
 
 topic = Topic(
     views=[
-        View("staircase", "Constant memory over working set", ("constant",), "size_bytes", series="hot", log_x=True),
-        View("bars", "Atomics by space", ("atomic",), log_x=True),
-        View("curve", "Bank conflicts of shared memory", ("conflict",), "degree", series="hot"),
+        View(
+            "staircase", "Constant memory latency by working set", ("constant",), "size_bytes", series="hot", log_x=True
+        ),
+        View("bars", "Atomic latency by memory space", ("atomic",), log_x=True),
+        View("curve", "Shared memory latency by bank conflict degree", ("conflict",), "degree", series="hot"),
     ]
 )
 
@@ -154,7 +156,7 @@ def register(bench: Bench, dtype: str) -> Task:
 
     def check() -> None:
         result = int(bench.device.to_host(out)[0])
-        expect(result == expected, f"after {_REGISTER_STEPS} steps the chain stands at {result}, not at {expected}")
+        expect(result == expected, f"after {_REGISTER_STEPS} steps the chain is at {result}, not at {expected}")
 
     return Task.of(walk.stage(), check=check, poison=lambda: out.fill(0))
 
@@ -194,7 +196,7 @@ class AtomicChain:
         self._value = after_additions(self._value, self._expected, self.walk.walked - self._checked, modulus)
         self._checked = self.walk.walked
         cells = np.asarray(self._bench.device.to_host(self._cells)).view(self._word)
-        expect(value == self._value, f"after {self._checked} additions the chain stands at another value")
+        expect(value == self._value, f"after {self._checked} additions the chain has a wrong value")
         expect_equal(cells[:: _CELL_BYTES // cells.itemsize], np.array(self._expected, self._word), "cells")
         return {}
 

@@ -170,7 +170,7 @@ class Walk:
     def check(self) -> Observation:
         """Compare the position with the one that the order gives; it differs if the ring or a load was wrong."""
         expected, position = self.expected(self.walked), self.read(0)
-        expect(position == expected, f"after {self.walked} loads the walk stands at {position}, not at {expected}")
+        expect(position == expected, f"after {self.walked} loads the walk is at {position}, not at {expected}")
         return {}
 
     def read(self, word: int) -> int:

@@ -38,4 +38,4 @@ class RoundTrips:
         """Check that the last question was asked and answered."""
         asked, answered = int(self.words[0]), int(self.words[self._apart])
         complete = asked == answered == self._rounds
-        expect(complete, f"{asked} of {self._rounds} questions were asked, {answered} answered")
+        expect(complete, f"{asked} of {self._rounds} requests were sent, {answered} were answered")

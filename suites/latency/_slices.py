@@ -43,7 +43,16 @@ Matrix = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.intp]
 
 topic = Topic(
-    views=[View("matrix", "Latency by unit and slice of the cache", ("slices",), x="place", y="unit", series="unit *")]
+    views=[
+        View(
+            "matrix",
+            "Last-level cache latency by compute unit and slice",
+            ("slices",),
+            x="place",
+            y="unit",
+            series="unit *",
+        )
+    ]
 )
 
 
@@ -91,7 +100,7 @@ class SliceLatencies:
         expected = sum(random_word(self._seed, GPU_LINE_BYTES // 8 * int(line)) for line in self._lines) % 2**64
         sums = self._bench.device.to_host(self._state)[:, 0]
         wrong = [unit for unit, total in zip(self._units, sums, strict=True) if int(total) != expected]
-        expect(not wrong, f"SMs or CUs {wrong} did not read the contents of the lines")
+        expect(not wrong, f"compute units {wrong} read wrong contents")
         matrix = self._matrix()
         expect(bool((matrix > 0).all()), "an access took less time than reading the clock")
         return places(matrix, self._units)

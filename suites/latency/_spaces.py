@@ -58,7 +58,7 @@ def load(bench: Bench, space: str) -> Task:
     if space != "peer":
         return walk.task()
     return walk.task(
-        {"devices": " ← ".join(device.id for device in bench.devices[:2]), "ring": "fits the peer's cache"}
+        {"devices": " ← ".join(device.id for device in bench.devices[:2]), "ring": "fits into the peer's cache"}
     )
 
 
@@ -120,5 +120,5 @@ def single(bench: Bench, space: str) -> Task:
     warm = ring.order.nodes if space == "l1" else 0  # the first cache is empty when a kernel starts
     loads = SingleLoads(bench, ring, "single_l2" if space == "l2" else "single", warm)
     stage = Stage(loads.median, Work(items=1), "item", clock="self", probe=loads.percentiles, effort=POINT)
-    note = f"of {_SINGLE_STEPS} loads a sample, less what reading the clock adds (overhead)"
+    note = f"of {_SINGLE_STEPS} loads per sample, minus the time of reading the clock (overhead)"
     return Task.of(stage, check=loads.check, poison=loads.poison, notes={"percentiles": note})

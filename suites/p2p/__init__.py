@@ -12,6 +12,6 @@ from gpubench.api.suite import Suite
 from . import _both_ways, _control, _latency, _one_way
 
 suite = Suite(
-    "the peer matrix: copies and latency between two GPUs of one process",
+    "copies, latency and small messages between GPUs of one process",
     topics=[_one_way.topic, _latency.topic, _both_ways.topic, _control.topic],
 )

@@ -10,7 +10,7 @@ from .._link import BOTH_WAYS, LIMIT
 from ._peers import BY, device_axis, link_notes, peer_axis, sizes, two_devices
 
 topic = Topic(
-    views=[View("matrix", "Both ways at once, the sum", ("both",), x="peer", y="device", by=("by",), series="sum")]
+    views=[View("matrix", "Bidirectional peer bandwidth", ("both",), x="peer", y="device", by=("by",), series="sum")]
 )
 
 

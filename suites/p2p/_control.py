@@ -37,8 +37,8 @@ _TRAFFIC = points((_NONE, "read"), smoke=("read",), full=(_NONE, "read", "write"
 
 topic = Topic(
     views=[
-        View("bars", "8-byte messages beside bulk copies", ("control",), by=("message",)),
-        View("bars", "8-byte messages beside bulk copies: slowdown", ("control",), by=("message",), series="slowdown"),
+        View("bars", "8-byte message latency under bulk copies", ("control",), by=("message",)),
+        View("bars", "8-byte message slowdown under bulk copies", ("control",), by=("message",), series="slowdown"),
     ]
 )
 
@@ -162,7 +162,7 @@ class CopyBehindBulk(MessagesBesideBulk):
     def __init__(self, bench: Bench, messages: PeerCopies, bulk: BulkTraffic) -> None:
         super().__init__(bench, messages, bulk)
         self._queue = messages.queue
-        self._notes["order"] = "queued behind one bulk copy; such copies leave in their order"
+        self._notes["order"] = "queued behind one bulk copy; the copy engine keeps the order"
 
     def _run_beside(self) -> bool:
         self._device.time(lambda: self._device.together(self._queue, *self._bulk.once()), 1, "hot")

@@ -15,7 +15,7 @@ _RING_BYTES = 2**23  # of remote loads: more than the first cache, less than the
 _STEPS = 4096
 
 topic = Topic(
-    views=[View("matrix", "Latency of a peer's memory", ("latency",), x="peer", y="device", by=("of",))],
+    views=[View("matrix", "Peer memory latency", ("latency",), x="peer", y="device", by=("of",))],
 )
 
 
@@ -78,7 +78,7 @@ class PeerRing:
         device = self._bench.device
         place = (int(device.to_host(self.state)[0]) - self._base) // _LINE_BYTES
         expected = int(self._order[self.walked % self._nodes])
-        expect(place == expected, f"after {self.walked} loads the walk stands at line {place}, not {expected}")
+        expect(place == expected, f"after {self.walked} loads the walk is at line {place}, not {expected}")
         device.copy(self._image, self._far)  # which also keeps the peer's memory for as long as the kernel reads it
         expect(bool((device.to_host(self._image).view(np.uint64) == self._ring).all()), "the ring has changed")
         return {}
@@ -119,7 +119,7 @@ def _atomics(bench: Bench) -> Task:
         near = xp.empty(_LINE_BYTES, xp.uint8)
         bench.device.copy(near, far)
         count = int(bench.device.to_host(near[:4].view(xp.uint32))[0])
-        expect(count == added % 2**32, f"the counter stands at {count} after {added} additions")
+        expect(count == added % 2**32, f"the counter is {count} after {added} additions")
         return {}
 
     notes = {"devices": device_names(bench)}

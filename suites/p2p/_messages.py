@@ -18,7 +18,7 @@ _USUAL_HZ = 2e9  # of GPUs whose clock is not known
 _LINE_BYTES = 128
 _STATE_BYTES, _TICKS_BYTES = 24, 4 * (_ROUNDS - 1)  # as timed_signals in remote.cu leaves them
 _NANO, _MILLI = 1e-9, 1e-3
-_BY_CLOCK = "each by the clock of its compute unit, whose seconds are those of the device's timer over the whole kernel"
+_BY_CLOCK = "by the clock of the compute unit, whose rate comes from the device's timer over the whole kernel"
 
 
 class ControlMessage(Protocol):
@@ -50,7 +50,7 @@ class PeerLoads:
 
     items = 1
     notes: Mapping[str, str] = {
-        "message": "a load of 8 bytes of the peer's memory, request and answer",
+        "message": "a load of 8 bytes from the peer's memory, request and answer",
         "ring": f"{PeerRing.note} unless the bulk copies displace it",
         "timed": _BY_CLOCK,
     }
@@ -82,7 +82,7 @@ class PeerCopies:
 
     items = 1
     notes: Mapping[str, str] = {
-        "message": "a copy of 8 bytes out of the peer's memory by the runtime, by itself",
+        "message": "a copy of 8 bytes out of the peer's memory by the runtime, alone",
         "timed": "by the events before and after it, behind the gate",
     }
 
@@ -113,7 +113,7 @@ class PeerSignals:
     items = 2  # of a round: a word there and a word back
     notes: Mapping[str, str] = {
         "message": "a word that a kernel writes into the peer's memory, where another kernel watches for it",
-        "counted": "half a round: there and back",
+        "counted": "half of a round trip",
         "timed": _BY_CLOCK,
     }
 
@@ -151,7 +151,7 @@ class PeerSignals:
         """Return the seconds of each round; raises WrongAnswer where a wait was given up."""
         block = self._device.to_host(self._near)
         gave_up, cycles, nanoseconds = map(int, block[_LINE_BYTES : _LINE_BYTES + _STATE_BYTES].view(np.uint64))
-        expect(gave_up == 0, f"round {gave_up} was given up: no signal from the peer within {_PATIENCE_S} s")
+        expect(gave_up == 0, f"round {gave_up} timed out: no signal from the peer within {_PATIENCE_S} s")
         return _seconds_of(block[2 * _LINE_BYTES :].view(np.uint32), cycles, nanoseconds)
 
     def poison(self) -> None:
@@ -163,7 +163,7 @@ class PeerSignals:
         far = self._device.xp.empty_like(self._near)
         self._device.copy(far, self._far)
         flags = [int(self._device.to_host(block)[:4].view(np.uint32)[0]) for block in (self._near, far)]
-        expect(flags == [self._count] * 2, f"the flags stand at {flags} after {self._count} rounds")
+        expect(flags == [self._count] * 2, f"the flags are {flags} after {self._count} rounds")
         return {}
 
 

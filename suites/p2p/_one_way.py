@@ -22,9 +22,9 @@ from ._peers import BY, device_axis, link_notes, peer_axis, sizes, two_devices
 
 topic = Topic(
     views=[
-        View("matrix", "Reading a peer's memory", ("read",), x="peer", y="device", by=("by",)),
-        View("matrix", "Writing a peer's memory", ("write",), x="peer", y="device", by=("by",)),
-        View("transfer", "Copies between peers", ("read", "write"), "size_bytes", by=("by", "peer")),
+        View("matrix", "Peer read bandwidth", ("read",), x="peer", y="device", by=("by",)),
+        View("matrix", "Peer write bandwidth", ("write",), x="peer", y="device", by=("by",)),
+        View("transfer", "Peer copy bandwidth by size", ("read", "write"), "size_bytes", by=("by", "peer")),
     ],
     key_figures=[
         KeyFigure("Copy between GPUs", "read", (("by", "engine"), ("size_bytes", 2**30))),

@@ -39,5 +39,5 @@ def device_names(bench: Bench) -> str:
 
 def link_notes(bench: Bench, direction: str, way: str) -> dict[str, str]:
     """Return the notes of a copy over the link between both devices."""
-    link = link_of(direction, way, protocol="none, and one process")
+    link = link_of(direction, way, protocol="none (one process)")
     return {"devices": device_names(bench), "processes": "1", **link}

@@ -105,7 +105,7 @@ class BulkTraffic:
     def note(self) -> str:
         """Who copies, and how much at once."""
         who = f"by {self._units} compute units for each direction" if self._units else "by copy engines"
-        return f"{BULK_BYTES >> 20} MiB a copy, {who}, one copy after another"
+        return f"{BULK_BYTES >> 20} MiB per copy, {who}, one copy after another"
 
     def lasting(self, seconds: float) -> list[Callable[[], None]]:
         """Return a call for each direction that queues copies for at least so many seconds."""
