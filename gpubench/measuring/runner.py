@@ -255,7 +255,7 @@ class Runner(AbstractContextManager["Runner"]):
 
     def _take(self, ranks: _Ranks, rank: int, message: Part | Offer | Phase) -> None:
         ranks.messages[rank, type(message)] += 1
-        most = _MOST_PHASES if isinstance(message, Phase) else _MOST_OFFERS
+        most = {Part: 1, Phase: _MOST_PHASES, Offer: _MOST_OFFERS if len(ranks.children) > 1 else 0}[type(message)]
         if rank in ranks.parts or rank in ranks.offers or ranks.messages[rank, type(message)] > most:
             raise BadMessage("more messages than its case has")
         if isinstance(message, Phase):
