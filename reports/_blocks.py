@@ -1,91 +1,129 @@
-"""The cases of a page: the line of each, and what opens beneath it, in the page itself or packed beside it."""
+"""The cases of a page by suite: the line of each, and what opens beneath it, in the page itself or packed beside it."""
 
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from gpubench.api.report import Spread, Summary, headline
+from gpubench.api.report import ListedCase, Spread, Summary, headline, listing, units
 
 from ._cases import (
-    CaseLine,
     CounterLine,
     ReplicateLine,
     SeriesLine,
     ShareLine,
-    case_lines,
     counter_lines,
+    figure_cells,
     method_words,
+    reason_words,
     replicate_lines,
     series_lines,
     share_lines,
 )
 from ._distribution import Distribution, distribution
 from ._room import Room
+from ._verdict import Anchors, link
 from ._web import fragment
-
-_MOST_ROWS = 24  # of one case in a table that is not folded
+from ._words import beside_words
 
 
 @dataclass(frozen=True, slots=True)
-class CaseBlock:
-    """A case's line with all that is folded away beneath it; without a method there is nothing to open.
+class CaseDetails:
+    """Everything that is known of a case; `of` names the replicate whose method, samples and counters are shown."""
 
-    Of several replicates the method, the samples and the counters are those of the one in `of`, in words. `packed`
-    is the place of all that among the parts of the page that its script unfolds, None where it stands in the page.
-    """
-
-    line: CaseLine
     replicates: tuple[ReplicateLine, ...]
     series: tuple[SeriesLine, ...]
     shares: tuple[ShareLine, ...]
     method: tuple[tuple[str, str], ...]
     counters: tuple[CounterLine, ...]
     of: str
-    samples: Distribution | None = None
-    packed: int | None = None
+    samples: Distribution | None
+
+
+@dataclass(frozen=True, slots=True)
+class CaseBlock:
+    """The line of a case in a table.
+
+    Its details stand in the page, or are `packed`: then this is their number among the parts that the script unfolds.
+    A case that the page has no room for has neither.
+    """
+
+    name: str
+    device: str
+    anchor: str
+    link: str
+    status: str
+    state: str
+    figures: tuple[str, ...]
+    beside: str
+    reason: str
+    details: CaseDetails | None
+    packed: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class CaseTable:
-    """Some cases of a suite as one table, folded away where they are the many points of one case."""
+    """The cases of a suite as a table: how they ended, the axes that are left out of their names, their lines."""
 
     title: str
-    folded: bool
+    ended: str
+    constants: str
     cases: tuple[CaseBlock, ...]
 
 
-@dataclass(slots=True)
+@dataclass
 class Blocks:
-    """Makes the blocks of a page; what is `packed` is markup, in the order of the places that blocks name."""
+    """Makes the tables of cases of a page; `packed` is markup, in the order of the numbers that blocks have."""
 
     summary: Summary
     room: Room
     packed: list[str] = field(default_factory=list)
 
-    def tables(self, suite: str, spreads: Sequence[Spread]) -> tuple[CaseTable, ...]:
-        """The tables of a suite's cases."""
-        lines = case_lines([spread for spread in spreads if self.room.shows(spread)], self.summary)
-        return tuple(_case_tables(suite, spreads, [self._block(line) for line in lines]))
+    @cached_property
+    def _anchors(self) -> Anchors:
+        return Anchors.of(self.summary)
 
-    def _block(self, line: CaseLine) -> CaseBlock:
-        if not self.room.opens(line.spread):
-            return CaseBlock(line, (), (), (), (), (), "")
-        block = _opened(self.summary, line)
-        if self.room.inline:
-            return block
-        self.packed.append(fragment("case.html", "more", block))
-        return CaseBlock(line, (), (), (), (), (), "", packed=len(self.packed) - 1)
+    def tables(self) -> dict[str, CaseTable]:
+        """Return the table of each suite, by the suite's name."""
+        found = {}
+        for suite in listing(self.summary):
+            spreads = [case.spread for case in suite.cases]
+            blocks = tuple(self._block(case) for case in suite.cases if self.room.shows(case.spread))
+            found[suite.name] = CaseTable(
+                _count_words(len(blocks), len(spreads)), _ended_words(spreads), suite.constants, blocks
+            )
+        return found
+
+    def _block(self, case: ListedCase) -> CaseBlock:
+        spread = case.spread
+        details, packed = None, None
+        if self.room.opens(spread):
+            details = _details(self.summary, spread)
+            if not self.room.inline:
+                self.packed.append(fragment("case.html", "more", details))
+                details, packed = None, len(self.packed) - 1
+        anchor = self._anchors.case(case.case_id, spread.devices)
+        return CaseBlock(
+            case.name,
+            case.device,
+            anchor,
+            link(anchor),
+            spread.status,
+            case.ended or spread.status,
+            figure_cells(case),
+            beside_words(self.summary.beside(spread)) if spread.figure else "",
+            reason_words(spread),
+            details,
+            packed,
+        )
 
 
-def _opened(summary: Summary, line: CaseLine) -> CaseBlock:
-    """A case with everything that is known of it."""
-    spread = line.spread
+def _details(summary: Summary, spread: Spread) -> CaseDetails:
     result = spread.row.result
     series = headline(result)
-    return CaseBlock(
-        line,
+    return CaseDetails(
         tuple(replicate_lines(spread)) if summary.replicated else (),
         tuple(series_lines(summary, spread)),
         tuple(share_lines(spread)),
@@ -96,25 +134,15 @@ def _opened(summary: Summary, line: CaseLine) -> CaseBlock:
     )
 
 
-def _case_tables(suite: str, spreads: Sequence[Spread], blocks: Sequence[CaseBlock]) -> Iterator[CaseTable]:
-    """One table of all cases, but a folded one for each case of many points; what is not ok is never folded away."""
-    counts = Tally(spread.case.name for spread in spreads if spread.status in ("ok", "skipped"))
-    many = {name: count for name, count in counts.items() if count > _MOST_ROWS}
-    folded = {name: [block for block in blocks if _is_point(block, name)] for name in many}
-    hidden = {id(block) for group in folded.values() for block in group}
-    rest = tuple(block for block in blocks if id(block) not in hidden)
-    if rest:
-        count = _count_words(len(rest), len(spreads) - sum(many.values()))
-        yield CaseTable(f"{count} of {suite}; open one for its other series, its method and its counters", False, rest)
-    for name, group in folded.items():
-        yield CaseTable(f"{name}: {_count_words(len(group), many[name])}", True, tuple(group))
-
-
 def _count_words(shown: int, total: int) -> str:
     if shown < total:
         return f"{shown} of {total} cases"
     return "1 case" if total == 1 else f"{total} cases"
 
 
-def _is_point(block: CaseBlock, name: str) -> bool:
-    return block.line.name == name and block.line.status in ("ok", "skipped")
+def _ended_words(spreads: Sequence[Spread]) -> str:
+    """`58 ok, 2 skipped; median noise within process 0.2 %`."""
+    counts = Tally(spread.status for spread in spreads)
+    noises = sorted(spread.figure.noise for spread in spreads if spread.figure and spread.figure.samples > 1)
+    noise = f"; median noise within process {units.percent(noises[len(noises) // 2])}" if noises else ""
+    return ", ".join(f"{count} {status}" for status, count in counts.items()) + noise

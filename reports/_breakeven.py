@@ -33,14 +33,14 @@ def break_even_chart(summary: Summary, found: Payoffs) -> Chart:
     rows = list(zip(shown, labels, strict=True))
     parts += [_row(payoff, label, _TOP + _ROW * row, across) for row, (payoff, label) in enumerate(rows)]
     words = "; ".join(f"{label} up to {units.quantity(payoff.coded.message, _RATE, 3)}" for payoff, label in rows)
-    legend = ((svg.colour(0), "B*, both ends"), (svg.colour(1), "write only"), (svg.colour(2), "read only"))
+    legend = ((svg.colour(0), "encoder and decoder"), (svg.colour(1), "encoder only"), (svg.colour(2), "decoder only"))
     drawing = svg.picture(f"{found.title}: {words}", bottom + 24, *parts)
     return Chart(found.title, _note(len(found.codecs) - len(paying), len(paying) - len(shown)), drawing, legend)
 
 
 def _note(never: int, more: int) -> str:
-    said = ["over a link left of a bar's end compressing pays where both ends are paid; dashed: the links"]
-    said += [f"{never} that never pay are left out"] if never else []
+    said = ["compressing pays over links slower than the end of the bar; dashed: links of this machine"]
+    said += [f"{never} that never pay are not shown"] if never else []
     said += [f"{more} more are in the table"] if more else []
     return "; ".join(said)
 
@@ -76,7 +76,7 @@ def _labels(shown: Sequence[Payoff]) -> list[str]:
 def _frame(across: Axis, bottom: float) -> list[Markup]:
     parts = [svg.line(across.place(value), _TOP, across.place(value), bottom, "grid") for value, _ in across.ticks]
     parts += [svg.text(across.place(value), bottom + 15, label, "middle") for value, label in across.ticks]
-    return [*parts, svg.text(2.0, bottom + 15, "link", "start", "name")]
+    return [*parts, svg.text(2.0, bottom + 15, f"link, {across.unit}" if across.unit else "link", "start", "name")]
 
 
 def _links(links: Sequence[Link], across: Axis, bottom: float) -> Markup:

@@ -1,19 +1,19 @@
-"""The lines of a table of cases, in words: what both the page and the Markdown show of a case."""
+"""The cells of a table of cases, and what opens beneath a case: what the page and the Markdown show of a case."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gpubench.api.report import (
     ABOVE_PEAK,
-    BASIS_WORDS,
     WITHIN_PROCESS,
     CaseCounters,
     CounterFigure,
     CounterTable,
     Energy,
     Figure,
+    ListedCase,
     Result,
     Row,
     Series,
@@ -24,32 +24,9 @@ from gpubench.api.report import (
     units,
 )
 
-from ._words import SHARES_HEAD, beside_words, interval_words
+from ._words import basis_words, interval_words, share_brief
 
 _NONE = "–"
-_AS_IT_IS = stats.LEAST_FOR_INTERVAL  # lowest and highest, whatever their number
-_HEADS = ("median", WITHIN_PROCESS, SHARES_HEAD, "within", "between")
-_REPLICATED_HEADS = ("median", "lowest – highest", SHARES_HEAD, "within", "between")
-
-
-@dataclass(frozen=True, slots=True)
-class CaseLine:
-    """One case of a table, its replicates joined; `figures` stand under `heads`.
-
-    A failed or skipped case has no figure that could be quoted. `status` is the worst of the
-    replicates, `ended` says how each ended.
-    """
-
-    name: str
-    axes: str
-    tags: tuple[str, ...]
-    figures: tuple[str, ...]
-    status: str
-    ended: str
-    labels: tuple[str, ...]
-    reason: str
-    beside: str
-    spread: Spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +44,7 @@ class SeriesLine:
 
 @dataclass(frozen=True, slots=True)
 class ShareLine:
-    """One peak that a case's headline is held against: its share, the peak itself, where that is from."""
+    """One peak that the headline of a case is compared with: the share, the peak itself, and its source."""
 
     basis: str
     share: str
@@ -99,75 +76,39 @@ class CounterLine:
 
 
 def heads(summary: Summary) -> tuple[str, ...]:
-    """The heads of the columns of figures."""
-    return _REPLICATED_HEADS if summary.replicated else _HEADS
+    """Return the heads of the columns of figures in tables of cases."""
+    interval = "95 % of processes" if summary.replicated else WITHIN_PROCESS
+    return ("median", interval, "% of peak", "noise within process", "between processes", "bound by")
 
 
-def case_lines(spreads: list[Spread], summary: Summary) -> list[CaseLine]:
-    """A line for each case, tagged with its device where the run has several."""
-    devices = len({result.devices for result in summary.run.results}) > 1
-    return [_case(summary, spread, devices) for spread in spreads]
+def figure_cells(case: ListedCase) -> tuple[str, ...]:
+    """Return the texts of a case under these heads."""
+    found = (case.median, case.interval, case.share, case.within, case.between, case.bound)
+    return tuple(text or _NONE for text in found)
 
 
-def _case(summary: Summary, spread: Spread, devices: bool) -> CaseLine:
-    figure, replicated = _quoted(spread.row), summary.replicated
-    cells = (_NONE,) * len(_HEADS)
-    if figure:
-        known = summary.reproducibility(spread)
-        between = known.text if known else _NONE
-        cells = _joined_cells(spread, figure, between) if replicated else (*_cells(figure)[:-1], between)
-    reasons = dict.fromkeys(_reason(row.result) for row in spread.rows)
-    return CaseLine(
-        spread.case.name,
-        ", ".join(f"{units.axis_label(axis)}={units.axis_text(axis, value)}" for axis, value in spread.case.params),
-        tuple(tag for tag in (_stage(figure), "+".join(spread.devices) if devices else "") if tag),
-        cells,
-        spread.status,
-        ", ".join(f"{count} {status}" for status, count in spread.statuses.items()) if replicated else spread.status,
-        spread.labels,
-        "; ".join(reason for reason in reasons if reason),
-        beside_words(summary.beside(spread)) if figure else "",
-        spread,
-    )
-
-
-def _stage(figure: Figure | None) -> str:
-    """Of several stages the one whose figure it is."""
-    return figure.name.rpartition(".")[0] if figure else ""
+def reason_words(spread: Spread) -> str:
+    """Return why a case is not ok, each reason of its replicates once."""
+    reasons = dict.fromkeys(row.result.reason for row in spread.rows)
+    return "; ".join(reason for reason in reasons if reason)
 
 
 def _quoted(row: Row) -> Figure | None:
     return row.figure if row.result.status in ("ok", "invalid") else None
 
 
-def _reason(result: Result) -> str:
-    return result.reason or (result.cause if result.status != "ok" else "")
-
-
 def _cells(figure: Figure) -> tuple[str, str, str, str, str]:
     return (
         figure.text,
         interval_words(figure),
-        figure.shares_text or _NONE,
+        share_brief(figure) or _NONE,
         units.percent(figure.noise) if figure.samples > 1 else _NONE,
         str(figure.samples),
     )
 
 
-def _joined_cells(spread: Spread, figure: Figure, between: str) -> tuple[str, str, str, str, str]:
-    medians = spread.medians or (figure.interval.centre,)
-    span = replace(figure, interval=stats.Interval(min(medians), figure.interval.centre, max(medians)))
-    return (
-        figure.text,
-        interval_words(span, _AS_IT_IS),
-        figure.shares_text or _NONE,
-        units.percent(figure.noise),
-        between,
-    )
-
-
 def replicate_lines(spread: Spread) -> Iterator[ReplicateLine]:
-    """Each replicate of a case, in order; a failed one has no figure."""
+    """Yield each replicate of a case, in order; a failed one has no figure."""
     for row in spread.rows:
         figure, result = _quoted(row), row.result
         median, interval, _, noise, samples = _cells(figure) if figure else (_NONE,) * 5
@@ -176,7 +117,7 @@ def replicate_lines(spread: Spread) -> Iterator[ReplicateLine]:
 
 
 def series_lines(summary: Summary, spread: Spread) -> Iterator[SeriesLine]:
-    """Every series of a case, its replicates joined as the headline's are, the headline first."""
+    """Yield every series of a case, the headline first; its replicates are joined as the headline's are."""
     of_status = spread.row.result.status
     results = [row.result for row in spread.rows if row.result.status == of_status]
     ranks = len({series.rank for result in results for series in result.series}) > 1
@@ -195,25 +136,25 @@ def series_lines(summary: Summary, spread: Spread) -> Iterator[SeriesLine]:
 
 
 def share_lines(spread: Spread) -> Iterator[ShareLine]:
-    """The peaks of a case's headline, in the order of the shares in its line."""
+    """Yield the peaks that the headline of a case is compared with."""
     figure = _quoted(spread.row)
     for share in figure.shares if figure else ():
         peak = units.quantity(share.peak, figure.unit) if figure else ""
-        yield ShareLine(f"{BASIS_WORDS[share.basis]} {share.limit}", units.percent(share.fraction), peak, share.source)
+        yield ShareLine(f"{basis_words(share)}, {share.limit}", units.percent(share.fraction), peak, share.source)
 
 
 def _how(series: Series) -> str:
-    """How a series was timed: `612.4 µs a call, 20 calls a sample, warm-up 110 ms, stopped: narrow`."""
+    """Return how a series was timed: `612.4 µs per call, 20 calls per sample, warm-up 110 ms, stopped: narrow`."""
     call = units.quantity(stats.median(series.values), series.unit) if series.quantity != "value" else ""
-    parts = [f"{call} a call"] if call else []
-    parts += [f"{series.calls} calls a sample"] if series.calls > 1 else []
+    parts = [f"{call} per call"] if call else []
+    parts += [f"{series.calls} calls per sample"] if series.calls > 1 else []
     parts += [f"warm-up {units.duration(series.warmup_s)}"] if series.warmup_s > 0 else []
     parts += [f"stopped: {series.stop}"] if series.stop else []
     return ", ".join(parts)
 
 
 def method_words(summary: Summary, result: Result) -> list[tuple[str, str]]:
-    """What else is to know of how a case was measured: name and words."""
+    """Return how else a case was measured, as names with texts."""
     found = [
         ("case", result.case.id),
         ("device", " + ".join(result.devices)),
@@ -226,21 +167,21 @@ def method_words(summary: Summary, result: Result) -> list[tuple[str, str]]:
     found += [("discarded samples", discarded)] if discarded else []
     energy = summary.energy(result)
     if result.status == "ok":
-        found += [("energy", energy.text if isinstance(energy, Energy) else f"none: {energy.reason}")]
+        found += [("energy", energy.text if isinstance(energy, Energy) else f"unknown: {energy.reason}")]
         found += joined_words(case_counters(summary, result))
     return [*found, *result.notes]
 
 
 def joined_words(found: CaseCounters) -> list[tuple[str, str]]:
-    """What the counters of a case's window say of it."""
+    """Return what the counters say about a case, as names with texts."""
     words = [("bound by", found.bound.text)] if found.bound else []
     words += [("device memory", found.traffic.text)] if found.traffic else []
     held = ", ".join(f"{reason.name} for {units.duration(reason.seconds)}" for reason in found.throttled)
-    return [*words, ("clock held down", held)] if held else words
+    return [*words, ("throttled", held)] if held else words
 
 
 def counter_lines(table: CounterTable, result: Result) -> Iterator[CounterLine]:
-    """The counters during a case; of a cumulative one its rise a second."""
+    """Yield the counters during a case; a cumulative counter as its rise per second."""
     for figure in table.during(result):
         if figure.counter.kind == "event":
             names = ", ".join(bit.name for bit in figure.counter.events(int(figure.mean))) or "none"
@@ -259,5 +200,5 @@ def _span(figure: CounterFigure, unit: str) -> str:
 
 
 def rise_unit(unit: str) -> str:
-    """The unit of a counter's rise a second: joules become watts, core seconds cores."""
+    """Return the unit of the rise of a counter per second: joules become watts, core seconds become cores."""
     return "W" if unit == "J" else unit.removesuffix("·s") if unit.endswith("·s") else f"{unit}/s"

@@ -7,24 +7,27 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from gpubench.api.report import Curve, Figure, Point, Summary, Table, View, by_unit, units, view_lines, view_points
+from gpubench.api.report import Curve, Point, Summary, Table, View, by_unit, units, view_lines, view_points
 
 from . import _svg as svg
 from ._ticks import Axis, at_values, axis
 from ._views import (
     Pair,
     common_words,
+    data_sheet_peak,
     frontier,
     group_of,
     pairs,
-    spec_line,
+    peak_of_all,
+    quantity_name,
     varying,
 )
-from ._words import interval_words
+from ._words import interval_words, share_words
 
-_RIGHT, TOP = svg.WIDTH - 22, 22.0
+_RIGHT, TOP = svg.WIDTH - 26, 24.0
 HEIGHT = 290.0
 BOTTOM = HEIGHT - 42
+FEWEST_POINTS = 3  # of a chart: fewer are read faster in the table
 SAID = 300  # points of a chart that say what they are where they are pointed at; the words of more would fill the page
 
 
@@ -32,7 +35,8 @@ SAID = 300  # points of a chart that say what they are where they are pointed at
 class Chart:
     """A drawn view: `legend` pairs a colour class with a label; `note` says what all of it shares.
 
-    `tables` hold what was derived of it; `full` asks for the page's whole width, which wide tables need.
+    `tables` hold what was derived of it; `full` asks for the whole width of the page, which wide tables need, and
+    `beside` for the tables beside the drawing instead of below it.
     """
 
     title: str
@@ -41,26 +45,27 @@ class Chart:
     legend: tuple[tuple[str, str], ...] = ()
     tables: tuple[Table, ...] = ()
     full: bool = False
+    beside: bool = False
     zoom: int | None = None  # which of the zoomable charts it becomes where there is a script
 
 
 def curve(summary: Summary, suite: str, view: View) -> list[Chart]:
-    """A line for each value of `by`, over a numeric axis, with 95 % intervals where they can be seen.
+    """Draw a line for each value of `by` over a numeric axis, with 95 % intervals where they can be seen.
 
-    Nothing where only one place of the axis was measured: that is no curve.
+    There is no chart where fewer than three places of the axis were measured.
     """
     return [chart for found in by_unit(view_points(summary, suite, view, view.series)) for chart in _curve(found, view)]
 
 
 def _curve(found: Sequence[Point], view: View) -> list[Chart]:
     drawn = view_lines(found, view)
-    if len({x for line in drawn for x, _ in line.points}) < 2:
+    if len({x for line in drawn for x, _ in line.points}) < FEWEST_POINTS:
         return []
     shown = [point for line in drawn for _, point in line.points]
-    peak = spec_line(shown)
+    peak = peak_of_all(shown)
     up = _up_axis(shown, peak, log=view.log_y)
     across = x_axis([x for line in drawn for x, _ in line.points], view, svg.left_of(up))
-    parts = [svg.frame(across, up, units.axis_label(view.x), view.series), peak_line(peak, drawn, across, up)]
+    parts = [svg.frame(across, up, units.axis_label(view.x), quantity_name(shown)), peak_line(peak, drawn, across, up)]
     said = len(shown) <= SAID
     parts += [line_of(line, svg.colour(index), across, up, said=said) for index, line in enumerate(drawn)]
     words = f"{view.title}: {_range_words(shown)} over {units.axis_label(view.x)}; {', '.join(x.label for x in drawn)}"
@@ -114,11 +119,8 @@ def point_words(point: Point) -> str:
     figure = point.figure
     count = figure.processes if figure.processes > 1 else figure.samples
     interval = f" ({figure.interval_name} {interval_words(figure, count)})" if figure.samples > 1 else ""
-    return f"{point.case.id}: {figure.text}{interval}{_share(figure)}"
-
-
-def _share(figure: Figure) -> str:
-    return f", {figure.share_text}" if figure.share is not None and figure.basis == "spec" else ""
+    share = figure.share_of("spec")
+    return f"{point.case.id}: {figure.text}{interval}" + (f", {share_words(share)}" if share else "")
 
 
 def _range_words(shown: Sequence[Point]) -> str:
@@ -136,14 +138,17 @@ class _Rows:
     most: int  # characters of a label
 
 
-_ABOVE, _BESIDE = _Rows(34.0, 8.0, 68), _Rows(19.0, 170.0, 26)
+_ABOVE = _Rows(34.0, 8.0, int((svg.WIDTH - 16) / svg.LETTER))
+_BESIDE = _Rows(19.0, 184.0, int(176 / svg.LETTER))
 _FEW = 14
 _MOST_BARS = 40  # that anybody looks at one by one; of more the best and the worst
+_FARTHEST_PEAK = 2.5  # times the greatest value: a mark farther away would leave no room for the bars
 
 
 def bars(summary: Summary, suite: str, view: View) -> list[Chart]:
-    """One bar a case, coloured by `by`; dots on a logarithmic scale, where a length means nothing."""
-    return [_bars(shown, view) for shown in by_unit(view_points(summary, suite, view, view.series))]
+    """Draw a bar for each case, coloured by `by`; dots on a logarithmic scale, where a length means nothing."""
+    found = by_unit(view_points(summary, suite, view, view.series))
+    return [_bars(shown, view) for shown in found if len(shown) >= FEWEST_POINTS]
 
 
 def _ends(found: Sequence[Point]) -> Sequence[Point]:
@@ -158,38 +163,41 @@ def _ends(found: Sequence[Point]) -> Sequence[Point]:
 def _bars(found: Sequence[Point], view: View) -> Chart:
     shown = _ends(found)
     rows = _ABOVE if len(shown) <= _FEW else _BESIDE
-    peak, label, group = spec_line(shown), varying(shown), group_of(view)
+    label, group = varying(shown), group_of(view)
     groups = list(dict.fromkeys(map(group, shown)))
     bottom = 6 + rows.height * len(shown)
-    values = [point.figure.interval.high for point in shown] + ([peak[1]] if peak else [])
+    greatest = max(point.figure.interval.high for point in shown)
+    peaks = [peak if (peak := data_sheet_peak(point)) and peak <= _FARTHEST_PEAK * greatest else 0.0 for point in shown]
     log = view.log_x or view.log_y
-    across = axis(values, shown[0].figure.unit, rows.left, svg.WIDTH - 78, log=log, room=1.25)
-    parts = _bar_frame(across, bottom, peak)
-    for row, point in enumerate(shown):
-        parts.append(
-            _bar(point, label(point), 6 + rows.height * row, across, svg.colour(groups.index(group(point))), rows)
-        )
+    end = svg.WIDTH - 10 - max(svg.width_of(point.figure.text) for point in shown)
+    ends = [*(point.figure.interval.high for point in shown), *filter(None, peaks)]
+    across = axis(ends, shown[0].figure.unit, rows.left, end, log=log, room=1.25, count=4)
+    parts = _bar_frame(across, bottom)
+    for row, (point, peak) in enumerate(zip(shown, peaks, strict=True)):
+        top, colour = 6 + rows.height * row, svg.colour(groups.index(group(point)))
+        parts.append(_bar(point, label(point), top, across, colour, rows))
+        parts += [_target(across.place(peak), top + rows.height - 12)] if peak else []
     words = f"{view.title}: " + "; ".join(f"{label(point)} {point.figure.text}" for point in shown)
-    left_out = (
-        f"the {_MOST_BARS // 2} least and the {_MOST_BARS // 2} greatest of {len(found)}" if shown != found else ""
-    )
-    dashed = f"dashed line: {peak[0]}" if peak else ""
-    note = ", ".join(part for part in (left_out, common_words(shown, view), dashed) if part)
+    note = ", ".join(part for part in (*_left_out(len(shown), len(found)), common_words(shown, view)) if part)
+    note += f"{'; ' if note else ''}mark: peak (data sheet)" if any(peaks) else ""
     return Chart(view.title, note, svg.picture(words, bottom + 24, *parts), legend_of(groups))
 
 
-def _bar_frame(across: Axis, bottom: float, peak: tuple[str, float] | None) -> list[Markup]:
+def _left_out(shown: int, total: int) -> list[str]:
+    return [f"the {_MOST_BARS // 2} lowest and the {_MOST_BARS // 2} highest of {total}"] if shown < total else []
+
+
+def _bar_frame(across: Axis, bottom: float) -> list[Markup]:
     parts = [svg.line(across.place(value), 4.0, across.place(value), bottom, "grid") for value, _ in across.ticks]
     parts += [svg.text(across.place(value), bottom + 15, label, "middle") for value, label in across.ticks]
-    parts += [svg.text(svg.WIDTH - 2, bottom + 15, across.unit, "end", "name")]
-    return parts + ([svg.line(across.place(peak[1]), 4.0, across.place(peak[1]), bottom, "peak")] if peak else [])
+    return [*parts, svg.text(svg.WIDTH - 2, bottom + 15, across.unit, "end", "name")]
 
 
 def _bar(point: Point, label: str, top: float, across: Axis, colour: str, rows: _Rows) -> Markup:
-    y, end = top + rows.height - 12, across.place(point.value)
+    y = top + rows.height - 12
     low, high = across.place(point.figure.interval.low), across.place(point.figure.interval.high)
     whisker = svg.line(low, y, high, y, "whisker") if high - low > (9 if across.log else 3) else Markup("")
-    value = svg.text(max(end, high) + 6, y + 4, point.figure.text, "start", "value")
+    value = svg.text(svg.WIDTH - 2, y + 4, point.figure.text, "end", "value")
     words = svg.shorten(label, rows.most)
     name = (
         svg.text(across.start, top + 12, words, "start", "label")
@@ -197,6 +205,11 @@ def _bar(point: Point, label: str, top: float, across: Axis, colour: str, rows: 
         else svg.text(across.start - 6, y + 4, words, "end")
     )
     return name + _length(point, across, y, colour) + whisker + value
+
+
+def _target(x: float, y: float) -> Markup:
+    """Mark the peak that a bar is compared with."""
+    return svg.line(x, y - 7, x, y + 7, "target")
 
 
 def _length(point: Point, across: Axis, y: float, colour: str) -> Markup:
@@ -216,24 +229,25 @@ def legend_of(labels: Sequence[str]) -> tuple[tuple[str, str], ...]:
 
 
 def pareto(summary: Summary, suite: str, view: View) -> list[Chart]:
-    """One series against another, a point a case; the line joins those that no other beats both ways."""
+    """Draw one series over another, a point for each case, with the Pareto frontier."""
     across_points, up_points = view_points(summary, suite, view, view.x), view_points(summary, suite, view, view.y)
     found = pairs(across_points, up_points, view)
-    if not found:
+    if len(found) < FEWEST_POINTS:
         return []
     up = _pareto_axis([pair.up for pair in found], BOTTOM, TOP, log=view.log_y)
     across = _pareto_axis([pair.across for pair in found], svg.left_of(up), _RIGHT, log=view.log_x)
     groups = list(dict.fromkeys(pair.group for pair in found))
     best = frontier(found)
     label = varying(across_points)
-    parts = [svg.frame(across, up, view.x or "headline", view.y or "headline")]
+    names = quantity_name(across_points), quantity_name(up_points)
+    parts = [svg.frame(across, up, *names)]
     parts += [svg.polyline([_place(pair, across, up) for pair in best], "frontier")] if len(best) > 1 else []
     colours = {group: svg.colour(index) for index, group in enumerate(groups)}
     parts += [_pair(pair, colours[pair.group], across, up, said=len(found) <= SAID) for pair in found]
-    parts += _names([(pair, label(pair.across)) for pair in best], across, up, f"{view.y or 'headline'}, {up.unit}")
-    words = f"{view.title}: {len(found)} cases; not beaten both ways: {', '.join(label(pair.across) for pair in best)}"
+    parts += _names([(pair, label(pair.across)) for pair in best], across, up, f"{names[1]}, {up.unit}")
+    words = f"{view.title}: {len(found)} cases; Pareto frontier: {', '.join(label(pair.across) for pair in best)}"
     shared = common_words([pair.across for pair in found], view)
-    note = ", ".join(part for part in (shared, "the line joins what no other beats both ways") if part)
+    note = ", ".join(part for part in (shared, "dashed: Pareto frontier") if part)
     return [Chart(view.title, note, svg.picture(words, HEIGHT, *parts), legend_of(groups))]
 
 
@@ -254,11 +268,11 @@ def _pair(pair: Pair, colour: str, across: Axis, up: Axis, *, said: bool) -> Mar
 
 def _names(named: Sequence[tuple[Pair, str]], across: Axis, up: Axis, axis_name: str) -> list[Markup]:
     """Labels beside the frontier's points, those left out that would lie on another or on the axis's name."""
-    taken = [(0.0, 6.8 * len(axis_name), 16.0)]
+    taken = [(0.0, svg.width_of(axis_name), 16.0)]
     parts = []
     for pair, words in named:
         x, y = _place(pair, across, up)
-        width = 6.2 * len(words)
+        width = svg.width_of(words)
         flipped = x + 7 + width > svg.WIDTH
         left, places = (x - 7 - width, (y + 16,)) if flipped else (x + 7, (y - 5, y + 14))
         for at in places:

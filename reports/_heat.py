@@ -78,7 +78,9 @@ def _labels(words: Sequence[str], step: float, *, across: bool) -> Iterator[Mark
     for index in range(0, len(words), stride):
         middle = step * (index + 0.5)
         if across:
-            yield svg.text(_LEFT + middle, _TOP - 8, words[index], "middle")
+            half = svg.width_of(words[index]) / 2
+            x = _LEFT + max(min(middle, step * len(words) - half), half)
+            yield svg.text(x, _TOP - 8, words[index], "middle")
         else:
             yield svg.text(_LEFT - 6, _TOP + middle + 4, svg.shorten(words[index], 8), "end")
 

@@ -42,10 +42,8 @@ def untimed_of(results: Sequence[Result]) -> list[tuple[Result, float]]:
     return found
 
 
-def lanes(
-    device: str, results: Sequence[Result], untimed: Sequence[tuple[Result, float]], begin: float, across: Axis
-) -> Chart:
-    """When each case ran on a device, and which failed."""
+def lanes(results: Sequence[Result], untimed: Sequence[tuple[Result, float]], begin: float, across: Axis) -> Chart:
+    """Draw when each case ran, and which failed."""
     suites = list(dict.fromkeys(result.case.suite for result in [*results, *(result for result, _ in untimed)]))
     bottom = TOP + LANE * len(suites)
     parts = [time_axis(across, bottom)]
@@ -60,8 +58,8 @@ def lanes(
         parts += [_windows(group, row) for group in _grouped(timed.get(suite, ()), begin, across)]
         parts += [_failures(group, row) for group in _grouped(ended.get(suite, ()), begin, across)]
     failed = len(untimed) + sum(result.status == "failed" for result in results)
-    note = "when each one ran" + (f"; crosses: {failed} failed" if failed else "")
-    words = f"When each case ran on {device}: {', '.join(suites)}" + (f"; {failed} failed" if failed else "")
+    note = "when each case ran" + (f"; crosses: {failed} failed" if failed else "")
+    words = f"When each case ran: {', '.join(suites)}" + (f"; {failed} failed" if failed else "")
     return Chart("cases", note, svg.picture(words, bottom + 24, *parts))
 
 

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from gpubench.api.report import Point, Summary, Value, View, by_unit, drawable, units, view_points
 
 from . import _svg as svg
-from ._charts import SAID, Chart, point_words
+from ._charts import FEWEST_POINTS, SAID, Chart, point_words
 from ._heat import Heat, bounds, heat_map, shade
 from ._views import Grid, common_words, grids
 from ._words import case_namer
@@ -23,7 +23,8 @@ def matrix(summary: Summary, suite: str, view: View) -> list[Chart]:
     """One heat map for each case, device set and value of `by`; those of a unit share one scale."""
     if view.series.endswith("*"):
         return list(_of_profiles(summary, suite, view))
-    return [chart for found in by_unit(view_points(summary, suite, view, view.series)) for chart in _maps(found, view)]
+    found = by_unit(view_points(summary, suite, view, view.series))
+    return [chart for points in found if len(points) >= FEWEST_POINTS for chart in _maps(points, view)]
 
 
 def _of_profiles(summary: Summary, suite: str, view: View) -> Iterator[Chart]:

@@ -1,48 +1,27 @@
-"""A run as the page's template takes it: values in words, drawings as markup; the template only lays out."""
+"""A run as the page's template takes it: texts and drawings as markup; the template only lays them out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gpubench.api.report import (
-    Enclosure,
-    Run,
-    Spread,
-    Summary,
-    Table,
-    View,
-    link_tables,
-    phase_tables,
-    units,
-    view_points,
-)
+from gpubench.api.report import Enclosure, Run, Summary, Table, View, link_tables, phase_tables, view_points
 
 from ._blocks import Blocks, CaseTable
-from ._cases import (
-    heads,
-)
-from ._charts import Chart, bars, curve, pareto
+from ._cases import heads
+from ._charts import FEWEST_POINTS, Chart, bars, curve, pareto
+from ._environment import Group, environment, environment_words
 from ._matrix import matrix
 from ._payoffs import breakeven
 from ._results import Results, results
 from ._roofline import rooflines
 from ._room import room_for
 from ._staircase import staircase
-from ._tiles import Best, tiles
 from ._timeline import Timeline, timelines
 from ._transfers import transfer
+from ._verdict import Head, head, suite_anchor
 from ._web import packed
-from ._words import (
-    Notice,
-    count_words,
-    device_words,
-    host_words,
-    legend_words,
-    measured,
-    notices,
-    verdict_words,
-)
+from ._words import Notice, count_words, legend_words, measured, notice_words, notices
 
 _DRAW: dict[str, Callable[[Summary, str, View], list[Chart]]] = {
     "curve": curve,
@@ -53,141 +32,139 @@ _DRAW: dict[str, Callable[[Summary, str, View], list[Chart]]] = {
     "transfer": transfer,
     "breakeven": breakeven,
 }
-Pairs = Sequence[tuple[str, str]]
+_OPEN_CHARTS = 2  # of a suite: the others are folded away
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Charts that stand open, and charts that are folded away under a line that names them."""
+
+    shown: tuple[Chart, ...]
+    folded: tuple[Chart, ...]
+
+    @property
+    def names(self) -> str:
+        """The titles of the folded charts, each once."""
+        return ", ".join(dict.fromkeys(chart.title for chart in self.folded))
 
 
 @dataclass(frozen=True, slots=True)
 class SuiteBlock:
-    """A suite's section; `unseen` are the titles of views that are not drawn, and why."""
+    """The section of a suite; `undrawn` says of views without a chart why they have none."""
 
     name: str
+    anchor: str
     summary: str
-    charts: tuple[Chart, ...]
-    unseen: tuple[tuple[str, str], ...]
-    tables: tuple[CaseTable, ...]
+    charts: Fold
+    undrawn: tuple[str, ...]
+    table: CaseTable
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineBlock:
+    """The counters of a device."""
+
+    device: str
+    charts: Fold
+    still: str
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Everything the template shows."""
+    """Everything that the template shows; `zoom` and `details` are packed for the script."""
 
     title: str
-    started: str
-    gpubench: str
-    devices: tuple[str, ...]
-    host: str
-    counts: tuple[tuple[str, int], ...]
-    complete: bool
-    verdict: str
-    best: tuple[Best, ...]
+    head: Head
     notices: tuple[Notice, ...]
+    notice_words: str
     suites: tuple[SuiteBlock, ...]
     phases: tuple[Table, ...]  # of a profiled program
     rooflines: tuple[Chart, ...]
     links: tuple[Table, ...]
-    timelines: tuple[Timeline, ...]
-    zoom: str  # packed, for the script; as are the details of cases that do not stand in the page
+    timelines: tuple[TimelineBlock, ...]
+    zoom: str
     thinned: int
     details: str
     results: Results | None
-    environment: tuple[tuple[str, Pairs], ...]
+    environment: tuple[Group, ...]
+    environment_words: str
     heads: tuple[str, ...]
-    replicated: bool
     legend: str
 
 
 def page(run: Run, enclosure: Enclosure | None = None) -> Page:
-    """The page of a run whose text is clean; with an enclosure it has the results inside."""
+    """Return the page of a run whose texts are clean; with an enclosure the results are inside."""
     summary = Summary(run)
-    suites = summary.suites()
-    rows = [spread.row for _, spreads in suites for spread in spreads]
-    room = room_for([spread for _, spreads in suites for spread in spreads])
-    devices = measured(summary)
+    spreads = summary.spreads()
+    room = room_for(spreads)
     drawn, blocks = timelines(run, summary.counters), Blocks(summary, room)
-    found = tuple(_suite(summary, blocks, name, group) for name, group in suites)
-    said = (*notices(summary, rows), *([Notice("note", room.left_out)] if room.left_out else []))
-    names = ", ".join(dict.fromkeys(device.name for device in devices)) or "no device"
+    found = [
+        *notices(summary, [spread.row for spread in spreads]),
+        *([Notice("note", room.left_out)] if room.left_out else []),
+    ]
+    names = ", ".join(dict.fromkeys(device.name for device in measured(summary))) or "no device"
+    tables = blocks.tables()
     return Page(
         title=f"{names}: {count_words(summary)}",
-        started=run.manifest.started,
-        gpubench=run.manifest.gpubench,
-        devices=tuple(map(device_words, devices)),
-        host=host_words(summary),
-        counts=tuple(summary.counts().items()),
-        complete=run.complete,
-        verdict=verdict_words(summary, said),
-        best=tuple(tiles(rows, summary)),
-        notices=said,
-        suites=found,
+        head=head(summary),
+        notices=tuple(found),
+        notice_words=notice_words(found),
+        suites=tuple(_suite(summary, name, table) for name, table in tables.items()),
         phases=tuple(phase_tables(summary)),
         rooflines=tuple(rooflines(summary)),
         links=tuple(link_tables(summary)),
-        timelines=drawn.devices,
+        timelines=tuple(_timeline(found, is_first=index == 0) for index, found in enumerate(drawn.devices)),
         zoom=packed(drawn.zoom) if drawn.zoom else "",
         thinned=drawn.thinned,
         details=packed(blocks.packed) if blocks.packed else "",
         results=results(summary, enclosure) if enclosure else None,
         environment=tuple(environment(run)),
+        environment_words=environment_words(run),
         heads=heads(summary),
-        replicated=summary.replicated,
         legend=legend_words(summary),
     )
 
 
-def _suite(summary: Summary, blocks: Blocks, name: str, spreads: list[Spread]) -> SuiteBlock:
+def _suite(summary: Summary, name: str, table: CaseTable) -> SuiteBlock:
     info = next((info for info in summary.run.manifest.suites if info.name == name), None)
-    drawn = [(view, draw(summary, name, view)) for view in (info.views if info else ())]
+    views = sorted(info.views if info else (), key=lambda view: _is_of_host(summary, name, view))
+    drawn = [(view, draw(summary, name, view)) for view in views]
     return SuiteBlock(
         name,
+        suite_anchor(name),
         info.summary if info else "",
-        tuple(chart for _, charts in drawn for chart in charts),
-        tuple((view.title, _absence(summary, name, view)) for view, charts in drawn if not charts),
-        blocks.tables(name, spreads),
+        _folded([chart for _, charts in drawn for chart in charts], _OPEN_CHARTS),
+        tuple(_undrawn(summary, name, [view for view, charts in drawn if not charts])),
+        table,
     )
 
 
+def _is_of_host(summary: Summary, suite: str, view: View) -> bool:
+    """Whether everything in a view was measured on the host processor: it comes after what is of a GPU."""
+    found = [result for result in summary.results_of(suite) if result.case.name in view.cases and result.devices]
+    used = {device for result in found for device in map(summary.device, result.devices)}
+    return bool(used) and all(device is not None and device.backend == "host" for device in used)
+
+
+def _folded(charts: Sequence[Chart], shown: int) -> Fold:
+    """The first charts stand open; a chart of the page's whole width takes the room of all of them."""
+    count = 1 if any(chart.full for chart in charts[:shown]) else shown
+    return Fold(tuple(charts[:count]), tuple(charts[count:]))
+
+
+def _timeline(found: Timeline, *, is_first: bool) -> TimelineBlock:
+    return TimelineBlock(found.device, _folded(found.charts, _OPEN_CHARTS if is_first else 0), found.still)
+
+
 def draw(summary: Summary, suite: str, view: View) -> list[Chart]:
-    """The charts of a view; none where its kind is unknown or nothing was measured for it."""
+    """Return the charts of a view; none where its kind is unknown or it has too few points."""
     kind = _DRAW.get(view.kind)
     return kind(summary, suite, view) if kind else []
 
 
-def _absence(summary: Summary, suite: str, view: View) -> str:
-    if view.kind in ("curve", "staircase", "transfer") and view_points(summary, suite, view, view.series):
-        return "measured at too few places of its axis: see the table"
-    return "nothing measured for this view"
-
-
-def environment(run: Run) -> Iterable[tuple[str, Pairs]]:
-    """What the run was measured with: titled lists of names and words."""
-    facts, settings = run.manifest.facts, run.manifest.settings
-    for device in facts.devices:
-        cache = [("last-level cache", units.round_size(device.cache_bytes))] if device.cache_bytes else []
-        known = (
-            ("PCI", device.pci),
-            ("UUID", device.uuid),
-            ("dtypes", ", ".join(device.dtypes)),
-            ("reaches", ", ".join(device.peers)),
-        )
-        yield (
-            device_words(device),
-            [("backend", device.backend), *cache, *((name, words) for name, words in known if words), *device.details],
-        )
-    yield "Host", facts.host
-    yield "Versions", [("gpubench", run.manifest.gpubench), *facts.versions]
-    yield "Not usable here", [(absent.what, f"{absent.reason}; {absent.how}") for absent in facts.absent]
-    yield (
-        "Settings",
-        [
-            ("suites", ", ".join(settings.suites)),
-            ("devices", ", ".join(settings.devices)),
-            ("tier", settings.tier),
-            ("filters", ", ".join(settings.filters) or "none"),
-            ("cases", "the headline case of each suite" if settings.headline else ""),
-            ("replicates", str(settings.replicates)),
-            ("seed", str(settings.seed)),
-            *(("data", f"{file.label}: {file.path}, {units.round_size(file.bytes)}") for file in settings.data),
-            ("command", " ".join(run.manifest.argv)),
-            ("schema", run.manifest.schema),
-        ],
-    )
+def _undrawn(summary: Summary, suite: str, views: Sequence[View]) -> list[str]:
+    """Say which views have no chart, those of one reason together."""
+    few = [view.title for view in views if view_points(summary, suite, view, view.series)]
+    none = [view.title for view in views if view.title not in few]
+    said = [f"Fewer than {FEWEST_POINTS} points, so no chart: {', '.join(dict.fromkeys(few))}."] if few else []
+    return said + ([f"Nothing measured for: {', '.join(dict.fromkeys(none))}."] if none else [])

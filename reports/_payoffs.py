@@ -17,7 +17,9 @@ def breakeven(summary: Summary, suite: str, view: View) -> list[Chart]:
     found = payoffs_of(summary, suite, view)
     pays = any(payoff.coded.message > 0 for payoff in found.codecs)
     drawn = [break_even_chart(summary, found)] if pays else bars(summary, suite, view)
-    return [dataclasses.replace(chart, tables=tuple(payoff_tables(found))) for chart in drawn[:1]] + drawn[1:]
+    return [dataclasses.replace(chart, tables=tuple(payoff_tables(found)), full=True) for chart in drawn[:1]] + drawn[
+        1:
+    ]
 
 
 def payoffs_record(found: Payoffs) -> dict[str, Any]:

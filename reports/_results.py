@@ -1,4 +1,4 @@
-"""The results that a page carries: the run file where it is small enough, else the figures, and what was left out."""
+"""The results that a page carries: the run file where it is small enough, else the figures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HEADS = ("case", "devices", "status", "unit", "median", "low", "high", "noise",
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """A file inside the page, in base64: its name, what it is in words, and the hash of the run file."""
+    """A file inside the page, in base64: its name, a sentence about it, and the hash of the run file."""
 
     name: str
     words: str
@@ -25,10 +25,10 @@ class Results:
 
 
 def results(summary: Summary, enclosure: Enclosure) -> Results:
-    """What a page offers for download."""
+    """Return what a page offers for download."""
     if enclosure.content:
         name, content = "run.jsonl.gz", enclosure.content
-        words = "A run file with what may be shared of this run: gpubench reports, compares and gates it."
+        words = "The run file of this page, anonymised: gpubench shows, reports, compares and gates it."
     else:
         name, content = "figures.csv.gz", gzip.compress(_figures(summary).encode(), mtime=0)
         words = "The headline figure of every case, in SI units."

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from gpubench.api.report import Basis, Case, Figure, Spread, Summary, headline, stats, units
 
 from . import _svg as svg
-from ._charts import SAID, Chart, legend_of
+from ._charts import FEWEST_POINTS, SAID, Chart, legend_of
 from ._ticks import Axis, axis
 
 _TOP, _WIDTH, _HEIGHT = 22.0, 720.0, 380.0
@@ -37,7 +37,7 @@ class _Place:
     def words(self) -> str:
         return (
             f"{self.case.id}: {units.quantity(self.rate, _RATE)} at {units.significant(self.intensity)} "
-            f"{_INTENSITY}, held against {self.limit or 'nothing'}"
+            f"{_INTENSITY}, limit {self.limit or 'unknown'}"
         )
 
 
@@ -61,7 +61,7 @@ def rooflines(summary: Summary) -> list[Chart]:
     return [
         _chart(places, figures[device], f" of {device}" if several else "")
         for device, places in found.items()
-        if len({place.intensity for place in places}) > 1
+        if len({place.intensity for place in places}) > 1 and len(places) >= FEWEST_POINTS
     ]
 
 
@@ -87,7 +87,7 @@ def _chart(places: Sequence[_Place], figures: Sequence[Figure], device: str) -> 
     limits = list(dict.fromkeys(place.limit for place in places))
     colours = {limit: svg.colour(index) for index, limit in enumerate(limits)}
     said = len(places) <= SAID
-    parts = [svg.frame(across, up, f"declared intensity, {_INTENSITY}", "")]
+    parts = [svg.frame(across, up, f"arithmetic intensity, {_INTENSITY}", "")]
     parts += [*_drawn(best, across, up, "roof reached"), *_drawn(spec, across, up, "peak roof")]
     parts += [
         svg.dot(across.place(each.intensity), up.place(each.rate), 4.0, colours[each.limit], each.words if said else "")
@@ -96,11 +96,11 @@ def _chart(places: Sequence[_Place], figures: Sequence[Figure], device: str) -> 
     parts += _names(spec, across, up)
     words = f"Roofline{device}: {len(places)} cases; " + "; ".join(_spoken(places, limits))
     lines = [
-        "dashed: specified" if spec.memory or spec.compute else "",
-        "solid: the best of this run" if best.memory or best.compute else "",
+        "dashed: peaks of the data sheet" if spec.memory or spec.compute else "",
+        "solid: best of this run" if best.memory or best.compute else "",
     ]
     note = ", ".join(filter(None, [f"{len(places)} cases", *lines]))
-    legend = legend_of([limit or "held against nothing" for limit in limits])
+    legend = legend_of([limit or "unknown limit" for limit in limits])
     return Chart(
         f"All cases that declare both operations and bytes{device}",
         note,

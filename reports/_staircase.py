@@ -1,4 +1,4 @@
-"""A staircase: the curve, its levels, where each ends and how surely, and the sizes that are known of the device."""
+"""A staircase: the curve, its levels, the 95 % interval of where each ends, and the sizes that the device reports."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from markupsafe import Markup
 from gpubench.api.report import Staircase, Step, Summary, View, level_table, staircases_of, units
 
 from . import _svg as svg
-from ._charts import Chart, legend_of, line_of, x_axis
+from ._charts import FEWEST_POINTS, Chart, legend_of, line_of, x_axis
 from ._ticks import Axis, axis
-from ._views import common_words
+from ._views import common_words, quantity_name
 
 _TOP, _HEIGHT = 50.0, 330.0
 _BOTTOM = _HEIGHT - 60
@@ -20,7 +20,7 @@ _KNOWN_LANE, _KNOWN_LANES = 13.0, 2  # between two rows of the names of known si
 
 def staircase(summary: Summary, suite: str, view: View) -> list[Chart]:
     """The lines of one view on common axes, with a table of levels for each; none where there is no line."""
-    found = staircases_of(summary, suite, view)
+    found = [each for each in staircases_of(summary, suite, view) if len(each.line.points) >= FEWEST_POINTS]
     return [_chart([each for each in found if each.steps[0].unit == unit], view) for unit in _units(found)]
 
 
@@ -33,7 +33,7 @@ def _chart(found: Sequence[Staircase], view: View) -> Chart:
     ends = [end for point in points for end in (point.figure.interval.low, point.figure.interval.high)]
     up = axis(ends, found[0].steps[0].unit, _BOTTOM, _TOP, log=view.log_y, room=1.2)
     across = x_axis([x for each in found for x, _ in each.line.points], view, svg.left_of(up))
-    parts = [svg.frame(across, up, units.axis_label(view.x), view.series)]
+    parts = [svg.frame(across, up, units.axis_label(view.x), quantity_name(points))]
     parts += [_known(found[0].steps, across)] if _is_one(found) else []
     for index, each in enumerate(found):
         parts += [_level(step, index, across, up) for step in each.steps]
@@ -41,11 +41,15 @@ def _chart(found: Sequence[Staircase], view: View) -> Chart:
         parts += [_names(each.steps, across, up)] if len(found) == 1 else []
     words = "; ".join(f"{view.title}, {each.line.label}: {_words(each.steps)}" for each in found)
     known = (
-        "triangles: what is known of the device"
+        "triangles: sizes that the device reports"
         if _is_one(found) and any(step.known for step in found[0].steps)
         else ""
     )
-    note = ", ".join(part for part in (common_words(points, view), "bands: levels and where they end", known) if part)
+    note = ", ".join(
+        part
+        for part in (common_words(points, view), "bands: levels, and the 95 % interval of where each ends", known)
+        if part
+    )
     legend = legend_of([each.line.label for each in found])
     return Chart(
         view.title, note, svg.picture(words, _HEIGHT, *parts), legend, tuple(map(level_table, found)), full=True

@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 from ._ticks import Axis
 
 WIDTH = 460.0  # drawing units; one is about a pixel, so that text stays legible on a phone
-LETTER = 6.8  # the mean width of a letter at the style sheet's size of text on a phone
+LETTER = 7.3  # a mean letter of DejaVu Sans, the widest of the style sheet's fonts, at its size of text
 COLOURS = 8  # the style sheet's classes c0 … c7; from the ninth on they are dashed
 
 
@@ -135,7 +135,7 @@ def frame(across: Axis, up: Axis, across_words: str, up_words: str) -> Markup:
 
 def left_of(up: Axis) -> float:
     """Where a plot begins, so that the labels of its upward axis fit beside it."""
-    return 14.0 + max((6.8 * len(label) for _, label in up.ticks), default=0.0)
+    return 14.0 + max((width_of(label) for _, label in up.ticks), default=0.0)
 
 
 def _named(words: str, unit: str) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from gpubench.api.report import units
 
+_MOST_IN_ONE_UNIT = 1e4  # of a tick on a logarithmic axis, in the unit of the axis
 _NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
@@ -78,7 +79,9 @@ def _widen(low: float, high: float, *, log: bool) -> tuple[float, float]:
         return low, high
     if log:
         return low / 1.5, high * 1.5
-    reach = abs(low) * 0.05 or 0.5
+    if not low:
+        return 0.0, 1.0
+    reach = abs(low) * 0.05
     return low - reach, high + reach
 
 
@@ -108,15 +111,15 @@ def _step(least: float, *, binary: bool) -> float:
 
 
 def _log_ticks(low: float, high: float, unit: str, count: int) -> tuple[tuple[tuple[float, str], ...], str]:
-    """Ticks in one unit where they span less than four decades, else each in its own."""
+    """Ticks in the unit of the first where no other is written with more than four digits, else each in its own."""
     if unit == "B":
         first, last = math.ceil(math.log2(low) - 1e-9), math.floor(math.log2(high) + 1e-9)
         stride = max(math.ceil((last - first + 1) / count), 1)
         places = [2.0**power for power in range(max(first, 0), last + 1, stride)] or [low, high]
         return tuple((place, units.size(place)) for place in places), ""
     places = _log_places(low, high, count)
-    if high / low < 1e4:
-        factor, text = units.scale(high, unit)
+    factor, text = units.scale(places[-1] if places[0] <= 0 else places[0], unit)
+    if places[-1] / factor < _MOST_IN_ONE_UNIT:
         return tuple((place, f"{place / factor:.6g}") for place in places), text
     return tuple((place, _plain(place, unit)) for place in places), ""
 

@@ -25,6 +25,7 @@ MOST_POINTS = 400  # of a drawn line: the least and the greatest of each of 200 
 DRAWN_POINTS, LEAST_POINTS = 8_000, 120  # of all drawn lines together, about 70 kB of a page; of each at the least
 ZOOM_POINTS = 60_000  # of all lines together that can be zoomed: about 200 kB of a page
 _LEFT, _RIGHT, _BOTTOM, _HEIGHT = 90.0, svg.WIDTH - 16, 110.0, 134.0
+_HOST = "host"  # the device that every case uses
 _NAME = 14.0  # above a lane of events
 
 Numbers = npt.NDArray[np.float64]
@@ -90,7 +91,7 @@ def timelines(run: Run, table: CounterTable) -> Timelines:
     count = max(len(moving), 1)
     drawn_points = min(max(DRAWN_POINTS // count, LEAST_POINTS), MOST_POINTS)
     sheet = _Sheet(run, begin, _seconds(end - begin), max(ZOOM_POINTS // count, MOST_POINTS), drawn_points, [])
-    devices = list(dict.fromkeys(track.device for track in tracks))
+    devices = sorted(dict.fromkeys(track.device for track in tracks), key=lambda device: device == _HOST)
     drawn = [
         Timeline(device, tuple(_charts(sheet, device, moving, first=device == devices[0])), _still(still, device))
         for device in devices
@@ -139,11 +140,12 @@ def _charts(sheet: _Sheet, device: str, tracks: Sequence[Track], *, first: bool)
     wanted = [
         result
         for result in sheet.run.results
-        if result.window[1] > result.window[0] and (device == "host" or device in result.devices)
+        if result.window[1] > result.window[0] and (device == _HOST or device in result.devices)
     ]
-    untimed = untimed_of(sheet.run.results) if first else []
-    if first and (wanted or untimed):
-        yield sheet.add(lanes(device, wanted, untimed, sheet.begin, sheet.across), case_chart(wanted, sheet.begin))
+    timed = [result for result in sheet.run.results if result.window[1] > result.window[0]]
+    untimed = untimed_of(sheet.run.results)
+    if first and (timed or untimed):
+        yield sheet.add(lanes(timed, untimed, sheet.begin, sheet.across), case_chart(timed, sheet.begin))
     mine = [track for track in tracks if track.device == device]
     events = {id(track): bands(track, sheet.apart_s) for track in mine if track.counter.kind == "event"}
     back = [band for found in events.values() for band in held_back(found)]
@@ -180,7 +182,7 @@ def _line(sheet: _Sheet, track: Track, back: Sequence[Band], behind: Markup) -> 
     parts = [behind, *_value_axis(across, up), time_axis(across, _BOTTOM), svg.polyline(places, "line c0")]
     mean = units.quantity(float(track.values.mean()), unit)
     ends = f"mean {mean}, {units.quantity(low, unit)} to {units.quantity(high, unit)}"
-    note = ", ".join(part for part in (ends, "rise of the counter" if rise else "") if part)
+    note = ", ".join(part for part in (ends, "rise of the counter per second" if rise else "") if part)
     words = f"{counter.name} of {track.device} over time: {ends}"
     chart = Chart(counter.name, note, svg.picture(words, _HEIGHT, *parts))
     at, values = decimate(track.at - sheet.begin, track.values, sheet.points)
@@ -197,7 +199,7 @@ def _events(sheet: _Sheet, track: Track, found: Sequence[Band]) -> Chart:
         top = TOP + step * row
         parts.append(svg.text(across.start, top + 9, band.name))
         parts.append(_filled(sheet, band, top + _NAME, LANE - 6, band.kind or svg.colour(7)))
-    note = "; ".join(f"{band.name} in {units.percent(band.share, 0)} of the readings" for band in found)
+    note = "; ".join(f"{band.name} in {units.percent(band.share, 0)} of the samples" for band in found)
     note = note or "none in the whole run"
     words = f"{counter.name} of {track.device} over time: {note}"
     chart = Chart(counter.name, note, svg.picture(words, bottom + 24, *parts))

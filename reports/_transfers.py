@@ -12,7 +12,7 @@ from gpubench.api.report import Crossover, Path, Summary, Transfers, View, trans
 from . import _svg as svg
 from ._charts import BOTTOM, HEIGHT, TOP, Chart, legend_of, line_of, peak_line, x_axis
 from ._ticks import Axis, axis
-from ._views import common_words, spec_line
+from ._views import common_words, peak_of_all, quantity_name
 
 
 def transfer(summary: Summary, suite: str, view: View) -> list[Chart]:
@@ -22,12 +22,12 @@ def transfer(summary: Summary, suite: str, view: View) -> list[Chart]:
 
 def _chart(found: Transfers, view: View) -> Chart:
     points = [point for path in found.paths for _, point in path.line.points]
-    unit, peak = points[0].figure.unit, spec_line(points)
+    unit, peak = points[0].figure.unit, peak_of_all(points)
     values = [end for point in points for end in (point.figure.interval.low, point.figure.interval.high)]
     up = axis([*values, *([peak[1]] if peak else [])], unit, BOTTOM, TOP, log=True, room=1.2)
     across = x_axis([size for path in found.paths for size in path.sizes], view, svg.left_of(up), log=True)
     parts = [
-        svg.frame(across, up, units.axis_label(view.x), view.series),
+        svg.frame(across, up, units.axis_label(view.x), quantity_name(points)),
         peak_line(peak, [path.line for path in found.paths], across, up),
     ]
     for index, path in enumerate(found.paths):
@@ -35,10 +35,10 @@ def _chart(found: Transfers, view: View) -> Chart:
         parts.append(line_of(path.line, svg.colour(index), across, up))
     paths = {path.line.label: path for path in found.paths}
     parts += [_cross(each, paths[each.below], across, up) for each in found.crossovers]
-    note = ", ".join(part for part in (common_words(points, view), "dashed: the models", _rings(found)) if part)
+    note = ", ".join(part for part in (common_words(points, view), "dashed: fitted models", _rings(found)) if part)
     legend = legend_of([path.line.label for path in found.paths])
     drawing = svg.picture(_words(found), HEIGHT, *parts)
-    return Chart(found.title, note, drawing, legend, tuple(transfer_tables(found)))
+    return Chart(found.title, note, drawing, legend, tuple(transfer_tables(found)), full=True, beside=True)
 
 
 def _rings(found: Transfers) -> str:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from gpubench.api.report import Point, Value, View, axis_words, labeller, units
 
+_SAME_PEAK = 1.001  # peaks that differ by no more are one
+_MODES = ("hot", "each", "cold", "graph", "rotated", "host", "self")  # how a timing was taken: no quantity
+
 
 @dataclass(frozen=True, slots=True)
 class Grid:
@@ -116,10 +119,25 @@ def common_words(found: Sequence[Point], view: View) -> str:
     return ", ".join([first.name, *words] if alone else words)
 
 
-def spec_line(found: Sequence[Point]) -> tuple[str, float] | None:
-    """The specified peak, where all points are held against the same one: (`spec dram`, SI value)."""
-    limits = {(point.figure.basis, point.figure.limit) for point in found}
-    share = found[0].figure.share if found else None
-    if len(limits) != 1 or not share or found[0].figure.basis != "spec" or len({p.devices for p in found}) > 1:
+def data_sheet_peak(point: Point) -> float | None:
+    """Return the peak of the data sheet that a point is compared with, in SI units; None where none applies to it."""
+    share = point.figure.share_of("spec")
+    return point.value / share.fraction if share and share.fraction > 0 and point.value > 0 else None
+
+
+def peak_of_all(found: Sequence[Point]) -> tuple[str, float] | None:
+    """Return the peak of the data sheet where it is the same for all points: its name and its SI value."""
+    peaks = [data_sheet_peak(point) for point in found]
+    limits = {point.figure.limit for point in found}
+    known = [peak for peak in peaks if peak is not None]
+    if len(limits) != 1 or not known or len(known) < len(peaks):
         return None
-    return f"spec {found[0].figure.limit}", found[0].value / share
+    if max(known) > _SAME_PEAK * min(known):
+        return None
+    return f"peak (data sheet), {found[0].figure.limit}", max(known)
+
+
+def quantity_name(found: Sequence[Point]) -> str:
+    """Return what the points of an axis show beside their unit: a stage, or an observed value; empty for a timing."""
+    figure = found[0].figure
+    return figure.stage or (figure.name if figure.name not in _MODES else "")

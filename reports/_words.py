@@ -1,51 +1,56 @@
-"""What a run says in words: its devices, its best figures, and what is wrong or odd about it."""
+"""The texts that the page and the Markdown share: devices, shares, intervals, warnings and notes."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from gpubench.api.report import (
-    ABOVE_PEAK,
     ABOVE_PEAK_REASON,
-    PROFILE,
+    Basis,
     Device,
     Figure,
     Result,
     Row,
     Run,
+    Share,
     Summary,
     source_words,
     stats,
     units,
 )
 
-SHARES_HEAD = "% of spec · clock · best"
 NOISY = 0.05  # a robust coefficient of variation above this is named: its median is not worth three digits
 LEGEND = (
-    "GB = 10⁹ B, GiB = 2³⁰ B. Within a process: the 95 % interval of the median of its samples (their range, where "
-    "there are fewer than six) and their noise, 1.4826 · MAD / median; neither says what another process would "
-    "measure. Between processes: the standard deviation (n - 1) of the medians of fresh processes over their mean, of "
-    "three replicates or more. Shares are in % of the specification, of the peak at the clocks measured during the "
-    "case, and of the best that the device reached in this run; a dash where that peak is not known."
+    "GB = 10⁹ B, GiB = 2³⁰ B. 95 % within process: half the width of the 95 % confidence interval of the median of the "
+    "samples; of fewer than six samples, half their range. Noise within process: 1.4826 · MAD / median. Neither "
+    "predicts what another process would measure. Between processes: the standard deviation (n - 1) of the medians of "
+    "at least three fresh processes over their mean. % of peak: compared with the data sheet; where that is unknown, "
+    "with the peak at the clock measured during the case."
 )
 REPLICATED = (
-    " Each replicate ran in fresh processes. A case's median is that of the replicates' medians and stands with their "
-    "lowest and highest; within is the median of their noise."
+    " Each replicate ran in fresh processes: the median of a case is the median of its replicates, 95 % of processes "
+    "is half the width of its confidence interval, and the noise within a process is the median of theirs."
 )
 Level = Literal["bad", "odd", "note"]
-_WORST: tuple[Level, ...] = ("bad", "odd", "note")
+_LEVEL_NAMES: dict[Level, str] = {"bad": "error", "odd": "warning", "note": "note"}  # the worst first
 Namer = Callable[[Result], str]
+_BASES: dict[Basis, str] = {
+    "spec": "peak (data sheet)",
+    "clock": "peak at the measured clock",
+    "best": "best of this run",
+}
+_PARTIAL = "The run was interrupted before all cases were measured; `gpubench run --resume` continues it."
 _BESIDE = 8  # figures beside a headline that are written out
-_NAMED = 6  # cases named in a notice; the rest are counted
+_NAMED = 6  # cases that a notice names; the others are counted
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One thing a reader must know: how bad, the sentence, and the first of the cases it is about."""
+    """A warning or a note: how bad it is, its sentence, and the first of the cases that it is about."""
 
     level: Level
     text: str
@@ -61,39 +66,16 @@ def measured(summary: Summary) -> list[Device]:
 
 
 def device_words(device: Device) -> str:
-    """`host · ExampleCPU · x86-64 · 64 units · 128 GiB`: what tells one device from another."""
+    """Return what tells one device from another: `host · ExampleCPU · x86-64 · 64 cores · 128 GiB`."""
     memory = units.round_size(device.memory_bytes) if device.memory_bytes else ""
-    count = f"{device.units} units" if device.units else ""
+    kind = {"cuda": "SMs", "rocm": "CUs"}.get(device.id.partition(":")[0], "cores")
+    count = f"{device.units} {kind}" if device.units else ""
     return " · ".join(part for part in (device.id, device.name, device.arch, count, memory) if part)
-
-
-def host_words(summary: Summary) -> str:
-    """The notice that figures are the host processor's, or nothing where none is."""
-    devices = measured(summary)
-    hosts = [device.id for device in devices if device.backend == "host"]
-    if not hosts:
-        return ""
-    if len(hosts) == len(devices):
-        return "All of these are host CPU figures, not a GPU's."
-    return f"What is measured on {', '.join(hosts)} are host CPU figures, not a GPU's."
 
 
 def count_words(summary: Summary) -> str:
     """`96 ok, 2 skipped, 1 failed, 0 invalid`."""
     return ", ".join(f"{count} {status}" for status, count in summary.counts().items())
-
-
-def verdict_words(summary: Summary, found: Sequence[Notice]) -> str:
-    """What became of the run in a sentence: whether anything is wrong, and how much is odd."""
-    counts = summary.counts()
-    total = sum(counts.values())
-    bad = [f"{counts[status]} {status}" for status in ("failed", "invalid") if counts[status]]
-    skipped = f", {counts['skipped']} skipped" if counts["skipped"] else ""
-    measured = f"{counts['ok']} of {_cases(total)} are ok{skipped}"
-    wrong = f": {' and '.join(bad)}" if bad else ""
-    odd = sum(notice.level == "odd" for notice in found)
-    rest = f"; {odd} {'thing is' if odd == 1 else 'things are'} odd" if odd else "" if bad else ", and nothing is odd"
-    return f"{'Partial run: ' if not summary.run.complete else ''}{measured}{wrong}{rest}."
 
 
 def legend_words(summary: Summary) -> str:
@@ -115,45 +97,22 @@ def case_namer(run: Run, replicated: bool = False) -> Namer:
     return name
 
 
-def best_rows(rows: Iterable[Row]) -> list[Row]:
-    """The best ok row of each suite, device set, unit and limit, in the order measured; phases of a program have none.
-
-    Beside figures that are held against a limit, those of the same unit that are not (a copy in a cache) have none. A
-    limit that two suites are held against is the better one's, unless the other has nothing else to show.
-    """
-    found: dict[tuple[str, tuple[str, ...], str, str], Row] = {}
-    for row in rows:
-        if row.figure and row.result.status == "ok" and row.suite != PROFILE:
-            key = (row.suite, row.result.devices, row.figure.unit, row.figure.limit)
-            found[key] = _better(found.get(key, row), row)
-    limited = {key[:3] for key in found if key[3]}
-    kept = {key: row for key, row in found.items() if key[3] or key[:3] not in limited}
-    first: dict[tuple[tuple[str, ...], str, str], Row] = {}
-    for (_, devices, unit, limit), row in kept.items():
-        first[devices, unit, limit] = _better(first.get((devices, unit, limit), row), row)
-    own = {key: row for key, row in kept.items() if not key[3] or first[key[1:]] is row}
-    shown = {key[0] for key in own}
-    return [row for key, row in kept.items() if key in own or key[0] not in shown]
+def basis_words(share: Share) -> str:
+    """Return which peak a share is of."""
+    return _BASES[share.basis]
 
 
-def _better(one: Row, other: Row) -> Row:
-    if one.figure is None or other.figure is None:
-        return one
-    if other.figure.better == "more":
-        return other if other.figure.interval.centre > one.figure.interval.centre else one
-    return other if other.figure.interval.centre < one.figure.interval.centre else one
+def share_words(share: Share) -> str:
+    """Return a share in full: `95.9 % of peak (data sheet), dram`."""
+    return f"{units.percent(share.fraction)} of {basis_words(share)}, {share.limit}"
 
 
-def share_words(row: Row) -> str:
-    """`87.7 % of spec dram`, marked where it is impossible; of the run's own best that no specification is known."""
-    figure = row.figure
-    if figure is None:
+def share_brief(figure: Figure) -> str:
+    """Return the main share of a figure as it stands in a table: `95.9 % dram`; empty where no peak is known."""
+    share = figure.main_share
+    if share is None:
         return ""
-    if row.impossible:
-        return f"{figure.share_text} ({ABOVE_PEAK})"
-    if figure.share is not None and figure.basis == "best" and figure.share >= 1:
-        return "no specification known"
-    return figure.share_text
+    return f"{units.percent(share.fraction)} {share.limit}" + (" (best of run)" if share.basis == "best" else "")
 
 
 def interval_words(figure: Figure, values: int | None = None) -> str:
@@ -184,17 +143,15 @@ def beside_words(figures: Sequence[Figure]) -> str:
 
 
 def notices(summary: Summary, rows: Sequence[Row]) -> list[Notice]:
-    """Everything wrong or odd, the worst first."""
+    """Return every warning and note about a run, the worst first."""
     run, name = summary.run, case_namer(summary.run)
     each = case_namer(run, summary.replicated)
-    found = (
-        [] if run.complete else [Notice("bad", "The run is partial: it ended before all of its cases were measured.")]
-    )
+    found = [] if run.complete else [Notice("bad", _PARTIAL)]
     found += [Notice("odd", warning) for warning in run.told]
     for status, level in _LEVELS:
         found += _by_reason(run, each, status, level)
     found += [*_above_peak(name, rows), *_noisy(name, rows), *_wide(name, rows), *_discarded(run, each)]
-    return sorted(found, key=lambda notice: _WORST.index(notice.level))
+    return sorted(found, key=lambda notice: list(_LEVEL_NAMES).index(notice.level))
 
 
 _LEVELS: tuple[tuple[str, Level], ...] = (
@@ -202,6 +159,16 @@ _LEVELS: tuple[tuple[str, Level], ...] = (
     ("invalid", "odd"),
     ("skipped", "note"),
 )
+
+
+def notice_words(found: Sequence[Notice]) -> str:
+    """Return how many notices there are of each kind: `1 error, 2 warnings, 3 notes`."""
+    counts = Tally(notice.level for notice in found)
+    return ", ".join(
+        f"{counts[level]} {word}" if counts[level] == 1 else f"{counts[level]} {word}s"
+        for level, word in _LEVEL_NAMES.items()
+        if counts[level]
+    )
 
 
 def _by_reason(run: Run, name: Namer, status: str, level: Level) -> Iterator[Notice]:
@@ -214,10 +181,15 @@ def _by_reason(run: Run, name: Namer, status: str, level: Level) -> Iterator[Not
 
 
 def _above_peak(name: Namer, rows: Sequence[Row]) -> Iterator[Notice]:
-    cases = [f"{name(row.result)} ({row.impossible[0].text})" for row in rows if row.impossible]
+    cases = [f"{name(row.result)} ({_impossible_words(row)})" for row in rows if row.impossible]
     if cases:
         verb = "is" if len(cases) == 1 else "are"
         yield _notice("odd", f"{_cases(len(cases))} {verb} above-peak, {ABOVE_PEAK_REASON}", cases)
+
+
+def _impossible_words(row: Row) -> str:
+    first = row.impossible[0]
+    return f"{first.series}: {share_words(first.share)}"
 
 
 def _noisy(name: Namer, rows: Sequence[Row]) -> Iterator[Notice]:
@@ -225,11 +197,13 @@ def _noisy(name: Namer, rows: Sequence[Row]) -> Iterator[Notice]:
     noisy.sort(key=lambda row: -row.figure.noise if row.figure else 0.0)
     cases = [f"{name(row.result)} ({units.percent(row.figure.noise)})" for row in noisy if row.figure is not None]
     if cases:
-        yield _notice("odd", f"{_cases(len(cases))} with noise within a process above {units.percent(NOISY, 0)}", cases)
+        yield _notice(
+            "odd", f"{_cases(len(cases))} with more than {units.percent(NOISY, 0)} of noise within a process", cases
+        )
 
 
 def _wide(name: Namer, rows: Sequence[Row]) -> Iterator[Notice]:
-    """Medians that are less sure than their noise says: few samples, or samples that drift."""
+    """Yield the medians that are less certain than their noise suggests: few samples, or samples that drift."""
     wide = [
         row
         for row in rows
@@ -240,9 +214,9 @@ def _wide(name: Namer, rows: Sequence[Row]) -> Iterator[Notice]:
     cases = [f"{name(row.result)} (± {units.percent(row.figure.interval.half_width)})" for row in wide if row.figure]
     if cases:
         several = (
-            "over the processes" if any(row.figure and row.figure.processes > 1 for row in wide) else "within a process"
+            "of the processes" if any(row.figure and row.figure.processes > 1 for row in wide) else "within a process"
         )
-        words = f"{_cases(len(cases))} with a 95 % interval {several} wider than ± {units.percent(NOISY, 0)}"
+        words = f"{_cases(len(cases))} with a 95 % confidence interval {several} wider than ± {units.percent(NOISY, 0)}"
         yield _notice("odd", words, cases)
 
 

@@ -37,9 +37,9 @@ class HtmlReport:
 
 
 def _written(found: Page) -> str:
-    """The page with the scripts that it has a use for: without them it reads the same."""
+    """Return the page with the scripts that it has a use for: without them it reads the same."""
     zoom = ("uplot.LICENSE", "uplot.js") if found.zoom else ()
-    scripts = (*zoom, "page.js") if found.zoom or found.details else ()
+    scripts = (*zoom, "page.js", *(["zoom.js"] if found.zoom else []))
     sheets = ("html.css", "uplot.css") if found.zoom else ("html.css",)
     return web_page("html.html", *sheets, scripts=scripts, page=found)
 

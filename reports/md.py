@@ -1,4 +1,4 @@
-"""A run as GitHub Markdown, short enough for a comment: the worst first, and first to stay where room is short."""
+"""A run as GitHub Markdown, short enough for a comment: the answer first, then the cases, the worst first."""
 
 from __future__ import annotations
 
@@ -8,33 +8,28 @@ from dataclasses import dataclass
 from gpubench.api.report import (
     Comparison,
     ComparisonReport,
-    Row,
+    KeyValue,
+    ListedCase,
+    ListedSuite,
+    Overview,
     Run,
-    Spread,
     Summary,
     Table,
     code,
     derived_tables,
     escape,
     link_tables,
+    listing,
+    overview,
     phase_tables,
 )
 
-from ._cases import CaseLine, case_lines, heads
+from ._cases import figure_cells, heads, reason_words
 from ._compare_md import compare_markdown
+from ._environment import environment
 from ._markdown import MOST_BYTES, clipped, cut, table
-from ._words import (
-    Notice,
-    best_rows,
-    case_namer,
-    count_words,
-    device_words,
-    host_words,
-    legend_words,
-    measured,
-    notices,
-    share_words,
-)
+from ._verdict import has_several_devices, key_note, seconds_words, share_text, trust_words
+from ._words import Notice, beside_words, legend_words, notices
 
 _FULL = "a comment holds no more; `gpubench report` writes all of them as .html or .csv"
 _NOTICES = 12  # that stay where room is short: the worst come first
@@ -50,7 +45,7 @@ class MarkdownReport:
     def render(self, run: Run) -> str:
         """The document, with a newline at its end."""
         summary = Summary(run)
-        suites = [_Suite(name, summary, spreads) for name, spreads in summary.suites()]
+        suites = [_Suite(suite, summary) for suite in listing(summary)]
         suites.sort(key=lambda suite: min(map(_rank, suite.lines)))
         whole = _document(summary, suites, None)
         if len(whole.encode()) <= MOST_BYTES:
@@ -65,19 +60,21 @@ class MarkdownReport:
 
 
 class _Suite:
-    """A suite's cases as lines, the worst first, each written as a row once."""
+    """The cases of a suite as lines, the worst first, each written as a row once."""
 
-    def __init__(self, name: str, summary: Summary, spreads: list[Spread]) -> None:
-        self.name, self.summary, self.spreads = name, summary, spreads
-        self.lines = sorted(case_lines(spreads, summary), key=_rank)
-        more = any(line.beside for line in self.lines)
-        self.heads = ("case", *heads(summary), *(("also",) if more else ()), "status")
-        self.rows = [f"| {' | '.join(_cells(line, more))} |" for line in self.lines]
-        self.derived = derived_tables(summary, name)
+    def __init__(self, suite: ListedSuite, summary: Summary) -> None:
+        self.name, self.constants, self.summary = suite.name, suite.constants, summary
+        self.lines = sorted(suite.cases, key=_rank)
+        beside = {id(line): beside_words(summary.beside(line.spread)) if line.median else "" for line in self.lines}
+        has_more = any(beside.values())
+        self.heads = ("case", *heads(summary), *(("also",) if has_more else ()), "state")
+        also = [(escape(beside[id(line)]),) if has_more else () for line in self.lines]
+        self.rows = [f"| {' | '.join(_cells(line, more))} |" for line, more in zip(self.lines, also, strict=True)]
+        self.derived = derived_tables(summary, suite.name)
 
 
-def _rank(line: CaseLine) -> int:
-    return _RANKS.index(line.status)
+def _rank(line: ListedCase) -> int:
+    return _RANKS.index(line.spread.status)
 
 
 def _kept(suites: Sequence[_Suite], room_bytes: int) -> frozenset[str]:
@@ -94,9 +91,9 @@ def _kept(suites: Sequence[_Suite], room_bytes: int) -> frozenset[str]:
 
 def _document(summary: Summary, suites: Sequence[_Suite], kept: frozenset[str] | None) -> str:
     """The document with these rows of its tables of cases, with all of them where `kept` is None."""
-    rows = [spread.row for suite in suites for spread in suite.spreads]
+    rows = [line.spread.row for suite in suites for line in suite.lines]
     found = notices(summary, rows)
-    parts = [*_head(summary), *_notices(found if kept is None else found[:_NOTICES]), *_best(rows, summary.run)]
+    parts = [*_head(overview(summary)), *_notices(found if kept is None else found[:_NOTICES])]
     if kept is not None:
         out = sum(row not in kept for suite in suites for row in suite.rows)
         parts.append(f"\n> {out} of {len(rows)} cases are left out, the worst of all being kept: {_FULL}")
@@ -108,40 +105,42 @@ def _document(summary: Summary, suites: Sequence[_Suite], kept: frozenset[str] |
     return "\n".join(parts) + "\n"
 
 
-def _head(summary: Summary) -> Iterator[str]:
-    manifest = summary.run.manifest
-    names = ", ".join(dict.fromkeys(device.name for device in measured(summary))) or "no device"
-    yield f"# gpubench: {escape(names)}"
-    yield ""
-    started = f"started {escape(manifest.started)}; " if manifest.started else ""
-    yield f"{count_words(summary)}; {started}gpubench {escape(manifest.gpubench)}"
-    if host := host_words(summary):
-        yield f"\n> **Host processor.** {escape(host)}"
+def _head(found: Overview) -> Iterator[str]:
+    """Yield the devices, the conditions, the key figures, whether to trust them, what matters, and the suites."""
+    yield f"# gpubench: {escape('; '.join(found.devices) or 'no device')}\n"
+    yield escape(" · ".join(found.conditions))
+    if found.values:
+        yield ""
+        yield from _key_figures(found)
+    yield f"\n**{escape(trust_words(found))}**"
+    if found.matters:
+        yield ""
+    yield from (f"- {escape(words)}" for words in found.matters)
+    if found.suites:
+        yield ""
+        lines = ((line.name, line.summary, line.ended, seconds_words(line.seconds)) for line in found.suites)
+        yield from table(("suite", "what it measures", "cases", "time"), (tuple(map(escape, line)) for line in lines))
 
 
-def _best(rows: Sequence[Row], run: Run) -> Iterator[str]:
-    name = case_namer(run)
-    best = [row for row in best_rows(rows) if row.figure]
-    if best:
-        yield "\n## Best figures\n"
-        yield from table(
-            ("suite", "best", "share of peak", "case"),
-            (
-                (
-                    escape(row.suite),
-                    f"**{escape(row.figure.text)}**",
-                    escape(share_words(row)),
-                    code(name(row.result)),
-                )
-                for row in best
-                if row.figure
-            ),
-        )
+def _key_figures(found: Overview) -> Iterator[str]:
+    with_device = has_several_devices(found)
+    columns = ("key figure", *(("device",) if with_device else ()), "median", "of data sheet")
+    columns += ("of expected",) if found.has_expectations else ()
+    yield from table(columns, (_key_cells(value, with_device)[: len(columns)] for value in found.values))
+    if note := key_note(found):
+        yield f"\n{escape(note)}"
+
+
+def _key_cells(value: KeyValue, with_device: bool) -> tuple[str, ...]:
+    device = (escape("+".join(value.devices)),) if with_device else ()
+    reached = share_text(value.of_expected)
+    expected = f"**{reached}**" if value.is_below_expectation else reached
+    return (escape(value.title), *device, f"**{escape(value.figure.text)}**", share_text(value.of_spec), expected)
 
 
 def _notices(found: Sequence[Notice]) -> Iterator[str]:
     if found:
-        yield "\n## Worth knowing\n"
+        yield "\n## Warnings and notes\n"
     for notice in found:
         cases = ", ".join(map(code, notice.cases)) + (f" and {notice.more} more" if notice.more else "")
         yield (
@@ -156,6 +155,8 @@ def _heading(suite: _Suite) -> Iterator[str]:
     yield f"\n## {escape(suite.name)}\n"
     if sentence:
         yield f"{escape(sentence)}\n"
+    if suite.constants:
+        yield f"Left out of the names: {escape(suite.constants)}.\n"
     yield from table(suite.heads, ())
 
 
@@ -175,21 +176,17 @@ def _derived(level: str, found: Table) -> Iterator[str]:
         yield f"\n{escape(found.note)}"
 
 
-def _cells(line: CaseLine, more: bool) -> tuple[str, ...]:
-    case = code(line.name + (f"[{line.axes}]" if line.axes else ""))
-    status = line.ended + (f" ({', '.join(line.labels)})" if line.labels else "")
-    status += f": {clipped(line.reason)}" if line.reason else ""
-    also = (escape(line.beside),) if more else ()
-    return (" ".join([case, *map(escape, line.tags)]), *map(escape, line.figures), *also, escape(status))
+def _cells(line: ListedCase, also: tuple[str, ...]) -> tuple[str, ...]:
+    reason = reason_words(line.spread)
+    state = (line.ended or line.spread.status) + (f": {clipped(reason)}" if reason else "")
+    device = [escape(line.device)] if line.device else []
+    return (" ".join([code(line.name), *device]), *map(escape, figure_cells(line)), *also, escape(state))
 
 
 def _environment(run: Run) -> Iterator[str]:
-    facts = run.manifest.facts
-    found = [*(("device", device_words(device)) for device in facts.devices), *facts.host, *facts.versions]
-    found += [(absent.what, f"not usable here: {absent.reason}; {absent.how}") for absent in facts.absent]
-    found += [("command", " ".join(run.manifest.argv)), ("schema", run.manifest.schema)]
     yield "\n## Environment\n"
-    yield from table(("what", "is"), ((escape(name), escape(words)) for name, words in found))
+    found = [(group.title, name, text) for group in environment(run) for name, text in group.facts if text]
+    yield from table(("of", "what", "is"), (tuple(map(escape, line)) for line in found))
 
 
 report: ComparisonReport = MarkdownReport()

@@ -1,5 +1,5 @@
-/* What a page does beside being read: it unfolds how a case was measured, and zooms the counters over time. */
-(() => {
+/* What the page does beside being read: search, sorting, permalinks, and details of cases that are packed. */
+const gpubench = (() => {
   "use strict";
 
   const unpack = async (id) => {
@@ -8,7 +8,9 @@
     return JSON.parse(await new Response(stream).text());
   };
   const once = (make) => { let made; return () => (made ??= make()); };
+  const api = { unpack, once, showCounters: null }; // which zoom.js sets where there are counters
 
+  /* A case opens: its details are unpacked, and its counters are offered. */
   const details = once(() => unpack("details"));
   const unfold = async (element) => {
     if (element.childElementCount > 1) return;
@@ -16,197 +18,123 @@
     element.append(holder);
     holder.innerHTML = (await details())[Number(element.dataset.more)]; // escaped where the page was made
   };
-  let showCounters = null; // of a case, where there are counters to zoom
   const offer = (element) => {
     const more = element.querySelector(".more"), id = more?.querySelector("dl dd")?.textContent;
-    if (!showCounters || !id || more.querySelector("button")) return;
+    if (!api.showCounters || !id || more.querySelector("button")) return;
     const button = document.createElement("button");
     button.type = "button";
-    button.textContent = "Counters while it ran";
-    button.addEventListener("click", () => showCounters(id));
+    button.textContent = "Counters during this case";
+    button.addEventListener("click", () => api.showCounters(id));
     more.querySelector("dl").before(button);
   };
   document.addEventListener("toggle", async ({ target }) => {
-    if (!target.open || !target.closest(".cases")) return;
+    if (!target.open || !target.closest("th")) return;
     if (target.dataset.more) await unfold(target);
     offer(target);
   }, true);
 
-  const section = document.querySelector("[data-timelines]");
-  if (!section || typeof uPlot === "undefined") return;
-
-  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const plots = [];
-  let data, shown;
-
-  const spread = (from, to) => {
-    shown = [Math.max(from, 0), Math.min(to, data.end)];
-    if (shown[1] - shown[0] < 1e-3) return;
-    for (const { plot } of plots) plot.setScale("x", { min: shown[0], max: shown[1] });
-    const whole = shown[0] === 0 && shown[1] === data.end;
-    status.textContent = whole ? "the whole run" : `${shown[0].toFixed(2)} s to ${shown[1].toFixed(2)} s`;
-  };
-  const move = (share) => {
-    const width = shown[1] - shown[0];
-    const from = Math.min(Math.max(shown[0] + share * width, 0), data.end - width);
-    spread(from, from + width);
-  };
-  const scale = (factor) => {
-    const middle = (shown[0] + shown[1]) / 2, half = ((shown[1] - shown[0]) * factor) / 2;
-    spread(middle - half, middle + half);
-  };
-  const KEYS = {
-    ArrowLeft: () => move(-0.25), ArrowRight: () => move(0.25), "+": () => scale(0.5), "=": () => scale(0.5),
-    "-": () => scale(2), 0: () => spread(0, data.end), Escape: () => spread(0, data.end),
-  };
-
-  const fill = (plot, spans, top, height, style) => {
-    const { ctx, bbox } = plot, right = bbox.left + bbox.width;
-    ctx.fillStyle = style;
-    for (let index = 0; index < spans.length; index += 2) {
-      const from = Math.max(plot.valToPos(spans[index], "x", true), bbox.left);
-      const to = Math.min(plot.valToPos(spans[index + 1], "x", true), right);
-      if (to >= bbox.left && from <= right) ctx.fillRect(from, top, Math.max(to - from, 1), height);
+  /* Search: the rows that hold every word, in groups that open; everything else steps aside. */
+  const folds = [...document.querySelectorAll(".of-cases")];
+  const rows = folds.flatMap((fold) => [...fold.querySelectorAll("tr[id]")].map((row) => ({
+    row, fold, text: once(() => `${row.id} ${row.textContent}`.toLowerCase()),
+  })));
+  let before = null; // which groups were open before the search
+  const search = (words) => {
+    const wanted = words.toLowerCase().split(/\s+/).filter(Boolean), found = new Map(folds.map((fold) => [fold, 0]));
+    for (const { row, fold, text } of rows) {
+      row.hidden = !wanted.every((word) => text().includes(word));
+      if (!row.hidden) found.set(fold, found.get(fold) + 1);
     }
-  };
-  const behind = (plot, chart) => {
-    const { ctx, bbox } = plot;
-    ctx.save();
-    fill(plot, data.cases.flatMap(([, from, to]) => [from, to]), bbox.top, bbox.height, colour("--band"));
-    for (const [, kind, spans] of chart.bands) {
-      ctx.globalAlpha = 0.3;
-      fill(plot, spans, bbox.top, bbox.height, colour(kind === "capped" ? "--odd" : "--bad"));
+    if (wanted.length && !before) before = new Map(folds.map((fold) => [fold, fold.open]));
+    for (const [fold, count] of found) {
+      fold.open = wanted.length ? count > 0 : before?.get(fold) ?? fold.open;
+      fold.closest("section").classList.toggle("without", wanted.length > 0 && !count);
     }
-    ctx.restore();
+    if (!wanted.length) before = null;
+    if (wanted.length && !document.body.classList.contains("searching")) scrollTo(0, 0);
+    document.body.classList.toggle("searching", wanted.length > 0);
+    output.textContent = wanted.length ? `${[...found.values()].reduce((a, b) => a + b, 0)} of ${rows.length} cases` : "";
   };
-  const write = ({ ctx }, words, x, y) => {
-    ctx.save();
-    ctx.textAlign = "left";
-    ctx.textBaseline = "alphabetic";
-    ctx.font = `${11.5 * devicePixelRatio}px system-ui, sans-serif`;
-    ctx.fillStyle = colour("--soft");
-    ctx.fillText(words, x, y);
-    ctx.restore();
-  };
-  const named = (plot, unit) => write(plot, unit, 2, 11 * devicePixelRatio);
-  const LANE = 30;
-  const lanes = (plot, chart) => {
-    const { ctx, bbox } = plot, ratio = devicePixelRatio;
-    ctx.save();
-    chart.bands.forEach(([name, kind, spans], row) => {
-      const top = bbox.top + row * LANE * ratio;
-      const style = kind ? colour(kind === "capped" ? "--odd" : "--bad") : colour(`--c${row % 8}`);
-      write(plot, name, bbox.left, top + 10 * ratio);
-      fill(plot, spans, top + 14 * ratio, 12 * ratio, style);
-    });
-    ctx.restore();
-  };
+  const form = document.createElement("form"), input = document.createElement("input");
+  const output = document.createElement("output");
+  if (rows.length) {
+    input.type = "search";
+    input.placeholder = "Filter cases";
+    input.setAttribute("aria-label", "Filter cases by words: a name, an axis, a state, what bounds them");
+    input.addEventListener("input", () => search(input.value));
+    form.addEventListener("submit", (event) => event.preventDefault());
+    form.append(input, output);
+    document.querySelector("nav").prepend(form);
+  }
 
-  const axis = (more) => ({
-    stroke: () => colour("--soft"), font: "11.5px system-ui, sans-serif", grid: { stroke: () => colour("--rule"), width: 1 },
-    ticks: { show: false }, ...more,
+  /* Sorting by a click on a head: numbers by value, whatever their prefix; a third click restores the order measured. */
+  const PREFIX = { T: 1e12, P: 1e15, G: 1e9, M: 1e6, k: 1e3, m: 1e-3, "µ": 1e-6, n: 1e-9, K: 1024 };
+  const valueOf = (text) => {
+    const [, number, prefix, unit] = text.match(/(-?[\d.]+)\s*(?:([TPGMkmµnK])(?=[a-zA-Z]))?(i?)/) ?? [];
+    if (number === undefined) return text.toLowerCase();
+    return Number(number) * (unit ? 1024 ** ("KMGT".indexOf(prefix) + 1) : PREFIX[prefix] ?? 1);
+  };
+  const compare = (a, b) => {
+    if (typeof a !== typeof b) return typeof a === "number" ? -1 : 1;
+    return a < b ? -1 : a > b ? 1 : 0;
+  };
+  const sort = (table, head) => {
+    const column = head.cellIndex, body = table.tBodies[0];
+    table.measured ??= [...body.rows];
+    const order = { none: "descending", descending: "ascending", ascending: "none" }[head.ariaSort ?? "none"];
+    for (const each of table.tHead.rows[0].cells) each.ariaSort = "none";
+    head.ariaSort = order;
+    const keyed = table.measured.map((row) => [row, column ? valueOf(row.cells[column].textContent) : row.id]);
+    const sign = order === "descending" ? -1 : 1, missing = (value) => value === "–" || value === "";
+    if (order !== "none") {
+      keyed.sort(([, a], [, b]) => (missing(a) || missing(b) ? missing(a) - missing(b) : sign * compare(a, b)));
+    }
+    body.append(...keyed.map(([row]) => row));
+  };
+  for (const head of document.querySelectorAll(".of-cases .cases > table > thead th")) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "sort";
+    button.append(...head.childNodes);
+    button.addEventListener("click", () => sort(head.closest("table"), head));
+    head.append(button);
+  }
+
+  /* A permalink opens the groups that its case lies in, and the case. */
+  const reveal = () => {
+    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    if (!target) return;
+    if (target.hidden || document.body.classList.contains("searching")) { input.value = ""; search(""); }
+    for (let fold = target.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
+    const own = target.querySelector("th > details");
+    if (own) own.open = true;
+    target.scrollIntoView();
+  };
+  addEventListener("hashchange", reveal);
+  document.addEventListener("click", ({ target }) => {
+    const link = target.closest("a[href^='#']");
+    if (link && link.hash === location.hash) reveal();
+    else if (link && document.body.classList.contains("searching")) { input.value = ""; search(""); }
   });
-  const whole = (values) => { // of the run, whatever part of it is shown: a zoom into noise is none
-    const [low, high] = values.reduce(([least, most], value) => [Math.min(least, value), Math.max(most, value)], [Infinity, -Infinity]);
-    return uPlot.rangeNum(low < 0.5 * high ? Math.min(low, 0) : low, high, 0.1, true);
-  };
-  const running = (at) => data.cases.filter(([, from, to]) => from <= at && at <= to).map(([id]) => id).join(", ");
-  const options = (chart, holder, note) => ({
-    width: holder.clientWidth,
-    height: chart.kind === "line" ? 150 : Math.max(chart.bands.length, 1) * LANE + 34,
-    legend: { show: false },
-    padding: [chart.kind === "line" ? 18 : 4, 8, 0, 0],
-    cursor: { sync: { key: "time" }, drag: { x: true, y: false, setScale: false }, y: false, points: { show: chart.kind === "line" } },
-    scales: { x: { time: false, range: () => shown }, y: { range: chart.kind === "line" ? whole(chart.values) : [0, 1] } },
-    axes: [
-      axis({ size: 24, values: (_, all) => all.map((value) => `${value} s`) }),
-      axis(chart.kind === "line" ? { size: 56, values: (_, all) => all.map(String) } : { size: 10, values: () => [], grid: { show: false } }),
-    ],
-    series: [{}, chart.kind === "line"
-      ? { stroke: () => colour("--c0"), width: 1.5, points: { show: false } }
-      : { show: false }],
-    hooks: {
-      drawClear: [(plot) => (chart.kind === "line" ? behind(plot, chart) : undefined)],
-      draw: [(plot) => (chart.kind === "line" ? named(plot, chart.unit) : lanes(plot, chart))],
-      setSelect: [(plot) => {
-        const { left, width } = plot.select;
-        if (width > 3) spread(plot.posToVal(left, "x"), plot.posToVal(left + width, "x"));
-        plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
-      }],
-      setCursor: [(plot) => {
-        const { idx, left } = plot.cursor;
-        if (left === null || left < 0) { note.textContent = note.dataset.words; return; }
-        const at = plot.posToVal(left, "x"), cases = running(at);
-        const value = chart.kind === "line" && idx !== null ? `: ${chart.values[idx]} ${chart.unit}` : "";
-        note.textContent = `${at.toFixed(2)} s${value}${cases ? `, ${cases}` : ""}`;
-      }],
-    },
+  if (location.hash) reveal();
+
+  /* On paper every group is open. */
+  let closed = [];
+  addEventListener("beforeprint", () => {
+    closed = [...document.querySelectorAll("details.fold:not([open])")];
+    for (const fold of closed) fold.open = true;
   });
+  addEventListener("afterprint", () => { for (const fold of closed) fold.open = false; });
 
-  const draw = (figure) => {
-    const chart = data.charts[Number(figure.dataset.zoom)], picture = figure.querySelector(".drawing svg");
-    const holder = document.createElement("div"), note = figure.querySelector("figcaption span");
-    holder.className = "zoomable";
-    holder.tabIndex = 0;
-    holder.setAttribute("role", "img");
-    holder.setAttribute("aria-label", `${picture.getAttribute("aria-label")}. Arrow keys move, plus and minus zoom, 0 shows all.`);
-    holder.addEventListener("keydown", (event) => {
-      if (KEYS[event.key]) { KEYS[event.key](); event.preventDefault(); }
-    });
-    figure.classList.add("zooms");
-    note.dataset.words = note.textContent;
-    figure.querySelector(".drawing").before(holder);
-    const values = chart.kind === "line" ? [chart.at, chart.values] : [[0, data.end], [null, null]];
-    const plot = new uPlot(options(chart, holder, note), values, holder);
-    holder.addEventListener("dblclick", () => spread(0, data.end));
-    plots.push({ plot, holder });
-  };
+  /* The contents mark the section that is read. */
+  const links = new Map([...document.querySelectorAll("nav a")].map((link) => [decodeURIComponent(link.hash.slice(1)), link]));
+  const seen = new Set();
+  const watch = new IntersectionObserver((entries) => {
+    for (const { target, isIntersecting } of entries) seen[isIntersecting ? "add" : "delete"](target.id);
+    const current = [...links.keys()].find((id) => seen.has(id));
+    for (const [id, link] of links) link.toggleAttribute("aria-current", id === current);
+  }, { rootMargin: "-10% 0px -60% 0px" });
+  for (const id of links.keys()) { const part = document.getElementById(id); if (part) watch.observe(part); }
 
-  const bar = document.createElement("div"), cases = document.createElement("select");
-  const status = document.createElement("output");
-  const tools = () => {
-    cases.setAttribute("aria-label", "zoom to a case");
-    cases.append(new Option("Zoom to a case…", ""), ...data.cases.map(([id], index) => new Option(id, index)));
-    cases.addEventListener("change", () => {
-      if (cases.value === "") return spread(0, data.end);
-      const [, from, to] = data.cases[Number(cases.value)];
-      spread(from - 0.1 * (to - from), to + 0.1 * (to - from));
-    });
-    const button = (words, act) => {
-      const made = document.createElement("button");
-      made.type = "button";
-      made.textContent = words;
-      made.addEventListener("click", act);
-      return made;
-    };
-    bar.className = "zoom-tools";
-    bar.append(cases, button("−", () => scale(2)), button("+", () => scale(0.5)),
-      button("Whole run", () => { cases.value = ""; spread(0, data.end); }), status);
-    for (const [index, words] of ["zoom out", "zoom in"].entries()) bar.children[index + 1].setAttribute("aria-label", words);
-    section.querySelector(".lead").after(bar);
-  };
-
-  const begin = once(async () => {
-    data = await unpack("zoom");
-    shown = [0, data.end];
-    tools();
-    section.querySelectorAll("figure[data-zoom]").forEach(draw);
-    spread(0, data.end);
-    new ResizeObserver(() => {
-      for (const { plot, holder } of plots) plot.setSize({ width: holder.clientWidth, height: plot.height });
-    }).observe(section);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-      for (const { plot } of plots) plot.redraw(false, true);
-    });
-  });
-  showCounters = async (id) => {
-    await begin();
-    cases.value = String(data.cases.findIndex(([name]) => name === id));
-    cases.dispatchEvent(new Event("change"));
-    section.scrollIntoView();
-    cases.focus({ preventScroll: true });
-  };
-  new IntersectionObserver((entries) => {
-    if (entries.some((entry) => entry.isIntersecting)) begin();
-  }, { rootMargin: "600px" }).observe(section);
+  return api;
 })();

@@ -1,71 +1,187 @@
-"""The page in a real browser: it lays out, unfolds and zooms at desktop and phone width, light and dark, in silence.
+"""The page in a real browser, at desktop and phone width, light and dark, on every recording.
 
 .venv/bin/pytest -m slow tests/test_page_browser.py
 """
 
-import html
 import json
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
+import _browser
 import pytest
 
 from gpubench.model import store
 from gpubench.tools import enclosing, rendering
 
-RECORDING = Path(__file__).parent / "recordings/whole/h200.jsonl.gz"
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
-QUIET = ("--disable-background-networking", "--disable-component-update", "--enable-logging=stderr", "--v=0")
-LOOK = """
-const wait = (ms) => new Promise((done) => setTimeout(done, ms));
-const frame = document.querySelector("iframe");
-frame.addEventListener("load", async () => {
-  const page = frame.contentDocument;
-  const overflow = () => page.documentElement.scrollWidth - page.documentElement.clientWidth;
-  const first = overflow();
-  await wait(2000);
-  const details = page.querySelector("details[data-more]");
-  details.open = true;
-  await wait(500);
-  details.querySelector(".more > button").click();
-  await wait(500);
-  const found = {
-    overflow: Math.max(first, overflow()), plots: page.querySelectorAll(".uplot").length,
-    figures: page.querySelectorAll("figure[data-zoom]").length, unfolded: details.querySelectorAll("table").length,
-    shown: page.querySelector(".zoom-tools output").textContent,
-    paper: frame.contentWindow.getComputedStyle(page.body).backgroundColor,
-  };
-  document.title = JSON.stringify(found);
-});
-"""
+RECORDINGS = Path(__file__).parent / "recordings"
+WHOLE = RECORDINGS / "whole/h200.jsonl.gz"
+RUNS = [path for path in sorted(RECORDINGS.rglob("*.jsonl.gz")) if path.parent.name != "counters"]
+SCREEN, MOST_SCREENS, MOST_BYTES = (1280, 800), 12, 1_000_000
+OPEN_ALL = "document.querySelectorAll('details.fold').forEach((fold) => (fold.open = true))"
+FLAWS = (Path(__file__).parent / "page_flaws.js").read_text()
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(not _browser.PROGRAM, reason="there is no Chromium here"),
+]
 
 
 @pytest.fixture(scope="module")
-def page():
-    run = store.read_run(RECORDING)
-    return rendering.report("html").enclose(run, enclosing.enclosure(run, RECORDING))
+def browser():
+    with _browser.browser() as found:
+        yield found
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(120)
-@pytest.mark.skipif(not BROWSER, reason="there is no Chromium here")
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """The page of a recording, with its results inside, as a file."""
+    folder, made = tmp_path_factory.mktemp("pages"), {}
+
+    def page(path):
+        if path not in made:
+            run = store.read_run(path)
+            made[path] = folder / f"{len(made)}.html"
+            made[path].write_text(rendering.report("html").enclose(run, enclosing.enclosure(run, path)))
+        return made[path]
+
+    return page
+
+
+def name_of(path):
+    return path.relative_to(RECORDINGS).as_posix()
+
+
+def overflow(browser):
+    return browser.ask("document.documentElement.scrollWidth - innerWidth")
+
+
 @pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize(
-    ("scheme", "paper"), [(1, "rgb(255, 255, 255)"), (0, "rgb(20, 23, 28)")], ids=["light", "dark"]
+@pytest.mark.parametrize("path", RUNS, ids=name_of)
+def test_no_text_is_clipped_or_overprinted_and_nothing_leaves_its_box(browser, pages, path, width):
+    browser.show(pages(path), width)
+    assert overflow(browser) <= 0
+    browser.ask(OPEN_ALL)
+    assert json.loads(browser.ask(FLAWS)) == []
+    assert overflow(browser) <= 0
+    assert browser.told == []
+
+
+@pytest.mark.parametrize("path", RUNS, ids=name_of)
+def test_a_page_has_at_most_twelve_screens_and_a_megabyte_before_anything_is_opened(browser, pages, path):
+    browser.show(pages(path), *SCREEN)
+    assert browser.ask("document.documentElement.scrollHeight") <= MOST_SCREENS * SCREEN[1]
+    assert pages(path).stat().st_size <= MOST_BYTES
+
+
+def contrasts(browser):
+    """The contrast of each kind of text with what lies behind it, as WCAG 2 computes it."""
+    return browser.ask("""(() => {
+        const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
+        const light = (colour) => numbers(colour).slice(0, 3).map((c) => (c /= 255) <= 0.03928 ? c / 12.92
+            : ((c + 0.055) / 1.055) ** 2.4).reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+        const behind = (e) => { for (; e; e = e.parentElement) {
+            const found = getComputedStyle(e).backgroundColor; if (numbers(found)[3] !== 0) return found; } };
+        const found = {};
+        for (const e of document.querySelectorAll("h1, p, a, td, th, summary span, summary b, .tiles span, .tiles b")) {
+            if (!e.getClientRects().length || getComputedStyle(e).opacity !== "1") continue;
+            const [a, b] = [light(getComputedStyle(e).color), light(behind(e))].sort((x, y) => y - x);
+            found[`${e.tagName}.${e.className}`] = (a + 0.05) / (b + 0.05);
+        }
+        return found;
+    })()""")
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_every_text_has_a_contrast_of_four_and_a_half_or_more(browser, pages, dark):
+    browser.show(pages(WHOLE), dark=dark)
+    browser.ask(OPEN_ALL)
+    assert {kind: contrast for kind, contrast in contrasts(browser).items() if contrast < 4.5} == {}
+    paper = browser.ask("getComputedStyle(document.body).backgroundColor")
+    assert paper == ("rgb(20, 23, 28)" if dark else "rgb(255, 255, 255)")
+
+
+WAIT = "new Promise((done) => setTimeout(done, {}))"
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_case_unfolds_and_its_counters_zoom(browser, pages, width):
+    browser.show(pages(WHOLE), width)
+    browser.ask(OPEN_ALL)
+    browser.ask("document.querySelector('details[data-more]').open = true")
+    browser.ask(WAIT.format(600))
+    assert browser.ask("document.querySelectorAll('details[data-more][open] table').length") >= 2
+    browser.ask("document.querySelector('.more > button').click()")
+    browser.ask(WAIT.format(600))
+    plots, figures = browser.ask(
+        "['.uplot', 'figure[data-zoom]'].map((each) => document.querySelectorAll(each).length)"
+    )
+    assert plots == figures > 10
+    words = browser.ask("document.querySelector('.zoom-tools output').textContent")
+    assert re.fullmatch(r"\d+\.\d\d s to \d+\.\d\d s", words)
+    assert overflow(browser) <= 0
+    assert browser.told == []
+
+
+def shown(browser):
+    return browser.ask("[...document.querySelectorAll('.of-cases tr[id]')].filter((row) => row.checkVisibility()).length")
+
+
+SEARCH = (
+    "(() => {{ const i = document.querySelector('nav input'); i.value = '{}'; i.dispatchEvent(new Event('input')) }})()"
 )
-def test_a_page_unfolds_and_zooms_with_no_overflow_and_nothing_on_the_console(page, tmp_path, width, scheme, paper):
-    frame = f'<iframe srcdoc="{html.escape(page)}" width="{width}" height="60000"></iframe>'
-    (tmp_path / "look.html").write_text(f"<!doctype html><meta charset=utf-8>{frame}<script>{LOOK}</script>")
-    command = [BROWSER, *OPTIONS, *QUIET, f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1400,1000"]
-    command += [f"--blink-settings=preferredColorScheme={scheme}", "--virtual-time-budget=20000", "--dump-dom"]
-    done = subprocess.run([*command, f"file://{tmp_path / 'look.html'}"], capture_output=True, text=True, check=True)
-    found = json.loads(html.unescape(re.search(r"<title>(.*?)</title>", done.stdout)[1]))
-    assert found["overflow"] <= 0
-    assert found["plots"] == found["figures"] > 10
-    assert found["unfolded"] >= 2
-    assert re.fullmatch(r"\d+\.\d\d s to \d+\.\d\d s", found["shown"])
-    assert found["paper"] == paper
-    assert "CONSOLE" not in done.stderr
+
+
+def test_a_search_shows_the_cases_that_hold_every_word_and_nothing_else(browser, pages):
+    browser.show(pages(WHOLE))
+    assert shown(browser) == 0
+    browser.ask(SEARCH.format("h2d pinned"))
+    assert shown(browser) == 5
+    assert browser.ask("document.querySelector('nav output').textContent") == "5 of 303 cases"
+    browser.ask(SEARCH.format("skipped"))
+    assert shown(browser) == 11
+    browser.ask(SEARCH.format(""))
+    assert shown(browser) == 0
+
+
+def test_a_permalink_opens_the_groups_that_its_case_lies_in_and_the_case(browser, pages):
+    browser.show(f"file://{pages(WHOLE)}#latency/chase%5Bsize=64KiB%5D")
+    browser.ask(WAIT.format(600))
+    row = "document.getElementById('latency/chase[size=64KiB]')"
+    assert browser.ask(f"{row}.getBoundingClientRect().top >= 0 && {row}.getBoundingClientRect().top < innerHeight")
+    assert browser.ask(f"{row}.querySelectorAll('.more table').length") >= 2
+    assert browser.ask("document.querySelectorAll('details.of-cases[open]').length") == 1
+
+
+def test_every_link_within_a_page_leads_somewhere(browser, pages):
+    browser.show(pages(WHOLE))
+    lost = "[...document.querySelectorAll('a[href^=\"#\"]')].map((a) => decodeURIComponent(a.hash.slice(1)))"
+    assert browser.ask(f"{lost}.filter((id) => !document.getElementById(id))") == []
+
+
+MEDIANS = "[...document.querySelectorAll('#suite-latency .of-cases tr[id]')].map((r) => r.cells[1].textContent)"
+
+
+def test_a_table_sorts_by_value_whatever_the_prefix_and_goes_back_to_the_order_measured(browser, pages):
+    browser.show(pages(WHOLE))
+    browser.ask(OPEN_ALL)
+    measured = browser.ask(MEDIANS)
+    click = "document.querySelectorAll('#suite-latency .of-cases .sort')[1].click()"
+    browser.ask(click)
+    falling = browser.ask(MEDIANS)
+    browser.ask(click)
+    rising = browser.ask(MEDIANS)
+    browser.ask(click)
+    units = {"ms": 1e-3, "µs": 1e-6, "ns": 1e-9}
+    timed = [float(text.split()[0]) * units[text.split()[1]] for text in rising if text.split()[-1] in units]
+    assert timed == sorted(timed)
+    assert (rising[-1], falling[-1]) == ("–", "–"), "what is missing stands last"
+    assert browser.ask(MEDIANS) == measured
+
+
+@pytest.mark.parametrize("script", [True, False], ids=["with script", "without"])
+def test_on_paper_every_group_is_open(browser, pages, script):
+    browser.show(pages(WHOLE), media="print", script=script)
+    if script:
+        browser.ask("dispatchEvent(new Event('beforeprint'))")
+    rows = "[...document.querySelectorAll('.of-cases tr[id]')]"
+    assert browser.ask(f"{rows}.length === {rows}.filter((row) => row.getBoundingClientRect().height > 0).length")

@@ -20,7 +20,15 @@ from gpubench.stats import Interval
 _NONE = "–"
 _P99_SAMPLES, _P999_SAMPLES = 1000, 10_000  # ten samples lie beyond
 _TAIL_HEADS = ("case", "device", "median", "p99", "p99.9", "greatest", "samples")
-_LEVEL_HEADS = ("level", "95 % interval", "cycles", "working sets", "ends at", "surely within", "known of the device")
+_LEVEL_HEADS = (
+    "level",
+    "95 % interval",
+    "cycles",
+    "working sets",
+    "ends at",
+    "95 % interval of the end",
+    "device reports",
+)
 _PATH_HEADS = ("path", "sizes", "α", "β", "n½ = α·β", "n½ measured", "residual")
 _CROSSOVER_HEADS = ("faster below", "faster above", "at", "measured between", "models meet at")
 _B_STAR = ("B* both ends", "B* write only", "B* read only")
@@ -48,7 +56,7 @@ def level_table(staircase: Staircase) -> Table:
     label = "" if staircase.line.label in staircase.title else f", {staircase.line.label}"
     rows = tuple(_level(step) for step in staircase.steps)
     sources = [f"{known.name}: {known.source}" for step in staircase.steps for known in step.known]
-    note = "; ".join(["A level ends at the largest working set that still is on it (surely: with 95 %)", *sources])
+    note = "; ".join(["A level ends at the largest working set that it holds", *sources])
     return Table(f"Levels: {staircase.title}{label}", _LEVEL_HEADS, rows, _LEVEL_HEADS[-1:], note)
 
 

@@ -1,0 +1,104 @@
+"""What a run was measured with, in the units that people read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from gpubench.api.report import Device, Run, units
+
+from ._words import device_words
+
+Pairs = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Some facts under a title: names and texts."""
+
+    title: str
+    facts: Pairs
+
+
+def environment(run: Run) -> Iterator[Group]:
+    """Yield the devices, the host, the versions, what is unavailable, and the settings of a run."""
+    facts = run.manifest.facts
+    for device in facts.devices:
+        yield Group(device_words(device), tuple(_device(device)))
+    yield Group("Host", tuple(readable(*pair) for pair in facts.host))
+    yield Group("Versions", (("gpubench", run.manifest.gpubench), *facts.versions))
+    yield Group("Unavailable", tuple((absent.what, f"{absent.reason}; {absent.how}") for absent in facts.absent))
+    yield Group("Settings", tuple(_settings(run)))
+
+
+def environment_words(run: Run) -> str:
+    """Return the environment in a line: `Linux 6.18, Python 3.12.3, 15 versions`."""
+    facts = run.manifest.facts
+    versions = dict(facts.versions)
+    found = [dict(facts.host).get("system", ""), f"Python {versions['python']}" if "python" in versions else ""]
+    return ", ".join(part for part in (*found, f"{len(facts.devices)} devices", f"{len(versions)} versions") if part)
+
+
+def _device(device: Device) -> Iterator[tuple[str, str]]:
+    yield "backend", device.backend
+    yield "last-level cache", units.brief_size(device.cache_bytes) if device.cache_bytes else ""
+    yield "PCI", device.pci
+    yield "UUID", device.uuid
+    yield "data types", ", ".join(device.dtypes)
+    yield "reaches", ", ".join(device.peers)
+    for name, text in device.details:
+        yield readable(name, text)
+
+
+def _settings(run: Run) -> Iterator[tuple[str, str]]:
+    settings = run.manifest.settings
+    yield "suites", ", ".join(settings.suites)
+    yield "devices", ", ".join(settings.devices)
+    yield "tier", settings.tier
+    yield "filters", ", ".join(settings.filters) or "none"
+    yield "cases", "one representative case per suite" if settings.headline else ""
+    yield "replicates", str(settings.replicates)
+    yield "seed", str(settings.seed)
+    for file in settings.data:
+        yield "data", f"{file.label}: {file.path}, {units.round_size(file.bytes)}"
+    yield "command", " ".join(run.manifest.argv)
+    yield "schema", run.manifest.schema
+    yield "started", run.manifest.started
+
+
+def _megahertz(value: float) -> str:
+    return f"{value / 1e6:.6g} MHz"
+
+
+def _watts(value: float) -> str:
+    return f"{value:.4g} W"
+
+
+_UNITS: tuple[tuple[str, Callable[[float], str]], ...] = (
+    ("_hz", _megahertz),
+    ("_w", _watts),
+    ("_bytes", units.brief_size),
+    ("_bits", lambda value: f"{value:.6g} bit"),
+)
+
+
+def readable(name: str, text: str) -> tuple[str, str]:
+    """Return a fact whose name ends in its unit with the unit behind its number: `clock.sm`, `1980 MHz`."""
+    value = _number(text)
+    if value is None:
+        return name, text
+    if name.startswith("cache."):
+        return name, units.brief_size(value)
+    for suffix, written in _UNITS:
+        if name.endswith(suffix):
+            return name.removesuffix(suffix), written(value)
+    return name, text
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

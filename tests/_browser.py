@@ -1,0 +1,130 @@
+"""A headless Chromium for tests: pages at any width, light or dark or printed, asked by JavaScript and photographed.
+
+It speaks the DevTools protocol over two pipes, so that no package and no port is needed.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+_OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
+_QUIET = ("--disable-background-networking", "--disable-component-update", "--hide-scrollbars", "--no-proxy-server")
+
+
+class Browser:
+    """A running browser with one page; `told` are the errors of its console and the requests that it made."""
+
+    def __init__(self, write: int, read: int) -> None:
+        self._write, self._read = write, read
+        self._buffer, self._last, self._session = b"", 0, ""
+        self.told: list[str] = []
+
+    def begin(self) -> None:
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **params: Any) -> dict[str, Any]:
+        """Return what the browser answers to a command of the protocol."""
+        self._last += 1
+        message = {"id": self._last, "method": method, "params": params}
+        if self._session:
+            message["sessionId"] = self._session
+        os.write(self._write, json.dumps(message).encode() + b"\0")
+        while True:
+            found = self._next()
+            if found.get("id") == self._last:
+                assert "error" not in found, (method, found["error"])
+                return found["result"]
+
+    def wait_for(self, event: str) -> None:
+        while self._next().get("method") != event:
+            pass
+
+    def _next(self) -> dict[str, Any]:
+        while b"\0" not in self._buffer:
+            found = os.read(self._read, 1 << 16)
+            assert found, "the browser ended"
+            self._buffer += found
+        line, _, self._buffer = self._buffer.partition(b"\0")
+        message = json.loads(line)
+        match message.get("method"):
+            case "Runtime.exceptionThrown":
+                self.told.append(json.dumps(message["params"]["exceptionDetails"])[:500])
+            case "Log.entryAdded":
+                self.told.append(message["params"]["entry"]["text"])
+            case "Network.requestWillBeSent":
+                url = message["params"]["request"]["url"]
+                if not url.startswith(("file:", "data:")):
+                    self.told.append(f"requested {url}")
+        return message
+
+    def show(
+        self, file: Path, width: int = 1280, height: int = 800, dark: bool = False, media: str = "", script: bool = True
+    ) -> None:
+        """Load a page at a width, and wait until it is there."""
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", media=media, features=[scheme])
+        self.call("Emulation.setScriptExecutionDisabled", value=not script)
+        self.call("Page.navigate", url="about:blank")
+        self.wait_for("Page.loadEventFired")
+        self.call("Page.navigate", url=f"file://{file}" if isinstance(file, Path) else file)
+        self.wait_for("Page.loadEventFired")
+
+    def ask(self, expression: str) -> Any:
+        """Return the value of an expression in the page, a promise's when it is there."""
+        found = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in found, json.dumps(found["exceptionDetails"])[:2000]
+        return found["result"].get("value")
+
+    def photograph(self, file: Path, top: int = 0, height: int = 0, width: int = 0, scale: float = 1.0) -> None:
+        """Write a picture of the page from `top` on, of all of it where no height is given."""
+        size = self.ask("[document.documentElement.clientWidth, document.documentElement.scrollHeight]")
+        clip = {
+            "x": 0, "y": top, "width": width or size[0], "height": height or min(size[1], 16_000), "scale": scale,
+        }  # fmt: skip
+        found = self.call("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
+        file.write_bytes(base64.b64decode(found["data"]))
+
+
+@contextlib.contextmanager
+def browser() -> Iterator[Browser]:
+    """Start a browser with a profile of its own, and end it."""
+    assert PROGRAM, "there is no Chromium here"
+    from_us, to_them = os.pipe()
+    from_them, to_us = os.pipe()
+
+    def arrange() -> None:  # the protocol is spoken on 3 and 4, whatever these pipes have been given
+        for wanted, pipe in ((3, fcntl.fcntl(from_us, fcntl.F_DUPFD, 10)), (4, fcntl.fcntl(to_us, fcntl.F_DUPFD, 10))):
+            os.dup2(pipe, wanted)
+
+    with tempfile.TemporaryDirectory() as profile:
+        command = [PROGRAM, *_OPTIONS, *_QUIET, "--remote-debugging-pipe", f"--user-data-dir={profile}", "about:blank"]
+        silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        process = subprocess.Popen(command, preexec_fn=arrange, pass_fds=(3, 4), **silent)
+        try:
+            os.close(from_us)
+            os.close(to_us)
+            found = Browser(to_them, from_them)
+            found.begin()
+            yield found
+        finally:
+            process.terminate()
+            process.wait()
+            os.close(to_them)
+            os.close(from_them)
