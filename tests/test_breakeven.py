@@ -207,7 +207,7 @@ def test_what_a_real_machine_said_is_said_again():
 def test_the_chart_has_a_bar_up_to_each_break_even_link_and_a_line_for_each_link_that_was_crossed():
     run = store.read_run(Path(__file__).parent / "recordings/whole/h200x2-compression.jsonl.gz")
     page = rendering.report("html").render(run)
-    drawing = next(each for each in page.split("<svg ") if "Where compressing pays: " in each)
+    drawing = next(each for each in page.split("<svg ") if "Break-even link bandwidth by codec: " in each)
     assert "ids · lz4 up to 38.0 GB/s" in drawing
     assert drawing.count("<rect ") == 22
     assert "2 that never pay are not shown" in page

@@ -30,17 +30,25 @@ _RUN = "whole/h200"
 _COMPARED = ("longer/base", "longer/3")
 _SHOWN = {  # by section of the page: the titles of its drawings that are shown, and which of several of one title
     "Roofline": (("All cases that declare both operations and bytes", 0),),
-    "bandwidth": (("Memory bandwidth", 0), ("Host to device", 0)),
-    "gemm": (("GEMM rate over size", 0), ("GEMM rate by precision and size", 0)),
-    "latency": (("Latency over working set", 0), ("Latency by unit and slice of the cache", 1)),
+    "bandwidth": (("Memory bandwidth by STREAM kernel", 0), ("Host-to-device bandwidth", 0)),
+    "gemm": (("GEMM throughput by precision and size", 0), ("GEMV bandwidth by size of the weights", 0)),
+    "latency": (
+        ("Memory latency by working set", 0),
+        ("Last-level cache latency by compute unit and slice", 1),
+    ),
     "Counters over time": (("nvml.power", 0), ("nvml.event_reasons", 0)),
 }
 _PAYING = "whole/h200x2-compression"
-_PAYS = (("Ratio against compression", 0), ("Where compressing pays", 0), ("Over the links of this machine", 0))
+_PAYS = (
+    ("Compression throughput by ratio", 0),
+    ("Break-even link bandwidth by codec", 0),
+    ("Throughput of compressed transfers by link", 0),
+)
 _LEAD = (
-    "Drawn from the [recordings](../tests/recordings/README.md) by `.venv/bin/python docs/gallery/make.py`; with a\n"
-    "folder's name behind it the command also writes the whole pages. In a page a drawing names each point that is\n"
-    "pointed at, the tables stand below it, counters zoom, and every case opens to say how it was measured."
+    "`.venv/bin/python docs/gallery/make.py` draws these pictures from the\n"
+    "[recordings](../tests/recordings/README.md); with the name of a folder it also writes the whole pages there. On a\n"
+    "page every point names its case under the pointer, tables stand beside the charts, counters zoom, and every case\n"
+    "opens to show how it was measured."
 )
 
 _FIGURE = re.compile(
@@ -48,7 +56,7 @@ _FIGURE = re.compile(
     r'<div class="drawing">(?P<drawing><svg.*?</svg>)</div>(?P<rest>.*?)</figure>',
     re.DOTALL,
 )
-_SECTION = re.compile(r'<h2 id="[\w-]+">(?P<name>[^<]*)</h2>(?P<inside>.*?)</section>', re.DOTALL)
+_SECTION = re.compile(r"<h2[^>]*>(?P<name>[^<]*)</h2>(?P<inside>.*?)</section>", re.DOTALL)
 _LEGEND = re.compile(r'<line [^>]*class="line (?P<colour>[\w ]+)"/>.*?</svg>(?P<label>.*?)</li>', re.DOTALL)
 _BOX = re.compile(r'viewBox="0 0 ([\d.]+) ([\d.]+)"')
 _STYLE = re.compile(r"<style>(.*?)</style>", re.DOTALL)
@@ -135,11 +143,11 @@ def _document(report: str, paying: str, compared: str) -> tuple[str, list[Pictur
         f"## A run\n\n    gpubench report tests/recordings/{_RUN}.jsonl.gz -o report.html",
         "Some of the drawings of `gpubench run all` on one NVIDIA H200.",
         *(f"### {section}\n\n" + "\n".join(each.markdown for each in found) for section, found in shown.items()),
-        f"## When compressing pays\n\n    gpubench report tests/recordings/{_PAYING}.jsonl.gz -o report.html",
+        f"## When compression pays\n\n    gpubench report tests/recordings/{_PAYING}.jsonl.gz -o report.html",
         "Some of the drawings of the suite `compression` on two NVIDIA H200.",
         *(picture.markdown for picture in pays),
         f"## Two runs\n\n    gpubench compare {names} -o compare.html",
-        "The second run's kernels were made 3 % longer.",
+        "The kernels of the second run were made 3 % longer.",
         *(picture.markdown for picture in effects),
     ]
     text = "\n\n".join(part.rstrip() for part in parts) + "\n"
