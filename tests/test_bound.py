@@ -70,9 +70,9 @@ def test_memory_at_its_limit_is_not_bound_by_a_cap_on_the_other_clock():
 
 
 def test_the_label_rests_on_what_was_used_that_much_the_most_first():
-    found = bound_by(Activity(dram=(use(0.91, "share of spec dram"), use(0.95, "gpm.dram"), use(0.1, "other"))))
-    assert found == Bound("DRAM", (use(0.95, "gpm.dram"), use(0.91, "share of spec dram")))
-    assert found.text == "DRAM (gpm.dram 95.0 %, share of spec dram 91.0 %)"
+    found = bound_by(Activity(dram=(use(0.91, "of dram peak (data sheet)"), use(0.95, "gpm.dram"), use(0.1, "other"))))
+    assert found == Bound("DRAM", (use(0.95, "gpm.dram"), use(0.91, "of dram peak (data sheet)")))
+    assert found.text == "DRAM (gpm.dram 95.0 %, of dram peak (data sheet) 91.0 %)"
 
 
 ACME_BITS = (EventBit(1 << 40, "sips from the mains", EventClass.POWER_CAP),)
@@ -196,7 +196,7 @@ def test_the_empty_kernel_of_the_run_itself_goes_before_the_recorded_one():
     facts = make.facts(H200, dataclasses.replace(H200, id="cuda:1"))
     summary = Summary(make.run(*results, facts=facts))
     bounds = [case_counters(summary, result).bound for result in results]
-    assert bounds[1] == Bound("launch", (use(0.75, "an empty kernel beside a call"),))
+    assert bounds[1] == Bound("launch", (use(0.75, "launch time of an empty kernel"),))
     assert bounds[2] is None, "another device's launches say nothing of this one's"
 
 
@@ -231,8 +231,8 @@ def test_a_third_partys_collector_matters_to_what_bounds_a_case_with_no_change_o
     found = case_counters(Summary(run), result)
     assert found.bound.label == "power"
     assert [use.by for use in found.bound.evidence] == [
-        "readings under the power cap",
-        "clock of its own",
+        "samples under the power cap",
+        "mean clock over nominal clock",
         "acme.lanes",
     ]
     assert [(reason.name, reason.share) for reason in found.throttled] == [("sips from the mains", 1.0)]

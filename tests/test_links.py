@@ -56,8 +56,8 @@ def test_a_link_is_the_same_from_either_end_and_another_link_is_another_table():
     ]
     tables = link_tables(Summary(make.run(*results)))
     assert [table.title for table in tables] == [
-        "One link, several figures: cuda:0 + cuda:1",
-        "One link, several figures: cuda:0 + cuda:2",
+        "Figures of one link: cuda:0 + cuda:1",
+        "Figures of one link: cuda:0 + cuda:2",
     ]
     assert [row[3] for row in tables[0].rows] == ["100.0 %", "99.7 %"]
 

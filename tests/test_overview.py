@@ -88,7 +88,7 @@ def test_a_key_figure_may_be_another_series_than_the_headline():
 
 def test_a_key_figure_below_what_its_model_should_reach_matters_most():
     found = told(read(2**32, seconds=2**32 / 4.0e12), key=[replace(KEY, params=(("size_bytes", 2**32),))])
-    assert found.matters[0] == "Memory read reaches 87 % of what this model should (4600 GB/s)"
+    assert found.matters[0] == "Memory read reaches 87 % of the 4600 GB/s expected of this model"
     assert found.values[0].is_below_expectation
     assert found.trust == "trustworthy: yes"
 
@@ -97,8 +97,8 @@ def test_a_key_figure_below_what_its_model_should_reach_matters_most():
     ("results", "doubt"),
     [
         ([make.result(status="failed", cause="wrong-answer")], "1 case failed (wrong answer)"),
-        ([read(labels=("loaded",))], "other work ran beside 1 of 1 cases (loaded)"),
-        ([read(discarded=(("thermal", 5),))], "the device was slowed down in 1 of 1 cases (heat)"),
+        ([read(labels=("loaded",))], "in 1 of 1 cases other programs kept the host busy (loaded)"),
+        ([read(discarded=(("thermal", 5),))], "in 1 of 1 cases heat slowed the device down (thermal)"),
     ],
 )
 def test_what_failed_or_was_disturbed_is_not_trusted(results, doubt):
@@ -123,7 +123,7 @@ def test_an_interrupted_run_and_a_sick_device_are_not_trusted():
 def test_an_uncertain_key_figure_is_a_doubt():
     wide = make.timing(*(1e-3, 2e-3) * 6, moved=1e9)
     (doubt,) = told(make.result(wide, of=make.case("read")), key=[KeyFigure("Memory read", "read")]).doubts
-    assert doubt == "uncertain by more than 5 %: Memory read ± 33 %"
+    assert doubt == "the 95 % confidence interval is wider than ± 5 %: Memory read ± 33 %"
 
 
 def test_what_is_missing_is_told_with_the_way_to_get_it():

@@ -46,9 +46,9 @@ def test_a_product_has_three_shares_each_with_what_it_is_of():
     assert spec.fraction == pytest.approx(684 / 989)
     assert clock.peak == pytest.approx(132 * 4096 * 1.5e9), "the mean of the clocks in its window"
     assert clock.fraction == pytest.approx(684e12 / (132 * 4096 * 1.5e9))
-    assert clock.source.startswith("132 units × 4096 a clock × 1.500 GHz, the mean during the case")
+    assert clock.source.startswith("132 compute units × 4096 per clock × 1.500 GHz, the mean clock during the case")
     assert (best.fraction, best.peak) == (pytest.approx(1.0), pytest.approx(684e12))
-    assert clock.text == "84.3 % of clock-corrected tensor.bfloat16"
+    assert clock.text == "84.3 % of tensor.bfloat16 peak (measured clock)"
 
 
 def test_memory_is_held_against_its_clock_times_its_bus():
@@ -84,7 +84,7 @@ def test_without_a_measured_clock_or_a_sourced_rate_there_is_no_corrected_share(
 def test_a_limit_that_no_data_sheet_has_is_still_corrected_for_the_clock():
     result = make.result(make.timing(1e-3, moved=2e10, limit="shared"), window=(0.0, 1.0))
     figure = summed(result).rows()[0].figure
-    assert figure.share_text == f"{2e13 / (132 * 128 * 1.5e9) * 100:.1f} % of clock-corrected shared"
+    assert figure.share_text == f"{2e13 / (132 * 128 * 1.5e9) * 100:.1f} % of shared peak (measured clock)"
 
 
 @pytest.mark.parametrize("bits", ["", "many"])
@@ -171,7 +171,9 @@ def test_a_share_above_102_percent_of_the_clock_corrected_peak_is_labelled(tflop
     (row,) = summed(make.result(product(tflops), window=(0.0, 1.0))).rows()
     assert row.figure.share_of("clock").peak == pytest.approx(811e12, rel=1e-3)
     assert row.labels == labels
-    assert [each.text for each in row.impossible] == ["hot: 103.0 % of clock-corrected tensor.bfloat16"] * len(labels)
+    assert [each.text for each in row.impossible] == ["hot: 103.0 % of tensor.bfloat16 peak (measured clock)"] * len(
+        labels
+    )
 
 
 def test_a_device_that_boosts_beyond_its_data_sheets_clock_is_not_above_its_peak():
@@ -188,7 +190,7 @@ def test_without_a_measured_clock_the_data_sheet_decides_and_leaves_room_for_a_b
 def test_a_link_has_no_clock_to_boost():
     series = make.timing(1e-3, work=Work(payload=460e6), quantity="payload", limit="link.peer")
     (row,) = summed(make.result(series)).rows()
-    assert [each.text for each in row.impossible] == ["hot: 102.2 % of spec link.peer"]
+    assert [each.text for each in row.impossible] == ["hot: 102.2 % of link.peer peak (data sheet)"]
 
 
 def test_an_impossible_figure_is_not_the_best_that_others_are_a_share_of():
@@ -264,10 +266,10 @@ def test_joules_a_byte_are_the_mean_power_over_the_rate():
 @pytest.mark.parametrize(
     ("series", "fields", "reason"),
     [
-        (filling(product()), {"window": (0.5, 2.0)}, "span 1.0 s, less than 1.5 s"),
-        (filling(product(), 3.0), {}, "its samples fill 33 % of its window"),
-        (filling(make.timing(1.0, items=1.0)), {}, "its figure is no rate of work"),
-        (filling(product(), mode="cold"), {}, "the flushes between its calls"),
+        (filling(product()), {"window": (0.5, 2.0)}, "over 1.0 s, less than 1.5 s"),
+        (filling(product(), 3.0), {}, "the samples fill 33 % of the case's window"),
+        (filling(make.timing(1.0, items=1.0)), {}, "the figure is a time, not a rate"),
+        (filling(product(), mode="cold"), {}, "flushing the cache between calls"),
         (filling(product()), {"devices": ("cuda:0", "cuda:1")}, "several processes or devices"),
     ],
     ids=["short", "idle", "no-rate", "cold", "shared"],
@@ -288,7 +290,7 @@ def test_a_window_of_two_series_has_no_energy_figure_but_the_view_of_the_host_is
     mixed = make.result(hot, cold, window=(0.5, 9.5))
     table = summed(result, mixed, at=SECONDS, **{"clock.sm": None, "clock.memory": None, "energy": JOULES})
     assert isinstance(table.energy(result), energy.Energy)
-    assert table.energy(mixed).reason == "its window holds another series too: graph"
+    assert table.energy(mixed).reason == "other series ran in the same window: graph"
 
 
 def test_what_was_discarded_was_the_same_load():

@@ -471,9 +471,9 @@ def test_figures_of_the_host_are_never_shown_as_a_gpus(kind):
 def test_a_share_above_the_specification_is_questioned():
     device = dataclasses.replace(GPU, name="NVIDIA H200")
     page = Tags(render("html", run_of(result("s", "c", (), [timed(1e-4)]), devices=(device,))))
-    assert "1 case is above-peak, above what the device can do: what the case counts, its timing or" in page.text
+    assert "1 case is above-peak, above the peak of the device: the counted work, the timing or" in page.text
     assert "s/c (hot: 669.7 % of peak (data sheet), dram)" in page.text
-    assert "Trustworthy: no, because above what the device can do: 1 case" in page.text
+    assert "Trustworthy: no, because 1 case above the peak of the device" in page.text
     assert any(attrs.get("id") == "s/c" and attrs["class"] == "ok" for _, attrs in page.found)
 
 
@@ -703,7 +703,7 @@ def test_the_interval_of_one_process_is_named_so_and_the_deviation_between_proce
     assert "95 % within process" in text
     assert "95 % interval |" not in text
     assert "0.03 % recorded" in text
-    assert "Recorded: not measured by this run, but by the recordings behind gpubench's table (NVIDIA H200" in text
+    assert "Recorded: taken from recordings that gpubench ships, not measured by this run (NVIDIA H200" in text
 
 
 def test_files_for_programs_say_how_far_processes_lie_apart_and_who_measured_it():

@@ -106,7 +106,7 @@ def test_the_wide_table_has_the_deviation_between_processes_and_says_where_it_wa
     _, heads, triad, *_, recorded = written(make.run(make.result(make.timing(1.0, 1.1, 1.2), of=TRIAD)), wide=True)
     assert "  noise within  between" in heads
     assert "  0.03 % recorded" in triad
-    assert recorded.startswith("recorded: not measured by this run, but by the recordings")
+    assert recorded.startswith("recorded: taken from recordings that gpubench ships")
 
 
 def test_where_nobody_knows_the_deviation_the_terminal_spares_its_column_and_says_how_to_measure_it():

@@ -67,7 +67,7 @@ def test_a_figure_is_a_median_with_its_interval_noise_and_share_of_spec():
     assert figure.interval.high == pytest.approx(4.2e12 / 0.9)
     assert figure.noise == pytest.approx(1.4826 / 9)
     assert figure.text == "4200 GB/s"
-    assert figure.share_text == "87.5 % of spec dram"
+    assert figure.share_text == "87.5 % of dram peak (data sheet)"
 
 
 def test_without_a_spec_the_share_is_of_the_best_in_this_run():
@@ -75,7 +75,10 @@ def test_without_a_spec_the_share_is_of_the_best_in_this_run():
     fast = make.result(make.timing(1.0, moved=4e9, limit="dram"), of=make.case("copy"))
     slow = make.result(make.timing(2.0, moved=4e9, limit="dram"), of=make.case("triad"))
     rows = summary.Summary(make.run(fast, slow, facts=unknown)).rows()
-    assert [row.figure.share_text for row in rows] == ["100.0 % of best dram", "50.0 % of best dram"]
+    assert [row.figure.share_text for row in rows] == [
+        "100.0 % of dram peak (best of this run)",
+        "50.0 % of dram peak (best of this run)",
+    ]
 
 
 def test_a_failed_result_sets_no_best():

@@ -54,7 +54,7 @@ class NoEnergy:
 def energy_of(result: Result, series: Series, rate: float, unit: str, counters: CounterTable) -> Energy | NoEnergy:
     """The energy figure of `series`, whose median is `rate` in `unit`, or why there is none."""
     if unit not in (*_OPERATIONS, "B/s") or not rate > 0:
-        return NoEnergy("its figure is no rate of work")
+        return NoEnergy("the figure is a time, not a rate")
     if reason := mixed(result, series):
         return NoEnergy(reason)
     device = result.devices[0]
@@ -63,23 +63,25 @@ def energy_of(result: Result, series: Series, rate: float, unit: str, counters: 
     power = Window(counters, device, [result.window]).rate(Measure.ENERGY)
     span_s = power.span_s if power else 0.0
     if power is None or span_s < LEAST_SPAN_S:
-        return NoEnergy(f"the counter's readings in its window span {span_s:.1f} s, less than {LEAST_SPAN_S} s")
-    return Energy(rate, unit, power.value, span_s) if power.value > 0 else NoEnergy("the energy counter stood still")
+        return NoEnergy(f"the energy counter was read over {span_s:.1f} s, less than {LEAST_SPAN_S} s")
+    return (
+        Energy(rate, unit, power.value, span_s) if power.value > 0 else NoEnergy("the energy counter did not advance")
+    )
 
 
 def mixed(result: Result, series: Series) -> str:
     """Why the energy, or any counter, of a window is not that of one series; empty where it is."""
     if len(result.devices) != 1 or result.case.ranks != 1:
-        return "several processes or devices share its window"
+        return "several processes or devices ran at the same time"
     if series.mode == "cold":
-        return "the flushes between its calls take energy too"
+        return "flushing the cache between calls takes energy too"
     others = [other.label for other in result.series if other.role == "primary" and other.label != series.label]
     if others:
-        return f"its window holds another series too: {', '.join(others)}"
+        return f"other series ran in the same window: {', '.join(others)}"
     busy = filled(result, series)
     if busy >= LEAST_BUSY:
         return ""
-    return f"its samples fill {units.percent(busy, 0)} of its window, less than {units.percent(LEAST_BUSY, 0)}"
+    return f"the samples fill {units.percent(busy, 0)} of the case's window, less than {units.percent(LEAST_BUSY, 0)}"
 
 
 def filled(result: Result, series: Series) -> float:

@@ -16,11 +16,11 @@ from gpubench.model import Device, Measure, Result, Run, Series
 
 Basis = Literal["spec", "clock", "best"]
 BASES: tuple[Basis, ...] = ("spec", "clock", "best")
-BASIS_WORDS: dict[Basis, str] = {"spec": "spec", "clock": "clock-corrected", "best": "best"}
+BASIS_WORDS: dict[Basis, str] = {"spec": "data sheet", "clock": "measured clock", "best": "best of this run"}
 ABOVE_PEAK = "above-peak"  # the label of a case with an impossible share
 ABOVE_PEAK_REASON = (
-    "above what the device can do: what the case counts, its timing or the table of peaks is wrong; "
-    "do not use the figure before you know which"
+    "above the peak of the device: the counted work, the timing or the table of peaks is wrong; "
+    "do not use the figure before the reason is known"
 )
 _MOST_SHARE = 1.02  # of a possible share: a mean clock over a window is right to a per cent or two
 _MOST_BOOST = 1.25  # of a data sheet's clock: an H200 runs at up to 1.08 times it, GeForce boards at up to 1.2
@@ -43,8 +43,13 @@ class Share:
 
     @property
     def text(self) -> str:
-        """`87.7 % of spec dram`."""
-        return f"{units.percent(self.fraction)} of {BASIS_WORDS[self.basis]} {self.limit}"
+        """`87.7 % of dram peak (data sheet)`."""
+        return f"{units.percent(self.fraction)} of {self.peak_text}"
+
+    @property
+    def peak_text(self) -> str:
+        """`dram peak (data sheet)`."""
+        return f"{self.limit} peak ({BASIS_WORDS[self.basis]})"
 
 
 def impossible(shares: Sequence[Share]) -> Share | None:
@@ -132,8 +137,8 @@ class Peaks:
             )
         if rate is None or not clock_hz or not count:
             return None
-        each = f"{count} units × {rate.value:g} a clock" if limit != "dram" else f"{rate.value:g} B a clock"
-        words = f"{each} × {units.quantity(clock_hz, 'Hz')}, the mean during the case ({rate.source})"
+        each = f"{count} compute units × {rate.value:g} per clock" if limit != "dram" else f"{rate.value:g} B per clock"
+        words = f"{each} × {units.quantity(clock_hz, 'Hz')}, the mean clock during the case ({rate.source})"
         return hardware.Peak(count * rate.value * clock_hz, words)
 
     def _clock(self, result: Result, measure: Measure) -> float | None:

@@ -75,4 +75,4 @@ def source_words(known: Iterable[Reproducibility | None]) -> str:
     if not recordings:
         return ""
     sources = "; ".join(f"{model}, {date}: {', '.join(sorted(names))}" for (model, date), names in recordings.items())
-    return f"recorded: not measured by this run, but by the recordings behind gpubench's table ({sources})"
+    return f"recorded: taken from recordings that gpubench ships, not measured by this run ({sources})"

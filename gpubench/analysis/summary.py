@@ -87,7 +87,7 @@ class Figure:
 
     @property
     def share_text(self) -> str:
-        """`87.7 % of spec dram`, or nothing."""
+        """`87.7 % of dram peak (data sheet)`, or nothing."""
         return self.main_share.text if self.main_share else ""
 
     def share_of(self, basis: peaks.Basis) -> Share | None:
@@ -131,7 +131,7 @@ class ImpossibleShare:
 
     @property
     def text(self) -> str:
-        """`cold: 104.3 % of clock-corrected dram`."""
+        """`cold: 104.3 % of dram peak (measured clock)`."""
         return f"{self.series}: {self.share.text}"
 
 

@@ -15,11 +15,16 @@ HEALTH_SOURCE = "device health"  # the source of remarks on a sick device and on
 STATE_SOURCE = "device state"  # the source of remarks on states that do not make a gate refuse
 _MANY = 0.1  # of the cases: from this share on a disturbance concerns the run as a whole
 _UNCERTAIN = 0.05  # the half width of a 95 % interval above which a key figure is not worth three digits
-_SLOWED_BY = {
-    "thermal": "heat",
-    "hw-slowdown": "a hardware slowdown",
-    "power-brake": "a power brake",
-    "low-clock": "a low clock",
+_EXPLAINED = {  # what disturbed a case, by label or reason of a discarded sample
+    "shared-device": "other programs used the device",
+    "foreign-process": "other programs used the device",
+    "loaded": "other programs kept the host busy",
+    "migrated": "the system moved threads between NUMA nodes",
+    "steal": "other virtual machines took processor time",
+    "thermal": "heat slowed the device down",
+    "hw-slowdown": "the hardware slowed the device down",
+    "power-brake": "the power supply slowed the device down",
+    "low-clock": "the clock was low for an unknown reason",
 }
 _POWER_CAPPED = "power-capped"
 
@@ -33,7 +38,7 @@ def matters(summary: Summary, values: Sequence[KeyValue]) -> list[str]:
     """Return what else matters about a run, the most important first: what is below expectation, capped or missing."""
     return [
         *_below_expectation(values),
-        *_ended(summary.run.results, "invalid", "ended invalid"),
+        *_ended(summary.run.results, "invalid", "without a valid result"),
         *(remark.words for remark in summary.run.remarks if (remark.source, remark.state) == (STATE_SOURCE, "event")),
         *_capped(summary),
         *_unwatched(summary),
@@ -47,7 +52,7 @@ def _broken(summary: Summary) -> Iterator[str]:
         yield "the run was interrupted before all cases were measured (`run --resume` continues it)"
     yield from _ended(summary.run.results, "failed", "failed")
     if impossible := [row for row in summary.rows() if row.impossible]:
-        yield f"above what the device can do: {_cases(len(impossible))}"
+        yield f"{_cases(len(impossible))} above the peak of the device"
 
 
 def _ended(results: Iterable[Result], status: Status, verb: str) -> Iterator[str]:
@@ -70,29 +75,27 @@ def _disturbed(summary: Summary, values: Sequence[KeyValue]) -> Iterator[str]:
     """Yield what disturbed a key figure, or a tenth of the cases."""
     measured = [result for result in summary.run.results if result.status == "ok"]
     key = {(value.case_id, value.devices) for value in values}
-    kinds = (
-        ("other work ran beside", {result.key: other_work(result) for result in measured}),
-        ("the device was slowed down in", {result.key: slowdowns(result) for result in measured}),
-    )
-    for words, found in kinds:
-        cases = {place: causes for place, causes in found.items() if causes}
+    for disturbances in (other_work, slowdowns):
+        cases = {result.key: causes for result in measured if (causes := disturbances(result))}
         if len(cases) >= _MANY * len(measured) > 0 or any(place[:2] in key for place in cases):
-            causes = dict.fromkeys(_SLOWED_BY.get(cause, cause) for each in cases.values() for cause in each)
-            yield f"{words} {len(cases)} of {len(measured)} cases ({', '.join(causes)})"
+            names = dict.fromkeys(name for causes in cases.values() for name in causes)
+            explained = ", ".join(f"{_EXPLAINED[name]} ({name})" for name in names)
+            yield f"in {len(cases)} of {len(measured)} cases {explained}"
 
 
 def _uncertain(values: Sequence[KeyValue]) -> Iterator[str]:
     wide = [value for value in values if value.figure.samples > 1 and value.figure.interval.half_width > _UNCERTAIN]
     if wide:
         names = ", ".join(f"{value.title} ± {units.percent(value.figure.interval.half_width, 0)}" for value in wide)
-        yield f"uncertain by more than {units.percent(_UNCERTAIN, 0)}: {names}"
+        yield f"the 95 % confidence interval is wider than ± {units.percent(_UNCERTAIN, 0)}: {names}"
 
 
 def _below_expectation(values: Sequence[KeyValue]) -> Iterator[str]:
     for value in values:
         if value.is_below_expectation and value.floor and value.of_expected is not None:
             expected = units.quantity(value.floor.expected, value.floor.unit)
-            yield f"{value.title} reaches {units.percent(value.of_expected, 0)} of what this model should ({expected})"
+            reached = units.percent(value.of_expected, 0)
+            yield f"{value.title} reaches {reached} of the {expected} expected of this model"
 
 
 def _capped(summary: Summary) -> Iterator[str]:
@@ -107,13 +110,13 @@ def _capped(summary: Summary) -> Iterator[str]:
 
 def _unwatched(summary: Summary) -> Iterator[str]:
     if any("unwatched" in result.labels for result in summary.run.results):
-        yield "nothing watched the GPU between samples, so throttling was not noticed"
+        yield "throttling of the GPU was not monitored (unwatched)"
 
 
 def _unsettled(summary: Summary) -> Iterator[str]:
     count = sum("unsettled" in result.labels for result in summary.run.results)
     if count:
-        yield f"{_cases(count)} had not settled when the time was over"
+        yield f"{_cases(count)} still drifted at the end of the measuring time (unsettled)"
 
 
 def _skipped(results: Iterable[Result]) -> Iterator[str]:

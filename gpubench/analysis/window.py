@@ -246,14 +246,14 @@ class Window:
         alone, limit = load.fills_window, load.limit
         capped = max(self.throttled(EventClass.POWER_CAP) or 0.0, 1.0 if load.is_capped else 0.0)
         is_launched = load.call_s > 0 and load.launch_s > 0
-        launch = Use(load.launch_s / load.call_s, "an empty kernel beside a call") if is_launched else None
+        launch = Use(load.launch_s / load.call_s, "launch time of an empty kernel") if is_launched else None
         return Activity(
             compute=(*(load.of_peak if limit.startswith(("tensor.", "float")) else ()), *self._uses(_PIPES, alone)),
             dram=(*(load.of_peak if limit == "dram" else ()), *(self._memory() if alone else ())),
             l2=(*(load.of_peak if limit == "l2" else ()), *(self._from_cache(load) if alone else ())),
             link=(*(load.of_peak if limit.startswith("link.") else ()), *(self._links() if alone else ())),
             busy=next(iter(self._uses((Measure.BUSY,), alone and is_gpu)), None),
-            capped=Use(capped, "readings under the power cap") if is_gpu else None,
+            capped=Use(capped, "samples under the power cap") if is_gpu else None,
             clock=self._own_clock() if alone else _clock_of_spec(load),
             launch=launch if is_gpu else None,
             dependent=load.is_dependent,
@@ -275,7 +275,7 @@ class Window:
         peak, seen = self.peak_dram(), self.dram()
         if not peak or not seen or load.moved_s < peak / 2 or seen.value > load.moved_s / 2:
             return []
-        return [Use(1 - seen.value / load.moved_s, f"of the bytes counted {seen.by} did not see")]
+        return [Use(1 - seen.value / load.moved_s, f"share of the counted bytes that {seen.by} did not see")]
 
     def _links(self) -> list[Use]:
         found = []
@@ -288,7 +288,7 @@ class Window:
     def _own_clock(self) -> Use | None:
         """The mean clock over the device's own."""
         mean, own = self.mean(Measure.CORE_CLOCK), _own_clock_hz(self._model)
-        return Use(mean.value / own, "clock of its own") if mean and own else None
+        return Use(mean.value / own, "mean clock over nominal clock") if mean and own else None
 
     def _inside(self, track: Track) -> tuple[Floats, Floats]:
         """The moments and values that were read in any of the spans; those of spans that overlap, each time.
@@ -343,4 +343,4 @@ def _own_clock_hz(model: Device | None) -> float | None:
 
 
 def _clock_of_spec(load: Load) -> Use | None:
-    return Use(load.clock_of_spec, "clock-corrected peak of spec") if load.clock_of_spec is not None else None
+    return Use(load.clock_of_spec, "clock over the data sheet clock") if load.clock_of_spec is not None else None

@@ -17,7 +17,7 @@ from gpubench.model import Case, Params
 _PREFIX = "link."
 _SIZE = "size_bytes"
 _SUM = "sum"  # the series that counts both directions
-_HEADS = ("figure", "rate", "both ways", "of the first", "because")
+_HEADS = ("case", "rate", "both directions", "of the first", "difference from the first")
 _NONE = "–"
 
 
@@ -107,13 +107,13 @@ def link_tables(summary: Summary) -> list[Table]:
 def _table(group: tuple[LinkFigure, ...]) -> Table:
     first = group[0]
     rows = [_row(found, first) for found in group]
-    words = ", ".join(text for _, text in first.tags)
-    note = f"Rates are of one direction. The first: {words}. The others differ from it in what stands beside them"
-    return Table(f"One link, several figures: {' + '.join(first.devices)}", _HEADS, tuple(rows), _HEADS[::4], note)
+    words = "; ".join(f"{name}: {text}" for name, text in first.tags)
+    note = f"Each rate is of one direction. The first case: {words}"
+    return Table(f"Figures of one link: {' + '.join(first.devices)}", _HEADS, tuple(rows), _HEADS[::4], note)
 
 
 def _row(found: LinkFigure, first: LinkFigure) -> tuple[str, ...]:
     because = "; ".join(f"{name}: {words}" for name, words in found.because)
-    same = "" if found is first else "the same way, measured elsewhere"
+    same = "" if found is first else "none: the same method in another case"
     share = units.percent(found.rate / first.rate)
     return (found.case.id, found.figure.text, found.sum.text if found.sum else _NONE, share, because or same)
