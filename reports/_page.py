@@ -21,7 +21,7 @@ from ._timeline import Timeline, timelines
 from ._transfers import transfer
 from ._verdict import Head, head, suite_anchor
 from ._web import packed
-from ._words import Notice, count_words, legend_words, measured, notice_words, notices
+from ._words import Notice, legend_words, measured, notice_words, notices
 
 _DRAW: dict[str, Callable[[Summary, str, View], list[Chart]]] = {
     "curve": curve,
@@ -105,7 +105,7 @@ def page(run: Run, enclosure: Enclosure | None = None) -> Page:
     names = ", ".join(dict.fromkeys(device.name for device in measured(summary))) or "no device"
     tables = blocks.tables()
     return Page(
-        title=f"{names}: {count_words(summary)}",
+        title=", ".join(part for part in (names, run.manifest.started[:10]) if part),
         head=head(summary),
         notices=tuple(found),
         notice_words=notice_words(found),

@@ -73,11 +73,6 @@ def device_words(device: Device) -> str:
     return " · ".join(part for part in (device.id, device.name, device.arch, count, memory) if part)
 
 
-def count_words(summary: Summary) -> str:
-    """`96 ok, 2 skipped, 1 failed, 0 invalid`."""
-    return ", ".join(f"{count} {status}" for status, count in summary.counts().items())
-
-
 def legend_words(summary: Summary) -> str:
     """What the columns mean, for a page's foot, and where deviations between processes were recorded."""
     recorded = source_words(map(summary.reproducibility, summary.spreads()))

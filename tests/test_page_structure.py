@@ -1,0 +1,187 @@
+"""How a page is built: the answer first, everything else folded away under a line, a place for each case."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import _make as make
+import pytest
+
+from gpubench import plugins
+from gpubench.analysis.overview import overview
+from gpubench.analysis.summary import Summary
+from gpubench.model import KeyFigure, SuiteInfo, View
+from gpubench.tools import rendering
+
+ROOM = type(plugins.load("reports", "html")).__module__.rpartition(".")[0]
+KEY = KeyFigure("Memory read", "read", (("size_bytes", 2**30),))
+GIB = 2**30
+
+
+class Page(HTMLParser):
+    """The elements of a page with the details that they lie in, and its words outside style and script."""
+
+    def __init__(self, run):
+        super().__init__()
+        self.found, self.words, self._open, self._inside = [], [], [], ""
+        self.text = rendering.report("html").render(run)
+        self.feed(self.text)
+
+    def handle_starttag(self, tag, attrs):
+        self._inside = tag
+        self.found.append((tag, dict(attrs), tuple(self._open)))
+        if tag == "details":
+            self._open.append(dict(attrs).get("class", ""))
+
+    def handle_endtag(self, tag):
+        if tag == "details":
+            self._open.pop()
+
+    def handle_data(self, data):
+        if self._inside not in ("style", "script") and data.strip():
+            self.words.append(data.strip())
+
+    def attributes(self, tag, name):
+        return [attrs[name] for found, attrs, _ in self.found if found == tag and name in attrs]
+
+
+def read(size_bytes=GIB, seconds=1e-3, suite="bandwidth", name="read", **fields):
+    timed = make.timing(*(seconds * factor for factor in (0.999, 1.0, 1.001) * 3), moved=4.6e12 * seconds, limit="dram")
+    return make.result(timed, of=make.case(name, suite, size_bytes=size_bytes), **fields)
+
+
+def run_of(*results, views=(), **fields):
+    names = dict.fromkeys(result.case.suite for result in results)
+    suites = tuple(SuiteInfo(name, f"what {name} measures", tuple(views), (KEY,)) for name in names)
+    return make.run(*results, suites=suites, **fields)
+
+
+def sizes(**fields):
+    return [read(2**power, **fields) for power in (20, 24, 28, 30)]
+
+
+def test_the_page_begins_with_what_every_other_summary_says_of_the_run():
+    run = run_of(*sizes(), read(suite="ipc", status="failed", reason="wrong answer"))
+    found, page = overview(Summary(run)), Page(run)
+    head = " ".join(page.words[page.words.index(found.devices[0]) :])
+    value = found.values[0]
+    for words in (*found.devices, " · ".join(found.conditions), f"T{found.trust[1:]}", value.title, value.figure.text):
+        assert words in head
+    assert "95.8 % of data sheet" in head
+    assert head.index("Trustworthy: no, because 1 case failed") < head.index("Memory read") < head.index(" 4 ok")
+
+
+def test_the_contents_and_the_line_of_each_suite_lead_to_its_section():
+    page = Page(run_of(*sizes(), read(suite="my suite")))
+    sections = [id_ for id_ in page.attributes("section", "id") if id_.startswith("suite-")]
+    links = page.attributes("a", "href")
+    assert sections == ["suite-bandwidth", "suite-my_suite"]
+    assert all(links.count(f"#{id_}") == 2 for id_ in sections), "in the contents, and in the table of suites"
+
+
+def test_cases_stand_in_a_folded_group_each_with_a_link_to_its_own_place():
+    page = Page(run_of(*sizes()))
+    rows = [(attrs["id"], inside) for tag, attrs, inside in page.found if tag == "tr" and "id" in attrs]
+    assert rows[-1] == ("bandwidth/read[size=1GiB]", ("fold of-cases",))
+    assert "#bandwidth/read%5Bsize=1GiB%5D" in page.attributes("a", "href")
+    assert not [attrs for tag, attrs, _ in page.found if tag == "details" and "open" in attrs]
+    assert "4 cases" in page.words
+
+
+def test_cases_of_one_name_on_several_devices_have_places_of_their_own():
+    devices = [make.device("cuda:0"), make.device("cuda:1")]
+    page = Page(run_of(*(read(devices=(device.id,)) for device in devices), facts=make.facts(*devices)))
+    assert {"bandwidth/read[size=1GiB]@cuda:0", "bandwidth/read[size=1GiB]@cuda:1"} <= set(page.attributes("tr", "id"))
+
+
+def test_two_charts_of_a_suite_stand_open_and_the_others_are_folded_and_named():
+    views = [View("bars", f"Chart {letter}", ("read",)) for letter in "ABCD"]
+    page = Page(run_of(*sizes(), views=views))
+    assert [inside for tag, _, inside in page.found if tag == "figure"] == [(), (), ("fold",), ("fold",)]
+    assert "Chart C, Chart D" in page.words
+
+
+def test_charts_of_a_gpu_stand_before_those_of_the_host():
+    facts = make.facts(make.device(), make.device("host", "CPU", arch="x86-64"))
+    host = [replace(result, case=replace(result.case, name="cores")) for result in sizes(devices=("host",))]
+    views = [View("bars", "Of the host", ("cores",)), View("bars", "Of the GPU", ("read",))]
+    words = Page(run_of(*host, *sizes(), views=views, facts=facts)).words
+    assert words.index("Of the GPU") < words.index("Of the host")
+
+
+@pytest.mark.parametrize("kind", ["curve", "bars", "staircase", "transfer", "matrix"])
+def test_fewer_than_three_points_are_no_chart(kind):
+    view = View(kind, "Chart", ("read",), x="size_bytes", y="size_bytes")
+    few = Page(run_of(*sizes()[:2], views=[view]))
+    assert "figure" not in {tag for tag, _, _ in few.found}
+    assert "Fewer than 3 points, so no chart: Chart." in few.words
+    assert "figure" in {tag for tag, _, _ in Page(run_of(*sizes(), views=[view])).found}
+
+
+def test_a_limit_line_is_drawn_only_where_it_holds_for_every_point():
+    view = View("curve", "Chart", ("read",), x="size_bytes")
+    same = run_of(*sizes(), views=[view])
+    unlike = [replace(result, series=(replace(result.series[0], limit="l2"),)) for result in sizes()[:1]]
+    assert 'class="peak"' in Page(same).text
+    assert 'class="peak"' not in Page(run_of(*unlike, *sizes()[1:], views=[view])).text
+
+
+def test_each_bar_is_marked_with_its_own_peak_and_a_bar_without_one_has_no_mark():
+    unlimited = [replace(result, series=(replace(result.series[0], limit=""),)) for result in sizes()[:1]]
+    page = Page(run_of(*unlimited, *sizes()[1:], views=[View("bars", "Chart", ("read",))]))
+    assert page.text.count('class="target"') == 3
+
+
+def ticks(values, unit, **fields):
+    """The labels of an axis, and its unit."""
+    found = sys.modules[f"{ROOM}._ticks"].axis(values, unit, 100.0, 400.0, **fields)
+    return [label for _, label in found.ticks], found.unit
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "unit"),
+    [(2e-9, 900e-9, "ns"), (16e-9, 5e-6, "ns"), (2e-6, 9e-3, "µs"), (2e-9, 5e-3, ""), (1.5e-3, 20.0, "")],
+)
+def test_the_ticks_of_a_logarithmic_axis_are_in_a_unit_that_fits_each_of_them(low, high, unit):
+    labels, found = ticks([low, high], "s", log=True)
+    assert found == unit
+    assert all(1 <= float(label.split()[0]) < 10_000 for label in labels), labels
+
+
+def test_values_that_are_all_zero_are_drawn_on_an_axis_from_zero():
+    assert ticks([0.0, 0.0], "") == (["0", "0.2", "0.4", "0.6", "0.8", "1"], "")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "readable"),
+    [
+        ("clock.sm_hz", "1980000000", ("clock.sm", "1980 MHz")),
+        ("power.limit_w", "700.0", ("power.limit", "700 W")),
+        ("shared.unit_bytes", "233472", ("shared.unit", "228 KiB")),
+        ("cache.l3", "314572800", ("cache.l3", "300 MiB")),
+        ("memory.bus_bits", "6016", ("memory.bus", "6016 bit")),
+        ("ecc", "on", ("ecc", "on")),
+        ("clock.sm_hz", "unknown", ("clock.sm_hz", "unknown")),
+        ("power.limit_w", "nan", ("power.limit_w", "nan")),
+    ],
+)
+def test_the_environment_is_in_units_that_people_read(name, text, readable):
+    assert sys.modules[f"{ROOM}._environment"].readable(name, text) == readable
+
+
+@pytest.mark.parametrize(
+    "runs", [(), (read(status="failed", reason="crashed"),), (read(),)], ids=["none", "bad", "one"]
+)
+def test_a_run_with_no_case_or_one_is_a_page_too(runs):
+    page = Page(run_of(*runs))
+    assert "gpubench 0.1.0" in " ".join(page.words)
+    assert re.search(r"Trustworthy: (yes|no)", page.text)
+
+
+def test_a_name_of_two_hundred_characters_and_one_from_right_to_left_stand_in_the_page():
+    long, arabic = "n" * 200, "قراءة"
+    page = Page(run_of(read(name=long), read(name=arabic)))
+    assert {f"bandwidth/{long}[size=1GiB]", f"bandwidth/{arabic}[size=1GiB]"} <= set(page.attributes("tr", "id"))
