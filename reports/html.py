@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpubench.api.report import Comparison, Enclosure, Run, Trend
+from gpubench.api.report import Comparison, Enclosure, Run, Site, Trend
 
 from ._compare_page import compare_page
 from ._page import Page, page
+from ._site import site_page
 from ._trend import trend_page
 from ._web import web_page
 
@@ -35,12 +36,16 @@ class HtmlReport:
         """The page of runs side by side."""
         return web_page("compare.html", "html.css", "compare.css", page=compare_page(comparison))
 
+    def index(self, site: Site) -> str:
+        """The page that lists the runs of a site."""
+        return web_page("site.html", "html.css", "site.css", page=site_page(site))
+
 
 def _written(found: Page) -> str:
     """Return the page with the scripts that it has a use for: without them it reads the same."""
     zoom = ("uplot.LICENSE", "uplot.js") if found.zoom else ()
-    scripts = (*zoom, "page.js", *(["zoom.js"] if found.zoom else []))
     sheets = ("html.css", "uplot.css") if found.zoom else ("html.css",)
+    scripts = (*zoom, "page.js", *(["zoom.js"] if found.zoom else []))
     return web_page("html.html", *sheets, scripts=scripts, page=found)
 
 

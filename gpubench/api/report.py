@@ -11,6 +11,7 @@ from gpubench.analysis.overview import Overview, SuiteLine, overview
 from gpubench.analysis.peaks import ABOVE_PEAK, ABOVE_PEAK_REASON, Basis, Share
 from gpubench.analysis.quantities import headline, judged_values
 from gpubench.analysis.reproducibility import Reproducibility, source_words
+from gpubench.analysis.site import ListedRun, Site, SiteDevice
 from gpubench.analysis.summary import WITHIN_PROCESS, Figure, Row, Spread, Summary
 from gpubench.analysis.trend import Change, Line, Moment, Trend
 from gpubench.analysis.views.curves import (
@@ -81,6 +82,7 @@ __all__ = [
     "KeyValue",
     "Line",
     "ListedCase",
+    "ListedRun",
     "ListedSuite",
     "Missing",
     "Moment",
@@ -97,6 +99,8 @@ __all__ = [
     "Run",
     "Series",
     "Share",
+    "Site",
+    "SiteDevice",
     "Spread",
     "Staircase",
     "Step",

@@ -27,6 +27,7 @@ from gpubench.cli import (
     report,
     run,
     show,
+    site,
 )
 
 app = typer.Typer(
@@ -46,6 +47,7 @@ app.command("monitor")(monitor.monitor)
 app.command("show")(show.show)
 app.command("report")(report.report)
 app.command("compare")(compare.compare)
+app.command("site")(site.site)
 app.command("gate")(gate.gate)
 app.command("ab")(ab.ab)
 app.command("redact")(redact.redact)

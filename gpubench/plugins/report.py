@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from gpubench.analysis.site import Site
 from gpubench.analysis.trend import Trend
 from gpubench.judging.comparison import Comparison
 from gpubench.model import Run
@@ -49,3 +50,10 @@ class ComparisonReport(Report, Protocol):
 
     def compare(self, comparison: Comparison) -> str:
         """The whole document: a pure function of the comparison."""
+
+
+class SiteReport(Report, Protocol):
+    """An output format that also has a page that lists the runs of a site."""
+
+    def index(self, site: Site) -> str:
+        """The whole index, whose links lead to the other pages of the site: a pure function of it."""

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from gpubench import plugins
+from gpubench.analysis.site import Site
 from gpubench.analysis.trend import Trend
 from gpubench.base.clean import tidy
 from gpubench.judging.comparison import Comparison
 from gpubench.model import Run
 from gpubench.plugins.report import Enclosure
 
-Part = Literal["render", "enclose", "trends", "compare"]
+Part = Literal["render", "enclose", "trends", "compare", "index"]
 
 
 class CleanReport:
@@ -48,6 +49,11 @@ class CleanReport:
     def compare(self, comparison: Comparison) -> str:
         """Return the document of runs side by side."""
         document: str = self._report.compare(tidy(comparison))
+        return document
+
+    def index(self, site: Site) -> str:
+        """Return the page that lists the runs of a site."""
+        document: str = self._report.index(tidy(site))
         return document
 
 

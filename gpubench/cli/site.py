@@ -1,0 +1,60 @@
+"""`gpubench site`: a static web site of many runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpubench.base.walk import Value
+from gpubench.cli import _sharing as sharing
+
+if TYPE_CHECKING:
+    from gpubench.model import Manifest, Run
+
+Folder = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FOLDER", help="A folder that holds run files, in folders below it too.", show_default=False
+    ),
+]
+Out = Annotated[
+    Path,
+    typer.Option("--out", "-o", metavar="DIR", help="The folder to write the site into.", show_default=False),
+]
+
+
+class _Sharing:
+    """Anonymises runs as `report` does, or leaves them as they are."""
+
+    def __init__(self, no_redact: bool) -> None:
+        self._no_redact = no_redact
+
+    @property
+    def is_redacted(self) -> bool:
+        return not self._no_redact
+
+    def run(self, run: Run) -> Run:
+        return run if self._no_redact else sharing.shareable([run], False)[0]
+
+    def value(self, value: Value, manifests: Sequence[Manifest]) -> Value:
+        return sharing.nameless(value, list(manifests), self._no_redact)
+
+
+def site(folder: Folder, out: Out, no_redact: sharing.NoRedact = False) -> None:
+    """Write a static site of many runs: an index, each run's page, comparisons with the run before, and trends.
+
+    Only new and changed runs are read again. The site needs no server and no network; its index is DIR/index.html.
+    """
+    from gpubench.cli import _print
+    from gpubench.tools import site as sites
+
+    if no_redact:
+        sharing.shareable([], no_redact)  # which says what is then in the pages, once
+    built = sites.build(folder, out, _Sharing(no_redact), _print.say)
+    for file, reason in built.refused:
+        _print.say(f"not in the site: {file}: {reason}", "yellow")
+    runs = "1 run" if built.runs == 1 else f"{built.runs} runs"
+    _print.echo(f"{built.index}: {runs}, {built.new} of them new or changed")

@@ -1,0 +1,80 @@
+"""The index of a site as its template takes it: values in words; the template only lays out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpubench.api.report import ListedRun, Site, SiteDevice
+
+_NONE = "–"
+
+
+@dataclass(frozen=True, slots=True)
+class RunLine:
+    """A run in words; `figures` stand in the order of the heads of its device."""
+
+    date: str
+    page: str
+    tier: str
+    ended: str
+    figures: tuple[str, ...]
+    trust: str
+    is_trusted: bool
+    comparison: str
+    compared_with: str
+    file: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSection:
+    """A model of device with its runs."""
+
+    name: str
+    lead: str
+    trends: str
+    heads: tuple[str, ...]
+    runs: tuple[RunLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SitePage:
+    """Everything the template shows."""
+
+    title: str
+    devices: tuple[DeviceSection, ...]
+    refused: tuple[tuple[str, str], ...]
+
+
+def site_page(site: Site) -> SitePage:
+    """Return the index of a site whose text is clean."""
+    count = sum(len(device.runs) for device in site.devices)
+    models = f"{len(site.devices)} models of device" if len(site.devices) != 1 else site.devices[0].name
+    title = f"{_runs(count)} on {models}" if count else "No runs"
+    return SitePage(title, tuple(map(_section, site.devices)), site.refused)
+
+
+def _runs(count: int) -> str:
+    return "1 run" if count == 1 else f"{count} runs"
+
+
+def _section(device: SiteDevice) -> DeviceSection:
+    newest, oldest = device.runs[0].run.date, device.runs[-1].run.date
+    span = newest if newest == oldest else f"{oldest} to {newest}"
+    lines = tuple(_line(listed, device.titles) for listed in device.runs)
+    return DeviceSection(device.name, f"{_runs(len(lines))}, {span}", device.trends, device.titles, lines)
+
+
+def _line(listed: ListedRun, heads: tuple[str, ...]) -> RunLine:
+    run, figures = listed.run, dict(listed.run.figures)
+    return RunLine(
+        run.date,
+        listed.page,
+        run.tier or "profile",
+        run.ended or "no results",
+        tuple(figures.get(head, _NONE) for head in heads),
+        run.trust,
+        not run.doubts,
+        listed.comparison,
+        listed.compared_with,
+        run.file,
+    )
