@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -18,7 +19,9 @@ from gpubench.base.errors import FileError, UsageError, WrongAnswer
 from gpubench.measuring import inventory
 from gpubench.model import Facts, Result, Series, Work, store
 from gpubench.stats import median
+from gpubench.testing.children import Children
 from gpubench.testing.fixture import Gpubench
+from gpubench.testing.progress import Progress
 from gpubench.testing.sitting import Options, Sitting, suite_of
 from gpubench.testing.verdicts import Baseline
 
@@ -108,12 +111,13 @@ def measured(tmp_path_factory):
 
 def test_a_test_times_a_call_and_says_so(measured):
     done, _, _ = measured
-    lines = [line.split("  ") for line in done.stdout.splitlines() if line.startswith("test_it/")]
-    assert [line[0] for line in lines] == [
+    lines = [re.split("  +", line.strip()) for line in done.stdout.splitlines() if "  test_it/" in line]
+    assert [line[2].removesuffix(" (loaded)") for line in lines] == [
         f"test_it/test_copy[kind={kind},n={n}]" for kind in ("float", "a_b") for n in (64, 4096)
     ]
-    assert all("B/s" in line[1] and "B/s" in line[2] for line in lines)
-    assert "tier smoke: median, 95 % interval" in done.stdout
+    assert all("B/s" in line[0] and "B/s" in line[1] for line in lines)
+    assert "tier smoke\n" in done.stdout
+    assert re.search("^ +median +95 % interval +case$", done.stdout, re.MULTILINE)
 
 
 def test_the_run_file_is_one_like_any_other(measured):
@@ -156,7 +160,7 @@ def test_two_things_in_one_test_need_names(measured):
 
 def test_without_a_run_file_nothing_is_written(project):
     done = project(*SMOKE, test_it="def test_it(gpubench): gpubench(lambda: None)\n")
-    assert "test_it/test_it " in done.stdout
+    assert "test_it/test_it\n" in done.stdout
     assert {path.name for path in project.folder.iterdir()} <= {"test_it.py", "__pycache__"}
 
 
@@ -250,8 +254,8 @@ def test_a_test_that_becomes_slower_fails_and_one_that_does_not_passes(project):
     (project.folder / "test_it.py").write_text(textwrap.dedent(source).replace("0.002", "0.003"))
     done = project(*SMOKE, *many, "--gpubench-baseline", "base.jsonl")
     assert done.returncode == 1
-    assert "test_it/test_nap: slower: +" in done.stdout
-    assert "1 of 1 cases decided against the baseline" in done.stdout
+    assert re.search(r"slower: \+\d+\.\d %, threshold \d+\.\d %: test_it/test_nap\n", done.stdout)
+    assert "1 of 1 case decided against the baseline" in done.stdout
 
 
 # ---- the session, on the device whose time is arithmetic
@@ -275,7 +279,10 @@ def test_what_is_timed_is_exact_where_time_is(clockwork):
     assert set(result.series[0].values) == {0.25}
     figure = clockwork.figure(result)
     assert (figure.text, figure.interval.low, figure.interval.high) == ("4.000 GB/s", 4e9, 4e9)
-    assert clockwork.end()[1] == "bandwidth/triad  4.000 GB/s  4.000 – 4.000 GB/s"
+    assert clockwork.end()[1:] == [
+        "    median       95 % interval  case",
+        "4.000 GB/s  4.000 – 4.000 GB/s  bandwidth/triad",
+    ]
     assert clockwork.judge(result, "test").verdict == ""
 
 
@@ -286,7 +293,13 @@ def test_the_summary_says_how_many_cases_were_decided(clockwork, tmp_path):
     node = "tests/test_it.py::test_it"
     again = Sitting(Options("", "quick", None, 1, (str(base),), ()), None, [node])
     assert not again.judge(again.measure(spending(again.device, 0.5), make.case()), node).fails
-    assert again.end()[-1] == "warning: 0 of 1 cases decided against the baseline: the others may be slower unseen"
+    few = "1 and 1 processes do not show the noise between processes"
+    assert again.end()[1:] == [
+        "  baseline   candidate   change  95 % interval  verdict       case",
+        "4.000 GB/s  2.000 GB/s  −50.0 %              –  inconclusive  bandwidth/triad",
+        f"inconclusive: bandwidth/triad: {few}: measure with --gpubench-replicates 5 (at least 3)",
+        "warning: 0 of 1 case decided against the baseline: the other 1 may be slower",
+    ]
 
 
 def test_work_on_another_stream_is_refused_and_not_timed_as_nothing(clockwork, monkeypatch):
@@ -313,7 +326,7 @@ def test_whatever_a_check_raises_leaves_the_device_as_it_was(clockwork):
     with pytest.raises(WrongAnswer):
         clockwork.measure(Task.of(Stage(lambda: None), check=check), make.case())
     assert left == ["left"]
-    assert clockwork.end()[1] == "bandwidth/triad  failed: no"
+    assert clockwork.end()[-1] == "bandwidth/triad: failed: no"
 
 
 def test_fewer_than_one_replicate_is_refused():
@@ -358,6 +371,90 @@ def test_a_parameter_is_an_axis_that_stays_the_same_in_every_session(clockwork, 
     assert case.id == f"test_it/TestX.test_a[axis={shown}]"
 
 
+def test_arguments_are_the_calls_and_its_value_is_kept(clockwork):
+    """`gpubench(f, *args)` as pytest-benchmark's `benchmark(f, *args)`."""
+    item = SimpleNamespace(nodeid="tests/test_it.py::test_it", name="test_it", path=None)
+    fixture = Gpubench(clockwork, item)
+    asked = []
+
+    def call(first, second):
+        asked.append((first, second))
+        clockwork.device.spend(0.25)
+        return first + second
+
+    timed = fixture(call, 40, 2)
+    assert set(asked) == {(40, 2)}
+    assert (timed.value, timed.seconds) == (42, 0.25)
+
+
+class Reporter:
+    """What pytest's terminal reporter is asked for, a line for each call."""
+
+    def __init__(self, isatty):
+        self.isatty = isatty
+        self.lines = []
+
+    def ensure_newline(self):
+        """As pytest's."""
+
+    def write_line(self, line):
+        self.lines.append(line)
+
+    def rewrite(self, line, erase):
+        assert erase
+        self.lines.append(f"\r{line}")
+
+    def flush(self):
+        """As pytest's."""
+
+
+def progress(isatty, verbose=0):
+    reporter = Reporter(isatty)
+    plugins_by_name = {"terminalreporter": reporter}
+    config = SimpleNamespace(
+        option=SimpleNamespace(verbose=verbose), pluginmanager=SimpleNamespace(getplugin=plugins_by_name.get)
+    )
+    return Progress(config), reporter.lines
+
+
+def test_without_a_terminal_the_progress_of_replicates_is_one_line():
+    told, lines = progress(isatty=False)
+    assert list(told.through("replicates", 4)) == [0, 1, 2, 3]
+    assert lines == ["gpubench: replicates: 4 processes"]
+
+
+def test_on_a_terminal_one_line_tells_which_replicate_runs_and_the_time_left():
+    told, lines = progress(isatty=True)
+    assert list(told.through("replicates", 2)) == [0, 1]
+    assert lines == [
+        "\rgpubench: replicates: process 1 of 2",
+        "\rgpubench: replicates: process 2 of 2, about 0 s left",
+        "\rgpubench: replicates: 2 done in 0 s",
+        "",
+    ]
+
+
+def test_a_quiet_pytest_tells_no_progress():
+    told, lines = progress(isatty=True, verbose=-1)
+    assert list(told.through("replicates", 2)) == [0, 1]
+    assert lines == []
+
+
+def test_a_baseline_that_is_not_there_is_told_of_before_anything_is_measured(clockwork, monkeypatch):
+    monkeypatch.setattr(Children, "measure", lambda *_: pytest.fail("measured"))
+    with pytest.raises(FileError, match=r"no baseline 'nothing\.jsonl'"):
+        Sitting(Options("", "quick", None, 2, ("nothing.jsonl",), ()), None, ["tests/test_it.py::test_it"])
+
+
+def test_the_tests_that_a_baseline_does_not_have_are_named_before_they_are_measured(clockwork, tmp_path):
+    before = clockwork.measure(spending(clockwork.device, 0.25), make.case("known"))
+    base = files.write(tmp_path / "base.jsonl", before, manifest=clockwork._manifest)
+    told, lines = progress(isatty=False)
+    cases = [make.case("known"), make.case("new")]
+    Sitting(Options("", "quick", None, 1, (str(base),), ()), None, [], cases, told)
+    assert lines == ["gpubench: no baseline for 1 of 2 tests, which cannot fail as slower: bandwidth/new"]
+
+
 # ---- the verdict
 
 
@@ -394,7 +491,8 @@ def test_a_slower_result_fails_after_it_was_measured_again(tmp_path):
 
     judged = baseline_of(tmp_path, run_of(*QUIET)).judge(run_of(*SLOW), again)
     assert (judged.verdict, judged.fails, len(asked)) == ("slower", True, 1)
-    assert judged.words.startswith("slower: −9.1 %")
+    assert judged.failure.splitlines()[0] == "slower: −9.1 %, threshold 2.0 %: bandwidth/triad"
+    assert judged.failure.splitlines()[1].startswith("baseline 1000 GB/s, candidate 909.1 GB/s, 95 % interval −9.")
     assert judged.is_decided
 
 

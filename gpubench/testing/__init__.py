@@ -49,14 +49,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         default=1,
         metavar="N",
-        help="measure in so many fresh processes in all; a gate needs 5 at least to fail (1)",
+        help="measure in N fresh processes in all; a test fails as slower only with 5 or more (1)",
     )
     add(
         "--gpubench-baseline",
         action="append",
         default=[],
         metavar="WORD",
-        help="what to hold it against, as `gpubench gate` has it: a run file, a folder, a saved name, last:N; "
+        help="what to compare with, as in `gpubench gate`: a run file, a folder, a saved name, last:N; "
         "a test that is slower fails",
     )
 
@@ -84,6 +84,8 @@ def _gpubench_sitting(request: pytest.FixtureRequest) -> Iterator[Sitting]:
     if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
         pytest.skip("gpubench measures one thing at a time: run these tests with -n 0")
     from gpubench.base.errors import GpubenchError
+    from gpubench.testing.fixture import case_of
+    from gpubench.testing.progress import Progress
     from gpubench.testing.sitting import Options, Sitting
 
     option = request.config.option
@@ -95,9 +97,10 @@ def _gpubench_sitting(request: pytest.FixtureRequest) -> Iterator[Sitting]:
         baselines=tuple(option.gpubench_baseline),
         arguments=_arguments(request.config),
     )
-    nodes = [item.nodeid for item in request.session.items if _measures(item)]
+    items = [item for item in request.session.items if _measures(item)]
+    nodes, cases = [item.nodeid for item in items], list(map(case_of, items))
     try:
-        sitting = Sitting(options, request.config.rootpath, nodes)
+        sitting = Sitting(options, request.config.rootpath, nodes, cases, Progress(request.config))
     except GpubenchError as error:
         raise pytest.fail.Exception(f"gpubench: {error}", pytrace=False) from None
     yield sitting
@@ -113,14 +116,14 @@ def _arguments(config: pytest.Config) -> tuple[str, ...]:
 
 @pytest.fixture
 def gpubench(request: pytest.FixtureRequest, _gpubench_sitting: Sitting) -> Gpubench:
-    """Times a callable on the session's device: call it with the callable, its work and its check."""
+    """Times a callable on the session's device: `gpubench(f, *args)`, with its work and its check."""
     from gpubench.testing.fixture import Gpubench
 
     return Gpubench(_gpubench_sitting, request.node)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """A line for each thing that was timed."""
+    """A table of everything that was timed."""
     lines = config.stash.get(_LINES, [])
     if lines:
         terminalreporter.section("gpubench")

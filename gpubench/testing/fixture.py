@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import zlib
 from collections.abc import Callable, Mapping
@@ -25,11 +26,15 @@ _MOST_LETTERS = 40  # of a parameter in a case's id
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """What was timed: its result as the run file has it, its figure, the gate's verdict where there is a baseline."""
+    """What was timed: its result as the run file has it, its figure, the gate's verdict where there is a baseline.
+
+    `value` is what the call returned when it was called once more after it was timed.
+    """
 
     result: Result
     figure: Figure
     verdict: str = ""
+    value: object = None
 
     @property
     def seconds(self) -> float:
@@ -85,8 +90,8 @@ class Gpubench:
 
     def __call__(
         self,
-        call: Callable[[], object],
-        *,
+        call: Callable[..., object],
+        *args: object,
         check: Callable[[], object] = nothing,
         poison: Callable[[], None] = nothing,
         moved: float = 0.0,
@@ -101,7 +106,7 @@ class Gpubench:
         name: str = "",
         version: int = 1,
     ) -> Timed:
-        """Time `call`, warmed up and until the interval of its median is narrow; check it before and after.
+        """Time `call(*args)`, warmed up and until the interval of its median is narrow; check it before and after.
 
         check: asserts that what `call` has just left behind is right; `poison` spoils that before. moved, payload
         (bytes), flops, items: the work of one call, of which the first that is given makes the figure a rate; without
@@ -109,15 +114,16 @@ class Gpubench:
         `device`, or `host` for a call whose own time on the host counts. waits: the call waits for the device itself.
         name: tells several things that one test times apart. version: rises when the method changes.
 
-        Fails the test where a check fails, or where it is slower than the baseline or cannot be held against it;
-        skips it where most samples had to be discarded. Returns what was timed.
+        Fails the test where a check fails, or where it is slower than the baseline or cannot be compared with it;
+        skips it where most samples had to be discarded. Returns what was timed; `.value` is what the call returned.
         """
         __tracebackhide__ = True  # what a check raises is shown from the check on
         work = Work(moved, payload, flops, items)
-        stage = Stage(call, work, _quantity(work), limit, modes, clock, waits, item=item)
+        timed = functools.partial(call, *args) if args else call
+        stage = Stage(timed, work, _quantity(work), limit, modes, clock, waits, item=item)
         task = Task.of(stage, check=lambda: _observed(check()), poison=poison)
         try:
-            return self._timed(task, self._case(name, version))
+            return self._timed(task, self._case(name, version), timed)
         except (AssertionError, WrongAnswer) as error:
             raise error.with_traceback(_without_ours(error)) from None
         except Skip as reason:
@@ -125,24 +131,30 @@ class Gpubench:
         except GpubenchError as error:
             raise pytest.fail.Exception(f"gpubench: {error}", pytrace=False) from None
 
-    def _timed(self, task: Task, case: Case) -> Timed:
+    def _timed(self, task: Task, case: Case, call: Callable[[], object]) -> Timed:
         result = self._sitting.measure(task, case)
         if result.status == "invalid" and not self._sitting.has_baseline:
             pytest.skip(f"not to be trusted: {result.reason}")
+        value = self._sitting.call_once(call) if result.status == "ok" else None
         judged = self._sitting.judge(result, self._item.nodeid)
         if judged.fails:
-            pytest.fail(f"{case.id}: {judged.words}", pytrace=False)
-        return Timed(result, self._sitting.figure(result), judged.verdict)
+            pytest.fail(judged.failure, pytrace=False)
+        return Timed(result, self._sitting.figure(result), judged.verdict, value)
 
     def _case(self, name: str, version: int) -> Case:
         if name in self._names:
             raise UsageError(f"{self._item.name} times two things: tell them apart by name=…")
         self._names.add(name)
-        _, *parts = self._item.nodeid.split("::")
-        parts[-1] = getattr(self._item, "originalname", None) or parts[-1]
-        callspec = getattr(self._item, "callspec", None)
-        whole = ".".join([*parts, *([name] if name else [])])
-        return Case(suite_of(self._item.nodeid), _word(whole), _params(callspec) if callspec else (), version)
+        return case_of(self._item, name, version)
+
+
+def case_of(item: pytest.Item, name: str = "", version: int = 1) -> Case:
+    """Return the case that a test measures: `test_gather[1024]` is `test_kernels/test_gather[n=1024]`."""
+    _, *parts = item.nodeid.split("::")
+    parts[-1] = getattr(item, "originalname", None) or parts[-1]
+    callspec = getattr(item, "callspec", None)
+    whole = ".".join([*parts, *([name] if name else [])])
+    return Case(suite_of(item.nodeid), _word(whole), _params(callspec) if callspec else (), version)
 
 
 def _without_ours(error: BaseException) -> TracebackType | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +14,8 @@ from gpubench.analysis.summary import Figure, Summary
 from gpubench.authoring.task import Task
 from gpubench.base import units
 from gpubench.base.errors import Untrustworthy, UsageError, WrongAnswer
+from gpubench.judging.judge import DECIDED
+from gpubench.judging.words import first, plural
 from gpubench.measuring import inventory, plan
 from gpubench.measuring.engine import Engine
 from gpubench.measuring.recording import Recording, new_manifest
@@ -23,6 +25,8 @@ from gpubench.model import Case, Manifest, Result, Run, Settings, SuiteInfo, Tie
 from gpubench.model.store import read_run
 from gpubench.plugins.backend import OpenDevice
 from gpubench.testing.children import Children
+from gpubench.testing.progress import Progress
+from gpubench.testing.table import TimedRow, table
 from gpubench.testing.verdicts import Baseline, Judged
 from gpubench.tools import history
 
@@ -55,7 +59,14 @@ class Sitting:
     `nodes` are the ids of these tests, `root` the folder that they are relative to.
     """
 
-    def __init__(self, options: Options, root: Path, nodes: Sequence[str]) -> None:
+    def __init__(
+        self,
+        options: Options,
+        root: Path,
+        nodes: Sequence[str],
+        cases: Sequence[Case] = (),
+        progress: Progress | None = None,
+    ) -> None:
         if options.replicates < 1:
             raise UsageError(f"--gpubench-replicates {options.replicates}: at least 1 is needed")
         if options.out and options.out.exists():
@@ -65,12 +76,12 @@ class Sitting:
         facts = inventory.facts()
         (name, *_) = plan.device_ids(facts, [options.device] if options.device else [], with_host=False)
         device = facts.device(name)
-        self._lines: dict[str, str] = {}
-        own = (options.out,) if options.out else ()
-        self._decided: list[bool] = []  # of each result that the baseline has, whether the gate could tell
-        self._baseline = Baseline(options.baselines, own) if options.baselines else None
+        self._progress = progress or Progress()
+        self._rows: dict[str, TimedRow] = {}
+        self._baseline = self._checked_baseline(options, cases)
         self._children = Children(options.arguments, options.tier, name)
-        self._others = [self._children.measure(self._places(nodes)) for _ in range(options.replicates - 1)]
+        numbers = self._progress.through("replicates, each in a pytest of its own", options.replicates - 1)
+        self._others = [self._children.measure(self._places(nodes)) for _ in numbers]
         self.device: OpenDevice = plugins.load("backends", device.backend).open(device)
         self.device.leave()
         self._watches = watches(device)
@@ -78,6 +89,17 @@ class Sitting:
         suites = [SuiteInfo(name, "tests that measure") for name in settings.suites]
         self._manifest = new_manifest(facts, settings, suites, sys.argv)
         self._file = _File.create(options.out, self._manifest) if options.out else None
+
+    def _checked_baseline(self, options: Options, cases: Sequence[Case]) -> Baseline | None:
+        """Return the baseline, if one is asked for; FileError before anything is measured where it is not there."""
+        if not options.baselines:
+            return None
+        found = Baseline(options.baselines, (options.out,) if options.out else ())
+        found.refuse_missing()
+        if missing := [case.id for case in found.without(cases)]:
+            words = f"no baseline for {len(missing)} of {plural(len(cases), 'test')}, which cannot fail as slower"
+            self._progress.say(f"{words}: {first(missing)}")
+        return found
 
     def _places(self, nodes: Iterable[str]) -> list[str]:
         return [f"{self._root}/{node}" for node in nodes]
@@ -108,6 +130,14 @@ class Sitting:
             self.device.release()
         self._keep(self._with_replicates(replace(result, elapsed_s=time.monotonic() - start)))
         return result
+
+    def call_once(self, call: Callable[[], object]) -> object:
+        """Return what the call returns, called once more on the session's device."""
+        self.device.enter()
+        try:
+            return call()
+        finally:
+            self.device.leave()
 
     def _timed(self, task: Task, plain: Result) -> Result:
         engine = Engine(self.device, POLICIES[self._manifest.settings.tier], watches=self._watches)
@@ -160,7 +190,8 @@ class Sitting:
         return [result, *(replace(each, replicate=n, window=(0.0, 0.0)) for n, each in enumerate(others, 1))]
 
     def _keep(self, results: Sequence[Result]) -> None:
-        self._lines[results[0].case.id] = self._line(results[0])
+        result = results[0]
+        self._rows[result.case.id] = TimedRow(result, self.figure(result) if result.status == "ok" else None)
         if self._file is not None:
             self._file.write(results)
 
@@ -172,12 +203,12 @@ class Sitting:
             return Judged()
 
         def again() -> list[Run]:
-            return [self._children.measure(self._places([node])) for _ in range(self._replicates)]
+            numbers = self._progress.through(f"{result.case.id} looks slower and is measured again", self._replicates)
+            return [self._children.measure(self._places([node])) for _ in numbers]
 
         judged = self._baseline.judge(self._run(result), again)
-        self._lines[result.case.id] += f"  {judged.words}"
-        if judged.is_decided is not None:
-            self._decided.append(judged.is_decided)
+        row = self._rows[result.case.id]
+        row.verdict, row.reason, row.finding = judged.verdict, judged.reason, judged.finding
         return judged
 
     def figure(self, result: Result) -> Figure:
@@ -189,27 +220,22 @@ class Sitting:
     def _run(self, result: Result) -> Run:
         return Run(self._manifest, tuple(self._with_replicates(result)))
 
-    def _line(self, result: Result) -> str:
-        if result.status != "ok":
-            return f"{result.case.id}  {result.status}: {result.reason}"
-        found = self.figure(result)
-        interval = units.interval(found.interval.low, found.interval.high, found.unit, found.interval.centre)
-        labels = f"  ({', '.join(result.labels)})" if result.labels else ""
-        return f"{result.case.id}  {found.text}  {interval}{labels}"
-
     def end(self) -> list[str]:
         """End the run file and note it in the history where one is kept; the lines of the session's summary."""
-        device = self.device.device
-        title = f"{device.id}, {device.name}, tier {self._manifest.settings.tier}: median, 95 % interval"
-        return [title, *self._lines.values(), *self._verdict_line(), *(self._file.end() if self._file else ())]
+        device, rows = self.device.device, tuple(self._rows.values())
+        title = f"{device.id}, {device.name}, tier {self._manifest.settings.tier}"
+        lines = table(rows, self.has_baseline)
+        return [title, *lines, *self._decided(rows), *(self._file.end() if self._file else ())]
 
-    def _verdict_line(self) -> list[str]:
-        """How many results the gate decided, if it judged any."""
-        if not self._decided:
+    def _decided(self, rows: Sequence[TimedRow]) -> list[str]:
+        """How many cases with a baseline were decided, if there are any."""
+        findings = [row.finding for row in rows if row.finding]
+        if not findings:
             return []
-        decided, cases = sum(self._decided), len(self._decided)
-        line = f"{decided} of {cases} cases decided against the baseline"
-        return [line if decided == cases else f"warning: {line}: the others may be slower unseen"]
+        decided, left = sum(found.verdict in DECIDED for found in findings), len(findings)
+        line = f"{decided} of {plural(len(findings))} decided against the baseline"
+        left -= decided
+        return [f"warning: {line}: the other {left} may be slower" if left else line]
 
 
 def _suites(nodes: Iterable[str]) -> tuple[str, ...]:

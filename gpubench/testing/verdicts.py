@@ -1,19 +1,21 @@
-"""A test's result held against a baseline by the core's own gate; suspects are measured again."""
+"""A test's result compared with a baseline by the core's own gate; suspects are measured again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpubench import plugins
 from gpubench.analysis.fingerprint import fingerprint
+from gpubench.base.errors import FileError
 from gpubench.judging import policy
 from gpubench.judging.evidence import Evidence, Gathering, Reading
 from gpubench.judging.judge import Finding, exit_status
 from gpubench.judging.rounds import Sides
-from gpubench.judging.words import sentence
+from gpubench.judging.words import explanation, finding_words
 from gpubench.model import Case, Run
+from gpubench.tools import history
 from gpubench.tools.gating import baselines
 from gpubench.tools.gating.gate import Asked
 from gpubench.tools.gating.readings import read_all
@@ -30,11 +32,20 @@ class Judged:
     reason: str = ""
     fails: bool = False
     is_decided: bool | None = None
+    finding: Finding | None = None
 
     @property
-    def words(self) -> str:
-        """`slower: +4.9 % (…), threshold 2.0 %`."""
-        return f"{self.verdict}: {self.reason}" if self.reason else self.verdict
+    def failure(self) -> str:
+        """The words that a test fails with: change, threshold and case in the first line, then the figures."""
+        found = self.finding
+        if found is None or found.effect is None:
+            return f"{self.verdict}: {found.case.id if found else 'case'}: {self.reason}"
+        words = finding_words(found)
+        return (
+            f"{words.verdict}: {words.change}, threshold {words.threshold}: {found.case.id}\n"
+            f"baseline {words.before}, candidate {words.after}, 95 % interval {words.interval}, "
+            f"{found.before.processes} and {found.after.processes} processes\n{words.why}"
+        ).rstrip()
 
 
 @dataclass(slots=True)
@@ -59,18 +70,40 @@ class Baseline:
 
         judgement = self._asked.settle(Sides(before, Evidence([[Reading.of(run)]])), more)
         (finding, *_) = judgement.findings
-        reason = sentence(finding).replace(" --replicates", " --gpubench-replicates")
+        reason = explanation(finding).replace(" --replicates", " --gpubench-replicates")
         fails = exit_status(judgement, self._asked.policy.strict) != 0
-        return Judged(str(finding.verdict), reason, fails, judgement.decided > 0)
+        return Judged(str(finding.verdict), reason, fails, judgement.decided > 0, finding)
+
+    def refuse_missing(self) -> None:
+        """Raise FileError where the words name nothing that exists, before anything is measured."""
+        if baselines.is_dated(self.words) and not (place := history.default_place()).exists():
+            raise FileError(f"no baseline: there is no history at {place}; `gpubench history import FOLDER` makes one")
+        baselines.find([word for word in self.words if not baselines.is_dated([word])], [], self.own)
+
+    def without(self, cases: Sequence[Case]) -> list[Case]:
+        """Return the cases of which the baseline has no figure; none where its files depend on what is measured."""
+        if baselines.is_dated(self.words):
+            return []
+        known = {(case.suite, case.name, case.params) for case in self._cases(tuple(self._files([])))}
+        named = {(suite, name.rpartition(".")[0], params) for suite, name, params in known}  # timed with name=…
+        return [case for case in cases if (case.suite, case.name, case.params) not in known | named]
+
+    def _cases(self, files: tuple[Path, ...]) -> Iterator[Case]:
+        return (found[0][0] for reading in self._readings(files) for found in reading.gathered.results.values())
+
+    def _files(self, wanted: Sequence[baselines.Wanted]) -> list[Path]:
+        return baselines.find(self.words, wanted, self.own)
+
+    def _readings(self, files: tuple[Path, ...]) -> list[Reading]:
+        if files not in self._read:
+            self._read[files] = read_all(files)
+        return self._read[files]
 
     def _evidence(self, run: Run, case: Case) -> Evidence:
         """What the baseline's run files have of a case; each is a sitting of its own."""
         kind = fingerprint(run.manifest.facts, run.results[0].devices).id
         wanted = baselines.Wanted(case.id, case.version, run.manifest.settings.tier, kind)
-        files = tuple(baselines.find(self.words, [wanted], self.own))
-        if files not in self._read:
-            self._read[files] = read_all(files)
-        return Evidence([[_only(reading, case)] for reading in self._read[files]])
+        return Evidence([[_only(reading, case)] for reading in self._readings(tuple(self._files([wanted])))])
 
 
 def _only(reading: Reading, case: Case) -> Reading:

@@ -1,0 +1,85 @@
+"""The table at the end of a session that measures: figures first and names last, so that any terminal aligns them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpubench.analysis.summary import Figure
+from gpubench.base import units
+from gpubench.judging.decidable import processes_needed
+from gpubench.judging.judge import Finding
+from gpubench.judging.words import HEADS, MISSING, UNDECIDED, finding_words, first
+from gpubench.model import Result
+
+_PLAIN = ("median", "95 % interval", "case")
+_JUDGED = (*HEADS[2:6], HEADS[0], HEADS[1])  # baseline, candidate, change, interval, verdict, case
+
+
+@dataclass(slots=True)
+class TimedRow:
+    """One timed case: its result, its figure over all processes, and the finding where a baseline has the case."""
+
+    result: Result
+    figure: Figure | None
+    verdict: str = ""
+    reason: str = ""
+    finding: Finding | None = None
+
+    @property
+    def median(self) -> str:
+        """The median over all processes; where there is none, how the case ended."""
+        return self.figure.text if self.figure else self.result.status
+
+    def cells(self, is_judged: bool) -> tuple[str, ...]:
+        """The cells under `_PLAIN`, or under `_JUDGED` in a session with a baseline."""
+        labels = f" ({', '.join(self.result.labels)})" if self.result.labels else ""
+        case = f"{self.result.case.id}{labels}"
+        if not is_judged:
+            return (self.median, _interval(self.figure) if self.figure else MISSING, case)
+        if self.finding is None:
+            return (MISSING, self.median, MISSING, MISSING, self.verdict or MISSING, case)
+        words = finding_words(self.finding)
+        return (words.before, words.after, words.change, words.interval, words.verdict, case)
+
+
+def _interval(figure: Figure) -> str:
+    return units.interval(figure.interval.low, figure.interval.high, figure.unit, figure.interval.centre)
+
+
+def table(rows: Sequence[TimedRow], is_judged: bool) -> list[str]:
+    """Return the lines of the table, then why a verdict is not plain, then what would decide what is undecided."""
+    heads = _JUDGED if is_judged else _PLAIN
+    cells = [heads, *(row.cells(is_judged) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ["  ".join(_aligned(row, widths)).rstrip() for row in cells]
+    lines += [f"{row.result.case.id}: {row.result.status}: {row.result.reason}" for row in rows if not row.figure]
+    return [*lines, *_reasons(rows), *_next_step(rows)]
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
+    """Pad figures on the left, and the words of the last two columns on the right."""
+    figures = len(cells) - (2 if len(cells) == len(_JUDGED) else 1)
+    return [
+        text.rjust(width) if place < figures else text.ljust(width)
+        for place, (text, width) in enumerate(zip(cells, widths, strict=True))
+    ]
+
+
+def _reasons(rows: Sequence[TimedRow]) -> list[str]:
+    """Return each reason once, with the cases that it holds for."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if row.finding and row.finding.verdict in UNDECIDED and row.reason:
+            found.setdefault(row.reason, []).append(row.result.case.id)
+    return [f"inconclusive: {first(ids)}: {reason}" for reason, ids in found.items()]
+
+
+def _next_step(rows: Sequence[TimedRow]) -> list[str]:
+    undecided = [row.finding for row in rows if row.finding and row.finding.verdict in UNDECIDED]
+    needed = [count for finding in undecided if (count := processes_needed(finding))]
+    if not needed:
+        return []
+    cases = f"{len(needed)} of {len(undecided)} inconclusive" if len(undecided) > 1 else "the inconclusive case"
+    words = f"measure the baseline and the candidate with --gpubench-replicates {max(needed)}"
+    return [f"next: {words}, which decides {cases} with a probability of 80 %"]
