@@ -21,6 +21,7 @@ from gpubench import plugins
 from gpubench.__main__ import main
 from gpubench.base.walk import with_texts
 from gpubench.cli import _bundle
+from gpubench.cli import _sharing as sharing
 from gpubench.model import DataFile, NamedLink, Remark, Settings, SuiteInfo, View, store
 from gpubench.tools import identity
 from gpubench.tools.redact import redacted
@@ -158,6 +159,14 @@ def test_a_gate_shows_names_on_the_users_own_terminal_and_publishes_them_only_if
     assert HOST not in Path("m.md").read_text()
     call(*words, "--no-redact")
     assert HOST in Path("m.md").read_text()
+
+
+def test_progress_and_messages_name_nobody_where_a_ci_keeps_them(call, monkeypatch):
+    result = make.result(status="failed", reason=EVERY_MARK)
+    assert sharing.for_log(result) is result
+    monkeypatch.setenv("CI", "true")
+    assert set(left(sharing.for_log(result).reason)) == {"gpu17", OTHER_HOST}, "hosts that nothing else is known of"
+    assert sharing.for_log("run files: /home/zoe/x").startswith("run files: path-")
 
 
 def test_a_redacted_run_and_folder_name_nobody(call, runs, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -62,6 +63,16 @@ def shareable_value(value: Value, manifests: Sequence[Manifest], no_redact: bool
     if no_redact:
         _say_not_redacted()
     return nameless(value, manifests, no_redact)
+
+
+def is_ci() -> bool:
+    """Whether a CI runs this, whose logs others read: GitHub, GitLab and most others set CI."""
+    return "true" in (os.environ.get("CI"), os.environ.get("GITHUB_ACTIONS"))
+
+
+def for_log(value: Value) -> Value:
+    """A message, or a value with messages in it, without names where a CI keeps it; elsewhere as it is."""
+    return nameless(value, (), no_redact=False) if is_ci() else value
 
 
 def shareable_trends(trends: Sequence[Trend], no_redact: bool) -> Sequence[Trend]:

@@ -91,7 +91,7 @@ def publish(
     from gpubench.cli import _findings
     from gpubench.judging.answer import answer, warnings
 
-    step_summary, is_ci = os.environ.get("GITHUB_STEP_SUMMARY"), _is_ci()
+    step_summary, is_ci = os.environ.get("GITHUB_STEP_SUMMARY"), sharing.is_ci()
     shown = shared = tidy(judged.judgement)
     if is_ci or json or junit or markdown or step_summary:
         shared = sharing.shareable_value(shown, judged.manifests, no_redact)
@@ -114,11 +114,6 @@ def publish(
         sys.stdout.write(render("json"))
     else:
         _findings.show(_findings.answered(shown, answer(shown, status, title), every, wide))
-
-
-def _is_ci() -> bool:
-    """Whether a CI runs this, whose logs others read: GitHub, GitLab and most others set CI."""
-    return "true" in (os.environ.get("CI"), os.environ.get("GITHUB_ACTIONS"))
 
 
 def _size(path: Path) -> int:

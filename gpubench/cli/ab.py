@@ -82,7 +82,7 @@ def ab(
     health.refuse_recorded(judged.files)
     status = judged.exit_status(asked.policy.strict)
     _verdicts.publish(judged, status, "gpubench ab", json, junit, markdown, no_redact, all_, wide)
-    console.print(_print.plain(f"run files: {pair.folder}"), soft_wrap=True)
+    _print.say(sharing.for_log(f"run files: {pair.folder}"))
     raise typer.Exit(status)
 
 

@@ -170,6 +170,8 @@ def _plan(
 
 
 def _measured(asked: Asked, baseline: list[str] | None, planned: Plan, path: Path) -> Judged:
+    from dataclasses import replace
+
     from gpubench.base import units
     from gpubench.cli._progress import shown
     from gpubench.tools import health
@@ -182,10 +184,11 @@ def _measured(asked: Asked, baseline: list[str] | None, planned: Plan, path: Pat
     health.refuse_sick(planned)
     _say(f"{len(planned.jobs)} results to measure, about {units.duration(planned.seconds)}; run file: {path}")
     with shown() as watch:
-        return gating.measure(asked, known, planned, path, sys.argv, watch)
+        tell = lambda event: watch(replace(event, result=sharing.for_log(event.result)))  # noqa: E731
+        return gating.measure(asked, known, planned, path, sys.argv, tell)
 
 
 def _say(words: str) -> None:
     from gpubench.cli import _print
 
-    _print.err().print(_print.plain(words), soft_wrap=True)
+    _print.say(sharing.for_log(words))

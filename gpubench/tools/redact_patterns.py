@@ -19,7 +19,7 @@ LONGEST_WORD = 4096  # letters, as many as Linux lets a path have (PATH_MAX); no
 # --- values with their names: `TOKEN=…`, `"user": "…"`, `--password …`
 
 NAME = re.compile(
-    r"(?=[\w-])(?<![\w.+-])(?:(-{0,2}[A-Za-z][\w.-]{0,63}+)(\\{0,3}[\"']?\s{0,3}(?::(?!:)|=(?!=)>?)\s{0,3})"
+    r"(?=[\w-])(?<![\w.+-])(?:(-{0,2}[A-Za-z][\w.-]{0,63}+)(\\{0,3}[\"']?\]?\s{0,3}(?::(?!:)|=(?!=)>?)\s{0,3})"
     r"|(--[A-Za-z][\w-]{0,63}+)(\s{1,3})(?!-))"
 )
 VALUE = re.compile(r"\\{0,3}\"[^\"\n]*+|\\{0,3}'[^'\n]*+|[^\s\"'<>;(){}\[\]]++")
@@ -34,10 +34,11 @@ CREDENTIALS = frozenset(
         *("deploykey", "encryptionkey", "accesstoken", "authtoken", "apitoken", "idtoken", "refreshtoken"),
     )
 )
-OWNERS = frozenset(  # only in front of `=`, or quoted: of "the user: …" and "the host: …" a sentence goes on
+OWNERS = frozenset(("hostname", "nodename", "nodelist", "fqdn", "username", "logname"))
+ASSIGNED_OWNERS = frozenset(  # only in front of `=`, or quoted: of "the user: …" and "the host: …" a sentence goes on
     (
-        *("proxy", "user", "username", "login", "logname", "account", "owner", "host", "hostname", "nodename", "fqdn"),
-        *("server", "httpproxy", "httpsproxy", "ftpproxy", "allproxy", "noproxy"),
+        *("user", "login", "account", "owner", "host", "node", "server"),
+        *("proxy", "httpproxy", "httpsproxy", "ftpproxy", "allproxy", "noproxy"),
     )
 )
 PLAIN_VALUE = re.compile(r"-?\d{1,3}|on|off|yes|no|true|false|none|null", re.IGNORECASE)
@@ -46,10 +47,10 @@ PLAIN_VALUE = re.compile(r"-?\d{1,3}|on|off|yes|no|true|false|none|null", re.IGN
 
 _START = r"(?=[A-Za-z0-9])(?<![\w.+-])"
 _NUMBERED = (
-    r"(?:[A-Za-z0-9]{1,32}+[_.-]){0,3}(?i:serial(?:[ _-]?(?:number|num|no\.?))?|s/n|asset[ _-]?tag"
-    r"|(?:board|machine|instance|container|unique|hive)[ _-]?(?:id|serial))"
+    r"(?:[A-Za-z0-9]{1,32}+[_.-]){0,3}(?i:serial[ _-]?(?:number|num|no\.?)|s/n|asset[ _-]?tag"
+    r"|(?:board|machine|instance|container|unique|hive)[ _-]?(?:id|serial)|serial(?=\s{0,3}[:=#\"']))"
 )
-_NUMBER = r"((?=[A-Za-z-]{0,40}\d)[A-Za-z0-9][A-Za-z0-9-]{2,63}+)(?![.\w])"
+_NUMBER = r"[A-Za-z0-9][A-Za-z0-9-]{2,63}+)(?![.\w])"
 _QUOTE = r"(?:\\{0,3}[\"'])"
 # Words that continue no path that has blanks in it; nor do options and numbers.
 _STOP = (
@@ -87,9 +88,12 @@ SPANS: tuple[tuple[str, re.Pattern[str], tuple[str, ...]], ...] = (
     ("value", re.compile(rf"{_START}(?i:bearer|basic)\s{{1,3}}([\w.~+/=-]{{8,}}+)"), ("bearer", "basic")),
     (
         "serial",
-        re.compile(rf"{_START}{_NUMBERED}{_QUOTE}?\s{{0,3}}(?:(?:is|was|[:=#])\s{{0,3}})?{_QUOTE}?{_NUMBER}"),
+        re.compile(
+            rf"{_START}{_NUMBERED}{_QUOTE}?\s{{0,3}}(?:(?:is|was|[:=#])\s{{0,3}})?{_QUOTE}?((?=[A-Za-z-]{{0,40}}\d){_NUMBER}"
+        ),
         ("serial", "s/n", "asset", "board", "machine", "instance", "container", "unique", "hive"),
     ),
+    ("serial", re.compile(rf"{_START}(?i:serial)\s{{1,3}}((?=(?:[A-Za-z-]{{0,9}}\d){{3}}){_NUMBER}"), ("serial",)),
 )
 
 # --- words
@@ -99,7 +103,7 @@ _W = r"[^\s\"'`<>()\[\]{},;|]"
 WORD = re.compile(rf"</[\w-]{{1,32}}>|(?<!{_W})(?![A-Za-z]*+(?!{_W})){_W}{{3,}}+")
 DEVICE = re.compile(rf"(?:(?:GPU|MIG)-)?{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}")
 MAC = re.compile(rf"{_HEX}{{2}}(?:[:-]{_HEX}{{2}}){{5,7}}|{_HEX}{{4}}(?::{_HEX}{{4}}){{3}}")  # the latter of InfiniBand
-PCI = re.compile(rf"{_HEX}{{4,8}}:{_HEX}{{2}}:{_HEX}{{2}}(?:\.[0-7])?|{_HEX}{{2}}:{_HEX}{{2}}\.[0-7]")
+PCI = re.compile(rf"{_HEX}{{4,8}}:{_HEX}{{2}}:{_HEX}{{2}}(?:\.[0-7])?|{_HEX}{{2}}:[01]{_HEX}\.[0-7]")
 ON_BUS = re.compile(rf"(?i:pci|bus):{_HEX}{{2}}:{_HEX}{{2}}")
 CONTAINER = re.compile(r"(?=\d*[a-f])(?=[a-f]*\d)(?:[0-9a-f]{64}|[0-9a-f]{32}|[0-9a-f]{12})")
 KEY = re.compile(
@@ -108,7 +112,7 @@ KEY = re.compile(
     r"|AAAA[A-Za-z0-9+/=]{16,}"
 )
 MAIL = re.compile(r"[\w.+-]+@[A-Za-z][\w.-]*(?::.*)?")
-ENDPOINT = re.compile(r"(?=[A-Za-z]+:\d{4}|[\w.-]*[\d.-][\w.-]*:\d\d)[A-Za-z][\w.-]*:\d{2,5}")
+ENDPOINT = re.compile(r"(?=[A-Za-z]+:\d{4}|[\w.-]*[\d.-][\w.-]*:\d\d)[A-Za-z][\w.-]+(?::\d{2,7}){1,2}")
 _LABEL = r"(?:[A-Za-z0-9][\w-]{0,62}\.)"
 _DOMAIN = (
     r"com|org|net|edu|gov|mil|biz|ai|cloud|local|localdomain|internal|intranet|intra|lan|corp|arpa|example|invalid"
@@ -156,7 +160,17 @@ NO_HOSTS = frozenset(  # words in front of a colon and a number that are no mach
         *("cuda", "rocm", "hip", "gpu", "cpu", "core", "device", "rank", "numa", "localhost", "intel-rapl"),
         *("line", "xid", "step", "phase", "pid", "port", "code", "error", "status", "exit", "stage", "tile", "cluster"),
         *("size", "count", "time", "level", "tier", "version", "driver"),
+        *("block", "blocks", "grid", "batch", "threads", "warps", "bytes", "rows", "length", "samples", "calls"),
     )
 )
 TRANSFER = re.compile(r"[CG]PU\d\d:\d{3}")  # how TransferBench writes a processor and its blocks
-NO_LABELS = ("self.", "threading.", "this.", "model.")  # code, though it ends as a domain does
+NO_LABELS = (
+    "self.",
+    "threading.",
+    "this.",
+    "model.",
+    "clocks.",
+    "pcie.",
+    "power.",
+    "temperature.",
+)  # code, though it ends as a domain does

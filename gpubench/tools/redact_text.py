@@ -123,6 +123,8 @@ class Hiding:
         if text.startswith(("/", "~", "./", "../")) or text in self.paths:
             return self._path(text)
         parts = text.split("/")
+        if _is_address(parts[0]):
+            return "/".join(map(self._part, parts))
         if parts[0] in self.suites or patterns.OURS.fullmatch(text):
             return text
         if len(parts) > 2 or patterns.FILE.search(parts[-1]) or patterns.HOST.fullmatch(parts[0]):
@@ -147,10 +149,11 @@ def _value_pattern(name: str, sign: str) -> re.Pattern[str] | None:
     is_assigned = "=" in sign or "'" in sign or '"' in sign
     if not patterns.HEADERS.isdisjoint(parts):
         return patterns.LINE
-    if not patterns.CREDENTIALS.isdisjoint(parts):
-        return patterns.VALUE
-    is_owner = not patterns.OWNERS.isdisjoint(parts) and (is_assigned or name.startswith("--"))
-    return patterns.VALUE if is_owner or (is_assigned and patterns.VARIABLE.fullmatch(name)) else None
+    names = patterns.CREDENTIALS | patterns.OWNERS
+    if is_assigned or name.startswith("--"):
+        names |= patterns.ASSIGNED_OWNERS
+    is_variable = is_assigned and patterns.VARIABLE.fullmatch(name)
+    return patterns.VALUE if is_variable or not names.isdisjoint(parts) else None
 
 
 def _kind(text: str) -> str:
@@ -173,7 +176,7 @@ _IDENTIFIERS = (
     ("secret", patterns.KEY),
     ("mail", patterns.MAIL),
     ("host", patterns.HOST),
-    ("path", re.compile(r"[A-Za-z]:\\.*|\\\\[^\\].*", re.DOTALL)),
+    ("path", re.compile(r"(?:[A-Za-z]:|%\w+%|\.{1,2})\\.*|\\\\[^\\].*", re.DOTALL)),
 )
 
 
@@ -192,8 +195,8 @@ def _is_public(path: str) -> bool:
 
 def _is_address(text: str) -> bool:
     """Whether a text is the address of a machine; that of every machine itself (127.0.0.1) tells nothing."""
-    if not re.search(r"\d", text):
-        return False  # `a::b` is C++
+    if text.count(".") != 3 and (":" not in text or not re.search(r"\d", text)):
+        return False  # without a digit it is C++: `a::b`
     try:
         found = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
