@@ -113,7 +113,7 @@ def test_the_energy_of_short_times_is_mean_power_times_time_and_says_so():
     assert short.energy.joules == pytest.approx(300 * 0.6)
     ((table),) = phase_tables(Summary(counted(phase(*((6 + n, 6.15 + n) for n in range(4))))))
     assert any(cell.startswith("~180") for cell in table.rows[0])
-    assert "mean power times time" in table.note
+    assert "mean power × time" in table.note
 
 
 def test_the_energy_of_too_few_readings_is_not_given():

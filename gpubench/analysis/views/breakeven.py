@@ -82,10 +82,13 @@ def quotient(above: Interval, below: Interval) -> Interval:
 
 
 def verdict(speedup: Interval) -> str:
-    """`pays 2.1×`, `costs 0.6×`; where its interval has both, `evens out 1.00×` or, a wide one, `unclear 1.3×`."""
+    """Return `faster 2.1×` or `slower 0.6×`.
+
+    For an interval that contains 1 it is `no change 1.00×`, and for a wide one `unclear 1.3×`.
+    """
     within = speedup.low >= 1 - _EVEN and speedup.high <= 1 + _EVEN
-    even = "evens out" if within else "unclear"
-    word = "pays" if speedup.low > 1 else "costs" if speedup.high < 1 else even
+    even = "no change" if within else "unclear"
+    word = "faster" if speedup.low > 1 else "slower" if speedup.high < 1 else even
     return f"{word} {times(speedup.centre)}"
 
 
@@ -107,6 +110,6 @@ def named_link(text: str) -> NamedLink:
     """The link that a name states the rate of: 25GbE, 400Gb/s, 12.5GB/s; raises UsageError."""
     found = _LINK.fullmatch(text)
     if not found or not float(found[1]):
-        raise UsageError(f"--link {text}: not a link's rate; name one as 25GbE, 400Gb/s or 12.5GB/s")
+        raise UsageError(f"--link {text}: not the rate of a link; write it as 25GbE, 400Gb/s or 12.5GB/s")
     bits = 1 if found[3] == "B/s" else 8
     return NamedLink(text, float(found[1]) * _PREFIXES[found[2]] / bits)

@@ -27,13 +27,13 @@ _PHASE_HEADS = (
 )
 _ALWAYS = _PHASE_HEADS[:5]
 _PHASE_WORDS = ("phase", "device", "throttle reasons")
-_MEMORY_NOTE = "host memory: the program's peak in the phase, and how much it grew from begin to end"
-_INTEGRATED_NOTE = "~ is mean power times time: the phase is too short for the energy counter"
+_MEMORY_NOTE = "host memory: the program's peak in the phase; change: its growth from start to end"
+_INTEGRATED_NOTE = "~: mean power × time, because the phase is too short for the energy counter"
 _DEVICE_HEADS = ("device", "traced", *TIMES, "events")
-_KERNEL_HEADS = ("kernel or copy", "device", "calls", "total", "of busy", "median", "most", "bytes")
+_KERNEL_HEADS = ("kernel or copy", "device", "calls", "total", "of busy time", "median", "maximum", "bytes")
 _DEVICE_NOTE = (
-    "overlap: a kernel and a copy at once; launch gaps: nothing ran for less than 1 ms; waits: for longer. "
-    "No roofline of the kernels: one pass gives neither their operations nor their bytes; ncu takes several"
+    "overlap: a kernel and a copy run at once; launch gaps: idle for less than 1 ms; waits: idle for longer. "
+    "A roofline of kernels needs ncu: one pass counts neither operations nor bytes"
 )
 
 

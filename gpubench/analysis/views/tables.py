@@ -19,7 +19,7 @@ from gpubench.stats import Interval
 
 _NONE = "–"
 _P99_SAMPLES, _P999_SAMPLES = 1000, 10_000  # ten samples lie beyond
-_TAIL_HEADS = ("case", "device", "median", "p99", "p99.9", "greatest", "samples")
+_TAIL_HEADS = ("case", "device", "median", "p99", "p99.9", "maximum", "samples")
 _LEVEL_HEADS = (
     "level",
     "95 % interval",
@@ -30,11 +30,22 @@ _LEVEL_HEADS = (
     "device reports",
 )
 _PATH_HEADS = ("path", "sizes", "α", "β", "n½ = α·β", "n½ measured", "residual")
-_CROSSOVER_HEADS = ("faster below", "faster above", "at", "measured between", "models meet at")
+_CROSSOVER_HEADS = ("faster below", "faster above", "crossover", "measured between", "crossover of the models")
 _B_STAR = ("B* both ends", "B* write only", "B* read only")
 _EVEN_HEADS = ("case", "device", "ratio", "compress", "decompress", *_B_STAR)
 _NAMED_HEADS = ("case", "device", "link", "staged", "overlapped", "write only", "read only")
-_CROSSED_HEADS = ("case", "device", "ratio", "raw", "staged", "overlapped", "bound", "of bound", "verdict", "by model")
+_CROSSED_HEADS = (
+    "case",
+    "device",
+    "ratio",
+    "raw",
+    "staged",
+    "overlapped",
+    "upper bound",
+    "overlap efficiency",
+    "verdict",
+    "model",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,17 +191,17 @@ def payoff_tables(found: Payoffs) -> list[Table]:
     """Break-even links of each codec on its data, verdicts over the links of this machine, and over named ones."""
     tables = []
     if found.crossings:
-        note = "Rates of uncompressed bytes. The bound is that of overlapping: docs/compression.md"
+        note = "Rates count uncompressed bytes. The upper bound is that of perfect overlap (docs/compression.md)"
         rows = tuple(map(_crossing, found.crossings))
         words = ("case", "device", *_CROSSED_HEADS[-2:])
         tables.append(Table(f"Measured: {found.title}", _CROSSED_HEADS, rows, words, note))
     if found.codecs:
-        note = "Over a link slower than B* compressing wins even where nothing overlaps"
+        note = "Over a link slower than B*, compression pays even without overlap"
         rows = tuple(map(_break_even, found.codecs))
-        tables.append(Table(f"Break-even links: {found.title}", _EVEN_HEADS, rows, _EVEN_HEADS[:2], note))
+        tables.append(Table(found.title, _EVEN_HEADS, rows, _EVEN_HEADS[:2], note))
     named = tuple(row for payoff in found.codecs for row in _over_named(payoff, found))
     if named:
-        note = "From the rates above and the link's name; staged and overlapped: a message, a device at each end"
+        note = "Computed from the rates above and the rate of the link; staged and overlapped have a device at each end"
         title = f"Modelled, not measured: {found.title}"
         tables.append(Table(title, _NAMED_HEADS, named, _NAMED_HEADS, note))
     return tables
@@ -225,10 +236,10 @@ def _break_even(payoff: Payoff) -> tuple[str, ...]:
 
 
 def _link_rate(rate: float) -> str:
-    """A break-even link in both units that links are named in; `none` where compressing never pays."""
+    """A break-even link in both units that links are named in; `never` where compression never pays."""
     if not math.isfinite(rate):
         return _NONE
-    return f"{units.quantity(rate, 'B/s', 3)} ({units.significant(rate * 8e-9, 3)} Gb/s)" if rate > 0 else "none"
+    return f"{units.quantity(rate, 'B/s', 3)} ({units.significant(rate * 8e-9, 3)} Gb/s)" if rate > 0 else "never"
 
 
 def _over_named(payoff: Payoff, found: Payoffs) -> Iterator[tuple[str, ...]]:
