@@ -148,16 +148,16 @@ def machine_fault(what: str, fault: MachineFault, folder: Path) -> Row:
     seconds = time.monotonic() - start
     left = left_behind(token)
     words = (place / "stderr").read_text(errors="replace").strip().splitlines()
-    kept, is_readable = results(place, path)
+    kept, is_readable = results(place)
     is_told = status == 0 or bool(words) or status < 0 or fault.is_mute
     is_sound = status in fault.statuses and "Traceback (most recent call last):" not in words and not left
     cells = [what, str(status), f"{kept} of 3", str(left), f"{seconds:.1f}", (words or [""])[-1][:110]]
-    return Row(cells, is_sound and is_told and is_readable and (kept == 3 or status != 0 or fault.is_mute))
+    return Row(cells, is_sound and is_told and (fault.is_mute or (is_readable and (kept == 3 or status != 0))))
 
 
-def results(place: Path, path: Path) -> tuple[int, bool]:
+def results(place: Path) -> tuple[int, bool]:
     """Return how many results the run file has, and whether it is whole or absent."""
-    files = [file for file in (path, *place.rglob("*.jsonl*")) if file.is_file() and not file.is_symlink()]
+    files = [file for file in place.rglob("*.jsonl*") if file.is_file() and not file.is_symlink()]
     if not files:
         return 0, True
     try:

@@ -12,6 +12,7 @@ import os
 import resource
 import signal
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 RUNNER = "GPUBENCH_RUNNER"  # in the environment of a child: the number of the gpubench process that started it
@@ -19,6 +20,7 @@ CHILD = "GPUBENCH_CHILD"  # and letters drawn by chance, which all that the chil
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _GRACE_S = 2.0  # for processes that were killed; one that a driver holds is left behind
 _TICK_S = 0.002
+_ENDED = (b"Z", b"X")  # states in /proc: a process that was not waited for, and one that is being removed
 _HEARD = {signal.SIGCHLD, signal.SIGTERM}
 
 
@@ -83,14 +85,19 @@ def _end_like(status: int | None) -> None:
 
 def end_descendants(root: int) -> None:
     """Kill every process below `root` and reap those that are this process's own; a few seconds at the most."""
+    is_own = root == os.getpid()
     deadline = time.monotonic() + _GRACE_S
-    while time.monotonic() < deadline and (alive := descendants(root)):
+    while time.monotonic() < deadline:
+        alive = descendants(root)
+        if is_own:
+            _reaped(0)
+            alive |= _children()  # asked last: a process that forks and ends again and again is killed at once
+        if not alive and not (is_own and has_children()):
+            return
         for pid in alive:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(_TICK_S)
-        if root == os.getpid():
-            _reaped(0)
 
 
 def end_marked(mark: str) -> None:
@@ -116,16 +123,49 @@ def has_children() -> bool:
     return True
 
 
+def has_descendants(known: Collection[int]) -> bool:
+    """Return whether a process runs below this one that is not `known`."""
+    if not has_children():
+        return False
+    children = _children().difference(known)
+    if any(map(_is_running, children)):
+        return True
+    new = _children().difference(known, children)  # of a process that forked and ended meanwhile
+    return bool(new) or bool(descendants(os.getpid()).difference(known))
+
+
+def _is_running(pid: int) -> bool:
+    """Return whether a child has not ended; of one that is not there any more, because it may have left others."""
+    try:
+        return _state_and_parent(pid)[0] not in _ENDED
+    except OSError:
+        return True
+
+
+def _children() -> set[int]:
+    """Return the numbers of this process's children; none where the kernel lists none (CONFIG_PROC_CHILDREN)."""
+    found: set[int] = set()
+    for file in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found.update(map(int, file.read_bytes().split()))
+    return found
+
+
+def _state_and_parent(pid: int | str) -> tuple[bytes, int]:
+    # after the name, which may hold anything, in parentheses: state, parent
+    state, parent = Path("/proc", str(pid), "stat").read_bytes().rpartition(b")")[2].split()[:2]
+    return state, int(parent)
+
+
 def descendants(root: int) -> set[int]:
     """Return the numbers of the processes below `root` that have not ended."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):  # noqa: PTH208 - names are enough
         if entry.isdecimal():
             with contextlib.suppress(OSError):
-                # after the name, which may hold anything, in parentheses: state, parent
-                state, parent = Path("/proc", entry, "stat").read_bytes().rpartition(b")")[2].split()[:2]
-                if state not in (b"Z", b"X"):
-                    children.setdefault(int(parent), []).append(int(entry))
+                state, parent = _state_and_parent(entry)
+                if state not in _ENDED:
+                    children.setdefault(parent, []).append(int(entry))
     found: set[int] = set()
     waiting = [root]
     while waiting:

@@ -163,11 +163,7 @@ class Worker:
             gc.freeze()  # what is left stays: the next collection looks at the next case's objects alone
             if self._open is not None and not part.spoils_worker:
                 self._open.release()
-            self._channel.send_encoded(_encoded(replace(part, left=self._has_left_processes())))
-
-    def _has_left_processes(self) -> bool:
-        """Return whether a process runs that the last case started."""
-        return keeper.has_children() and bool(keeper.descendants(os.getpid()) - self._helpers)
+            self._channel.send_encoded(_encoded(replace(part, left=keeper.has_descendants(self._helpers))))
 
     def part(self, order: Order) -> Part:
         """What becomes of one order: the case's boundary, where every outcome gets its name."""
