@@ -432,6 +432,19 @@ def test_doctor_names_single_readings_that_are_unavailable_below_a_healthy_devic
     ]
 
 
+def test_the_page_shows_what_doctor_prints_of_a_healthy_and_of_a_sick_device():
+    reset = "sudo nvidia-smi --gpu-reset --id=GPU-0f0e0d0c-0b0a-0908-0706-050403020100"
+    signs = [sign for sign in HealthSign if not sign.startswith("pages")]  # memory that remaps rows retires no pages
+    normal = {sign: 16.0 if sign.startswith("pcie.width") else 0.0 for sign in signs}
+    sick = normal | {HealthSign.REMAP_PENDING: 1.0}
+    printed = [
+        line
+        for device, values in (("cuda:0", normal), ("cuda:1", sick))
+        for line in shown(health.judge(device, [HealthReading(*each, command=reset) for each in values.items()]))
+    ]
+    assert "".join(f"    {line}\n" for line in ["health", *printed]) in DOCUMENT
+
+
 # ---- a real GPU
 
 
