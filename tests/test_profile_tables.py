@@ -132,3 +132,8 @@ def test_bars_and_charts_are_ascii_where_a_terminal_has_nothing_else():
     assert blocks.bar(0.5, 8, ascii_only=True) == "####...."
     assert blocks.chart((0.0, 0.5, 1.0, None, -3.0, 9.0)) == "▁▅█ ▁█"
     assert blocks.chart((0.0, 1.0), ascii_only=True).isascii()
+
+
+def test_the_page_on_profiling_shows_what_the_recording_prints(recorded):
+    shown = "\n".join(f"    {line}".rstrip() for line in printed(recorded, 96))
+    assert shown in (Path(__file__).parents[1] / "docs/profile.md").read_text()
