@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import html
 import io
@@ -96,11 +97,18 @@ def call(tmp_path, monkeypatch, capfd):
     return run
 
 
+def opened(found):
+    """The run file that a page carries, packed and in base64, in which any three letters may stand by chance."""
+    packed = base64.b64decode(found[0] + "=" * (-len(found[0]) % 4))
+    return gzip.decompress(packed).decode() if packed[:2] == b"\x1f\x8b" else found[0]
+
+
 def left(*written):
     """The secrets that stand in the outputs, and the kinds of their marks."""
     assert written
     assert all(written)
     texts = [each if isinstance(each, str) else each.decode("utf-8", "replace") for each in written]
+    texts = [re.sub(r"[A-Za-z0-9+/]{200,}=*", opened, text) for text in texts]
     whole = "\n".join((*texts, *map(html.unescape, texts))).lower()
     return {secret: kind for secret, kind in KINDS.items() if secret.lower() in whole}
 
