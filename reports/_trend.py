@@ -69,16 +69,16 @@ class RunLine:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A trend's section; `state` says why it has neither changes nor drifts."""
+    """A trend's section; `verdict` says what changed, or why no change is told."""
 
     case: str
+    verdict: str
     lead: str
     newest: str
     count: int
     chart: Chart
     changes: tuple[ChangeLine, ...]
     drifts: tuple[DriftLine, ...]
-    state: str
     newest_event: NewestEvent
     runs: tuple[RunLine, ...]
 
@@ -103,13 +103,13 @@ def _block(trend: Trend) -> Block:
     changes = tuple(_change(change, trend) for change in trend.changes)
     return Block(
         line.case,
+        trend.verdict_words,
         line.words,
         units.quantity(trend.values[-1], line.unit),
         len(trend.moments),
         _chart(trend),
         changes,
         _drifts(trend),
-        trend.state_words,
         _newest_event(trend),
         tuple(_run(moment, line) for moment in reversed(trend.moments)),
     )

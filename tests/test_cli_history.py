@@ -1,6 +1,7 @@
 """`gpubench history` as a user calls it."""
 
 import json
+import re
 import sys
 from datetime import UTC, datetime, timedelta
 
@@ -65,7 +66,7 @@ def test_a_run_is_recorded_beside_its_file_in_gpubench_runs_and_nowhere_else(cal
     assert call("run", *QUICKEST, "--out", "a.jsonl")[0] == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "gpubench-runs"]
     status, shown, _ = call("history", "gemm/square")
-    assert (status, "1 runs, newest" in shown) == (0, True)
+    assert (status, "1 run, newest" in shown) == (0, True)
     assert "too few runs to tell a change: 1 of at least 9" in shown
 
 
@@ -76,7 +77,7 @@ def test_the_variable_names_another_history_or_none(call, tmp_path, monkeypatch)
     assert not list(tmp_path.glob("*/*.sqlite"))
     monkeypatch.setenv(history.VARIABLE, str(tmp_path / "team" / "all.sqlite"))
     assert call("run", *QUICKEST, "--out", "a.jsonl")[0] == 0
-    assert "1 runs, newest" in call("history", "gemm/square")[1]
+    assert "1 run, newest" in call("history", "gemm/square")[1]
     assert [path.name for path in (tmp_path / "team").glob("*.sqlite")] == ["all.sqlite"]
 
 
@@ -92,17 +93,21 @@ def test_a_damaged_history_costs_a_run_nothing_but_a_warning(call, tmp_path):
 def test_without_a_case_all_are_listed_with_their_newest_change(call, filled):
     status, shown, _ = call("history")
     assert status == 0
-    rows = [line.split() for line in shown.splitlines()[1:]]
-    assert [row[0] for row in rows] == [CASE.id, OTHER.id]
-    assert rows[0][2:5] == ["20", "3636", "GB/s"]
-    assert shown.splitlines()[1].rstrip().endswith("2026-01-14 03:04 UTC: 9.1 % less (worse)")
+    where, _, worse, other = shown.splitlines()
+    assert where.strip() == "on cuda:0"
+    assert worse.startswith(f"changed    {CASE.id} ")
+    assert other.startswith(f"no change  {OTHER.id} ")
+    assert worse.split()[2:5] == ["20", "3636", "GB/s"]
+    assert worse.rstrip().endswith("9.1 % less (worse), 2026-01-14")
 
 
 def test_a_case_shows_its_runs_as_bars_and_each_change_with_what_else_changed(call, filled):
     status, shown, _ = call("history", "triad")
-    title, what, bars, marks, newest, change = shown.splitlines()
+    title, verdict, advice, what, bars, marks, newest, change = shown.splitlines()
     assert status == 0
     assert title == CASE.id
+    assert verdict == "changed: 1 step in 20 runs; newest: 9.1 % less (worse)"
+    assert re.fullmatch(r"next: gpubench compare \S+11\.jsonl \S+12\.jsonl", advice)
     assert what == "hot, tier quick, on cuda:0: NVIDIA H200, 132 units"
     assert bars == f"3636 GB/s {'█' * 12}{'▁' * 8} 4000 GB/s"
     assert marks.index("^") == bars.index("▁")
@@ -120,7 +125,7 @@ def test_runs_that_are_too_few_are_told_with_the_newest_against_those_before(cal
     call("history", "import", folder)
     words = "newest 50.0 % less than the median of the 4 runs before"
     assert f"too few runs to tell a change: 5 of at least 9; {words}" in call("history", "triad")[1]
-    assert f"too few runs ({words})" in call("history")[1]
+    assert call("history")[1].splitlines()[2].rstrip().endswith("newest 50.0 % less")
     (document,) = json.loads(call("history", "triad", "--json")[1])
     assert (document["state"], document["newest_step"], document["runs_needed"]) == ("too few runs", -0.5, 9)
 

@@ -253,7 +253,7 @@ def shown_history(text, monkeypatch):
     """What `history` prints of a trend whose every text is this one, by itself and in a list."""
     trends = [poisoned(trend_of([4.0e12] * 10 + values), text) for values in ([3.8e12] * 10, [4.0e12] * 10)]
     lines = [line for trend in trends for line in history._lines(trend)]
-    return [*lines, _print.table(("case",) * 6, [history._row(trend, True) for trend in trends])]
+    return [*lines, *history._listed(trends, True, _print._WIDE)]
 
 
 def shown_gate(judgement):

@@ -231,6 +231,16 @@ class Trend:
         return max(events, key=lambda event: event.start, default=None)
 
     @property
+    def verdict_words(self) -> str:
+        """`changed: 1 step in 20 runs; newest: 9.1 % less (worse)`, or why no change is told."""
+        event = self.newest_event
+        if event is None:
+            return self.state_words
+        counts = ((len(self.changes), "step"), (len(self.drifts), "drift"))
+        found = ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for count, name in counts if count)
+        return f"changed: {found} in {len(self.moments)} runs; newest: {event.effect_words}"
+
+    @property
     def newest_step(self) -> float | None:
         """The newest value against the median of those before it, as a fraction; None of a single run."""
         return _relative(self.values[-1], stats.median(self.values[:-1])) if len(self.moments) > 1 else None

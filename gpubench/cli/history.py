@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from gpubench.analysis.trend import Trend
+    from gpubench.cli._findings import Part
     from gpubench.tools.history import Found, History, Recorded, Recorder
 
 _WIDTH = 60  # characters of a sparkline
+_LEAST = 10  # of one on the narrowest terminal
 _NARROW = 24  # of one in the list of many
 _SHOWN = 8  # series that are shown one by one; more are a list
 _LISTED = 200  # series whose changes are looked for in a list: each takes some milliseconds
@@ -154,36 +156,71 @@ def _shown(history: History, found: list[Found], last: int, named: bool) -> None
             lines = _lines(history.trend(each, last))
             out.print(*([""] if number else []), *lines, sep="\n", soft_wrap=True)
         return
+    from gpubench.cli import _findings
+
     judged = len(found) <= _LISTED
-    rows = [_row(history.trend(each, min(last, _LAST if judged else _NARROW)), judged) for each in found]
-    columns = ("case", "device", "runs", "newest", "trend", "newest change")
-    out.print(_print.table(columns, rows, right=("runs", "newest")))
+    trends = [history.trend(each, min(last, _LAST if judged else _NARROW)) for each in found]
+    _findings.show(_listed(trends, judged, out.width))
     if not judged:
-        words = f"changes are looked for in {_LISTED} series at the most: name cases to see theirs"
+        words = f"changes are looked for in {_LISTED} series at most; name cases to see the changes of these"
         out.print(_print.plain(words, "dim"), soft_wrap=True)
 
 
+def _listed(trends: Sequence[Trend], judged: bool, width: int) -> list[Part]:
+    """Return a line for each series, those whose newest change is for the worse first."""
+    from gpubench.cli import _print
+    from gpubench.cli._layout import NamedRow, named_rows
+
+    several = len({trend.line.devices for trend in trends}) > 1
+    where = [_print.plain(f"on {'+'.join(trends[0].line.devices)}", "dim")] if trends and not several else []
+    heads = ("state", "case", "runs", "newest", "trend", *(["newest change"] if judged else []))
+    ordered = sorted(trends, key=_rank) if judged else trends
+    rows = [NamedRow(*_row(trend, judged, several)) for trend in ordered]
+    return [*where, *named_rows(heads, rows, width)]
+
+
+def _rank(trend: Trend) -> int:
+    """Return what sorts series: those that became worse, those that became better, those without a change."""
+    event = trend.newest_event
+    return 2 if event is None else 0 if event.is_worse else 1
+
+
 def _lines(trend: Trend) -> list[Text]:
+    """Return one series: the verdict, what to do next, what the figures are of, the runs, each change."""
     from gpubench.analysis.trend import sparkline
     from gpubench.base import units
     from gpubench.cli import _print
 
     line, values = trend.line, trend.values
-    newest = trend.moments[-1]
-    bars, marks = sparkline(trend, _WIDTH)
-    low = units.quantity(min(values), line.unit)
+    newest, event = trend.moments[-1], trend.newest_event
+    low, high = (units.quantity(value, line.unit) for value in (min(values), max(values)))
+    room = _print.out().width - len(low) - len(high) - 2
+    bars, marks = sparkline(trend, max(min(_WIDTH, room), _LEAST))
     words = f"newest {units.quantity(values[-1], line.unit)} ({_when(newest.source.at)}, {newest.source.path})"
     texts = [
         _print.plain(line.case, "bold"),
-        _print.plain(f"{line.words}", "dim"),
-        _print.plain(f"{low} {bars} {units.quantity(max(values), line.unit)}"),
+        _print.plain(trend.verdict_words, "bold red" if event and event.is_worse else "bold"),
+        *_next_step(trend),
+        _print.plain(line.words, "dim"),
+        _print.plain(f"{low} {bars} {high}"),
     ]
     if marks:
         texts.append(_print.plain(" " * (len(low) + 1) + marks))
-    texts.append(_print.plain(f"{len(values)} runs, {words}"))
-    if trend.state == "changed":
-        return [*texts, *_events(trend)]
-    return [*texts, _print.plain(trend.state_words, "dim" if trend.state == "no change" else "yellow")]
+    texts.append(_print.plain(f"{len(values)} {'run' if len(values) == 1 else 'runs'}, {words}"))
+    return [*texts, *_events(trend)]
+
+
+def _next_step(trend: Trend) -> list[Text]:
+    """Return how to look into the newest change: the runs before and after it side by side."""
+    import shlex
+
+    from gpubench.cli import _print
+
+    event = trend.newest_event
+    if event is None or not event.start:
+        return []
+    files = [shlex.quote(trend.moments[index].source.path) for index in (event.start - 1, event.start)]
+    return [_print.plain(f"next: gpubench compare {' '.join(files)}")]
 
 
 def _events(trend: Trend) -> Iterator[Text]:
@@ -203,34 +240,30 @@ def _events(trend: Trend) -> Iterator[Text]:
     return (_print.plain(text, "red" if is_worse else "green") for _, text, is_worse in sorted(lines))
 
 
-def _row(trend: Trend, is_judged: bool) -> list[object]:
+def _row(trend: Trend, is_judged: bool, several: bool) -> tuple[str, str, tuple[str, ...], str]:
+    """Return the lead, the name, the figures and the style of a series' row."""
     from gpubench.analysis.trend import sparkline
     from gpubench.base import units
-    from gpubench.cli import _print
 
     line = trend.line
-    words, style = _newest_event(trend) if is_judged else ("", "dim")
-    return [
-        line.case,
-        ", ".join(line.devices),
-        len(trend.moments),
-        units.quantity(trend.values[-1], line.unit),
-        sparkline(trend, _NARROW)[0],
-        _print.plain(words, style),
-    ]
+    name = f"{line.case} on {'+'.join(line.devices)}" if several else line.case
+    figures = (str(len(trend.moments)), units.quantity(trend.values[-1], line.unit), sparkline(trend, _NARROW)[0])
+    if not is_judged:
+        return "", name, figures, ""
+    event = trend.newest_event
+    return trend.state, name, (*figures, _newest_event(trend)), "bold red" if event and event.is_worse else ""
 
 
-def _newest_event(trend: Trend) -> tuple[str, str]:
-    """The step or drift that began last, or why none is told, and the style to print it in."""
+def _newest_event(trend: Trend) -> str:
+    """Return the step or drift that began last; of too few runs how the newest differs."""
     event = trend.newest_event
     if event is None:
-        step = f" ({trend.newest_words})" if trend.state == "too few runs" and trend.newest_words else ""
-        return f"{trend.state}{step}", "dim"
-    return f"{_when(trend.moments[event.start].source.at)}: {event.effect_words}", "red" if event.is_worse else "green"
+        return trend.newest_words.partition(" than")[0] if trend.state == "too few runs" else "–"
+    return f"{event.effect_words}, {_when(trend.moments[event.start].source.at, '%Y-%m-%d')}"
 
 
-def _when(at: float) -> str:
-    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
+def _when(at: float, form: str = "%Y-%m-%d %H:%M UTC") -> str:
+    return f"{datetime.fromtimestamp(at, UTC):{form}}"
 
 
 def _page(history: History, found: list[Found], last: int, html: Path, force: bool, no_redact: bool) -> None:
