@@ -1,4 +1,4 @@
-"""What ran when, as lanes of a timeline: a lane a suite, a box a case, a cross where one failed."""
+"""What ran when, as lanes of a timeline: a lane per suite or phase, a box per case, a cross where one failed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from gpubench.api.report import Result, units
+from gpubench.api.report import Result, lane_of, result_lanes, units
 
 from . import _svg as svg
 from ._charts import Chart
@@ -23,10 +23,11 @@ _Span = tuple[Result, float, float]  # a case from one moment to another
 
 @dataclass(slots=True)
 class _Group:
-    """Cases that are drawn as one, from `left` to `right` in drawing units."""
+    """Cases that are drawn as one, from `left` to `right` in drawing units; `seconds` is how long they took."""
 
     left: float
     right: float
+    seconds: float
     results: list[Result]
 
 
@@ -44,30 +45,24 @@ def untimed_of(results: Sequence[Result]) -> list[tuple[Result, float]]:
 
 def lanes(results: Sequence[Result], untimed: Sequence[tuple[Result, float]], begin: float, across: Axis) -> Chart:
     """Draw when each case ran, and which failed."""
-    suites = list(dict.fromkeys(result.case.suite for result in [*results, *(result for result, _ in untimed)]))
-    bottom = TOP + LANE * len(suites)
+    timed = result_lanes(results)
+    names = list(dict.fromkeys([*timed, *(lane_of(result) for result, _ in untimed)]))
+    bottom = TOP + LANE * len(names)
     parts = [time_axis(across, bottom)]
     parts += [
-        svg.text(across.start - 6, TOP + LANE * row + 14, svg.shorten(suite, 12), "end")
-        for row, suite in enumerate(suites)
+        svg.text(across.start - 6, TOP + LANE * row + 14, svg.shorten(name, 12), "end")
+        for row, name in enumerate(names)
     ]
     crosses = [*untimed, *((result, result.window[1]) for result in results if result.status == "failed")]
-    timed = _by_suite((result, *result.window) for result in results)
-    ended = _by_suite((result, at, at) for result, at in crosses)
-    for row, suite in enumerate(suites):
-        parts += [_windows(group, row) for group in _grouped(timed.get(suite, ()), begin, across)]
-        parts += [_failures(group, row) for group in _grouped(ended.get(suite, ()), begin, across)]
+    ended = [(result, at, at) for result, at in crosses]
+    for row, name in enumerate(names):
+        parts += [_windows(group, row) for group in _grouped(timed.get(name, ()), begin, across)]
+        failures = [span for span in ended if lane_of(span[0]) == name]
+        parts += [_failures(group, row) for group in _grouped(failures, begin, across)]
     failed = len(untimed) + sum(result.status == "failed" for result in results)
     note = "when each case ran" + (f"; crosses: {failed} failed" if failed else "")
-    words = f"When each case ran: {', '.join(suites)}" + (f"; {failed} failed" if failed else "")
+    words = f"When each case ran: {', '.join(names)}" + (f"; {failed} failed" if failed else "")
     return Chart("cases", note, svg.picture(words, bottom + 24, *parts))
-
-
-def _by_suite(spans: Iterable[_Span]) -> dict[str, list[_Span]]:
-    found: dict[str, list[_Span]] = {}
-    for span in spans:
-        found.setdefault(span[0].case.suite, []).append(span)
-    return found
 
 
 def _grouped(
@@ -80,9 +75,10 @@ def _grouped(
         last = groups[-1] if groups else None
         if last and left < last.right + apart and right < last.left + widest:
             last.right = max(right, last.right)
+            last.seconds += end - start
             last.results.append(result)
         else:
-            groups.append(_Group(left, right, [result]))
+            groups.append(_Group(left, right, end - start, [result]))
     return groups
 
 
@@ -100,10 +96,9 @@ def _failures(group: _Group, row: int) -> Markup:
 
 
 def _windows(group: _Group, row: int) -> Markup:
-    took = sum(result.window[1] - result.window[0] for result in group.results)
     return svg.element(
         "rect",
-        *svg.title(_words(group.results, f": {units.duration(took)}")),
+        *svg.title(_words(group.results, f": {units.duration(group.seconds)}")),
         x=group.left,
         y=TOP + LANE * row + 4,
         width=max(group.right - group.left - 0.4, 0.6),

@@ -11,11 +11,12 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from gpubench.analysis.summary import Summary
-from gpubench.analysis.views.phase_lanes import MOST_LANES, phase_lanes
+from gpubench.analysis.views.phase_lanes import MOST_LANES, phase_lanes, result_lanes
 from gpubench.analysis.views.phase_tables import phase_tables
 from gpubench.base import blocks
 from gpubench.cli import _phases
 from gpubench.model import Case, Samples, Series, store
+from gpubench.tools import rendering
 from gpubench.tools.profile import tree
 
 RECORDING = Path(__file__).parent / "recordings/h200-profile.jsonl.gz"
@@ -137,3 +138,18 @@ def test_bars_and_charts_are_ascii_where_a_terminal_has_nothing_else():
 def test_the_page_on_profiling_shows_what_the_recording_prints(recorded):
     shown = "\n".join(f"    {line}".rstrip() for line in printed(recorded, 96))
     assert shown in (Path(__file__).parents[1] / "docs/profile.md").read_text()
+
+
+def test_the_page_draws_a_lane_for_each_phase_over_the_counters():
+    both, late = phase("both", (0.0, 2.5), (7.5, 10.0)), phase("late", (5.0, 7.0))
+    page = rendering.report("html").render(program(both, late, memory=[GIB] * 20 + [2 * GIB] * 21))
+    (drawing,) = re.findall(
+        r"<svg[^>]*aria-label=\"When each case ran: program, both, late\".*?</svg>", page, re.DOTALL
+    )
+    assert len(re.findall(r"profile/phase\[name=both\]: 2\.50 s</title>", drawing)) == 2, "a box each time it came"
+    assert re.findall(r">(both|late)</text>", drawing) == ["both", "late"]
+
+
+def test_of_many_phases_the_page_draws_the_longest():
+    many = [phase(f"p{n}", (n * 0.1, n * 0.1 + 0.01 * (n + 1))) for n in range(20)]
+    assert list(result_lanes(program(*many).results)) == ["program", *(f"p{n}" for n in range(20 - MOST_LANES, 20))]

@@ -38,6 +38,7 @@ from gpubench.analysis.views.derived import (
 )
 from gpubench.analysis.views.links import link_tables
 from gpubench.analysis.views.payoffs import Payoff, Payoffs, payoffs, payoffs_of
+from gpubench.analysis.views.phase_lanes import lane_of, result_lanes
 from gpubench.analysis.views.phase_tables import phase_tables
 from gpubench.analysis.views.tables import Table, derived_tables, level_table, payoff_tables, transfer_tables
 from gpubench.base import units
@@ -129,6 +130,7 @@ __all__ = [
     "headline",
     "judged_values",
     "labeller",
+    "lane_of",
     "level_table",
     "link_tables",
     "listing",
@@ -137,6 +139,7 @@ __all__ = [
     "payoffs",
     "payoffs_of",
     "phase_tables",
+    "result_lanes",
     "source_words",
     "staircases",
     "staircases_of",

@@ -68,6 +68,25 @@ def phase_lanes(summary: Summary, columns: int) -> PhaseLanes | None:
     )
 
 
+def lane_of(result: Result) -> str:
+    """Return the lane that a result is drawn in: its suite; of a profiled program a lane for each phase."""
+    if not phases.spans_of(result) or result.case.suite != phases.SUITE:
+        return result.case.suite
+    return phase_name(result).removeprefix(f"{phases.MARKED} ")
+
+
+def result_lanes(results: Sequence[Result]) -> dict[str, list[tuple[Result, float, float]]]:
+    """Return when each result ran, by its lane: of a profiled program the longest phases, each time that they came."""
+    found: dict[str, list[tuple[Result, float, float]]] = {}
+    parts = sorted((result for result in results if result.case.suite == phases.SUITE), key=_longest_first)
+    left_out = {id(result) for result in parts[MOST_LANES + 1 :]}  # the program itself is one of them
+    for result in results:
+        if id(result) not in left_out:
+            spans = phases.spans_of(result) if result.case.suite == phases.SUITE else []
+            found.setdefault(lane_of(result), []).extend((result, *span) for span in spans or [result.window])
+    return found
+
+
 def _longest_first(result: Result) -> float:
     return -sum(end - begin for begin, end in phases.spans_of(result))
 
