@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gpubench.api.report import Comparison, Enclosure, Run, Site, Trend
 
+from ._columns import columns
 from ._compare_page import compare_page
 from ._page import Page, page
 from ._site import site_page
@@ -27,6 +28,10 @@ class HtmlReport:
     def enclose(self, run: Run, enclosure: Enclosure) -> str:
         """The page of a run with its results inside."""
         return _written(page(run, enclosure))
+
+    def columns(self, runs: Sequence[Run]) -> str:
+        """The page of several runs as columns."""
+        return web_page("runs.html", "html.css", "runs.css", scripts=("page.js",), page=columns(runs))
 
     def trends(self, trends: Sequence[Trend]) -> str:
         """The page of trends, run after run, with their changes."""

@@ -25,6 +25,8 @@ from gpubench.api.report import (
 )
 
 from ._cases import figure_cells, heads, reason_words
+from ._columns import columns
+from ._columns_md import columns_markdown
 from ._compare_md import compare_markdown
 from ._environment import environment
 from ._markdown import MOST_BYTES, clipped, cut, table
@@ -53,6 +55,10 @@ class MarkdownReport:
         heads_bytes = sum(len("\n".join(_heading(suite)).encode()) + 1 for suite in suites)
         room = MOST_BYTES - len(_document(summary, suites, frozenset()).encode()) - heads_bytes
         return cut(_document(summary, suites, _kept(suites, room)))
+
+    def columns(self, runs: Sequence[Run]) -> str:
+        """Several runs as columns, with a newline at its end."""
+        return columns_markdown(columns(runs))
 
     def compare(self, comparison: Comparison) -> str:
         """Runs side by side, with a newline at its end."""

@@ -48,6 +48,16 @@ def test_a_report_names_neither_host_nor_device_unless_asked(gpubench, run):
     assert "GPU-1234" in page
 
 
+def test_a_page_takes_several_runs_and_a_table_of_figures_takes_one(gpubench, run):
+    assert gpubench("report", run, run, run, "-o", "a.html") == (0, "", "")
+    page = Path("a.html").read_text()
+    assert "3 runs: NVIDIA H200" in page
+    assert "gpu17" not in page
+    status, _, said = gpubench("report", run, run, "-o", "a.csv")
+    assert (status, Path("a.csv").exists()) == (2, False)
+    assert "a .csv report takes one run; .html takes several" in said
+
+
 def test_a_redacted_run_is_a_run_file_with_the_same_numbers(gpubench, run):
     assert gpubench("redact", run, "-o", "shared.jsonl.gz")[0] == 0
     before, after = store.read_run(run), store.read_run("shared.jsonl.gz")

@@ -9,8 +9,9 @@ import typer
 
 from gpubench.cli import _sharing as sharing
 
-RunFile = Annotated[
-    Path | None, typer.Argument(metavar="RUN", help="A run file (.jsonl, .jsonl.gz).", show_default=False)
+RunFiles = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="RUN...", help="Run files (.jsonl, .jsonl.gz); several become columns.", show_default=False),
 ]
 Out = Annotated[
     Path | None,
@@ -23,14 +24,14 @@ Formats = Annotated[bool, typer.Option("--formats", help="List the formats and w
 
 
 def report(
-    run: RunFile = None,
+    runs: RunFiles = None,
     out: Out = None,
     format: Format = None,  # noqa: A002 - the option's name
     formats: Formats = False,
     force: sharing.Force = False,
     no_redact: sharing.NoRedact = False,
 ) -> None:
-    """Write an anonymised report of a run file: .html, .md, .csv, .json and more."""
+    """Write an anonymised report of a run file: .html, .md, .csv, .json and more; of several, columns on one page."""
     import gc
 
     from gpubench.base.errors import UsageError
@@ -40,17 +41,21 @@ def report(
     if formats:
         _list()
         return
-    if run is None or out is None:
+    if not runs or out is None:
         raise UsageError("name a run file, and with -o the report to write; --formats lists the formats")
     name = _format(out, format)
     report = rendering.report(name)
-    sharing.check_target(out, force, run)
+    if len(runs) > 1 and not report.offers("columns"):
+        raise UsageError(f"a .{name} report takes one run; .html takes several, and `gpubench compare` judges them")
+    sharing.check_target(out, force, *runs)
     gc.disable()  # values of a run have no cycles, and the process ends: looking for them takes a twentieth
-    (shared,) = sharing.shareable([store.read_run(run)], no_redact)
-    if report.offers("enclose"):
-        sharing.write(out, report.enclose(shared, enclosing.enclosure(shared, run)))
+    shared = sharing.shareable([store.read_run(run) for run in runs], no_redact)
+    if len(shared) > 1:
+        sharing.write(out, report.columns(shared))
+    elif report.offers("enclose"):
+        sharing.write(out, report.enclose(shared[0], enclosing.enclosure(shared[0], runs[0])))
     else:
-        sharing.write(out, report.render(shared))
+        sharing.write(out, report.render(shared[0]))
 
 
 def _format(out: Path, name: str | None) -> str:

@@ -119,7 +119,7 @@ def compare(readings: Sequence[Reading], threshold: Callable[[str], float]) -> C
     if not any(found.judgement.findings for found in against):
         raise UsageError(f"no case in common: {'; '.join(map(_holds, readings))}")
     columns = tuple(map(_column, readings))
-    return Comparison(columns, tuple(_differences([reading.manifest for reading in readings])), against)
+    return Comparison(columns, tuple(differences([reading.manifest for reading in readings])), against)
 
 
 def _against(first: Reading, other: Reading, threshold: Callable[[str], float]) -> Against:
@@ -184,7 +184,7 @@ def _column(reading: Reading) -> Column:
     return Column(reading.source, tuple(names), manifest.started, sum(map(len, reading.gathered.results.values())))
 
 
-def _differences(manifests: Sequence[Manifest]) -> Iterator[Difference]:
+def differences(manifests: Sequence[Manifest]) -> Iterator[Difference]:
     """What is not the same everywhere, the devices first."""
     each = [dict(_environment(manifest)) for manifest in manifests]
     for name in dict.fromkeys(name for found in each for name in found):

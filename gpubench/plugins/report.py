@@ -38,6 +38,13 @@ class EnclosingReport(Report, Protocol):
         """The whole document: a pure function of both."""
 
 
+class ColumnsReport(Report, Protocol):
+    """An output format that also has a form for several runs as columns, without a verdict."""
+
+    def columns(self, runs: Sequence[Run]) -> str:
+        """The whole document: a pure function of the runs, in their order."""
+
+
 class TrendReport(Report, Protocol):
     """An output format that also has a page for what a history holds."""
 

@@ -13,7 +13,7 @@ from gpubench.judging.comparison import Comparison
 from gpubench.model import Run
 from gpubench.plugins.report import Enclosure
 
-Part = Literal["render", "enclose", "trends", "compare", "index"]
+Part = Literal["render", "enclose", "columns", "trends", "compare", "index"]
 
 
 class CleanReport:
@@ -39,6 +39,11 @@ class CleanReport:
     def enclose(self, run: Run, enclosure: Enclosure) -> str | bytes:
         """Return the whole document of a run with its results inside."""
         document: str | bytes = self._report.enclose(tidy(run), tidy(enclosure))
+        return document
+
+    def columns(self, runs: Sequence[Run]) -> str:
+        """Return the document of several runs as columns."""
+        document: str = self._report.columns(tidy(tuple(runs)))
         return document
 
     def trends(self, trends: Sequence[Trend]) -> str:
