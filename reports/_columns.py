@@ -1,0 +1,187 @@
+"""Several runs as columns: their heads, their key figures and their cases side by side, without a verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gpubench.api.report import Difference, Figure, ListedCase, Overview, Run, Summary, comparison, listing, overview
+
+from ._environment import readable
+from ._room import LINES
+from ._verdict import Anchors, link, share_text, suite_anchor, trust_words
+
+_NO_CHANGE = ""
+_SEEN = 0.0005  # a smaller change has no digit to show
+NOTE = (
+    "Changes are those of the medians against run A; the command gpubench compare decides which of them are more than "
+    "noise. Of data sheet: the share of the peak in the vendor's data sheet."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunColumn:
+    """The head of a run."""
+
+    letter: str
+    devices: tuple[str, ...]
+    conditions: tuple[str, ...]
+    trust: str
+    is_trusted: bool
+    matters: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnCell:
+    """A figure of one run: its median, what is said below it, and its change against the first run; or empty texts."""
+
+    text: str = ""
+    note: str = ""
+    change: str = _NO_CHANGE
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRow:
+    """One key figure or one case, with a cell for each run."""
+
+    title: str
+    device: str
+    anchor: str
+    link: str
+    cells: tuple[ColumnCell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteColumns:
+    """The cases of a suite that any of the runs has."""
+
+    name: str
+    anchor: str
+    rows: tuple[ColumnRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Several runs side by side; `left_out` counts the cases that there is no room for."""
+
+    title: str
+    runs: tuple[RunColumn, ...]
+    key_figures: tuple[ColumnRow, ...]
+    differences: tuple[Difference, ...]
+    suites: tuple[SuiteColumns, ...]
+    left_out: int
+    note: str = NOTE
+
+
+_Key = tuple[str, tuple[str, ...]]  # what a row is about, and its devices
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A figure of one run, as it is put in a row."""
+
+    case_id: str
+    figure: Figure | None
+    note: str
+
+
+def columns(runs: Sequence[Run]) -> Columns:
+    """Return runs whose texts are clean side by side, in the order given."""
+    summaries = [Summary(run) for run in runs]
+    heads = [overview(summary) for summary in summaries]
+    listed = [
+        {(case.case_id, case.spread.devices): case for suite in listing(summary) for case in suite.cases}
+        for summary in summaries
+    ]
+    keys = list(dict.fromkeys(key for cases in listed for key in cases))
+    anchors = Anchors(len({devices for _, devices in keys}) > 1)
+    suites = _by_suite(listed, keys[:LINES], anchors)
+    models = ", ".join(dict.fromkeys(device.partition(" (")[0] for head in heads for device in head.devices))
+    return Columns(
+        f"{len(runs)} runs: {models or 'no device'}",
+        tuple(_head(index, head) for index, head in enumerate(heads)),
+        tuple(_key_figures(heads, anchors)),
+        tuple(map(_readable, comparison.differences([run.manifest for run in runs]))),
+        tuple(SuiteColumns(name, suite_anchor(name), rows) for name, rows in suites.items()),
+        max(len(keys) - LINES, 0),
+    )
+
+
+def _head(index: int, found: Overview) -> RunColumn:
+    return RunColumn(
+        comparison.letter(index),
+        found.devices or ("No device",),
+        found.conditions,
+        trust_words(found),
+        not found.doubts,
+        found.matters,
+    )
+
+
+def _readable(found: Difference) -> Difference:
+    values = [readable(found.name, value) for value in found.values]
+    return Difference(min((name for name, _ in values), key=len), tuple(value for _, value in values))
+
+
+def _key_figures(heads: Sequence[Overview], anchors: Anchors) -> Iterator[ColumnRow]:
+    found: list[dict[_Key, _Found]] = [
+        {
+            (value.title, value.devices): _Found(value.case_id, value.figure, _of_data_sheet(value.of_spec))
+            for value in head.values
+        }
+        for head in heads
+    ]
+    for key in dict.fromkeys(key for values in found for key in values):
+        cells = [values.get(key) for values in found]
+        first = next(cell for cell in cells if cell)
+        anchor = anchors.case(first.case_id, key[1])
+        yield ColumnRow(key[0], _device(key, anchors), "", link(anchor), tuple(_cells(cells)))
+
+
+def _device(key: _Key, anchors: Anchors) -> str:
+    return "+".join(key[1]) if anchors.with_devices else ""
+
+
+def _of_data_sheet(share: float | None) -> str:
+    return f"{share_text(share)} of data sheet" if share is not None else ""
+
+
+def _by_suite(
+    listed: Sequence[dict[_Key, ListedCase]], keys: Sequence[_Key], anchors: Anchors
+) -> dict[str, tuple[ColumnRow, ...]]:
+    rows: dict[str, list[ColumnRow]] = {}
+    for key in keys:
+        cases = [cases.get(key) for cases in listed]
+        suite, _, name = key[0].partition("/")
+        anchor = anchors.case(*key)
+        cells = [_Found(key[0], case.spread.figure, case.ended) if case else None for case in cases]
+        row = ColumnRow(name, _device(key, anchors), anchor, link(anchor), tuple(_cells(cells)))
+        rows.setdefault(suite, []).append(row)
+    return {suite: tuple(found) for suite, found in rows.items()}
+
+
+def _cells(found: Sequence[_Found | None]) -> Iterator[ColumnCell]:
+    """Yield a cell for each run; where the runs have the figure of unlike cases, each says of which."""
+    ids = {each.case_id for each in found if each}
+    first = found[0]
+    for index, each in enumerate(found):
+        if each is None:
+            yield ColumnCell()
+            continue
+        parts = [each.note, each.case_id if len(ids) > 1 else ""]
+        change = _change(first, each) if index else _NO_CHANGE
+        text = each.figure.text if each.figure else ""
+        yield ColumnCell(text, "; ".join(part for part in parts if part), change)
+
+
+def _change(first: _Found | None, other: _Found) -> str:
+    """How much a median differs from that of the first run: `+1.2 %`; nothing where they are not of one case."""
+    if first is None or first.figure is None or other.figure is None or first.case_id != other.case_id:
+        return _NO_CHANGE
+    if first.figure.unit != other.figure.unit or not first.figure.interval.centre:
+        return _NO_CHANGE
+    ratio = other.figure.interval.centre / first.figure.interval.centre - 1
+    if not math.isfinite(ratio):
+        return _NO_CHANGE
+    return f"{100 * ratio:+.1f} %" if abs(ratio) >= _SEEN else "0.0 %"

@@ -1,0 +1,101 @@
+"""Several runs as columns of one page: environments, machines or days side by side, without a verdict."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import _make as make
+import pytest
+
+from gpubench.model import KeyFigure, SuiteInfo
+from gpubench.tools import rendering
+
+KEY = KeyFigure("Memory read", "read", (("size_bytes", 2**30),))
+
+
+class Table(HTMLParser):
+    """The words of each row of a page's tables."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.rows, self._is_cell = [], False
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("th", "td") and self.rows:
+            self.rows[-1].append("")
+            self._is_cell = True
+
+    def handle_endtag(self, tag):
+        self._is_cell &= tag not in ("th", "td")
+
+    def handle_data(self, data):
+        if self._is_cell and data.strip():
+            self.rows[-1][-1] = f"{self.rows[-1][-1]} {data.strip()}".strip()
+
+
+def run(seconds, size_bytes=2**30, more=(), **fields):
+    timed = make.timing(*(seconds * factor for factor in (0.999, 1.0, 1.001) * 3), moved=4e9, limit="dram")
+    read = make.result(timed, of=make.case("read", size_bytes=size_bytes))
+    suites = (SuiteInfo("bandwidth", "memory bandwidth", key_figures=(KEY,)),)
+    return make.run(read, *more, suites=suites, **fields)
+
+
+def page(*runs):
+    return rendering.report("html").columns(runs)
+
+
+def rows_of(*runs):
+    return {row[0].rstrip(" #"): row[1:] for row in Table(page(*runs)).rows if row}
+
+
+def test_each_key_figure_and_case_is_a_row_with_its_change_against_the_first_run():
+    found = rows_of(run(1e-3), run(1.1e-3), run(1e-3))
+    assert found["Memory read"] == [
+        "4000 GB/s 83.3 % of data sheet",
+        "3636 GB/s -9.1 % 75.8 % of data sheet",
+        "4000 GB/s 0.0 % 83.3 % of data sheet",
+    ]
+    assert found["read [size=1GiB]"] == ["4000 GB/s", "3636 GB/s -9.1 %", "4000 GB/s 0.0 %"]
+
+
+def test_key_figures_of_unlike_cases_say_of_which_and_have_no_change():
+    found = rows_of(run(1e-3), run(1e-3, size_bytes=2**28))
+    assert found["Memory read"] == [
+        "4000 GB/s 83.3 % of data sheet; bandwidth/read[size=1GiB]",
+        "4000 GB/s 83.3 % of data sheet; bandwidth/read[size=256MiB]",
+    ]
+    assert found["read [size=256MiB]"] == ["–", "4000 GB/s"]
+
+
+def test_a_case_that_failed_says_so_in_its_column():
+    failed = make.result(of=make.case("copy"), status="failed", cause="wrong-answer", reason="off by 3")
+    found = rows_of(run(1e-3, more=[failed]), run(1e-3, more=[replace(failed, status="ok", cause="", reason="")]))
+    assert found["copy"][0] == "failed: wrong answer"
+
+
+def test_what_differs_in_the_environment_is_listed_in_readable_units():
+    devices = [make.device(details=(("power.limit_w", f"{watts}.0"),)) for watts in (500, 700)]
+    found = rows_of(*(run(1e-3, facts=make.facts(device)) for device in devices))
+    assert found["power.limit"] == ["500 W", "700 W"]
+
+
+def test_markdown_has_the_same_columns():
+    written = rendering.report("md").columns([run(1e-3), run(1.1e-3)])
+    assert (
+        "| Memory read | **4000 GB/s**, 83.3 % of data sheet | **3636 GB/s** (-9.1 %), 75.8 % of data sheet |"
+        in written
+    )
+    assert "| `read[size=1GiB]` | **4000 GB/s** | **3636 GB/s** (-9.1 %) |" in written
+
+
+@pytest.mark.parametrize("text", ["</script><script>alert(1)</script>", '"><img src=x>', "a|b\n# c", "{{ 7 * 7 }}"])
+def test_names_of_a_run_come_out_inert(text):
+    hostile = run(1e-3, facts=make.facts(make.device(name=text)))
+    written = page(hostile, run(1e-3))
+    assert not re.search(r"<img|<script>alert|49", re.sub(r"<(style|script)>.*?</\1>", "", written, flags=re.DOTALL))
+    assert "\n# c" not in rendering.report("md").columns([hostile, run(1e-3)])
