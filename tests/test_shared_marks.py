@@ -147,6 +147,14 @@ def test_a_page_of_trends_names_nobody(call, runs):
     assert left(Path("h.html").read_bytes()) == {}
 
 
+def test_no_page_of_a_site_names_anybody(call, runs):
+    call("site", runs[0].parent, "-o", "site")
+    written = [path for path in Path("site").rglob("*") if path.is_file()]
+    assert len(written) > 4
+    others = {OTHER_HOST, "gpu17"}  # each run is anonymised by itself: the other's short host name looks like none
+    assert set(left(*(path.read_bytes() for path in written), *map(str, written))) <= others
+
+
 @pytest.mark.parametrize("words", [("gate", "b.jsonl", "--baseline", "a.jsonl"), ("gate", "a.jsonl", "--floor")])
 def test_what_a_gate_publishes_names_nobody(call, runs, tmp_path, monkeypatch, words):
     """Its files, its JSON, its annotations, its summary, and all that it prints where a CI keeps it."""

@@ -25,7 +25,7 @@ Out = Annotated[
 
 
 def redact(run: Source, out: Out, force: sharing.Force = False) -> None:
-    """Write run files without what says whose they are and where they were measured; every number stays."""
+    """Write an anonymised copy of a run file, or of all run files in a folder; every number stays."""
     if run.is_dir():
         _folder(run, out, force)
     else:
