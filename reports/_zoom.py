@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api.report import Result, units
+from gpubench.api.report import Result, result_lanes, units
 
 from ._bands import Band
 
@@ -37,11 +37,12 @@ def event_chart(device: str, found: Sequence[Band], begin: float) -> dict[str, A
 
 
 def case_chart(results: Sequence[Result], begin: float) -> dict[str, Any]:
-    """A lane for each suite, filled while one of its cases ran."""
-    suites: dict[str, list[float]] = {}
-    for result in results:
-        suites.setdefault(result.case.suite, []).extend(round(at - begin, 3) for at in result.window)
-    return {"kind": "lanes", "device": "", "bands": [[name, "", spans] for name, spans in suites.items()]}
+    """A lane for each suite, filled while one of its cases ran; of a profiled program a lane for each phase."""
+    bands = [
+        [name, "", [round(at - begin, 3) for _, *span in spans for at in span]]
+        for name, spans in result_lanes(results).items()
+    ]
+    return {"kind": "lanes", "device": "", "bands": bands}
 
 
 def _band(band: Band, begin: float) -> list[Any]:
