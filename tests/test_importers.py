@@ -20,6 +20,9 @@ replaced. Where they are from:
 from __future__ import annotations
 
 import json
+import random
+import re
+import time
 from pathlib import Path
 
 import pytest
@@ -29,6 +32,7 @@ from hypothesis import strategies as st
 from gpubench import plugins
 from gpubench.analysis.summary import Summary
 from gpubench.base.errors import BadOutput, FileError
+from gpubench.importers import _text
 from gpubench.model import store
 from gpubench.tools import foreign
 
@@ -453,12 +457,18 @@ def test_an_output_that_was_cut_off_anywhere_is_refused_or_read_so_far(name):
         parsed(text[:end])
 
 
+PIECES = ("", "x", "-", "nan", "0", "1e999", "1e-320", "9" * 30, "9" * 400, "\n", "{", "|", "\t", "²", '"')
+
+
 @settings(max_examples=300, deadline=None)
 @given(
     name=st.sampled_from(FILES),
     edits=st.lists(
         st.tuples(
-            st.floats(0, 1), st.sampled_from(["", "x", "-", "nan", "1e999", "9" * 30, "\n", "{", "|", "\t", "²", '"'])
+            st.floats(0, 1),
+            st.sampled_from(
+                ["", "x", "-", "nan", "1e999", "9" * 30, "9" * 400, "0", "1e-320", "\n", "{", "|", "\t", "²", '"']
+            ),
         ),
         min_size=1,
         max_size=8,
@@ -472,6 +482,43 @@ def test_no_edit_makes_an_importer_do_anything_but_read_or_refuse(name, edits):
     source = parsed(text)
     if source:
         store.content(foreign.run([source], []))
+
+
+ABSURD = ("0", "-1", "1e308", "1e-320", "9" * 18, "9" * 30, "9" * 400, "1" * 5000)
+
+
+@pytest.mark.parametrize("count", [4, pytest.param(400, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", FILES)
+def test_an_output_with_absurd_numbers_is_refused_or_becomes_a_run_file(name, count):
+    text, chooser = (IMPORTS / name).read_text(), random.Random(name)
+    numbers = [found.span() for found in re.finditer(r"\d[\d.]*", text)]
+    for _ in range(count):
+        (start, end), value = chooser.choice(numbers), chooser.choice(ABSURD)
+        source = parsed(text[:start] + value + text[end:])
+        if source:
+            store.content(foreign.run([source], []))
+
+
+@pytest.mark.parametrize("piece", ["\n", " ", "Running x.\n"])
+def test_the_time_for_refusing_a_file_is_linear_in_its_size(piece):
+    """A pattern that goes over the same blanks again from each line takes minutes for 100 kB of empty lines."""
+    seconds = []
+    for count in (2_500, 40_000):
+        start = time.process_time()
+        assert parsed(piece * count) is None
+        seconds.append(time.process_time() - start)
+    assert seconds[1] < 16 * 4 * max(seconds[0], 1e-3)
+
+
+def test_an_output_of_too_many_lines_or_values_is_refused_in_one_line(tmp_path, monkeypatch):
+    path = tmp_path / "x"
+    path.write_text((IMPORTS / "nvbench.json").read_text())
+    monkeypatch.setattr(_text, "_MOST_PARTS", 100)
+    with pytest.raises(FileError, match="nvbench: more than 100 values: cut the output in parts"):
+        foreign.read(path)
+    monkeypatch.setattr(foreign, "_MOST_LINES", 100)
+    with pytest.raises(FileError, match="more than 100 lines; cut the tool's output out of it"):
+        foreign.read(path)
 
 
 @pytest.mark.parametrize("tool", plugins.names("importers"))

@@ -14,13 +14,22 @@ from gpubench.api.importer import BadOutput, Device, Series
 GIGA, MILLI, MICRO, NANO = 9, -3, -6, -9
 UNSTATED = Device("unknown", "imported", "device not stated", "")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_FILLED = re.compile(r"\S.*")
+_MOST_LETTERS = 4096  # of a line of a table: the widest that is known, of nvbandwidth with 8 devices, has 120
+_MOST_PARTS = 2**20  # objects, lists and values of a JSON document: one state of nvbench has about 100
 _T = TypeVar("_T")
 
 
 def numbered(text: str) -> Iterator[tuple[int, str]]:
-    """The lines, from 1, without colours and without blanks at their ends."""
-    for number, line in enumerate(text.splitlines(), 1):
-        yield number, _COLOURS.sub("", line).strip()
+    """Yield the lines that are not empty, from 1, without colours and without blanks at their ends.
+
+    A line that is too long for a table is cut, because patterns may take a time that is the square of its length.
+    """
+    number, counted = 1, 0
+    for found in _FILLED.finditer(text):
+        number += text.count("\n", counted, found.start())
+        counted = found.start()
+        yield number, _COLOURS.sub("", text[counted : min(found.end(), counted + _MOST_LETTERS)]).strip()
 
 
 def number(text: str, where: str) -> float:
@@ -70,12 +79,11 @@ def device(device_id: str, name: str = "", **known: Any) -> Device:
 
 def document(text: str) -> dict[str, Any]:
     """The JSON object of a text, warnings before and after it left aside; raises BadOutput."""
-    lines = text.splitlines()
-    first = next((index for index, line in enumerate(lines) if line.startswith("{")), None)
-    last = next((index for index in range(len(lines) - 1, -1, -1) if lines[index].startswith("}")), None)
-    whole_text = text if first is None or last is None or last < first else "\n".join(lines[first : last + 1])
+    if sum(map(text.count, "{[,")) > _MOST_PARTS:
+        raise BadOutput(f"more than {_MOST_PARTS} values: cut the output in parts")
+    first, last = f"\n{text}".find("\n{"), f"\n{text}".rfind("\n}")
     try:
-        found = json.loads(whole_text, parse_constant=_no_number)
+        found = json.loads(text[first : last + 1] if 0 <= first < last else text, parse_constant=_no_number)
     except json.JSONDecodeError as error:
         raise BadOutput(f"line {error.lineno}: not JSON ({error.msg})") from error
     except (RecursionError, ValueError) as error:

@@ -41,7 +41,7 @@ class Mixbench:
 
     def accepts(self, text: str) -> bool:
         """The two lines of its table's head."""
-        return bool(re.search(r"^\s*Experiment ID, .+\n\s*Compute iters, ", text, re.MULTILINE))
+        return bool(re.search(r"^[ \t]*Experiment ID, .+\n[ \t]*Compute iters, ", text, re.MULTILINE))
 
     def read(self, text: str) -> Imported:
         """Cases by kind of number and iterations."""

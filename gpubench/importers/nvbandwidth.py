@@ -69,14 +69,14 @@ class Nvbandwidth:
     def accepts(self, text: str) -> bool:
         """A test that was begun, or the one object that the JSON has."""
         return bool(
-            re.search(r"^\s*nvbandwidth Version:", text, re.MULTILINE)
-            or re.search(r'^\s*"nvbandwidth"\s*:\s*\{?\s*$', text, re.MULTILINE)
-            or re.search(r"^\s*Running \w+\.\s*\n\s*memcpy ", text, re.MULTILINE)
+            re.search(r"^[ \t]*nvbandwidth Version:", text, re.MULTILINE)
+            or re.search(r'^[ \t]*"nvbandwidth"[ \t]*:[ \t]*\{?[ \t]*$', text, re.MULTILINE)
+            or re.search(r"^[ \t]*Running \w+\.[ \t]*\n[ \t\n]*memcpy ", text, re.MULTILINE)
         )
 
     def read(self, text: str) -> Imported:
         """Cases by test, row and column of its matrix."""
-        if re.search(r'^\s*"nvbandwidth"\s*:', text, re.MULTILINE):
+        if re.search(r'^[ \t]*"nvbandwidth"[ \t]*:', text, re.MULTILINE):
             return _from_json(text)
         return _from_text(text)
 

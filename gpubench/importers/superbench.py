@@ -55,7 +55,7 @@ class SuperBench:
 
     def read(self, text: str) -> Imported:
         """Cases by benchmark and metric; the rank of a metric is its device, a node the machine that it is in."""
-        nodes = [(number, _node(number, line)) for number, line in text_of.numbered(text) if line]
+        nodes = [(number, _node(number, line)) for number, line in enumerate(text.split("\n"), 1) if line]
         results: list[Result] = []
         devices: dict[str, Device] = {}
         left: dict[str, None] = {}
@@ -93,7 +93,7 @@ def _device(device_id: str, node: str) -> Device:
 def _result(where: str, node: int, metric: str, value: object, left: dict[str, None]) -> Iterator[Result]:
     name, _, rank = metric.partition(":") if metric.count(":") == 1 else (metric, "", "")
     if name.endswith("return_code"):
-        yield from _failed(node, name, value)
+        yield from _failed(where, node, name, value)
         return
     known = next((found for found in _METRICS if re.fullmatch(found[0], name, re.IGNORECASE)), None)
     if known is None:
@@ -106,9 +106,10 @@ def _result(where: str, node: int, metric: str, value: object, left: dict[str, N
     yield Result(Case(_SUITE, name), ids, "ok", series=(series,))
 
 
-def _failed(node: int, name: str, value: object) -> Iterator[Result]:
+def _failed(where: str, node: int, name: str, value: object) -> Iterator[Result]:
     """A benchmark that did not return 0 failed; one that did is only its metrics."""
     if isinstance(value, int | float) and value != 0:
+        value = text_of.number(str(value), f"{where}, {name}")
         case = Case(_SUITE, name.rpartition("/")[0])
         yield Result(case, (f"node{node}",), "failed", cause="return-code", reason=f"return code {value:g}")
 

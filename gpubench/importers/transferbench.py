@@ -56,8 +56,8 @@ class TransferBench:
         """Its own name with a version, or a transfer or a matrix as it prints them."""
         return bool(
             re.search(r"\bTransferBench v\d", text)
-            or re.search(r"^\s*Transfer \d+\s*[|│]\s*[\d.]+ GB/s", text, re.MULTILINE)
-            or re.search(r"^\s*(Uni|Bi)directional copy peak bandwidth GB/s \[", text, re.MULTILINE)
+            or re.search(r"^[ \t]*Transfer \d+[ \t]*[|│][ \t]*[\d.]+ GB/s", text, re.MULTILINE)
+            or re.search(r"^[ \t]*(Uni|Bi)directional copy peak bandwidth GB/s \[", text, re.MULTILINE)
         )
 
     def read(self, text: str) -> Imported:

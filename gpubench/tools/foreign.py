@@ -5,7 +5,6 @@ What nobody states is absent: such a run has no start, no tier, no counters and 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -14,9 +13,13 @@ from gpubench import __version__, plugins
 from gpubench.base import units
 from gpubench.base.errors import BadOutput, FileError, UsageError
 from gpubench.model import SCHEMA, Device, Facts, Manifest, Result, Run, Settings, SuiteInfo
+from gpubench.model.record import Malformed, decode, encode
 from gpubench.plugins.importer import Imported, Importer
 
-_MOST_BYTES = 2**28  # of a file: a log of everything that a cluster printed fits
+# Of a file. The largest output that is known has 600 lines; a log of hundreds of runs fits.
+_MOST_BYTES = 2**25
+_MOST_LINES = 2**19
+_MOST_LETTERS = 200  # of a case in a message
 UNNAMED = "unnamed"  # a case whose output does not say what it is of
 
 
@@ -46,12 +49,18 @@ def read(path: Path, tool: str | None = None) -> Source:
 
 
 def _checked(found: Imported) -> Imported:
-    """What an importer found, all of it finite; raises BadOutput."""
+    """Return what an importer found, where all of it fits in a run file; raises BadOutput."""
+    _check(_manifest([found], ()), "its head")
     for result in found.results:
-        for series in result.series:
-            if not all(map(math.isfinite, series.values)):
-                raise BadOutput(f"{result.case.id}: {series.label} is out of range")
+        _check(result, result.case.id[:_MOST_LETTERS])
     return found
+
+
+def _check(record: Manifest | Result, words: str) -> None:
+    try:
+        decode(encode(record))
+    except Malformed as error:
+        raise BadOutput(f"{words}: {error}") from error
 
 
 def _text(path: Path) -> str:
@@ -62,7 +71,10 @@ def _text(path: Path) -> str:
         raise FileError(f"{path}: {error.strerror}") from error
     if len(data) > _MOST_BYTES:
         raise FileError(f"{path}: larger than {units.round_size(_MOST_BYTES)}; cut the tool's output out of it")
-    return data.decode(errors="replace")
+    text = data.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+    if text.count("\n") > _MOST_LINES:
+        raise FileError(f"{path}: more than {_MOST_LINES} lines; cut the tool's output out of it")
+    return text
 
 
 def _tool(path: Path, text: str) -> str:
@@ -81,16 +93,21 @@ def run(sources: Sequence[Source], argv: Sequence[str]) -> Run:
     FileError where the files name different devices by one id, or do not say of which of two cases they are.
     """
     _check_unnamed(sources)
+    _check_devices(sources)
+    manifest = _manifest([source.found for source in sources], argv)
+    return Run(manifest, tuple(_replicated([result for source in sources for result in source.found.results])))
+
+
+def _manifest(found: Sequence[Imported], argv: Sequence[str]) -> Manifest:
     suites: dict[str, SuiteInfo] = {}
     devices: dict[str, Device] = {}
     versions: dict[str, str] = {}
-    for source in sources:
-        suite = source.found.suite
-        suites[suite.name] = _joined_suite(suites.get(suite.name), suite)
-        for device in source.found.devices:
-            devices[device.id] = _joined_device(source.path, devices.get(device.id), device)
-        versions |= source.found.versions
-    manifest = Manifest(
+    for each in found:
+        suites[each.suite.name] = _joined_suite(suites.get(each.suite.name), each.suite)
+        for device in each.devices:
+            devices[device.id] = _joined_device(devices.get(device.id), device)
+        versions |= each.versions
+    return Manifest(
         schema=SCHEMA,
         gpubench=__version__,
         facts=Facts(tuple(devices.values()), versions=tuple(versions.items())),
@@ -101,7 +118,6 @@ def run(sources: Sequence[Source], argv: Sequence[str]) -> Run:
         started="",
         started_at=0.0,
     )
-    return Run(manifest, tuple(_replicated([result for source in sources for result in source.found.results])))
 
 
 def _check_unnamed(sources: Sequence[Source]) -> None:
@@ -122,15 +138,27 @@ def _joined_suite(known: SuiteInfo | None, found: SuiteInfo) -> SuiteInfo:
     return replace(found, views=tuple(views.values()))
 
 
-def _joined_device(path: Path, known: Device | None, found: Device) -> Device:
-    """What both say of a device; raises FileError where they contradict each other."""
+def _check_devices(sources: Sequence[Source]) -> None:
+    """Raise FileError where two files contradict each other about a device."""
+    known: dict[str, Device] = {}
+    for source in sources:
+        for device in source.found.devices:
+            if device.id in known and not _agree(known[device.id], device):
+                words = "another device than in the files before; import them one by one"
+                raise FileError(f"{source.path}: {device.id} is {words}")
+            known[device.id] = _joined_device(known.get(device.id), device)
+
+
+def _agree(known: Device, found: Device) -> bool:
+    pairs = ({getattr(known, field.name), getattr(found, field.name)} for field in fields(found))
+    return all(len(pair - {"", 0, (), "device not stated"}) < 2 for pair in pairs)
+
+
+def _joined_device(known: Device | None, found: Device) -> Device:
+    """Return what both say of a device."""
     if known is None:
         return found
     merged = {field.name: getattr(found, field.name) or getattr(known, field.name) for field in fields(found)}
-    for field in fields(found):
-        pair = {getattr(known, field.name), getattr(found, field.name)} - {"", 0, (), "device not stated"}
-        if len(pair) > 1:
-            raise FileError(f"{path}: {found.id} is another device than in the files before; import them one by one")
     if found.name == "device not stated":
         merged["name"] = known.name
     return Device(**merged)
