@@ -28,7 +28,7 @@ class AmdHealth:
     def read(self, device: Device) -> Sequence[HealthReading]:
         folder = self._files.folder(device.pci)
         if not folder.is_dir():
-            raise Missing(f"the driver has no files of {device.id} ({device.pci})", "read the kernel log")
+            raise Missing(f"the driver has no files for {device.id} ({device.pci})", "read the kernel log")
         card = device.pci.lower()
         return [*_errors(folder, card), *_pages(folder, card), *_busy(folder), *_pcie(folder, card)]
 
@@ -48,7 +48,7 @@ def _errors(folder: Path, card: str) -> Iterator[HealthReading]:
     if counts:
         yield HealthReading(HealthSign.ECC_UNCORRECTED, sum(counts.values()), blocks and f"in {blocks}", command)
     else:
-        yield HealthReading(HealthSign.ECC_UNCORRECTED, None, "the driver has no files of errors", command)
+        yield HealthReading(HealthSign.ECC_UNCORRECTED, None, "the driver has no files for errors", command)
 
 
 def _pages(folder: Path, card: str) -> Iterator[HealthReading]:

@@ -80,7 +80,7 @@ def initialised() -> Any:
     try:
         import pynvml
     except ImportError as error:
-        raise Missing("NVML's binding is not installed", "pip install nvidia-ml-py") from error
+        raise Missing("the Python package nvidia-ml-py is not installed", "pip install nvidia-ml-py") from error
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:

@@ -21,7 +21,7 @@ BITS = (
     EventBit(IDLE, "idle", EventClass.IDLE),
     EventBit(USER_CLOCKS, "application clocks", EventClass.USER),
     EventBit(SW_POWER_CAP, "power cap", EventClass.POWER_CAP),
-    EventBit(HW_SLOWDOWN, "hardware slow-down", EventClass.HARDWARE_SLOWDOWN),
+    EventBit(HW_SLOWDOWN, "hardware slowdown", EventClass.HARDWARE_SLOWDOWN),
     EventBit(SYNC_BOOST, "sync boost", EventClass.USER),
     EventBit(SW_THERMAL, "thermal, by software", EventClass.THERMAL),
     EventBit(HW_THERMAL, "thermal, by hardware", EventClass.THERMAL),

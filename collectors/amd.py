@@ -61,14 +61,18 @@ class AmdSource:
                     return self._library.read(pci, names)
                 except Missing as error:
                     self._next()
-                    self._messages.append(f"{error.what}; {self.version} takes over")
+                    self._messages.append(f"{error.what}; continuing with {self.version}")
         return {}
 
     def lacking(self, device: Device) -> Mapping[str, str]:
         """Return the counters that neither the library nor the files have for this device, with the reason."""
         values = self.read(device, [counter.name for counter in COUNTERS])
         library = self._library
-        why = f"neither {library.version} nor the driver's files tell it" if library else "the driver's files lack it"
+        why = (
+            f"neither {library.version} nor the driver's files report it"
+            if library
+            else "the driver's files do not report it"
+        )
         return {name: why for name, value in values.items() if value is None}
 
     def told(self, device: Device) -> Sequence[str]:
@@ -121,7 +125,7 @@ class Amd:
     def _require(self, device: Device) -> None:
         if not self._files.folder(device.pci).is_dir():
             raise Missing(
-                f"the driver has no files of {device.id} ({device.pci})", "in a container, mount the host's /sys"
+                f"the driver has no files for {device.id} ({device.pci})", "in a container, mount the host's /sys"
             )
 
     def open(self, devices: Sequence[Device]) -> CounterSource:

@@ -114,7 +114,7 @@ def _fitting(pm: Any, device: Device) -> tuple[tuple[str, ...], Any]:
             collector.disable()
         else:
             return names, collector
-    raise Lacking(f"{device.id} samples none of these counters", "")
+    raise Lacking(f"{device.id} supports none of these counters", "")
 
 
 def _enabled(pm: Any, device: Device) -> Any:
@@ -144,7 +144,9 @@ class CuptiSource:
     def lacking(self, device: Device) -> Mapping[str, str]:
         """Return the counters that do not fit one pass with the others."""
         sampled = self._samplings[device.id].names
-        return {name: "it does not fit one pass with the others" for name in _METRICS if name not in sampled}
+        return {
+            name: "it does not fit into one pass with the other counters" for name in _METRICS if name not in sampled
+        }
 
     def close(self) -> None:
         for sampling in self._samplings.values():

@@ -100,7 +100,7 @@ class GpmSource(NvmlAccess):
         super().__init__(devices)
         self._samples = {name: Samples(self._nvml, gpu) for name, gpu in self._handles.items() if self._supports(gpu)}
         if not self._samples:
-            raise Lacking("this GPU has no GPM counters", "they need Hopper or later, and a GPU that is not split")
+            raise Lacking("this GPU does not support GPM counters", "they need Hopper or newer, without MIG")
 
     def _supports(self, gpu: Any) -> bool:
         try:
@@ -126,7 +126,7 @@ class GpmSource(NvmlAccess):
     def lacking(self, device: Device) -> Mapping[str, str]:
         """Return the metrics that NVML refuses for this device, with its words."""
         if device.id not in self._samples:
-            return {counter.name: "this GPU has no GPM counters" for counter in Gpm.counters}
+            return {counter.name: "this GPU does not support GPM counters" for counter in Gpm.counters}
         time.sleep(_LEAST_S)  # once, when sampling begins
         return {name: str(self._nvml.NVMLError(status)) for name, (status, _) in self._read(device).items() if status}
 

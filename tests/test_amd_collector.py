@@ -291,7 +291,7 @@ def test_a_library_that_aborts_in_mid_run_is_followed_by_the_next_and_that_by_th
     assert source.version == "pyrsmi"
     (told,) = source.told(device)
     assert "amdsmi ended (killed by SIGABRT" in told
-    assert told.endswith("pyrsmi takes over")
+    assert told.endswith("continuing with pyrsmi")
     assert source.told(device) == []
     source.close()
 
@@ -311,7 +311,7 @@ def test_two_groups_that_read_at_once_each_get_their_own_answer(tmp_path, monkey
 def test_a_counter_that_nothing_tells_is_named_with_the_reason_and_not_read(tmp_path):
     device = gpu("mi300x")
     source = files(fake.build(tmp_path, "mi300x")).open([device])
-    assert source.lacking(device) == {"amd.throttle": "the driver's files lack it"}
+    assert source.lacking(device) == {"amd.throttle": "the driver's files do not report it"}
 
 
 def test_a_library_that_hangs_is_ended(tmp_path, monkeypatch):

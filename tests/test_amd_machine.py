@@ -60,7 +60,7 @@ def test_no_rocm(tmp_path):
 
 def test_half_a_rocm_says_which_half_is_not_there(tmp_path):
     found = said(machine(tmp_path, lacks=("librccl", "libhiprtc")))
-    assert "whole package" in only(found, "half a ROCm", "/opt/rocm lacks libhiprtc, librccl")
+    assert "complete package" in only(found, "incomplete ROCm", "/opt/rocm is missing libhiprtc, librccl")
 
 
 def test_a_rocm_without_the_headers_that_cupy_includes(tmp_path):
@@ -72,7 +72,7 @@ def test_several_rocms_are_told_with_the_one_that_is_used(tmp_path):
     rocm_in(root, "rocm-6.4.0", "6.4.0")
     (root / "opt/rocm").symlink_to("rocm-7.0.1")
     found = said(root)
-    assert "ROCM_PATH" in only(found, "several ROCms", "(7.0.1)", "/opt/rocm-6.4.0 (6.4.0)", "used is /opt/rocm")
+    assert "ROCM_PATH" in only(found, "several ROCm installations", "/opt/rocm-6.4.0 (6.4.0)", "/opt/rocm is used")
 
 
 def test_a_link_to_a_rocm_is_no_second_one(tmp_path):
@@ -83,7 +83,7 @@ def test_a_link_to_a_rocm_is_no_second_one(tmp_path):
 
 def test_a_path_that_leads_nowhere(tmp_path):
     found = said(machine(tmp_path), {"ROCM_PATH": "/opt/rocm-9.9"})
-    assert "/opt/rocm" in only(found, "ROCM_PATH names /opt/rocm-9.9, where no ROCm is")
+    assert "/opt/rocm" in only(found, "ROCM_PATH is /opt/rocm-9.9, but ROCm is not there")
 
 
 def test_a_wheel_of_another_rocm(tmp_path):
@@ -99,7 +99,7 @@ def test_a_binding_of_another_release_than_its_library(tmp_path):
 
 def test_both_wheels_over_each_other(tmp_path):
     found = said(machine(tmp_path), wheels={**WHEEL, "cupy-cuda13x": "14.2.0"})
-    assert "an environment for each" in only(found, "cupy-cuda13x and cupy-rocm-7-0", "the package cupy")
+    assert "a second environment" in only(found, "cupy-cuda13x and cupy-rocm-7-0", "the package cupy")
 
 
 @pytest.mark.parametrize(("wheel", "extra"), [("cupy-rocm-7-0", "cuda13"), ("cupy-cuda13x", "rocm7")])
@@ -111,7 +111,7 @@ def test_gpus_of_both_kinds_in_one_machine(tmp_path, wheel, extra):
 
 def test_no_permission_on_the_render_node_names_it_and_the_group(tmp_path):
     found = said(machine(tmp_path), may_open=lambda path: path.name != "renderD129")
-    assert "usermod -aG render,video" in only(found, "no permission on /dev/dri/renderD129")
+    assert "usermod -aG render,video" in only(found, "no permission for /dev/dri/renderD129")
 
 
 def test_a_container_without_the_compute_device(tmp_path):

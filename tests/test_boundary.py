@@ -115,7 +115,7 @@ def test_failures_that_never_repeat_are_cut():
         one.read(0.0, 0.0)
     words = [each.words for each in one.take()[1:]]
     assert len(words) == 101
-    assert words[-1] == "further warnings are left out"
+    assert words[-1] == "further warnings are omitted"
 
 
 def test_messages_that_never_end_are_cut():
@@ -124,7 +124,7 @@ def test_messages_that_never_end_are_cut():
         one.read(0.0, 0.0)
     words = [each.words for each in one.take()[1:] if each.state == "event"]
     assert len(words) == 1001
-    assert words[-1] == "further messages are left out"
+    assert words[-1] == "further messages are omitted"
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_what_is_no_mask_of_bits_is_no_reading_of_events(value):
     one.read(0.0, 0.0)
     samples, remark = one.take()
     assert samples.columns == (("any.a", (None,)), ("any.b", (5.0,)))
-    assert remark.words.startswith("any.a was no mask of bits (")
+    assert remark.words.startswith("any.a was not a bit mask (")
 
 
 @QUICKLY

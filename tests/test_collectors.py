@@ -226,7 +226,7 @@ def test_the_bits_are_those_of_the_binding():
         pynvml.nvmlClocksEventReasonGpuIdle: ("idle", "idle"),
         pynvml.nvmlClocksEventReasonApplicationsClocksSetting: ("application clocks", "user's choice"),
         pynvml.nvmlClocksEventReasonSwPowerCap: ("power cap", "power cap"),
-        pynvml.nvmlClocksEventReasonHwSlowdown: ("hardware slow-down", "hardware slowdown"),
+        pynvml.nvmlClocksEventReasonHwSlowdown: ("hardware slowdown", "hardware slowdown"),
         pynvml.nvmlClocksEventReasonSyncBoost: ("sync boost", "user's choice"),
         pynvml.nvmlClocksEventReasonSwThermalSlowdown: ("thermal, by software", "thermal"),
         pynvml.nvmlClocksEventReasonHwThermalSlowdown: ("thermal, by hardware", "thermal"),

@@ -16,7 +16,7 @@ from gpubench.model import Absent, store
 
 RECORDINGS = Path(__file__).parent / "recordings"
 FACTS = store.read_run(RECORDINGS / "whole/h200.jsonl.gz").manifest.facts
-COUNTERS = [Available(make.POWER, "cuda:0"), Available(make.ENERGY, "cuda:0", "the driver does not tell it")]
+COUNTERS = [Available(make.POWER, "cuda:0"), Available(make.ENERGY, "cuda:0", "the driver does not report it")]
 
 
 def lines(parts, width=80):
@@ -56,15 +56,15 @@ def test_the_first_line_says_what_would_be_measured():
 
 def test_counters_are_counted_and_the_unavailable_ones_named():
     absent = [
-        Absent("amd", "it reads none of the devices here", ""),
-        Absent("gpm", "it reads none of the devices here", ""),
+        Absent("amd", "it supports none of the devices here", ""),
+        Absent("gpm", "it supports none of the devices here", ""),
     ]
     shown = lines(_machine.machine(FACTS, [], COUNTERS, absent))
     start = shown.index("counters")
     assert shown[start + 1 : start + 5] == [
         "cuda:0: 1 of 2 counters are available",
-        "    nvml.energy is unavailable: the driver does not tell it",
-        "not sampled: amd, gpm: it reads none of the devices here",
+        "    nvml.energy is unavailable: the driver does not report it",
+        "not sampled: amd, gpm: it supports none of the devices here",
         "every counter: gpubench doctor --counters",
     ]
 

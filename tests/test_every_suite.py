@@ -33,7 +33,7 @@ def test_there_are_suites():
 def test_a_suite_of_gpus_alone_says_so_before_anything_starts():
     facts = Facts(tuple(plugins.load("backends", "host").devices()))
     for name in GPUS_ALONE:
-        with pytest.raises(UsageError, match=f"{name}: no case for host"):
+        with pytest.raises(UsageError, match=f"{name}: no case runs on host"):
             planning.make(facts, Settings((name,), ("host",), "smoke"))
 
 

@@ -104,7 +104,7 @@ def test_a_number_that_cannot_be_true_is_unavailable(value):
     (finding,) = judged(ECC_UNCORRECTED=value).findings
     assert finding.severity == "unavailable"
     assert finding.value is None
-    assert "the driver answered" in finding.text
+    assert "the driver reported" in finding.text
 
 
 @pytest.mark.parametrize("readings", [None, 3, "text", [3], [("ecc", 1.0)], [HealthReading("ecc", 1.0)]])
@@ -252,7 +252,7 @@ def test_nvml_tells_of_each_sickness_before_a_run_and_of_each_that_appears_durin
 def test_numbers_that_cannot_be_true_and_calls_that_are_refused_are_unavailable_one_by_one(scenes):
     absurd = told(scenes["absurd"][0], "unavailable")
     assert len(absurd) == 3
-    assert all("which cannot be true" in text for text in absurd)
+    assert all("the impossible value" in text for text in absurd)
     refused = told(scenes["refused"][0], "unavailable")
     assert "PCIe replays: Unknown Error" in refused
     assert "PCIe link: error 77" in refused, "an error that this binding does not know"
@@ -428,7 +428,7 @@ def test_doctor_shows_a_device_whose_health_is_unavailable_and_why():
 def test_doctor_names_single_readings_that_are_unavailable_below_a_healthy_device():
     assert shown(judged(ECC_UNCORRECTED=None, REMAP_PENDING=0.0)) == [
         "cuda:0: healthy (1 of 2 readings are available)",
-        "    unavailable: uncorrected ECC errors since the driver was loaded: the driver does not tell it",
+        "    unavailable: uncorrected ECC errors since the driver was loaded: the driver does not report it",
     ]
 
 
@@ -496,8 +496,8 @@ def test_a_healthy_mi300x_has_nothing_to_tell(mi300x):
         ),
         ("current_link_width", "8", "warning", "PCIe link: 8 of 16 lanes"),
         ("current_link_speed", "2.5 GT/s PCIe", "warning", "PCIe generation: 1 of 5"),
-        ("current_link_width", "255", "unavailable", "PCIe link: the driver answered 255, which cannot be true"),
-        ("pcie_replay_count", "-1", "unavailable", "PCIe replays: the driver answered -1, which cannot be true"),
+        ("current_link_width", "255", "unavailable", "PCIe link: the driver reported the impossible value 255"),
+        ("pcie_replay_count", "-1", "unavailable", "PCIe replays: the driver reported the impossible value -1"),
     ],
 )
 def test_the_files_of_amdgpu_tell_of_each_sickness(mi300x, file, content, severity, told):
@@ -519,5 +519,5 @@ def test_a_driver_without_files_of_errors_leaves_that_reading_unavailable(mi300x
     for path in folder.glob("ras/*"):
         path.unlink()
     assert texts(read(), "unavailable") == [
-        "uncorrected ECC errors since the driver was loaded: the driver has no files of errors"
+        "uncorrected ECC errors since the driver was loaded: the driver has no files for errors"
     ]

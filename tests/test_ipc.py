@@ -56,7 +56,7 @@ def test_kernels_compile_for_amd(file):
 def test_with_one_gpu_what_needs_a_peer_is_said_before_anything_starts():
     plan = planning.make(ONE, Settings(("ipc", "p2p", "collectives"), ("cuda:0",), "quick"))
     (words,) = planning.lacking(plan)
-    assert words.endswith("cases will be skipped: needs 2 devices that reach each other, 1 here")
+    assert words.endswith("cases will be skipped: needs 2 devices with access to each other's memory; 1 available")
     able = {job.case.name for job in plan.jobs if not planning.lack(job)}
     assert {"pull", "push", "load", "store", "staged", "mapping", "event_signal", "within", "refused"} <= able
     assert not able & {"both", "signal", "barrier", "mesh", "all_reduce", "read", "write", "latency"}

@@ -103,14 +103,14 @@ def test_more_shared_memory_than_a_block_has_is_skipped_and_the_call_that_fails_
 
     module = SimpleNamespace(get_function=lambda name: Function())
     kernel = BACKEND._CupyKernel(SimpleNamespace(cuda=SimpleNamespace(runtime=Runtime(MI300X))), module, "name")
-    with pytest.raises(Skip, match="no more than 65536 bytes of shared memory"):
+    with pytest.raises(Skip, match="limits a block to 65536 bytes of shared memory"):
         kernel((1,), (64,), (), shared_bytes=65537)
 
 
 def test_page_locking_after_the_fact_is_skipped_with_the_reason():
     device = object.__new__(BACKEND.CupyDevice)
     device.traits = Traits("amd", "gfx942", "hip", ("hot",), "hip events", 64, True)
-    with pytest.raises(Skip, match="registers no host memory"):
+    with pytest.raises(Skip, match="does not support registering host memory"):
         device.register(np.zeros(8))
 
 

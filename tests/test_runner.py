@@ -234,7 +234,8 @@ def test_a_case_that_needs_more_devices_is_skipped_with_the_reason(faults):
     with Runner(plan, SamplingProcess((), 0.0), shelf) as runner:
         runner.run([wide], 0.0, events.append)
     (result,) = shelf.results
-    assert (result.status, result.reason) == ("skipped", "needs 2 devices that reach each other, 1 here")
+    reason = "needs 2 devices with access to each other's memory; 1 available"
+    assert (result.status, result.reason) == ("skipped", reason)
     assert [type(event) for event in events] == [Progress, Progress]
 
 

@@ -93,7 +93,7 @@ def test_a_call_that_never_comes_back_is_told_of_and_the_rest_is_kept(sick, monk
     process, chunks, remarks = sick("stuck", 7.5)
     assert time.monotonic() - start < 15
     assert process.ended == "stopped"
-    assert [remark.words for remark in remarks] == ["missing from here on: a reading has not come back for 5 s"]
+    assert [remark.words for remark in remarks] == ["missing from here on: a reading has not returned for 5 s"]
     assert (remarks[0].state, remarks[0].source, remarks[0].device) == ("lost", "sick", "host")
     assert track(chunks, "sick.slow") == ([], [])
     assert len(track(chunks, "sick.fast")[0]) > 200
@@ -114,7 +114,7 @@ def test_a_device_that_is_lost_is_told_of_once_and_its_rows_say_missing(sick):
 @pytest.mark.slow
 def test_counters_that_fall_silent_without_a_word_are_told_of(sick):
     _, chunks, (remark,) = sick("silent", 2.0)
-    assert remark.words == "missing from here on: none of them answers any more"
+    assert remark.words == "missing from here on: no counter answers any more"
     assert track(chunks, "sick.fast")[1][19:21] == [20.0, None]
 
 
@@ -180,7 +180,7 @@ def test_a_sampler_that_crashes_is_told_of_and_another_one_goes_on():
     assert process.ended == "stopped"
     (remark,) = [remark for remark in process.remarks() if remark.state == "lost"]
     assert remark.source == "the sampler"
-    assert remark.words.startswith("missing for a moment: the sampling process ended: killed by SIGSEGV")
+    assert remark.words.startswith("some samples are missing: the sampling process ended (killed by SIGSEGV")
     assert 'File "' in remark.words, "where it was"
     at, values = track(chunks, "host.cpu.busy")
     assert at == sorted(at)
@@ -207,7 +207,7 @@ def test_a_sampler_that_always_crashes_is_given_up(sick):
     assert "SIGKILL" in process.ended
     assert {(remark.state, remark.source) for remark in remarks} == {("lost", "the sampler")}
     assert [remark.words.partition(":")[0] for remark in remarks] == [
-        *["missing for a moment"] * 3,
+        *["some samples are missing"] * 3,
         "missing from here on",
     ]
     assert all("killed by SIGKILL" in remark.words for remark in remarks)

@@ -148,13 +148,13 @@ def _of_the_machine(found: Probe) -> Iterator[Reason]:
         )
     if found.closed:
         yield (
-            f"no permission on {', '.join(found.closed)}",
+            f"no permission for {', '.join(found.closed)}",
             "sudo usermod -aG render,video $USER, then log in anew (in a container: --group-add render)",
         )
     if found.override:
         yield (
-            f"HSA_OVERRIDE_GFX_VERSION={found.override} makes ROCm take the GPU for another",
-            "unset HSA_OVERRIDE_GFX_VERSION, unless that GPU is not supported otherwise",
+            f"HSA_OVERRIDE_GFX_VERSION={found.override} makes ROCm treat the GPU as another model",
+            "unset HSA_OVERRIDE_GFX_VERSION, unless the GPU is unsupported without it",
         )
 
 
@@ -170,24 +170,27 @@ def _used(found: Probe) -> Install | None:
 def _of_rocm(found: Probe) -> Iterator[Reason]:
     used = _used(found)
     if used is None:
-        yield "an AMD GPU, and no ROCm under /opt or /usr", "install AMD's package rocm, version 7, as its guide says"
+        yield (
+            "there is an AMD GPU, but no ROCm under /opt or /usr",
+            "install AMD's package rocm, version 7, as its guide says",
+        )
         return
     if found.chosen and used.path != found.chosen.rstrip("/"):
-        yield f"ROCM_PATH names {found.chosen}, where no ROCm is", f"unset ROCM_PATH, or set it to {used.path}"
+        yield f"ROCM_PATH is {found.chosen}, but ROCm is not there", f"unset ROCM_PATH, or set it to {used.path}"
     if len(found.installs) > 1:
-        words = ", ".join(f"{each.path} ({each.version or 'of no version'})" for each in found.installs)
+        words = ", ".join(f"{each.path} ({each.version or 'unknown version'})" for each in found.installs)
         yield (
-            f"several ROCms: {words}; used is {used.path}",
-            f"choose one by ROCM_PATH and LD_LIBRARY_PATH, as {used.path}/lib",
+            f"several ROCm installations: {words}; {used.path} is used",
+            f"choose one with ROCM_PATH and LD_LIBRARY_PATH, for example {used.path}/lib",
         )
     if used.lacks:
         yield (
-            f"half a ROCm: {used.path} lacks {', '.join(used.lacks)}",
-            "install AMD's whole package rocm, not parts of it",
+            f"incomplete ROCm: {used.path} is missing {', '.join(used.lacks)}",
+            "install AMD's complete package rocm",
         )
     elif not used.has_thrust:
         yield (
-            f"{used.path} has no headers of rocThrust, which CuPy's own kernels include",
+            f"{used.path} is missing the rocThrust headers, which CuPy's kernels include",
             "install rocthrust-dev (rocthrust-devel)",
         )
 
@@ -198,12 +201,12 @@ def _of_python(found: Probe) -> Iterator[Reason]:
     cuda = [name for name in wheels if _CUDA_WHEEL.fullmatch(name)]
     if rocm and cuda:
         yield (
-            f"{' and '.join(sorted([*rocm, *cuda]))} are installed over each other: both are the package cupy",
-            "an environment for each: pip uninstall both, then install the one that is meant",
+            f"{' and '.join(sorted([*rocm, *cuda]))} overwrite each other: both install the package cupy",
+            "pip uninstall both, then install one; use a second environment for the other",
         )
     elif found.has_nvidia and found.gpus and (rocm or cuda):
         yield (
-            f"NVIDIA and AMD GPUs in one machine: {(rocm or cuda)[0]} sees one kind only",
+            f"NVIDIA and AMD GPUs in one machine: {(rocm or cuda)[0]} supports only one kind",
             f"a second environment with '{DISTRIBUTION}[{'cuda13' if rocm else 'rocm7'}]' measures the others",
         )
     for name in rocm:

@@ -85,7 +85,7 @@ def bits(value: object) -> float:
     """Return a reading of an event counter, a whole number from 0 to 2⁶³, as a float; ValueError as `number`."""
     found = number(value)
     if not found.is_integer() or not 0 <= found < _MOST_MASK:
-        raise ValueError(f"no mask of bits ({found:g})")
+        raise ValueError(f"not a bit mask ({found:g})")
     return found
 
 
@@ -97,7 +97,7 @@ def row(
     `events` are the names whose values are bits. Raises Missing where the reading is not a mapping at all.
     """
     if not isinstance(reading, Mapping):
-        raise Missing(f"a reading is a mapping from names to numbers, not {text(reading)[:80]}", "")
+        raise Missing(f"a reading must be a mapping from names to numbers, not {text(reading)[:80]}", "")
     values: list[float | None] = []
     refused: dict[str, str] = {}
     for name in names:
@@ -113,11 +113,11 @@ def row(
 def texts(told: object) -> list[str]:
     """Return what a source tells of as short single lines, the first 100 of them; Missing where it is no sequence."""
     if isinstance(told, str) or not isinstance(told, Iterable):
-        raise Missing(f"messages are a sequence of texts, not {text(told)[:80]}", "")
+        raise Missing(f"messages must be a sequence of texts, not {text(told)[:80]}", "")
     found: list[str] = []
     for each in told:
         if len(found) == _MOST_TEXTS:
-            return [*found, "… and more"]
+            return [*found, "further messages are omitted"]
         found.append(text(each))
     return found
 
@@ -125,7 +125,7 @@ def texts(told: object) -> list[str]:
 def pairs(described: object) -> dict[str, str]:
     """Return a mapping of texts to texts, numbers among the values as text; Missing where it is no mapping."""
     if not isinstance(described, Mapping):
-        raise Missing(f"settings are a mapping from names to texts, not {text(described)[:80]}", "")
+        raise Missing(f"settings must be a mapping from names to texts, not {text(described)[:80]}", "")
     listed = list(described.items())[:_MOST_TEXTS]
     return {text(name): text(str(value) if isinstance(value, numbers.Real) else value) for name, value in listed}
 
@@ -133,16 +133,16 @@ def pairs(described: object) -> dict[str, str]:
 def counters(declared: object) -> tuple[Counter, ...]:
     """Return the counters that a collector declares; Missing names the first that is malformed, and its field."""
     if not isinstance(declared, Iterable):
-        raise Missing(f"`counters` is a sequence of Counter, not {text(declared)[:80]}", "")
+        raise Missing(f"`counters` must be a sequence of Counter, not {text(declared)[:80]}", "")
     found: list[Counter] = []
     for each in declared:
         if len(found) == MOST_COUNTERS:
-            raise Missing(f"it declares more than {MOST_COUNTERS} counters", "")
+            raise Missing(f"the collector declares more than {MOST_COUNTERS} counters", "")
         found.append(_counter(each))
     names = [counter.name for counter in found]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise Missing(f"it declares the counter {text(twice)} twice", "")
+        raise Missing(f"the collector declares the counter {text(twice)} twice", "")
     return tuple(found)
 
 
@@ -174,7 +174,9 @@ def _meant(declared: Counter) -> Counter:
         raise Missing(words, "")
     bits = declared.bits
     if not isinstance(bits, tuple) or not all(map(_is_bit, bits)):
-        raise Missing(f"{declared.name}: bits are EventBits, each a mask of one bit, a name and an EventClass", "")
+        raise Missing(
+            f"{declared.name}: bits must be EventBits, each with a mask of one bit, a name and an EventClass", ""
+        )
     if len({bit.mask for bit in bits}) < len(bits):
         raise Missing(f"{declared.name}: two of its bits have the same mask", "")
     return declared
@@ -190,11 +192,11 @@ def _is_bit(bit: object) -> bool:
 def condition(looked: object) -> Condition:
     """Return the condition that a watch reports, checked; raise TypeError, which costs the case, if it is malformed."""
     if not isinstance(looked, Condition):
-        raise TypeError(f"a watch returns a Condition, not {text(looked)[:80]}")
+        raise TypeError(f"a watch must return a Condition, not {text(looked)[:80]}")
     for field, values in (("discard", looked.discard), ("labels", looked.labels)):
         if not isinstance(values, tuple) or any(not isinstance(each, str) or text(each) != each for each in values):
-            raise TypeError(f"Condition.{field} is a tuple of short texts, not {text(values)[:80]}")
+            raise TypeError(f"Condition.{field} must be a tuple of short texts, not {text(values)[:80]}")
     clock_hz = looked.clock_hz
     if clock_hz is not None and not (isinstance(clock_hz, float) and 0 <= clock_hz <= limits.MOST):
-        raise TypeError(f"Condition.clock_hz is a finite float in hertz or None, not {text(clock_hz)[:80]}")
+        raise TypeError(f"Condition.clock_hz must be a finite float in hertz or None, not {text(clock_hz)[:80]}")
     return looked

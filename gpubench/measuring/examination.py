@@ -111,7 +111,7 @@ def _health(device: str, answers: Sequence[_Answer], problem: str) -> Health:
     reasons = [answer.reason for answer in own if answer.reason] + [problem] * bool(problem)
     if judged.findings:
         return judged
-    return Health(device, (), "; ".join(reasons) or "no collector tells the health of this device")
+    return Health(device, (), "; ".join(reasons) or "no collector reports the health of this device")
 
 
 class _Sources:

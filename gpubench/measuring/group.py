@@ -90,7 +90,7 @@ class Group:
                 self._empty_rows += 1
                 silent = self._empty_rows >= _SILENT_ROWS and ended - self._heard_at >= _SILENT_S
                 if failed or (silent and self._answered):
-                    self._warn(f"{_FROM_HERE}: {failed or 'none of them answers any more'}", started_at)
+                    self._warn(f"{_FROM_HERE}: {failed or 'no counter answers any more'}", started_at)
             else:
                 self._empty_rows, self._heard_at, self._answered = 0, ended, True
             at = ended - started_at
@@ -113,7 +113,7 @@ class Group:
         """Return the messages up to the limit of the group, so that a talkative source does not fill the disk."""
         kept = [*told[: max(_MOST_MESSAGES - self._told, 0)]]
         if self._told <= _MOST_MESSAGES < self._told + len(told):
-            kept.append("further messages are left out")
+            kept.append("further messages are omitted")
         self._told += len(told)
         return kept
 
@@ -135,7 +135,7 @@ class Group:
         begun = self._begun
         if begun is not None and time.monotonic() - begun > _HUNG_S:
             with self._lock:
-                self._warn(f"{_FROM_HERE}: a reading has not come back for {_HUNG_S:g} s", started_at)
+                self._warn(f"{_FROM_HERE}: a reading has not returned for {_HUNG_S:g} s", started_at)
 
     def _warn(self, words: str, started_at: float) -> None:
         """Add a remark on counters that were lost, each text once, and no more than _MOST_WARNINGS of them."""
@@ -143,7 +143,7 @@ class Group:
             return
         self._warned.add(words)
         if len(self._warned) > _MOST_WARNINGS:
-            words = "further warnings are left out"
+            words = "further warnings are omitted"
         at = time.monotonic() - started_at
         self._remarks.append(Remark(at, "lost", self.collector, self.device.id, words))
 

@@ -89,7 +89,7 @@ _HISTORY = "The device had such errors before. Nothing needs to be done unless m
 _LOST = "Read the kernel log and restart the machine. If the device is lost again, have it replaced."
 _COOLING = "Check the temperature, the fans and the power supply of the machine."
 _LINK = "Check the cable, bridge or tray of the link, then reset the devices at both ends."
-_SLOT = "Seat the device again and check the slot, the riser and the settings of the firmware."
+_SLOT = "Reseat the device and check the slot, the riser and the firmware settings."
 _LOG = "Look the numbers up in the vendor's list of errors. Reset the device if they are recent."
 _SHARED = "Stop the other programs or measure another device: they take time and memory from each other."
 
@@ -119,7 +119,7 @@ RULES: Mapping[HealthSign, HealthRule] = {
     HealthSign.HARDWARE_THERMAL: HealthRule("thermal slowdown by the hardware", "sick", "ok", _COOLING, _DEBUG, 1),
     HealthSign.POWER_BRAKE: HealthRule("power brake", "sick", "ok", _COOLING, _DEBUG, 1),
     HealthSign.PROCESSES: HealthRule("programs that compute on the device", "warning", "ok", _SHARED, _NVML),
-    HealthSign.BUSY: HealthRule("the device works", "ok", "ok", "", _NVML, 1),
+    HealthSign.BUSY: HealthRule("the device is busy", "ok", "ok", "", _NVML, 1),
     HealthSign.PCIE_WIDTH: HealthRule("PCIe link", "warning", "sick", _SLOT, _DEBUG, 64),
     HealthSign.PCIE_WIDTH_MOST: HealthRule("PCIe lanes", "ok", "ok", "", _DEBUG, 64),
     HealthSign.PCIE_GENERATION: HealthRule("PCIe generation", "warning", "ok", _SLOT, _DEBUG, 16),
@@ -159,13 +159,13 @@ def checked(readings: object) -> tuple[HealthReading, ...]:
 def _checked(reading: HealthReading) -> HealthReading:
     words, command = boundary.text(reading.words), boundary.text(reading.command)
     if reading.value is None:
-        return HealthReading(reading.sign, None, words or "the driver does not tell it", command)
+        return HealthReading(reading.sign, None, words or "the driver does not report it", command)
     try:
         value = boundary.number(reading.value)
     except ValueError as error:
-        return HealthReading(reading.sign, None, f"the driver answered a value that is {error}", command)
+        return HealthReading(reading.sign, None, f"the driver reported a value that is {error}", command)
     if not 0 <= value <= RULES[reading.sign].most:
-        return HealthReading(reading.sign, None, f"the driver answered {value:.10g}, which cannot be true", command)
+        return HealthReading(reading.sign, None, f"the driver reported the impossible value {value:.10g}", command)
     return HealthReading(reading.sign, value, words, command)
 
 

@@ -54,10 +54,12 @@ def facts() -> Facts:
             command, capture_output=True, encoding="utf-8", errors="replace", timeout=_TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise DeviceError(f"looking for devices hung for {_TIMEOUT_S} s; check the driver (nvidia-smi)") from error
+        raise DeviceError(
+            f"the search for devices did not end within {_TIMEOUT_S} s; check the driver (nvidia-smi)"
+        ) from error
     if child.returncode:
         tail = child.stderr.strip().splitlines()[-1:] or ["no message"]
-        raise DeviceError(f"looking for devices ended with status {child.returncode}: {tail[0]}")
+        raise DeviceError(f"the search for devices ended with status {child.returncode}: {tail[0]}")
     return from_json(child.stdout.strip().splitlines()[-1])
 
 
@@ -185,7 +187,11 @@ def _between_processes() -> dict[str, str]:
 def shared_words(nbytes: int) -> str:
     """The room for shared memory, in words."""
     words = f"{units.round_size(nbytes)} in {_SHM}"
-    return words if nbytes >= _SHM_LEAST else f"{words}, little for NCCL: docker run --shm-size=1g, or --ipc=host"
+    return (
+        words
+        if nbytes >= _SHM_LEAST
+        else f"{words}, which may be too little for NCCL: docker run --shm-size=1g, or --ipc=host"
+    )
 
 
 def ptrace_words(scope: str) -> str:

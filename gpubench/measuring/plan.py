@@ -115,7 +115,7 @@ def lack(job: Job) -> str:
     """Why a job cannot run for want of devices, or nothing."""
     if len(job.devices) >= job.case.devices:
         return ""
-    return f"needs {job.case.devices} devices that reach each other, {len(job.devices)} here"
+    return f"needs {job.case.devices} devices with access to each other's memory; {len(job.devices)} available"
 
 
 def lacking(plan: Plan) -> list[str]:
@@ -146,7 +146,7 @@ def load_suite(name: str) -> Suite:
         return named
     found = plugins.load_file("suites", Path(name))
     if not isinstance(found, Suite) or not found.definitions:
-        raise UsageError(f"{name}: its `suite` is no Suite with cases; docs/writing-a-suite.md shows one")
+        raise UsageError(f"{name}: `suite` must be a Suite with at least one case; see docs/writing-a-suite.md")
     return found
 
 
@@ -188,7 +188,7 @@ def _file(name: str, known: Sequence[str]) -> str:
         raise UsageError(f"{name}: there is no such file; name the Python file of a suite")
     called = plugins.called(path)
     if called in known:
-        raise UsageError(f"{name}: there is a suite {called} already, whose cases it cannot be told from; rename it")
+        raise UsageError(f"{name}: a suite named {called} exists already; rename the file")
     return str(path)
 
 
@@ -259,7 +259,7 @@ def matches(case_id: str, filters: Sequence[str]) -> bool:
 
 def _nothing_matches(settings: Settings, ids: Sequence[str]) -> str:
     if not ids:
-        return f"{', '.join(settings.suites)}: no case for {', '.join(settings.devices)}"
+        return f"{', '.join(settings.suites)}: no case runs on {', '.join(settings.devices)}"
     words = {part for case_id in ids for part in (case_id, case_id.partition("[")[0])}
     near = difflib.get_close_matches(settings.filters[0], sorted(words), n=1, cutoff=0.4)
     hint = f"did you mean {near[0]}?" if near else "`gpubench list --cases` shows the cases"
@@ -284,7 +284,7 @@ def data_files(paths: Iterable[Path]) -> tuple[DataFile, ...]:
     """The user's data: files, and the files of folders; UsageError where one is empty or unreadable."""
     found = [entry for path in paths for entry in _data_of(path)]
     if len(found) > _MOST_DATA_FILES:
-        raise UsageError(f"--data names {len(found)} files; the most is {_MOST_DATA_FILES}: name fewer or pack them")
+        raise UsageError(f"--data names {len(found)} files; the maximum is {_MOST_DATA_FILES}: name fewer or pack them")
     labels = [entry.label for entry in found]
     for label in labels:
         if labels.count(label) > 1:
@@ -297,7 +297,7 @@ def _data_of(path: Path) -> list[DataFile]:
         if path.is_dir():
             files = sorted(inner for inner in path.rglob("*") if inner.is_file() and inner.stat().st_size)
             if not files:
-                raise UsageError(f"--data {path}: the folder holds no file with anything in it")
+                raise UsageError(f"--data {path}: the folder holds no file with content")
             return [_data_file(inner, inner.relative_to(path).as_posix()) for inner in files]
         return [_data_file(path, path.name)]
     except OSError as error:

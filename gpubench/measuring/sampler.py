@@ -195,7 +195,7 @@ class SamplingProcess:
             return
         self._restarts += 1
         reason = reason or self._child.obituary()
-        words = f"missing for a moment: the sampling process ended: {reason}; another one goes on"
+        words = f"some samples are missing: the sampling process ended ({reason}) and was restarted"
         self._remarks.append(Remark(self._now(), "lost", _SAMPLER, "", words))
         self._child.kill()
         self._child = _started()
@@ -237,7 +237,7 @@ def available(devices: Sequence[Device]) -> tuple[list[Available], list[Absent]]
         if device.id in read
     ]
     known = {name for name, _, _ in process.readers} | {absent.what for absent in process.absent}
-    idle = [Absent(name, "it reads none of the devices here", "") for name in plugins.names("collectors")]
+    idle = [Absent(name, "it supports none of the devices here", "") for name in plugins.names("collectors")]
     lost = [Absent(_SAMPLER, remark.words, "") for remark in process.remarks() if remark.source == _SAMPLER]
     return found, [*lost, *process.absent, *(absent for absent in idle if absent.what not in known)]
 
@@ -309,7 +309,7 @@ def _declared(name: str, collector: Collector, others: Sequence[Counter]) -> tup
     declared = plugins.asked(name, lambda: boundary.counters(collector.counters))
     taken = {counter.name for counter in others} & {counter.name for counter in declared}
     if taken:
-        raise Missing(f"another collector has the counter {min(taken)} already", "rename it")
+        raise Missing(f"another collector already declares the counter {min(taken)}", "rename it")
     return declared
 
 

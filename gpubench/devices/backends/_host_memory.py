@@ -71,7 +71,7 @@ class InFileSystem:
         try:
             descriptor = os.open(_SHM, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise Skip(f"{_SHM} takes no file without a name ({error.strerror}): mount a tmpfs there") from error
+            raise Skip(f"{_SHM} does not support unnamed files ({error.strerror}): mount a tmpfs there") from error
         try:
             os.posix_fallocate(descriptor, 0, nbytes)  # on a full tmpfs the first touch would kill the process
         except OSError as error:
@@ -93,5 +93,5 @@ HOST_KINDS = tuple(_KINDS)
 def host_memory(kind: str) -> SharedMemory:
     """Return the host memory of one kind; raises Skip for a kind that only GPUs have."""
     if kind not in _KINDS:
-        raise Skip(f"the host has no memory of the kind {kind}")
+        raise Skip(f"the host does not support {kind} memory")
     return _KINDS[kind]()

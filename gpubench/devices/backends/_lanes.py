@@ -64,7 +64,7 @@ class IpcEvent:
         self._runtime = cupy.cuda.runtime
         self._stream = stream
         if self._runtime.is_hip:
-            raise Skip("CuPy on ROCm binds no events between processes: its calls always fail")
+            raise Skip("CuPy on ROCm does not support events shared between processes")
         if handle:
             self._event = int(self._runtime.ipcOpenEventHandle(handle))
         else:

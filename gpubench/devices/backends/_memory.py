@@ -185,7 +185,7 @@ _KINDS: dict[str, Callable[[Any], SharedMemory]] = {"raw": Raw, "block": Block, 
 def shared_memory(cupy: Any, kind: str) -> SharedMemory:
     """Memory of one kind on the current device; Skip where this GPU's stack has none of it."""
     if kind not in _KINDS:
-        raise Skip(f"a GPU has no memory of the kind {kind}")
+        raise Skip(f"a GPU does not support {kind} memory")
     if cupy.cuda.runtime.is_hip and kind in ("pool", "virtual"):
-        raise Skip(f"CuPy on ROCm binds no exported {kind} memory")
+        raise Skip(f"CuPy on ROCm does not support exported {kind} memory")
     return _KINDS[kind](cupy)

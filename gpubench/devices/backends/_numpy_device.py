@@ -86,23 +86,23 @@ class NumpyDevice:
         np.copyto(target, source)
 
     def register(self, array: Any) -> Callable[[], None]:
-        raise Skip(f"{self.device.id} reaches host memory as it is: {array.nbytes} B need no registration")
+        raise Skip(f"{self.device.id} accesses host memory directly: {array.nbytes} B need no registration")
 
     def together(self, *calls: Callable[[], object], peer: Device | None = None) -> None:
         del calls, peer
-        raise Skip(f"{self.device.id} has no queues that work beside each other")
+        raise Skip(f"{self.device.id} does not support concurrent queues")
 
     def peer_memory(self, peer: Device, nbytes: int) -> Any:
-        raise Skip(f"{self.device.id} has no peer whose memory it reaches ({nbytes} B of {peer.id} were asked for)")
+        raise Skip(f"{self.device.id} has no peer access ({nbytes} B of {peer.id} were asked for)")
 
     def share(self, nbytes: int) -> SharedBuffer:
-        raise Skip(f"{self.device.id} shares no memory ({nbytes} B were asked for)")
+        raise Skip(f"{self.device.id} does not support shared memory ({nbytes} B were asked for)")
 
     def open_shared(self, handle: bytes, nbytes: int) -> SharedBuffer:
-        raise Skip(f"{self.device.id} shares no memory ({nbytes} B of {handle!r} were asked for)")
+        raise Skip(f"{self.device.id} does not support shared memory ({nbytes} B of {handle!r} were asked for)")
 
     def shared_memory(self, kind: str) -> SharedMemory:
-        raise Skip(f"{self.device.id} shares no memory (kind {kind} was asked for)")
+        raise Skip(f"{self.device.id} does not support shared memory (kind {kind} was asked for)")
 
     def shared_event(self, handle: bytes = b"") -> SharedEvent:
-        raise Skip(f"{self.device.id} has no events that processes share ({handle!r} was asked for)")
+        raise Skip(f"{self.device.id} does not support events shared between processes ({handle!r} was asked for)")

@@ -156,7 +156,7 @@ class CupyDevice:
 
     def register(self, array: Any) -> Callable[[], None]:
         if "register" not in self.traits.features:
-            raise Skip("CuPy on ROCm registers no host memory: its call always fails")
+            raise Skip("CuPy on ROCm does not support registering host memory")
         address = _address(array)
         self._runtime.hostRegister(address, array.nbytes, _PORTABLE_AND_MAPPED)
         return lambda: self._runtime.hostUnregister(address)
@@ -179,7 +179,7 @@ class CupyDevice:
             if (here, there) in self._reached:
                 continue
             if not self._runtime.deviceCanAccessPeer(here, there):
-                raise Skip(f"{self.device.id} and {peer.id} do not reach each other's memory")
+                raise Skip(f"{self.device.id} and {peer.id} cannot access each other's memory")
             with self.xp.cuda.Device(here):
                 self._runtime.deviceEnablePeerAccess(there)
             self._reached.add((here, there))
@@ -222,7 +222,7 @@ class _CupyKernel:
     ) -> None:
         if shared_bytes > self._most:
             if self._cupy.cuda.runtime.is_hip:
-                raise Skip(f"CuPy on ROCm gives a block no more than {self._most} bytes of shared memory")
+                raise Skip(f"CuPy on ROCm limits a block to {self._most} bytes of shared memory")
             self._function.max_dynamic_shared_size_bytes = self._most = shared_bytes
         self._function(grid, block, tuple(args), shared_mem=shared_bytes)
 

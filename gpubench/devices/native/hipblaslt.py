@@ -131,7 +131,9 @@ def load() -> Library:
     try:
         return Library(ctypes.CDLL(_SONAME))
     except OSError as error:
-        raise Missing(f"hipBLASLt is not usable here ({error})", "install ROCm 7 whole, with hipblaslt") from error
+        raise Missing(
+            f"hipBLASLt is not usable here ({error})", "install the complete ROCm 7, including hipblaslt"
+        ) from error
 
 
 @functools.cache
