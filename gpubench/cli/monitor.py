@@ -21,17 +21,19 @@ if TYPE_CHECKING:
 
 Watched = Annotated[
     list[str] | None,
-    typer.Option("--device", help="Watch this device alone; may be repeated. \\[default: every device]"),
+    typer.Option("--device", help="Watch only this device; may be repeated. \\[default: every device]"),
 ]
 Interval = Annotated[float, typer.Option("--interval", min=0.2, max=3600, help="Seconds between two updates.")]
-Count = Annotated[int, typer.Option("--count", min=0, help="End after so many updates; 0 continues until q or Ctrl-C.")]
-Prometheus = Annotated[bool, typer.Option("--prometheus", help="Print the counters once as Prometheus takes them.")]
+Count = Annotated[
+    int, typer.Option("--count", min=0, help="End after this number of updates; 0 means until q or Ctrl-C.")
+]
+Prometheus = Annotated[bool, typer.Option("--prometheus", help="Print every counter once in the format of Prometheus.")]
 Listen = Annotated[
     str | None,
     typer.Option(
         "--listen",
         metavar="[ADDRESS:]PORT",
-        help="Serve them to Prometheus at /metrics instead; without an address to this machine alone.",
+        help="Serve the counters to Prometheus at /metrics; without an address only to this machine.",
     ),
 ]
 HostNames = Annotated[
@@ -39,8 +41,8 @@ HostNames = Annotated[
     typer.Option(
         "--host-name",
         metavar="NAME",
-        help="With --listen: answer to this name too, such as an alias in your DNS; may be repeated. Without it only "
-        "to localhost, this machine's host name and its addresses.",
+        help="With --listen: also answer to this name, such as an alias in your DNS; may be repeated. Otherwise the "
+        "endpoint answers to localhost, this machine's host name and its addresses.",
     ),
 ]
 _FIRST_S = 1.2  # until each counter has been read twice
@@ -56,8 +58,8 @@ def monitor(
 ) -> None:
     """Show what every device does now: live on a terminal, elsewhere a line per device and interval.
 
-    For each device: bars of its use, memory, power, temperature and clock with the last minute, its throttle reasons
-    and its processes. The key q ends it.
+    It draws the use, memory, power, temperature and clock of each device with the last minute, and lists its throttle
+    reasons and its processes. Press q to quit.
     """
     from gpubench.measuring import inventory
     from gpubench.measuring.plan import sampled_devices

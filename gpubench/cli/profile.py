@@ -32,14 +32,14 @@ Trace = Annotated[
     bool,
     typer.Option(
         "--trace",
-        help="The program is a Python script: record its kernels and copies from within too (CUDA, extra counters).",
+        help="The command is a Python script: record its kernels and copies as well (CUDA, extra counters).",
     ),
 ]
 Sampled = Annotated[
     list[str] | None,
-    typer.Option("--device", help="Sample this device alone; may be repeated. \\[default: every device]"),
+    typer.Option("--device", help="Sample only this device; may be repeated. \\[default: every device]"),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing when the program has ended.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing after the program has ended.")]
 
 
 class Command(TyperCommand):
@@ -61,7 +61,10 @@ def profile(
     device: Sampled = None,
     quiet: Quiet = False,
 ) -> None:
-    """Sample every device while a program runs, find its phases, and write a run file; the program's exit status."""
+    """Sample every device while a program runs, find its phases, and write a run file.
+
+    The exit status is the program's.
+    """
     from gpubench.base.errors import GpubenchError
     from gpubench.tools.profile import ProfileError
     from gpubench.tools.profile.program import NotStarted

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Folder = Annotated[
     Path,
     typer.Argument(
-        metavar="FOLDER", help="A folder that holds run files, in folders below it too.", show_default=False
+        metavar="FOLDER", help="A folder that holds run files; folders below it count too.", show_default=False
     ),
 ]
 Out = Annotated[

@@ -12,8 +12,8 @@ from gpubench.tools.profile.program import Ended
 
 INFO = SuiteInfo(
     phases.SUITE,
-    "what a program did, phase by phase",
-    (View("bars", "How long each phase was", (phases.MARKED, phases.FOUND, phases.PART), series=phases.TIME),),
+    "the phases of a profiled program",
+    (View("bars", "Duration of each phase", (phases.MARKED, phases.FOUND, phases.PART), series=phases.TIME),),
 )
 MOST_NAMES = 200  # of marked phases: those that took the most time
 MOST_TIMES = 20_000  # of one phase: its first ones, so that a record stays below what is read
