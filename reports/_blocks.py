@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from gpubench.api.report import ListedCase, Spread, Summary, headline, listing, units
+from gpubench.api.report import ListedCase, ListedSuite, Spread, Summary, headline, listed, units
 
 from ._cases import (
     CounterLine,
@@ -87,14 +87,13 @@ class Blocks:
 
     def tables(self) -> dict[str, CaseTable]:
         """Return the table of each suite, by the suite's name."""
-        found = {}
-        for suite in listing(self.summary):
-            spreads = [case.spread for case in suite.cases]
-            blocks = tuple(self._block(case) for case in suite.cases if self.room.shows(case.spread))
-            found[suite.name] = CaseTable(
-                _count_words(len(blocks), len(spreads)), _ended_words(spreads), suite.constants, blocks
-            )
-        return found
+        totals = dict(self.summary.suites())
+        shown = listed(self.summary, filter(self.room.shows, self.summary.spreads()))
+        return {suite.name: self._table(suite, totals[suite.name]) for suite in shown}
+
+    def _table(self, suite: ListedSuite, spreads: Sequence[Spread]) -> CaseTable:
+        title = _count_words(len(suite.cases), len(spreads))
+        return CaseTable(title, _ended_words(spreads), suite.constants, tuple(map(self._block, suite.cases)))
 
     def _block(self, case: ListedCase) -> CaseBlock:
         spread = case.spread

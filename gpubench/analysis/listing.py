@@ -62,8 +62,13 @@ def listing(
     spreads = [spread for spread in summary.spreads() if not filters or matches(spread.case.id, filters)]
     if order != "measured":
         spreads.sort(key=lambda spread: -_rank(spread, order))
+    return listed(summary, spreads[:top])
+
+
+def listed(summary: Summary, spreads: Iterable[Spread]) -> list[ListedSuite]:
+    """Return these cases of a run by suite, in the order given."""
     kept: dict[str, list[Spread]] = {}
-    for spread in spreads[:top]:
+    for spread in spreads:
         kept.setdefault(spread.case.suite, []).append(spread)
     return [_suite(summary, name, found) for name, found in kept.items()]
 

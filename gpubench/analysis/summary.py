@@ -297,12 +297,16 @@ class Summary:
 
     def rows(self) -> list[Row]:
         """One row a result, in the order measured."""
+        return list(self._rows)
+
+    @cached_property
+    def _rows(self) -> tuple[Row, ...]:
         rows = []
         for result in self.run.results:
             series = headline(result)
             figure = self.figure(result, series) if series else None
             rows.append(Row(result, figure, tuple(self.impossible_shares(result))))
-        return rows
+        return tuple(rows)
 
     def impossible_shares(self, result: Result) -> Iterator[ImpossibleShare]:
         """Yield each share of a result that is above what the device can do; the clock of early samples is unknown."""

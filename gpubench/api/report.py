@@ -6,7 +6,7 @@ from gpubench.analysis.case_counters import CaseCounters, case_counters
 from gpubench.analysis.counters import CounterFigure, CounterTable, Track, extremes
 from gpubench.analysis.energy import Energy
 from gpubench.analysis.key_figures import KeyValue
-from gpubench.analysis.listing import ListedCase, ListedSuite, listing
+from gpubench.analysis.listing import ListedCase, ListedSuite, listed, listing
 from gpubench.analysis.overview import Overview, SuiteLine, overview
 from gpubench.analysis.peaks import ABOVE_PEAK, ABOVE_PEAK_REASON, Basis, Share
 from gpubench.analysis.quantities import headline, judged_values
@@ -133,6 +133,7 @@ __all__ = [
     "lane_of",
     "level_table",
     "link_tables",
+    "listed",
     "listing",
     "overview",
     "payoff_tables",
