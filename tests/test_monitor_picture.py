@@ -161,6 +161,12 @@ def test_where_the_height_is_too_small_each_device_is_a_line():
     assert any(re.fullmatch(r"and \d+ more processes", line) for line in lines)
 
 
+@pytest.mark.parametrize(("width", "height"), [(1, 1), (10, 3), (20, 8), (400, 100)])
+def test_no_terminal_is_too_small_or_too_large(width, height):
+    lines = drawn(width, height, processes=[process(pid) for pid in range(30)])
+    assert max(map(cell_len, lines)) <= width
+
+
 def test_a_terminal_without_block_characters_gets_ascii():
     lines = drawn(80, devices=(replace(HOST, name="EPYC"),), file=io.TextIOWrapper(io.BytesIO(), "ascii", newline="\n"))
     assert "".join(lines).isascii()

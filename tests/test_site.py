@@ -239,6 +239,19 @@ def test_a_folder_without_run_files_is_refused_before_anything_is_written(tmp_pa
     assert not (tmp_path / "site").exists()
 
 
+def test_a_place_that_cannot_be_written_is_refused_in_one_line(folder, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=r"cannot write .*/file/site: Not a directory; choose another folder"):
+        build(folder, tmp_path / "file/site")
+    build(folder, tmp_path / "site")
+    index = tmp_path / "site/index.html"
+    (tmp_path / "site/trends").rename(tmp_path / "elsewhere")
+    (tmp_path / "site/trends").symlink_to("/dev/full/x")
+    with pytest.raises(UsageError, match="cannot write"):
+        build(folder, tmp_path / "site")
+    assert "3 runs" in index.read_text(), "the index before is whole"
+
+
 def test_a_kept_line_that_is_damaged_is_made_again(folder, tmp_path):
     out = tmp_path / "site"
     build(folder, out)

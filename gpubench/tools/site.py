@@ -6,6 +6,7 @@ index and the trends need, so that an unchanged run is not even read again.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -23,6 +24,7 @@ from gpubench.base.walk import Value
 from gpubench.judging.comparison import compare
 from gpubench.judging.policy import THRESHOLD_PERCENT
 from gpubench.model import Manifest, Run, store
+from gpubench.model.disk import reported
 from gpubench.tools import enclosing, rendering
 from gpubench.tools.gating import readings
 from gpubench.tools.history import run_files
@@ -120,23 +122,33 @@ def _ignore(record: object) -> None:
 def _prepare(out: Path) -> None:
     """Make the folders; UsageError where the index would replace a page that is none of ours."""
     index = out / INDEX
-    try:
+    with _written(out):
         if index.exists() and _MARK not in index.read_bytes():
             raise UsageError(f"{index} exists and is not the index of a site; choose another folder with -o")
         for name in (_RUNS, _COMPARISONS, _TRENDS):
             (out / name).mkdir(parents=True, exist_ok=True)
+
+
+@contextlib.contextmanager
+def _written(path: Path) -> Iterator[None]:
+    """Turn what the operating system says about a file of the site into a UsageError."""
+    try:
+        yield
     except OSError as error:
-        raise UsageError(f"cannot write {out}: {error.strerror}; choose another folder with -o") from error
+        raise UsageError(f"cannot write {path}: {error.strerror}; choose another folder with -o") from error
 
 
 def _write(path: Path, content: str | bytes) -> None:
     """Write a file whole, unless it holds the same already."""
     data = content if isinstance(content, bytes) else content.encode()
-    try:
+    with _written(path):
         if not path.exists() or path.read_bytes() != data:
             write_whole(path, data)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}; choose another folder with -o") from error
+
+
+def _remove(path: Path) -> None:
+    with _written(path):
+        path.unlink(missing_ok=True)
 
 
 def _member(path: Path, out: Path, sharing: Sharing) -> _Member:
@@ -149,9 +161,11 @@ def _member(path: Path, out: Path, sharing: Sharing) -> _Member:
     with readings.uncollected():
         run = store.read_run(path)
         shown = sharing.value(path.name, [run.manifest])
-        found = site_run(sharing.run(run), shown, content, path.stat().st_mtime)
+        with reported(path):
+            written_at = path.stat().st_mtime
+        found = site_run(sharing.run(run), shown, content, written_at)
     for old in (out / _RUNS / f"{name}.html", *(out / _COMPARISONS).glob(f"*{name}*.html")):
-        old.unlink(missing_ok=True)  # made in another way, perhaps with names in them
+        _remove(old)  # made in another way, perhaps with names in them
     _write(beside, _KEPT.dump_json(_Kept(__version__, sharing.is_redacted, found)))
     return _Member(path, name, found)
 
@@ -194,7 +208,7 @@ def _remove_old(out: Path, hashes: Collection[str], devices: Sequence[SiteDevice
     for folder in (_RUNS, _COMPARISONS, _TRENDS):
         for path in (out / folder).iterdir():
             if _OURS.fullmatch(path.name) and f"{folder}/{path.name}" not in kept:
-                path.unlink()
+                _remove(path)
 
 
 def _addresses(device: SiteDevice) -> Iterator[str]:
