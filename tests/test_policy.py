@@ -99,6 +99,30 @@ def test_what_is_no_policy_is_refused_with_the_file_the_key_and_what_is_expected
     assert str(refused.value).startswith(f"{tmp_path / 'gpubench.toml'}: {words}")
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[gate]\nthreshold_percent = " + "1" * 5000, "not TOML: Exceeds the limit"),
+        ("[gate]\nthreshold_percent = " + "1" * 400, "gate.threshold_percent: a number is expected"),
+        ("[gate]\nthreshold_percent = 1e999", "gate.threshold_percent: a number is expected"),
+        ("[gate]\nthreshold_percent = nan", "gate.threshold_percent: a number is expected"),
+        ("x = " + "[" * 100_000, "nested too deeply"),
+        ("#" * (2**20 + 1), "larger than 1.000 MiB: not a policy"),
+    ],
+    ids=["5000 digits", "400 digits", "infinite", "nan", "nested", "large"],
+)
+def test_what_a_parser_stumbles_over_is_refused_in_one_line(tmp_path, text, words):
+    with pytest.raises(UsageError, match=words) as refused:
+        load(tmp_path, text)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["tool = 3", "[tool]\ngpubench = 3", "[tool]\ngpubench = [1]"])
+def test_a_pyproject_whose_table_is_none_is_refused(tmp_path, text):
+    with pytest.raises(UsageError, match="a table is expected"):
+        load(tmp_path, text, "pyproject.toml")
+
+
 def test_a_file_that_is_named_must_be_there(tmp_path):
     with pytest.raises(UsageError, match="No such file"):
         policy.load(tmp_path / "none.toml")

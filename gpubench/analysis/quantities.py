@@ -98,8 +98,10 @@ def series_labelled(result: Result, label: str) -> Series | None:
 
 def speaking(result: Result) -> Iterator[Series]:
     """Each series of a result once, in order, the headline first; of several ranks the slowest speaks."""
-    for label in dict.fromkeys(series.label for series in result.series):
-        ranks = [series for series in result.series if series.label == label]
+    labelled: dict[str, list[Series]] = {}
+    for series in result.series:
+        labelled.setdefault(series.label, []).append(series)
+    for ranks in labelled.values():
         yield max(ranks, key=_badness) if len(ranks) > 1 else ranks[0]
 
 

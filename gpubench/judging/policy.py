@@ -7,20 +7,24 @@ the one that was meant.
 from __future__ import annotations
 
 import difflib
-import math
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gpubench.base import units
 from gpubench.base.errors import UsageError
+from gpubench.base.files import open_to_read
 from gpubench.base.patterns import matches
 from gpubench.judging.evidence import Evidence
 from gpubench.knowledge.floors import Floor, built_in_floors
+from gpubench.model import limits
 
 THRESHOLD_PERCENT = 2.0  # where neither policy nor option says one
 _FILES = ("gpubench.toml", "pyproject.toml")
+_MOST_BYTES = 2**20  # of a policy: a threshold for each of 10 000 cases fits; a parser takes a second for this
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +102,26 @@ def _of_file(path: Path) -> Policy:
 
 
 def _document(path: Path) -> Mapping[str, Any]:
-    """The part of the file that is ours."""
+    """Return the part of the file that is ours."""
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(_text(path))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError as error:
+        raise UsageError(f"{path}: not TOML that can be read: nested too deeply") from error
+    except ValueError as error:  # also Python's own, of bytes that are no text and of numbers of too many digits
         raise UsageError(f"{path}: not TOML: {error}") from error
     if path.name != "pyproject.toml":
         return document
-    ours: Mapping[str, Any] = document.get("tool", {}).get("gpubench", {})
-    return ours
+    return _Table(str(path), "", document).table("tool").table("gpubench").values
+
+
+def _text(path: Path) -> str:
+    with os.fdopen(open_to_read(path), "rb") as file:
+        data = file.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise UsageError(f"{path}: larger than {units.round_size(_MOST_BYTES)}: not a policy")
+    return data.decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +162,7 @@ class _Table:
 
     def number(self, key: str, default: float | None = None) -> float:
         value = self.values.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= limits.MOST:
             raise self.refuse(key, "a number is expected" if key in self.values else "it is missing")
         return float(value)
 
