@@ -94,8 +94,10 @@ def test_a_slow_device_is_never_given_less_than_the_slowest_one(limits, clock, t
 def test_a_warm_up_may_take_ten_times_the_first_calls(limits, clock, told):
     building(limits, clock, 1.0, is_gpu=False)
     limits.calling([stage(items=1)])
-    clock.now += 3.0
+    clock.now += 1.0
     limits.waiting([stage(items=1)])
+    assert told[-1].name == "making the first calls", "the host has nothing to wait for"
+    clock.now += 2.0
     limits.warming_up("hot", rest_s=0.5)
     assert told[-1] == Phase("warming up hot", 45.0, "10 s and 10 calls of 3.50 s")
 

@@ -25,6 +25,7 @@ M = TypeVar("M")
 LIMIT_BYTES = 16 * 2**20  # of a message from a child, as of a record of the run file
 MOST_VALUES = 2**20  # of a message from a child: as Python objects they take some 100 bytes each
 _READ_BYTES = 2**20
+_SMALL_BYTES = 2**16  # of a content that is copied behind its header, so that the other end wakes once
 SEND_S = 30.0  # for a message to a child that does not read
 _HEADER = struct.Struct(">Q")
 
@@ -69,9 +70,13 @@ class Channel:
             self._fill()
         return True
 
-    def _write(self, content: bytes | memoryview) -> None:
-        self._socket.sendall(_HEADER.pack(len(content)))
-        self._socket.sendall(content)
+    def _write(self, content: bytes) -> None:
+        header = _HEADER.pack(len(content))
+        if len(content) <= _SMALL_BYTES:
+            self._socket.sendall(header + content)
+        else:
+            self._socket.sendall(header)
+            self._socket.sendall(content)
 
     def _read(self) -> bytes:
         """Return the next frame; wait for it. Raises EOFError at the end of the channel, BadMessage for a long one."""

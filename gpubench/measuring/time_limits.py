@@ -98,7 +98,9 @@ class TimeLimits:
         self._learned(_CALLING, _FIRST_CALLS_S, _LATER_S, "first calls compile and load", stages, batch_s)
 
     def waiting(self, stages: Collection[Stage]) -> None:
-        """The device works on what was queued by `calling`."""
+        """The device works on what was queued by `calling`; the host has done so in the calls themselves."""
+        if not self._is_gpu:
+            return
         expected_s, words = self._of_work(_WAITING, stages)
         self._begin(_WAITING, LEAST_S + expected_s, f"{LEAST_S:g} s{words}", stages)
 
@@ -108,6 +110,7 @@ class TimeLimits:
 
     def warming_up(self, label: str, rest_s: float) -> None:
         """A series chooses its batch and warms up; before each batch the device idles for `rest_s`."""
+        self._end()
         once_s = self._last_s.get(_CALLING, 0.0) + self._last_s.get(_WAITING, 0.0) + rest_s
         words = f"{LEAST_S:g} s and {FACTOR} calls of {units.quantity(once_s, 's', 3)}"
         self._begin(f"warming up {label}", LEAST_S + FACTOR * once_s, words)
