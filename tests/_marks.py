@@ -43,6 +43,7 @@ MARKS = (
     _mark("path with spaces", "cannot open /mnt/zebra disk/model one.bin: EIO", "zebra", "disk/model", "one.bin"),
     _mark("climbing path", "see ../../zebra/dump.bin and ../x/zebra", "zebra", "dump.bin"),
     _mark("relative path", "see zebra/dumps/a.bin", "zebra", "dumps/a"),
+    _mark("relative path below a known name", "see amelia/hush.bin and gpu17/hush/x", "amelia", "hush"),
     _mark("path in a list", "PATH=/usr/bin:/data/zebra/bin:/opt/zebra", "zebra"),
     _mark("path behind a sign", "--out=/data/zebra.jsonl -I/data/zebra/include", "zebra"),
     _mark("Windows path", "C:\\Users\\zoe\\hush\\a.jsonl is open", "zoe", "hush"),

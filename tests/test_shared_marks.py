@@ -7,6 +7,7 @@ import gzip
 import html
 import io
 import json
+import random
 import re
 import sys
 import tarfile
@@ -205,6 +206,15 @@ def test_a_bundle_names_nobody(call, monkeypatch):
 def test_what_was_redacted_is_not_changed_again():
     once = redacted(marked_run(), b"a salt", (USER,))
     assert redacted(once, b"another salt", (USER,)) == once
+
+
+def test_no_text_of_several_marks_is_changed_again():
+    """A pseudonym looks like none of the marks, whatever stands around it."""
+    rng = random.Random(7)
+    signs = (" ", "; ", ". ", ": ", "\n", ", ", " (", ") ", "=", "'", '"', " is ")
+    texts = ["".join(rng.choice(MARKS).text + rng.choice(signs) for _ in range(rng.randint(1, 6))) for _ in range(1000)]
+    once = redacted(make.run(make.result(notes=tuple(("note", text) for text in texts)), facts=facts(HOST)), b"a salt")
+    assert redacted(once, b"another salt") == once
 
 
 @pytest.mark.parametrize("mark", MARKS, ids=lambda mark: mark.kind)

@@ -13,7 +13,7 @@ _HEX = "[0-9a-fA-F]"
 KINDS = "host|user|name|device|path|file|pci|url|mail|mac|ip|serial|id|value|secret"
 PSEUDONYM = re.compile(rf"(?:{KINDS})-[0-9a-f]{{12}}")
 # A word of a text that was redacted before; behind a path's pseudonym stands what belongs to a package.
-KEPT = re.compile(rf"(?:{KINDS})-[0-9a-f]{{12}}(?:/[\w.+-]++)*")
+KEPT = re.compile(rf"(?:{KINDS})-[0-9a-f]{{12}}|ip-[0-9a-f]{{12}}/\d+|path-[0-9a-f]{{12}}(?:/[\w.+-]++)+")
 LONGEST_WORD = 4096  # letters, as many as Linux lets a path have (PATH_MAX); nobody reads a longer word
 
 # --- values with their names: `TOKEN=…`, `"user": "…"`, `--password …`

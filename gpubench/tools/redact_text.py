@@ -123,8 +123,8 @@ class Hiding:
         if text.startswith(("/", "~", "./", "../")) or text in self.paths:
             return self._path(text)
         parts = text.split("/")
-        if _is_address(parts[0]):
-            return "/".join(map(self._part, parts))
+        if len(parts) == 2 and parts[1].isdigit() and _is_address(parts[0]):
+            return f"{self.token('ip', parts[0])}/{parts[1]}"
         if parts[0] in self.suites or patterns.OURS.fullmatch(text):
             return text
         if len(parts) > 2 or patterns.FILE.search(parts[-1]) or patterns.HOST.fullmatch(parts[0]):
@@ -133,7 +133,7 @@ class Hiding:
 
     def _path(self, path: str) -> str:
         """A path's pseudonym; behind it the part that belongs to a package, so that a traceback stays one."""
-        if _is_public(path) or not re.search(r"\w", path):
+        if _is_public(path):
             return path
         stem = path.rstrip(".")
         code = patterns.CODE.match(stem)
@@ -144,6 +144,8 @@ class Hiding:
 @functools.lru_cache(maxsize=4096)
 def _value_pattern(name: str, sign: str) -> re.Pattern[str] | None:
     """How the value ends that a name and a sign (`: `, `=`, a blank) announce; None if it is none to hide."""
+    if patterns.PSEUDONYM.match(name):  # of a text that was redacted before: `secret-3fa81c09d2e4: refused`
+        return None
     parts = re.split(r"[_.-]+", name.strip("-").lower())
     parts += ["".join(pair) for pair in itertools.pairwise(parts)]
     is_assigned = "=" in sign or "'" in sign or '"' in sign
@@ -190,7 +192,10 @@ def _is_by_chance(text: str) -> bool:
 
 
 def _is_public(path: str) -> bool:
-    return len(path) <= patterns.LONGEST_WORD and patterns.PUBLIC.fullmatch(path) is not None
+    """Whether a path is one that every machine has, or none: `/.`, `//`."""
+    if len(path) > patterns.LONGEST_WORD:
+        return False
+    return patterns.PUBLIC.fullmatch(path) is not None or not re.search(r"\w", path)
 
 
 def _is_address(text: str) -> bool:
