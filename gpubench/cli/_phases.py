@@ -125,6 +125,7 @@ def _lanes(summary: Summary, console: Console) -> Iterator[Text]:
 def _drawn(drawn: PhaseLanes, name_room: int, columns: int, ascii_only: bool) -> Iterator[Text]:
     from gpubench.base import units
 
+    yield Text("")
     for lane in drawn.lanes:
         cells = "".join(_cell(share, ascii_only) for share in lane.shares)
         yield _print.plain(_named(lane.name, name_room)) + Text(cells.rstrip(), "cyan")
