@@ -239,24 +239,22 @@ def test_a_case_that_needs_more_devices_is_skipped_with_the_reason(faults):
     assert [type(event) for event in events] == [Progress, Progress]
 
 
-def test_workers_end_when_the_runner_is_killed(faults, tmp_path):
+def test_workers_and_their_keepers_end_when_the_runner_is_killed(faults, tmp_path):
     script = tmp_path / "killed.py"
     script.write_text(
-        "import os, signal\n"
+        "import os, psutil, signal\n"
         "from gpubench.measuring.process import Child\n"
         "child = Child('gpubench.measuring.worker', ())\n"
-        "print(child.process.pid, flush=True)\n"
-        "import time; time.sleep(1)\n"
+        "keeper = psutil.Process(child.process.pid)\n"
+        "while not keeper.children(): pass\n"
+        "print(keeper.pid, keeper.children()[0].pid, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
-    pid = int(done.stdout)
-    for _ in range(100):
-        if not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2]:
-            return
-        os.sched_yield()
-        subprocess.run(["sleep", "0.05"], check=True)
-    raise AssertionError(f"worker {pid} outlived its runner")
+    keeper, worker = map(int, done.stdout.split())
+    left = [psutil.Process(pid) for pid in (keeper, worker) if psutil.pid_exists(pid)]
+    _, alive = psutil.wait_procs(left, timeout=20)
+    assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
 
 
 def run_on_clockwork(*names: str, deadline_s: float = 30.0, replicates: int = 1) -> tuple[planning.Plan, Shelf]:
