@@ -13,6 +13,7 @@ from rich.console import Console
 from gpubench.analysis.summary import Summary
 from gpubench.analysis.views.phase_lanes import MOST_LANES, phase_lanes, result_lanes
 from gpubench.analysis.views.phase_tables import phase_tables
+from gpubench.analysis.views.tables import Table
 from gpubench.base import blocks
 from gpubench.cli import _phases
 from gpubench.model import Case, Samples, Series, store
@@ -153,3 +154,29 @@ def test_the_page_draws_a_lane_for_each_phase_over_the_counters():
 def test_of_many_phases_the_page_draws_the_longest():
     many = [phase(f"p{n}", (n * 0.1, n * 0.1 + 0.01 * (n + 1))) for n in range(20)]
     assert list(result_lanes(program(*many).results)) == ["program", *(f"p{n}" for n in range(20 - MOST_LANES, 20))]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 140])
+def test_the_tables_of_a_trace_fold_their_words_and_keep_their_numbers(width):
+    kernels = Table(
+        "Kernels and copies",
+        ("kernel or copy", "device", "calls", "total", "of busy time", "median", "maximum", "bytes"),
+        (
+            ("kernel nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT", "cuda:0", "41910", "2.731 s", *("68.90 µs",) * 4),
+            ("copy h2d", "cuda:1", "1368", "831.1 ms", "3.6 %", "609.0 µs", "1.980 ms", "40.06 GiB"),
+        ),
+        ("kernel or copy", "device"),
+    )
+    device = Table(
+        "Time of the device",
+        ("device", "busy", "launch gaps", "events"),
+        (("cuda:0", "23.3 s (68 %)", "3.54 s (10 %)", "689904 kernels, 33143 copies, 12 lost"),),
+        ("device", "events"),
+    )
+    console = Console(file=io.StringIO(), width=width, highlight=False)
+    for table in (kernels, device):
+        console.print(*_phases._fitted(table, width), sep="\n")
+    text = console.file.getvalue()
+    assert max(map(cell_len, text.splitlines())) <= width
+    numbers = (cell for row in kernels.rows for cell in row[2:])
+    assert all(number in text for number in (*numbers, "23.3 s (68 %)", "3.54 s (10 %)"))
