@@ -88,7 +88,7 @@ def test_one_process_is_inconclusive_and_says_what_it_cannot_decide(call):
     assert status == 0
     assert out.startswith("INCONCLUSIVE: 0 of 1 case is decided (exit status 0: nothing is slower)\n")
     assert "1 and 1 processes do not show the noise between processes" in out
-    assert "next: measure both sides with --replicates 5" in out
+    assert "next: measure both sides in turn with --replicates 5" in out
     assert err == ""
     said = call("gate", "new.jsonl", "-b", "base.jsonl", "--json")[2]
     assert "warning: bandwidth/triad[size=1GiB]: too few processes" in said

@@ -21,6 +21,7 @@ PASSING = (Verdict.SAME, Verdict.FASTER)  # what nobody has to do anything about
 _MOST_REASONS = 8
 _MANY = 3  # cases that are undecided by noise: of more, one line says how noisy they are
 _MOST_FILTERS = 3  # cases that a command names one by one; of more it names the suites
+_MOST_WEIGHED = 200  # undecided cases, the worst, for which the processes that they need are worked out
 _NOISE = ("", "chance", "few-processes")  # causes of an undecided case that more processes can decide
 
 
@@ -185,18 +186,19 @@ def _is_floor(findings: Sequence[Finding]) -> bool:
 
 def _deciding(noisy: Sequence[Finding], title: str) -> Iterator[NextStep]:
     """Yield how many processes would decide the cases that noise keeps undecided, and which are hopeless."""
-    needed = {finding.key: processes_needed(finding) for finding in noisy}
-    able = [finding for finding in noisy if needed[finding.key]]
+    weighed = noisy[:_MOST_WEIGHED]
+    needed = {finding.key: processes_needed(finding) for finding in weighed}
+    able = [finding for finding in weighed if needed[finding.key]]
     if able:
         counts = [needed[finding.key] for finding in able]
         most, half = max(counts), statistics.median_low(counts)
         which = plural(len(able), "inconclusive case")
         less = f", and {half} processes half of them" if half < most else ""
         yield _again(able, title, most, f"{most} processes per side decide {which} with a probability of 80 %{less}")
-    if hopeless := [finding for finding in noisy if not needed[finding.key]]:
+    if hopeless := [finding for finding in weighed if not needed[finding.key]]:
         names, enough = first([each.case.id for each in hopeless]), max(map(deciding_threshold, hopeless))
         yield NextStep(
-            f"{names}: {MOST_PROCESSES} processes per side would hardly decide; "
+            f"{names}: {MOST_PROCESSES} processes per side decide this with a probability below 80 %; "
             f"with --threshold {math.ceil(enough * 1000) / 10:g} the changes seen here are within the threshold"
         )
 
@@ -207,7 +209,7 @@ def _again(findings: Sequence[Finding], title: str, count: int, why: str) -> Nex
         return NextStep(f"repeat with {selection(findings)} --replicates {count}: {why}")
     if _is_floor(findings):
         return NextStep(f"measure with --replicates {count}: {why}")
-    words = f"measure both sides with --replicates {count}, best in turn ({why})"
+    words = f"measure both sides in turn with --replicates {count}, because {why}"
     return NextStep(words, f"{_in_turn(findings)} --replicates {count}")
 
 

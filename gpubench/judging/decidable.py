@@ -3,49 +3,80 @@
 from __future__ import annotations
 
 import math
-from functools import cache
-from statistics import NormalDist
+from functools import cache, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
 from gpubench import stats
 from gpubench.judging.judge import Finding
-from gpubench.judging.noise import LEAST_TO_FAIL, chance_errors
+from gpubench.judging.noise import chance_errors
 
 MOST_PROCESSES = 100  # per side: what needs more is not worth measuring
-POWER = 0.8  # how often as many processes as are named would decide, were change and noise exactly as they were seen
-_POWER_ERRORS = NormalDist().inv_cdf(POWER)
+POWER = 0.8  # how often as many processes as are named decide a case
+_COUNTS = (*range(5, 11), *range(12, 21, 2), *range(24, 41, 4), *range(45, 71, 5), 80, 90, MOST_PROCESSES)
+_PLACES = (np.arange(21) + 0.5) / 21  # quantiles of where the true change may lie
+_LOGISTIC = 1.702  # 1 / (1 + exp(-1.702 z)) is the normal distribution's function within 0.01 (Bowling et al. 2009)
+
+
+class _Counts(NamedTuple):
+    """Numbers of processes per side, and of each Student's 95 % quantile and `chance_errors`; of shape (1, n)."""
+
+    processes: stats.Vector
+    quantiles: stats.Vector
+    chances: stats.Vector
 
 
 @cache
-def _quantiles(sides: int) -> tuple[stats.Vector, stats.Vector, stats.Vector]:
-    """Return numbers of processes per side, and of each Student's 95 % quantile and `chance_errors`."""
-    processes = np.arange(LEAST_TO_FAIL, MOST_PROCESSES + 1, dtype=float)
+def _counts(sides: int) -> _Counts:
+    processes = np.array([_COUNTS], dtype=float)
     freedom = sides * (processes - 1)
-    return processes, stats.student_quantile(freedom), chance_errors(freedom)
+    return _Counts(processes, stats.student_quantile(freedom), chance_errors(freedom))
+
+
+@cache
+def _places(freedom: int) -> stats.Vector:
+    """Return quantiles of Student's distribution, in standard errors, of shape (places, 1)."""
+    tails = 2 * np.minimum(_PLACES, 1 - _PLACES)
+    sizes = [float(stats.student_quantile(np.array(float(freedom)), tail)) for tail in tails]
+    return np.copysign(sizes, _PLACES - 0.5)[:, np.newaxis]
 
 
 def processes_needed(finding: Finding) -> int:
-    """Return the smallest number of processes per side that decides a case with a probability of 80 %.
+    """Return about how many processes per side decide a case with a probability of 80 %; 0 where more than 100 do.
 
-    The change and the noise between processes are taken to be what was measured. With n processes a side the effect has
-    the standard error s·√(2/n), against a floor s·√(1/n). A case is decided where its 95 % interval lies beyond the
-    threshold, which noise widens, or within the threshold that the user asked for. 0 where more than 100 are needed.
+    The true change may lie anywhere that the measured one and the noise between processes allow. With n processes a
+    side the effect has the standard error s·√(2/n), against a floor s·√(1/n). A case is decided where its 95 %
+    interval lies beyond the threshold, which noise widens, or within the threshold that the user asked for.
     """
     found = finding.effect
     if found is None or not found.between:
         return 0
-    sides = 2 if finding.before.processes else 1
-    processes, quantiles, chances = _quantiles(sides)
-    error = found.between * np.sqrt(sides / processes)
-    reach = (quantiles + _POWER_ERRORS) * error
-    noise = chances * error if sides > 1 else np.zeros_like(error)
-    if found.deviation != found.between:  # the noise of other sessions, which more processes do not lower
-        noise = np.maximum(noise, found.least_threshold)
-    size = abs(found.shift)
-    is_change = size - reach > np.maximum(finding.asked, noise)
-    enough = processes[is_change | (size + reach <= finding.asked)]
+    # The noise of other sessions, which more processes do not lower.
+    elsewhere = found.least_threshold if found.deviation not in (0.0, found.between) else 0.0
+    return _needed(
+        found.shift, found.between, finding.asked, elsewhere, finding.before.processes, finding.after.processes
+    )
+
+
+@lru_cache(maxsize=4096)
+def _needed(shift: float, between: float, asked: float, elsewhere: float, before: int, after: int) -> int:
+    sides, measured = (2, 1 / before + 1 / after) if before else (1, 1 / after)
+    processes, quantiles, chances = _counts(sides)
+    error = between * np.sqrt(sides / processes)
+    reach = quantiles * error
+    threshold = np.maximum(np.maximum(asked, elsewhere), chances * error if sides == 2 else 0.0)
+    change = shift + between * math.sqrt(measured) * _places(max(before + after - sides, 1))
+    beyond = _normal((np.abs(change) - threshold - reach) / error)
+    within = _normal((asked - reach - change) / error) + _normal((asked - reach + change) / error) - 1
+    power = (beyond + np.maximum(within, 0.0)).mean(axis=0)
+    enough = processes[0][power >= POWER]
     return int(enough[0]) if len(enough) else 0
+
+
+def _normal(z: stats.Vector) -> stats.Vector:
+    """Return the normal distribution's function, which is precise enough for a power."""
+    return 1 / (1 + np.exp(-_LOGISTIC * np.clip(z, -400, 400)))
 
 
 def deciding_threshold(finding: Finding) -> float:

@@ -103,10 +103,11 @@ def _widened(finding: Finding) -> str:
 
 
 def _reason(finding: Finding) -> str:
-    """Return the reason of a finding; of an undecided one, how many processes would decide it."""
-    if not finding.reason and finding.verdict in UNDECIDED and (count := processes_needed(finding)):
-        return f"needs about {count} processes per side to decide"
-    return finding.reason
+    """Return the reason of a finding; of one that noise keeps undecided, how many processes would decide it."""
+    if finding.reason or finding.verdict not in UNDECIDED:
+        return finding.reason
+    count = processes_needed(finding)
+    return f"needs about {count} processes per side to decide" if count else "its interval reaches across the threshold"
 
 
 def first(names: Sequence[str]) -> str:
