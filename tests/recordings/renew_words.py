@@ -1,4 +1,4 @@
-"""Gives recordings the key figures, summaries and titles of charts of today's suites; what was measured stays.
+"""Gives recordings the summaries, views and key figures that their suites declare today; the measured data stay.
 
 python tests/recordings/renew_words.py tests/recordings/NAME.jsonl.gz …
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpubench import plugins
 from gpubench.measuring.plan import load_suite
-from gpubench.model import Run, SuiteInfo, View, store
+from gpubench.model import Run, SuiteInfo, store
 
 
 def main(*paths: str) -> None:
@@ -22,23 +22,13 @@ def main(*paths: str) -> None:
 
 
 def renewed(run: Run) -> Run:
-    """Return the run whose suites have the words of today."""
+    """Return the run with the declarations of the installed suites."""
     suites = tuple(map(_renewed, run.manifest.suites))
     return replace(run, manifest=replace(run.manifest, suites=suites))
 
 
 def _renewed(info: SuiteInfo) -> SuiteInfo:
-    if info.name not in plugins.names("suites"):
-        return info
-    suite = load_suite(info.name)
-    titles = {_shown(view): view.title for view in suite.views}
-    views = tuple(replace(view, title=titles.get(_shown(view), view.title)) for view in info.views)
-    return replace(info, summary=suite.summary, views=views, key_figures=suite.key_figures)
-
-
-def _shown(view: View) -> tuple[object, ...]:
-    """Return what a view shows, whatever its title."""
-    return (view.kind, view.cases, view.x, view.y, view.series, view.by)
+    return load_suite(info.name).info() if info.name in plugins.names("suites") else info
 
 
 if __name__ == "__main__":

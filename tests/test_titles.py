@@ -1,0 +1,65 @@
+"""The words that suites declare: summaries that fit a line, and titles that name the quantity on a chart's axis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpubench import plugins
+from gpubench.analysis.summary import Summary
+from gpubench.analysis.views.curves import view_points
+from gpubench.measuring.plan import load_suite
+from gpubench.model import Run, View, store
+
+RECORDINGS = Path(__file__).parent / "recordings"
+SUITES = plugins.names("suites")
+UNITS = {  # of a figure, by the quantity that a title names first
+    "bandwidth": {"B/s"},
+    "throughput": {"B/s", "FLOP/s", "OP/s", "token/s"},
+    "latency": {"s"},
+    "time": {"s"},
+    "overhead": {"s"},
+    "ratio": {""},
+    "regret": {""},
+    "slowdown": {""},
+}
+
+
+def quantity(title: str) -> str:
+    """The first word of a title that names a quantity, or nothing."""
+    words = title.lower().replace(":", " ").replace(",", " ").split()
+    return next((word for word in words if word in UNITS), "")
+
+
+def drawn_units(run: Run) -> Iterator[tuple[View, str]]:
+    """The unit of every point that a view of the run draws."""
+    summary = Summary(run)
+    for info in run.manifest.suites:
+        for view in info.views if info.name in SUITES else ():
+            series = view.y if view.kind == "pareto" else view.series
+            for point in view_points(summary, info.name, view, series):
+                yield view, point.figure.unit
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_a_summary_is_one_plain_line_of_at_most_70_characters(name):
+    summary = load_suite(name).summary
+    assert summary == " ".join(summary.split()).rstrip(".")
+    assert 20 <= len(summary) <= 70
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_a_title_names_a_quantity_and_no_other_view_of_the_suite_has_it(name):
+    titles = [view.title for view in load_suite(name).views]
+    assert [title for title in titles if not quantity(title)] == []
+    assert len(set(titles)) == len(titles)
+
+
+@pytest.mark.parametrize("name", ["whole/h200", "whole/h200x2-compression", "h200x2-p2p", "h200x2-quick"])
+def test_the_quantity_in_a_title_is_the_one_on_the_axis(name):
+    run = store.read_run(RECORDINGS / f"{name}.jsonl.gz")
+    found = [(view.title, unit) for view, unit in drawn_units(run)]
+    assert found
+    assert {(title, unit) for title, unit in found if unit not in UNITS[quantity(title)]} == set()
