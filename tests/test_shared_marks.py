@@ -26,6 +26,7 @@ from gpubench.cli import _bundle
 from gpubench.cli import _sharing as sharing
 from gpubench.model import DataFile, NamedLink, Remark, Settings, SuiteInfo, View, store
 from gpubench.tools import identity
+from gpubench.tools.monitor import live
 from gpubench.tools.redact import redacted
 
 EVERY_MARK = "\n".join((*(mark.text for mark in MARKS), f"{OTHER_HOST} is down"))
@@ -201,6 +202,15 @@ def test_a_bundle_names_nobody(call, monkeypatch):
     members["run.jsonl.gz"] = gzip.decompress(members["run.jsonl.gz"])
     assert {"facts.json", "README"} <= set(members)
     assert set(left(*(content for name, content in members.items() if "sys/" not in name))) <= {OTHER_HOST}
+
+
+def test_the_monitors_endpoint_serves_no_text_but_what_code_chose_and_the_model():
+    device = replace(marked_run().manifest.facts.devices[0], name="NVIDIA H200")
+    latest = live.Latest((make.POWER, make.ENERGY))
+    latest.add([make.samples((0.0, 1.0), power=(100.0, 100.0), energy=(1.0, 2.0))])
+    page = live.prometheus(latest, {"cuda:0": device})
+    assert 'model="NVIDIA H200"' in page
+    assert left(page) == {}
 
 
 def test_what_was_redacted_is_not_changed_again():
