@@ -106,7 +106,7 @@ def test_a_case_shows_its_runs_as_bars_and_each_change_with_what_else_changed(ca
     title, verdict, advice, what, bars, marks, newest, change = shown.splitlines()
     assert status == 0
     assert title == CASE.id
-    assert verdict == "changed: 1 step in 20 runs; newest: 9.1 % less (worse)"
+    assert verdict == "changed once in 20 runs; newest: 9.1 % less (worse)"
     assert re.fullmatch(r"next: gpubench compare \S+11\.jsonl \S+12\.jsonl", advice)
     assert what == "hot, tier quick, on cuda:0: NVIDIA H200, 132 units"
     assert bars == f"3636 GB/s {'█' * 12}{'▁' * 8} 4000 GB/s"

@@ -204,8 +204,7 @@ class Trend:
     def of(cls, line: Line, points: Sequence[Point]) -> Trend:
         """Return the trend of a line's points, which stand in order of time; the last 400 runs are searched."""
         moments = tuple(_moment(list(group)) for _, group in itertools.groupby(points, lambda point: point.source))
-        first = max(len(moments) - MOST_JUDGED, 0)
-        values = [moment.value for moment in moments]
+        first, values = max(len(moments) - MOST_JUDGED, 0), [moment.value for moment in moments]
         parts = [(first + part.start, first + part.end, part.is_drift) for part in stretches(values[first:])]
         slopes = {start: slope(values[start:end]) for start, end, is_drift in parts if is_drift}
         levels = tuple(_level(values, start, end, slopes.get(start)) for start, end, _ in parts)
@@ -232,13 +231,12 @@ class Trend:
 
     @property
     def verdict_words(self) -> str:
-        """`changed: 1 step in 20 runs; newest: 9.1 % less (worse)`, or why no change is told."""
-        event = self.newest_event
-        if event is None:
+        """`changed once in 20 runs; newest: 9.1 % less (worse)`, or why no change is told."""
+        if (event := self.newest_event) is None:
             return self.state_words
-        counts = ((len(self.changes), "step"), (len(self.drifts), "drift"))
-        found = ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for count, name in counts if count)
-        return f"changed: {found} in {len(self.moments)} runs; newest: {event.effect_words}"
+        count = len(self.changes) + len(self.drifts)
+        often = "once" if count == 1 else f"{count} times"
+        return f"changed {often} in {len(self.moments)} runs; newest: {event.effect_words}"
 
     @property
     def newest_step(self) -> float | None:
