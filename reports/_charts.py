@@ -148,7 +148,7 @@ _FARTHEST_PEAK = 2.5  # times the greatest value: a mark farther away would leav
 def bars(summary: Summary, suite: str, view: View) -> list[Chart]:
     """Draw a bar for each case, coloured by `by`; dots on a logarithmic scale, where a length means nothing."""
     found = by_unit(view_points(summary, suite, view, view.series))
-    return [_bars(shown, view) for shown in found if len(shown) >= FEWEST_POINTS]
+    return [bar_chart(shown, view) for shown in found if len(shown) >= FEWEST_POINTS]
 
 
 def _ends(found: Sequence[Point]) -> Sequence[Point]:
@@ -160,11 +160,13 @@ def _ends(found: Sequence[Point]) -> Sequence[Point]:
     return [found[index] for index in kept]
 
 
-def _bars(found: Sequence[Point], view: View) -> Chart:
+def bar_chart(found: Sequence[Point], view: View) -> Chart:
+    """Draw these points of one unit as bars."""
     shown = _ends(found)
     rows = _ABOVE if len(shown) <= _FEW else _BESIDE
     label, group = varying(shown), group_of(view)
     groups = list(dict.fromkeys(map(group, shown)))
+    colours = {name: svg.colour(index if len(groups) < len(shown) else 0) for index, name in enumerate(groups)}
     bottom = 6 + rows.height * len(shown)
     greatest = max(point.figure.interval.high for point in shown)
     peaks = [peak if (peak := data_sheet_peak(point)) and peak <= _FARTHEST_PEAK * greatest else 0.0 for point in shown]
@@ -174,13 +176,14 @@ def _bars(found: Sequence[Point], view: View) -> Chart:
     across = axis(ends, shown[0].figure.unit, rows.left, end, log=log, room=1.25, count=4)
     parts = _bar_frame(across, bottom)
     for row, (point, peak) in enumerate(zip(shown, peaks, strict=True)):
-        top, colour = 6 + rows.height * row, svg.colour(groups.index(group(point)))
-        parts.append(_bar(point, label(point), top, across, colour, rows))
+        top = 6 + rows.height * row
+        parts.append(_bar(point, label(point), top, across, colours[group(point)], rows))
         parts += [_target(across.place(peak), top + rows.height - 12)] if peak else []
+    legend = legend_of(groups) if len(groups) < len(shown) else ()
     words = f"{view.title}: " + "; ".join(f"{label(point)} {point.figure.text}" for point in shown)
     note = ", ".join(part for part in (*_left_out(len(shown), len(found)), common_words(shown, view)) if part)
     note += f"{'; ' if note else ''}mark: peak (data sheet)" if any(peaks) else ""
-    return Chart(view.title, note, svg.picture(words, bottom + 24, *parts), legend_of(groups))
+    return Chart(view.title, note, svg.picture(words, bottom + 24, *parts), legend)
 
 
 def _left_out(shown: int, total: int) -> list[str]:

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from gpubench.api.report import Point, Summary, Value, View, by_unit, drawable, units, view_points
 
 from . import _svg as svg
-from ._charts import FEWEST_POINTS, SAID, Chart, point_words
+from ._charts import FEWEST_POINTS, SAID, Chart, bar_chart, point_words
 from ._heat import Heat, bounds, heat_map, shade
 from ._views import Grid, common_words, grids
 from ._words import case_namer
@@ -20,7 +20,10 @@ _MOST_CELLS, _MOST_COLUMNS = 400, 20  # with a number in each
 
 
 def matrix(summary: Summary, suite: str, view: View) -> list[Chart]:
-    """One heat map for each case, device set and value of `by`; those of a unit share one scale."""
+    """Draw a heat map for each case, device set and value of `by`; those of a unit share one scale.
+
+    Maps of one or two cells say less than bars: the points of such maps are drawn as bars.
+    """
     if view.series.endswith("*"):
         return list(_of_profiles(summary, suite, view))
     found = by_unit(view_points(summary, suite, view, view.series))
@@ -44,6 +47,8 @@ def _of_profiles(summary: Summary, suite: str, view: View) -> Iterator[Chart]:
 
 def _maps(found: Sequence[Point], view: View) -> list[Chart]:
     drawn = grids(found, view)
+    if all(len(grid.cells) < FEWEST_POINTS for grid in drawn):
+        return [bar_chart(found, view)]
     shown = [point for grid in drawn for point in grid.cells.values()]
     titles = [f"{view.title}: {grid.label}" if len(drawn) > 1 else view.title for grid in drawn]
     return [_drawn(title, grid, view, shown) for title, grid in zip(titles, drawn, strict=True)]

@@ -66,7 +66,7 @@ class TimelineBlock:
 
     device: str
     charts: Fold
-    still: str
+    still: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
 
-from gpubench.api.report import CounterTable, Run, Track, extremes, units
+from gpubench.api.report import CounterTable, Measure, Run, Track, extremes, units
 
 from . import _svg as svg
 from ._bands import Band, bands, held_back
@@ -37,7 +37,7 @@ class Timeline:
 
     device: str
     charts: tuple[Chart, ...]
-    still: str = ""
+    still: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +109,10 @@ def _is_still(track: Track) -> bool:
     return track.counter.kind != "event" and bool((track.values == track.values[0]).all())
 
 
-def _still(tracks: Sequence[Track], device: str) -> str:
-    """`nvml.clock.memory 3.201 GHz, nvml.pcie.width 16.00 lanes`."""
+def _still(tracks: Sequence[Track], device: str) -> tuple[tuple[str, str], ...]:
+    """Return the counters of a device that never changed, with their values."""
     mine = [track for track in tracks if track.device == device]
-    return ", ".join(f"{track.counter.name} {units.quantity(float(track.values[0]), _unit(track))}" for track in mine)
+    return tuple((track.counter.name, units.quantity(float(track.values[0]), _unit(track))) for track in mine)
 
 
 def _unit(track: Track) -> str:
@@ -146,12 +146,17 @@ def _charts(sheet: _Sheet, device: str, tracks: Sequence[Track], *, first: bool)
     untimed = untimed_of(sheet.run.results)
     if first and (timed or untimed):
         yield sheet.add(lanes(timed, untimed, sheet.begin, sheet.across), case_chart(timed, sheet.begin))
-    mine = [track for track in tracks if track.device == device]
+    mine = sorted((track for track in tracks if track.device == device), key=_rank)
     events = {id(track): bands(track, sheet.apart_s) for track in mine if track.counter.kind == "event"}
     back = [band for found in events.values() for band in held_back(found)]
     behind = svg.join([windows(wanted, sheet.begin, sheet.across, TOP, _BOTTOM), *_behind(sheet, back)])
     for track in mine:
         yield _events(sheet, track, events[id(track)]) if id(track) in events else _line(sheet, track, back, behind)
+
+
+def _rank(track: Track) -> bool:
+    """Power comes first: what a device draws says best what it did."""
+    return track.counter.measures is not Measure.BOARD_POWER
 
 
 def _behind(sheet: _Sheet, found: Iterable[Band]) -> Iterator[Markup]:

@@ -1,7 +1,4 @@
-"""What a run says, derived from its raw samples: the one place where rates are computed.
-
-Pure functions of a `Run`; every report, table and comparison reads these.
-"""
+"""The figures of a run, derived from its raw samples: the one place where rates are computed, for every report."""
 
 from __future__ import annotations
 
@@ -301,12 +298,11 @@ class Summary:
 
     @cached_property
     def _rows(self) -> tuple[Row, ...]:
-        rows = []
-        for result in self.run.results:
-            series = headline(result)
-            figure = self.figure(result, series) if series else None
-            rows.append(Row(result, figure, tuple(self.impossible_shares(result))))
-        return tuple(rows)
+        headlines = ((result, headline(result)) for result in self.run.results)
+        return tuple(
+            Row(result, self.figure(result, series) if series else None, tuple(self.impossible_shares(result)))
+            for result, series in headlines
+        )
 
     def impossible_shares(self, result: Result) -> Iterator[ImpossibleShare]:
         """Yield each share of a result that is above what the device can do; the clock of early samples is unknown."""
