@@ -1,0 +1,67 @@
+"""No damaged or costly file crashes what reads it; `damaged_files.py` and `costly_files.py` do this at length."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import _damage
+import _make as make
+import costly_files
+import damaged_files
+import pytest
+
+from gpubench.analysis.quantities import speaking
+from gpubench.base.errors import FileError
+from gpubench.model import store
+
+
+def test_a_damaged_file_is_refused_or_read_by_every_command():
+    found = damaged_files.run(len(_damage.KINDS), seed=4, parts=_damage.parts(4)[1:])
+    assert found.crashes == {}
+    assert found.counts.total() == len(_damage.KINDS)
+
+
+@pytest.mark.slow
+def test_three_hundred_damaged_files_are_refused_or_read_by_every_command():
+    assert damaged_files.run(300, seed=5).crashes == {}
+
+
+def test_every_kind_of_damage_changes_the_file():
+    part = _damage.parts(2)[1]
+    whole = _damage.content(part)
+    assert [kind for kind in _damage.KINDS if _damage.damaged(kind, part, "1") == whole] == []
+
+
+REFUSED = (
+    "a million keys",
+    "a million equal keys",
+    "a million lists in lists",
+    "a number of a million digits",
+    "100 kB of empty lines",
+)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_file_that_was_made_to_cost_memory_takes_little_more_than_its_size(tmp_path, name):
+    """A parser makes objects that are a hundred times as large as their text."""
+    path = tmp_path / "costly.jsonl"
+    path.write_bytes(costly_files.FILES[name]())
+    tracemalloc.start()
+    try:
+        with pytest.raises(FileError):
+            store.read_run(path)
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most_bytes < 3 * path.stat().st_size + 2**20
+
+
+def test_the_series_of_a_result_are_grouped_in_one_pass(monkeypatch):
+    result = make.result(*(make.timing(1e-3, name=f"observed{number}") for number in range(200)))
+    looked: list[None] = []
+    label = type(result.series[0]).label
+    monkeypatch.setattr(
+        type(result.series[0]), "label", property(lambda each: (looked.append(None), label.fget(each))[1])
+    )
+    assert len(list(speaking(result))) == 200
+    assert len(looked) <= 2 * 200
