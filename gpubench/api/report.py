@@ -51,7 +51,7 @@ from gpubench.judging.answer import Answer, NextStep
 from gpubench.judging.comparison import Against, Column, Comparison, Difference
 from gpubench.judging.judge import Finding
 from gpubench.judging.words import change, finding_words
-from gpubench.model import Case, Device, EventBit, EventClass, Result, Run, Series, Verdict, View
+from gpubench.model import Case, Device, EventBit, EventClass, Measure, Result, Run, Series, Verdict, View
 from gpubench.plugins.report import ComparisonReport, Enclosure, Report
 
 __all__ = [
@@ -85,6 +85,7 @@ __all__ = [
     "ListedCase",
     "ListedRun",
     "ListedSuite",
+    "Measure",
     "Missing",
     "Moment",
     "NextStep",
