@@ -28,7 +28,7 @@ SELF = f"{sys.executable} -P -m gpubench"
 def alone(tmp_path, monkeypatch):
     """An empty folder, and no CI around."""
     monkeypatch.chdir(tmp_path)
-    for name in ("CI", "GITHUB_STEP_SUMMARY", "GITHUB_ACTIONS", "GPUBENCH_HISTORY"):
+    for name in ("CI", "GITHUB_STEP_SUMMARY", "GITHUB_ACTIONS", "GPUBENCH_HISTORY", "JENKINS_URL", "TF_BUILD"):
         monkeypatch.delenv(name, raising=False)
 
 

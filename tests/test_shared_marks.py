@@ -82,7 +82,7 @@ def call(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setattr(identity, "names", lambda: (USER,))
-    for name in ("CI", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GPUBENCH_HISTORY"):
+    for name in ("CI", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GPUBENCH_HISTORY", "JENKINS_URL", "TF_BUILD"):
         monkeypatch.delenv(name, raising=False)
 
     def run(*words):

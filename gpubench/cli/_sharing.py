@@ -66,8 +66,9 @@ def shareable_value(value: Value, manifests: Sequence[Manifest], no_redact: bool
 
 
 def is_ci() -> bool:
-    """Whether a CI runs this, whose logs others read: GitHub, GitLab and most others set CI."""
-    return "true" in (os.environ.get("CI"), os.environ.get("GITHUB_ACTIONS"))
+    """Whether a CI runs this, whose logs others read: GitHub, GitLab and most others set CI, Azure and Jenkins not."""
+    variables = ("CI", "GITHUB_ACTIONS", "TF_BUILD", "JENKINS_URL")
+    return any(os.environ.get(name, "").lower() not in ("", "0", "false") for name in variables)
 
 
 def for_log(value: Value) -> Value:
