@@ -128,6 +128,7 @@ def test_the_action_keeps_and_shows_no_names(named):
     assert uploaded == ["gpubench-shared"]
 
 
+@pytest.mark.slow
 def test_gitlabs_artifacts_hold_no_names(named):
     before, script = scripts(CI / "gitlab.yml")
     done = bash(f"{before}\n{script}", named, GPUBENCH_INSTALL="", GPUBENCH_ARGUMENTS=ARGUMENTS, CI="true")
