@@ -263,6 +263,14 @@ def test_the_published_schema_is_the_one_the_model_gives():
     assert published == store.schema(), "write json.dumps(gpubench.store.schema(), indent=2) to it"
 
 
+def test_a_suite_has_at_most_200_views():
+    """Each may draw every case of the suite, so that the time for a page is their product."""
+    suites = (model.SuiteInfo("bandwidth", "memory", (model.View("bars", "all", ("triad",)),) * 201),)
+    assert refusal(record.encode(make.manifest(suites=suites))).startswith(
+        "suites.0.views: Tuple should have at most 200 items"
+    )
+
+
 def test_the_schema_tells_the_kinds_apart_and_allows_no_other_fields():
     schema = store.schema()
     kinds = {

@@ -38,6 +38,8 @@ Name = Annotated[str, MaxLen(4096)]  # a path has at most 4096 bytes (PATH_MAX)
 Word = Annotated[Name, WORD]  # chosen by code: the name of a case or a unit, and never that of a person or a machine
 Text = Annotated[str, MaxLen(2**17)]  # an argument of a command has at most 128 KiB (MAX_ARG_STRLEN)
 Many = Annotated[tuple[Item, ...], FailFast()]  # without the end at the first fault every item makes an error of 1.6 KB
+# Each view of a suite may draw all of its cases. The built-in suites have up to 16 views and 3 key figures.
+Few = Annotated[tuple[Item, ...], FailFast(), MaxLen(200)]
 # Columns of samples are read as tuples and held packed.
 Moments = Annotated[Sequence[float], GetPydanticSchema(lambda _, handler: handler.generate_schema(Many[Moment]))]
 Readings = Annotated[

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from gpubench.model.cases import Params
 from gpubench.model.counters import Counter, Remark, Samples
 from gpubench.model.facts import DataFile, Facts
-from gpubench.model.limits import Count, Many, Moment, Name, Rate, Text, Whole, Word
+from gpubench.model.limits import Count, Few, Many, Moment, Name, Rate, Text, Whole, Word
 from gpubench.model.results import Result
 from gpubench.model.schema import STRICT
 
@@ -67,8 +67,8 @@ class SuiteInfo:
 
     name: Word
     summary: Text
-    views: Many[View] = ()
-    key_figures: Many[KeyFigure] = ()
+    views: Few[View] = ()
+    key_figures: Few[KeyFigure] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,6 +95,10 @@ def run(sources: Sequence[Source], argv: Sequence[str]) -> Run:
     _check_unnamed(sources)
     _check_devices(sources)
     manifest = _manifest([source.found for source in sources], argv)
+    try:
+        _check(manifest, "all files together")
+    except BadOutput as error:
+        raise FileError(f"{error}; import fewer files at once") from error
     return Run(manifest, tuple(_replicated([result for source in sources for result in source.found.results])))
 
 
