@@ -42,9 +42,9 @@ WORDS = {
     "unit": "Observed.unit is list ['B'], not a text",
     "better": "Observed.better is str 'higher', not one of less, more",
     "profile": "Profile.values has 100000 values, not 1 to 65536",
-    "probe": "a probe reads numbers, and row is a Profile: a check may return one",
+    "probe": "a probe returns numbers, but row is a Profile; return it from the check",
     "own_time": "the seconds of a self-timed call is str 'fast', not a number",
-    "own_times": "the case yields 600000 values or more, and a record holds 500000",
+    "own_times": "the case yields at least 600000 values; a record holds at most 500000",
     "effort": "Stage.effort is int 30, not an Effort: TIER, POINT or Effort.sustained(seconds)",
 }
 QUICKLY = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])  # beside other tests

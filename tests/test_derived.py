@@ -56,7 +56,7 @@ def test_what_is_known_of_a_device_is_named_with_who_says_so():
     ]
     host = make.device("host", "CPU", arch="x86_64", cache_bytes=300 * MIB, details=(("cache.l3", str(300 * MIB)),))
     assert [(known.name, known.source) for known in derived.known_sizes(host)] == [
-        ("L3", "cache.l3 of host, as its driver reports it")
+        ("L3", "cache.l3, reported by the driver of host")
     ]
     assert derived.known_sizes(make.device(arch="sm_00")) == []
 

@@ -1,7 +1,9 @@
-"""The words that suites declare: summaries that fit a line, and titles that name the quantity on a chart's axis."""
+"""The words that users read: summaries that fit a line, titles that name the quantity on the axis, plain messages."""
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +17,10 @@ from gpubench.model import Run, View, store
 
 RECORDINGS = Path(__file__).parent / "recordings"
 SUITES = plugins.names("suites")
+ROOT = Path(__file__).parents[1]
+ROOMS = ("suites", "collectors", "gpubench/analysis", "gpubench/measuring", "gpubench/devices")
+# each has a standard term instead: missing or unsupported, maximum, 95 % confidence, SM or compute unit, poison
+AVOIDED = re.compile(r"\b(lack(s|ing)?|greatest|surely|multiprocessors?|spoil\w*|nobody|theirs|so many|slow-down)\b")
 UNITS = {  # of a figure, by the quantity that a title names first
     "bandwidth": {"B/s"},
     "throughput": {"B/s", "FLOP/s", "OP/s", "token/s"},
@@ -63,3 +69,19 @@ def test_the_quantity_in_a_title_is_the_one_on_the_axis(name):
     found = [(view.title, unit) for view, unit in drawn_units(run)]
     assert found
     assert {(title, unit) for title, unit in found if unit not in UNITS[quantity(title)]} == set()
+
+
+def messages(source: str) -> Iterator[str]:
+    """The texts of a module that have a space and are no docstring."""
+    tree = ast.parse(source)
+    statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    constants = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in statements)
+    yield from (node.value for node in constants if isinstance(node.value, str) and " " in node.value.strip())
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_message_uses_the_standard_term(room):
+    files = sorted((ROOT / room).rglob("*.py"))
+    found = [text for path in files for text in messages(path.read_text())]
+    assert found
+    assert [text for text in found if AVOIDED.search(text)] == []

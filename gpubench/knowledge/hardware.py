@@ -106,10 +106,13 @@ def first_cache(device: Device) -> Peak | None:
     """The size of the first cache of one unit of this device, bytes, or None where no table has it."""
     if device.arch in _UNIFIED_L1:
         return Peak(
-            _UNIFIED_L1[device.arch], "the architecture's, one array with shared memory (CUDA Programming Guide)"
+            _UNIFIED_L1[device.arch],
+            "size in this architecture, one memory with shared memory (CUDA Programming Guide)",
         )
     if device.arch in _VECTOR_L1:
-        return Peak(_VECTOR_L1[device.arch], "the architecture's (AMD Instinct microarchitecture, ROCm documentation)")
+        return Peak(
+            _VECTOR_L1[device.arch], "size in this architecture (AMD Instinct microarchitecture, ROCm documentation)"
+        )
     return None
 
 

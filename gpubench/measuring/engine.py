@@ -209,7 +209,7 @@ class Engine:
     def _bounded(self, values: int) -> None:
         """Raise SuiteError where a case yields more values than a record holds."""
         if values > _MOST_VALUES:
-            raise SuiteError(f"the case yields {values} values or more, and a record holds {_MOST_VALUES}")
+            raise SuiteError(f"the case yields at least {values} values; a record holds at most {_MOST_VALUES}")
 
     def _verdict(self, column: TimedSeries, elapsed_s: float) -> tuple[str, float]:
         """Return why to stop, empty to go on, and the share of samples that were taken before the device settled."""
@@ -294,7 +294,7 @@ class Engine:
                 column.clocks.append(clock_hz)
                 for name, value in observed("the probe", (column.stage.probe or dict)()).items():
                     if isinstance(value, Profile):
-                        raise SuiteError(f"a probe reads numbers, and {name} is a Profile: a check may return one")
+                        raise SuiteError(f"a probe returns numbers, but {name} is a Profile; return it from the check")
                     column.probed.setdefault(name, []).append(value)
 
     def _watched(self) -> tuple[list[str], float | None]:
@@ -388,4 +388,4 @@ def _own_time(found: object) -> Timing:
 def _finite(series: list[Series]) -> None:
     for each in series:
         if not all(map(limits.is_number, each.values)):
-            raise Untrustworthy("not-finite", f"series {each.label} holds NaN, infinity or a number of that kind")
+            raise Untrustworthy("not-finite", f"series {each.label} holds NaN or infinity")

@@ -142,8 +142,8 @@ def _links_of(bench: Bench, link: str, coders: Coders) -> Mapping[Content, Link]
 
 
 _DESCRIPTIONS = {
-    "d2h": "page-locked host memory, written by the GPU's copy engines",
-    "h2d": "page-locked host memory, read by the GPU's copy engines",
+    "d2h": "pinned host memory, written by the GPU's copy engines",
+    "h2d": "pinned host memory, read by the GPU's copy engines",
     "socket": "TCP over the loopback interface, both ends in one process",
     "copy": "one copy in host memory",
 }

@@ -116,7 +116,7 @@ class Transfers:
 def known_sizes(device: Device) -> list[Known]:
     """The sizes of a device's caches that its driver, or a sourced table, tells."""
     found = [
-        Known(name, float(text), f"{key} of {device.id}, as its driver reports it")
+        Known(name, float(text), f"{key}, reported by the driver of {device.id}")
         for key, name in _DETAILS.items()
         if (text := dict(device.details).get(key, "")).isdigit() and int(text)
     ]
@@ -124,7 +124,7 @@ def known_sizes(device: Device) -> list[Known]:
     if first:
         found.append(Known("L1", first.value, first.source))
     if device.cache_bytes and device.cache_bytes not in {known.bytes for known in found}:
-        found.append(Known("last-level cache", float(device.cache_bytes), f"{device.id}, as its driver reports it"))
+        found.append(Known("last-level cache", float(device.cache_bytes), f"reported by the driver of {device.id}"))
     return sorted(found, key=lambda known: known.bytes)
 
 
