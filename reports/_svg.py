@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 from ._ticks import Axis
 
 WIDTH = 460.0  # drawing units; one is about a pixel, so that text stays legible on a phone
-LETTER = 7.3  # a mean letter of DejaVu Sans, the widest of the style sheet's fonts, at its size of text
+LETTER = 7.9  # a digit of DejaVu Sans, the widest of the style sheet's fonts, at its size of text on a phone
 COLOURS = 8  # the style sheet's classes c0 … c7; from the ninth on they are dashed
 
 
