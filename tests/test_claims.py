@@ -1,5 +1,6 @@
 """Two runs on one device: said at the start, labelled, refused with --exclusive; a crash frees the device."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -88,6 +89,18 @@ def test_a_folder_that_others_can_enter_is_not_used(runtime):
         assert claims.others(["cuda:0"]) == []
     with pytest.raises(UsageError, match="--exclusive needs locks"):
         Claims([CARD], exclusive=True)
+
+
+def test_the_runtime_folder_of_another_user_is_left_alone(tmp_path, monkeypatch):
+    other = os.getuid() + 12345  # this user became another one, and the variable still names the first one's folder
+    monkeypatch.setattr(claiming.os, "getuid", lambda: other)
+    try:
+        with pytest.raises(PermissionError) as refused:
+            claiming._runtime_folder()
+        assert refused.value.filename == f"/tmp/gpubench-{other}"
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        Path(f"/tmp/gpubench-{other}").rmdir()
 
 
 def test_a_run_beside_another_says_so_and_labels_its_cases(tmp_path, monkeypatch):

@@ -96,9 +96,10 @@ def _key(device: Device) -> str:
 
 def _runtime_folder() -> Path:
     """Return the private folder of locks, made if needed; OSError where it is not this user's alone."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"  # cron has not set it
+    runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}")  # cron has not set it
+    is_own = runtime.is_dir() and runtime.stat().st_uid == os.getuid()  # su may leave the other user's
     shared = Path(f"/tmp/gpubench-{os.getuid()}")  # noqa: S108 - it is used only if it is this user's alone
-    folder = Path(runtime, "gpubench") if Path(runtime).is_dir() else shared
+    folder = runtime / "gpubench" if is_own else shared
     folder.mkdir(mode=0o700, exist_ok=True)
     seen = folder.lstat()
     if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid() or stat.S_IMODE(seen.st_mode) & 0o077:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import resource
 import signal
 import time
 from collections.abc import Collection
@@ -17,7 +16,7 @@ from pathlib import Path
 
 RUNNER = "GPUBENCH_RUNNER"  # in the environment of a child: the number of the gpubench process that started it
 CHILD = "GPUBENCH_CHILD"  # and letters drawn by chance, which all that the child starts inherits
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36  # linux/prctl.h
 _GRACE_S = 2.0  # for processes that were killed; one that a driver holds is left behind
 _TICK_S = 0.002
 _ENDED = (b"Z", b"X")  # states in /proc: a process that was not waited for, and one that is being removed
@@ -75,7 +74,7 @@ def _end_like(status: int | None) -> None:
     if status is not None and os.WIFEXITED(status):
         os._exit(os.WEXITSTATUS(status))
     number = signal.SIGKILL if status is None else signal.Signals(os.WTERMSIG(status))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the child has written its own
+    _prctl(_PR_SET_DUMPABLE, 0)  # the child has written its core file; a limit of 0 stops no handler of core files
     if number != signal.SIGKILL:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
