@@ -1,4 +1,4 @@
-"""`gpubench monitor`: what the devices do now."""
+"""`gpubench monitor`: show what the devices do now."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _killed(sampler: SamplingProcess) -> Iterator[None]:
 
 
 def _look(sampler: SamplingProcess, latest: Latest, seconds: float, wait: Callable[[float], None] = time.sleep) -> None:
-    """Take the samples that arrive in that time; DeviceError where none can arrive any more."""
+    """Take the samples that arrive in that time; raise DeviceError if the sampler has ended."""
     from gpubench.base.errors import DeviceError
 
     deadline = time.monotonic() + seconds
@@ -157,7 +157,7 @@ def _draw(
 
 
 def _place(listen: str) -> tuple[str, int]:
-    """Address and port of `ADDRESS:PORT`, `[::1]:PORT` or `PORT`; UsageError where it is none of these."""
+    """Return address and port of `ADDRESS:PORT`, `[::1]:PORT` or `PORT`; raise UsageError for anything else."""
     from gpubench.base.errors import UsageError
 
     address, _, port = listen.rpartition(":")

@@ -1,4 +1,4 @@
-"""`gpubench profile`: sample round any program."""
+"""`gpubench profile`: sample the devices while any program runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpubench.tools.profile import Profile
 
 CONTEXT = {"allow_interspersed_args": False, "ignore_unknown_options": False}
-_OWN = 125  # the exit status of what is ours, as of env and timeout
+_OWN = 125  # the exit status of gpubench's own errors, as with env and timeout
 TyperUsageError: Any = typer.BadParameter.__base__  # Click's, which Typer brings along or imports
 
 Program = Annotated[
@@ -43,10 +43,10 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing after 
 
 
 class Command(TyperCommand):
-    """A command whose own errors are 125: every other status is the program's."""
+    """A command whose own errors have exit status 125: every other status is the program's."""
 
     def make_context(self, *given: Any, **named: Any) -> Any:
-        """As ever, a wrong word of the call being 125."""
+        """Parse the arguments; an invalid one has exit status 125."""
         try:
             return super().make_context(*given, **named)
         except TyperUsageError as error:
@@ -70,7 +70,7 @@ def profile(
     from gpubench.tools.profile.program import NotStarted
 
     if not command:
-        raise ProfileError("name the program to run: gpubench profile -- COMMAND…")
+        raise ProfileError("no command given; name the program to run: gpubench profile -- COMMAND…")
     try:
         done, path = _profiled(command, out, trace, device)
     except NotStarted:
@@ -99,7 +99,7 @@ def _profiled(command: list[str], out: Path | None, trace: bool, device: list[st
 
 
 def _tell(done: Profile, path: Path) -> None:
-    """What was seen, on standard error: standard output is the program's."""
+    """Print what was found on standard error, because standard output is the program's."""
     from gpubench.cli import _phases, _print
 
     if done.run is not None:

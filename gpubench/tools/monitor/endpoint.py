@@ -59,7 +59,7 @@ def served(
 
 
 class _Server(ThreadingHTTPServer):
-    """A thread for each client, of which there are few, each with a deadline for all of its request."""
+    """A server with one thread per client, a limit on clients, and a deadline for each request."""
 
     daemon_threads = True
     request_queue_size = 2 * _MOST_CLIENTS  # those that are refused are accepted first, to be told at once
@@ -76,7 +76,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(place, _Handler)
 
     def process_request(self, request: socket.socket, client_address: object) -> None:  # type: ignore[override]
-        """Answer in a thread of its own, or hang up where there are too many."""
+        """Answer in a new thread; disconnect the client if there are too many."""
         with self._lock:
             is_full = len(self._deadlines) >= _MOST_CLIENTS
             if not is_full:
@@ -87,13 +87,13 @@ class _Server(ThreadingHTTPServer):
             super().process_request(request, client_address)
 
     def shutdown_request(self, request: socket.socket) -> None:  # type: ignore[override]
-        """Hang up."""
+        """Disconnect a client."""
         with self._lock:
             self._deadlines.pop(request, None)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Hang up on clients whose time is over, which wakes the threads that wait for them."""
+        """Disconnect clients whose time is over, which wakes the threads that wait for them."""
         now = time.monotonic()
         with self._lock:
             for request, deadline in self._deadlines.items():
@@ -102,7 +102,7 @@ class _Server(ThreadingHTTPServer):
                         request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, *words: object) -> None:
-        """A client that goes away is no matter of ours."""
+        """Ignore errors of clients that disconnect."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -110,7 +110,7 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "gpubench", ""
 
     def do_GET(self) -> None:
-        """Answer with the page, with 404 for another path, with 421 for a name that is not ours."""
+        """Answer with the counters, with 404 for another path, with 421 for a name that is not this machine's."""
         if not self._is_ours():
             self._answer(HTTPStatus.MISDIRECTED_REQUEST, "this is not a name of this machine: see --host-name\n")
         elif self.path.partition("?")[0] != _PAGE:
@@ -138,7 +138,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *words: object) -> None:
-        """No line per request."""
+        """Print no line per request."""
 
 
 def _name_in(host: str) -> str:

@@ -1,4 +1,4 @@
-"""The counters of a machine as they are now: for a terminal, and as Prometheus takes them."""
+"""The newest values of a machine's counters: for a terminal, for a log, and for Prometheus."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _SUFFIXES = {
 
 
 class Latest:
-    """Takes samples as they come, and keeps of each counter the last one; of a cumulative counter the last two."""
+    """Keeps the newest sample of each counter, and the newest two of a cumulative counter."""
 
     def __init__(self, counters: Sequence[Counter]) -> None:
         self.counters = {counter.name: counter for counter in counters}
         self._last: dict[tuple[str, str], tuple[tuple[float, float], ...]] = {}
 
     def add(self, chunks: Iterable[Samples]) -> None:
-        """Take chunks; a value that is missing leaves the counter without one."""
+        """Take chunks of samples. A missing value removes the counter's value: an old one would be misleading."""
         for samples in chunks:
             for name, values in samples.columns:
                 if name not in self.counters or not len(values):
@@ -45,7 +45,7 @@ class Latest:
                 self._last[samples.device, name] = (*known, *read)[-keep:] if values[-1] is not None else ()
 
     def window(self, device: str) -> Window:
-        """Return what is known of a device now, as a window of its last readings."""
+        """Return a window of the newest readings of a device."""
         samples = [
             Samples("", device, tuple(at for at, _ in read), ((name, tuple(value for _, value in read)),))
             for (of, name), read in list(self._last.items())
@@ -54,14 +54,14 @@ class Latest:
         return Window(CounterTable(tuple(self.counters.values()), samples), device, [(-math.inf, math.inf)])
 
     def all(self) -> list[tuple[str, Counter, float]]:
-        """Return device, counter and value of all that have one, in the order of the counters."""
+        """Return device, counter and value of every counter that has one, in the order of the counters."""
         order = {name: place for place, name in enumerate(self.counters)}
         known = [(device, name, read[-1][1]) for (device, name), read in list(self._last.items()) if read]
         known.sort(key=lambda found: (order[found[1]], found[0]))
         return [(device, self.counters[name], value) for device, name, value in known]
 
 
-# head of the column, and what it shows in which unit
+# head of the column, measure, unit
 _CELLS = (
     ("busy", Measure.BUSY, "%"),
     ("power", Measure.BOARD_POWER, "W"),
@@ -77,7 +77,7 @@ HOST_COLUMNS = ("host", "cores", "memory free", "load")
 
 
 def device_cells(latest: Latest, device: str) -> tuple[str, ...]:
-    """Return the cells of COLUMNS for a GPU; empty where nothing is known."""
+    """Return the cells of COLUMNS for a GPU; a missing value is an empty cell."""
     window = latest.window(device)
     cells = (_cell(window, measure, unit) for _, measure, unit in _CELLS)
     return (device, *cells, ", ".join(reason.name for reason in window.throttling()))
@@ -112,7 +112,7 @@ def _words(heads: Sequence[str], cells: Sequence[str]) -> str:
 
 
 def prometheus(latest: Latest, devices: Mapping[str, Device]) -> str:
-    """The exposition format of Prometheus (text, version 0.0.4): a metric a counter, a label a device."""
+    """Return the counters in the text format of Prometheus 0.0.4: one metric per counter, one label per device."""
     lines: list[str] = []
     for name, found in itertools.groupby(latest.all(), key=lambda each: each[1].name):
         rows = list(found)

@@ -1,7 +1,7 @@
-"""Sampling round any program: its phases, and what each device did in them, as a run file.
+"""Profile any program: sample the devices while it runs, find its phases, and write a run file.
 
-`profile` starts the program as a child, has the sampling process read every device meanwhile, and writes what comes as
-it comes. When the program has ended its phases are taken from its marks, or else found in the counters.
+`profile` starts the program as a child process. The sampling process reads every device meanwhile, and each sample is
+written as soon as it arrives. After the end the phases come from the program's marks, or are found in the counters.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from gpubench.model.store import read_run
 from gpubench.tools.profile import found, inside, nvtx, results, traced, tree
 from gpubench.tools.profile.program import Ended, Program, check, not_started, watched
 
-_WRITTEN_EVERY = 8  # readings of the program itself: what was sampled goes to the disk every 2 s
+_WRITTEN_EVERY = 8  # readings of the program: samples go to the disk every 2 s
 
 
 class ProfileError(GpubenchError):
-    """What keeps gpubench from profiling, before the program is started: 125, as of `env` and `timeout`."""
+    """An error of gpubench before the program starts: exit status 125, as with `env` and `timeout`."""
 
     exit_status = 125
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A program that was profiled: its exit status, the run (None where the file was lost on the way), what to tell."""
+    """A profiled program: its exit status, its run (None if the file could not be written to the end), and warnings."""
 
     status: int
     run: Run | None
@@ -55,11 +55,11 @@ def profile(
     environment: Mapping[str, str] | None = None,
     trace: bool = False,
 ) -> Profile:
-    """Run a program to its end with its devices sampled into a new run file.
+    """Run a program to its end, sample its devices into a new run file, and return what was found.
 
-    Raises NotStarted where the program cannot be run and ProfileError where the file cannot be written: in either case
-    nothing was started. From then on the program's end is waited for whatever happens to the file or the sampler.
-    With `trace` the command is a Python script and its words, run by this Python with its kernels and copies recorded.
+    Raises NotStarted if the program cannot be run and ProfileError if the file cannot be written; the program has then
+    not been started. Once it runs, gpubench waits for its end whatever happens to the file or the sampler. With `trace`
+    the command is a Python script with its arguments; this Python runs it and records its kernels and copies.
     """
     environment = dict(os.environ if environment is None else environment)
     command = traceable(command) if trace else command
@@ -78,7 +78,7 @@ def profile(
 
 
 class _File:
-    """The run file while the program runs: where the disk takes no more, the program goes on and the file ends."""
+    """The run file while the program runs: if the disk is full, the file ends and the program continues."""
 
     def __init__(self, recording: Recording, path: Path) -> None:
         self.path = path
@@ -86,13 +86,13 @@ class _File:
         self._recording = recording
 
     def write(self, chunks: Sequence[Samples], *, last: bool = False) -> None:
-        """Write these chunks and what the sampler has sent; with `last` it stops sampling."""
+        """Write these chunks and the samples that have arrived; with `last`, stop sampling."""
         with self._kept():
             if not self.warnings:
                 (self._recording.stop_sampling if last else self._recording.write_sampled)(chunks)
 
     def finish(self, found: Sequence[Result]) -> None:
-        """Write the results and the end."""
+        """Write the results and the end record."""
         with self._kept():
             for result in found if not self.warnings else ():
                 self._recording.result(result)
@@ -100,9 +100,9 @@ class _File:
                 self._recording.end()
 
     def abandon(self) -> None:
-        """Take the file away again: the program never was."""
+        """Remove the file, because the program was not started."""
         with self._recording:
-            pass  # closes the file, which may go only then
+            pass  # closes the file, which can be removed only then
         self.path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
@@ -138,14 +138,14 @@ def _profiled(command: Sequence[str], environment: dict[str, str], file: _File, 
 
 
 def traceable(command: Sequence[str]) -> list[str]:
-    """The words that run a script with tracing in this Python; raises ProfileError where that cannot be."""
-    if Path(command[0]).name.startswith("python") and len(command) > 1:  # who names a Python means this one, or errs
+    """Return the command that runs a script with tracing in this Python; raise ProfileError if it cannot be traced."""
+    if Path(command[0]).name.startswith("python") and len(command) > 1:  # it must be this Python
         place = shutil.which(command[0])
         if place is None or Path(place).absolute().parent != Path(sys.executable).parent:
             raise ProfileError(f"--trace runs a script in gpubench's own Python, {sys.executable}, not in {command[0]}")
         command = command[1:]
     if not command[0].endswith(".py"):
-        raise ProfileError(f"--trace takes a Python script and its words, not {command[0]}")
+        raise ProfileError(f"--trace takes a Python script and its arguments, not {command[0]}")
     if not Path(command[0]).is_file():
         raise not_started(command[0], FileNotFoundError(errno.ENOENT, "no such script"))
     if importlib.util.find_spec("cupti") is None:
@@ -169,7 +169,7 @@ def _watched(command: Sequence[str], environment: Mapping[str, str], file: _File
 def _results(
     program: Program, ended: Ended, spans: Sequence[marks.Span], file: _File, manifest: Manifest
 ) -> list[Result]:
-    """The program and its phases: those it marked, else those that signals marked, else those found."""
+    """Return the results of the program and its phases: marked by the program, else by signals, else found."""
     devices, zero = manifest.settings.devices, manifest.started_at
     whole = results.program(ended, devices, zero)
     if spans:

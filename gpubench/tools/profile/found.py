@@ -1,8 +1,7 @@
-"""Phases of a program that nobody marked: where its counters change their distribution.
+"""Find the phases of a program without marks: the moments at which its counters change their distribution.
 
-The counters that say how busy a device is are averaged over equal bins, their change points found (E-divisive, over all
-of them at once), those left out that change too little or leave too short a phase, and the rest placed between the
-readings where they happened.
+The activity counters are averaged over equal bins. E-divisive finds the change points of all of them at once. Changes
+that are too small or leave too short a phase are dropped, and the others are placed between two readings.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from gpubench.stats.changepoints import change_points
 
 Floats = npt.NDArray[np.float64]
 
-SHORTEST_S = 1.0  # of a phase: ten readings of the fast counters
-_BINS = 160  # the search takes the square of it: some seconds at most
-_LEAST_BIN_S = 0.25  # so that each has a reading or two of the fast counters
-_CHANGE = 0.15  # of the range that a counter has in the run: a smaller step is no phase of its own
-_LEAST_RANGE = {"%": 20.0, "W": 20.0, "core·s": 0.5}  # a smaller range is noise; of a cumulative one's rise a second
+SHORTEST_S = 1.0  # the shortest phase: ten readings of the fast counters
+_BINS = 160  # the time for the search grows with the square: some seconds at most
+_LEAST_BIN_S = 0.25  # each bin has one or two readings of the fast counters
+_CHANGE = 0.15  # of the range that a counter has in the run: a smaller step begins no phase
+_LEAST_RANGE = {"%": 20.0, "W": 20.0, "core·s": 0.5}  # a smaller range is noise; for a cumulative counter, of its rate
 _ACTIVITY = (
     *(Measure.BUSY, Measure.BOARD_POWER, Measure.SM_ACTIVITY, Measure.TENSOR_ACTIVITY, Measure.DRAM_SHARE),
     Measure.PROGRAM_CPU_TIME,
@@ -31,7 +30,7 @@ _ACTIVITY = (
 
 
 def changes(tracks: Sequence[Track], begin: float, end: float) -> list[float]:
-    """The moments in (begin, end) at which a new phase begins, in order; none where there is nothing to go by."""
+    """Return the moments in (begin, end) at which a new phase begins, in order; none without activity counters."""
     series = [found for track in tracks if (found := _activity(track, begin, end))]
     bins = int(min(_BINS, (end - begin) / _LEAST_BIN_S))
     if not series or bins < 2:
@@ -44,7 +43,7 @@ def changes(tracks: Sequence[Track], begin: float, end: float) -> list[float]:
 
 
 def _activity(track: Track, begin: float, end: float) -> tuple[Floats, Floats, float] | None:
-    """The readings in the window of a counter that says how busy a device is, and the range they are held against."""
+    """Return times and values of an activity counter in the window, and the range that its steps are compared with."""
     least = _LEAST_RANGE.get(track.counter.unit)
     if least is None or track.counter.measures not in _ACTIVITY:
         return None
@@ -61,7 +60,7 @@ def _activity(track: Track, begin: float, end: float) -> tuple[Floats, Floats, f
 
 
 def _binned(at: Floats, values: Floats, begin: float, end: float, bins: int) -> Floats:
-    """The mean of each bin; one without a reading goes between its neighbours."""
+    """Return the mean of each bin; a bin without a reading is interpolated between its neighbours."""
     places = np.clip(((at - begin) / (end - begin) * bins).astype(int), 0, bins - 1)
     counts = np.bincount(places, minlength=bins)
     sums = np.bincount(places, weights=values, minlength=bins)
@@ -71,7 +70,7 @@ def _binned(at: Floats, values: Floats, begin: float, end: float, bins: int) -> 
 
 
 def _distinct(table: Floats, cuts: Sequence[int], least: int) -> list[int]:
-    """The cuts between phases that differ and are long enough: the weakest goes until all of the others are."""
+    """Return the cuts between phases that differ and are long enough, by removing the weakest cut repeatedly."""
     kept = list(cuts)
     while kept:
         edges = [0, *kept, len(table)]
@@ -87,7 +86,7 @@ def _distinct(table: Floats, cuts: Sequence[int], least: int) -> list[int]:
 
 
 def _placed(series: Sequence[tuple[Floats, Floats, float]], near: float, reach: float) -> float:
-    """Where between two readings the change was: of the counter that shows it best, the cut with the least squares."""
+    """Return the time of a change between two readings: the least-squares cut of the counter that shows it best."""
     best = (0.0, near)
     for at, values, scale in series:
         inside = np.flatnonzero((at >= near - reach) & (at <= near + reach))
@@ -101,6 +100,6 @@ def _placed(series: Sequence[tuple[Floats, Floats, float]], near: float, reach: 
 
 
 def _gain(part: Floats, cut: int) -> float:
-    """How much of the squares goes where two means stand for one."""
+    """Return by how much two means instead of one reduce the sum of squares."""
     first, last = part[:cut], part[cut:]
     return float(len(first) * len(last) / len(part) * (first.mean() - last.mean()) ** 2)

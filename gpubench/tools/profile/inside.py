@@ -48,11 +48,11 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class Unusable(Exception):  # noqa: N818 - CUPTI is unusable
-    """Why nothing is traced, in words."""
+    """CUPTI cannot be used; the message says why."""
 
 
 def load() -> ctypes.CDLL:
-    """The CUPTI that belongs to cupti-python, before the program loads another; the system's where there is none."""
+    """Load the CUPTI of cupti-python, before the program loads another; without one, the CUPTI of the system."""
     import nvidia
 
     found = [str(path) for base in nvidia.__path__ for path in Path(base).glob("*/lib/libcupti.so.*")]
@@ -65,7 +65,7 @@ def load() -> ctypes.CDLL:
 
 
 def layouts() -> list[Layouts]:
-    """Where the fields of each kind of record are, in every version that cupti-python knows, the newest first."""
+    """Return the layouts of all record kinds in every version that cupti-python knows, the newest first."""
     from cupti import cupti
 
     found = []
@@ -98,14 +98,14 @@ class Records:
         self.unknown = 0  # buffers that no version fits
 
     def events(self, buffer: Bytes) -> npt.NDArray[Any]:
-        """The records of a buffer as EVENTs, kind by kind; none of one that no version fits."""
+        """Return the records of a buffer as EVENTs, kind by kind; none if no version fits."""
         places = self._places(buffer)
         self.unknown += not places
         parts = [self._of(buffer, kind, np.asarray(at)) for kind, at in places.items() if at]
         return np.concatenate(parts) if parts else np.empty(0, EVENT)
 
     def _places(self, buffer: Bytes) -> dict[int, list[int]]:
-        """Where the records of each kind begin; the versions that fit are kept, where there were kernels to tell by."""
+        """Return where the records of each kind begin; after the first kernels only the versions that fit are kept."""
         for place, layouts in enumerate(self._versions):
             if found := _places(buffer, layouts):
                 self._layouts = layouts
@@ -148,7 +148,7 @@ class Records:
 
 
 def _places(buffer: Bytes, layouts: Layouts) -> dict[int, list[int]]:
-    """Where the records of each kind begin; nothing where one does not follow on the other up to the end."""
+    """Return where the records of each kind begin; nothing if they do not fill the buffer exactly."""
     kinds = memoryview(buffer[: len(buffer) // 4 * 4].tobytes()).cast("I")
     sizes = {kind: layout.itemsize for kind, layout in layouts.items()}
     found: dict[int, list[int]] = {kind: [] for kind in sizes}
@@ -183,7 +183,7 @@ class Tracer:
         self._callbacks = (_REQUEST(self._requested), _COMPLETE(self._completed))  # CUPTI holds no reference
 
     def start(self) -> None:
-        """Record from here on; raises Unusable."""
+        """Start recording; raises Unusable."""
         self._call("cuptiActivityRegisterCallbacks", *self._callbacks)
         for kind in _KINDS:
             self._call("cuptiActivityEnable", kind)
@@ -192,7 +192,7 @@ class Tracer:
         self._about("the program ended in a way that left no time to read its records (os._exit, a signal)")
 
     def stop(self) -> None:
-        """Write what is left."""
+        """Stop recording and write the remaining records."""
         self._lib.cuptiActivityFlushAll(_FORCED)
         for kind in _KINDS:
             self._lib.cuptiActivityDisable(kind)
@@ -210,7 +210,7 @@ class Tracer:
             raise Unusable(f"{name}: {(text.value or b'').decode() or f'status {status}'}")
 
     def _clock(self) -> None:
-        """The same moment by CUPTI's clock and by ours, in nanoseconds."""
+        """Read CUPTI's clock and CLOCK_MONOTONIC at the same moment, in nanoseconds."""
         now = ctypes.c_uint64()
         before = time.monotonic_ns()
         self._call("cuptiGetTimestamp", ctypes.byref(now))
@@ -236,14 +236,14 @@ class Tracer:
             self._dropped += dropped.value
 
     def _keep(self, data: Any) -> None:
-        """To the file, as it is; Python runs on meanwhile."""
+        """Write a buffer to the file as it is, without holding up Python."""
         rest = memoryview(data).cast("B")
         while rest:
             rest = rest[self._raw.write(rest) :]
         self._sizes.append(len(data))
 
     def _take(self, data: bytes) -> None:
-        """Pick a buffer apart, and write what is in it."""
+        """Decode a buffer and write its events."""
         self._events.write(self._records.events(np.frombuffer(data, np.uint8)).tobytes())
         new = self._records.texts[self._written :]
         if new:
@@ -253,14 +253,14 @@ class Tracer:
 
 
 def write_about(folder: Path, about: dict[str, Any]) -> None:
-    """What is to know of the trace, whole or as it was before."""
+    """Replace the description of the trace, whole."""
     torn = folder / "about.part"
     torn.write_text(json.dumps(about), encoding="utf-8")
     torn.replace(folder / "about")
 
 
 def main() -> None:
-    """Run the script of the command line as Python would, traced."""
+    """Run the script of the command line as Python would, and trace it."""
     sys.argv = sys.argv[1:]
     sys.path.insert(0, str(Path(sys.argv[0]).resolve().parent))
     folder = Path(os.environ[VARIABLE])

@@ -1,7 +1,7 @@
-"""A program as a child in our own process group: its standard streams, signals and exit status are as without us.
+"""A program as a child in gpubench's own process group, with its own standard streams, signals and exit status.
 
-The terminal sends Ctrl-C to the whole group, so that the program has it already; what somebody sends to us alone is
-sent on. All of that is read as signals that are blocked meanwhile: nothing of ours is ever interrupted.
+The terminal sends Ctrl-C to the whole group, so the program receives it directly. gpubench passes on signals that only
+gpubench receives. It blocks these signals and reads them with sigtimedwait, so that they interrupt nothing.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from gpubench.base.errors import GpubenchError
 
 SENT_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR2)
-MARK = signal.SIGUSR1  # a new part of the program begins
+MARK = signal.SIGUSR1  # begins a new part of the program
 _WATCHED = {*SENT_ON, MARK, signal.SIGCHLD}
 _PYTHONS_OWN = (signal.SIGPIPE, signal.SIGXFSZ)  # Python ignores them, which a child would inherit
 _FROM_KERNEL = 0x80  # si_code SI_KERNEL (asm-generic/siginfo.h): the terminal's own signals
 
 
 class NotStarted(GpubenchError):  # noqa: N818 - the program is not started
-    """The program cannot be run: 127 where there is none of that name, 126 where it is not executable."""
+    """The program cannot be run: exit status 127 if it does not exist, 126 if it is not executable."""
 
     def __init__(self, message: str, exit_status: int) -> None:
         super().__init__(message)
@@ -35,7 +35,7 @@ class NotStarted(GpubenchError):  # noqa: N818 - the program is not started
 class Ended:
     """How a program ended: `status` as a shell gives it, 128 + n where signal n killed it.
 
-    `cpu_s` and `memory_bytes`, the largest resident set, are of it and of all its children that it waited for.
+    `cpu_s` and `memory_bytes`, the largest resident set, include the children that it waited for.
     """
 
     status: int
@@ -47,17 +47,17 @@ class Ended:
 
     @property
     def words(self) -> str:
-        """`exit status 3` or `killed by SIGSEGV`; empty where it went well."""
+        """`exit status 3` or `killed by SIGSEGV`; empty for exit status 0."""
         if self.killed_by:
             return f"killed by {self.killed_by}"
         return f"exit status {self.status}" if self.status else ""
 
 
 class Program:
-    """A running program. Made inside `watched`, which keeps the signals that it asks for."""
+    """A running program. Create it inside `watched`, which blocks the signals that it waits for."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], mask: set[signal.Signals]) -> None:
-        """Start it with the signal mask of before; raises NotStarted."""
+        """Start the program with the given signal mask; raises NotStarted."""
         self.begin = time.monotonic()
         self.marks: list[float] = []
         try:
@@ -68,7 +68,7 @@ class Program:
             raise not_started(command[0], error) from error
 
     def ended(self, seconds: float) -> Ended | None:
-        """Wait so long for its end, and send signals on meanwhile."""
+        """Wait this long for the end of the program and pass on signals; return None while it still runs."""
         deadline = time.monotonic() + seconds
         while True:
             info = signal.sigtimedwait(_WATCHED, max(deadline - time.monotonic(), 0.0))
@@ -104,20 +104,20 @@ class Program:
 
 @contextlib.contextmanager
 def watched() -> Iterator[set[signal.Signals]]:
-    """Block the signals that a `Program` waits for; yields the mask of before, which the program is to have."""
-    child = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, no status of a child would be kept
+    """Block the signals that a `Program` waits for; yield the signal mask before, which the program gets."""
+    child = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it were ignored, the kernel would keep no exit status
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
     try:
         yield {signal.Signals(each) for each in mask}
     finally:
-        while signal.sigtimedwait(_WATCHED, 0.0):  # what came too late for the program is not ours either
+        while signal.sigtimedwait(_WATCHED, 0.0):  # signals for the program that arrived too late are dropped
             continue
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         signal.signal(signal.SIGCHLD, child)
 
 
 def check(command: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Raise NotStarted where the program cannot be run, before anything else is done for it."""
+    """Raise NotStarted if the program cannot be run, before anything else happens."""
     name = command[0]
     places = [name] if "/" in name else [os.path.join(p, name) for p in environment.get("PATH", os.defpath).split(":")]  # noqa: PTH118
     there = [place for place in places if os.path.isfile(place)]  # noqa: PTH113 - as the system looks for it
@@ -128,6 +128,6 @@ def check(command: Sequence[str], environment: Mapping[str, str]) -> None:
 
 
 def not_started(name: str, error: OSError) -> NotStarted:
-    """What a shell would say of it, with its exit status."""
+    """Return the error of a shell, with its exit status."""
     missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
     return NotStarted(f"cannot run {name}: {error.strerror}", 127 if missing else 126)

@@ -1,4 +1,4 @@
-"""What was seen of a program as results: itself, and its phases."""
+"""The results of a profiled program: one for the program, one for each phase."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ INFO = SuiteInfo(
     "the phases of a profiled program",
     (View("bars", "Duration of each phase", (phases.MARKED, phases.FOUND, phases.PART), series=phases.TIME),),
 )
-MOST_NAMES = 200  # of marked phases: those that took the most time
-MOST_TIMES = 20_000  # of one phase: its first ones, so that a record stays below what is read
+MOST_NAMES = 200  # marked phases that are kept: those that took the most time
+MOST_TIMES = 20_000  # the first spans of one phase that are kept: a record has a limited size
 
 
 def program(ended: Ended, devices: Sequence[str], zero: float) -> Result:
-    """The whole program: its time, the processor time and the memory of it and its children; failed where it did."""
+    """Return the result of the whole program: duration, processor time and memory, its children included."""
     words = ended.words
     seconds = ended.end - ended.begin
     return Result(
@@ -40,7 +40,7 @@ def program(ended: Ended, devices: Sequence[str], zero: float) -> Result:
 
 
 def marked(spans: Sequence[Span], devices: Sequence[str], zero: float) -> list[Result]:
-    """A result for each name, with every time that it came; of too many names those that took the most time."""
+    """Return a result for each name with all its spans; of too many names, those that took the most time."""
     named: dict[str, list[Span]] = {}
     for span in spans:
         named.setdefault(span.name, []).append(span)
@@ -57,7 +57,7 @@ def _phase(name: str, spans: Sequence[Span], devices: Sequence[str], zero: float
 
 
 def consecutive(name: str, edges: Sequence[float], devices: Sequence[str], zero: float) -> list[Result]:
-    """A numbered result for each stretch between two of the edges."""
+    """Return a numbered result for each span between two neighbouring edges."""
     return [
         _result(Case(phases.SUITE, name, (("number", number),)), [(begin, end)], devices, zero)
         for number, (begin, end) in enumerate(itertools.pairwise(edges), 1)

@@ -1,4 +1,4 @@
-"""What a traced program's kernels and copies say: where the time of the device went. Pure functions of its events."""
+"""Where the time of a traced device went, by its kernels and copies. Pure functions of the recorded events."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from gpubench.analysis import phases
 from gpubench.model import Case, Result, Samples, Series
 from gpubench.tools.profile.inside import COPY, EVENT, KERNEL
 
-MOST_KERNELS = 40  # that are named: those that take the most time
-MOST_VALUES = 1000  # of one kernel's times, evenly picked
-MOST_EVENTS = 100_000  # that a run file holds for a timeline: the first ones
-_LAUNCH_S = 1e-3  # a gap on the device that is shorter is put down to launching; a longer one is a wait for the program
+MOST_KERNELS = 40  # kernels that are named: those that take the most time
+MOST_VALUES = 1000  # durations of one kernel that are kept, evenly picked
+MOST_EVENTS = 100_000  # the first events, which a run file holds for a timeline
+_LAUNCH_S = 1e-3  # a shorter gap counts as launch overhead, a longer one as a wait for the program
 _COPIES = {1: "h2d", 2: "d2h", 8: "d2d", 9: "h2h", 10: "p2p"}  # CUpti_ActivityMemcpyKind
 _NO_ROOFLINE = (
     "one pass over a program gives no operations and no bytes of each kernel: "
@@ -43,7 +43,7 @@ class Trace:
 
 
 def read(folder: Path) -> Trace:
-    """What the program has left, as far as it came."""
+    """Return the trace that the program has written."""
     about_file = folder / "about"
     if not about_file.exists():
         return _none("the script ended before it was traced")
@@ -68,7 +68,7 @@ def _none(reason: str) -> Trace:
 
 
 def _monotonic(nanoseconds: npt.NDArray[Any], clocks: Sequence[Sequence[int]]) -> Floats:
-    """CUPTI's clock in ours: in a straight line between the moments that were read by both."""
+    """Return CUPTI's times in seconds of CLOCK_MONOTONIC, by a line through two moments read on both clocks."""
     (their, our), (their_last, our_last) = clocks[0], clocks[-1]
     rate = (our_last - our) / (their_last - their) if their_last - their > 1e9 else 1.0
     since = nanoseconds.astype(np.int64) - their
@@ -76,7 +76,7 @@ def _monotonic(nanoseconds: npt.NDArray[Any], clocks: Sequence[Sequence[int]]) -
 
 
 def readable(name: str) -> str:
-    """A kernel's name without C++'s mangling."""
+    """Return the demangled name of a kernel."""
     if not name.startswith("_Z"):
         return name
     try:
@@ -96,7 +96,7 @@ def readable(name: str) -> str:
 
 
 def brief(name: str) -> str:
-    """A kernel's own name: without what it returns, its namespaces, template arguments and parameters."""
+    """Return the bare name of a kernel: without return type, namespaces, template arguments and parameters."""
     bare, before = name, ""
     while bare != before:  # from the innermost brackets out
         bare, before = re.sub(r"<[^<>]*>|\([^()]*\)", "", bare), bare
@@ -104,7 +104,7 @@ def brief(name: str) -> str:
 
 
 def results(trace: Trace, devices: Sequence[str], zero: float) -> list[Result]:
-    """Of each device where its time went, its kernels that take the most of it, and its copies."""
+    """Return for each device where its time went, the kernels that take the most time, and the copies."""
     found: list[Result] = []
     for ordinal in np.unique(trace.events["device"]).tolist():
         device = f"cuda:{ordinal}"
@@ -137,7 +137,7 @@ def _of_device(trace: Trace, here: npt.NDArray[np.bool_], device: str, zero: flo
 
 
 def _top(trace: Trace, kernels: npt.NDArray[np.bool_]) -> Iterator[tuple[Case, npt.NDArray[np.intp], str]]:
-    """The kernels that take the most time, each with its places among the events."""
+    """Yield the kernels that take the most time, each with its places among the events."""
     places = np.flatnonzero(kernels)
     numbers = trace.events["name"][places]
     totals = np.bincount(numbers, weights=(trace.end - trace.start)[places]) if len(places) else np.empty(0)
@@ -149,7 +149,7 @@ def _top(trace: Trace, kernels: npt.NDArray[np.bool_]) -> Iterator[tuple[Case, n
 
 
 def _unused(name: str, used: set[str]) -> str:
-    """The name, numbered where another kernel has it too."""
+    """Return the name, with a number if another kernel has it too."""
     found, number = name, 1
     while found in used:
         number += 1
@@ -166,12 +166,12 @@ def _kinds(trace: Trace, copies: npt.NDArray[np.bool_]) -> Iterator[tuple[Case, 
 
 
 def _group(trace: Trace, case: Case, chosen: npt.NDArray[np.intp], full: str, device: str, zero: float) -> Result:
-    """One kernel, or one kind of copy: its times, their sum, how often it came, how many bytes."""
+    """Return the result of one kernel or one kind of copy: durations, their sum, number of calls, bytes."""
     times = trace.end[chosen] - trace.start[chosen]
     picked = np.linspace(0, len(times) - 1, min(len(times), MOST_VALUES)).astype(int)
     size = float(trace.events["bytes"][chosen].sum())
     series = (
-        Series("total", "s", (float(times.sum()),)),  # what a program pays; the sizes of its calls may differ widely
+        Series("total", "s", (float(times.sum()),)),  # what the program waits for; its calls may differ widely
         Series("each", "s", tuple(times[picked].tolist())),
         Series("calls", "calls", (float(len(times)),)),
         *((Series("bytes", "B", (size,)),) if size else ()),
@@ -182,7 +182,7 @@ def _group(trace: Trace, case: Case, chosen: npt.NDArray[np.intp], full: str, de
 
 
 def events(trace: Trace, found: Sequence[tuple[int, Result]], devices: Sequence[str], zero: float) -> list[Samples]:
-    """The first events for a timeline: when each began, how long it took, its stream, and the number of its result.
+    """Return the first events for a timeline: start, duration, stream, and the number of the result.
 
     `found` are the results of kernels and copies with their numbers in the file; what has none is missing (None).
     """
@@ -212,7 +212,7 @@ def _numbers(values: npt.NDArray[Any]) -> tuple[float | None, ...]:
 
 
 def union(start: Floats, end: Floats) -> float:
-    """How long at least one of the intervals lasts; `start` ascends."""
+    """Return for how long at least one of the intervals lasts; `start` ascends."""
     if not len(start):
         return 0.0
     covered = np.maximum.accumulate(end)
@@ -221,6 +221,6 @@ def union(start: Floats, end: Floats) -> float:
 
 
 def idle(start: Floats, end: Floats) -> Floats:
-    """The gaps in which none of the intervals lasts, between the first and the last."""
+    """Return the gaps between the intervals in which none of them lasts."""
     gaps: Floats = start[1:] - np.maximum.accumulate(end)[:-1]
     return gaps[gaps > 0]

@@ -1,4 +1,4 @@
-"""The processor time and memory of a program and its children, from /proc: its own, not the machine's."""
+"""The processor time and memory of a program and its children, from /proc."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COUNTERS = (CPU, MEMORY)
 
 
 class Tree:
-    """Reads a process and all that descend from it; a child that left its parents behind is not seen any more."""
+    """Reads a process and all its descendants; a child whose parent has ended is not found any more."""
 
     def __init__(self, pid: int, zero: float) -> None:
         self._pid = pid
@@ -37,14 +37,14 @@ class Tree:
         self._most = 0.0
 
     def read(self) -> None:
-        """Take the sums now. Time that is gone with a child never makes them fall."""
+        """Read the sums now. The processor time never falls, even when a child ends that nobody waited for."""
         found = [usage for pid in _family(self._pid) if (usage := _usage(pid))]
         if found:
             self._most = max(self._most, sum(seconds for seconds, _ in found))
             self._rows.append((time.monotonic() - self._zero, self._most, float(sum(size for _, size in found))))
 
     def take(self) -> list[Samples]:
-        """What was read since it was last taken."""
+        """Return the readings since the last call."""
         if not self._rows:
             return []
         at, seconds, sizes = zip(*self._rows, strict=True)
@@ -53,7 +53,7 @@ class Tree:
 
 
 def _family(pid: int) -> Iterator[int]:
-    """A process and its descendants, as far as the kernel lists children (CONFIG_PROC_CHILDREN)."""
+    """Yield a process and its descendants, if the kernel lists children (CONFIG_PROC_CHILDREN)."""
     yield pid
     try:
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -64,7 +64,7 @@ def _family(pid: int) -> Iterator[int]:
 
 
 def _usage(pid: int) -> tuple[float, int] | None:
-    """Seconds of a process and of the children that it waited for, and its resident bytes (proc(5), stat)."""
+    """Return the seconds of a process and of the children it waited for, and its resident bytes (proc(5), stat)."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
