@@ -327,7 +327,7 @@ def test_a_file_that_cannot_be_written_is_refused_in_one_line(call):
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        (("new.jsonl",), "name what to hold it against"),
+        (("new.jsonl",), "name a baseline: "),
         (("new.jsonl", "-b", "x", "--floor"), "two gates"),
         (("-b", "x"), "name the candidate's run files"),
         (("new.jsonl", "-b", "x", "--replicates", "3"), "--replicates: only with --run"),

@@ -25,7 +25,7 @@ Threshold = Annotated[
         "--threshold",
         min=0.0,
         max=1000.0,
-        help="The smallest change that matters, in per cent, where the policy says nothing of a case. \\[default: 2]",
+        help="The smallest change that matters, in per cent, where the policy has none for a case. \\[default: 2]",
     ),
 ]
 PolicyFile = Annotated[
@@ -36,7 +36,7 @@ PolicyFile = Annotated[
 ]
 Strict = Annotated[
     bool,
-    typer.Option("--strict", help="End with 4 if a case is inconclusive or has vanished from the candidate."),
+    typer.Option("--strict", help="End with status 4 if a case is inconclusive or missing in the candidate."),
 ]
 Rounds = Annotated[
     int | None,
@@ -44,12 +44,13 @@ Rounds = Annotated[
         "--rounds",
         min=0,
         max=100,
-        help="How often what looks slower is measured again, each time with as many processes more. \\[default: 3]",
+        help="How often suspects are measured again, each time in as many new processes. \\[default: 3]",
     ),
 ]
-All = Annotated[bool, typer.Option("--all", help="List every case, those too that pass.")]
+All = Annotated[bool, typer.Option("--all", help="List every case, also those that pass.")]
 Wide = Annotated[
-    bool, typer.Option("--wide", help="List the processes of both sides too, and q: how often chance finds as much.")
+    bool,
+    typer.Option("--wide", help="List the processes of both sides too, and q: how often chance finds as much."),
 ]
 JUnit = Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML here.")]
 Markdown = Annotated[

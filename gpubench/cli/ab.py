@@ -1,4 +1,4 @@
-"""`gpubench ab`: two builds of other environments, measured in turn and held against each other."""
+"""`gpubench ab`: two builds of different environments, measured in turn and compared."""
 
 from __future__ import annotations
 
@@ -26,13 +26,9 @@ A = Annotated[
 B = Annotated[str, typer.Option("--b", metavar="CMD", help="The candidate's gpubench.")]
 Suites = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[SUITE…|all|headline]", help="What both measure, in the words of `run`.", show_default=False
-    ),
+    typer.Argument(metavar="[SUITE…|all|headline]", help="What both measure, as for `run`.", show_default=False),
 ]
-Replicates = Annotated[
-    int, typer.Option("--replicates", min=1, max=1000, help="Fresh processes of each, taking turns.")
-]
+Replicates = Annotated[int, typer.Option("--replicates", min=1, max=1000, help="New processes of each build, in turn.")]
 Out = Annotated[
     Path | None,
     typer.Option("--out", "-o", help="A new folder for the run files. \\[default: gpubench-runs/TIME-ab]"),
@@ -59,7 +55,7 @@ def ab(
     filter: options.Filters = None,  # noqa: A002 - the option's name
     out: Out = None,
 ) -> None:
-    """Measure two builds in turn, in fresh processes, and say what the second does slower or faster than the first."""
+    """Measure two builds in turn, each time in a new process, and say what is slower or faster in the second."""
     from gpubench import plugins
     from gpubench.cli import _print
     from gpubench.judging.rounds import ROUNDS

@@ -1,4 +1,4 @@
-"""`gpubench gate`: hold a candidate against a baseline, or against the floors of its model."""
+"""`gpubench gate`: compare a candidate with a baseline, or with the floors of its model."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ Baseline = Annotated[
     typer.Option(
         "--baseline",
         "-b",
-        help="What to hold it against: a run file, a folder of them, a saved name, or last:N, the newest N results "
-        "that the history has of each case on this device, driver and settings; may be repeated.",
+        help="The baseline: a run file, a folder of them, a saved name, or last:N, the newest N results of each case "
+        "in the history on this device, driver and settings; may be repeated.",
     ),
 ]
-Run = Annotated[bool, typer.Option("--run", help="Measure the candidate here; what looks slower is measured again.")]
-Floor = Annotated[bool, typer.Option("--floor", help="Hold it against what its model of GPU is known to reach.")]
+Run = Annotated[bool, typer.Option("--run", help="Measure the candidate here, and again what looks slower.")]
+Floor = Annotated[bool, typer.Option("--floor", help="Compare with what this model of GPU is known to reach.")]
 Save = Annotated[
     str | None,
-    typer.Option("--save-baseline", help="Keep the candidate under this name, unless it is refused or slower."),
+    typer.Option("--save-baseline", help="Save the candidate as a baseline of this name, if the gate passes."),
 ]
 Noise = Annotated[
     list[Path] | None,
     typer.Option(
         "--noise",
-        help="A run of identical code with many replicates: its noise counts where it is larger; may be repeated.",
+        help="A run of identical code with many replicates, whose noise counts where it is larger; may be repeated.",
     ),
 ]
 Mismatch = Annotated[
-    bool, typer.Option("--allow-mismatch", help="Weigh what another machine, driver or setting measured.")
+    bool, typer.Option("--allow-mismatch", help="Also compare runs of another machine, driver or setting.")
 ]
 Replicates = Annotated[
     int | None,
-    typer.Option("--replicates", min=1, max=1000, help=f"With --run: fresh processes. \\[default: {_REPLICATES}]"),
+    typer.Option("--replicates", min=1, max=1000, help=f"With --run: new processes. \\[default: {_REPLICATES}]"),
 ]
 Tier = Annotated[
     options.TierName | None, typer.Option("--tier", help="With --run: as `run` has it. \\[default: quick]")
@@ -87,7 +87,7 @@ def gate(
     filter: options.Filters = None,  # noqa: A002 - the option's name
     out: Out = None,
 ) -> None:
-    """Pass, fail, or say that it cannot be told: a candidate against its baseline, case by case."""
+    """Compare a candidate with its baseline: pass, fail on a regression, or say what would decide."""
     from gpubench.tools import health
     from gpubench.tools.gating import baselines
 
@@ -120,7 +120,7 @@ def _check(words: list[str] | None, baseline: list[str] | None, run: bool, floor
     if baseline and floor:
         raise UsageError("--baseline and --floor are two gates: call it once for each")
     if not (baseline or floor or save):
-        raise UsageError("name what to hold it against: --baseline FILE, FOLDER, NAME or last:N, or --floor")
+        raise UsageError("name a baseline: --baseline FILE, FOLDER, NAME or last:N; or --floor")
     if not words and not run:
         raise UsageError("name the candidate's run files, or measure it: --run SUITE…")
     if save:

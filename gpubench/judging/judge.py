@@ -19,7 +19,7 @@ _WORST_FIRST = tuple(Verdict)
 _MOST_Q = 0.05  # of all the findings that are called slower or faster, chance makes no larger share
 DECIDED = (Verdict.SLOWER, Verdict.FASTER, Verdict.SAME)
 _OTHER_CARDS = (
-    "baseline and candidate were measured on different cards of one model, which differ by more than many changes do"
+    "baseline and candidate were measured on different cards of one model, and such cards differ by several per cent"
 )
 
 

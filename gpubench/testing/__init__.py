@@ -49,7 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         default=1,
         metavar="N",
-        help="measure in N fresh processes in all; a test fails as slower only with 5 or more (1)",
+        help="measure in N processes in all; a test fails as slower only with 5 or more (1)",
     )
     add(
         "--gpubench-baseline",
