@@ -86,6 +86,9 @@ def site_run(run: Run, file: str, content_key: str, written_at: float) -> SiteRu
     found = overview(Summary(run))
     started = run.manifest.started
     statuses = Tally(result.status for result in run.results)
+    figures: dict[str, str] = {}  # of several devices, the figure of the first
+    for value in found.values:
+        figures.setdefault(value.title, value.figure.text)
     return SiteRun(
         f"{started} {run.manifest.started_at}" if started else content_key,
         file,
@@ -95,7 +98,7 @@ def site_run(run: Run, file: str, content_key: str, written_at: float) -> SiteRu
         tuple(dict.fromkeys(result.case.suite for result in run.results)),
         len(run.results),
         ", ".join(f"{count} {status}" for status, count in statuses.items()),
-        tuple({value.title: value.figure.text for value in reversed(found.values)}.items())[::-1],
+        tuple(figures.items()),
         found.doubts,
         run.manifest.facts.versions,
         tuple(_key_entries(run, found.values)),
