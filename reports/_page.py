@@ -57,6 +57,7 @@ class SuiteBlock:
     summary: str
     charts: Fold
     undrawn: tuple[str, ...]
+    undrawn_count: int
     table: CaseTable
 
 
@@ -129,12 +130,14 @@ def _suite(summary: Summary, name: str, table: CaseTable) -> SuiteBlock:
     info = next((info for info in summary.run.manifest.suites if info.name == name), None)
     views = sorted(info.views if info else (), key=lambda view: _is_of_host(summary, name, view))
     drawn = [(view, draw(summary, name, view)) for view in views]
+    undrawn = [view for view, charts in drawn if not charts]
     return SuiteBlock(
         name,
         suite_anchor(name),
         info.summary if info else "",
         _folded([chart for _, charts in drawn for chart in charts], _OPEN_CHARTS),
-        tuple(_undrawn(summary, name, [view for view, charts in drawn if not charts])),
+        tuple(_undrawn(summary, name, undrawn)),
+        len(undrawn),
         table,
     )
 

@@ -50,7 +50,7 @@ def page(*runs):
 
 
 def rows_of(*runs):
-    return {row[0].rstrip(" #"): row[1:] for row in Table(page(*runs)).rows if row}
+    return {row[0].removeprefix("# "): row[1:] for row in Table(page(*runs)).rows if row}
 
 
 def test_each_key_figure_and_case_is_a_row_with_its_change_against_the_first_run():
