@@ -105,14 +105,14 @@ def suites(against: Against) -> list[Suite]:
 
 
 def changes(against: Against) -> list[Chart]:
-    """Return drawings of the largest changes with their intervals, on one axis; none where all cases are the same."""
+    """Return drawings of the changes with their intervals, in the order of the table, without what is the same."""
     told = [finding for finding in against.judgement.findings if finding.verdict is not Verdict.SAME]
-    known = sorted((each for each in told if comparing.ratio(each) > 0), key=_better)
+    known = [each for each in told if comparing.ratio(each) > 0]
     if len(known) <= _DRAWN:
-        parts = [("Changes, worst first", known)] if known else []
+        parts = [("Changes, in the order of the table", known)] if known else []
     else:
         rest = known[-min(_DRAWN, len(known) - _DRAWN) :][::-1]
-        parts = [("Changes, worst first", known[:_DRAWN]), ("Changes, from the other end", rest)]
+        parts = [("Changes, in the order of the table", known[:_DRAWN]), ("Changes, from the end of the table", rest)]
     ends = [end for _, found in parts for finding in found for end in _ends(finding)]
     reach = max(*map(_spread, map(abs, ends)), _LEAST_REACH, 0.0) * 1.08
     return [_chart(title, found, reach) for title, found in parts]
@@ -171,7 +171,7 @@ def _drawn(finding: Finding, row: int, reach: float) -> Markup:
     said = finding_words(finding)
     words = f"{finding.case.id}: {said.verdict}, {said.change} ({said.interval})"
     parts = [
-        svg.text(_LEFT, y + 10, svg.shorten(finding.case.id, 56), class_="named"),
+        svg.text(_LEFT, y + 10, svg.shorten(finding.case.id, 46), class_="named"),
         svg.text(_RIGHT, y + 10, said.change, "end", "named"),
     ]
     if finding.effect:

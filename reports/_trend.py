@@ -199,7 +199,8 @@ def _frame(across: Axis, up: Axis) -> Markup:
     parts += [svg.line(_LEFT - 10, up.start, end, up.start, "axis"), svg.text(end + 6, 11.0, up.unit, "start", "name")]
     for value, label in across.ticks:
         x = across.place(value)
-        parts += [svg.line(x, up.start, x, up.start + 4, "axis"), svg.text(x, up.start + 17, label, "middle")]
+        anchor, shift = ("start", 12 - x) if x < _LEFT + 8 else ("middle", 0.0)  # the first date is not cut off
+        parts += [svg.line(x, up.start, x, up.start + 4, "axis"), svg.text(x + shift, up.start + 17, label, anchor)]
     return svg.join(parts)
 
 

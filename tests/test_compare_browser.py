@@ -1,0 +1,57 @@
+"""The pages of comparisons and trends in a real browser: nothing is clipped or overprinted, on a desk and on a phone.
+
+.venv/bin/pytest -m slow tests/test_compare_browser.py
+"""
+
+import json
+from pathlib import Path
+
+import _browser
+import pytest
+from test_page_browser import FLAWS, overflow
+from test_trend_page import STEP, page_of, trend_of
+
+from gpubench.judging import comparison
+from gpubench.tools import rendering
+from gpubench.tools.gating import readings
+
+RECORDINGS = Path(__file__).parent / "recordings"
+PAIRS = {
+    "cards": ("headline/1", "headline/2"),
+    "three runs": ("headline/1", "headline/2", "headline/3"),
+    "longer": ("longer/base", "longer/3"),
+    "one process": ("whole/h200", "whole/h200x2-compression"),
+}
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(not _browser.PROGRAM, reason="there is no Chromium here"),
+]
+
+
+def comparison_of(*names):
+    found = readings.read_all([RECORDINGS / f"{name}.jsonl.gz" for name in names])
+    return rendering.report("html").compare(comparison.compare(found, lambda _: 0.02))
+
+
+PAGES = {name: lambda names=names: comparison_of(*names) for name, names in PAIRS.items()}
+PAGES["trends"] = lambda: page_of(STEP, trend_of([4.0e12] * 5))
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with _browser.browser() as found:
+        yield found
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("name", PAGES)
+def test_no_text_is_clipped_or_overprinted_and_nothing_leaves_its_box(browser, tmp_path, name, width, dark):
+    page = tmp_path / "page.html"
+    page.write_text(PAGES[name]())
+    browser.show(page, width, dark=dark)
+    browser.ask("document.querySelectorAll('details').forEach((fold) => (fold.open = true))")
+    assert json.loads(browser.ask(FLAWS)) == []
+    assert overflow(browser) <= 0
+    assert browser.told == []
