@@ -1,6 +1,6 @@
-"""What holds a piece of work back, by how much of each resource it used: a pure function of plain shares.
+"""What bounds a workload, from the used share of each resource: a pure function of shares.
 
-The rule is in docs/method.md; whoever has such shares may ask, a case as well as a phase of a program.
+The rule is in docs/method.md. It applies to cases and to phases of a program.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LAUNCH = 0.5  # of a call's time that an empty kernel takes, timed in the same w
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """How much of something was used, a fraction, and what says so: a counter's name, or a share of a peak."""
+    """The used fraction of a resource and its source: the name of a counter, or a share of a peak."""
 
     fraction: float
     by: str
@@ -34,7 +34,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What is known of a window. Nothing is required; what nobody knows is empty or None.
+    """The used shares in a window. All are optional; an unknown one is empty or None.
 
     `compute`, `dram`, `l2` and `link` are shares of what those can do; `busy` the share of the time in which a GPU had
     kernels, None on a host; `capped` the share of the readings under the power cap, `clock` the mean clock over the
@@ -55,7 +55,7 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What holds it back, in one word, and the counters and shares that this rests on."""
+    """What bounds the work, in one word, with the counters and shares as evidence."""
 
     label: Label
     evidence: tuple[Use, ...] = ()
@@ -67,7 +67,7 @@ class Bound:
 
 
 def bound_by(activity: Activity) -> Bound | None:
-    """The label of a window; None where what is known does not tell.
+    """Return what bounds the work in a window; None if the shares do not decide.
 
     The resource of which most was used, if that is MUCH; of arithmetic under a cap that took clock, the power. Else a
     call as short as a launch; a GPU without work for half of the time; a chain of dependent steps, or a GPU that has
@@ -92,7 +92,7 @@ def bound_by(activity: Activity) -> Bound | None:
 
 
 def _most_used(activity: Activity) -> Bound | None:
-    """The resource of which most was used, where that is MUCH; both a counter and a share may say so."""
+    """Return the resource with the highest used share, if that is at least MUCH, from counters or shares of peaks."""
     resources: tuple[tuple[Label, tuple[Use, ...]], ...] = (
         ("compute", activity.compute),
         ("DRAM", activity.dram),

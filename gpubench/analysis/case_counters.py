@@ -1,4 +1,4 @@
-"""What the counters of a case say beside its figure: what bounds it, the memory's traffic, throttling."""
+"""What the counters of a case say: its bound, the traffic of the memory, throttling."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpubench.model import Result, Series
 
 @dataclass(frozen=True, slots=True)
 class CaseCounters:
-    """What the counters of a case say: what bounds it, the memory's traffic, what held the clock down and how long."""
+    """The bound of a case, the traffic of the memory, and each throttle reason with its time."""
 
     bound: Bound | None
     traffic: Traffic | None
@@ -22,7 +22,7 @@ class CaseCounters:
 
 
 def case_counters(summary: Summary, result: Result) -> CaseCounters:
-    """Join a result's headline to the counters of its first device over its window; empty where it is not ok."""
+    """Return the counters of the first device in the window of a result; empty if the result is not ok."""
     series = headline(result)
     if series is None or result.status != "ok":
         return CaseCounters(None, None)
@@ -33,7 +33,7 @@ def case_counters(summary: Summary, result: Result) -> CaseCounters:
 
 
 def _load(summary: Summary, result: Result, series: Series) -> Load:
-    """The load of a case: its headline, its shares of peaks, and whether it alone filled the window."""
+    """Return the load of a case: its headline, its shares of peaks, and whether it alone filled the window."""
     alone = not mixed(result, series)
     shares = summary.figure(result, series).shares
     specified = [share for share in shares if share.basis != "best"]

@@ -1,7 +1,7 @@
-"""Work a joule: a rate over the mean power of its own window, from the device's energy counter.
+"""Work per joule: a rate over the mean power of its own window, from the device's energy counter.
 
-The counter steps only every few tens of milliseconds and is read twice a second, so that a window must be long
-and filled by the one series whose rate it is; else there is no figure, and the reason in words.
+The counter advances only every few tens of milliseconds and is read twice per second. So a window must be long, and one
+series must fill it; otherwise the case has no energy figure, and the reason is given.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OPERATIONS = ("FLOP/s", "OP/s")
 
 @dataclass(frozen=True, slots=True)
 class Energy:
-    """What a case's rate costs: `watts` is the mean power between two readings `span_s` apart, idle power included."""
+    """The energy of a case: `watts` is the mean power between two readings `span_s` apart, idle power included."""
 
     rate: float
     unit: str
@@ -31,7 +31,7 @@ class Energy:
 
     @property
     def value(self) -> float:
-        """FLOP or OP a joule where operations are counted, joules a byte where bytes are."""
+        """FLOP or OP per joule if operations are counted, joules per byte if bytes are counted."""
         return self.rate / self.watts if self.unit in _OPERATIONS else self.watts / self.rate
 
     @property
@@ -46,13 +46,13 @@ class Energy:
 
 @dataclass(frozen=True, slots=True)
 class NoEnergy:
-    """Why a case has no figure of energy."""
+    """The reason why a case has no energy figure."""
 
     reason: str
 
 
 def energy_of(result: Result, series: Series, rate: float, unit: str, counters: CounterTable) -> Energy | NoEnergy:
-    """The energy figure of `series`, whose median is `rate` in `unit`, or why there is none."""
+    """Return the energy figure of `series`, whose median is `rate` in `unit`, or the reason why it has none."""
     if unit not in (*_OPERATIONS, "B/s") or not rate > 0:
         return NoEnergy("the figure is a time, not a rate")
     if reason := mixed(result, series):
@@ -70,7 +70,7 @@ def energy_of(result: Result, series: Series, rate: float, unit: str, counters: 
 
 
 def mixed(result: Result, series: Series) -> str:
-    """Why the energy, or any counter, of a window is not that of one series; empty where it is."""
+    """Return why the counters of a window do not belong to one series alone; an empty text if they do."""
     if len(result.devices) != 1 or result.case.ranks != 1:
         return "several processes or devices ran at the same time"
     if series.mode == "cold":
@@ -85,7 +85,7 @@ def mixed(result: Result, series: Series) -> str:
 
 
 def filled(result: Result, series: Series) -> float:
-    """How much of a result's window the calls of a series fill, warm-up and dropped samples included."""
+    """Return the fraction of a result's window that the calls of a series fill, with warm-up and dropped samples."""
     window = result.window[1] - result.window[0]
     kept = [each for each in result.series if _is_same_load(series, each)]
     seconds = sum(sum(each.values) * each.calls for each in kept)
@@ -95,6 +95,6 @@ def filled(result: Result, series: Series) -> float:
 
 
 def _is_same_load(series: Series, other: Series) -> bool:
-    """Whether another series ran the same calls: the same samples, or those from before they had settled."""
+    """Return whether another series ran the same calls: the same samples, or those from before the device settled."""
     is_early = other.role == "early" and (other.stage, other.mode) == (series.stage, series.mode)
     return is_early or other.label == series.label

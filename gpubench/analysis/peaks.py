@@ -1,4 +1,4 @@
-"""What a figure is a share of, three ways that are never mixed: specification, measured clocks, best of the run."""
+"""The peaks of a figure, from three sources that are never mixed: data sheet, measured clock, best of the run."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ _MOST_BOOST = 1.25  # of a data sheet's clock: an H200 runs at up to 1.08 times 
 class Share:
     """A figure as a fraction of a peak.
 
-    `basis` says of which: `spec` is the data sheet's, `clock` what the device could do at the mean clock that was
-    measured during the case, `best` the best that it reached in this run. `peak` is in SI units, `source` where it
-    is from, in words.
+    `basis` names the peak: `spec` is that of the data sheet, `clock` the peak at the mean clock measured during the
+    case, `best` the best figure of the device in this run. `peak` is in SI units, `source` says where it comes from.
     """
 
     basis: Basis
@@ -53,10 +52,10 @@ class Share:
 
 
 def impossible(shares: Sequence[Share]) -> Share | None:
-    """Return the share that is above what the device can do; None where the figure is possible.
+    """Return the share that exceeds the peak of the device; None if the figure is possible.
 
-    That is above 102 % of the clock-corrected peak. Where that peak is not known, the data sheet's decides, for
-    arithmetic with an allowance for a clock above the data sheet's.
+    The limit is 102 % of the peak at the measured clock. If that peak is unknown, the data sheet decides, with an
+    allowance for arithmetic at a clock above that of the data sheet.
     """
     by_basis = {share.basis: share for share in shares}
     if clock := by_basis.get("clock"):
@@ -93,7 +92,7 @@ class Peaks:
         return self._devices[device_id]
 
     def shares(self, result: Result, series: Series, centre: float) -> tuple[Share, ...]:
-        """What `centre` is of each known peak of the series' limit, in the order of `BASES`."""
+        """Return `centre` as a share of each known peak of the series' limit, in the order of `BASES`."""
         limit = peak_limit(series)
         if not limit:
             return ()
@@ -104,7 +103,7 @@ class Peaks:
         return hardware.peak(self.device(result.devices[0]), limit)
 
     def _best_possible(self, candidates: list[_Candidate]) -> float:
-        """Return the highest median that is not impossible; the highest of all where every one is."""
+        """Return the highest possible median; if all are impossible, the highest of all."""
         candidates.sort(key=lambda candidate: -candidate.median)
         possible = (candidate.median for candidate in candidates if not self._is_impossible(candidate))
         return next(possible, candidates[0].median)
@@ -121,7 +120,7 @@ class Peaks:
         return hardware.Peak(best, "the best of this run") if best else None
 
     def _at_clocks(self, result: Result, limit: str) -> hardware.Peak | None:
-        """Units × work a clock and unit × the mean clock during the case; of memory, 2 × clock × width / 8."""
+        """Return units × work per clock and unit × mean clock during the case; for memory 2 × clock × width / 8."""
         device = self.device(result.devices[0])
         if limit == "dram":
             rate, clock_hz, count = (
@@ -142,12 +141,12 @@ class Peaks:
         return hardware.Peak(count * rate.value * clock_hz, words)
 
     def _clock(self, result: Result, measure: Measure) -> float | None:
-        """The mean clock during a case; in a window between two readings, theirs where they agree."""
+        """Return the mean clock during a case; in a window between two samples, their clock if both agree."""
         return Window(self._counters, result.devices[0], [result.window]).clock(measure)
 
 
 def _shares(limit: str, centre: float, peaks: Iterable[tuple[Basis, hardware.Peak | None]]) -> tuple[Share, ...]:
-    """Return what `centre` is of each peak that is known."""
+    """Return `centre` as a share of each known peak."""
     return tuple(Share(basis, limit, centre / peak.value, peak.value, peak.source) for basis, peak in peaks if peak)
 
 

@@ -1,1 +1,1 @@
-"""What the views of a run say beyond its figures: lines, levels, models, what pays, and all of it in words."""
+"""Figures derived from the views of a run: lines, cache levels, transfer models, break-even links, and their tables."""

@@ -1,7 +1,7 @@
-"""When compressing pays: break-even links, serial and pipelined models, verdicts in words.
+"""Break-even links of compression, serial and pipelined models of a transfer, and their verdicts.
 
 Rates are of *uncompressed* bytes, B/s. C compresses, D decompresses, the ratio r is uncompressed over compressed, and
-the wire is r · link: how fast uncompressed bytes cross when they cross compressed.
+r · link is the rate at which uncompressed bytes cross a link in compressed form.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from gpubench.base.errors import UsageError
 from gpubench.model import NamedLink
 from gpubench.stats import Interval
 
-# Who pays: both ends on one device, each end a device of its own, only the writer, only the reader.
+# Which side is charged: both on one device, both with one device each, only the writer, only the reader.
 Ends = Literal["shared", "apart", "write", "read"]
 
 _LINK = re.compile(r"(\d+(?:\.\d+)?) ?([kMGT])(bE|b/s|bps|bit/s|B/s)")
 _PREFIXES = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-_EVEN = 0.05  # an interval that is no further from 1 than this says: no difference
-_FINE = 0.1  # within a tenth of 1, and below a tenth, a verdict has two decimals: 0.97×
+_EVEN = 0.05  # an interval within this distance of 1 means no difference
+_FINE = 0.1  # within a tenth of 1, and below a tenth, a factor has two decimals: 0.97×
 
 
 @dataclass(frozen=True, slots=True)
 class Coded:
-    """What a codec makes of some data: its ratio, and how fast it compresses and decompresses, B/s.
+    """The ratio of a codec on some data, and the rates of compression and decompression in B/s.
 
-    An end that is not paid is infinitely fast.
+    A side whose cost is not charged has an infinite rate.
     """
 
     ratio: float
@@ -37,17 +37,17 @@ class Coded:
 
     @property
     def message(self) -> float:
-        """B* where both ends are paid: U·(1 - 1/r)/(Tc + Td); 0 where the data grow, as compressing then never pays."""
+        """B* if both sides are charged: U·(1 - 1/r)/(Tc + Td); 0 if the data grow, so that it never pays."""
         return self._break_even(1 / self.compress + 1 / self.decompress)
 
     @property
     def write_only(self) -> float:
-        """B* where only compressing is paid: a checkpoint."""
+        """B* if only compression is charged, as for a checkpoint."""
         return self._break_even(1 / self.compress)
 
     @property
     def read_only(self) -> float:
-        """B* where only decompressing is paid: loading."""
+        """B* if only decompression is charged, as for loading."""
         return self._break_even(1 / self.decompress)
 
     def _break_even(self, seconds_a_byte: float) -> float:
@@ -57,12 +57,12 @@ class Coded:
         return saved / seconds_a_byte if seconds_a_byte else math.inf
 
     def serial(self, ends: Ends, link: float) -> float:
-        """The rate where compressing, moving and decompressing come one after the other."""
+        """Return the rate if compression, transfer and decompression run one after the other."""
         paid = (1 / self.compress) * (ends != "read") + (1 / self.decompress) * (ends != "write")
         return 1 / (paid + 1 / (self.ratio * link))
 
     def pipelined(self, ends: Ends, link: float) -> float:
-        """The bound where they overlap: the slowest of them, one device that does both being as slow as their sum."""
+        """Return the rate of perfect overlap, that of the slowest step; one device for both needs the sum of both."""
         both = 1 / self.compress + 1 / self.decompress
         codec = {
             "shared": 1 / both if both else math.inf,
@@ -74,7 +74,7 @@ class Coded:
 
 
 def quotient(above: Interval, below: Interval) -> Interval:
-    """One positive rate over another that was measured apart: on logs, the squares of half-widths add up."""
+    """Return the quotient of two independent positive rates; on logarithms, the squared half-widths add up."""
     centre = above.centre / below.centre
     down = math.hypot(math.log(above.centre / above.low), math.log(below.high / below.centre))
     up = math.hypot(math.log(above.high / above.centre), math.log(below.centre / below.low))
@@ -93,12 +93,12 @@ def verdict(speedup: Interval) -> str:
 
 
 def modelled(speedup: float) -> str:
-    """The verdict of a model, which has no interval."""
+    """Return the verdict of a modelled speed-up, which has no interval."""
     return verdict(Interval(speedup, speedup, speedup))
 
 
 def times(factor: float) -> str:
-    """A factor for a person: 2.1×, 0.97×, 0.04×, 140×."""
+    """Return a factor as text: 2.1×, 0.97×, 0.04×, 140×."""
     if not math.isfinite(factor):
         return "n/a"
     fine = abs(factor - 1) < _FINE or factor < _FINE
@@ -107,7 +107,7 @@ def times(factor: float) -> str:
 
 
 def named_link(text: str) -> NamedLink:
-    """The link that a name states the rate of: 25GbE, 400Gb/s, 12.5GB/s; raises UsageError."""
+    """Return the link with the rate that its name states: 25GbE, 400Gb/s, 12.5GB/s; raises UsageError."""
     found = _LINK.fullmatch(text)
     if not found or not float(found[1]):
         raise UsageError(f"--link {text}: not the rate of a link; write it as 25GbE, 400Gb/s or 12.5GB/s")

@@ -1,4 +1,4 @@
-"""The lines of a suite's views: which cases stand at which place of an axis, replicates joined."""
+"""The lines of a suite's views: the place of each case on the axes, with its replicates joined."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Value = str | int | float
 class Point:
     """One case on one device set: its figure over all replicates (median of medians).
 
-    `amount` is the work of one call of which the figure is the rate, in bytes or operations; 0 where it is none.
+    `amount` is the counted work of one call in bytes or operations; 0 if the figure is not a rate of it.
     """
 
     case: Case
@@ -33,7 +33,7 @@ class Point:
 
     @property
     def seconds(self) -> stats.Interval | None:
-        """The time of one call with its interval; None where the figure is neither a time nor a rate over one."""
+        """The time of one call with its interval; None if the figure is neither a time nor a rate."""
         found = self.figure.interval
         if self.figure.unit == "s":
             return found
@@ -46,7 +46,7 @@ class Point:
 class Curve:
     """The points of a curve that belong together, with their places on the x axis, in order.
 
-    `parts` are the words that tell this line from the others of its view, by position; one label joins them.
+    `parts` are the texts that distinguish this line from the others of its view; the label joins them.
     """
 
     label: str
@@ -55,7 +55,7 @@ class Curve:
 
 
 def view_points(summary: Summary, suite: str, view: View, series: str) -> list[Point]:
-    """What a view shows of one series: its ok cases, replicates joined, in the order measured."""
+    """Return the points of one series in a view: the cases that are ok, replicates joined, in the order measured."""
     grouped: dict[tuple[str, tuple[str, ...]], list[tuple[Result, Series]]] = {}
     for result in summary.results_of(suite):
         if result.status == "ok" and result.case.name in view.cases:
@@ -78,9 +78,9 @@ def _point(summary: Summary, group: Sequence[tuple[Result, Series]]) -> Point:
 
 
 def by_unit(found: Iterable[Point]) -> list[list[Point]]:
-    """The points apart by unit: seconds and rates have no common axis, so a view of both is two charts.
+    """Return the points grouped by unit: seconds and rates have no common axis, so a view of both becomes two charts.
 
-    Operations a second are on one axis, whether of integers or not.
+    Integer and floating-point operations per second share an axis.
     """
     grouped: dict[str, list[Point]] = {}
     for point in found:
@@ -89,12 +89,12 @@ def by_unit(found: Iterable[Point]) -> list[list[Point]]:
 
 
 def drawable(value: float) -> bool:
-    """Whether a value can stand on an axis: finite, and so far from the ends of a float that no tick overflows."""
+    """Return whether an axis can show a value: it is finite, and no tick around it overflows a float."""
     return value == 0 or 1e-100 < abs(value) < 1e100
 
 
 def view_lines(found: Sequence[Point], view: View) -> list[Curve]:
-    """A curve's lines. Of several cases at one x of a line, the best is drawn."""
+    """Return the lines of a curve. If a line has several cases at one x, it shows the best."""
     parts_of = _parting(found, view)
     grouped: dict[tuple[str, ...], dict[float, Point]] = {}
     for point in found:
@@ -115,7 +115,7 @@ def _best(one: Point, other: Point) -> Point:
 
 
 def labeller(found: Sequence[Point], view: View) -> Callable[[Point], str]:
-    """A function that names a point by what tells it apart: the case's name, `by`, the devices."""
+    """Return a function that labels a point with what distinguishes it: case name, the axes of `by`, devices."""
     parts_of = _parting(found, view)
     return lambda point: _label(parts_of(point), point)
 
@@ -137,6 +137,6 @@ def _parting(found: Sequence[Point], view: View) -> Callable[[Point], tuple[str,
 
 
 def axis_words(axis: str, value: Value) -> str:
-    """A parameter in a label: words speak for themselves, a number has its axis named."""
+    """Return a parameter as a label: a text alone, a number with the name of its axis."""
     text = units.axis_text(axis, value)
     return text if isinstance(value, str) else f"{units.axis_label(axis)}={text}"

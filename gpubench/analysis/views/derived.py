@@ -1,4 +1,4 @@
-"""What is derived from the curves of a run's views: levels beside what is known of the device, and transfer models."""
+"""Figures derived from the curves of a run: cache levels with the sizes that the device reports, transfer models."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from gpubench.knowledge import hardware
 from gpubench.model import Device, Run, View
 from gpubench.stats import Interval
 
-_CYCLES = "cycles"  # the series that a device's own clock gives beside the seconds
-_FAR = 4.0  # a known size further from every boundary than this factor is none of theirs
-_DETAILS = {  # what backends tell of a device's caches and scratch memories, bytes
+_CYCLES = "cycles"  # the series in cycles of the device's clock, measured together with the seconds
+_FAR = 4.0  # a known size farther than this factor from every boundary belongs to none
+_DETAILS = {  # sizes of caches and shared memory that backends report, bytes
     "cache.l1": "L1",
     "cache.l2": "L2",
     "cache.l3": "L3",
@@ -28,7 +28,7 @@ _DETAILS = {  # what backends tell of a device's caches and scratch memories, by
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A size that is known of a device: what it is of, bytes, and who says so."""
+    """A known size of a cache or memory of a device, in bytes, with its source."""
 
     name: str
     bytes: float
@@ -37,10 +37,10 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A level of a staircase in SI units, `smallest` and `largest` being the first and last working set on it.
+    """A level of a staircase in SI units; `smallest` and `largest` are the first and last working set on it.
 
-    `cycles` is its height in cycles of the device's clock, where those were read. `end` is where it ends; `known`
-    are the sizes that are known of the device and nearest to this end.
+    `cycles` is its height in cycles of the device's clock, if they were measured. `end` is the working set at which
+    the level ends; `known` are the known sizes of the device that are nearest to this end.
     """
 
     height: Interval
@@ -54,7 +54,7 @@ class Step:
 
     @property
     def text(self) -> str:
-        """The height for a person: 142.2 ns."""
+        """The height as text: 142.2 ns."""
         return units.quantity(self.height.centre, self.unit)
 
 
@@ -71,9 +71,9 @@ class Staircase:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """One line of a transfer view and its model over sizes in bytes; `scale` is bytes of its rate a byte of size.
+    """One line of a transfer view and its model over sizes in bytes.
 
-    `is_rate` says that the view shows rates, else times.
+    `scale` is the number of bytes that the rate counts per byte of size. `is_rate` is False if the view shows times.
     """
 
     line: Curve
@@ -85,13 +85,13 @@ class Path:
     is_rate: bool
 
     def rate(self, piece: transfer.Piece) -> float:
-        """β of a piece in the unit that the view's figures have; infinite where time is flat."""
+        """Return β of a piece in the unit of the view; infinite if the time does not grow with size."""
         return piece.beta * self.scale
 
 
 @dataclass(frozen=True, slots=True)
 class Crossover:
-    """Where the path that is faster `below` is overtaken by the one that is faster `above`: labels, and the size.
+    """The size at which the path `above` becomes faster than the path `below`, with the labels of both.
 
     `size` is measured: low and high are the sizes between which it lies. `fitted` is where the two models meet.
     """
@@ -104,7 +104,7 @@ class Crossover:
 
 @dataclass(frozen=True, slots=True)
 class Transfers:
-    """The paths of one view, and where they cross."""
+    """The paths of one view and their crossovers."""
 
     suite: str
     title: str
@@ -114,7 +114,7 @@ class Transfers:
 
 
 def known_sizes(device: Device) -> list[Known]:
-    """The sizes of a device's caches that its driver, or a sourced table, tells."""
+    """Return the cache sizes of a device that its driver reports or a sourced table lists."""
     found = [
         Known(name, float(text), f"{key}, reported by the driver of {device.id}")
         for key, name in _DETAILS.items()
@@ -129,12 +129,12 @@ def known_sizes(device: Device) -> list[Known]:
 
 
 def staircases(summary: Summary) -> list[Staircase]:
-    """The levels of every line of the run's staircase views."""
+    """Return the levels of every line of the run's staircase views."""
     return [found for suite, view in _views(summary.run, "staircase") for found in staircases_of(summary, suite, view)]
 
 
 def staircases_of(summary: Summary, suite: str, view: View) -> list[Staircase]:
-    """The levels of every line of one view; a line of positive heights at two places or more."""
+    """Return the levels of every line of one view that has at least two points of positive height."""
     cycles = {line.parts: line for line in view_lines(view_points(summary, suite, view, _CYCLES), view)}
     found = []
     for points in by_unit(view_points(summary, suite, view, view.series)):
@@ -171,7 +171,7 @@ def _steps(summary: Summary, line: Curve, cycles: Curve | None) -> list[Step]:
 
 
 def _beside(summary: Summary, line: Curve, ends: Sequence[Interval | None]) -> list[tuple[Known, ...]]:
-    """For each boundary the known sizes that are nearer to it than to the others, by ratio."""
+    """Return for each boundary the known sizes that are nearer to it, by ratio, than to any other boundary."""
     found: list[list[Known]] = [[] for _ in ends]
     for known in known_sizes(summary.device(line.points[0][1].devices[0])):
         apart = [abs(math.log(known.bytes / end.centre)) if end else math.inf for end in ends]
@@ -182,12 +182,12 @@ def _beside(summary: Summary, line: Curve, ends: Sequence[Interval | None]) -> l
 
 
 def transfers(summary: Summary) -> list[Transfers]:
-    """The models and crossovers of the run's transfer views."""
+    """Return the models and crossovers of the run's transfer views."""
     return [found for suite, view in _views(summary.run, "transfer") for found in transfers_of(summary, suite, view)]
 
 
 def transfers_of(summary: Summary, suite: str, view: View) -> list[Transfers]:
-    """The models and crossovers of one view, apart by unit; lines of three sizes or more."""
+    """Return the models and crossovers of one view, one group per unit; a line needs three sizes."""
     found = []
     for points in by_unit(view_points(summary, suite, view, view.series)):
         paths = [path for line in view_lines(points, view) if (path := _path(line, view))]
@@ -211,7 +211,7 @@ def _path(line: Curve, view: View) -> Path | None:
 
 
 def _crossovers(paths: Sequence[Path]) -> Iterator[Crossover]:
-    """Of each two paths that differ in one thing only, where they cross."""
+    """Yield the crossovers of each pair of paths that differ in one axis."""
     for one, other in itertools.combinations(paths, 2):
         if sum(a != b for a, b in zip(one.line.parts, other.line.parts, strict=True)) != 1:
             continue

@@ -1,7 +1,7 @@
-"""One link, several figures: why copies, kernels and collectives over the same link do not show the same number.
+"""Tables that explain why copies, kernels and collectives over the same link reach different rates.
 
-A case whose figure is the rate of a link says so in notes named `link.…`: direction, engine, what is counted, protocol.
-Here the figures of one link stand side by side, each with what tells it apart from the best one.
+A case that measures the rate of a link describes its method in notes named `link.…`: direction, engine, counted bytes,
+protocol. A table lists the figures of one link, each with the differences between its method and that of the best.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _NONE = "–"
 
 @dataclass(frozen=True, slots=True)
 class LinkFigure:
-    """The figure of one case at its largest size, a direction's rate; `sum` where both directions were counted.
+    """The rate of one direction of a case at its largest size; `sum` is the rate of both directions, if measured.
 
-    `tags` are what the case says of itself by name, `because` those that differ from the best figure of the link.
+    `tags` are the notes of the case on its method, `because` those that differ from the best figure of the link.
     """
 
     case: Case
@@ -42,7 +42,7 @@ class LinkFigure:
 
 
 def link_figures(summary: Summary) -> list[tuple[LinkFigure, ...]]:
-    """The figures of each set of devices, the best first; sets with fewer than two are left out."""
+    """Return the figures of each set of devices, the best first; sets with a single figure are omitted."""
     largest: dict[tuple[object, ...], LinkFigure] = {}
     for found in _figures(summary):
         key = (frozenset(found.devices), found.case.suite, found.case.name, _rest(found.case.params))
@@ -64,7 +64,7 @@ def _figures(summary: Summary) -> Iterable[LinkFigure]:
 
 
 def _sum(summary: Summary, spread: Spread) -> Figure | None:
-    """Both directions, of the slowest rank in each replicate."""
+    """Return the rate of both directions, taken from the slowest rank of each replicate."""
     found = []
     for row in spread.rows:
         figures = [summary.figure(row.result, each) for each in row.result.series if each.label == _SUM]
@@ -83,7 +83,7 @@ def _size(case: Case) -> float:
 
 
 def _explained(group: list[LinkFigure]) -> tuple[LinkFigure, ...]:
-    """The figures sorted, the best first, each with the tags that differ from the best one's."""
+    """Return the figures sorted, the best first, each with the tags that differ from those of the best."""
     ordered = sorted(group, key=lambda found: -found.rate)
     first = dict(ordered[0].tags)
     return tuple(
@@ -100,7 +100,7 @@ def _explained(group: list[LinkFigure]) -> tuple[LinkFigure, ...]:
 
 
 def link_tables(summary: Summary) -> list[Table]:
-    """A table for each link that was measured in more than one way."""
+    """Return a table for each link with more than one figure."""
     return [_table(group) for group in link_figures(summary)]
 
 

@@ -1,8 +1,8 @@
-"""Of a run's codecs and links: the links over which compressing pays, and what it came to over those that are here.
+"""Break-even links of a run's codecs, and the speed-up of compression over the links that the run measured.
 
-A case takes part by the names of its stages: `compress` and `decompress`, with the observed `ratio`. One that also has
-`raw` moved data over a link: its headline is the overlapped way, `staged` the same one block after another, and its
-note `ends` says who pays (breakeven.Ends).
+A case takes part if it has stages `compress` and `decompress` and the observed `ratio`. If it also has a stage `raw`,
+it moved data over a link: its headline is the overlapped transfer, `staged` is the transfer block by block, and its
+note `ends` says which side is charged (breakeven.Ends).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _RATE = "B/s"
 
 @dataclass(frozen=True, slots=True)
 class Payoff:
-    """What a case says of a codec on some data: B* by `coded`, and over a link what compressing came to.
+    """The figures of a codec on some data: `coded` gives B*, the rates give the speed-up over a link.
 
-    `raw`, `staged` and `overlapped` are rates of uncompressed bytes, B/s; `ends` is empty where no link was crossed.
+    `raw`, `staged` and `overlapped` are rates of uncompressed bytes, B/s; `ends` is empty if the case has no link.
     """
 
     case: Case
@@ -37,26 +37,26 @@ class Payoff:
 
     @property
     def speedup(self) -> Interval | None:
-        """How many times as fast as the raw bytes the data crossed compressed; None where no link was crossed."""
+        """The rate of compressed transfer over the rate of raw transfer; None if the case has no link."""
         if self.overlapped is None or self.raw is None or min(self.overlapped.low, self.raw.low) <= 0:
             return None
         return quotient(self.overlapped, self.raw)
 
     @property
     def bound(self) -> float | None:
-        """What overlapping could reach at the best, B/s, over the link as the raw bytes saw it."""
+        """The rate of perfect overlap in B/s, over a link as fast as it was for raw bytes."""
         ends = _ends(self.ends)
         return self.coded.pipelined(ends, self.raw.centre) if ends and self.raw else None
 
     @property
     def share(self) -> float | None:
-        """The fraction of the bound that was reached."""
+        """The overlap efficiency: the reached fraction of the bound."""
         return self.overlapped.centre / self.bound if self.overlapped and self.bound else None
 
 
 @dataclass(frozen=True, slots=True)
 class Payoffs:
-    """The payoffs of one view, and the links that the user named."""
+    """The payoffs of one view, and the links named by the user."""
 
     suite: str
     title: str
@@ -66,7 +66,7 @@ class Payoffs:
 
 
 def payoffs(summary: Summary) -> list[Payoffs]:
-    """Those of every view of the run that asks for them."""
+    """Return the payoffs of every break-even view of the run."""
     return [
         payoffs_of(summary, suite.name, view)
         for suite in summary.run.manifest.suites
@@ -76,7 +76,7 @@ def payoffs(summary: Summary) -> list[Payoffs]:
 
 
 def payoffs_of(summary: Summary, suite: str, view: View) -> Payoffs:
-    """The codecs and crossings of one view's cases that are ok, replicates joined."""
+    """Return the codecs and link transfers of one view's ok cases, replicates joined."""
     found = [
         payoff
         for spread in summary.spreads()
@@ -102,7 +102,7 @@ def _payoff(summary: Summary, spread: Spread) -> Payoff | None:
 
 
 def _stages(summary: Summary, spread: Spread) -> Iterator[tuple[str, Interval]]:
-    """Every stage's rate by the stage's name, and the ratio."""
+    """Return the rate of every stage by its name, and the ratio."""
     found: list[Figure] = [spread.figure] if spread.figure else []
     for figure in [*found, *summary.beside(spread)]:
         stage = figure.stage

@@ -1,4 +1,4 @@
-"""What a profiled program did, as tables of words: its phases, and of a traced one its kernels."""
+"""Tables of a profiled program: its phases and, if it was traced, its kernels and copies."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _DEVICE_NOTE = (
 
 
 def phase_tables(summary: Summary) -> list[Table]:
-    """The phases of a profiled program; where it was traced, where its devices' time went, its kernels and copies."""
+    """Return the tables of a profiled program: phases and, if it was traced, device time, kernels and copies."""
     return [*_phase_table(summary), *_device_table(summary), *_kernel_table(summary)]
 
 
 def _phase_table(summary: Summary) -> list[Table]:
-    """What each device did in each phase, a row both; columns that nothing is known for are left out."""
+    """Return the table with a row for each phase and device; columns without any value are omitted."""
     found = list(_phase_figures(summary))
     if not found:
         return []
@@ -60,7 +60,7 @@ def _phase_table(summary: Summary) -> list[Table]:
 
 
 def _phase_figures(summary: Summary) -> Iterator[tuple[PhaseFigures, PhaseFigures]]:
-    """Of each phase and device its figures, and those of the host meanwhile."""
+    """Return the figures of each phase and device, with those of the host in the same time."""
     for result in phases.phases(summary.run):
         host = phases.figures(result, summary.counters, "host")
         for device in result.devices:

@@ -1,4 +1,4 @@
-"""Derived figures as tables of words: the same cells in the terminal, in Markdown and on the page."""
+"""Derived figures as tables of texts: the same cells in the terminal, in Markdown and on the page."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ _CROSSED_HEADS = (
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A title, heads, and rows of as many cells as heads; `words` are the heads of columns that hold no figures.
+    """A table of texts with one cell per head in each row; `words` are the heads of columns without figures.
 
-    `note` is what else is to know of it.
+    `note` explains the columns.
     """
 
     title: str
@@ -63,7 +63,7 @@ class Table:
 
 
 def level_table(staircase: Staircase) -> Table:
-    """The levels of one line, from the first cache to memory, beside what is known of the device."""
+    """Return the levels of one line, from the first cache to memory, with the sizes that the device reports."""
     label = "" if staircase.line.label in staircase.title else f", {staircase.line.label}"
     rows = tuple(_level(step) for step in staircase.steps)
     sources = [f"{known.name}: {known.source}" for step in staircase.steps for known in step.known]
@@ -92,7 +92,7 @@ def _known(step: Step, end: Interval | None) -> Iterator[str]:
 
 
 def transfer_tables(found: Transfers) -> list[Table]:
-    """The models of a view's paths, a row a piece, and where the paths cross; no second table where they do not."""
+    """Return a table of the models, with a row per piece, and one of the crossovers if there are any."""
     is_size = found.axis.endswith("_bytes")
     rows = tuple(row for path in found.paths for row in _pieces(path, is_size))
     tables = [Table(f"Transfer model: {found.title}", _PATH_HEADS, rows, _PATH_HEADS[:1])]
@@ -112,7 +112,7 @@ def transfer_tables(found: Transfers) -> list[Table]:
 
 
 def _pieces(path: Path, is_size: bool) -> Iterator[tuple[str, ...]]:
-    """A row a piece; what is of the whole path stands on its first."""
+    """Yield a row per piece; the first row also has the values of the whole path."""
     model = path.model
     half = _place(model.half.centre, is_size) if model.half else _NONE
     for index, piece in enumerate(model.pieces):
@@ -135,13 +135,13 @@ def _place(value: float, is_size: bool) -> str:
 
 
 def derived_tables(summary: Summary, suite: str) -> list[Table]:
-    """Every table that the views of one suite give, and its tails."""
+    """Return all tables of a suite's views, and the table of its tails."""
     views = next((info.views for info in summary.run.manifest.suites if info.name == suite), ())
     return [*(table for view in views for table in view_tables(summary, suite, view)), *tail_tables(summary, suite)]
 
 
 def tail_tables(summary: Summary, suite: str) -> list[Table]:
-    """A table of the tails of times: of every series with samples enough for one, the rank whose tail is the worst."""
+    """Return the percentiles of every series that has enough samples, from the rank with the highest p99."""
     rows: dict[tuple[str, tuple[str, ...], str], tuple[float, tuple[str, ...]]] = {}
     for result in summary.run.results:
         for series in result.series if result.status == "ok" and result.case.suite == suite else ():
@@ -161,14 +161,14 @@ def tail_tables(summary: Summary, suite: str) -> list[Table]:
 
 
 def tail_samples(series: Series) -> float:
-    """From how many samples on a series has a tail: of single calls 1000, of what else is seconds 10 000."""
+    """Return the samples that a series needs for percentiles: 1000 single calls, or 10 000 batches."""
     if judged_unit(series) != "s" or judged_better(series) != "less":
         return math.inf
     return _P99_SAMPLES if series.mode == "each" else _P999_SAMPLES
 
 
 def tail_of(series: Series) -> tuple[float, float | None, float | None, float]:
-    """Median, 99th and 99.9th percentile where ten samples lie beyond, and the greatest: seconds."""
+    """Return median, 99th and 99.9th percentile (if ten samples lie beyond) and maximum in seconds."""
     values = judged_values(series).tolist()
     count = len(values)
     p99 = stats.quantile(values, 0.99) if count >= _P99_SAMPLES else None
@@ -177,7 +177,7 @@ def tail_of(series: Series) -> tuple[float, float | None, float | None, float]:
 
 
 def view_tables(summary: Summary, suite: str, view: View) -> list[Table]:
-    """The levels of a staircase, models and crossovers of a transfer view, where compressing pays; else nothing."""
+    """Return the tables of a staircase, transfer or break-even view; other kinds have none."""
     if view.kind == "breakeven":
         return payoff_tables(payoffs_of(summary, suite, view))
     if view.kind == "staircase":
@@ -188,7 +188,7 @@ def view_tables(summary: Summary, suite: str, view: View) -> list[Table]:
 
 
 def payoff_tables(found: Payoffs) -> list[Table]:
-    """Break-even links of each codec on its data, verdicts over the links of this machine, and over named ones."""
+    """Return break-even links of each codec, verdicts over measured links, and modelled verdicts over named links."""
     tables = []
     if found.crossings:
         note = "Rates count uncompressed bytes. The upper bound is that of perfect overlap (docs/compression.md)"
@@ -236,7 +236,7 @@ def _break_even(payoff: Payoff) -> tuple[str, ...]:
 
 
 def _link_rate(rate: float) -> str:
-    """A break-even link in both units that links are named in; `never` where compression never pays."""
+    """Return the rate of a break-even link in GB/s and Gb/s; `never` if compression never pays."""
     if not math.isfinite(rate):
         return _NONE
     return f"{units.quantity(rate, 'B/s', 3)} ({units.significant(rate * 8e-9, 3)} Gb/s)" if rate > 0 else "never"

@@ -1,7 +1,7 @@
-"""The transfer model t(n) = α + n/β: start-up time, rate, the size of half the rate, and where two paths cross.
+"""The transfer model t(n) = α + n/β: latency, bandwidth, half-bandwidth size n½, and crossovers of two paths.
 
 α and β are Hockney's start-up time and asymptotic rate, n½ = α·β his half-performance length (Parallel Computing 20,
-1994). Everything is fitted to relative residuals: with plain ones the largest size would decide α.
+1994). The fit minimises relative residuals, because absolute ones would let the largest size decide α.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """α + n/β over the points `first` to `last`: α in s, β in units of size a second, infinite where time is flat."""
+    """α + n/β over the points `first` to `last`: α in s, β in sizes per second, infinite for a constant time."""
 
     first: int
     last: int
@@ -35,12 +35,12 @@ class Piece:
     beta: float
 
     def seconds(self, size: float) -> float:
-        """The model's time for a size."""
+        """Return the modelled time for a size in seconds."""
         return self.alpha_s + size / self.beta
 
     @property
     def half(self) -> float:
-        """n½ = α·β: the size that reaches half of β; infinite where time is flat."""
+        """n½ = α·β: the size that reaches half of β; infinite if the time does not grow."""
         return self.alpha_s * self.beta if self.alpha_s else 0.0
 
 
@@ -57,12 +57,12 @@ class Transfer:
     half: Interval | None
 
     def piece_at(self, size: float, sizes: Sequence[float]) -> Piece:
-        """The piece that holds at a size: the last one that begins at it or below, else the first."""
+        """Return the piece for a size: the last one that begins at or below it, else the first."""
         return next((piece for piece in reversed(self.pieces) if sizes[piece.first] <= size), self.pieces[0])
 
 
 def fit(sizes: Sequence[float], seconds: Sequence[float]) -> Transfer | None:
-    """The model of positive times over ascending positive sizes; None of fewer than three.
+    """Return the model of positive times over ascending positive sizes; None for fewer than three sizes.
 
     The number of pieces is that of the least n·ln(σ²) + p·ln n (Yao, Statistics & Probability Letters 6, 1988), the
     cuts are found by dynamic programming (Bai & Perron, Journal of Applied Econometrics 18, 2003). A piece has three
@@ -147,7 +147,7 @@ def _crossing(n: Floats, excess: Floats, low: int, high: int) -> Interval:
 def crossovers(
     sizes: Sequence[float], one: Sequence[Interval], other: Sequence[Interval]
 ) -> list[tuple[bool, Interval]]:
-    """Where two paths over the same sizes cross: whether `one` is the faster above, and the size between neighbours.
+    """Return the crossovers of two paths over the same sizes: whether `one` is faster above, and the size.
 
     Only sizes count at which one is surely faster: the times' intervals do not touch and the medians are 2 % apart.
     Between two such that differ in which is faster lies a crossover, interpolated in the logarithms of size and ratio.
@@ -169,7 +169,7 @@ def crossovers(
 
 
 def meeting(one: Piece, other: Piece) -> float | None:
-    """The size at which two pieces take the same time; None where they never do."""
+    """Return the size at which two pieces take the same time; None if there is none."""
     difference = 1 / one.beta - 1 / other.beta
     size = (other.alpha_s - one.alpha_s) / difference if difference else math.nan
     return size if math.isfinite(size) and size > 0 else None
