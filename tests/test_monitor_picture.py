@@ -23,7 +23,7 @@ from rich.console import Console
 from gpubench.cli import _monitor
 from gpubench.model import Samples
 from gpubench.tools.monitor import gauges, live
-from gpubench.tools.monitor.processes import RunningProcess
+from gpubench.tools.monitor.processes import ProcessList, RunningProcess
 
 GPUBENCH = Path(sys.executable).parent / "gpubench"
 GIB = 2**30
@@ -253,3 +253,33 @@ def test_a_gpu_of_a_driver_is_drawn_with_its_processes(tmp_path):
     ):
         assert value in last
     assert re.search(rf"{os.getpid()} +card:0 +768\.0 MiB +\w+ +\S*python", last)
+
+
+@pytest.mark.slow
+def test_a_driver_that_crashes_while_it_lists_processes_leaves_the_list_empty(tmp_path, monkeypatch):
+    card = make.device("card:0", "NVIDIA pretended", uuid="GPU-0")
+    state = fake.write(tmp_path / "state", processes=1, process_first=os.getpid(), process_memory=2**20)
+    for name, value in fake.environment(fake.build(tmp_path), state).items():
+        monkeypatch.setenv(name, value)
+    listed = ProcessList([card])
+    assert until(lambda: listed.newest, listed)
+    (own,) = listed.newest
+    assert (own.device, own.pid, own.memory_bytes) == ("card:0", os.getpid(), 2.0**20)
+    assert "python" in own.command
+    fake.write(state, processes="crash")
+    assert until(lambda: not listed.newest, listed)
+    listed.close()
+
+
+def until(is_so, listed):
+    deadline = time.monotonic() + 30
+    while not is_so() and time.monotonic() < deadline:
+        time.sleep(0.05)
+        listed.update()
+    return is_so()
+
+
+def test_a_machine_without_a_gpu_starts_no_process_to_list_any():
+    listed = ProcessList([HOST])
+    listed.update()
+    assert (listed.newest, listed._child) == ((), None)
