@@ -37,7 +37,12 @@ def environment_words(run: Run) -> str:
     facts = run.manifest.facts
     versions = dict(facts.versions)
     found = [dict(facts.host).get("system", ""), f"Python {versions['python']}" if "python" in versions else ""]
-    return ", ".join(part for part in (*found, f"{len(facts.devices)} devices", f"{len(versions)} versions") if part)
+    counts = [_count(len(facts.devices), "device"), _count(len(versions) + 1, "version")]
+    return ", ".join(part for part in (*found, *counts) if part)
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def _device(device: Device) -> Iterator[tuple[str, str]]:

@@ -78,6 +78,7 @@ class Page:
     head: Head
     notices: tuple[Notice, ...]
     notice_words: str
+    has_errors: bool  # then the notices stand open
     suites: tuple[SuiteBlock, ...]
     phases: tuple[Table, ...]  # of a profiled program
     rooflines: tuple[Chart, ...]
@@ -110,6 +111,7 @@ def page(run: Run, enclosure: Enclosure | None = None) -> Page:
         head=head(summary),
         notices=tuple(found),
         notice_words=notice_words(found),
+        has_errors=any(notice.level == "bad" for notice in found),
         suites=tuple(_suite(summary, name, table) for name, table in tables.items()),
         phases=tuple(phase_tables(summary)),
         rooflines=tuple(rooflines(summary)),

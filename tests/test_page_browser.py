@@ -66,6 +66,19 @@ def test_no_text_is_clipped_or_overprinted_and_nothing_leaves_its_box(browser, p
     assert browser.told == []
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+def test_runs_as_columns_lie_in_their_boxes(browser, tmp_path, width):
+    runs = [store.read_run(RECORDINGS / f"{name}.jsonl.gz") for name in ("whole/h200", "h200-quick", "h200x2-quick")]
+    (tmp_path / "runs.html").write_text(rendering.report("html").columns(runs))
+    browser.show(tmp_path / "runs.html", width)
+    browser.ask(OPEN_ALL)
+    assert json.loads(browser.ask(FLAWS)) == []
+    assert overflow(browser) <= 0
+    browser.ask(SEARCH.format("h2d pinned"))
+    assert 0 < shown(browser) < 20
+    assert browser.told == []
+
+
 @pytest.mark.parametrize("path", RUNS, ids=name_of)
 def test_a_page_has_at_most_twelve_screens_and_a_megabyte_before_anything_is_opened(browser, pages, path):
     browser.show(pages(path), *SCREEN)
@@ -123,7 +136,9 @@ def test_a_case_unfolds_and_its_counters_zoom(browser, pages, width):
 
 
 def shown(browser):
-    return browser.ask("[...document.querySelectorAll('.of-cases tr[id]')].filter((row) => row.checkVisibility()).length")
+    return browser.ask(
+        "[...document.querySelectorAll('.of-cases tr[id]')].filter((row) => row.checkVisibility()).length"
+    )
 
 
 SEARCH = (
@@ -131,8 +146,9 @@ SEARCH = (
 )
 
 
-def test_a_search_shows_the_cases_that_hold_every_word_and_nothing_else(browser, pages):
-    browser.show(pages(WHOLE))
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_search_shows_the_cases_that_hold_every_word_and_nothing_else(browser, pages, width):
+    browser.show(pages(WHOLE), width)
     assert shown(browser) == 0
     browser.ask(SEARCH.format("h2d pinned"))
     assert shown(browser) == 5

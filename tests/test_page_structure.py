@@ -104,6 +104,14 @@ def test_two_charts_of_a_suite_stand_open_and_the_others_are_folded_and_named():
     assert "Chart C, Chart D" in page.words
 
 
+def test_warnings_stand_open_only_where_something_failed():
+    failed = read(suite="ipc", status="failed", reason="no answer")
+    for results, is_open in ((sizes(), False), ([*sizes(), failed], True)):
+        groups = [attrs for tag, attrs, _ in Page(run_of(*results)).found if attrs.get("id") == "notices"]
+        assert [group for group in groups if "open" in group] == groups
+        assert bool(groups) == is_open
+
+
 def test_charts_of_a_gpu_stand_before_those_of_the_host():
     facts = make.facts(make.device(), make.device("host", "CPU", arch="x86-64"))
     host = [replace(result, case=replace(result.case, name="cores")) for result in sizes(devices=("host",))]
