@@ -26,9 +26,9 @@ class Distribution:
 
 
 def distribution(series: Series, figure: Figure) -> Distribution | None:
-    """The distribution of a series' samples in the judged quantity; None of too few, or where one is no number."""
+    """The distribution of a series' samples in the judged quantity; None of too few."""
     values = judged_values(series)
-    if len(values) < _FEWEST or not np.isfinite(values).all():
+    if len(values) < _FEWEST:
         return None
     low, high = float(values.min()), float(values.max())
     inner = (low, high)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +20,7 @@ Number = TypeVar("Number", float, npt.NDArray[np.float64])
 
 def rate(work: float, seconds: Number) -> Number:
     """Return work over time, in units of the work a second: the one place where a rate is computed."""
-    found: Number = _over(work, seconds)
-    return found
+    return work / seconds
 
 
 def judged(values: Number, series: Series) -> Number:
@@ -29,17 +28,8 @@ def judged(values: Number, series: Series) -> Number:
     if series.quantity == "value":
         return values
     if series.quantity == "item":
-        found: Number = _over(values, series.work.items)
-        return found
+        return values / series.work.items
     return rate(getattr(series.work, series.quantity), values)
-
-
-def _over(dividend: Any, divisor: Any) -> Any:
-    """A quotient of numbers or arrays; infinite where the divisor is zero."""
-    if isinstance(dividend, float) and isinstance(divisor, float):
-        return dividend / divisor if divisor else math.inf
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(np.true_divide(dividend, divisor), dtype=float)
 
 
 def judged_values(series: Series) -> npt.NDArray[np.float64]:

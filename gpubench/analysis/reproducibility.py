@@ -1,4 +1,4 @@
-"""How far the medians of fresh processes lie apart: measured by the replicates of a run, else as recorded elsewhere.
+"""The deviation between processes of a case, from the replicates of a run or from shipped recordings.
 
 The 95 % interval of one process says nothing about the next process: of the recorded ones, 53 % hold another process's
 median. A single process therefore has its reproducibility from the recordings of its model of GPU, if any.
@@ -21,7 +21,7 @@ _FINE = 0.01  # below that a digit more: most bandwidths agree within 0.1 %
 
 @dataclass(frozen=True, slots=True)
 class Reproducibility:
-    """The standard deviation of processes' medians over their mean, a fraction, and where it was measured.
+    """The standard deviation of the medians of processes over their mean, a fraction, with its source.
 
     `recorded` is None where this run measured it.
     """
@@ -32,7 +32,7 @@ class Reproducibility:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether it comes from recordings of other runs."""
+        """Whether the value comes from recordings of other runs."""
         return self.recorded is not None
 
     @property
@@ -49,7 +49,7 @@ class Reproducibility:
 def relative_deviation(medians: Sequence[float]) -> float:
     """Return the standard deviation (n - 1) of medians over their mean; NaN where that is not defined."""
     values = np.asarray(medians, dtype=float)
-    if len(values) < 2 or not np.isfinite(values).all() or not values.mean():
+    if len(values) < 2 or not values.mean():
         return math.nan
     return float(values.std(ddof=1) / abs(values.mean()))
 

@@ -57,7 +57,7 @@ def noise(values: Sequence[float]) -> float:
     if len(values) < 2:
         return 0.0
     centre = median(values)
-    if centre == 0 or not all(map(math.isfinite, values)):
+    if centre == 0:
         return 0.0
     return _MAD_TO_SIGMA * median([abs(value - centre) for value in values]) / abs(centre)
 
