@@ -185,7 +185,7 @@ def _chart(trend: Trend) -> Chart:
     parts += _dots(trend, across, up)
     words = f"{line.case}: {len(moments)} runs from {_moment_words(moments[0])} to {_moment_words(moments[-1])}"
     words = f"{words}, newest {units.quantity(trend.values[-1], line.unit)}; {_counts(trend)}"
-    note = "a point a run, in order of time (UTC); the median, its interval where it can be seen"
+    note = "one point per run, in order of time (UTC): the median, with its interval where it is large enough to see"
     return Chart(
         f"newest {units.quantity(trend.values[-1], line.unit)}", note, svg.picture(words, _HEIGHT, *parts, width=_WIDTH)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 
@@ -16,7 +17,9 @@ _WIDE = 1000  # characters of a line that nobody looks at in a window
 
 def out() -> Console:
     """Standard output; wide where it is no terminal, so that nothing is folded in a log."""
-    return Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False, emoji=False)
+    size = shutil.get_terminal_size()  # asked here, since rich takes a dumb terminal to have 80 columns
+    width = size.columns if sys.stdout.isatty() else _WIDE
+    return Console(width=width, height=size.lines, highlight=False, emoji=False)
 
 
 def err() -> Console:
