@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,10 +11,11 @@ import _make as make
 import pytest
 from _sides import noisy, reading
 from rich.console import Console
+from test_trend_page import LINE, trend_of
 
 from gpubench import plugins
 from gpubench.base.clean import tidy
-from gpubench.cli import _findings, _print, compare
+from gpubench.cli import _findings, _print, compare, history
 from gpubench.judging import comparison
 from gpubench.judging.answer import answer
 from gpubench.judging.evidence import Evidence, Reading
@@ -221,6 +223,38 @@ def test_a_comparison_says_its_verdict_first_and_keeps_every_figure_whole(lines,
         words = finding_words(finding)
         for figure in (words.before, words.after, words.change, words.interval):
             assert any(figure in line for line in shown), figure
+
+
+# ---- the history
+
+
+@pytest.mark.parametrize("width", [40, 80, 100, 140, 1000])
+def test_a_history_lists_what_became_worse_first_and_keeps_every_figure_whole(lines, width):
+    named = [replace(LINE, case=case) for case in ("bandwidth/steady", "bandwidth/worse", f"bandwidth/{LONG}")]
+    values = ([4.0e12] * 20, [4.0e12] * 10 + [3.8e12] * 10, [4.0e12] * 4)
+    trends = [trend_of(each, line) for line, each in zip(named, values, strict=True)]
+    found = lines(lambda: history._listed(trends, True, width), width)
+    assert [line for line in found if len(line) > width] == []
+    text = "\n".join(found)
+    assert text.index("bandwidth/worse") < text.index("bandwidth/steady")
+    assert LONG in "".join("".join(line.split()) for line in found)
+    for figure in ("3800 GB/s", "4000 GB/s", "5.0 % less (worse), 2026-01-12"):
+        assert any(figure in line for line in found), figure
+
+
+@pytest.mark.parametrize("width", [40, 80, 100])
+def test_the_bars_of_a_series_fit_the_terminal(monkeypatch, width):
+    monkeypatch.setattr(_print, "out", lambda: Console(width=width))
+    (bars,) = [text.plain for text in history._lines(trend_of([4.0e12] * 100)) if "▅" in text.plain]
+    assert len(bars) <= width
+    assert bars.startswith("4000 GB/s ▅")
+
+
+def test_a_dumb_terminal_keeps_its_width(monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    assert _print.out().width == 40
 
 
 # ---- the exit status, in every form

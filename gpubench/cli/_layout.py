@@ -106,8 +106,14 @@ def _labelled(heads: Sequence[str], rows: Sequence[NamedRow], width: int) -> Ite
     for row in rows:
         yield _print.plain(row.lead, row.style)
         yield folded(row.name, width)
-        found = [f"{head} {figure}, " for head, figure in zip(heads[2:], row.figures, strict=True)]
+        pairs = zip(heads[2:], row.figures, strict=True)
+        found = [part for head, figure in pairs for part in _pair(f"{head} ", f"{figure}, ", width - len(INDENT))]
         yield from (Text(line.rstrip(", ")) for line in _joined(INDENT, found, width + 1))
+
+
+def _pair(head: str, figure: str, room: int) -> tuple[str, ...]:
+    """Return a head and its figure as one part, or as two where one line has no room for both."""
+    return (head + figure,) if cell_len(head + figure) <= room + len(", ") else (head, figure)
 
 
 def folded(name: str, room: int) -> Text:

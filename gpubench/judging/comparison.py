@@ -60,7 +60,7 @@ class Geomean:
 
 @dataclass(frozen=True, slots=True)
 class Against:
-    """One run held against the first: its findings, the worst first, and the geometric mean of each suite."""
+    """One run compared with the first: its findings, the worst first, and the geometric mean of each suite."""
 
     name: str
     judgement: Judgement

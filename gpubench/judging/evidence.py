@@ -264,7 +264,7 @@ def _sides(sittings: Iterable[Sequence[Reading]]) -> dict[Key, Side]:
 def paired(before: Evidence, after: Evidence) -> list[tuple[Side | None, Side | None]]:
     """The sides that belong together: by case and device set, or by case alone where each side has it on one set.
 
-    `cuda:0` of one machine is held against `cuda:1` of another where there is nothing else to hold it against.
+    `cuda:0` of one machine is compared with `cuda:1` of another where there is nothing else to compare it with.
     """
     old, new = _by_case(before), _by_case(after)
     found: list[tuple[Side | None, Side | None]] = []
