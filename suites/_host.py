@@ -238,7 +238,7 @@ def placed(array: Any) -> Any:
 
 
 def on_threads(kernel: Compiled, count: int) -> Compiled:
-    """The kernel on so many threads, and on all of them where count is 0."""
+    """Return the kernel on `count` threads, or on all threads if count is 0."""
     if not count:
         return kernel
 

@@ -111,7 +111,7 @@ def row(
 
 
 def texts(told: object) -> list[str]:
-    """Return what a source tells of as short single lines, the first 100 of them; Missing where it is no sequence."""
+    """Return the first 100 messages of a source as short single lines; raises Missing if they are no sequence."""
     if isinstance(told, str) or not isinstance(told, Iterable):
         raise Missing(f"messages must be a sequence of texts, not {text(told)[:80]}", "")
     found: list[str] = []

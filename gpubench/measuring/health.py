@@ -57,7 +57,7 @@ class HealthFinding:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The health of one device; without any finding, `unavailable` says why there is none."""
+    """The health of one device; if there are no findings, `unavailable` says why."""
 
     device: str
     findings: tuple[HealthFinding, ...]

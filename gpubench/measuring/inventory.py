@@ -1,4 +1,4 @@
-"""`facts`: what is here, taken once in a child process, because vendor libraries may print or abort.
+"""`facts`: the inventory of the machine, taken once in a child process because vendor libraries may print or abort.
 
 `python -P -m gpubench.measuring.inventory` prints the facts as one JSON document on its standard output.
 """

@@ -112,14 +112,14 @@ def headline(suite: Suite, target: Target) -> list[Case]:
 
 
 def lack(job: Job) -> str:
-    """Why a job cannot run for want of devices, or nothing."""
+    """Return why a job has too few devices to run, or an empty text."""
     if len(job.devices) >= job.case.devices:
         return ""
     return f"needs {job.case.devices} devices with access to each other's memory; {len(job.devices)} available"
 
 
 def lacking(plan: Plan) -> list[str]:
-    """What a plan's cases lack, each reason once with the number of cases: said before anything starts."""
+    """Return each reason why cases of a plan will be skipped, with their number, to report before the run starts."""
     reasons = [reason for job in plan.jobs if not job.replicate and (reason := lack(job))]
     found = [
         f"{count} case{'s' * (count > 1)} will be skipped: {reason}" for reason, count in Tally(reasons).most_common()
@@ -128,7 +128,7 @@ def lacking(plan: Plan) -> list[str]:
 
 
 def _ignores_data(plan: Plan) -> bool:
-    """Whether the user named data and the same cases would run without them."""
+    """Return whether the user named data that none of the cases reads."""
     if not plan.settings.data:
         return False
     suites = [load_suite(name) for name in plan.settings.suites]
@@ -151,7 +151,7 @@ def load_suite(name: str) -> Suite:
 
 
 def broken_suites() -> dict[str, str]:
-    """The suites of this installation that do not load, each with why: `all` goes on without them."""
+    """Return the installed suites that do not load, each with the reason; `all` runs without them."""
     found: dict[str, str] = {}
     for name in plugins.names("suites"):
         try:
@@ -208,12 +208,12 @@ def left_out(wanted: Sequence[str]) -> tuple[str, ...]:
 
 
 def is_headline(wanted: Sequence[str]) -> bool:
-    """Whether these words ask for the headline case of each suite alone."""
+    """Return whether these words select only the headline case of each suite."""
     return _HEADLINE in wanted
 
 
 def sampled_devices(facts: Facts, wanted: Sequence[str]) -> list[Device]:
-    """The devices whose counters are read, the host always among them; UsageError for one that is not here."""
+    """Return the devices whose counters are read, always with the host; UsageError for an unknown device."""
     known = {device.id: device for device in facts.devices}
     if unknown := [name for name in wanted if name not in known]:
         raise UsageError(f"there is no device {unknown[0]}; there is {', '.join(known)}")
@@ -234,7 +234,7 @@ def device_ids(facts: Facts, wanted: Sequence[str], with_host: bool) -> tuple[st
 
 
 def why_host(facts: Facts, settings: Settings) -> str:
-    """Why a run that named no device measures the host, or nothing where it has a GPU."""
+    """Return why a run without --device measures the host, or an empty text if there is a GPU."""
     if settings.devices != ("host",):
         return ""
     return f"no GPU is usable, so the host processor is measured; {_looked_for(facts)}"

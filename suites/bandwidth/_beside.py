@@ -139,7 +139,7 @@ class _Workload:
     seconds: float
 
     def run(self, count: int) -> None:
-        """Queue so many calls."""
+        """Queue this number of calls."""
         for _ in range(count):
             self.call()
 

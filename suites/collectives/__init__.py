@@ -1,4 +1,4 @@
-"""Collectives between GPUs through NCCL or RCCL, a rank a GPU; on the host between processes through shared memory."""
+"""Collectives between GPUs through NCCL or RCCL, one rank per GPU; on the host through shared memory."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def reduce_scatter(bench: Bench, by: str, of: int, size_bytes: int) -> Task:
 
 @_collective()
 def broadcast(bench: Bench, by: str, of: int, size_bytes: int) -> Task:
-    """Every rank has the first one's array: bus bandwidth."""
+    """Copy the array of rank 0 to every rank: bus bandwidth."""
     return _task(bench, "broadcast", by, of, size_bytes)
 
 

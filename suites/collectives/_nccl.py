@@ -1,4 +1,4 @@
-"""Collectives through NCCL (RCCL on ROCm) by CuPy's binding, a rank a GPU."""
+"""Collectives through NCCL (RCCL on ROCm) by CuPy's binding, with one rank per GPU."""
 
 from __future__ import annotations
 

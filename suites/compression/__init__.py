@@ -1,6 +1,6 @@
-"""Lossless codecs: how much smaller, and how fast each way. Round trips are compared bit for bit.
+"""Lossless codecs: compression ratio and throughput in both directions. Round trips are compared bit for bit.
 
-Both directions are quoted in *uncompressed* bytes per second, data on the device before and after.
+Throughput counts *uncompressed* bytes per second in both directions; the data start and end on the device.
 Chunks are independent; the ratio counts their headers and 8 bytes of length each.
 """
 

@@ -35,7 +35,7 @@ def one_corpus(target: Target) -> Any:
 
 
 def mebibytes(smoke: int, quick: int, full: int) -> Any:
-    """Return sizes in bytes of so many MiB."""
+    """Return the sizes in bytes of these numbers of MiB."""
     return points(smoke=(smoke * MIB,), quick=(quick * MIB,), full=(full * MIB,))
 
 

@@ -26,7 +26,7 @@ class Figures:
         return 1 - 1 / self.ratio >= LEAST_SAVING
 
     def cost(self, goal: str, link: float) -> float:
-        """What is to be small, per byte: seconds there and back, the share of bytes left, or seconds to the other end.
+        """Return the cost of a codec per byte: round-trip seconds, the remaining share, or end-to-end seconds.
 
         `speed` wants the least time there and back of those that save; `ratio` the fewest bytes; `end-to-end` the
         least time to compress, send over a link of `link` bytes a second, and restore, one after the other.

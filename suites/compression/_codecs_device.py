@@ -1,6 +1,6 @@
-"""Codecs of GPUs: one object a codec, queued calls on chunks that lie on the device.
+"""GPU codecs: one object per codec, which queues calls on chunks in device memory.
 
-    codec = open_codec(bench, "zstd", "uint8")                 # Skip where it is not to be had
+    codec = open_codec(bench, "zstd", "uint8")                 # Skip where it is unavailable
     source = DeviceChunks.side_by_side(xp, array, chunk_bytes)
     packed = DeviceChunks.room(xp, source.count, codec.max_compressed_bytes(chunk_bytes))
     scratch = xp.empty(codec.temp_bytes(source.count, chunk_bytes), xp.uint8)
@@ -34,7 +34,7 @@ _HARDWARE = 1  # NVCOMP_DECOMPRESS_BACKEND_HARDWARE
 class DeviceChunks:
     """Chunks of one buffer on the device, `stride` bytes apart.
 
-    `sizes` (uint64, on the device) are the bytes of each: of an output what it came to once a call has run.
+    `sizes` (uint64, on the device) are the bytes of each chunk; those of an output are known after a call.
     """
 
     memory: Any
@@ -164,7 +164,7 @@ class DeviceCodec:
         self.waits = self.row.decompress_waits  # restoring waits for its stream before it queues its work
 
     def max_compressed_bytes(self, chunk_bytes: int) -> int:
-        """What the output of a chunk of at most `chunk_bytes` must hold."""
+        """Return the bytes that the output of a chunk of at most `chunk_bytes` may need."""
         return self.row.max_output_bytes(chunk_bytes)
 
     def compress_temp_bytes(self, count: int, chunk_bytes: int, stream: int = 0) -> int:

@@ -1,4 +1,4 @@
-"""One format, two writers and two readers: what a GPU wrote the host reads, and the other way round."""
+"""Formats that GPU and host share: each decompresses the output of the other."""
 
 from __future__ import annotations
 

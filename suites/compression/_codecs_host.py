@@ -41,9 +41,9 @@ class CodecError(WrongAnswer):
 
 @dataclass(frozen=True, slots=True)
 class HostCodec:
-    """A codec: `squeeze()` gives what compresses a chunk, for one thread; `restore` one of a known length.
+    """A codec: `squeeze()` returns the compressor of a chunk for one thread; `restore` decompresses to a known length.
 
-    Codecs of one `format` read what the others write. `compressed_bytes` is the most that a chunk becomes.
+    Codecs of one `format` read the output of each other. `compressed_bytes` is the maximum size of a compressed chunk.
     """
 
     name: str
@@ -229,7 +229,7 @@ def open_format(name: str) -> HostCodec:
 class HostRoundTrip:
     """A buffer, its chunks compressed and its chunks restored.
 
-    What a call gives is what the binding gives: a bytes object a chunk, not copied together.
+    A call returns the objects of the binding: one bytes object per chunk, not copied into one buffer.
     """
 
     def __init__(self, codec: HostCodec, source: Any, chunk_bytes: int, threads: int = 1) -> None:

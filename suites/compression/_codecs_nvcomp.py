@@ -106,7 +106,7 @@ class GpuRoundTrip:
         return self._prepared[stream]
 
     def check(self) -> Observation:
-        """Statuses, sizes and every byte are right; what it came to."""
+        """Check statuses, sizes and every byte; return the ratio and the compressed size."""
         self.codec.expect_success("compressed", self._host(self.compress_statuses))
         sizes = self._host(self.compressed.sizes)
         fits = bool((sizes > 0).all()) and bool((sizes <= self.layout.stride).all())

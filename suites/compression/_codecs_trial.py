@@ -43,7 +43,7 @@ class Contest:
     time: Callable[[Callable[[], object]], float]
 
     def try_all(self, trips: Mapping[str, Callable[[], Trip]]) -> dict[str, Figures]:
-        """Each candidate by itself, its buffers gone before the next one's are there."""
+        """Return the round trip of each candidate; its buffers are freed before the next candidate starts."""
         return {name: self._figures(name, open_trip()) for name, open_trip in trips.items()}
 
     def _figures(self, name: str, trip: Trip) -> Figures:
@@ -69,7 +69,7 @@ def _sizes(target: Target) -> Any:
 
 @topic.case(corpus=corpora, size_bytes=_sizes, chunk_bytes=(CHUNK_BYTES,))
 def choice(bench: Bench, corpus: str, size_bytes: int, chunk_bytes: int) -> Task:
-    """Choose a codec from a sample, for speed, for ratio and end to end; the regret against trying all on all data.
+    """Choose a codec from a sample by speed, ratio and end-to-end time; the regret against all codecs on all data.
 
     The sample is 16 chunks evenly spaced over the data, on a GPU repeated until they fill it.
     """
@@ -129,7 +129,7 @@ def _by_events(bench: Bench, call: Callable[[], object]) -> float:
 
 
 def _wall(bench: Bench, call: Callable[[], object]) -> float:
-    """Seconds of a call by the host's clock, the faster of two: others may have had the processor."""
+    """Return the shorter of two times of a call by the host's clock, because other programs may disturb one."""
     times = []
     for _ in range(2):
         start = bench.device.now()
@@ -139,7 +139,7 @@ def _wall(bench: Bench, call: Callable[[], object]) -> float:
 
 
 def _usable(names: Sequence[str], attempt: Callable[[str], object]) -> list[str]:
-    """Those that are to be had here; Skip with the reason of the first where there is none."""
+    """Return the codecs that are available; raises Skip with the reason of the first if there are none."""
     found, reasons = [], []
     for name in names:
         try:

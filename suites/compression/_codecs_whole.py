@@ -1,4 +1,4 @@
-"""All of a user's file through a codec, piece by piece: what is larger than the memory is streamed."""
+"""A user's whole file through a codec, piece by piece, so that it may be larger than the memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ topic = Topic()
     chunk_bytes=(CHUNK_BYTES,),
 )
 def whole(bench: Bench, corpus: str, codec: str, piece_bytes: int, chunk_bytes: int) -> Task:
-    """All of a file of the user's, piece by piece, whatever its size: the ratio of the whole, every byte compared.
+    """Compress a whole file of the user piece by piece: the ratio of the file, with every byte compared.
 
     Every piece goes there and back once; then the first one is timed. No more than a piece is held on the host, and
     what its round trip takes on the device.

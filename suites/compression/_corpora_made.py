@@ -1,4 +1,4 @@
-"""Made corpora: what each is, and how it is drawn from a generator of random numbers.
+"""Generated corpora: the description of each, and how it is drawn from a generator of random numbers.
 
 Each is one array of `nbytes` bytes. Shapes and rates are round numbers of our own, save where a source is named.
 """

@@ -1,4 +1,4 @@
-"""The user's own data: files read within bounds, by what is in them.
+"""Data files of the user, read within bounds and by their type.
 
 An .npy file gives its elements, a .parquet file its columns' values as they lie in memory, any other file
 its bytes. Never more is held than what was asked for, and of a Parquet file one row group.
@@ -154,7 +154,7 @@ def _common(kinds: set[str]) -> str:
 
 @contextmanager
 def _table(path: Path) -> Iterator[Any]:
-    """An open Parquet file; Skip without pyarrow, FileError for what is none."""
+    """Open a Parquet file; raises Skip without pyarrow and FileError for another format."""
     try:
         import pyarrow as arrow
         from pyarrow import parquet
@@ -198,7 +198,7 @@ def _far_apart(count: int) -> Iterator[int]:
 
 
 def _buffers(chunk: Any) -> Iterator[tuple[Any, str]]:
-    """An array's buffers but the bits of what is missing; numbers by their type, all else as bytes."""
+    """Return the buffers of an array without its validity bits; numbers by their type, other values as bytes."""
     name = str(chunk.type)
     kind = {"float": "float32", "double": "float64", "halffloat": "float16"}.get(name, name)
     numeric = kind in _NUMBERS

@@ -1,4 +1,4 @@
-"""Links with both ends in one process: a copy, the host link of a GPU, a socket.
+"""Links whose sender and receiver are in one process: a copy, the host link of a GPU, a socket.
 
 A link of the host carries a GPU's blocks too, through page-locked buffers (`ThroughHost`).
 """
@@ -206,7 +206,7 @@ class Loopback(Link):
 
 
 def receive_length(connection: socket.socket, max_bytes: int) -> int:
-    """Return the bytes of the block that follows; raises WrongAnswer where a block cannot have so many."""
+    """Return the bytes of the block that follows; raises WrongAnswer if it exceeds the maximum."""
     header = bytearray(_LENGTH.size)
     receive_into(connection, np.frombuffer(header, np.uint8))
     (size,) = _LENGTH.unpack(header)
@@ -216,7 +216,7 @@ def receive_length(connection: socket.socket, max_bytes: int) -> int:
 
 
 def receive_into(connection: socket.socket, target: Any) -> None:
-    """Fill the array; raises StoppedError where the sender hangs up before that."""
+    """Fill the array; raises StoppedError if the sender closes the connection first."""
     missing = memoryview(target)
     while missing:
         count = connection.recv_into(missing, 0, socket.MSG_WAITALL)

@@ -125,7 +125,7 @@ class MpiPair:
 
 
 def task(message: Message, codec: MessageCodec, depth: int) -> Task:
-    """Return the task of a message between two processes of MPI, with a codec of the host at both ends."""
+    """Return the task of a message between two processes of MPI, with a codec of the host on each side."""
     pair = MpiPair(message, codec.name, depth)
     notes = {
         "codec": codec.description,
@@ -194,7 +194,7 @@ def open_transfer(mpi: Any, plan: dict[str, Any]) -> tuple[Transfer, int]:
 
 
 def answer(world: Any, transfer: Transfer, work: str, *args: Any) -> float | str:
-    """Do what was asked; return the seconds of the rank whose time counts, or what is wrong with the answer."""
+    """Do what was asked; return the seconds of the timed rank, or the error in the answer."""
     result: float | str
     try:
         result = getattr(transfer, work)(*args)
@@ -209,7 +209,7 @@ def answer(world: Any, transfer: Transfer, work: str, *args: Any) -> float | str
 
 
 def main() -> None:
-    """Run the loop of both ranks: rank 0 reads what is asked, and answers."""
+    """Run the loop of both ranks: rank 0 reads requests and answers them."""
     mpi = importlib.import_module("mpi4py.MPI")
     world = mpi.COMM_WORLD
     transfer: Transfer | None = None

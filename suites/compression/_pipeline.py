@@ -46,7 +46,7 @@ Step = Callable[[InFlight], object]
 
 
 class StoppedError(RuntimeError):
-    """There is nothing to wait for any more, because another thread or process failed; that one's error counts."""
+    """Another thread or process failed, so waiting has no use; report the error of the failed one."""
 
 
 class Slots:
@@ -203,7 +203,7 @@ class InOrder:
 
 
 class Pipeline:
-    """The threads of a case's pipeline, kept from message to message: starting them is in nobody's time."""
+    """The threads of a case's pipeline, kept from message to message, so that no time includes their start."""
 
     def __init__(self, chains: int, depth: int) -> None:
         self._threads = ThreadPoolExecutor(chains * max(depth, _MAX_STEPS), thread_name_prefix="pipeline")

@@ -68,7 +68,7 @@ def _sizes(target: Target) -> Any:
 
 
 def _blocks(target: Target) -> Any:
-    """On a GPU a batch of hundreds of chunks, on the host what a cache holds."""
+    """Return the block sizes: hundreds of chunks on a GPU, the size of a cache on the host."""
     usual = _rising(sent.block * MIB for sent in _sent(target).values())
     if target.is_host:
         return points(smoke=(2**18,), quick=usual, full=(2**18, *usual, 2**22))

@@ -46,7 +46,7 @@ def _sizes(on_gpu: int) -> Callable[[Target], Any]:
 
 
 def _blocks(on_gpu: int) -> Callable[[Target], Any]:
-    """Return the axis of the bytes of a block: on the host what a cache holds."""
+    """Return the axis of block sizes; on the host a block fits into a cache."""
 
     def blocks(target: Target) -> Any:
         smoke, quick = (2**18, 2**20) if target.is_host else (2**22, on_gpu)
@@ -110,7 +110,7 @@ def unusable(where: Path | str, error: OSError) -> Skip:
 
 
 class FileLink(Link):
-    """Blocks into one file as they come, in whatever order; they count once fsync has returned."""
+    """Writes blocks into one file in any order; the message is complete when fsync has returned."""
 
     def __init__(self, descriptor: int, count: int, where: Path | str) -> None:
         self._file, self._where = descriptor, where

@@ -52,7 +52,7 @@ topic = Topic(
     when=on_gpu,
 )
 def decoder(bench: Bench, model: str, phase: str, weights: str) -> Task:
-    """All products of a model with seeded weights, one token after the other or a prompt of 2048: tokens a second."""
+    """All products of a model with seeded weights, token by token or a prompt of 2048 tokens: tokens per second."""
     chosen = MODELS[model]
     if bench.traits.vendor != "nvidia" and phase == "prefill":
         raise Skip("prefill needs the vendor's product of transposed weights through cuBLASLt")

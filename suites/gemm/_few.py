@@ -104,7 +104,7 @@ def sides(size_bytes: int, kind: str) -> tuple[int, int]:
 def gemv(bench: Bench, path: str, weights: str, size_bytes: int) -> Task:
     """Y = W·x with weights of that size: itemsize·(M·N + N + M) bytes moved and the scales, buffers in turn.
 
-    `warp` is our kernel of fused multiply-adds, `tensor` ours of matrix instructions, `vendor` the library.
+    `warp` is a kernel of fused multiply-adds, `tensor` one of matrix instructions, `vendor` the library.
     """
     rows, cols = sides(size_bytes, weights)
     return few_tokens(bench, path, weights, rows, cols, 1) if bench.traits.is_gpu else host_gemv(bench, rows, cols)

@@ -1,4 +1,4 @@
-"""Between two processes: handles and what they cost, copies through them, signals and barriers."""
+"""Between two processes: handles and their cost, copies, signals and barriers."""
 
 from __future__ import annotations
 

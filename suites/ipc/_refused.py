@@ -14,7 +14,7 @@ topic = Topic()
 
 @topic.case(ranks=2, when=on_gpu, what=("own", "freed", "closed"))
 def refused(bench: Bench, what: str) -> Task:
-    """Seconds until a call fails that must fail: to open one's own handle or one of freed memory, to close twice."""
+    """Seconds until an invalid call fails: opening its own handle or one of freed memory, closing twice."""
     memory = bench.device.shared_memory("raw")
     if bench.rank == 0:
         buffer = filled(bench, memory, EACH_BYTES, bench.seed)

@@ -88,7 +88,7 @@ def conflict(bench: Bench, degree: int) -> Task:
     )
 
     def check() -> None:
-        """Every lane stands where its ring says."""
+        """Check that every lane is at the place that its ring gives."""
         expected = [int(places[walk.walked % len(places)]) * _WORD_BYTES for places in rings]
         expect_equal(bench.device.to_host(positions), np.array(expected), "positions of lanes")
 
