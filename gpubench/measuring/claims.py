@@ -80,7 +80,7 @@ def warning(others: Sequence[OtherRun]) -> str:
     places = dict.fromkeys(f"{other.device} (process {other.pid})" for other in others)
     if not places:
         return ""
-    words = f"another run of gpubench measures on {', '.join(places)}: both runs disturb each other"
+    words = f"another run of gpubench measures on {', '.join(places)}: the runs disturb each other"
     return f"{words}, and the cases get the label {SHARED_LABEL}; --exclusive refuses to start"
 
 

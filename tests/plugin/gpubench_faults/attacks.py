@@ -273,7 +273,7 @@ ATTACKS: dict[str, Callable[[], Task]] = {
     "process that forks for ever": lambda: task(chain),
     "fifty processes": lambda: task(many_forks),
     "ended, a child holds the channel": lambda: task(fork_and_end),
-    "fork that goes on as the worker": lambda: task(lambda: os.fork() and None),
+    "fork that goes on as the worker": lambda: os.fork() * 0 or task(),
     "keeper killed": lambda: task(kill_keeper),
     # memory and output
     "memory": lambda: task(eat),
