@@ -33,7 +33,7 @@ import typer
 from gpubench import plugins
 from gpubench.analysis import frame
 from gpubench.base.errors import FileError, GpubenchError
-from gpubench.cli import compare, doctor, gate, history, redact, report, show
+from gpubench.cli import compare, doctor, gate, history, redact, report, show, site
 from gpubench.model import store
 
 Reader = tuple[str, Callable[[], object]]
@@ -89,7 +89,17 @@ class Readers:
         yield "doctor --noise", lambda: doctor.doctor(noise=True, source=path)
         yield "redact", lambda: redact.redact(path, self.folder / "shared.jsonl", force=True)
         yield "frame", lambda: (frame.to_html(store.read_run(path)), frame.to_frame(store.read_run(path), samples=True))
+        yield "site", lambda: self._site(path, whole)
         yield from self._history(path, self.folder / "history.sqlite")
+
+    def _site(self, *files: Path) -> None:
+        runs, pages = self.folder / "runs", self.folder / "site"
+        for folder in (runs, pages):
+            shutil.rmtree(folder, ignore_errors=True)
+        runs.mkdir()
+        for file in files:
+            shutil.copyfile(file, runs / file.name)
+        site.site(runs, pages)
 
     def _history(self, path: Path, place: Path) -> Iterator[Reader]:
         for file in self.folder.glob("history.sqlite*"):
