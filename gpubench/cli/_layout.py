@@ -108,7 +108,7 @@ def _labelled(heads: Sequence[str], rows: Sequence[NamedRow], width: int) -> Ite
         yield folded(row.name, width)
         pairs = zip(heads[2:], row.figures, strict=True)
         found = [part for head, figure in pairs for part in _pair(f"{head} ", f"{figure}, ", width - len(INDENT))]
-        yield from (Text(line.rstrip(", ")) for line in _joined(INDENT, found, width + 1))
+        yield from (Text(line.rstrip(", ")) for line in joined(INDENT, found, width + 1))
 
 
 def _pair(head: str, figure: str, room: int) -> tuple[str, ...]:
@@ -118,10 +118,10 @@ def _pair(head: str, figure: str, room: int) -> tuple[str, ...]:
 
 def folded(name: str, room: int) -> Text:
     """Return a name in lines of at most `room` characters, broken behind commas."""
-    return Text("\n").join(_print.plain(line) for line in _joined("", name_parts(name), room))
+    return Text("\n").join(_print.plain(line) for line in joined("", name_parts(name), room))
 
 
-def _joined(start: str, parts: Sequence[str], room: int) -> list[str]:
+def joined(start: str, parts: Sequence[str], room: int) -> list[str]:
     """Return the parts joined to lines of at most `room` characters; further lines are indented."""
     lines = [start]
     for part in parts:

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpubench.cli import _phases, _print
+from gpubench.cli._layout import INDENT, LONGEST_PART, joined, name_parts
 
 if TYPE_CHECKING:
     from gpubench.analysis.listing import ListedCase, ListedSuite, Order
@@ -22,9 +23,7 @@ Columns = list[tuple[str, list[str]]]  # heads, each with its cells
 FEW_CASES = 40  # a run of so many cases is listed without being asked for
 _MOST_REASONS = 8
 _LONGEST_NAME = 60  # characters of a case's name that stand in one line where that leaves words out
-_LONGEST_PART = 40  # characters of a name between two commas that a column has room for; what is longer is broken
 _EXPECTED_NOTE = "of expected: what this model of GPU reached on other machines (docs/gate.md)"
-_INDENT = "  "
 
 
 def measured(run: Run, path: object) -> list[Part]:
@@ -133,8 +132,8 @@ def _suite(suite: ListedSuite, wide: bool, width: int) -> Iterator[Part]:
     heading = _print.plain(suite.name, "bold")
     yield heading.append_text(_print.plain(f"  {suite.constants}" if suite.constants else "", "not bold dim"))
     whole = max(len(case.name) for case in suite.cases)
-    longest = max(len(part) for case in suite.cases for part in _parts(case.name))
-    for room_for_names in (min(whole, _LONGEST_NAME), min(longest, _LONGEST_PART) + len(_INDENT)):
+    longest = max(len(part) for case in suite.cases for part in name_parts(case.name))
+    for room_for_names in (min(whole, _LONGEST_NAME), min(longest, LONGEST_PART) + len(INDENT)):
         for columns in _variants(suite, wide):
             room = width - sum(2 + max(len(head), *map(len, cells)) for head, cells in columns)
             if room >= room_for_names:
@@ -197,11 +196,11 @@ def _two_lines_each(suite: ListedSuite, columns: Columns, width: int) -> Iterato
     """Yield each case, and below it its figures: where a terminal is too narrow for a table."""
     for number, case in enumerate(suite.cases):
         yield _folded(case.name, "", width)
-        line = _INDENT
+        line = INDENT
         for text in (cells[number] for _, cells in columns if cells[number]):
             if line.strip() and len(line) + len(text) > width:
                 yield _styled(line.rstrip(), case)
-                line = _INDENT
+                line = INDENT
             line += f"{text}  "
         yield _styled(line.rstrip(), case)
 
@@ -212,27 +211,11 @@ def _styled(cell: str, case: ListedCase) -> Text:
 
 def _folded(name: str, beside: str, room: int) -> Text:
     """Return a name in lines of at most `room` characters, broken behind commas, and below it what is said beside."""
-    text = Text("\n").join(_print.plain(line) for line in _lines("", _parts(name), room))
+    text = Text("\n").join(_print.plain(line) for line in joined("", name_parts(name), room))
     if beside:
-        lines = _lines(_INDENT, [f"{part}, " for part in beside.split(", ")], room + 1)
+        lines = joined(INDENT, [f"{part}, " for part in beside.split(", ")], room + 1)
         text = Text("\n").join([text, *(_print.plain(line.rstrip(", "), "dim") for line in lines)])
     return text
-
-
-def _lines(start: str, parts: Sequence[str], room: int) -> list[str]:
-    """Return the parts joined to lines of at most `room` characters; further lines are indented."""
-    lines = [start]
-    for part in parts:
-        if len(lines[-1]) + len(part) > room and lines[-1].strip():
-            lines.append(_INDENT)
-        lines[-1] += part
-    return lines
-
-
-def _parts(name: str) -> list[str]:
-    """Return a name in the parts that end with its commas."""
-    pieces = name.split(",")
-    return [f"{piece}," for piece in pieces[:-1]] + pieces[-1:]
 
 
 def _warnings(run: Run) -> list[str]:
