@@ -1,4 +1,4 @@
-"""When events were: spans of time from the readings of a counter of bits, and which of them held a device back."""
+"""Events as spans of time, from the samples of a counter of bits, with those that slowed a device down."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ Moments = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """One kind of event while it was: `spans` in seconds of the run; `kind` says how bad, empty for not at all."""
+    """One kind of event: `spans` in seconds of the run; `kind` says how it slowed the device down, if it did."""
 
     name: str
     kind: Literal["", "capped", "slowed"]
     spans: tuple[Moments, ...]
-    share: float  # of the readings
+    share: float  # of the samples
 
 
 def bands(track: Track, apart_s: float) -> list[Band]:
-    """A band for each bit of an event counter that ever was set; spans nearer than `apart_s` are one."""
+    """Return a band for each bit of an event counter that was ever set; spans nearer than `apart_s` are joined."""
     values = track.values.astype(np.int64)
     every = int(np.bitwise_or.reduce(values)) if len(values) else 0
     found = []
@@ -43,12 +43,12 @@ def _kind(bit: EventBit) -> Literal["", "capped", "slowed"]:
 
 
 def held_back(found: Iterable[Band]) -> list[Band]:
-    """Those in which a device did less than it could: at its power limit, too hot, or told to."""
+    """Return the bands in which a device was slowed down: by its power limit, by heat, or by order."""
     return [band for band in found if band.kind]
 
 
 def _spans(at: npt.NDArray[np.float64], there: npt.NDArray[np.bool_], period_s: float) -> Iterator[Moments]:
-    """From when to when an event was: each reading stands for the period before it."""
+    """Yield the start and end of each event; a sample stands for the period before it."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], there, [False]]).astype(np.int8)))
     for first, past in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
         yield float(at[first]) - period_s, float(at[past - 1])

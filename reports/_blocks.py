@@ -1,4 +1,4 @@
-"""The cases of a page by suite: the line of each, and what opens beneath it, in the page itself or packed beside it."""
+"""The cases of a page by suite: a line for each, and its details, in the page itself or packed beside it."""
 
 from __future__ import annotations
 

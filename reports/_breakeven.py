@@ -1,4 +1,4 @@
-"""The break-even chart: up to which rate of a link compressing pays, a row a codec, beside the links that are here."""
+"""The break-even chart: the fastest link over which each codec pays, beside the links of this machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Link = tuple[str, float]
 
 
 def break_even_chart(summary: Summary, found: Payoffs) -> Chart:
-    """A bar a codec up to its B* where both ends are paid, marks at those of one end, and a line for each link."""
+    """Draw a bar per codec up to its B* for encoder and decoder, marks for one of them, and a line per link."""
     paying = [payoff for payoff in found.codecs if payoff.coded.message > 0]
     shown, labels = paying[:_MOST_ROWS], _labels(paying[:_MOST_ROWS])
     links = sorted([*measured_links(summary, found.suite), *((link.name, link.rate) for link in found.links)])
@@ -46,7 +46,7 @@ def _note(never: int, more: int) -> str:
 
 
 def measured_links(summary: Summary, suite: str) -> list[Link]:
-    """The links of this machine that raw bytes crossed in this run, and how fast, B/s: of several messages the best."""
+    """Return the links of this machine that raw bytes crossed, with the best rate of each, B/s."""
     best: dict[str, float] = {}
     for each in (crossing for found in payoffs(summary) if found.suite == suite for crossing in found.crossings):
         if each.raw:
@@ -61,7 +61,7 @@ def _rates(payoff: Payoff) -> list[float]:
 
 
 def _labels(shown: Sequence[Payoff]) -> list[str]:
-    """Of each row the parameters that tell the rows apart."""
+    """Return for each row the parameters that tell the rows apart."""
     values: dict[str, set[object]] = {}
     for each in shown:
         for name, value in each.case.params:

@@ -1,4 +1,4 @@
-"""Chart data → a figure: its drawing, its legend, and a sentence that says the same in words."""
+"""Charts: a drawing, its legend, and a sentence that says the same in words."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _RIGHT, TOP = svg.WIDTH - 26, 24.0
 HEIGHT = 290.0
 BOTTOM = HEIGHT - 42
 FEWEST_POINTS = 3  # of a chart: fewer are read faster in the table
-SAID = 300  # points of a chart that say what they are where they are pointed at; the words of more would fill the page
+SAID = 300  # points that show their words under the pointer; the words of more would fill the page
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def _curve(found: Sequence[Point], view: View) -> list[Chart]:
 
 
 def x_axis(values: Sequence[float], view: View, left: float, *, log: bool = False) -> Axis:
-    """The axis of a view's x: sizes in binary units, other places at the values where there is room."""
+    """Return the axis of x: sizes in binary units, other values with ticks at themselves where there is room."""
     is_size = view.x.endswith("_bytes")
     plain = axis(values, "B" if is_size else "", left, _RIGHT, log=log or view.log_x, zero=False)
     return plain if is_size else at_values(plain, values)
@@ -86,7 +86,7 @@ def _up_axis(shown: Sequence[Point], peak: tuple[str, float] | None, *, log: boo
 
 
 def peak_line(peak: tuple[str, float] | None, lines: Sequence[Curve], across: Axis, up: Axis) -> Markup:
-    """The specified peak as a dashed line with its name where no curve is; nothing where there is none."""
+    """Draw the peak as a dashed line, with its name where no curve is; nothing where there is no peak."""
     if peak is None:
         return Markup("")
     y, width = up.place(peak[1]), svg.LETTER * len(peak[0])
@@ -98,13 +98,13 @@ def peak_line(peak: tuple[str, float] | None, lines: Sequence[Curve], across: Ax
 
 
 def _crowd(drawn: Sequence[tuple[float, float]], across: Axis, width: float, anchor: str, y: float) -> int:
-    """How many points lie under a text at one end of the plot, or so near that their line may."""
+    """Return how many points lie under a text at one end of the plot, or near it."""
     left = across.end - width if anchor == "end" else across.start
     return sum(left - 20 <= x <= left + width + 20 and y - 16 <= at <= y + 8 for x, at in drawn)
 
 
 def line_of(line: Curve, colour: str, across: Axis, up: Axis, *, said: bool = True) -> Markup:
-    """A curve with its points, each with its interval where that can be seen, and what it is unless not `said`."""
+    """Draw a curve with its points and their intervals; with `said`, a point shows its words under the pointer."""
     places = [(across.place(x), up.place(point.value)) for x, point in line.points]
     parts = [svg.polyline(places, f"line {colour}")] if len(places) > 1 else []
     for (x, y), (_, point) in zip(places, line.points, strict=True):
@@ -115,7 +115,7 @@ def line_of(line: Curve, colour: str, across: Axis, up: Axis, *, said: bool = Tr
 
 
 def point_words(point: Point) -> str:
-    """A point in words: its case, its median, its interval, its share of a peak."""
+    """Return a point in words: its case, its median, its interval, its share of the peak."""
     figure = point.figure
     count = figure.processes if figure.processes > 1 else figure.samples
     interval = f" ({figure.interval_name} {interval_words(figure, count)})" if figure.samples > 1 else ""
@@ -131,7 +131,7 @@ def _range_words(shown: Sequence[Point]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """How bars stand: few have their label above them, many have it at their left to take less room."""
+    """The layout of bars: few have their labels above them, many have them at the left to take less room."""
 
     height: float
     left: float
@@ -141,7 +141,7 @@ class _Rows:
 _ABOVE = _Rows(34.0, 8.0, int((svg.WIDTH - 16) / svg.LETTER))
 _BESIDE = _Rows(19.0, 184.0, int(176 / svg.LETTER))
 _FEW = 14
-_MOST_BARS = 40  # that anybody looks at one by one; of more the best and the worst
+_MOST_BARS = 40  # of more, only the lowest and the highest are drawn
 _FARTHEST_PEAK = 2.5  # times the greatest value: a mark farther away would leave no room for the bars
 
 
@@ -152,7 +152,7 @@ def bars(summary: Summary, suite: str, view: View) -> list[Chart]:
 
 
 def _ends(found: Sequence[Point]) -> Sequence[Point]:
-    """Of too many points the best and the worst, in their order."""
+    """Return the points, of too many the lowest and the highest, in their order."""
     if len(found) <= _MOST_BARS:
         return found
     ranked = sorted(range(len(found)), key=lambda index: found[index].value)
@@ -216,7 +216,7 @@ def _target(x: float, y: float) -> Markup:
 
 
 def _length(point: Point, across: Axis, y: float, colour: str) -> Markup:
-    """A bar from the axis's start to the point, or a dot at it where the axis has no zero."""
+    """Draw a bar from the start of the axis to the point, or a dot where the axis has no zero."""
     end = across.place(point.value)
     if across.log:
         return svg.dot(end, y, 4.0, colour, point_words(point))
@@ -227,7 +227,7 @@ def _length(point: Point, across: Axis, y: float, colour: str) -> Markup:
 
 
 def legend_of(labels: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Colours and labels in order; nothing where there is only one."""
+    """Return colours and labels in order; nothing where there is only one."""
     return tuple((svg.colour(index), label or "other") for index, label in enumerate(labels)) if len(labels) > 1 else ()
 
 
@@ -270,7 +270,7 @@ def _pair(pair: Pair, colour: str, across: Axis, up: Axis, *, said: bool) -> Mar
 
 
 def _names(named: Sequence[tuple[Pair, str]], across: Axis, up: Axis, axis_name: str) -> list[Markup]:
-    """Labels beside the frontier's points, those left out that would lie on another or on the axis's name."""
+    """Return labels beside the points of the frontier, without those that would lie on another text."""
     taken = [(0.0, svg.width_of(axis_name), 16.0)]
     parts = []
     for pair, words in named:

@@ -20,7 +20,7 @@ from gpubench.api.report import (
 
 
 def staircase_record(found: Staircase) -> dict[str, Any]:
-    """One line's levels: heights, where each ends in bytes, and what is known of the device."""
+    """Return the levels of a line: heights, the end of each in bytes, and the sizes that the device reports."""
     return {
         "suite": found.suite,
         "view": found.title,
@@ -43,7 +43,7 @@ def _step(step: Step) -> dict[str, Any]:
 
 
 def transfer_record(found: Transfers) -> dict[str, Any]:
-    """A view's paths with their models, and where they cross."""
+    """Return the paths of a view with their models and crossovers."""
     return {
         "suite": found.suite,
         "view": found.title,
@@ -85,7 +85,7 @@ def _interval(interval: stats.Interval) -> dict[str, float | None]:
 
 
 def derived_lines(summary: Summary) -> Iterator[dict[str, Any]]:
-    """The same as flat lines, as of series: `params` names the line, `series` what of it, `quantity` is `derived`."""
+    """Yield the same as flat lines: `params` names the line, `series` the part of it, `quantity` is `derived`."""
     for staircase in staircases(summary):
         line = _line(staircase.suite, staircase.title, staircase.line.label)
         for number, step in enumerate(staircase.steps, 1):

@@ -1,4 +1,4 @@
-"""A large matrix as a map of colours: too many cells for a number in each, so a scale says what a shade means."""
+"""A large matrix as a heat map: it has too many cells for numbers, so a scale gives the value of each shade."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Numbers = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """A matrix of values in SI units, NaN where nothing was measured, with the words of its rows and columns."""
+    """A matrix of values in SI units, NaN where nothing was measured, with the labels of its rows and columns."""
 
     rows: tuple[str, ...]
     columns: tuple[str, ...]
@@ -33,24 +33,24 @@ class Heat:
 
 
 def bounds(values: Numbers) -> tuple[float, float]:
-    """The least and the greatest value of the scale: the 2nd and the 98th percentile."""
+    """Return the ends of the scale: the 2nd and the 98th percentile of the values."""
     low, high = np.nanquantile(values, (_CLIPPED, 1 - _CLIPPED))
     return float(low), float(high)
 
 
 def shade(value: float, low: float, high: float) -> int:
-    """The shade of one value."""
+    """Return the shade of one value."""
     return int(shades(np.array([value]), low, high)[0])
 
 
 def shades(values: Numbers, low: float, high: float) -> npt.NDArray[np.int64]:
-    """The shade of each value on a scale, -1 of NaN; what lies beyond the scale has the shade of its end."""
+    """Return the shade of each value on a scale, -1 for NaN; a value beyond the scale has the shade of its end."""
     share = (values - low) / (high - low) if high > low else np.where(np.isnan(values), np.nan, 0.5)
     return np.where(np.isnan(share), -1, np.clip(np.nan_to_num(share * SHADES), 0, SHADES - 1)).astype(np.int64)
 
 
 def heat_map(heat: Heat, across: str, down: str, words: str, scale: tuple[float, float]) -> Markup:
-    """The map with its axes' names, some of its rows' and columns' words, and its scale."""
+    """Draw the map with the names of its axes, some labels of its rows and columns, and its scale."""
     rows, columns = heat.values.shape
     wide = min(max((svg.WIDTH - _LEFT - 4) / columns, 3.0), max((_WIDEST - _LEFT) / columns, 1.0))
     high = min(max(_TALLEST / rows, 3.0), 16.0)
@@ -72,7 +72,7 @@ def heat_map(heat: Heat, across: str, down: str, words: str, scale: tuple[float,
 
 
 def _labels(words: Sequence[str], step: float, *, across: bool) -> Iterator[Markup]:
-    """Words beside the cells, as many as there is room for."""
+    """Yield labels beside the cells, as many as there is room for."""
     room = svg.LETTER * max(map(len, words), default=1) + 10 if across else 14.0
     stride = max(math.ceil(room / step), 1)
     for index in range(0, len(words), stride):
@@ -86,7 +86,7 @@ def _labels(words: Sequence[str], step: float, *, across: bool) -> Iterator[Mark
 
 
 def _paths(values: Numbers, scale: tuple[float, float]) -> list[str]:
-    """For each shade one path of strokes a cell high, from column to column of each row.
+    """Return for each shade one path of strokes, each one cell high, along the rows.
 
     A path goes under those of higher shades, whose strokes cover it: fewer and longer ones take fewer bytes.
     """
@@ -105,7 +105,7 @@ def _strokes(inside: npt.NDArray[np.bool_]) -> Iterator[str]:
 
 
 def _scale(unit: str, scale: tuple[float, float], top: float) -> list[Markup]:
-    """A swatch for each shade, with the values between which it lies."""
+    """Return a swatch for each shade, with the values between which it lies."""
     low, high = scale
     factor, words = units.scale(high, unit)
     parts = [

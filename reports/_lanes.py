@@ -15,8 +15,8 @@ from ._charts import Chart
 from ._ticks import Axis
 
 TOP, LANE = 22.0, 20.0
-_APART, _NARROW = 0.5, 1.0  # drawing units: what is nearer is not seen apart, what is wider is drawn alone
-_PALE_APART = 2.0  # of what is pale, behind a line
+_APART, _NARROW = 0.5, 1.0  # drawing units: the gap that is seen, the width that is drawn alone
+_PALE_APART = 2.0  # of the windows behind a line
 
 _Span = tuple[Result, float, float]  # a case from one moment to another
 
@@ -32,7 +32,7 @@ class _Group:
 
 
 def untimed_of(results: Sequence[Result]) -> list[tuple[Result, float]]:
-    """What failed before it was timed, and when: it has no window, but stands between those that have one."""
+    """Return the results that failed before they were timed, each with the time at which the result before it ended."""
     found, last = [], 0.0
     for result in results:
         if result.window[1] > result.window[0]:
@@ -68,7 +68,7 @@ def lanes(results: Sequence[Result], untimed: Sequence[tuple[Result, float]], be
 def _grouped(
     spans: Iterable[_Span], begin: float, across: Axis, widest: float = _NARROW, apart: float = _APART
 ) -> list[_Group]:
-    """The cases by where they are drawn: those that cannot be told apart, of thousands, as one shape of this width."""
+    """Return the cases grouped by place: those too close to be seen apart are one shape."""
     groups: list[_Group] = []
     for result, start, end in sorted(spans, key=lambda span: span[1]):
         left, right = across.place(start - begin), across.place(end - begin)
@@ -88,7 +88,7 @@ def _words(results: Sequence[Result], said: str) -> str:
 
 
 def _failures(group: _Group, row: int) -> Markup:
-    """A cross where cases failed."""
+    """Draw a cross where cases failed."""
     first, x, y = group.results[0], group.left, TOP + LANE * row + 10
     words = _words(group.results, f" failed: {first.reason or first.cause}")
     cross = f"M{svg.number(x - 4)} {svg.number(y - 4)}l8 8m0 -8l-8 8"
@@ -108,7 +108,7 @@ def _windows(group: _Group, row: int) -> Markup:
 
 
 def windows(results: Iterable[Result], begin: float, across: Axis, top: float, bottom: float) -> Markup:
-    """All case windows as one light shape behind a line."""
+    """Draw all windows of cases as one light shape behind a line."""
     spans = [(result, *result.window) for result in results]
     height = svg.number(bottom - top)
     path = "".join(
@@ -120,7 +120,7 @@ def windows(results: Iterable[Result], begin: float, across: Axis, top: float, b
 
 
 def time_axis(across: Axis, bottom: float) -> Markup:
-    """The axis of seconds under a drawing."""
+    """Draw the axis of seconds under a drawing."""
     parts = [svg.line(across.start, bottom, across.end, bottom, "axis")]
     parts += [svg.text(across.place(value), bottom + 16, f"{label} s", "middle") for value, label in across.ticks]
     return svg.join(parts)

@@ -1,4 +1,4 @@
-"""Tables in Markdown, and what a comment of GitHub holds."""
+"""Tables in Markdown, and the limit of a comment on GitHub."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ _CLIPPED = 400  # characters of a reason: a traceback is in the page
 
 
 def clipped(text: str) -> str:
-    """A text that is not longer than a cell should be."""
+    """Return the text, shortened to what a cell can hold."""
     return text if len(text) <= _CLIPPED else f"{text[:_CLIPPED]}…"
 
 
 def cut(text: str) -> str:
-    """A document whose head alone is too long, as far as whole lines of it fit."""
+    """Return the document, cut after the last whole line that fits."""
     data = text.encode()
     return text if len(data) <= MOST_BYTES else data[: data.rfind(b"\n", 0, MOST_BYTES) + 1].decode()
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """The lines of a table of cells that are escaped."""
+    """Yield the lines of a table whose cells are escaped."""
     yield f"| {' | '.join(heads)} |"
     yield f"|{'---|' * len(heads)}"
     for row in rows:

@@ -1,4 +1,4 @@
-"""A matrix view as heat maps: the number in every cell, its shade by its place between least and greatest."""
+"""A matrix view as heat maps: a number in every cell, shaded by its place between minimum and maximum."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def matrix(summary: Summary, suite: str, view: View) -> list[Chart]:
 
 
 def _of_profiles(summary: Summary, suite: str, view: View) -> Iterator[Chart]:
-    """A map for each ok result: the series whose names begin alike are the rows, their values the columns."""
+    """Yield a map for each ok result: its series whose names begin alike are the rows, their values the columns."""
     name = case_namer(summary.run, summary.replicated)
     for result in summary.results_of(suite):
         if result.status != "ok" or result.case.name not in view.cases:

@@ -1,4 +1,4 @@
-"""A run as the page's template takes it: texts and drawings as markup; the template only lays them out."""
+"""A run as the template of the page takes it: texts and drawings; the template only lays them out."""
 
 from __future__ import annotations
 
@@ -145,14 +145,14 @@ def _suite(summary: Summary, name: str, table: CaseTable) -> SuiteBlock:
 
 
 def _is_of_host(summary: Summary, suite: str, view: View) -> bool:
-    """Whether everything in a view was measured on the host processor: it comes after what is of a GPU."""
+    """Return whether a view is of the host processor alone: charts of a GPU stand before it."""
     found = [result for result in summary.results_of(suite) if result.case.name in view.cases and result.devices]
     used = {device for result in found for device in map(summary.device, result.devices)}
     return bool(used) and all(device is not None and device.backend == "host" for device in used)
 
 
 def _folded(charts: Sequence[Chart], shown: int) -> Fold:
-    """The first charts stand open; a chart of the page's whole width takes the room of all of them."""
+    """Leave the first charts open; a chart of the whole width of the page takes the room of all of them."""
     count = 1 if any(chart.full for chart in charts[:shown]) else shown
     return Fold(tuple(charts[:count]), tuple(charts[count:]))
 

@@ -1,4 +1,4 @@
-"""Where compressing pays: the charts of a view, and tables of break-even links and verdicts; records of them."""
+"""Break-even links of codecs and verdicts over the links of this machine: charts with tables, and records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ._charts import Chart, bars
 
 
 def breakeven(summary: Summary, suite: str, view: View) -> list[Chart]:
-    """The links over which codecs pay, or the rates that crossed those of this machine; with their tables."""
+    """Draw the links over which codecs pay, or the rates over the links of this machine, with their tables."""
     found = payoffs_of(summary, suite, view)
     pays = any(payoff.coded.message > 0 for payoff in found.codecs)
     drawn = [break_even_chart(summary, found)] if pays else bars(summary, suite, view)
@@ -23,7 +23,7 @@ def breakeven(summary: Summary, suite: str, view: View) -> list[Chart]:
 
 
 def payoffs_record(found: Payoffs) -> dict[str, Any]:
-    """One view's break-even links and verdicts as plain values, B/s."""
+    """Return the break-even links and verdicts of a view as plain values, B/s."""
     return {
         "suite": found.suite,
         "view": found.title,
@@ -33,7 +33,7 @@ def payoffs_record(found: Payoffs) -> dict[str, Any]:
 
 
 def payoff_lines(summary: Summary) -> Iterator[dict[str, Any]]:
-    """Break-even links and speed-ups as flat lines, as of series."""
+    """Yield break-even links and speed-ups as flat lines, like those of series."""
     for found in payoffs(summary):
         for each in (*found.codecs, *found.crossings):
             line = {"case": each.case.id, "suite": found.suite, "params": "", "quantity": "derived"}

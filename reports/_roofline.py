@@ -1,4 +1,4 @@
-"""The roofline of a run: every case that declares operations and bytes, under what the device may and what it did.
+"""The roofline of a run: every case that declares operations and bytes, under the peaks and the best of the run.
 
 Williams, Waterman & Patterson, "Roofline: an insightful visual performance model", CACM 52 (2009).
 """
@@ -26,7 +26,7 @@ _MEMORY = "dram"
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A case in the roofline: operations a byte, operations a second, and what limits it."""
+    """A case in the roofline: operations per byte, operations per second, and the peak that limits it."""
 
     case: Case
     intensity: float
@@ -43,14 +43,14 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Roofs:
-    """The limits of a device by name: bytes or operations a second."""
+    """The peaks of a device by name: bytes or operations per second."""
 
     memory: float | None
     compute: tuple[tuple[str, float], ...]
 
 
 def rooflines(summary: Summary) -> list[Chart]:
-    """A chart for each device that has two such cases or more, of unlike intensity."""
+    """Return a chart for each device that has at least three such cases, of two intensities or more."""
     found: dict[str, list[_Place]] = {}
     figures: dict[str, list[Figure]] = {}
     for spread in summary.spreads():
@@ -66,7 +66,7 @@ def rooflines(summary: Summary) -> list[Chart]:
 
 
 def _places(spread: Spread) -> Iterator[_Place]:
-    """The case's headline by its declared work: the operations and bytes of a call over the median time of one."""
+    """Yield the place of a case: the declared operations and bytes of a call over the median time of a call."""
     result = spread.row.result
     series = headline(result)
     if series is None or series.unit != "s" or not (series.work.flops > 0 and series.work.moved > 0):
@@ -110,7 +110,7 @@ def _chart(places: Sequence[_Place], figures: Sequence[Figure], device: str) -> 
 
 
 def _names(roofs: _Roofs, across: Axis, up: Axis) -> Iterator[Markup]:
-    """The names of the roofs beside the plot, those of one height together, and of the slope beside its middle."""
+    """Yield the names of the roofs beside the plot, those of one height together, and the name of the slope."""
     together = dict[float, list[str]]()
     for name, rate in roofs.compute:
         together.setdefault(rate, []).append(name.removeprefix("tensor."))
@@ -131,7 +131,7 @@ def _spoken(places: Sequence[_Place], limits: Iterable[str]) -> Iterator[str]:
 
 
 def _roofs(figures: Iterable[Figure], basis: Basis) -> _Roofs:
-    """The peaks that the figures are held against, of their own unit: bytes or operations a second."""
+    """Return the peaks that the figures are compared with: bytes or operations per second."""
     memory: float | None = None
     compute: dict[str, float] = {}
     for figure in figures:
@@ -148,7 +148,7 @@ def _ridges(roofs: _Roofs) -> list[float]:
 
 
 def _drawn(roofs: _Roofs, across: Axis, up: Axis, class_: str) -> Iterator[Markup]:
-    """The slope of memory as far as the highest roof, and each roof from where the slope meets it."""
+    """Yield the slope of the memory up to the highest roof, and each roof from where the slope meets it."""
     highest = max((rate for _, rate in roofs.compute), default=up.high)
     if roofs.memory:
         start, end = max(across.low, up.low / roofs.memory), min(across.high, highest / roofs.memory)

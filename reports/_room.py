@@ -1,4 +1,4 @@
-"""What a page has room for: of thousands of cases which ones it shows, and of which it shows everything."""
+"""The room of a page: the cases of a large run that it lists, and those that it can open."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpubench.api.report import Spread
 
 LINES = 2000  # cases that stand in a table: 0.4 kB each
 DETAILED = 400  # cases that can be opened: 3 kB each, 0.3 kB packed
-INLINE = 40  # of no more, what opens stands in the page, where it needs no script
+INLINE = 40  # with no more cases, their details stand in the page and need no script
 _Key = tuple[str, tuple[str, ...]]  # a case's id and its device set
 
 
@@ -22,21 +22,21 @@ class Room:
     detailed: frozenset[_Key]
 
     def shows(self, spread: Spread) -> bool:
-        """Whether a case has a line."""
+        """Return whether a case has a line."""
         return _key(spread) in self.lines
 
     def opens(self, spread: Spread) -> bool:
-        """Whether a case can be opened."""
+        """Return whether a case can be opened."""
         return _key(spread) in self.detailed
 
     @property
     def inline(self) -> bool:
-        """Whether what opens stands in the page itself."""
+        """Whether the details of cases stand in the page itself, where they need no script."""
         return len(self.detailed) <= INLINE
 
     @property
     def left_out(self) -> str:
-        """What the page leaves out, in a sentence; nothing where it has everything."""
+        """A sentence on what the page leaves out; empty if it has everything."""
         parts = [f"{len(self.lines)} of {self.total} cases stand in the tables"] if len(self.lines) < self.total else []
         parts += [f"{len(self.detailed)} can be opened"] if len(self.detailed) < self.total else []
         if not parts:
@@ -45,13 +45,13 @@ class Room:
 
 
 def room_for(spreads: Sequence[Spread], lines: int = LINES, detailed: int = DETAILED) -> Room:
-    """What a page shows of these cases."""
+    """Return the cases that a page lists and opens."""
     shown = _chosen(spreads, lines)
     return Room(len(spreads), frozenset(map(_key, shown)), frozenset(map(_key, _chosen(shown, detailed))))
 
 
 def _chosen(spreads: Sequence[Spread], most: int) -> list[Spread]:
-    """At most so many: the failed and invalid, then the others, each evenly from the first to the last."""
+    """Return at most `most` cases: the failed and invalid first, then the others, each evenly spaced."""
     bad = [spread for spread in spreads if spread.status in ("failed", "invalid")]
     first = _evenly(bad, most)
     others = [spread for spread in spreads if spread.status not in ("failed", "invalid")]

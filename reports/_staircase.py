@@ -19,7 +19,7 @@ _KNOWN_LANE, _KNOWN_LANES = 13.0, 2  # between two rows of the names of known si
 
 
 def staircase(summary: Summary, suite: str, view: View) -> list[Chart]:
-    """The lines of one view on common axes, with a table of levels for each; none where there is no line."""
+    """Draw the lines of one view on common axes, with a table of levels for each."""
     found = [each for each in staircases_of(summary, suite, view) if len(each.line.points) >= FEWEST_POINTS]
     return [_chart([each for each in found if each.steps[0].unit == unit], view) for unit in _units(found)]
 
@@ -57,7 +57,7 @@ def _chart(found: Sequence[Staircase], view: View) -> Chart:
 
 
 def _is_one(found: Sequence[Staircase]) -> bool:
-    """Whether all lines are of one device, so that what is known holds for each."""
+    """Return whether all lines are of one device, so that its known sizes apply to each."""
     return len({point.devices for each in found for _, point in each.line.points}) == 1
 
 
@@ -70,7 +70,7 @@ def _words(steps: Sequence[Step]) -> str:
 
 
 def _level(step: Step, index: int, across: Axis, up: Axis) -> Markup:
-    """A band from the least to the greatest height of a level, and one over the sizes between which it ends."""
+    """Draw a band along a level, and a band over the 95 % interval of its end."""
     left, right = across.place(step.smallest), across.place(step.end.centre if step.end else step.largest)
     y = up.place(step.height.centre)
     level = svg.element("rect", x=left, y=y - 5, width=max(right - left, 1.0), height=10.0, class_=_soft(index))
@@ -86,7 +86,7 @@ def _soft(index: int) -> str:
 
 
 def _names(steps: Sequence[Step], across: Axis, up: Axis) -> Markup:
-    """Where each level ends above the plot; its height above or below the level, of a narrow one at its right."""
+    """Write the end of each level above the plot, and its height beside the level."""
     names = svg.Labels()
     for step in steps:
         if step.end:
@@ -104,7 +104,7 @@ def _names(steps: Sequence[Step], across: Axis, up: Axis) -> Markup:
 
 
 def _known(steps: Sequence[Step], across: Axis) -> Markup:
-    """A mark on the axis for each size that is known of the device, named below the ticks."""
+    """Mark each size that the device reports on the axis, with its name below the ticks."""
     parts, names = [], svg.Labels()
     for known in [known for step in steps for known in step.known]:
         x = across.place(known.bytes)

@@ -1,4 +1,4 @@
-"""A small builder of SVG: elements and numbers in, escaped markup out. Colours are the style sheet's classes."""
+"""A small builder of SVG: it returns escaped markup. Colours are classes of the style sheet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COLOURS = 8  # the style sheet's classes c0 … c7; from the ninth on they are d
 
 
 def element(name: str, *children: str, **attributes: str | float | None) -> Markup:
-    """An element; an attribute's `_` is written `-` (a trailing one dropped), None leaves it out."""
+    """Return an element; `_` in the name of an attribute becomes `-`, a trailing one is dropped, None leaves it out."""
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{number(value) if isinstance(value, float) else escape(value)}"'
         for key, value in attributes.items()
@@ -26,17 +26,17 @@ def element(name: str, *children: str, **attributes: str | float | None) -> Mark
 
 
 def join(parts: Iterable[str]) -> Markup:
-    """Markup as it is, text escaped, one after the other."""
+    """Return the parts one after the other: markup as it is, text escaped."""
     return Markup("".join(map(escape, parts)))
 
 
 def number(value: float) -> str:
-    """A coordinate to a tenth, without a needless `.0`."""
+    """Return a coordinate to a tenth, without a needless `.0`."""
     return f"{value:.1f}".removesuffix(".0")
 
 
 def picture(words: str, height: float, *children: str, width: float = WIDTH) -> Markup:
-    """A whole drawing, with what it says in words for who cannot see it."""
+    """Return a whole drawing, with its content in words for screen readers."""
     box = f"0 0 {number(width)} {number(height)}"
     return element(
         "svg", *children, viewBox=box, role="img", aria_label=words, class_="wide" if width > WIDTH else None
@@ -44,52 +44,52 @@ def picture(words: str, height: float, *children: str, width: float = WIDTH) -> 
 
 
 def text(x: float, y: float, words: str, anchor: str = "start", class_: str | None = None) -> Markup:
-    """Words at a place."""
+    """Return words at a place."""
     return element("text", words, x=x, y=y, text_anchor=None if anchor == "start" else anchor, class_=class_)
 
 
 def line(x1: float, y1: float, x2: float, y2: float, class_: str) -> Markup:
-    """A straight line."""
+    """Return a straight line."""
     return element("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=class_)
 
 
 def polyline(places: Sequence[tuple[float, float]], class_: str) -> Markup:
-    """A line through places."""
+    """Return a line through places."""
     return element("polyline", points=" ".join(f"{number(x)},{number(y)}" for x, y in places), class_=class_)
 
 
 def dot(x: float, y: float, radius: float, class_: str, words: str = "") -> Markup:
-    """A dot; `words` are shown when it is pointed at."""
+    """Return a dot; `words` are shown under the pointer."""
     return element("circle", *title(words), cx=x, cy=y, r=radius, class_=class_)
 
 
 def title(words: str) -> tuple[Markup, ...]:
-    """What is shown when the element around it is pointed at; nothing for no words."""
+    """Return the words that are shown under the pointer; nothing for no words."""
     return (element("title", words),) if words else ()
 
 
 def colour(index: int) -> str:
-    """The style sheet's class of the line at `index`."""
+    """Return the class of the line at `index`."""
     return f"c{index % COLOURS}" + (" dashed" if index >= COLOURS else "")
 
 
 def triangle(x: float, y: float) -> str:
-    """The path of a mark whose tip is at a place, from below."""
+    """Return the path of a mark whose tip points up at a place."""
     return f"M{number(x)} {number(y)}l-4.5 8h9z"
 
 
 @dataclass(slots=True)
 class Labels:
-    """Texts about places, drawn so that none lies on another: what comes first stays."""
+    """Texts beside places, drawn so that none lies on another: the first one stays."""
 
     wanted: list[tuple[str, tuple[tuple[float, float], ...]]] = field(default_factory=list)
 
     def add(self, words: str, *places: tuple[float, float]) -> None:
-        """Wish for words centred at the first of these places that is free."""
+        """Add words, to be centred at the first of these places that is free."""
         self.wanted.append((words, places))
 
     def drawn(self, left: float, right: float) -> Markup:
-        """Each at the first of its places where it lies on none before it, moved inside the ends; else left out."""
+        """Return each text at its first free place, moved inside the ends; a text without a free place is left out."""
         taken: list[tuple[float, float, float]] = []
         parts = []
         for words, places in self.wanted:
@@ -104,7 +104,7 @@ class Labels:
 
 
 def width_of(words: str) -> float:
-    """About how wide words are drawn."""
+    """Return the approximate width of words."""
     return LETTER * len(words)
 
 
@@ -113,7 +113,7 @@ def _is_taken(x: float, y: float, half: float, taken: Sequence[tuple[float, floa
 
 
 def shorten(words: str, most: int) -> str:
-    """The words, cut in the middle where they are longer than `most` characters."""
+    """Return the words, shortened in the middle to at most `most` characters."""
     if len(words) <= most:
         return words
     half = (most - 1) // 2
@@ -121,7 +121,7 @@ def shorten(words: str, most: int) -> str:
 
 
 def frame(across: Axis, up: Axis, across_words: str, up_words: str) -> Markup:
-    """The axes of a plot: grid lines, ticks, and what each axis shows with its unit."""
+    """Return the axes of a plot: grid lines, ticks, and the name of each axis with its unit."""
     parts = [line(across.start, up.place(value), across.end, up.place(value), "grid") for value, _ in up.ticks]
     parts += [text(across.start - 6, up.place(value) + 4, label, "end") for value, label in up.ticks]
     parts += [line(across.start, up.start, across.end, up.start, "axis")]
@@ -134,7 +134,7 @@ def frame(across: Axis, up: Axis, across_words: str, up_words: str) -> Markup:
 
 
 def left_of(up: Axis) -> float:
-    """Where a plot begins, so that the labels of its upward axis fit beside it."""
+    """Return where a plot begins, so that the labels of its upward axis fit beside it."""
     return 14.0 + max((width_of(label) for _, label in up.ticks), default=0.0)
 
 

@@ -27,7 +27,7 @@ class Axis:
     unit: str  # written once beside the axis; empty where every tick has its own
 
     def place(self, value: float) -> float:
-        """Where a value is drawn; values outside are drawn at the end."""
+        """Return where a value is drawn; values outside are drawn at the end."""
         inside = min(max(value, self.low), self.high)
         if self.log:
             share = math.log(inside / self.low) / math.log(self.high / self.low)
@@ -47,7 +47,7 @@ def axis(
     room: float = 1.0,
     count: int = 5,
 ) -> Axis:
-    """An axis that holds the values: `zero` begins a linear one at 0; a unit of `B` has binary ticks.
+    """Return an axis that holds the values: `zero` begins a linear one at 0; the unit `B` has binary ticks.
 
     A logarithmic axis leaves a factor of `room` free at either end and shows positive values only;
     where there is none it becomes linear.
@@ -64,7 +64,7 @@ def axis(
 
 
 def at_values(plain: Axis, values: Iterable[float]) -> Axis:
-    """The same axis with its ticks at the values themselves, where those are few enough to be written."""
+    """Return the axis with its ticks at the values themselves, if there is room for all of them."""
     places = sorted(set(values))
     apart = min((plain.place(b) - plain.place(a) for a, b in itertools.pairwise(places)), default=0.0)
     labels = [f"{place:.6g}" for place in places]
@@ -74,7 +74,7 @@ def at_values(plain: Axis, values: Iterable[float]) -> Axis:
 
 
 def _widen(low: float, high: float, *, log: bool) -> tuple[float, float]:
-    """Ends that differ, whatever the values."""
+    """Return ends that differ, whatever the values."""
     if high > low:
         return low, high
     if log:
@@ -97,7 +97,7 @@ def _linear(low: float, high: float, unit: str, start: float, end: float, count:
 
 
 def _binary_ticks(places: Sequence[float]) -> tuple[tuple[float, str], ...]:
-    """Sizes in the unit of the largest: 124GiB, 124.5GiB."""
+    """Return sizes in the unit of the largest: 124GiB, 124.5GiB."""
     _, _, unit = units.round_size(max(map(abs, places))).partition(" ")
     factor = next(1024.0**power for power in range(9) if units.round_size(1024.0**power).endswith(f" {unit}"))
     return tuple((place, f"{place / factor:.6g}{unit}" if place else "0") for place in places)
@@ -111,7 +111,7 @@ def _step(least: float, *, binary: bool) -> float:
 
 
 def _log_ticks(low: float, high: float, unit: str, count: int) -> tuple[tuple[tuple[float, str], ...], str]:
-    """Ticks in the unit of the first where no other is written with more than four digits, else each in its own."""
+    """Return ticks in the unit of the smallest if all fit in four digits, else each in its own unit."""
     if unit == "B":
         first, last = math.ceil(math.log2(low) - 1e-9), math.floor(math.log2(high) + 1e-9)
         stride = max(math.ceil((last - first + 1) / count), 1)
@@ -125,7 +125,7 @@ def _log_ticks(low: float, high: float, unit: str, count: int) -> tuple[tuple[tu
 
 
 def _log_places(low: float, high: float, count: int) -> list[float]:
-    """Decades, thinned to `count`; where there are few, with 2 and 5 or all digits between them."""
+    """Return decades, thinned to `count`; where there are few, with 2 and 5 or all digits between them."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     for digits in ((1,), (1, 2, 5), tuple(range(1, 10))):
         places = [digit * 10.0**power for power in range(first, last + 1) for digit in digits]

@@ -1,4 +1,4 @@
-"""Counters over a run as drawings: what ran, and a line for every counter of a device."""
+"""Counters over time as drawings: when each case ran, and a line for every counter of a device."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ._lanes import LANE, TOP, lanes, time_axis, untimed_of, windows
 from ._ticks import Axis, axis
 from ._zoom import case_chart, event_chart, line_chart
 
-MOST_POINTS = 400  # of a drawn line: the least and the greatest of each of 200 spans, so that no spike is lost
+MOST_POINTS = 400  # of a drawn line: the minimum and maximum of each of 200 spans, so that no spike is lost
 DRAWN_POINTS, LEAST_POINTS = 8_000, 120  # of all drawn lines together, about 70 kB of a page; of each at the least
 ZOOM_POINTS = 60_000  # of all lines together that can be zoomed: about 200 kB of a page
 _LEFT, _RIGHT, _BOTTOM, _HEIGHT = 90.0, svg.WIDTH - 16, 110.0, 134.0
@@ -42,7 +42,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class Timelines:
-    """A timeline for each device that has samples, and the same as numbers for a script that zooms.
+    """A timeline for each device that has samples, and the same as numbers for the script that zooms.
 
     `thinned` is how many samples were left out of the numbers.
     """
@@ -54,7 +54,7 @@ class Timelines:
 
 @dataclass(slots=True)
 class _Sheet:
-    """What all charts of a run share: where it begins, how time is drawn, how many points a line may have.
+    """The settings of all charts of a run: where it begins, how time is drawn, how many points a line may have.
 
     `points` are of a line that is zoomed, `drawn` of its drawing.
     """
@@ -69,17 +69,17 @@ class _Sheet:
 
     @property
     def apart_s(self) -> float:
-        """How far apart two moments are that a drawing shows apart."""
+        """The time between two moments that a drawing shows apart."""
         return 0.5 * (self.across.high - self.across.low) / (self.across.end - self.across.start)
 
     def add(self, chart: Chart, numbers: dict[str, Any]) -> Chart:
-        """The chart, its numbers put down under its place."""
+        """Return the chart with the place of its numbers among those that zoom."""
         self.zoom.append(numbers)
         return dataclasses.replace(chart, zoom=len(self.zoom) - 1)
 
 
 def timelines(run: Run, table: CounterTable) -> Timelines:
-    """A timeline for each device that has samples, from the first sample of the run to the last."""
+    """Return a timeline for each device that has samples, from the first sample of the run to the last."""
     tracks = [track for track in map(_drawable, table.tracks) if len(track.at)]
     if not tracks:
         return Timelines()
@@ -105,7 +105,7 @@ def timelines(run: Run, table: CounterTable) -> Timelines:
 
 
 def _is_still(track: Track) -> bool:
-    """Whether a counter has nothing to draw: one value in the whole run. Of events, none says so in its place."""
+    """Return whether a counter has one value in the whole run; a counter of events is drawn even without an event."""
     return track.counter.kind != "event" and bool((track.values == track.values[0]).all())
 
 
@@ -116,19 +116,19 @@ def _still(tracks: Sequence[Track], device: str) -> tuple[tuple[str, str], ...]:
 
 
 def _unit(track: Track) -> str:
-    """Of what is drawn: of a cumulative counter, its rise a second."""
+    """Return the unit of a drawn counter; a cumulative counter is drawn as its rise per second."""
     return rise_unit(track.counter.unit) if track.counter.kind == "cumulative" else track.counter.unit
 
 
 def _seconds(span: float) -> Axis:
-    """An axis of time that ends where the run does, not at a round number."""
+    """Return an axis of time that ends where the run ends, not at a round number."""
     plain = axis([0.0, span], "", _LEFT, _RIGHT)
     ticks = tuple((place, label) for place, label in plain.ticks if place <= span or span <= 0)
     return dataclasses.replace(plain, high=span, ticks=ticks) if span > 0 else plain
 
 
 def _drawable(track: Track) -> Track:
-    """The track as it is drawn: of a cumulative counter, its rise a second between readings."""
+    """Return the track as it is drawn: a cumulative counter as its rise per second between samples."""
     if track.counter.kind != "cumulative":
         return track
     spans = np.diff(track.at)
@@ -155,18 +155,18 @@ def _charts(sheet: _Sheet, device: str, tracks: Sequence[Track], *, first: bool)
 
 
 def _rank(track: Track) -> bool:
-    """Power comes first: what a device draws says best what it did."""
+    """Return the order of a counter: power first, because it shows best what a device did."""
     return track.counter.measures is not Measure.BOARD_POWER
 
 
 def _behind(sheet: _Sheet, found: Iterable[Band]) -> Iterator[Markup]:
-    """The times in which a device was held back, behind a line."""
+    """Yield the times in which a device was slowed down, behind a line."""
     for band in found:
         yield _filled(sheet, band, TOP, _BOTTOM - TOP, band.kind, band.name)
 
 
 def _filled(sheet: _Sheet, band: Band, top: float, height: float, class_: str, words: str = "") -> Markup:
-    """One shape over all times of a band."""
+    """Draw one shape over all times of a band."""
     path = []
     for start, end in band.spans:
         left = sheet.across.place(max(start - sheet.begin, 0.0))
@@ -196,7 +196,7 @@ def _line(sheet: _Sheet, track: Track, back: Sequence[Band], behind: Markup) -> 
 
 
 def _events(sheet: _Sheet, track: Track, found: Sequence[Band]) -> Chart:
-    """A lane for each event that ever was, under its name, filled while it was."""
+    """Draw a lane for each event that occurred, under its name."""
     counter, across, step = track.counter, sheet.across, LANE + _NAME
     bottom = TOP + step * len(found) + (6 if found else LANE)
     parts = [time_axis(across, bottom)]
@@ -218,6 +218,6 @@ def _value_axis(across: Axis, up: Axis) -> list[Markup]:
 
 
 def decimate(at: Numbers, values: Numbers, most: int = MOST_POINTS) -> tuple[Numbers, Numbers]:
-    """At most `most` points that keep every extreme: the least and greatest of equal runs, in time order."""
+    """Return at most `most` points that keep every extreme: the minimum and maximum of equal spans, in time order."""
     kept = extremes(values, most)
     return at[kept], values[kept]

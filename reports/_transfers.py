@@ -16,7 +16,7 @@ from ._views import common_words, peak_of_all, quantity_name
 
 
 def transfer(summary: Summary, suite: str, view: View) -> list[Chart]:
-    """The paths of one view with their models, apart by unit, with tables of models and crossovers."""
+    """Draw the paths of one view with their models, one chart per unit, with tables of models and crossovers."""
     return [_chart(found, view) for found in transfers_of(summary, suite, view)]
 
 
@@ -64,7 +64,7 @@ def _cross_words(each: Crossover) -> str:
 
 
 def _models(path: Path, across: Axis, up: Axis) -> Iterator[list[tuple[float, float]]]:
-    """Each piece of a model as a line through half octaves."""
+    """Yield each piece of a model as a line through half octaves."""
     for piece in path.model.pieces:
         low, high = path.sizes[piece.first], path.sizes[piece.last]
         count = max(round(2 * math.log2(high / low)), 1)
@@ -73,12 +73,12 @@ def _models(path: Path, across: Axis, up: Axis) -> Iterator[list[tuple[float, fl
 
 
 def _height(path: Path, size: float, seconds: float) -> float:
-    """A time of the model in what the view shows: a rate, or the time itself."""
+    """Return a time of the model as the view shows it: a rate, or the time itself."""
     return size * path.scale / seconds if path.is_rate else seconds
 
 
 def _cross(each: Crossover, below: Path, across: Axis, up: Axis) -> Markup:
-    """A ring on the measured curve where it is overtaken, with the sizes between which it was."""
+    """Draw a ring on the measured curve where the other path becomes faster."""
     seconds = dict(zip(below.sizes, below.seconds, strict=True))
     low, high = seconds[each.size.low].centre, seconds[each.size.high].centre
     share = math.log(each.size.centre / each.size.low) / math.log(each.size.high / each.size.low)

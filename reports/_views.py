@@ -1,4 +1,4 @@
-"""A suite's views as chart data: pure functions of a summary; nothing here knows a suite or draws."""
+"""The views of a suite as chart data: pure functions of a summary that neither name a suite nor draw."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A case on a pareto chart: one series against another, of one group."""
+    """A case on a Pareto chart: the points of its two series, and its group."""
 
     group: str
     across: Point
@@ -31,7 +31,7 @@ class Pair:
 
 
 def grids(found: Sequence[Point], view: View) -> list[Grid]:
-    """A matrix view's grids: one for each case name, device set and value of `by`."""
+    """Return the grids of a matrix view: one for each case name, device set and value of `by`."""
     name = labeller(found, view)
     grouped: dict[str, dict[tuple[Value, Value], Point]] = {}
     for point in found:
@@ -51,7 +51,7 @@ def _ordered(values: Iterable[Value]) -> tuple[Value, ...]:
 
 
 def pairs(across: Sequence[Point], up: Sequence[Point], view: View) -> list[Pair]:
-    """The cases that have both series of a pareto view, in the units of the first."""
+    """Return the cases that have both series of a Pareto view, in the units of the first case."""
     name = labeller(across, view)
     other = {(point.case.id, point.devices): point for point in up}
     found = [
@@ -67,7 +67,7 @@ def _pair_units(pair: Pair) -> tuple[str, str]:
 
 
 def frontier(found: Sequence[Pair]) -> list[Pair]:
-    """The pairs that no other beats both ways, from left to right."""
+    """Return the Pareto frontier, from left to right: the pairs that no other pair beats in both series."""
     kept: list[Pair] = []
     for pair in sorted(found, key=lambda pair: (-_merit(pair.across), -_merit(pair.up))):
         best = kept[-1] if kept else None
@@ -81,17 +81,17 @@ def _merits(pair: Pair) -> tuple[float, float]:
 
 
 def _merit(point: Point) -> float:
-    """How good a point is, more being better."""
+    """Return the value of a point, negated where less is better."""
     return point.value if point.figure.better == "more" else -point.value
 
 
 def group_of(view: View) -> Callable[[Point], str]:
-    """A function that gives a point's values of `by` alone: what bars are coloured by."""
+    """Return a function that gives the values of `by` of a point, by which bars are coloured."""
     return lambda point: " · ".join(axis_words(axis, value) for axis, value in point.case.params if axis in view.by)
 
 
 def varying(found: Sequence[Point]) -> Callable[[Point], str]:
-    """A function that labels each point by its name and those parameters that differ between points."""
+    """Return a function that labels each point by its name and the parameters that differ between points."""
     values: dict[str, set[Value]] = {}
     for point in found:
         for axis, value in point.case.params:
@@ -109,7 +109,7 @@ def varying(found: Sequence[Point]) -> Callable[[Point], str]:
 
 
 def common_words(found: Sequence[Point], view: View) -> str:
-    """What all points of a view share, for a chart's subtitle: `open, size 1GiB, dtype float32`."""
+    """Return what all points of a view share, for the subtitle of a chart: `open, size 1GiB, dtype float32`."""
     if not found:
         return ""
     first = found[0].case

@@ -1,4 +1,4 @@
-"""A template, its style sheets and its scripts as one page that allows nothing else: no network, nothing inline."""
+"""A template, its style sheets and its scripts as one page whose policy allows nothing else, and no network."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FOLDER = Path(__file__).parent
 
 
 def web_page(template: str, *sheets: str, scripts: Iterable[str] = (), **values: object) -> str:
-    """The page; every text in it is escaped by the template engine, style and script are known by their hashes."""
+    """Return the page; the template engine escapes every text, the policy names style and script by hash."""
     style, script = _read(sheets), _read(scripts)
     return (
         _templates()
@@ -33,18 +33,18 @@ def web_page(template: str, *sheets: str, scripts: Iterable[str] = (), **values:
 
 
 def fragment(template: str, macro: str, value: object) -> str:
-    """What a macro of a template makes of a value: a part of a page."""
+    """Return a part of a page: what a macro of a template makes of a value."""
     return str(getattr(_module(template), macro)(value))
 
 
 def packed(value: object) -> str:
-    """A value as gzipped JSON in base64, as the script of a page takes it."""
+    """Return a value as gzipped JSON in base64, which the script of a page unpacks."""
     data = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     return base64.b64encode(gzip.compress(data, mtime=0)).decode()
 
 
 def breakable(words: str) -> Markup:
-    """A case's id that a narrow column breaks between its axes, not within a word."""
+    """Return the id of a case with breaks between its axes, so that a narrow column breaks no word."""
     return escape(words).replace(",", Markup(",<wbr>")).replace("[", Markup("<wbr>["))
 
 
@@ -76,7 +76,7 @@ def _texts(names: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def _comment(words: str) -> str:
-    """A licence as its script takes it along."""
+    """Return a licence as the comment that stands before its script."""
     return f"/*!\n{words}\n*/\n"
 
 

@@ -1,4 +1,4 @@
-"""The charts of a timeline as numbers, for the script of a page that zooms them: small, in the units of their axes."""
+"""The charts of a timeline as numbers in the units of their axes, for the script that zooms them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _GIB = 2.0**30
 def line_chart(
     device: str, unit: str, at: Numbers, values: Numbers, back: Sequence[Band], begin: float
 ) -> dict[str, Any]:
-    """A line: moments to a millisecond, values to five digits, and the bands in which the device was held back."""
+    """Return a line: times to a millisecond, values to five digits, and the bands in which the device was slow."""
     factor, shown = _scale(float(np.abs(values).max()), unit)
     return {
         "kind": "line",
@@ -50,7 +50,7 @@ def _band(band: Band, begin: float) -> list[Any]:
 
 
 def _scale(value: float, unit: str) -> tuple[float, str]:
-    """As `units.scale`; of bytes GiB where there are so many: an axis has one unit."""
+    """Return the factor and the unit of an axis, as `units.scale`; bytes are in GiB or MiB."""
     if unit == "B":
         factor, words = (_GIB, "GiB") if value >= _GIB else (2.0**20, "MiB")
         return factor, words

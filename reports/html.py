@@ -1,4 +1,4 @@
-"""A run as one self-contained web page: no network, light and dark, readable with no script, made to be printed too."""
+"""A run as one self-contained web page: no network, light and dark, readable without script and in print."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ class HtmlReport:
     summary: str = "one self-contained web page with charts, tables and counters over time"
 
     def render(self, run: Run) -> str:
-        """The page of a run."""
+        """Return the page of a run."""
         return _written(page(run))
 
     def enclose(self, run: Run, enclosure: Enclosure) -> str:
-        """The page of a run with its results inside."""
+        """Return the page of a run with its results inside."""
         return _written(page(run, enclosure))
 
     def columns(self, runs: Sequence[Run]) -> str:
-        """The page of several runs as columns."""
+        """Return the page of several runs as columns."""
         return web_page("runs.html", "html.css", "runs.css", scripts=("page.js",), page=columns(runs))
 
     def trends(self, trends: Sequence[Trend]) -> str:
-        """The page of trends, run after run, with their changes."""
+        """Return the page of trends, run after run, with their changes."""
         return web_page("trend.html", "html.css", "trend.css", page=trend_page(trends))
 
     def compare(self, comparison: Comparison) -> str:
-        """The page of runs side by side."""
+        """Return the page of runs side by side."""
         return web_page("compare.html", "html.css", "compare.css", page=compare_page(comparison))
 
     def index(self, site: Site) -> str:
-        """The page that lists the runs of a site."""
+        """Return the page that lists the runs of a site."""
         return web_page("site.html", "html.css", "site.css", page=site_page(site))
 
 

@@ -45,7 +45,7 @@ class MarkdownReport:
     summary: str = "GitHub Markdown, for a pull request or an issue"
 
     def render(self, run: Run) -> str:
-        """The document, with a newline at its end."""
+        """Return the document, with a newline at its end."""
         summary = Summary(run)
         suites = [_Suite(suite, summary) for suite in listing(summary)]
         suites.sort(key=lambda suite: min(map(_rank, suite.lines)))
@@ -57,11 +57,11 @@ class MarkdownReport:
         return cut(_document(summary, suites, _kept(suites, room)))
 
     def columns(self, runs: Sequence[Run]) -> str:
-        """Several runs as columns, with a newline at its end."""
+        """Return several runs as columns, with a newline at the end."""
         return columns_markdown(columns(runs))
 
     def compare(self, comparison: Comparison) -> str:
-        """Runs side by side, with a newline at its end."""
+        """Return runs side by side, with a newline at the end."""
         return compare_markdown(comparison)
 
 
@@ -84,7 +84,7 @@ def _rank(line: ListedCase) -> int:
 
 
 def _kept(suites: Sequence[_Suite], room_bytes: int) -> frozenset[str]:
-    """The rows that fit, the worst of all suites first."""
+    """Return the rows that fit, the worst of all suites first."""
     kept: set[str] = set()
     pairs = [(_rank(line), row) for suite in suites for line, row in zip(suite.lines, suite.rows, strict=True)]
     for _, row in sorted(pairs, key=lambda pair: pair[0]):
@@ -96,7 +96,7 @@ def _kept(suites: Sequence[_Suite], room_bytes: int) -> frozenset[str]:
 
 
 def _document(summary: Summary, suites: Sequence[_Suite], kept: frozenset[str] | None) -> str:
-    """The document with these rows of its tables of cases, with all of them where `kept` is None."""
+    """Return the document with these rows of its tables of cases, with all of them if `kept` is None."""
     rows = [line.spread.row for suite in suites for line in suite.lines]
     found = notices(summary, rows)
     parts = [*_head(overview(summary)), *_notices(found if kept is None else found[:_NOTICES])]
