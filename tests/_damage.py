@@ -18,7 +18,7 @@ from gpubench.analysis.traced import TIMES
 from gpubench.model import Case, Samples, SuiteInfo, disk, record
 
 RECORDINGS = Path(__file__).parent / "recordings"
-MOST_RESULTS, MOST_VALUES, MOST_ROWS, PARTS = 10, 16, 30, 48
+MOST_RESULTS, MOST_VALUES, MOST_ROWS = 10, 16, 30
 Document = dict[str, Any]
 
 NUMBERS: dict[str, tuple[Any, ...]] = {
@@ -52,7 +52,7 @@ TEXTS = (
 )
 
 
-def parts(count: int = PARTS) -> list[list[Document]]:
+def parts(count: int) -> list[list[Document]]:
     """Return parts of the recordings and a traced program, each as the documents of its lines without the end."""
     chooser = random.Random(0)
     files = sorted(RECORDINGS.rglob("*.jsonl.gz"))

@@ -152,15 +152,16 @@ def outcome(path: Path, readers: Iterator[Reader]) -> tuple[str, list[str], tupl
     return "crashed" if crashes else "loaded", crashes, longest
 
 
-def run(count: int, seed: int, keep: Path | None = None, parts: Sequence[list[_damage.Document]] = ()) -> Outcomes:
+def run(
+    count: int, seed: int, kinds: Sequence[str] = _damage.KINDS, keep: Path | None = None, most_parts: int = 48
+) -> Outcomes:
     """Damage so many files, the kinds of damage in turn, and give each to every reader."""
-    found, parts = Outcomes(), parts or _damage.parts()
+    found, parts = Outcomes(), _damage.parts(most_parts)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         path, whole, readers = folder / "damaged.jsonl", folder / "whole.jsonl", Readers(folder)
         for number in range(count):
-            kind = _damage.KINDS[number % len(_damage.KINDS)]
-            part = parts[number // len(_damage.KINDS) % len(parts)]
+            kind, part = kinds[number % len(kinds)], parts[number // len(kinds) % len(parts)]
             path.write_bytes(_damage.damaged(kind, part, f"{seed}/{number}"))
             whole.write_bytes(_damage.content(part))
             became, crashes, longest = outcome(path, readers.of(path, whole))
@@ -174,7 +175,7 @@ def run(count: int, seed: int, keep: Path | None = None, parts: Sequence[list[_d
 
 def main(count: int = 10_000, seed: int = 1, keep: str = "") -> int:
     """Print the table; return the exit status."""
-    found = run(count, seed, Path(keep) if keep else None)
+    found = run(count, seed, keep=Path(keep) if keep else None)
     mebibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(*found.table(), f"largest memory of the process: {mebibytes:.0f} MiB", sep="\n")  # noqa: T201
     return 1 if found.crashes else 0
