@@ -196,8 +196,8 @@ def test_a_plan_knows_which_file_a_case_is_of(folder):
         ("\n\nimport nowhere_at_all\n", "does not load: ModuleNotFoundError: .* (other.py, line 3)"),
         ("def f(:\n", "does not load: SyntaxError: .*other.py, line 1"),
         ("x = 1\n", "does not load: it has no `suite`"),
-        ("suite = 1\n", "`suite` must be a Suite with at least one case"),
-        ("from gpubench.api.suite import Suite\nsuite = Suite('none')\n", "`suite` must be a Suite with at least one case"),
+        ("suite = 1\n", "`suite` must be a Suite with"),
+        ("from gpubench.api.suite import Suite\nsuite = Suite('none')\n", "`suite` must be a Suite with"),
     ],
 )
 def test_a_file_that_is_no_suite_is_refused_with_the_place_in_it(folder, source, words):
