@@ -113,7 +113,7 @@ def browser() -> Iterator[Browser]:
         for wanted, pipe in ((3, fcntl.fcntl(from_us, fcntl.F_DUPFD, 10)), (4, fcntl.fcntl(to_us, fcntl.F_DUPFD, 10))):
             os.dup2(pipe, wanted)
 
-    with tempfile.TemporaryDirectory() as profile:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         command = [PROGRAM, *_OPTIONS, *_QUIET, "--remote-debugging-pipe", f"--user-data-dir={profile}", "about:blank"]
         silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         process = subprocess.Popen(command, preexec_fn=arrange, pass_fds=(3, 4), **silent)

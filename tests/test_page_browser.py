@@ -17,6 +17,7 @@ RECORDINGS = Path(__file__).parent / "recordings"
 WHOLE = RECORDINGS / "whole/h200.jsonl.gz"
 RUNS = [path for path in sorted(RECORDINGS.rglob("*.jsonl.gz")) if path.parent.name != "counters"]
 SCREEN, MOST_SCREENS, MOST_BYTES = (1280, 800), 12, 1_000_000
+A4 = (794, 1123)  # pixels of a sheet
 OPEN_ALL = "document.querySelectorAll('details.fold').forEach((fold) => (fold.open = true))"
 FLAWS = (Path(__file__).parent / "page_flaws.js").read_text()
 pytestmark = [
@@ -195,9 +196,10 @@ def test_a_table_sorts_by_value_whatever_the_prefix_and_goes_back_to_the_order_m
 
 
 @pytest.mark.parametrize("script", [True, False], ids=["with script", "without"])
-def test_on_paper_every_group_is_open(browser, pages, script):
-    browser.show(pages(WHOLE), media="print", script=script)
+def test_on_paper_every_group_is_open_and_fits_the_sheet(browser, pages, script):
+    browser.show(pages(WHOLE), *A4, media="print", script=script)
     if script:
         browser.ask("dispatchEvent(new Event('beforeprint'))")
+    assert overflow(browser) <= 0
     rows = "[...document.querySelectorAll('.of-cases tr[id]')]"
     assert browser.ask(f"{rows}.length === {rows}.filter((row) => row.getBoundingClientRect().height > 0).length")
