@@ -152,8 +152,8 @@ def _is_of_host(summary: Summary, suite: str, view: View) -> bool:
 
 
 def _folded(charts: Sequence[Chart], shown: int) -> Fold:
-    """Leave the first charts open; a chart of the whole width of the page takes the room of all of them."""
-    count = 1 if any(chart.full for chart in charts[:shown]) else shown
+    """Leave the first charts open; where the first one is as wide as the page, it stands alone."""
+    count = 1 if shown and charts and charts[0].full else shown
     return Fold(tuple(charts[:count]), tuple(charts[count:]))
 
 

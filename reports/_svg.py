@@ -38,9 +38,9 @@ def number(value: float) -> str:
 def picture(words: str, height: float, *children: str, width: float = WIDTH) -> Markup:
     """Return a whole drawing, with its content in words for screen readers."""
     box = f"0 0 {number(width)} {number(height)}"
-    return element(
-        "svg", *children, viewBox=box, role="img", aria_label=words, class_="wide" if width > WIDTH else None
-    )
+    wide = width if width > WIDTH else None
+    class_ = "wide" if wide else None
+    return element("svg", *children, viewBox=box, width=wide, role="img", aria_label=words, class_=class_)
 
 
 def text(x: float, y: float, words: str, anchor: str = "start", class_: str | None = None) -> Markup:

@@ -101,8 +101,11 @@ const gpubench = (() => {
   }
 
   /* A permalink opens the groups that its case lies in, and the case. */
+  const wanted = () => {
+    try { return decodeURIComponent(location.hash.slice(1)); } catch { return ""; } // of a hash that nobody encoded
+  };
   const reveal = () => {
-    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const target = document.getElementById(wanted());
     if (!target) return;
     if (target.hidden || document.body.classList.contains("searching")) { input.value = ""; search(""); }
     for (let fold = target.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;

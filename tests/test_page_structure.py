@@ -74,6 +74,16 @@ def test_the_page_begins_with_what_every_other_summary_says_of_the_run():
     assert head.index("Trustworthy: no, because 1 case failed") < head.index("Memory read") < head.index(" 4 ok")
 
 
+def test_the_markdown_begins_with_the_same_answer():
+    run = run_of(*sizes(), read(suite="ipc", status="failed", cause="hang", reason="no answer"))
+    head = rendering.report("md").render(run).partition("\n## ")[0]
+    assert "| key figure | median | of data sheet |" in head
+    assert "| Memory read | **4600 GB/s** | 95.8 % |" in head
+    assert "**Trustworthy: no, because 1 case failed (hang)**" in head
+    assert "| bandwidth | what bandwidth measures | 4 ok |" in head
+    assert head.splitlines()[2].startswith("tier quick · 5 cases")
+
+
 def test_the_contents_and_the_line_of_each_suite_lead_to_its_section():
     page = Page(run_of(*sizes(), read(suite="my suite")))
     sections = [id_ for id_ in page.attributes("section", "id") if id_.startswith("suite-")]
