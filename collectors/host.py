@@ -48,7 +48,7 @@ class Rapl:
     def read(self) -> float:
         """Return the joules since the first reading; raises OSError without RAPL, or if only root may read it."""
         if not self._packages:
-            raise OSError(f"no package in {_ZONES}")
+            raise OSError(f"no energy counter in {_ZONES}")
         for zone in self._packages:
             now = float((zone / "energy_uj").read_text())
             before = self._last.setdefault(zone, now)

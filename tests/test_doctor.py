@@ -56,15 +56,15 @@ def test_the_first_line_says_what_would_be_measured():
 
 def test_counters_are_counted_and_the_unavailable_ones_named():
     absent = [
-        Absent("amd", "it supports none of the devices here", ""),
-        Absent("gpm", "it supports none of the devices here", ""),
+        Absent("amd", "no supported device", ""),
+        Absent("gpm", "no supported device", ""),
     ]
     shown = lines(_machine.machine(FACTS, [], COUNTERS, absent))
     start = shown.index("counters")
     assert shown[start + 1 : start + 5] == [
         "cuda:0: 1 of 2 counters are available",
         "    nvml.energy is unavailable: the driver does not report it",
-        "not sampled: amd, gpm: it supports none of the devices here",
+        "not sampled: amd, gpm: no supported device",
         "every counter: gpubench doctor --counters",
     ]
 

@@ -237,7 +237,7 @@ def available(devices: Sequence[Device]) -> tuple[list[Available], list[Absent]]
         if device.id in read
     ]
     known = {name for name, _, _ in process.readers} | {absent.what for absent in process.absent}
-    idle = [Absent(name, "it supports none of the devices here", "") for name in plugins.names("collectors")]
+    idle = [Absent(name, "no supported device", "") for name in plugins.names("collectors")]
     lost = [Absent(_SAMPLER, remark.words, "") for remark in process.remarks() if remark.source == _SAMPLER]
     return found, [*lost, *process.absent, *(absent for absent in idle if absent.what not in known)]
 
