@@ -91,7 +91,7 @@ def _linear(low: float, high: float, unit: str, start: float, end: float, count:
     places = [index * step for index in range(first, last + 1)]
     if unit == "B":
         return Axis(places[0], places[-1], start, end, False, _binary_ticks(places), "")
-    factor, text = units.scale(max(abs(places[0]), abs(places[-1])), unit)
+    factor, text = units.scale(max(abs(low), abs(high)), unit)  # of the values: the last tick may lie beyond them
     ticks = tuple((place, f"{place / factor:.6g}") for place in places)
     return Axis(places[0], places[-1], start, end, False, ticks, text)
 
