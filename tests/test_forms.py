@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 import re
@@ -177,7 +176,8 @@ def test_a_comment_fits_whatever_is_in_the_run(results):
 def test_a_comment_with_room_has_every_case_the_worst_of_its_suite_first():
     run = make.run(*many(3), make.result(of=make.case(name="bad"), status="failed", reason="wrong"))
     rows = re.findall(r"^\| `(\w+)", render("md", run), re.MULTILINE)
-    assert rows[rows.index("bad") :] == ["bad", "triad", "triad", "triad"]
+    cases = [row for row in rows if row in ("bad", "triad")]
+    assert cases[-4:] == ["bad", "triad", "triad", "triad"]
 
 
 def test_markdown_notifies_nobody_and_links_nowhere_by_itself():
@@ -195,8 +195,9 @@ def test_one_value_is_shown_without_interval_and_noise():
     assert (cells[2], cells[3], cells[5], cells[6]) == ("1000 GB/s", "–", "–", "–")
 
 
-def test_a_report_of_a_run_in_which_nothing_is_finite_is_valid_too():
-    odd = make.result(dataclasses.replace(make.timing(0.0, moved=1e9)), make.timing())
+def test_a_report_of_a_run_without_any_figure_is_valid_too():
+    cases = [make.case(status) for status in ("failed", "invalid", "skipped")]
+    run = make.run(*(make.result(of=case, status=case.name, reason="no figure") for case in cases))
     for kind in plugins.names("reports"):
-        assert render(kind, make.run(odd))
-    assert "nan" not in render("prom", make.run(odd)).lower()
+        assert render(kind, run)
+    assert "nan" not in render("prom", run).lower()
