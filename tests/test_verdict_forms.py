@@ -101,7 +101,7 @@ def test_verdict_reasons_and_next_steps_stand_before_the_cases_and_the_worst_cas
     starts = [line.split(" ")[0] for line in found if line and not is_command(line)]
     assert starts == [*("SLOWER:", "-", "-", "next:", "next:", "threshold", "verdict", "slower", "inconclusive", "not")]
     assert "exit status 1: a case is slower" in found[0]
-    assert "not listed: 1 case that pass; --all lists them" in found
+    assert "not listed: 1 passing case; --all lists them" in found
 
 
 def test_cases_that_pass_are_counted_and_with_all_they_are_listed(lines):

@@ -28,7 +28,7 @@ def answered(judgement: Judgement, found: Answer, every: bool = False, wide: boo
     passing = PASSING[:1] if found.title == AB else PASSING  # who measures two builds asks what became faster too
     shown = [finding for finding in judgement.findings if every or finding.verdict not in passing]
     hidden = len(judgement.findings) - len(shown)
-    notes = [f"not listed: {plural(hidden)} that pass; --all lists them"] if hidden else []
+    notes = [f"not listed: {plural(hidden, 'passing case')}; --all lists them"] if hidden else []
     return [*parts, *listed(shown, HEADS[2:4], every, wide), *(_print.plain(note, "dim") for note in notes)]
 
 
