@@ -172,5 +172,5 @@ def _cases(against: Against, name: str, chosen: Chosen) -> list[Part]:
     is_whole = chosen.every or len(found) <= FEW_CASES
     shown = found if is_whole else [each for each in found if each.verdict is not Verdict.SAME]
     hidden = len(found) - len(shown)
-    note = [_print.plain(f"not listed: {plural(hidden)} with the verdict same; --all lists them", "dim")] if hidden else []
-    return [*_findings.listed(shown[: chosen.top], ("A", name), is_whole, chosen.wide), *note]
+    note = _print.plain(f"not listed: {plural(hidden)} with the verdict same; --all lists them", "dim")
+    return [*_findings.listed(shown[: chosen.top], ("A", name), is_whole, chosen.wide), *([note] if hidden else [])]
