@@ -69,6 +69,35 @@ def store(tmp_path):
 # ---- what is recorded
 
 
+@pytest.mark.parametrize("started", ["1970-01-01", "9998-12-31T23:59:59-23:59", ""])
+def test_whatever_a_run_file_may_hold_can_be_read_from_the_history_again(tmp_path, store, started):
+    """Ids, labels and fingerprints are joined of texts, each of which may be as long as is allowed."""
+    ids = [f"{number}" * 4096 for number in range(3)]
+    devices = [make.device(each, "n" * 4096, arch="a" * 4096) for each in ids]
+    labels = tuple(f"{number:04096}" for number in range(40))
+    result = make.result(
+        make.timing(1e-12, items=1e30, item="i" * 4096, stage="s" * 4096, name="hot"),
+        of=make.case("c" * 4096, "s" * 4096, **{"p" * 4096: "v" * 4096}),
+        devices=ids,
+        labels=labels,
+    )
+    os.utime(
+        files.write(tmp_path / "run.jsonl", result, manifest=make.manifest(facts=make.facts(*devices), started=started))
+    )
+    recorded(store, tmp_path / "run.jsonl")
+    with history.History(store) as found:
+        (line,) = found.lines()
+        (point,) = found.trend(line, 10).moments
+    assert line.line.devices == tuple(ids)
+    assert point.labels == labels
+
+
+def test_a_run_file_whose_name_is_no_text_is_refused_in_one_line(tmp_path, store):
+    path = run_file(tmp_path, 1).rename(tmp_path / os.fsdecode(b"\xff.jsonl"))
+    with pytest.raises(FileError, match="no UTF-8 text; rename it"):
+        recorded(store, path)
+
+
 def test_a_run_is_recorded_once_however_often_it_comes(tmp_path, store):
     path = run_file(tmp_path, 1)
     copy = files.write(tmp_path / "copy.jsonl.gz", *read_run(path).results, manifest=read_run(path).manifest)

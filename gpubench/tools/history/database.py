@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-from annotated_types import Interval, MaxLen
+from annotated_types import Interval
 from pydantic import AllowInfNan, StringConstraints, TypeAdapter, ValidationError
 
 from gpubench.base.errors import FileError
@@ -17,8 +17,8 @@ from gpubench.base.errors import FileError
 Row = TypeVar("Row")
 Key = Annotated[int, Interval(ge=0, lt=2**63)]
 Finite = Annotated[float, AllowInfNan(False)]
-Moment = Annotated[float, Interval(ge=-1e9, le=2.5e11)]  # seconds since 1970 of the years 1938 to 9892
-FileName = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$"), MaxLen(2**13)]  # a folder's and a file's
+Moment = Annotated[float, Interval(ge=-6e10, le=253_402_300_799.0)]  # seconds since 1970 of the years 69 to 9999
+FileName = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
 WAIT_S = 20.0  # for other writers: a run is recorded within milliseconds
 _APPLICATION = 0x67707562  # "gpub", at byte 68 of the file (sqlite.org/fileformat.html)
 _VERSION = 1
@@ -131,6 +131,8 @@ def reported(path: Path) -> Iterator[None]:
         if isinstance(error, sqlite3.ProgrammingError | sqlite3.InterfaceError):
             raise
         raise damaged(path) from error  # the statements are constants, so what fails in one of them is the file
+    except UnicodeEncodeError as error:
+        raise FileError(f"{path}: it cannot hold {error.object!r}, which is no UTF-8 text; rename it") from error
     except UnicodeDecodeError as error:  # in SQLite's own words, which quote the file
         raise damaged(path) from error
 

@@ -18,7 +18,7 @@ from gpubench.analysis.fingerprint import Fingerprint
 from gpubench.analysis.trend import Line, Point, Source, Trend
 from gpubench.base import patterns
 from gpubench.model import Better, Tier
-from gpubench.model.limits import Count, Name, Text
+from gpubench.model.limits import Count
 from gpubench.tools.history.database import FileName, Finite, Key, Moment, checked, connect, damaged, reported
 from gpubench.tools.history.recording import AHEAD_S, located
 
@@ -29,11 +29,9 @@ AND EXISTS (SELECT 1 FROM points JOIN runs ON runs.id = run WHERE line = lines.i
 ORDER BY version, tier, fingerprint, devices, headline DESC, series
 """
 _POINT = "run, replicate, low, centre, high, noise, samples, labels, key, path, runs.at, host, versions"
-_LINE_ROW = TypeAdapter(tuple[Key, Key, Name, Count, Tier, Name, Name, Better, Name, str])  # _LINES_OF_CASE
-_POINT_ROW = TypeAdapter(
-    tuple[Key, Count, Finite, Finite, Finite, Finite, Count, Text, Name, FileName, Moment, Text, str]
-)
-_PAIRS = TypeAdapter(tuple[tuple[Name, Text], ...])
+_LINE_ROW = TypeAdapter(tuple[Key, Key, str, Count, Tier, str, str, Better, str, str])  # _LINES_OF_CASE
+_POINT_ROW = TypeAdapter(tuple[Key, Count, Finite, Finite, Finite, Finite, Count, str, str, FileName, Moment, str, str])
+_PAIRS = TypeAdapter(tuple[tuple[str, str], ...])
 
 
 @dataclass(frozen=True, slots=True)
