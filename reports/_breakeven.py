@@ -14,6 +14,7 @@ from ._charts import Chart
 from ._ticks import Axis, axis
 
 _ROW, _TOP, _LETTERS, _MOST_ROWS = 19.0, 48.0, 18, 60
+_BARE_TOP = 6.0  # without names of links above the bars
 _LEFT = 8.0 + svg.LETTER * _LETTERS
 _ROOM = 1.6  # a factor left free at either end of the axis
 _RATE = "B/s"
@@ -26,12 +27,13 @@ def break_even_chart(summary: Summary, found: Payoffs) -> Chart:
     paying = [payoff for payoff in found.codecs if payoff.coded.message > 0]
     shown, labels = paying[:_MOST_ROWS], _labels(paying[:_MOST_ROWS])
     links = sorted([*measured_links(summary, found.suite), *((link.name, link.rate) for link in found.links)])
-    bottom = _TOP + _ROW * len(shown)
+    top = _TOP if links else _BARE_TOP
+    bottom = top + _ROW * len(shown)
     ends = [rate for payoff in shown for rate in _rates(payoff)] + [rate for _, rate in links]
     across = axis(ends, _RATE, _LEFT, svg.WIDTH - 30, log=True, room=_ROOM)
-    parts = [*_frame(across, bottom), _links(links, across, bottom)]
+    parts = [*_frame(across, top, bottom), _links(links, across, bottom)]
     rows = list(zip(shown, labels, strict=True))
-    parts += [_row(payoff, label, _TOP + _ROW * row, across) for row, (payoff, label) in enumerate(rows)]
+    parts += [_row(payoff, label, top + _ROW * row, across) for row, (payoff, label) in enumerate(rows)]
     words = "; ".join(f"{label} up to {units.quantity(payoff.coded.message, _RATE, 3)}" for payoff, label in rows)
     legend = ((svg.colour(0), "encoder and decoder"), (svg.colour(1), "encoder only"), (svg.colour(2), "decoder only"))
     drawing = svg.picture(f"{found.title}: {words}", bottom + 24, *parts)
@@ -73,8 +75,8 @@ def _labels(shown: Sequence[Payoff]) -> list[str]:
     ]
 
 
-def _frame(across: Axis, bottom: float) -> list[Markup]:
-    parts = [svg.line(across.place(value), _TOP, across.place(value), bottom, "grid") for value, _ in across.ticks]
+def _frame(across: Axis, top: float, bottom: float) -> list[Markup]:
+    parts = [svg.line(across.place(value), top, across.place(value), bottom, "grid") for value, _ in across.ticks]
     parts += [svg.text(across.place(value), bottom + 15, label, "middle") for value, label in across.ticks]
     return [*parts, svg.text(2.0, bottom + 15, f"link, {across.unit}" if across.unit else "link", "start", "name")]
 
