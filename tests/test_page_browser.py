@@ -8,9 +8,10 @@ import re
 from pathlib import Path
 
 import _browser
+import _make as make
 import pytest
 
-from gpubench.model import store
+from gpubench.model import SuiteInfo, View, store
 from gpubench.tools import enclosing, rendering
 
 RECORDINGS = Path(__file__).parent / "recordings"
@@ -112,6 +113,26 @@ def test_every_text_has_a_contrast_of_four_and_a_half_or_more(browser, pages, da
     assert {kind: contrast for kind, contrast in contrasts(browser).items() if contrast < 4.5} == {}
     paper = browser.ask("getComputedStyle(document.body).backgroundColor")
     assert paper == ("rgb(20, 23, 28)" if dark else "rgb(255, 255, 255)")
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_every_number_of_a_matrix_has_a_contrast_of_four_and_a_half_with_its_shade(browser, tmp_path, dark):
+    cases = [make.case("read", device=number // 7, peer=number % 7) for number in range(49)]
+    results = [make.result(make.timing(1e-3 * (2 + number)), of=case) for number, case in enumerate(cases)]
+    suites = (SuiteInfo("bandwidth", "", (View("matrix", "Peers", ("read",), "peer", "device"),)),)
+    (tmp_path / "matrix.html").write_text(rendering.report("html").render(make.run(*results, suites=suites)))
+    browser.show(tmp_path / "matrix.html", dark=dark)
+    found = browser.ask("""(() => {
+        const light = (colour) => colour.match(/[\\d.]+/g).slice(0, 3).map((c) => (c /= 255) <= 0.03928 ? c / 12.92
+            : ((c + 0.055) / 1.055) ** 2.4).reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+        return Object.fromEntries([...document.querySelectorAll("svg rect + text")].map((text) => {
+            const fills = [text, text.previousElementSibling].map((each) => light(getComputedStyle(each).fill));
+            const [a, b] = fills.sort((x, y) => y - x);
+            return [text.getAttribute("class"), (a + 0.05) / (b + 0.05)];
+        }));
+    })()""")
+    assert set(found) == {f"t{shade}" for shade in range(7)}
+    assert {shade: contrast for shade, contrast in found.items() if contrast < 4.5} == {}
 
 
 WAIT = "new Promise((done) => setTimeout(done, {}))"
