@@ -136,5 +136,3 @@ def test_a_few_cases_stand_unfolded_in_the_page_and_many_are_packed():
 def test_the_samples_of_a_case_are_drawn_with_their_median():
     page = html().render(make.run(make.result(series(30))))
     assert "30 samples of hot, " in page
-
-

@@ -14,7 +14,7 @@ import re
 _LIVE = re.compile(
     r"[`*_~^$#@!&<>\[\]{}|\\]"
     r"|://|www\."  # links without markup
-    r"|:[\w+-]"  # emoji; the second colon may be what we write behind the word
+    r"|:(?!\d{1,2}\b)[\w+-]"  # emoji, none of which is a number of two digits; we may write the second colon
     r"|%[\w\"]"  # milestones of GitLab
     r"|^/"  # quick actions of GitLab, at the start of a line
     r"|\b[0-9a-f]{7,}\b"  # commits
