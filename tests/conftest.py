@@ -4,8 +4,10 @@ import functools
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 
+import _command
 import pytest
 
 
@@ -17,6 +19,8 @@ def _has_gpu() -> bool:
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop("GPUBENCH_HISTORY", None)  # tests write into no history of the developer's
+    sys.dont_write_bytecode = False  # hundreds of processes would each compile all that they import
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     runtime = tempfile.TemporaryDirectory(prefix="gpubench-tests-")  # runs of tests beside this one are no other runs
     config.add_cleanup(runtime.cleanup)
     os.environ["XDG_RUNTIME_DIR"] = runtime.name
@@ -26,3 +30,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and not _has_gpu():
         pytest.skip("no NVIDIA GPU answers nvidia-smi here")
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch):
+    """Return the command as a user without settings calls it in an empty folder outside of any CI, in this process."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name in ("CI", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "JENKINS_URL", "TF_BUILD"):
+        monkeypatch.delenv(name, raising=False)
+    return _command.gpubench

@@ -1,4 +1,4 @@
-"""The command as a user calls it: real processes on the host, its output, its files and its exit status."""
+"""The command as a user calls it: real measurements on the host, its output, its files and its exit status."""
 
 import json
 import os
@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from _command import Done, gpubench
 
 from gpubench.model import store
 
@@ -17,15 +18,7 @@ PLUGIN = str(Path(__file__).parent / "plugin")
 QUICKEST = ("gemm", "--tier", "smoke", "--filter", "float64", "--device", "host")
 
 
-def gpubench(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The command, run to its end in another directory."""
-    command = [sys.executable, "-P", "-m", "gpubench", *map(str, arguments)]
-    return subprocess.run(
-        command, capture_output=True, text=True, cwd=cwd, env={**os.environ, **environment}, timeout=100, check=False
-    )
-
-
-def refused(done: subprocess.CompletedProcess[str]) -> str:
+def refused(done: Done) -> str:
     """The one line of a call that was refused as a matter of usage."""
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
@@ -34,27 +27,44 @@ def refused(done: subprocess.CompletedProcess[str]) -> str:
     return lines[0]
 
 
+def process(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+    """The command in a process of its own, with the suite `faults`."""
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "gpubench", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": PLUGIN, **environment},
+    )
+
+
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory) -> Path:
+def run(tmp_path_factory) -> tuple[Done, Path]:
+    """A small run by the command in a process of its own: how it ended, and its file."""
+    out = tmp_path_factory.mktemp("run") / "run.jsonl"
+    child = process("run", *QUICKEST, "--out", out)
+    printed, said = child.communicate(timeout=100)
+    return Done(child.returncode, printed, said), out
+
+
+@pytest.fixture(scope="module")
+def measured(run) -> Path:
     """A small run file, made by the command."""
-    folder = tmp_path_factory.mktemp("run")
-    done = gpubench("run", *QUICKEST, "--out", "run.jsonl", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    return folder / "run.jsonl"
+    return run[1]
 
 
-def test_a_run_prints_a_summary_and_says_where_its_file_is(tmp_path):
-    done = gpubench("run", *QUICKEST, "--out", "a.jsonl", cwd=tmp_path)
+def test_a_run_prints_a_summary_and_says_where_its_file_is(run):
+    done, out = run
     assert done.returncode == 0, done.stderr
     assert "square[dtype=float64,n=256]" in done.stdout
     assert "FLOP/s" in done.stdout
     assert "trustworthy: " in done.stdout
     assert "1 case in " in done.stdout
-    assert "run file: a.jsonl" in done.stderr
-    run = store.read_run(tmp_path / "a.jsonl")
-    assert run.complete
-    assert run.results[0].devices == ("host",)
-    assert run.manifest.facts.device("host").name
+    assert f"run file: {out}" in done.stderr
+    found = store.read_run(out)
+    assert found.complete
+    assert found.results[0].devices == ("host",)
+    assert found.manifest.facts.device("host").name
 
 
 @pytest.mark.slow
@@ -78,10 +88,11 @@ def test_show_prints_the_table_of_a_run_file(measured, tmp_path):
     assert "square[dtype=float64,n=256]" in done.stdout
 
 
-def test_a_terminal_that_lacks_a_character_shows_another(measured, tmp_path):
-    done = gpubench("show", measured, cwd=tmp_path, PYTHONIOENCODING="ascii")
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"FLOP/s\s+\+/- ", done.stdout), done.stdout
+def test_a_terminal_that_lacks_a_character_shows_another(measured):
+    child = process("show", measured, PYTHONIOENCODING="ascii")
+    printed, said = child.communicate(timeout=100)
+    assert child.returncode == 0, said
+    assert re.search(r"FLOP/s\s+\+/- ", printed), printed
 
 
 @pytest.mark.parametrize("suffix", ["html", "md", "csv", "json"])
@@ -150,13 +161,11 @@ def test_a_headline_run_takes_one_case_of_each_suite_and_shows_the_spread_of_its
         assert sorted(ids) == sorted(json.loads(planned.stdout))
     suites = [result.case.suite for result in found.results if result.replicate == 0]
     assert sorted(suites) == ["bandwidth", "collectives", "compression", "gemm", "ipc", "latency"]
-    head, *rows = done.stdout.splitlines()
-    columns = "case device median lowest – highest % of spec · clock · best within between bound by status"
-    assert " ".join(head.split()) == columns
-    rows = [row for row in rows if "ok" in row.split()]  # a long id takes a second line
-    assert all(re.search(r" 2 ok( \(.*\))?$", row.rstrip()) for row in rows[:6]), "a busy host may have a label"
-    assert re.findall(r"(\d+\.\d) % +(\d+\.\d) % +(\w+ +)?2 ok", rows[0])
-    assert rows[6] == "12 results: 12 ok"
+    assert "tier smoke, 6 cases × 2 replicates in " in done.stdout
+    shown = re.findall(r"^(\w+) +[\d.]+ m?s +2 ok *$", done.stdout, re.MULTILINE)
+    assert sorted(shown) == sorted(suites), "a line for each suite"
+    rows = re.findall(r"^\S+\[\S+\].* ± [\d.]+ % range", done.stdout, re.MULTILINE)
+    assert len(rows) == 6, "of two replicates the range of each case is known"
 
 
 def test_labels_stand_beside_the_status(measured, tmp_path):
@@ -292,7 +301,8 @@ def test_a_file_that_is_no_run_is_one_line_and_status_5(tmp_path, content):
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_a_failed_case_makes_the_status_3_and_loses_no_other_result(tmp_path):
+def test_a_failed_case_makes_the_status_3_and_loses_no_other_result(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(PLUGIN)
     run = ("run", "faults", "--tier", "smoke", "--filter", "crash", "--filter", "good", "--filter", "unable")
     done = gpubench(*run, "--out", "a.jsonl", cwd=tmp_path, PYTHONPATH=PLUGIN)
     assert done.returncode == 3, done.stderr
@@ -303,23 +313,11 @@ def test_a_failed_case_makes_the_status_3_and_loses_no_other_result(tmp_path):
     }
 
 
-def started(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-P", "-m", "gpubench", *arguments]
-    return subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": PLUGIN},
-    )
-
-
 @pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_run_keeps_what_was_measured_and_resumes(tmp_path, sent, status):
-    selection = ("run", "faults", "--tier", "smoke", "--filter", "good", "--filter", "hang", "--out", "a.jsonl")
-    child = started(*selection, cwd=tmp_path)
+    selection = ("run", "faults", "--tier", "smoke", "--filter", "good", "--filter", "hang", "--out")
     file = tmp_path / "a.jsonl"
+    child = process(*selection, file)
     deadline = time.monotonic() + 30
     while not (file.exists() and '"kind":"result"' in file.read_text()):
         assert time.monotonic() < deadline, child.communicate()

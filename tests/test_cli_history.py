@@ -2,36 +2,17 @@
 
 import json
 import re
-import sys
 from datetime import UTC, datetime, timedelta
 
 import _files as files
 import _make as make
 import pytest
 
-from gpubench.__main__ import main
 from gpubench.tools import history
 
 CASE = make.case(size_bytes=2**30, dtype="float32")
 OTHER = make.case("square", "gemm", n=8192)
 QUICKEST = ("gemm", "--tier", "smoke", "--filter", "float64", "--device", "host")
-
-
-@pytest.fixture
-def call(tmp_path, monkeypatch, capsys):
-    """The command in a folder of its own: its status, what it printed and what it said on standard error."""
-    monkeypatch.chdir(tmp_path)
-
-    def called(*words):
-        monkeypatch.setattr(sys, "argv", ["gpubench", *map(str, words)])
-        try:
-            status = main()
-        except SystemExit as end:
-            status = end.code or 0
-        text = capsys.readouterr()
-        return status, text.out, text.err
-
-    return called
 
 
 @pytest.fixture

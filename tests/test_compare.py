@@ -8,14 +8,12 @@ import hashlib
 import json
 import math
 import re
-import sys
 from pathlib import Path
 
 import _make as make
 import pytest
 from _files import write
 
-from gpubench import __main__
 from gpubench.base.errors import UsageError
 from gpubench.judging import comparison
 from gpubench.judging.evidence import Reading
@@ -223,23 +221,6 @@ def test_the_json_has_every_finding_with_numbers_in_si(two):
 
 
 @pytest.fixture
-def gpubench(monkeypatch, capsys, tmp_path):
-    """Calls the command in this process, in a folder of its own; gives its status, its output and its errors."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.chdir(tmp_path)
-
-    def call(*words):
-        monkeypatch.setattr(sys, "argv", ["gpubench", *map(str, words)])
-        try:
-            status = __main__.main()
-        except SystemExit as end:
-            status = end.code or 0
-        return status, *capsys.readouterr()
-
-    return call
-
-
-@pytest.fixture
 def files(tmp_path):
     """Two run files of one machine called gpu17, the second slower."""
     facts = make.facts(make.device(uuid="GPU-1234"), host=(("hostname", "gpu17"),))
@@ -249,8 +230,8 @@ def files(tmp_path):
     ]
 
 
-def test_the_terminal_says_who_is_who_what_differs_and_what_changed(gpubench, files):
-    status, out, said = gpubench("compare", *files)
+def test_the_terminal_says_who_is_who_what_differs_and_what_changed(call, files):
+    status, out, said = call("compare", *files)
     assert (status, said) == (0, "")
     assert out.startswith("B against A: 1 slower; 1 of 1 case is decided\n")
     assert "\nA: old, " in out
@@ -259,32 +240,32 @@ def test_the_terminal_says_who_is_who_what_differs_and_what_changed(gpubench, fi
 
 
 @pytest.mark.parametrize("form", ["html", "md", "json"])
-def test_the_suffix_says_the_form_and_nothing_names_the_machine(gpubench, files, form):
-    assert gpubench("compare", *files, "-o", f"c.{form}") == (0, "", "")
+def test_the_suffix_says_the_form_and_nothing_names_the_machine(call, files, form):
+    assert call("compare", *files, "-o", f"c.{form}") == (0, "", "")
     written = Path(f"c.{form}").read_text()
     assert "bandwidth/triad" in written
     assert not re.search("gpu17|GPU-1234", written)
 
 
-def test_boards_that_differ_are_told_apart_by_pseudonyms_or_by_their_names(gpubench, tmp_path):
+def test_boards_that_differ_are_told_apart_by_pseudonyms_or_by_their_names(call, tmp_path):
     paths = []
     for number in (1, 2):
         facts = make.facts(make.device(uuid=f"GPU-{number}"))
         manifest = make.manifest(facts=facts)
         paths.append(write(tmp_path / f"{number}.jsonl", *replicated("triad", 1e-3 * number), manifest=manifest))
-    shared = gpubench("compare", *paths, "--json")[1]
+    shared = call("compare", *paths, "--json")[1]
     (board,) = (each for each in json.loads(shared)["differences"] if each["name"] == "board")
     assert all(re.fullmatch(r"device-[0-9a-f]{12}", value) for value in board["values"])
-    status, plain, said = gpubench("compare", *paths, "--json", "--no-redact")
+    status, plain, said = call("compare", *paths, "--json", "--no-redact")
     assert (status, said.startswith("not anonymised")) == (0, True)
     assert json.loads(plain)["differences"][0]["values"] == ["GPU-1", "GPU-2"]
 
 
-def test_runs_of_the_same_name_are_numbered(gpubench, files, tmp_path):
+def test_runs_of_the_same_name_are_numbered(call, files, tmp_path):
     (tmp_path / "x").mkdir()
     other = tmp_path / "x" / "old.jsonl"
     other.write_bytes(files[0].read_bytes())
-    assert "old (1)" in gpubench("compare", files[0], other)[1]
+    assert "old (1)" in call("compare", files[0], other)[1]
 
 
 @pytest.mark.parametrize(
@@ -302,13 +283,13 @@ def test_runs_of_the_same_name_are_numbered(gpubench, files, tmp_path):
         (("old.jsonl", "gemm.jsonl", "-o", "c.html"), 2, "no case in common: old has bandwidth; gemm has gemm"),
     ],
 )
-def test_what_cannot_be_compared_is_one_line_and_nothing_is_written(gpubench, files, tmp_path, words, status, line):
+def test_what_cannot_be_compared_is_one_line_and_nothing_is_written(call, files, tmp_path, words, status, line):
     (tmp_path / "damaged.jsonl").write_bytes(files[0].read_bytes().replace(b"0.001", b"0.002", 1))
     (tmp_path / "foreign.txt").write_text("hello\n")
     (tmp_path / "there.html").write_text("mine")
     write(tmp_path / "gemm.jsonl", *replicated("square", 1e-3, suite="gemm"))
     before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
-    found, out, said = gpubench("compare", *words)
+    found, out, said = call("compare", *words)
     assert (found, out, said.count("\n")) == (status, "", 1), said
     assert line in said
     assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before

@@ -15,7 +15,6 @@ import _make as make
 import pytest
 from _sides import TRIAD, noisy
 
-from gpubench.__main__ import main
 from gpubench.model import store
 from gpubench.tools import history
 
@@ -24,37 +23,12 @@ COPY = make.case("copy", size_bytes=2**30)
 SELF = f"{sys.executable} -P -m gpubench"
 
 
-@pytest.fixture(autouse=True)
-def alone(tmp_path, monkeypatch):
-    """An empty folder, and no CI around."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("CI", "GITHUB_STEP_SUMMARY", "GITHUB_ACTIONS", "GPUBENCH_HISTORY", "JENKINS_URL", "TF_BUILD"):
-        monkeypatch.delenv(name, raising=False)
-
-
 @pytest.fixture
 def told(monkeypatch):
     """The suite `longer`, whose case `told` takes a time that LONGER_PERCENT decides."""
     monkeypatch.setenv("PYTHONPATH", PLUGIN)
     monkeypatch.syspath_prepend(PLUGIN)
     return ("longer", "--filter", "told", "--device", "host", "--tier", "smoke")
-
-
-@pytest.fixture
-def call(monkeypatch, capfd):
-    """The command in this process: its status, what it printed, what it said."""
-
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["gpubench", *map(str, words)])
-        capfd.readouterr()
-        try:
-            status = main()
-        except SystemExit as ended:
-            status = ended.code or 0
-        done = capfd.readouterr()
-        return status, done.out, done.err
-
-    return run
 
 
 def run_file(name, centre=1.0, of=TRIAD, manifest=None, count=5, **fields):

@@ -43,9 +43,8 @@ def test_a_standard_output_that_is_not_utf_8_shows_what_it_can(file):
     assert NAME.encode() in done.stdout
 
 
-def test_an_id_is_never_folded_in_a_pipe(file):
-    done = subprocess.run([*COMMAND, "show", file], capture_output=True, text=True, check=True)
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("device_copy")]
+def test_an_id_is_never_folded_in_a_pipe(file, call):
+    (line,) = [line for line in call("show", file).stdout.splitlines() if line.startswith("device_copy")]
     assert NAME in line
     assert "1000 GB/s" in line
 
@@ -62,14 +61,12 @@ BAD = {
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_of_a_file_that_cannot_be_trusted_nothing_is_written_and_one_line_says_why(bad, file):
+def test_of_a_file_that_cannot_be_trusted_nothing_is_written_and_one_line_says_why(bad, file, call):
     wrong = file.with_name("wrong.jsonl")
     wrong.write_bytes(BAD[bad](file.read_bytes()))
     for words in (["report", wrong], ["compare", file, wrong]):
-        done = subprocess.run(
-            [*COMMAND, *words, "-o", "page.html"], cwd=file.parent, capture_output=True, text=True, check=False
-        )
-        assert (done.returncode, done.stdout) == (5, "")
-        assert done.stderr.startswith(f"gpubench: {wrong}: line ")
-        assert done.stderr.count("\n") == 1
+        status, printed, said = call(*words, "-o", "page.html")
+        assert (status, printed) == (5, "")
+        assert said.startswith(f"gpubench: {wrong}: line ")
+        assert said.count("\n") == 1
         assert sorted(path.name for path in file.parent.iterdir()) == ["run.jsonl", "wrong.jsonl"]

@@ -9,7 +9,6 @@ import io
 import json
 import random
 import re
-import sys
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,6 @@ import pytest
 from _marks import HOST, MARKS, OTHER_HOST, PCI, SERIAL, USER, UUID
 
 from gpubench import plugins
-from gpubench.__main__ import main
 from gpubench.base.walk import with_texts
 from gpubench.cli import _bundle
 from gpubench.cli import _sharing as sharing
@@ -77,24 +75,14 @@ def runs(tmp_path_factory):
 
 
 @pytest.fixture
-def call(tmp_path, monkeypatch, capfd):
-    """The command in this process and an empty folder, of the user of the marks; gives its standard output."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+def call(call, monkeypatch):
+    """The command as the user of the marks calls it; gives its standard output."""
     monkeypatch.setattr(identity, "names", lambda: (USER,))
-    for name in ("CI", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GPUBENCH_HISTORY", "JENKINS_URL", "TF_BUILD"):
-        monkeypatch.delenv(name, raising=False)
 
     def run(*words):
-        monkeypatch.setattr(sys, "argv", ["gpubench", *map(str, words)])
-        capfd.readouterr()
-        try:
-            status = main()
-        except SystemExit as ended:
-            status = ended.code or 0
-        done = capfd.readouterr()
-        assert status in (0, 3, 4), done.err
-        return done.out
+        done = call(*words)
+        assert done.returncode in (0, 3, 4), done.stderr
+        return done.stdout
 
     return run
 

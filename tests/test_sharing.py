@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import _make as make
 import pytest
 from _files import write
 
-from gpubench import __main__
 from gpubench.model import store
-
-
-@pytest.fixture
-def gpubench(monkeypatch, capsys, tmp_path):
-    """Calls the command in this process, in a folder of its own; gives its status, its output and its errors."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.chdir(tmp_path)
-
-    def call(*words):
-        monkeypatch.setattr(sys, "argv", ["gpubench", *map(str, words)])
-        try:
-            status = __main__.main()
-        except SystemExit as end:
-            status = end.code or 0
-        return status, *capsys.readouterr()
-
-    return call
 
 
 @pytest.fixture
@@ -38,9 +19,9 @@ def run(tmp_path):
     return write(tmp_path / "run.jsonl", make.result(), failed, manifest=make.manifest(facts=facts))
 
 
-def test_a_report_names_neither_host_nor_device_unless_asked(gpubench, run):
-    assert gpubench("report", run, "-o", "a.md") == (0, "", "")
-    status, _, said = gpubench("report", run, "-o", "b.html", "--no-redact")
+def test_a_report_names_neither_host_nor_device_unless_asked(call, run):
+    assert call("report", run, "-o", "a.md") == (0, "", "")
+    status, _, said = call("report", run, "-o", "b.html", "--no-redact")
     assert (status, said.split(":")[0]) == (0, "not anonymised")
     assert "gpu17" not in Path("a.md").read_text()
     page = Path("b.html").read_text()
@@ -48,25 +29,25 @@ def test_a_report_names_neither_host_nor_device_unless_asked(gpubench, run):
     assert "GPU-1234" in page
 
 
-def test_a_page_takes_several_runs_and_a_table_of_figures_takes_one(gpubench, run):
-    assert gpubench("report", run, run, run, "-o", "a.html") == (0, "", "")
+def test_a_page_takes_several_runs_and_a_table_of_figures_takes_one(call, run):
+    assert call("report", run, run, run, "-o", "a.html") == (0, "", "")
     page = Path("a.html").read_text()
     assert "3 runs: NVIDIA H200" in page
     assert "gpu17" not in page
-    status, _, said = gpubench("report", run, run, "-o", "a.csv")
+    status, _, said = call("report", run, run, "-o", "a.csv")
     assert (status, Path("a.csv").exists()) == (2, False)
     assert "a .csv report takes one run; .html takes several" in said
 
 
-def test_a_redacted_run_is_a_run_file_with_the_same_numbers(gpubench, run):
-    assert gpubench("redact", run, "-o", "shared.jsonl.gz")[0] == 0
+def test_a_redacted_run_is_a_run_file_with_the_same_numbers(call, run):
+    assert call("redact", run, "-o", "shared.jsonl.gz")[0] == 0
     before, after = store.read_run(run), store.read_run("shared.jsonl.gz")
     assert "gpu17" not in repr(after)
     assert [result.series for result in after.results] == [result.series for result in before.results]
     assert after.complete
 
 
-def test_a_folder_is_redacted_whole_and_each_file_hides_the_names_of_all(gpubench, run, tmp_path):
+def test_a_folder_is_redacted_whole_and_each_file_hides_the_names_of_all(call, run, tmp_path):
     """Names of files too; one that cannot be read is left out, told of, and decides the status."""
     facts = make.facts(host=(("hostname", "gpu18"),))
     (tmp_path / "runs" / "gpu18").mkdir(parents=True)
@@ -74,58 +55,58 @@ def test_a_folder_is_redacted_whole_and_each_file_hides_the_names_of_all(gpubenc
     for name in ("gpu18/a.jsonl", "b.jsonl.gz"):
         write(tmp_path / "runs" / name, met, manifest=make.manifest(facts=facts))
     run.rename(tmp_path / "runs" / "run.jsonl")
-    assert gpubench("redact", "runs", "-o", "shared")[0] == 0
+    assert call("redact", "runs", "-o", "shared")[0] == 0
     shared = {path: store.read_run(path) for path in sorted(Path("shared").rglob("*.jsonl*"))}
     assert len(shared) == 3
     assert "gpu1" not in repr(shared)
-    assert gpubench("redact", "runs", "-o", "shared")[0] == 2, "it exists"
-    assert gpubench("redact", "runs", "-o", "runs/shared")[0] == 2, "inside itself"
+    assert call("redact", "runs", "-o", "shared")[0] == 2, "it exists"
+    assert call("redact", "runs", "-o", "runs/shared")[0] == 2, "inside itself"
     (tmp_path / "runs" / "torn.jsonl").write_text("{")
-    status, _, said = gpubench("redact", "runs", "-o", "again")
+    status, _, said = call("redact", "runs", "-o", "again")
     assert (status, len([*Path("again").rglob("*.jsonl*")])) == (5, 3)
     assert "left out: runs/torn.jsonl" in said
 
 
-def test_two_reports_of_one_device_join(gpubench, run):
-    gpubench("redact", run, "-o", "a.jsonl")
-    gpubench("redact", run, "-o", "b.jsonl")
+def test_two_reports_of_one_device_join(call, run):
+    call("redact", run, "-o", "a.jsonl")
+    call("redact", run, "-o", "b.jsonl")
     assert store.read_run("a.jsonl") == store.read_run("b.jsonl")
 
 
-def test_without_a_place_for_the_salt_a_report_is_written_all_the_same(gpubench, run, tmp_path, monkeypatch):
+def test_without_a_place_for_the_salt_a_report_is_written_all_the_same(call, run, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
-    status, _, said = gpubench("report", run, "-o", "a.md")
+    status, _, said = call("report", run, "-o", "a.md")
     assert status == 0
     assert "joins with nothing shared before" in said
     assert "gpu17" not in Path("a.md").read_text()
 
 
 @pytest.mark.parametrize("command", ["report", "redact"])
-def test_what_exists_is_replaced_only_when_that_is_asked_for(gpubench, run, tmp_path, command):
+def test_what_exists_is_replaced_only_when_that_is_asked_for(call, run, tmp_path, command):
     out = tmp_path / "out.md"
     out.write_text("mine")
-    status, _, said = gpubench(command, run, "-o", out)
+    status, _, said = call(command, run, "-o", out)
     assert (status, said) == (2, f"gpubench: {out} exists; --force replaces it\n")
     assert out.read_text() == "mine"
-    assert gpubench(command, run, "-o", out, "--force")[0] == 0
+    assert call(command, run, "-o", out, "--force")[0] == 0
     assert out.read_text() != "mine"
 
 
 @pytest.mark.parametrize("command", ["report", "redact"])
 @pytest.mark.parametrize("place", ["missing/out.md", "file/out.md"])
-def test_a_place_that_cannot_be_written_is_one_line(gpubench, run, tmp_path, command, place):
+def test_a_place_that_cannot_be_written_is_one_line(call, run, tmp_path, command, place):
     (tmp_path / "file").touch()
-    status, out, said = gpubench(command, run, "-o", place)
+    status, out, said = call(command, run, "-o", place)
     assert (status, out) == (2, "")
     assert said.startswith(f"gpubench: cannot write {place}: ")
     assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize("command", ["report", "redact"])
-def test_a_damaged_run_is_one_line_and_nothing_is_written(gpubench, run, tmp_path, command):
+def test_a_damaged_run_is_one_line_and_nothing_is_written(call, run, tmp_path, command):
     run.write_bytes(run.read_bytes().replace(b"0.001", b"0.002"))
-    status, out, said = gpubench(command, run, "-o", "out.md")
+    status, out, said = call(command, run, "-o", "out.md")
     assert (status, out, said.count("\n")) == (5, "", 1)
     assert not (tmp_path / "out.md").exists()
 
@@ -133,17 +114,17 @@ def test_a_damaged_run_is_one_line_and_nothing_is_written(gpubench, run, tmp_pat
 IMPORTS = Path(__file__).parent / "imports"
 
 
-def test_what_another_tool_printed_becomes_a_run_that_is_reported(gpubench):
-    status, out, said = gpubench("import", IMPORTS / "nvbandwidth-v0.8.txt", IMPORTS / "gpu-cache.txt", "-o", "a.jsonl")
+def test_what_another_tool_printed_becomes_a_run_that_is_reported(call):
+    status, out, said = call("import", IMPORTS / "nvbandwidth-v0.8.txt", IMPORTS / "gpu-cache.txt", "-o", "a.jsonl")
     assert (status, out) == (0, "")
     assert "nvbandwidth, 3 results" in said
-    assert gpubench("report", "a.jsonl", "-o", "a.md")[0] == 0
+    assert call("report", "a.jsonl", "-o", "a.md")[0] == 0
     assert "12.98 GB/s" in Path("a.md").read_text()
-    assert "RTX 3050" in gpubench("show", "a.jsonl")[1] + Path("a.md").read_text()
+    assert "RTX 3050" in call("show", "a.jsonl")[1] + Path("a.md").read_text()
 
 
-def test_an_import_says_what_it_left_out(gpubench):
-    status, _, said = gpubench("import", IMPORTS / "superbench.jsonl", "--from", "superbench")
+def test_an_import_says_what_it_left_out(call):
+    status, _, said = call("import", IMPORTS / "superbench.jsonl", "--from", "superbench")
     assert status == 0
     assert "left out, since their unit is not stated anywhere: gpu-sm-copy-bw/dtoh" in said
     assert len(list(Path("gpubench-runs").glob("*-import.jsonl"))) == 1
@@ -161,22 +142,22 @@ def test_an_import_says_what_it_left_out(gpubench):
         ((IMPORTS / "gpu-cache.txt", __file__), 5),
     ],
 )
-def test_an_import_that_cannot_be_is_one_line_and_nothing_is_written(gpubench, tmp_path, words, status):
-    found, out, said = gpubench("import", *words, "-o", "a.jsonl")
+def test_an_import_that_cannot_be_is_one_line_and_nothing_is_written(call, tmp_path, words, status):
+    found, out, said = call("import", *words, "-o", "a.jsonl")
     assert (found, out, said.count("\n")) == (status, "", 1)
     assert not (tmp_path / "a.jsonl").exists()
 
 
-def test_an_import_never_replaces_what_it_reads(gpubench, tmp_path):
+def test_an_import_never_replaces_what_it_reads(call, tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes((IMPORTS / "gpu-cache.txt").read_bytes())
-    status, _, said = gpubench("import", path, "-o", path, "--force")
+    status, _, said = call("import", path, "-o", path, "--force")
     assert (status, "that is read" in said) == (2, True)
     assert path.read_bytes() == (IMPORTS / "gpu-cache.txt").read_bytes()
 
 
-def test_the_tools_whose_output_is_known_are_listed(gpubench):
-    status, out, _ = gpubench("import", "--tools")
+def test_the_tools_whose_output_is_known_are_listed(call):
+    status, out, _ = call("import", "--tools")
     tools = (
         "babelstream",
         "gpu-benches",
@@ -190,19 +171,19 @@ def test_the_tools_whose_output_is_known_are_listed(gpubench):
     assert (status, all(tool in out for tool in tools)) == (0, True)
 
 
-def test_a_form_can_be_named_where_the_suffix_does_not(gpubench, run):
-    assert gpubench("report", run, "-o", "comment", "--format", "md")[0] == 0
+def test_a_form_can_be_named_where_the_suffix_does_not(call, run):
+    assert call("report", run, "-o", "comment", "--format", "md")[0] == 0
     assert Path("comment").read_text().startswith("# gpubench")
-    status, _, said = gpubench("report", run, "-o", "other")
+    status, _, said = call("report", run, "-o", "other")
     assert (status, "no report format" in said) == (2, True)
 
 
-def test_the_forms_are_listed_with_their_sentences(gpubench):
-    status, out, _ = gpubench("report", "--formats")
+def test_the_forms_are_listed_with_their_sentences(call):
+    status, out, _ = call("report", "--formats")
     assert status == 0
     assert all(f".{name} " in out for name in ("csv", "html", "json", "md"))
 
 
-def test_a_report_of_nothing_is_a_matter_of_usage(gpubench):
-    status, _, said = gpubench("report")
+def test_a_report_of_nothing_is_a_matter_of_usage(call):
+    status, _, said = call("report")
     assert (status, said.count("\n")) == (2, 1)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from _command import gpubench
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -59,12 +60,6 @@ def folder(tmp_path):
     for name in [name for name in sys.modules if name.startswith("gpubench_files_") or name == "helper"]:
         del sys.modules[name]
     sys.path[:] = [entry for entry in sys.path if entry != str(place)]
-
-
-def gpubench(*words, cwd):
-    """The command in a process of its own."""
-    command = [sys.executable, "-P", "-m", "gpubench", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=100, check=False)
 
 
 def test_a_suite_runs_by_the_path_of_its_file_from_anywhere(folder, tmp_path):
