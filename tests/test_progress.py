@@ -33,7 +33,7 @@ def events(jobs, status="ok"):
     for index, of in enumerate(jobs):
         yield Progress(of, index, jobs, forecast.left_s())
         forecast.add(of, 2.0)
-        result = make.result(of=of.case, status=status, reason="the answer\nis wrong", window=(0.0, 2.0))
+        result = make.result(of=of.case, status=status, reason="the answer\nis wrong", elapsed_s=2.0)
         yield Progress(of, index, jobs, forecast.left_s(), result)
 
 

@@ -142,5 +142,4 @@ def _suite_line(summary: Summary, name: str, results: Sequence[Result]) -> Suite
     counts = dict.fromkeys(("ok", "skipped", "failed", "invalid"), 0)
     for result in results:
         counts[result.status] += 1
-    seconds = sum(result.window[1] - result.window[0] for result in results)
-    return SuiteLine(name, info.summary if info else "", counts, seconds)
+    return SuiteLine(name, info.summary if info else "", counts, sum(result.elapsed_s for result in results))

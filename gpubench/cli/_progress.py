@@ -76,7 +76,7 @@ class _Lines:
         group = self._groups[event.job]
         self._left[group] -= 1
         self._ended[group][event.result.status] += 1
-        self._seconds[group] += event.result.window[1] - event.result.window[0]
+        self._seconds[group] += event.result.elapsed_s
         if not self._left[group]:
             ended = ", ".join(f"{count} {status}" for status, count in self._ended[group].items())
             left = f"; {_left(event.left_s)}" if self._left.total() else ""
