@@ -1,6 +1,7 @@
 """The shape of the code: layers, rooms, packaging, sizes and broad excepts are what the documents say."""
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -81,12 +82,25 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@functools.cache
 def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), str(path))
 
 
-def imports(path: Path) -> Iterator[Import]:
+@pytest.fixture(scope="module", autouse=True)
+def trees():
+    """Forget the trees at the end: other tests collect garbage, and these are half a million objects."""
+    yield
+    tree_of.cache_clear()
+
+
+@functools.cache
+def imports(path: Path) -> tuple[Import, ...]:
     """Every import of a file, also inside functions; `from gpubench import stats` gives gpubench.stats."""
+    return tuple(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[Import]:
     for node in ast.walk(tree_of(path)):
         where = f"{name_of(path)}:{getattr(node, 'lineno', 0)}"
         if isinstance(node, ast.Import):
