@@ -75,6 +75,7 @@ class Page:
     """Everything that the template shows; `zoom` and `details` are packed for the script."""
 
     title: str
+    index: str  # the address of a page that lists more runs
     head: Head
     notices: tuple[Notice, ...]
     notice_words: str
@@ -108,6 +109,7 @@ def page(run: Run, enclosure: Enclosure | None = None) -> Page:
     tables = blocks.tables()
     return Page(
         title=", ".join(part for part in (names, run.manifest.started[:10]) if part),
+        index=enclosure.index if enclosure else "",
         head=head(summary),
         notices=tuple(found),
         notice_words=notice_words(found),

@@ -116,6 +116,12 @@ def test_the_index_lists_each_run_by_device_and_date_and_every_link_leads_to_a_f
     assert '<td class="words trusted">yes</td>' in text
 
 
+def test_the_page_of_a_run_leads_back_to_the_index(built):
+    pages = list((built[1] / "runs").glob("*.html"))
+    assert pages
+    assert all('<a href="../index.html">All runs</a>' in page.read_text() for page in pages)
+
+
 def test_each_run_is_compared_with_the_one_before_on_the_same_device_and_of_the_same_tier(built):
     found, told = built
     (comparison,) = (found.index.parent / "comparisons").iterdir()

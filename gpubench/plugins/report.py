@@ -29,6 +29,7 @@ class Enclosure:
     sha256: str  # of that file, in hexadecimal
     content: bytes = b""  # a gzipped run file of what may be shared; empty where it would be too large
     left_out: str = ""  # in a sentence, what it has not
+    index: str = ""  # the relative address of the page that lists all runs of a site
 
 
 class EnclosingReport(Report, Protocol):

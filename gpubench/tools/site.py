@@ -177,7 +177,8 @@ def _write_page(out: Path, member: _Member, sharing: Sharing, tell: Callable[[st
         return False
     with readings.uncollected():
         shared = sharing.run(store.read_run(member.path))
-        _write(page, rendering.report("html").enclose(shared, enclosing.enclosure(shared, member.path)))
+        enclosure = replace(enclosing.enclosure(shared, member.path), index=f"../{INDEX}")
+        _write(page, rendering.report("html").enclose(shared, enclosure))
     tell(f"{member.path.name}: page written")
     return True
 
