@@ -1,5 +1,7 @@
 """What tests of the compression suite share: its tasks, built on a device and checked."""
 
+import dataclasses
+
 import numpy as np
 
 from gpubench.authoring.axes import Target
@@ -15,12 +17,20 @@ def file_of(tmp_path, data, label="mine.bin"):
     return DataFile(label, str(path), len(data))
 
 
-def build(suite, opened, codec, tier="smoke", seed=0, data=(), **chosen):
-    """The task of one codec on the first corpus, or on the one of `chosen`."""
+def build(suite, opened, codec, tier="smoke", seed=0, data=(), size_bytes=None, **chosen):
+    """The task of one codec on the first corpus, or on the one of `chosen`; of `size_bytes` instead of the case's."""
     target = Target(Facts((opened.device,)), opened.device, tier, tuple(data))
     wanted = {"codec": codec, **chosen}
     case = next(case for case in suite.cases(target) if wanted.items() <= dict(case.params).items())
+    if size_bytes:
+        case = sized(case, size_bytes)
     return suite.build(Bench(opened, case, target, suite.package, seed))
+
+
+def sized(case, size_bytes):
+    """The case with another size."""
+    params = tuple((axis, size_bytes if axis == "size_bytes" else value) for axis, value in case.params)
+    return dataclasses.replace(case, params=params)
 
 
 def verify(opened, task):
