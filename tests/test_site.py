@@ -117,7 +117,7 @@ def test_the_index_lists_each_run_by_device_and_date_and_every_link_leads_to_a_f
 
 
 def test_the_page_of_a_run_leads_back_to_the_index(built):
-    pages = list((built[1] / "runs").glob("*.html"))
+    pages = list((built[0].index.parent / "runs").glob("*.html"))
     assert pages
     assert all('<a href="../index.html">All runs</a>' in page.read_text() for page in pages)
 
