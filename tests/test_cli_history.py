@@ -89,7 +89,7 @@ def test_a_case_shows_its_runs_as_bars_and_each_change_with_what_else_changed(ca
     assert title == CASE.id
     assert verdict == "changed once in 20 runs; newest: 9.1 % less (worse)"
     assert re.fullmatch(r"next: gpubench compare \S+11\.jsonl \S+12\.jsonl", advice)
-    assert what == "hot, tier quick, on cuda:0: NVIDIA H200, 132 units"
+    assert what == "hot, tier quick, on cuda:0: NVIDIA H200, 132 compute units"
     assert bars == f"3636 GB/s {'█' * 12}{'▁' * 8} 4000 GB/s"
     assert marks.index("^") == bars.index("▁")
     assert newest.startswith("20 runs, newest 3636 GB/s (2026-01-21 03:04 UTC, ")

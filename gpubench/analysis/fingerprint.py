@@ -37,10 +37,11 @@ class Fingerprint:
 
     @property
     def words(self) -> str:
-        """`NVIDIA H200, 132 units, driver nvidia 580, …`: the model first, then what else is known."""
+        """`NVIDIA H200, 132 compute units, driver nvidia 580, …`: the model first, then what else is known."""
         (_, model), *others = self.pairs
-        units = [f"{value} {name}" if name == "units" else f"{name} {value}" for name, value in others]
-        return ", ".join([model, *units])
+        return ", ".join(
+            [model, *(f"{value} compute units" if name == "units" else f"{name} {value}" for name, value in others)]
+        )
 
     def differences(self, other: Fingerprint) -> tuple[str, ...]:
         """What `other` has differently, in words: `driver nvidia 580, there nvidia 575`; nothing where equal."""

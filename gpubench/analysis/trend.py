@@ -41,7 +41,7 @@ class Line:
 
     @property
     def words(self) -> str:
-        """What its figures are of: `hot, tier quick, on cuda:0: NVIDIA H200, 132 units, …`."""
+        """What its figures are of: `hot, tier quick, on cuda:0: NVIDIA H200, 132 compute units, …`."""
         version = f", version {self.version} of the case" if self.version > 1 else ""
         return f"{self.series}, tier {self.tier}{version}, on {', '.join(self.devices)}: {self.fingerprint.words}"
 
