@@ -1,12 +1,10 @@
 """What a suite's author hands over is checked where it is made: a mistake costs its case, and the field is named."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from _command import gpubench
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -64,9 +62,9 @@ ANYTHING = st.one_of(
 
 
 def run(*words):
-    environment = {**os.environ, "PYTHONPATH": PLUGIN, "GPUBENCH_HISTORY": "off"}
-    command = [sys.executable, "-P", "-m", "gpubench", *words]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(PLUGIN)
+        return gpubench(*words, PYTHONPATH=PLUGIN, GPUBENCH_HISTORY="off")
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,11 @@
 
 import io
 import subprocess
-import sys
 import tarfile
 
 import _fake_sysfs as fake
 import pytest
+from _command import gpubench
 from test_amd_collector import NAMES, files, folder, gpu
 
 from gpubench.base.errors import FileError
@@ -75,15 +75,10 @@ def test_a_bundle_that_leads_elsewhere_is_refused(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def doctor(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "gpubench", "doctor", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-
-
 @pytest.mark.slow
 def test_the_command_writes_inventory_files_and_a_run_without_this_machines_names(tmp_path):
     target = tmp_path / "machine.tar.gz"
-    ended = doctor("--bundle", str(target), "--device", "host")
+    ended = gpubench("doctor", "--bundle", str(target), "--device", "host")
     assert ended.returncode == 0, ended.stderr
     with tarfile.open(target) as tar:
         assert {"README", "facts.json", "run.jsonl.gz"} <= set(tar.getnames())
@@ -94,8 +89,8 @@ def test_the_command_writes_inventory_files_and_a_run_without_this_machines_name
 
 def test_the_command_takes_a_bundle_alone_and_replaces_none(tmp_path):
     target = tmp_path / "machine.tar.gz"
-    assert "goes with --device only" in doctor("--bundle", str(target), "--noise").stderr
+    assert "goes with --device only" in gpubench("doctor", "--bundle", str(target), "--noise").stderr
     target.write_bytes(b"")
-    ended = doctor("--bundle", str(target))
+    ended = gpubench("doctor", "--bundle", str(target))
     assert ended.returncode == 2
     assert "exists" in ended.stderr

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from _command import gpubench
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -53,9 +53,8 @@ def measured(tmp_path_factory):
     }
     for name, text in files.items():
         (folder / f"{name}.py").write_text(text)
-    command = [sys.executable, "-P", "-m", "gpubench", "run", *(f"./{name}.py" for name in files)]
     options = ["--device", "host", "--tier", "smoke", "--out", "run.jsonl"]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, cwd=folder, timeout=100, check=False)
+    done = gpubench("run", *(f"./{name}.py" for name in files), *options, cwd=folder)
     assert done.returncode == 3, done.stderr  # two of the files are wrong on purpose
     return folder, store.read_run(folder / "run.jsonl")
 

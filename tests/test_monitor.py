@@ -11,6 +11,7 @@ from pathlib import Path
 
 import _make as make
 import pytest
+from _command import gpubench
 
 from gpubench import plugins
 from gpubench.model import Measure, Samples
@@ -103,10 +104,8 @@ def assert_is_exposition(text):
     assert wrong == []
 
 
-def monitor(*words, **named):
-    return subprocess.run(
-        [GPUBENCH, "monitor", *words], capture_output=True, text=True, timeout=60, check=False, **named
-    )
+def monitor(*words):
+    return gpubench("monitor", *words)
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from _command import gpubench
 
 from gpubench.analysis import phases
 from gpubench.analysis.counters import CounterTable
@@ -26,6 +27,11 @@ def out(tmp_path):
 def profile(out, *command, options=("-q",), **named):
     words = [GPUBENCH, "profile", *options, "-o", out, "--", *command]
     return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, **named)
+
+
+def refused(out, *command, options=("-q",)):
+    """The call where it ends before the program starts, which asks for no process of its own."""
+    return gpubench("profile", *options, "-o", out, "--", *command)
 
 
 def python(source):
@@ -70,10 +76,10 @@ def test_a_program_that_a_signal_killed_has_the_status_a_shell_gives_it(out, num
 def test_what_keeps_a_program_from_running_is_said_with_its_status_and_leaves_no_file(out, tmp_path):
     plain = tmp_path / "plain"
     plain.write_text("no program")
-    assert profile(out, "no-such-program-here").returncode == 127
-    assert profile(out, plain).returncode == 126
+    assert refused(out, "no-such-program-here").returncode == 127
+    assert refused(out, plain).returncode == 126
     plain.chmod(0o755)  # executable, and nothing that the system can run
-    assert profile(out, plain).returncode == 126
+    assert refused(out, plain).returncode == 126
     assert not out.exists()
 
 
@@ -81,7 +87,7 @@ def test_what_is_ours_is_said_before_the_program_is_started(tmp_path):
     touched = tmp_path / "touched"
     for options in (("--no-such-option",), ("--device", "cuda:9"), ()):
         target = tmp_path if not options else tmp_path / "profile.jsonl"  # a folder cannot be written as a file
-        found = profile(target, "touch", touched, options=options)
+        found = refused(target, "touch", touched, options=options)
         assert (found.returncode, found.stdout) == (125, "")
         assert found.stderr
     assert not touched.exists()
@@ -90,10 +96,10 @@ def test_what_is_ours_is_said_before_the_program_is_started(tmp_path):
 def test_only_a_python_script_is_traced_and_only_with_cupti(out, tmp_path):
     script = tmp_path / "script.py"
     script.write_text("print('ran')")
-    refused = profile(out, "true", options=("--trace",))
-    assert (refused.returncode, refused.stdout) == (125, "")
-    assert "takes a Python script" in refused.stderr
-    assert profile(out, tmp_path / "missing.py", options=("--trace",)).returncode == 127
+    other = refused(out, "true", options=("--trace",))
+    assert (other.returncode, other.stdout) == (125, "")
+    assert "takes a Python script" in other.stderr
+    assert refused(out, tmp_path / "missing.py", options=("--trace",)).returncode == 127
     found = profile(out, script, options=("--trace",))
     if importlib.util.find_spec("cupti") is None:
         assert (found.returncode, found.stdout) == (125, "")

@@ -2,17 +2,13 @@
 
 import shlex
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-
-GPUBENCH = Path(sys.executable).parent / "gpubench"
+from _command import gpubench
 
 
 def run(*words, cwd):
-    command = [GPUBENCH, "run", "bandwidth", "--device", "host", "--tier", "smoke", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, cwd=cwd)
+    return gpubench("run", "bandwidth", "--device", "host", "--tier", "smoke", *words, cwd=cwd)
 
 
 CASE = "bandwidth/triad[size=16MiB,dtype=float32]"

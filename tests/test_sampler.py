@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
+import _command
 import numpy as np
 import psutil
 import pytest
@@ -228,9 +227,7 @@ def test_every_counter_of_a_device_is_listed_as_here_or_with_the_reason_why_not(
 
 def gpubench(*words):
     """The command, with a device that is lost on the way."""
-    environment = {**os.environ, "PYTHONPATH": PLUGIN, "GPUBENCH_SICK": "lost", "GPUBENCH_HISTORY": "off"}
-    command = [sys.executable, "-P", "-m", "gpubench", *words]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return _command.gpubench(*words, PYTHONPATH=PLUGIN, GPUBENCH_SICK="lost", GPUBENCH_HISTORY="off")
 
 
 def test_what_was_lost_is_in_the_run_file_for_every_reader(tmp_path):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import _make as make
 import pytest
+from _command import gpubench
 from _files import write
 from rich.console import Console
 
@@ -20,7 +19,6 @@ from gpubench.model import store
 
 RECORDINGS = Path(__file__).parent / "recordings"
 WHOLE = RECORDINGS / "whole/h200.jsonl.gz"
-COMMAND = [sys.executable, "-P", "-m", "gpubench", "show"]
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +35,9 @@ def lines(parts, width):
 
 
 def shown(*words):
-    return subprocess.run([*COMMAND, *map(str, words)], capture_output=True, text=True, check=True).stdout
+    status, printed, said = gpubench("show", *words)
+    assert status == 0, said
+    return printed
 
 
 def test_a_whole_run_of_an_h200_is_told_in_thirty_lines(whole):

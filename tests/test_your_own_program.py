@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from _command import gpubench
 
 from gpubench.model import store
 
@@ -23,9 +24,9 @@ def folder(tmp_path_factory):
     return place
 
 
-def call(folder, *words):
-    """A command of the page."""
-    command = [sys.executable, "-P" if words[0] == "gpubench" else "-B", "-m", *words]
+def run_tests(folder, *words):
+    """Pytest as the page calls it."""
+    command = [sys.executable, "-B", "-m", "pytest", *words]
     alone = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}  # it is no neighbour
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=100, check=False, env=alone)
 
@@ -36,7 +37,7 @@ def test_the_page_has_its_files(folder):
 
 
 def test_its_tests_pass_on_the_host_and_write_a_run_file(folder):
-    done = call(folder, "pytest", "--gpubench-tier", "smoke", "--gpubench-device", "host", "--gpubench-out", "a.jsonl")
+    done = run_tests(folder, "--gpubench-tier", "smoke", "--gpubench-device", "host", "--gpubench-out", "a.jsonl")
     assert done.returncode == 0, done.stdout
     assert "2 passed, 1 skipped" in done.stdout
     results = store.read_run(folder / "a.jsonl").results
@@ -48,7 +49,7 @@ def test_its_tests_pass_on_the_host_and_write_a_run_file(folder):
 
 def test_its_suite_runs_by_its_path(folder):
     words = ("--tier", "smoke", "--device", "host", "--out", "b.jsonl")
-    done = call(folder, "gpubench", "run", "./blend_suite.py", *words)
+    done = gpubench("run", "./blend_suite.py", *words, cwd=folder)
     assert done.returncode == 0, done.stderr
     (result,) = store.read_run(folder / "b.jsonl").results
     assert (result.case.id, result.status) == ("blend_suite/blending[side=64]", "ok")
