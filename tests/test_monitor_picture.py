@@ -283,3 +283,32 @@ def test_a_machine_without_a_gpu_starts_no_process_to_list_any():
     listed = ProcessList([HOST])
     listed.update()
     assert (listed.newest, listed._child) == ((), None)
+
+
+def example():
+    """The picture of docs/monitoring.md: a program that began to compute half a minute ago."""
+    console = Console(file=io.StringIO(), width=78, height=40, force_terminal=False, emoji=False)
+    picture = _monitor.Picture((H200, HOST))
+    for second in range(0, 61, 2):
+        load = min(1.0, max(0.0, (second - 24) / 12))  # of what the values rise by
+        values = {
+            "nvml.utilization.gpu": 98.0 * (load > 0),
+            "nvml.memory.used": 45.0 * GIB * (second >= 20),
+            "nvml.power": 120.0 + 531.0 * load,
+            "nvml.temperature": 38.0 + 33.0 * load,
+            "nvml.clock.sm": 1.98e9 - 0.285e9 * load,
+            "nvml.event_reasons": 4.0 * (load == 1.0),
+        }
+        found = latest()
+        found.add([Samples("nvml", H200.id, (0.0,), tuple((name, (value,)) for name, value in values.items()))])
+        drawing = picture.drawn(found, (process(),), console, 100.0 + second)
+    console.print(drawing)
+    console.file.seek(0)
+    return "".join(f"    {line}".rstrip() + "\n" for line in console.file.read().splitlines())
+
+
+def test_the_page_shows_the_picture_and_the_lines_of_the_monitor():
+    page = (Path(__file__).parents[1] / "docs/monitoring.md").read_text()
+    assert example() in page, "\n" + example()
+    for line in live.lines(latest(H200), ["cuda:0", "host"]):
+        assert f"    12:31:07 {line}\n" in page
