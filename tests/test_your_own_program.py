@@ -31,6 +31,14 @@ def run_tests(folder, *words):
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=100, check=False, env=alone)
 
 
+def shapes(text):
+    """Lines without their numbers, units, tiers and processors, which differ from machine to machine."""
+    text = re.sub(r"(?<![=\w])[\d.]+( [kMGT]?B/s)?", "N", re.sub(r"tier \w+", "tier", text))
+    return [
+        re.sub(r"^host, .*, tier$", "host, tier", " ".join(line.split())) for line in text.splitlines() if line.strip()
+    ]
+
+
 def test_the_page_has_its_files(folder):
     names = {"blend.py", "test_blend.py", "blend.cu", "test_blend_kernel.py", "blend_suite.py"}
     assert names == {path.name for path in folder.iterdir()}
@@ -40,6 +48,7 @@ def test_its_tests_pass_on_the_host_and_write_a_run_file(folder):
     done = run_tests(folder, "--gpubench-tier", "smoke", "--gpubench-device", "host", "--gpubench-out", "a.jsonl")
     assert done.returncode == 0, done.stdout
     assert "2 passed, 1 skipped" in done.stdout
+    assert set(shapes(PAGE[PAGE.index("    host, Intel") : PAGE.index("- **The call**")])) <= set(shapes(done.stdout))
     results = store.read_run(folder / "a.jsonl").results
     assert [result.case.id for result in results] == [
         "test_blend/test_blend[side=64]",
