@@ -273,9 +273,10 @@ PRINTED = {
 }
 
 
+@TEXTS
 @pytest.mark.parametrize("what", PRINTED)
-def test_no_text_does_anything_to_a_terminal_or_to_a_ci_that_reads_it(what, monkeypatch):
-    for text in INJECTIONS:
+def test_no_text_does_anything_to_a_terminal_or_to_a_ci_that_reads_it(what, texts, monkeypatch):
+    for text in texts:
         shown = printed(*PRINTED[what](text, monkeypatch))
         assert not UNSEEN.search(shown)
         assert ("[red]" in text) == ("[red]x[/red]" in shown), "markup is shown, not obeyed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import json
 import re
@@ -35,6 +36,7 @@ def judgement(**centres):
     return settled(plugins.load("gates", "regression").judge(Evidence([before]), Evidence([after]), Policy()))
 
 
+@functools.cache
 def many(count):
     return judgement(**{f"case{index}": 1.1 for index in range(count)})
 
