@@ -68,9 +68,30 @@ def outcomes(shelf: Shelf) -> list[tuple[str, str, str]]:
     return [(result.case.name, result.status, result.cause) for result in shelf.results]
 
 
-def test_every_outcome_has_a_name_and_the_next_case_runs(faults):
-    names = ["crash", "leave", "bug", "wrong", "nan", "unable", "backwards", "noisy", "good"]
-    assert outcomes(run(*names)) == [
+def shared_run(*names: str) -> Shelf:
+    """A run whose results several tests look at."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", PLUGIN)
+        patch.syspath_prepend(PLUGIN)
+        return run(*names)
+
+
+@pytest.fixture(scope="module")
+def failing() -> Shelf:
+    """What became of cases that go wrong, and of two behind them that do not."""
+    return shared_run("crash", "leave", "bug", "wrong", "nan", "unable", "backwards", "noisy", "good")
+
+
+@pytest.fixture(scope="module")
+def ranked() -> dict[str, Result]:
+    """What became of cases of two ranks, by their names."""
+    return {
+        result.case.name: result for result in shared_run("pair", "watched", "mourned", "declined", "uneven").results
+    }
+
+
+def test_every_outcome_has_a_name_and_the_next_case_runs(failing):
+    assert outcomes(failing) == [
         ("crash", "failed", "crash"),
         ("leave", "failed", "crash"),
         ("bug", "failed", "error"),
@@ -120,8 +141,8 @@ def test_a_worker_that_silences_itself_is_not_taken_for_dead(faults):
     assert outcomes(run("silent", "good")) == [("silent", "ok", ""), ("good", "ok", "")]
 
 
-def test_a_reason_says_what_happened_and_quotes_the_last_words(faults):
-    crash, leave, bug, wrong = run("crash", "leave", "bug", "wrong").results
+def test_a_reason_says_what_happened_and_quotes_the_last_words(failing):
+    crash, leave, bug, wrong, *_ = failing.results
     assert "killed by SIGSEGV" in crash.reason
     assert "about to die" in crash.reason
     assert "exit status 7" in leave.reason
@@ -139,8 +160,8 @@ def processes() -> str:
     return subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
 
 
-def test_two_ranks_measure_in_step_and_each_gives_its_series(faults):
-    (pair,) = run("pair").results
+def test_two_ranks_measure_in_step_and_each_gives_its_series(ranked):
+    pair = ranked["pair"]
     assert pair.status == "ok", pair.reason
     assert [series.rank for series in pair.series if series.label == "hot"] == [0, 1]
     first, second = (series for series in pair.series if series.label == "hot")
@@ -148,8 +169,8 @@ def test_two_ranks_measure_in_step_and_each_gives_its_series(faults):
     assert abs(len(first.values) - len(second.values)) <= sum(count for _, count in pair.discarded)
 
 
-def test_no_rank_goes_on_before_all_have_looked_at_what_it_left(faults):
-    (watched,) = run("watched").results
+def test_no_rank_goes_on_before_all_have_looked_at_what_it_left(ranked):
+    watched = ranked["watched"]
     assert (watched.status, watched.reason) == ("ok", "")
 
 
@@ -160,26 +181,26 @@ def test_a_killed_rank_fails_its_case_and_the_next_gets_a_fresh_worker(faults):
     assert "SIGKILL" in shelf.results[0].reason
 
 
-def test_a_task_may_expect_and_time_the_end_of_a_rank(faults):
-    (mourned,) = run("mourned").results
+def test_a_task_may_expect_and_time_the_end_of_a_rank(ranked):
+    mourned = ranked["mourned"]
     assert mourned.status == "ok", mourned.reason
     values = {series.label: series.values for series in mourned.series}
     assert values["rank"] == (1.0,)
     assert 0 < values["self"][0] < 5
 
 
-def test_a_case_that_one_rank_declines_is_skipped_and_not_failed(faults):
-    (declined,) = run("declined").results
+def test_a_case_that_one_rank_declines_is_skipped_and_not_failed(ranked):
+    declined = ranked["declined"]
     assert (declined.status, declined.reason) == ("skipped", "rank 1 has no room")
 
 
-def test_a_bug_in_a_suite_keeps_its_traceback_in_the_result(faults):
-    (bug,) = run("bug").results
+def test_a_bug_in_a_suite_keeps_its_traceback_in_the_result(failing):
+    (bug,) = (result for result in failing.results if result.case.name == "bug")
     assert 'raise ZeroDivisionError("a bug in the suite")' in dict(bug.notes)["traceback"]
 
 
-def test_idle_ranks_hold_still_until_the_working_one_is_done(faults):
-    (uneven,) = run("uneven").results
+def test_idle_ranks_hold_still_until_the_working_one_is_done(ranked):
+    uneven = ranked["uneven"]
     assert uneven.status == "ok", uneven.reason
     assert {series.rank for series in uneven.series} == {1}
 
@@ -193,9 +214,8 @@ def test_each_replicate_runs_in_fresh_processes_in_an_order_of_its_own(faults):
     assert plan == planning.make(host_facts(), settings), "the same seed gives the same order"
 
 
-def test_samples_of_the_host_are_relayed_while_cases_run(faults):
-    shelf = run("noisy", "good", "pair")
-    names = {name for chunk in shelf.chunks for name, _ in chunk.columns}
+def test_samples_of_the_host_are_relayed_while_cases_run(failing):
+    names = {name for chunk in failing.chunks for name, _ in chunk.columns}
     assert "host.cpu.busy" in names
 
 
