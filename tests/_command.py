@@ -1,4 +1,8 @@
-"""The command in the process of a test: a start of Python costs more than most of what is asked of it."""
+"""Call the command in the process of a test: starting Python takes longer than most commands do.
+
+The machine's inventory is taken once, by the same child process as always. A test whose environment changes the
+inventory, or which is about signals, closed pipes or imports, starts a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +20,12 @@ from unittest import mock
 from gpubench.__main__ import main
 from gpubench.measuring import inventory
 
-_FACTS = functools.cache(inventory.facts)  # by the child process that always takes them; once for all tests
+_FACTS = functools.cache(inventory.facts)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Done(NamedTuple):
-    """How a call ended: named as in subprocess.CompletedProcess, and in the order (status, printed, said)."""
+    """The exit status and the output of a call, with the names of subprocess.CompletedProcess."""
 
     returncode: int
     stdout: str
@@ -29,7 +33,7 @@ class Done(NamedTuple):
 
 
 def gpubench(*words: object, cwd: Path | str = ".", **environment: str) -> Done:
-    """Call the command in a folder, with these variables in its environment; it must be given what it runs on."""
+    """Call the command in a folder, with these variables in its environment, and return what a process would."""
     out, err = io.StringIO(), io.StringIO()
     with (
         mock.patch.object(sys, "argv", ["gpubench", *map(str, words)]),
@@ -46,7 +50,7 @@ def gpubench(*words: object, cwd: Path | str = ".", **environment: str) -> Done:
 
 @contextlib.contextmanager
 def _signals_restored() -> Iterator[None]:
-    """Give the signals back that the command takes for itself."""
+    """Restore the signal handlers that the command replaces."""
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     try:
         yield
