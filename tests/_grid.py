@@ -1,7 +1,7 @@
 """Kernels of a .cu file on the host processor: a grid whose threads take turns (_grid.h), built by g++.
 
-What was built is kept under the hash of all that it was built from: a process of tests, and the next run of them, takes
-what another one built.
+A built library is kept in `.pytest_cache` under the hash of its source, its options and the compiler, so that each one is
+built once for all test processes and for later runs.
 """
 
 import ctypes
@@ -21,6 +21,7 @@ HERE = Path(__file__).parent
 SUITES = HERE.parent / "suites"
 COMPILER = shutil.which("g++")
 _BUILT = HERE.parent / ".pytest_cache" / "gpubench-kernels"
+_OPTIONS = ("-std=c++17", "-w", "-O1", "-shared", "-fPIC")
 _SHARED_BYTES = 2**18  # of dynamic shared memory: more than a GPU has
 _RUN = 'extern "C" void run_{0}(u32 x, u32 y, u32 n, void** a) {{ grid::run({0}, x, y, n, a); }}\n'
 
@@ -33,14 +34,14 @@ def source(file: str) -> str:
 @functools.cache
 def library(file: str, defines: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
     """The kernels of that file as functions `run_NAME(across, down, threads, arguments)`."""
-    options = ["-std=c++17", "-w", *(f"-D{key}={value}" for key, value in defines)]
+    options = [*_OPTIONS, *(f"-D{key}={value}" for key, value in defines)]
     text = re.sub(
         r"extern __shared__ (\w+) (\w+)\[\];",
         rf"static \1 \2[{_SHARED_BYTES} / sizeof(\1)];",
         (SUITES / file).read_text(),
     )
     text = (HERE / "_grid.h").read_text() + text
-    key = hashlib.sha256("\0".join([_version(), _RUN, *options, text]).encode()).hexdigest()
+    key = hashlib.sha256("\0".join([_compiler(), _RUN, *options, text]).encode()).hexdigest()
     built = _BUILT / f"{key}.so"
     if not built.exists():
         _build(text, options, built)
@@ -48,20 +49,21 @@ def library(file: str, defines: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
 
 
 def _build(text: str, options: list[str], built: Path) -> None:
-    """Build the kernels of a source; the file is whole when it has its name, also where two processes build it."""
+    """Build the kernels of a source under another name, since a second process may load or build the same library."""
     _BUILT.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=_BUILT) as folder:
         source, library = Path(folder) / "kernel.cpp", Path(folder) / "kernel.so"
         source.write_text(text)
         kernels = re.findall(r'extern "C"\s+void\s+(\w+)\(', _compiled(*options, "-E", "-P", str(source)))
         source.write_text(text + "".join(_RUN.format(name) for name in kernels))
-        _compiled(*options, "-O1", "-shared", "-fPIC", str(source), "-o", str(library))
+        _compiled(*options, str(source), "-o", str(library))
         library.replace(built)
 
 
 @functools.cache
-def _version() -> str:
-    return _compiled("--version")
+def _compiler() -> str:
+    """Return the compiler's version and the machine that it builds for."""
+    return _compiled("--version") + _compiled("-dumpmachine")
 
 
 def _compiled(*options: str) -> str:
