@@ -1,7 +1,7 @@
 """Kernels of a .cu file on the host processor: a grid whose threads take turns (_grid.h), built by g++.
 
-A built library is kept in `.pytest_cache` under the hash of its source, its options and the compiler, so that each one is
-built once for all test processes and for later runs.
+A built library is kept in `.pytest_cache` under the hash of its source, its options and the compiler: each one is built
+once for all test processes and for later runs.
 """
 
 import ctypes
