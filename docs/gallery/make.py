@@ -46,9 +46,9 @@ _PAYS = (
 )
 _LEAD = (
     "`.venv/bin/python docs/gallery/make.py` draws these pictures from the\n"
-    "[recordings](../tests/recordings/README.md); with the name of a folder it also writes the whole pages there. On a\n"
-    "page every point names its case under the pointer, tables stand beside the charts, counters zoom, and every case\n"
-    "opens to show how it was measured."
+    "[recordings](../tests/recordings/README.md); with the name of a folder it also writes the whole pages there.\n"
+    "On a page every point names its case under the pointer, tables stand beside the charts, counters zoom, and\n"
+    "every case opens to show how it was measured."
 )
 
 _FIGURE = re.compile(
