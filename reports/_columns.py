@@ -6,9 +6,19 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpubench.api.report import Difference, Figure, ListedCase, Overview, Run, Summary, comparison, listing, overview
+from gpubench.api.report import (
+    Difference,
+    Figure,
+    ListedCase,
+    Overview,
+    Run,
+    Summary,
+    comparison,
+    listing,
+    overview,
+    units,
+)
 
-from ._environment import readable
 from ._room import LINES
 from ._verdict import Anchors, link, share_text, suite_anchor, trust_words
 
@@ -120,7 +130,7 @@ def _head(index: int, found: Overview) -> RunColumn:
 
 
 def _readable(found: Difference) -> Difference:
-    values = [readable(found.name, value) for value in found.values]
+    values = [units.fact(found.name, value) for value in found.values]
     return Difference(min((name for name, _ in values), key=len), tuple(value for _, value in values))
 
 

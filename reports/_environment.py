@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpubench.api.report import Device, Run, units
@@ -26,7 +25,7 @@ def environment(run: Run) -> Iterator[Group]:
     facts = run.manifest.facts
     for device in facts.devices:
         yield Group(device_words(device), tuple(_device(device)))
-    yield Group("Host", tuple(readable(*pair) for pair in facts.host))
+    yield Group("Host", tuple(units.fact(*pair) for pair in facts.host))
     yield Group("Versions", (("gpubench", run.manifest.gpubench), *facts.versions))
     yield Group("Unavailable", tuple((absent.what, f"{absent.reason}; {absent.how}") for absent in facts.absent))
     yield Group("Settings", tuple(_settings(run)))
@@ -53,7 +52,7 @@ def _device(device: Device) -> Iterator[tuple[str, str]]:
     yield "data types", ", ".join(device.dtypes)
     yield "reaches", ", ".join(device.peers)
     for name, text in device.details:
-        yield readable(name, text)
+        yield units.fact(name, text)
 
 
 def _settings(run: Run) -> Iterator[tuple[str, str]]:
@@ -70,40 +69,3 @@ def _settings(run: Run) -> Iterator[tuple[str, str]]:
     yield "command", " ".join(run.manifest.argv)
     yield "schema", run.manifest.schema
     yield "started", run.manifest.started
-
-
-def _megahertz(value: float) -> str:
-    return f"{value / 1e6:.6g} MHz"
-
-
-def _watts(value: float) -> str:
-    return f"{value:.4g} W"
-
-
-_UNITS: tuple[tuple[str, Callable[[float], str]], ...] = (
-    ("_hz", _megahertz),
-    ("_w", _watts),
-    ("_bytes", units.brief_size),
-    ("_bits", lambda value: f"{value:.6g} bit"),
-)
-
-
-def readable(name: str, text: str) -> tuple[str, str]:
-    """Return a fact whose name ends in its unit with the unit behind its number: `clock.sm`, `1980 MHz`."""
-    value = _number(text)
-    if value is None:
-        return name, text
-    if name.startswith("cache."):
-        return name, units.brief_size(value)
-    for suffix, written in _UNITS:
-        if name.endswith(suffix):
-            return name.removesuffix(suffix), written(value)
-    return name, text
-
-
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None

@@ -74,7 +74,12 @@ def test_counters_are_counted_and_the_unavailable_ones_named():
     [
         ("clock.sm_hz", "1980000000", ("clock.sm", "1980 MHz")),
         ("shared.unit_bytes", "233472", ("shared.unit", "228 KiB")),
+        ("power.limit_w", "700.0", ("power.limit", "700 W")),
+        ("cache.l3", "314572800", ("cache.l3", "300 MiB")),
+        ("memory.bus_bits", "6016", ("memory.bus", "6016 bit")),
         ("ecc", "on", ("ecc", "on")),
+        ("clock.sm_hz", "unknown", ("clock.sm_hz", "unknown")),
+        ("power.limit_w", "nan", ("power.limit_w", "nan")),
         ("pcie.width", "16", ("pcie.width", "16")),
         ("clock.sm_hz", "inf", ("clock.sm_hz", "inf")),
     ],

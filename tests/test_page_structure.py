@@ -178,23 +178,6 @@ def test_values_that_are_all_zero_are_drawn_on_an_axis_from_zero():
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "readable"),
-    [
-        ("clock.sm_hz", "1980000000", ("clock.sm", "1980 MHz")),
-        ("power.limit_w", "700.0", ("power.limit", "700 W")),
-        ("shared.unit_bytes", "233472", ("shared.unit", "228 KiB")),
-        ("cache.l3", "314572800", ("cache.l3", "300 MiB")),
-        ("memory.bus_bits", "6016", ("memory.bus", "6016 bit")),
-        ("ecc", "on", ("ecc", "on")),
-        ("clock.sm_hz", "unknown", ("clock.sm_hz", "unknown")),
-        ("power.limit_w", "nan", ("power.limit_w", "nan")),
-    ],
-)
-def test_the_environment_is_in_units_that_people_read(name, text, readable):
-    assert sys.modules[f"{ROOM}._environment"].readable(name, text) == readable
-
-
-@pytest.mark.parametrize(
     "runs", [(), (read(status="failed", reason="crashed"),), (read(),)], ids=["none", "bad", "one"]
 )
 def test_a_run_with_no_case_or_one_is_a_page_too(runs):

@@ -1,4 +1,4 @@
-"""A device's fingerprint: what must be the same before two results are held against each other.
+"""A device's fingerprint: what must be the same before two results are compared.
 
 Model, size, driver, clocks, ECC, MIG and power limit change a figure with no change of code. Which board of a
 model it was, its id and its host are not part of it: two H200 in the same state have one fingerprint.

@@ -14,7 +14,7 @@ from gpubench import stats
 from gpubench.analysis.fingerprint import Fingerprint, fingerprint
 from gpubench.analysis.quantities import judged_unit, speaking
 from gpubench.analysis.summary import Summary
-from gpubench.base import units
+from gpubench.base import blocks, units
 from gpubench.model import Better, Run, Tier
 from gpubench.stats.changepoints import LEAST_RUNS, Slope, slope, stretches
 
@@ -84,7 +84,10 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One run of a line: the median of its replicates' medians; low and high are theirs, of one its interval's."""
+    """One run of a line: the median of its replicates' medians.
+
+    The interval spans the replicates' medians; with a single replicate it is that one's confidence interval.
+    """
 
     source: Source
     interval: stats.Interval
@@ -97,8 +100,27 @@ class Moment:
         return self.interval.centre
 
 
+class Shift:
+    """What a step and a drift have in common: values before and after, and which direction is better."""
+
+    __slots__ = ()
+    before: float
+    after: float
+    better: Better
+
+    @property
+    def effect(self) -> float:
+        """The change as a fraction of the value before; 0.05 is 5 % more."""
+        return _relative(self.after, self.before)
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether it is a change for the worse."""
+        return (self.after > self.before) == (self.better == "less")
+
+
 @dataclass(frozen=True, slots=True)
-class Change:
+class Change(Shift):
     """A step at the moment `index`: the values just before and after it, and the versions that changed there too."""
 
     index: int
@@ -113,16 +135,6 @@ class Change:
         return self.index
 
     @property
-    def effect(self) -> float:
-        """The change as a fraction of the value before; 0.05 is 5 % more."""
-        return _relative(self.after, self.before)
-
-    @property
-    def is_worse(self) -> bool:
-        """Whether it is a change for the worse."""
-        return (self.after > self.before) == (self.better == "less")
-
-    @property
     def effect_words(self) -> str:
         """`3.1 % less (worse)`."""
         return f"{_more_or_less(self.effect)} ({_worse_or_better(self.is_worse)})"
@@ -134,7 +146,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Drift:
+class Drift(Shift):
     """A slow rise or fall over the moments from `start` to before `end`.
 
     `before` and `after` are the values of its line at its first and last moment. `rate` is the change over 10 runs as a
@@ -147,16 +159,6 @@ class Drift:
     after: float
     rate: stats.Interval
     better: Better
-
-    @property
-    def effect(self) -> float:
-        """The change over all of its runs, as a fraction of the value at its first moment."""
-        return _relative(self.after, self.before)
-
-    @property
-    def is_worse(self) -> bool:
-        """Whether it is a drift for the worse."""
-        return (self.after > self.before) == (self.better == "less")
 
     @property
     def effect_words(self) -> str:
@@ -278,9 +280,6 @@ def _worse_or_better(is_worse: bool) -> str:
     return "worse" if is_worse else "better"
 
 
-_BARS = "▁▂▃▄▅▆▇█"
-
-
 def sparkline(trend: Trend, width: int) -> tuple[str, str]:
     """The values as a row of bars from the minimum to the maximum, and below a `^` at each step, a `~` along a drift.
 
@@ -291,8 +290,7 @@ def sparkline(trend: Trend, width: int) -> tuple[str, str]:
     edges = [index * len(values) // count for index in range(count + 1)]
     shown = [stats.median(values[start:end]) for start, end in itertools.pairwise(edges)]
     low, high = min(shown), max(shown)
-    scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
-    bars = "".join(_BARS[round((value - low) * scale) if scale else len(_BARS) // 2] for value in shown)
+    bars = blocks.chart([(value - low) / (high - low) if high > low else 0.5 for value in shown])
     marks = [" "] * count
     for drift in trend.drifts:
         first, last = (bisect.bisect_right(edges, index) - 1 for index in (drift.start, drift.end - 1))

@@ -95,7 +95,7 @@ class Traffic:
 class Load:
     """What is known of the work in a window beside its counters; nothing has to be.
 
-    `limit` and `of_peak` name the peak that it is held against and its share of it, `clock_of_spec` is the clock that
+    `limit` and `of_peak` name the peak that it is compared with and its share of it, `clock_of_spec` is the clock that
     it had over the data sheet's. `call_s` are the seconds of a call, `launch_s` those of an empty kernel timed in the
     same way (0 where launches are not timed), `moved_s` the bytes a second that it counts while
     it runs, `counted_s` those over the whole window. `is_dependent` says that each step waits for the last one's

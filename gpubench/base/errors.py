@@ -10,7 +10,7 @@ class GpubenchError(Exception):
 
 
 class UsageError(GpubenchError):
-    """The call's words are off; nothing was measured."""
+    """The arguments are invalid; nothing was measured."""
 
     exit_status = 2
 

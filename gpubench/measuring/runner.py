@@ -350,7 +350,11 @@ def _merged(job: Job, parts: Sequence[Part], started_at: float, elapsed_s: float
 
 
 def _counted(parts: Sequence[Part]) -> list[Part]:
-    """The parts that count: a rank whose end every survivor was told of, and bore, is part of the case."""
+    """Return the parts that count.
+
+    If every surviving rank handled the death of another one, the dead rank counts as part of the test, and not as a
+    failure.
+    """
     crashed = {rank for rank, part in enumerate(parts) if part.cause == "crash"}
     survivors = [part for rank, part in enumerate(parts) if rank not in crashed]
     borne = bool(survivors) and all(part.status == "ok" and crashed <= set(part.informed) for part in survivors)

@@ -169,7 +169,7 @@ class SamplingProcess:
         if isinstance(message, Remark):
             self._remarks.append(message)
         elif isinstance(message, Samples):
-            chunks.append(message)  # and the `Opened` of one that goes on for another says what is known
+            chunks.append(message)  # an `Opened` is ignored: a restarted sampler repeats which counters are available
 
     def _tell_of(self, opened: Opened) -> None:
         for absent in opened.absent:

@@ -20,7 +20,7 @@ Role = Literal["primary", "early", "derived", "observed"]
 Status = Literal["ok", "skipped", "failed", "invalid"]
 
 
-# The peaks that a series may be held against; what knows a value for one is `gpubench.knowledge.hardware`.
+# The peaks that a series may be compared with; what knows a value for one is `gpubench.knowledge.hardware`.
 LIMITS = (
     *("dram", "l2", "shared", "link.h2d", "link.d2h", "link.peer"),
     *("float64", "float32", "float16", "int32"),

@@ -1,4 +1,4 @@
-"""The choice of a codec from a small sample, measured, and held against all of the data."""
+"""The choice of a codec from a small sample, measured, and compared with all of the data."""
 
 from __future__ import annotations
 
