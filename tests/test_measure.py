@@ -387,6 +387,26 @@ def test_every_way_of_timing_is_checked_on_outputs_of_its_own():
         Engine(device, RULE).measure(Task.of(lazy, check=check, poison=lambda: written.update(by="nobody")))
 
 
+def test_a_call_that_takes_longer_from_an_idle_device_skips_no_work():
+    """A copy from pageable memory: the host's part of the first call shows where nothing else is queued."""
+    device = clockwork()
+    done = Engine(device, RULE).measure(Task.of(stage(device, seconds=0.01, begin=0.03), check=passing))
+    assert min(done.series[0].values) == pytest.approx(0.01)
+
+
+def test_a_call_that_works_only_on_overwritten_outputs_skips_work():
+    device = clockwork()
+    overwritten = []
+
+    def call():
+        device.spend(0.01 if overwritten else 0.005)
+        overwritten.clear()
+
+    task = Task.of(Stage(call, modes=("hot",)), check=passing, poison=lambda: overwritten.append(True))
+    with pytest.raises(Untrustworthy, match="2.0 times as long as otherwise: the timed calls skip work"):
+        Engine(device, RULE).measure(task)
+
+
 def test_a_case_that_is_throttled_throughout_is_untrustworthy_with_the_reason():
     device = clockwork()
     task = Task.of(stage(device, seconds=0.01, throttled=(0, 10**9)), check=passing)

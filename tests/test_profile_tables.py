@@ -162,7 +162,7 @@ def test_the_tables_of_a_trace_fold_their_words_and_keep_their_numbers(width):
         "Kernels and copies",
         ("kernel or copy", "device", "calls", "total", "of busy time", "median", "maximum", "bytes"),
         (
-            ("kernel nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT", "cuda:0", "41910", "2.731 s", *("68.90 µs",) * 4),
+            ("nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT", "cuda:0", "41910", "2.731 s", *("68.90 µs",) * 4),
             ("copy h2d", "cuda:1", "1368", "831.1 ms", "3.6 %", "609.0 µs", "1.980 ms", "40.06 GiB"),
         ),
         ("kernel or copy", "device"),

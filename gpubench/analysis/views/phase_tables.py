@@ -121,7 +121,7 @@ def _kernel_table(summary: Summary) -> list[Table]:
     busy = {found.device: found.seconds["busy"] for found in traced_devices(summary.run)}
     rows = [
         (
-            found.name,
+            found.name.removeprefix("kernel "),
             found.device,
             f"{found.calls:.0f}",
             units.quantity(found.total_s, "s"),

@@ -5,7 +5,7 @@ launches), `noise` (relative sigma), `rho` (its lag-one correlation: AR(1)), `se
 (relative growth per launch), `cold` (factor after a flush), `outlier_every` (each n-th launch takes
 three times as long), `throttled` (launches [from, to) that take twice as long, and show as
 `thermal` in the device's condition), `backwards_every` (each n-th launch moves the clock back),
-`hangs` (really never ends).
+`begin` (seconds before a launch that finds the device idle), `hangs` (really never ends).
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class _Program:
     drift: float = 0.0
     cold: float = 1.0
     backwards_every: int = 0
+    begin: float = 0.0
 
 
 class ClockworkDevice(NumpyDevice):
@@ -52,6 +53,7 @@ class ClockworkDevice(NumpyDevice):
         self._now = 0.0
         self._flushed = False
         self._throttled = False
+        self._is_busy = False
 
     def now(self) -> float:
         return self._now
@@ -65,6 +67,10 @@ class ClockworkDevice(NumpyDevice):
 
     def flush(self) -> None:
         self._flushed = True
+        self._is_busy = True
+
+    def synchronize(self) -> None:
+        self._is_busy = False
 
     def kernel(self, source: str, name: str, defines: Mapping[str, str | int]) -> Kernel:
         del name, defines
@@ -82,6 +88,11 @@ class ClockworkDevice(NumpyDevice):
         """Return, as a watch of the device itself, whether a launch was throttled since the last look."""
         throttled, self._throttled = self._throttled, False
         return Condition(discard=("thermal",) if throttled else ())
+
+    def was_idle(self) -> bool:
+        """Return whether nothing was queued before this launch, which is queued now."""
+        idle, self._is_busy = not self._is_busy, True
+        return idle
 
     def take_flushed(self) -> bool:
         """Return whether the cache was flushed since the last launch."""
@@ -122,13 +133,15 @@ class _ClockworkKernel:
     def _duration(self) -> float:
         program, launch = self._program, self._launches
         cold = program.cold if self._device.take_flushed() else 1.0
+        begin = program.begin if self._device.was_idle() else 0.0
         while program.hangs:
             time.sleep(1)
         if launch < len(program.warmup):
             return program.warmup[launch]
         if program.backwards_every and launch % program.backwards_every == 0:
             return -program.seconds
-        return program.seconds * cold * self._slowed(launch) * (1 + self._jitter()) * (1 + program.drift * launch)
+        seconds = program.seconds * cold * self._slowed(launch) * (1 + self._jitter()) * (1 + program.drift * launch)
+        return begin + seconds
 
     def _slowed(self, launch: int) -> float:
         start, end = self._program.throttled
