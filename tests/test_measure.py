@@ -403,7 +403,7 @@ def test_a_call_that_works_only_on_overwritten_outputs_skips_work():
         overwritten.clear()
 
     task = Task.of(Stage(call, modes=("hot",)), check=passing, poison=lambda: overwritten.append(True))
-    with pytest.raises(Untrustworthy, match="2.0 times as long as otherwise: the timed calls skip work"):
+    with pytest.raises(Untrustworthy, match=r"2\.0 times as long as otherwise: the timed calls skip work"):
         Engine(device, RULE).measure(task)
 
 
