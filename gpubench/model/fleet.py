@@ -1,0 +1,134 @@
+"""A fleet: the record `fleet.json` beside the nodes' run files, which says what was asked of each node and what came.
+
+A folder holds `fleet.json`, one ordinary run file for each node that answered, and below `again/` the run files of the
+nodes that were measured a second time. The record is read strictly, as a run file is: it may come from another machine.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import pydantic
+from annotated_types import MaxLen
+
+from gpubench.base.errors import FileError
+from gpubench.base.files import open_to_read
+from gpubench.model.disk import reported
+from gpubench.model.limits import Count, Many, Name, Seconds, Text, Word
+from gpubench.model.schema import STRICT
+
+FLEET_FILE = "fleet.json"
+AGAIN = "again"  # the folder of the second measurements
+FLEET_SCHEMA: Literal["gpubench.fleet/1"] = "gpubench.fleet/1"
+_MOST_BYTES = 2**25  # 100 000 nodes
+_MOST_NODES = 10**5
+_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,199}\.jsonl(\.gz)?")
+
+# answered: a run file that the strict reader took; failed: its run ended with an error; died: the node or its program
+# ended; timed out: no answer within the time limit; refused: it sent something that is no run file; missing: it never
+# reported.
+NodeStatus = Literal["answered", "failed", "died", "timed out", "refused", "missing"]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetNode:
+    """One node: its name, what became of it, the seconds that it took, its rack, and its file in the folder.
+
+    `file` is empty where the node left none. `reason` says in a sentence why a node has another status than answered.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    name: Name
+    status: NodeStatus
+    seconds: Seconds = 0.0
+    file: Name = ""
+    reason: Text = ""
+    rack: Name = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Remeasured:
+    """A second measurement of a node: of a suspect, or of a healthy node as its control."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    node: Name
+    role: Literal["suspect", "control"]
+    status: NodeStatus
+    seconds: Seconds = 0.0
+    file: Name = ""
+    reason: Text = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """What was asked of a fleet and what became of each node; `launcher` started the nodes (ray, slurm, environment).
+
+    `at_once` is the largest number of nodes that measured at the same time: power and cooling are shared.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    nodes: Annotated[Many[FleetNode], MaxLen(_MOST_NODES)]
+    launcher: Word = ""
+    argv: Many[Text] = ()
+    started: Name = ""  # ISO 8601, UTC, by the clock of the launcher
+    seconds: Seconds = 0.0
+    at_once: Count = 0
+    again: Annotated[Many[Remeasured], MaxLen(_MOST_NODES)] = ()
+    gpubench: Word = ""
+    schema: Literal["gpubench.fleet/1"] = FLEET_SCHEMA
+
+
+_FLEET = pydantic.TypeAdapter(Fleet)
+
+
+def is_file_name(name: str) -> bool:
+    """Return whether a node's file may have this name: a plain name without folders, of a run file."""
+    return _FILE_NAME.fullmatch(name) is not None
+
+
+def encode_fleet(fleet: Fleet) -> bytes:
+    """Return the record as JSON."""
+    return _FLEET.dump_json(fleet, indent=1) + b"\n"
+
+
+def read_fleet(folder: Path) -> Fleet:
+    """Return the record of a folder; raises FileError with what is wrong.
+
+    A folder without `fleet.json` is a fleet too: each run file in it is the answer of the node that it is named after.
+    """
+    path = folder / FLEET_FILE
+    if not path.exists():
+        return _of_files(folder)
+    with reported(path), os.fdopen(open_to_read(path), "rb") as file:
+        data = file.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise FileError(f"{path}: larger than {_MOST_BYTES >> 20} MiB: not the record of a fleet")
+    try:
+        fleet = _FLEET.validate_json(data)
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise FileError(f"{path}: not the record of a fleet: {where}: {first['msg']}") from error
+    for name in (each.file for each in (*fleet.nodes, *fleet.again) if each.file):
+        if not is_file_name(name):
+            raise FileError(f"{path}: not the record of a fleet: {name!r} is not the name of a run file")
+    return fleet
+
+
+def _of_files(folder: Path) -> Fleet:
+    with reported(folder):
+        names = sorted(path.name for path in folder.iterdir() if is_file_name(path.name))
+    if not names:
+        raise FileError(f"{folder}: neither {FLEET_FILE} nor a run file (.jsonl, .jsonl.gz) is in it")
+    return Fleet(tuple(FleetNode(_stem(name), "answered", file=name) for name in names))
+
+
+def _stem(name: str) -> str:
+    return name.removesuffix(".gz").removesuffix(".jsonl")
