@@ -116,8 +116,8 @@ def read_fleet(folder: Path) -> Fleet:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise FileError(f"{path}: not the record of a fleet: {where}: {first['msg']}") from error
-    for name in (each.file for each in (*fleet.nodes, *fleet.again) if each.file):
-        if not is_file_name(name):
+    for name in [*(node.file for node in fleet.nodes), *(again.file for again in fleet.again)]:
+        if name and not is_file_name(name):
             raise FileError(f"{path}: not the record of a fleet: {name!r} is not the name of a run file")
     return fleet
 
