@@ -16,6 +16,7 @@ from gpubench.cli import (
     ab,
     compare,
     doctor,
+    fleet,
     gate,
     history,
     import_,
@@ -52,6 +53,7 @@ app.command("gate")(gate.gate)
 app.command("ab")(ab.ab)
 app.command("redact")(redact.redact)
 app.add_typer(history.app, name="history")
+app.add_typer(fleet.app, name="fleet")
 app.command("import")(import_.import_)
 
 
