@@ -1,0 +1,223 @@
+"""What a fleet's judge needs of one node's run: the rate of each component in each case, and what may explain it.
+
+A *component* is what can be slow by itself: a GPU, the host, or the link between the devices of a case. A run file of
+megabytes becomes a digest of kilobytes, so that thousands of nodes are read once and judged together.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from gpubench.analysis.counters import CounterTable
+from gpubench.analysis.disturbances import other_work, slowdowns
+from gpubench.analysis.fingerprint import Fingerprint, fingerprint
+from gpubench.analysis.quantities import headline, judged_better, judged_median, judged_unit
+from gpubench.analysis.trust import HEALTH_SOURCE, STATE_SOURCE
+from gpubench.model import Better, Manifest, Measure, Remark, Result, Samples, Series
+
+ComponentKind = Literal["GPU", "host", "link"]
+_SHOWN = (Measure.TEMPERATURE, Measure.BOARD_POWER)
+_LINK_DETAILS = ("pcie.generation", "pcie.width")
+_ON_CHIP = ("dram", "l2", "shared")
+_HOST_LINKS = ("link.h2d", "link.d2h")
+_ARITHMETIC = ("tensor.", "float", "int")
+
+
+class CaseKey(NamedTuple):
+    """A row of a fleet: what must be the same before the rates of two components are compared.
+
+    `family` groups cases that the same part of a machine bounds: compute, memory, host link, latency, host; the cases
+    of several devices are a family by suite.
+    """
+
+    case: str
+    version: int
+    series: str
+    unit: str
+    better: Better
+    family: str
+    tier: str
+
+
+class CaseRate(NamedTuple):
+    """One case on one component.
+
+    `value` is the median of the processes' medians in SI units, `log` the natural logarithm of the rate (of a time,
+    negated), `error` the standard error of `log` over the processes and 0 with one, `clock_hz` the median clock of the
+    compute units after the samples, NaN if unknown. `states` are labels and the reasons for discarded samples.
+    """
+
+    value: float
+    log: float
+    error: float
+    processes: int
+    clock_hz: float
+    states: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """A GPU, a host, or a link between GPUs: `devices` are their ids on the node, `uuids` what identifies them.
+
+    `temperature_c` is the highest and `power_w` the median while its cases ran, NaN if unknown. `sick` and `warnings`
+    are what the run file remarks about its health. `details` are settings of its links (`pcie.width`).
+    """
+
+    kind: ComponentKind
+    devices: tuple[str, ...]
+    model: str
+    uuids: tuple[str, ...]
+    fingerprint: Fingerprint
+    details: tuple[tuple[str, str], ...]
+    rates: dict[CaseKey, CaseRate]
+    temperature_c: float = math.nan
+    power_w: float = math.nan
+    sick: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDigest:
+    """One node's run: `versions` are those of drivers and libraries, `complete` is False for a run without an end."""
+
+    node: str
+    components: tuple[Component, ...]
+    versions: tuple[tuple[str, str], ...] = ()
+    complete: bool = True
+
+
+@dataclass(slots=True)
+class DigestBuilder:
+    """Takes the records of one run file as they come and makes a digest of them."""
+
+    _manifest: Manifest | None = None
+    _results: dict[tuple[str, ...], dict[CaseKey, list[_Process]]] = field(default_factory=dict)
+    _samples: list[Samples] = field(default_factory=list)
+    _remarks: list[Remark] = field(default_factory=list)
+    _windows: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    _wanted: frozenset[str] = frozenset()
+
+    def take(self, record: Manifest | Result | Samples | Remark) -> None:
+        """Take one record in; the manifest comes first, as in a file."""
+        if isinstance(record, Manifest):
+            self._manifest = record
+            self._wanted = frozenset(each.name for each in record.counters if each.measures in _SHOWN)
+        elif isinstance(record, Result):
+            self._take_result(record)
+        elif isinstance(record, Samples):
+            if any(name in self._wanted for name, _ in record.columns):
+                columns = tuple(column for column in record.columns if column[0] in self._wanted)
+                self._samples.append(Samples(record.collector, record.device, record.at, columns))
+        else:
+            self._remarks.append(record)
+
+    def digest(self, node: str, complete: bool = True) -> NodeDigest:
+        """Return the digest of a node of that name."""
+        assert self._manifest is not None  # `store.scan` has seen to it
+        counters = CounterTable([each for each in self._manifest.counters if each.measures in _SHOWN], self._samples)
+        components = tuple(self._component(devices, self._manifest, counters) for devices in self._results)
+        return NodeDigest(node, components, self._manifest.facts.versions, complete)
+
+    def _take_result(self, result: Result) -> None:
+        series = headline(result)
+        value = judged_median(series) if series is not None and result.status == "ok" else math.nan
+        if series is None or not 0 < value < math.inf or self._manifest is None:
+            return
+        known = {device.id for device in self._manifest.facts.devices}
+        if not result.devices or not known.issuperset(result.devices):
+            return
+        key = _key(result, series, self._manifest)
+        states = frozenset((*result.labels, *other_work(result), *slowdowns(result)))
+        process = _Process(value, series.clock_hz or math.nan, states)
+        self._results.setdefault(result.devices, {}).setdefault(key, []).append(process)
+        for device in result.devices:
+            self._windows.setdefault(device, []).append(result.window)
+
+    def _component(self, devices: tuple[str, ...], manifest: Manifest, counters: CounterTable) -> Component:
+        described = [manifest.facts.device(device) for device in devices]
+        rates = {key: _rate(key, processes) for key, processes in self._results[devices].items()}
+        details = tuple((name, value) for name, value in described[0].details if name in _LINK_DETAILS)
+        heat = [self._while_measured(counters, device, Measure.TEMPERATURE) for device in devices]
+        power = [self._while_measured(counters, device, Measure.BOARD_POWER) for device in devices]
+        is_host = described[0].backend == "host"
+        return Component(
+            "link" if len(devices) > 1 else "host" if is_host else "GPU",
+            devices,
+            described[0].name,
+            tuple(device.uuid for device in described),
+            fingerprint(manifest.facts, devices),
+            details,
+            rates,
+            max((float(values.max()) for values in heat if len(values)), default=math.nan),
+            max((float(np.median(values)) for values in power if len(values)), default=math.nan),
+            self._told(devices, HEALTH_SOURCE),
+            self._told(devices, STATE_SOURCE),
+        )
+
+    def _while_measured(self, counters: CounterTable, device: str, measure: Measure) -> np.ndarray:
+        """Return the readings of a counter from the first case of a device to the end of its last one."""
+        windows = self._windows[device]
+        start, end = min(start for start, _ in windows), max(end for _, end in windows)
+        parts = [track.during(start, end).values for track in counters.of(device, measure)]
+        return np.concatenate(parts) if parts else np.array([])
+
+    def _told(self, devices: Sequence[str], source: str) -> tuple[str, ...]:
+        found = (each for each in self._remarks if (each.source, each.state) == (source, "event"))
+        return tuple(dict.fromkeys(each.words for each in found if each.device in devices))
+
+
+class _Process(NamedTuple):
+    value: float
+    clock_hz: float
+    states: frozenset[str]
+
+
+def _key(result: Result, series: Series, manifest: Manifest) -> CaseKey:
+    return CaseKey(
+        result.case.id,
+        result.case.version,
+        series.label,
+        judged_unit(series),
+        judged_better(series),
+        _family(result, series, manifest),
+        manifest.settings.tier,
+    )
+
+
+def _family(result: Result, series: Series, manifest: Manifest) -> str:
+    if len(result.devices) > 1:
+        return result.case.suite
+    if manifest.facts.device(result.devices[0]).backend == "host":
+        return "host"
+    if series.limit.startswith(_ARITHMETIC):
+        return "compute"
+    if series.limit in _HOST_LINKS:
+        return "host link"
+    if series.limit in _ON_CHIP or series.quantity == "moved":
+        return "memory"
+    return "latency" if series.quantity == "item" else result.case.suite
+
+
+def _rate(key: CaseKey, processes: Sequence[_Process]) -> CaseRate:
+    sign = 1.0 if key.better == "more" else -1.0
+    logs = [sign * math.log(process.value) for process in processes]
+    count = len(logs)
+    return CaseRate(
+        statistics.median(process.value for process in processes),
+        statistics.median(logs),
+        statistics.stdev(logs) / math.sqrt(count) if count > 1 else 0.0,
+        count,
+        _median([process.clock_hz for process in processes]),
+        frozenset().union(*(process.states for process in processes)),
+    )
+
+
+def _median(values: Iterable[float]) -> float:
+    there = [value for value in values if math.isfinite(value)]
+    return statistics.median(there) if there else math.nan

@@ -1,0 +1,196 @@
+"""What is said of a fleet: which GPU, node or link is slow, how sure that is, and what explains it.
+
+`judging.fleet_rule` finds it; reports and publications show it. docs/fleet.md explains the rule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gpubench.analysis.digest import ComponentKind
+from gpubench.judging.causes import SlowCause
+from gpubench.model import Better
+from gpubench.model.fleet import Fleet
+
+# suspect: found once; confirmed: found again in a second measurement; transient: not found again.
+SuspectState = Literal["confirmed", "suspect", "transient"]
+_WORST_FIRST: tuple[SuspectState, ...] = ("confirmed", "suspect", "transient")
+Basis = Literal["others", "baseline", "floor"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a component is: the name of its node and its devices there."""
+
+    node: str
+    devices: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """`gpu07 cuda:3`, of a link `gpu07 cuda:0 to cuda:1`."""
+        return f"{self.node} {' to '.join(self.devices)}"
+
+
+@dataclass(frozen=True, slots=True)
+class FleetFinding:
+    """A component that is slow in a case, or in the cases of a family together (then `case` is empty).
+
+    `slowdown` is the fraction of the expected rate that is missing: 0.03 is 3 % slow. `detectable` is the smallest one
+    that would have been found; `again` is the slowdown in the second measurement, NaN without one. `expected` is the
+    median of the others, or of the baseline, or the floor; `value` and `expected` are in SI units, NaN for a family.
+    """
+
+    place: Place
+    kind: ComponentKind
+    family: str
+    case: str
+    basis: Basis
+    state: SuspectState
+    slowdown: float
+    detectable: float
+    value: float = math.nan
+    expected: float = math.nan
+    unit: str = ""
+    better: Better = "more"
+    again: float = math.nan
+    causes: tuple[SlowCause, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """What is to blame: a GPU, a node (all its GPUs are slow), a host, or a link; the slowest finding first."""
+
+    unit: Literal["GPU", "node", "host", "link"]
+    place: Place
+    uuids: tuple[str, ...]
+    findings: tuple[FleetFinding, ...]
+
+    @property
+    def state(self) -> SuspectState:
+        """The worst state among the findings."""
+        return min((finding.state for finding in self.findings), key=_WORST_FIRST.index)
+
+    @property
+    def causes(self) -> tuple[SlowCause, ...]:
+        """What explains the findings, each cause once; empty if they are unexplained."""
+        return tuple(dict.fromkeys(cause for finding in self.findings for cause in finding.causes))
+
+    @property
+    def slowdown(self) -> float:
+        """The largest slowdown among the findings, as a fraction."""
+        return max(finding.slowdown for finding in self.findings)
+
+
+@dataclass(frozen=True, slots=True)
+class FleetCase:
+    """One case of a group: its median in SI units, the relative standard deviation between the components.
+
+    `detectable` is the smallest slowdown that the rule can see in it, as a fraction; NaN with too few components.
+    """
+
+    case: str
+    family: str
+    unit: str
+    components: int
+    median: float
+    spread: float
+    detectable: float
+
+
+@dataclass(frozen=True, slots=True)
+class TwoPopulations:
+    """Cases in which a group falls into two parts: the places of the slower one, and how far it lies below the other.
+
+    `differences` are what the parts differ in, in words; empty if nothing is known.
+    """
+
+    cases: tuple[str, ...]
+    slower: tuple[Place, ...]
+    faster: int
+    gap: float
+    differences: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetGroup:
+    """Components that are comparable: of one kind and one fingerprint, which `words` spells out."""
+
+    kind: ComponentKind
+    words: str
+    components: int
+    cases: tuple[FleetCase, ...]
+    populations: tuple[TwoPopulations, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a component stands: for each family the rate as a share of its group's median; readings NaN if unknown."""
+
+    place: Place
+    kind: ComponentKind
+    group: int  # the index of its group
+    shares: tuple[tuple[str, float], ...]
+    temperature_c: float
+    power_w: float
+    clock_hz: float
+    state: Literal["ok", "confirmed", "suspect", "transient", "not compared"]
+    sick: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FleetJudgement:
+    """What is said of a fleet: its record, groups of comparable components, suspects (the worst first), and notes."""
+
+    fleet: Fleet
+    groups: tuple[FleetGroup, ...]
+    suspects: tuple[Suspect, ...]
+    standings: tuple[Standing, ...]
+    bases: tuple[Basis, ...]  # what components were compared with
+    notes: tuple[str, ...] = ()
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The families of cases that any component has, in their order."""
+        return tuple(dict.fromkeys(family for standing in self.standings for family, _ in standing.shares))
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """The names of the nodes that did not answer."""
+        return tuple(node.name for node in self.fleet.nodes if node.status != "answered")
+
+    @property
+    def sick(self) -> tuple[Standing, ...]:
+        """The components whose health readings say that they must not be used."""
+        return tuple(standing for standing in self.standings if standing.sick)
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether anything was compared with anything."""
+        return bool(self.bases)
+
+    def of(self, state: SuspectState) -> tuple[Suspect, ...]:
+        """Return the suspects of that state."""
+        return tuple(suspect for suspect in self.suspects if suspect.state == state)
+
+
+def fleet_status(judgement: FleetJudgement, strict: bool = False) -> int:
+    """Return the exit status: 6 a device is sick, 1 a slow component is confirmed, 4 cannot judge, 0 otherwise.
+
+    It cannot be judged where nothing is comparable, and, if `strict`, where nodes are missing or a suspect was not
+    measured again.
+    """
+    if judgement.sick:
+        return 6
+    if judgement.of("confirmed"):
+        return 1
+    open_questions = judgement.absent or judgement.of("suspect")
+    return 4 if not judgement.is_judged or (strict and open_questions) else 0
+
+
+def worst_first(suspects: Sequence[Suspect]) -> tuple[Suspect, ...]:
+    """Return the suspects, the confirmed before the others, and the slowest first."""
+    return tuple(sorted(suspects, key=lambda each: (_WORST_FIRST.index(each.state), -each.slowdown, each.place.text)))

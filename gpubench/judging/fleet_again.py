@@ -1,0 +1,92 @@
+"""A second measurement of the suspects of a fleet, beside healthy controls: what is found again is confirmed."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from gpubench import stats
+from gpubench.analysis.digest import CaseKey, Component, NodeDigest
+from gpubench.judging import outliers
+from gpubench.judging.fleet import FleetFinding, Place, SuspectState
+from gpubench.judging.outliers import LEAST_EFFECT, LEAST_SPREAD
+
+
+class Again(NamedTuple):
+    """The second measurement of a node: a suspect's, or that of a healthy control."""
+
+    digest: NodeDigest
+    is_control: bool
+
+
+def measured_again(
+    finding: FleetFinding,
+    first: Mapping[Place, Component],
+    suspects: Collection[tuple[Place, str]],
+    again: Sequence[Again],
+) -> FleetFinding:
+    """Return a finding as confirmed or transient if its component was measured again.
+
+    `first` is the first measurement of all components that are comparable with it, `suspects` are the places and cases
+    of all findings.
+    """
+    second = _second(finding.place, again)
+    if second is None:
+        return finding
+    keys = [key for key in second.rates if key.family == finding.family and finding.case in ("", key.case)]
+    pairs = [
+        _slowdown(key, second, _others(key, finding, first, suspects), again, len(suspects))
+        for key in keys
+        if key in first[finding.place].rates
+    ]
+    if not pairs:
+        return finding
+    slowdown, limit = (statistics.fmean(each) for each in zip(*pairs, strict=True))
+    state: SuspectState = "confirmed" if slowdown > limit else "transient"
+    return replace(finding, state=state, again=-math.expm1(-slowdown))
+
+
+def _second(place: Place, again: Sequence[Again]) -> Component | None:
+    nodes = (each.digest for each in again if not each.is_control and each.digest.node == place.node)
+    return next((part for node in nodes for part in node.components if part.devices == place.devices), None)
+
+
+def _others(
+    key: CaseKey, finding: FleetFinding, first: Mapping[Place, Component], suspects: Collection[tuple[Place, str]]
+) -> dict[Place, float]:
+    """Return the logarithms of the first rates of all components that are no suspects in this case."""
+    return {
+        place: component.rates[key].log
+        for place, component in first.items()
+        if key in component.rates and not {(place, finding.case), (place, key.case)} & set(suspects)
+    }
+
+
+def _slowdown(
+    key: CaseKey, second: Component, others: Mapping[Place, float], again: Sequence[Again], suspects: int
+) -> tuple[float, float]:
+    """Return the slowdown of a component in its second measurement of a case, and the limit, as logarithms.
+
+    The others stand for what is expected, moved by as much as the healthy controls moved between the measurements.
+    """
+    moved = [log - others[place] for place, log in _controls(key, again) if place in others]
+    values, count = list(others.values()), len(others)
+    spread = max(statistics.stdev(values) if count > 1 else 0.0, second.rates[key].error, LEAST_SPREAD)
+    freedom = np.array([max(count - 1, 1)], dtype=float)
+    quantile = float(stats.student_quantile(freedom, 2 * outliers.ALPHA / max(suspects, 1))[0])
+    error = math.sqrt(1 + 1 / max(count, 1) + (1 / len(moved) if moved else 0.0)) * spread
+    expected = statistics.fmean(values or [math.inf]) + (statistics.fmean(moved) if moved else 0.0)
+    return expected - second.rates[key].log, max(-math.log1p(-LEAST_EFFECT), quantile * error)
+
+
+def _controls(key: CaseKey, again: Sequence[Again]) -> Iterator[tuple[Place, float]]:
+    for each in again:
+        if each.is_control:
+            for component in each.digest.components:
+                if key in component.rates:
+                    yield Place(each.digest.node, component.devices), component.rates[key].log

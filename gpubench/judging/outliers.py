@@ -1,0 +1,132 @@
+"""Which components of a fleet are slower than the others, case by case: pure functions of arrays.
+
+The rule is the generalized extreme Studentized deviate (Rosner, Technometrics 25, 1983), one-sided: each of the slowest
+components is compared with the mean and the standard deviation of all that are faster than it. A rule that compares
+with all components, the suspect included, is blind in small fleets, because one value of n lies at most (n − 1)/√n
+standard deviations from the mean of all; and a rule that takes out one suspect after the other until none is left is
+blind where several components are slow, because they hide each other. The limit is Student's quantile for as many
+comparisons as components and cases make, so that the share of healthy fleets in which any component is accused stays
+below `ALPHA`. tests/fleet_simulation.py has the simulations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gpubench import stats
+
+Matrix = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+ALPHA = 0.01  # of healthy fleets in which a component is accused by chance
+LEAST_EFFECT = 0.02  # a component that is less slow than this is not worth anybody's time
+LEAST_COMPONENTS = 5  # with fewer, the deviation of the others says next to nothing
+LEAST_SPREAD = 0.002  # the standard deviation of a case: components are closer together than this only by chance
+_MOST_SHARE = 0.2  # of the components that can be suspects; a larger share is a population of its own
+# The gap between two populations in their pooled standard deviations, by the number of components: one case in 10 000
+# of a single normal population exceeds it (simulated; with fewer than 8 components no gap says enough).
+_SIZES = np.array([8.0, 9.0, 10.0, 12.0, 14.0, 16.0, 20.0, 24.0])
+_GAPS = np.array([13.8, 10.5, 9.1, 6.1, 5.1, 4.3, 3.3, 3.0])
+
+
+@dataclass(frozen=True, slots=True)
+class Outliers:
+    """What the rule found. Every array has a row for each case and a column for each component.
+
+    `slowdown` is the natural logarithm of the others' mean rate over the component's (positive where it is slow), NaN
+    where it was not compared. `detectable` is the smallest slowdown that would have made it a suspect, as a logarithm.
+    """
+
+    slowdown: Matrix
+    detectable: Matrix
+    is_suspect: Mask
+
+
+def find(rates: Matrix, errors: Matrix | None = None) -> Outliers:
+    """Return the components that are slower than the others.
+
+    `rates` are natural logarithms of rates (times negated): a row for each case, a column for each component, NaN where
+    it is missing. `errors` are the standard errors of these logarithms, from the processes of each component. A
+    component that is much faster than the others is no measure for them and is left out.
+    """
+    own = np.zeros_like(rates) if errors is None else np.nan_to_num(errors)
+    comparisons = max(1, int(np.isfinite(rates).sum()))
+    is_fast = _extremes(-rates, own, comparisons)
+    is_suspect = _extremes(np.where(is_fast, np.nan, rates), own, comparisons)
+    slowdown, detectable = _against_others(rates, ~(is_fast | is_suspect), own, comparisons)
+    return Outliers(slowdown, detectable, is_suspect & (slowdown > detectable))
+
+
+def populations(rates: Matrix) -> npt.NDArray[np.intp]:
+    """Return for each case how many components make up the slower of two populations; 0 where there is one population.
+
+    Two populations have at least a fifth of the components each and a gap between them that is wider than the least
+    effect and than chance makes it.
+    """
+    ordered = np.sort(rates, axis=1)  # NaN last
+    count = np.isfinite(rates).sum(axis=1, keepdims=True)
+    below = np.arange(1, rates.shape[1])[None, :]  # components in the slower population
+    above = count - below
+    centred = np.nan_to_num(ordered - np.nanmean(np.where(count > 0, ordered, 0.0), axis=1, keepdims=True))
+    sums, squares = centred.cumsum(axis=1), (centred**2).cumsum(axis=1)
+    low, low_squares = sums[:, :-1], squares[:, :-1]
+    high, high_squares = sums[:, -1:] - low, squares[:, -1:] - low_squares
+    within = low_squares - low**2 / below + high_squares - high**2 / np.maximum(above, 1)
+    spread = np.maximum(np.sqrt(np.maximum(within, 0.0) / np.maximum(count - 2, 1)), LEAST_SPREAD)
+    gap = ordered[:, 1:] - ordered[:, :-1]
+    limit = np.maximum(-np.log1p(-LEAST_EFFECT), np.interp(count, _SIZES, _GAPS) * spread)
+    least = np.maximum(2, np.ceil(_MOST_SHARE * count))
+    is_split = (count >= _SIZES[0]) & (below >= least) & (above >= least) & (gap > limit)
+    widest = np.where(is_split, gap / spread, 0.0).argmax(axis=1)
+    return np.where(is_split.any(axis=1), widest + 1, 0)
+
+
+def _extremes(rates: Matrix, own: Matrix, comparisons: int) -> Mask:
+    """Return which components are slower than all that are faster, by more than chance and the least effect."""
+    order = np.argsort(rates, axis=1)  # NaN last
+    ordered = np.take_along_axis(rates, order, axis=1)
+    present = np.isfinite(ordered)
+    count = present.sum(axis=1, keepdims=True)
+    centred = np.nan_to_num(ordered - np.nanmean(np.where(count > 0, ordered, 0.0), axis=1, keepdims=True))
+    place = np.arange(rates.shape[1])[None, :]
+    faster = count - place - 1
+    sums = centred.sum(axis=1, keepdims=True) - centred.cumsum(axis=1)
+    squares = (centred**2).sum(axis=1, keepdims=True) - (centred**2).cumsum(axis=1)
+    mean, limit = _limit(sums, squares, faster, np.take_along_axis(own, order, axis=1), comparisons)
+    most = np.maximum(1, np.floor(_MOST_SHARE * count))
+    is_beyond = present & (place < most) & (count >= LEAST_COMPONENTS) & (mean - centred > limit)
+    last = np.where(is_beyond.any(axis=1), rates.shape[1] - 1 - is_beyond[:, ::-1].argmax(axis=1), -1)
+    found = np.zeros(rates.shape, dtype=bool)
+    np.put_along_axis(found, order, place <= last[:, None], axis=1)
+    return found
+
+
+def _against_others(rates: Matrix, is_measure: Mask, own: Matrix, comparisons: int) -> tuple[Matrix, Matrix]:
+    """Return how much slower each component is than the mean of the others that are a measure for it, and the limit."""
+    present = np.isfinite(rates)
+    is_measure = is_measure & present
+    count = is_measure.sum(axis=1, keepdims=True)
+    centre = np.nanmean(np.where(is_measure | (count == 0), rates, np.nan), axis=1, keepdims=True)
+    centred = np.where(present, rates - centre, 0.0)
+    measures = np.where(is_measure, centred, 0.0)
+    sums = measures.sum(axis=1, keepdims=True) - measures
+    squares = (measures**2).sum(axis=1, keepdims=True) - measures**2
+    mean, limit = _limit(sums, squares, count - is_measure, own, comparisons)
+    is_judged = present & (present.sum(axis=1, keepdims=True) >= LEAST_COMPONENTS)
+    return np.where(is_judged, mean - centred, np.nan), np.where(is_judged, limit, np.nan)
+
+
+def _limit(
+    sums: Matrix, squares: Matrix, others: npt.NDArray[np.int_], own: Matrix, comparisons: int
+) -> tuple[Matrix, Matrix]:
+    """Return the mean of the others and the smallest slowdown against it that is more than chance."""
+    count = np.maximum(others, 1)
+    mean = sums / count
+    variance = (squares - count * mean**2) / np.maximum(count - 1, 1)
+    spread = np.maximum(np.sqrt(np.maximum(variance, 0.0)), np.maximum(own, LEAST_SPREAD))
+    freedoms, places = np.unique(np.maximum(count - 1, 1).astype(float), return_inverse=True)
+    quantiles = stats.student_quantile(freedoms, 2 * ALPHA / comparisons)[places].reshape(count.shape)
+    limit: Matrix = np.maximum(-np.log1p(-LEAST_EFFECT), quantiles * np.sqrt(1 + 1 / count) * spread)
+    return mean, limit
