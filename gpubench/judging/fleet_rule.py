@@ -70,12 +70,14 @@ def judge_fleet(
     again: Sequence[Again] = (),
     elsewhere: Sequence[FleetFinding] = (),
     bases: Sequence[Basis] = (),
+    notes: Sequence[str] = (),
 ) -> FleetJudgement:
     """Judge a fleet by the digests of its nodes.
 
-    `again` are second measurements. `elsewhere` are findings against baselines and floors, which `bases` names.
+    `again` are second measurements. `elsewhere` are findings against baselines and floors, which `bases` names. `notes`
+    stand before those of the rule.
     """
-    members, notes = _members(digests)
+    members, twice = _members(digests)
     groups = [_group(each) for each in _comparable(members)]
     findings: list[FleetFinding] = []
     shown: list[FleetGroup] = []
@@ -93,7 +95,7 @@ def judge_fleet(
         worst_first(suspects),
         tuple(sorted(standings, key=lambda each: (each.place.node, each.place.devices))),
         (*compared, *bases),
-        (*notes, *_too_few(groups), *_partial(digests)),
+        (*notes, *twice, *_too_few(groups), *_partial(digests)),
     )
 
 

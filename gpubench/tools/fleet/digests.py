@@ -1,0 +1,100 @@
+"""The folder of a fleet, read: each node's run file once, into a digest, in as many processes as there are cores."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import NamedTuple
+
+from gpubench.analysis.digest import DigestBuilder, NodeDigest
+from gpubench.base.errors import FileError
+from gpubench.judging.fleet_again import Again
+from gpubench.model import store
+from gpubench.model.fleet import AGAIN, Fleet, FleetNode, Remeasured, read_fleet
+from gpubench.tools.gating.readings import uncollected
+
+_MANY_BYTES = 16 * 2**20  # below this, starting processes takes longer than they save
+
+
+class _Answer(NamedTuple):
+    """A digest, or why the file was refused."""
+
+    digest: NodeDigest | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFleet:
+    """A fleet with the digests of its nodes; a node whose file was refused has that status in `fleet`.
+
+    `files` are the nodes' run files by node, `seconds` the time that reading took.
+    """
+
+    fleet: Fleet
+    digests: tuple[NodeDigest, ...]
+    again: tuple[Again, ...]
+    files: dict[str, Path]
+    seconds: float
+
+
+def read(folder: Path) -> ReadFleet:
+    """Read the folder of a fleet; raises FileError if it is none. A bad file of a node costs that node alone."""
+    start = time.monotonic()
+    fleet = read_fleet(folder)
+    first = [node for node in _once(fleet.nodes) if node.file and node.status == "answered"]
+    second = [each for each in fleet.again if each.file and each.status == "answered"]
+    paths = [*(folder / node.file for node in first), *(folder / AGAIN / each.file for each in second)]
+    answers = _answers(paths, [*(node.name for node in first), *(each.node for each in second)])
+    digests, reasons = [], {}
+    for node, answer in zip(first, answers, strict=False):
+        if answer.digest:
+            digests.append(answer.digest)
+        else:
+            reasons[node.name] = answer.reason
+    again = [_again(each, answer) for each, answer in zip(second, answers[len(first) :], strict=True)]
+    nodes = tuple(_refused(node, reasons) for node in _once(fleet.nodes))
+    files = {node.name: folder / node.file for node in first if node.name not in reasons}
+    read_again = tuple(each for each in again if each)
+    return ReadFleet(replace(fleet, nodes=nodes), tuple(digests), read_again, files, time.monotonic() - start)
+
+
+def _once(nodes: Sequence[FleetNode]) -> list[FleetNode]:
+    """Return each node once: the first entry of a name counts, unless only a later one answered."""
+    kept: dict[str, FleetNode] = {}
+    for node in nodes:
+        known = kept.get(node.name)
+        if known is None or (known.status != "answered" and node.status == "answered"):
+            kept[node.name] = node
+    return list(kept.values())
+
+
+def _refused(node: FleetNode, reasons: dict[str, str]) -> FleetNode:
+    return replace(node, status="refused", reason=reasons[node.name], file="") if node.name in reasons else node
+
+
+def _again(entry: Remeasured, answer: _Answer) -> Again | None:
+    return Again(answer.digest, entry.role == "control") if answer.digest else None
+
+
+def _answers(paths: Sequence[Path], names: Sequence[str]) -> list[_Answer]:
+    cores = min(len(os.sched_getaffinity(0)), len(paths))
+    size_bytes = sum(path.stat().st_size for path in paths if path.exists())
+    if cores < 2 or size_bytes < _MANY_BYTES:
+        return [_answer(path, name) for path, name in zip(paths, names, strict=True)]
+    with uncollected(), ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
+        return list(pool.map(_answer, paths, names, chunksize=max(1, len(paths) // (8 * cores))))
+
+
+def _answer(path: Path, name: str) -> _Answer:
+    builder = DigestBuilder()
+    try:
+        with uncollected():
+            scan = store.scan(path, builder.take)
+    except FileError as error:
+        return _Answer(None, str(error).removeprefix(f"{path}: "))
+    return _Answer(builder.digest(name, scan.complete))
