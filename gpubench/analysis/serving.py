@@ -1,0 +1,283 @@
+"""What a device can serve: a simulation of continuous batching from measured times of prefills and steps.
+
+A query has a prompt and asks for a number of tokens. A prefill computes its prompt and its first token; a step computes
+one further token for every sequence of the batch. Queries arrive at random and never wait for each other to be sent: a
+latency counts from the moment at which the query was scheduled to arrive. The scheduler is the simplest that keeps a
+device busy: between two steps it prefills waiting queries one by one, in the order of their arrival, as long as the
+batch has a free slot.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gpubench.model import Work
+from gpubench.stats import queries
+
+Floats = npt.NDArray[np.float64]
+
+_RATE_STEP = 0.01  # relative width at which the bisection for the highest rate stops
+_GROWTH = 0.01  # waiting queries that each arrival may add before the rate counts as not sustained
+_ENOUGH = 1e-12  # steps: a time that ends exactly at an arrival includes it
+
+
+def bound_s(work: Work, read_rate: float, product_rate: float) -> float:
+    """Return the least time of a call: its bytes at `read_rate` (B/s) or its operations at `product_rate` (FLOP/s)."""
+    return max(work.moved / read_rate, work.flops / product_rate)
+
+
+@dataclass(frozen=True, slots=True)
+class StepLine:
+    """The time of a step of one batch size: `base_s` and `token_s` for each token of context of all its sequences.
+
+    `residual` is the largest relative distance of a measured time from this line.
+    """
+
+    base_s: float
+    token_s: float
+    residual: float = 0.0
+
+    @classmethod
+    def fitted(cls, tokens: Sequence[float], seconds: Sequence[float]) -> StepLine:
+        """Fit times over tokens of context by least squares of relative distances; base and slope are at least 0."""
+        x, y = np.asarray(tokens, dtype=float), np.asarray(seconds, dtype=float)
+        terms = np.stack([1 / y, x / y], axis=1)
+        base, slope = _least_squares(terms) if len(set(tokens)) > 1 else (0.0, -1.0)
+        if slope < 0:
+            base, slope = _least_squares(terms[:, :1])[0], 0.0
+        elif base < 0:
+            base, slope = 0.0, _least_squares(terms[:, 1:])[0]
+        return cls(base, slope, float(np.max(np.abs(base / y + slope * x / y - 1))))
+
+    def seconds(self, batch: int, context: float, steps: float) -> float:
+        """Return the time of `steps` steps of `batch` sequences that hold `context` tokens before the first step."""
+        return steps * (self.base_s + self.token_s * (context + batch * (steps + 1) / 2))
+
+    def steps_within(self, batch: int, context: float, seconds: float) -> int:
+        """Return the least number of steps that take at least `seconds`."""
+        linear, square = self.base_s + self.token_s * (context + batch / 2), self.token_s * batch / 2
+        root = math.sqrt(linear * linear + 4 * square * seconds)
+        return max(1, math.ceil(2 * seconds / (linear + root) - _ENOUGH))
+
+
+def _least_squares(terms: Floats) -> tuple[float, ...]:
+    """Return the factors with which the columns add up to 1 in every row, as nearly as possible."""
+    return tuple(float(factor) for factor in np.linalg.lstsq(terms, np.ones(len(terms)))[0])
+
+
+@dataclass(frozen=True, slots=True)
+class ServingTimes:
+    """The measured times of a model on a device: prefills by tokens of the prompt, steps by batch size.
+
+    A batch runs in the smallest measured size that holds it; the largest one is the number of slots.
+    """
+
+    prefills: Mapping[int, float]
+    steps: Mapping[int, StepLine]
+
+    @property
+    def slots(self) -> int:
+        """The most sequences of a batch."""
+        return max(self.steps)
+
+    def prefill_s(self, tokens: int) -> float:
+        """Return the time of a prefill, on the line between the two measured lengths around it.
+
+        Beyond the measured lengths, the time is proportional to the length.
+        """
+        lengths = sorted(self.prefills)
+        if tokens > lengths[-1]:
+            return self.prefills[lengths[-1]] * tokens / lengths[-1]
+        return float(np.interp(tokens, lengths, [self.prefills[length] for length in lengths]))
+
+    def lines(self) -> list[StepLine]:
+        """Return the line of each number of sequences, from 0 to the number of slots."""
+        sizes = sorted(self.steps)
+        return [self.steps[next(size for size in sizes if size >= batch)] for batch in range(self.slots + 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """When each query was scheduled, had its first token and had its last, in seconds; `waiting` is what it found.
+
+    `waiting` counts the earlier queries without a first token at the moment at which the query was scheduled.
+    """
+
+    output: int
+    scheduled: Floats
+    first: Floats
+    last: Floats
+
+    @property
+    def first_token_s(self) -> Floats:
+        """The time to the first token (TTFT) of each query."""
+        return self.first - self.scheduled
+
+    @property
+    def token_s(self) -> Floats:
+        """The mean time of each token after the first (TPOT) of each query; 0 where there is one token."""
+        return (self.last - self.first) / max(1, self.output - 1)
+
+    @property
+    def whole_s(self) -> Floats:
+        """The time to the last token of each query."""
+        return self.last - self.scheduled
+
+    @property
+    def waiting(self) -> Floats:
+        """The number of earlier queries without a first token that each query found."""
+        started = np.searchsorted(self.first, self.scheduled, side="right")
+        return np.asarray(np.arange(len(self.scheduled)) - started, dtype=float)
+
+    def is_sustained(self, slots: int) -> bool:
+        """Return whether the queue stays level: its mean does not grow from the third to the last quarter of queries.
+
+        Growth is more than a full batch and more than one waiting query in a hundred arrivals.
+        """
+        quarter = len(self.scheduled) // 4
+        waiting = self.waiting
+        growth = waiting[-quarter:].mean() - waiting[-2 * quarter : -quarter].mean()
+        return bool(growth <= max(slots, _GROWTH * quarter))
+
+
+def poisson(rate: float, count: int, seed: int) -> Floats:
+    """Return the times of `count` arrivals at `rate` a second; one seed gives the same arrivals at every rate, scaled.
+
+    Raises ValueError for a rate that is not above 0.
+    """
+    if not rate > 0:
+        raise ValueError(f"a rate of arrivals is above 0, not {rate}")
+    return np.cumsum(np.random.default_rng(seed).exponential(size=count)) / rate
+
+
+def simulate(times: ServingTimes, scheduled: Floats, prompt: int, output: int) -> Served:
+    """Return when each query is served: all have `prompt` tokens and ask for `output` tokens.
+
+    Between two events (an arrival into a free slot, or the end of a sequence) the batch stays the same, so that all its
+    steps are taken at once. Raises ValueError where the arrivals are not in the order of their times.
+    """
+    if np.any(np.diff(scheduled) < 0):
+        raise ValueError("the arrivals are not in the order of their times")
+    count, slots, lines = len(scheduled), times.slots, times.lines()
+    arrivals, prefill_s = scheduled.tolist(), times.prefill_s(prompt)
+    first, last = [0.0] * count, [0.0] * count
+    ends: list[tuple[int, int]] = []  # the step after which each running query ends
+    now, step, context, upcoming = 0.0, 0, 0, 0
+    while upcoming < count or ends:
+        batch = len(ends)
+        if upcoming < count and batch < slots and arrivals[upcoming] <= now:
+            now += prefill_s
+            first[upcoming] = last[upcoming] = now
+            if output > 1:
+                heapq.heappush(ends, (step + output - 1, upcoming))
+                context += prompt
+            upcoming += 1
+        elif not batch:
+            now = arrivals[upcoming]
+        else:
+            line, steps = lines[batch], ends[0][0] - step
+            if upcoming < count and batch < slots:
+                steps = min(steps, line.steps_within(batch, context, arrivals[upcoming] - now))
+            now += line.seconds(batch, context, steps)
+            step, context = step + steps, context + steps * batch
+            while ends and ends[0][0] == step:
+                last[heapq.heappop(ends)[1]] = now
+                context -= prompt + output - 1
+    return Served(output, scheduled, np.array(first), np.array(last))
+
+
+@dataclass(frozen=True, slots=True)
+class Objectives:
+    """The limits on the 99th percentile of the time to the first token and of the time per token after it."""
+
+    name: str
+    first_token_s: float
+    token_s: float
+
+
+# Llama 3.1 8B, MLPerf Inference 5.1: https://github.com/mlcommons/inference_policies, "Benchmarks"
+OBJECTIVES = (Objectives("server", 2.0, 0.1), Objectives("interactive", 0.5, 0.03))
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Queries of one shape: tokens of the prompt, tokens of the answer, how many are simulated, and their seed."""
+
+    prompt: int
+    output: int
+    queries: int
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RatePoint:
+    """What queries at one rate (a second) meet, in seconds; a percentile that needs more queries is None.
+
+    `goodput` is the rate of the queries that meet each of `OBJECTIVES`, in their order.
+    """
+
+    rate: float
+    first_token_s: tuple[float, float | None]  # the median and the 99th percentile
+    token_s: tuple[float, float | None]
+    whole_s: tuple[float, float | None]
+    goodput: tuple[float, ...]
+    is_sustained: bool
+
+    def meets(self, objectives: Objectives) -> bool:
+        """Return whether the rate is sustained and both 99th percentiles are known and within the objectives."""
+        first, token = self.first_token_s[1], self.token_s[1]
+        if first is None or token is None:
+            return False
+        return self.is_sustained and first <= objectives.first_token_s and token <= objectives.token_s
+
+
+def rate_point(served: Served, rate: float, slots: int) -> RatePoint:
+    """Return the percentiles, the goodput and the state of the queue of one rate."""
+    first, token = served.first_token_s, served.token_s
+    met = [np.mean((first <= limit.first_token_s) & (token <= limit.token_s)) for limit in OBJECTIVES]
+    return RatePoint(
+        rate,
+        _percentiles(first),
+        _percentiles(token),
+        _percentiles(served.whole_s),
+        tuple(rate * float(share) for share in met),
+        served.is_sustained(slots),
+    )
+
+
+def _percentiles(seconds: Floats) -> tuple[float, float | None]:
+    return float(np.median(seconds)), queries.tail_estimate(seconds.tolist(), 0.99)
+
+
+def at_rate(times: ServingTimes, load: Workload, rate: float) -> RatePoint:
+    """Simulate one rate."""
+    scheduled = poisson(rate, load.queries, load.seed)
+    return rate_point(simulate(times, scheduled, load.prompt, load.output), rate, times.slots)
+
+
+def capacity(times: ServingTimes, load: Workload) -> float:
+    """Return the highest rate of queries a second at which every slot is busy: above it, every queue grows."""
+    slots, steps = times.slots, load.output - 1
+    in_steps = times.lines()[slots].seconds(slots, slots * load.prompt, steps) if steps else 0.0
+    return slots / (slots * times.prefill_s(load.prompt) + in_steps)
+
+
+def knee(times: ServingTimes, load: Workload, objectives: Objectives) -> RatePoint | None:
+    """Return the highest rate that meets the objectives, to one per cent, by bisection; None where no rate does."""
+    low, high = 0.0, 1.05 * capacity(times, load)
+    best: RatePoint | None = None
+    while high - low > _RATE_STEP * high:
+        point = at_rate(times, load, (low + high) / 2)
+        if point.meets(objectives):
+            best, low = point, point.rate
+        else:
+            high = point.rate
+        if not best and high < 1e-3 * capacity(times, load):
+            return None
+    return best

@@ -1,0 +1,50 @@
+"""High percentiles of the latencies of queries: how many queries they need, and the estimate of LoadGen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+_CONFIDENCE = 0.99
+
+
+def queries_needed(fraction: float) -> int:
+    """Return the least number of queries that shows this percentile: 64 for 0.9, 662 for 0.99.
+
+    With fewer queries, the estimate below is not possible.
+    """
+    count = 2
+    while _discarded(count, fraction) < 1:
+        count += 1
+    return count
+
+
+def tail_estimate(values: Sequence[float], fraction: float) -> float | None:
+    """Return an upper estimate of a percentile, as LoadGen's early stopping gives it; None of too few values.
+
+    A further query is slower than the estimate with a probability of at most 1 − `fraction`, at 99 % confidence. With n
+    values it is the t-th largest, where t is the largest number with P(X ≤ t) ≤ 1 %, X being binomial with n trials
+    of probability 1 − `fraction` (MLPerf LoadGen, early_stopping.cc and results.cc; "Early Stopping" of the inference
+    rules, https://github.com/mlcommons/inference_policies).
+    """
+    count = len(values)
+    discarded = _discarded(count, fraction)
+    return (
+        float(np.partition(np.asarray(values, dtype=float), count - discarded)[count - discarded])
+        if discarded
+        else None
+    )
+
+
+def _discarded(count: int, fraction: float) -> int:
+    """Return the largest t of at least 1 with P(X ≤ t) ≤ 1 %; 0 where there is none."""
+    if count < 1:
+        return 0
+    past = 1.0 - fraction
+    k = np.arange(1, math.ceil(count * past) + 1)
+    steps = np.log((count - k + 1) / k * (past / fraction))
+    terms = np.exp(count * math.log(fraction) + np.concatenate(([0.0], np.cumsum(steps))))
+    most = int(np.searchsorted(np.cumsum(terms), 1 - _CONFIDENCE, side="right")) - 1
+    return max(most, 0)

@@ -1,0 +1,182 @@
+"""The simulation of continuous batching: exact times of small cases, queueing theory, the highest rate, percentiles."""
+
+import time
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from gpubench.analysis import serving
+from gpubench.analysis.serving import Objectives, ServingTimes, StepLine, Workload
+from gpubench.model import Work
+from gpubench.stats import queries
+
+# A step of b sequences: 10 ms, 1 ms for each 100 tokens of context; a prefill: 1 ms a token up to 100 tokens
+TIMES = ServingTimes(
+    {10: 0.01, 100: 0.1}, {1: StepLine(0.010, 1e-5), 2: StepLine(0.012, 1e-5), 4: StepLine(0.016, 1e-5)}
+)
+# Memory of 4.2 TB/s that holds Llama-3-8B in float16, as a bound would have it
+LLAMA = ServingTimes(
+    {128: 0.004, 512: 0.012, 2048: 0.045},
+    {batch: StepLine(0.0036 + batch * 1e-5, 131072 / 4.2e12) for batch in (1, 2, 4, 8, 16, 32, 64)},
+)
+
+
+def served(arrivals, prompt=10, output=3, times=TIMES):
+    return serving.simulate(times, np.array(arrivals, dtype=float), prompt, output)
+
+
+def test_a_query_alone_takes_its_prefill_and_a_step_for_each_further_token():
+    found = served([5.0])
+    steps = 2 * 0.010 + 1e-5 * (11 + 12)
+    np.testing.assert_allclose([found.first[0], found.last[0]], [5.01, 5.01 + steps])
+    np.testing.assert_allclose([found.first_token_s[0], found.token_s[0]], [0.01, steps / 2])
+
+
+def test_a_query_of_one_token_ends_with_its_prefill():
+    found = served([0.0, 0.5], output=1)
+    assert found.last.tolist() == found.first.tolist()
+    assert found.token_s.tolist() == [0, 0]
+
+
+def test_a_query_that_arrives_during_a_step_is_prefilled_after_it_and_slows_the_others_down():
+    """The first one's second token is computed when the second query arrives; its third has both in the batch."""
+    found = served([0.0, 0.012])
+    after_step = 0.01 + 0.010 + 1e-5 * 11
+    first = after_step + 0.01
+    together = first + 0.012 + 1e-5 * (12 + 11)
+    np.testing.assert_allclose(found.first, [0.01, first])
+    np.testing.assert_allclose(found.last, [together, together + 0.010 + 1e-5 * 12])
+
+
+def test_queries_beyond_the_slots_wait_for_one_that_ends():
+    found = served([0.0] * 5)
+    assert found.first[4] == pytest.approx(found.last[0] + 0.01)
+    assert found.last[:4].max() < found.first[4]
+    assert found.waiting.tolist() == [0, 1, 2, 3, 4]
+
+
+def by_steps(times, arrivals, prompt, output):
+    """The same scheduler, one step at a time."""
+    lines, now, upcoming, running = times.lines(), 0.0, 0, []
+    first, last = np.zeros(len(arrivals)), np.zeros(len(arrivals))
+    while upcoming < len(arrivals) or running:
+        if upcoming < len(arrivals) and len(running) < times.slots and arrivals[upcoming] <= now:
+            now += times.prefill_s(prompt)
+            first[upcoming] = last[upcoming] = now
+            running += [[upcoming, 1]] if output > 1 else []
+            upcoming += 1
+        elif not running:
+            now = arrivals[upcoming]
+        else:
+            now += lines[len(running)].seconds(len(running), sum(prompt + made - 1 for _, made in running), 1)
+            for each in running:
+                each[1] += 1
+                last[each[0]] = now
+            running = [each for each in running if each[1] < output]
+    return first, last
+
+
+@pytest.mark.parametrize("rate", [1, 10, 25, 60])
+def test_steps_that_are_taken_at_once_end_when_single_steps_do(rate):
+    arrivals = serving.poisson(rate, 300, seed=4)
+    found = served(arrivals, prompt=20, output=12)
+    first, last = by_steps(TIMES, arrivals, 20, 12)
+    np.testing.assert_allclose(found.first, first, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(found.last, last, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("load", [0.5, 0.8])
+def test_queries_of_one_token_wait_as_a_queue_with_one_server_does(load):
+    """M/D/1: the mean wait is ρ·s/(2·(1 − ρ)) (Pollaczek and Khinchine)."""
+    arrivals = serving.poisson(load / 0.01, 200_000, seed=1)
+    waits = served(arrivals, output=1).first_token_s - 0.01
+    assert waits.mean() == pytest.approx(load * 0.01 / (2 * (1 - load)), rel=0.03)
+
+
+def test_a_hundred_thousand_queries_take_a_second():
+    start = time.perf_counter()
+    point = serving.at_rate(LLAMA, Workload(512, 128, 100_000), 20.0)
+    assert time.perf_counter() - start < 3  # 0.3 s on a machine with nothing else to do
+    assert point.is_sustained
+    assert point.goodput == (20.0, 20.0)
+
+
+def test_a_rate_above_the_capacity_is_not_sustained_and_one_below_it_is():
+    load = Workload(512, 128, 5000)
+    most = serving.capacity(LLAMA, load)
+    assert not serving.at_rate(LLAMA, load, 1.1 * most).is_sustained
+    assert serving.at_rate(LLAMA, load, 0.9 * most).is_sustained
+
+
+@pytest.mark.parametrize("objectives", serving.OBJECTIVES, ids=lambda found: found.name)
+def test_the_knee_is_the_highest_rate_that_meets_both_objectives(objectives):
+    load = Workload(512, 128, 5000)
+    found = serving.knee(LLAMA, load, objectives)
+    assert found is not None
+    assert found.meets(objectives)
+    assert not serving.at_rate(LLAMA, load, 1.03 * found.rate).meets(objectives)
+
+
+def test_there_is_no_knee_where_a_query_alone_is_too_slow():
+    assert serving.knee(LLAMA, Workload(512, 128, 1000), Objectives("instant", 0.001, 0.001)) is None
+
+
+def test_too_few_queries_meet_no_objective():
+    """With fewer than 662 queries, their 99th percentile is not known."""
+    point = serving.at_rate(LLAMA, Workload(512, 128, 661), 1.0)
+    assert point.first_token_s[1] is None
+    assert not point.meets(serving.OBJECTIVES[0])
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, float("nan")])
+def test_there_are_no_arrivals_at_a_rate_of_zero(rate):
+    with pytest.raises(ValueError, match="above 0"):
+        serving.poisson(rate, 10, seed=0)
+
+
+def test_arrivals_that_go_back_in_time_are_refused():
+    with pytest.raises(ValueError, match="order"):
+        served([0.0, 2.0, 1.0])
+
+
+def test_a_line_through_measured_steps_is_exact_where_they_lie_on_one():
+    line = StepLine.fitted([100, 200, 400], [0.011, 0.012, 0.014])
+    assert (line.base_s, line.token_s) == (pytest.approx(0.010), pytest.approx(1e-5))
+    assert line.residual == pytest.approx(0, abs=1e-9)
+    assert StepLine.fitted([100], [0.011]) == StepLine(0.011, 0.0, 0.0)
+    falling, steep = StepLine.fitted([100, 200], [0.0105, 0.01]), StepLine.fitted([100, 200], [0.001, 0.003])
+    assert (falling.token_s, falling.base_s) == (0, pytest.approx(0.01024, rel=1e-3))
+    assert (steep.base_s, steep.residual < 0.5) == (0, True)
+
+
+def test_prefills_between_measured_lengths_lie_on_the_line_and_beyond_them_are_proportional():
+    assert TIMES.prefill_s(55) == pytest.approx(0.055)
+    assert TIMES.prefill_s(1) == pytest.approx(0.01)
+    assert TIMES.prefill_s(200) == pytest.approx(0.2)
+
+
+def test_a_bound_is_the_longer_of_bytes_and_operations():
+    work = Work(moved=4e12, flops=1e12)
+    assert serving.bound_s(work, 4e12, 1e12) == 1
+    assert serving.bound_s(work, 8e12, 1e12) == 1
+    assert serving.bound_s(work, 4e12, 0.5e12) == 2
+
+
+def test_percentiles_need_the_queries_that_loadgen_needs():
+    assert (queries.queries_needed(0.9), queries.queries_needed(0.99)) == (64, 662)
+    assert queries.tail_estimate(range(63), 0.9) is None
+    assert queries.tail_estimate(range(64), 0.9) == 63
+    assert queries.tail_estimate([], 0.9) is None
+
+
+@pytest.mark.parametrize("count", [64, 662, 5000, 100_000])
+@pytest.mark.parametrize("fraction", [0.5, 0.9, 0.99])
+def test_a_tail_estimate_discards_as_many_queries_as_the_binomial_distribution_allows(count, fraction):
+    values = np.random.default_rng(3).permutation(count)
+    found = queries.tail_estimate(values, fraction)
+    if found is None:
+        assert binom.cdf(1, count, 1 - fraction) > 0.01
+    else:
+        above = count - int(found)  # the estimate is this many values from the end
+        assert binom.cdf(above, count, 1 - fraction) <= 0.01 < binom.cdf(above + 1, count, 1 - fraction)
