@@ -11,6 +11,7 @@ below `ALPHA`. tests/fleet_simulation.py has the simulations.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -127,6 +128,13 @@ def _limit(
     variance = (squares - count * mean**2) / np.maximum(count - 1, 1)
     spread = np.maximum(np.sqrt(np.maximum(variance, 0.0)), np.maximum(own, LEAST_SPREAD))
     freedoms, places = np.unique(np.maximum(count - 1, 1).astype(float), return_inverse=True)
-    quantiles = stats.student_quantile(freedoms, 2 * ALPHA / comparisons)[places].reshape(count.shape)
+    quantiles = np.array([_quantile(freedom, comparisons) for freedom in freedoms.tolist()])[places].reshape(
+        count.shape
+    )
     limit: Matrix = np.maximum(-np.log1p(-LEAST_EFFECT), quantiles * np.sqrt(1 + 1 / count) * spread)
     return mean, limit
+
+
+@functools.lru_cache(maxsize=2**16)  # a fleet of 8000 components asks for as many, in each round the same
+def _quantile(freedom: float, comparisons: int) -> float:
+    return float(stats.student_quantile(np.array([freedom]), 2 * ALPHA / comparisons)[0])

@@ -1,0 +1,118 @@
+"""The words of a fleet's judgement, the same in the terminal, on the page and in every other form."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter as Tally
+from collections.abc import Sequence
+
+from gpubench.base import units
+from gpubench.judging.fleet import FleetFinding, FleetJudgement, Suspect, SuspectState
+from gpubench.judging.words import plural
+
+UNEXPLAINED = "unexplained"
+STATES: dict[SuspectState, str] = {
+    "confirmed": "confirmed",
+    "suspect": "not measured again",
+    "transient": "not slow when measured again",
+}
+_BASES = {"others": "the others", "baseline": "the baseline", "floor": "the floor of its model"}
+_MOST_NAMED = 3  # suspects in the answer; the table has them all
+_MOST_CAUSES = 2
+
+
+def fleet_answer(judgement: FleetJudgement) -> str:
+    """Return the answer in a sentence: what is slow and how sure that is, or that nothing is."""
+    if judgement.sick:
+        places = ", ".join(standing.place.text for standing in judgement.sick[:_MOST_NAMED])
+        return f"{plural(len(judgement.sick), 'sick device')}: {places}: {judgement.sick[0].sick[0]}"
+    if not judgement.is_judged:
+        return f"cannot be judged: {'; '.join(judgement.notes) or 'no node answered'}"
+    slow = judgement.of("confirmed") or judgement.of("suspect")
+    if not slow:
+        components = sum(standing.state != "not compared" for standing in judgement.standings)
+        found = f"no slow component among {components}" if components else "nothing is slower"
+        return f"{found}, compared with {compared_with(judgement)}"
+    names = "; ".join(suspect_words(suspect) for suspect in slow[:_MOST_NAMED])
+    more = f"; and {len(slow) - _MOST_NAMED} more" if len(slow) > _MOST_NAMED else ""
+    return f"{plural(len(slow), 'slow component')}, {STATES[slow[0].state]}: {names}{more}"
+
+
+def suspect_words(suspect: Suspect) -> str:
+    """`gpu07 cuda:3: memory 6.7 % below the others (its core clock was 1.4 GHz, that of the others 1.98 GHz)`."""
+    worst = suspect.findings[0]
+    place = suspect.place.node if suspect.unit == "node" else suspect.place.text
+    return (
+        f"{place}: {worst.family} {units.percent(worst.slowdown)} below {_BASES[worst.basis]} ({cause_words(suspect)})"
+    )
+
+
+def cause_words(subject: Suspect | FleetFinding) -> str:
+    """Return what explains it, or `unexplained`."""
+    texts = [cause.text for cause in subject.causes]
+    more = f", and {len(texts) - _MOST_CAUSES} more causes" if len(texts) > _MOST_CAUSES else ""
+    return f"{', '.join(texts[:_MOST_CAUSES])}{more}" if texts else UNEXPLAINED
+
+
+def compared_with(judgement: FleetJudgement) -> str:
+    """`the others and the baseline`."""
+    words = {"others": "each other", "baseline": "the baseline", "floor": "the floors of their models"}
+    return " and ".join(words[basis] for basis in judgement.bases)
+
+
+def devices_words(judgement: FleetJudgement) -> str:
+    """`64 × NVIDIA H200 in 8 nodes`; of hosts only, their number."""
+    models = Tally(
+        group.words.split(",")[0] for group in judgement.groups for _ in range(group.components) if group.kind == "GPU"
+    )
+    answered = sum(node.status == "answered" for node in judgement.fleet.nodes)
+    found = " + ".join(f"{count} × {model}" for model, count in models.items()) or "no GPU"
+    return f"{found} in {plural(answered, 'node')}"
+
+
+def detectable_words(judgement: FleetJudgement) -> str:
+    """`memory 2.0 %, compute 11.2 %`: the smallest slowdown that half of the cases of a family can see."""
+    found: dict[str, list[float]] = {}
+    for group in judgement.groups:
+        for case in group.cases:
+            if math.isfinite(case.detectable):
+                found.setdefault(case.family, []).append(case.detectable)
+    return ", ".join(f"{family} {units.percent(statistics.median(values))}" for family, values in found.items())
+
+
+def population_words(judgement: FleetJudgement) -> list[str]:
+    """Return a sentence for each group that falls into two populations."""
+    found = []
+    for group in judgement.groups:
+        for two in group.populations:
+            differ = "; ".join(two.differences) or "no known difference between the parts"
+            found.append(
+                f"two populations: {len(two.slower)} of {len(two.slower) + two.faster} components are "
+                f"{units.percent(two.gap)} slower in {plural(len(two.cases), 'case')} ({_first(two.cases)}): {differ}"
+            )
+    return found
+
+
+def absent_words(judgement: FleetJudgement) -> list[str]:
+    """Return a line for each node that did not answer, with the reason."""
+    return [
+        f"{node.name}: {node.status}{f': {node.reason}' if node.reason else ''}"
+        for node in judgement.fleet.nodes
+        if node.status != "answered"
+    ]
+
+
+def next_words(judgement: FleetJudgement) -> list[str]:
+    """Return what to do next; empty if nothing is left to do."""
+    if judgement.of("confirmed"):
+        node = judgement.of("confirmed")[0].place.node
+        drain = f"scontrol update nodename={node} state=drain reason='slow, found by gpubench'"
+        return [f"take the node out of service and have it examined; with Slurm: {drain}"]
+    if judgement.of("suspect"):
+        return ["measure the suspects again beside healthy nodes: gpubench fleet run … --confirm"]
+    return []
+
+
+def _first(cases: Sequence[str]) -> str:
+    return cases[0] if len(cases) == 1 else f"{cases[0]}, …"
