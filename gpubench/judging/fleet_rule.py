@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter as Tally
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import replace
 
 import numpy as np
 
-from gpubench.analysis.digest import CaseKey, CaseRate, Component, NodeDigest
+from gpubench import stats
+from gpubench.analysis.digest import CaseRate, NodeDigest
 from gpubench.judging import outliers
 from gpubench.judging.blame import blamed
 from gpubench.judging.causes import causes
@@ -24,44 +23,12 @@ from gpubench.judging.fleet import (
     Place,
     Standing,
     Suspect,
-    TwoPopulations,
     worst_first,
 )
 from gpubench.judging.fleet_again import Again, measured_again
-from gpubench.judging.outliers import LEAST_COMPONENTS, LEAST_SPREAD, Matrix
+from gpubench.judging.fleet_rows import ComparableGroup, FleetRow, Member, fleet_rows
+from gpubench.judging.outliers import LEAST_COMPONENTS, Matrix
 from gpubench.model.fleet import Fleet
-
-_LEAST_CASES = 2  # of a family: the mean of one case is that case
-
-
-class Member(NamedTuple):
-    """A component with its place."""
-
-    place: Place
-    component: Component
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A row of a group's matrix: a case, or (without a key) a family, for some of the group's columns."""
-
-    key: CaseKey | None
-    family: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """Comparable members with the natural logarithms of their rates: a row for each case, a column for each member."""
-
-    members: tuple[Member, ...]
-    keys: tuple[CaseKey, ...]
-    rates: Matrix
-    errors: Matrix
-
-    @property
-    def is_comparable(self) -> bool:
-        """Whether the group has enough members to be compared with each other."""
-        return len(self.members) >= LEAST_COMPONENTS
 
 
 def judge_fleet(
@@ -122,22 +89,22 @@ def _comparable(members: Sequence[Member]) -> list[list[Member]]:
     return list(groups.values())
 
 
-def _group(members: Sequence[Member]) -> _Group:
+def _group(members: Sequence[Member]) -> ComparableGroup:
     keys = tuple(dict.fromkeys(key for member in members for key in member.component.rates))
     found = [[member.component.rates.get(key) for member in members] for key in keys]
     rates = [[rate.log if rate else math.nan for rate in row] for row in found]
     errors = [[rate.error if rate else math.nan for rate in row] for row in found]
     shape = (len(keys), len(members))
-    return _Group(tuple(members), keys, np.array(rates).reshape(shape), np.array(errors).reshape(shape))
+    return ComparableGroup(tuple(members), keys, np.array(rates).reshape(shape), np.array(errors).reshape(shape))
 
 
-def _judged(group: _Group, again: Sequence[Again]) -> tuple[list[FleetFinding], FleetGroup]:
+def _judged(group: ComparableGroup, again: Sequence[Again]) -> tuple[list[FleetFinding], FleetGroup]:
     first = group.members[0].component
     described = FleetGroup(first.kind, first.fingerprint.words, len(group.members), ())
     if not group.is_comparable:
         nothing = np.full_like(group.rates, math.nan)
         return [], replace(described, cases=_cases(group, nothing))
-    rows, rates, errors, populations = _rows(group)
+    rows, rates, errors, populations = fleet_rows(group)
     found = outliers.find(rates, errors)
     detectable = found.detectable[: len(group.keys)]
     described = replace(described, cases=_cases(group, detectable), populations=populations)
@@ -151,56 +118,8 @@ def _judged(group: _Group, again: Sequence[Again]) -> tuple[list[FleetFinding], 
     return [measured_again(finding, components, accused, again) for finding in kept], described
 
 
-def _rows(group: _Group) -> tuple[list[_Row], Matrix, Matrix, tuple[TwoPopulations, ...]]:
-    """Return the rows to judge: cases, the slower part of those that fall into two populations, then families."""
-    rows = [_Row(key, key.family) for key in group.keys]
-    rates, errors = group.rates.copy(), group.errors
-    split = outliers.populations(rates)
-    extra: list[Matrix] = []
-    for row in np.nonzero(split)[0]:
-        slower = np.argsort(group.rates[row])[: split[row]]
-        part = np.full_like(rates[row], math.nan)
-        part[slower], rates[row, slower] = rates[row, slower], math.nan
-        extra.append(part)
-        rows.append(_Row(group.keys[row], group.keys[row].family))
-        errors = np.vstack([errors, group.errors[row]])
-    rates = np.vstack([rates, *extra])
-    families, of_families, their_errors = _family_rows(group, rates[: len(group.keys)])
-    populations = _populations(group, split)
-    return [*rows, *families], np.vstack([rates, of_families]), np.vstack([errors, their_errors]), populations
-
-
-def _family_rows(group: _Group, rates: Matrix) -> tuple[list[_Row], Matrix, Matrix]:
-    """Return for each family the mean of its cases, each weighted by how close together the components lie in it.
-
-    Averages of several noisy cases see smaller slowdowns than each of them. What the cases of a component have in
-    common stays in the average, and so in the deviation that the rule compares with.
-    """
-    rows, means, errors = [], [], []
-    for family in dict.fromkeys(key.family for key in group.keys):
-        chosen = [
-            row for row, key in enumerate(group.keys) if key.family == family and np.isfinite(rates[row]).sum() > 1
-        ]
-        if len(chosen) < _LEAST_CASES:
-            continue
-        part = rates[chosen]
-        centred = part - np.nanmedian(part, axis=1, keepdims=True)
-        spread = np.maximum(1.4826 * np.nanmedian(np.abs(centred), axis=1, keepdims=True), LEAST_SPREAD)
-        weight = np.where(np.isfinite(centred), spread**-2.0, 0.0)
-        total = weight.sum(axis=0)
-        whole = np.isfinite(centred).sum(axis=0) == len(chosen)  # a mean of other cases is not comparable
-        with np.errstate(invalid="ignore"):
-            mean = np.nansum(weight * np.nan_to_num(centred), axis=0) / total
-            error = np.sqrt(np.nansum((weight * np.nan_to_num(group.errors[chosen])) ** 2, axis=0)) / total
-        rows.append(_Row(None, family))
-        means.append(np.where(whole, mean, math.nan))
-        errors.append(error)
-    width = rates.shape[1]
-    return rows, np.array(means).reshape(len(rows), width), np.array(errors).reshape(len(rows), width)
-
-
 def _finding(
-    group: _Group, row: _Row, column: int, rates: Matrix, found: outliers.Outliers, index: int
+    group: ComparableGroup, row: FleetRow, column: int, rates: Matrix, found: outliers.Outliers, index: int
 ) -> FleetFinding:
     place, component = group.members[column]
     slowdown = float(found.slowdown[index, column])
@@ -233,53 +152,20 @@ def _without_repeats(findings: Sequence[FleetFinding]) -> list[FleetFinding]:
     return [finding for finding in findings if finding.case or (finding.place, finding.family) not in cases]
 
 
-def _cases(group: _Group, detectable: Matrix) -> tuple[FleetCase, ...]:
+def _cases(group: ComparableGroup, detectable: Matrix) -> tuple[FleetCase, ...]:
     found = []
     for row, key in enumerate(group.keys):
         rates: list[CaseRate] = [each.component.rates[key] for each in group.members if key in each.component.rates]
-        logs = [rate.log for rate in rates]
-        middle = statistics.median(logs)
-        spread = 1.4826 * statistics.median(abs(log - middle) for log in logs)
+        values = [rate.value for rate in rates]
         limits = detectable[row][np.isfinite(detectable[row])]
         smallest = -math.expm1(-float(np.median(limits))) if len(limits) else math.nan
-        median = statistics.median(rate.value for rate in rates)
-        found.append(FleetCase(key.case, key.family, key.unit, len(rates), median, spread, smallest))
+        found.append(
+            FleetCase(key.case, key.family, key.unit, len(values), stats.median(values), stats.noise(values), smallest)
+        )
     return tuple(found)
 
 
-def _populations(group: _Group, split: np.ndarray) -> tuple[TwoPopulations, ...]:
-    """Return the cases that fall into the same two parts together."""
-    parts: dict[tuple[int, ...], list[int]] = {}
-    for row in np.nonzero(split)[0]:
-        parts.setdefault(tuple(sorted(np.argsort(group.rates[row])[: split[row]].tolist())), []).append(int(row))
-    return tuple(_two(group, slower, rows) for slower, rows in parts.items())
-
-
-def _two(group: _Group, slower: tuple[int, ...], rows: Sequence[int]) -> TwoPopulations:
-    is_slower = np.zeros(len(group.members), dtype=bool)
-    is_slower[list(slower)] = True
-    gaps = [np.nanmedian(group.rates[row][~is_slower]) - np.nanmedian(group.rates[row][is_slower]) for row in rows]
-    ends = [[each for each, low in zip(group.members, is_slower, strict=True) if low is side] for side in (True, False)]
-    slow, fast = ([member.component for member in end] for end in ends)
-    return TwoPopulations(
-        tuple(group.keys[row].case for row in rows),
-        tuple(group.members[column].place for column in slower),
-        len(fast),
-        -math.expm1(-float(np.median(gaps))),
-        tuple(_differences(slow, fast)),
-    )
-
-
-def _differences(slow: Sequence[Component], fast: Sequence[Component]) -> Iterator[str]:
-    """Yield the details that all of one part have, and the other part has otherwise."""
-    for name in dict.fromkeys(name for component in (*slow, *fast) for name, _ in component.details):
-        here, there = (Tally(dict(each.details).get(name, "unknown") for each in part) for part in (slow, fast))
-        if not here.keys() & there.keys():
-            slower, faster = ", ".join(sorted(here)), ", ".join(sorted(there))
-            yield f"{name.replace('.', ' ')} {slower} in the slower part, {faster} in the other"
-
-
-def _standings(index: int, group: _Group, suspects: Sequence[Suspect]) -> Iterator[Standing]:
+def _standings(index: int, group: ComparableGroup, suspects: Sequence[Suspect]) -> Iterator[Standing]:
     states = {(each.place.node, device): each.state for each in suspects for device in each.place.devices}
     families = list(dict.fromkeys(key.family for key in group.keys))
     centred = group.rates - np.nanmedian(group.rates, axis=1, keepdims=True) if len(group.keys) else group.rates
@@ -306,7 +192,7 @@ def _standings(index: int, group: _Group, suspects: Sequence[Suspect]) -> Iterat
         )
 
 
-def _too_few(groups: Sequence[_Group]) -> Iterator[str]:
+def _too_few(groups: Sequence[ComparableGroup]) -> Iterator[str]:
     for group in groups:
         if not group.is_comparable:
             first, count = group.members[0].component, len(group.members)

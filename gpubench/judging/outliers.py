@@ -128,13 +128,11 @@ def _limit(
     variance = (squares - count * mean**2) / np.maximum(count - 1, 1)
     spread = np.maximum(np.sqrt(np.maximum(variance, 0.0)), np.maximum(own, LEAST_SPREAD))
     freedoms, places = np.unique(np.maximum(count - 1, 1).astype(float), return_inverse=True)
-    quantiles = np.array([_quantile(freedom, comparisons) for freedom in freedoms.tolist()])[places].reshape(
-        count.shape
-    )
+    quantiles = np.array(_quantiles(tuple(freedoms.tolist()), comparisons))[places].reshape(count.shape)
     limit: Matrix = np.maximum(-np.log1p(-LEAST_EFFECT), quantiles * np.sqrt(1 + 1 / count) * spread)
     return mean, limit
 
 
-@functools.lru_cache(maxsize=2**16)  # a fleet of 8000 components asks for as many, in each round the same
-def _quantile(freedom: float, comparisons: int) -> float:
-    return float(stats.student_quantile(np.array([freedom]), 2 * ALPHA / comparisons)[0])
+@functools.lru_cache(maxsize=64)  # the same in each round, and for every case
+def _quantiles(freedoms: tuple[float, ...], comparisons: int) -> tuple[float, ...]:
+    return tuple(stats.student_quantile(np.array(freedoms), 2 * ALPHA / comparisons).tolist())

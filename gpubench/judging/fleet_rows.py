@@ -1,0 +1,129 @@
+"""The matrix that a group of comparable components is judged by: a row for each case, and one for each family."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter as Tally
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from gpubench.analysis.digest import CaseKey, Component
+from gpubench.judging import outliers
+from gpubench.judging.fleet import Place, TwoPopulations
+from gpubench.judging.outliers import LEAST_COMPONENTS, LEAST_SPREAD, Matrix
+
+_LEAST_CASES = 2  # of a family: the mean of one case is that case
+_MAD_TO_SIGMA = 1.4826  # makes the MAD of a normal sample estimate its deviation
+
+
+class Member(NamedTuple):
+    """A component with its place."""
+
+    place: Place
+    component: Component
+
+
+@dataclass(frozen=True, slots=True)
+class FleetRow:
+    """A row of a group's matrix: a case, or (without a key) a family, for some of the group's columns."""
+
+    key: CaseKey | None
+    family: str
+
+
+@dataclass(frozen=True, slots=True)
+class ComparableGroup:
+    """Comparable members with the natural logarithms of their rates: a row for each case, a column for each member."""
+
+    members: tuple[Member, ...]
+    keys: tuple[CaseKey, ...]
+    rates: Matrix
+    errors: Matrix
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether the group has enough members to be compared with each other."""
+        return len(self.members) >= LEAST_COMPONENTS
+
+
+def fleet_rows(group: ComparableGroup) -> tuple[list[FleetRow], Matrix, Matrix, tuple[TwoPopulations, ...]]:
+    """Return the rows to judge: cases, the slower part of those that fall into two populations, then families."""
+    rows = [FleetRow(key, key.family) for key in group.keys]
+    rates, errors = group.rates.copy(), group.errors
+    split = outliers.populations(rates)
+    extra: list[Matrix] = []
+    for row in np.nonzero(split)[0]:
+        slower = np.argsort(group.rates[row])[: split[row]]
+        part = np.full_like(rates[row], math.nan)
+        part[slower], rates[row, slower] = rates[row, slower], math.nan
+        extra.append(part)
+        rows.append(FleetRow(group.keys[row], group.keys[row].family))
+        errors = np.vstack([errors, group.errors[row]])
+    rates = np.vstack([rates, *extra])
+    families, of_families, their_errors = _family_rows(group, rates[: len(group.keys)])
+    populations = _populations(group, split)
+    return [*rows, *families], np.vstack([rates, of_families]), np.vstack([errors, their_errors]), populations
+
+
+def _family_rows(group: ComparableGroup, rates: Matrix) -> tuple[list[FleetRow], Matrix, Matrix]:
+    """Return for each family the mean of its cases, each weighted by how close together the components lie in it.
+
+    Averages of several noisy cases see smaller slowdowns than each of them. What the cases of a component have in
+    common stays in the average, and so in the deviation that the rule compares with.
+    """
+    rows, means, errors = [], [], []
+    for family in dict.fromkeys(key.family for key in group.keys):
+        chosen = [
+            row for row, key in enumerate(group.keys) if key.family == family and np.isfinite(rates[row]).sum() > 1
+        ]
+        if len(chosen) < _LEAST_CASES:
+            continue
+        part = rates[chosen]
+        centred = part - np.nanmedian(part, axis=1, keepdims=True)
+        spread = np.maximum(_MAD_TO_SIGMA * np.nanmedian(np.abs(centred), axis=1, keepdims=True), LEAST_SPREAD)
+        weight = np.where(np.isfinite(centred), spread**-2.0, 0.0)
+        total = weight.sum(axis=0)
+        whole = np.isfinite(centred).sum(axis=0) == len(chosen)  # a mean of other cases is not comparable
+        with np.errstate(invalid="ignore"):
+            mean = np.nansum(weight * np.nan_to_num(centred), axis=0) / total
+            error = np.sqrt(np.nansum((weight * np.nan_to_num(group.errors[chosen])) ** 2, axis=0)) / total
+        rows.append(FleetRow(None, family))
+        means.append(np.where(whole, mean, math.nan))
+        errors.append(error)
+    width = rates.shape[1]
+    return rows, np.array(means).reshape(len(rows), width), np.array(errors).reshape(len(rows), width)
+
+
+def _populations(group: ComparableGroup, split: np.ndarray) -> tuple[TwoPopulations, ...]:
+    """Return the cases that fall into the same two parts together."""
+    parts: dict[tuple[int, ...], list[int]] = {}
+    for row in np.nonzero(split)[0]:
+        parts.setdefault(tuple(sorted(np.argsort(group.rates[row])[: split[row]].tolist())), []).append(int(row))
+    return tuple(_two(group, slower, rows) for slower, rows in parts.items())
+
+
+def _two(group: ComparableGroup, slower: tuple[int, ...], rows: Sequence[int]) -> TwoPopulations:
+    is_slower = np.zeros(len(group.members), dtype=bool)
+    is_slower[list(slower)] = True
+    gaps = [np.nanmedian(group.rates[row][~is_slower]) - np.nanmedian(group.rates[row][is_slower]) for row in rows]
+    ends = [[each for each, low in zip(group.members, is_slower, strict=True) if low is side] for side in (True, False)]
+    slow, fast = ([member.component for member in end] for end in ends)
+    return TwoPopulations(
+        tuple(group.keys[row].case for row in rows),
+        tuple(group.members[column].place for column in slower),
+        len(fast),
+        -math.expm1(-float(np.median(gaps))),
+        tuple(_differences(slow, fast)),
+    )
+
+
+def _differences(slow: Sequence[Component], fast: Sequence[Component]) -> Iterator[str]:
+    """Yield the details that all of one part have, and the other part has otherwise."""
+    for name in dict.fromkeys(name for component in (*slow, *fast) for name, _ in component.details):
+        here, there = (Tally(dict(each.details).get(name, "unknown") for each in part) for part in (slow, fast))
+        if not here.keys() & there.keys():
+            slower, faster = ", ".join(sorted(here)), ", ".join(sorted(there))
+            yield f"{name.replace('.', ' ')} {slower} in the slower part, {faster} in the other"
