@@ -16,11 +16,10 @@ from gpubench.model import Device, Facts
 
 SUITE = plugins.load("suites", "gemm")
 ROOM = SUITE.package
-FORMATS, MODELS, GEMV, FEW, PRODUCT, SHAPES, DECODER, DATA, VENDOR = (
+FORMATS, GEMV, FEW, PRODUCT, SHAPES, DECODER, DATA, VENDOR = (
     sys.modules[f"{ROOM}.{name}"]
     for name in (
         "_formats",
-        "_models",
         "_gemv",
         "_few",
         "_product",
@@ -30,6 +29,7 @@ FORMATS, MODELS, GEMV, FEW, PRODUCT, SHAPES, DECODER, DATA, VENDOR = (
         "_vendor",
     )
 )
+MODELS = sys.modules[f"{ROOM.rpartition('.')[0]}._models"]
 PRECISIONS, Shape = FORMATS.PRECISIONS, FORMATS.Shape
 MIB = 2**20
 H200 = Device(
@@ -250,7 +250,7 @@ def small():
         MODELS.Layer("up", 256, 128),
         MODELS.Layer("down", 128, 256),
     )
-    return MODELS.Model(layers, 2, MODELS.Layer("head", 150, 128), "nowhere")
+    return MODELS.Model(layers, 2, MODELS.Layer("head", 150, 128), 1, 1, 128, "nowhere")
 
 
 @needs_compiler

@@ -30,10 +30,10 @@ from gpubench.api.suite import (
 )
 
 from .._checks import in_turn
+from .._models import MODELS, Model
 from ._data import Maker
 from ._formats import FORMATS, PRECISIONS, MatrixProduct, Shape
 from ._gemv import KINDS, Call, Vectors, Weights, distance, poison, tensor_call, warp_call
-from ._models import MODELS, Model
 from ._vendor import vendor
 
 PROMPT = 2048  # tokens of a prefill

@@ -22,10 +22,10 @@ from gpubench.api.suite import (
     powers_of_two,
 )
 
+from .._models import MODELS
 from ._data import Operands
 from ._formats import HALF_SUMS, PRECISIONS, Shape
 from ._host import host_product
-from ._models import MODELS
 from ._product import FAST, HALVES, on_nvidia, precision_of, product
 from ._rotation import copies_of, rotated, rotation_notes
 from ._vendor import vendor
