@@ -6,7 +6,8 @@ import math
 import statistics
 from collections import Counter as Tally
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal
 
 from gpubench.analysis.digest import CaseKey, CaseRate, Component
 from gpubench.base import units
@@ -29,7 +30,8 @@ _CLOCK_SHARE = 0.5  # of the slowdown: from here on a lower clock explains it
 _OF_LINKS = ("host link",)
 
 
-class SlowCause(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SlowCause:
     """Something that explains a slow component: its kind for counting, and a sentence without the full stop."""
 
     kind: CauseKind

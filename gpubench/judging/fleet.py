@@ -14,6 +14,7 @@ from gpubench.analysis.digest import ComponentKind
 from gpubench.judging.causes import SlowCause
 from gpubench.model import Better
 from gpubench.model.fleet import Fleet
+from gpubench.model.limits import Word
 
 # suspect: found once; confirmed: found again in a second measurement; transient: not found again.
 SuspectState = Literal["confirmed", "suspect", "transient"]
@@ -26,7 +27,7 @@ class Place:
     """Where a component is: the name of its node and its devices there."""
 
     node: str
-    devices: tuple[str, ...]
+    devices: tuple[Word, ...]
 
     @property
     def text(self) -> str:
@@ -45,15 +46,15 @@ class FleetFinding:
 
     place: Place
     kind: ComponentKind
-    family: str
-    case: str
+    family: Word
+    case: Word
     basis: Basis
     state: SuspectState
     slowdown: float
     detectable: float
     value: float = math.nan
     expected: float = math.nan
-    unit: str = ""
+    unit: Word = ""
     better: Better = "more"
     again: float = math.nan
     causes: tuple[SlowCause, ...] = ()
@@ -91,9 +92,9 @@ class FleetCase:
     `detectable` is the smallest slowdown that the rule can see in it, as a fraction; NaN with too few components.
     """
 
-    case: str
-    family: str
-    unit: str
+    case: Word
+    family: Word
+    unit: Word
     components: int
     median: float
     spread: float
@@ -107,7 +108,7 @@ class TwoPopulations:
     `differences` are what the parts differ in, in words; empty if nothing is known.
     """
 
-    cases: tuple[str, ...]
+    cases: tuple[Word, ...]
     slower: tuple[Place, ...]
     faster: int
     gap: float
@@ -132,7 +133,7 @@ class Standing:
     place: Place
     kind: ComponentKind
     group: int  # the index of its group
-    shares: tuple[tuple[str, float], ...]
+    shares: tuple[tuple[Word, float], ...]
     temperature_c: float
     power_w: float
     clock_hz: float
