@@ -11,7 +11,7 @@ import functools
 import hashlib
 import hmac
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gpubench.base.clean import clean
@@ -83,7 +83,7 @@ def redacted(run: Run, salt: bytes, names: Sequence[str] = (), others: Sequence[
     Host and user names, device UUIDs, PCI ids, serials, addresses, paths, variables of the environment and the
     command line: in the fields that are for them, and wherever they stand in a text.
     """
-    token = _tokens(salt)
+    token = pseudonyms(salt)
     manifest = run.manifest
     texts = _Texts.of([manifest, *others], token, (*names, *people(run)))
     facts = _facts(manifest.facts, token)
@@ -96,13 +96,24 @@ def redacted(run: Run, salt: bytes, names: Sequence[str] = (), others: Sequence[
     return replace(changed, manifest=replace(changed.manifest, started=manifest.started))
 
 
-def without_names(value: Value, manifests: Sequence[Manifest], salt: bytes, names: Sequence[str] = ()) -> Value:
-    """A value that was made of the runs of these manifests, with the texts in it cleared as `redacted` clears them."""
-    texts = _Texts.of(manifests, _tokens(salt), (*names, *people((value, tuple(manifests)))))
+def without_names(
+    value: Value,
+    manifests: Sequence[Manifest],
+    salt: bytes,
+    names: Sequence[str] = (),
+    suites: Collection[str] = (),
+) -> Value:
+    """A value that was made of the runs of these manifests, with the texts in it cleared as `redacted` clears them.
+
+    `suites` are names of suites that the manifests do not hold: the ids of their cases look like paths.
+    """
+    texts = _Texts.of(manifests, pseudonyms(salt), (*names, *people((value, tuple(manifests)))), suites)
     return with_texts(value, texts.cleared, texts.cleared_words)
 
 
-def _tokens(salt: bytes) -> Token:
+def pseudonyms(salt: bytes) -> Token:
+    """Return what gives a name its pseudonym, by its kind: the same in all documents that are shared with this salt."""
+
     @functools.cache
     def token(kind: str, name: str) -> str:
         if PSEUDONYM.fullmatch(name):
@@ -153,13 +164,15 @@ class _Texts:
     hiding: Hiding
 
     @classmethod
-    def of(cls, manifests: Sequence[Manifest], token: Token, people: Sequence[str]) -> _Texts:
+    def of(
+        cls, manifests: Sequence[Manifest], token: Token, people: Sequence[str], more_suites: Collection[str] = ()
+    ) -> _Texts:
         """The names that runs and people have, the longest first, so that none is hidden only in part."""
-        suites = frozenset(suite.name for manifest in manifests for suite in manifest.suites)
+        suites = frozenset((*more_suites, *(suite.name for manifest in manifests for suite in manifest.suites)))
         tokens: dict[str, str] = {}
         known = [found for manifest in manifests for found in _known(manifest)]
         for kind, name, whole in (*(("user", person, person.lower()) for person in people), *known):
-            if _is_a_name(name) and name not in suites and len(tokens) < _MOST_NAMES:
+            if is_a_name(name) and name not in suites and len(tokens) < _MOST_NAMES:
                 tokens[name.lower()] = token(kind, whole)
         words = "|".join(re.escape(name) for name in sorted(tokens, key=len, reverse=True))
         pattern = re.compile(rf"(?<![A-Za-z0-9])(?:{words})(?![A-Za-z0-9])" if words else r"(?!)", re.IGNORECASE)
@@ -184,7 +197,8 @@ class _Texts:
         return self.cleared(text)
 
 
-def _is_a_name(name: str) -> bool:
+def is_a_name(name: str) -> bool:
+    """Return whether a name is looked for in texts: it is neither short nor a word that many machines have."""
     return _SHORTEST <= len(name) <= _LONGEST and name.lower() not in _COMMON and not PSEUDONYM.fullmatch(name)
 
 
