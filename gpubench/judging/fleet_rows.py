@@ -106,11 +106,10 @@ def _populations(group: ComparableGroup, split: np.ndarray) -> tuple[TwoPopulati
 
 
 def _two(group: ComparableGroup, slower: tuple[int, ...], rows: Sequence[int]) -> TwoPopulations:
-    is_slower = np.zeros(len(group.members), dtype=bool)
-    is_slower[list(slower)] = True
+    is_slower = np.isin(np.arange(len(group.members)), slower)
     gaps = [np.nanmedian(group.rates[row][~is_slower]) - np.nanmedian(group.rates[row][is_slower]) for row in rows]
-    ends = [[each for each, low in zip(group.members, is_slower, strict=True) if low is side] for side in (True, False)]
-    slow, fast = ([member.component for member in end] for end in ends)
+    slow = [group.members[column].component for column in np.flatnonzero(is_slower)]
+    fast = [group.members[column].component for column in np.flatnonzero(~is_slower)]
     return TwoPopulations(
         tuple(group.keys[row].case for row in rows),
         tuple(group.members[column].place for column in slower),

@@ -1,0 +1,303 @@
+"""Which GPU, node or link of a fleet is slow: the rule on fleets made from a recording, and on recorded runs."""
+
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from _fleets import fleet
+
+from gpubench.analysis.fingerprint import Fingerprint
+from gpubench.base.errors import FileError
+from gpubench.judging import fleet_words, outliers
+from gpubench.judging.causes import SlowCause
+from gpubench.judging.fleet import Place, fleet_status
+from gpubench.judging.fleet_again import Again
+from gpubench.judging.fleet_rule import judge_fleet
+from gpubench.judging.policy import built_in
+from gpubench.model.fleet import Fleet, FleetNode, Remeasured, encode_fleet, read_fleet
+from gpubench.tools.fleet import judging
+from gpubench.tools.fleet.digests import read
+
+RECORDINGS = Path(__file__).parent / "recordings"
+SLOW = ("gpu03", "cuda:1")
+
+
+def judged(nodes=8, gpus=2, **changes):
+    return judge_fleet(*fleet(nodes, gpus, **changes))
+
+
+def places(judgement):
+    return [suspect.place for suspect in judgement.suspects]
+
+
+def moved(digest, device, family, slowdown):
+    """The digest with one component slower (negative: faster) in a family."""
+
+    def rates(component):
+        return {
+            key: rate._replace(log=rate.log + math.log1p(-slowdown)) if key.family == family else rate
+            for key, rate in component.rates.items()
+        }
+
+    parts = tuple(
+        replace(part, rates=rates(part)) if device in ("all", *part.devices) else part for part in digest.components
+    )
+    return replace(digest, components=parts)
+
+
+def test_no_component_of_a_healthy_fleet_is_accused_and_what_would_have_been_seen_is_told():
+    found = judged()
+    assert (found.suspects, fleet_status(found, strict=True)) == ((), 0)
+    assert fleet_words.fleet_answer(found) == "no slow component among 24, compared with each other"
+    assert "memory 2.0 %" in fleet_words.detectable_words(found)
+
+
+def test_a_gpu_that_is_three_per_cent_slow_is_found_and_named_with_its_family():
+    found = judged(slow={SLOW: {"memory": 0.03}})
+    assert places(found) == [Place("gpu03", ("cuda:1",))]
+    (suspect,) = found.suspects
+    assert (suspect.unit, suspect.state, suspect.uuids) == ("GPU", "suspect", ("GPU-gpu03-cuda:1",))
+    assert suspect.slowdown == pytest.approx(0.03, abs=0.01)
+    assert fleet_words.cause_words(suspect) == "unexplained"
+    assert (fleet_status(found), fleet_status(found, strict=True)) == (0, 4)
+
+
+def test_several_slow_gpus_do_not_hide_each_other():
+    slow = {(f"gpu0{node}", "cuda:0"): {"memory": 0.03} for node in (1, 4, 6)}
+    assert {place.node for place in places(judged(16, 2, slow=slow))} == {"gpu01", "gpu04", "gpu06"}
+
+
+def test_heat_that_only_the_slow_gpu_has_explains_it_and_its_clock_too():
+    (suspect,) = judged(slow={SLOW: {"memory": 0.05}}, states={SLOW: {"thermal"}}).suspects
+    assert suspect.causes == (
+        SlowCause("thermal", "heat slowed it down"),
+        SlowCause("clock", "its core clock was 1.88 GHz, that of the others 1.98 GHz"),
+    )
+
+
+def test_a_power_cap_that_all_gpus_share_explains_nothing():
+    capped = {(f"gpu0{node}", f"cuda:{gpu}"): {"power-capped"} for node in range(8) for gpu in range(2)}
+    (suspect,) = judged(slow={SLOW: {"memory": 0.05}}, states=capped).suspects
+    assert suspect.causes == ()
+
+
+def test_a_node_whose_gpus_are_all_slow_is_blamed_itself():
+    slow = {("gpu02", f"cuda:{gpu}"): {"memory": 0.05} for gpu in range(2)}
+    (suspect,) = judged(16, 2, slow=slow).suspects
+    assert (suspect.unit, suspect.place) == ("node", Place("gpu02", ("cuda:0", "cuda:1")))
+
+
+def test_a_slow_link_is_explained_by_a_slow_gpu_at_its_end():
+    slow = {SLOW: {"memory": 0.05}, ("gpu03", ("cuda:0", "cuda:1")): {"ipc": 0.05}}
+    link = next(suspect for suspect in judged(slow=slow).suspects if suspect.unit == "link")
+    assert link.causes == (SlowCause("device", "cuda:1 is slow by itself"),)
+
+
+def test_a_narrow_link_to_the_host_explains_slow_copies_only():
+    record, digests = fleet(8, 1)
+    made = []
+    for digest in digests:
+        key, rate = next(iter(digest.components[0].rates.items()))
+        width = "8" if digest.node == "gpu03" else "16"
+        copy = replace(digest.components[0], details=(("pcie.width", width),))
+        copy.rates[key._replace(family="host link", case="bandwidth/h2d")] = rate._replace(
+            log=rate.log + (math.log(0.5) if width == "8" else 0.0)
+        )
+        made.append(replace(digest, components=(copy,)))
+    (suspect,) = judge_fleet(record, made).suspects
+    assert suspect.causes == (SlowCause("link width", "its pcie width is 8, that of the others 16"),)
+
+
+def test_two_populations_are_told_with_what_differs_and_not_as_half_a_fleet_of_suspects():
+    record, digests = fleet(12, 1)
+    made = []
+    for index, digest in enumerate(digests):
+        old = index < 5
+        part = replace(digest.components[0], details=(("pcie.generation", "4" if old else "5"),))
+        made.append(moved(replace(digest, components=(part,)), "all", "memory", 0.08 if old else 0.0))
+    found = judge_fleet(record, made)
+    assert found.suspects == ()
+    (words,) = fleet_words.population_words(found)
+    assert words.startswith("two populations: 5 of 12 components are 8.")
+    assert words.endswith("pcie generation 4 in the slower part, 5 in the other")
+
+
+def test_a_slow_gpu_in_the_slower_of_two_populations_is_found():
+    record, digests = fleet(24, 1)
+    made = [moved(digest, "all", "memory", 0.08 if index < 12 else 0.0) for index, digest in enumerate(digests)]
+    made[4] = moved(made[4], "all", "memory", 0.04)
+    assert places(judge_fleet(record, made)) == [Place("gpu04", ("cuda:0",))]
+
+
+def test_gpus_of_another_model_or_driver_are_another_fleet():
+    record, digests = fleet(8, 1)
+    part = digests[0].components[0]
+    older = replace(part, fingerprint=Fingerprint((("model", "NVIDIA A100"), *part.fingerprint.pairs[1:])))
+    found = judge_fleet(record, [replace(digests[0], components=(older,)), *digests[1:]])
+    assert [group.components for group in found.groups] == [1, 7]
+    assert found.notes[0].startswith("1 comparable GPUs (NVIDIA A100,")
+    assert found.standings[0].state == "not compared"
+
+
+def test_fewer_than_five_gpus_cannot_be_judged_which_says_what_to_do():
+    found = judged(2, 1)
+    assert fleet_status(found) == 4
+    assert fleet_words.fleet_answer(found).startswith("cannot be judged: 2 comparable GPUs (")
+    assert fleet_words.fleet_answer(found).endswith("compare them with --baseline or --floor")
+
+
+def test_missing_nodes_fail_a_strict_judgement_only():
+    found = judged(silent={"gpu05": ("timed out", "no answer in 600 s")})
+    assert (fleet_status(found), fleet_status(found, strict=True)) == (0, 4)
+    assert fleet_words.absent_words(found) == ["gpu05: timed out: no answer in 600 s"]
+
+
+def test_a_sick_device_ends_with_6_whatever_else_is_found():
+    record, digests = fleet(8, 1)
+    sick = replace(digests[2].components[0], sick=("uncorrected ECC errors since the driver was loaded: 3",))
+    digests[2] = replace(digests[2], components=(sick,))
+    found = judge_fleet(record, digests)
+    assert fleet_status(found) == 6
+    assert fleet_words.fleet_answer(found) == (
+        "1 sick device: gpu02 cuda:0: uncorrected ECC errors since the driver was loaded: 3"
+    )
+
+
+def test_a_gpu_that_two_nodes_claim_counts_once():
+    record, digests = fleet(8, 1)
+    found = judge_fleet(record, [*digests, replace(digests[3], node="liar")])
+    assert len(found.standings) == 8
+    assert found.notes[0].startswith("liar and gpu03 both measured NVIDIA H200 GPU-gpu03-cuda:0; it counts once")
+
+
+@pytest.mark.parametrize(("again", "state"), [(0.05, "confirmed"), (0.0, "transient")])
+def test_what_is_slow_again_is_confirmed_and_what_recovers_is_transient(again, state):
+    record, digests = fleet(8, 1, slow={("gpu03", "cuda:0"): {"memory": 0.05}})
+    _, second = fleet(8, 1, slow={("gpu03", "cuda:0"): {"memory": again}}, seed=1)
+    found = judge_fleet(record, digests, [Again(second[3], False), Again(second[5], True)])
+    (suspect,) = found.suspects
+    assert suspect.state == state
+    assert suspect.findings[0].again == pytest.approx(again, abs=0.012)
+    assert fleet_status(found) == (1 if state == "confirmed" else 0)
+
+
+def test_what_slows_the_controls_too_confirms_nothing():
+    """The second measurement ran in a hotter hour: suspect and controls are all 5 % slower than before."""
+    record, digests = fleet(8, 1, slow={("gpu03", "cuda:0"): {"memory": 0.05}})
+    _, second = fleet(8, 1, seed=1)
+    later = [moved(digest, "all", "memory", 0.05) for digest in second]
+    again = [Again(later[3], False), *(Again(later[index], True) for index in (5, 6))]
+    assert judge_fleet(record, digests, again).suspects[0].state == "transient"
+
+
+def test_many_noisy_cases_together_find_what_none_of_them_can():
+    rng = np.random.default_rng(5)
+    record, digests = fleet(32, 1)
+    made = []
+    for index, digest in enumerate(digests):
+        part = digest.components[0]
+        key, rate = next((key, rate) for key, rate in part.rates.items() if key.family == "memory")
+        rates = {
+            key._replace(case=f"noisy-{number}"): rate._replace(
+                log=rng.normal(0.0, 0.01) - (0.03 if index == 7 else 0.0)
+            )
+            for number in range(16)
+        }
+        made.append(replace(digest, components=(replace(part, rates=rates),)))
+    (suspect,) = judge_fleet(record, made).suspects
+    assert suspect.place.node == "gpu07"
+    assert [(finding.case, finding.family) for finding in suspect.findings] == [("", "memory")]
+    assert suspect.slowdown == pytest.approx(0.03, abs=0.01)
+
+
+def test_a_component_that_is_much_faster_hides_no_slow_one():
+    rates = np.random.default_rng(1).normal(0.0, 0.002, (1, 16))
+    rates[0, 0] += 0.2
+    rates[0, 1] -= 0.03
+    assert np.nonzero(outliers.find(rates).is_suspect[0])[0].tolist() == [1]
+
+
+def saved(folder, **files):
+    """A folder with these recordings under these names, and without a record of the fleet."""
+    folder.mkdir()
+    for name, recording in files.items():
+        shutil.copyfile(RECORDINGS / f"{recording}.jsonl.gz", folder / f"{name}.jsonl.gz")
+    return folder
+
+
+def test_kernels_that_were_made_three_per_cent_longer_are_found_against_a_baseline_of_the_same_gpu(tmp_path):
+    earlier = read(saved(tmp_path / "before", gpu07="longer/base"))
+    same = judging.judge(read(saved(tmp_path / "same", gpu07="longer/0")), built_in(), earlier)
+    slower = judging.judge(read(saved(tmp_path / "slower", gpu07="longer/3")), built_in(), earlier)
+    assert (same.suspects, fleet_status(same), same.bases) == ((), 0, ("baseline",))
+    (suspect,) = slower.suspects
+    slowdowns = {finding.case: finding.slowdown for finding in suspect.findings}
+    assert slowdowns["longer/chase"] == pytest.approx(1 - 1 / 1.03, abs=0.002)
+    assert (suspect.state, fleet_status(slower)) == ("confirmed", 1)
+
+
+def test_other_gpus_than_those_of_the_baseline_are_not_compared_with_it(tmp_path):
+    earlier = read(saved(tmp_path / "before", a="headline/1"))
+    found = judging.judge(read(saved(tmp_path / "now", a="headline/2")), built_in(), earlier)
+    assert fleet_status(found) == 4
+    assert "no component of this fleet was measured in the baseline in the same cases" in found.notes
+
+
+def test_each_gpu_is_compared_with_the_floors_of_its_model(tmp_path):
+    found = judging.judge(read(saved(tmp_path / "now", a="h200-quick")), built_in(), floor=True)
+    assert found.bases == ("floor",)
+    assert all(finding.basis == "floor" for suspect in found.suspects for finding in suspect.findings)
+
+
+def test_a_file_that_is_no_run_costs_its_node_alone(tmp_path):
+    folder = saved(tmp_path / "fleet", a="headline/1", b="headline/2")
+    (folder / "c.jsonl").write_text("{}")
+    found = read(folder)
+    assert [digest.node for digest in found.digests] == ["a", "b"]
+    bad = found.fleet.nodes[2]
+    assert (bad.name, bad.status, bad.file) == ("c", "refused", "")
+    assert bad.reason
+
+
+def test_a_record_names_the_files_and_second_measurements(tmp_path):
+    folder = saved(tmp_path / "fleet", a="headline/1")
+    saved(folder / "again", a="headline/1")
+    nodes = (FleetNode("a", "answered", 2.0, "a.jsonl.gz"), FleetNode("b", "died", 1.0, reason="killed"))
+    record = Fleet(nodes, "slurm", again=(Remeasured("a", "control", "answered", 1.0, "a.jsonl.gz"),))
+    (folder / "fleet.json").write_bytes(encode_fleet(record))
+    found = read(folder)
+    assert found.fleet == record
+    assert [(again.digest.node, again.is_control) for again in found.again] == [("a", True)]
+
+
+def test_a_node_that_is_named_twice_counts_once(tmp_path):
+    folder = saved(tmp_path / "fleet", a="headline/1")
+    nodes = (FleetNode("a", "died"), FleetNode("a", "answered", 2.0, "a.jsonl.gz"))
+    (folder / "fleet.json").write_bytes(encode_fleet(Fleet(nodes)))
+    assert [node.status for node in read(folder).fleet.nodes] == ["answered"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{}", "nodes: Field required"),
+        ('{"nodes": [{"name": "a", "status": "fine"}]}', "nodes.0.status: Input should be"),
+        ('{"nodes": [{"name": "a", "status": "answered", "file": "../b.jsonl"}]}', "not the name of a run file"),
+        ('{"nodes": [], "schema": "gpubench.fleet/9"}', "schema: Input should be 'gpubench.fleet/1'"),
+        ("[" * 10**5, "Invalid JSON"),
+    ],
+)
+def test_a_record_that_is_none_is_refused_in_one_line(tmp_path, text, words):
+    (tmp_path / "fleet.json").write_text(text)
+    with pytest.raises(FileError) as refused:
+        read_fleet(tmp_path)
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_folder_with_nothing_in_it_is_no_fleet(tmp_path):
+    with pytest.raises(FileError, match=r"neither fleet\.json nor a run file"):
+        read_fleet(tmp_path)
