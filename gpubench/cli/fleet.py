@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import typer
 
+from gpubench.cli import _fleet_run
+
 app = typer.Typer(
     help="Measure many machines at the same time, and find the GPU, the node or the link that is slow.",
 )
+app.command("run", cls=_fleet_run.FleetRunCommand)(_fleet_run.run)
+app.command("member", hidden=True)(_fleet_run.member)

@@ -1,0 +1,269 @@
+"""`gpubench fleet run`: measure many machines at the same time; and what `srun` and mpirun start on each of them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from gpubench.cli import _options as options
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from gpubench.model.fleet import Fleet
+    from gpubench.tools.fleet.collect import NodeView
+    from gpubench.tools.fleet.crew import Crew
+    from gpubench.tools.fleet.environment import EnvironmentCrew
+    from gpubench.tools.fleet.ray_cluster import RayCrew
+    from gpubench.tools.fleet.session import FleetRequest
+    from gpubench.tools.fleet.slurm import SlurmCrew
+
+_SRUN = "gpubench.srun"  # where the context keeps the options of srun
+
+Suites = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[SUITE…|all|headline]",
+        help="Suites to measure on every node. \\[default: headline, one representative case per suite]",
+    ),
+]
+Out = Annotated[
+    Path, typer.Option("--out", "-o", help="A new folder for fleet.json and one run file per node.", metavar="DIR")
+]
+On = Annotated[
+    str,
+    typer.Option(
+        "--on",
+        metavar="ADDRESS",
+        help="The nodes of a Ray cluster: ray://HOST:PORT; or ray:local:N, a new one with N nodes on this machine.",
+    ),
+]
+Slurm = Annotated[
+    bool,
+    typer.Option(
+        "--slurm", help="The nodes that srun starts. Options of srun stand at the end: --slurm … -- --nodes=4."
+    ),
+]
+FromEnv = Annotated[
+    bool,
+    typer.Option(
+        "--from-env",
+        help="The processes of a job that torchrun, mpirun or srun has started: each calls this command and finds its "
+        "rank in the environment.",
+    ),
+]
+Replicates = Annotated[
+    int,
+    typer.Option(
+        "--replicates",
+        min=1,
+        max=1000,
+        help="How many times each node measures everything, each time in new processes and in a new order.",
+    ),
+]
+TimeLimit = Annotated[
+    float, typer.Option("--time-limit", min=1.0, metavar="SECONDS", help="How long a node may take for its answer.")
+]
+Stagger = Annotated[
+    float,
+    typer.Option(
+        "--stagger",
+        min=0.0,
+        metavar="SECONDS",
+        help="Start one node after the other with this distance, instead of all at the same time.",
+    ),
+]
+RackMap = Annotated[
+    Path | None,
+    typer.Option(
+        "--map", metavar="FILE", help="The rack of each node: lines of a node and its rack, as in: gpu07 rack2."
+    ),
+]
+
+
+class FleetRunCommand(TyperCommand):
+    """A command whose words behind `--` are options of srun."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep what stands behind `--` apart."""
+        if "--" in args:
+            place = args.index("--")
+            ctx.meta[_SRUN] = tuple(args[place + 1 :])
+            args = args[:place]
+        return super().parse_args(ctx, args)
+
+
+def run(
+    ctx: typer.Context,
+    suites: Suites = None,
+    out: Out = Path("gpubench-fleet"),
+    on: On = "",
+    slurm: Slurm = False,
+    from_env: FromEnv = False,
+    replicates: Replicates = 3,
+    tier: options.TierOption = options.TierName.QUICK,
+    filter: options.Filters = None,  # noqa: A002 - the option's name
+    time_limit: TimeLimit = 600.0,
+    stagger: Stagger = 0.0,
+    map: RackMap = None,  # noqa: A002 - the option's name
+) -> None:
+    """Measure many machines at the same time: one run file per node, and fleet.json.
+
+    The exit status is 0 if every node answered, 4 if some did not, 6 if no node has a device that is well.
+    """
+    from gpubench.tools.fleet.collect import Patience
+    from gpubench.tools.fleet.crew import read_map
+    from gpubench.tools.fleet.messages import Order
+    from gpubench.tools.fleet.session import FleetRequest, FleetSession
+
+    srun: tuple[str, ...] = ctx.meta.get(_SRUN, ())
+    _check(on, slurm, from_env, srun)
+    suites = suites or ["headline"]
+    options.suites_known(suites)
+    order = Order(tuple(suites), (), tier.value, tuple(filter or ()), replicates, time_limit)
+    racks = read_map(map) if map else {}
+    request = FleetRequest(order, out, tuple(sys.argv), racks, Patience(stagger_s=stagger))
+    with ExitStack() as stack:
+        crew = stack.enter_context(_crew(on, slurm, request, srun))
+        watch = stack.enter_context(shown())
+        session = stack.enter_context(FleetSession(crew, request, watch))
+        fleet = session.measure()
+    _tell(fleet, out)
+    raise typer.Exit(session.exit_status)
+
+
+Board = Annotated[Path, typer.Argument(help="The folder through which the launcher and its nodes talk.")]
+Rank = Annotated[int, typer.Argument(help="The rank of this node. \\[default: from the environment]")]
+World = Annotated[int, typer.Argument(help="The number of nodes.")]
+
+
+def member(board: Board, rank: Rank = -1, world: World = 1) -> None:
+    """Be one node of a fleet, for the launcher that made this board."""
+    from gpubench.tools.fleet.board import FolderBoard
+    from gpubench.tools.fleet.environment import place_of
+    from gpubench.tools.fleet.member import serve
+
+    if rank < 0:
+        place = place_of(os.environ)
+        rank, world = place.rank, place.world
+    serve(FolderBoard(board), rank, world)
+
+
+def _check(on: str, slurm: bool, from_env: bool, srun: Sequence[str]) -> None:
+    from gpubench.base.errors import UsageError
+
+    if [bool(on), slurm, from_env].count(True) != 1:
+        raise UsageError("name one launcher: --on ray://HOST:PORT, --on ray:local:N, --slurm or --from-env")
+    if srun and not slurm:
+        raise UsageError(f"{srun[0]}: only --slurm takes options of srun behind --")
+
+
+@contextmanager
+def _crew(on: str, slurm: bool, request: FleetRequest, srun: Sequence[str]) -> Iterator[Crew]:
+    """Start the nodes; a process of --from-env that is not the launcher is a node instead, and ends here."""
+    from gpubench.tools.fleet import environment, member
+    from gpubench.tools.fleet.ray_cluster import ray_crew
+    from gpubench.tools.fleet.session import new_folder
+    from gpubench.tools.fleet.slurm import slurm_crew
+
+    crew: AbstractContextManager[RayCrew | SlurmCrew | EnvironmentCrew]
+    if on:
+        crew = ray_crew(on)
+    elif slurm:
+        crew = slurm_crew(request.folder, srun)
+    else:
+        place = environment.place_of(os.environ)
+        if place.rank:
+            member.serve(environment.find_board(request.folder, place), place.rank, place.world)
+            raise typer.Exit
+        crew = environment.environment_crew(request.folder, place)
+    new_folder(request.folder)
+    with crew as started:
+        yield started
+
+
+@contextmanager
+def shown() -> Iterator[Callable[[Sequence[NodeView]], None]]:
+    """Yield an observer that draws a table of the nodes on a terminal, and prints a line for each change elsewhere."""
+    from gpubench.cli._print import err
+
+    console = err()
+    if not console.is_terminal or console.is_dumb_terminal:
+        yield _NodeLines().watch
+        return
+    from rich.live import Live
+
+    lines = _NodeLines()
+    with Live(console=console, transient=True, refresh_per_second=4) as live:
+
+        def watch(views: Sequence[NodeView]) -> None:
+            live.update(_drawn([view for view in views if view.outcome is None], console.height))
+            lines.watch([view for view in views if view.outcome])
+
+        yield watch
+
+
+def _drawn(views: Sequence[NodeView], height: int) -> Table:
+    """Return a line for each node that measures, as many as the terminal has room for."""
+    from gpubench.cli import _print
+
+    room = max(height - 4, 1)
+    rows = [(view.name, view.phase) for view in views[:room]]
+    if len(views) > room:
+        rows.append((f"… and {len(views) - room} more", ""))
+    return _print.table(("node", "phase"), rows)
+
+
+class _NodeLines:
+    """Prints a line when a node starts to measure and when the launcher knows what became of it."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, str] = {}
+
+    def watch(self, views: Sequence[NodeView]) -> None:
+        """Print what is new."""
+        from gpubench.cli._print import say
+
+        for view in views:
+            words = _words(view)
+            if words and self._told.get(view.name) != words:
+                self._told[view.name] = words
+                say(f"{view.name}: {words}", "" if view.outcome is None or view.outcome.status == "answered" else "red")
+
+
+def _words(view: NodeView) -> str:
+    from gpubench.base import units
+
+    if view.outcome is None:
+        return "measures" if view.is_measuring else ""
+    reason = f": {view.outcome.reason}" if view.outcome.reason else ""
+    return f"{view.outcome.status} after {units.duration(view.outcome.seconds)}{reason}"
+
+
+def _tell(fleet: Fleet, folder: Path) -> None:
+    """Print what became of each node."""
+    from gpubench.base import units
+    from gpubench.cli import _print
+
+    has_racks = any(node.rack for node in fleet.nodes)
+    rows = [
+        (node.name, *([node.rack] if has_racks else []), node.status, units.duration(node.seconds), node.file)
+        for node in fleet.nodes
+    ]
+    columns = ("node", *(["rack"] if has_racks else []), "status", "time", "file")
+    _print.out().print(_print.table(columns, rows, right=("time",)))
+    for node in fleet.nodes:
+        if node.status != "answered":
+            _print.say(f"{node.name} {node.status}: {node.reason}", "red")
+    answered = sum(node.status == "answered" for node in fleet.nodes)
+    _print.say(
+        f"{answered} of {len(fleet.nodes)} nodes answered in {units.duration(fleet.seconds)}, up to {fleet.at_once} at "
+        f"once; to judge them: gpubench fleet judge {folder}"
+    )

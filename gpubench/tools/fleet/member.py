@@ -1,0 +1,223 @@
+"""What runs on each node of a fleet: it reports, measures when it is told to, and leaves its run file on the board."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gpubench import __version__
+from gpubench.base.clean import one_line
+from gpubench.base.errors import GpubenchError, Terminated
+from gpubench.measuring import inventory, keeper
+from gpubench.tools.fleet import messages
+from gpubench.tools.fleet.board import MOST_BYTES, Board, BoardGone
+from gpubench.tools.fleet.messages import Ended, Order, Report, SeenGpu
+
+BEAT_S = 1.0
+DONE = "done"  # the phase of a node whose process is about to end
+LAUNCHER_S = 60.0  # without a sign of the launcher for so long, a node ends: nobody waits for its answer
+PROGRAM = (sys.executable, "-P", "-m", "gpubench")
+MEMBER = (*PROGRAM, "fleet", "member")  # the hidden command that serves a board in a folder
+# The keeper ends the program and all that it started when this process ends, even by SIGKILL.
+_KEPT = "import os, sys; from gpubench.measuring.keeper import keep; keep(0); os.execvp(sys.argv[1], sys.argv[1:])"
+_TICK_S = 0.25
+_GRACE_S = 5.0
+_TAIL_BYTES = 4096
+
+
+class Heart:
+    """Puts the node's report on the board about once per second, and watches whether the launcher is there."""
+
+    def __init__(self, board: Board, rank: int, report: Report) -> None:
+        self._board = board
+        self._rank = rank
+        self._report = report
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+        self._lock = threading.Lock()
+        self._launcher: bytes | None = None
+        self._heard_at = time.monotonic()
+        self.problem = ""  # why nobody waits for this node any more
+
+    def start(self) -> None:
+        """Report from now on, until the node ends or the board is gone."""
+        self._thread.start()
+
+    def _beat(self) -> None:
+        while not self._ending.wait(BEAT_S) and not self.problem:
+            self.tell()
+
+    def tell(self, **changed: object) -> None:
+        """Report now, with these fields changed."""
+        try:
+            with self._lock:
+                self._report = replace(self._report, beat=self._report.beat + 1, **changed)  # type: ignore[arg-type]
+                self._board.put(messages.report_key(self._rank), messages.encode(self._report))
+            self._listen()
+        except BoardGone as error:
+            self.problem = str(error)
+
+    def _listen(self) -> None:
+        now = time.monotonic()
+        if (found := self._board.get(messages.LAUNCHER)) != self._launcher:
+            self._launcher, self._heard_at = found, now
+        if now - self._heard_at > LAUNCHER_S:
+            self.problem = f"no sign of the launcher for {LAUNCHER_S:.0f} s"
+
+    def check(self) -> None:
+        """Raise BoardGone once nobody waits for this node any more."""
+        if self.problem:
+            raise BoardGone(self.problem)
+
+    def stop(self) -> None:
+        """End the reports."""
+        self._ending.set()
+        self._thread.join()
+
+
+def serve(
+    board: Board,
+    rank: int,
+    world: int,
+    program: Sequence[str] = PROGRAM,
+    environment: Mapping[str, str] = os.environ,
+    host: str = "",
+) -> None:
+    """Be one node of a fleet: report, and measure each turn's order, until an order without suites comes.
+
+    Call it from the main thread: what it starts ends with the thread that started it. Raises BoardGone if the launcher
+    ends or removes its board before.
+    """
+    report = Report(
+        beat=0,
+        version=__version__,
+        world=world,
+        host=host or platform.node(),
+        machine=machine_id(),
+        rack=rack_of(environment),
+    )
+    board.put(messages.WORLD, messages.encode_world(world))
+    heart = Heart(board, rank, report)
+    heart.tell(phase="looks for devices")
+    heart.start()
+    left = "its process ended"
+    try:
+        heart.tell(gpus=_gpus(), is_ready=True, phase="waits")
+        for turn in itertools.count():
+            order = _awaited(board, heart, rank, turn)
+            if not order.suites:
+                left = ""
+                break
+            heart.tell(phase="starts to measure")
+            ended = _measured(order, program, board, heart, rank, turn)
+            heart.tell(ended=ended, phase="waits")
+    except GpubenchError as error:
+        left = str(error)
+        raise
+    except (KeyboardInterrupt, Terminated):
+        left = "it was ended by a signal"
+        raise
+    finally:
+        heart.stop()
+        if not heart.problem:
+            heart.tell(left=one_line(left)[:1000]) if left else heart.tell(phase=DONE)
+
+
+def machine_id() -> str:
+    """Return the id of the running kernel: containers and local nodes on one machine share it, no two machines do."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return platform.node()[:100]
+
+
+def rack_of(environment: Mapping[str, str]) -> str:
+    """Return the switches above this node as Slurm names them (SLURM_TOPOLOGY_ADDR without the node), or nothing."""
+    address = environment.get("SLURM_TOPOLOGY_ADDR", "")
+    return address.rpartition(".")[0].strip(".")[:200]
+
+
+def _gpus() -> tuple[SeenGpu, ...]:
+    devices = inventory.facts().devices
+    return tuple(SeenGpu(each.id, each.uuid or each.pci or each.id) for each in devices if each.backend != "host")
+
+
+def _awaited(board: Board, heart: Heart, rank: int, turn: int) -> Order:
+    """Wait for the order of a turn."""
+    while (data := board.get(messages.order_key(rank, turn))) is None:
+        heart.check()
+        time.sleep(_TICK_S)
+    return messages.decode(Order, data)
+
+
+def _measured(order: Order, program: Sequence[str], board: Board, heart: Heart, rank: int, turn: int) -> Ended:
+    """Measure in a child process, and put the run file on the board."""
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="gpubench-fleet-") as folder:
+        out = Path(folder, "run.jsonl.gz")
+        with kept([*program, *order.arguments(str(out))]) as child:
+            words, is_timed_out = _watched(child, heart, begin + order.time_limit_s)
+        data = out.read_bytes() if out.exists() and out.stat().st_size <= MOST_BYTES else b""
+        if out.exists() and not data:
+            words = "its run file is empty or larger than 256 MiB"
+    if data:
+        board.put(messages.run_key(rank, turn), data)
+    status = child.returncode if child.returncode >= 0 else 128 - child.returncode
+    return Ended(turn, status, time.monotonic() - begin, words, is_timed_out, bool(data))
+
+
+@contextlib.contextmanager
+def kept(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a program that ends, with all that it starts, at the end of this context and with this thread."""
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", _KEPT, *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        env={**os.environ, keeper.RUNNER: str(os.getpid())},
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(_GRACE_S)
+            except subprocess.TimeoutExpired:
+                keeper.end_descendants(process.pid)
+                process.kill()
+
+
+def _watched(child: subprocess.Popen[bytes], heart: Heart, deadline: float) -> tuple[str, bool]:
+    """Pass on the child's lines as phases until it ends; return its last line, and whether its time was over."""
+    assert child.stderr is not None
+    os.set_blocking(child.stderr.fileno(), False)
+    tail = b""
+    phase = ""
+    while True:
+        is_over = child.poll() is not None
+        with contextlib.suppress(BlockingIOError):
+            while chunk := os.read(child.stderr.fileno(), _TAIL_BYTES):
+                tail = (tail + chunk)[-_TAIL_BYTES:]
+        lines = [one_line(line) for line in tail.decode(errors="replace").splitlines() if line.strip()]
+        if lines and lines[-1] != phase:
+            phase = lines[-1][:500]
+            heart.tell(phase=phase)
+        if is_over:
+            return phase, False
+        if time.monotonic() > deadline:
+            return phase, True
+        heart.check()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(_TICK_S)

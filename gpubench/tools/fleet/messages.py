@@ -1,0 +1,140 @@
+"""What a launcher and its nodes say to each other, as checked JSON on the board.
+
+A node that reports may run anything: its messages are of limited size and strict, and no moment of its clock is in
+them. Clocks of nodes can differ by hours; only durations and counts travel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, TypeVar
+
+import pydantic
+from annotated_types import MaxLen
+
+from gpubench.base.errors import FileError
+from gpubench.model.limits import Count, Many, Seconds, Word
+from gpubench.model.run import Tier
+from gpubench.model.schema import STRICT
+
+Brief = Annotated[str, MaxLen(2000)]
+_MOST_BYTES = 2**20
+LAUNCHER = "launcher"  # the key under which the launcher shows that it is there
+WORLD = "world"  # the key under which nodes say how many they are
+MOST_NODES = 10**5
+Message = TypeVar("Message")
+
+
+@dataclass(frozen=True, slots=True)
+class SeenGpu:
+    """A GPU that a node sees: the id by which it is measured there, and its UUID."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    id: Word
+    uuid: Brief
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How the measurement of a turn ended; `words` is the last line that it printed on standard error."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    turn: Count
+    exit_status: int
+    seconds: Seconds
+    words: Brief = ""
+    is_timed_out: bool = False
+    has_file: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a node says about once per second: `beat` counts up for as long as it lives.
+
+    `machine` is the id of the running kernel, which all nodes on one machine share. `left` says why the node ends
+    before it is told to.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    beat: Count
+    version: Word
+    world: Annotated[int, pydantic.Field(ge=1, le=MOST_NODES)]
+    host: Annotated[str, MaxLen(255)]
+    machine: Annotated[str, MaxLen(100)]
+    rack: Brief = ""
+    gpus: Annotated[Many[SeenGpu], MaxLen(1000)] = ()
+    is_ready: bool = False
+    phase: Brief = "started"
+    ended: Ended | None = None
+    left: Brief = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a node measures in a turn, as arguments of `gpubench run`; without suites the node is done."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    suites: Many[Brief] = ()
+    devices: Many[Word] = ()
+    tier: Tier = "quick"
+    filters: Many[Brief] = ()
+    replicates: Annotated[int, pydantic.Field(ge=1, le=1000)] = 1
+    time_limit_s: Seconds = 600.0
+
+    def arguments(self, out: str) -> list[str]:
+        """Return the arguments of `gpubench`; no text of the order can become an option of its own."""
+        devices = [f"--device={each}" for each in self.devices or ("all",)]
+        filters = [f"--filter={each}" for each in self.filters]
+        options = [f"--tier={self.tier}", f"--replicates={self.replicates}", f"--out={out}"]
+        return ["run", *devices, *filters, *options, "--", *self.suites]
+
+
+def encode(message: Report | Order) -> bytes:
+    """Return a message as JSON."""
+    return _adapter(type(message)).dump_json(message)
+
+
+def decode(kind: type[Message], data: bytes) -> Message:
+    """Return a message from its JSON; raises FileError for what is none."""
+    if len(data) > _MOST_BYTES:
+        raise FileError(f"a message of {len(data)} bytes")
+    try:
+        return _adapter(kind).validate_json(data)
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise FileError(f"{'.'.join(map(str, first['loc'])) or 'message'}: {first['msg']}") from error
+
+
+def _adapter(kind: type[Message]) -> pydantic.TypeAdapter[Message]:
+    return pydantic.TypeAdapter(kind)
+
+
+def encode_world(count: int) -> bytes:
+    """Return the number of nodes as text."""
+    return str(count).encode()
+
+
+def decode_world(data: bytes) -> int:
+    """Return the number of nodes; raises FileError for what is none."""
+    if data.isdigit() and len(data) <= 6 and 1 <= int(data) <= MOST_NODES:
+        return int(data)
+    raise FileError(f"not a number of nodes: {data[:20]!r}")
+
+
+def report_key(rank: int) -> str:
+    """Return the key of a node's report."""
+    return f"report.{rank}"
+
+
+def order_key(rank: int, turn: int) -> str:
+    """Return the key of what a node is to do in a turn."""
+    return f"order.{rank}.{turn}"
+
+
+def run_key(rank: int, turn: int) -> str:
+    """Return the key of the run file that a node measured in a turn."""
+    return f"run.{rank}.{turn}"

@@ -1,0 +1,197 @@
+"""A fleet on a Ray cluster: one task per node with all of its GPUs, and a board that is an actor on the head node.
+
+The cluster must ask for a token. Ray's transport pickles what tasks and actors exchange; the fleet sends only bytes
+through it, and checks them as it checks those of a shared folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpubench import DISTRIBUTION
+from gpubench.base.clean import one_line
+from gpubench.base.errors import Missing, UsageError
+from gpubench.tools.fleet.board import Board, BoardGone, check
+from gpubench.tools.fleet.member import serve
+
+_HEAD = "node:__internal_head__"  # a resource that Ray gives to the head node alone
+_UNMASKED = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}  # a node sees its GPUs as without Ray: nccl#1749
+_LOCAL = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0", **_UNMASKED}
+_ANSWER_S = 30.0
+_STORE_BYTES = 2**28  # of shared memory for each local node
+
+
+class BytesByKey:
+    """The actor that holds the board."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, bytes] = {}
+
+    def put(self, key: str, value: bytes) -> None:
+        """Set the value of a key."""
+        check(key, value)
+        self._values[key] = value
+
+    def get(self, key: str) -> bytes | None:
+        """Return the value of a key, None if it has none yet."""
+        return self._values.get(key)
+
+
+class RayBoard:
+    """A board that is an actor."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    def put(self, key: str, value: bytes) -> None:
+        """Set the value of a key."""
+        check(key, value)
+        self._call(self._actor.put, key, value)
+
+    def get(self, key: str) -> bytes | None:
+        """Return the value of a key, None if it has none yet."""
+        found = self._call(self._actor.get, key)
+        if found is not None and not isinstance(found, bytes):
+            raise BoardGone(f"the board holds something else than bytes for {key}")
+        return found
+
+    def _call(self, method: Any, *arguments: object) -> object:
+        import ray
+
+        try:
+            return ray.get(method.remote(*arguments), timeout=_ANSWER_S)
+        except (ray.exceptions.RayError, ConnectionError) as error:
+            raise BoardGone(f"Ray's board does not answer: {one_line(str(error))}") from error
+
+
+def ray_member(actor: Any, rank: int, world: int, host: str) -> None:
+    """Be the node of a task; it measures in the task's own process."""
+    serve(RayBoard(actor), rank, world, host=host)
+
+
+def is_guarded() -> bool:
+    """Return whether Ray asks for a token where this runs."""
+    from ray._private.authentication.authentication_utils import is_token_auth_enabled
+
+    return bool(is_token_auth_enabled())
+
+
+@dataclass(slots=True)
+class RayCrew:
+    """The tasks on the nodes of a Ray cluster."""
+
+    board: Board
+    world: int
+    hosts: tuple[str, ...]
+    tasks: Sequence[Any]
+    launcher: str = "ray"
+    may_queue: bool = False
+    ends: dict[int, str] = field(default_factory=dict)
+
+    def pulse(self) -> None:
+        """Ask Ray which tasks have ended."""
+        import ray
+
+        running = {task: rank for rank, task in enumerate(self.tasks) if rank not in self.ends}
+        ready, _ = ray.wait(list(running), num_returns=len(running), timeout=0) if running else ([], [])
+        for task in ready:
+            self.ends[running[task]] = _end(task)
+
+    def end_of(self, rank: int) -> str:
+        """Return why a task has ended, as Ray says it."""
+        return self.ends.get(rank, "")
+
+
+def _end(task: Any) -> str:
+    import ray
+
+    try:
+        ray.get(task)
+    except ray.exceptions.RayError as error:
+        return one_line(f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}")[:500]
+    return "its task is done"
+
+
+@contextlib.contextmanager
+def ray_crew(on: str) -> Iterator[RayCrew]:
+    """Start one task per node of a running cluster (`ray://HOST:PORT`) or of a new one here (`ray:local:N`)."""
+    local = re.fullmatch(r"ray:local:([1-9]\d{0,2})", on)
+    if not local and not re.fullmatch(r"ray://[^/\s]+:\d+", on):
+        raise UsageError(f"--on {on}: neither ray://HOST:PORT nor ray:local:N, as in ray:local:4")
+    if importlib.util.find_spec("ray") is None:
+        raise Missing("Ray is not installed", f"pip install '{DISTRIBUTION}[fleet]', on each node too")
+    with contextlib.ExitStack() as stack:
+        if local:  # before the import: Ray reads these variables once
+            stack.enter_context(_variables({**_LOCAL, "RAY_AUTH_TOKEN": secrets.token_hex(32)}))
+        import ray
+
+        address = stack.enter_context(_local_cluster(int(local[1]))) if local else on
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level="error")
+            stack.callback(ray.shutdown)
+            guarded = ray.remote(is_guarded).options(num_cpus=0)
+            is_safe = ray.get(guarded.remote(), timeout=_ANSWER_S)
+        except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError) as error:
+            raise UsageError(f"cannot use the Ray cluster {on}: {one_line(str(error))}") from error
+        if not is_safe:
+            raise UsageError(
+                f"the Ray cluster {on} asks for no token, so anybody on its network can run programs on it: start all "
+                "of its nodes with RAY_AUTH_MODE=token"
+            )
+        yield _started(ray)
+
+
+@contextlib.contextmanager
+def _local_cluster(count: int) -> Iterator[str]:
+    """Start nodes of Ray on this machine; yield their address."""
+    from ray.cluster_utils import Cluster
+
+    options = {"num_cpus": 1, "object_store_memory": _STORE_BYTES}
+    cluster = Cluster(initialize_head=True, head_node_args={**options, "include_dashboard": False})
+    try:
+        for _ in range(count - 1):
+            cluster.add_node(wait=False, **options)
+        cluster.wait_for_nodes()
+        yield cluster.address
+    finally:
+        cluster.shutdown()
+
+
+@contextlib.contextmanager
+def _variables(values: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of the environment, which the processes of Ray inherit, for the time of this context."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _started(ray: Any) -> RayCrew:
+    """Start the board and a task on each node that is alive."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    actor = ray.remote(BytesByKey).options(num_cpus=0, resources={_HEAD: 0.001}).remote()
+    nodes = sorted((node for node in ray.nodes() if node["Alive"]), key=lambda node: str(node["NodeID"]))
+    task = ray.remote(max_calls=1, max_retries=0, num_cpus=0)(ray_member)
+    tasks = [
+        task.options(
+            num_gpus=node["Resources"].get("GPU", 0),
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
+            runtime_env={"env_vars": _UNMASKED},
+        ).remote(actor, rank, len(nodes), node["NodeManagerHostname"])
+        for rank, node in enumerate(nodes)
+    ]
+    return RayCrew(RayBoard(actor), len(nodes), tuple(node["NodeManagerHostname"] for node in nodes), tasks)
