@@ -1,0 +1,66 @@
+"""How long a fleet of 1000 nodes × 8 GPUs × 30 cases takes: to digest, to judge, to draw. Prints times and sizes.
+
+python tests/fleet_of_thousand.py [NODES]
+"""
+
+import itertools
+import math
+import random
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from gpubench.judging.fleet_rule import judge_fleet
+from gpubench.model import Run, Settings, store
+from gpubench.model.fleet import FLEET_FILE, Fleet, FleetNode, encode_fleet
+from gpubench.tools.fleet.digests import read
+
+GPUS, CASES, REPLICATES, SAMPLES = 8, 30, 3, 30
+RECORDING = Path(__file__).parent / "recordings/h200-quick.jsonl.gz"
+
+
+def node_run(template, name, slow, draw):
+    """A run of every GPU of a node: the first cases of a recording, moved by chance and on a slow GPU by 5 %."""
+    (device, *_) = (each for each in template.manifest.facts.devices if each.backend != "host")
+    chosen = list(
+        itertools.islice((r for r in template.results if r.status == "ok" and r.devices == (device.id,)), CASES)
+    )
+    devices = tuple(replace(device, id=f"cuda:{gpu}", uuid=f"GPU-{name}-{gpu}", peers=()) for gpu in range(GPUS))
+    results = []
+    for gpu, replicate, result in itertools.product(range(GPUS), range(REPLICATES), chosen):
+        factor = math.exp(draw.gauss(0.0, 0.002)) * (1.05 if (slow and gpu == 3) else 1.0)
+        first = result.series[0]
+        moved = (replace(first, values=tuple(value * factor for value in first.values[:SAMPLES])),)
+        results.append(replace(result, devices=(f"cuda:{gpu}",), replicate=replicate, series=moved))
+    facts = replace(template.manifest.facts, devices=devices)
+    settings = Settings(("all",), tuple(each.id for each in devices), "quick", replicates=REPLICATES)
+    manifest = replace(template.manifest, facts=facts, settings=settings, counters=())
+    return Run(manifest, tuple(results))
+
+
+def main():
+    nodes = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    draw, template = random.Random(1), store.read_run(RECORDING)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        entries = []
+        size = 0
+        for index in range(nodes):
+            name = f"node{index:04}"
+            path = folder / f"{name}.jsonl.gz"
+            path.write_bytes(store.content(node_run(template, name, index == 7, draw), packed=True))
+            size += path.stat().st_size
+            entries.append(FleetNode(name, "answered", 60.0, path.name))
+        (folder / FLEET_FILE).write_bytes(encode_fleet(Fleet(tuple(entries), "slurm")))
+        print(f"{nodes} nodes: {size / 1e6:.0f} MB of run files")  # noqa: T201
+        found = read(folder)
+        print(f"read into digests: {found.seconds:.1f} s")  # noqa: T201
+        start = time.monotonic()
+        judged = judge_fleet(found.fleet, found.digests)
+        print(f"judged: {time.monotonic() - start:.1f} s: {[each.place.text for each in judged.suspects]}")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
