@@ -159,36 +159,39 @@ def test_gitlabs_script_judges_and_ends_with_gpubenchs_status(runs):
     assert not (runs / "owned").exists()
 
 
-SRUN = """#!/bin/bash
-while [ "${1:0:1}" = - ]; do shift; done
-for node in $NODES; do SLURMD_NODENAME=$node "$@"; done
-"""
-GPUBENCH = """#!/bin/bash
-echo "$SLURMD_NODENAME: $*"
-exit "${SLURMD_NODENAME#gpu}"
+FLEET = """#!/bin/bash
+echo "$*"
+[ "$2" = run ] && exit "$MEASURED"
+exit "$JUDGED"
 """
 
 
 @pytest.mark.parametrize(
-    ("nodes", "status"), [("gpu0", 0), ("gpu0 gpu1", 1), ("gpu4 gpu1 gpu0", 1), ("gpu0 gpu4", 4), ("gpu1 gpu3", 3)]
+    ("measured", "judged", "status"), [(0, 0, 0), (0, 1, 1), (4, 0, 4), (4, 1, 1), (0, 6, 6), (4, 4, 4)]
 )
-def test_slurms_script_gates_each_node_and_ends_with_the_worst(tmp_path, nodes, status):
-    """With an srun that calls on one machine what Slurm calls on several."""
-    for name, text in (("srun", SRUN), ("gpubench", GPUBENCH)):
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
-    command = f"PATH={tmp_path}:$PATH bash {CI / 'slurm.sh'}"
-    done = bash(command, tmp_path, NODES=nodes, SLURM_JOB_ID="7", GPUBENCH=str(tmp_path / "gpubench"))
+def test_slurms_script_measures_a_fleet_and_ends_with_the_judgement(tmp_path, measured, judged, status):
+    (tmp_path / "gpubench").write_text(FLEET)
+    (tmp_path / "gpubench").chmod(0o755)
+    environment = {"SLURM_JOB_ID": "7", "MEASURED": str(measured), "JUDGED": str(judged)}
+    done = bash(f"bash {CI / 'slurm.sh'}", tmp_path, **environment, GPUBENCH=str(tmp_path / "gpubench"))
     assert done.returncode == status, done.stderr
-    first = nodes.split()[0]
-    assert f"{first}: gate --run headline --out gpubench-runs/7/{first}.jsonl" in done.stdout
-    assert "--floor" in done.stdout
+    run, judge = done.stdout.splitlines()
+    assert run == "fleet run headline --slurm --out gpubench-runs/7"
+    assert judge == "fleet judge gpubench-runs/7 --out gpubench-runs/7/fleet.xml --out gpubench-runs/7/fleet.md --floor"
 
 
-def test_slurms_words_go_to_the_gate(tmp_path):
-    (tmp_path / "srun").write_text(SRUN)
-    (tmp_path / "srun").chmod(0o755)
-    command = f"PATH={tmp_path}:$PATH bash {CI / 'slurm.sh'} --baseline 'a b'"
-    done = bash(command, tmp_path, NODES="gpu0", SLURM_JOB_ID="7", GPUBENCH="/bin/echo")
-    assert done.stdout.splitlines()[0].endswith("--baseline a b")
+def test_slurms_script_judges_nothing_where_nothing_was_measured(tmp_path):
+    done = bash(f"bash {CI / 'slurm.sh'}", tmp_path, SLURM_JOB_ID="7", GPUBENCH="/bin/false")
+    assert done.returncode == 1
+    (tmp_path / "gpubench").write_text(FLEET)
+    (tmp_path / "gpubench").chmod(0o755)
+    done = bash(
+        f"bash {CI / 'slurm.sh'}", tmp_path, SLURM_JOB_ID="7", MEASURED="2", GPUBENCH=str(tmp_path / "gpubench")
+    )
+    assert (done.returncode, len(done.stdout.splitlines())) == (2, 1)
+
+
+def test_slurms_words_go_to_the_judge(tmp_path):
+    done = bash(f"bash {CI / 'slurm.sh'} --baseline 'a b'", tmp_path, SLURM_JOB_ID="7", GPUBENCH="/bin/echo")
+    assert done.stdout.splitlines()[1].endswith("--baseline a b")
     assert "--floor" not in done.stdout

@@ -103,7 +103,7 @@ def serve(
         beat=0,
         version=__version__,
         world=world,
-        host=host or platform.node(),
+        host=(host or environment.get("SLURMD_NODENAME") or platform.node())[:255],
         machine=machine_id(),
         rack=rack_of(environment),
     )
