@@ -16,12 +16,13 @@ Values = Sequence[Value]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a plan is made for: the device, the machine, the tier and the user's data."""
+    """What a plan is made for: the device, the machine, the tier, the user's data, and the number of nodes at work."""
 
     facts: Facts
     device: Device
     tier: Tier = "quick"
     data: tuple[DataFile, ...] = ()
+    nodes: int = 1
 
     @property
     def is_host(self) -> bool:

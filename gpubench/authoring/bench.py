@@ -48,6 +48,7 @@ class Bench:
     peers: tuple[Device, ...] = ()
     devices: tuple[Device, ...] = ()
     exchange: Exchange = _alone
+    node_host: str = ""
 
     @property
     def device(self) -> OpenDevice:

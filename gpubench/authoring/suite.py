@@ -44,6 +44,7 @@ class Definition:
     version: int
     ranks: Callable[[Mapping[str, Value]], int]
     devices: Callable[[Mapping[str, Value]], int]
+    spread: Callable[[Mapping[str, Value]], int]
     when: Callable[[Target], bool]
     where: Callable[[Target, Mapping[str, Value]], bool]
     headline: Mapping[str, Value] | None
@@ -64,6 +65,7 @@ class Topic:
         version: int = 1,
         ranks: int | Callable[[Mapping[str, Value]], int] = 1,
         devices: Callable[[Mapping[str, Value]], int] = lambda _: 1,
+        spread: Callable[[Mapping[str, Value]], int] = lambda _: 1,
         when: Callable[[Target], bool] = lambda _: True,
         where: Callable[[Target, Mapping[str, Value]], bool] = lambda *_: True,
         headline: Mapping[str, Value] | None = None,
@@ -74,7 +76,8 @@ class Topic:
         Each axis is a keyword: values, `points(...)`, or a function of the Target giving either.
         `ranks` processes build and run it together (a number, or one by the parameters); `devices` says,
         from the parameters, over how many devices they are spread (the device and its first peers; an axis
-        `peer` names the second itself); `when` leaves the case out on other kinds of device, `where` single
+        `peer` names the second itself); `spread` says over how many nodes the ranks are spread evenly, each of
+        which has that many devices; `when` leaves the case out on other kinds of device, `where` single
         points of its axes;
         `version` rises when the method changes. `headline` marks the case that speaks for the suite
         in a headline run: of the points that share most of these values, the last that can run.
@@ -89,7 +92,8 @@ class Topic:
             self.module = build.__module__
             name = build.__name__.strip("_")
             count = ranks if callable(ranks) else lambda _: ranks
-            self._declare(Definition(name, build, tuple(axes.items()), version, count, devices, when, where, headline))
+            places = (count, devices, spread)
+            self._declare(Definition(name, build, tuple(axes.items()), version, *places, when, where, headline))
             return build
 
         return declare

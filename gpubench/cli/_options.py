@@ -105,6 +105,7 @@ def settings(
     """The settings these options ask for; UsageError with what there is instead."""
     from gpubench import model
     from gpubench.analysis.views import breakeven
+    from gpubench.measuring import joining
     from gpubench.measuring import plan as planning
 
     return model.Settings(
@@ -117,6 +118,7 @@ def settings(
         data=planning.data_files(data or []),
         headline=planning.is_headline(suites or []),
         links=tuple(map(breakeven.named_link, dict.fromkeys(links or []))),
+        nodes=joining.size_of(),
     )
 
 

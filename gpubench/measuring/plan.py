@@ -8,10 +8,10 @@ import random
 import re
 from collections import Counter as Tally
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpubench import DISTRIBUTION, plugins
+from gpubench import DISTRIBUTION, __version__, plugins
 from gpubench.authoring.axes import Target
 from gpubench.authoring.suite import Suite
 from gpubench.base import patterns
@@ -30,11 +30,12 @@ _ALL, _HEADLINE = "all", "headline"  # words that stand where a suite's name doe
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One case to run on one device set in one replicate."""
+    """One case to run on one device set in one replicate; its ranks are spread over `nodes` machines."""
 
     case: Case
     devices: tuple[Device, ...]
     replicate: int
+    nodes: int = 1
 
     @property
     def key(self) -> tuple[str, tuple[str, ...], int]:
@@ -58,7 +59,7 @@ class Plan:
 
     def target(self, job: Job) -> Target:
         """What the job's case is planned and built for."""
-        return Target(self.facts, job.devices[0], self.settings.tier, self.settings.data)
+        return _target(self.facts, job.devices[0], self.settings)
 
     @property
     def seconds(self) -> float:
@@ -77,16 +78,20 @@ def make(facts: Facts, settings: Settings) -> Plan:
     suites = [load_suite(name) for name in settings.suites]
     devices = [facts.device(device_id) for device_id in settings.devices]
     every = [
-        Job(case, _device_set(case, device, facts), 0)
+        Job(case, _device_set(case, device, facts), 0, suite.definitions[case.name].spread(dict(case.params)))
         for device in devices
         for suite in suites
-        for case in _cases(suite, Target(facts, device, settings.tier, settings.data), settings.headline)
+        for case in _cases(suite, _target(facts, device, settings), settings.headline)
     ]
     selected = [job for job in every if matches(job.case.id, settings.filters)]
     if not selected:
         raise UsageError(_nothing_matches(settings, [job.case.id for job in every]))
     jobs = [job for replicate in range(settings.replicates) for job in _replicate(selected, replicate, settings)]
     return Plan(facts, settings, tuple(suite.info() for suite in suites), tuple(jobs))
+
+
+def _target(facts: Facts, device: Device, settings: Settings) -> Target:
+    return Target(facts, device, settings.tier, settings.data, settings.nodes)
 
 
 def _cases(suite: Suite, target: Target, only_headline: bool) -> list[Case]:
@@ -125,6 +130,13 @@ def lacking(plan: Plan) -> list[str]:
         f"{count} case{'s' * (count > 1)} will be skipped: {reason}" for reason, count in Tally(reasons).most_common()
     ]
     return [*found, *(["--data is ignored: none of these cases reads it"] if _ignores_data(plan) else [])]
+
+
+def described(jobs: Sequence[Job], settings: Settings) -> str:
+    """Return in a line what will be measured: equal for nodes that measure the same, whatever their devices' names."""
+    rows = [(job.case.id, job.case.version, len(job.devices), job.replicate, job.nodes) for job in jobs]
+    digest = hashlib.sha256(repr((rows, settings.tier, settings.seed)).encode()).hexdigest()
+    return f"{len(jobs)} cases with version {__version__} ({digest[:16]})"
 
 
 def _ignores_data(plan: Plan) -> bool:
@@ -274,7 +286,7 @@ def _device_set(case: Case, device: Device, facts: Facts) -> tuple[Device, ...]:
 
 
 def _replicate(jobs: Sequence[Job], replicate: int, settings: Settings) -> list[Job]:
-    numbered = [Job(job.case, job.devices, replicate) for job in jobs]
+    numbered = [replace(job, replicate=replicate) for job in jobs]
     if settings.replicates > 1:
         random.Random(f"{settings.seed}/{replicate}").shuffle(numbered)
     return numbered

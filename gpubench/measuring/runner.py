@@ -19,21 +19,21 @@ from gpubench.base.errors import DeviceError
 from gpubench.measuring import boundary, time_limits
 from gpubench.measuring.channel import SEND_S, BadMessage
 from gpubench.measuring.claims import SHARED_LABEL, Claims
+from gpubench.measuring.nodes import NodeGroup, SpreadCase
+from gpubench.measuring.outcome import merged
 from gpubench.measuring.plan import Job, Plan, lack
 from gpubench.measuring.process import Child
 from gpubench.measuring.progress import Forecast, Observer, Progress
 from gpubench.measuring.sampler import SamplingProcess
 from gpubench.measuring.time_limits import Phase
 from gpubench.measuring.worker import Gone, Offer, Order, Part
-from gpubench.model import Device, Remark, Result, Samples, Series, Status
+from gpubench.model import Device, Remark, Result, Samples
 
 _TICK_S = 0.2
 # Messages of a rank in one case: ranks that agree on each sample of a long tail send a fifth of these offers, and a day
 # of signs of life is a third of these phases.
 _MOST_OFFERS, _MOST_PHASES = 10_000_000, 300_000
 _LOST_DEVICE = 3  # so many cases in a row that cannot open their device: it is gone
-# A worse status stands before a better one; the cause "peer" is the echo of another rank's end and stands last.
-_SEVERITY: dict[Status, int] = {"failed": 3, "invalid": 2, "skipped": 1, "ok": 0}
 
 
 class Sink(Protocol):
@@ -83,9 +83,14 @@ class Crew:
 
 @dataclass(slots=True)
 class _Ranks:
-    """The ranks of a job while it runs: parts that arrived, values on offer, who was told of an end, phases."""
+    """The ranks of a job while it runs: parts that arrived, values on offer, who was told of an end, phases.
+
+    They are those on this node, and count from 0 here; `spread` knows their numbers
+    among the ranks of all nodes.
+    """
 
     children: list[Worker]
+    spread: SpreadCase | None = None
     parts: dict[int, Part] = field(default_factory=dict)
     offers: dict[int, Offer] = field(default_factory=dict)
     phases: dict[int, Phase] = field(default_factory=dict)  # what each rank does
@@ -98,6 +103,30 @@ class _Ranks:
     def missing(self) -> list[int]:
         """Ranks that have not ended their part."""
         return [rank for rank in range(len(self.children)) if rank not in self.parts]
+
+    @property
+    def are_over(self) -> bool:
+        """Whether all ranks have ended, those on other nodes too."""
+        return not self.missing and (self.spread is None or self.spread.is_over)
+
+    @property
+    def all_parts(self) -> list[Part]:
+        """The parts in the order of the ranks: of those on other nodes what is known of them."""
+        own = [self.parts[rank] for rank in range(len(self.children))]
+        if self.spread is None:
+            return own
+        first, ends = self.spread.first, self.spread.ends
+        before, after = range(first), range(first + len(own), self.spread.world)
+        return [*(ends[rank] for rank in before), *own, *(ends[rank] for rank in after)]
+
+    @property
+    def world(self) -> int:
+        """The number of ranks on all nodes."""
+        return self.spread.world if self.spread else len(self.children)
+
+    def number(self, rank: int) -> int:
+        """The number of a rank among those of all nodes."""
+        return rank + (self.spread.first if self.spread else 0)
 
     def rank_of(self, channel: object) -> int:
         """The rank that talks over this channel."""
@@ -129,8 +158,10 @@ class Runner(AbstractContextManager["Runner"]):
         sink: Sink,
         deadline_s: float = time_limits.CASE_S,
         claims: Claims | None = None,
+        group: NodeGroup | None = None,
     ) -> None:
         self._plan = plan
+        self._group = group
         self._sampler = sampler
         self._sink = sink
         self._deadline_s = deadline_s
@@ -193,10 +224,15 @@ class Runner(AbstractContextManager["Runner"]):
         start = time.monotonic()
         if reason := lack(job):
             return Result(job.case, job.key[1], "skipped", job.replicate, "devices", reason)
-        if lost := [device for device in job.key[1] if self._is_lost(device)]:
+        size = self._group.size if self._group else 1
+        if job.nodes not in (1, size):
+            reason = f"needs {job.nodes} nodes that measure together; {size} available"
+            return Result(job.case, job.key[1], "skipped", job.replicate, "nodes", reason)
+        lost = [device for device in job.key[1] if self._is_lost(device)]
+        if lost and job.nodes == 1:  # other nodes wait for this one's ranks, which tell them
             return Result(job.case, job.key[1], "failed", job.replicate, "device", f"{', '.join(lost)} is lost")
         others = self._others(job)
-        result = _merged(job, self._parts(job), started_at, time.monotonic() - start)
+        result = merged(job, self._parts(job), started_at, time.monotonic() - start)
         if others or self._others(job):
             result = replace(result, labels=tuple(sorted({*result.labels, SHARED_LABEL})))
         return result
@@ -206,27 +242,35 @@ class Runner(AbstractContextManager["Runner"]):
         return self._claims is not None and bool(self._claims.others(job.key[1]))
 
     def _parts(self, job: Job) -> list[Part]:
-        devices = tuple(job.devices[rank % len(job.devices)] for rank in range(job.case.ranks))
-        ranks = _Ranks(self._crew.members(devices))
+        here = job.case.ranks // job.nodes
+        devices = tuple(job.devices[rank % len(job.devices)] for rank in range(here))
+        spread = self._group.begin(here) if self._group and job.nodes > 1 else None
+        ranks = _Ranks(self._crew.members(devices), spread)
+        first, host = (spread.first, spread.host) if spread else (0, "")
         target, suite = self._plan.target(job), self._plan.suite(job.case)
         for rank, child in enumerate(ranks.children):
-            order = Order(job.case, target, self._plan.settings.seed, rank, devices, job.devices, suite)
+            peers = devices * job.nodes  # the nodes have devices of the same names
+            order = Order(job.case, target, self._plan.settings.seed, first + rank, peers, job.devices, suite, host)
             ranks.begin(rank, time_limits.STARTING)
             self._send(ranks, rank, order, child)
         self._attend(ranks)
         for rank, child in enumerate(ranks.children):
             if ranks.parts[rank].spoils_worker:
                 self._crew.dismiss(child)
-        return [ranks.parts[rank] for rank in range(len(ranks.children))]
+        return ranks.all_parts
 
     def _attend(self, ranks: _Ranks) -> None:
         deadline = time.monotonic() + self._deadline_s
-        while ranks.missing:
+        while not ranks.are_over:
             waiting: list[Any] = [ranks.children[rank].channel for rank in ranks.missing]
             waiting += [ranks.children[rank].output for rank in ranks.missing if ranks.children[rank].output >= 0]
             waiting += [self._sampler.channel] if self._sampler.channel else []
-            for ready in wait(waiting, _TICK_S):
-                self._hear(ranks, ready)
+            others = self._group.descriptors if self._group else []
+            for ready in wait([*waiting, *others], _TICK_S):
+                if ready not in others:
+                    self._hear(ranks, ready)
+            if self._group:
+                self._group.listen()
             self._end_hung(ranks, deadline)
 
     def _hear(self, ranks: _Ranks, ready: object) -> None:
@@ -248,14 +292,14 @@ class Runner(AbstractContextManager["Runner"]):
                 self._take(ranks, rank, message)
         except BadMessage as error:
             child.kill()
-            ranks.parts[rank] = Part("failed", "message", f"rank {rank}: the worker sent {error}")
+            ranks.parts[rank] = Part("failed", "message", f"rank {ranks.number(rank)}: the worker sent {error}")
             self._answer(ranks)
         except (EOFError, OSError):
             self._bury(ranks, rank)
 
     def _take(self, ranks: _Ranks, rank: int, message: Part | Offer | Phase) -> None:
         ranks.messages[rank, type(message)] += 1
-        most = {Part: 1, Phase: _MOST_PHASES, Offer: _MOST_OFFERS if len(ranks.children) > 1 else 0}[type(message)]
+        most = {Part: 1, Phase: _MOST_PHASES, Offer: _MOST_OFFERS if ranks.world > 1 else 0}[type(message)]
         if rank in ranks.parts or rank in ranks.offers or ranks.messages[rank, type(message)] > most:
             raise BadMessage("more messages than its case has")
         if isinstance(message, Phase):
@@ -269,6 +313,9 @@ class Runner(AbstractContextManager["Runner"]):
 
     def _answer(self, ranks: _Ranks) -> None:
         """Answer the offers: tell of an end that a rank has not been told of, else wait for all who are left."""
+        if ranks.spread:
+            self._answer_spread(ranks, ranks.spread)
+            return
         for rank in list(ranks.offers):
             untold = ranks.parts.keys() - ranks.told.setdefault(rank, set())
             if untold:
@@ -284,6 +331,21 @@ class Runner(AbstractContextManager["Runner"]):
                 ranks.go_on(rank)
                 self._send(ranks, rank, values, ranks.children[rank])
 
+    def _answer_spread(self, ranks: _Ranks, spread: SpreadCase) -> None:
+        """Answer the offers with those of all nodes, or with an end, once all ranks here have offered or ended."""
+        while len(ranks.offers) == len(ranks.missing) and not spread.is_over:
+            spread.give(ranks.offers, ranks.parts)
+            union = spread.union()
+            if union is None:
+                return
+            offers, ends = union
+            answer = Gone(min(ends)) if ends else [offers.get(rank) for rank in range(spread.world)]
+            answered = list(ranks.offers)
+            ranks.offers.clear()
+            for rank in answered:
+                ranks.go_on(rank)
+                self._send(ranks, rank, answer, ranks.children[rank])
+
     def _send(self, ranks: _Ranks, rank: int, message: object, child: Worker) -> None:
         try:
             child.channel.send(message)
@@ -296,7 +358,7 @@ class Runner(AbstractContextManager["Runner"]):
         if rank in ranks.parts:
             return
         child = ranks.children[rank]
-        ranks.parts[rank] = Part("failed", "crash", f"rank {rank}: the worker ended: {child.obituary()}")
+        ranks.parts[rank] = Part("failed", "crash", f"rank {ranks.number(rank)}: the worker ended: {child.obituary()}")
         self._answer(ranks)
 
     def _end_hung(self, ranks: _Ranks, deadline: float) -> None:
@@ -318,44 +380,5 @@ class Runner(AbstractContextManager["Runner"]):
     def _give_up(self, ranks: _Ranks, rank: int, reason: str) -> None:
         child = ranks.children[rank]
         words = f"; last line: {child.last_words}" if child.last_words else ""
-        ranks.parts[rank] = Part("failed", "hang", f"rank {rank}: {reason}{words}")
+        ranks.parts[rank] = Part("failed", "hang", f"rank {ranks.number(rank)}: {reason}{words}")
         child.kill()
-
-
-def _merged(job: Job, parts: Sequence[Part], started_at: float, elapsed_s: float) -> Result:
-    counted = _counted(parts)
-    causes = [part for part in counted if part.status != "ok" and part.cause != "peer"]
-    worst = max(causes or counted, key=lambda part: _SEVERITY[part.status])
-    active = next((part for part in parts if part.series), worst)
-    discarded: dict[str, int] = {}
-    series: list[Series] = []
-    for part in parts:
-        series += part.series
-        for reason, count in part.discarded:
-            discarded[reason] = discarded.get(reason, 0) + count
-    return Result(
-        case=job.case,
-        devices=job.key[1],
-        status=worst.status,
-        replicate=job.replicate,
-        cause=worst.cause,
-        reason=boundary.text(worst.reason),
-        series=tuple(series),
-        discarded=tuple(sorted(discarded.items())),
-        labels=tuple(sorted({label for part in parts for label in part.labels})),
-        notes=active.notes,
-        window=(active.window[0] - started_at, active.window[1] - started_at) if active.window[1] else (0.0, 0.0),
-        elapsed_s=elapsed_s,
-    )
-
-
-def _counted(parts: Sequence[Part]) -> list[Part]:
-    """Return the parts that count.
-
-    If every surviving rank handled the death of another one, the dead rank counts as part of the test, and not as a
-    failure.
-    """
-    crashed = {rank for rank, part in enumerate(parts) if part.cause == "crash"}
-    survivors = [part for rank, part in enumerate(parts) if rank not in crashed]
-    borne = bool(survivors) and all(part.status == "ok" and crashed <= set(part.informed) for part in survivors)
-    return survivors if borne else list(parts)

@@ -23,7 +23,7 @@ from gpubench.authoring.axes import Target
 from gpubench.authoring.bench import Bench
 from gpubench.authoring.task import Task
 from gpubench.base.errors import DeviceError, Missing, PeerDied, Skip, SuiteError, Untrustworthy, WrongAnswer
-from gpubench.measuring import boundary, keeper
+from gpubench.measuring import boundary, keeper, plain
 from gpubench.measuring.answers import T
 from gpubench.measuring.channel import LIMIT_BYTES, ToParent, encoded
 from gpubench.measuring.engine import Engine, Measured
@@ -47,10 +47,11 @@ class Order:
     peers: tuple[Device, ...]  # the device of every rank, this one's too
     devices: tuple[Device, ...] = ()  # every device of the case
     suite: str = ""  # what `plan.load_suite` finds the case's suite by, where it is not its name
+    node_host: str = ""  # of a case on several nodes: the address by which the others reach this one
 
 
 class Offer(bytes):
-    """A pickled value for the other ranks, which the runner passes on unread.
+    """A value for the other ranks, which the runner passes on unread: a pickle, between nodes plain data.
 
     The answer is a list of all ranks' offers, or a `Gone`.
     """
@@ -105,6 +106,7 @@ class Ranks:
     world: int
     informed: list[int] = field(default_factory=list)
     decider: int = 0
+    is_spread: bool = False  # over several nodes, none of which unpickles what another one sends
 
     def exchange(self, value: Any) -> list[Any]:
         """Give a value, get every rank's in rank order (None of one that has ended).
@@ -113,7 +115,7 @@ class Ranks:
         """
         if self.world == 1:
             return [value]
-        offer = Offer(pickle.dumps(value))
+        offer = Offer(plain.encode(value) if self.is_spread else pickle.dumps(value))
         if len(offer) > MOST_OFFERED_BYTES:
             size, most = len(offer) / 2**20, MOST_OFFERED_BYTES / 2**20
             raise SuiteError(f"an exchanged value takes {size:.1f} MiB, of which {most:g} are allowed; share memory")
@@ -122,7 +124,8 @@ class Ranks:
         if isinstance(answer, Gone):
             self.informed.append(answer.rank)
             raise PeerDied(answer.rank)
-        return [None if each is None else pickle.loads(each) for each in answer]  # noqa: S301 - the case's own ranks
+        decode = plain.decode if self.is_spread else pickle.loads  # of the case's own ranks, on this node alone
+        return [None if each is None else decode(each) for each in answer]
 
     def agree(self, value: T) -> T:
         """The deciding rank's value; the first rank that times anything decides."""
@@ -167,7 +170,7 @@ class Worker:
 
     def part(self, order: Order) -> Part:
         """What becomes of one order: the case's boundary, where every outcome gets its name."""
-        ranks = Ranks(self._channel, len(order.peers))
+        ranks = Ranks(self._channel, len(order.peers), is_spread=bool(order.node_host))
         try:
             return self._measured(order, ranks)
         except Skip as reason:
@@ -205,6 +208,7 @@ class Worker:
             order.peers,
             order.devices or order.peers[:1],
             ranks.exchange,
+            order.node_host,
         )
         task = suite.build(bench)
         if not ranks.meet(bool(task.stages)):

@@ -96,6 +96,7 @@ class Settings:
     data: Many[DataFile] = ()
     headline: bool = False  # only the headline case of each suite
     links: Many[NamedLink] = ()
+    nodes: Count = 1  # machines that measured together, each with a run file of its own
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -13,7 +13,10 @@ from types import FrameType
 from gpubench import __version__
 from gpubench.base.errors import DeviceError, GpubenchError, Interrupted, Terminated, UsageError
 from gpubench.measuring import claims as claiming
+from gpubench.measuring import plan as planning
 from gpubench.measuring.claims import Claims
+from gpubench.measuring.joining import Membership, join
+from gpubench.measuring.nodes import NodeGroup
 from gpubench.measuring.plan import Job, Plan
 from gpubench.measuring.progress import Observer
 from gpubench.measuring.recording import Recording, new_manifest
@@ -47,14 +50,30 @@ def measure(
     what was measured by then is in the file.
     """
     devices = measured_devices(plan)
-    with terminable(lambda: _kept(path)), Claims(devices, exclusive) as claims, RunHealth(devices, tell) as health:
+    with (
+        terminable(lambda: _kept(path)),
+        Claims(devices, exclusive) as claims,
+        RunHealth(devices, tell) as health,
+        _group(plan, resume) as group,
+    ):
         _tell_of_others(claims, devices, tell)
         if resume:
             _resume(plan, path, watch, health, claims)
         else:
-            _begin(plan, path, argv, watch, health, claims)
+            _begin(plan, path, argv, watch, health, claims, group)
     run = read_run(path)
     return replace(run, warnings=(*run.warnings, *history.note(path, run)))
+
+
+def _group(plan: Plan, resume: bool) -> AbstractContextManager[NodeGroup | None]:
+    """Join the nodes that measure the plan together, where the environment names such a group."""
+    place = Membership.take() if plan.settings.nodes > 1 else None
+    if place is None:
+        return nullcontext()
+    if resume:
+        raise UsageError("a run that measures together with other nodes cannot be resumed; start all nodes again")
+    channels = join(place, planning.described(plan.jobs, plan.settings).encode())
+    return NodeGroup(place.rank, place.size, channels)
 
 
 def _tell_of_others(claims: Claims, devices: Sequence[Device], tell: Tell) -> None:
@@ -64,10 +83,18 @@ def _tell_of_others(claims: Claims, devices: Sequence[Device], tell: Tell) -> No
         tell(words)
 
 
-def _begin(plan: Plan, path: Path, argv: Sequence[str], watch: Observer, health: RunHealth, claims: Claims) -> None:
+def _begin(
+    plan: Plan,
+    path: Path,
+    argv: Sequence[str],
+    watch: Observer,
+    health: RunHealth,
+    claims: Claims,
+    group: NodeGroup | None,
+) -> None:
     manifest = new_manifest(plan.facts, plan.settings, plan.suites, [_as_utf8(word) for word in argv])
     with Recording.begin(path, manifest, _sampled(plan)) as recording:
-        _run(plan, plan.jobs, recording, watch, health, claims)
+        _run(plan, plan.jobs, recording, watch, health, claims, group)
 
 
 def _as_utf8(word: str) -> str:
@@ -76,10 +103,16 @@ def _as_utf8(word: str) -> str:
 
 
 def _run(
-    plan: Plan, jobs: Sequence[Job], recording: Recording, watch: Observer, health: RunHealth, claims: Claims
+    plan: Plan,
+    jobs: Sequence[Job],
+    recording: Recording,
+    watch: Observer,
+    health: RunHealth,
+    claims: Claims,
+    group: NodeGroup | None = None,
 ) -> None:
     """All jobs and the end of the file; a device that was lost on the way does not make the file partial."""
-    with Runner(plan, recording.sampler, recording, claims=claims) as runner:
+    with Runner(plan, recording.sampler, recording, claims=claims, group=group) as runner:
         health.begin(recording)
         try:
             runner.run(jobs, recording.started_at, watch)

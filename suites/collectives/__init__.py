@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from gpubench.api.suite import Suite
 
-from . import _cases
+from . import _across, _cases
 
-suite = Suite("collective operations between GPUs (NCCL, RCCL) or host processes", topics=[_cases.topic])
+suite = Suite("collective operations between GPUs (NCCL, RCCL) or host processes", topics=[_cases.topic, _across.topic])

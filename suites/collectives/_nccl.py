@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ _THREADS = 256
 _BLOCKS = 1056
 _SPARE_BYTES = 2**28
 _ROOT = 0
+_EXACT_RANKS = 16  # of whose words the sum is exact (collectives.cu)
 _SHM, _SHM_LEAST = "/dev/shm", 2**25
 
 
@@ -38,17 +41,18 @@ class Communicators:
     def __init__(self) -> None:
         self._kept: dict[tuple[str, ...], tuple[bytes, Any]] = {}
 
-    def of(self, bench: Bench, nccl: Any) -> Any:
-        """Return the ranks' communicator: the one that all of them kept, or a new one."""
+    def of(self, bench: Bench, nccl: Any) -> tuple[Any, bool]:
+        """Return the ranks' communicator, the one that all of them kept or a new one, and whether it is new."""
         key = tuple(device.id for device in bench.peers)
         token, kept = self._kept.pop(key, (b"", None))
+        is_new = False
         if bench.exchange(token) != [token] * bench.world or kept is None:
             if kept is not None:
                 kept.abort()  # another rank does not have it any more
             token = bench.exchange(nccl.get_unique_id() if bench.rank == 0 else b"")[0]
-            kept = _made(bench, nccl, token)
+            kept, is_new = _made(bench, nccl, token), True
         self._kept[key] = (token, kept)
-        return kept
+        return kept, is_new
 
 
 def _made(bench: Bench, nccl: Any, token: bytes) -> Any:
@@ -62,11 +66,19 @@ def _made(bench: Bench, nccl: Any, token: bytes) -> Any:
         raise
 
 
+def _shift(world: int) -> int:
+    """Return by how many bits a random word is shifted, so that the sum over so many ranks is exact."""
+    return 44 + max(0, math.ceil(math.log2(world / _EXACT_RANKS)))
+
+
 _communicators = Communicators()
 
 
 class NcclRank:
-    """One rank's buffers and its call."""
+    """One rank's buffers and its call.
+
+    `setup_s` is how long it took to make a new communicator and to call for the first time, None if one was kept.
+    """
 
     def __init__(self, bench: Bench, operation: Collective, size_bytes: int) -> None:
         self._bench = bench
@@ -83,14 +95,23 @@ class NcclRank:
         self._meeting = xp.zeros(1, xp.float32)
         self._wrong = xp.zeros(1, xp.uint32)
         self._seed = np.uint64(bench.rng.integers(2**62, dtype=np.uint64))
-        self._mistakes = bench.kernel("collectives.cu", "mistakes")
+        shift = {"SHIFT": _shift(world)} if world > _EXACT_RANKS else {}
+        self._mistakes = bench.kernel("collectives.cu", "mistakes", **shift)
         seed = self._seed + np.uint64(bench.rank)
-        bench.kernel("collectives.cu", "fill")((_BLOCKS,), (_THREADS,), (self._sent, np.uint64(self._sent.size), seed))
+        bench.kernel("collectives.cu", "fill", **shift)(
+            (_BLOCKS,), (_THREADS,), (self._sent, np.uint64(self._sent.size), seed)
+        )
         bench.device.synchronize()
         bench.barrier()  # all ranks have their memory, so that none waits for a rank that was skipped
-        self._ranks = _communicators.of(bench, self._nccl)
+        start = time.perf_counter()
+        self._ranks, is_new = _communicators.of(bench, self._nccl)
         self._stream = int(xp.cuda.get_current_stream().ptr)
         self.call = self._calls()[operation.name]
+        self.setup_s: float | None = None
+        if is_new:
+            self.call()
+            bench.device.synchronize()
+            self.setup_s = time.perf_counter() - start
 
     @property
     def notes(self) -> dict[str, str]:
@@ -143,7 +164,16 @@ class NcclRank:
             ranks.recv(received, self._words, word, (rank - 1) % world, stream)
             nccl.groupEnd()
 
+        def message() -> None:
+            if rank == 0:
+                ranks.send(sent, self._words, word, 1, stream)
+                ranks.recv(received, self._words, word, 1, stream)
+            else:
+                ranks.recv(received, self._words, word, 0, stream)
+                ranks.send(received, self._words, word, 0, stream)
+
         return {
+            "message": message,
             "all_reduce": lambda: ranks.allReduce(sent, received, self._words, word, total, stream),
             "all_gather": lambda: ranks.allGather(sent, received, part, word, stream),
             "reduce_scatter": lambda: ranks.reduceScatter(sent, received, part, word, total, stream),

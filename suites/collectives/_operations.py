@@ -116,3 +116,13 @@ COLLECTIVES = {
         ),
     )
 }
+
+# Not a collective: rank 0 sends its array to rank 1, which sends it back.
+MESSAGE = Collective(
+    "message",
+    _once,
+    "one direction: half of the round trip",
+    _whole,
+    _whole,
+    lambda words, _world, _rank: [Segment(0, words, 0, 1, 0)],
+)

@@ -1,5 +1,9 @@
-// Data of collectives: whole numbers below 2^20 as floats, so that a sum over 8 ranks is exact in any order.
-static __device__ __forceinline__ float drawn(u64 seed, u64 i) { return (float)(gb_random(seed, i) >> 44); }
+// Data of collectives: whole numbers below 2^20 as floats, so that a sum over 16 ranks is exact in any order. More ranks
+// need smaller numbers.
+#ifndef SHIFT
+#define SHIFT 44
+#endif
+static __device__ __forceinline__ float drawn(u64 seed, u64 i) { return (float)(gb_random(seed, i) >> SHIFT); }
 
 // What a rank sends: word i is drawn from the rank's seed.
 extern "C" __global__ void fill(float* sent, u64 count, u64 seed) {

@@ -1,0 +1,71 @@
+"""Plain data that ranks of different nodes exchange: JSON in which bytes and tuples are tagged.
+
+A pickle from another machine could run any code, so values that cross nodes are None, booleans, numbers, texts, bytes
+and lists or tuples of these, and nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import Any
+
+import numpy as np
+
+from gpubench.base.errors import SuiteError
+
+MOST_BYTES = 2**11  # of one value as JSON: addresses, tokens and decisions are shorter
+_BYTES, _TUPLE = "bytes", "tuple"
+
+
+def encode(value: object) -> bytes:
+    """Return a value as JSON; raises SuiteError where it is no plain data or takes more than `MOST_BYTES`."""
+    try:
+        content = json.dumps(_tagged(value), separators=(",", ":")).encode("ascii")
+    except RecursionError:
+        raise SuiteError("a value exchanged between nodes is nested too deeply") from None
+    if len(content) > MOST_BYTES:
+        raise SuiteError(
+            f"a value exchanged between nodes takes {len(content)} bytes, of which {MOST_BYTES} are allowed"
+        )
+    return content
+
+
+def _tagged(value: object) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case bytes():
+            return {_BYTES: base64.b64encode(value).decode("ascii")}
+        case list():
+            return [_tagged(each) for each in value]
+        case tuple():
+            return {_TUPLE: [_tagged(each) for each in value]}
+    raise SuiteError(
+        f"ranks of different nodes cannot exchange a {type(value).__name__}; exchange None, booleans, numbers, texts, "
+        "bytes and lists or tuples of these"
+    )
+
+
+def decode(content: bytes) -> Any:
+    """Return the value that `encode` was given; raises ValueError where these bytes are no such value."""
+    try:
+        return _untagged(json.loads(content))
+    except (RecursionError, binascii.Error, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"bytes from another node that are no plain data: {type(error).__name__}") from None
+
+
+def _untagged(value: Any) -> Any:
+    match value:
+        case {"bytes": str(text), **rest} if not rest:
+            return base64.b64decode(text, validate=True)
+        case {"tuple": list(items), **rest} if not rest:
+            return tuple(_untagged(each) for each in items)
+        case dict():
+            raise ValueError("bytes from another node that are no plain data: an object")
+        case list():
+            return [_untagged(each) for each in value]
+    return value

@@ -1,0 +1,151 @@
+"""Between nodes: collectives of all ranks, and messages between two of them, by TCP on the host and by NCCL on GPUs.
+
+There are such cases only where several machines measure together: `gpubench fleet pairs` starts them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpubench.api.suite import (
+    POINT,
+    Bench,
+    KeyFigure,
+    Observation,
+    Observed,
+    Stage,
+    Target,
+    Task,
+    Topic,
+    View,
+    Work,
+    points,
+    powers_of_two,
+)
+
+from .._between import Params, fitting, ranks_of
+from ._nccl import NcclRank
+from ._operations import COLLECTIVES, MESSAGE, Collective
+from ._tcp import TcpRank
+
+_TCP, _NCCL, _RCCL = "tcp", "nccl", "rccl"
+_SMALLEST, _LARGEST, _HOST_LARGEST = 3, 30, 28  # powers of two
+_QUICK = (2**_SMALLEST, 2**20, 2**28)
+_BATCH, _BATCH_BYTES = 20, 2**16  # round trips of a sample on a GPU, up to this size: an event resolves 0.5 µs
+
+topic = Topic(
+    views=[
+        View(
+            "curve",
+            "Collective bus bandwidth between nodes",
+            ("across",),
+            "size_bytes",
+            by=("by", "of", "operation"),
+            series="hot",
+            log_x=True,
+        ),
+        View("transfer", "Messages between two nodes", ("message",), "size_bytes", by=("by",)),
+    ],
+    key_figures=[
+        KeyFigure("All-reduce between nodes", "across", (("operation", "all_reduce"), ("size_bytes", 2**28))),
+    ],
+)
+
+
+def _is_spread(target: Target) -> bool:
+    return target.nodes > 1
+
+
+def _is_pair(target: Target) -> bool:
+    return target.nodes == 2
+
+
+def _nodes(target: Target) -> tuple[int, ...]:
+    return (target.nodes,)
+
+
+def _spread(params: Params) -> int:
+    return int(params["nodes"])
+
+
+def _ranks_per_node(params: Params) -> int:
+    return 1 if params["by"] == _TCP else ranks_of(params) // _spread(params)
+
+
+def _transports(target: Target) -> tuple[str, ...]:
+    if target.is_host:
+        return (_TCP,)
+    return (_RCCL if target.device.id.startswith("rocm") else _NCCL,)
+
+
+def _rank_counts(target: Target) -> Any:
+    """Return one rank per node, and one for every GPU."""
+    per_node = (1,) if target.is_host else tuple(dict.fromkeys((1, 1 + len(target.device.peers))))
+    counts = tuple(target.nodes * count for count in per_node)
+    return points(counts, smoke=counts[:1])
+
+
+def _sizes(target: Target) -> Any:
+    full = powers_of_two(_SMALLEST, _HOST_LARGEST if target.is_host else _LARGEST)
+    return points(fitting(target, _QUICK), smoke=(2**20,), full=fitting(target, full))
+
+
+def _message_sizes(target: Target) -> Any:
+    quick = (*powers_of_two(_SMALLEST, 27, 4), 2**_LARGEST)
+    return points(fitting(target, quick), smoke=(2**20,), full=fitting(target, powers_of_two(_SMALLEST, _LARGEST)))
+
+
+def _rank(bench: Bench, by: str, operation: Collective, size_bytes: int) -> TcpRank | NcclRank:
+    return (TcpRank if by == _TCP else NcclRank)(bench, operation, size_bytes)
+
+
+@topic.case(
+    ranks=ranks_of,
+    devices=_ranks_per_node,
+    spread=_spread,
+    when=_is_spread,
+    by=_transports,
+    nodes=_nodes,
+    of=_rank_counts,
+    operation=("send_recv", "all_reduce"),
+    size_bytes=_sizes,
+)
+def across(bench: Bench, by: str, nodes: int, of: int, operation: str, size_bytes: int) -> Task:
+    """Every rank sends its array to the next one, or has the sum of all arrays, over several nodes: bus bandwidth."""
+    collective = COLLECTIVES[operation]
+    rank = _rank(bench, by, collective, size_bytes)
+
+    def check() -> Observation:
+        rank.check()
+        return {} if rank.setup_s is None else {"setup": Observed(rank.setup_s, "s")}
+
+    work = Work(payload=size_bytes * collective.factor(of), items=1)
+    also = {"algbw": Work(payload=size_bytes, items=1)}
+    stage = Stage(rank.call, work, "payload", lead=rank.meet, also=also, effort=POINT)
+    notes = {"nodes": str(nodes), "counts": collective.counts, **rank.notes}
+    return Task.of(stage, check=check, poison=rank.poison, close=rank.close, notes=notes)
+
+
+@topic.case(
+    ranks=_spread,
+    devices=lambda _: 1,
+    spread=_spread,
+    when=_is_pair,
+    by=_transports,
+    nodes=_nodes,
+    size_bytes=_message_sizes,
+)
+def message(bench: Bench, by: str, nodes: int, size_bytes: int) -> Task:
+    """A message to another node: half of the time until it is back. Payload."""
+    rank = _rank(bench, by, MESSAGE, size_bytes)
+    calls = _BATCH if bench.traits.is_gpu and size_bytes <= _BATCH_BYTES else 1
+
+    def seconds() -> float:
+        """Return what rank 0 measured, which alone sees the whole round trip."""
+        (trips,) = bench.device.time(rank.call, calls, "hot", gated=False).device
+        first: float = bench.exchange(trips / 2)[0]
+        return first
+
+    stage = Stage(seconds, Work(payload=size_bytes, items=1), "payload", clock="self", lead=rank.meet, effort=POINT)
+    notes = {"nodes": str(nodes), "counts": MESSAGE.counts, **rank.notes}
+    return Task.of(stage, check=rank.check, poison=rank.poison, close=rank.close, notes=notes)

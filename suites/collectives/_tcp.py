@@ -1,0 +1,231 @@
+"""Messages and collectives between ranks of different nodes over plain TCP connections, in a ring.
+
+Every rank connects to the next one, at the address that it offered and with the token that it drew: a stranger who
+connects is dropped. The data itself is as bare as the sockets are, since the link is measured and not a protocol.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import itertools
+import math
+import secrets
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from gpubench.api.suite import Bench, PeerDied, expect
+
+from ._operations import WORD_BYTES, Collective
+
+_TOKEN_BYTES = 32
+_PATIENCE_S = 8.0  # without any progress; the runner of a rank that hangs says so after ten
+_STRANGER_S = 1.0  # for a visitor to show the token
+_CONNECTING_S = 20.0
+_TOGETHER_BYTES = 2**16  # up to this size a message fits the buffers of both ends: no thread is needed to send it
+_BLOCK = 2**16  # words that are drawn; the array repeats them with another number added each time
+_EXACT_BITS = 24  # of a float32
+
+
+class Ring:
+    """The connections of a rank with the next and the previous rank; `seconds` is how long it took to make them."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._world = bench.world
+        self._next, self._before = (bench.rank + 1) % bench.world, (bench.rank - 1) % bench.world
+        start = time.perf_counter()
+        with socket.create_server((bench.node_host, 0), family=_family(bench.node_host)) as listener:
+            token = secrets.token_bytes(_TOKEN_BYTES)
+            offers = bench.exchange((*listener.getsockname()[:2], token))
+            host, port, other = offers[self._next]
+            try:
+                self.onward = socket.create_connection((host, port), _PATIENCE_S)
+                self.onward.sendall(other)
+                self.back = _accepted(listener, token)
+            except OSError as error:
+                raise PeerDied(self._next) from error
+        for connection in (self.onward, self.back):
+            connection.settimeout(_PATIENCE_S)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._sender = ThreadPoolExecutor(1)
+        self.seconds = time.perf_counter() - start
+
+    def send(self, content: memoryview) -> None:
+        """Send a message to the next rank; raises PeerDied."""
+        with self._alive(self._next):
+            self.onward.sendall(content)
+
+    def receive(self, into: memoryview) -> None:
+        """Wait for a message from the previous rank; raises PeerDied."""
+        with self._alive(self._before):
+            _fill(self.back, into)
+
+    def turn(self, content: memoryview, into: memoryview) -> None:
+        """Send to the next rank while a message arrives from the previous one."""
+        if len(content) <= _TOGETHER_BYTES:
+            self.send(content)
+            self.receive(into)
+            return
+        sending = self._sender.submit(self.send, content)
+        self.receive(into)
+        sending.result()
+
+    def answer(self, content: memoryview) -> None:
+        """Send a message back to the previous rank."""
+        with self._alive(self._before):
+            self.back.sendall(content)
+
+    def await_answer(self, into: memoryview) -> None:
+        """Wait for a message that the next rank sends back."""
+        with self._alive(self._next):
+            _fill(self.onward, into)
+
+    def meet(self) -> None:
+        """Wait until every rank is here: a byte goes once round."""
+        byte, into = memoryview(b"x"), memoryview(bytearray(1))
+        for _ in range(self._world - 1):
+            self.turn(byte, into)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.onward.close()
+        self.back.close()
+        self._sender.shutdown()
+
+    @contextlib.contextmanager
+    def _alive(self, rank: int) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise PeerDied(rank) from error
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def _accepted(listener: socket.socket, token: bytes) -> socket.socket:
+    """Return the connection that shows the token; raises OSError where none comes."""
+    deadline = time.monotonic() + _CONNECTING_S
+    while (left_s := deadline - time.monotonic()) > 0:
+        listener.settimeout(left_s)
+        connection, _ = listener.accept()
+        connection.settimeout(_STRANGER_S)
+        shown = memoryview(bytearray(_TOKEN_BYTES))
+        with contextlib.suppress(OSError):
+            _fill(connection, shown)
+            if hmac.compare_digest(shown, token):
+                return connection
+        connection.close()
+    raise TimeoutError("no rank connected")
+
+
+def _fill(connection: socket.socket, into: memoryview) -> None:
+    while into:
+        count = connection.recv_into(into)
+        if not count:
+            raise ConnectionResetError("the other rank closed the connection")
+        into = into[count:]
+
+
+class Tiles:
+    """The words that ranks send: whole numbers whose sum over all ranks is exact in float32.
+
+    A block of words is drawn for each rank; each repetition of the block adds its number, so that a repetition at the
+    wrong place is found too. The sum over ranks is known without going through the words rank by rank.
+    """
+
+    def __init__(self, seed: int, world: int) -> None:
+        bits = _EXACT_BITS - 1 - math.ceil(math.log2(world))  # one half for the block, one for the repetition's number
+        self._modulus: int = 2 ** max(bits, 1)
+        draws = [np.random.default_rng([seed, rank]).integers(self._modulus, size=_BLOCK) for rank in range(world)]
+        self._blocks = np.array(draws, np.float32)
+
+    def write(self, into: npt.NDArray[np.float32], rank: int) -> None:
+        """Write the words of a rank."""
+        for first in range(0, into.size, _BLOCK):
+            part = into[first : first + _BLOCK]
+            np.add(self._blocks[rank, : part.size], self._number(first), out=part)
+
+    def mistakes(self, found: npt.NDArray[np.float32], first: int, low: int, high: int) -> int:
+        """Return how many words are not the sum of what ranks low … high - 1 have from `first` on, a block's start."""
+        total, wrong = self._blocks[low:high].sum(axis=0), 0
+        for offset in range(0, found.size, _BLOCK):
+            part = found[offset : offset + _BLOCK]
+            expected = total[: part.size] + np.float32((high - low) * self._number(first + offset))
+            wrong += int(np.count_nonzero(part != expected))
+        return wrong
+
+    def _number(self, first: int) -> int:
+        return int(first // _BLOCK % self._modulus)
+
+
+class TcpRank:
+    """One rank's arrays, its connections and its call: send-receive round the ring, or an all-reduce over it."""
+
+    notes: ClassVar[dict[str, str]] = {
+        "algorithm": "ring of TCP connections, TCP_NODELAY; all-reduce by reduce-scatter and all-gather"
+    }
+
+    def __init__(self, bench: Bench, operation: Collective, size_bytes: int) -> None:
+        bench.need(4 * size_bytes)
+        self._operation, self._world, self._rank = operation, bench.world, bench.rank
+        words = size_bytes // WORD_BYTES
+        self._tiles = Tiles(int(bench.rng.integers(2**62)), bench.world)
+        self._sent = np.empty(words, np.float32)
+        self._tiles.write(self._sent, bench.rank)
+        self._received = np.empty(words, np.float32)
+        bounds = [words * part // bench.world for part in range(bench.world + 1)]
+        self._parts = [slice(*pair) for pair in itertools.pairwise(bounds)]
+        self._arriving = np.empty(-(-words // bench.world), np.float32)
+        self._ring = Ring(bench)
+        calls = {"send_recv": self._send_recv, "all_reduce": self._all_reduce, "message": self._message}
+        self.call, self.meet, self.close = calls[operation.name], self._ring.meet, self._ring.close
+        start = time.perf_counter()
+        self.call()
+        self.setup_s = self._ring.seconds + time.perf_counter() - start
+
+    def _send_recv(self) -> None:
+        self._ring.turn(_raw(self._sent), _raw(self._received))
+
+    def _message(self) -> None:
+        if self._rank == 0:
+            self._ring.send(_raw(self._sent))
+            self._ring.await_answer(_raw(self._received))
+        else:
+            self._ring.receive(_raw(self._received))
+            self._ring.answer(_raw(self._received))
+
+    def _all_reduce(self) -> None:
+        """Add up a part at each step round the ring, then pass the sums on."""
+        world, rank, received = self._world, self._rank, self._received
+        np.copyto(received, self._sent)
+        for step in range(world - 1):
+            mine, theirs = (self._parts[(rank - step - back) % world] for back in (0, 1))
+            arriving = self._arriving[: theirs.stop - theirs.start]
+            self._ring.turn(_raw(received[mine]), _raw(arriving))
+            received[theirs] += arriving
+        for step in range(world - 1):
+            mine, theirs = (self._parts[(rank + 1 - step - back) % world] for back in (0, 1))
+            self._ring.turn(_raw(received[mine]), _raw(received[theirs]))
+
+    def poison(self) -> None:
+        """Overwrite what was received."""
+        self._received.fill(np.nan)
+
+    def check(self) -> None:
+        """Raise WrongAnswer if a received word differs from the sum of the words that the ranks sent."""
+        for segment in self._operation.segments(self._received.size, self._world, self._rank):
+            part = self._received[segment.offset : segment.offset + segment.count]
+            wrong = self._tiles.mistakes(part, segment.first, segment.low, segment.high)
+            expect(wrong == 0, f"{wrong} of {segment.count} received words are wrong on rank {self._rank}")
+
+
+def _raw(array: npt.NDArray[np.float32]) -> memoryview:
+    return array.view(np.uint8).data

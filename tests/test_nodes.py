@@ -1,0 +1,365 @@
+"""Ranks on several nodes: real runner processes over 127.0.0.1, and what strangers and liars do to a group."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpubench.base.errors import SuiteError, UsageError
+from gpubench.measuring import joining, plain
+from gpubench.measuring.joining import Membership, join
+from gpubench.measuring.node_channel import LIMIT_BYTES, BadFrame, NodeChannel
+from gpubench.measuring.nodes import NodeGroup
+
+HERE = Path(__file__).parent
+SUITE = HERE / "plugin" / "spread_suite.py"
+SECRET = b"a secret of the launcher"
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+def start(rank, size, port, out, *filters):
+    words = [sys.executable, str(HERE / "_nodes.py"), *map(str, (rank, size, port, out, SUITE)), *filters]
+    return subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def results(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def outcomes(path):
+    return [(row["name"], row["status"], row["cause"]) for row in results(path)]
+
+
+def run(folder, size, *filters):
+    """Run cases on so many nodes; the last one may end as it likes. Return the seconds."""
+    port, begun = free_port(), time.monotonic()
+    nodes = [start(rank, size, port, folder / f"{rank}.jsonl", *filters) for rank in range(size)]
+    try:
+        for node in nodes[:-1]:
+            _, errors = node.communicate(timeout=60)
+            assert node.returncode == 0, errors.decode()
+    finally:
+        for node in nodes:
+            node.kill()
+            node.communicate()
+    return time.monotonic() - begun
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pair")
+    run(folder, 2, "sound", "strange", "declined", "killed", "afterwards")
+    return folder
+
+
+def test_two_nodes_run_the_same_cases_and_learn_of_each_others_ends(pair):
+    assert outcomes(pair / "0.jsonl") == [
+        ("sound", "ok", ""),
+        ("strange", "failed", "suite"),
+        ("declined", "skipped", "unsupported"),
+        ("killed", "failed", "crash"),
+        ("afterwards", "failed", "crash"),
+    ]
+    assert outcomes(pair / "1.jsonl") == outcomes(pair / "0.jsonl")[:3], "until it was killed"
+
+
+def test_a_value_that_is_no_plain_data_is_refused_in_words(pair):
+    reason = results(pair / "0.jsonl")[1]["reason"]
+    assert "ranks of different nodes cannot exchange a object" in reason
+
+
+def test_the_skip_of_a_rank_on_another_node_skips_the_case_with_its_reason(pair):
+    assert results(pair / "0.jsonl")[2]["reason"] == "the last rank has no room"
+
+
+def test_each_node_keeps_the_series_of_its_own_ranks(pair):
+    for rank in (0, 1):
+        assert results(pair / f"{rank}.jsonl")[0]["series"]["self"][0] == rank
+
+
+def test_the_ranks_of_a_killed_node_are_told_of_as_crashed(pair):
+    for row in results(pair / "0.jsonl")[3:]:
+        assert row["reason"] == "rank 1: node 1 has ended, or its connection broke"
+
+
+@pytest.mark.slow
+def test_three_nodes_exchange_and_a_node_that_hangs_is_told_within_five_seconds(tmp_path):
+    seconds = run(tmp_path, 3, "sound", "stopped", "afterwards")
+    for rank in (0, 1):
+        assert outcomes(tmp_path / f"{rank}.jsonl") == [
+            ("sound", "ok", ""),
+            ("stopped", "failed", "crash"),
+            ("afterwards", "failed", "crash"),
+        ]
+    assert "node 2 was not heard of for 2 s" in results(tmp_path / "1.jsonl")[1]["reason"]
+    assert seconds < 20
+
+
+@pytest.mark.slow
+def test_the_others_of_a_group_lose_each_other_with_node_0(tmp_path):
+    port = free_port()
+    nodes = [start(rank, 3, port, tmp_path / f"{rank}.jsonl", "sound", "afterwards") for rank in range(3)]
+    try:
+        deadline = time.monotonic() + 30
+        while not (tmp_path / "0.jsonl").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        nodes[0].send_signal(signal.SIGSTOP)
+        for node in nodes[1:]:
+            node.communicate(timeout=60)
+        reasons = {row["reason"] for rank in (1, 2) for row in results(tmp_path / f"{rank}.jsonl")}
+        assert reasons == {"rank 0: node 0 was not heard of for 2 s"}
+    finally:
+        for node in nodes:
+            node.kill()
+            node.communicate()
+
+
+def place(rank, size, port, secret=SECRET):
+    return Membership(rank, size, "127.0.0.1", port, secret)
+
+
+class Joining(threading.Thread):
+    """A node that joins in a thread; `channels` or `error` is what became of it."""
+
+    def __init__(self, membership, plan=b"the same", patience_s=10.0):
+        super().__init__(daemon=True)
+        self.channels, self.error = {}, None
+        self._arguments = (membership, plan, patience_s)
+        self.start()
+
+    def run(self):
+        try:
+            self.channels = join(*self._arguments)
+        except UsageError as error:
+            self.error = str(error)
+
+    def ended(self):
+        self.join(20)
+        return self
+
+
+def close(*nodes):
+    for node in nodes:
+        for channel in node.channels.values():
+            channel.close()
+
+
+def connected(port):
+    """A stranger's connection, as soon as somebody listens."""
+    while True:
+        with contextlib.suppress(ConnectionRefusedError):
+            return socket.create_connection(("127.0.0.1", port), 5)
+
+
+def test_strangers_who_say_nothing_or_rubbish_do_not_hold_up_a_group():
+    port = free_port()
+    hub = Joining(place(0, 2, port))
+    silent, loud = connected(port), connected(port)
+    loud.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 10)
+    begun = time.monotonic()
+    node = Joining(place(1, 2, port)).ended()
+    assert (set(hub.ended().channels), set(node.channels), node.error) == ({1}, {0}, None)
+    assert time.monotonic() - begun < 2
+    with contextlib.suppress(ConnectionResetError):
+        loud.recv(100)
+        assert loud.recv(1) == b"", "it was sent away"
+    silent.close()
+    loud.close()
+    close(hub, node)
+
+
+def test_a_node_with_another_secret_is_told_so_and_node_0_says_who_is_missing():
+    port = free_port()
+    hub = Joining(place(0, 2, port), patience_s=0.3)
+    node = Joining(place(1, 2, port, b"another secret!!")).ended()
+    assert node.error == (
+        f"node 0 at 127.0.0.1:{port} refused this node: it has another secret, or a node of this number already"
+    )
+    assert hub.ended().error == (
+        f"node 1 did not join at 127.0.0.1:{port} in time; 1 visitors did not prove that they have the secret"
+    )
+
+
+def test_nodes_that_plan_something_else_end_with_one_line_each():
+    port = free_port()
+    hub = Joining(place(0, 2, port), b"3 cases")
+    node = Joining(place(1, 2, port), b"4 cases").ended()
+    words = "node 1 plans 4 cases, node 0 plans 3 cases; start every node with the same version, arguments and kinds"
+    assert node.error == hub.ended().error
+    assert node.error.startswith(words)
+
+
+@pytest.fixture
+def channels():
+    """The two ends of an authenticated connection over TCP."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        onward = socket.create_connection(listener.getsockname())
+        back, _ = listener.accept()
+    hub, node = NodeChannel(back, b"key", is_hub=True), NodeChannel(onward, b"key", is_hub=False)
+    yield hub, node, onward
+    hub.close()
+    node.close()
+
+
+def arrived(channel):
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        if found := list(channel.arrived()):
+            return found
+    raise TimeoutError
+
+
+def test_a_frame_arrives_as_it_was_sent(channels):
+    hub, node, _ = channels
+    node.send(b"")
+    node.send(b"x" * 100_000)
+    found = []
+    while len(found) < 2:
+        found += arrived(hub)
+    assert found == [b"", b"x" * 100_000]
+
+
+def recorded(send):
+    """The bytes of the frames that `send` makes, by a channel of the same key."""
+    one, other = socket.create_server(("127.0.0.1", 0)), None
+    with one:
+        onward = socket.create_connection(one.getsockname())
+        other, _ = one.accept()
+    channel = NodeChannel(onward, b"key", is_hub=False)
+    send(channel)
+    channel.close()
+    data = b""
+    with other:
+        while chunk := other.recv(2**20):
+            data += chunk
+    return data
+
+
+def test_a_frame_that_is_replayed_is_refused(channels):
+    hub, _, bare = channels
+    frame = recorded(lambda channel: channel.send(b"once"))
+    bare.sendall(frame)
+    assert arrived(hub) == [b"once"]
+    bare.sendall(frame)
+    with pytest.raises(BadFrame, match="did not send now"):
+        arrived(hub)
+
+
+@pytest.mark.parametrize("damage", [0, 4, -1], ids=["length", "content", "proof"])
+def test_a_frame_of_which_a_bit_changed_is_refused(channels, damage):
+    hub, _, bare = channels
+    frame = bytearray(recorded(lambda channel: channel.send(b"content")))
+    frame[damage] ^= 1
+    bare.sendall(frame)
+    with pytest.raises(BadFrame):
+        arrived(hub)
+
+
+def test_a_frame_sent_back_to_its_sender_is_refused(channels):
+    hub, node, _ = channels
+    hub_socket = hub._socket
+    hub_socket.sendall(recorded(lambda channel: channel.send(b"mine")))
+    with pytest.raises(BadFrame, match="did not send now"):
+        arrived(node)
+
+
+def test_a_frame_that_is_too_long_is_refused_before_it_arrives(channels):
+    hub, _, bare = channels
+    bare.sendall((LIMIT_BYTES + 1).to_bytes(4, "big"))
+    with pytest.raises(BadFrame, match=f"a frame of {LIMIT_BYTES + 1} bytes"):
+        arrived(hub)
+
+
+@pytest.mark.parametrize(
+    "content", [b"rubbish", b"Round\n{}", b'Round\n{"case":1,"number":0,"offers":[[0,"1"]]}', b"Part\n{}"]
+)
+def test_a_node_that_sends_what_is_no_share_of_its_own_is_gone(channels, content):
+    hub, node, _ = channels
+    with NodeGroup(0, 2, {1: hub}) as group:
+        case = group.begin(1)
+        node.send(content)
+        case.give({0: b"1"}, {})
+        deadline = time.monotonic() + 5
+        while (union := case.union()) is None and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert union is not None
+        assert list(union[1]) == [1], "its rank has ended"
+        assert "node 1" in group.gone[1]
+
+
+@pytest.mark.parametrize(
+    "value", [None, True, 0, -(2**70), 1.5, float("inf"), "½", b"\x00\xff", [1, (2, [b""])], ("a", None)]
+)
+def test_plain_data_comes_back_as_it_was(value):
+    assert plain.decode(plain.encode(value)) == value
+
+
+def test_numbers_of_numpy_are_plain_data():
+    assert plain.decode(plain.encode((np.float64(1.5), np.bool_(True), np.int32(3)))) == (1.5, True, 3)
+
+
+@pytest.mark.parametrize("value", [object(), {1: 2}, {1}, np.zeros(3), "x" * 3000])
+def test_anything_else_is_a_mistake_of_the_suite(value):
+    with pytest.raises(SuiteError, match=r"between nodes|different nodes"):
+        plain.encode(value)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b'{"bytes":"*"}', b'{"bytes":"","x":1}', b'{"tuple":3}', b"\xff", b"[" * 10_000]
+)
+def test_foreign_bytes_that_are_no_plain_data_are_refused(content):
+    with pytest.raises(ValueError, match="no plain data"):
+        plain.decode(content)
+
+
+def environment(**fields):
+    known = {joining.NODES: "2", joining.RANK: "1", joining.ADDRESS: "[::1]:4000", joining.SECRET: "s" * 16}
+    return known | fields
+
+
+def test_the_environment_names_a_place_and_loses_the_secret(tmp_path):
+    found = environment()
+    assert Membership.take(found) == Membership(1, 2, "::1", 4000, b"s" * 16)
+    assert joining.SECRET not in found
+    path = tmp_path / "secret"
+    path.write_text("t" * 20 + "\n")
+    assert Membership.take(environment(**{joining.SECRET_FILE: str(path)})).secret == b"t" * 20
+    assert Membership.take({}) is None
+    assert "s" * 16 not in repr(Membership.take(environment()))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        (joining.RANK, "2", "must be a whole number from 0 to 1, and is '2'"),
+        (joining.NODES, "many", "must be a whole number from 1 to 4096, and is 'many'"),
+        (joining.ADDRESS, "host", "must be the HOST:PORT of node 0, and is 'host'"),
+        (joining.SECRET, "short", "needs at least 16 characters"),
+        (joining.SECRET_FILE, "/nowhere/secret", "/nowhere/secret cannot be read"),
+    ],
+)
+def test_a_place_that_is_wrong_is_refused_by_the_name_of_its_variable(name, value, words):
+    with pytest.raises(UsageError) as caught:
+        Membership.take(environment(**{name: value}))
+    assert name in str(caught.value)
+    assert words in str(caught.value)
+
+
+def test_no_node_leaves_its_secret_to_its_children(monkeypatch):
+    for name, value in environment().items():
+        monkeypatch.setenv(name, value)
+    Membership.take()
+    assert joining.SECRET not in os.environ
