@@ -14,6 +14,7 @@ from gpubench.api.report import (
     Comparison,
     ComparisonReport,
     Finding,
+    FleetJudgement,
     Result,
     Run,
     Spread,
@@ -28,6 +29,7 @@ from gpubench.api.report import (
 from gpubench.api.report import comparison as comparing
 
 from ._derived import staircase_record, transfer_record
+from ._fleet_json import fleet_document
 from ._payoffs import payoffs_record
 
 SCHEMA = "gpubench.summary/1"
@@ -47,6 +49,10 @@ class JsonReport:
     def compare(self, comparison: Comparison) -> str:
         """Runs side by side, schema `gpubench.compare/1`, with a newline at its end."""
         return _written(_comparison(comparison))
+
+    def fleet(self, judgement: FleetJudgement) -> str:
+        """The judgement of a fleet, schema `gpubench.fleet-judgement/1`, with a newline at its end."""
+        return _written(fleet_document(judgement))
 
 
 def _written(document: dict[str, Any]) -> str:

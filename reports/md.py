@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gpubench.api.report import (
     Comparison,
     ComparisonReport,
+    FleetJudgement,
     KeyValue,
     ListedCase,
     ListedSuite,
@@ -29,6 +30,7 @@ from ._columns import columns
 from ._columns_md import columns_markdown
 from ._compare_md import compare_markdown
 from ._environment import environment
+from ._fleet_md import fleet_markdown
 from ._markdown import MOST_BYTES, clipped, cut, table
 from ._verdict import has_several_devices, key_note, seconds_words, share_text, trust_words
 from ._words import Notice, beside_words, legend_words, notices
@@ -63,6 +65,10 @@ class MarkdownReport:
     def compare(self, comparison: Comparison) -> str:
         """Return runs side by side, with a newline at the end."""
         return compare_markdown(comparison)
+
+    def fleet(self, judgement: FleetJudgement) -> str:
+        """Return the judgement of a fleet in at most 60 lines."""
+        return fleet_markdown(judgement)
 
 
 class _Suite:

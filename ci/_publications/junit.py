@@ -5,8 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from xml.sax.saxutils import escape, quoteattr
 
-from gpubench.api.gate import Answer, Finding, Judgement, Publication, Verdict, finding_words, name, sentence
+from gpubench.api.gate import (
+    Answer,
+    Finding,
+    FleetJudgement,
+    FleetPublication,
+    Judgement,
+    Verdict,
+    finding_words,
+    name,
+    sentence,
+)
 
+from ._fleet_junit import fleet_tests
 from ._words import message
 
 _ELEMENTS = {
@@ -38,6 +49,10 @@ class JUnit:
             '<?xml version="1.0" encoding="UTF-8"?>\n'
             f"<testsuites name={quoteattr(answer.title)} {counts}>\n{''.join(parts)}</testsuites>\n"
         )
+
+    def fleet(self, judgement: FleetJudgement) -> str:
+        """Return the judgement of a fleet, whole: a component is a test."""
+        return fleet_tests(judgement)
 
 
 def _answer(answer: Answer) -> str:
@@ -92,4 +107,4 @@ def _unmet(judgement: Judgement) -> str:
     return f'  <testsuite name="required" {_counts([], len(judgement.unmet))}>\n{cases}  </testsuite>\n'
 
 
-publication: Publication = JUnit()
+publication: FleetPublication = JUnit()

@@ -4,16 +4,18 @@ from gpubench.base import units
 from gpubench.base.clean import one_line, without_commands
 from gpubench.base.markdown import code, escape
 from gpubench.base.patterns import matches
+from gpubench.judging import fleet_words
 from gpubench.judging.answer import PASSING, Answer, tally
 from gpubench.judging.effect import Effect, against
 from gpubench.judging.evidence import Evidence, Side
+from gpubench.judging.fleet import FleetFinding, FleetJudgement, Place, Standing
 from gpubench.judging.judge import Figures, Finding, Judgement, badness, judge
 from gpubench.judging.objections import unjudged
 from gpubench.judging.policy import Policy
 from gpubench.judging.words import HEADS, FindingWords, finding_words, name, sentence
 from gpubench.knowledge.floors import Floor
 from gpubench.model import Case, Verdict
-from gpubench.plugins.gate import Gate, Publication
+from gpubench.plugins.gate import FleetPublication, Gate, Publication
 
 __all__ = [
     "HEADS",
@@ -25,18 +27,24 @@ __all__ = [
     "Figures",
     "Finding",
     "FindingWords",
+    "FleetFinding",
+    "FleetJudgement",
+    "FleetPublication",
     "Floor",
     "Gate",
     "Judgement",
+    "Place",
     "Policy",
     "Publication",
     "Side",
+    "Standing",
     "Verdict",
     "against",
     "badness",
     "code",
     "escape",
     "finding_words",
+    "fleet_words",
     "judge",
     "matches",
     "name",

@@ -46,13 +46,22 @@ from gpubench.base.clean import clean, tidy
 from gpubench.base.errors import Missing
 from gpubench.base.markdown import code, escape
 from gpubench.base.walk import with_texts
-from gpubench.judging import comparison
+from gpubench.judging import comparison, fleet_words
 from gpubench.judging.answer import Answer, NextStep
 from gpubench.judging.comparison import Against, Column, Comparison, Difference
+from gpubench.judging.fleet import (
+    FleetCase,
+    FleetFinding,
+    FleetGroup,
+    FleetJudgement,
+    Standing,
+    Suspect,
+    TwoPopulations,
+)
 from gpubench.judging.judge import Finding
 from gpubench.judging.words import change, finding_words
 from gpubench.model import Case, Device, EventBit, EventClass, Measure, Result, Run, Series, Verdict, View
-from gpubench.plugins.report import ComparisonReport, Enclosure, Report
+from gpubench.plugins.report import ComparisonReport, Enclosure, FleetReport, Report
 
 __all__ = [
     "ABOVE_PEAK",
@@ -80,6 +89,11 @@ __all__ = [
     "EventClass",
     "Figure",
     "Finding",
+    "FleetCase",
+    "FleetFinding",
+    "FleetGroup",
+    "FleetJudgement",
+    "FleetReport",
     "KeyValue",
     "Line",
     "ListedCase",
@@ -105,13 +119,16 @@ __all__ = [
     "SiteDevice",
     "Spread",
     "Staircase",
+    "Standing",
     "Step",
     "SuiteLine",
     "Summary",
+    "Suspect",
     "Table",
     "Track",
     "Transfers",
     "Trend",
+    "TwoPopulations",
     "Value",
     "Verdict",
     "View",
@@ -127,6 +144,7 @@ __all__ = [
     "escape",
     "extremes",
     "finding_words",
+    "fleet_words",
     "frame",
     "headline",
     "judged_values",

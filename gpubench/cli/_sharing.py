@@ -12,6 +12,7 @@ import typer
 
 if TYPE_CHECKING:
     from gpubench.analysis.trend import Trend
+    from gpubench.judging.fleet import FleetJudgement
     from gpubench.model import Manifest, Run
 
 Value = TypeVar("Value")
@@ -89,6 +90,17 @@ def shareable_trends(trends: Sequence[Trend], no_redact: bool) -> Sequence[Trend
     labels = {host.partition(".")[0] for host in hosts}
     names = (*identity.names(), *hosts, *labels, *people(tuple(trends)))
     return without_names(tuple(map(placeless, trends)), (), _salt(), names)
+
+
+def shareable_fleet(judgement: FleetJudgement, no_redact: bool) -> FleetJudgement:
+    """The judgement of a fleet with numbered nodes and racks and no name in its texts; with `no_redact` as it is."""
+    from gpubench.tools import identity
+    from gpubench.tools.fleet.sharing import anonymised
+
+    if no_redact:
+        _say_not_redacted()
+        return judgement
+    return anonymised(judgement, _salt(), identity.names())
 
 
 def _say_not_redacted() -> None:

@@ -70,6 +70,13 @@ class Suspect:
     findings: tuple[FleetFinding, ...]
 
     @property
+    def parts(self) -> tuple[Place, ...]:
+        """The places of the components: of a node each of its GPUs, of any other suspect its own."""
+        if self.unit == "node":
+            return tuple(Place(self.place.node, (device,)) for device in self.place.devices)
+        return (self.place,)
+
+    @property
     def state(self) -> SuspectState:
         """The worst state among the findings."""
         return min((finding.state for finding in self.findings), key=_WORST_FIRST.index)

@@ -166,7 +166,7 @@ def _cases(group: ComparableGroup, detectable: Matrix) -> tuple[FleetCase, ...]:
 
 
 def _standings(index: int, group: ComparableGroup, suspects: Sequence[Suspect]) -> Iterator[Standing]:
-    states = {(each.place.node, device): each.state for each in suspects for device in each.place.devices}
+    states = {place: suspect.state for suspect in suspects for place in suspect.parts}
     families = list(dict.fromkeys(key.family for key in group.keys))
     centred = group.rates - np.nanmedian(group.rates, axis=1, keepdims=True) if len(group.keys) else group.rates
     for column, (place, component) in enumerate(group.members):
@@ -177,7 +177,6 @@ def _standings(index: int, group: ComparableGroup, suspects: Sequence[Suspect]) 
             if there:
                 shares.append((family, math.exp(statistics.fmean(there))))
         clocks = [rate.clock_hz for rate in component.rates.values() if rate.clock_hz > 0]
-        found = next((states[place.node, device] for device in place.devices if (place.node, device) in states), None)
         yield Standing(
             place,
             component.kind,
@@ -186,7 +185,7 @@ def _standings(index: int, group: ComparableGroup, suspects: Sequence[Suspect]) 
             component.temperature_c,
             component.power_w,
             statistics.median(clocks) if clocks else math.nan,
-            found or ("ok" if group.is_comparable else "not compared"),
+            states.get(place, "ok" if group.is_comparable else "not compared"),
             component.sick,
             component.warnings,
         )

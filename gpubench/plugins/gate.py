@@ -6,6 +6,7 @@ from typing import Protocol
 
 from gpubench.judging.answer import Answer
 from gpubench.judging.evidence import Evidence
+from gpubench.judging.fleet import FleetJudgement
 from gpubench.judging.judge import Judgement
 from gpubench.judging.policy import Policy
 
@@ -33,3 +34,10 @@ class Publication(Protocol):
 
         Every text of the judgement and of its answer is clean, as `gpubench.base.clean` says, and escaped for no form.
         """
+
+
+class FleetPublication(Publication, Protocol):
+    """A form that the judgement of a fleet is published in too."""
+
+    def fleet(self, judgement: FleetJudgement) -> str:
+        """Return the whole document; every text of the judgement is clean, and escaped for no form."""

@@ -9,6 +9,7 @@ from typing import Protocol
 from gpubench.analysis.site import Site
 from gpubench.analysis.trend import Trend
 from gpubench.judging.comparison import Comparison
+from gpubench.judging.fleet import FleetJudgement
 from gpubench.model import Run
 
 
@@ -65,3 +66,10 @@ class SiteReport(Report, Protocol):
 
     def index(self, site: Site) -> str:
         """The whole index, whose links lead to the other pages of the site: a pure function of it."""
+
+
+class FleetReport(Report, Protocol):
+    """An output format that also has a form for the judgement of a fleet."""
+
+    def fleet(self, judgement: FleetJudgement) -> str:
+        """The whole document: a pure function of the judgement."""

@@ -10,10 +10,11 @@ from gpubench.analysis.site import Site
 from gpubench.analysis.trend import Trend
 from gpubench.base.clean import tidy
 from gpubench.judging.comparison import Comparison
+from gpubench.judging.fleet import FleetJudgement
 from gpubench.model import Run
 from gpubench.plugins.report import Enclosure
 
-Part = Literal["render", "enclose", "columns", "trends", "compare", "index"]
+Part = Literal["render", "enclose", "columns", "trends", "compare", "index", "fleet"]
 
 
 class CleanReport:
@@ -59,6 +60,11 @@ class CleanReport:
     def index(self, site: Site) -> str:
         """Return the page that lists the runs of a site."""
         document: str = self._report.index(tidy(site))
+        return document
+
+    def fleet(self, judgement: FleetJudgement) -> str:
+        """Return the document of a fleet's judgement."""
+        document: str = self._report.fleet(tidy(judgement))
         return document
 
 

@@ -1,0 +1,127 @@
+"""The judgement of a fleet as JSON, schema `gpubench.fleet-judgement/1`: docs/fleet.md describes it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from gpubench.api.report import (
+    FleetFinding,
+    FleetGroup,
+    FleetJudgement,
+    Standing,
+    Suspect,
+    TwoPopulations,
+    fleet_words,
+    frame,
+)
+
+FLEET_SCHEMA = "gpubench.fleet-judgement/1"
+
+
+def fleet_document(judgement: FleetJudgement) -> dict[str, Any]:
+    """Return everything that the judgement says; a figure that is not a finite number is null."""
+    fleet = judgement.fleet
+    return {
+        "schema": FLEET_SCHEMA,
+        "gpubench": fleet.gpubench,
+        "answer": fleet_words.fleet_answer(judgement),
+        "next": fleet_words.next_words(judgement),
+        "compared_with": list(judgement.bases),
+        "launcher": fleet.launcher,
+        "started": fleet.started,
+        "elapsed_s": frame.finite(fleet.seconds),
+        "nodes_at_once": fleet.at_once,
+        "notes": list(judgement.notes),
+        "nodes": [_timed(dataclasses.asdict(node)) for node in fleet.nodes],
+        "again": [_timed(dataclasses.asdict(each)) for each in fleet.again],
+        "suspects": [_suspect(suspect) for suspect in judgement.suspects],
+        "groups": [_group(group) for group in judgement.groups],
+        "components": [_component(standing) for standing in judgement.standings],
+    }
+
+
+def _timed(record: dict[str, Any]) -> dict[str, Any]:
+    """Return the record of a node, the field with its seconds named as in other documents."""
+    return {"elapsed_s" if name == "seconds" else name: value for name, value in record.items()}
+
+
+def _suspect(suspect: Suspect) -> dict[str, Any]:
+    return {
+        "unit": suspect.unit,
+        "node": suspect.place.node,
+        "devices": list(suspect.place.devices),
+        "uuids": list(suspect.uuids),
+        "state": suspect.state,
+        "slowdown_fraction": frame.finite(suspect.slowdown),
+        "causes": [dataclasses.asdict(cause) for cause in suspect.causes],
+        "findings": [_finding(finding) for finding in suspect.findings],
+    }
+
+
+def _finding(finding: FleetFinding) -> dict[str, Any]:
+    return {
+        "node": finding.place.node,
+        "devices": list(finding.place.devices),
+        "kind": finding.kind,
+        "family": finding.family,
+        "case": finding.case,
+        "compared_with": finding.basis,
+        "state": finding.state,
+        "slowdown_fraction": frame.finite(finding.slowdown),
+        "smallest_detectable_fraction": frame.finite(finding.detectable),
+        "slowdown_again_fraction": frame.finite(finding.again),
+        "unit": finding.unit,
+        "better": finding.better,
+        "value": frame.finite(finding.value),
+        "expected": frame.finite(finding.expected),
+        "causes": [dataclasses.asdict(cause) for cause in finding.causes],
+    }
+
+
+def _group(group: FleetGroup) -> dict[str, Any]:
+    cases = [
+        {
+            "case": case.case,
+            "family": case.family,
+            "unit": case.unit,
+            "components": case.components,
+            "median": frame.finite(case.median),
+            "spread_fraction": frame.finite(case.spread),
+            "smallest_detectable_fraction": frame.finite(case.detectable),
+        }
+        for case in group.cases
+    ]
+    return {
+        "kind": group.kind,
+        "fingerprint": group.words,
+        "components": group.components,
+        "populations": [_two(two) for two in group.populations],
+        "cases": cases,
+    }
+
+
+def _two(two: TwoPopulations) -> dict[str, Any]:
+    return {
+        "cases": list(two.cases),
+        "slower": [{"node": place.node, "devices": list(place.devices)} for place in two.slower],
+        "faster_components": two.faster,
+        "gap_fraction": frame.finite(two.gap),
+        "differences": list(two.differences),
+    }
+
+
+def _component(standing: Standing) -> dict[str, Any]:
+    return {
+        "node": standing.place.node,
+        "devices": list(standing.place.devices),
+        "kind": standing.kind,
+        "group": standing.group,
+        "state": standing.state,
+        "share_of_median_fraction": {family: frame.finite(share) for family, share in standing.shares},
+        "temperature_c": frame.finite(standing.temperature_c),
+        "power_w": frame.finite(standing.power_w),
+        "clock_hz": frame.finite(standing.clock_hz),
+        "sick": list(standing.sick),
+        "warnings": list(standing.warnings),
+    }

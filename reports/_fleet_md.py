@@ -1,0 +1,77 @@
+"""The judgement of a fleet as GitHub Markdown: at most 60 lines for any fleet, the worst first, the rest counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gpubench.api.report import FleetJudgement, Suspect, code, escape, fleet_words, units
+
+from ._markdown import clipped, table
+
+_MOST_SUSPECTS, _MOST_LINES, _MOST_SICK = 15, 6, 4
+_WHOLE = "a page (`-o fleet.html`) or `-o fleet.json` has them all"
+
+
+def fleet_markdown(judgement: FleetJudgement) -> str:
+    """Return the document, with a newline at its end."""
+    lines = [
+        f"# {escape(clipped(fleet_words.devices_words(judgement)))}",
+        "",
+        f"**{escape(clipped(fleet_words.fleet_answer(judgement)))}**",
+        "",
+        *_key_lines(judgement),
+        *_suspects(judgement.suspects),
+        *_listed("Nodes that did not answer", fleet_words.absent_words(judgement)),
+        *_listed("Notes", judgement.notes),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _key_lines(judgement: FleetJudgement) -> Iterator[str]:
+    if judgement.is_judged:
+        yield f"- Compared with {fleet_words.compared_with(judgement)}."
+    if seen := fleet_words.detectable_words(judgement):
+        yield f"- Smallest slowdown that would be found: {escape(clipped(seen))}."
+    answered = len(judgement.fleet.nodes) - len(judgement.absent)
+    yield f"- {answered} of {len(judgement.fleet.nodes)} nodes answered."
+    sick = [f"{standing.place.text}: {standing.sick[0]}" for standing in judgement.sick]
+    yield from (f"- **sick:** {escape(clipped(line))}" for line in sick[:_MOST_SICK])
+    for line in fleet_words.population_words(judgement)[:_MOST_SICK]:
+        yield f"- {escape(clipped(line))}"
+    for line in fleet_words.next_words(judgement):
+        yield f"- **next:** {escape(clipped(line))}"
+
+
+def _suspects(suspects: Sequence[Suspect]) -> Iterator[str]:
+    if not suspects:
+        return
+    yield from ("", "## Suspects", "")
+    heads = ("unit", "place", "family", "slowest case", "slowdown", "smallest seen", "state", "cause")
+    yield from table(heads, map(_cells, suspects[:_MOST_SUSPECTS]))
+    if (rest := len(suspects) - _MOST_SUSPECTS) > 0:
+        yield from ("", f"{rest} more suspects: {_WHOLE}.")
+
+
+def _cells(suspect: Suspect) -> tuple[str, ...]:
+    worst = suspect.findings[0]
+    place = suspect.place.node if suspect.unit == "node" else suspect.place.text
+    state = fleet_words.STATES[suspect.state]
+    return (
+        suspect.unit,
+        escape(clipped(place)),
+        escape(clipped(worst.family)),
+        code(clipped(worst.case)) if worst.case else "all together",
+        units.percent(worst.slowdown),
+        units.percent(worst.detectable),
+        f"**{state}**" if suspect.state == "confirmed" else state,
+        escape(clipped(fleet_words.cause_words(suspect))),
+    )
+
+
+def _listed(title: str, lines: Sequence[str]) -> Iterator[str]:
+    if not lines:
+        return
+    yield from ("", f"## {title}", "")
+    yield from (f"- {escape(clipped(line))}" for line in lines[:_MOST_LINES])
+    if (rest := len(lines) - _MOST_LINES) > 0:
+        yield f"- and {rest} more: {_WHOLE}"
