@@ -9,13 +9,16 @@ import math
 import sys
 
 import numpy as np
+from _fleets import template
 
 from gpubench.analysis.digest import CaseKey
 from gpubench.judging import outliers
+from gpubench.judging.fleet import Place
 from gpubench.judging.fleet_rows import ComparableGroup, Member, fleet_rows
 
 CASES, FAMILIES = 20, ("memory", "compute", "host link", "latency", "collectives")
 SPREADS, SIZES, SLOW = (0.002, 0.01, 0.025), (8, 32, 256), (0.0, 0.03, 0.05, 0.10, 0.25)
+COMPONENT = template().components[0]
 KEYS = tuple(
     CaseKey(f"case-{number}", 1, "hot", "B/s", "more", FAMILIES[number % len(FAMILIES)], "quick")
     for number in range(CASES)
@@ -24,7 +27,7 @@ KEYS = tuple(
 
 def ours(rates):
     """Components that the rule accuses: cases, populations and families together."""
-    members = tuple(Member(None, None) for _ in range(rates.shape[1]))
+    members = tuple(Member(Place(str(number), ()), COMPONENT) for number in range(rates.shape[1]))
     rows, matrix, errors, _ = fleet_rows(ComparableGroup(members, KEYS, rates, np.zeros_like(rates)))
     found = outliers.find(matrix, errors).is_suspect
     accused = np.zeros(rates.shape, dtype=bool)

@@ -16,7 +16,6 @@ from gpubench.judging.fleet import Place, TwoPopulations
 from gpubench.judging.outliers import LEAST_COMPONENTS, LEAST_SPREAD, Matrix
 
 _LEAST_CASES = 2  # of a family: the mean of one case is that case
-_MAD_TO_SIGMA = 1.4826  # makes the MAD of a normal sample estimate its deviation
 
 
 class Member(NamedTuple):
@@ -83,7 +82,7 @@ def _family_rows(group: ComparableGroup, rates: Matrix) -> tuple[list[FleetRow],
             continue
         part = rates[chosen]
         centred = part - np.nanmedian(part, axis=1, keepdims=True)
-        spread = np.maximum(_MAD_TO_SIGMA * np.nanmedian(np.abs(centred), axis=1, keepdims=True), LEAST_SPREAD)
+        spread = np.maximum(np.nanstd(part, axis=1, keepdims=True, ddof=1), LEAST_SPREAD)
         weight = np.where(np.isfinite(centred), spread**-2.0, 0.0)
         total = weight.sum(axis=0)
         whole = np.isfinite(centred).sum(axis=0) == len(chosen)  # a mean of other cases is not comparable
