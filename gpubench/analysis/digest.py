@@ -19,7 +19,7 @@ from gpubench.analysis.disturbances import other_work, slowdowns
 from gpubench.analysis.fingerprint import Fingerprint, fingerprint
 from gpubench.analysis.quantities import headline, judged_better, judged_median, judged_unit
 from gpubench.analysis.trust import HEALTH_SOURCE, STATE_SOURCE
-from gpubench.model import Better, Manifest, Measure, Remark, Result, Samples, Series
+from gpubench.model import Better, Manifest, Measure, Remark, Result, Samples, Series, Tier
 
 ComponentKind = Literal["GPU", "host", "link"]
 _SHOWN = (Measure.TEMPERATURE, Measure.BOARD_POWER)
@@ -42,7 +42,7 @@ class CaseKey(NamedTuple):
     unit: str
     better: Better
     family: str
-    tier: str
+    tier: Tier
 
 
 class CaseRate(NamedTuple):

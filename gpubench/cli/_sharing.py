@@ -13,6 +13,7 @@ import typer
 if TYPE_CHECKING:
     from gpubench.analysis.trend import Trend
     from gpubench.judging.fleet import FleetJudgement
+    from gpubench.judging.fleet_watch import ComponentHistory
     from gpubench.model import Manifest, Run
 
 Value = TypeVar("Value")
@@ -101,6 +102,19 @@ def shareable_fleet(judgement: FleetJudgement, no_redact: bool) -> FleetJudgemen
         _say_not_redacted()
         return judgement
     return anonymised(judgement, _salt(), identity.names())
+
+
+def shareable_histories(histories: list[ComponentHistory], no_redact: bool) -> list[ComponentHistory]:
+    """The histories of a fleet's components without the names of nodes; with `no_redact` as they are."""
+    from gpubench.tools import identity
+    from gpubench.tools.redact import without_names
+
+    if no_redact:
+        _say_not_redacted()
+        return histories
+    nodes = {history.place.node for history in histories}
+    labels = {node.partition(".")[0] for node in nodes}
+    return list(without_names(tuple(histories), (), _salt(), (*identity.names(), *nodes, *labels)))
 
 
 def _say_not_redacted() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import typer
 
-from gpubench.cli import _fleet_run
+from gpubench.cli import _fleet_judge, _fleet_run, _fleet_watch
 
 app = typer.Typer(
     help="Measure many machines at the same time, and find the GPU, the node or the link that is slow.",
 )
 app.command("run", cls=_fleet_run.FleetRunCommand)(_fleet_run.run)
+app.command("judge")(_fleet_judge.judge)
+app.command("watch")(_fleet_watch.watch)
 app.command("member", hidden=True)(_fleet_run.member)

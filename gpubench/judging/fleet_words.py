@@ -36,11 +36,13 @@ def fleet_answer(judgement: FleetJudgement) -> str:
         return f"{found}, compared with {compared_with(judgement)}"
     names = "; ".join(suspect_words(suspect) for suspect in slow[:_MOST_NAMED])
     more = f"; and {len(slow) - _MOST_NAMED} more" if len(slow) > _MOST_NAMED else ""
-    return f"{plural(len(slow), 'slow component')}, {STATES[slow[0].state]}: {names}{more}"
+    if slow[0].state == "confirmed":
+        return f"{plural(len(slow), 'slow component')}, confirmed: {names}{more}"
+    return f"{plural(len(slow), 'component')} seemed slow once, {STATES[slow[0].state]}: {names}{more}"
 
 
 def suspect_words(suspect: Suspect) -> str:
-    """`gpu07 cuda:3: memory 6.7 % below the others (its core clock was 1.4 GHz, that of the others 1.98 GHz)`."""
+    """`gpu07 cuda:3: memory up to 6.7 % below the others (its core clock was 1.4 GHz, that of the others 1.98 GHz)`."""
     worst = suspect.findings[0]
     place = suspect.place.node if suspect.unit == "node" else suspect.place.text
     return (

@@ -1,0 +1,150 @@
+"""`gpubench fleet judge`: which GPU, node or link of a fleet is slow."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpubench.cli import _options as options
+from gpubench.cli import _sharing as sharing
+from gpubench.cli import _verdicts
+
+if TYPE_CHECKING:
+    from gpubench.cli._findings import Part
+    from gpubench.judging.fleet import FleetJudgement
+
+_MOST_ROWS = 40  # suspects in the terminal; the page has them all
+_ENDS = {0: "green", 1: "red", 4: "yellow", 6: "red"}
+
+Folder = Annotated[
+    Path,
+    typer.Argument(metavar="DIR", help="The folder of a fleet, or any folder of run files.", show_default=False),
+]
+Baseline = Annotated[
+    str | None,
+    typer.Option(
+        "--baseline", "-b", help="The folder of an earlier fleet, or a saved baseline: compare each GPU with itself."
+    ),
+]
+Floor = Annotated[
+    bool, typer.Option("--floor", help="Compare each GPU with what its model is known to reach (docs/gate.md).")
+]
+Strict = Annotated[
+    bool,
+    typer.Option("--strict", help="End with status 4 if a node is missing or a suspect was not measured again."),
+]
+Out = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--out", "-o", help="Write a report here; the ending chooses the form: .html, .md, .json or .xml (JUnit)."
+    ),
+]
+
+
+def judge(
+    folder: Folder,
+    baseline: Baseline = None,
+    floor: Floor = False,
+    threshold: _verdicts.Threshold = None,
+    policy: _verdicts.PolicyFile = None,
+    strict: Strict = False,
+    out: Out = None,
+    force: sharing.Force = False,
+    no_redact: sharing.NoRedact = False,
+    json: options.Json = False,
+) -> None:
+    """Find the slow GPU, node or link in the run files of a fleet, and say how sure that is.
+
+    The exit status is 0 if nothing is slow, 1 if something slow is confirmed, 4 if the fleet cannot be judged, and 6 if
+    a device is sick.
+    """
+    from gpubench.judging.fleet import fleet_status
+    from gpubench.tools.fleet import judging
+    from gpubench.tools.fleet.digests import read
+
+    rules = _verdicts.policy(policy, threshold, strict, False)
+    found = read(folder)
+    judged = judging.judge(found, rules, judging.read_baseline(baseline) if baseline else None, floor)
+    publish(judged, out or [], force, no_redact, json)
+    raise typer.Exit(fleet_status(judged, rules.strict))
+
+
+def publish(judged: FleetJudgement, out: list[Path], force: bool, no_redact: bool, json: bool) -> None:
+    """Write the reports that were asked for, anonymised unless `no_redact` is set, and print the answer or JSON."""
+    import sys
+
+    from gpubench.base.clean import tidy
+    from gpubench.tools.fleet import publishing
+
+    shown = tidy(judged)
+    if json or out or sharing.is_ci():
+        shared = sharing.shareable_fleet(shown, no_redact)
+        for path in out:
+            sharing.check_target(path, force)
+            sharing.write(path, publishing.rendered(path, shared))
+        if json:
+            sys.stdout.write(publishing.document(shared))
+            return
+        shown = shared if sharing.is_ci() else shown
+    show(shown)
+
+
+def show(judged: FleetJudgement) -> None:
+    """Print the answer, the suspects and what the rule can see."""
+    from gpubench.cli import _print
+
+    for part in _parts(judged):
+        _print.out().print(part, soft_wrap=not hasattr(part, "columns"))
+
+
+def _parts(judged: FleetJudgement) -> Iterator[Part]:
+    from gpubench.cli import _print
+    from gpubench.judging import fleet_words as words
+    from gpubench.judging.fleet import fleet_status
+
+    end = fleet_status(judged) or (4 if judged.of("suspect") else 0)
+    yield _print.plain(words.fleet_answer(judged), f"bold {_ENDS[end]}")
+    yield _print.plain(words.devices_words(judged))
+    if seen := words.detectable_words(judged):
+        yield _print.plain(f"smallest slowdown that would be found: {seen}")
+    for line in (*words.population_words(judged), *judged.notes):
+        yield _print.plain(f"- {line}")
+    if absent := words.absent_words(judged):
+        yield _print.plain(f"{len(absent)} of {len(judged.fleet.nodes)} nodes did not answer", "yellow")
+        for line in absent:
+            yield _print.plain(f"- {line}", "yellow")
+    yield from _suspects(judged)
+    for line in words.next_words(judged):
+        yield _print.plain(f"next: {line}")
+
+
+def _suspects(judged: FleetJudgement) -> Iterator[Part]:
+    from gpubench.base import units
+    from gpubench.cli import _print
+    from gpubench.cli._layout import NamedRow, named_rows
+    from gpubench.judging import fleet_words as words
+
+    if not judged.suspects:
+        return
+    rows = []
+    for suspect in judged.suspects[:_MOST_ROWS]:
+        worst = suspect.findings[0]
+        place = suspect.place.node if suspect.unit == "node" else suspect.place.text
+        count = len(suspect.findings)
+        figures = (
+            units.percent(worst.slowdown),
+            units.percent(worst.detectable),
+            str(count),
+            words.STATES[suspect.state],
+        )
+        rows.append(
+            NamedRow(suspect.unit, f"{place}, {worst.case or worst.family}: {words.cause_words(suspect)}", figures)
+        )
+    heads = ("unit", "component, slowest case, cause", "slowdown", "smallest seen", "cases", "state")
+    yield from named_rows(heads, rows, shutil.get_terminal_size().columns)
+    if rest := len(judged.suspects) - len(rows):
+        yield _print.plain(f"not listed: {rest} more suspects; a report (-o fleet.html) has them all", "dim")

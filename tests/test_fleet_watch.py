@@ -1,0 +1,71 @@
+"""The same GPUs over days: what is slow again and again, what recovered, and what became slower."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from _fleets import fleet
+
+from gpubench.judging.fleet_again import Again
+from gpubench.judging.fleet_rule import judge_fleet
+from gpubench.judging.fleet_watch import WatchedFleet, event_words, watch
+
+SLOW = ("gpu03", "cuda:0")
+DAY_S = 86400.0
+
+
+def day(number, slow=0.0, again=()):
+    record, digests = fleet(8, 1, slow={SLOW: {"memory": slow}}, seed=number)
+    return WatchedFleet(f"day-{number:02}", number * DAY_S, tuple(digests), judge_fleet(record, digests, again))
+
+
+def test_a_component_that_is_never_slow_is_not_listed():
+    assert watch([day(number) for number in range(3)]) == []
+
+
+def test_a_gpu_that_is_slow_on_two_days_is_counted_and_slow_again():
+    (found,) = watch([day(0), day(1, 0.05), day(2, 0.05)])
+    assert (found.place.node, found.suspected, found.is_slow_again) == ("gpu03", 2, True)
+    assert found.states == (None, "suspect", "suspect")
+
+
+def test_a_gpu_that_recovered_is_told_as_such():
+    _, second = fleet(8, 1, seed=9)
+    slow = day(1, 0.05, [Again(second[3], False), Again(second[5], True)])
+    (found,) = watch([day(0), slow])
+    assert (found.suspected, found.transient, found.is_slow_again) == (0, 1, False)
+
+
+def test_a_gpu_that_became_slower_is_told_from_which_day_on():
+    days = [day(number, 0.06 if number >= 10 else 0.0) for number in range(20)]
+    (found,) = watch(days)
+    words = event_words(found.trends[0])
+    assert words.startswith("bandwidth/triad")
+    assert words.endswith("(worse) since day-10")
+    assert found.worst == pytest.approx(0.06, abs=0.01)
+
+
+def test_a_gpu_that_moved_to_another_node_is_the_same_gpu():
+    before, after = day(0, 0.05), day(1, 0.05)
+    moved = [replace(each, node="other") if each.node == "gpu03" else each for each in after.digests]
+    judged = judge_fleet(after.judgement.fleet, moved)
+    (found,) = watch([before, replace(after, digests=tuple(moved), judgement=judged)])
+    assert (found.place.node, found.suspected) == ("other", 2)
+
+
+def test_another_driver_is_no_change_of_the_gpu():
+    days = [day(number) for number in range(12)]
+    for number in range(6, 12):
+        made = []
+        for digest in days[number].digests:
+            part = digest.components[0]
+            rates = {
+                key: rate._replace(value=rate.value * 0.9, log=rate.log + math.log(0.9))
+                for key, rate in part.rates.items()
+            }
+            print_ = replace(part.fingerprint, pairs=(*part.fingerprint.pairs, ("driver", "nvidia 999")))
+            made.append(replace(digest, components=(replace(part, rates=rates, fingerprint=print_),)))
+        days[number] = replace(
+            days[number], digests=tuple(made), judgement=judge_fleet(days[number].judgement.fleet, made)
+        )
+    assert watch(days) == []
