@@ -199,6 +199,16 @@ static __device__ __forceinline__ A gb_shuffle_xor(A value, int mask) {
 #endif
 }
 
+// The value of that lane of the warp; every lane of the warp must call it.
+template <class A>
+static __device__ __forceinline__ A gb_shuffle(A value, int lane) {
+#if GB_HIP
+    return __shfl(value, lane);
+#else
+    return __shfl_sync(GB_FULLMASK, value, lane);
+#endif
+}
+
 // The exclusive or of one word a thread over a block of whole warps: right in thread 0; every thread must call it.
 static __device__ __forceinline__ u64 gb_block_xor(u64 mine) {
     __shared__ u64 warps[32];

@@ -151,6 +151,12 @@ template <class A> static A gb_shuffle_xor(A value, int mask) {
     memcpy(&value, grid::exchange(mine)[grid::running % WARP ^ mask].words, sizeof value);
     return value;
 }
+template <class A> static A gb_shuffle(A value, int lane) {
+    grid::Slot mine;
+    memcpy(mine.words, &value, sizeof value);
+    memcpy(&value, grid::exchange(mine)[lane % WARP].words, sizeof value);
+    return value;
+}
 static inline void gb_halves(u32 word, float& low, float& high) {
     _Float16 halves[2];
     memcpy(halves, &word, 4);

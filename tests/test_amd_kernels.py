@@ -35,6 +35,12 @@ BUILDS: dict[str, list[dict[str, object]]] = {
     "copies.cu": [{}, {"FLIGHT": 1}],
     "ipc/signals.cu": [{}, {"ADDS": 1}],
     "gemm/skinny.cu": list(SKINNY),
+    "inference/attention.cu": [
+        {"DIM": 128, "GROUP": 4, "PAGE": 0},
+        {"DIM": 128, "GROUP": 8, "PAGE": 64},
+        {"DIM": 128, "GROUP": 1, "PAGE": 16},
+        {"DIM": 64, "GROUP": 2, "PAGE": 0},
+    ],
 }
 ALL = [(file, build) for file in FILES for build in BUILDS.get(file, [{}])]
 LATENCY = [file for file in FILES if file.startswith("latency/")]

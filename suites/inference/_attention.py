@@ -1,0 +1,289 @@
+"""Attention of one new token per sequence over its cached keys and values: the kernels of attention.cu."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpubench.api.suite import (
+    POINT,
+    Bench,
+    KeyFigure,
+    Observation,
+    Observed,
+    Skip,
+    Stage,
+    Target,
+    Task,
+    Topic,
+    View,
+    Work,
+    expect,
+    on_gpu,
+    points,
+    powers_of_two,
+)
+
+_FILE = "attention.cu"
+_THREADS = 128  # of a block, as in attention.cu
+_RESIDENT = 4  # blocks on a compute unit: of 128 threads with up to 128 registers each
+_START_TOKENS = 32  # a block starts in about the time that it needs for this number of tokens
+_LEAST_CHUNK = 128  # tokens of a part
+_RAGGED = 64  # sequences are shorter than the context by fewer tokens than this
+_CHECKED = 6  # heads that are compared with double precision
+_BOUND = 4 * 2.0**-11  # of the relative error: results are stored as halves
+_FILL_BLOCKS, _FILL_THREADS, _FILL_ELEMENTS = 2112, 256, 64  # the last are of a thread, where blocks suffice
+
+_HEADS = {
+    "llama-3-8b": (32, 8),
+    "llama-3-70b": (64, 8),
+    "chatglm-6b": (32, 32),
+}  # heads, KV heads; all have 128 elements
+
+topic = Topic(
+    views=[
+        View(
+            "curve",
+            "Decode attention: bandwidth by context",
+            ("decode_attention",),
+            x="context",
+            by=("batch", "heads", "kv_heads"),
+            log_x=True,
+        ),
+        View("bars", "Decode attention: bandwidth of a paged KV cache", ("kv_pages",)),
+    ],
+    key_figures=[KeyFigure("Decode attention", "decode_attention", (("batch", 32), ("context", 4096)))],
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """`batch` sequences of at most `context` tokens; `page` is 0 for a contiguous cache, else the tokens of a page."""
+
+    batch: int
+    context: int
+    heads: int
+    kv_heads: int
+    dim: int
+    page: int = 0
+
+    @property
+    def capacity(self) -> int:
+        """The tokens that the cache has room for in each sequence."""
+        return self.context if not self.page else -(-self.context // self.page) * self.page
+
+    @property
+    def pages(self) -> int:
+        """The pages of a sequence; 0 without pages."""
+        return self.capacity // self.page if self.page else 0
+
+    @property
+    def cache_bytes(self) -> int:
+        """The bytes of all keys and values that the cache has room for."""
+        return 2 * 2 * self.batch * self.kv_heads * self.capacity * self.dim
+
+    @property
+    def defines(self) -> Mapping[str, int]:
+        """The macros that attention.cu is built with."""
+        return {"DIM": self.dim, "GROUP": self.heads // self.kv_heads, "PAGE": self.page}
+
+    @property
+    def stride(self) -> int:
+        """The tokens that a block takes at once."""
+        lanes = self.dim // 8
+        return _THREADS // lanes * min(4, lanes // (self.heads // self.kv_heads))
+
+    def chunk(self, units: int) -> int:
+        """Return the tokens of a part: those with which the waves of blocks over `units` compute units are shortest."""
+        pairs, slots = self.batch * self.kv_heads, _RESIDENT * max(1, units)
+
+        def chunk_of(parts: int) -> int:
+            return -(-self.context // (parts * self.stride)) * self.stride
+
+        def cost(parts: int) -> int:
+            chunk = chunk_of(parts)
+            return -(-pairs * -(-self.context // chunk) // slots) * (chunk + _START_TOKENS)
+
+        return chunk_of(min(range(1, max(1, self.context // _LEAST_CHUNK) + 1), key=cost))
+
+
+@dataclass(frozen=True, slots=True)
+class KeyValueCache:
+    """The keys and values of one copy of the cache, and its results."""
+
+    keys: Any
+    values: Any
+    out: Any
+
+
+class DecodeAttention:
+    """Seeded queries, keys and values in memory, in copies that together exceed the last-level cache."""
+
+    def __init__(self, bench: Bench, shape: AttentionShape, order: str = "ordered") -> None:
+        group = shape.heads // shape.kv_heads
+        if shape.heads % shape.kv_heads or group not in (1, 2, 4, 8) or shape.dim not in (64, 128):
+            raise Skip(f"the kernel has no {shape.heads} heads of {shape.dim} elements over {shape.kv_heads} KV heads")
+        self._bench, self._shape = bench, shape
+        copies = bench.copies(shape.cache_bytes)
+        bench.need(1.1 * copies * shape.cache_bytes + 2**28)
+        xp, rng = bench.xp, bench.rng
+        self._lengths = np.maximum(1, shape.context - rng.integers(0, _RAGGED, shape.batch)).astype(np.uint32)
+        table = np.arange(shape.batch * shape.pages, dtype=np.uint32)
+        self._table = (rng.permutation(table) if order == "shuffled" else table).astype(np.uint32)
+        self._device_table, self._device_lengths = xp.asarray(self._table), xp.asarray(self._lengths)
+        self._sampled = self._sample(rng)
+        seeds = rng.integers(2**63, size=3)
+        log2_scale = math.log2(math.e) / math.sqrt(shape.dim)
+        self._queries = self._drawn(shape.batch * shape.heads * shape.dim, seeds[0], log2_scale)
+        size = shape.batch * shape.kv_heads * shape.capacity * shape.dim
+        keys, values = self._drawn(size, seeds[1]), self._drawn(size, seeds[2])
+        poison = bench.kernel(_FILE, "poison_beyond", **shape.defines)
+        numbers = np.uint32(shape.kv_heads), np.uint32(shape.capacity)
+        cells = (keys, values, self._device_table, self._device_lengths, *numbers)
+        poison((shape.batch * shape.kv_heads,), (_FILL_THREADS,), cells)  # a block for each sequence and KV head
+        results = [xp.empty(shape.batch * shape.heads * shape.dim, "uint16") for _ in range(copies)]
+        self.caches = [
+            KeyValueCache(keys if place == 0 else keys.copy(), values if place == 0 else values.copy(), out)
+            for place, out in enumerate(results)
+        ]
+
+    def _sample(self, rng: np.random.Generator) -> list[tuple[int, int]]:
+        """Return random heads as (sequence, head), and the first head of the longest and of the shortest sequence."""
+        shape = self._shape
+        ends = {(int(np.argmax(self._lengths)), 0), (int(np.argmin(self._lengths)), 0)}
+        drawn = zip(rng.integers(0, shape.batch, _CHECKED), rng.integers(0, shape.heads, _CHECKED), strict=True)
+        return sorted(ends | {(int(sequence), int(head)) for sequence, head in drawn})
+
+    def _drawn(self, count: int, seed: Any, scale: float = 1.0) -> Any:
+        out = self._bench.xp.empty(count, "uint16")
+        draw = self._bench.kernel(_FILE, "draw", **self._shape.defines)
+        blocks = min(_FILL_BLOCKS, -(-count // (_FILL_THREADS * _FILL_ELEMENTS)))
+        draw((blocks,), (_FILL_THREADS,), (np.uint64(count), np.uint64(seed), np.float32(scale), out))
+        return out
+
+    @property
+    def work(self) -> Work:
+        """Count the keys and values of every token once, queries and results; 4 operations per product of a head."""
+        shape, tokens = self._shape, int(self._lengths.sum())
+        moved = 2 * 2 * tokens * shape.kv_heads * shape.dim + 2 * 2 * shape.batch * shape.heads * shape.dim
+        return Work(moved=float(moved), flops=4.0 * shape.heads * shape.dim * tokens)
+
+    def calls(self) -> tuple[Callable[[], None], ...]:
+        """Return both passes over each copy of the cache."""
+        shape, bench = self._shape, self._bench
+        chunk = shape.chunk(bench.device.device.units)
+        parts = -(-shape.context // chunk)
+        rows = shape.batch * shape.heads
+        sums = bench.xp.empty(rows * parts * shape.dim, "float32")
+        scales = bench.xp.empty(rows * parts * 2, "float32")
+        partial = bench.kernel(_FILE, "partial", **shape.defines)
+        combine = bench.kernel(_FILE, "combine", **shape.defines)
+        grid = parts, shape.batch * shape.kv_heads
+        numbers = tuple(map(np.uint32, (shape.kv_heads, shape.capacity, chunk)))
+
+        def call_on(cache: KeyValueCache) -> Callable[[], None]:
+            inputs = (cache.keys, cache.values, self._device_table, self._device_lengths, self._queries)
+
+            def call() -> None:
+                partial(grid, (_THREADS,), (*inputs, sums, scales, *numbers))
+                combine((rows,), (shape.dim,), (sums, scales, cache.out, np.uint32(parts)))
+
+            return call
+
+        return tuple(call_on(cache) for cache in self.caches)
+
+    def poison(self) -> None:
+        """Overwrite all results with NaN."""
+        for cache in self.caches:
+            cache.out.view("uint8").fill(0xFF)
+
+    def check(self) -> Observation:
+        """Compare sampled heads with double precision; every copy that was written must have the same results."""
+        results = [self._bench.device.to_host(cache.out) for cache in self.caches]
+        written = [result for result in results if not (result == 0xFFFF).all()]
+        expect(bool(written), "no copy of the cache has results")
+        first = written[0].view(np.float16).astype(float)
+        expect(bool(np.isfinite(first).all()), "results are not written, NaN or infinite")
+        differing = sum(int(np.count_nonzero(result != written[0])) for result in written[1:])
+        expect(differing == 0, f"{differing} results of {len(written)} copies differ from the first copy")
+        rows = first.reshape(self._shape.batch, self._shape.heads, self._shape.dim)
+        pairs = [(rows[place], self.expected(*place)) for place in self._sampled]
+        errors = [float(np.linalg.norm(found - exact) / np.linalg.norm(exact)) for found, exact in pairs]
+        expect(max(errors) <= _BOUND, f"the relative error {max(errors):.3g} of a head is above {_BOUND:.3g}")
+        return {"error": Observed(max(errors))}
+
+    def expected(self, sequence: int, head: int) -> npt.NDArray[np.float64]:
+        """Return the result of one head in double precision."""
+        shape, to_host = self._shape, self._bench.device.to_host
+        first = (sequence * shape.heads + head) * shape.dim
+        query = to_host(self._queries[first : first + shape.dim]).view(np.float16).astype(float)
+        cache, kv_head = self.caches[0], head // (shape.heads // shape.kv_heads)
+        keys, values = (self._rows(array, sequence, kv_head) for array in (cache.keys, cache.values))
+        scores = keys @ query
+        powers = np.exp2(scores - scores.max())
+        return np.asarray(powers @ values / powers.sum())
+
+    def _rows(self, array: Any, sequence: int, kv_head: int) -> npt.NDArray[np.float64]:
+        """Return the keys or values of one KV head of a sequence in the order of its tokens, as doubles."""
+        shape, length = self._shape, int(self._lengths[sequence])
+        if shape.page:
+            pages = self._table[sequence * shape.pages : (sequence + 1) * shape.pages]
+            runs = array.reshape(-1, shape.kv_heads, shape.page * shape.dim)
+            found = np.concatenate([self._bench.device.to_host(runs[int(page), kv_head]) for page in pages])
+        else:
+            found = self._bench.device.to_host(array.reshape(shape.batch, shape.kv_heads, -1)[sequence, kv_head])
+        return np.asarray(found.view(np.float16).astype(float).reshape(-1, shape.dim)[:length])
+
+    def task(self) -> Task:
+        """Return the attention over each copy in turn as a task that is judged by the bytes it moves."""
+        calls, shape = self.calls(), self._shape
+        stage = Stage(calls[0], self.work, "moved", "dram", modes=(), rotation=calls, effort=POINT)
+        layout = f"pages of {shape.page} tokens" if shape.page else "contiguous"
+        notes = {
+            "kernel": f"{_FILE}, parts of {shape.chunk(self._bench.device.device.units)} tokens",
+            "cache": f"{shape.cache_bytes} bytes, {layout}, {len(calls)} copies in turn, NaN beyond each length",
+            "data": f"seeded, uniform with variance 1; lengths {self._lengths.min()} to {self._lengths.max()}",
+        }
+        return Task.of(stage, check=self.check, poison=self.poison, notes=notes)
+
+
+def _is_a_model(target: Target, params: Mapping[str, Any]) -> bool:
+    """Keep the heads of published models; `quick` leaves out the largest cache, 4 GiB."""
+    if (params["heads"], params["kv_heads"]) not in _HEADS.values():
+        return False
+    return target.tier != "quick" or params["batch"] * params["context"] < 2**20
+
+
+@topic.case(
+    batch=points((1, 8, 32), (2,), powers_of_two(0, 6)),
+    context=points((4096, 32768), (1024,), powers_of_two(9, 15)),
+    heads=points((32,), full=(32, 64)),
+    kv_heads=points((8,), full=(8, 32)),
+    dim=(128,),
+    when=on_gpu,
+    where=_is_a_model,
+    headline={"batch": 32, "context": 4096, "heads": 32, "kv_heads": 8},
+)
+def decode_attention(bench: Bench, batch: int, context: int, heads: int, kv_heads: int, dim: int) -> Task:
+    """One new token per sequence over its cached keys and values (float16): their bytes, read once, copies in turn.
+
+    The sequences have up to 63 tokens fewer than `context`. Queries and results count too.
+    """
+    return DecodeAttention(bench, AttentionShape(batch, context, heads, kv_heads, dim)).task()
+
+
+@topic.case(
+    page=points((16,), full=(16, 64, 256)),
+    order=("ordered", "shuffled"),
+    batch=points((32,), (2,)),
+    context=points((4096,), (1024,)),
+    when=on_gpu,
+)
+def kv_pages(bench: Bench, page: int, order: str, batch: int, context: int) -> Task:
+    """The same over a cache in pages of `page` tokens, in order or shuffled: 32 heads over 8 KV heads of 128."""
+    return DecodeAttention(bench, AttentionShape(batch, context, 32, 8, 128, page), order).task()

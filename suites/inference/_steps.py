@@ -1,0 +1,135 @@
+"""One step and one prefill of a whole model: every token of a batch through all layers, with a KV cache."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpubench.api.suite import POINT, Bench, Observation, Observed, Stage, Task, Topic, View, expect, on_host, points
+
+from ._toy import TOY, Tokens, ToyModel, ToyWeights
+
+_BOUND = 1e-4  # of the relative error of float32 logits; 4 layers leave about 3e-7
+_MODELS, _WEIGHTS = ("toy",), ("float32",)
+
+topic = Topic(
+    views=[
+        View(
+            "curve",
+            "Throughput of a step by batch size",
+            ("step",),
+            x="batch",
+            by=("model", "weights", "context"),
+            log_x=True,
+        ),
+        View(
+            "curve",
+            "Throughput of a prefill by tokens of the prompt",
+            ("prefill",),
+            x="tokens",
+            by=("model", "weights"),
+        ),
+    ]
+)
+
+Logits = npt.NDArray[Any]
+
+
+def logits_error(weights: ToyWeights, sequence: Tokens, logits: Logits) -> float:
+    """Return the relative error of logits: against one prefill of the whole sequence in double precision."""
+    exact = ToyModel(weights, 1, len(sequence), np.float64).prefill(0, sequence)
+    error = float(np.linalg.norm(logits - exact) / np.linalg.norm(exact))
+    expect(error <= _BOUND, f"the relative error {error:.3g} of the logits is above {_BOUND:.3g}")
+    return error
+
+
+class ToyStep:
+    """A step of `batch` sequences, each of which has `context` tokens after it."""
+
+    def __init__(self, bench: Bench, batch: int, context: int) -> None:
+        self._rng = bench.rng
+        self.weights = ToyWeights.drawn(TOY, self._rng)
+        self.model = ToyModel(self.weights, batch, context)
+        self._sequences = self._rng.integers(0, TOY.head.rows, (batch, context))
+        for slot, sequence in enumerate(self._sequences):
+            self.model.prefill(slot, sequence[:-1])
+        self._slots, self._lengths = np.arange(batch), self.model.lengths.copy()
+        self.logits = np.empty((batch, TOY.head.rows), np.float32)
+        self.tokens = np.empty(batch, np.int64)
+
+    def __call__(self) -> None:
+        """Compute the logits and the most likely token that follows each sequence."""
+        self.model.lengths[:] = self._lengths
+        self.logits[:] = self.model.step(self._slots, self._sequences[:, -1])
+        np.argmax(self.logits, axis=1, out=self.tokens)
+
+    def poison(self) -> None:
+        """Overwrite the results, and the keys and values that the step appends, with NaN."""
+        self.logits.fill(np.nan)
+        self.tokens.fill(-1)
+        for cache in (self.model.keys, self.model.values):
+            cache[:, :, :, -1] = np.nan
+
+    def check(self) -> Observation:
+        """Compare one sequence with double precision, and the tokens of all with those of each sequence alone."""
+        expect(bool(np.isfinite(self.logits).all()), "logits are not written, NaN or infinite")
+        expect(bool((self.tokens == self.logits.argmax(axis=1)).all()), "a token is not the most likely one")
+        row = int(self._rng.integers(len(self.tokens)))
+        error = logits_error(self.weights, self._sequences[row], self.logits[row])
+        return {"error": Observed(error), "differing": Observed(self._differing(), "tokens")}
+
+    def _differing(self) -> int:
+        """Return the number of sequences that have another token in this batch than alone."""
+        self.model.lengths[:] = self._lengths
+        rows = zip(self._slots[:, None], self._sequences[:, -1:], strict=True)
+        alone = [int(self.model.step(slot, last)[0].argmax()) for slot, last in rows]
+        return int(np.count_nonzero(self.tokens != alone))
+
+
+@topic.case(
+    model=_MODELS,
+    weights=_WEIGHTS,
+    batch=points((1, 2, 4, 8), (2,)),
+    context=points((16, 64), (16,), (16, 32, 64, 96)),
+    when=on_host,
+)
+def step(bench: Bench, model: str, weights: str, batch: int, context: int) -> Task:
+    """One token for each of `batch` sequences of `context` tokens: weights and KV cache read once; tokens a second."""
+    del model, weights
+    built = ToyStep(bench, batch, context)
+    work = TOY.step(batch, context, built.weights.nbytes, 4)
+    stage = Stage(built, work, "items", effort=POINT, item="token")
+    return Task.of(stage, check=built.check, poison=built.poison, notes=toy_notes())
+
+
+@topic.case(model=_MODELS, weights=_WEIGHTS, tokens=points((16, 32, 64), (16,), (16, 32, 64, 96)), when=on_host)
+def prefill(bench: Bench, model: str, weights: str, tokens: int) -> Task:
+    """A prompt of `tokens` tokens up to the first token of the answer: tokens of the prompt per second."""
+    del model, weights
+    rng = bench.rng
+    drawn = ToyWeights.drawn(TOY, rng)
+    toy, prompt = ToyModel(drawn, 1, tokens), rng.integers(0, TOY.head.rows, tokens)
+    logits = np.empty(TOY.head.rows, np.float32)
+
+    def check() -> Observation:
+        return {"error": Observed(logits_error(drawn, prompt, logits))}
+
+    stage = Stage(
+        lambda: np.copyto(logits, toy.prefill(0, prompt)),
+        TOY.prefill(tokens, drawn.nbytes, 4),
+        "items",
+        effort=POINT,
+        item="token",
+    )
+    return Task.of(stage, check=check, poison=partial(logits.fill, np.nan), notes=toy_notes())
+
+
+def toy_notes() -> dict[str, str]:
+    """Return the notes on the model."""
+    return {
+        "model": f"{TOY.depth} layers, {TOY.size} seeded weights: it shows the method, not a rate",
+        "data": "seeded",
+    }

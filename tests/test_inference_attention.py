@@ -1,0 +1,144 @@
+"""Decode attention: its kernels against double precision on a grid on the host, its parts, its counting."""
+
+import dataclasses
+import sys
+
+import _grid
+import _nvrtc
+import numpy as np
+import pytest
+from _grid_device import PaperBench, bench
+
+from gpubench import plugins
+from gpubench.base.errors import Skip, WrongAnswer
+
+SUITE = plugins.load("suites", "inference")
+ATTENTION = sys.modules[f"{SUITE.package}._attention"]
+Shape, DecodeAttention = ATTENTION.AttentionShape, ATTENTION.DecodeAttention
+needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
+
+SMALL = Shape(batch=2, context=300, heads=8, kv_heads=2, dim=128)
+SHAPES = [
+    SMALL,
+    Shape(batch=3, context=1, heads=2, kv_heads=2, dim=128),
+    Shape(batch=1, context=130, heads=8, kv_heads=1, dim=128),
+    Shape(batch=2, context=200, heads=4, kv_heads=1, dim=64),
+    Shape(batch=2, context=200, heads=2, kv_heads=2, dim=64),
+]
+
+
+def attention(shape=SMALL, order="ordered"):
+    return DecodeAttention(bench(SUITE), shape, order)
+
+
+def once(found):
+    """Both passes over every copy once, on overwritten results, and the check."""
+    found.poison()
+    for call in found.calls():
+        call()
+    return found.check()["error"].value
+
+
+@needs_compiler
+@pytest.mark.parametrize("shape", [SHAPES[0], *(pytest.param(shape, marks=pytest.mark.slow) for shape in SHAPES[1:])])
+def test_every_head_is_that_of_double_precision(shape):
+    found = attention(shape)
+    assert once(found) < 2**-11
+    rows = found.caches[-1].out.view(np.float16).reshape(shape.batch, shape.heads, shape.dim)
+    for sequence in range(shape.batch):
+        for head in range(shape.heads):
+            np.testing.assert_allclose(rows[sequence, head], found.expected(sequence, head), atol=1e-3)
+
+
+@needs_compiler
+@pytest.mark.parametrize("order", [pytest.param("ordered", marks=pytest.mark.slow), "shuffled"])
+@pytest.mark.parametrize("page", [16, pytest.param(64, marks=pytest.mark.slow)])
+def test_pages_in_any_order_give_the_same_as_one_run(page, order):
+    assert once(attention(dataclasses.replace(SMALL, page=page), order)) < 2**-11
+
+
+class WaveBench(PaperBench):
+    """A bench whose kernels run in waves of 64 lanes, as on AMD's GPUs."""
+
+    def kernel(self, file, name, **defines):
+        return super().kernel(file, name, WARP=64, **defines)
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [0, 16])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_waves_of_64_lanes_give_the_same(shape, page):
+    base = bench(SUITE)
+    wave = WaveBench(base.open_device, base.case, base.target, base.package, 1)
+    assert once(DecodeAttention(wave, dataclasses.replace(shape, page=page), "shuffled")) < 2**-11
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_case_builds_runs_and_checks_itself_on_a_gpu_on_paper():
+    task = ATTENTION.kv_pages(bench(SUITE), page=16, order="shuffled", batch=2, context=100)
+    task.poison()
+    for call in task.stages[""].rotation:
+        call()
+    assert task.check()["error"].value < 2**-11
+
+
+@pytest.mark.skipif(_nvrtc.library() is None, reason="needs NVRTC")
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_kernels_compile_for_nvidia_without_values_in_local_memory(shape, arch):
+    defines = [f"-D{name}={value}" for name, value in shape.defines.items()]
+    options = [f"--gpu-architecture={arch}", "--ptxas-options=-v", *defines]
+    status, log = _nvrtc.compiled(_grid.source("inference/attention.cu"), options)
+    assert status == 0, log
+    assert log.count("0 bytes spill stores") == 4, log
+
+
+@needs_compiler
+def test_the_check_sees_results_that_are_wrong_missing_or_differ_between_copies():
+    found = attention()
+    once(found)
+    keys = found.caches[0].keys.copy()
+    found.caches[0].keys[:] = np.roll(keys, 128)
+    with pytest.raises(WrongAnswer, match="relative error"):
+        found.check()
+    found.caches[0].keys[:] = keys
+    found.caches[1].out[5] ^= 1
+    with pytest.raises(WrongAnswer, match="1 results of 2 copies differ"):
+        found.check()
+    found.poison()
+    with pytest.raises(WrongAnswer, match="no copy"):
+        found.check()
+
+
+@needs_compiler
+def test_a_kernel_that_reads_beyond_a_length_meets_nan():
+    found = attention()
+    lengths = found._lengths.copy()
+    assert lengths.min() < SMALL.context
+    found._device_lengths[:] = SMALL.context
+    with pytest.raises(WrongAnswer, match="NaN"):
+        once(found)
+
+
+@needs_compiler
+def test_bytes_are_those_of_the_lengths():
+    found = attention()
+    tokens = int(found._lengths.sum())
+    assert found.work.moved == tokens * 2 * 128 * 2 * 2 + 2 * 2 * 8 * 128 * 2
+    assert found.work.flops == 4 * 8 * 128 * tokens
+
+
+def test_parts_fill_whole_waves_of_blocks():
+    """132 compute units hold 528 blocks."""
+    long = Shape(batch=8, context=4096, heads=32, kv_heads=8, dim=128)
+    blocks = 64 * -(-4096 // long.chunk(132))
+    assert blocks / 528 > 0.9 * -(-blocks // 528)
+    assert all(Shape(1, context, 32, 8, 128).chunk(132) % 32 == 0 for context in (1, 100, 4096, 32768))
+
+
+def test_heads_that_the_kernel_does_not_have_are_skipped_in_words():
+    with pytest.raises(Skip, match="no 12 heads of 128 elements over 4 KV heads"):
+        attention(dataclasses.replace(SMALL, heads=12, kv_heads=4))

@@ -1,0 +1,85 @@
+"""Decode attention on a real GPU: every shape and layout is checked against double precision, and checks can fail."""
+
+import dataclasses
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpubench import plugins
+from gpubench.authoring.axes import Target
+from gpubench.authoring.bench import Bench
+from gpubench.base.errors import WrongAnswer
+from gpubench.measuring import inventory
+from gpubench.measuring.engine import Engine
+from gpubench.measuring.stopping import POLICIES
+from gpubench.model import Case
+
+pytestmark = pytest.mark.gpu
+SUITE = plugins.load("suites", "inference")
+ATTENTION = sys.modules[f"{SUITE.package}._attention"]
+Shape, DecodeAttention = ATTENTION.AttentionShape, ATTENTION.DecodeAttention
+SMALL = Shape(batch=3, context=2000, heads=32, kv_heads=8, dim=128)
+SHAPES = [
+    SMALL,
+    Shape(batch=1, context=1, heads=32, kv_heads=8, dim=128),
+    Shape(batch=2, context=777, heads=64, kv_heads=8, dim=128),
+    Shape(batch=2, context=777, heads=32, kv_heads=32, dim=128),
+    Shape(batch=2, context=777, heads=16, kv_heads=8, dim=64),
+    Shape(batch=64, context=8192, heads=32, kv_heads=8, dim=128),
+]
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Any:
+    """The first GPU, open in this process."""
+    device = inventory.facts().devices[0]
+    return plugins.load("backends", device.backend).open(device)
+
+
+def attention(gpu: Any, shape: Any = SMALL, order: str = "ordered") -> Any:
+    target = Target(inventory.facts(), gpu.device)
+    case = Case("inference", "decode_attention", (("batch", shape.batch), ("context", shape.context)))
+    return DecodeAttention(Bench(gpu, case, target, SUITE.package, 1), shape, order)
+
+
+def error(found: Any) -> float:
+    """Both passes over every copy once, on overwritten results, and the check."""
+    found.poison()
+    for call in found.calls():
+        call()
+    return float(found.check()["error"].value)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_sampled_heads_are_those_of_double_precision(gpu: Any, shape: Any) -> None:
+    assert error(attention(gpu, shape)) < 2**-11
+
+
+@pytest.mark.parametrize("order", ["ordered", "shuffled"])
+@pytest.mark.parametrize("page", [16, 64, 256])
+def test_pages_in_any_order_give_the_same_as_one_run(gpu: Any, page: int, order: str) -> None:
+    assert error(attention(gpu, dataclasses.replace(SMALL, page=page), order)) < 2**-11
+
+
+def test_a_kernel_that_reads_beyond_a_length_meets_nan(gpu: Any) -> None:
+    found = attention(gpu)
+    found._device_lengths[:] = SMALL.context
+    with pytest.raises(WrongAnswer, match="NaN"):
+        error(found)
+
+
+def test_a_wrong_key_is_seen(gpu: Any) -> None:
+    found = attention(gpu)
+    assert error(found) < 2**-11
+    found.caches[0].keys[:] = gpu.xp.roll(found.caches[0].keys, 128)
+    with pytest.raises(WrongAnswer, match="relative error"):
+        found.check()
+
+
+def test_buffers_in_turn_are_timed_within_the_peak_of_the_memory(gpu: Any) -> None:
+    found = attention(gpu, Shape(batch=8, context=4096, heads=32, kv_heads=8, dim=128))
+    series = Engine(gpu, POLICIES["quick"]).measure(found.task()).series[0]
+    assert series.mode == "rotated"
+    assert 1e11 < series.work.moved / np.median(series.values) < 6e12
