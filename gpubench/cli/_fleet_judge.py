@@ -111,7 +111,8 @@ def _parts(judged: FleetJudgement) -> Iterator[Part]:
     yield _print.plain(words.devices_words(judged))
     if seen := words.detectable_words(judged):
         yield _print.plain(f"smallest slowdown that would be found: {seen}")
-    for line in (*words.population_words(judged), *judged.notes):
+    notes = judged.notes if judged.is_judged or judged.sick else ()  # without a verdict the answer holds them
+    for line in (*words.population_words(judged), *notes):
         yield _print.plain(f"- {line}")
     if absent := words.absent_words(judged):
         yield _print.plain(f"{len(absent)} of {len(judged.fleet.nodes)} nodes did not answer", "yellow")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpubench.tools.fleet.crew import Crew
     from gpubench.tools.fleet.environment import EnvironmentCrew
     from gpubench.tools.fleet.ray_cluster import RayCrew
-    from gpubench.tools.fleet.session import FleetRequest
+    from gpubench.tools.fleet.session import FleetRequest, FleetSession
     from gpubench.tools.fleet.slurm import SlurmCrew
 
 _SRUN = "gpubench.srun"  # where the context keeps the options of srun
@@ -88,6 +88,15 @@ RackMap = Annotated[
 ]
 
 
+Confirm = Annotated[
+    bool,
+    typer.Option(
+        "--confirm",
+        help="Judge the nodes at the end, and measure the suspects again beside as many healthy nodes.",
+    ),
+]
+
+
 class FleetRunCommand(TyperCommand):
     """A command whose words behind `--` are options of srun."""
 
@@ -113,6 +122,7 @@ def run(
     time_limit: TimeLimit = 600.0,
     stagger: Stagger = 0.0,
     map: RackMap = None,  # noqa: A002 - the option's name
+    confirm: Confirm = False,
 ) -> None:
     """Measure many machines at the same time: one run file per node, and fleet.json.
 
@@ -135,8 +145,39 @@ def run(
         watch = stack.enter_context(shown())
         session = stack.enter_context(FleetSession(crew, request, watch))
         fleet = session.measure()
+        if confirm:
+            fleet = _confirmed(session, out)
     _tell(fleet, out)
+    if confirm:
+        _judged(out)
     raise typer.Exit(session.exit_status)
+
+
+def _confirmed(session: FleetSession, folder: Path) -> Fleet:
+    """Measure the suspects and their controls again."""
+    import random
+
+    from gpubench.cli._print import say
+    from gpubench.judging.policy import built_in
+    from gpubench.tools.fleet import judging
+    from gpubench.tools.fleet.confirming import second_look
+    from gpubench.tools.fleet.digests import read
+
+    look = second_look(judging.judge(read(folder), built_in()), random.Random())
+    if not look.roles:
+        return session.fleet
+    say(f"measuring again: {', '.join(f'{node} ({role})' for node, role in look.roles.items())}")
+    return session.again(look.roles, look.cases)
+
+
+def _judged(folder: Path) -> None:
+    """Print the judgement of what was measured."""
+    from gpubench.cli._fleet_judge import show
+    from gpubench.judging.policy import built_in
+    from gpubench.tools.fleet import judging
+    from gpubench.tools.fleet.digests import read
+
+    show(judging.judge(read(folder), built_in()))
 
 
 Board = Annotated[Path, typer.Argument(help="The folder through which the launcher and its nodes talk.")]

@@ -1,0 +1,41 @@
+"""What is measured a second time: the nodes of the suspects, and as many healthy ones as controls."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from gpubench.judging.fleet import FleetJudgement
+from gpubench.tools.fleet.session import Role
+
+_MOST_CASES = 40  # of one measurement: the slowest findings; a confirmation takes a minute, not an hour
+
+
+class SecondLook(NamedTuple):
+    """The nodes to measure again with their roles, and the ids of the cases; empty if there is no suspect."""
+
+    roles: dict[str, Role]
+    cases: tuple[str, ...]
+
+
+def second_look(judgement: FleetJudgement, draw: random.Random) -> SecondLook:
+    """Return what to measure again: the slowest cases of the suspects, on their nodes and on healthy nodes at random."""
+    suspects = dict.fromkeys(suspect.place.node for suspect in judgement.suspects)
+    answered = [node.name for node in judgement.fleet.nodes if node.status == "answered"]
+    healthy = [name for name in answered if name not in suspects]
+    controls = draw.sample(healthy, min(len(suspects), len(healthy)))
+    roles: dict[str, Role] = {**dict.fromkeys(suspects, "suspect"), **dict.fromkeys(controls, "control")}
+    return SecondLook(roles, tuple(dict.fromkeys(_cases(judgement)))[:_MOST_CASES])
+
+
+def _cases(judgement: FleetJudgement) -> Iterator[str]:
+    """Yield the cases of the findings, the slowest first; for a family all of its cases."""
+    findings = [finding for suspect in judgement.suspects for finding in suspect.findings]
+    for finding in sorted(findings, key=lambda each: -each.slowdown):
+        if finding.case:
+            yield finding.case
+        else:
+            yield from (
+                case.case for group in judgement.groups for case in group.cases if case.family == finding.family
+            )

@@ -1,0 +1,24 @@
+"""What `fleet run --confirm` measures again."""
+
+import random
+
+from _fleets import fleet
+
+from gpubench.judging.fleet_rule import judge_fleet
+from gpubench.tools.fleet.confirming import second_look
+
+
+def look(slow):
+    return second_look(judge_fleet(*fleet(16, 2, slow=slow)), random.Random(3))
+
+
+def test_a_healthy_fleet_is_not_measured_again():
+    assert look({}).roles == {}
+
+
+def test_suspects_are_measured_again_beside_as_many_healthy_nodes():
+    found = look({("gpu03", "cuda:0"): {"memory": 0.05}, ("gpu11", "cuda:1"): {"memory": 0.08}})
+    roles = list(found.roles.values())
+    assert [node for node, role in found.roles.items() if role == "suspect"] == ["gpu11", "gpu03"]
+    assert roles.count("control") == 2
+    assert found.cases == ("bandwidth/triad[size=1GiB,dtype=float32]",)
