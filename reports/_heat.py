@@ -91,10 +91,11 @@ def _paths(values: Numbers, scale: tuple[float, float]) -> list[str]:
     A path goes under those of higher shades, whose strokes cover it: fewer and longer ones take fewer bytes.
     """
     found = shades(values, *scale)
-    return ["".join(_strokes(found >= index)) for index in range(SHADES)]
+    return ["".join(strokes(found >= index)) for index in range(SHADES)]
 
 
-def _strokes(inside: npt.NDArray[np.bool_]) -> Iterator[str]:
+def strokes(inside: npt.NDArray[np.bool_]) -> Iterator[str]:
+    """Yield the parts of a path that covers these cells of a matrix, each cell one unit wide and high."""
     edge = np.zeros((len(inside), 1), bool)
     steps = np.diff(np.hstack([edge, inside, edge]).astype(np.int8), axis=1)
     row_before, place = -1, 0

@@ -37,6 +37,11 @@ def fragment(template: str, macro: str, value: object) -> str:
     return str(getattr(_module(template), macro)(value))
 
 
+def written(parts: Iterable[str]) -> Markup:
+    """Return parts of a page whose texts were escaped where the parts were made."""
+    return Markup("".join(parts))
+
+
 def packed(value: object) -> str:
     """Return a value as gzipped JSON in base64, which the script of a page unpacks."""
     data = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpubench.api.report import Comparison, Enclosure, Run, Site, Trend
+from gpubench.api.report import Comparison, Enclosure, FleetJudgement, Run, Site, Trend
 
 from ._columns import columns
 from ._compare_page import compare_page
+from ._fleet_page import fleet_page
 from ._page import Page, page
 from ._site import site_page
 from ._trend import trend_page
@@ -44,6 +45,10 @@ class HtmlReport:
     def index(self, site: Site) -> str:
         """Return the page that lists the runs of a site."""
         return web_page("site.html", "html.css", "site.css", page=site_page(site))
+
+    def fleet(self, judgement: FleetJudgement) -> str:
+        """Return the page of a fleet's judgement."""
+        return web_page("fleet.html", "html.css", "fleet.css", scripts=("fleet.js",), page=fleet_page(judgement))
 
 
 def _written(found: Page) -> str:

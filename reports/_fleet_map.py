@@ -1,0 +1,304 @@
+"""The map of a fleet: a row for each node, a tile for each GPU, and a layer for each family of cases and each reading.
+
+The page shows one layer as tables of tiles, which reads without a script; the script exchanges the layer. Small
+drawings show every layer at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from markupsafe import Markup, escape
+
+from gpubench.api.report import FleetJudgement, Standing, units
+
+from . import _svg as svg
+from ._heat import SHADES, bounds, strokes
+from ._web import written
+
+_MOST_TILES = 16_000  # which keeps the page of any fleet below 2 MB
+_MOST_COLUMNS = 64
+_BLOCK = 16  # nodes in a table where no rack is known
+_BAND = 128  # nodes that stand side by side in a small drawing
+_RINGS = 50  # suspects that a small drawing marks
+# Of the median, in per mille: where the shades of a share begin. A fixed scale keeps a healthy fleet pale.
+_SHARE_LIMITS = (990, 980, 960, 930, 880, 800)
+_HOST = "host"
+
+Numbers = npt.NDArray[np.float64]
+
+
+class _Unit(NamedTuple):
+    """How a layer writes its values: the factor to its unit, the digits after the point, the unit."""
+
+    factor: float
+    digits: int
+    name: str
+
+
+_SHARE = _Unit(100.0, 1, "%")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A node: the name, the index of its first tile, and what became of it if it did not answer."""
+
+    node: str
+    rack: str
+    first: int
+    gone: str
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One measure of all tiles. `values` are integers in the last digit that is shown, NaN where there is none."""
+
+    name: str
+    words: str
+    unit: _Unit
+    values: Numbers
+    limits: tuple[int, ...]  # where the shades begin; of shares downwards, of readings upwards
+
+    @property
+    def shades(self) -> npt.NDArray[np.int64]:
+        """The shade of each tile, -1 without a value."""
+        limits = np.array(self.limits)[:, None]
+        beyond = self.values < limits if self.is_share else self.values >= limits
+        return np.where(np.isnan(self.values), -1, beyond.sum(axis=0))
+
+    @property
+    def is_share(self) -> bool:
+        """Whether the values are shares of the median: then the lower ones are darker."""
+        return self.unit is _SHARE
+
+    def text(self, value: float) -> str:
+        """Return a value as a tile shows it."""
+        return "" if math.isnan(value) else f"{value / 10**self.unit.digits:.{self.unit.digits}f}"
+
+    @property
+    def legend(self) -> list[str]:
+        """The words for each shade."""
+        ends = [self.text(limit) for limit in self.limits]
+        unit = self.unit.name
+        if self.is_share:
+            below = [f"{high} to {low}" for low, high in itertools.pairwise(ends)]
+            return [f"from {ends[0]} {unit}", *below, f"below {ends[-1]}"]
+        between = [f"{low} to {high}" for low, high in itertools.pairwise(ends)]
+        return [f"below {ends[0]} {unit}", *between, f"from {ends[-1]}"] if ends else []
+
+
+@dataclass(frozen=True, slots=True)
+class FleetMap:
+    """The tiles of a fleet: `marks` are the anchor and the state of the suspect that a tile belongs to."""
+
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+    layers: tuple[Layer, ...]
+    marks: dict[int, tuple[str, str]]
+    sick: frozenset[int]
+    left_out: int  # nodes
+    shown: int  # the index of the layer that the tables show
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """What stands above the columns: `0` for `cuda:0` where all GPUs are of one backend."""
+        kinds = {column.partition(":")[0] for column in self.columns} - {_HOST}
+        return tuple(
+            column.rpartition(":")[2] if len(kinds) == 1 and column != _HOST else column for column in self.columns
+        )
+
+
+def fleet_map(judgement: FleetJudgement, anchors: dict[tuple[str, str], tuple[str, str]]) -> FleetMap:
+    """Return the map; `anchors` lead from a node's device to the anchor and the state of its suspect."""
+    found: dict[tuple[str, str], list[Standing]] = {}
+    for standing in judgement.standings:
+        for device in standing.place.devices:
+            found.setdefault((standing.place.node, device), []).append(standing)
+    columns = _columns(judgement)
+    every = _nodes(judgement, {node for node, _ in found})
+    noted = {node for node, _ in anchors} | {standing.place.node for standing in judgement.sick}
+    nodes = _fitting(every, noted, max(_MOST_TILES // max(len(columns), 1), 1))
+    rows: list[Row] = []
+    places: list[tuple[str, str]] = []
+    for node, rack, gone in nodes:
+        rows.append(Row(node, rack, len(places), gone))
+        places += [] if gone else [(node, column) for column in columns]
+    marks = {index: anchors[place] for index, place in enumerate(places) if place in anchors}
+    sick = {(standing.place.node, device) for standing in judgement.sick for device in standing.place.devices}
+    layers = tuple(_layers(judgement, [found.get(place, []) for place in places]))
+    worst = judgement.suspects[0].findings[0].family if judgement.suspects else ""
+    return FleetMap(
+        columns,
+        tuple(rows),
+        layers,
+        marks,
+        frozenset(index for index, place in enumerate(places) if place in sick),
+        len(every) - len(nodes),
+        next((index for index, layer in enumerate(layers) if layer.name == worst), 0),
+    )
+
+
+def _columns(judgement: FleetJudgement) -> tuple[str, ...]:
+    found = {device for standing in judgement.standings for device in standing.place.devices}
+    return tuple(sorted(found, key=lambda device: (device == _HOST, len(device), device))[:_MOST_COLUMNS])
+
+
+def _nodes(judgement: FleetJudgement, measured: set[str]) -> list[tuple[str, str, str]]:
+    """Return the name, the rack and the end of each node, rack by rack."""
+    racks = {rack: index for index, rack in enumerate(dict.fromkeys(node.rack for node in judgement.fleet.nodes))}
+    nodes = sorted(judgement.fleet.nodes, key=lambda node: racks[node.rack])
+    return [
+        (
+            node.name,
+            node.rack,
+            "" if node.name in measured else "no results" if node.status == "answered" else node.status,
+        )
+        for node in nodes
+    ]
+
+
+def _fitting(nodes: list[tuple[str, str, str]], noted: set[str], most: int) -> list[tuple[str, str, str]]:
+    """Return as many nodes as there is room for, in their order; those with a finding or without an answer stay."""
+    if len(nodes) <= most:
+        return nodes
+    ranked = sorted(range(len(nodes)), key=lambda index: not (nodes[index][2] or nodes[index][0] in noted))
+    return [nodes[index] for index in sorted(ranked[:most])]
+
+
+def _layers(judgement: FleetJudgement, tiles: Sequence[list[Standing]]) -> Iterator[Layer]:
+    """Yield the layers: the families, then the readings that anybody took."""
+    links = {family for each in judgement.standings if each.kind == "link" for family, _ in each.shares}
+    shares = [[dict(standing.shares) for standing in tile] for tile in tiles]
+    for family in judgement.families:
+        values = [min((share[family] for share in tile if family in share), default=math.nan) for tile in shares]
+        words = "the slowest link of each GPU, as a share of the median of the links" if family in links else ""
+        yield _layer(family, words or "share of the median of comparable components", _SHARE, values)
+    for name, unit, reading in _READINGS:
+        values = [next((reading(each) for each in tile if len(each.place.devices) == 1), math.nan) for tile in tiles]
+        if any(map(math.isfinite, values)):
+            yield _layer(name, "while the cases ran", unit, values)
+
+
+_READINGS: tuple[tuple[str, _Unit, Callable[[Standing], float]], ...] = (
+    ("temperature", _Unit(1.0, 0, "°C"), lambda standing: standing.temperature_c),
+    ("power", _Unit(1.0, 0, "W"), lambda standing: standing.power_w),
+    ("clock", _Unit(1e-9, 2, "GHz"), lambda standing: standing.clock_hz),
+)
+
+
+def _layer(name: str, words: str, unit: _Unit, values: Sequence[float]) -> Layer:
+    scaled = np.round(np.array(values, float) * unit.factor * 10**unit.digits)
+    if unit is _SHARE:
+        return Layer(name, words, unit, scaled, _SHARE_LIMITS)
+    low, high = bounds(scaled)
+    limits = dict.fromkeys(round(low + (high - low) * index / SHADES) for index in range(1, SHADES))
+    return Layer(name, words, unit, scaled, tuple(limits))
+
+
+def layer_data(layers: Sequence[Layer]) -> list[dict[str, object]]:
+    """Return what the script needs to show another layer."""
+    return [
+        {
+            "name": layer.name,
+            "words": layer.words,
+            "unit": layer.unit.name,
+            "digits": layer.unit.digits,
+            "legend": layer.legend,
+            "limits": layer.limits,
+            "falls": layer.is_share,
+            "values": [None if math.isnan(value) else int(value) for value in layer.values.tolist()],
+        }
+        for layer in layers
+    ]
+
+
+def tables(found: FleetMap) -> Markup:
+    """Return the tables of tiles of the layer that is shown, one for each rack or for sixteen nodes.
+
+    End tags that HTML does not need are left out: thousands of tiles make half of the page.
+    """
+    shades = found.layers[found.shown].shades.tolist() if found.layers else []
+    heads = "".join(f"<th scope=col>{escape(head)}" for head in found.heads)
+    parts = []
+    for rack, rows in _blocks(found.rows):
+        caption = f"<caption>{escape(rack)}</caption>" if rack else ""
+        parts.append(f"<table>{caption}<thead><tr><th scope=col>node{heads}<tbody>")
+        for row in rows:
+            parts.append(f"<tr><th scope=row>{escape(row.node)}")
+            parts.append(
+                f'<td class=gone colspan="{max(len(found.columns), 1)}">{escape(row.gone)}'
+                if row.gone
+                else "".join(_tile(found, index, shades) for index in range(row.first, row.first + len(found.columns)))
+            )
+        parts.append("</table>\n")
+    return written(parts)
+
+
+def _blocks(rows: Sequence[Row]) -> Iterator[tuple[str, Sequence[Row]]]:
+    if not any(row.rack for row in rows):
+        yield from (("", rows[start : start + _BLOCK]) for start in range(0, len(rows), _BLOCK))
+        return
+    racks: dict[str, list[Row]] = {}
+    for row in rows:
+        racks.setdefault(row.rack or "no rack", []).append(row)
+    yield from racks.items()
+
+
+def _tile(found: FleetMap, index: int, shades: Sequence[int]) -> str:
+    layer = found.layers[found.shown]
+    text = layer.text(layer.values[index])
+    anchor, state = found.marks.get(index, ("", ""))
+    names = [f"h{shades[index]}"] if shades[index] > 0 else []
+    names += [name for name in (state, "sick" if index in found.sick else "") if name]
+    class_ = f' class="{" ".join(names)}"' if names else ""
+    return f"<td{class_}><a href=#{anchor}>{text or '–'}</a>" if anchor else f"<td{class_}>{text}"
+
+
+def overview(found: FleetMap, layer: Layer) -> Markup:
+    """Return a small drawing of a layer: the nodes from left to right, their GPUs from top to bottom."""
+    height, wide = len(found.columns), min(len(found.rows), _BAND)
+    bands = math.ceil(len(found.rows) / _BAND)
+    cells = np.full((max(bands * (height + 1) - 1, 1), max(wide, 1)), -1)
+    shades, rings = layer.shades, []
+    for place, row in enumerate(found.rows):
+        band, column = divmod(place, _BAND)
+        top = band * (height + 1)
+        if not row.gone:
+            cells[top : top + height, column] = shades[row.first : row.first + height]
+            rings += [(column, top + tile) for tile in range(height) if row.first + tile in found.marks]
+    paths = [
+        svg.element("path", d="".join(strokes(cells >= shade)), class_=f"run h{shade}")
+        for shade in range(SHADES)
+        if (cells >= shade).any()
+    ]
+    step = 200.0 / cells.shape[1]
+    high = min(step, 12.0)
+    drawn = svg.element("g", *paths, transform=f"translate(0 {high / 2:.6g}) scale({step:.6g} {high:.6g})")
+    marks = [
+        svg.element("circle", cx=(x + 0.5) * step, cy=(y + 0.5) * high, r=max(high, 4.0) * 0.6, class_="ring")
+        for x, y in rings[:_RINGS]
+    ]
+    words = f"{layer.name}: nodes from left to right, GPUs from top to bottom"
+    return svg.picture(words, cells.shape[0] * high, drawn, *marks, width=200.0)
+
+
+def range_words(layer: Layer) -> str:
+    """Return the extremes of a layer: `93.3 to 100.6 %`."""
+    low, high = float(np.nanmin(layer.values)), float(np.nanmax(layer.values))
+    return f"{layer.text(low)} to {layer.text(high)} {layer.unit.name}"
+
+
+def reading_words(standing: Standing) -> str:
+    """Return where a component stands: the shares of its families, then its readings."""
+    parts = [f"{family} {units.percent(share)}" for family, share in standing.shares]
+    for name, unit, reading in _READINGS:
+        value = reading(standing)
+        if math.isfinite(value):
+            parts.append(f"{name} {value * unit.factor:.{unit.digits}f} {unit.name}")
+    return ", ".join(parts)

@@ -1,0 +1,261 @@
+"""The judgement of a fleet as the page's template takes it: values in words, drawings as markup."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from gpubench.api.report import (
+    FleetFinding,
+    FleetGroup,
+    FleetJudgement,
+    Place,
+    Standing,
+    Suspect,
+    fleet_words,
+    units,
+)
+
+from ._fleet_map import FleetMap, fleet_map, layer_data, overview, range_words, reading_words, tables
+from ._markdown import clipped
+from ._web import packed
+
+_MOST_SUSPECTS, _MOST_FINDINGS, _MOST_LINES = 300, 1500, 200
+_FEW_SUSPECTS = 5  # whose cases are open from the start
+_NONE = "–"
+_BASES = {"others": "the others", "baseline": "the baseline", "floor": "the floor"}
+_REST = "`gpubench fleet judge … -o fleet.json` lists all"
+
+
+@dataclass(frozen=True, slots=True)
+class FindingLine:
+    """A slow case of a suspect in words."""
+
+    place: str
+    case: str
+    value: str
+    expected: str
+    basis: str
+    slowdown: str
+    detectable: str
+    again: str
+    state: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class SuspectLine:
+    """A suspect in words, with the cases that embed the evidence."""
+
+    anchor: str
+    unit: str
+    place: str
+    worst: FindingLine
+    family: str
+    state: str
+    style: str
+    cause: str
+    uuids: str
+    readings: tuple[str, ...]
+    findings: tuple[FindingLine, ...]
+    more: int
+
+
+@dataclass(frozen=True, slots=True)
+class CaseLine:
+    """A case of a group in words."""
+
+    case: str
+    family: str
+    components: int
+    median: str
+    spread: str
+    detectable: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSection:
+    """Comparable components with their cases."""
+
+    title: str
+    words: str
+    cases: tuple[CaseLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SmallMap:
+    """A small drawing of a layer."""
+
+    index: int
+    name: str
+    words: str
+    drawing: Markup
+
+
+@dataclass(frozen=True, slots=True)
+class FleetPage:
+    """Everything that the template shows; `data` are the layers, packed for the script."""
+
+    title: str
+    style: str
+    verdict: str
+    why: tuple[str, ...]
+    next_steps: tuple[str, ...]
+    map: FleetMap
+    tables: Markup
+    legend: tuple[str, ...]
+    small: tuple[SmallMap, ...]
+    data: str
+    suspects: tuple[SuspectLine, ...]
+    are_open: bool
+    more_suspects: int
+    missing: tuple[tuple[str, str, str, str], ...]
+    more_missing: int
+    groups: tuple[GroupSection, ...]
+    notes: tuple[str, ...]
+
+
+def fleet_page(judgement: FleetJudgement) -> FleetPage:
+    """Return the page of a judgement whose text is clean."""
+    anchors = _anchors(judgement.suspects)
+    found = fleet_map(judgement, anchors)
+    suspects = _suspects(judgement)
+    missing = [node for node in judgement.fleet.nodes if node.status != "answered"]
+    small = [
+        SmallMap(index, layer.name, range_words(layer), overview(found, layer))
+        for index, layer in enumerate(found.layers)
+        if not all(map(math.isnan, layer.values))
+    ]
+    return FleetPage(
+        title=fleet_words.devices_words(judgement),
+        style=_style(judgement),
+        verdict=clipped(fleet_words.fleet_answer(judgement)),
+        why=tuple(_why(judgement)),
+        next_steps=tuple(fleet_words.next_words(judgement)),
+        map=found,
+        tables=tables(found),
+        legend=tuple(found.layers[found.shown].legend) if found.layers else (),
+        small=tuple(small),
+        data=packed({"devices": found.columns, "layers": layer_data(found.layers)}),
+        suspects=suspects,
+        are_open=len(suspects) <= _FEW_SUSPECTS,
+        more_suspects=len(judgement.suspects) - len(suspects),
+        missing=tuple((node.name, node.rack, node.status, clipped(node.reason)) for node in missing[:_MOST_LINES]),
+        more_missing=max(len(missing) - _MOST_LINES, 0),
+        groups=tuple(_group(group) for group in judgement.groups),
+        notes=_notes(judgement, found),
+    )
+
+
+def _style(judgement: FleetJudgement) -> str:
+    if judgement.sick or judgement.of("confirmed"):
+        return "bad"
+    return "odd" if judgement.of("suspect") or not judgement.is_judged else "good"
+
+
+def _why(judgement: FleetJudgement) -> list[str]:
+    answered = len(judgement.fleet.nodes) - len(judgement.absent)
+    found = [f"{answered} of {len(judgement.fleet.nodes)} nodes answered."]
+    if judgement.is_judged:
+        found.append(f"Components were compared with {fleet_words.compared_with(judgement)}.")
+    if seen := fleet_words.detectable_words(judgement):
+        found.append(f"The smallest slowdown that would have been found: {seen}.")
+    found += [f"Sick: {each.place.text}: {clipped('; '.join(each.sick))}" for each in judgement.sick[:_MOST_LINES]]
+    found += [_sentence(clipped(line)) for line in fleet_words.population_words(judgement)[:_MOST_LINES]]
+    return found
+
+
+def _sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}."
+
+
+def _anchors(suspects: Sequence[Suspect]) -> dict[tuple[str, str], tuple[str, str]]:
+    """Return the anchor and the state for each device of a suspect; a link marks devices that have no mark."""
+    found: dict[tuple[str, str], tuple[str, str]] = {}
+    numbered = list(enumerate(suspects[:_MOST_SUSPECTS], 1))
+    for number, suspect in sorted(numbered, key=lambda pair: pair[1].unit == "link"):
+        for device in suspect.place.devices:
+            found.setdefault((suspect.place.node, device), (f"suspect-{number}", suspect.state))
+    return found
+
+
+def _suspects(judgement: FleetJudgement) -> tuple[SuspectLine, ...]:
+    standings = {standing.place: standing for standing in judgement.standings}
+    found, room = [], _MOST_FINDINGS
+    for number, suspect in enumerate(judgement.suspects[:_MOST_SUSPECTS], 1):
+        shown = suspect.findings[: max(room, 1)]
+        room -= len(shown)
+        found.append(_suspect(number, suspect, shown, standings))
+    return tuple(found)
+
+
+def _suspect(
+    number: int, suspect: Suspect, shown: Sequence[FleetFinding], standings: dict[Place, Standing]
+) -> SuspectLine:
+    there = [standings[place] for place in suspect.parts if place in standings]
+    worst = suspect.findings[0]
+    return SuspectLine(
+        anchor=f"suspect-{number}",
+        unit=suspect.unit,
+        place=suspect.place.node if suspect.unit == "node" else suspect.place.text,
+        worst=_finding(worst),
+        family=worst.family,
+        state=fleet_words.STATES[suspect.state],
+        style=suspect.state,
+        cause=clipped(fleet_words.cause_words(suspect)),
+        uuids=", ".join(filter(None, suspect.uuids)),
+        readings=tuple(f"{each.place.text}: {reading_words(each)}" for each in there),
+        findings=tuple(map(_finding, shown)),
+        more=len(suspect.findings) - len(shown),
+    )
+
+
+def _finding(finding: FleetFinding) -> FindingLine:
+    return FindingLine(
+        place=finding.place.text,
+        case=finding.case or f"all cases of {finding.family} together",
+        value=_quantity(finding.value, finding.unit),
+        expected=_quantity(finding.expected, finding.unit),
+        basis=_BASES[finding.basis],
+        slowdown=_percent(finding.slowdown),
+        detectable=_percent(finding.detectable),
+        again=_percent(finding.again),
+        state=fleet_words.STATES[finding.state],
+        cause=clipped(fleet_words.cause_words(finding)),
+    )
+
+
+def _group(group: FleetGroup) -> GroupSection:
+    kinds = {"GPU": "GPUs", "host": "hosts", "link": "links"}
+    cases = tuple(
+        CaseLine(
+            case.case,
+            case.family,
+            case.components,
+            _quantity(case.median, case.unit),
+            _percent(case.spread),
+            _percent(case.detectable),
+        )
+        for case in group.cases
+    )
+    return GroupSection(f"{group.components} {kinds[group.kind]}", group.words, cases)
+
+
+def _notes(judgement: FleetJudgement, found: FleetMap) -> tuple[str, ...]:
+    notes = [clipped(note) for note in judgement.notes[:_MOST_LINES]]
+    if (more := len(judgement.notes) - len(notes)) > 0:
+        notes.append(f"{more} more notes are left out: {_REST}")
+    if found.left_out:
+        notes.append(f"{found.left_out} nodes that answered and have no finding are left out of the map: {_REST}")
+    return tuple(notes)
+
+
+def _quantity(value: float, unit: str) -> str:
+    return units.quantity(value, unit) if math.isfinite(value) else _NONE
+
+
+def _percent(fraction: float) -> str:
+    return units.percent(fraction) if math.isfinite(fraction) else _NONE
