@@ -20,7 +20,7 @@ class SecondLook(NamedTuple):
 
 
 def second_look(judgement: FleetJudgement, draw: random.Random) -> SecondLook:
-    """Return what to measure again: the slowest cases of the suspects, on their nodes and on healthy nodes at random."""
+    """Return what to measure again: the slowest cases of the suspects, there and on healthy nodes at random."""
     suspects = dict.fromkeys(suspect.place.node for suspect in judgement.suspects)
     answered = [node.name for node in judgement.fleet.nodes if node.status == "answered"]
     healthy = [name for name in answered if name not in suspects]
