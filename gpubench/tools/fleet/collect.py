@@ -110,7 +110,8 @@ class Collector:
 
     def _is_settled(self, rank: int) -> bool:
         tracked = self.nodes[rank]
-        return tracked.report is not None and (tracked.report.is_ready or bool(tracked.report.left))
+        is_ready = tracked.report is not None and tracked.report.is_ready
+        return is_ready or bool(tracked.problem) or self._is_over(rank)
 
     def turn(self, ranks: Iterable[int], order: Order, folder: Path, settled: Settled) -> None:
         """Let these nodes measure, at the same time; call `settled` whenever the outcome of one is known or changes."""
@@ -137,6 +138,7 @@ class Collector:
                 if rank not in self._outcomes:
                     self._outcomes[rank] = outcome
                     settled(rank, outcome)
+                    self._pulse()  # to read the files of many nodes takes a while
             self._show()
             time.sleep(_TICK_S)
         self._turn += 1

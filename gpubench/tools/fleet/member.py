@@ -26,7 +26,7 @@ from gpubench.tools.fleet.messages import Ended, Order, Report, SeenGpu
 
 BEAT_S = 1.0
 DONE = "done"  # the phase of a node whose process is about to end
-LAUNCHER_S = 60.0  # without a sign of the launcher for so long, a node ends: nobody waits for its answer
+LAUNCHER_S = 30.0  # without a sign of the launcher for so long, a node ends: nobody waits for its answer
 PROGRAM = (sys.executable, "-P", "-m", "gpubench")
 MEMBER = (*PROGRAM, "fleet", "member")  # the hidden command that serves a board in a folder
 # The keeper ends the program and all that it started when this process ends, even by SIGKILL.

@@ -1,0 +1,108 @@
+"""Fleets on one machine for tests: nodes as threads, whose program leaves a run file that was made before."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+import threading
+import time
+
+import _files as files
+import _make as make
+
+from gpubench import __version__, model
+from gpubench.base.errors import FileError
+from gpubench.tools.fleet import board as boards
+from gpubench.tools.fleet import member, messages
+from gpubench.tools.fleet.collect import Patience
+from gpubench.tools.fleet.messages import Order, Report
+from gpubench.tools.fleet.session import FleetRequest, FleetSession
+
+# A stand-in of gpubench: the last two of its own words are what it copies and the exit status; then come gpubench's.
+COPY = """
+import shutil, sys, time
+source, status, seconds = sys.argv[1:4]
+out = next(word for word in sys.argv if word.startswith("--out=")).removeprefix("--out=")
+print("bandwidth: 1 ok in 1 s", file=sys.stderr, flush=True)
+time.sleep(float(seconds))
+shutil.copyfile(source, out)
+sys.exit(int(status))
+"""
+ORDER = Order(("bandwidth",), replicates=1, time_limit_s=20.0)
+PATIENCE = Patience(gather_s=2.0, report_s=0.6)
+
+
+def program(source, status=0, seconds=0.0):
+    """A program that copies this file instead of measuring."""
+    return (sys.executable, "-S", "-P", "-c", COPY, str(source), str(status), str(seconds))
+
+
+def run_file(path, *devices, started="2026-01-02T03:04:05+00:00", end=True, **settings):
+    """The run file of a node that was asked for ORDER, on the host unless other devices are named."""
+    devices = devices or (make.device("host", "processor"),)
+    asked = {"suites": ("bandwidth",), "devices": tuple(device.id for device in devices), "tier": "quick", **settings}
+    manifest = make.manifest(facts=make.facts(*devices), settings=model.Settings(**asked), started=started)
+    results = [make.result(make.timing(1.0, 1.01, 0.99), devices=(device.id,)) for device in devices]
+    return files.write(path, *results, manifest=manifest, end=end)
+
+
+@dataclasses.dataclass
+class Crew:
+    """Nodes that tests start; `ends` are the ranks whose end the launcher knows of."""
+
+    board: boards.FolderBoard
+    world: int
+    launcher: str = "slurm"
+    hosts: tuple[str, ...] = ()
+    may_queue: bool = False
+    ends: dict[int, str] = dataclasses.field(default_factory=dict)
+
+    def pulse(self):
+        """Nothing is due."""
+
+    def end_of(self, rank):
+        return self.ends.get(rank, "")
+
+
+class Fleet:
+    """A folder, its board and nodes that run as threads until the session ends."""
+
+    def __init__(self, folder, world):
+        self.folder = folder
+        self.crew = Crew(boards.new_board(folder), world)
+        self.threads = []
+        self.views = []  # each state that a person was told of, with the time
+
+    def node(self, rank, source, status=0, seconds=0.0, host="gpu"):
+        """Start a real member in a thread."""
+
+        def serve():
+            with contextlib.suppress(FileError):
+                member.serve(self.crew.board, rank, self.crew.world, program(source, status, seconds), {}, host)
+
+        self.threads.append(threading.Thread(target=serve))
+        self.threads[-1].start()
+
+    def says(self, rank, **fields):
+        """Put one report on the board, as a node would that does nothing after it."""
+        plain = Report(beat=1, version=__version__, world=self.crew.world, host=f"gpu{rank}", machine=f"machine{rank}")
+        self.crew.board.put(messages.report_key(rank), messages.encode(dataclasses.replace(plain, **fields)))
+
+    def watch(self, views):
+        for view in views:
+            if not self.views or (view.name, view.outcome) not in [seen[:2] for seen in self.views]:
+                self.views.append((view.name, view.outcome, time.monotonic()))
+
+    def session(self, order=ORDER, patience=PATIENCE, **fields):
+        return FleetSession(self.crew, FleetRequest(order, self.folder, patience=patience, **fields), self.watch)
+
+    def measure(self, *given, **named):
+        """Measure once and wait for the threads; return the fleet's nodes by name."""
+        with self.session(*given, **named) as session:
+            fleet = session.measure()
+        self.crew.board.remove()
+        for thread in self.threads:
+            thread.join(20)
+            assert not thread.is_alive()
+        return {node.name: node for node in fleet.nodes}
