@@ -1,0 +1,95 @@
+"""Pairs of nodes: who meets whom, and which node or link is slow."""
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from gpubench.judging import links
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 4, 5, 8, 9, 16])
+def test_every_two_nodes_meet_once_before_any_two_meet_again(nodes):
+    rounds = nodes - 1 + nodes % 2
+    met = Counter(pair for turn in links.schedule(nodes, 2 * rounds) for pair in turn)
+    assert met == dict.fromkeys(itertools.combinations(range(nodes), 2), 2)
+
+
+@pytest.mark.parametrize("nodes", [2, 7, 8])
+def test_the_pairs_of_a_round_are_disjoint_and_as_many_as_there_can_be(nodes):
+    for turn in links.schedule(nodes, 5):
+        assert len({node for pair in turn for node in pair}) == 2 * len(turn) == nodes - nodes % 2
+
+
+def test_one_node_has_no_pair():
+    assert links.schedule(1, 3) == []
+
+
+def rates(nodes, rounds, slow_nodes=None, slow_links=None, noise=0.005, seed=0):
+    """Rates of all pairs that met, in B/s; what is slow has a factor."""
+    rng = np.random.default_rng(seed)
+    factors = slow_nodes or {}
+    return {
+        pair: 4e10
+        * float(np.exp(rng.normal(0, noise)))
+        * factors.get(pair[0], 1.0)
+        * factors.get(pair[1], 1.0)
+        * (slow_links or {}).get(pair, 1.0)
+        for turn in links.schedule(nodes, rounds)
+        for pair in turn
+    }
+
+
+def suspects(found):
+    return (
+        [node for node, effect in found.nodes.items() if effect.is_suspect],
+        [pair for pair, effect in found.links.items() if effect.is_suspect],
+    )
+
+
+def test_a_slow_node_and_a_slow_link_are_told_apart():
+    (link,) = (pair for pair in links.schedule(8, 5)[2] if 3 not in pair and 0 in pair)
+    found = links.judge(rates(8, 5, {3: 0.9}, {link: 0.8}))
+    assert suspects(found) == ([3], [link])
+    assert found.nodes[3].slowdown == pytest.approx(0.1, abs=0.01)
+    assert found.links[link].slowdown == pytest.approx(0.2, abs=0.02)
+    assert found.typical == pytest.approx(4e10, rel=0.01)
+
+
+def test_nobody_is_accused_where_nothing_is_slow():
+    assert suspects(links.judge(rates(16, 5))) == ([], [])
+
+
+def test_two_slow_links_do_not_hide_each_other():
+    first, second = links.schedule(16, 5)[0][:2]
+    found = links.judge(rates(16, 5, slow_links={first: 0.7, second: 0.7}))
+    assert suspects(found) == ([], sorted([first, second]))
+
+
+def test_what_is_slow_by_less_than_two_percent_is_not_worth_anybodys_time():
+    assert suspects(links.judge(rates(16, 5, {3: 0.985}, noise=0.0001))) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("nodes", "rounds", "words"),
+    [
+        (2, 5, "2 nodes are too few for a verdict, which needs at least 5"),
+        (8, 2, "8 pairs do not tell 8 nodes from their links; measure more --rounds"),
+    ],
+)
+def test_too_few_pairs_are_shown_and_not_judged(nodes, rounds, words):
+    found = links.judge(rates(nodes, rounds))
+    assert found.too_few == words
+    assert suspects(found) == ([], [])
+    assert found.typical == pytest.approx(4e10, rel=0.01)
+
+
+def test_no_pair_at_all_is_too_few():
+    assert links.judge({}).too_few.startswith("0 nodes")
+
+
+@pytest.mark.slow
+def test_a_thousand_nodes_are_judged_in_seconds():
+    found = links.judge(rates(1000, 5, {17: 0.9}))
+    assert suspects(found) == ([17], [])
