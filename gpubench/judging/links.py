@@ -128,7 +128,7 @@ class _Fit:
     def of(cls, ends: npt.NDArray[np.intp], values: Vector, count: int) -> _Fit:
         """Fit all pairs."""
         design = _design(ends, count)
-        inverse = np.linalg.inv(design.T @ design)
+        inverse = np.asarray(np.linalg.inv(design.T @ design), dtype=np.float64)
         return cls(ends, values, inverse @ (design.T @ values), inverse)
 
     def residuals(self) -> tuple[Vector, Vector]:

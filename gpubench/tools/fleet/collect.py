@@ -48,6 +48,13 @@ class NodeView:
 
 Watch = Callable[[Sequence[NodeView]], None]
 Settled = Callable[[int, Outcome], None]
+Fitted = Callable[[int, Order], Order]
+
+
+def unchanged(rank: int, order: Order) -> Order:
+    """Return the order, which is the same for every node."""
+    del rank
+    return order
 
 
 @dataclass(slots=True)
@@ -77,6 +84,7 @@ class Collector:
         self._taken: dict[tuple[str, str], int] = {}
         self._outcomes: dict[int, Outcome] = {}
         self._began = time.monotonic()
+        self._fitted: Fitted = unchanged
         self.nodes: dict[int, Tracked] = {}
         self.most_at_once = 0
 
@@ -113,8 +121,14 @@ class Collector:
         is_ready = tracked.report is not None and tracked.report.is_ready
         return is_ready or bool(tracked.problem) or self._is_over(rank)
 
-    def turn(self, ranks: Iterable[int], order: Order, folder: Path, settled: Settled) -> None:
-        """Let these nodes measure, at the same time; call `settled` whenever the outcome of one is known or changes."""
+    def turn(
+        self, ranks: Iterable[int], order: Order, folder: Path, settled: Settled, fitted: Fitted = unchanged
+    ) -> None:
+        """Let these nodes measure, at the same time; call `settled` whenever the outcome of one is known or changes.
+
+        `fitted` returns the order of each node, from its rank and the order with its devices.
+        """
+        self._fitted = fitted
         pending = sorted(ranks)
         silent: set[int] = set()  # dead as far as can be told: waited for only while others are
         self._outcomes = {}
@@ -240,12 +254,14 @@ class Collector:
             tracked = self.nodes[rank]
             is_due = now - begin >= place * self._patience.stagger_s
             if tracked.ordered_at is None and tracked.devices is not None and is_due and not self._unfit(tracked):
-                devices = tracked.devices or ("host",)
-                message = messages.encode(replace(order, devices=devices))
+                message = messages.encode(self._order(rank, order))
                 self._crew.board.put(messages.order_key(rank, self._turn), message)
                 tracked.ordered_at = now
         active = sum(self.nodes[rank].ordered_at is not None and rank not in self._outcomes for rank in ranks)
         self.most_at_once = max(self.most_at_once, active)
+
+    def _order(self, rank: int, order: Order) -> Order:
+        return self._fitted(rank, replace(order, devices=self.nodes[rank].devices or ("host",)))
 
     def _unfit(self, tracked: Tracked) -> str:
         """Return why a node that reports is not to measure."""
@@ -274,9 +290,11 @@ class Collector:
         if reason := self._unfit(tracked):
             return Outcome("failed", seconds, reason=reason)
         if report.ended and report.ended.turn == self._turn and tracked.ordered_at is not None:
-            asked = replace(order, devices=tracked.devices or ("host",))
+            asked = self._order(rank, order)
             data = self._crew.board.get(messages.run_key(rank, self._turn)) if report.ended.has_file else None
-            return replace(answer(data, folder, self.name(rank), asked, tracked.uuids, report.ended), seconds=seconds)
+            known = zip(tracked.devices or (), tracked.uuids, strict=True)
+            uuids = tuple(uuid for device, uuid in known if device in asked.devices)
+            return replace(answer(data, folder, self.name(rank), asked, uuids, report.ended), seconds=seconds)
         if reason := report.left or self._crew.end_of(rank):
             return Outcome("died", seconds, reason=f"it ended {_where(report)}: {reason}")
         if (still_s := now - tracked.changed_at) > STILL_S:

@@ -7,6 +7,7 @@ import itertools
 import os
 import platform
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,12 +20,13 @@ from pathlib import Path
 from gpubench import __version__
 from gpubench.base.clean import one_line
 from gpubench.base.errors import GpubenchError, Terminated
-from gpubench.measuring import inventory, keeper
+from gpubench.measuring import inventory, joining, keeper
 from gpubench.tools.fleet import messages
 from gpubench.tools.fleet.board import MOST_BYTES, Board, BoardGone
-from gpubench.tools.fleet.messages import Ended, Order, Report, SeenGpu
+from gpubench.tools.fleet.messages import Ended, Order, PairPlace, Report, SeenGpu
 
 BEAT_S = 1.0
+NODE_HOST = "GPUBENCH_NODE_HOST"  # the address of this node on the network that pairs are to use
 DONE = "done"  # the phase of a node whose process is about to end
 LAUNCHER_S = 30.0  # without a sign of the launcher for so long, a node ends: nobody waits for its answer
 PROGRAM = (sys.executable, "-P", "-m", "gpubench")
@@ -106,6 +108,7 @@ def serve(
         host=(host or environment.get("SLURMD_NODENAME") or platform.node())[:255],
         machine=machine_id(),
         rack=rack_of(environment),
+        address=own_address(environment),
     )
     board.put(messages.WORLD, messages.encode_world(world))
     heart = Heart(board, rank, report)
@@ -148,6 +151,25 @@ def rack_of(environment: Mapping[str, str]) -> str:
     return address.rpartition(".")[0].strip(".")[:200]
 
 
+def own_address(environment: Mapping[str, str]) -> str:
+    """Return the address by which other nodes reach this one: GPUBENCH_NODE_HOST, else that of the default route."""
+    if given := environment.get(NODE_HOST):
+        return given[:255]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
+        probe.connect(("192.0.2.1", 9))  # an address for documentation (RFC 5737); connecting sends nothing
+        found: str = probe.getsockname()[0]
+        return found
+    return "127.0.0.1"
+
+
+def _group_of(place: PairPlace | None) -> dict[str, str]:
+    """Return the environment of a run that measures together with other nodes; the secret is on no command line."""
+    if place is None:
+        return {}
+    numbers = {joining.RANK: str(place.rank), joining.NODES: str(place.size)}
+    return numbers | {joining.ADDRESS: place.address, joining.SECRET: place.secret}
+
+
 def _gpus() -> tuple[SeenGpu, ...]:
     devices = inventory.facts().devices
     return tuple(SeenGpu(each.id, each.uuid or each.pci or each.id) for each in devices if each.backend != "host")
@@ -166,7 +188,7 @@ def _measured(order: Order, program: Sequence[str], board: Board, heart: Heart, 
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gpubench-fleet-") as folder:
         out = Path(folder, "run.jsonl.gz")
-        with kept([*program, *order.arguments(str(out))]) as child:
+        with kept([*program, *order.arguments(str(out))], _group_of(order.place)) as child:
             words, is_timed_out = _watched(child, heart, begin + order.time_limit_s)
         data = out.read_bytes() if out.exists() and out.stat().st_size <= MOST_BYTES else b""
         if out.exists() and not data:
@@ -178,7 +200,7 @@ def _measured(order: Order, program: Sequence[str], board: Board, heart: Heart, 
 
 
 @contextlib.contextmanager
-def kept(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+def kept(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
     """Start a program that ends, with all that it starts, at the end of this context and with this thread."""
     with subprocess.Popen(
         [sys.executable, "-P", "-c", _KEPT, *command],
@@ -186,7 +208,7 @@ def kept(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         start_new_session=True,
-        env={**os.environ, keeper.RUNNER: str(os.getpid())},
+        env={**os.environ, **(environment or {}), keeper.RUNNER: str(os.getpid())},
     ) as process:
         try:
             yield process

@@ -65,6 +65,7 @@ class Report:
     host: Annotated[str, MaxLen(255)]
     machine: Annotated[str, MaxLen(100)]
     rack: Brief = ""
+    address: Brief = ""  # by which other nodes reach this one
     gpus: Annotated[Many[SeenGpu], MaxLen(1000)] = ()
     is_ready: bool = False
     phase: Brief = "started"
@@ -73,8 +74,23 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
+class PairPlace:
+    """The place of a node in a group that measures together: see `measuring.joining.Membership`."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    rank: Count
+    size: Count
+    address: Brief
+    secret: Annotated[str, MaxLen(100)]
+
+
+@dataclass(frozen=True, slots=True)
 class Order:
-    """What a node measures in a turn, as arguments of `gpubench run`; without suites the node is done."""
+    """What a node measures in a turn, as arguments of `gpubench run`; without suites the node is done.
+
+    A node with a `place` measures together with other nodes.
+    """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -84,6 +100,7 @@ class Order:
     filters: Many[Brief] = ()
     replicates: Annotated[int, pydantic.Field(ge=1, le=1000)] = 1
     time_limit_s: Seconds = 600.0
+    place: PairPlace | None = None
 
     def arguments(self, out: str) -> list[str]:
         """Return the arguments of `gpubench`; no text of the order can become an option of its own."""
