@@ -512,3 +512,25 @@ def test_a_ray_cluster_without_a_token_is_refused(tmp_path, mode):
         assert status == 0, told
     else:
         assert (status, "asks for no token" in told[-1]) == (2, True), told
+
+
+@pytest.mark.gpu
+def test_two_processes_of_a_job_measure_a_gpu_each_at_the_same_time(tmp_path):
+    """What `mpirun -n 2 gpubench fleet run headline --from-env` does on a machine with two GPUs."""
+    listed = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, check=True).stdout
+    if len(listed.splitlines()) != 2:
+        pytest.skip("needs exactly two GPUs")
+    folder = tmp_path / "fleet"
+    ranks = [{"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": "2"} for rank in (1, 0)]
+    new_folder(folder)
+    other, first = (Launched(folder, *SMOKE, "--from-env", suites=("headline",), **rank) for rank in ranks)
+    status, nodes = first.wait(300)
+    assert (status, other.wait()[0]) == (0, 0)
+    measured = []
+    for node in nodes.values():
+        run = read_run(folder / node.file)
+        (device,) = run.manifest.settings.devices
+        measured.append(run.manifest.facts.device(device).uuid)
+    assert len(set(measured)) == 2
+    assert all(uuid in listed for uuid in measured)
+    assert read_fleet(folder).at_once == 2

@@ -188,11 +188,11 @@ World = Annotated[int, typer.Argument(help="The number of nodes.")]
 def member(board: Board, rank: Rank = -1, world: World = 1) -> None:
     """Be one node of a fleet, for the launcher that made this board."""
     from gpubench.tools.fleet.board import FolderBoard
-    from gpubench.tools.fleet.environment import place_of
+    from gpubench.tools.fleet.environment import SLURM, place_of
     from gpubench.tools.fleet.member import serve
 
     if rank < 0:
-        place = place_of(os.environ)
+        place = place_of(os.environ, [SLURM])  # srun passes on variables of other launchers
         rank, world = place.rank, place.world
     serve(FolderBoard(board), rank, world)
 

@@ -7,6 +7,7 @@ holds is bytes: each reader checks them.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import secrets
@@ -21,6 +22,7 @@ from gpubench.base.files import write_whole
 MOST_BYTES = 2**28  # of one value: a node's run file, packed; a day of eight devices packs to a third of this
 _KEY = re.compile(r"[a-z][a-z0-9]{0,30}(\.[a-z0-9]{1,40}){0,3}")
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_NOT_NOW = (errno.ENOENT, errno.ESTALE)  # not there yet; replaced on another node while it was read (NFS)
 FOLDER = ".board"  # in the folder of the fleet
 
 
@@ -66,16 +68,15 @@ class FolderBoard:
         check(key)
         self._check_folder()
         try:
-            file = os.fdopen(os.open(self.folder / key, _READ), "rb")
-        except FileNotFoundError:
-            return None
+            with os.fdopen(os.open(self.folder / key, _READ), "rb") as file:
+                found = os.fstat(file.fileno())
+                if stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid() and found.st_size <= MOST_BYTES:
+                    return file.read(MOST_BYTES)
         except OSError as error:
+            if error.errno in _NOT_NOW:
+                return None
             raise BoardGone(f"{self.folder / key}: {error.strerror}") from error
-        with file:
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_size > MOST_BYTES:
-                raise BoardGone(f"{self.folder / key}: not a file that this user's fleet wrote")
-            return file.read(MOST_BYTES)
+        raise BoardGone(f"{self.folder / key}: not a file that this user's fleet wrote")
 
     def _check_folder(self) -> None:
         try:

@@ -11,7 +11,7 @@ import contextlib
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,11 +19,12 @@ from gpubench.base.errors import UsageError
 from gpubench.tools.fleet.board import FOLDER, Board, BoardGone, FolderBoard, new_board, private_folder
 from gpubench.tools.fleet.member import MEMBER, kept
 
+SLURM = ("SLURM_PROCID", "SLURM_NTASKS")
 _VARIABLES = (  # rank and number of processes: torchrun, Open MPI, other launchers of MPI (PMI), srun
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
+    SLURM,
 )
 _MEET = "meet"
 _MEET_S = 120.0
@@ -39,9 +40,9 @@ class Place:
     world: int
 
 
-def place_of(environment: Mapping[str, str]) -> Place:
+def place_of(environment: Mapping[str, str], variables: Sequence[tuple[str, str]] = _VARIABLES) -> Place:
     """Return the place that a launcher gave to this process; raises UsageError where there is none."""
-    for rank, world in _VARIABLES:
+    for rank, world in variables:
         if rank in environment and world in environment:
             texts = environment[rank], environment[world]
             if all(re.fullmatch(r"\d{1,6}", text) for text in texts) and int(texts[0]) < int(texts[1]):
