@@ -1,0 +1,391 @@
+"""The judgement of a fleet as a page, as Markdown, JSON and JUnit: what it says, what it hides, and how large it is."""
+
+import base64
+import functools
+import gzip
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import _browser
+import pytest
+from _fleets import fleet
+from test_injection import TEXTS, UNSEEN, is_inert_json, is_inert_markdown, is_inert_page
+from test_page_browser import FLAWS, overflow
+
+from gpubench.base.errors import UsageError
+from gpubench.base.walk import with_texts
+from gpubench.judging.fleet import Place, TwoPopulations
+from gpubench.judging.fleet_rule import judge_fleet
+from gpubench.tools.fleet import publishing
+from gpubench.tools.fleet.sharing import anonymised
+
+SLOW = ("gpu03", "cuda:3")
+DEAD = {"gpu05": ("died", "no message from gpu05 for 30 s")}
+FORMS = ("html", "md", "json", "xml")
+MOST_PAGE_BYTES = 2_000_000
+
+
+@functools.cache
+def judged(nodes=8, gpus=8, rack_size=4):
+    """A fleet with a GPU that heat slowed down, and a node that died."""
+    return judge_fleet(*fleet(nodes, gpus, {SLOW: {"memory": 0.067}}, {SLOW: {"thermal"}}, DEAD, rack_size=rack_size))
+
+
+def of_state(judgement, state):
+    """The judgement with every suspect in another state."""
+    places = {place for suspect in judgement.suspects for place in suspect.parts}
+    suspects = tuple(
+        replace(suspect, findings=tuple(replace(finding, state=state, again=0.06) for finding in suspect.findings))
+        for suspect in judgement.suspects
+    )
+    standings = tuple(replace(each, state=state) if each.place in places else each for each in judgement.standings)
+    return replace(judgement, suspects=suspects, standings=standings)
+
+
+def with_sick(judgement):
+    first, *others = judgement.standings
+    return replace(judgement, standings=(replace(first, sick=("33 remapped rows",)), *others))
+
+
+def rendered(form, judgement):
+    return publishing.rendered(Path(f"fleet.{form}"), judgement)
+
+
+class Tiles(HTMLParser):
+    """The rows of the map: the text of the head of each row with the class and the text of its tiles, and links."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.rows, self.links, self._in_map, self._cell = {}, [], False, None
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        found = dict(attrs)
+        self._in_map = self._in_map or found.get("id") == "map"
+        if not self._in_map:
+            return
+        if tag == "table":
+            self._cell = None
+        if tag == "tr":
+            self._row = []
+        if tag in ("th", "td"):
+            self._cell = [found.get("class", ""), ""]
+            self._row.append(self._cell)
+        if tag == "a":
+            self.links.append(found["href"])
+
+    def handle_endtag(self, tag):
+        self._in_map = self._in_map and tag != "section"
+        self._cell = None if tag == "table" else self._cell
+
+    def handle_data(self, data):
+        if self._in_map and self._cell:
+            self._cell[1] += data.strip()
+            self.rows[self._row[0][1]] = [tuple(cell) for cell in self._row[1:]]
+
+
+def layers(page):
+    packed = re.search(r'id="layers">([^<]*)<', page)[1]
+    return json.loads(gzip.decompress(base64.b64decode(packed)))
+
+
+def test_the_answer_stands_first_and_names_the_slow_gpu_its_family_and_its_cause():
+    page = rendered("html", judged())
+    answer = re.search(r'<p class="verdict odd">([^<]*)</p>', page)[1]
+    assert "gpu03 cuda:3: memory 6.7 % below the others (heat slowed it down" in answer
+    assert page.index(answer) < page.index("<main>")
+
+
+def test_the_tile_of_a_suspect_is_marked_and_leads_to_its_cases():
+    page = rendered("html", judged())
+    tiles = Tiles(page)
+    assert tiles.rows["gpu03"][3] == ("h3 suspect", "93.3")
+    assert tiles.links == ["#suspect-1"]
+    evidence = page.partition('id="suspect-1"')[2].partition("</details>")[0]
+    assert "4084 GB/s" in evidence
+    assert "4379 GB/s" in evidence
+    assert "heat slowed it down" in evidence
+    assert page.count('<a href="#suspect-1">gpu03 cuda:3</a>') == 1
+
+
+def test_a_node_that_died_is_a_tile_with_its_status_and_its_reason_is_told():
+    page = rendered("html", judged())
+    assert Tiles(page).rows["gpu05"] == [("gone", "died")]
+    assert "no message from gpu05 for 30 s" in page
+
+
+def test_the_map_shows_every_gpu_with_its_share_and_the_script_gets_the_same_values():
+    page = rendered("html", judged())
+    found = layers(page)
+    assert found["devices"] == [f"cuda:{index}" for index in range(8)]
+    memory = found["layers"][0]
+    tiles = [text for node, row in Tiles(page).rows.items() if node.startswith("gpu") for _, text in row]
+    assert [f"{value / 10:.1f}" for value in memory["values"]] == [text for text in tiles if text != "died"]
+    names = [layer["name"] for layer in found["layers"]]
+    assert names == ["memory", "compression", "latency", "compute", "ipc", "temperature", "power", "clock"]
+
+
+def test_a_slow_link_marks_the_tiles_of_both_its_gpus():
+    pair = ("cuda:0", "cuda:1")
+    judgement = judge_fleet(*fleet(8, 2, {("gpu02", pair): {"ipc": 0.15}}))
+    assert [suspect.place for suspect in judgement.suspects] == [Place("gpu02", pair)]
+    row = Tiles(rendered("html", judgement)).rows["gpu02"]
+    assert [style for style, _ in row] == ["h5 suspect", "h5 suspect"]
+    states = {standing.place: standing.state for standing in judgement.standings}
+    assert (states[Place("gpu02", ("cuda:0",))], states[Place("gpu02", pair)]) == ("ok", "suspect")
+
+
+def test_a_map_without_racks_has_the_nodes_in_tables_of_sixteen():
+    page = rendered("html", judged(40, 2, 0))
+    assert page.partition('<div id="map"')[2].partition("</section>")[0].count("<table>") == 3
+
+
+def test_two_populations_and_a_fleet_that_cannot_be_judged_are_told_in_every_form():
+    two = TwoPopulations(("bandwidth/triad",), (Place("gpu00", ("cuda:0",)),), 3, 0.08, ("pcie width 8, there 16",))
+    whole = judged()
+    split = replace(whole, groups=(replace(whole.groups[0], populations=(two,)), *whole.groups[1:]))
+    small = judge_fleet(*fleet(2, 1))
+    for form in FORMS:
+        assert "pcie width 8" in rendered(form, split)
+        assert "cannot be judged: 2 comparable GPUs" in rendered(form, small)
+
+
+def test_a_sick_device_is_told_in_every_form_and_marked_in_the_map():
+    judgement = with_sick(judged())
+    for form in FORMS:
+        assert "33 remapped rows" in rendered(form, judgement)
+    assert Tiles(rendered("html", judgement)).rows["gpu00"][0][0] == "sick"
+
+
+def test_the_ending_of_a_file_chooses_the_form():
+    with pytest.raises(UsageError, match=r"fleet\.csv: the ending of the file chooses the form .* \.html, \.md"):
+        rendered("csv", judged())
+
+
+def test_shared_forms_name_no_node_no_rack_no_uuid_and_no_file():
+    noted = replace(judged(), notes=("gpu03 and gpu04 both measured one GPU; see /home/anna/x on gpu07.example.com",))
+    shared = anonymised(noted, b"salt")
+    for form in FORMS:
+        assert "gpu03" in rendered(form, noted)
+        written = rendered(form, shared)
+        assert not re.search(r"gpu0|rack-0|GPU-gpu|anna|example|jsonl", written)
+        assert re.search("node-4`? cuda:3", written) or '"node": "node-4"' in written
+        assert "node-6" in written
+    assert shared.notes[0].startswith("node-4 and node-5 both measured one GPU; see path-")
+    assert shared.fleet.nodes[5].reason == "no message from node-6 for 30 s"
+    assert [node.rack for node in shared.fleet.nodes] == ["rack-1"] * 4 + ["rack-2"] * 4
+    assert [node.name for node in shared.fleet.nodes] == [f"node-{number}" for number in range(1, 9)]
+
+
+def test_what_was_measured_stays_when_a_judgement_is_anonymised():
+    shared = anonymised(judged(), b"salt")
+    assert [group.words for group in shared.groups] == [group.words for group in judged().groups]
+    assert [case for group in shared.groups for case in group.cases] == [
+        case for group in judged().groups for case in group.cases
+    ]
+    assert shared.suspects[0].causes == judged().suspects[0].causes
+    assert shared.suspects[0].findings[0].case == judged().suspects[0].findings[0].case
+
+
+def test_a_pseudonym_of_a_node_never_stands_for_another_node():
+    judgement = with_texts(judged(), lambda text: {"gpu00": "node-2", "gpu01": "node-1"}.get(text, text))
+    shared = anonymised(replace(judgement, notes=("node-2 and node-1",)), b"salt")
+    assert shared.notes == ("node-1 and node-2",)
+    assert [node.name for node in shared.fleet.nodes[:2]] == ["node-1", "node-2"]
+
+
+def test_markdown_has_at_most_sixty_lines_however_bad_the_fleet_is():
+    judgement = with_sick(judged())
+    nodes = tuple(replace(judgement.fleet.nodes[5], name=f"gone{index}") for index in range(500))
+    two = TwoPopulations(("a/b",), (), 3, 0.08, ())
+    groups = tuple(replace(judgement.groups[0], populations=(two,) * 50) for _ in range(20))
+    worst = of_state(judgement, "confirmed")
+    worst = replace(
+        worst,
+        fleet=replace(worst.fleet, nodes=nodes),
+        groups=groups,
+        suspects=worst.suspects * 600,
+        standings=worst.standings[:1] * 900,
+        notes=("a note",) * 300,
+    )
+    lines = rendered("md", worst).splitlines()
+    assert len(lines) <= 60
+    assert any("585 more suspects" in line for line in lines)
+    assert any("and 494 more" in line for line in lines)
+
+
+def test_json_has_every_figure_under_the_name_of_its_unit():
+    document = json.loads(rendered("json", of_state(judged(), "confirmed")), parse_constant=pytest.fail)
+    assert document["schema"] == "gpubench.fleet-judgement/1"
+    (suspect,) = document["suspects"]
+    finding = suspect["findings"][0]
+    assert (suspect["node"], suspect["devices"], suspect["state"]) == ("gpu03", ["cuda:3"], "confirmed")
+    assert finding["slowdown_fraction"] == pytest.approx(1 - finding["value"] / finding["expected"], abs=0.002)
+    assert finding["slowdown_again_fraction"] == 0.06
+    assert document["nodes"][5]["status"] == "died"
+    gpus = [each for each in document["components"] if each["kind"] == "GPU"]
+    slow = next(each for each in gpus if (each["node"], *each["devices"]) == SLOW)
+    assert slow["share_of_median_fraction"]["memory"] == pytest.approx(0.933, abs=0.001)
+    assert slow["temperature_c"] > 60
+    assert slow["clock_hz"] == pytest.approx(1.98e9 * 0.95)
+
+
+@pytest.mark.parametrize(("state", "element"), [("confirmed", "failure"), ("suspect", "skipped"), ("transient", None)])
+def test_in_junit_only_a_confirmed_suspect_fails(state, element):
+    root = ElementTree.fromstring(rendered("xml", of_state(judged(), state)))
+    tests = {test.get("name"): [child.tag for child in test] for test in root.iter("testcase")}
+    assert tests["gpu03 cuda:3"] == ([element] if element else [])
+    assert tests["gpu03 cuda:2"] == []
+    assert tests["gpu05"] == ["error"]
+    found = [tag for tags in tests.values() for tag in tags]
+    for suite in (root, *root.iter("testsuite")):
+        inside = [child.tag for test in suite.iter("testcase") for child in test]
+        kinds = ("failure", "error", "skipped")
+        assert [suite.get(name) for name in ("failures", "errors", "skipped")] == [str(inside.count(k)) for k in kinds]
+    assert found.count("error") == 1
+
+
+@functools.cache
+def whole():
+    """A judgement with something in every field."""
+    two = TwoPopulations(("a/b",), (Place("gpu00", ("cuda:0",)),), 3, 0.08, ("width 8",))
+    found = with_sick(of_state(judged(), "confirmed"))
+    groups = tuple(replace(group, populations=(two,)) for group in found.groups)
+    return replace(found, groups=groups, notes=("a note",), fleet=replace(found.fleet, argv=("gpubench",)))
+
+
+def spoiled(text):
+    """The judgement with a text in every field that holds one; what the types fix stays."""
+    return with_texts(whole(), lambda _: text, lambda _: text)
+
+
+@TEXTS
+@pytest.mark.parametrize("form", FORMS)
+def test_no_text_of_a_fleet_is_more_than_text_in_any_form(form, texts):
+    plain = rendered(form, spoiled("plain"))
+    for text in texts:
+        written = rendered(form, spoiled(text))
+        if form == "html":
+            is_inert_page(written, plain)
+            assert not UNSEEN.search(json.dumps(layers(written), ensure_ascii=False))
+        elif form == "md":
+            is_inert_markdown(written)
+        elif form == "json":
+            is_inert_json(written)
+        else:
+            assert {each.tag for each in ElementTree.fromstring(written).iter()} == {
+                each.tag for each in ElementTree.fromstring(plain).iter()
+            }
+            assert not UNSEEN.search(written)
+
+
+@functools.cache
+def thousand():
+    """A thousand nodes of eight GPUs: a slow GPU, a slow node, two nodes without an answer."""
+    slow = {("gpu303", "cuda:3"): {"memory": 0.067}, **{("gpu404", f"cuda:{k}"): {"memory": 0.05} for k in range(8)}}
+    silent = {"gpu055": ("died", "no message for 30 s"), "gpu777": ("missing", "it never reported")}
+    return judge_fleet(*fleet(1000, 8, slow, {("gpu303", "cuda:3"): {"thermal"}}, silent))
+
+
+@pytest.mark.slow
+def test_the_page_of_a_thousand_nodes_stays_below_two_megabytes_and_junit_below_four():
+    page = rendered("html", thousand())
+    assert len(page.encode()) <= MOST_PAGE_BYTES / 4
+    assert len(Tiles(page).rows) == 1001
+    assert len(rendered("xml", thousand()).encode()) <= 4_000_000
+
+
+@pytest.mark.slow
+def test_the_page_of_a_hundred_thousand_nodes_with_many_suspects_stays_below_two_megabytes():
+    found = thousand()
+    nodes = tuple(replace(found.fleet.nodes[55], name=f"node with a long name {index}") for index in range(100_000))
+    nodes = (*found.fleet.nodes, *nodes)
+    findings = found.suspects[1].findings * 20
+    suspects = tuple(replace(each, findings=findings) for each in found.suspects * 800)
+    found = replace(found, fleet=replace(found.fleet, nodes=nodes), suspects=suspects, notes=("a note " * 60,) * 5000)
+    assert len(rendered("html", found).encode()) <= MOST_PAGE_BYTES
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with _browser.browser() as found:
+        yield found
+
+
+IN_BROWSER = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(not _browser.PROGRAM, reason="there is no Chromium here"),
+]
+
+
+def in_browser(test):
+    for mark in IN_BROWSER:
+        test = mark(test)
+    return test
+
+
+def shown(browser, tmp_path, judgement, width=1280, **more):
+    page = tmp_path / "fleet.html"
+    page.write_text(rendered("html", judgement))
+    browser.show(page, width, **more)
+
+
+@in_browser
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("state", ["suspect", "confirmed"])
+def test_no_text_of_the_page_is_clipped_or_overprinted(browser, tmp_path, state, width, dark):
+    shown(browser, tmp_path, with_sick(of_state(judged(), state)), width, dark=dark)
+    browser.ask("document.querySelectorAll('details').forEach((fold) => (fold.open = true))")
+    assert json.loads(browser.ask(FLAWS)) == []
+    assert overflow(browser) <= 0
+    assert browser.told == []
+
+
+@in_browser
+def test_a_click_on_a_small_map_shows_its_layer_and_a_tile_tells_its_values(browser, tmp_path):
+    shown(browser, tmp_path, judged())
+    browser.ask("document.querySelectorAll('.overview figure')[3].click()")
+    text = browser.ask(
+        "(async () => { while (document.getElementById('map').dataset.layer !== '3') "
+        "await new Promise((done) => setTimeout(done, 5)); return document.getElementById('layer').textContent; })()"
+    )
+    assert text.startswith("compute: ")
+    compute = next(each for each in judged().standings if each.place == Place(*[SLOW[0], (SLOW[1],)])).shares[3]
+    tile = "document.querySelector('#map td.suspect')"
+    assert compute[0] == "compute"
+    assert browser.ask(f"{tile}.textContent") == f"{100 * compute[1]:.1f}"
+    browser.ask(f"{tile}.dispatchEvent(new Event('pointerover', {{bubbles: true}}))")
+    told = browser.ask(
+        "(async () => { const told = document.getElementById('tile'); while (!told.textContent.includes('gpu03')) "
+        "await new Promise((done) => setTimeout(done, 5)); return told.textContent; })()"
+    )
+    assert told.startswith("gpu03 cuda:3: memory 93.3 %")
+    assert told.endswith("clock 1.88 GHz")
+
+
+@in_browser
+def test_the_tile_of_a_suspect_opens_its_cases(browser, tmp_path):
+    many = replace(judged(), suspects=judged().suspects * 9)
+    shown(browser, tmp_path, many)
+    assert browser.ask("document.getElementById('suspect-1').open") is False
+    browser.ask("document.querySelector('#map a').click()")
+    opened = browser.ask(
+        "(async () => { const fold = document.getElementById('suspect-1'); "
+        "while (!fold.open) await new Promise((done) => setTimeout(done, 5)); return fold.open; })()"
+    )
+    assert opened is True
+
+
+@in_browser
+def test_without_a_script_the_map_and_the_cases_of_the_suspects_are_there(browser, tmp_path):
+    shown(browser, tmp_path, judged(), script=False)
+    page = (tmp_path / "fleet.html").read_text()
+    assert Tiles(page).rows["gpu03"][3] == ("h3 suspect", "93.3")
+    assert '<details class="fold" id="suspect-1" open>' in page
+    assert "hidden" in re.search(r'<output id="tile"[^>]*>', page)[0]
