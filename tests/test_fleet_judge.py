@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from _fleets import fleet
 
+from gpubench.analysis.digest import CaseFailure
 from gpubench.analysis.fingerprint import Fingerprint
 from gpubench.base.errors import FileError
 from gpubench.judging import fleet_words, outliers
@@ -301,3 +302,35 @@ def test_a_record_that_is_none_is_refused_in_one_line(tmp_path, text, words):
 def test_a_folder_with_nothing_in_it_is_no_fleet(tmp_path):
     with pytest.raises(FileError, match=r"neither fleet\.json nor a run file"):
         read_fleet(tmp_path)
+
+
+def failing(status, node="gpu02"):
+    record, digests = fleet(8, 1)
+    case = next(iter(digests[0].components[0].rates)).case
+    made = []
+    for digest in digests:
+        part = digest.components[0]
+        bad = (CaseFailure(case, status, "3 of 9 elements are wrong"),) if digest.node == node else ()
+        rates = {key: rate for key, rate in part.rates.items() if not bad or key.case != case}
+        made.append(replace(digest, components=(replace(part, failures=bad, rates=rates),)))
+    return judge_fleet(record, made)
+
+
+def test_a_wrong_answer_of_one_gpu_ends_with_3_and_stands_in_the_answer():
+    found = failing("failed")
+    assert fleet_status(found) == 3
+    answer = fleet_words.fleet_answer(found)
+    assert answer.startswith("1 component with failed cases: gpu02 cuda:0: 1 case failed, unlike others: ")
+    assert answer.endswith("3 of 9 elements are wrong")
+
+
+def test_a_case_that_is_invalid_on_one_gpu_leaves_a_strict_judgement_open():
+    found = failing("invalid")
+    assert (fleet_status(found), fleet_status(found, strict=True)) == (0, 4)
+
+
+def test_a_case_that_fails_everywhere_says_nothing_of_a_gpu():
+    record, digests = fleet(8, 1)
+    everywhere = (CaseFailure("gemm/other", "failed", "no such kernel"),)
+    made = [replace(each, components=(replace(each.components[0], failures=everywhere),)) for each in digests]
+    assert judge_fleet(record, made).failures == ()

@@ -61,6 +61,14 @@ class CaseRate(NamedTuple):
     states: frozenset[str]
 
 
+class CaseFailure(NamedTuple):
+    """A case that has no valid result on a component: its id, its status, and why."""
+
+    case: str
+    status: Literal["failed", "invalid"]
+    reason: str
+
+
 @dataclass(frozen=True, slots=True)
 class Component:
     """A GPU, a host, or a link between GPUs: `devices` are their ids on the node, `uuids` what identifies them.
@@ -80,6 +88,7 @@ class Component:
     power_w: float = math.nan
     sick: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    failures: tuple[CaseFailure, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +110,7 @@ class DigestBuilder:
     _samples: list[Samples] = field(default_factory=list)
     _remarks: list[Remark] = field(default_factory=list)
     _windows: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    _failures: dict[tuple[str, ...], list[CaseFailure]] = field(default_factory=dict)
     _wanted: frozenset[str] = frozenset()
 
     def take(self, record: Manifest | Result | Samples | Remark) -> None:
@@ -125,12 +135,18 @@ class DigestBuilder:
         return NodeDigest(node, components, self._manifest.facts.versions, complete)
 
     def _take_result(self, result: Result) -> None:
-        series = headline(result)
-        value = judged_median(series) if series is not None and result.status == "ok" else math.nan
-        if series is None or not 0 < value < math.inf or self._manifest is None:
+        if self._manifest is None:
             return
         known = {device.id for device in self._manifest.facts.devices}
         if not result.devices or not known.issuperset(result.devices):
+            return
+        if result.status == "failed" or result.status == "invalid":
+            failure = CaseFailure(result.case.id, result.status, result.reason or result.cause)
+            self._failures.setdefault(result.devices, []).append(failure)
+            self._results.setdefault(result.devices, {})
+        series = headline(result)
+        value = judged_median(series) if series is not None and result.status == "ok" else math.nan
+        if series is None or not 0 < value < math.inf:
             return
         key = _key(result, series, self._manifest)
         states = frozenset((*result.labels, *other_work(result), *slowdowns(result)))
@@ -158,11 +174,12 @@ class DigestBuilder:
             max((float(np.median(values)) for values in power if len(values)), default=math.nan),
             self._told(devices, HEALTH_SOURCE),
             self._told(devices, STATE_SOURCE),
+            tuple(dict.fromkeys(self._failures.get(devices, ()))),
         )
 
     def _while_measured(self, counters: CounterTable, device: str, measure: Measure) -> np.ndarray:
         """Return the readings of a counter from the first case of a device to the end of its last one."""
-        windows = self._windows[device]
+        windows = self._windows.get(device, [(0.0, 0.0)])
         start, end = min(start for start, _ in windows), max(end for _, end in windows)
         parts = [track.during(start, end).values for track in counters.of(device, measure)]
         return np.concatenate(parts) if parts else np.array([])

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpubench.judging.fleet import FleetJudgement
 
 _MOST_ROWS = 40  # suspects in the terminal; the page has them all
-_ENDS = {0: "green", 1: "red", 4: "yellow", 6: "red"}
+_ENDS = {0: "green", 1: "red", 3: "red", 4: "yellow", 6: "red"}
 
 Folder = Annotated[
     Path,
@@ -59,8 +59,8 @@ def judge(
 ) -> None:
     """Find the slow GPU, node or link in the run files of a fleet, and say how sure that is.
 
-    The exit status is 0 if nothing is slow, 1 if something slow is confirmed, 4 if the fleet cannot be judged, and 6 if
-    a device is sick.
+    The exit status is 0 if nothing is slow, 1 if something slow is confirmed, 3 if a case failed on one component and
+    not on the others, 4 if the fleet cannot be judged, and 6 if a device is sick.
     """
     from gpubench.judging.fleet import fleet_status
     from gpubench.tools.fleet import judging
@@ -112,7 +112,7 @@ def _parts(judged: FleetJudgement) -> Iterator[Part]:
     if seen := words.detectable_words(judged):
         yield _print.plain(f"smallest slowdown that would be found: {seen}")
     notes = judged.notes if judged.is_judged or judged.sick else ()  # without a verdict the answer holds them
-    for line in (*words.population_words(judged), *notes):
+    for line in (*map(words.failure_words, judged.failures), *words.population_words(judged), *notes):
         yield _print.plain(f"- {line}")
     if absent := words.absent_words(judged):
         yield _print.plain(f"{len(absent)} of {len(judged.fleet.nodes)} nodes did not answer", "yellow")

@@ -150,6 +150,17 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
+class FailedCases:
+    """Cases that have no valid result on a component, while others have one: how many, and the first with its reason."""
+
+    place: Place
+    status: Literal["failed", "invalid"]
+    count: int
+    case: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class FleetJudgement:
     """What is said of a fleet: its record, groups of comparable components, suspects (the worst first), and notes."""
 
@@ -159,6 +170,7 @@ class FleetJudgement:
     standings: tuple[Standing, ...]
     bases: tuple[Basis, ...]  # what components were compared with
     notes: tuple[str, ...] = ()
+    failures: tuple[FailedCases, ...] = ()
 
     @property
     def families(self) -> tuple[str, ...]:
@@ -186,16 +198,19 @@ class FleetJudgement:
 
 
 def fleet_status(judgement: FleetJudgement, strict: bool = False) -> int:
-    """Return the exit status: 6 a device is sick, 1 a slow component is confirmed, 4 cannot judge, 0 otherwise.
+    """Return the exit status of a judgement.
 
-    It cannot be judged where nothing is comparable, and, if `strict`, where nodes are missing or a suspect was not
-    measured again.
+    6: a device is sick; 3: a case failed on one component and not on the others; 1: a slow component is confirmed;
+    4: the fleet cannot be judged; else 0. It cannot be judged where nothing is comparable, and, if `strict`, where nodes are missing, a suspect was not
+    measured again, or a component has no valid result in a case that others have.
     """
     if judgement.sick:
         return 6
+    if any(failure.status == "failed" for failure in judgement.failures):
+        return 3
     if judgement.of("confirmed"):
         return 1
-    open_questions = judgement.absent or judgement.of("suspect")
+    open_questions = judgement.absent or judgement.of("suspect") or judgement.failures
     return 4 if not judgement.is_judged or (strict and open_questions) else 0
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from gpubench import stats
-from gpubench.analysis.digest import CaseRate, NodeDigest
+from gpubench.analysis.digest import CaseFailure, CaseRate, NodeDigest
 from gpubench.judging import outliers
 from gpubench.judging.blame import blamed
 from gpubench.judging.causes import causes
 from gpubench.judging.fleet import (
     Basis,
+    FailedCases,
     FleetCase,
     FleetFinding,
     FleetGroup,
@@ -63,6 +64,7 @@ def judge_fleet(
         tuple(sorted(standings, key=lambda each: (each.place.node, each.place.devices))),
         (*compared, *bases),
         (*notes, *twice, *_too_few(groups), *_partial(digests)),
+        tuple(failure for group in groups for failure in _failures(group)),
     )
 
 
@@ -206,3 +208,19 @@ def _partial(digests: Sequence[NodeDigest]) -> Iterator[str]:
     for digest in digests:
         if not digest.complete:
             yield f"{digest.node}: its run ended early; the cases that it finished count"
+
+
+def _failures(group: ComparableGroup) -> Iterator[FailedCases]:
+    """Yield for each member the cases without a valid result, the failed before the invalid."""
+    valid = {key.case for key in group.keys}
+    for place, component in group.members:
+        for status in ("failed", "invalid"):
+            theirs = [each for each in component.failures if each.status == status and _counts(each, group, valid)]
+            if theirs:
+                cases = dict.fromkeys(each.case for each in theirs)
+                yield FailedCases(place, theirs[0].status, len(cases), theirs[0].case, theirs[0].reason)
+
+
+def _counts(failure: CaseFailure, group: ComparableGroup, valid: Collection[str]) -> bool:
+    """Return whether a failure says something of its component: others have a result, or there is no other."""
+    return failure.case in valid or len(group.members) == 1

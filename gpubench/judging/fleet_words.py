@@ -8,7 +8,7 @@ from collections import Counter as Tally
 from collections.abc import Sequence
 
 from gpubench.base import units
-from gpubench.judging.fleet import FleetFinding, FleetJudgement, Suspect, SuspectState
+from gpubench.judging.fleet import FailedCases, FleetFinding, FleetJudgement, Suspect, SuspectState
 from gpubench.judging.words import plural
 
 UNEXPLAINED = "unexplained"
@@ -27,6 +27,9 @@ def fleet_answer(judgement: FleetJudgement) -> str:
     if judgement.sick:
         places = ", ".join(standing.place.text for standing in judgement.sick[:_MOST_NAMED])
         return f"{plural(len(judgement.sick), 'sick device')}: {places}: {judgement.sick[0].sick[0]}"
+    if failed := [failure for failure in judgement.failures if failure.status == "failed"]:
+        more = f"; and {len(failed) - 1} more" if len(failed) > 1 else ""
+        return f"{plural(len(failed), 'component')} with failed cases: {failure_words(failed[0])}{more}"
     if not judgement.is_judged:
         return f"cannot be judged: {'; '.join(judgement.notes) or 'no node answered'}"
     slow = judgement.of("confirmed") or judgement.of("suspect")
@@ -47,6 +50,14 @@ def suspect_words(suspect: Suspect) -> str:
     place = suspect.place.node if suspect.unit == "node" else suspect.place.text
     return (
         f"{place}: {worst.family} {units.percent(worst.slowdown)} below {_BASES[worst.basis]} ({cause_words(suspect)})"
+    )
+
+
+def failure_words(failure: FailedCases) -> str:
+    """`gpu07 cuda:3: 2 cases failed, which others passed: gemm/square[…]: wrong answer …`."""
+    verb = "failed" if failure.status == "failed" else "without a valid result"
+    return (
+        f"{failure.place.text}: {plural(failure.count, 'case')} {verb}, unlike others: {failure.case}: {failure.reason}"
     )
 
 
