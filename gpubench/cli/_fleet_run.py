@@ -15,6 +15,7 @@ from typer.core import TyperCommand
 from gpubench.cli import _options as options
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from gpubench.model.fleet import Fleet
@@ -133,15 +134,14 @@ def run(
     from gpubench.tools.fleet.messages import Order
     from gpubench.tools.fleet.session import FleetRequest, FleetSession
 
-    srun: tuple[str, ...] = ctx.meta.get(_SRUN, ())
-    _check(on, slurm, from_env, srun)
+    srun = srun_options(ctx, on, slurm, from_env)
     suites = suites or ["headline"]
     options.suites_known(suites)
     order = Order(tuple(suites), (), tier.value, tuple(filter or ()), replicates, time_limit)
     racks = read_map(map) if map else {}
     request = FleetRequest(order, out, tuple(sys.argv), racks, Patience(stagger_s=stagger))
     with ExitStack() as stack:
-        crew = stack.enter_context(_crew(on, slurm, request, srun))
+        crew = stack.enter_context(launched(on, slurm, request, srun))
         watch = stack.enter_context(shown())
         session = stack.enter_context(FleetSession(crew, request, watch))
         fleet = session.measure()
@@ -163,7 +163,7 @@ def _confirmed(session: FleetSession, folder: Path) -> Fleet:
     from gpubench.tools.fleet.confirming import second_look
     from gpubench.tools.fleet.digests import read
 
-    look = second_look(judging.judge(read(folder), built_in()), random.Random())
+    look = second_look(judging.judge(read(folder), built_in()), random.SystemRandom())
     if not look.roles:
         return session.fleet
     say(f"measuring again: {', '.join(f'{node} ({role})' for node, role in look.roles.items())}")
@@ -197,17 +197,20 @@ def member(board: Board, rank: Rank = -1, world: World = 1) -> None:
     serve(FolderBoard(board), rank, world)
 
 
-def _check(on: str, slurm: bool, from_env: bool, srun: Sequence[str]) -> None:
+def srun_options(ctx: typer.Context, on: str, slurm: bool, from_env: bool) -> tuple[str, ...]:
+    """Return the options of srun; raises UsageError unless exactly one launcher is named."""
     from gpubench.base.errors import UsageError
 
+    srun: tuple[str, ...] = ctx.meta.get(_SRUN, ())
     if [bool(on), slurm, from_env].count(True) != 1:
         raise UsageError("name one launcher: --on ray://HOST:PORT, --on ray:local:N, --slurm or --from-env")
     if srun and not slurm:
         raise UsageError(f"{srun[0]}: only --slurm takes options of srun behind --")
+    return srun
 
 
 @contextmanager
-def _crew(on: str, slurm: bool, request: FleetRequest, srun: Sequence[str]) -> Iterator[Crew]:
+def launched(on: str, slurm: bool, request: FleetRequest, srun: Sequence[str]) -> Iterator[Crew]:
     """Start the nodes; a process of --from-env that is not the launcher is a node instead, and ends here."""
     from gpubench.tools.fleet import environment, member
     from gpubench.tools.fleet.ray_cluster import ray_crew
@@ -236,12 +239,12 @@ def shown() -> Iterator[Callable[[Sequence[NodeView]], None]]:
     from gpubench.cli._print import err
 
     console = err()
+    lines = _NodeLines(console)
     if not console.is_terminal or console.is_dumb_terminal:
-        yield _NodeLines().watch
+        yield lines.watch
         return
     from rich.live import Live
 
-    lines = _NodeLines()
     with Live(console=console, transient=True, refresh_per_second=4) as live:
 
         def watch(views: Sequence[NodeView]) -> None:
@@ -265,18 +268,20 @@ def _drawn(views: Sequence[NodeView], height: int) -> Table:
 class _NodeLines:
     """Prints a line when a node starts to measure and when the launcher knows what became of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, console: Console) -> None:
+        self._console = console
         self._told: dict[str, str] = {}
 
     def watch(self, views: Sequence[NodeView]) -> None:
         """Print what is new."""
-        from gpubench.cli._print import say
+        from gpubench.cli._print import plain
 
         for view in views:
             words = _words(view)
             if words and self._told.get(view.name) != words:
                 self._told[view.name] = words
-                say(f"{view.name}: {words}", "" if view.outcome is None or view.outcome.status == "answered" else "red")
+                style = "" if view.outcome is None or view.outcome.status == "answered" else "red"
+                self._console.print(plain(f"{view.name}: {words}", style), soft_wrap=True)
 
 
 def _words(view: NodeView) -> str:

@@ -121,6 +121,10 @@ class Collector:
         is_ready = tracked.report is not None and tracked.report.is_ready
         return is_ready or bool(tracked.problem) or self._is_over(rank)
 
+    def ready(self) -> list[int]:
+        """Return the nodes that can measure."""
+        return [rank for rank, node in self.nodes.items() if node.devices is not None and not self._unfit(node)]
+
     def turn(
         self, ranks: Iterable[int], order: Order, folder: Path, settled: Settled, fitted: Fitted = unchanged
     ) -> None:

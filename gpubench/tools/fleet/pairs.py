@@ -1,0 +1,238 @@
+"""Measure between the nodes of a fleet, pair by pair in rounds, and find the node or the link that is slow.
+
+In each round the nodes form disjoint pairs, and each pair measures the same collectives in a group of its own. Which
+nodes met is in `pairs.json`; the run files of a round are in a folder with its number.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pydantic
+
+from gpubench.analysis.quantities import headline
+from gpubench.base.files import write_whole
+from gpubench.judging import links
+from gpubench.judging.links import LinkJudgement, Pair
+from gpubench.model.disk import reported
+from gpubench.model.limits import Count, Many, Name, Text
+from gpubench.model.schema import STRICT
+from gpubench.model.store import read_run
+from gpubench.tools.fleet.answers import Outcome
+from gpubench.tools.fleet.collect import Collector, Watch
+from gpubench.tools.fleet.crew import Crew
+from gpubench.tools.fleet.messages import Order, PairPlace
+from gpubench.tools.fleet.session import FleetRequest
+
+PAIRS_FILE, PAIRS = "pairs.json", "pairs"
+SUITES, FILTERS = ("collectives",), ("collectives/across[*,nodes=2,of=2,*",)
+_PORTS = range(20_000, 32_000)  # below those that Linux gives to connections
+_MOST_AGAIN = 8  # suspects that are measured again
+_LOCAL = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Two nodes that measured together: in which round (0: alone), their numbers, and why there are no figures."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    round: Count
+    first: Count
+    second: Count
+    folder: Name
+    reason: Text = ""
+
+    @property
+    def pair(self) -> Pair:
+        """The numbers of the nodes."""
+        return self.first, self.second
+
+
+@dataclass(frozen=True, slots=True)
+class PairsRecord:
+    """Who met whom: the nodes' names by number, and every meeting."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    nodes: Many[Name]
+    meetings: Many[Meeting] = ()
+    schema: Literal["gpubench.pairs/1"] = "gpubench.pairs/1"
+
+
+_RECORD = pydantic.TypeAdapter(PairsRecord)
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A node or a link that is slow in a case: what it is called, by how much, and how slow it was alone.
+
+    `alone` is None where it was not measured again, else its slowdown against a healthy pair that was alone too.
+    """
+
+    case: str
+    pair: Pair  # the pair that speaks for it
+    name: str
+    slowdown: float
+    detectable: float
+    alone: float | None = None
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether it was slow when nothing else used the network too."""
+        return self.alone is not None and self.alone >= self.detectable
+
+
+@dataclass(frozen=True, slots=True)
+class PairsJudgement:
+    """What the pairs say: the nodes' names, the rates in B/s and the judgement of each case, suspects, what failed."""
+
+    nodes: tuple[str, ...]
+    rates: dict[str, dict[Pair, float]]
+    cases: dict[str, LinkJudgement]
+    suspects: tuple[Suspect, ...]
+    failures: tuple[str, ...]
+
+    @property
+    def too_few(self) -> str:
+        """Why nothing can be judged, or an empty text."""
+        if not self.cases:
+            return "no pair has a figure"
+        return next((found.too_few for found in self.cases.values() if found.too_few), "")
+
+    @property
+    def exit_status(self) -> int:
+        """Return 1 for a suspect that was slow again, 4 where nothing can be judged, else 0."""
+        if any(suspect.is_confirmed for suspect in self.suspects):
+            return 1
+        return 4 if self.too_few else 0
+
+
+class PairsSession:
+    """Pairs that are being measured; a context that lets the nodes go at the end."""
+
+    def __init__(self, crew: Crew, request: FleetRequest, watch: Watch) -> None:
+        self._request = request
+        self._collector = Collector(crew, request.racks or {}, request.patience, watch)
+        self._record = PairsRecord(())
+        self._lost: set[int] = set()
+
+    def __enter__(self) -> PairsSession:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
+        self._collector.end(wait=kind is None)
+
+    def measure(self, rounds: int) -> PairsJudgement:
+        """Measure all rounds, then the suspects alone, and judge."""
+        self._collector.gather()
+        self._record = PairsRecord(tuple(map(self._collector.name, self._collector.nodes)))
+        self._lost = set(self._collector.nodes) - set(self._collector.ready())
+        for number, pairs in enumerate(links.schedule(len(self._record.nodes), rounds), 1):
+            self._round(number, pairs, str(number))
+        found = judge(self._record, self._request.folder)
+        return self._again(found) if found.suspects else found
+
+    def _again(self, found: PairsJudgement) -> PairsJudgement:
+        """Measure the pairs of the suspects once more, each while all other nodes rest, and a healthy pair likewise."""
+        slow = [suspect.pair for suspect in found.suspects]
+        touched = {node for pair in slow for node in pair}
+        healthy = [pair for pair in sorted(next(iter(found.rates.values()))) if not touched & set(pair)]
+        wanted = list(dict.fromkeys(slow))[:_MOST_AGAIN]
+        for place, pair in enumerate([*healthy[:1], *wanted]):
+            self._round(0, [pair], f"alone-{place}")
+        alone = rates_of(self._record, self._request.folder, is_alone=True)
+        suspects = tuple(
+            replace(each, alone=_slowdown(alone.get(each.case, {}), each.pair, healthy)) for each in found.suspects
+        )
+        return replace(found, suspects=suspects)
+
+    def _round(self, number: int, pairs: Sequence[Pair], name: str) -> None:
+        met = [pair for pair in pairs if not self._lost & set(pair)]
+        folder = self._request.folder / PAIRS / name
+        with reported(folder):
+            folder.mkdir(parents=True)
+        outcomes: dict[int, Outcome] = {}
+        places = dict(place for pair in met for place in self._places(pair))
+
+        def fitted(rank: int, order: Order) -> Order:
+            return replace(order, devices=order.devices[:1], place=places[rank])
+
+        self._collector.turn(places, self._request.order, folder, outcomes.__setitem__, fitted)
+        self._lost |= {rank for rank, outcome in outcomes.items() if outcome.status in ("died", "missing", "timed out")}
+        meetings = tuple(Meeting(number, *pair, name, self._reason(pair, outcomes)) for pair in pairs)
+        self._record = replace(self._record, meetings=(*self._record.meetings, *meetings))
+        path = self._request.folder / PAIRS_FILE
+        with reported(path):
+            write_whole(path, _RECORD.dump_json(self._record, indent=1) + b"\n")
+
+    def _places(self, pair: Pair) -> Iterable[tuple[int, PairPlace]]:
+        """Yield the place of both nodes of a pair: the first one listens, at a port and with a secret drawn here."""
+        reports = [self._collector.nodes[rank].report for rank in pair]
+        is_local = len({report.machine for report in reports if report}) == 1
+        host = _LOCAL if is_local or reports[0] is None else reports[0].address
+        address, secret = f"{host}:{secrets.choice(_PORTS)}", secrets.token_hex(32)
+        for number, rank in enumerate(pair):
+            yield rank, PairPlace(number, len(pair), address, secret)
+
+    def _reason(self, pair: Pair, outcomes: Mapping[int, Outcome]) -> str:
+        for rank in pair:
+            if rank not in outcomes:
+                return f"{self._collector.name(rank)} was lost before" if rank in self._lost else "its partner was lost"
+            if not outcomes[rank].file or outcomes[rank].status != "answered":
+                return f"{self._collector.name(rank)} {outcomes[rank].status}: {outcomes[rank].reason}"[:2000]
+        return ""
+
+
+def _slowdown(rates: Mapping[Pair, float], pair: Pair, healthy: Sequence[Pair]) -> float | None:
+    """Return by which share a pair is slower than a healthy one, None where one of both has no figure."""
+    control = next((rates[each] for each in healthy if each in rates), None)
+    return None if control is None or pair not in rates else 1 - rates[pair] / control
+
+
+def rates_of(record: PairsRecord, folder: Path, is_alone: bool = False) -> dict[str, dict[Pair, float]]:
+    """Return the rate of each pair in B/s by case: the geometric mean over its meetings and its two nodes."""
+    logs: dict[str, dict[Pair, list[float]]] = {}
+    for meeting in record.meetings:
+        if meeting.reason or (meeting.round == 0) != is_alone:
+            continue
+        for node in meeting.pair:
+            path = folder / PAIRS / meeting.folder / f"{record.nodes[node]}.jsonl.gz"
+            for result in read_run(path).results:
+                series = headline(result)
+                if result.status == "ok" and series is not None:
+                    rate = series.work.payload / float(np.median(series.values))
+                    logs.setdefault(result.case.id, {}).setdefault(meeting.pair, []).append(float(np.log(rate)))
+    return {
+        case: {pair: float(np.exp(np.mean(values))) for pair, values in found.items()} for case, found in logs.items()
+    }
+
+
+def judge(record: PairsRecord, folder: Path) -> PairsJudgement:
+    """Judge the meetings of the rounds, case by case; a slow node is spoken for by its pair of the least residual."""
+    rates = rates_of(record, folder)
+    cases = {case: links.judge(found) for case, found in rates.items()}
+    suspects = [suspect for case, found in cases.items() for suspect in _suspects(record, case, found)]
+    failures = [
+        f"{record.nodes[meeting.first]} and {record.nodes[meeting.second]} in round {meeting.round}: {meeting.reason}"
+        for meeting in record.meetings
+        if meeting.reason
+    ]
+    return PairsJudgement(record.nodes, rates, cases, tuple(suspects), tuple(failures))
+
+
+def _suspects(record: PairsRecord, case: str, found: LinkJudgement) -> Iterable[Suspect]:
+    for node, effect in found.nodes.items():
+        if effect.is_suspect:
+            own = [pair for pair in found.links if node in pair]
+            pair = min(own, key=lambda each: abs(found.links[each].slowdown))
+            yield Suspect(case, pair, record.nodes[node], effect.slowdown, effect.detectable)
+    for pair, effect in found.links.items():
+        if effect.is_suspect:
+            name = " – ".join(record.nodes[node] for node in pair)
+            yield Suspect(case, pair, name, effect.slowdown, effect.detectable)
