@@ -1,4 +1,4 @@
-"""Decode attention on a real GPU: every shape and layout is checked against double precision, and checks can fail."""
+"""Decode attention and steps on a real GPU: all are checked against double precision, and checks can fail."""
 
 import dataclasses
 import sys
@@ -19,6 +19,8 @@ from gpubench.model import Case
 pytestmark = pytest.mark.gpu
 SUITE = plugins.load("suites", "inference")
 ATTENTION = sys.modules[f"{SUITE.package}._attention"]
+CHAIN = sys.modules[f"{SUITE.package}._chain"]
+MODELS = sys.modules[f"{SUITE.package.rpartition('.')[0]}._models"]
 Shape, DecodeAttention = ATTENTION.AttentionShape, ATTENTION.DecodeAttention
 SMALL = Shape(batch=3, context=2000, heads=32, kv_heads=8, dim=128)
 SHAPES = [
@@ -83,3 +85,19 @@ def test_buffers_in_turn_are_timed_within_the_peak_of_the_memory(gpu: Any) -> No
     series = Engine(gpu, POLICIES["quick"]).measure(found.task()).series[0]
     assert series.mode == "rotated"
     assert 1e11 < series.work.moved / np.median(series.values) < 6e12
+
+
+SMALL_MODEL = MODELS.model(1024, 2816, 8, 2, 2, 3, 1500, "nowhere")  # heads of 128 elements, three layers
+
+
+@pytest.mark.parametrize("batch", [1, 3, 16, 64])
+@pytest.mark.parametrize("kind", ["float16", "int8", "int4"])
+def test_a_step_gives_the_logits_of_double_precision_and_runs_as_a_graph(gpu: Any, kind: str, batch: int) -> None:
+    target = Target(inventory.facts(), gpu.device)
+    params = (("model", "small"), ("weights", kind), ("batch", batch))
+    found = CHAIN.DecodeChain(
+        Bench(gpu, Case("inference", "step", params), target, SUITE.package, 1), SMALL_MODEL, kind, batch, 700
+    )
+    measured = Engine(gpu, POLICIES["smoke"]).measure(found.task())
+    assert measured.series[0].mode == "graph"
+    assert 0 < next(series for series in measured.series if series.name == "error").values[0] < 5e-3

@@ -112,6 +112,33 @@ class AttentionShape:
         return chunk_of(min(range(1, max(1, self.context // _LEAST_CHUNK) + 1), key=cost))
 
 
+Attend = Callable[[Any, Any, Any], Callable[[], None]]
+
+
+def launches(bench: Bench, shape: AttentionShape, lengths: Any, queries: Any, table: Any = None) -> Attend:
+    """Return a function that gives the call of both passes over keys, values and results; the parts share their room.
+
+    `lengths` are the tokens of each sequence, `table` its pages; queries carry the factor that attention.cu asks for.
+    """
+    chunk = shape.chunk(bench.device.device.units)
+    parts = -(-shape.context // chunk)
+    rows, grid = shape.batch * shape.heads, (parts, shape.batch * shape.kv_heads)
+    sums = bench.xp.empty(rows * parts * shape.dim, "float32")
+    scales = bench.xp.empty(rows * parts * 2, "float32")
+    partial, combine = (bench.kernel(_FILE, name, **shape.defines) for name in ("partial", "combine"))
+    numbers = tuple(map(np.uint32, (shape.kv_heads, shape.capacity, chunk)))
+    pages = lengths if table is None else table  # a contiguous cache has no table, and the kernel reads none
+
+    def attend(keys: Any, values: Any, out: Any) -> Callable[[], None]:
+        def call() -> None:
+            partial(grid, (_THREADS,), (keys, values, pages, lengths, queries, sums, scales, *numbers))
+            combine((rows,), (shape.dim,), (sums, scales, out, np.uint32(parts)))
+
+        return call
+
+    return attend
+
+
 @dataclass(frozen=True, slots=True)
 class KeyValueCache:
     """The keys and values of one copy of the cache, and its results."""
@@ -175,27 +202,8 @@ class DecodeAttention:
 
     def calls(self) -> tuple[Callable[[], None], ...]:
         """Return both passes over each copy of the cache."""
-        shape, bench = self._shape, self._bench
-        chunk = shape.chunk(bench.device.device.units)
-        parts = -(-shape.context // chunk)
-        rows = shape.batch * shape.heads
-        sums = bench.xp.empty(rows * parts * shape.dim, "float32")
-        scales = bench.xp.empty(rows * parts * 2, "float32")
-        partial = bench.kernel(_FILE, "partial", **shape.defines)
-        combine = bench.kernel(_FILE, "combine", **shape.defines)
-        grid = parts, shape.batch * shape.kv_heads
-        numbers = tuple(map(np.uint32, (shape.kv_heads, shape.capacity, chunk)))
-
-        def call_on(cache: KeyValueCache) -> Callable[[], None]:
-            inputs = (cache.keys, cache.values, self._device_table, self._device_lengths, self._queries)
-
-            def call() -> None:
-                partial(grid, (_THREADS,), (*inputs, sums, scales, *numbers))
-                combine((rows,), (shape.dim,), (sums, scales, cache.out, np.uint32(parts)))
-
-            return call
-
-        return tuple(call_on(cache) for cache in self.caches)
+        attend = launches(self._bench, self._shape, self._device_lengths, self._queries, self._device_table)
+        return tuple(attend(cache.keys, cache.values, cache.out) for cache in self.caches)
 
     def poison(self) -> None:
         """Overwrite all results with NaN."""

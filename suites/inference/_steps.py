@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api.suite import POINT, Bench, Observation, Observed, Stage, Task, Topic, View, expect, on_host, points
+from gpubench.api.suite import (
+    POINT,
+    Bench,
+    Observation,
+    Observed,
+    Stage,
+    Target,
+    Task,
+    Topic,
+    View,
+    expect,
+    on_host,
+    points,
+    powers_of_two,
+)
 
+from .._models import MODELS
+from ._chain import DecodeChain
 from ._toy import TOY, Tokens, ToyModel, ToyWeights
 
 _BOUND = 1e-4  # of the relative error of float32 logits; 4 layers leave about 3e-7
-_MODELS, _WEIGHTS = ("toy",), ("float32",)
+_TOY = ("toy",)  # the model of the host
 
 topic = Topic(
     views=[
@@ -89,23 +106,46 @@ class ToyStep:
         return int(np.count_nonzero(self.tokens != alone))
 
 
+def _models(target: Target) -> Any:
+    return _TOY if target.is_host else points(("llama-3-8b",), full=("llama-3-8b", "llama-3-70b"))
+
+
+def _weights(target: Target) -> Any:
+    return ("float32",) if target.is_host else points(("float16", "int4"), ("int4",), ("float16", "int8", "int4"))
+
+
+def _batches(target: Target) -> Any:
+    return points((1, 2, 4, 8), (2,)) if target.is_host else points((1, 16), (1,), powers_of_two(0, 6))
+
+
+def _contexts(target: Target) -> Any:
+    return points((16, 64), (16,), (16, 32, 64, 96)) if target.is_host else points((2048,), (512,), (512, 2048, 8192))
+
+
+def _in_one_gpu(_target: Target, params: Mapping[str, Any]) -> bool:
+    """Leave out the weights of a 70B model that exceed the memory of every GPU."""
+    return bool(params["model"] != "llama-3-70b" or params["weights"] == "int4")
+
+
 @topic.case(
-    model=_MODELS,
-    weights=_WEIGHTS,
-    batch=points((1, 2, 4, 8), (2,)),
-    context=points((16, 64), (16,), (16, 32, 64, 96)),
-    when=on_host,
+    model=_models,
+    weights=_weights,
+    batch=_batches,
+    context=_contexts,
+    where=_in_one_gpu,
+    headline={"weights": "float16", "batch": 1, "context": 2048},
 )
 def step(bench: Bench, model: str, weights: str, batch: int, context: int) -> Task:
     """One token for each of `batch` sequences of `context` tokens: weights and KV cache read once; tokens a second."""
-    del model, weights
+    if model in MODELS:
+        return DecodeChain(bench, MODELS[model], weights, batch, context).task()
     built = ToyStep(bench, batch, context)
     work = TOY.step(batch, context, built.weights.nbytes, 4)
     stage = Stage(built, work, "items", effort=POINT, item="token")
     return Task.of(stage, check=built.check, poison=built.poison, notes=toy_notes())
 
 
-@topic.case(model=_MODELS, weights=_WEIGHTS, tokens=points((16, 32, 64), (16,), (16, 32, 64, 96)), when=on_host)
+@topic.case(model=_TOY, weights=("float32",), tokens=points((16, 32, 64), (16,), (16, 32, 64, 96)), when=on_host)
 def prefill(bench: Bench, model: str, weights: str, tokens: int) -> Task:
     """A prompt of `tokens` tokens up to the first token of the answer: tokens of the prompt per second."""
     del model, weights
