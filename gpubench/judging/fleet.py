@@ -201,8 +201,8 @@ def fleet_status(judgement: FleetJudgement, strict: bool = False) -> int:
     """Return the exit status of a judgement.
 
     6: a device is sick; 3: a case failed on one component and not on the others; 1: a slow component is confirmed;
-    4: the fleet cannot be judged; else 0. It cannot be judged where nothing is comparable, and, if `strict`, where nodes
-    are missing, a suspect was not measured again, or a component has no valid result in a case that others have.
+    4: the fleet cannot be judged; else 0. It cannot be judged where nothing is comparable, and, if `strict`, where
+    nodes are missing, a suspect was not measured again, or a component has no valid result in a case that others have.
     """
     if judgement.sick:
         return 6
