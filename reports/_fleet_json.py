@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from gpubench.api.report import (
+    FailedCases,
     FleetFinding,
     FleetGroup,
     FleetJudgement,
@@ -35,6 +36,7 @@ def fleet_document(judgement: FleetJudgement) -> dict[str, Any]:
         "notes": list(judgement.notes),
         "nodes": [_timed(dataclasses.asdict(node)) for node in fleet.nodes],
         "again": [_timed(dataclasses.asdict(each)) for each in fleet.again],
+        "failures": [_failed(failure) for failure in judgement.failures],
         "suspects": [_suspect(suspect) for suspect in judgement.suspects],
         "groups": [_group(group) for group in judgement.groups],
         "components": [_component(standing) for standing in judgement.standings],
@@ -44,6 +46,17 @@ def fleet_document(judgement: FleetJudgement) -> dict[str, Any]:
 def _timed(record: dict[str, Any]) -> dict[str, Any]:
     """Return the record of a node, the field with its seconds named as in other documents."""
     return {"elapsed_s" if name == "seconds" else name: value for name, value in record.items()}
+
+
+def _failed(failure: FailedCases) -> dict[str, Any]:
+    return {
+        "node": failure.place.node,
+        "devices": list(failure.place.devices),
+        "status": failure.status,
+        "cases": failure.count,
+        "first_case": failure.case,
+        "reason": failure.reason,
+    }
 
 
 def _suspect(suspect: Suspect) -> dict[str, Any]:

@@ -101,7 +101,7 @@ class FleetMap:
     rows: tuple[Row, ...]
     layers: tuple[Layer, ...]
     marks: dict[int, tuple[str, str]]
-    sick: frozenset[int]
+    faults: dict[int, str]  # tiles of components that are sick, or on which a case failed
     left_out: int  # nodes
     shown: int  # the index of the layer that the tables show
 
@@ -122,7 +122,8 @@ def fleet_map(judgement: FleetJudgement, anchors: dict[tuple[str, str], tuple[st
             found.setdefault((standing.place.node, device), []).append(standing)
     columns = _columns(judgement)
     every = _nodes(judgement, {node for node, _ in found})
-    noted = {node for node, _ in anchors} | {standing.place.node for standing in judgement.sick}
+    faults = _faults(judgement)
+    noted = {node for node, _ in (*anchors, *faults)}
     nodes = _fitting(every, noted, max(_MOST_TILES // max(len(columns), 1), 1))
     rows: list[Row] = []
     places: list[tuple[str, str]] = []
@@ -130,7 +131,6 @@ def fleet_map(judgement: FleetJudgement, anchors: dict[tuple[str, str], tuple[st
         rows.append(Row(node, rack, len(places), gone))
         places += [] if gone else [(node, column) for column in columns]
     marks = {index: anchors[place] for index, place in enumerate(places) if place in anchors}
-    sick = {(standing.place.node, device) for standing in judgement.sick for device in standing.place.devices}
     layers = tuple(_layers(judgement, [found.get(place, []) for place in places]))
     worst = judgement.suspects[0].findings[0].family if judgement.suspects else ""
     return FleetMap(
@@ -138,10 +138,20 @@ def fleet_map(judgement: FleetJudgement, anchors: dict[tuple[str, str], tuple[st
         tuple(rows),
         layers,
         marks,
-        frozenset(index for index, place in enumerate(places) if place in sick),
+        {index: faults[place] for index, place in enumerate(places) if place in faults},
         len(every) - len(nodes),
         next((index for index, layer in enumerate(layers) if layer.name == worst), 0),
     )
+
+
+def _faults(judgement: FleetJudgement) -> dict[tuple[str, str], str]:
+    """Return for each device of a component with a fault whether it is sick or has failed cases."""
+    failed = [each.place for each in judgement.failures if each.status == "failed" and len(each.place.devices) == 1]
+    sick = [standing.place for standing in judgement.sick]
+    return {
+        **{(place.node, device): "failed" for place in failed for device in place.devices},
+        **{(place.node, device): "sick" for place in sick for device in place.devices},
+    }
 
 
 def _columns(judgement: FleetJudgement) -> tuple[str, ...]:
@@ -255,7 +265,7 @@ def _tile(found: FleetMap, index: int, shades: Sequence[int]) -> str:
     text = layer.text(layer.values[index])
     anchor, state = found.marks.get(index, ("", ""))
     names = [f"h{shades[index]}"] if shades[index] > 0 else []
-    names += [name for name in (state, "sick" if index in found.sick else "") if name]
+    names += [name for name in (state, found.faults.get(index, "")) if name]
     class_ = f' class="{" ".join(names)}"' if names else ""
     return f"<td{class_}><a href=#{anchor}>{text or '–'}</a>" if anchor else f"<td{class_}>{text}"
 

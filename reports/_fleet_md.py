@@ -8,7 +8,7 @@ from gpubench.api.report import FleetJudgement, Suspect, code, escape, fleet_wor
 
 from ._markdown import clipped, table
 
-_MOST_SUSPECTS, _MOST_LINES, _MOST_SICK = 15, 6, 4
+_MOST_SUSPECTS, _MOST_LINES, _MOST_KEY_LINES = 15, 6, 3
 _WHOLE = "a page (`-o fleet.html`) or `-o fleet.json` has them all"
 
 
@@ -35,8 +35,10 @@ def _key_lines(judgement: FleetJudgement) -> Iterator[str]:
     answered = len(judgement.fleet.nodes) - len(judgement.absent)
     yield f"- {answered} of {len(judgement.fleet.nodes)} nodes answered."
     sick = [f"{standing.place.text}: {standing.sick[0]}" for standing in judgement.sick]
-    yield from (f"- **sick:** {escape(clipped(line))}" for line in sick[:_MOST_SICK])
-    for line in fleet_words.population_words(judgement)[:_MOST_SICK]:
+    yield from (f"- **sick:** {escape(clipped(line))}" for line in sick[:_MOST_KEY_LINES])
+    failures = [fleet_words.failure_words(each) for each in judgement.failures]
+    yield from (f"- **failed:** {escape(clipped(line))}" for line in failures[:_MOST_KEY_LINES])
+    for line in fleet_words.population_words(judgement)[:_MOST_KEY_LINES]:
         yield f"- {escape(clipped(line))}"
     for line in fleet_words.next_words(judgement):
         yield f"- **next:** {escape(clipped(line))}"

@@ -115,6 +115,7 @@ class FleetPage:
     missing: tuple[tuple[str, str, str, str], ...]
     more_missing: int
     groups: tuple[GroupSection, ...]
+    failures: tuple[str, ...]
     notes: tuple[str, ...]
 
 
@@ -146,12 +147,13 @@ def fleet_page(judgement: FleetJudgement) -> FleetPage:
         missing=tuple((node.name, node.rack, node.status, clipped(node.reason)) for node in missing[:_MOST_LINES]),
         more_missing=max(len(missing) - _MOST_LINES, 0),
         groups=tuple(_group(group) for group in judgement.groups),
+        failures=tuple(clipped(fleet_words.failure_words(each)) for each in judgement.failures[:_MOST_LINES]),
         notes=_notes(judgement, found),
     )
 
 
 def _style(judgement: FleetJudgement) -> str:
-    if judgement.sick or judgement.of("confirmed"):
+    if judgement.sick or judgement.of("confirmed") or any(each.status == "failed" for each in judgement.failures):
         return "bad"
     return "odd" if judgement.of("suspect") or not judgement.is_judged else "good"
 
@@ -248,6 +250,8 @@ def _notes(judgement: FleetJudgement, found: FleetMap) -> tuple[str, ...]:
     notes = [clipped(note) for note in judgement.notes[:_MOST_LINES]]
     if (more := len(judgement.notes) - len(notes)) > 0:
         notes.append(f"{more} more notes are left out: {_REST}")
+    if (more := len(judgement.failures) - _MOST_LINES) > 0:
+        notes.append(f"{more} more components with failed cases are left out: {_REST}")
     if found.left_out:
         notes.append(f"{found.left_out} nodes that answered and have no finding are left out of the map: {_REST}")
     return tuple(notes)

@@ -18,7 +18,7 @@ from test_page_browser import FLAWS, overflow
 
 from gpubench.base.errors import UsageError
 from gpubench.base.walk import with_texts
-from gpubench.judging.fleet import Place, TwoPopulations
+from gpubench.judging.fleet import FailedCases, Place, TwoPopulations
 from gpubench.judging.fleet_rule import judge_fleet
 from gpubench.tools.fleet import publishing
 from gpubench.tools.fleet.sharing import anonymised
@@ -26,6 +26,7 @@ from gpubench.tools.fleet.sharing import anonymised
 SLOW = ("gpu03", "cuda:3")
 DEAD = {"gpu05": ("died", "no message from gpu05 for 30 s")}
 FORMS = ("html", "md", "json", "xml")
+FAILED = (FailedCases(Place("gpu01", ("cuda:2",)), "failed", 2, "gemm/square[n=64]", "a wrong answer"),)
 MOST_PAGE_BYTES = 2_000_000
 
 
@@ -161,6 +162,15 @@ def test_a_sick_device_is_told_in_every_form_and_marked_in_the_map():
     assert Tiles(rendered("html", judgement)).rows["gpu00"][0][0] == "sick"
 
 
+def test_a_component_with_failed_cases_is_told_in_every_form_marked_in_the_map_and_fails_in_junit():
+    judgement = replace(judged(), failures=FAILED)
+    for form in FORMS:
+        assert "a wrong answer" in rendered(form, judgement)
+    assert Tiles(rendered("html", judgement)).rows["gpu01"][2][0] == "failed"
+    root = ElementTree.fromstring(rendered("xml", judgement))
+    assert [test.get("name") for test in root.iter("testcase") if test.find("failure") is not None] == ["gpu01 cuda:2"]
+
+
 def test_the_ending_of_a_file_chooses_the_form():
     with pytest.raises(UsageError, match=r"fleet\.csv: the ending of the file chooses the form .* \.html, \.md"):
         rendered("csv", judged())
@@ -210,6 +220,7 @@ def test_markdown_has_at_most_sixty_lines_however_bad_the_fleet_is():
         groups=groups,
         suspects=worst.suspects * 600,
         standings=worst.standings[:1] * 900,
+        failures=FAILED * 90,
         notes=("a note",) * 300,
     )
     lines = rendered("md", worst).splitlines()
@@ -255,7 +266,9 @@ def whole():
     two = TwoPopulations(("a/b",), (Place("gpu00", ("cuda:0",)),), 3, 0.08, ("width 8",))
     found = with_sick(of_state(judged(), "confirmed"))
     groups = tuple(replace(group, populations=(two,)) for group in found.groups)
-    return replace(found, groups=groups, notes=("a note",), fleet=replace(found.fleet, argv=("gpubench",)))
+    return replace(
+        found, groups=groups, notes=("a note",), failures=FAILED, fleet=replace(found.fleet, argv=("gpubench",))
+    )
 
 
 def spoiled(text):

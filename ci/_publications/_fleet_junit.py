@@ -1,8 +1,8 @@
 """The judgement of a fleet as JUnit XML: a component (a GPU, a host, a link) is a test, and a missing node is one.
 
-Only a slow component that was slow in a second measurement too is a failure. A suspect that was not measured again is
-skipped, as in a gate: it may be chance, and a pipeline that fails by chance is soon ignored. Sick devices, and nodes
-that did not answer, are errors.
+A slow component is a failure if it was slow in a second measurement too; so is a component on which a case failed. A
+suspect that was not measured again is skipped, as in a gate: it may be chance, and a pipeline that fails by chance is
+soon ignored. Sick devices, and nodes that did not answer, are errors.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
-from gpubench.api.gate import FleetFinding, FleetJudgement, Place, Standing, fleet_words, units
+from gpubench.api.gate import FailedCases, FleetFinding, FleetJudgement, Place, Standing, fleet_words, units
 
 Outcome = Literal["passed", "failure", "error", "skipped"]
 _OUTCOMES: dict[str, Outcome] = {"confirmed": "failure", "suspect": "skipped"}
@@ -34,9 +34,12 @@ def fleet_tests(judgement: FleetJudgement) -> str:
     for suspect in judgement.suspects:
         for finding in suspect.findings:
             findings.setdefault(finding.place, []).append(finding)
+    failures = {failure.place: failure for failure in reversed(judgement.failures)}  # the failed stand first
     suites: dict[str, list[_Test]] = {"node": list(_nodes(judgement))}
     for standing in judgement.standings:
-        suites.setdefault(standing.kind, []).append(_component(standing, findings.get(standing.place, ())))
+        suites.setdefault(standing.kind, []).append(
+            _component(standing, findings.get(standing.place, ()), failures.get(standing.place))
+        )
     tests = [test for suite in suites.values() for test in suite]
     lines = [fleet_words.fleet_answer(judgement), *fleet_words.population_words(judgement), *judgement.notes]
     output = escape("\n".join(lines))
@@ -61,17 +64,21 @@ def _nodes(judgement: FleetJudgement) -> Iterator[_Test]:
             )
 
 
-def _component(standing: Standing, findings: Sequence[FleetFinding]) -> _Test:
+def _component(standing: Standing, findings: Sequence[FleetFinding], failure: FailedCases | None) -> _Test:
     name, state = standing.place.text, standing.state
     if standing.sick:
         return _Test(name, "error", "sick", standing.sick[0], "\n".join(standing.sick))
+    if failure:
+        outcome: Outcome = "failure" if failure.status == "failed" else "error"
+        return _Test(name, outcome, failure.status, fleet_words.failure_words(failure))
     if not findings:
         is_compared = state != "not compared"
         return _Test(name, "passed") if is_compared else _Test(name, "skipped", state, "too few are comparable")
     worst = max(findings, key=lambda finding: finding.slowdown)
     message = f"{_finding(worst)}: {fleet_words.STATES[worst.state]}"
-    outcome = _OUTCOMES.get(state, "passed")
-    return _Test(name, outcome, state, message, "\n".join(map(_finding, findings[:_MOST_FINDINGS])))
+    return _Test(
+        name, _OUTCOMES.get(state, "passed"), state, message, "\n".join(map(_finding, findings[:_MOST_FINDINGS]))
+    )
 
 
 def _finding(finding: FleetFinding) -> str:

@@ -8,7 +8,7 @@ from gpubench.judging import fleet_words
 from gpubench.judging.answer import PASSING, Answer, tally
 from gpubench.judging.effect import Effect, against
 from gpubench.judging.evidence import Evidence, Side
-from gpubench.judging.fleet import FleetFinding, FleetJudgement, Place, Standing
+from gpubench.judging.fleet import FailedCases, FleetFinding, FleetJudgement, Place, Standing
 from gpubench.judging.judge import Figures, Finding, Judgement, badness, judge
 from gpubench.judging.objections import unjudged
 from gpubench.judging.policy import Policy
@@ -24,6 +24,7 @@ __all__ = [
     "Case",
     "Effect",
     "Evidence",
+    "FailedCases",
     "Figures",
     "Finding",
     "FindingWords",

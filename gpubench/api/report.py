@@ -50,6 +50,7 @@ from gpubench.judging import comparison, fleet_words
 from gpubench.judging.answer import Answer, NextStep
 from gpubench.judging.comparison import Against, Column, Comparison, Difference
 from gpubench.judging.fleet import (
+    FailedCases,
     FleetCase,
     FleetFinding,
     FleetGroup,
@@ -88,6 +89,7 @@ __all__ = [
     "Energy",
     "EventBit",
     "EventClass",
+    "FailedCases",
     "Figure",
     "Finding",
     "FleetCase",

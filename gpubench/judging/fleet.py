@@ -156,7 +156,7 @@ class FailedCases:
     place: Place
     status: Literal["failed", "invalid"]
     count: int
-    case: str
+    case: Word
     reason: str
 
 
