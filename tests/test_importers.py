@@ -15,6 +15,9 @@ replaced. Where they are from:
 - transferbench-1.62, -p2p: AMD's notes on the MI350X; -iterations: pull request 50 of ROCm/TransferBench; -bars: an
   article on an MI210.
 - superbench: tests/analyzer of microsoft/superbenchmark.
+
+No machine with RDMA was at hand: perftest-*.json are written by the format strings of linux-rdma/perftest 26.04, with
+numbers that are made up.
 """
 
 from __future__ import annotations
@@ -51,6 +54,7 @@ TOOLS = {
     "mixbench": "mixbench",
     "transferbench": "transferbench",
     "superbench": "superbench",
+    "perftest": "perftest",
 }
 GIB = 2**30
 
@@ -541,3 +545,53 @@ def test_json_that_is_valid_and_means_nothing_is_refused(tmp_path):
             (tmp_path / "x").write_text(json.dumps({**body, "nvbench": 1, key: wrong}))
             with pytest.raises(FileError):
                 foreign.read(tmp_path / "x")
+
+
+def test_perftest_tells_mib_from_gbit_by_the_rate_of_messages(tmp_path):
+    name, case_id = (
+        "perftest-write-bw.json",
+        "perftest/rdma_write_bw[size=64KiB,connection=RC,qps=1,mtu=4096,tx_depth=128]",
+    )
+    assert values(name, case_id)["BW_average"] == (393.92e9 / 8,)
+    assert values(name, case_id)["MsgRate"] == (751343.0,)
+    path = tmp_path / "mib.json"
+    path.write_text((IMPORTS / name).read_text().replace("393.92", "46958.92").replace("393.94", "0.00"))
+    (result,) = foreign.read(path).found.results
+    assert {series.label: series.values for series in result.series} == {
+        "BW_average": (46958.92 * 2**20,),
+        "MsgRate": (751343.0,),
+    }
+
+
+def test_perftest_latencies_of_a_gpus_memory_are_in_seconds_and_say_so():
+    name = "perftest-read-lat.json"
+    case_id = "perftest/rdma_read_latency[size=8B,connection=RC,qps=1,mtu=4096,tx_depth=1,memory=GPU]"
+    assert values(name, case_id) == {
+        "median": (3.3e-6,),
+        "mean": (3.34e-6,),
+        "min": (3.21e-6,),
+        "max": (9.04e-6,),
+        "p99": (4.02e-6,),
+        "p99.9": (9.04e-6,),
+    }
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("393.92", "100.00", "neither the MiB/s nor the Gb/s"),
+        ('"MsgRate": 0.751343', '"MsgRate": NaN', "NaN is no number"),
+        ('"BW_average": 393.92,\n', "", "neither a bandwidth nor a latency"),
+        ('"MsgSize": 65536', '"MsgSize": "64k"', "'MsgSize' is missing"),
+        ('"n_iterations"', 'sl: 3,\n"n_iterations"', "not JSON"),
+        ('"MsgRate": 0.751343\n}\n}\n', '"MsgRa', "not JSON"),
+        ('"test_info"', "test_info", "before version 24.01"),
+    ],
+)
+def test_a_file_of_perftest_that_is_damaged_or_odd_ends_in_one_line(tmp_path, old, new, words):
+    path = tmp_path / "odd.json"
+    text = (IMPORTS / "perftest-write-bw.json").read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises((FileError, BadOutput), match=re.escape(words)):
+        foreign.read(path)

@@ -1,0 +1,101 @@
+"""linux-rdma perftest (ib_write_bw, ib_read_lat and the others): the file of `--out_json`, one message size per file.
+
+The names are those of `src/perftest_parameters.c` and `.h` of version 26.04. They are the same since 24.01; what older
+versions wrote is no JSON, and neither is what any version writes with `--sl` for quality of service. A rate has no unit
+there: it is in MiB/s, or in Gb/s with `--report_gbits`. The rate of messages, which has one, tells which. Latencies are
+in µs; a file of `--report-cycles` looks the same and must not be imported. A latency of write and send tests is half of
+a round trip, that of read and atomic tests the whole.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from gpubench.api.importer import BadOutput, Case, Imported, Importer, Result, Series, SuiteInfo, View
+
+from . import _text as text_of
+
+_SUITE = "perftest"
+_MIB, _GBIT = 2.0**20, 1.25e8  # bytes/s of one MiB/s and of one Gb/s
+_TOLERANCE = 0.02  # of the rate of messages and that of bytes: both are rounded
+_RATES = ("BW_average", "BW_peak")
+_TIMES = {  # perftest's name → ours, the headline first
+    "t_typical": "median",
+    "t_avg": "mean",
+    "t_min": "min",
+    "t_max": "max",
+    "percentile_99": "p99",
+    "percentile_99.9": "p99.9",
+}
+_AXES = {"Connection_type": "connection", "Number_of_qps": "qps", "Mtu": "mtu", "TX_depth": "tx_depth"}
+_NOTES = ("Link_type", "Transport_type", "GID_index", "Post_List", "CQ_Moderation", "PCIe_relax_order", "cuda_device")
+_GPU = ("cuda_device", "Use_ROCm_memory", "Use_MUSA_memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Perftest:
+    """Reads what a program of perftest wrote."""
+
+    summary: str = "perftest (linux-rdma): RDMA bandwidth and latency of --out_json; JSON"
+
+    def accepts(self, text: str) -> bool:
+        """Its two objects, with or without the quotes that its older versions left out."""
+        return bool(re.search(r'"?\btest_info\b"?\s*:\s*\{', text) and re.search(r'"?\bMsgSize\b"?\s*:', text))
+
+    def read(self, text: str) -> Imported:
+        """One case: the test, the size of a message, and the connection."""
+        if not re.search(r'"test_info"', text):
+            raise BadOutput("written by perftest before version 24.01, which left out the quotes; use a newer one")
+        body = text_of.document(text)
+        told, found = (text_of.part(body, key, dict) for key in ("test_info", "results"))
+        name = re.sub(r"_Test$", "", text_of.part(told, "test", str)).lower()
+        size = text_of.part(found, "MsgSize", int)
+        if not re.fullmatch(r"\w{1,80}", name) or not 0 < size < 2**40:
+            raise BadOutput(f"a test {name!r:.80} of messages of {size} bytes")
+        axes = tuple((ours, told[key]) for key, ours in _AXES.items() if isinstance(told.get(key), str | int))
+        device = text_of.device(text_of.part(told, "Device", str), "RDMA device")
+        notes = tuple((key, str(told[key])) for key in _NOTES if isinstance(told.get(key), str | int))
+        memory = (("memory", "GPU"),) if any(told.get(key) not in (None, "OFF") for key in _GPU) else ()
+        case = Case(_SUITE, name, (("size_bytes", size), *axes, *memory))
+        series = _rates(found, size) if "BW_average" in found else _times(found)
+        return Imported(_info(name, series), (device,), (Result(case, (device.id,), "ok", series=series, notes=notes),))
+
+
+def _rates(found: dict[str, Any], size: int) -> tuple[Series, ...]:
+    messages = _number(found, "MsgRate") * 1e6
+    average = _number(found, "BW_average")
+    payload = messages * size
+    units = [unit for unit in (_MIB, _GBIT) if math.isclose(average * unit, payload, rel_tol=_TOLERANCE)]
+    if len(units) != 1:
+        raise BadOutput(f"{average:g} is neither the MiB/s nor the Gb/s of {messages:g} messages of {size} bytes per s")
+    rates = {key: _number(found, key) * units[0] for key in _RATES if key in found}
+    series = [text_of.rate(key, rate) for key, rate in rates.items() if rate]  # a timed test has no peak: it prints 0
+    return (*series, Series("MsgRate", "item/s", (messages,), better="more"))
+
+
+def _times(found: dict[str, Any]) -> tuple[Series, ...]:
+    if not any(key in found for key in _TIMES):
+        raise BadOutput("there is neither a bandwidth nor a latency")
+    return tuple(
+        text_of.seconds(ours, text_of.si(_number(found, key), text_of.MICRO))
+        for key, ours in _TIMES.items()
+        if key in found
+    )
+
+
+def _number(found: dict[str, Any], key: str) -> float:
+    value = found.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
+        raise BadOutput(f"{key!r} is missing, or no number that was measured")
+    return float(value)
+
+
+def _info(name: str, series: tuple[Series, ...]) -> SuiteInfo:
+    view = View("curve", f"{name} by message size", (name,), x="size_bytes", series=series[0].name, log_x=True)
+    return SuiteInfo(_SUITE, "imported: RDMA as perftest measured it", (view,))
+
+
+importer: Importer = Perftest()
