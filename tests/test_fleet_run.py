@@ -313,6 +313,13 @@ def test_a_wrong_command_is_one_line_that_says_what_to_do(tmp_path, words, told)
     assert done.stderr.count("\n") == 1
 
 
+def test_without_ray_one_line_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    done = command.gpubench("fleet", "run", "latency", "-o", tmp_path / "new", "--on", "ray:local:2")
+    told = "gpubench: Ray is not installed; pip install 'gpubench-suite[fleet]', on each node too\n"
+    assert (done.returncode, done.stderr) == (2, told)
+
+
 def test_a_folder_that_holds_another_fleet_is_refused(tmp_path):
     (tmp_path / "gpu07.jsonl.gz").write_bytes(b"")
     with pytest.raises(UsageError, match="holds another fleet"):

@@ -132,8 +132,8 @@ def ray_crew(on: str) -> Iterator[RayCrew]:
             stack.enter_context(_variables({**_LOCAL, "RAY_AUTH_TOKEN": secrets.token_hex(32)}))
         import ray
 
-        address = stack.enter_context(_local_cluster(int(local[1]))) if local else on
         try:
+            address = stack.enter_context(_local_cluster(int(local[1]))) if local else on
             ray.init(address=address, log_to_driver=False, logging_level="error")
             stack.callback(ray.shutdown)
             guarded = ray.remote(is_guarded).options(num_cpus=0)
