@@ -29,7 +29,8 @@ _PATIENCE_S = 8.0  # without any progress; the runner of a rank that hangs says 
 _STRANGER_S = 1.0  # for a visitor to show the token
 _CONNECTING_S = 20.0
 _TOGETHER_BYTES = 2**16  # up to this size a message fits the buffers of both ends: no thread is needed to send it
-_BLOCK = 2**16  # words that are drawn; the array repeats them with another number added each time
+_MOST_DRAWN = 22  # words of all ranks together, as a power of two
+_LEAST_BLOCK, _MOST_BLOCK = 8, 16  # powers of two: words of a block
 _EXACT_BITS = 24  # of a float32
 
 
@@ -142,28 +143,30 @@ class Tiles:
     """
 
     def __init__(self, seed: int, world: int) -> None:
-        bits = _EXACT_BITS - 1 - math.ceil(math.log2(world))  # one half for the block, one for the repetition's number
+        doublings = math.ceil(math.log2(world))
+        bits = _EXACT_BITS - 1 - doublings  # one half for the block, one for the repetition's number
         self._modulus: int = 2 ** max(bits, 1)
-        draws = [np.random.default_rng([seed, rank]).integers(self._modulus, size=_BLOCK) for rank in range(world)]
-        self._blocks = np.array(draws, np.float32)
+        self._block: int = 2 ** max(_LEAST_BLOCK, min(_MOST_BLOCK, _MOST_DRAWN - doublings))
+        drawn = (np.random.default_rng([seed, rank]).integers(self._modulus, size=self._block) for rank in range(world))
+        self._blocks = np.array(list(drawn), np.float32)
 
     def write(self, into: npt.NDArray[np.float32], rank: int) -> None:
         """Write the words of a rank."""
-        for first in range(0, into.size, _BLOCK):
-            part = into[first : first + _BLOCK]
+        for first in range(0, into.size, self._block):
+            part = into[first : first + self._block]
             np.add(self._blocks[rank, : part.size], self._number(first), out=part)
 
     def mistakes(self, found: npt.NDArray[np.float32], first: int, low: int, high: int) -> int:
         """Return how many words are not the sum of what ranks low … high - 1 have from `first` on, a block's start."""
         total, wrong = self._blocks[low:high].sum(axis=0), 0
-        for offset in range(0, found.size, _BLOCK):
-            part = found[offset : offset + _BLOCK]
+        for offset in range(0, found.size, self._block):
+            part = found[offset : offset + self._block]
             expected = total[: part.size] + np.float32((high - low) * self._number(first + offset))
             wrong += int(np.count_nonzero(part != expected))
         return wrong
 
     def _number(self, first: int) -> int:
-        return int(first // _BLOCK % self._modulus)
+        return int(first // self._block % self._modulus)
 
 
 class TcpRank:

@@ -1,0 +1,259 @@
+"""Collectives and messages between nodes, and pairs of nodes: real runs on 127.0.0.1, and verdicts from made files."""
+
+import dataclasses
+import gzip
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import _make as make
+import numpy as np
+import pytest
+
+from gpubench import plugins
+from gpubench.authoring.axes import Target
+from gpubench.base.errors import WrongAnswer
+from gpubench.judging import links
+from gpubench.measuring import joining
+from gpubench.measuring import plan as planning
+from gpubench.model import Case, Facts, Settings, Work, store
+from gpubench.tools.fleet import pairs
+from gpubench.tools.fleet.pairs import Meeting, PairsRecord
+
+HERE = Path(__file__).parent
+GPUBENCH = [sys.executable, "-P", "-m", "gpubench"]
+
+
+def part(name):
+    """A private module of the suite."""
+    return sys.modules[f"{planning.load_suite('collectives').package}.{name}"]
+
+
+def start(environment: Mapping[str, str], *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*GPUBENCH, *words],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def place(rank: int, size: int, port: int) -> dict[str, str]:
+    names = (joining.RANK, joining.NODES, joining.ADDRESS, joining.SECRET)
+    return dict(zip(names, (str(rank), str(size), f"127.0.0.1:{port}", "a secret of the test"), strict=True))
+
+
+def ended(*processes: subprocess.Popen[str]) -> list[int]:
+    """The exit statuses; none outlives the test."""
+    try:
+        outputs = [process.communicate(timeout=100) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert not any("Traceback" in errors for _, errors in outputs), outputs
+    return [process.returncode for process in processes]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 3])
+def test_nodes_measure_collectives_and_messages_together_by_tcp(tmp_path, size):
+    words = ("run", "collectives", "--device", "host", "--tier", "smoke", "--filter", "across", "--filter", "message")
+    nodes = [
+        start(place(rank, size, 20_500 + size), *words, "--out", str(tmp_path / f"{rank}.jsonl"))
+        for rank in range(size)
+    ]
+    assert ended(*nodes) == [0] * size
+    for rank in range(size):
+        run = store.read_run(tmp_path / f"{rank}.jsonl")
+        assert run.manifest.settings.nodes == size
+        names = [result.case.name for result in run.results]
+        assert names == ["across", "across", *(["message"] if size == 2 else [])]
+        for result in run.results:
+            assert result.status == "ok", result.reason
+            assert {series.rank for series in result.series} == {rank}
+        assert "setup" in {series.label for series in run.results[0].series}
+
+
+@pytest.mark.slow
+def test_two_processes_measure_as_a_pair_and_are_too_few_for_a_verdict(tmp_path):
+    folder = tmp_path / "pairs"
+    nodes = [
+        start(
+            {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": "2"},
+            *("fleet", "pairs", "--from-env", "--rounds", "1", "--tier", "smoke", "-o", str(folder)),
+        )
+        for rank in (0, 1)
+    ]
+    assert ended(*nodes) == [4, 0]
+    record = json.loads((folder / "pairs.json").read_text())
+    assert [(each["first"], each["second"], each["reason"]) for each in record["meetings"]] == [(0, 1, "")]
+    assert len(list((folder / "pairs" / "1").glob("*.jsonl.gz"))) == 2
+
+
+def target(nodes, *devices):
+    return Target(make.facts(*devices), devices[0], "quick", nodes=nodes)
+
+
+def spread(found):
+    return [case for case in found if case.name in ("across", "message")]
+
+
+def test_a_run_on_one_node_has_no_case_between_nodes():
+    suite = planning.load_suite("collectives")
+    for device in (make.device(), *plugins.load("backends", "host").devices()):
+        assert spread(suite.cases(target(1, device))) == []
+
+
+def test_nodes_of_several_gpus_measure_with_one_of_each_and_with_all():
+    gpus = tuple(f"cuda:{number}" for number in range(4))
+    devices = [make.device(name, peers=tuple(set(gpus) - {name}), memory_bytes=2**37) for name in gpus]
+    cases = spread(planning.load_suite("collectives").cases(target(3, *devices)))
+    assert {(case.param("nodes"), case.ranks, case.devices) for case in cases} == {(3, 3, 1), (3, 12, 4)}
+    assert {case.param("size_bytes") for case in cases} == {8, 2**20, 2**28}
+    assert {case.name for case in cases} == {"across"}, "messages are between two nodes"
+
+
+def test_a_job_between_nodes_is_described_alike_whatever_its_devices_are_called():
+    plans = []
+    for name in ("cuda:0", "cuda:1"):
+        facts = Facts((make.device(name, memory_bytes=2**37),))
+        settings = Settings(("collectives",), (name,), filters=("across", "message"), nodes=2)
+        plans.append(planning.make(facts, settings))
+    one, other = (planning.described(plan.jobs, plan.settings) for plan in plans)
+    assert one == other
+    assert planning.described(plans[0].jobs[:-1], plans[0].settings) != one
+    assert {job.nodes for job in plans[0].jobs} == {2}
+
+
+def test_the_filter_of_pairs_selects_one_gpu_of_each_of_two_nodes():
+    gpus = ("cuda:0", "cuda:1")
+    devices = tuple(make.device(name, peers=tuple(set(gpus) - {name}), memory_bytes=2**37) for name in gpus)
+    settings = Settings(("collectives",), ("cuda:1",), filters=pairs.FILTERS, nodes=2)
+    jobs = planning.make(Facts(devices), settings).jobs
+    assert {(job.case.name, job.case.ranks, len(job.devices)) for job in jobs} == {("across", 2, 1)}
+    assert len(jobs) == 6
+
+
+@pytest.mark.parametrize("world", [2, 3, 16, 100])
+def test_sums_of_tiles_are_exact_and_one_wrong_word_or_a_tile_at_a_wrong_place_is_found(world):
+    tiles = part("_tcp").Tiles(7, world)
+    words = [np.empty(3 * 2**16 + 5, np.float32) for _ in range(min(world, 16))]
+    for rank, array in enumerate(words):
+        tiles.write(array, rank)
+    total = np.sum(words, axis=0, dtype=np.float64)
+    assert (np.sum(words, axis=0, dtype=np.float32) == total).all()
+    found = total.astype(np.float32)
+    assert tiles.mistakes(found, 0, 0, len(words)) == 0
+    found[70_000] += 1
+    assert tiles.mistakes(found, 0, 0, len(words)) == 1
+    swapped = words[0].copy()
+    swapped[: 2**16], swapped[2**16 : 2**17] = words[0][2**16 : 2**17], words[0][: 2**16]
+    assert tiles.mistakes(swapped, 0, 0, 1) == 2**17
+
+
+def test_numbers_are_so_small_that_the_sum_over_a_thousand_ranks_is_exact():
+    tiles = part("_tcp").Tiles(7, 1000)
+    word = np.empty(2**18, np.float32)
+    tiles.write(word, 999)
+    assert word.max() * 1000 < 2**24
+
+
+@pytest.mark.parametrize(("world", "shift"), [(2, 44), (16, 44), (17, 45), (32, 45), (1000, 50)])
+def test_words_on_gpus_are_as_small_as_the_number_of_ranks_asks(world, shift):
+    assert part("_nccl")._shift(world) == shift
+    assert world * 2 ** (64 - shift) <= 2**24
+
+
+class Alone:
+    """The bench of one rank of one, whose ring ends where it begins."""
+
+    rank, world, node_host = 0, 1, "127.0.0.1"
+    rng = np.random.default_rng(3)
+
+    def need(self, nbytes):
+        pass
+
+    def exchange(self, value):
+        return [value]
+
+
+def test_a_received_word_that_is_wrong_fails_the_check():
+    """A ring of one rank that connects to itself, in which the listener accepts what the same thread has begun."""
+    rank = part("_tcp").TcpRank(Alone(), part("_operations").COLLECTIVES["send_recv"], 2**20)
+    rank.poison()
+    with pytest.raises(WrongAnswer, match="262144 of 262144"):
+        rank.check()
+    rank.call()
+    rank.check()
+    rank._received[3] += 1
+    with pytest.raises(WrongAnswer, match="1 of 262144"):
+        rank.check()
+    rank.close()
+
+
+NODES = tuple(f"gpu{number:02}" for number in range(8))
+ACROSS = Case("collectives", "across", (("by", "nccl"), ("nodes", 2), ("size_bytes", 2**28)), ranks=2)
+
+
+def written(folder: Path, meetings: list[Meeting], factors: Mapping[int, float]) -> PairsRecord:
+    """Write the run files of meetings of eight nodes, some of which are slow; return the record of them."""
+    rng = np.random.default_rng(1)
+    for meeting in meetings:
+        place = folder / pairs.PAIRS / meeting.folder
+        place.mkdir(parents=True, exist_ok=True)
+        rate = 4e10 * float(np.exp(rng.normal(0, 0.003)))
+        for node in meeting.pair:
+            rate *= factors.get(node, 1.0)
+        timed = make.timing(*[2**28 / rate] * 3)
+        series = dataclasses.replace(timed, work=Work(payload=2**28), quantity="payload")
+        content = gzip.compress(store.content(make.run(make.result(series, of=ACROSS))))
+        for node in meeting.pair:
+            (place / f"{NODES[node]}.jsonl.gz").write_bytes(content)
+    return PairsRecord(NODES, tuple(meetings))
+
+
+ROUNDS = [Meeting(number, *pair, str(number)) for number, turn in enumerate(links.schedule(8, 5), 1) for pair in turn]
+
+
+def test_a_slow_node_is_found_from_the_run_files_of_pairs(tmp_path):
+    found = pairs.judge(written(tmp_path, ROUNDS, {3: 0.9}), tmp_path)
+    (suspect,) = found.suspects
+    assert (suspect.name, suspect.case) == ("gpu03", ACROSS.id)
+    assert suspect.slowdown == pytest.approx(0.1, abs=0.01)
+    assert 3 in suspect.pair
+    assert found.exit_status == 0, "nobody is guilty before it was measured again"
+    assert found.failures == ()
+
+
+def test_rates_of_pairs_that_were_alone_are_kept_apart(tmp_path):
+    alone = [Meeting(0, 0, 1, "alone-0"), Meeting(0, 2, 3, "alone-1")]
+    record = written(tmp_path, [*ROUNDS, *alone], {3: 0.8})
+    assert set(pairs.rates_of(record, tmp_path)[ACROSS.id]) == {meeting.pair for meeting in ROUNDS}
+    rates = pairs.rates_of(record, tmp_path, is_alone=True)[ACROSS.id]
+    assert rates[2, 3] / rates[0, 1] == pytest.approx(0.8, rel=0.02)
+
+
+@pytest.mark.parametrize(("alone", "status"), [(None, 0), (0.01, 0), (0.08, 1)])
+def test_only_a_suspect_that_is_slow_alone_too_is_found_guilty(tmp_path, alone, status):
+    found = pairs.judge(written(tmp_path, ROUNDS, {3: 0.9}), tmp_path)
+    suspects = tuple(dataclasses.replace(each, alone=alone) for each in found.suspects)
+    assert dataclasses.replace(found, suspects=suspects).exit_status == status
+
+
+def test_a_pair_that_was_not_measured_is_told_and_the_others_are_judged(tmp_path):
+    record = written(tmp_path, ROUNDS, {})
+    first = dataclasses.replace(ROUNDS[0], reason="gpu00 died: its process ended")
+    found = pairs.judge(dataclasses.replace(record, meetings=(first, *ROUNDS[1:])), tmp_path)
+    names = " and ".join(NODES[node] for node in first.pair)
+    assert found.failures == (f"{names} in round 1: gpu00 died: its process ended",)
+    assert len(found.rates[ACROSS.id]) == len(ROUNDS) - 1
+    assert found.too_few == ""
+
+
+def test_no_figure_at_all_is_no_verdict(tmp_path):
+    found = pairs.judge(PairsRecord(NODES), tmp_path)
+    assert (found.too_few, found.exit_status) == ("no pair has a figure", 4)
