@@ -12,6 +12,7 @@ from gpubench.api.report import (
     FleetJudgement,
     Standing,
     Suspect,
+    SuspectCase,
     TwoPopulations,
     fleet_words,
     frame,
@@ -69,6 +70,20 @@ def _suspect(suspect: Suspect) -> dict[str, Any]:
         "slowdown_fraction": frame.finite(suspect.slowdown),
         "causes": [dataclasses.asdict(cause) for cause in suspect.causes],
         "findings": [_finding(finding) for finding in suspect.findings],
+        "cases": [_case(case) for case in suspect.cases],
+    }
+
+
+def _case(case: SuspectCase) -> dict[str, Any]:
+    return {
+        "node": case.place.node,
+        "devices": list(case.place.devices),
+        "case": case.case,
+        "family": case.family,
+        "unit": case.unit,
+        "value": frame.finite(case.value),
+        "median": frame.finite(case.median),
+        "share_of_median_fraction": frame.finite(case.share),
     }
 
 

@@ -15,6 +15,7 @@ from gpubench.api.report import (
     Place,
     Standing,
     Suspect,
+    SuspectCase,
     fleet_words,
     units,
 )
@@ -23,7 +24,7 @@ from ._fleet_map import FleetMap, fleet_map, layer_data, overview, range_words, 
 from ._markdown import clipped
 from ._web import packed
 
-_MOST_SUSPECTS, _MOST_FINDINGS, _MOST_LINES = 300, 1500, 200
+_MOST_SUSPECTS, _MOST_FINDINGS, _MOST_CASES, _MOST_LINES = 300, 1000, 2000, 200
 _FEW_SUSPECTS = 5  # whose cases are open from the start
 _NONE = "–"
 _BASES = {"others": "the others", "baseline": "the baseline", "floor": "the floor"}
@@ -47,6 +48,17 @@ class FindingLine:
 
 
 @dataclass(frozen=True, slots=True)
+class EvidenceLine:
+    """A case of a suspect beside the median of comparable components, in words."""
+
+    place: str
+    case: str
+    value: str
+    median: str
+    share: str
+
+
+@dataclass(frozen=True, slots=True)
 class SuspectLine:
     """A suspect in words, with the cases that embed the evidence."""
 
@@ -61,6 +73,7 @@ class SuspectLine:
     uuids: str
     readings: tuple[str, ...]
     findings: tuple[FindingLine, ...]
+    cases: tuple[EvidenceLine, ...]
     more: int
 
 
@@ -186,16 +199,21 @@ def _anchors(suspects: Sequence[Suspect]) -> dict[tuple[str, str], tuple[str, st
 
 def _suspects(judgement: FleetJudgement) -> tuple[SuspectLine, ...]:
     standings = {standing.place: standing for standing in judgement.standings}
-    found, room = [], _MOST_FINDINGS
+    found, room, space = [], _MOST_FINDINGS, _MOST_CASES
     for number, suspect in enumerate(judgement.suspects[:_MOST_SUSPECTS], 1):
         shown = suspect.findings[: max(room, 1)]
-        room -= len(shown)
-        found.append(_suspect(number, suspect, shown, standings))
+        cases = suspect.cases[: max(space, 0)]
+        room, space = room - len(shown), space - len(cases)
+        found.append(_suspect(number, suspect, shown, cases, standings))
     return tuple(found)
 
 
 def _suspect(
-    number: int, suspect: Suspect, shown: Sequence[FleetFinding], standings: dict[Place, Standing]
+    number: int,
+    suspect: Suspect,
+    shown: Sequence[FleetFinding],
+    cases: Sequence[SuspectCase],
+    standings: dict[Place, Standing],
 ) -> SuspectLine:
     there = [standings[place] for place in suspect.parts if place in standings]
     worst = suspect.findings[0]
@@ -211,7 +229,8 @@ def _suspect(
         uuids=", ".join(filter(None, suspect.uuids)),
         readings=tuple(f"{each.place.text}: {reading_words(each)}" for each in there),
         findings=tuple(map(_finding, shown)),
-        more=len(suspect.findings) - len(shown),
+        cases=tuple(map(_evidence, cases)),
+        more=len(suspect.findings) - len(shown) + len(suspect.cases) - len(cases),
     )
 
 
@@ -228,6 +247,11 @@ def _finding(finding: FleetFinding) -> FindingLine:
         state=fleet_words.STATES[finding.state],
         cause=clipped(fleet_words.cause_words(finding)),
     )
+
+
+def _evidence(case: SuspectCase) -> EvidenceLine:
+    value, median = (_quantity(each, case.unit) for each in (case.value, case.median))
+    return EvidenceLine(case.place.text, case.case, value, median, _percent(case.share))
 
 
 def _group(group: FleetGroup) -> GroupSection:

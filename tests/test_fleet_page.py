@@ -113,6 +113,18 @@ def test_the_tile_of_a_suspect_is_marked_and_leads_to_its_cases():
     assert page.count('<a href="#suspect-1">gpu03 cuda:3</a>') == 1
 
 
+def test_a_suspect_shows_all_its_cases_beside_the_median_the_lowest_share_first():
+    (suspect,) = judged().suspects
+    assert suspect.cases[0].family == "memory"
+    assert len(suspect.cases) == len(judged().groups[0].cases)
+    assert [case.share for case in suspect.cases] == sorted(case.share for case in suspect.cases)
+    chase = next(case for case in suspect.cases if case.unit == "s")
+    assert chase.share == pytest.approx(chase.median / chase.value)
+    evidence = rendered("html", judged()).partition('id="suspect-1"')[2].partition("</details>")[0]
+    assert "gemm/square" in evidence
+    assert "latency/chase" in evidence
+
+
 def test_a_node_that_died_is_a_tile_with_its_status_and_its_reason_is_told():
     page = rendered("html", judged())
     assert Tiles(page).rows["gpu05"] == [("gone", "died")]
@@ -318,7 +330,8 @@ def test_the_page_of_a_hundred_thousand_nodes_with_many_suspects_stays_below_two
     nodes = tuple(replace(found.fleet.nodes[55], name=f"node with a long name {index}") for index in range(100_000))
     nodes = (*found.fleet.nodes, *nodes)
     findings = found.suspects[1].findings * 20
-    suspects = tuple(replace(each, findings=findings) for each in found.suspects * 800)
+    cases = found.suspects[1].cases * 40
+    suspects = tuple(replace(each, findings=findings, cases=cases) for each in found.suspects * 800)
     found = replace(found, fleet=replace(found.fleet, nodes=nodes), suspects=suspects, notes=("a note " * 60,) * 5000)
     assert len(rendered("html", found).encode()) <= MOST_PAGE_BYTES
 

@@ -58,6 +58,7 @@ from gpubench.judging.fleet import (
     Place,
     Standing,
     Suspect,
+    SuspectCase,
     TwoPopulations,
 )
 from gpubench.judging.judge import Finding
@@ -128,6 +129,7 @@ __all__ = [
     "SuiteLine",
     "Summary",
     "Suspect",
+    "SuspectCase",
     "Table",
     "Track",
     "Transfers",

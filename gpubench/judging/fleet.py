@@ -61,13 +61,33 @@ class FleetFinding:
 
 
 @dataclass(frozen=True, slots=True)
+class SuspectCase:
+    """A case of a suspect beside the median of the components that are comparable with it, both in SI units.
+
+    `share` is the rate as a fraction of the rate of the median.
+    """
+
+    place: Place
+    case: Word
+    family: Word
+    unit: Word
+    value: float
+    median: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
 class Suspect:
-    """What is to blame: a GPU, a node (all its GPUs are slow), a host, or a link; the slowest finding first."""
+    """What is to blame: a GPU, a node (all its GPUs are slow), a host, or a link; the slowest finding first.
+
+    `cases` are all its cases, also those in which it is not slow, the lowest share first.
+    """
 
     unit: Literal["GPU", "node", "host", "link"]
     place: Place
     uuids: tuple[str, ...]
     findings: tuple[FleetFinding, ...]
+    cases: tuple[SuspectCase, ...] = ()
 
     @property
     def parts(self) -> tuple[Place, ...]:

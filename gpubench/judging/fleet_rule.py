@@ -27,6 +27,7 @@ from gpubench.judging.fleet import (
     worst_first,
 )
 from gpubench.judging.fleet_again import Again, measured_again
+from gpubench.judging.fleet_cases import with_cases
 from gpubench.judging.fleet_rows import ComparableGroup, FleetRow, Member, fleet_rows
 from gpubench.judging.outliers import LEAST_COMPONENTS, Matrix
 from gpubench.model.fleet import Fleet
@@ -55,7 +56,7 @@ def judge_fleet(
         shown.append(described)
     findings += elsewhere
     compared: list[Basis] = ["others"] if any(group.is_comparable for group in groups) else []
-    suspects = blamed(findings, {member.place: member.component for member in members})
+    suspects = with_cases(blamed(findings, {member.place: member.component for member in members}), groups)
     standings = [standing for index, group in enumerate(groups) for standing in _standings(index, group, suspects)]
     return FleetJudgement(
         fleet,

@@ -1,0 +1,42 @@
+"""All cases of the suspects of a fleet beside the median of comparable components: where else they are slow, or not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from gpubench.judging.fleet import Place, Suspect, SuspectCase
+from gpubench.judging.fleet_rows import ComparableGroup
+from gpubench.judging.outliers import Matrix
+
+
+def with_cases(suspects: Sequence[Suspect], groups: Sequence[ComparableGroup]) -> list[Suspect]:
+    """Return the suspects with their cases, the lowest share first."""
+    wanted = {place for suspect in suspects for place in suspect.parts}
+    cases: dict[Place, list[SuspectCase]] = {}
+    for group in groups:
+        columns = [column for column, member in enumerate(group.members) if member.place in wanted]
+        if columns:
+            medians = np.nanmedian(group.rates, axis=1) if group.keys else np.array([])
+            cases |= {group.members[column].place: list(_cases(group, column, medians)) for column in columns}
+    return [
+        replace(suspect, cases=_lowest_first([case for place in suspect.parts for case in cases.get(place, ())]))
+        for suspect in suspects
+    ]
+
+
+def _cases(group: ComparableGroup, column: int, medians: Matrix) -> Iterator[SuspectCase]:
+    place, component = group.members[column]
+    for row, key in enumerate(group.keys):
+        if key in component.rates:
+            median = float(medians[row])
+            share = math.exp(float(group.rates[row, column]) - median)
+            middle = math.exp(median if key.better == "more" else -median)
+            yield SuspectCase(place, key.case, key.family, key.unit, component.rates[key].value, middle, share)
+
+
+def _lowest_first(cases: Sequence[SuspectCase]) -> tuple[SuspectCase, ...]:
+    return tuple(sorted(cases, key=lambda case: case.share))
