@@ -35,9 +35,9 @@ def host_bench(**params):
     return Bench(opened, Case("inference", "case", tuple(params.items())), target, SUITE.package, 1)
 
 
-def test_a_gpu_has_attention_and_steps_and_the_host_has_the_toy():
+def test_a_gpu_has_attention_steps_and_prefills_and_the_host_has_the_toy():
     host = plugins.load("backends", "host").devices()[0]
-    assert {line.partition("[")[0] for line in ids()} == {"decode_attention", "kv_pages", "step"}
+    assert {line.partition("[")[0] for line in ids()} == {"decode_attention", "kv_pages", "step", "prefill"}
     scenarios = {"single_stream", "multi_stream", "offline", "server"}
     assert {line.partition("[")[0] for line in ids(host)} == {"step", "prefill", *scenarios}
     assert "decode_attention[batch=32,context=4096,heads=32,kv_heads=8,dim=128]" in ids()

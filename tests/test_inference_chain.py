@@ -1,6 +1,7 @@
 """One step of a whole model: its kernels on a grid on the host, against double precision."""
 
 import sys
+import types
 
 import _grid
 import _nvrtc
@@ -45,7 +46,7 @@ def test_a_step_gives_the_logits_of_double_precision(kind, batch):
     assert 0 < once(found) < 5e-3
     for row in range(batch):
         exact = found.expected(row)
-        logits = found._room["head"].view(np.float16).reshape(batch, -1)[row].astype(float)
+        logits = found.logits.view(np.float16).reshape(batch, -1)[row].astype(float)
         assert np.linalg.norm(logits - exact) < 5e-3 * np.linalg.norm(exact)
 
 
@@ -53,14 +54,70 @@ def test_a_step_gives_the_logits_of_double_precision(kind, batch):
 def test_the_check_of_a_step_sees_a_wrong_cache_a_wrong_token_and_logits_that_are_not_written():
     found = chain()
     once(found)
-    kept = found.caches[1][1].copy()
-    found.caches[1][1][:640] = 0
+    kept = found.chain.caches[1][1].copy()
+    found.chain.caches[1][1][:640] = 0
     with pytest.raises(WrongAnswer, match="relative error"):
         found.check()
-    found.caches[1][1][:] = kept
+    found.chain.caches[1][1][:] = kept
     found.tokens[0] += 1
     with pytest.raises(WrongAnswer, match="most likely"):
         found.check()
+    found.poison()
+    with pytest.raises(WrongAnswer, match="not written"):
+        found.check()
+
+
+def by_numpy(bench, product):
+    """The vendor's products of halves, whose sums are in single precision, by NumPy."""
+    shape = product.shape
+
+    def matrix(array, rows, cols, is_transposed=False):
+        found = array.view("float16")[: shape.batch * rows * cols].astype("float32")
+        return found.reshape((-1, cols, rows) if is_transposed else (-1, rows, cols))
+
+    def call():
+        a, b = matrix(product.a, shape.m, shape.k), matrix(product.b, shape.k, shape.n, shape.order == "nt")
+        b = b.swapaxes(1, 2) if shape.order == "nt" else b
+        product.c.view("float16")[: shape.batch * shape.m * shape.n] = (a @ b).astype("float16").ravel()
+
+    return types.SimpleNamespace(call=call)
+
+
+@pytest.fixture
+def prefill(monkeypatch):
+    monkeypatch.setattr(CHAIN, "vendor", by_numpy)
+    return lambda kind="float16", tokens=20: CHAIN.PrefillChain(bench(SUITE, "nvidia"), SMALL, kind, tokens)
+
+
+@needs_compiler
+@pytest.mark.parametrize("kind", ["float16", pytest.param("int4", marks=pytest.mark.slow)])
+def test_a_prefill_gives_the_logits_and_the_cache_of_double_precision(prefill, kind):
+    assert 0 < once(prefill(kind)) < 5e-3
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_step_after_a_prefill_gives_the_logits_of_a_longer_prefill(prefill):
+    """The keys and values that a prefill leaves are those that a step needs."""
+    longer, step = prefill(tokens=20), chain(context=20)
+    once(longer)
+    step.chain.weights, step.chain.input[0] = longer.chain.weights, longer.chain.input[-1]
+    step.chain.caches = [tuple(array.copy() for array in cache) for cache in longer.chain.caches]
+    exact = step.expected(0)
+    found = longer.logits.view(np.float16).astype(float)
+    assert np.linalg.norm(found - exact) < 5e-3 * np.linalg.norm(exact)
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_the_check_of_a_prefill_sees_a_wrong_cache_and_logits_that_are_not_written(prefill):
+    found = prefill()
+    once(found)
+    keys = found.chain.caches[1][0].copy()
+    found.chain.caches[1][0][19 * 64 :] = 0
+    with pytest.raises(WrongAnswer, match="key or value of layer 1"):
+        found.check()
+    found.chain.caches[1][0][:] = keys
     found.poison()
     with pytest.raises(WrongAnswer, match="not written"):
         found.check()

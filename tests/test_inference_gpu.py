@@ -90,14 +90,22 @@ def test_buffers_in_turn_are_timed_within_the_peak_of_the_memory(gpu: Any) -> No
 SMALL_MODEL = MODELS.model(1024, 2816, 8, 2, 2, 3, 1500, "nowhere")  # heads of 128 elements, three layers
 
 
+def small_bench(gpu: Any, *params: tuple[str, Any]) -> Bench:
+    return Bench(gpu, Case("inference", "small", params), Target(inventory.facts(), gpu.device), SUITE.package, 1)
+
+
 @pytest.mark.parametrize("batch", [1, 3, 16, 64])
 @pytest.mark.parametrize("kind", ["float16", "int8", "int4"])
 def test_a_step_gives_the_logits_of_double_precision_and_runs_as_a_graph(gpu: Any, kind: str, batch: int) -> None:
-    target = Target(inventory.facts(), gpu.device)
-    params = (("model", "small"), ("weights", kind), ("batch", batch))
-    found = CHAIN.DecodeChain(
-        Bench(gpu, Case("inference", "step", params), target, SUITE.package, 1), SMALL_MODEL, kind, batch, 700
-    )
+    found = CHAIN.DecodeChain(small_bench(gpu, ("batch", batch)), SMALL_MODEL, kind, batch, 700)
     measured = Engine(gpu, POLICIES["smoke"]).measure(found.task())
     assert measured.series[0].mode == "graph"
+    assert 0 < next(series for series in measured.series if series.name == "error").values[0] < 5e-3
+
+
+@pytest.mark.parametrize("tokens", [128, 1000])
+@pytest.mark.parametrize("kind", ["float16", "int4"])
+def test_a_prefill_gives_the_logits_and_the_cache_of_double_precision(gpu: Any, kind: str, tokens: int) -> None:
+    found = CHAIN.PrefillChain(small_bench(gpu, ("tokens", tokens)), SMALL_MODEL, kind, tokens)
+    measured = Engine(gpu, POLICIES["smoke"]).measure(found.task())
     assert 0 < next(series for series in measured.series if series.name == "error").values[0] < 5e-3

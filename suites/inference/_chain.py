@@ -1,261 +1,284 @@
-"""A whole model on a GPU, with seeded weights: one step of a batch over a KV cache, all its kernels in one graph.
+"""A whole model on a GPU, with seeded weights: a step of a batch over a KV cache, and the prefill of a prompt.
 
-Products are those of the suite gemm (gemv.cu, skinny.cu), attention is that of attention.cu, and chain.cu has the rest.
+Products are those of the suite gemm (gemv.cu, skinny.cu, the vendor's library), attention of a step is that of
+attention.cu, and chain.cu has the rest.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from gpubench.api.suite import Bench, Kernel, Observation, Observed, Skip, Stage, Task, expect
 
 from .._checks import in_turn
 from .._models import Model
-from ..gemm import _gemv
-from ..gemm._data import Maker
-from ..gemm._formats import FORMATS
-from ..gemm._gemv import KINDS, Vectors, Weights, tensor_call, warp_call
+from ..gemm._formats import FORMATS, PRECISIONS, MatrixProduct, Shape
+from ..gemm._gemv import KINDS, Weights
+from ..gemm._vendor import vendor
 from ._attention import AttentionShape, launches
+from ._exact import CacheLayout, ExactChain, SampledToken, relative, rounding_bound, turns
+from ._weights import ModelWeights
 
-_HALF, _SINGLE = FORMATS["float16"], FORMATS["float32"]
+_HALF = FORMATS["float16"]
 _THREADS = 256  # of a block, as in chain.cu
-_ROTARY_BASE = 500_000.0  # rope_theta of meta-llama/Meta-Llama-3-8B, config.json
-_ROUNDINGS = 8  # of a layer: norm, qkv, queries and keys, attention, out, norm, gate, down
-_EPSILON = 1e-5  # of the norms, as in chain.cu
+_SAMPLED = 4  # tokens of a prompt that are compared
 
 Call = Callable[[], None]
-Doubles = npt.NDArray[np.float64]
 
 
-def product_bench(bench: Bench) -> Bench:
-    """Return the bench with which the kernels of the suite gemm are found."""
-    return replace(bench, package=_gemv.__package__)
+class Chain:
+    """What a step and a prefill share: `rows` tokens go through all layers together.
+
+    `room` holds the outputs of one layer, which the next one overwrites. `caches` are the keys and values of each
+    layer: `sequences` of `capacity` tokens.
+    """
+
+    def __init__(self, bench: Bench, weights: ModelWeights, rows: int, layout: CacheLayout, sequences: int) -> None:
+        model, xp = weights.model, bench.xp
+        self.bench, self.weights, self.model, self.rows, self.layout = bench, weights, model, rows, layout
+        self.rng = bench.rng
+        size = sequences * layout.kv_heads * layout.capacity * layout.dim
+        self.caches = [
+            (weights.make.drawn(_HALF, size, 2 * layer + 1), weights.make.drawn(_HALF, size, 2 * layer + 2))
+            for layer in range(model.depth)
+        ]
+        self.input = self.rng.integers(0, model.head.rows, rows).astype(np.uint32)
+        self._device_input = xp.asarray(self.input)
+        self._turns = xp.asarray(turns(layout.capacity, layout.dim).astype(np.float32))
+        widths = {"normed": model.head.cols, "queries": model.heads * model.dim, "attended": model.heads * model.dim}
+        widths |= {"gated": model.layer("down").cols, **{layer.name: layer.rows for layer in model.layers}}
+        self.room = {name: xp.empty(rows * width, "uint16") for name, width in widths.items()}
+        self.stream = xp.empty(rows * model.head.cols, "float32")
+        self._kernels: dict[str, Kernel] = {}
+
+    def launch(self, name: str, grid: int, *args: Any) -> Call:
+        """Return the launch of a kernel of chain.cu."""
+        if name not in self._kernels:
+            self._kernels[name] = self.bench.kernel("chain.cu", name)
+        return partial(self._kernels[name], (grid,), (_THREADS,), args)
+
+    def embed(self) -> Call:
+        """Write the embedding of every token to the stream."""
+        cells = (self.weights.embedding, self._device_input, self.stream, np.uint32(self.model.head.cols))
+        return self.launch("embed", self.rows, *cells)
+
+    def norm(self, number: int, adds: str) -> Call:
+        """Add the output of a product to the stream, if one is named, and write the norm of that number."""
+        hidden, added = np.uint32(self.model.head.cols), self.room[adds or "out"]
+        cells = (self.stream, added, self.weights.norms[number], self.room["normed"], hidden, np.uint32(bool(adds)))
+        return self.launch("add_norm", self.rows, *cells)
+
+    def rotary(self, layer: int, lengths: Any, is_prompt: bool) -> Call:
+        """Rotate queries and keys, and append keys and values to the cache."""
+        model, (keys, values) = self.model, self.caches[layer]
+        sizes = (np.uint32(size) for size in (model.heads, model.kv_heads, model.dim, self.layout.capacity))
+        scale = np.float32(math.log2(math.e) / math.sqrt(model.dim))  # scores are exponents of two
+        cells = (self.room["qkv"], self._turns, lengths, self.room["queries"], keys, values, *sizes, scale)
+        return self.launch("rotary_append", self.rows, *cells, np.uint32(is_prompt))
+
+    def gate(self) -> Call:
+        """Apply the gate of the feed-forward network."""
+        inner = self.model.layer("down").cols
+        count = self.rows * inner
+        cells = (self.room["up"], self.room["gated"], np.uint64(count), np.uint32(inner))
+        return self.launch("gate", -(-count // _THREADS), *cells)
+
+    def poison(self) -> None:
+        """Overwrite every output of the layers with NaN."""
+        for array in (*self.room.values(), self.stream):
+            array.view("uint8").fill(0xFF)
+
+    def exact(self) -> ExactChain:
+        """Return the chain in double precision."""
+        return ExactChain(self.weights, self.caches, self.layout)
+
+    def notes(self, kernels: str) -> Mapping[str, str]:
+        """Return the notes on model, memory and data."""
+        model, cached = self.model, sum(keys.nbytes + values.nbytes for keys, values in self.caches)
+        return {
+            "model": f"{model.size / 1e9:.2f}e9 weights in {self.weights.kind}, shapes of {model.source}",
+            "memory": f"{self.weights.nbytes} bytes of weights, {cached} bytes of keys and values",
+            "kernels": kernels,
+            "data": "seeded, N(0, 1/columns)",
+        }
 
 
-class ModelWeights:
-    """The weights of a model in device memory, drawn at random so that numbers keep their size from layer to layer."""
-
-    def __init__(self, bench: Bench, model: Model, kind: str, tiled: bool) -> None:
-        self._bench, self.model, self.kind = product_bench(bench), model, kind
-        self.make, self._rng, self._tiled = Maker(self._bench), bench.rng, tiled
-        self.layers = [{layer.name: self._drawn(layer) for layer in model.layers} for _ in range(model.depth)]
-        self.head = self._drawn(model.head)
-        hidden = model.head.cols
-        self.embedding = self.make.drawn(_HALF, model.head.size, self._seed())
-        self.norms = bench.xp.asarray(self._rng.uniform(0.9, 1.1, (2 * model.depth + 1, hidden)).astype(np.float32))
-        self.nbytes = self.head.nbytes + sum(weights.nbytes for layer in self.layers for weights in layer.values())
-
-    def _seed(self) -> int:
-        return int(self._rng.integers(2**63))
-
-    def _drawn(self, layer: Any) -> Weights:
-        return Weights(self.make, self.kind, layer.rows, layer.cols, self._seed(), layer.cols**-0.5, self._tiled)
-
-    def product(self, weights: Weights, x: Any, y: Any, tokens: int) -> Call:
-        """Return the call of Y = X·Wᵀ by the kernel that serves these weights and this number of tokens."""
-        if self._tiled or tokens > 1:
-            return tensor_call(self._bench, weights, Vectors(x, y), tokens)
-        return warp_call(self._bench, weights, Vectors(x, y))
-
-
-def need(bench: Bench, model: Model, kind: str, cache_bytes: float) -> None:
-    """Raise Skip where the model, its embedding and its cache need more memory than is free."""
-    weights = model.size * (KINDS[kind].bits / 8 + (2 / _gemv.GROUP if KINDS[kind].is_quantised else 0))
-    bench.need(1.05 * weights + _HALF.itemsize * model.head.size + cache_bytes + 2**31)
+def _gated(model: Model) -> None:
+    """Raise Skip where the feed-forward network has no gate."""
+    if model.layer("up").rows != 2 * model.layer("down").cols:
+        raise Skip("the chain needs a gated feed-forward network")
 
 
 class DecodeChain:
     """One step: `batch` sequences, each of which has `context` tokens in the cache after it."""
 
     def __init__(self, bench: Bench, model: Model, kind: str, batch: int, context: int) -> None:
-        if model.layer("up").rows != 2 * model.layer("down").cols:
-            raise Skip("the chain needs a gated feed-forward network")
-        self._bench, self._model, self._batch, self._context = bench, model, batch, context
-        self._attention = AttentionShape(batch, context, model.heads, model.kv_heads, model.dim)
-        need(bench, model, kind, model.depth * self._attention.cache_bytes)
+        _gated(model)
+        self._model, self._batch, self._context = model, batch, context
+        self._shape = AttentionShape(batch, context, model.heads, model.kv_heads, model.dim)
         by_tensor = KINDS[kind].is_quantised and "matrix" in bench.traits.features
-        self.weights = ModelWeights(bench, model, kind, by_tensor)
-        xp, self._rng = bench.xp, bench.rng
-        size = batch * model.kv_heads * context * model.dim
-        draw = self.weights.make.drawn
-        self.caches = [
-            (draw(_HALF, size, 2 * layer + 1), draw(_HALF, size, 2 * layer + 2)) for layer in range(model.depth)
-        ]
-        self._tokens = self._rng.integers(0, model.head.rows, batch).astype(np.uint32)
-        self._device_tokens, self._lengths = xp.asarray(self._tokens), xp.full(batch, context, "uint32")
-        self._turns = turns(context, model.dim)
-        sizes = {"normed": model.head.cols, "queries": model.heads * model.dim, "gated": model.layer("down").cols}
-        sizes |= {layer.name: layer.rows for layer in (*model.layers, model.head)}
-        self._room = {name: xp.empty(batch * width, "uint16") for name, width in sizes.items()}
-        self._room["attended"] = xp.empty_like(self._room["queries"])
-        self._stream = xp.empty(batch * model.head.cols, "float32")
-        self.tokens = xp.empty(batch, "uint32")
-        self._kernels: dict[str, Kernel] = {}
+        weights = ModelWeights(bench, model, kind, model.depth * self._shape.cache_bytes, by_tensor)
+        self.chain = Chain(bench, weights, batch, CacheLayout(context, model.kv_heads, model.dim), batch)
+        self._lengths = bench.xp.full(batch, context, "uint32")
+        self.logits = bench.xp.empty(batch * model.head.rows, "uint16")
+        self.tokens = bench.xp.empty(batch, "uint32")
         self.calls = tuple(self._all_calls())
-
-    def _launch(self, name: str, grid: int, *args: Any) -> Call:
-        if name not in self._kernels:
-            self._kernels[name] = self._bench.kernel("chain.cu", name)
-        return partial(self._kernels[name], (grid,), (_THREADS,), args)
 
     def _all_calls(self) -> list[Call]:
         """Return the calls of a step in their order."""
-        model, room, batch = self._model, self._room, self._batch
-        hidden = np.uint32(model.head.cols)
-        embed = (self.weights.embedding, self._device_tokens, self._stream, hidden)
-        calls = [self._launch("embed", batch, *embed)]
-        turns = self._bench.xp.asarray(self._turns.astype(np.float32))
-        attend = launches(self._bench, self._attention, self._lengths, room["queries"])
-        for layer, weights in enumerate(self.weights.layers):
-            keys, values = self.caches[layer]
+        chain, model = self.chain, self._model
+        attend = launches(chain.bench, self._shape, self._lengths, chain.room["queries"])
+        calls = [chain.embed()]
+        for layer, weights in enumerate(chain.weights.layers):
+            keys, values = chain.caches[layer]
             calls += [
-                self._norm(2 * layer, adds="down" if layer else ""),
+                chain.norm(2 * layer, adds="down" if layer else ""),
                 self._product(weights["qkv"], "normed", "qkv"),
-                self._rotary(turns, keys, values),
-                attend(keys, values, room["attended"]),
+                chain.rotary(layer, self._lengths, is_prompt=False),
+                attend(keys, values, chain.room["attended"]),
                 self._product(weights["out"], "attended", "out"),
-                self._norm(2 * layer + 1, adds="out"),
+                chain.norm(2 * layer + 1, adds="out"),
                 self._product(weights["up"], "normed", "up"),
-                self._gate(),
+                chain.gate(),
                 self._product(weights["down"], "gated", "down"),
             ]
-        likely = (room["head"], self.tokens, np.uint32(model.head.rows))
-        calls += [self._norm(2 * model.depth, adds="down"), self._product(self.weights.head, "normed", "head")]
-        return [*calls, self._launch("most_likely", batch, *likely)]
-
-    def _norm(self, number: int, adds: str) -> Call:
-        """Add the output of a product to the stream, if one is named, and write the norm of that number."""
-        room, hidden = self._room, np.uint32(self._model.head.cols)
-        cells = (
-            self._stream,
-            room[adds or "out"],
-            self.weights.norms[number],
-            room["normed"],
-            hidden,
-            np.uint32(bool(adds)),
-        )
-        return self._launch("add_norm", self._batch, *cells)
+        likely = (self.logits, self.tokens, np.uint32(model.head.rows))
+        head = chain.weights.product(chain.weights.head, chain.room["normed"], self.logits, self._batch)
+        last = chain.norm(2 * model.depth, adds="down")
+        return [*calls, last, head, chain.launch("most_likely", self._batch, *likely)]
 
     def _product(self, weights: Weights, x: str, y: str) -> Call:
-        return self.weights.product(weights, self._room[x], self._room[y], self._batch)
-
-    def _rotary(self, turns: Any, keys: Any, values: Any) -> Call:
-        model, room = self._model, self._room
-        sizes = (np.uint32(size) for size in (model.heads, model.kv_heads, model.dim, self._context))
-        cells = (room["qkv"], turns, self._lengths, room["queries"], keys, values, *sizes)
-        return self._launch("rotary_append", self._batch, *cells, np.float32(query_scale(model.dim)), np.uint32(0))
-
-    def _gate(self) -> Call:
-        inner, room = self._model.layer("down").cols, self._room
-        count = self._batch * inner
-        return self._launch(
-            "gate", -(-count // _THREADS), room["up"], room["gated"], np.uint64(count), np.uint32(inner)
-        )
+        return self.chain.weights.product(weights, self.chain.room[x], self.chain.room[y], self._batch)
 
     def poison(self) -> None:
         """Overwrite every output with NaN, and the keys and values that the step appends."""
-        for array in (*self._room.values(), self._stream, self.tokens):
+        self.chain.poison()
+        for array in (self.logits, self.tokens):
             array.view("uint8").fill(0xFF)
         places = (self._batch * self._model.kv_heads, self._context, self._model.dim)
-        for cache in self.caches:
+        for cache in self.chain.caches:
             for array in cache:
                 array.view("uint16").reshape(places)[:, -1].fill(0xFFFF)
 
     def check(self) -> Observation:
-        """Compare the logits of a random sequence with double precision, and every token with its logits."""
-        logits = self._bench.device.to_host(self._room["head"]).view(np.float16).reshape(self._batch, -1)
+        """Compare a random sequence with double precision, and every token with its logits."""
+        to_host = self.chain.bench.device.to_host
+        logits = to_host(self.logits).view(np.float16).reshape(self._batch, -1)
         expect(bool(np.isfinite(logits).all()), "logits are not written, NaN or infinite")
-        tokens = self._bench.device.to_host(self.tokens)
+        tokens = to_host(self.tokens)
         expect(bool((tokens == logits.argmax(axis=1)).all()), "a token is not the most likely one")
-        row = int(self._rng.integers(self._batch))
-        exact = self.expected(row)
-        error = float(np.linalg.norm(logits[row].astype(float) - exact) / np.linalg.norm(exact))
-        bound = 4 * 2.0**-11 * math.sqrt(_ROUNDINGS * self._model.depth)
-        expect(error <= bound, f"the relative error {error:.3g} of the logits is above {bound:.3g}")
-        return {"error": Observed(error)}
+        row = int(self.chain.rng.integers(self._batch))
+        return {"error": Observed(_judged(logits[row].astype(float), self.expected(row), self._model.depth))}
 
-    def expected(self, row: int) -> Doubles:
-        """Return the logits of one sequence in double precision, from the stored weights and the cache."""
-        weights, model = self.weights, self._model
-        to_host, xp, hidden = self._bench.device.to_host, self._bench.xp, model.head.cols
-        first = int(self._tokens[row]) * hidden
-        x = to_host(weights.embedding[first : first + hidden]).view(np.float16).astype(float)
-        norms = to_host(weights.norms).astype(float)
-
-        def product(of: Weights, vector: Doubles) -> Doubles:
-            return np.asarray(to_host(of.product(xp.asarray(vector[None])))[0])
-
-        for layer, matrices in enumerate(weights.layers):
-            qkv = product(matrices["qkv"], normed(x, norms[2 * layer])).reshape(-1, model.dim)
-            x = x + product(matrices["out"], self._attended(layer, row, qkv))
-            gate, up = np.split(product(matrices["up"], normed(x, norms[2 * layer + 1])), 2)
-            x = x + product(matrices["down"], gate / (1 + np.exp(-gate)) * up)
-        return product(weights.head, normed(x, norms[-1]))
-
-    def _attended(self, layer: int, row: int, qkv: Doubles) -> Doubles:
-        """Return what the heads of a sequence attend to, from its cache and its own query, key and value."""
-        model, context = self._model, self._context
-        group = model.heads // model.kv_heads
-        turned = rotated(qkv[: model.heads + model.kv_heads], self._turns[-1])
-        queries = turned[: model.heads].reshape(model.kv_heads, group, model.dim)
-        keys, values = (self._doubles(array, row) for array in self.caches[layer])
-        xp, to_host = self._bench.xp, self._bench.device.to_host
-        keys[:, -1], values[:, -1] = xp.asarray(turned[model.heads :]), xp.asarray(qkv[-model.kv_heads :])
-        scores = to_host(xp.matmul(xp.asarray(queries), keys.transpose(0, 2, 1))) / math.sqrt(model.dim)
-        powers = np.exp(scores - scores.max(axis=2, keepdims=True))
-        shares = xp.asarray(powers / powers.sum(axis=2, keepdims=True))
-        expect(scores.shape == (model.kv_heads, group, context), "the scores have another shape")
-        return np.asarray(to_host(xp.matmul(shares, values))).ravel()
-
-    def _doubles(self, array: Any, row: int) -> Any:
-        """Return the keys or values of a sequence as (KV heads, context, dim) doubles on the device."""
-        model, size = self._model, self._model.kv_heads * self._context * self._model.dim
-        part, lines = array[row * size : (row + 1) * size], model.kv_heads * self._context
-        wide = self.weights.make.widened(part, _HALF, lines, model.dim, (model.dim, 1))
-        return wide.reshape(model.kv_heads, self._context, model.dim)
+    def expected(self, row: int) -> Any:
+        """Return the logits of one sequence in double precision."""
+        sampled = SampledToken(row, self._context - 1, int(self.chain.input[row]))
+        return self.chain.exact().logits([sampled])[0]
 
     def task(self) -> Task:
         """Return the step as a task that is judged by its tokens."""
-        work = self._model.step(self._batch, self._context, self.weights.nbytes)
+        work = self._model.step(self._batch, self._context, self.chain.weights.nbytes)
         stage = Stage(in_turn(*self.calls), work, "items", "dram", modes=("graph",), max_calls=2, item="token")
-        return Task.of(stage, check=self.check, poison=self.poison, notes=self._notes())
-
-    def _notes(self) -> Mapping[str, str]:
-        model, cached = self._model, self._model.depth * self._attention.cache_bytes
-        return {
-            "model": f"{model.size / 1e9:.2f}e9 weights in {self.weights.kind}, shapes of {model.source}",
-            "memory": f"{self.weights.nbytes} bytes of weights, {cached} bytes of keys and values",
-            "kernels": f"{len(self.calls)} calls in a graph: gemv.cu, skinny.cu, attention.cu, chain.cu",
-            "data": "seeded, N(0, 1/columns); keys and values N(0, 1)",
-        }
+        notes = self.chain.notes(f"{len(self.calls)} calls in a graph: gemv.cu, skinny.cu, attention.cu, chain.cu")
+        return Task.of(stage, check=self.check, poison=self.poison, notes=notes)
 
 
-def query_scale(dim: int) -> float:
-    """Return the factor of queries with which scores are exponents of two."""
-    return math.log2(math.e) / math.sqrt(dim)
+def _judged(found: Any, exact: Any, depth: int) -> float:
+    """Return the relative error of logits; raise WrongAnswer where the roundings of all layers do not explain it."""
+    error, bound = relative(found, exact), rounding_bound(depth)
+    expect(error <= bound, f"the relative error {error:.3g} of the logits is above {bound:.3g}")
+    return error
 
 
-def turns(places: int, dim: int) -> Doubles:
-    """Return cosine and sine of the rotary embedding: (places, dim/2, 2)."""
-    half = dim // 2
-    angles = np.arange(places)[:, None] * _ROTARY_BASE ** (-np.arange(half) / half)
-    return np.stack([np.cos(angles), np.sin(angles)], axis=2)
+class PrefillChain:
+    """The prefill of one prompt: attention by two batched products of the vendor's library and a softmax between them.
 
+    Quantised weights are restored to halves before each product. The head computes the last token alone.
+    """
 
-def rotated(x: Doubles, turn: Doubles) -> Doubles:
-    """Rotate the elements i and i + dim/2 of each row by the turns (dim/2, 2) of its place."""
-    first, second = np.split(x, 2, axis=-1)
-    cosine, sine = turn[..., 0], turn[..., 1]
-    return np.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
+    def __init__(self, bench: Bench, model: Model, kind: str, tokens: int) -> None:
+        _gated(model)
+        self._model, self._tokens = model, tokens
+        score_bytes = 2.0 * model.heads * tokens * tokens
+        widest = max(layer.size for layer in model.layers) if KINDS[kind].is_quantised else 0
+        rows_bytes = 2.0 * tokens * sum(layer.rows + layer.cols for layer in model.layers)
+        further = score_bytes + 2 * widest + tokens * model.cache_bytes() + 2 * rows_bytes
+        weights = ModelWeights(bench, model, kind, further)
+        self.chain = Chain(bench, weights, tokens, CacheLayout(tokens, model.kv_heads, model.dim), 1)
+        self._scores = bench.xp.empty(model.heads * tokens * tokens, "uint16")
+        self._heads = bench.xp.empty(model.heads * tokens * model.dim, "uint16")  # of each head the tokens in turn
+        self._halves = bench.xp.empty(widest, "uint16")
+        self.logits = bench.xp.empty(model.head.rows, "uint16")
+        self.calls = tuple(self._all_calls())
 
+    def _all_calls(self) -> list[Call]:
+        """Return the calls of a prefill in their order."""
+        chain, model, hidden = self.chain, self._model, self._model.head.cols
+        calls = [chain.embed()]
+        for layer, weights in enumerate(chain.weights.layers):
+            calls += [
+                chain.norm(2 * layer, adds="down" if layer else ""),
+                *self._product(weights["qkv"], "normed", "qkv"),
+                chain.rotary(layer, self.logits, is_prompt=True),
+                *self._attention(layer),
+                *self._product(weights["out"], "attended", "out"),
+                chain.norm(2 * layer + 1, adds="out"),
+                *self._product(weights["up"], "normed", "up"),
+                chain.gate(),
+                *self._product(weights["down"], "gated", "down"),
+            ]
+        last = chain.room["normed"][(self._tokens - 1) * hidden :]
+        head = chain.weights.product(chain.weights.head, last, self.logits, 1)
+        return [*calls, chain.norm(2 * model.depth, adds="down"), head]
 
-def normed(x: Doubles, factors: Doubles) -> Doubles:
-    """Return x over its root mean square, times the factors."""
-    return np.asarray(x / math.sqrt(np.mean(x * x) + _EPSILON) * factors)
+    def _product(self, weights: Weights, x: str, y: str) -> list[Call]:
+        room, quantised = self.chain.room, weights.kind.is_quantised
+        shape = Shape(self._tokens, weights.rows, weights.cols, "nt")
+        halves = self._halves if quantised else weights.words
+        product = self._vendor(shape, room[x], halves, room[y])
+        return [partial(weights.restore, self._halves), product] if quantised else [product]
+
+    def _vendor(self, shape: Shape, a: Any, b: Any, c: Any) -> Call:
+        return vendor(self.chain.weights.bench, MatrixProduct(PRECISIONS["float16"], shape, a, b, c)).call
+
+    def _attention(self, layer: int) -> list[Call]:
+        """Return the products of queries and keys, the softmax up to each token, and the products with the values."""
+        model, tokens, (keys, values) = self._model, self._tokens, self.chain.caches[layer]
+        rows = model.heads // model.kv_heads * tokens  # of the heads that share a KV head
+        scored = Shape(rows, tokens, model.dim, "nt", model.kv_heads)
+        weighed = Shape(rows, model.dim, tokens, "nn", model.kv_heads)
+        sizes = np.uint32(model.heads), np.uint32(model.dim)
+        return [
+            self._vendor(scored, self.chain.room["queries"], keys, self._scores),
+            self.chain.launch("causal_softmax", model.heads * tokens, self._scores, np.uint32(tokens)),
+            self._vendor(weighed, self._scores, values, self._heads),
+            self.chain.launch("join_heads", tokens, self._heads, self.chain.room["attended"], *sizes),
+        ]
+
+    def poison(self) -> None:
+        """Overwrite every output with NaN, and the keys and values too."""
+        self.chain.poison()
+        for array in (self.logits, self._scores, self._heads, *(each for cache in self.chain.caches for each in cache)):
+            array.view("uint8").fill(0xFF)
+
+    def check(self) -> Observation:
+        """Compare the logits, and random tokens' keys and values in every layer, with double precision."""
+        logits = self.chain.bench.device.to_host(self.logits).view(np.float16).astype(float)
+        expect(bool(np.isfinite(logits).all()), "logits are not written, NaN or infinite")
+        drawn = self.chain.rng.integers(0, self._tokens, _SAMPLED - 1)
+        places = sorted({0, self._tokens - 1, *(int(place) for place in drawn)})
+        sampled = [SampledToken(0, place, int(self.chain.input[place])) for place in places]
+        exact = self.chain.exact().logits(sampled)[-1]
+        return {"error": Observed(_judged(logits, exact, self._model.depth))}
+
+    def task(self) -> Task:
+        """Return the prefill as a task that is judged by the tokens of its prompt."""
+        work = self._model.prefill(self._tokens, self.chain.weights.nbytes)
+        stage = Stage(in_turn(*self.calls), work, "items", "tensor.float16", max_calls=1, item="token")
+        notes = self.chain.notes(f"{len(self.calls)} calls: the vendor's products, chain.cu, the head by gemv.cu")
+        return Task.of(stage, check=self.check, poison=self.poison, notes=notes)

@@ -20,13 +20,12 @@ from gpubench.api.suite import (
     Topic,
     View,
     expect,
-    on_host,
     points,
     powers_of_two,
 )
 
 from .._models import MODELS
-from ._chain import DecodeChain
+from ._chain import DecodeChain, PrefillChain
 from ._toy import TOY, Tokens, ToyModel, ToyWeights
 
 _BOUND = 1e-4  # of the relative error of float32 logits; 4 layers leave about 3e-7
@@ -145,10 +144,29 @@ def step(bench: Bench, model: str, weights: str, batch: int, context: int) -> Ta
     return Task.of(stage, check=built.check, poison=built.poison, notes=toy_notes())
 
 
-@topic.case(model=_TOY, weights=("float32",), tokens=points((16, 32, 64), (16,), (16, 32, 64, 96)), when=on_host)
+def _prompts(target: Target) -> Any:
+    return (
+        points((16, 32, 64), (16,), (16, 32, 64, 96))
+        if target.is_host
+        else points((512, 2048), (128,), (128, 2048, 8192))
+    )
+
+
+@topic.case(
+    model=_models,
+    weights=_weights,
+    tokens=_prompts,
+    where=_in_one_gpu,
+    headline={"weights": "float16", "tokens": 2048},
+)
 def prefill(bench: Bench, model: str, weights: str, tokens: int) -> Task:
-    """A prompt of `tokens` tokens up to the first token of the answer: tokens of the prompt per second."""
-    del model, weights
+    """A prompt of `tokens` tokens up to the first token of the answer: tokens of the prompt a second.
+
+    On a GPU attention is two batched products and a softmax between them, over all pairs of tokens; operations count
+    the pairs that a token attends to.
+    """
+    if model in MODELS:
+        return PrefillChain(bench, MODELS[model], weights, tokens).task()
     rng = bench.rng
     drawn = ToyWeights.drawn(TOY, rng)
     toy, prompt = ToyModel(drawn, 1, tokens), rng.integers(0, TOY.head.rows, tokens)

@@ -21,6 +21,19 @@ static __device__ __forceinline__ float block_sum(float mine) {
     return sum;
 }
 
+// The maximum over the block, in every thread.
+static __device__ __forceinline__ float block_most(float mine) {
+    __shared__ float warps[THREADS / 32];
+    for (int mask = warpSize / 2; mask > 0; mask /= 2) {
+        const float other = gb_shuffle_xor(mine, mask);
+        mine = other > mine ? other : mine;
+    }
+    if (threadIdx.x % warpSize == 0) warps[threadIdx.x / warpSize] = mine;
+    __syncthreads();
+    for (u32 warp = 0; warp < THREADS / warpSize; ++warp) mine = warps[warp] > mine ? warps[warp] : mine;
+    return mine;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS)
     embed(const unsigned short* __restrict__ table, const u32* __restrict__ tokens, float* __restrict__ x, u32 hidden) {
     const u64 row = (u64)blockIdx.x * hidden, from = (u64)tokens[blockIdx.x] * hidden;
@@ -71,6 +84,31 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
     for (u32 i = threadIdx.x; i < kv_heads * dim; i += THREADS)
         values[(((u64)sequence * kv_heads + i / dim) * capacity + place) * dim + i % dim] = from[(heads + kv_heads) * dim + i];
+}
+
+// Rows of scores, exponents of two, become shares of 1: row r is of token r % tokens, which attends to the tokens up to
+// itself. A block for each row.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    causal_softmax(unsigned short* __restrict__ scores, u32 tokens) {
+    unsigned short* row = scores + (u64)blockIdx.x * tokens;
+    const u32 count = blockIdx.x % tokens + 1;
+    float most = -1e30f, sum = 0;
+    for (u32 i = threadIdx.x; i < count; i += THREADS) {
+        const float score = half_of(row[i]);
+        most = score > most ? score : most;
+    }
+    most = block_most(most);
+    for (u32 i = threadIdx.x; i < count; i += THREADS) sum += exp2f(half_of(row[i]) - most);
+    const float scale = 1 / block_sum(sum);
+    for (u32 i = threadIdx.x; i < tokens; i += THREADS)
+        row[i] = i < count ? gb_to_half(exp2f(half_of(row[i]) - most) * scale) : 0;
+}
+
+// [head][token][dim] becomes [token][head][dim]. A block for each token.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    join_heads(const unsigned short* __restrict__ from, unsigned short* __restrict__ out, u32 heads, u32 dim) {
+    for (u32 i = threadIdx.x; i < heads * dim; i += THREADS)
+        out[(u64)blockIdx.x * heads * dim + i] = from[((u64)(i / dim) * gridDim.x + blockIdx.x) * dim + i % dim];
 }
 
 // silu(gate)·up, where a row of `both` has the gates of `inner` elements and then what they are applied to.

@@ -1,0 +1,136 @@
+"""The chain of a model in double precision for a few tokens, from the stored weights and the cached keys and values.
+
+A token is computed from its embedding through all layers. It attends to the cached keys and values of the tokens before
+it, and to its own, which are compared with the exact ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpubench.api.suite import expect
+
+from ..gemm._formats import FORMATS
+from ..gemm._gemv import Weights
+from ._weights import ModelWeights
+
+_HALF = FORMATS["float16"]
+_ROTARY_BASE = 500_000.0  # rope_theta of meta-llama/Meta-Llama-3-8B, config.json
+_EPSILON = 1e-5  # of the norms, as in chain.cu
+_ROUNDINGS = 8  # to a half in a layer: norm, qkv, queries and keys, attention, out, norm, gate, down
+
+Doubles = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheLayout:
+    """Keys and values of a layer as (sequence, KV head, capacity, dim) halves."""
+
+    capacity: int
+    kv_heads: int
+    dim: int
+
+    def first(self, sequence: int, kv_head: int) -> int:
+        """Return the place of the first element of a KV head of a sequence."""
+        return (sequence * self.kv_heads + kv_head) * self.capacity * self.dim
+
+
+@dataclass(frozen=True, slots=True)
+class SampledToken:
+    """A token of a sequence at a place, whose logits or cached keys are compared."""
+
+    sequence: int
+    place: int
+    token: int
+
+
+class ExactChain:
+    """The chain of some tokens, which go through the layers together."""
+
+    def __init__(self, weights: ModelWeights, caches: Sequence[tuple[Any, Any]], layout: CacheLayout) -> None:
+        self._weights, self._model, self._caches, self._layout = weights, weights.model, caches, layout
+        self._turns = turns(layout.capacity, layout.dim)
+        self._xp, self._to_host = weights.make.xp, weights.make.to_host
+
+    def logits(self, sampled: Sequence[SampledToken]) -> Doubles:
+        """Return the logits (tokens, vocabulary), and expect that the cache holds the tokens' own keys and values."""
+        weights, model, hidden = self._weights, self._model, self._model.head.cols
+        rows = [weights.embedding[each.token * hidden : (each.token + 1) * hidden] for each in sampled]
+        x = np.stack([self._to_host(row).view(np.float16).astype(float) for row in rows])
+        norms = self._to_host(weights.norms).astype(float)
+        for layer, matrices in enumerate(weights.layers):
+            qkv = self._product(matrices["qkv"], normed(x, norms[2 * layer]))
+            heads = qkv.reshape(len(sampled), -1, model.dim)
+            attended = [self._attended(layer, each, own) for each, own in zip(sampled, heads, strict=True)]
+            x = x + self._product(matrices["out"], np.stack(attended))
+            gate, up = np.split(self._product(matrices["up"], normed(x, norms[2 * layer + 1])), 2, axis=1)
+            x = x + self._product(matrices["down"], gate / (1 + np.exp(-gate)) * up)
+        return self._product(weights.head, normed(x, norms[-1]))
+
+    def _product(self, weights: Weights, x: Doubles) -> Doubles:
+        return np.asarray(self._to_host(weights.product(self._xp.asarray(x))))
+
+    def _attended(self, layer: int, sampled: SampledToken, heads: Doubles) -> Doubles:
+        """Return what the heads of a token attend to; `heads` are its queries, keys and values (heads, dim)."""
+        model, xp = self._model, self._xp
+        own = rotated(heads[: model.heads + model.kv_heads], self._turns[sampled.place])
+        queries = own[: model.heads].reshape(model.kv_heads, -1, model.dim)
+        found = []
+        for kv_head in range(model.kv_heads):
+            keys, values = (self._doubles(array, sampled, kv_head) for array in self._caches[layer])
+            self._compare(layer, own[model.heads + kv_head], keys)
+            self._compare(layer, heads[model.heads + model.kv_heads + kv_head], values)
+            scores = self._to_host(xp.matmul(xp.asarray(queries[kv_head]), keys.T)) / math.sqrt(model.dim)
+            powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+            shares = xp.asarray(powers / powers.sum(axis=1, keepdims=True))
+            found.append(np.asarray(self._to_host(xp.matmul(shares, values))))
+        return np.concatenate(found).ravel()
+
+    def _doubles(self, array: Any, sampled: SampledToken, kv_head: int) -> Any:
+        """Return the keys or values up to the token and its own as (tokens, dim) doubles on the device."""
+        first, count = self._layout.first(sampled.sequence, kv_head), sampled.place + 1
+        part = array[first : first + count * self._layout.dim]
+        return self._weights.make.widened(part, _HALF, count, self._layout.dim, (self._layout.dim, 1))
+
+    def _compare(self, layer: int, exact: Doubles, cached: Any) -> None:
+        found = np.asarray(self._to_host(cached[-1:]))[0]
+        error, bound = relative(found, exact), rounding_bound(layer + 1)
+        expect(
+            error <= bound, f"the relative error {error:.3g} of a key or value of layer {layer} is above {bound:.3g}"
+        )
+
+
+def rounding_bound(layers: int) -> float:
+    """Return the largest relative error that so many layers may have, each of which rounds to halves several times."""
+    return 4 * 2.0**-11 * math.sqrt(_ROUNDINGS * layers)
+
+
+def relative(found: Doubles, exact: Doubles) -> float:
+    """Return ‖found − exact‖/‖exact‖; infinite where something is NaN or infinite."""
+    error = float(np.linalg.norm(found - exact) / np.linalg.norm(exact))
+    return error if math.isfinite(error) else math.inf
+
+
+def turns(places: int, dim: int) -> Doubles:
+    """Return cosine and sine of the rotary embedding: (places, dim/2, 2)."""
+    half = dim // 2
+    angles = np.arange(places)[:, None] * _ROTARY_BASE ** (-np.arange(half) / half)
+    return np.stack([np.cos(angles), np.sin(angles)], axis=2)
+
+
+def rotated(x: Doubles, turn: Doubles) -> Doubles:
+    """Rotate the elements i and i + dim/2 of each row by the turns (dim/2, 2) of its place."""
+    first, second = np.split(x, 2, axis=-1)
+    cosine, sine = turn[..., 0], turn[..., 1]
+    return np.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
+
+
+def normed(x: Doubles, factors: Doubles) -> Doubles:
+    """Return each row over its root mean square, times the factors."""
+    return np.asarray(x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + _EPSILON) * factors)

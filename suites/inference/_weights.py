@@ -1,0 +1,57 @@
+"""The seeded weights of a whole model in the memory of a GPU, in the formats of the suite gemm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import Bench
+
+from .._models import Layer, Model
+from ..gemm import _gemv
+from ..gemm._data import Maker
+from ..gemm._formats import FORMATS
+from ..gemm._gemv import KINDS, Vectors, Weights, tensor_call, warp_call
+
+_HALF = FORMATS["float16"]
+_SPARE_BYTES = 2**31
+
+
+def product_bench(bench: Bench) -> Bench:
+    """Return the bench with which the kernels of the suite gemm are found."""
+    return replace(bench, package=_gemv.__package__)
+
+
+class ModelWeights:
+    """The weights of a model, drawn at random so that numbers keep their size from layer to layer.
+
+    `tiled` weights lie as skinny.cu takes them. `bench` finds the kernels of products. Raises Skip where the weights,
+    the embedding and `further_bytes` need more memory than is free.
+    """
+
+    def __init__(self, bench: Bench, model: Model, kind: str, further_bytes: float, tiled: bool = False) -> None:
+        stored = KINDS[kind].bits / 8 + (2 / _gemv.GROUP if KINDS[kind].is_quantised else 0)
+        bench.need(1.05 * model.size * stored + _HALF.itemsize * model.head.size + further_bytes + _SPARE_BYTES)
+        self.bench, self.model, self.kind = product_bench(bench), model, kind
+        self.make, self._rng, self._tiled = Maker(self.bench), bench.rng, tiled
+        self.layers = [{layer.name: self._drawn(layer) for layer in model.layers} for _ in range(model.depth)]
+        self.head = self._drawn(model.head)
+        self.embedding = self.make.drawn(_HALF, model.head.size, self._seed())
+        norms = self._rng.uniform(0.9, 1.1, (2 * model.depth + 1, model.head.cols))
+        self.norms = bench.xp.asarray(norms.astype(np.float32))
+        self.nbytes = self.head.nbytes + sum(weights.nbytes for layer in self.layers for weights in layer.values())
+
+    def _seed(self) -> int:
+        return int(self._rng.integers(2**63))
+
+    def _drawn(self, layer: Layer) -> Weights:
+        return Weights(self.make, self.kind, layer.rows, layer.cols, self._seed(), layer.cols**-0.5, self._tiled)
+
+    def product(self, weights: Weights, x: Any, y: Any, tokens: int) -> Callable[[], None]:
+        """Return the call of Y = X·Wᵀ by the kernel that serves these weights and this number of tokens."""
+        if self._tiled or tokens > 1:
+            return tensor_call(self.bench, weights, Vectors(x, y), tokens)
+        return warp_call(self.bench, weights, Vectors(x, y))
