@@ -167,6 +167,26 @@ def test_two_populations_and_a_fleet_that_cannot_be_judged_are_told_in_every_for
         assert "cannot be judged: 2 comparable GPUs" in rendered(form, small)
 
 
+def test_a_fleet_of_which_no_node_answered_is_told_in_every_form_and_its_nodes_are_tiles():
+    silent = {f"gpu0{index}": ("missing", "it never reported") for index in range(3)}
+    judgement = judge_fleet(*fleet(3, 8, silent=silent))
+    for form in FORMS:
+        assert rendered(form, judgement).count("it never reported") >= 3
+    assert Tiles(rendered("html", judgement)).rows["gpu02"] == [("gone", "missing")]
+
+
+def test_the_host_processors_of_a_fleet_without_gpus_are_tiles():
+    whole = judged()
+    hosts = tuple(
+        replace(each, kind="host", place=Place(each.place.node, ("host",)))
+        for each in whole.standings
+        if each.place.devices == ("cuda:0",)
+    )
+    page = rendered("html", replace(whole, standings=hosts, suspects=()))
+    assert [len(row) for row in Tiles(page).rows.values()] == [1] * 9
+    assert "<th scope=col>host" in page
+
+
 def test_a_sick_device_is_told_in_every_form_and_marked_in_the_map():
     judgement = with_sick(judged())
     for form in FORMS:
