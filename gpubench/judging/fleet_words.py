@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import statistics
 from collections import Counter as Tally
 from collections.abc import Sequence
@@ -120,7 +121,7 @@ def next_words(judgement: FleetJudgement) -> list[str]:
     """Return what to do next; empty if nothing is left to do."""
     if judgement.of("confirmed"):
         node = judgement.of("confirmed")[0].place.node
-        drain = f"scontrol update nodename={node} state=drain reason='slow, found by gpubench'"
+        drain = f"scontrol update nodename={shlex.quote(node)} state=drain reason='slow, found by gpubench'"
         return [f"take the node out of service and have it examined; with Slurm: {drain}"]
     if judgement.of("suspect"):
         return ["measure the suspects again beside healthy nodes: gpubench fleet run … --confirm"]
