@@ -335,6 +335,7 @@ def test_the_nodes_are_measured_again_at_the_same_time_with_other_filters(fleet,
         session.measure()
         run_file(tmp_path / "again.jsonl.gz", filters=("triad",))
         shutil.copy(tmp_path / "again.jsonl.gz", out)
+        session.again({"gpu0": "control"}, ["triad"])  # the other node sits out this turn
         fleet = session.again({"gpu1": "suspect", "gpu0": "control"}, ["triad"])
     two.crew.board.remove()
     assert {(each.node, each.role, each.status) for each in fleet.again} == {

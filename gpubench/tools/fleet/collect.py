@@ -6,6 +6,9 @@ others have finished. What a node sends is hostile until the strict reader took 
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -17,8 +20,9 @@ from gpubench.base.clean import one_line
 from gpubench.base.errors import FileError, UsageError
 from gpubench.tools.fleet import messages
 from gpubench.tools.fleet.answers import Outcome, answer
+from gpubench.tools.fleet.board import Board, BoardGone
 from gpubench.tools.fleet.crew import Crew, Racks, Seats, check_map
-from gpubench.tools.fleet.member import DONE
+from gpubench.tools.fleet.member import BEAT_S, DONE
 from gpubench.tools.fleet.messages import Order, Report
 
 STILL_S = 4.0  # reports that stand still for so long come from a dead node, which is told of within 5 s
@@ -65,9 +69,36 @@ class Tracked:
     data: bytes = b""
     changed_at: float = 0.0
     problem: str = ""  # why its report cannot be read
-    ordered_at: float | None = None
+    turn: int = 0  # how many orders it was given before
+    ordered_at: float | None = None  # in this turn
     devices: tuple[str, ...] | None = None  # None until they are dealt
     uuids: tuple[str, ...] = ()
+
+
+class Sign:
+    """Shows the nodes that the launcher is there, also while it reads files or judges them."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+
+    def start(self) -> None:
+        """Show it from now on, about once per second."""
+        self._thread.start()
+
+    def _beat(self) -> None:
+        with contextlib.suppress(BoardGone):  # the collector finds this out as well
+            for beat in itertools.count():
+                self._board.put(messages.LAUNCHER, str(beat).encode())
+                if self._ending.wait(BEAT_S):
+                    return
+
+    def stop(self) -> None:
+        """Stop it."""
+        self._ending.set()
+        if self._thread.ident is not None:
+            self._thread.join()
 
 
 class Collector:
@@ -79,8 +110,7 @@ class Collector:
         self._patience = patience
         self._watch = watch
         self._seats = Seats()
-        self._beat = 0
-        self._turn = 0
+        self._sign = Sign(crew.board)
         self._taken: dict[tuple[str, str], int] = {}
         self._outcomes: dict[int, Outcome] = {}
         self._began = time.monotonic()
@@ -90,9 +120,10 @@ class Collector:
 
     def gather(self) -> None:
         """Wait for the nodes, for a while; raises UsageError if none comes or the map of racks names none of them."""
+        self._sign.start()
         begin = time.monotonic()
         while not self.nodes:
-            self._pulse()
+            self._crew.pulse()
             self._find_nodes()
             if not self.nodes and (reason := self._crew.end_of(0)):
                 raise UsageError(f"no node has started: {reason}")
@@ -101,7 +132,7 @@ class Collector:
             time.sleep(_TICK_S)
         self._began = time.monotonic()
         while time.monotonic() - self._began < self._patience.gather_s and not all(map(self._is_settled, self.nodes)):
-            self._pulse()
+            self._crew.pulse()
             self._look(self.nodes)
             time.sleep(_TICK_S)
         hosts = [tracked.report.host for tracked in self.nodes.values() if tracked.report]
@@ -136,11 +167,9 @@ class Collector:
         pending = sorted(ranks)
         silent: set[int] = set()  # dead as far as can be told: waited for only while others are
         self._outcomes = {}
-        for rank in pending:
-            self.nodes[rank].ordered_at = None
         begin = time.monotonic()
         while set(pending) - silent:
-            self._pulse()
+            self._crew.pulse()
             self._look(pending)
             self._give(pending, order, begin)
             for rank in list(pending):
@@ -153,23 +182,25 @@ class Collector:
                     silent.add(rank)
                 else:
                     pending.remove(rank)
-                if rank not in self._outcomes:
+                if rank not in self._outcomes or self._outcomes[rank].status != outcome.status:
                     self._outcomes[rank] = outcome
                     settled(rank, outcome)
-                    self._pulse()  # to read the files of many nodes takes a while
             self._show()
             time.sleep(_TICK_S)
-        self._turn += 1
+        for tracked in self.nodes.values():
+            tracked.turn += tracked.ordered_at is not None
+            tracked.ordered_at = None
 
     def end(self, wait: bool) -> None:
         """Tell the nodes that they are done; `wait` for those that live, so that each can end in order."""
-        for rank in self.nodes:
-            for turn in range(self._turn + 1):
-                self._crew.board.put(messages.order_key(rank, turn), messages.encode(Order()))
+        self._sign.stop()
+        for rank, tracked in self.nodes.items():
+            turn = tracked.turn + (tracked.ordered_at is not None)  # of a turn that was broken off, the next
+            self._crew.board.put(messages.order_key(rank, turn), messages.encode(Order()))
         deadline = time.monotonic() + _PARTING_S
         while wait and any(map(self._stays, self.nodes)) and time.monotonic() < deadline:
             time.sleep(_TICK_S)
-            self._pulse()
+            self._crew.pulse()
             self._look(self.nodes)
 
     def _stays(self, rank: int) -> bool:
@@ -203,12 +234,6 @@ class Collector:
     def outcome(self, rank: int) -> Outcome | None:
         """Return what became of a node in this turn, None while the launcher waits for it."""
         return self._outcomes.get(rank)
-
-    def _pulse(self) -> None:
-        """Show the nodes that the launcher is there, and ask which of them have ended."""
-        self._crew.pulse()
-        self._beat += 1
-        self._crew.board.put(messages.LAUNCHER, str(self._beat).encode())
 
     def _look(self, ranks: Iterable[int]) -> None:
         """Read the reports of these nodes."""
@@ -259,7 +284,7 @@ class Collector:
             is_due = now - begin >= place * self._patience.stagger_s
             if tracked.ordered_at is None and tracked.devices is not None and is_due and not self._unfit(tracked):
                 message = messages.encode(self._order(rank, order))
-                self._crew.board.put(messages.order_key(rank, self._turn), message)
+                self._crew.board.put(messages.order_key(rank, tracked.turn), message)
                 tracked.ordered_at = now
         active = sum(self.nodes[rank].ordered_at is not None and rank not in self._outcomes for rank in ranks)
         self.most_at_once = max(self.most_at_once, active)
@@ -293,9 +318,9 @@ class Collector:
             return self._without_report(rank, now)
         if reason := self._unfit(tracked):
             return Outcome("failed", seconds, reason=reason)
-        if report.ended and report.ended.turn == self._turn and tracked.ordered_at is not None:
+        if report.ended and report.ended.turn == tracked.turn and tracked.ordered_at is not None:
             asked = self._order(rank, order)
-            data = self._crew.board.get(messages.run_key(rank, self._turn)) if report.ended.has_file else None
+            data = self._crew.board.get(messages.run_key(rank, tracked.turn)) if report.ended.has_file else None
             known = zip(tracked.devices or (), tracked.uuids, strict=True)
             uuids = tuple(uuid for device, uuid in known if device in asked.devices)
             return replace(answer(data, folder, self.name(rank), asked, uuids, report.ended), seconds=seconds)
