@@ -25,7 +25,7 @@ from gpubench.measuring.node_channel import NONCE_BYTES, NodeChannel, proof
 RANK, NODES = "GPUBENCH_NODE_RANK", "GPUBENCH_NODES"
 ADDRESS = "GPUBENCH_NODE_ADDRESS"
 SECRET, SECRET_FILE = "GPUBENCH_NODE_SECRET", "GPUBENCH_NODE_SECRET_FILE"
-JOIN_S = 120.0  # until all nodes are there: their devices are looked for before, and a cold driver takes long
+JOIN_S = 60.0  # until all nodes are there: a cold driver takes long to find the devices of one of them
 MOST_NODES = 4096
 _LEAST_SECRET = 16  # characters
 _GREETING = b"gpubench nodes 1"
