@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpubench import plugins
@@ -19,8 +19,6 @@ from gpubench.model import Verdict
 from gpubench.plugins.gate import Gate
 from gpubench.tools.fleet.digests import ReadFleet
 from gpubench.tools.gating import readings
-
-_STATES: Mapping[Verdict, SuspectState] = {Verdict.SLOWER: "confirmed", Verdict.SUSPECT: "suspect"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ def baseline(found: ReadFleet, earlier: ReadFleet, policy: Policy) -> ComparedFl
     findings = (
         _finding(pair.place, pair.component, finding, "baseline", [pair.earlier])
         for pair, finding in zip(pairs, decide(plain, effects, policy.threshold), strict=True)
-        if finding.verdict in _STATES
+        if finding.verdict is Verdict.SLOWER
     )
     return ComparedFleet(tuple(findings), len(pairs))
 
@@ -71,7 +69,7 @@ def floors(found: ReadFleet, policy: Policy) -> ComparedFleet:
         findings += [
             _finding(Place(digest.node, finding.devices), components[finding.devices], finding, "floor", [])
             for finding in judged
-            if finding.verdict in _STATES and finding.devices in components
+            if finding.verdict is Verdict.SLOWER and finding.devices in components
         ]
     return ComparedFleet(tuple(findings), compared)
 
@@ -118,6 +116,7 @@ def _finding(
     shift = finding.effect.shift if finding.effect else math.nan
     floor_or_processes = finding.before.processes or LEAST_TO_FAIL  # a floor is no measurement
     is_sure = min(finding.after.processes, floor_or_processes) >= LEAST_TO_FAIL
+    state: SuspectState = "confirmed" if is_sure else "suspect"
     family = key.family if key else ""
     return FleetFinding(
         place,
@@ -125,7 +124,7 @@ def _finding(
         family,
         finding.case.id,
         basis,
-        _STATES[finding.verdict] if is_sure else "suspect",
+        state,
         -math.expm1(-shift),
         -math.expm1(-finding.threshold),
         finding.after.median,
