@@ -181,9 +181,10 @@ class PairsSession:
             yield rank, PairPlace(number, len(pair), address, secret)
 
     def _reason(self, pair: Pair, outcomes: Mapping[int, Outcome]) -> str:
+        if not outcomes.keys() & set(pair):
+            lost = [self._collector.name(rank) for rank in pair if rank in self._lost]
+            return f"{' and '.join(lost)} did not answer before"
         for rank in pair:
-            if rank not in outcomes:
-                return f"{self._collector.name(rank)} was lost before" if rank in self._lost else "its partner was lost"
             if not outcomes[rank].file or outcomes[rank].status != "answered":
                 return f"{self._collector.name(rank)} {outcomes[rank].status}: {outcomes[rank].reason}"[:2000]
         return ""
