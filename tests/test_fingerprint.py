@@ -31,7 +31,7 @@ def with_detail(name, value):
 
 def test_it_says_model_driver_clocks_power_limit_ecc_and_mig():
     words = (
-        "NVIDIA H200, units 132, driver nvidia 580, clocks 1500000000/1980000000, power limit 700.0, ECC on, MIG off"
+        "NVIDIA H200, units 132, driver nvidia 580, clocks 1.500 GHz/1.980 GHz, power limit 700.0 W, ECC on, MIG off"
     )
     assert of().words == words.replace("units 132", "132 compute units")
 
@@ -41,12 +41,12 @@ def test_it_says_model_driver_clocks_power_limit_ecc_and_mig():
     [
         (dataclasses.replace(H200, name="NVIDIA H100"), "model NVIDIA H200, there NVIDIA H100"),
         (dataclasses.replace(H200, units=66), "units 132, there 66"),
-        (with_detail("power.limit_w", "500.0"), "power limit 700.0, there 500.0"),
+        (with_detail("power.limit_w", "500.0"), "power limit 700.0 W, there 500.0 W"),
         (with_detail("ecc", "off"), "ECC on, there off"),
         (with_detail("mig", "on"), "MIG off, there on"),
         (
             with_detail("clock.application_hz", "1980000000"),
-            "clocks 1500000000/1980000000, there 1980000000/1980000000",
+            "clocks 1.500 GHz/1.980 GHz, there 1.980 GHz/1.980 GHz",
         ),
         (dataclasses.replace(H200, details=DETAILS[:4]), "MIG off, there unknown"),
     ],

@@ -200,10 +200,10 @@ def machine(name="NVIDIA H200", device_id="cuda:0", **details):
     ("other", "reason"),
     [
         ({"name": "NVIDIA H100"}, "model NVIDIA H100, there NVIDIA H200"),
-        ({"power.limit_w": "500.0"}, "power limit 500.0, there 700.0"),
+        ({"power.limit_w": "500.0"}, "power limit 500.0 W, there 700.0 W"),
         ({"ecc": "off"}, "ECC off, there on"),
         ({"mig": "on"}, "MIG on, there off"),
-        ({"clock.sm_most_hz": "1410000000"}, "clocks 1410000000, there 1980000000"),
+        ({"clock.sm_most_hz": "1410000000"}, "clocks 1.410 GHz, there 1.980 GHz"),
     ],
 )
 def test_another_machine_or_setting_is_not_comparable(other, reason):

@@ -160,10 +160,10 @@ def test_of_many_phases_the_page_draws_the_longest():
 def test_the_tables_of_a_trace_fold_their_words_and_keep_their_numbers(width):
     kernels = Table(
         "Kernels and copies",
-        ("kernel or copy", "device", "calls", "total", "of busy time", "median", "maximum", "bytes"),
+        ("kernel or copy", "device", "calls", "total", "of busy time", "median", "maximum"),
         (
-            ("nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT", "cuda:0", "41910", "2.731 s", *("68.90 µs",) * 4),
-            ("copy h2d", "cuda:1", "1368", "831.1 ms", "3.6 %", "609.0 µs", "1.980 ms", "40.06 GiB"),
+            ("nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT", "cuda:0", "41910", "2.731 s", *("68.90 µs",) * 3),
+            ("copy h2d, 40.06 GiB", "cuda:1", "1368", "831.1 ms", "3.6 %", "609.0 µs", "1.980 ms"),
         ),
         ("kernel or copy", "device"),
     )

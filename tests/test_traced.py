@@ -161,7 +161,7 @@ def test_the_reports_show_kernels_copies_and_slices(tmp_path):
     run = make.run(*results, sampled=samples, suites=(SuiteInfo("profile", "what it did"),))
     device, kernels = phase_tables(Summary(run))
     assert device.rows[0][3:7] == ("4.98 ms (50 %)", "3.00 ms (30 %)", "1.00 ms (10 %)", "20.0 µs (0 %)")
-    assert [row[0] for row in kernels.rows] == ["gemm", "plain", "copy h2d"]
+    assert [row[0] for row in kernels.rows] == ["gemm", "plain", "copy h2d, 1.000 MiB"]
     events = json.loads(rendering.report("trace").render(run))["traceEvents"]
     slices = [(event["name"], event["dur"]) for event in events if event.get("tid", 0) >= 1000 and event["ph"] == "X"]
     assert slices == [("gemm", 2000.0), ("h2d", 3000.0), ("plain", pytest.approx(980.0)), ("gemm", 2000.0)]

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gpubench.base import units
 from gpubench.model import Device, Facts
 
 _DIGITS = 12  # of the hash: 48 bits, of which a history holds a handful
@@ -21,6 +22,7 @@ _DETAILS = {
     "ECC": ("ecc",),
     "MIG": ("mig",),
 }
+_UNITS = {"clocks": "Hz", "power limit": "W"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +41,29 @@ class Fingerprint:
     def words(self) -> str:
         """`NVIDIA H200, 132 compute units, driver nvidia 580, …`: the model first, then what else is known."""
         (_, model), *others = self.pairs
-        return ", ".join(
-            [model, *(f"{value} compute units" if name == "units" else f"{name} {value}" for name, value in others)]
-        )
+        named = [(name, _text(name, value)) for name, value in others]
+        parts = (f"{text} compute units" if name == "units" else f"{name} {text}" for name, text in named)
+        return ", ".join([model, *parts])
 
     def differences(self, other: Fingerprint) -> tuple[str, ...]:
         """What `other` has differently, in words: `driver nvidia 580, there nvidia 575`; nothing where equal."""
         here, there = dict(self.pairs), dict(other.pairs)
         return tuple(
-            f"{name} {here.get(name, 'unknown')}, there {there.get(name, 'unknown')}"
+            f"{name} {_text(name, here.get(name, 'unknown'))}, there {_text(name, there.get(name, 'unknown'))}"
             for name in dict.fromkeys([*here, *there])
             if here.get(name) != there.get(name)
         )
+
+
+def _text(name: str, value: str) -> str:
+    """Return a value for people: clocks and the power limit with their units; the rest, and what is no number, as is."""
+    unit = _UNITS.get(name)
+    if unit is None:
+        return value
+    try:
+        return "/".join(units.quantity(float(part), unit, 4) for part in value.split("/"))
+    except ValueError:
+        return value
 
 
 def fingerprint(facts: Facts, device_ids: Sequence[str]) -> Fingerprint:

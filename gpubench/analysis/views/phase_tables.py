@@ -8,7 +8,7 @@ from gpubench import stats
 from gpubench.analysis import phases
 from gpubench.analysis.phases import PhaseFigures
 from gpubench.analysis.summary import Summary
-from gpubench.analysis.traced import TIMES, traced_devices, traced_work
+from gpubench.analysis.traced import TIMES, TracedWork, traced_devices, traced_work
 from gpubench.analysis.views.tables import Table
 from gpubench.base import units
 from gpubench.model import Measure, Result
@@ -30,7 +30,7 @@ _PHASE_WORDS = ("phase", "device", "throttle reasons")
 _MEMORY_NOTE = "host memory: the program's peak in the phase; change: its growth from start to end"
 _INTEGRATED_NOTE = "~: mean power × time, because the phase is too short for the energy counter"
 _DEVICE_HEADS = ("device", "traced", *TIMES, "events")
-_KERNEL_HEADS = ("kernel or copy", "device", "calls", "total", "of busy time", "median", "maximum", "bytes")
+_KERNEL_HEADS = ("kernel or copy", "device", "calls", "total", "of busy time", "median", "maximum")
 _DEVICE_NOTE = (
     "overlap: a kernel and a copy run at once; launch gaps: idle for less than 1 ms; waits: idle for longer. "
     "A roofline of kernels needs ncu: one pass counts neither operations nor bytes"
@@ -121,15 +121,20 @@ def _kernel_table(summary: Summary) -> list[Table]:
     busy = {found.device: found.seconds["busy"] for found in traced_devices(summary.run)}
     rows = [
         (
-            found.name.removeprefix("kernel "),
+            _work_name(found),
             found.device,
             f"{found.calls:.0f}",
             units.quantity(found.total_s, "s"),
             units.percent(found.total_s / busy[found.device], 1) if busy.get(found.device) else _NONE,
             units.quantity(stats.median(found.each_s), "s"),
             units.quantity(max(found.each_s), "s"),
-            units.round_size(found.size_bytes) if found.size_bytes is not None else _NONE,
         )
         for found in traced_work(summary.run)
     ]
     return [Table("Kernels and copies", _KERNEL_HEADS, tuple(rows), _KERNEL_HEADS[:2])] if rows else []
+
+
+def _work_name(found: TracedWork) -> str:
+    """Return the name of a kernel, or of a direction of copies with the bytes copied: `copy h2d, 56.10 MiB`."""
+    size = f", {units.round_size(found.size_bytes)}" if found.size_bytes is not None else ""
+    return f"{found.name.removeprefix('kernel ')}{size}"

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpubench import stats
 from gpubench.analysis.quantities import judged_better, judged_unit, judged_values
+from gpubench.analysis.serving import OBJECTIVES, Objectives, RatePoint
 from gpubench.analysis.summary import Summary
 from gpubench.analysis.views import breakeven
 from gpubench.analysis.views.derived import Path, Staircase, Step, Transfers, staircases_of, transfers_of
 from gpubench.analysis.views.payoffs import Payoff, Payoffs, payoffs_of
+from gpubench.analysis.views.served import Serving, SessionCheck, served_of
 from gpubench.analysis.views.transfer import Piece
 from gpubench.base import units
 from gpubench.model import Series, View
@@ -46,6 +48,15 @@ _CROSSED_HEADS = (
     "verdict",
     "model",
 )
+_TIMES = tuple(f"{time} {share}" for time in ("first token", "per token", "last token") for share in ("p50", "p99"))
+_KNEE_HEADS = ("model", "device", "prompt", "output", "objectives", "highest rate", "tokens", *_TIMES[:4])
+_RATE_HEADS = ("model", "device", "rate", *_TIMES, "goodput server", "goodput interactive", "queue")
+_SESSION_HEADS = (
+    "case",
+    "queries",
+    *(f"{time}{of}" for time in ("first token", "last token") for of in (" p50", ", simulated", ", error")),
+)
+_SERVING_NOTE = "LoadGen scenario Server, simulated from measured steps and prefills; not an MLPerf result"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +188,9 @@ def tail_of(series: Series) -> tuple[float, float | None, float | None, float]:
 
 
 def view_tables(summary: Summary, suite: str, view: View) -> list[Table]:
-    """Return the tables of a staircase, transfer or break-even view; other kinds have none."""
+    """Return the tables of a staircase, transfer, break-even or serving view; other kinds have none."""
+    if view.kind == "serving":
+        return serving_tables(served_of(summary, suite, view))
     if view.kind == "breakeven":
         return payoff_tables(payoffs_of(summary, suite, view))
     if view.kind == "staircase":
@@ -253,3 +266,67 @@ def _over_named(payoff: Payoff, found: Payoffs) -> Iterator[tuple[str, ...]]:
         )
         verdicts = (breakeven.modelled(rate / link.rate) for rate in rates)
         yield (payoff.case.id, ", ".join(payoff.devices), link.name, *verdicts)
+
+
+def serving_tables(found: Sequence[Serving]) -> list[Table]:
+    """Return the highest rates within the objectives, the latencies over rate, and sessions beside their simulation."""
+    if not found:
+        return []
+    limits = (f"{name}: {first_s:g} s and {token_s:g} s" for name, first_s, token_s in map(_limits, OBJECTIVES))
+    note = f"{_SERVING_NOTE}. Objectives on p99, first token and per token: {', '.join(limits)}"
+    knees = tuple(_knee(each, objectives.name, point) for each in found for objectives, point in each.knees)
+    tables = [Table("Highest rate within the objectives", _KNEE_HEADS, knees, ("model", "device", "objectives"), note)]
+    rates = tuple(_rate(each, point) for each in found for point in each.points)
+    tables.append(Table(found[0].title, _RATE_HEADS, rates, ("model", "device", "queue"), _SERVING_NOTE))
+    sessions = tuple(_session(session) for each in found for session in each.sessions)
+    if sessions:
+        title = "Simulation beside measured sessions with the same arrivals"
+        tables.append(Table(title, _SESSION_HEADS, sessions, _SESSION_HEADS[:1]))
+    return tables
+
+
+def _limits(objectives: Objectives) -> tuple[str, float, float]:
+    return objectives.name, objectives.first_token_s, objectives.token_s
+
+
+def _knee(served: Serving, objectives: str, point: RatePoint | None) -> tuple[str, ...]:
+    load = served.load
+    start = served.label, ", ".join(served.devices), str(load.prompt), str(load.output), objectives
+    if point is None:
+        return (*start, "none meets them", *(_NONE for _ in _KNEE_HEADS[6:]))
+    tokens = units.quantity(point.rate * load.output, "token/s")
+    return (*start, units.quantity(point.rate, "query/s"), tokens, *_pairs(point.first_token_s, point.token_s))
+
+
+def _rate(served: Serving, point: RatePoint) -> tuple[str, ...]:
+    goodput = (units.quantity(rate, "query/s") for rate in point.goodput)
+    return (
+        served.label,
+        ", ".join(served.devices),
+        units.quantity(point.rate, "query/s"),
+        *_pairs(point.first_token_s, point.token_s, point.whole_s),
+        *goodput,
+        "sustained" if point.is_sustained else "not sustained",
+    )
+
+
+def _pairs(*pairs: tuple[float, float | None]) -> Iterator[str]:
+    """Yield median and 99th percentile of each."""
+    return (_NONE if value is None else units.quantity(value, "s") for pair in pairs for value in pair)
+
+
+def _session(session: SessionCheck) -> tuple[str, ...]:
+    times = (
+        (session.first_token_s, session.simulated_first_token_s),
+        (session.whole_s, session.simulated_whole_s),
+    )
+    cells = (
+        cell
+        for measured, simulated in times
+        for cell in (
+            units.quantity(measured, "s"),
+            units.quantity(simulated, "s"),
+            f"{100 * (simulated / measured - 1):+.1f} %",
+        )
+    )
+    return (session.case, str(session.queries), *cells)
