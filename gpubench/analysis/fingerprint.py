@@ -56,7 +56,7 @@ class Fingerprint:
 
 
 def _text(name: str, value: str) -> str:
-    """Return a value for people: clocks and the power limit with their units; the rest, and what is no number, as is."""
+    """Return a value for people: clocks and the power limit with their units, everything else as it is."""
     unit = _UNITS.get(name)
     if unit is None:
         return value
