@@ -187,7 +187,7 @@ def _layers(judgement: FleetJudgement, tiles: Sequence[list[Standing]]) -> Itera
     shares = [[dict(standing.shares) for standing in tile] for tile in tiles]
     for family in judgement.families:
         values = [min((share[family] for share in tile if family in share), default=math.nan) for tile in shares]
-        words = "the slowest link of each GPU, as a share of the median of the links" if family in links else ""
+        words = "the lowest share of each GPU and its links" if family in links else ""
         yield _layer(family, words or "share of the median of comparable components", _SHARE, values)
     for name, unit, reading in _READINGS:
         values = [next((reading(each) for each in tile if len(each.place.devices) == 1), math.nan) for tile in tiles]

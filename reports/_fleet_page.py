@@ -255,7 +255,6 @@ def _evidence(case: SuspectCase) -> EvidenceLine:
 
 
 def _group(group: FleetGroup) -> GroupSection:
-    kinds = {"GPU": "GPUs", "host": "hosts", "link": "links"}
     cases = tuple(
         CaseLine(
             case.case,
@@ -267,7 +266,7 @@ def _group(group: FleetGroup) -> GroupSection:
         )
         for case in group.cases
     )
-    return GroupSection(f"{group.components} {kinds[group.kind]}", group.words, cases)
+    return GroupSection(f"{group.components} {group.kind}{'' if group.components == 1 else 's'}", group.words, cases)
 
 
 def _notes(judgement: FleetJudgement, found: FleetMap) -> tuple[str, ...]:

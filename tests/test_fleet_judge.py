@@ -139,7 +139,7 @@ def test_gpus_of_another_model_or_driver_are_another_fleet():
     older = replace(part, fingerprint=Fingerprint((("model", "NVIDIA A100"), *part.fingerprint.pairs[1:])))
     found = judge_fleet(record, [replace(digests[0], components=(older,)), *digests[1:]])
     assert [group.components for group in found.groups] == [1, 7]
-    assert found.notes[0].startswith("1 comparable GPUs (NVIDIA A100,")
+    assert found.notes[0].startswith("1 comparable GPU (NVIDIA A100,")
     assert found.standings[0].state == "not compared"
 
 

@@ -30,6 +30,7 @@ from gpubench.judging.fleet_again import Again, measured_again
 from gpubench.judging.fleet_cases import with_cases
 from gpubench.judging.fleet_rows import ComparableGroup, FleetRow, Member, fleet_rows
 from gpubench.judging.outliers import LEAST_COMPONENTS, Matrix
+from gpubench.judging.words import plural
 from gpubench.model.fleet import Fleet
 
 
@@ -198,10 +199,9 @@ def _too_few(groups: Sequence[ComparableGroup]) -> Iterator[str]:
     for group in groups:
         if not group.is_comparable:
             first, count = group.members[0].component, len(group.members)
-            kind = {"GPU": "GPUs", "host": "hosts", "link": "links"}[first.kind]
             yield (
-                f"{count} comparable {kind} ({first.fingerprint.words}): fewer than {LEAST_COMPONENTS} cannot be "
-                "compared with each other; compare them with --baseline or --floor"
+                f"{plural(count, f'comparable {first.kind}')} ({first.fingerprint.words}): fewer than "
+                f"{LEAST_COMPONENTS} cannot be compared with each other; compare them with --baseline or --floor"
             )
 
 

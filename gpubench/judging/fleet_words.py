@@ -32,7 +32,7 @@ def fleet_answer(judgement: FleetJudgement) -> str:
         more = f"; and {len(failed) - 1} more" if len(failed) > 1 else ""
         return f"{plural(len(failed), 'component')} with failed cases: {failure_words(failed[0])}{more}"
     if not judgement.is_judged:
-        return f"cannot be judged: {'; '.join(judgement.notes) or 'no node answered'}"
+        return f"cannot be judged: {judgement.notes[0] if judgement.notes else 'no node answered'}"
     slow = judgement.of("confirmed") or judgement.of("suspect")
     if not slow:
         components = sum(standing.state != "not compared" for standing in judgement.standings)
