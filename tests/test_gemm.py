@@ -223,7 +223,7 @@ def test_columns_that_no_group_divides_are_skipped_in_words():
 @pytest.mark.parametrize("kind", GEMV.KINDS)
 def test_every_plan_fits_a_block_and_its_shared_memory(kind):
     stored = GEMV.KINDS[kind]
-    for cols in (128, 2048, 16384, 65536):
+    for cols in (128, 2048, 2816, 16384, 65536):
         for warp in (32, 64):
             plan = GEMV.warp_plan(stored, cols, warp)
             assert warp <= plan.team <= 256

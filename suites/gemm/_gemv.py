@@ -170,7 +170,8 @@ def warp_plan(kind: WeightKind, cols: int, warp: int) -> WarpPlan:
     vectors_a_row = cols * kind.bits // 128
     if kind.is_quantised:
         return WarpPlan(warp, 2, 2) if vectors_a_row > 8 * warp else WarpPlan(warp, 1, 1)
-    return WarpPlan(max(warp, min(_THREADS, vectors_a_row // 4)), 1, 1)
+    whole = 1 << (max(vectors_a_row // 4, 1).bit_length() - 1)  # a power of two: a team folds its sums in halves
+    return WarpPlan(max(warp, min(_THREADS, whole)), 1, 1)
 
 
 @dataclass(frozen=True, slots=True)
