@@ -46,12 +46,13 @@ def fleet_answer(judgement: FleetJudgement) -> str:
 
 
 def suspect_words(suspect: Suspect) -> str:
-    """`gpu07 cuda:3: memory up to 6.7 % below the others (its core clock was 1.4 GHz, that of the others 1.98 GHz)`."""
+    """`gpu07 cuda:3: memory 6.7 % below the others (its core clock was 1.4 GHz, that of the others 1.98 GHz)`."""
     worst = suspect.findings[0]
     place = suspect.place.node if suspect.unit == "node" else suspect.place.text
-    return (
-        f"{place}: {worst.family} {units.percent(worst.slowdown)} below {_BASES[worst.basis]} ({cause_words(suspect)})"
-    )
+    families = list(dict.fromkeys(finding.family for finding in suspect.findings))
+    named = ", ".join(families[:_MOST_NAMED]) + (", …" if len(families) > _MOST_NAMED else "")
+    slowdown = f"{'up to ' if len(suspect.findings) > 1 else ''}{units.percent(worst.slowdown)}"
+    return f"{place}: {named} {slowdown} below {_BASES[worst.basis]} ({cause_words(suspect)})"
 
 
 def failure_words(failure: FailedCases) -> str:
