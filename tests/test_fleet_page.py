@@ -209,12 +209,12 @@ def test_the_ending_of_a_file_chooses_the_form():
 
 
 def test_shared_forms_name_no_node_no_rack_no_uuid_and_no_file():
-    noted = replace(judged(), notes=("gpu03 and gpu04 both measured one GPU; see /home/anna/x on gpu07.example.com",))
+    noted = replace(judged(), notes=("gpu03 and gpu04 both measured one GPU; see /home/anna/x on GPU07",))
     shared = anonymised(noted, b"salt")
     for form in FORMS:
         assert "gpu03" in rendered(form, noted)
         written = rendered(form, shared)
-        assert not re.search(r"gpu0|rack-0|GPU-gpu|anna|example|jsonl", written)
+        assert not re.search(r"(?i)gpu0|rack-0|GPU-gpu|anna|jsonl", written)
         assert re.search("node-4`? cuda:3", written) or '"node": "node-4"' in written
         assert "node-6" in written
     assert shared.notes[0].startswith("node-4 and node-5 both measured one GPU; see path-")

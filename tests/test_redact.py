@@ -138,6 +138,12 @@ def test_no_name_of_host_user_device_or_place_is_left_in_any_field_or_text():
     assert "amelia" not in left
 
 
+@pytest.mark.parametrize("text", ["zebras", "ZEBRAS", "zebra\u017f", "Zebra\u017f.local"])
+def test_a_name_is_hidden_in_whatever_letters_stand_for_its_own(text):
+    run = make.run(make.result(reason=f"on {text}"), facts=make.facts(make.device(), host=(("hostname", "zebras"),)))
+    assert "ebra" not in redacted(run, SALT).results[0].reason
+
+
 def test_a_user_is_known_by_a_home_folder_that_the_run_names():
     assert "amelia" not in repr(redacted(text_run(*TEXTS), SALT)).lower()
 

@@ -187,8 +187,16 @@ class _Texts:
             return text
         if not text.isprintable():  # the end of an escape sequence would stand right before a name
             text = "\n".join(map(clean, text.split("\n")))
-        text = self.known.sub(lambda found: self.tokens[found[0].lower()], text)
+        text = self.known.sub(self._token, text)
         return text if text in self.hiding.versions else self.hiding.hidden(text)
+
+    def _token(self, found: re.Match[str]) -> str:
+        name = found[0].lower()
+        if name in self.tokens:
+            return self.tokens[name]
+        # a few letters match others that they do not become in small letters: `ſ` matches `s`
+        same = (known for known in self.tokens if re.fullmatch(re.escape(known), found[0], re.IGNORECASE))
+        return self.tokens[next(same)]
 
     def cleared_words(self, text: str) -> str:
         """The same of a text that code chose: it stays if it is written as such texts are."""

@@ -32,18 +32,21 @@ def anonymised(judgement: FleetJudgement, salt: bytes, names: Sequence[str] = ()
 
 
 class _Renaming:
-    """Puts pseudonyms in the place of names: of a text that is a name, and of the names within a text."""
+    """Puts pseudonyms in the place of names: of a text that is a name, and of the names within a text, in any case."""
 
     def __init__(self, known: Mapping[str, str]) -> None:
         self._known = known
-        named = [name for name in known if is_a_name(name) and not name.isdigit()]
-        words = "|".join(map(re.escape, sorted(named, key=len, reverse=True)))
-        self._pattern = re.compile(rf"(?<![A-Za-z0-9])(?:{words})(?![A-Za-z0-9])" if words else r"(?!)")
+        self._in_texts = {
+            name.lower(): words for name, words in known.items() if is_a_name(name) and not name.isdigit()
+        }
+        words = "|".join(map(re.escape, sorted(self._in_texts, key=len, reverse=True)))
+        pattern = rf"(?<![A-Za-z0-9])(?:{words})(?![A-Za-z0-9])" if words else r"(?!)"
+        self._pattern = re.compile(pattern, re.IGNORECASE | re.ASCII)  # other letters fold to several texts
 
     def __call__(self, text: str) -> str:
         if text in self._known:
             return self._known[text]
-        return self._pattern.sub(lambda found: self._known[found[0]], text)
+        return self._pattern.sub(lambda found: self._in_texts[found[0].lower()], text)
 
 
 def _pseudonyms(judgement: FleetJudgement, salt: bytes) -> dict[str, str]:
