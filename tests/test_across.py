@@ -9,6 +9,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import _files as files
+import _fleet
 import _make as make
 import numpy as np
 import pytest
@@ -17,11 +19,13 @@ from gpubench import plugins
 from gpubench.authoring.axes import Target
 from gpubench.base.errors import WrongAnswer
 from gpubench.judging import links
-from gpubench.measuring import joining
+from gpubench.measuring import inventory, joining
 from gpubench.measuring import plan as planning
 from gpubench.model import Case, Facts, Settings, Work, store
 from gpubench.tools.fleet import pairs
-from gpubench.tools.fleet.pairs import Meeting, PairsRecord
+from gpubench.tools.fleet.messages import Order
+from gpubench.tools.fleet.pairs import Meeting, PairsRecord, PairsSession
+from gpubench.tools.fleet.session import FleetRequest, new_folder
 
 HERE = Path(__file__).parent
 GPUBENCH = [sys.executable, "-P", "-m", "gpubench"]
@@ -257,3 +261,30 @@ def test_a_pair_that_was_not_measured_is_told_and_the_others_are_judged(tmp_path
 def test_no_figure_at_all_is_no_verdict(tmp_path):
     found = pairs.judge(PairsRecord(NODES), tmp_path)
     assert (found.too_few, found.exit_status) == ("no pair has a figure", 4)
+
+
+@pytest.mark.slow
+def test_a_slow_node_is_measured_again_alone_beside_a_healthy_pair_and_found_guilty(tmp_path, monkeypatch):
+    monkeypatch.setattr(inventory, "facts", lambda: make.facts(make.device("host", "processor")))
+    fleet = _fleet.Fleet(new_folder(tmp_path / "pairs"), 6)
+    order = Order(pairs.SUITES, filters=pairs.FILTERS, time_limit_s=30.0)
+    asked = Settings(pairs.SUITES, ("host",), filters=pairs.FILTERS)
+    manifest = make.manifest(facts=make.facts(make.device("host", "processor")), settings=asked)
+    for rank in range(6):
+        seconds = 2**28 / 4e10 / (0.81 if rank == 3 else 1.0)  # the mean of both nodes of a pair counts
+        timed = make.timing(*[seconds] * 3)
+        series = dataclasses.replace(timed, work=Work(payload=2**28), quantity="payload")
+        path = tmp_path / f"{rank}.jsonl.gz"
+        files.write(path, make.result(series, of=ACROSS, devices=("host",)), manifest=manifest)
+        fleet.node(rank, path)
+    request = FleetRequest(order, fleet.folder, patience=_fleet.PATIENCE)
+    with PairsSession(fleet.crew, request, fleet.watch) as session:
+        found = session.measure(5)
+    fleet.crew.board.remove()
+    for thread in fleet.threads:
+        thread.join(20)
+        assert not thread.is_alive()
+    (suspect,) = found.suspects
+    assert (suspect.name, suspect.is_confirmed, found.exit_status) == ("gpu-3", True, 1)
+    assert suspect.alone == pytest.approx(0.1, abs=0.005)
+    assert sorted(path.name for path in (fleet.folder / pairs.PAIRS).iterdir()) == [*"12345", "alone-0", "alone-1"]
