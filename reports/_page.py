@@ -16,6 +16,7 @@ from ._payoffs import breakeven
 from ._results import Results, results
 from ._roofline import rooflines
 from ._room import room_for
+from ._serving import served
 from ._staircase import staircase
 from ._timeline import Timeline, timelines
 from ._transfers import transfer
@@ -31,6 +32,7 @@ _DRAW: dict[str, Callable[[Summary, str, View], list[Chart]]] = {
     "staircase": staircase,
     "transfer": transfer,
     "breakeven": breakeven,
+    "serving": served,
 }
 _OPEN_CHARTS = 2  # of a suite: the others are folded away
 

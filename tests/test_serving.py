@@ -1,14 +1,20 @@
 """The simulation of continuous batching: exact times of small cases, queueing theory, the highest rate, percentiles."""
 
+import re
 import time
 
 import numpy as np
 import pytest
+from _make import manifest
 from scipy.stats import binom
 
+from gpubench import plugins
 from gpubench.analysis import serving
 from gpubench.analysis.serving import Objectives, ServingTimes, StepLine, Workload
-from gpubench.model import Work
+from gpubench.analysis.summary import Summary
+from gpubench.analysis.views.served import served_of
+from gpubench.analysis.views.tables import serving_tables
+from gpubench.model import Case, Result, Run, Series, SuiteInfo, View, Work
 from gpubench.stats import queries
 
 # A step of b sequences: 10 ms, 1 ms for each 100 tokens of context; a prefill: 1 ms a token up to 100 tokens
@@ -86,7 +92,7 @@ def test_steps_that_are_taken_at_once_end_when_single_steps_do(rate):
     np.testing.assert_allclose(found.last, last, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("load", [0.5, 0.8])
+@pytest.mark.parametrize("load", [pytest.param(0.5, marks=pytest.mark.slow), 0.8])
 def test_queries_of_one_token_wait_as_a_queue_with_one_server_does(load):
     """M/D/1: the mean wait is ρ·s/(2·(1 − ρ)) (Pollaczek and Khinchine)."""
     arrivals = serving.poisson(load / 0.01, 200_000, seed=1)
@@ -180,3 +186,85 @@ def test_a_tail_estimate_discards_as_many_queries_as_the_binomial_distribution_a
     else:
         above = count - int(found)  # the estimate is this many values from the end
         assert binom.cdf(above, count, 1 - fraction) <= 0.01 < binom.cdf(above + 1, count, 1 - fraction)
+
+
+def step(batch, context, seconds, weights="float16"):
+    work = Work(items=batch)
+    return timed_case("step", (("weights", weights), ("batch", batch), ("context", context)), seconds, work)
+
+
+def timed_case(name, params, seconds, work=None, observed=()):
+    quantity = "items" if work else "value"
+    timed = Series("", "s", tuple(seconds), mode="self", work=work or Work(), quantity=quantity, item="token")
+    return Result(Case("inference", name, params), ("cuda:0",), "ok", series=(timed, *observed))
+
+
+def prefill(tokens, seconds, weights="float16"):
+    return timed_case("prefill", (("weights", weights), ("tokens", tokens)), seconds, Work(items=tokens))
+
+
+def session(arrivals, times):
+    """A session that takes exactly what its simulation says."""
+    found = serving.simulate(times, np.array(arrivals), 512, 128)
+    moments = {"scheduled": found.scheduled, "first token": found.first, "last token": found.last}
+    observed = [Series(name, "s", tuple(map(float, values)), role="observed") for name, values in moments.items()]
+    params = (("weights", "float16"), ("prompt", 512), ("output", 128))
+    return timed_case("server", params, found.whole_s.tolist(), observed=observed)
+
+
+VIEW = View("serving", "Time to the first token over rate", ("step", "prefill", "server"), by=("weights",))
+
+
+def run_of(*results):
+    suite = SuiteInfo("inference", "models", (VIEW,))
+    return Run(manifest(suites=(suite,)), results=results)
+
+
+def measured():
+    """Steps and prefills of LLAMA, as a run would have them."""
+    steps = [
+        step(batch, context, [line.base_s + line.token_s * batch * context])
+        for batch, line in LLAMA.steps.items()
+        for context in (512, 2048)
+    ]
+    return [*steps, *(prefill(tokens, [seconds]) for tokens, seconds in LLAMA.prefills.items())]
+
+
+def test_a_view_finds_the_times_of_steps_and_prefills_and_the_rates_that_they_allow():
+    (found,) = served_of(Summary(run_of(*measured())), "inference", VIEW)
+    assert found.times.prefills == LLAMA.prefills
+    for batch, line in LLAMA.steps.items():
+        assert found.times.steps[batch].base_s == pytest.approx(line.base_s)
+        assert found.times.steps[batch].token_s == pytest.approx(line.token_s)
+    assert (found.label, found.load.prompt, found.load.output) == ("float16", 512, 128)
+    assert [found.points[place].is_sustained for place in (-4, -1)] == [True, False]  # 90 and 110 % of the capacity
+    rates = [knee.rate for _, knee in found.knees if knee]
+    assert rates[0] > rates[1] > 30  # a stricter objective allows a lower rate
+
+
+def test_the_page_draws_weights_that_were_measured_apart_and_names_their_knees():
+    faster = [step(1, 512, [0.001], "int4"), step(8, 512, [0.002], "int4"), prefill(512, [0.012], "int4")]
+    page = plugins.load("reports", "html").render(run_of(*measured(), *faster))
+    assert "p99 of the first token" in page
+    for weights in ("float16", "int4"):
+        assert re.search(rf"{weights}: server up to [\d.]+ query/s, interactive up to [\d.]+ query/s", page)
+    assert "not an MLPerf result" in page
+
+
+def test_steps_without_prefills_serve_nothing():
+    assert served_of(Summary(run_of(step(1, 512, [0.004]))), "inference", VIEW) == []
+
+
+def test_a_session_stands_beside_its_simulation_and_its_percentiles_have_the_queries_that_they_need():
+    arrivals = serving.poisson(10, 100, seed=2).tolist()
+    found = served_of(Summary(run_of(*measured(), session(arrivals, LLAMA))), "inference", VIEW)
+    (check,), (latencies,) = found[0].sessions, found[0].latencies
+    assert check.simulated_whole_s == pytest.approx(check.whole_s, rel=1e-6)
+    assert check.simulated_first_token_s == pytest.approx(check.first_token_s, rel=1e-6)
+    assert latencies.p90 is not None
+    assert latencies.p99 is None
+    texts = [table.title for table in serving_tables(found)]
+    assert texts[0] == "Highest rate within the objectives"
+    session_table = serving_tables(found)[-1]
+    assert session_table.rows[0][1] == "100"
+    assert {session_table.rows[0][4], session_table.rows[0][7]} <= {"+0.0 %", "-0.0 %"}

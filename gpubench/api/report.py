@@ -11,6 +11,7 @@ from gpubench.analysis.overview import Overview, SuiteLine, overview
 from gpubench.analysis.peaks import ABOVE_PEAK, ABOVE_PEAK_REASON, Basis, Share
 from gpubench.analysis.quantities import headline, judged_values
 from gpubench.analysis.reproducibility import Reproducibility, source_words
+from gpubench.analysis.serving import OBJECTIVES
 from gpubench.analysis.site import ListedRun, Site, SiteDevice
 from gpubench.analysis.summary import WITHIN_PROCESS, Figure, Row, Spread, Summary
 from gpubench.analysis.trend import Change, Line, Moment, Trend
@@ -40,7 +41,15 @@ from gpubench.analysis.views.links import link_tables
 from gpubench.analysis.views.payoffs import Payoff, Payoffs, payoffs, payoffs_of
 from gpubench.analysis.views.phase_lanes import lane_of, result_lanes
 from gpubench.analysis.views.phase_tables import phase_tables
-from gpubench.analysis.views.tables import Table, derived_tables, level_table, payoff_tables, transfer_tables
+from gpubench.analysis.views.served import Serving, served_of
+from gpubench.analysis.views.tables import (
+    Table,
+    derived_tables,
+    level_table,
+    payoff_tables,
+    serving_tables,
+    transfer_tables,
+)
 from gpubench.base import units
 from gpubench.base.clean import clean, tidy
 from gpubench.base.errors import Missing
@@ -70,6 +79,7 @@ __all__ = [
     "ABOVE_PEAK",
     "ABOVE_PEAK_REASON",
     "DISTRIBUTION",
+    "OBJECTIVES",
     "WITHIN_PROCESS",
     "Against",
     "Answer",
@@ -119,6 +129,7 @@ __all__ = [
     "Row",
     "Run",
     "Series",
+    "Serving",
     "Share",
     "Site",
     "SiteDevice",
@@ -166,6 +177,8 @@ __all__ = [
     "payoffs_of",
     "phase_tables",
     "result_lanes",
+    "served_of",
+    "serving_tables",
     "source_words",
     "staircases",
     "staircases_of",

@@ -26,12 +26,14 @@ class View:
     are); pareto: series `x` against series `y`; staircase: a curve whose levels are found by change
     points; transfer: time over size, with α, β and n½ of each line and where two lines cross; breakeven: from stages
     `compress` and `decompress` and the value `ratio` the links over which compressing pays, and where a stage `raw`
-    moves the same bytes uncompressed over a link, the verdict on that link.
+    moves the same bytes uncompressed over a link, the verdict on that link; serving: from steps (axes `batch` and
+    `context`) and prefills (`tokens`) of a language model the latencies over the rate of queries, simulated, beside
+    measured sessions (`prompt` and `output`).
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
-    kind: Literal["curve", "bars", "matrix", "pareto", "staircase", "transfer", "breakeven"]
+    kind: Literal["curve", "bars", "matrix", "pareto", "staircase", "transfer", "breakeven", "serving"]
     title: Text
     cases: Many[Word]
     x: Word = ""

@@ -42,6 +42,12 @@ _CHECKED = 2  # answers of a session that are compared with double precision
 topic = Topic(
     views=[
         View(
+            "serving",
+            "Time to the first token over rate: LoadGen scenario Server, simulated, not an MLPerf result",
+            ("step", "prefill", "single_stream", "multi_stream", "server"),
+            by=("model", "weights"),
+        ),
+        View(
             "bars", "Time to the last token: LoadGen scenarios, not MLPerf results", ("single_stream", "multi_stream")
         ),
         View("bars", "Throughput: LoadGen scenario Offline, not an MLPerf result", ("offline",)),

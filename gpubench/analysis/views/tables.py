@@ -13,7 +13,7 @@ from gpubench.analysis.summary import Summary
 from gpubench.analysis.views import breakeven
 from gpubench.analysis.views.derived import Path, Staircase, Step, Transfers, staircases_of, transfers_of
 from gpubench.analysis.views.payoffs import Payoff, Payoffs, payoffs_of
-from gpubench.analysis.views.served import Serving, SessionCheck, served_of
+from gpubench.analysis.views.served import Latencies, Serving, SessionCheck, served_of
 from gpubench.analysis.views.transfer import Piece
 from gpubench.base import units
 from gpubench.model import Series, View
@@ -56,6 +56,7 @@ _SESSION_HEADS = (
     "queries",
     *(f"{time}{of}" for time in ("first token", "last token") for of in (" p50", ", simulated", ", error")),
 )
+_LATENCY_HEADS = ("case", "queries", "median", "p90", "p99")
 _SERVING_NOTE = "LoadGen scenario Server, simulated from measured steps and prefills; not an MLPerf result"
 
 
@@ -279,10 +280,19 @@ def serving_tables(found: Sequence[Serving]) -> list[Table]:
     rates = tuple(_rate(each, point) for each in found for point in each.points)
     tables.append(Table(found[0].title, _RATE_HEADS, rates, ("model", "device", "queue"), _SERVING_NOTE))
     sessions = tuple(_session(session) for each in found for session in each.sessions)
+    latencies = tuple(_latency(each) for served in found for each in served.latencies)
+    if latencies:
+        title, note = "LoadGen scenarios, not MLPerf results: time of a query", "p90 from 64 queries, p99 from 662"
+        tables.append(Table(title, _LATENCY_HEADS, latencies, _LATENCY_HEADS[:1], note))
     if sessions:
         title = "Simulation beside measured sessions with the same arrivals"
         tables.append(Table(title, _SESSION_HEADS, sessions, _SESSION_HEADS[:1]))
     return tables
+
+
+def _latency(found: Latencies) -> tuple[str, ...]:
+    times = (_NONE if value is None else units.quantity(value, "s") for value in (found.median, found.p90, found.p99))
+    return (found.case, str(found.queries), *times)
 
 
 def _limits(objectives: Objectives) -> tuple[str, float, float]:

@@ -1,0 +1,145 @@
+"""What the steps and prefills of a run could serve: rates simulated from measured times, and sessions beside them.
+
+A view of the kind `serving` names cases of three kinds, told apart by their axes: steps (`batch`, `context`), prefills
+(`tokens`) and sessions (`prompt`, `output`), whose observed series `scheduled`, `first token` and `last token` hold the
+moments of every query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gpubench import stats
+from gpubench.analysis import serving
+from gpubench.analysis.quantities import headline, judged_unit
+from gpubench.analysis.serving import OBJECTIVES, Objectives, RatePoint, ServingTimes, StepLine, Workload
+from gpubench.analysis.summary import Summary
+from gpubench.model import Result, View
+from gpubench.stats import queries
+
+_QUERIES = 5000  # of a simulated rate: 0.015 s each, about 25 rates
+_PROMPT, _OUTPUT = 512, 128  # tokens, where no session of the run says otherwise
+_SHARES = (0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0, 1.1)  # of the capacity: the rates of the curve
+_MOMENTS = ("scheduled", "first token", "last token")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionCheck:
+    """A measured session beside its simulation with the same arrivals: medians of two times in seconds."""
+
+    case: str
+    queries: int
+    first_token_s: float
+    simulated_first_token_s: float
+    whole_s: float
+    simulated_whole_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """The latencies of the queries of a case in seconds; a percentile that needs more queries is None."""
+
+    case: str
+    queries: int
+    median: float
+    p90: float | None
+    p99: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What one model on one device could serve, simulated; `label` is the values of the view's axes `by`."""
+
+    title: str
+    label: str
+    devices: tuple[str, ...]
+    times: ServingTimes
+    load: Workload
+    points: tuple[RatePoint, ...]
+    knees: tuple[tuple[Objectives, RatePoint | None], ...]
+    sessions: tuple[SessionCheck, ...]
+    latencies: tuple[Latencies, ...]
+
+
+@dataclass(slots=True)
+class _Measured:
+    """The times of one model on one device by their axes: each replicate's median."""
+
+    steps: dict[tuple[int, int], list[float]] = field(default_factory=dict)
+    prefills: dict[int, list[float]] = field(default_factory=dict)
+    sessions: list[Result] = field(default_factory=list)
+
+    def add(self, result: Result, params: Mapping[str, str | int | float]) -> None:
+        spoken = headline(result)
+        if {"prompt", "output"} <= params.keys():
+            self.sessions.append(result)
+        elif spoken and {"batch", "context"} <= params.keys():
+            place = int(params["batch"]), int(params["context"])
+            self.steps.setdefault(place, []).append(stats.median(spoken.values))
+        elif spoken and "tokens" in params:
+            self.prefills.setdefault(int(params["tokens"]), []).append(stats.median(spoken.values))
+
+    def times(self) -> ServingTimes | None:
+        """Return the table of the simulation; None without a step or without a prefill."""
+        if not self.steps or not self.prefills:
+            return None
+        lines = {}
+        for batch in sorted({batch for batch, _ in self.steps}):
+            contexts = sorted(context for other, context in self.steps if other == batch)
+            seconds = [stats.median(self.steps[batch, context]) for context in contexts]
+            lines[batch] = StepLine.fitted([float(batch * context) for context in contexts], seconds)
+        return ServingTimes({tokens: stats.median(values) for tokens, values in sorted(self.prefills.items())}, lines)
+
+    def load(self) -> Workload:
+        """Return the lengths of the queries: those of the sessions, if there are any."""
+        params = dict(self.sessions[0].case.params) if self.sessions else {}
+        return Workload(int(params.get("prompt", _PROMPT)), int(params.get("output", _OUTPUT)), _QUERIES)
+
+
+def served_of(summary: Summary, suite: str, view: View) -> list[Serving]:
+    """Return what each model on each device of a view could serve; a model without steps or prefills has nothing."""
+    grouped: dict[tuple[str, tuple[str, ...]], _Measured] = {}
+    for result in summary.results_of(suite):
+        params = dict(result.case.params)
+        if result.status == "ok" and result.case.name in view.cases:
+            label = ", ".join(str(params[axis]) for axis in view.by if axis in params)
+            grouped.setdefault((label, result.devices), _Measured()).add(result, params)
+    found = ((label, devices, measured, measured.times()) for (label, devices), measured in grouped.items())
+    return [_serving(view.title, label, devices, measured, times) for label, devices, measured, times in found if times]
+
+
+def _serving(title: str, label: str, devices: tuple[str, ...], measured: _Measured, times: ServingTimes) -> Serving:
+    load = measured.load()
+    most = serving.capacity(times, load)
+    points = tuple(serving.at_rate(times, load, share * most) for share in _SHARES)
+    knees = tuple((objectives, serving.knee(times, load, objectives)) for objectives in OBJECTIVES)
+    sessions = tuple(_sessions(measured.sessions, times))
+    return Serving(title, label, devices, times, load, points, knees, sessions, tuple(_latencies(measured.sessions)))
+
+
+def _latencies(results: Sequence[Result]) -> Iterator[Latencies]:
+    """Yield the percentiles of each case whose samples are latencies of queries."""
+    for result in results:
+        spoken = headline(result)
+        if spoken and judged_unit(spoken) == "s":
+            p90, p99 = (queries.tail_estimate(spoken.values, fraction) for fraction in (0.9, 0.99))
+            yield Latencies(result.case.id, len(spoken.values), stats.median(spoken.values), p90, p99)
+
+
+def _sessions(results: Sequence[Result], times: ServingTimes) -> Iterator[SessionCheck]:
+    """Yield each session that has the moments of its queries."""
+    for result in results:
+        series = {each.name: np.asarray(each.values) for each in result.series if each.name in _MOMENTS}
+        if len(series) < len(_MOMENTS):
+            continue
+        scheduled, first, last = (series[name] for name in _MOMENTS)
+        params = dict(result.case.params)
+        simulated = serving.simulate(times, scheduled, int(params["prompt"]), int(params["output"]))
+        medians = (
+            float(np.median(moments))
+            for moments in (first - scheduled, simulated.first_token_s, last - scheduled, simulated.whole_s)
+        )
+        yield SessionCheck(result.case.id, len(scheduled), *medians)

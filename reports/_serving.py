@@ -1,0 +1,62 @@
+"""A serving view: the 99th percentile of the time to the first token over the rate of queries, with the objectives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from markupsafe import Markup
+
+from gpubench.api.report import OBJECTIVES, Serving, Summary, View, served_of, serving_tables, units
+
+from . import _svg as svg
+from ._charts import BOTTOM, HEIGHT, TOP, Chart, legend_of
+from ._ticks import Axis, axis
+
+_RIGHT = svg.WIDTH - 26
+
+Line = list[tuple[float, float]]
+
+
+def served(summary: Summary, suite: str, view: View) -> list[Chart]:
+    """Draw the first-token latency of each model over its rate, simulated, with the knees named and the tables."""
+    found = served_of(summary, suite, view)
+    lines = [[(point.rate, point.first_token_s[1]) for point in each.points] for each in found]
+    drawn = [[(rate, seconds) for rate, seconds in line if seconds] for line in lines]
+    if not any(drawn):
+        return []
+    limits = [objectives.first_token_s for objectives in OBJECTIVES]
+    up = axis([seconds for line in drawn for _, seconds in line] + limits, "s", BOTTOM, TOP, log=True, room=1.3)
+    across = axis([rate for line in drawn for rate, _ in line], "query/s", svg.left_of(up), _RIGHT)
+    parts = [svg.frame(across, up, "rate of queries", "p99 of the first token"), *_limit_lines(across, up)]
+    parts += [_line(line, svg.colour(index), across, up) for index, line in enumerate(drawn)]
+    words = "; ".join(map(_words, found))
+    drawing = svg.picture(f"{view.title}: {words}", HEIGHT, *parts)
+    legend = legend_of([", ".join((each.label, *each.devices)) for each in found])
+    return [Chart(view.title, words, drawing, legend, tuple(serving_tables(found)), full=True)]
+
+
+def _line(line: Sequence[tuple[float, float]], colour: str, across: Axis, up: Axis) -> Markup:
+    places = [(across.place(rate), up.place(seconds)) for rate, seconds in line]
+    return svg.join([svg.polyline(places, f"line {colour}"), *(svg.dot(x, y, 2.6, colour, "") for x, y in places)])
+
+
+def _limit_lines(across: Axis, up: Axis) -> list[Markup]:
+    """Draw the objectives on the time to the first token."""
+    parts = []
+    for objectives in OBJECTIVES:
+        y = up.place(objectives.first_token_s)
+        words = f"{objectives.name}: {units.quantity(objectives.first_token_s, 's')}"
+        parts += [
+            svg.line(across.start, y, across.end, y, "peak"),
+            svg.text(across.start + 4, y - 5, words, "start", "label"),
+        ]
+    return parts
+
+
+def _words(each: Serving) -> str:
+    """Return the highest rates in words: `llama-3-8b, int4: server up to 12.3 query/s`."""
+    knees = [
+        f"{objectives.name} up to {units.quantity(point.rate, 'query/s')}" if point else f"{objectives.name} never"
+        for objectives, point in each.knees
+    ]
+    return f"{each.label}: {', '.join(knees)}"
