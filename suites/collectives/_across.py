@@ -44,7 +44,7 @@ topic = Topic(
             series="hot",
             log_x=True,
         ),
-        View("transfer", "Messages between two nodes", ("message",), "size_bytes", by=("by",)),
+        View("transfer", "Message time between two nodes by size", ("message",), "size_bytes", by=("by",)),
     ],
     key_figures=[
         KeyFigure("All-reduce between nodes", "across", (("operation", "all_reduce"), ("size_bytes", 2**28))),

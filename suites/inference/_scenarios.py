@@ -48,7 +48,9 @@ topic = Topic(
             by=("model", "weights"),
         ),
         View(
-            "bars", "Time to the last token: LoadGen scenarios, not MLPerf results", ("single_stream", "multi_stream")
+            "bars",
+            "Time to the last token, in LoadGen scenarios (not MLPerf results)",
+            ("single_stream", "multi_stream"),
         ),
         View("bars", "Throughput: LoadGen scenario Offline, not an MLPerf result", ("offline",)),
         View(
