@@ -47,7 +47,7 @@ def schedule(nodes: int, rounds: int) -> list[list[Pair]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Effect:
+class LinkEffect:
     """How much slower a node or a link is than the others, as a share of the rate, and whether that is beyond chance.
 
     `detectable` is the smallest slowdown that would have been beyond chance; both are NaN where too few were compared.
@@ -66,8 +66,8 @@ class LinkJudgement:
     """
 
     typical: float
-    nodes: dict[int, Effect]
-    links: dict[Pair, Effect]
+    nodes: dict[int, LinkEffect]
+    links: dict[Pair, LinkEffect]
     too_few: str = ""
 
 
@@ -80,13 +80,13 @@ def judge(rates: Mapping[Pair, float]) -> LinkJudgement:
     ends = np.array([[place[node] for node in pair] for pair in pairs], dtype=np.intp).reshape(-1, 2)
     typical = float(np.exp(np.median(values))) if pairs else np.nan
     if reason := _lacking(ends, len(numbers)):
-        none = Effect(np.nan, np.nan, False)
+        none = LinkEffect(np.nan, np.nan, False)
         return LinkJudgement(typical, dict.fromkeys(numbers, none), dict.fromkeys(pairs, none), reason)
     slow, slowdowns, limits = _slow_links(ends, values, len(numbers))
     kept = np.setdiff1d(np.arange(len(pairs)), slow)
     fit = _Fit.of(ends[kept], values[kept], len(numbers))
     found = outliers.find(fit.effects[None, :])
-    links = [Effect(_share(slowdowns[row]), _share(limits[row]), row in slow) for row in range(len(pairs))]
+    links = [LinkEffect(_share(slowdowns[row]), _share(limits[row]), row in slow) for row in range(len(pairs))]
     return LinkJudgement(
         float(np.exp(2 * np.median(fit.effects))),
         dict(zip(numbers, _effects(found), strict=True)),
@@ -195,6 +195,6 @@ def _share(logarithm: float) -> float:
     return float(-np.expm1(-logarithm))
 
 
-def _effects(found: outliers.Outliers) -> list[Effect]:
+def _effects(found: outliers.Outliers) -> list[LinkEffect]:
     rows = zip(found.slowdown[0], found.detectable[0], found.is_suspect[0], strict=True)
-    return [Effect(_share(slow), _share(least), bool(flag)) for slow, least, flag in rows]
+    return [LinkEffect(_share(slow), _share(least), bool(flag)) for slow, least, flag in rows]
