@@ -13,14 +13,16 @@ from gpubench import plugins
 from gpubench.base.errors import Skip, WrongAnswer
 
 SUITE = plugins.load("suites", "inference")
-CHAIN = sys.modules[f"{SUITE.package}._chain"]
+CHAIN, WEIGHTS = (sys.modules[f"{SUITE.package}.{name}"] for name in ("_chain", "_weights"))
 MODELS = sys.modules[f"{SUITE.package.rpartition('.')[0]}._models"]
 needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 SMALL = MODELS.model(128, 128, 2, 1, 2, 2, 150, "nowhere")  # two heads of 64 elements over one KV head, two layers
 
 
 def chain(kind="float16", batch=1, context=40, vendor="nvidia", model=SMALL, **memory):
-    return CHAIN.DecodeChain(bench(SUITE, vendor, **memory), model, kind, batch, context)
+    paper = bench(SUITE, vendor, **memory)
+    weights = WEIGHTS.ModelWeights(paper, model, kind, 0)
+    return CHAIN.DecodeChain(paper, weights, CHAIN.CacheMemory.drawn(weights, batch, context), batch)
 
 
 def once(found):
@@ -86,7 +88,12 @@ def by_numpy(bench, product):
 @pytest.fixture
 def prefill(monkeypatch):
     monkeypatch.setattr(CHAIN, "vendor", by_numpy)
-    return lambda kind="float16", tokens=20: CHAIN.PrefillChain(bench(SUITE, "nvidia"), SMALL, kind, tokens)
+
+    def build(kind="float16", tokens=20):
+        paper = bench(SUITE, "nvidia")
+        return CHAIN.PrefillChain(paper, WEIGHTS.ModelWeights(paper, SMALL, kind, 0), tokens)
+
+    return build
 
 
 @needs_compiler

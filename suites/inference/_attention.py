@@ -115,10 +115,11 @@ class AttentionShape:
 Attend = Callable[[Any, Any, Any], Callable[[], None]]
 
 
-def launches(bench: Bench, shape: AttentionShape, lengths: Any, queries: Any, table: Any = None) -> Attend:
+def launches(bench: Bench, shape: AttentionShape, lengths: Any, queries: Any, table: Any) -> Attend:
     """Return a function that gives the call of both passes over keys, values and results; the parts share their room.
 
-    `lengths` are the tokens of each sequence, `table` its pages; queries carry the factor that attention.cu asks for.
+    `lengths` are the tokens of each sequence, `table` its pages, or its slot in a contiguous cache. Queries carry the
+    factor that attention.cu asks for.
     """
     chunk = shape.chunk(bench.device.device.units)
     parts = -(-shape.context // chunk)
@@ -127,11 +128,10 @@ def launches(bench: Bench, shape: AttentionShape, lengths: Any, queries: Any, ta
     scales = bench.xp.empty(rows * parts * 2, "float32")
     partial, combine = (bench.kernel(_FILE, name, **shape.defines) for name in ("partial", "combine"))
     numbers = tuple(map(np.uint32, (shape.kv_heads, shape.capacity, chunk)))
-    pages = lengths if table is None else table  # a contiguous cache has no table, and the kernel reads none
 
     def attend(keys: Any, values: Any, out: Any) -> Callable[[], None]:
         def call() -> None:
-            partial(grid, (_THREADS,), (keys, values, pages, lengths, queries, sums, scales, *numbers))
+            partial(grid, (_THREADS,), (keys, values, table, lengths, queries, sums, scales, *numbers))
             combine((rows,), (shape.dim,), (sums, scales, out, np.uint32(parts)))
 
         return call
@@ -160,7 +160,7 @@ class DecodeAttention:
         bench.need(1.1 * copies * shape.cache_bytes + 2**28)
         xp, rng = bench.xp, bench.rng
         self._lengths = np.maximum(1, shape.context - rng.integers(0, _RAGGED, shape.batch)).astype(np.uint32)
-        table = np.arange(shape.batch * shape.pages, dtype=np.uint32)
+        table = np.arange(shape.batch * max(shape.pages, 1), dtype=np.uint32)
         self._table = (rng.permutation(table) if order == "shuffled" else table).astype(np.uint32)
         self._device_table, self._device_lengths = xp.asarray(self._table), xp.asarray(self._lengths)
         self._sampled = self._sample(rng)
@@ -244,7 +244,9 @@ class DecodeAttention:
             runs = array.reshape(-1, shape.kv_heads, shape.page * shape.dim)
             found = np.concatenate([self._bench.device.to_host(runs[int(page), kv_head]) for page in pages])
         else:
-            found = self._bench.device.to_host(array.reshape(shape.batch, shape.kv_heads, -1)[sequence, kv_head])
+            found = self._bench.device.to_host(
+                array.reshape(shape.batch, shape.kv_heads, -1)[int(self._table[sequence]), kv_head]
+            )
         return np.asarray(found.view(np.float16).astype(float).reshape(-1, shape.dim)[:length])
 
     def task(self) -> Task:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Kernel, Observation, Observed, Skip, Stage, Task, expect
+from gpubench.api.suite import Bench, Kernel, Observation, Observed, Stage, Task, expect
 
 from .._checks import in_turn
 from .._models import Model
@@ -31,24 +32,34 @@ _SAMPLED = 4  # tokens of a prompt that are compared
 Call = Callable[[], None]
 
 
+@dataclass(frozen=True, slots=True)
+class CacheMemory:
+    """The keys and values of every layer of a model, for a number of sequences."""
+
+    layers: tuple[tuple[Any, Any], ...]
+    layout: CacheLayout
+
+    @classmethod
+    def drawn(cls, weights: ModelWeights, slots: int, capacity: int) -> CacheMemory:
+        """Return random keys and values, N(0, 1), of `capacity` tokens in each of `slots` sequences."""
+        model, draw = weights.model, weights.make.drawn
+        size = slots * model.kv_heads * capacity * model.dim
+        layers = ((draw(_HALF, size, 2 * at + 1), draw(_HALF, size, 2 * at + 2)) for at in range(model.depth))
+        return cls(tuple(layers), CacheLayout(capacity, model.kv_heads, model.dim))
+
+
 class Chain:
     """What a step and a prefill share: `rows` tokens go through all layers together.
 
-    `room` holds the outputs of one layer, which the next one overwrites. `caches` are the keys and values of each
-    layer: `sequences` of `capacity` tokens.
+    `room` holds the outputs of one layer, which the next one overwrites.
     """
 
-    def __init__(self, bench: Bench, weights: ModelWeights, rows: int, layout: CacheLayout, sequences: int) -> None:
-        model, xp = weights.model, bench.xp
+    def __init__(self, bench: Bench, weights: ModelWeights, rows: int, memory: CacheMemory) -> None:
+        model, xp, layout = weights.model, bench.xp, memory.layout
         self.bench, self.weights, self.model, self.rows, self.layout = bench, weights, model, rows, layout
-        self.rng = bench.rng
-        size = sequences * layout.kv_heads * layout.capacity * layout.dim
-        self.caches = [
-            (weights.make.drawn(_HALF, size, 2 * layer + 1), weights.make.drawn(_HALF, size, 2 * layer + 2))
-            for layer in range(model.depth)
-        ]
+        self.rng, self.caches = bench.rng, memory.layers
         self.input = self.rng.integers(0, model.head.rows, rows).astype(np.uint32)
-        self._device_input = xp.asarray(self.input)
+        self.device_input = xp.asarray(self.input)
         self._turns = xp.asarray(turns(layout.capacity, layout.dim).astype(np.float32))
         widths = {"normed": model.head.cols, "queries": model.heads * model.dim, "attended": model.heads * model.dim}
         widths |= {"gated": model.layer("down").cols, **{layer.name: layer.rows for layer in model.layers}}
@@ -64,7 +75,7 @@ class Chain:
 
     def embed(self) -> Call:
         """Write the embedding of every token to the stream."""
-        cells = (self.weights.embedding, self._device_input, self.stream, np.uint32(self.model.head.cols))
+        cells = (self.weights.embedding, self.device_input, self.stream, np.uint32(self.model.head.cols))
         return self.launch("embed", self.rows, *cells)
 
     def norm(self, number: int, adds: str) -> Call:
@@ -73,12 +84,12 @@ class Chain:
         cells = (self.stream, added, self.weights.norms[number], self.room["normed"], hidden, np.uint32(bool(adds)))
         return self.launch("add_norm", self.rows, *cells)
 
-    def rotary(self, layer: int, lengths: Any, is_prompt: bool) -> Call:
-        """Rotate queries and keys, and append keys and values to the cache."""
+    def rotary(self, layer: int, lengths: Any, slots: Any, is_prompt: bool) -> Call:
+        """Rotate queries and keys, and append keys and values to the cache; a prompt has no lengths and no slots."""
         model, (keys, values) = self.model, self.caches[layer]
         sizes = (np.uint32(size) for size in (model.heads, model.kv_heads, model.dim, self.layout.capacity))
         scale = np.float32(math.log2(math.e) / math.sqrt(model.dim))  # scores are exponents of two
-        cells = (self.room["qkv"], self._turns, lengths, self.room["queries"], keys, values, *sizes, scale)
+        cells = (self.room["qkv"], self._turns, lengths, slots, self.room["queries"], keys, values, *sizes, scale)
         return self.launch("rotary_append", self.rows, *cells, np.uint32(is_prompt))
 
     def gate(self) -> Call:
@@ -108,23 +119,19 @@ class Chain:
         }
 
 
-def _gated(model: Model) -> None:
-    """Raise Skip where the feed-forward network has no gate."""
-    if model.layer("up").rows != 2 * model.layer("down").cols:
-        raise Skip("the chain needs a gated feed-forward network")
-
-
 class DecodeChain:
-    """One step: `batch` sequences, each of which has `context` tokens in the cache after it."""
+    """One step of `batch` sequences, which lie in the first slots of the cache and fill it after the step.
 
-    def __init__(self, bench: Bench, model: Model, kind: str, batch: int, context: int) -> None:
-        _gated(model)
-        self._model, self._batch, self._context = model, batch, context
-        self._shape = AttentionShape(batch, context, model.heads, model.kv_heads, model.dim)
-        by_tensor = KINDS[kind].is_quantised and "matrix" in bench.traits.features
-        weights = ModelWeights(bench, model, kind, model.depth * self._shape.cache_bytes, by_tensor)
-        self.chain = Chain(bench, weights, batch, CacheLayout(context, model.kv_heads, model.dim), batch)
-        self._lengths = bench.xp.full(batch, context, "uint32")
+    `lengths` and `slots` may be overwritten: the tokens of each sequence after the step, and its place in the cache.
+    """
+
+    def __init__(self, bench: Bench, weights: ModelWeights, memory: CacheMemory, batch: int) -> None:
+        model, self._context = weights.model, memory.layout.capacity
+        self._model, self._batch = model, batch
+        self._shape = AttentionShape(batch, self._context, model.heads, model.kv_heads, model.dim)
+        self.chain = Chain(bench, weights, batch, memory)
+        self.lengths = bench.xp.full(batch, self._context, "uint32")
+        self.slots = bench.xp.asarray(np.arange(batch, dtype=np.uint32))
         self.logits = bench.xp.empty(batch * model.head.rows, "uint16")
         self.tokens = bench.xp.empty(batch, "uint32")
         self.calls = tuple(self._all_calls())
@@ -132,14 +139,14 @@ class DecodeChain:
     def _all_calls(self) -> list[Call]:
         """Return the calls of a step in their order."""
         chain, model = self.chain, self._model
-        attend = launches(chain.bench, self._shape, self._lengths, chain.room["queries"])
+        attend = launches(chain.bench, self._shape, self.lengths, chain.room["queries"], self.slots)
         calls = [chain.embed()]
         for layer, weights in enumerate(chain.weights.layers):
             keys, values = chain.caches[layer]
             calls += [
                 chain.norm(2 * layer, adds="down" if layer else ""),
                 self._product(weights["qkv"], "normed", "qkv"),
-                chain.rotary(layer, self._lengths, is_prompt=False),
+                chain.rotary(layer, self.lengths, self.slots, is_prompt=False),
                 attend(keys, values, chain.room["attended"]),
                 self._product(weights["out"], "attended", "out"),
                 chain.norm(2 * layer + 1, adds="out"),
@@ -195,21 +202,24 @@ def _judged(found: Any, exact: Any, depth: int) -> float:
     return error
 
 
+def prefill_bytes(model: Model, tokens: int) -> float:
+    """Return about the bytes that a prefill needs beside the weights: scores, outputs, cache and restored weights."""
+    outputs = tokens * sum(layer.rows + layer.cols for layer in model.layers)
+    widest = max(layer.size for layer in model.layers)
+    return 2.0 * (model.heads * tokens * tokens + 2 * outputs + widest) + tokens * model.cache_bytes()
+
+
 class PrefillChain:
     """The prefill of one prompt: attention by two batched products of the vendor's library and a softmax between them.
 
     Quantised weights are restored to halves before each product. The head computes the last token alone.
     """
 
-    def __init__(self, bench: Bench, model: Model, kind: str, tokens: int) -> None:
-        _gated(model)
+    def __init__(self, bench: Bench, weights: ModelWeights, tokens: int) -> None:
+        model = weights.model
         self._model, self._tokens = model, tokens
-        score_bytes = 2.0 * model.heads * tokens * tokens
-        widest = max(layer.size for layer in model.layers) if KINDS[kind].is_quantised else 0
-        rows_bytes = 2.0 * tokens * sum(layer.rows + layer.cols for layer in model.layers)
-        further = score_bytes + 2 * widest + tokens * model.cache_bytes() + 2 * rows_bytes
-        weights = ModelWeights(bench, model, kind, further)
-        self.chain = Chain(bench, weights, tokens, CacheLayout(tokens, model.kv_heads, model.dim), 1)
+        widest = max(layer.size for layer in model.layers) if KINDS[weights.kind].is_quantised else 0
+        self.chain = Chain(bench, weights, tokens, CacheMemory.drawn(weights, 1, tokens))
         self._scores = bench.xp.empty(model.heads * tokens * tokens, "uint16")
         self._heads = bench.xp.empty(model.heads * tokens * model.dim, "uint16")  # of each head the tokens in turn
         self._halves = bench.xp.empty(widest, "uint16")
@@ -224,7 +234,7 @@ class PrefillChain:
             calls += [
                 chain.norm(2 * layer, adds="down" if layer else ""),
                 *self._product(weights["qkv"], "normed", "qkv"),
-                chain.rotary(layer, self.logits, is_prompt=True),
+                chain.rotary(layer, self.logits, self.logits, is_prompt=True),
                 *self._attention(layer),
                 *self._product(weights["out"], "attended", "out"),
                 chain.norm(2 * layer + 1, adds="out"),
@@ -282,3 +292,14 @@ class PrefillChain:
         stage = Stage(in_turn(*self.calls), work, "items", "tensor.float16", max_calls=1, item="token")
         notes = self.chain.notes(f"{len(self.calls)} calls: the vendor's products, chain.cu, the head by gemv.cu")
         return Task.of(stage, check=self.check, poison=self.poison, notes=notes)
+
+
+def step_task(bench: Bench, model: Model, kind: str, batch: int, context: int) -> Task:
+    """Return one step of `batch` sequences that have `context` tokens after it as a task."""
+    weights = ModelWeights(bench, model, kind, float(batch) * context * model.cache_bytes())
+    return DecodeChain(bench, weights, CacheMemory.drawn(weights, batch, context), batch).task()
+
+
+def prefill_task(bench: Bench, model: Model, kind: str, tokens: int) -> Task:
+    """Return the prefill of a prompt as a task."""
+    return PrefillChain(bench, ModelWeights(bench, model, kind, prefill_bytes(model, tokens)), tokens).task()

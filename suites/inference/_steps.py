@@ -25,7 +25,7 @@ from gpubench.api.suite import (
 )
 
 from .._models import MODELS
-from ._chain import DecodeChain, PrefillChain
+from ._chain import prefill_task, step_task
 from ._toy import TOY, Tokens, ToyModel, ToyWeights
 
 _BOUND = 1e-4  # of the relative error of float32 logits; 4 layers leave about 3e-7
@@ -137,7 +137,7 @@ def _in_one_gpu(_target: Target, params: Mapping[str, Any]) -> bool:
 def step(bench: Bench, model: str, weights: str, batch: int, context: int) -> Task:
     """One token for each of `batch` sequences of `context` tokens: weights and KV cache read once; tokens a second."""
     if model in MODELS:
-        return DecodeChain(bench, MODELS[model], weights, batch, context).task()
+        return step_task(bench, MODELS[model], weights, batch, context)
     built = ToyStep(bench, batch, context)
     work = TOY.step(batch, context, built.weights.nbytes, 4)
     stage = Stage(built, work, "items", effort=POINT, item="token")
@@ -166,7 +166,7 @@ def prefill(bench: Bench, model: str, weights: str, tokens: int) -> Task:
     the pairs that a token attends to.
     """
     if model in MODELS:
-        return PrefillChain(bench, MODELS[model], weights, tokens).task()
+        return prefill_task(bench, MODELS[model], weights, tokens)
     rng = bench.rng
     drawn = ToyWeights.drawn(TOY, rng)
     toy, prompt = ToyModel(drawn, 1, tokens), rng.integers(0, TOY.head.rows, tokens)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench
+from gpubench.api.suite import Bench, Skip
 
 from .._models import Layer, Model
 from ..gemm import _gemv
@@ -28,15 +28,19 @@ def product_bench(bench: Bench) -> Bench:
 class ModelWeights:
     """The weights of a model, drawn at random so that numbers keep their size from layer to layer.
 
-    `tiled` weights lie as skinny.cu takes them. `bench` finds the kernels of products. Raises Skip where the weights,
-    the embedding and `further_bytes` need more memory than is free.
+    Quantised weights lie as skinny.cu takes them, where there are matrix instructions. `bench` finds the kernels of
+    products. Raises Skip where the weights, the embedding and `further_bytes` need more memory than is free, or where
+    the feed-forward network has no gate.
     """
 
-    def __init__(self, bench: Bench, model: Model, kind: str, further_bytes: float, tiled: bool = False) -> None:
+    def __init__(self, bench: Bench, model: Model, kind: str, further_bytes: float) -> None:
+        if model.layer("up").rows != 2 * model.layer("down").cols:
+            raise Skip("the chain needs a gated feed-forward network")
         stored = KINDS[kind].bits / 8 + (2 / _gemv.GROUP if KINDS[kind].is_quantised else 0)
         bench.need(1.05 * model.size * stored + _HALF.itemsize * model.head.size + further_bytes + _SPARE_BYTES)
         self.bench, self.model, self.kind = product_bench(bench), model, kind
-        self.make, self._rng, self._tiled = Maker(self.bench), bench.rng, tiled
+        self.make, self._rng = Maker(self.bench), bench.rng
+        self._tiled = KINDS[kind].is_quantised and "matrix" in bench.traits.features
         self.layers = [{layer.name: self._drawn(layer) for layer in model.layers} for _ in range(model.depth)]
         self.head = self._drawn(model.head)
         self.embedding = self.make.drawn(_HALF, model.head.size, self._seed())

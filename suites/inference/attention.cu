@@ -4,8 +4,8 @@
 //   DIM    elements of a head: 64 or 128       GROUP  heads that share one KV head: a power of two up to 8
 //   PAGE   tokens of a page: 0 for one run of `capacity` tokens per sequence, else a multiple of 16
 //
-// Keys and values are halves. Contiguous: [sequence][KV head][capacity][DIM]. Paged: [page][KV head][PAGE][DIM], and
-// `table` has the pages of each sequence in order. Queries and results: [sequence][head][DIM]; the heads GROUP·k to
+// Keys and values are halves. Contiguous: [slot][KV head][capacity][DIM], and `table` has the slot of each sequence. Paged:
+// [page][KV head][PAGE][DIM], and `table` has the pages of each sequence in order. Queries and results: [sequence][head][DIM]; the heads GROUP·k to
 // GROUP·k + GROUP - 1 share the KV head k. The queries carry the factor log2(e)/√DIM, so that scores are powers of two.
 //
 // DIM/8 lanes hold a token, 16 bytes each. Such a team has TOKENS tokens of keys and of values in flight; the sums of
@@ -49,7 +49,7 @@ static __device__ __forceinline__ float folded(float (&score)[SCORES], u32 lane)
     return score[0];
 }
 
-// Where the row of a token lies, in vectors of 16 bytes; `page` is that of the token.
+// Where the row of a token lies, in vectors of 16 bytes; `page` is that of the token, or the slot.
 static __device__ __forceinline__ u64 row_of(u32 page, u32 token, u32 kv_head, u32 kv_heads, u32 capacity) {
 #if PAGE
     return (((u64)page * kv_heads + kv_head) * PAGE + token % PAGE) * LANES;
@@ -58,12 +58,12 @@ static __device__ __forceinline__ u64 row_of(u32 page, u32 token, u32 kv_head, u
 #endif
 }
 
-// `capacity` is the most tokens of a sequence; each has capacity / PAGE entries of `table`.
+// The page, or the slot, of a token; a sequence has capacity / PAGE pages.
 static __device__ __forceinline__ u32 page_of(const u32* __restrict__ table, u32 sequence, u32 token, u32 capacity) {
 #if PAGE
     return table[(u64)sequence * (capacity / PAGE) + token / PAGE];
 #else
-    return sequence;
+    return table[sequence];
 #endif
 }
 

@@ -57,14 +57,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
 // Rotates the elements i and i + dim/2 of each query and key by the angle of the token's place, whose cosine and sine are
 // in `turns`, appends keys and values to the cache, and multiplies queries by `scale`. A block for each row.
-//   steps    a row for each sequence: its token has the place lengths[row] - 1; queries are [row][head][dim]
+//   steps    a row for each sequence, in the slot slots[row]: its place is lengths[row] - 1; queries are [row][head][dim]
 //   prompts  a row for each token of one sequence: its place is the row; queries are [head][row][dim]
 extern "C" __global__ void __launch_bounds__(THREADS)
     rotary_append(const unsigned short* __restrict__ qkv, const float* __restrict__ turns, const u32* __restrict__ lengths,
-                  unsigned short* __restrict__ queries, unsigned short* __restrict__ keys,
+                  const u32* __restrict__ slots, unsigned short* __restrict__ queries, unsigned short* __restrict__ keys,
                   unsigned short* __restrict__ values, u32 heads, u32 kv_heads, u32 dim, u32 capacity, float scale,
                   u32 is_prompt) {
-    const u32 half = dim / 2, sequence = is_prompt ? 0 : blockIdx.x;
+    const u32 half = dim / 2, sequence = is_prompt ? 0 : slots[blockIdx.x];
     const u32 place = is_prompt ? blockIdx.x : lengths[blockIdx.x] - 1;
     const unsigned short* from = qkv + (u64)blockIdx.x * (heads + 2 * kv_heads) * dim;
     for (u32 i = threadIdx.x; i < (heads + kv_heads) * half; i += THREADS) {
@@ -109,6 +109,20 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     join_heads(const unsigned short* __restrict__ from, unsigned short* __restrict__ out, u32 heads, u32 dim) {
     for (u32 i = threadIdx.x; i < heads * dim; i += THREADS)
         out[(u64)blockIdx.x * heads * dim + i] = from[((u64)(i / dim) * gridDim.x + blockIdx.x) * dim + i % dim];
+}
+
+// Copies the keys and values of a prompt, [KV head][tokens][dim], to a slot of [slot][KV head][capacity][dim]. A block for
+// each token.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    store_prompt(const unsigned short* __restrict__ from_keys, const unsigned short* __restrict__ from_values,
+                 unsigned short* __restrict__ keys, unsigned short* __restrict__ values, const u32* __restrict__ slot,
+                 u32 kv_heads, u32 capacity, u32 dim) {
+    for (u32 i = threadIdx.x; i < kv_heads * dim; i += THREADS) {
+        const u64 from = ((u64)(i / dim) * gridDim.x + blockIdx.x) * dim + i % dim;
+        const u64 to = (((u64)slot[0] * kv_heads + i / dim) * capacity + blockIdx.x) * dim + i % dim;
+        keys[to] = from_keys[from];
+        values[to] = from_values[from];
+    }
 }
 
 // silu(gate)·up, where a row of `both` has the gates of `inner` elements and then what they are applied to.
