@@ -42,7 +42,7 @@ ARROWS = {
 }
 LOOSE = ("__init__", "__main__", "marks")  # modules of the core that are in no package
 DOORS = {  # the door of each room: all of gpubench that its files import
-    "suites": ("gpubench.api.suite", "gpubench.api.libraries"),
+    "suites": ("gpubench.api.suite", "gpubench.api.libraries", "gpubench.api.language_models"),
     "collectors": ("gpubench.api.collector",),
     "reports": ("gpubench.api.report",),
     "ci": ("gpubench.api.gate",),

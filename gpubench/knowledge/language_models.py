@@ -1,0 +1,156 @@
+"""Language models as their matrices and their attention, by the published configurations.
+
+A weight matrix is (rows, cols): outputs by inputs. Norms and rotations are left out, because they are no products.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from gpubench.model import Work
+
+_SAME_SIZE = 2e-4  # relative: norms and biases, which no matrix holds, are at most 1e-4 of the parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One weight matrix: y (rows) = W (rows × cols) · x (cols)."""
+
+    name: str
+    rows: int
+    cols: int
+
+    @property
+    def size(self) -> int:
+        """The number of weights."""
+        return self.rows * self.cols
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The matrices of one of `depth` equal layers, in the order they are used, and the head after the last.
+
+    Attention has `heads` heads of `dim` elements; as many of them as `kv_heads` divides share keys and values.
+    """
+
+    layers: tuple[Layer, ...]
+    depth: int
+    head: Layer
+    heads: int
+    kv_heads: int
+    dim: int
+    source: str
+    is_tied: bool = False  # the head is the embedding, which is stored once
+
+    def layer(self, name: str) -> Layer:
+        """Return the matrix of that name; raises KeyError where there is none."""
+        return {layer.name: layer for layer in (*self.layers, self.head)}[name]
+
+    @property
+    def matrices(self) -> tuple[Layer, ...]:
+        """Every matrix of the model, in the order they are used."""
+        return self.layers * self.depth + (self.head,)
+
+    @property
+    def size(self) -> int:
+        """The number of weights in all matrices."""
+        return sum(layer.size for layer in self.matrices)
+
+    @property
+    def parameters(self) -> int:
+        """The number of parameters in all matrices and the embedding, which a step reads one row of."""
+        return self.size + (0 if self.is_tied else self.head.size)
+
+    def cache_bytes(self, itemsize: float = 2) -> float:
+        """Return the bytes of keys and values that one token leaves in the cache of all layers."""
+        return 2 * itemsize * self.depth * self.kv_heads * self.dim
+
+    def step(self, batch: float, context: float, weight_bytes: float, itemsize: float = 2) -> Work:
+        """Count one step: `batch` sequences, each of which has `context` tokens in the cache after it.
+
+        Bytes are those of all weights and of the cached keys and values, each read once; an item is a token.
+        """
+        attention = 4.0 * self.depth * self.heads * self.dim * context
+        moved = weight_bytes + float(batch) * context * self.cache_bytes(itemsize)
+        return Work(moved=moved, flops=batch * (2.0 * self.size + attention), items=batch)
+
+    def prefill(self, tokens: int, weight_bytes: float, itemsize: float = 2) -> Work:
+        """Count the prefill of one prompt: all layers for every token, the head for the last one.
+
+        Each token attends to those before it and to itself. Bytes are those of all weights and of the keys and values
+        that are written; an item is a token of the prompt.
+        """
+        products = 2.0 * tokens * (self.size - self.head.size) + 2.0 * self.head.size
+        attention = 4.0 * self.depth * self.heads * self.dim * tokens * (tokens + 1) / 2
+        moved = weight_bytes + float(tokens) * self.cache_bytes(itemsize)
+        return Work(moved=moved, flops=products + attention, items=tokens)
+
+
+def model(
+    hidden: int,
+    inner: int,
+    heads: int,
+    kv_heads: int,
+    ups: int,
+    depth: int,
+    vocabulary: int,
+    source: str,
+    is_tied: bool = False,
+) -> Model:
+    """Return a model whose `up` is `ups` matrices: two with a gate."""
+    dim = hidden // heads
+    layers = (
+        Layer("qkv", hidden + 2 * kv_heads * dim, hidden),
+        Layer("out", hidden, hidden),
+        Layer("up", ups * inner, hidden),
+        Layer("down", hidden, inner),
+    )
+    return Model(layers, depth, Layer("head", vocabulary, hidden), heads, kv_heads, dim, source, is_tied)
+
+
+LANGUAGE_MODELS = {
+    "chatglm-6b": model(4096, 16384, 32, 32, 1, 28, 130528, "THUDM/chatglm-6b, config.json"),
+    "llama-2-7b": model(4096, 11008, 32, 32, 2, 32, 32000, "meta-llama/Llama-2-7b-hf, config.json"),
+    "llama-2-13b": model(5120, 13824, 40, 40, 2, 40, 32000, "meta-llama/Llama-2-13b-hf, config.json"),
+    "llama-2-70b": model(8192, 28672, 64, 8, 2, 80, 32000, "meta-llama/Llama-2-70b-hf, config.json"),
+    "llama-3-8b": model(4096, 14336, 32, 8, 2, 32, 128256, "meta-llama/Meta-Llama-3-8B, config.json"),
+    "llama-3-70b": model(8192, 28672, 64, 8, 2, 80, 128256, "meta-llama/Meta-Llama-3-70B, config.json"),
+    "llama-3.2-1b": model(2048, 8192, 32, 8, 2, 16, 128256, "meta-llama/Llama-3.2-1B, config.json", is_tied=True),
+    "llama-3.2-3b": model(3072, 8192, 24, 8, 2, 28, 128256, "meta-llama/Llama-3.2-3B, config.json", is_tied=True),
+    "mistral-7b-v0.3": model(4096, 14336, 32, 8, 2, 32, 32768, "mistralai/Mistral-7B-v0.3, config.json"),
+    "qwen2.5-7b": model(3584, 18944, 28, 4, 2, 28, 152064, "Qwen/Qwen2.5-7B, config.json"),
+    "qwen2.5-14b": model(5120, 13824, 40, 8, 2, 48, 152064, "Qwen/Qwen2.5-14B, config.json"),
+    "qwen2.5-32b": model(5120, 27648, 40, 8, 2, 64, 152064, "Qwen/Qwen2.5-32B, config.json"),
+    "qwen2.5-72b": model(8192, 29568, 64, 8, 2, 80, 152064, "Qwen/Qwen2.5-72B, config.json"),
+    "qwen3-8b": model(4096, 12288, 32, 8, 2, 36, 151936, "Qwen/Qwen3-8B, config.json"),
+}
+# What a published name has of those models, and of others that have the same matrices.
+_NAMES = {
+    "chatglm-6b": r"chatglm-6b",
+    "llama-2-7b": r"llama-?2-7b",
+    "llama-2-13b": r"llama-?2-13b",
+    "llama-2-70b": r"llama-?2-70b",
+    "llama-3-8b": r"llama-?3(\.1)?-8b|distill-llama-8b",
+    "llama-3-70b": r"llama-?3(\.[13])?-70b|distill-llama-70b",
+    "llama-3.2-1b": r"llama-?3\.2-1b",
+    "llama-3.2-3b": r"llama-?3\.2-3b",
+    "mistral-7b-v0.3": r"mistral-7b-(instruct-)?v0\.3",
+    "qwen2.5-7b": r"qwen2(\.5)?-(coder-|math-)?7b|distill-qwen-7b",
+    "qwen2.5-14b": r"qwen2\.5-(coder-)?14b|distill-qwen-14b",
+    "qwen2.5-32b": r"qwen2\.5-(coder-)?32b|distill-qwen-32b",
+    "qwen2.5-72b": r"qwen2(\.5)?-(math-)?72b",
+    "qwen3-8b": r"qwen3-8b",
+}
+
+
+def model_named(name: str) -> str:
+    """Return the key in `LANGUAGE_MODELS` of a name such as `meta-llama/Llama-3.1-8B-Instruct`; empty if none fits."""
+    text = name.lower().replace("_", "-")
+    return next((key for key, pattern in _NAMES.items() if re.search(rf"(?<![a-z0-9])({pattern})(?![\w.])", text)), "")
+
+
+def model_of_size(parameters: int) -> str:
+    """Return the key in `LANGUAGE_MODELS` of the model with that number of parameters; empty if there is none."""
+    close = (key for key, each in LANGUAGE_MODELS.items() if abs(each.parameters / parameters - 1) < _SAME_SIZE)
+    return next(close, "")
