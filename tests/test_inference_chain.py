@@ -13,7 +13,9 @@ from gpubench import plugins
 from gpubench.base.errors import Skip, WrongAnswer
 
 SUITE = plugins.load("suites", "inference")
-CHAIN, WEIGHTS = (sys.modules[f"{SUITE.package}.{name}"] for name in ("_chain", "_weights"))
+CHAIN, WEIGHTS, MACHINE, SCENARIOS = (
+    sys.modules[f"{SUITE.package}.{name}"] for name in ("_chain", "_weights", "_machine", "_scenarios")
+)
 MODELS = sys.modules[f"{SUITE.package.rpartition('.')[0]}._models"]
 needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 SMALL = MODELS.model(128, 128, 2, 1, 2, 2, 150, "nowhere")  # two heads of 64 elements over one KV head, two layers
@@ -128,6 +130,31 @@ def test_the_check_of_a_prefill_sees_a_wrong_cache_and_logits_that_are_not_writt
     found.poison()
     with pytest.raises(WrongAnswer, match="not written"):
         found.check()
+
+
+class TwoSizes(MACHINE.GpuMachine):
+    sizes = (1, 2)
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["float16", "int4"])
+def test_a_machine_answers_queries_in_slots_and_each_as_if_it_were_alone(monkeypatch, kind):
+    """Three queries in two slots: the third one takes the slot of the one that ends first."""
+    monkeypatch.setattr(CHAIN, "vendor", by_numpy)
+    machine = TwoSizes(bench(SUITE, "nvidia"), SMALL, kind, 12, 4)
+    scenario = SCENARIOS.Scenario(machine, np.random.default_rng(4), 12, 4, 3)
+    session = scenario.run(scenario.prompts, [0.0] * 3)
+    assert sorted(answer.slot for answer in session.answers[:2]) == [0, 1]
+    assert session.padded == 0
+    scenario.check()
+    together = [answer.tokens for answer in session.answers]
+    alone = [scenario.run([prompt], [0.0]).answers[0].tokens for prompt in scenario.prompts]
+    assert together == alone
+    found = scenario.run(scenario.prompts[:1], [0.0])
+    found.answers[0].tokens[-1] += 1
+    with pytest.raises(WrongAnswer, match="below that of another"):
+        scenario.check()
 
 
 @needs_compiler

@@ -5,7 +5,6 @@ They have LoadGen's names and rules; nothing here is an MLPerf result.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,28 +13,29 @@ import numpy as np
 from gpubench.api.suite import (
     POINT,
     Bench,
-    Effort,
     Observation,
     Observed,
     Profile,
     Stage,
+    Target,
     Task,
     Topic,
     View,
     Work,
     WrongAnswer,
     expect,
-    on_host,
     points,
 )
 
-from ._scheduler import HostClock, Session, poisson, serve
+from .._models import MODELS
+from ._machine import GpuMachine
+from ._scheduler import HostClock, Machine, Session, poisson, serve
 from ._steps import toy_notes
 from ._toy import TOY, Tokens, ToyModel, ToyWeights
 
 _SIZES = (1, 2, 4, 8)  # of batches
 _STREAMS = 8  # queries of MultiStream at once
-_FOR_P90 = 64  # queries (stats.queries)
+_FOR_P90 = 64  # queries that show a 90th percentile (gpubench.stats.queries)
 _OFFLINE, _SERVER = 24, 32  # queries of a session
 _CHECKED = 2  # answers of a session that are compared with double precision
 
@@ -62,22 +62,47 @@ topic = Topic(
         ),
     ]
 )
-_AXES: dict[str, Any] = {
-    "model": ("toy",),
-    "weights": ("float32",),
-    "prompt": points((32,), (16,)),
-    "output": points((16,), (4,)),
-}
+
+
+def _models(target: Target) -> Any:
+    return ("toy",) if target.is_host else points((), full=("llama-3-8b",))
+
+
+def _weights(target: Target) -> Any:
+    return ("float32",) if target.is_host else ("float16", "int4")
+
+
+def _prompts(target: Target) -> Any:
+    return points((32,), (16,)) if target.is_host else (512,)
+
+
+def _outputs(target: Target) -> Any:
+    return points((8,), (4,)) if target.is_host else (64,)
+
+
+_AXES: dict[str, Any] = {"model": _models, "weights": _weights, "prompt": _prompts, "output": _outputs}
 
 
 class ToyMachine:
     """The toy model as the scheduler uses it; rows that only fill a batch append to a slot of their own."""
 
     sizes: Sequence[int] = _SIZES
+    tolerance = 1e-4  # of a logit
+    vocabulary = TOY.head.rows
+    description = toy_notes()["model"]
 
     def __init__(self, weights: ToyWeights, capacity: int) -> None:
-        self._spare = max(self.sizes)
+        self._spare, self._weights = max(self.sizes), weights
         self._model = ToyModel(weights, self._spare + 1, capacity)
+
+    def shortfall(self, slot: int, sequence: Tokens, token: int) -> float:
+        """Return by how much the logit of a token falls short of the largest one after a sequence, in double precision.
+
+        The sequence is computed anew, so that the slot does not matter.
+        """
+        del slot
+        logits = ToyModel(self._weights, 1, len(sequence), np.float64).prefill(0, sequence)
+        return float(logits.max() - logits[token])
 
     def prefill(self, slot: int, prompt: Tokens) -> int:
         """Replace the sequence in a slot by a prompt, and return the token that follows it."""
@@ -95,18 +120,21 @@ class ToyMachine:
 class Scenario:
     """Seeded prompts, answered session by session; the last session is what the check looks at."""
 
-    def __init__(self, bench: Bench, prompt: int, output: int, queries: int) -> None:
-        self.rng, self._output = bench.rng, output
-        self._weights = ToyWeights.drawn(TOY, self.rng)
-        self._machine = ToyMachine(self._weights, prompt + output)
-        self.prompts = list(self.rng.integers(0, TOY.head.rows, (queries, prompt)))
+    def __init__(self, machine: Machine, rng: np.random.Generator, prompt: int, output: int, queries: int) -> None:
+        self.rng, self._output, self._machine = rng, output, machine
+        self.prompts = list(self.rng.integers(0, machine.vocabulary, (queries, prompt)))
         self._answered: Sequence[Tokens] = ()
         self.session: Session | None = None
 
     def run(self, prompts: Sequence[Tokens], scheduled: Sequence[float]) -> Session:
         """Serve these prompts, from now on."""
-        self._answered, self.session = prompts, serve(self._machine, prompts, scheduled, self._output, HostClock())
-        return self.session
+        session = serve(self._machine, prompts, scheduled, self._output, HostClock())
+        return self.take(prompts, session)
+
+    def take(self, prompts: Sequence[Tokens], session: Session) -> Session:
+        """Make a session, which answered these prompts, the one that the check looks at."""
+        self._answered, self.session = prompts, session
+        return session
 
     def poison(self) -> None:
         """Forget the last session."""
@@ -119,19 +147,21 @@ class Scenario:
             raise WrongAnswer("no session has ended")
         counts = {len(answer.tokens) for answer in session.answers}
         expect(counts == {self._output}, f"answers have {sorted(counts)} tokens, not {self._output} each")
-        margins = [self._margin(int(place)) for place in self.rng.integers(0, len(session.answers), _CHECKED)]
-        expect(max(margins) < 1e-4, f"a token of an answer is {max(margins):.3g} less likely than another one")
+        last_of_slot = list({answer.slot: place for place, answer in enumerate(session.answers)}.values())
+        shortfalls = [self._shortfall(int(place)) for place in self.rng.choice(last_of_slot, _CHECKED)]
+        expect(
+            max(shortfalls) < self._machine.tolerance,
+            f"the logit of a token of an answer is {max(shortfalls):.3g} below that of another one",
+        )
         return {"late": Observed(session.late, "queries"), "padded": Observed(session.padded)}
 
-    def _margin(self, place: int) -> float:
-        """Return by how much the logit of a token falls short of the largest one, for the first and the last token."""
+    def _shortfall(self, place: int) -> float:
+        """Return by how much the logit of a token falls short of the largest one, of the first and the last token."""
         assert self.session is not None
-        tokens = np.array(self.session.answers[place].tokens)
-        found = []
-        for count in (0, len(tokens) - 1):
-            sequence = np.concatenate([self._answered[place], tokens[:count]])
-            logits = ToyModel(self._weights, 1, len(sequence), np.float64).prefill(0, sequence)
-            found.append(float(logits.max() - logits[tokens[count]]))
+        answer, found = self.session.answers[place], []
+        for count in (0, len(answer.tokens) - 1):
+            sequence = np.concatenate([self._answered[place], np.array(answer.tokens[:count], np.int64)])
+            found.append(self._machine.shortfall(answer.slot, sequence, answer.tokens[count]))
         return max(found)
 
     def probe(self) -> Observation:
@@ -140,42 +170,50 @@ class Scenario:
         first, token = np.median(self.session.first_token_s), np.median(self.session.token_s)
         return {"first_token": Observed(float(first), "s"), "per_token": Observed(float(token), "s")}
 
-    def latencies(self, call: Callable[[], object], effort: Effort = POINT) -> Task:
+    def latencies(self, call: Callable[[], object]) -> Task:
         """Return sessions as a task whose samples are latencies in seconds."""
-        return self.task(Stage(call, clock="self", probe=self.probe, effort=effort))
+        return self.task(Stage(call, clock="self", probe=self.probe, effort=POINT))
 
     def task(self, stage: Stage, check: Callable[[], Observation] | None = None) -> Task:
         """Return sessions as a task."""
-        notes = {"scenario": "LoadGen scenario, not an MLPerf result", **toy_notes()}
+        notes = {"scenario": "LoadGen scenario, not an MLPerf result", "model": self._machine.description}
         return Task.of(stage, check=check or self.check, poison=self.poison, notes=notes)
 
 
-@topic.case(**_AXES, when=on_host)
+def open_scenario(bench: Bench, model: str, weights: str, prompt: int, output: int, queries: int) -> Scenario:
+    """Return a scenario of the toy on the host, or of a model on a GPU."""
+    rng = bench.rng
+    machine: Machine = (
+        GpuMachine(bench, MODELS[model], weights, prompt, output)
+        if model in MODELS
+        else ToyMachine(ToyWeights.drawn(TOY, rng), prompt + output)
+    )
+    return Scenario(machine, rng, prompt, output, queries)
+
+
+@topic.case(**_AXES)
 def single_stream(bench: Bench, model: str, weights: str, prompt: int, output: int) -> Task:
     """SingleStream: each query is sent when the one before has its last token; the time of each query."""
-    del model, weights
-    scenario = Scenario(bench, prompt, output, _FOR_P90)
-    turns = itertools.cycle(scenario.prompts)
+    scenario = open_scenario(bench, model, weights, prompt, output, _FOR_P90)
 
     def call() -> list[float]:
-        return scenario.run([next(turns)], [0.0]).whole_s
+        answers = [scenario.run([tokens], [0.0]).answers[0] for tokens in scenario.prompts]
+        return scenario.take(scenario.prompts, Session(answers, 0.0)).whole_s
 
-    return scenario.latencies(call, POINT.with_tail(_FOR_P90))
+    return scenario.latencies(call)
 
 
-@topic.case(**_AXES, when=on_host)
+@topic.case(**_AXES)
 def multi_stream(bench: Bench, model: str, weights: str, prompt: int, output: int) -> Task:
     """MultiStream: eight samples at once; the time of each query, until the last of its samples has its last token."""
-    del model, weights
-    scenario = Scenario(bench, prompt, output, _STREAMS)
+    scenario = open_scenario(bench, model, weights, prompt, output, _STREAMS)
     return scenario.latencies(lambda: scenario.run(scenario.prompts, [0.0] * _STREAMS).seconds)
 
 
-@topic.case(**_AXES, when=on_host)
+@topic.case(**_AXES)
 def offline(bench: Bench, model: str, weights: str, prompt: int, output: int) -> Task:
     """Offline: all queries are there from the start, in continuous batches; tokens of answers per second."""
-    del model, weights
-    scenario = Scenario(bench, prompt, output, _OFFLINE)
+    scenario = open_scenario(bench, model, weights, prompt, output, _OFFLINE)
 
     def call() -> float:
         return scenario.run(scenario.prompts, [0.0] * _OFFLINE).seconds
@@ -185,11 +223,10 @@ def offline(bench: Bench, model: str, weights: str, prompt: int, output: int) ->
     return scenario.task(stage)
 
 
-@topic.case(**_AXES, load=points((0.6,), full=(0.3, 0.6, 0.9)), when=on_host)
+@topic.case(**_AXES, load=points((0.6,), full=(0.3, 0.6, 0.9)))
 def server(bench: Bench, model: str, weights: str, prompt: int, output: int, load: float) -> Task:
     """Server: queries arrive at random (Poisson) at a share of the offline rate; each one's time from its schedule."""
-    del model, weights
-    scenario = Scenario(bench, prompt, output, _SERVER)
+    scenario = open_scenario(bench, model, weights, prompt, output, _SERVER)
     rate = load * _SERVER / min(scenario.run(scenario.prompts, [0.0] * _SERVER).seconds for _ in range(2))
     scheduled = poisson(scenario.rng, rate, _SERVER)
 

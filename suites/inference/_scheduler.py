@@ -24,6 +24,9 @@ class Machine(Protocol):
     """What computes: it has slots for sequences, and takes a batch in the smallest of its sizes that holds it."""
 
     sizes: Sequence[int]
+    vocabulary: int
+    tolerance: float
+    description: str
 
     def prefill(self, slot: int, prompt: Tokens) -> int:
         """Replace the sequence in a slot by a prompt, and return the token that follows it."""
@@ -31,6 +34,13 @@ class Machine(Protocol):
 
     def step(self, slots: Tokens, tokens: Tokens) -> Tokens:
         """Append a token to the sequence in each of these slots, and return the tokens that follow."""
+        ...
+
+    def shortfall(self, slot: int, sequence: Tokens, token: int) -> float:
+        """Return by how much the logit of a token falls short of the largest one after a sequence, in double precision.
+
+        Rounding explains at most `tolerance`. The slot holds the sequence: no later query has used it.
+        """
         ...
 
 
@@ -61,9 +71,13 @@ class HostClock:
 
 @dataclass(slots=True)
 class Answer:
-    """The tokens that a query was answered with, and when: scheduled, noticed, first token, last token, in seconds."""
+    """The tokens that a query was answered with, and when: scheduled, noticed, first token, last token, in seconds.
+
+    `slot` is where its keys and values were.
+    """
 
     scheduled: float
+    slot: int = 0
     noticed: float = 0.0
     first: float = 0.0
     last: float = 0.0
@@ -121,7 +135,8 @@ def serve(
             answers[noticed].noticed = now
             noticed += 1
         if upcoming < noticed and free:
-            slot, answer = free.pop(), answers[upcoming]
+            answer = answers[upcoming]
+            slot = answer.slot = free.pop()
             answer.tokens.append(machine.prefill(slot, prompts[upcoming]))
             answer.first = clock.now()
             running[slot] = answer

@@ -1,0 +1,99 @@
+"""A whole model on a GPU as the scheduler uses it: a slot for each sequence, one graph for each size of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from gpubench.api.suite import Bench
+
+from .._checks import in_turn
+from .._models import Model
+from ._chain import CacheMemory, DecodeChain, PrefillChain, prefill_bytes
+from ._exact import ExactChain, SampledToken
+from ._scheduler import Tokens
+from ._weights import ModelWeights
+
+
+class GpuMachine:
+    """A model whose queries have `prompt` tokens and ask for `output` tokens.
+
+    Rows that only fill a batch share a slot of their own.
+    """
+
+    sizes: Sequence[int] = (1, 4, 16)
+    tolerance = 0.05  # of a logit of about 4: the roundings of all layers to halves
+
+    def __init__(self, bench: Bench, model: Model, kind: str, prompt: int, output: int) -> None:
+        self._spare, capacity = max(self.sizes), prompt + output
+        cached = float((self._spare + 1) * capacity * model.cache_bytes())
+        weights = ModelWeights(bench, model, kind, cached + prefill_bytes(model, prompt))
+        self._bench, self._weights, self.vocabulary = bench, weights, model.head.rows
+        self.description = f"{model.size / 1e9:.2f}e9 weights in {kind}, shapes of {model.source}"
+        self._memory = CacheMemory.drawn(weights, self._spare + 1, capacity)
+        self._lengths = np.ones(self._spare + 1, np.uint32)
+        self._steps = {size: DecodeChain(bench, weights, self._memory, size) for size in self.sizes}
+        self._replays = {size: replayed(bench, in_turn(*chain.calls)) for size, chain in self._steps.items()}
+        self._prefill = PrefillChain(bench, weights, prompt)
+        self._slot, self._token = bench.xp.zeros(1, "uint32"), bench.xp.empty(1, "uint32")
+        self._first_token = in_turn(*self._prefill.calls, *self._stores(), self._most_likely())
+
+    def _most_likely(self) -> Callable[[], None]:
+        logits = self._prefill.logits
+        return self._prefill.chain.launch("most_likely", 1, logits, self._token, np.uint32(self.vocabulary))
+
+    def _stores(self) -> list[Callable[[], None]]:
+        """Return the copies of the keys and values of a prompt to its slot, one for each layer."""
+        chain, layout = self._prefill.chain, self._memory.layout
+        sizes = tuple(map(np.uint32, (layout.kv_heads, layout.capacity, layout.dim)))
+        pairs = zip(chain.caches, self._memory.layers, strict=True)
+        return [chain.launch("store_prompt", chain.rows, *new, *kept, self._slot, *sizes) for new, kept in pairs]
+
+    def prefill(self, slot: int, prompt: Tokens) -> int:
+        """Replace the sequence in a slot by a prompt, and return the token that follows it."""
+        device = self._bench.device
+        device.copy(self._prefill.chain.device_input, prompt.astype(np.uint32))
+        device.copy(self._slot, np.array([slot], np.uint32))
+        self._first_token()
+        self._lengths[slot] = len(prompt)
+        return int(device.to_host(self._token)[0])
+
+    def step(self, slots: Tokens, tokens: Tokens) -> Tokens:
+        """Append a token to the sequence in each of these slots, and return the tokens that follow."""
+        size = min(size for size in self.sizes if size >= len(slots))
+        chain, fill, device = self._steps[size], [(0, size - len(slots))], self._bench.device
+        rows = np.pad(slots, fill, constant_values=self._spare).astype(np.uint32)
+        self._lengths[slots] += 1
+        device.copy(chain.slots, rows)
+        device.copy(chain.lengths, self._lengths[rows])
+        device.copy(chain.chain.device_input, np.pad(tokens, fill).astype(np.uint32))
+        self._replays[size]()
+        return np.asarray(device.to_host(chain.tokens)[: len(slots)].astype(np.int64))
+
+    def shortfall(self, slot: int, sequence: Tokens, token: int) -> float:
+        """Return how far the logit of a token lies below the largest one after a sequence, in double precision.
+
+        The slot still holds the keys and values of the sequence, which are compared too.
+        """
+        exact = ExactChain(self._weights, self._memory.layers, self._memory.layout)
+        logits = exact.logits([SampledToken(slot, len(sequence) - 1, int(sequence[-1]))])[0]
+        return float(logits.max() - logits[token])
+
+
+def replayed(bench: Bench, call: Callable[[], None]) -> Callable[[], object]:
+    """Return the replay of a call as one graph; the call itself where the device has no graphs."""
+    if "graph" not in bench.traits.modes:
+        return call
+    call()  # what is loaded or allocated by a first call cannot be captured
+    bench.device.synchronize()
+    stream = bench.xp.cuda.get_current_stream()
+    stream.begin_capture()
+    call()
+    graph = stream.end_capture()
+
+    def replay(keep: Callable[[], None] = call) -> None:
+        del keep  # its arguments are the memory of the graph
+        graph.launch(stream)
+
+    return replay
