@@ -1,14 +1,14 @@
 """What a device can do for a language model at a load, with no weights and no server.
 
 Attention over a KV cache; one step and one prefill of a whole model; and LoadGen's four scenarios by our own open-loop
-generator, none of which is an MLPerf result. Whole models run on the host alone, as a toy that shows the method.
+generator, none of which is an MLPerf result. On the host the model is a toy that shows the method.
 """
 
 from gpubench.api.suite import Suite
 
-from . import _attention, _scenarios, _steps
+from . import _attention, _loadgen, _scenarios, _steps
 
 suite = Suite(
     "language models: attention over a KV cache, steps, LoadGen scenarios",
-    topics=[_attention.topic, _steps.topic, _scenarios.topic],
+    topics=[_attention.topic, _steps.topic, _scenarios.topic, _loadgen.topic],
 )

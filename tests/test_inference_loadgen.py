@@ -1,0 +1,110 @@
+"""LoadGen as a cross-check: what happens without it, and with it real runs of the toy model."""
+
+import json
+import sys
+
+import pytest
+from _command import gpubench
+from test_inference import SUITE, host_bench, ids
+
+from gpubench import plugins
+from gpubench.base.errors import Missing, WrongAnswer
+
+LOADGEN = sys.modules[f"{SUITE.package}._loadgen"]
+CASE = {"model": "toy", "weights": "float32", "prompt": 8, "output": 3}
+
+
+def test_loadgen_is_a_case_of_the_full_tier_on_the_host():
+    host = plugins.load("backends", "host").devices()[0]
+    assert [line for line in ids(host, "quick") + ids(host, "smoke") if line.startswith("loadgen")] == []
+    assert [line for line in ids(host, "full") if line.startswith("loadgen")] == [
+        f"loadgen[scenario={scenario},model=toy,weights=float32,prompt=32,output=8]" for scenario in LOADGEN.PATTERNS
+    ]
+
+
+def test_without_loadgen_the_case_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mlperf_loadgen", None)
+    build = SUITE.definitions["loadgen"].build
+    with pytest.raises(Missing, match=r"LoadGen is not installed; pip install 'gpubench-suite\[loadgen\]'"):
+        build(host_bench(), scenario="single_stream", **CASE)
+
+
+def cross_check(library, name, prompt, output):
+    pattern = LOADGEN.PATTERNS[name]
+    scenario = LOADGEN.open_scenario(host_bench(), "toy", "float32", prompt, output, pattern.queries)
+    return LOADGEN.CrossCheck(library, pattern, scenario)
+
+
+@pytest.fixture
+def library():
+    return pytest.importorskip("mlperf_loadgen", reason="the extra loadgen is not installed")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", LOADGEN.PATTERNS)
+def test_loadgen_and_our_generator_agree(library, scenario):
+    """Within 10 %, by the fastest of three turns: other programs may slow down any one of them."""
+    measured = cross_check(library, scenario, 32, 8)
+    turns = [(measured(), measured.ours_s()) for _ in range(3)]
+    theirs, ours = (min(times) for times in zip(*turns, strict=True))
+    assert theirs == pytest.approx(ours, rel=0.1)
+    measured()
+    assert 0 < measured.check()["floor"].value < theirs / 4
+
+
+@pytest.mark.slow
+def test_the_check_sees_a_sample_without_answer_and_a_wrong_token(library):
+    measured = cross_check(library, "offline", 8, 3)
+    measured()
+    for answer in measured._answers:
+        answer.tokens[0] = (answer.tokens[0] + 1) % 512
+    with pytest.raises(WrongAnswer, match="the logit of a token"):
+        measured.check()
+    measured()
+    measured._answers.pop()
+    with pytest.raises(WrongAnswer, match="23 of 24 samples are answered"):
+        measured.check()
+    measured.poison()
+    with pytest.raises(WrongAnswer, match="0 of 24"):
+        measured.check()
+
+
+@pytest.mark.slow
+def test_a_failure_while_a_query_is_answered_is_the_failure_of_the_call_and_loadgen_works_on(library):
+    loadgen = LOADGEN.LoadGen(library, LOADGEN.PATTERNS["multi_stream"], 1e-3)
+    seen = []
+
+    def answer(samples):
+        seen.append(samples)
+        if len(seen) == 3:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        loadgen.figure_s(answer)
+    assert [len(samples) for samples in seen] == [8, 8, 8]
+    assert 0 < loadgen.figure_s(lambda samples: None) < 1
+
+
+@pytest.mark.slow
+def test_loadgen_leaves_no_file_and_obeys_none_of_the_current_directory(library, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "audit.config").write_text("*.SingleStream.max_query_count = 3\n*.SingleStream.min_query_count = 3\n")
+    seen = []
+    LOADGEN.LoadGen(library, LOADGEN.PATTERNS["single_stream"], 1e-5).figure_s(seen.append)
+    assert len(seen) == 64
+    assert [path.name for path in tmp_path.iterdir()] == ["audit.config"]
+
+
+@pytest.mark.slow
+def test_a_run_has_loadgens_figure_ours_and_the_floor(library, tmp_path):
+    words = ("run", "inference", "--device", "host", "--tier", "full", "--filter", "loadgen*single*", "-o", "run.jsonl")
+    done = gpubench(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    records = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
+    (result,) = [record for record in records if record["kind"] == "result"]
+    assert result["status"] == "ok"
+    assert dict(result["notes"])["scenario"] == "LoadGen scenario, not an MLPerf result"
+    figures = {series["name"]: min(series["values"]) for series in result["series"]}
+    assert figures.keys() == {"", "ours", "floor"}
+    assert 0 < figures["floor"] < figures["ours"]
