@@ -48,6 +48,8 @@ def once(found):
 def test_a_step_gives_the_logits_of_double_precision(kind, batch):
     found = chain(kind, batch)
     assert 0 < once(found) < 5e-3
+    alone = CHAIN.DecodeChain(found.chain.bench, found.chain.weights, found.memory, 1)
+    assert found.differing(alone) == 0
     for row in range(batch):
         exact = found.expected(row)
         logits = found.logits.view(np.float16).reshape(batch, -1)[row].astype(float)

@@ -270,7 +270,7 @@ def _is_a_model(target: Target, params: Mapping[str, Any]) -> bool:
 
 
 @topic.case(
-    batch=points((1, 8, 32), (2,), powers_of_two(0, 6)),
+    batch=points((1, 8, 32), (2,), (1, 8, 32, 64)),
     context=points((4096, 32768), (1024,), powers_of_two(9, 15)),
     heads=points((32,), full=(32, 64)),
     kv_heads=points((8,), full=(8, 32)),

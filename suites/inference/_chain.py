@@ -28,6 +28,7 @@ from ._weights import ModelWeights
 _HALF = FORMATS["float16"]
 _THREADS = 256  # of a block, as in chain.cu
 _SAMPLED = 4  # tokens of a prompt that are compared
+_ALONE = 16  # sequences of a batch that are computed alone too
 
 Call = Callable[[], None]
 
@@ -126,7 +127,7 @@ class DecodeChain:
     """
 
     def __init__(self, bench: Bench, weights: ModelWeights, memory: CacheMemory, batch: int) -> None:
-        model, self._context = weights.model, memory.layout.capacity
+        model, self._context, self.memory = weights.model, memory.layout.capacity, memory
         self._model, self._batch = model, batch
         self._shape = AttentionShape(batch, self._context, model.heads, model.kv_heads, model.dim)
         self.chain = Chain(bench, weights, batch, memory)
@@ -182,17 +183,25 @@ class DecodeChain:
         row = int(self.chain.rng.integers(self._batch))
         return {"error": Observed(_judged(logits[row].astype(float), self.expected(row), self._model.depth))}
 
+    def differing(self, alone: DecodeChain) -> float:
+        """Return the share of sequences that have another token in this batch than in that chain's batch of one."""
+        rows = range(min(self._batch, _ALONE))
+        tokens = self.chain.bench.device.to_host(self.tokens)
+        return sum(alone.token_of(row, int(self.chain.input[row])) != int(tokens[row]) for row in rows) / len(rows)
+
+    def token_of(self, slot: int, token: int) -> int:
+        """Return the token that follows the sequence in a slot, computed in a batch of one; it must fill its slot."""
+        device = self.chain.bench.device
+        device.copy(self.slots, np.array([slot], np.uint32))
+        device.copy(self.chain.device_input, np.array([token], np.uint32))
+        for call in self.calls:
+            call()
+        return int(device.to_host(self.tokens)[0])
+
     def expected(self, row: int) -> Any:
         """Return the logits of one sequence in double precision."""
         sampled = SampledToken(row, self._context - 1, int(self.chain.input[row]))
         return self.chain.exact().logits([sampled])[0]
-
-    def task(self) -> Task:
-        """Return the step as a task that is judged by its tokens."""
-        work = self._model.step(self._batch, self._context, self.chain.weights.nbytes)
-        stage = Stage(in_turn(*self.calls), work, "items", "dram", modes=("graph",), max_calls=2, item="token")
-        notes = self.chain.notes(f"{len(self.calls)} calls in a graph: gemv.cu, skinny.cu, attention.cu, chain.cu")
-        return Task.of(stage, check=self.check, poison=self.poison, notes=notes)
 
 
 def _judged(found: Any, exact: Any, depth: int) -> float:
@@ -297,7 +306,18 @@ class PrefillChain:
 def step_task(bench: Bench, model: Model, kind: str, batch: int, context: int) -> Task:
     """Return one step of `batch` sequences that have `context` tokens after it as a task."""
     weights = ModelWeights(bench, model, kind, float(batch) * context * model.cache_bytes())
-    return DecodeChain(bench, weights, CacheMemory.drawn(weights, batch, context), batch).task()
+    memory = CacheMemory.drawn(weights, batch, context)
+    step = DecodeChain(bench, weights, memory, batch)
+    alone = DecodeChain(bench, weights, memory, 1) if batch > 1 else None
+
+    def check() -> Observation:
+        observed = step.check()
+        return {**observed, "differing": Observed(step.differing(alone))} if alone else observed
+
+    work = model.step(batch, context, weights.nbytes)
+    stage = Stage(in_turn(*step.calls), work, "items", "dram", modes=("graph",), max_calls=2, item="token")
+    notes = step.chain.notes(f"{len(step.calls)} calls in a graph: gemv.cu, skinny.cu, attention.cu, chain.cu")
+    return Task.of(stage, check=check, poison=step.poison, notes=notes)
 
 
 def prefill_task(bench: Bench, model: Model, kind: str, tokens: int) -> Task:
