@@ -12,6 +12,7 @@ import numpy.typing as npt
 from gpubench.api.suite import (
     POINT,
     Bench,
+    KeyFigure,
     Observation,
     Observed,
     Stage,
@@ -30,6 +31,8 @@ from ._toy import TOY, Tokens, ToyModel, ToyWeights
 
 _BOUND = 1e-4  # of the relative error of float32 logits; 4 layers leave about 3e-7
 _TOY = ("toy",)  # the model of the host
+_LLAMA = (("model", "llama-3-8b"),)
+_ALONE = (("batch", 1), ("context", 2048))
 
 topic = Topic(
     views=[
@@ -48,7 +51,12 @@ topic = Topic(
             x="tokens",
             by=("model", "weights"),
         ),
-    ]
+    ],
+    key_figures=[
+        KeyFigure("Llama-3-8B step, float16", "step", (*_LLAMA, ("weights", "float16"), *_ALONE)),
+        KeyFigure("Llama-3-8B step, int4", "step", (*_LLAMA, ("weights", "int4"), *_ALONE)),
+        KeyFigure("Llama-3-8B prefill", "prefill", (*_LLAMA, ("weights", "float16"), ("tokens", 2048))),
+    ],
 )
 
 Logits = npt.NDArray[Any]
