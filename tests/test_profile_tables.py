@@ -21,6 +21,7 @@ from gpubench.tools import rendering
 from gpubench.tools.profile import tree
 
 RECORDING = Path(__file__).parent / "recordings/h200-profile.jsonl.gz"
+TRACED = Path(__file__).parent / "recordings/h200-trace.jsonl.gz"
 GIB = 2.0**30
 
 
@@ -139,6 +140,15 @@ def test_bars_and_charts_are_ascii_where_a_terminal_has_nothing_else():
 def test_the_page_on_profiling_shows_what_the_recording_prints(recorded):
     shown = "\n".join(f"    {line}".rstrip() for line in printed(recorded, 96))
     assert shown in (Path(__file__).parents[1] / "docs/profile.md").read_text()
+
+
+def test_the_page_on_profiling_shows_what_the_recorded_trace_prints():
+    lines = printed(store.read_run(TRACED), 116)
+    page = (Path(__file__).parents[1] / "docs/profile.md").read_text()
+    shown = page.split("h200-trace.jsonl.gz`", 1)[1].split("\n\n    ", 1)[1].split("\n\n| table |")[0]
+    shown = [line.removeprefix("    ") for line in shown.splitlines()]
+    assert len(shown) > 15
+    assert [line for line in shown if line not in ("…", *lines)] == []
 
 
 def test_the_page_draws_a_lane_for_each_phase_over_the_counters():
