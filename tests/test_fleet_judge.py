@@ -167,6 +167,22 @@ def test_a_sick_device_ends_with_6_whatever_else_is_found():
     )
 
 
+def test_other_programs_on_one_gpu_are_noted_though_it_is_not_slow(tmp_path):
+    """Two H200, a GPU for each of two nodes, and on the second a program that copies all the time.
+
+    The GPU gives each program a slice of time in turn, so that a sample of a millisecond hardly sees the other.
+    """
+    quiet = read(shutil.copytree(RECORDINGS / "fleet/quiet", tmp_path / "quiet"))
+    shared = judging.judge(read(shutil.copytree(RECORDINGS / "fleet/shared", tmp_path / "shared")), built_in(), quiet)
+    assert (shared.suspects, fleet_status(shared)) == ((), 0)
+    assert shared.notes[0] == "vm-1 cuda:1: other programs used it in 5 of 5 cases"
+
+
+def test_other_programs_on_most_gpus_are_one_note():
+    used = {(f"gpu0{node}", "cuda:0"): {"shared-device"} for node in range(6)}
+    assert judged(8, 1, states=used).notes == ("other programs used 6 of 8 components in half of their cases or more",)
+
+
 def test_a_gpu_that_two_nodes_claim_counts_once():
     record, digests = fleet(8, 1)
     found = judge_fleet(record, [*digests, replace(digests[3], node="liar")])

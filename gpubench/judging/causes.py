@@ -86,3 +86,9 @@ def _links(component: Component, others: Sequence[Component]) -> list[SlowCause]
                 SlowCause("link width", f"its {name.replace('.', ' ')} is {value}, that of the others {usual}")
             )
     return found
+
+
+def disturbed_cases(component: Component) -> int:
+    """Return in how many of its cases other programs used the component or its host."""
+    others = {state for state, (kind, _) in _STATES.items() if kind == "other programs"}
+    return sum(bool(rate.states & others) for rate in component.rates.values())

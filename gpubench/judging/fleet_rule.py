@@ -13,7 +13,7 @@ from gpubench import stats
 from gpubench.analysis.digest import CaseFailure, CaseRate, NodeDigest
 from gpubench.judging import outliers
 from gpubench.judging.blame import blamed
-from gpubench.judging.causes import causes
+from gpubench.judging.causes import causes, disturbed_cases
 from gpubench.judging.fleet import (
     Basis,
     FailedCases,
@@ -65,7 +65,7 @@ def judge_fleet(
         worst_first(suspects),
         tuple(sorted(standings, key=lambda each: (each.place.node, each.place.devices))),
         (*compared, *bases),
-        (*notes, *twice, *_too_few(groups), *_partial(digests)),
+        (*notes, *twice, *_disturbed(members), *_too_few(groups), *_partial(digests)),
         tuple(failure for group in groups for failure in _failures(group)),
     )
 
@@ -84,6 +84,17 @@ def _members(digests: Sequence[NodeDigest]) -> tuple[list[Member], list[str]]:
             seen |= dict.fromkeys((uuid for uuid in component.uuids if uuid), digest.node)
             members.append(Member(Place(digest.node, component.devices), component))
     return members, list(dict.fromkeys(notes))
+
+
+def _disturbed(members: Sequence[Member]) -> Iterator[str]:
+    """Yield a note for each component that other programs used in half of its cases, unless most were used so."""
+    counts = {member.place: (disturbed_cases(member.component), len(member.component.rates)) for member in members}
+    used = {place: each for place, each in counts.items() if 0 < each[1] <= 2 * each[0]}
+    if 2 * len(used) > len(members) > 1:
+        yield f"other programs used {len(used)} of {len(members)} components in half of their cases or more"
+        return
+    for place, (disturbed, cases) in used.items():
+        yield f"{place.text}: other programs used it in {disturbed} of {cases} cases"
 
 
 def _comparable(members: Sequence[Member]) -> list[list[Member]]:
