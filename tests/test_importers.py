@@ -17,7 +17,7 @@ replaced. Where they are from:
 - superbench: tests/analyzer of microsoft/superbenchmark.
 
 No machine with RDMA was at hand: perftest-*.json are written by the format strings of linux-rdma/perftest 26.04, with
-numbers that are made up.
+numbers that are made up. So are vllm-*, sglang, llama-bench*, aiperf and genai-perf: see test_importers_inference.py.
 """
 
 from __future__ import annotations
@@ -55,6 +55,11 @@ TOOLS = {
     "transferbench": "transferbench",
     "superbench": "superbench",
     "perftest": "perftest",
+    "vllm": "vllm_bench",
+    "sglang": "sglang_bench",
+    "llama-bench": "llama_bench",
+    "aiperf": "aiperf",
+    "genai-perf": "aiperf",
 }
 GIB = 2**30
 

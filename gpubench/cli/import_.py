@@ -23,6 +23,14 @@ Files = Annotated[
 Tool = Annotated[
     str | None, typer.Option("--from", help="The tool that printed them. \\[default: recognised by the output]")
 ]
+Gpu = Annotated[
+    str | None,
+    typer.Option(
+        "--gpu",
+        metavar="NAME",
+        help="The GPU that was measured, as its driver names it ('NVIDIA H200'), if the output does not state it.",
+    ),
+]
 Tools = Annotated[bool, typer.Option("--tools", help="List the tools and what is read of each.")]
 Out = Annotated[
     Path | None,
@@ -33,7 +41,12 @@ Out = Annotated[
 
 
 def import_(
-    files: Files = None, tool: Tool = None, out: Out = None, force: sharing.Force = False, tools: Tools = False
+    files: Files = None,
+    tool: Tool = None,
+    gpu: Gpu = None,
+    out: Out = None,
+    force: sharing.Force = False,
+    tools: Tools = False,
 ) -> None:
     """Convert the output of other benchmarks to a run file, to show, compare and report it like any other."""
     from gpubench import plugins
@@ -51,6 +64,8 @@ def import_(
     if out:
         sharing.check_target(out, force, *files)
     sources = [foreign.read(path, tool) for path in files]
+    if gpu:
+        sources = [foreign.on_gpu(source, gpu) for source in sources]
     run = foreign.run(sources, sys.argv)
     path = options.run_file(out, "-import")
     sharing.write(path, store.content(run, packed=path.suffix == ".gz"))

@@ -15,6 +15,7 @@ GIGA, MILLI, MICRO, NANO = 9, -3, -6, -9
 UNSTATED = Device("unknown", "imported", "device not stated", "")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _FILLED = re.compile(r"\S.*")
+_VISIBLE = re.compile(r"\S")
 _MOST_LETTERS = 4096  # of a line of a table: the widest that is known, of nvbandwidth with 8 devices, has 120
 _MOST_PARTS = 2**20  # objects, lists and values of a JSON document: one state of nvbench has about 100
 _T = TypeVar("_T")
@@ -79,8 +80,7 @@ def device(device_id: str, name: str = "", **known: Any) -> Device:
 
 def document(text: str) -> dict[str, Any]:
     """The JSON object of a text, warnings before and after it left aside; raises BadOutput."""
-    if sum(map(text.count, "{[,")) > _MOST_PARTS:
-        raise BadOutput(f"more than {_MOST_PARTS} values: cut the output in parts")
+    _check_parts(text)
     first, last = f"\n{text}".find("\n{"), f"\n{text}".rfind("\n}")
     try:
         found = json.loads(text[first : last + 1] if 0 <= first < last else text, parse_constant=_no_number)
@@ -93,8 +93,46 @@ def document(text: str) -> dict[str, Any]:
     return found
 
 
+def objects(text: str) -> list[dict[str, Any]]:
+    """Return the JSON objects of a text, one after another or in a list; raises BadOutput where one is damaged.
+
+    Lines before the first one are left aside. An infinite number is read as one: SGLang writes its rate of requests so.
+    """
+    _check_parts(text)
+    begin = re.search(r"^[ \t]*[\[{]", text, re.MULTILINE)
+    decoder, place, found = json.JSONDecoder(parse_constant=_infinite), begin.start() if begin else len(text), []
+    while rest := _VISIBLE.search(text, place):
+        try:
+            value, place = decoder.raw_decode(text, rest.start())
+        except json.JSONDecodeError as error:
+            raise BadOutput(f"line {error.lineno}: not JSON ({error.msg})") from error
+        except (RecursionError, ValueError) as error:
+            raise BadOutput(f"not JSON ({type(error).__name__})") from error
+        found += value if isinstance(value, list) else [value]
+    if not found or not all(isinstance(each, dict) for each in found):
+        raise BadOutput("not JSON objects")
+    return found
+
+
+def _check_parts(text: str) -> None:
+    if sum(map(text.count, "{[,")) > _MOST_PARTS:
+        raise BadOutput(f"more than {_MOST_PARTS} values: cut the output in parts")
+
+
+def _infinite(text: str) -> float:
+    return math.inf if text == "Infinity" else _no_number(text)
+
+
 def _no_number(text: str) -> float:
     raise BadOutput(f"{text} is no number")
+
+
+def measured(value: object, key: str) -> float:
+    """Return the number under a key of a JSON object: 0, or one from 1e-12 to 1e15; raises BadOutput."""
+    found = value.get(key) if isinstance(value, dict) else None
+    if isinstance(found, bool) or not isinstance(found, int | float) or not (found == 0 or 1e-12 <= found < 1e15):
+        raise BadOutput(f"{key!r} is missing, or no number that was measured")
+    return float(found)
 
 
 def part(value: object, key: str, kind: type[_T]) -> _T:

@@ -20,6 +20,7 @@ from gpubench.plugins.importer import Imported, Importer
 _MOST_BYTES = 2**25
 _MOST_LINES = 2**19
 _MOST_LETTERS = 200  # of a case in a message
+_UNSTATED = "device not stated"
 UNNAMED = "unnamed"  # a case whose output does not say what it is of
 
 
@@ -85,6 +86,15 @@ def _tool(path: Path, text: str) -> str:
     if len(found) > 1:
         raise UsageError(f"{path}: could be of {' or '.join(found)}; say which with --from")
     return found[0]
+
+
+def on_gpu(source: Source, name: str) -> Source:
+    """Return a source whose devices without a stated name have this one; raises UsageError if it states all names."""
+    devices = source.found.devices
+    if not any(device.name == _UNSTATED for device in devices):
+        raise UsageError(f"--gpu: {source.path} states its devices: {', '.join(device.name for device in devices)}")
+    named = tuple(replace(device, name=name) if device.name == _UNSTATED else device for device in devices)
+    return replace(source, found=replace(source.found, devices=named))
 
 
 def run(sources: Sequence[Source], argv: Sequence[str]) -> Run:
@@ -155,7 +165,7 @@ def _check_devices(sources: Sequence[Source]) -> None:
 
 def _agree(known: Device, found: Device) -> bool:
     pairs = ({getattr(known, field.name), getattr(found, field.name)} for field in fields(found))
-    return all(len(pair - {"", 0, (), "device not stated"}) < 2 for pair in pairs)
+    return all(len(pair - {"", 0, (), _UNSTATED}) < 2 for pair in pairs)
 
 
 def _joined_device(known: Device | None, found: Device) -> Device:
@@ -163,7 +173,7 @@ def _joined_device(known: Device | None, found: Device) -> Device:
     if known is None:
         return found
     merged = {field.name: getattr(found, field.name) or getattr(known, field.name) for field in fields(found)}
-    if found.name == "device not stated":
+    if found.name == _UNSTATED:
         merged["name"] = known.name
     return Device(**merged)
 

@@ -1,0 +1,219 @@
+"""Tokens per second of a served language model, beside the bytes that a GPU has to read for them.
+
+A step reads all weights once, and the cached keys and values of each sequence of its batch. The means that a client
+prints tell how many sequences a step had and how many steps there were, and so how many bytes. Where the model, the
+format of its weights or the GPUs that share it are not known, no bytes are counted, and a note says why.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpubench.api.importer import (
+    LANGUAGE_MODELS,
+    BadOutput,
+    Case,
+    Device,
+    Imported,
+    Model,
+    Params,
+    Result,
+    Series,
+    SuiteInfo,
+    View,
+    Work,
+    model_named,
+)
+
+from . import _text as text_of
+
+_EIGHT_BITS = r"fp8|float8|int8|w8a8|w8a16|8bit"
+_FOUR_BITS = r"awq|gptq|int4|w4a16|4bit|fp4|bitsandbytes|bnb"
+_GROUP = 128  # weights of four bits that share a scale of two bytes
+_TIMES = re.compile(r"((?:mean|median|max|p[\d.]{1,8})_(?:ttft|tpot|itl|e2el|e2e_latency))_ms")
+_MOST_LETTERS = 200  # of the name of a model in a case
+_TOLERANCE = 0.01  # of a rate and the tokens over the duration
+
+
+class UnstatedError(Exception):
+    """What the bytes of a step depend on is not stated; the text says what."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model as a server runs it: its published name, the format of its weights as far as it is stated, and its GPUs.
+
+    Each of `gpus` holds its part of every matrix (tensor parallelism). `cache_itemsize` is of a cached key or value.
+    `unstated` says what else is not known, if that leaves the bytes of a step unknown.
+    """
+
+    name: str
+    quantization: str = ""
+    gpus: int = 1
+    cache_itemsize: float = 2.0
+    unstated: str = ""
+
+    @property
+    def short(self) -> str:
+        """The last part of the name: the rest may be a path of somebody's machine."""
+        return self.name.rstrip("/").rpartition("/")[2][:_MOST_LETTERS] or "unnamed"
+
+    def matrices(self) -> Model:
+        """Return the matrices of the model; raises UnstatedError."""
+        key = model_named(self.name)
+        if self.unstated or not key:
+            raise UnstatedError(self.unstated or f"the table of language models does not have {self.short}")
+        return LANGUAGE_MODELS[key]
+
+    def weights(self) -> tuple[float, str]:
+        """Return the bytes of all weights that a step reads, and their format in words; raises UnstatedError.
+
+        The head of a quantised model keeps 16 bits, as in the published ones.
+        """
+        model, words = self.matrices(), f"{self.quantization} {self.name}".lower()
+        layers = model.size - model.head.size
+        if re.search(_EIGHT_BITS, words):
+            return layers + 2.0 * model.head.size, "8-bit weights"
+        if re.search(_FOUR_BITS, words):
+            return layers * (0.5 + 2 / _GROUP) + 2.0 * model.head.size, "4-bit weights"
+        if self.quantization or "gguf" in words:
+            raise UnstatedError(f"how many bits the weights have is not known: {self.quantization or 'GGUF'}")
+        return 2.0 * model.size, "16-bit weights, as published"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A period in which a server answered `requests`, with the numbers of tokens of all prompts and of all answers.
+
+    `decode_s` is the mean time of a request from its first to its last token, 0 where nobody states it. Requests of an
+    open load arrive at random; else the client keeps a number of them in flight. `tokens_a_step` is above 1 with
+    speculative decoding.
+    """
+
+    duration_s: float
+    requests: float
+    input_tokens: float
+    output_tokens: float
+    decode_s: float
+    is_open: bool
+    tokens_a_step: float = 1.0
+
+    @property
+    def context(self) -> float:
+        """The mean number of cached tokens of a sequence during its steps."""
+        return (self.input_tokens + self.output_tokens / 2) / self.requests
+
+    @property
+    def batch(self) -> float:
+        """The mean number of sequences in a step.
+
+        Little's law gives the mean over the whole period. With arrivals at random, no sequence runs for exp(-mean) of
+        the period, which has no steps.
+        """
+        mean = self.requests * self.decode_s / self.duration_s
+        return mean / -math.expm1(-mean) if self.is_open and mean > 0 else max(1.0, mean)
+
+    def work(self, served: ServedModel) -> tuple[Work, str]:
+        """Return the work that each GPU has at least, and in words what was counted; raises UnstatedError."""
+        model, (weights, words) = served.matrices(), served.weights()
+        further = self.output_tokens - self.requests  # the first token of an answer comes from the prefill
+        if further <= 0:
+            raise UnstatedError("the answers have one token each")
+        if not self.decode_s:
+            raise UnstatedError("the time from the first to the last token is not stated")
+        steps = further / (self.batch * self.tokens_a_step)
+        moved = steps * model.step(self.batch, self.context, weights, served.cache_itemsize).moved / served.gpus
+        counted = (
+            f"{steps:.0f} steps, each of which reads {weights / 1e9:.2f} GB ({words}) and the keys and values of "
+            f"{self.batch:.1f} sequences of {self.context:.0f} tokens; "
+            + ("taken as one GPU" if served.gpus == 1 else f"divided among {served.gpus} GPUs")
+        )
+        return Work(moved=moved, items=self.output_tokens), counted
+
+    def output_rate(self, served: ServedModel) -> tuple[Series, tuple[str, str]]:
+        """Return the tokens of all answers per second, compared with the memory where that is possible, and a note."""
+        try:
+            work, words = self.work(served)
+        except UnstatedError as unstated:
+            work, limit, note = Work(items=self.output_tokens), "", ("no share", str(unstated))
+        else:
+            limit, note = "dram", ("bytes", words)
+        values = (self.duration_s,)
+        return Series("output", "s", values, work=work, quantity="items", limit=limit, item="token"), note
+
+
+def client_load(found: Mapping[str, Any], tokens_a_step: float) -> Load:
+    """Return the load of a client's JSON by the names that vLLM and SGLang share; raises BadOutput."""
+    keys = ("duration", "completed", "total_input_tokens", "total_output_tokens")
+    duration, requests, inputs, outputs = (text_of.measured(found, key) for key in keys)
+    rate = text_of.measured(found, "output_throughput")
+    if not math.isclose(rate * duration, outputs, rel_tol=_TOLERANCE):
+        raise BadOutput(f"output_throughput {rate:g} is not {outputs:g} tokens over {duration:g} s: edited or damaged")
+    is_open = math.isfinite(request_rate(found))
+    return Load(duration, requests, inputs, outputs, _decode_s(found, outputs / requests), is_open, tokens_a_step)
+
+
+def _decode_s(found: Mapping[str, Any], output: float) -> float:
+    """Return the mean time from the first to the last token; 0 where neither it nor the time per token is stated."""
+    whole = next((key for key in ("mean_e2el_ms", "mean_e2e_latency_ms") if found.get(key) is not None), "")
+    if whole and found.get("mean_ttft_ms") is not None:
+        return max(0.0, text_of.measured(found, whole) - text_of.measured(found, "mean_ttft_ms")) / 1e3
+    if found.get("mean_tpot_ms") is not None:
+        return text_of.measured(found, "mean_tpot_ms") * max(0.0, output - 1) / 1e3
+    return 0.0
+
+
+def request_rate(found: Mapping[str, Any]) -> float:
+    """Return the requests per second that a client was asked for; infinite if it sent all at once or by a trace."""
+    rate = found.get("request_rate")
+    return (
+        math.inf
+        if rate is None or rate == math.inf or isinstance(rate, str)
+        else text_of.measured(found, "request_rate")
+    )
+
+
+def times(found: Mapping[str, Any]) -> list[Series]:
+    """Return the times of requests that vLLM and SGLang print in ms, under their names without the unit."""
+    known = [(match[1], key) for key in found if (match := _TIMES.fullmatch(key)) and found[key] is not None]
+    return [text_of.seconds(name, text_of.si(text_of.measured(found, key), text_of.MILLI)) for name, key in known]
+
+
+def is_empty(found: Mapping[str, Any]) -> bool:
+    """Return whether no request was answered with a token."""
+    return not (text_of.measured(found, "completed") and text_of.measured(found, "total_output_tokens"))
+
+
+def failed(suite: str, device: Device, served: ServedModel) -> Result:
+    """Return the result of a run in which no request was answered with a token."""
+    case = Case(suite, "open", (("model", served.short),))
+    return Result(case, (device.id,), "failed", cause="no-result", reason="no request was answered with a token")
+
+
+def axes(load: Load, served: ServedModel, rate: float, concurrency: object) -> tuple[str, Params]:
+    """Return the name and the axes of a case: `closed` with a number of requests in flight, else `open` by their rate.
+
+    Prompts and answers are means, rounded to whole tokens.
+    """
+    mean = {"input": load.input_tokens, "output": load.output_tokens}
+    lengths = tuple((name, round(tokens / load.requests)) for name, tokens in mean.items())
+    paced = (("rate", rate),) if math.isfinite(rate) else ()
+    if isinstance(concurrency, int) and not isinstance(concurrency, bool) and concurrency > 0:
+        return "closed", (("model", served.short), *lengths, ("concurrency", concurrency), *paced)
+    return "open", (("model", served.short), *lengths, ("requests", round(load.requests)), *paced)
+
+
+def imported(
+    suite: str, title: str, devices: Sequence[Device], results: Sequence[Result], versions: Sequence[tuple[str, str]]
+) -> Imported:
+    """Return the results of a client as a suite; runs with requests in flight are a curve over their number."""
+    curve = View("curve", f"Output tokens per second by requests in flight, {suite}", ("closed",), x="concurrency")
+    views = (curve,) if any(result.case.name == "closed" for result in results) else ()
+    known = {device.id: device for device in devices}
+    return Imported(
+        SuiteInfo(suite, title, views), tuple(known.values()), tuple(results), tuple(dict(versions).items())
+    )
