@@ -156,6 +156,14 @@ def test_a_line_through_measured_steps_is_exact_where_they_lie_on_one():
     assert (steep.base_s, steep.residual < 0.5) == (0, True)
 
 
+def test_a_batch_with_one_context_has_the_slope_of_the_largest_batch_with_two():
+    steps = [step(1, 1000, [0.011]), step(2, 1000, [0.012]), step(2, 2000, [0.013]), step(4, 500, [0.014])]
+    (found,) = served_of(Summary(run_of(*steps, prefill(512, [0.01]))), "inference", VIEW)
+    assert [line.token_s for line in found.times.steps.values()] == pytest.approx([5e-7] * 3)
+    assert found.times.steps[1].base_s == pytest.approx(0.0105)
+    assert StepLine.through(1000, 0.001, 2e-6) == StepLine(0.0, 1e-6)
+
+
 def test_prefills_between_measured_lengths_lie_on_the_line_and_beyond_them_are_proportional():
     assert TIMES.prefill_s(55) == pytest.approx(0.055)
     assert TIMES.prefill_s(1) == pytest.approx(0.01)

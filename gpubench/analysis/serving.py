@@ -55,6 +55,12 @@ class StepLine:
             base, slope = 0.0, _least_squares(terms[:, 1:])[0]
         return cls(base, slope, float(np.max(np.abs(base / y + slope * x / y - 1))))
 
+    @classmethod
+    def through(cls, tokens: float, seconds: float, token_s: float) -> StepLine:
+        """Return the line through one measured time whose slope is known from another batch size; its base is ≥ 0."""
+        base = seconds - token_s * tokens
+        return cls(base, token_s) if base >= 0 else cls(0.0, seconds / tokens)
+
     def seconds(self, batch: int, context: float, steps: float) -> float:
         """Return the time of `steps` steps of `batch` sequences that hold `context` tokens before the first step."""
         return steps * (self.base_s + self.token_s * (context + batch * (steps + 1) / 2))

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Kernel, Observation, Observed, Stage, Task, expect
+from gpubench.api.suite import POINT, Bench, Kernel, Observation, Observed, Stage, Task, expect
 
 from .._checks import in_turn
 from .._models import Model
@@ -27,7 +27,7 @@ from ._weights import ModelWeights
 
 _HALF = FORMATS["float16"]
 _THREADS = 256  # of a block, as in chain.cu
-_SAMPLED = 4  # tokens of a prompt that are compared
+_SAMPLED = 2  # tokens of a prompt that are compared, and the last one
 _ALONE = 16  # sequences of a batch that are computed alone too
 
 Call = Callable[[], None]
@@ -289,8 +289,8 @@ class PrefillChain:
         """Compare the logits, and random tokens' keys and values in every layer, with double precision."""
         logits = self.chain.bench.device.to_host(self.logits).view(np.float16).astype(float)
         expect(bool(np.isfinite(logits).all()), "logits are not written, NaN or infinite")
-        drawn = self.chain.rng.integers(0, self._tokens, _SAMPLED - 1)
-        places = sorted({0, self._tokens - 1, *(int(place) for place in drawn)})
+        drawn = self.chain.rng.integers(0, self._tokens, _SAMPLED)
+        places = sorted({self._tokens - 1, *(int(place) for place in drawn)})
         sampled = [SampledToken(0, place, int(self.chain.input[place])) for place in places]
         exact = self.chain.exact().logits(sampled)[-1]
         return {"error": Observed(_judged(logits, exact, self._model.depth))}
@@ -298,7 +298,7 @@ class PrefillChain:
     def task(self) -> Task:
         """Return the prefill as a task that is judged by the tokens of its prompt."""
         work = self._model.prefill(self._tokens, self.chain.weights.nbytes)
-        stage = Stage(in_turn(*self.calls), work, "items", "tensor.float16", max_calls=1, item="token")
+        stage = Stage(in_turn(*self.calls), work, "items", "tensor.float16", max_calls=1, effort=POINT, item="token")
         notes = self.chain.notes(f"{len(self.calls)} calls: the vendor's products, chain.cu, the head by gemv.cu")
         return Task.of(stage, check=self.check, poison=self.poison, notes=notes)
 
@@ -315,7 +315,9 @@ def step_task(bench: Bench, model: Model, kind: str, batch: int, context: int) -
         return {**observed, "differing": Observed(step.differing(alone))} if alone else observed
 
     work = model.step(batch, context, weights.nbytes)
-    stage = Stage(in_turn(*step.calls), work, "items", "dram", modes=("graph",), max_calls=2, item="token")
+    stage = Stage(
+        in_turn(*step.calls), work, "items", "dram", modes=("graph",), max_calls=2, effort=POINT, item="token"
+    )
     notes = step.chain.notes(f"{len(step.calls)} calls in a graph: gemv.cu, skinny.cu, attention.cu, chain.cu")
     return Task.of(stage, check=check, poison=step.poison, notes=notes)
 

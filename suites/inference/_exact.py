@@ -36,10 +36,6 @@ class CacheLayout:
     kv_heads: int
     dim: int
 
-    def first(self, sequence: int, kv_head: int) -> int:
-        """Return the place of the first element of a KV head of a sequence."""
-        return (sequence * self.kv_heads + kv_head) * self.capacity * self.dim
-
 
 @dataclass(frozen=True, slots=True)
 class SampledToken:
@@ -81,25 +77,25 @@ class ExactChain:
         model, xp = self._model, self._xp
         own = rotated(heads[: model.heads + model.kv_heads], self._turns[sampled.place])
         queries = own[: model.heads].reshape(model.kv_heads, -1, model.dim)
-        found = []
-        for kv_head in range(model.kv_heads):
-            keys, values = (self._doubles(array, sampled, kv_head) for array in self._caches[layer])
-            self._compare(layer, own[model.heads + kv_head], keys)
-            self._compare(layer, heads[model.heads + model.kv_heads + kv_head], values)
-            scores = self._to_host(xp.matmul(xp.asarray(queries[kv_head]), keys.T)) / math.sqrt(model.dim)
-            powers = np.exp(scores - scores.max(axis=1, keepdims=True))
-            shares = xp.asarray(powers / powers.sum(axis=1, keepdims=True))
-            found.append(np.asarray(self._to_host(xp.matmul(shares, values))))
-        return np.concatenate(found).ravel()
+        keys, values = (self._doubles(array, sampled) for array in self._caches[layer])
+        self._compare(layer, own[model.heads :], keys)
+        self._compare(layer, heads[model.heads + model.kv_heads :], values)
+        scores = self._to_host(xp.matmul(xp.asarray(queries), keys.transpose(0, 2, 1))) / math.sqrt(model.dim)
+        powers = np.exp(scores - scores.max(axis=2, keepdims=True))
+        shares = xp.asarray(powers / powers.sum(axis=2, keepdims=True))
+        return np.asarray(self._to_host(xp.matmul(shares, values))).ravel()
 
-    def _doubles(self, array: Any, sampled: SampledToken, kv_head: int) -> Any:
-        """Return the keys or values up to the token and its own as (tokens, dim) doubles on the device."""
-        first, count = self._layout.first(sampled.sequence, kv_head), sampled.place + 1
-        part = array[first : first + count * self._layout.dim]
-        return self._weights.make.widened(part, _HALF, count, self._layout.dim, (self._layout.dim, 1))
+    def _doubles(self, array: Any, sampled: SampledToken) -> Any:
+        """Return the keys or values up to the token and its own as (KV heads, tokens, dim) doubles on the device."""
+        layout = self._layout
+        lines = layout.kv_heads * layout.capacity
+        first = sampled.sequence * lines * layout.dim
+        part = array[first : first + lines * layout.dim]
+        wide = self._weights.make.widened(part, _HALF, lines, layout.dim, (layout.dim, 1))
+        return wide.reshape(layout.kv_heads, layout.capacity, layout.dim)[:, : sampled.place + 1]
 
     def _compare(self, layer: int, exact: Doubles, cached: Any) -> None:
-        found = np.asarray(self._to_host(cached[-1:]))[0]
+        found = np.asarray(self._to_host(cached[:, -1]))
         error, bound = relative(found, exact), rounding_bound(layer + 1)
         expect(
             error <= bound, f"the relative error {error:.3g} of a key or value of layer {layer} is above {bound:.3g}"

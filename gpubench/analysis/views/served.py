@@ -86,11 +86,14 @@ class _Measured:
         """Return the table of the simulation; None without a step or without a prefill."""
         if not self.steps or not self.prefills:
             return None
-        lines = {}
-        for batch in sorted({batch for batch, _ in self.steps}):
-            contexts = sorted(context for other, context in self.steps if other == batch)
-            seconds = [stats.median(self.steps[batch, context]) for context in contexts]
-            lines[batch] = StepLine.fitted([float(batch * context) for context in contexts], seconds)
+        found: dict[int, list[tuple[float, float]]] = {}
+        for (batch, context), seconds in sorted(self.steps.items()):
+            found.setdefault(batch, []).append((float(batch * context), stats.median(seconds)))
+        lines = {batch: StepLine.fitted(*zip(*points, strict=True)) for batch, points in found.items()}
+        slopes = [lines[batch].token_s for batch, points in found.items() if len(points) > 1]
+        if slopes:  # a token of context costs about the same in every batch: the largest one shows it best
+            for batch, points in found.items():
+                lines[batch] = StepLine.through(*points[0], slopes[-1]) if len(points) == 1 else lines[batch]
         return ServingTimes({tokens: stats.median(values) for tokens, values in sorted(self.prefills.items())}, lines)
 
     def load(self) -> Workload:
