@@ -3,6 +3,7 @@
 import json
 import sys
 
+import numpy as np
 import pytest
 from _command import gpubench
 from test_inference import SUITE, host_bench, ids
@@ -32,7 +33,7 @@ def test_without_loadgen_the_case_says_how_to_get_it(monkeypatch):
 def cross_check(library, name, prompt, output):
     pattern = LOADGEN.PATTERNS[name]
     scenario = LOADGEN.open_scenario(host_bench(), "toy", "float32", prompt, output, pattern.queries)
-    return LOADGEN.CrossCheck(library, pattern, scenario)
+    return LOADGEN.cross_check(library, pattern, scenario)
 
 
 @pytest.fixture
@@ -41,15 +42,31 @@ def library():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scenario", LOADGEN.PATTERNS)
-def test_loadgen_and_our_generator_agree(library, scenario):
-    """Within 10 %, by the fastest of three turns: other programs may slow down any one of them."""
+@pytest.mark.parametrize("scenario", sorted(LOADGEN.PATTERNS.keys() - {"server"}))
+def test_loadgens_figure_is_that_of_our_own_times_of_the_same_queries(library, scenario):
+    """Within 10 %, by the best of three turns: LoadGen's times contain the passing from thread to thread."""
     measured = cross_check(library, scenario, 32, 8)
-    turns = [(measured(), measured.ours_s()) for _ in range(3)]
-    theirs, ours = (min(times) for times in zip(*turns, strict=True))
-    assert theirs == pytest.approx(ours, rel=0.1)
-    measured()
+    samples = 24 if scenario == "offline" else LOADGEN.PATTERNS[scenario].samples
+    ratios = []
+    for _ in range(3):
+        theirs, lasts = measured(), [answer.last for answer in measured._answers]
+        ours = sorted(max(lasts[start : start + samples]) for start in range(0, len(lasts), samples))
+        ratios.append(theirs / ours[int(0.9 * len(ours))])
+    assert 1 <= min(ratios) < 1.1
     assert 0 < measured.check()["floor"].value < theirs / 4
+
+
+@pytest.mark.slow
+def test_at_server_our_generator_follows_the_schedule_of_loadgen(library):
+    measured = cross_check(library, "server", 32, 8)
+    theirs = measured()
+    served = sorted(answer.last - answer.first for answer in measured._answers)
+    assert served[57] < theirs, "a latency counts from the schedule"
+    measured.check()
+    measured.ours_s()
+    gaps = np.diff([answer.scheduled for answer in measured._scenario.session.answers])
+    assert len(gaps) == 63
+    assert gaps.mean() == pytest.approx(measured._loadgen.expected_s, rel=0.5), "63 random gaps"
 
 
 @pytest.mark.slow
@@ -74,15 +91,17 @@ def test_a_failure_while_a_query_is_answered_is_the_failure_of_the_call_and_load
     loadgen = LOADGEN.LoadGen(library, LOADGEN.PATTERNS["multi_stream"], 1e-3)
     seen = []
 
-    def answer(samples):
-        seen.append(samples)
-        if len(seen) == 3:
-            raise ZeroDivisionError
+    def serve(issued):
+        while (query := issued.take()) is not None:
+            seen.append(query)
+            if len(seen) == 3:
+                raise ZeroDivisionError
+            issued.complete(query)
 
     with pytest.raises(ZeroDivisionError):
-        loadgen.figure_s(answer)
-    assert [len(samples) for samples in seen] == [8, 8, 8]
-    assert 0 < loadgen.figure_s(lambda samples: None) < 1
+        loadgen.figure_s(serve)
+    assert [len(query) for query in seen] == [8, 8, 8]
+    assert 0 < loadgen.figure_s(LOADGEN._complete_all) < 1
 
 
 @pytest.mark.slow
@@ -90,9 +109,10 @@ def test_loadgen_leaves_no_file_and_obeys_none_of_the_current_directory(library,
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     (tmp_path / "audit.config").write_text("*.SingleStream.max_query_count = 3\n*.SingleStream.min_query_count = 3\n")
-    seen = []
-    LOADGEN.LoadGen(library, LOADGEN.PATTERNS["single_stream"], 1e-5).figure_s(seen.append)
-    assert len(seen) == 64
+    moments = []
+    loadgen = LOADGEN.LoadGen(library, LOADGEN.PATTERNS["single_stream"], 1e-5)
+    loadgen.figure_s(lambda issued: moments.extend(LOADGEN._complete_all(issued)))
+    assert len(moments) == 64
     assert [path.name for path in tmp_path.iterdir()] == ["audit.config"]
 
 

@@ -6,11 +6,14 @@ alone; an exception that passes through LoadGen would abort the process.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.metadata
 import json
+import sys
 import tempfile
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +40,9 @@ from gpubench.api.suite import (
 from ._scenarios import Scenario, open_scenario
 from ._scheduler import Answer, Session, Tokens
 
+_TURN_S = 1e-3  # with Python's 5 ms, a tenth of Server's queries are sent 3 ms late; shorter turns slow the toy down
+_LOAD = 0.6  # of the offline rate: the rate of Server
+_ANY_LATENCY_NS = 60_000_000_000  # no objective: the latency is the figure
 _FOR_P90 = 64  # queries: the fewest from which LoadGen estimates a 90th percentile
 
 topic = Topic(
@@ -62,6 +68,7 @@ PATTERNS = {
     "multi_stream": Pattern(
         "MultiStream", _FOR_P90, 8, "result_90.00_percentile_per_query_latency_ns", "90th percentile"
     ),
+    "server": Pattern("Server", _FOR_P90, 1, "result_90.00_percentile_latency_ns", "90th percentile"),
     "offline": Pattern("Offline", 24, 1, "result_max_latency_ns", "time until all queries are answered"),
 }
 
@@ -74,49 +81,85 @@ def library() -> Any:
         raise Missing("LoadGen is not installed", "pip install 'gpubench-suite[loadgen]'") from error
 
 
+Query = Sequence[tuple[int, int]]
+"""The samples of a query: LoadGen's number for the answer, and the sample's place in the store."""
+
+
+class Issued:
+    """The queries that LoadGen's thread has sent, until the thread that computes has answered them."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+        self._sent: SimpleQueue[Query | None] = SimpleQueue()
+        self._arriving = iter(self._sent.get, None)
+        self._taken: list[Query] = []
+
+    def send(self, samples: Any) -> None:
+        """Add a query, in LoadGen's thread."""
+        self._sent.put([(sample.id, sample.index) for sample in samples])
+
+    def end(self) -> None:
+        """Say that LoadGen has ended."""
+        self._sent.put(None)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether `take` returns at once."""
+        return not self._sent.empty()
+
+    def take(self) -> Query | None:
+        """Return the next query, after waiting for it; None once LoadGen has ended."""
+        query = next(self._arriving, None)
+        if query is not None:
+            self._taken.append(query)
+        return query
+
+    def complete(self, query: Query) -> None:
+        """Tell LoadGen that a query is answered."""
+        self._taken.remove(query)
+        self._library.QuerySamplesComplete([self._library.QuerySampleResponse(number, 0, 0) for number, _ in query])
+
+    def abandon(self) -> None:
+        """Complete all queries until LoadGen has ended: it waits for an answer to each of them."""
+        for query in [*self._taken]:
+            self.complete(query)
+        while (late := self.take()) is not None:
+            self.complete(late)
+
+
 @dataclass(frozen=True, slots=True)
 class LoadGen:
-    """LoadGen with one scenario; without `expected_s`, the time of a query, it would call its run INVALID."""
+    """LoadGen with one scenario; `expected_s` is the time of a query, at Server the mean time between two.
+
+    Without an expected time LoadGen calls its run INVALID.
+    """
 
     library: Any
     pattern: Pattern
     expected_s: float
 
-    def figure_s(self, answer: Callable[[list[int]], object]) -> float:
-        """Let LoadGen send its queries, and return its figure in seconds.
-
-        `answer` gets the numbers of the samples of a query, in this thread, and returns when all of them are answered.
-        """
-        issued: SimpleQueue[Any] = SimpleQueue()
-        with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as thread:
+    def figure_s(self, serve: Callable[[Issued], object]) -> float:
+        """Let LoadGen send its queries, and return its figure in seconds; `serve` answers them all, in this thread."""
+        issued = Issued(self.library)
+        with _short_turns(), tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as thread:
             run = thread.submit(self._run, issued, folder)
-            run.add_done_callback(lambda _: issued.put(None))
-            queries = iter(issued.get, None)
+            run.add_done_callback(lambda _: issued.end())
             try:
-                for query in queries:
-                    try:
-                        answer([sample for _, sample in query])
-                    finally:
-                        self._complete(query)
+                serve(issued)
             finally:
-                for query in queries:  # after a failure, LoadGen still waits for an answer to each of the others
-                    self._complete(query)
+                issued.abandon()
             run.result()
             records = _records(Path(folder, "mlperf_log_detail.txt").read_text())
         verdict = records["result_validity"]
         expect(verdict == "VALID", f"LoadGen calls its run {verdict}: {records.get('result_invalid_reason')}")
         return float(records[self.pattern.record]) * 1e-9
 
-    def _run(self, issued: SimpleQueue[Any], folder: str) -> None:
+    def _run(self, issued: Issued, folder: str) -> None:
         """Run LoadGen, which writes its logs into a folder, until every query is answered."""
-
-        def issue(samples: Any) -> None:
-            issued.put([(sample.id, sample.index) for sample in samples])
-
         log = self.library.LogSettings()
         log.log_output.outdir = folder
         log.enable_trace = False
-        system = self.library.ConstructSUT(issue, lambda: None)
+        system = self.library.ConstructSUT(issued.send, lambda: None)
         count = self.pattern.queries
         store = self.library.ConstructQSL(count, count, lambda _: None, lambda _: None)
         try:
@@ -137,10 +180,21 @@ class LoadGen:
         expected_ns = max(1, round(self.expected_s * 1e9))
         settings.single_stream_expected_latency_ns = settings.multi_stream_expected_latency_ns = expected_ns
         settings.offline_expected_qps = pattern.queries / self.expected_s
+        settings.server_target_qps = 1 / self.expected_s
+        settings.server_target_latency_percentile = 0.9
+        settings.server_target_latency_ns = _ANY_LATENCY_NS
         return settings
 
-    def _complete(self, query: Sequence[tuple[int, int]]) -> None:
-        self.library.QuerySamplesComplete([self.library.QuerySampleResponse(number, 0, 0) for number, _ in query])
+
+@contextlib.contextmanager
+def _short_turns() -> Iterator[None]:
+    """Let LoadGen's thread have the interpreter soon: it sends no query while this one computes in Python."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(_TURN_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 def _records(log: str) -> dict[str, Any]:
@@ -159,26 +213,33 @@ class CrossCheck:
         self._pattern, self._scenario = pattern, scenario
         self._prompts: list[Tokens] = []
         self._answers: list[Answer] = []
-        self._loadgen = LoadGen(loadgen, pattern, self.ours_s())
+        self._loadgen = LoadGen(loadgen, pattern, self._expected_s())
 
     def __call__(self) -> float:
         """Return LoadGen's figure in seconds."""
         self.poison()
-        return self._loadgen.figure_s(self._answer)
+        return self._loadgen.figure_s(self._serve)
 
-    def _answer(self, samples: list[int]) -> None:
-        prompts = [self._scenario.prompts[sample] for sample in samples]
-        self._answers += self._scenario.run(prompts, [0.0] * len(prompts)).answers
-        self._prompts += prompts
+    def _serve(self, issued: Issued) -> None:
+        while (query := issued.take()) is not None:
+            prompts = [self._scenario.prompts[sample] for _, sample in query]
+            self._answers += self._scenario.run(prompts, [0.0] * len(prompts)).answers
+            self._prompts += prompts
+            issued.complete(query)
+
+    def _expected_s(self) -> float:
+        return self.ours_s()
+
+    def _offline_s(self) -> float:
+        return self._scenario.run(self._scenario.prompts, [0.0] * self._pattern.queries).seconds
 
     def ours_s(self) -> float:
         """Return our figure for the same scenario in seconds, from our own times of its queries."""
-        prompts = self._scenario.prompts
         if self._pattern.name == "Offline":
-            return self._scenario.run(prompts, [0.0] * len(prompts)).seconds
+            return self._offline_s()
+        prompts = self._scenario.prompts
         queries = [np.roll(np.arange(len(prompts)), -first)[: self._pattern.samples] for first in range(len(prompts))]
-        times = [self._scenario.run([prompts[i] for i in query], [0.0] * len(query)).seconds for query in queries]
-        return sorted(times)[int(0.9 * len(times))]  # the element that LoadGen takes (results.cc)
+        return _p90([self._scenario.run([prompts[i] for i in query], [0.0] * len(query)).seconds for query in queries])
 
     def probe(self) -> Observation:
         """Return our figure, measured after LoadGen's."""
@@ -195,7 +256,59 @@ class CrossCheck:
         expect(len(self._answers) == expected, f"{len(self._answers)} of {expected} samples are answered")
         self._scenario.take(self._prompts, Session(self._answers, 0.0))
         self._scenario.check()
-        return {"floor": Observed(self._loadgen.figure_s(lambda _: None), "s")}
+        return {"floor": Observed(self._loadgen.figure_s(_complete_all), "s")}
+
+
+class ServerCrossCheck(CrossCheck):
+    """The scenario Server, whose queries arrive at random: our generator follows the schedule of LoadGen."""
+
+    def __init__(self, loadgen: Any, pattern: Pattern, scenario: Scenario) -> None:
+        super().__init__(loadgen, pattern, scenario)
+        moments: list[float] = []
+        self._loadgen.figure_s(lambda issued: moments.extend(_complete_all(issued)))
+        self._schedule = [moment - moments[0] for moment in moments]
+
+    def _expected_s(self) -> float:
+        return self._offline_s() / self._pattern.queries / _LOAD
+
+    def ours_s(self) -> float:
+        """Return our figure in seconds, from our own times of queries that arrive when LoadGen's do."""
+        return _p90(self._scenario.run(self._scenario.prompts, self._schedule).whole_s)
+
+    def _serve(self, issued: Issued) -> None:
+        batch, held = self._scenario.batch(), dict[int, Query]()
+        while True:
+            if batch.has_room and (batch.is_empty or issued.is_waiting):
+                if (query := issued.take()) is None:
+                    return
+                self._answers.append(Answer(0.0))
+                self._prompts.append(self._scenario.prompts[query[0][1]])
+                batch.join(self._answers[-1], self._prompts[-1])
+                held[self._answers[-1].slot] = query
+            else:
+                batch.step()
+            for answer in batch.leave():
+                issued.complete(held.pop(answer.slot))
+
+
+def _complete_all(issued: Issued) -> list[float]:
+    """Complete each query at once, and return when each one came, in seconds."""
+    moments = []
+    while (query := issued.take()) is not None:
+        moments.append(time.perf_counter())
+        issued.complete(query)
+    return moments
+
+
+def _p90(seconds: Sequence[float]) -> float:
+    """Return the element that LoadGen takes (results.cc)."""
+    return sorted(seconds)[int(0.9 * len(seconds))]
+
+
+def cross_check(loadgen: Any, pattern: Pattern, scenario: Scenario) -> CrossCheck:
+    """Return the cross-check of a scenario, which has one prompt for each query of the pattern."""
+    kind = ServerCrossCheck if pattern.name == "Server" else CrossCheck
+    return kind(loadgen, pattern, scenario)
 
 
 def _patterns(target: Target) -> Any:
@@ -212,7 +325,7 @@ def _patterns(target: Target) -> Any:
 def loadgen(bench: Bench, scenario: str, model: str, weights: str, prompt: int, output: int) -> Task:
     """LoadGen's own figure of a scenario; `ours` is that of our generator, `floor` that of queries without work."""
     pattern, binding = PATTERNS[scenario], library()
-    measured = CrossCheck(binding, pattern, open_scenario(bench, model, weights, prompt, output, pattern.queries))
+    measured = cross_check(binding, pattern, open_scenario(bench, model, weights, prompt, output, pattern.queries))
     notes = {
         "scenario": "LoadGen scenario, not an MLPerf result",
         "figure": f"{pattern.figure}; {pattern.queries} queries of {pattern.samples}",

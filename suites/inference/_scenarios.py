@@ -29,7 +29,7 @@ from gpubench.api.suite import (
 
 from .._models import MODELS
 from ._machine import GpuMachine
-from ._scheduler import HostClock, Machine, Session, poisson, serve
+from ._scheduler import Batch, HostClock, Machine, Session, poisson, serve
 from ._steps import toy_notes
 from ._toy import TOY, Tokens, ToyModel, ToyWeights
 
@@ -130,6 +130,10 @@ class Scenario:
         """Serve these prompts, from now on."""
         session = serve(self._machine, prompts, scheduled, self._output, HostClock())
         return self.take(prompts, session)
+
+    def batch(self) -> Batch:
+        """Return an empty batch on the machine, for queries that someone else sends."""
+        return Batch(self._machine, self._output, HostClock())
 
     def take(self, prompts: Sequence[Tokens], session: Session) -> Session:
         """Make a session, which answered these prompts, the one that the check looks at."""

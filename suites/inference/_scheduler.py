@@ -117,6 +117,57 @@ class Session:
         return sum(answer.noticed - answer.scheduled > _LATE_S for answer in self.answers)
 
 
+class Batch:
+    """The queries that a machine answers together: they join and leave between two steps."""
+
+    def __init__(self, machine: Machine, output: int, clock: Clock) -> None:
+        self._machine, self._output, self._clock = machine, output, clock
+        self._free = list(range(max(machine.sizes)))[::-1]
+        self._running: dict[int, Answer] = {}
+        self._rows = self._filled = 0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a slot is free."""
+        return bool(self._free)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no query is being answered."""
+        return not self._running
+
+    @property
+    def padded(self) -> float:
+        """The share of the rows of all steps that only filled a batch."""
+        return self._filled / self._rows if self._rows else 0.0
+
+    def join(self, answer: Answer, prompt: Tokens) -> None:
+        """Prefill a query, which gets its first token."""
+        slot = answer.slot = self._free.pop()
+        answer.tokens.append(self._machine.prefill(slot, prompt))
+        answer.first = self._clock.now()
+        self._running[slot] = answer
+
+    def step(self) -> None:
+        """Give every query its next token."""
+        slots = np.fromiter(self._running, np.int64)
+        lasts = np.array([answer.tokens[-1] for answer in self._running.values()])
+        for answer, token in zip(self._running.values(), self._machine.step(slots, lasts), strict=True):
+            answer.tokens.append(int(token))
+        size = min(size for size in self._machine.sizes if size >= len(slots))
+        self._rows, self._filled = self._rows + size, self._filled + size - len(slots)
+
+    def leave(self) -> list[Answer]:
+        """Take the queries that have all their tokens out of the batch, and return their answers."""
+        slots = [slot for slot, answer in self._running.items() if len(answer.tokens) == self._output]
+        moment = self._clock.now() if slots else 0.0
+        ended = [self._running.pop(slot) for slot in slots]
+        for answer in ended:
+            answer.last = moment
+        self._free += slots
+        return ended
+
+
 def serve(
     machine: Machine, prompts: Sequence[Tokens], scheduled: Sequence[float], output: int, clock: Clock
 ) -> Session:
@@ -126,41 +177,21 @@ def serve(
     slot. `gpubench.analysis.serving` simulates the same rule.
     """
     answers = [Answer(moment) for moment in scheduled]
-    free = list(range(max(machine.sizes)))[::-1]
-    running: dict[int, Answer] = {}
-    upcoming, noticed, rows, filled = 0, 0, 0, 0
-    while upcoming < len(answers) or running:
+    batch, upcoming, noticed = Batch(machine, output, clock), 0, 0
+    while upcoming < len(answers) or not batch.is_empty:
         now = clock.now()
         while noticed < len(answers) and answers[noticed].scheduled <= now:
             answers[noticed].noticed = now
             noticed += 1
-        if upcoming < noticed and free:
-            answer = answers[upcoming]
-            slot = answer.slot = free.pop()
-            answer.tokens.append(machine.prefill(slot, prompts[upcoming]))
-            answer.first = clock.now()
-            running[slot] = answer
+        if upcoming < noticed and batch.has_room:
+            batch.join(answers[upcoming], prompts[upcoming])
             upcoming += 1
-        elif running:
-            slots = np.fromiter(running, np.int64)
-            lasts = np.array([answer.tokens[-1] for answer in running.values()])
-            for answer, token in zip(running.values(), machine.step(slots, lasts), strict=True):
-                answer.tokens.append(int(token))
-            size = min(size for size in machine.sizes if size >= len(slots))
-            rows, filled = rows + size, filled + size - len(slots)
+        elif not batch.is_empty:
+            batch.step()
         else:
             clock.wait_until(answers[upcoming].scheduled)
-        free += _ended(running, output, clock)
-    return Session(answers, filled / rows if rows else 0.0)
-
-
-def _ended(running: dict[int, Answer], output: int, clock: Clock) -> list[int]:
-    """Take the queries that have all their tokens out of the batch, and return their slots."""
-    slots = [slot for slot, answer in running.items() if len(answer.tokens) == output]
-    moment = clock.now() if slots else 0.0
-    for slot in slots:
-        running.pop(slot).last = moment
-    return slots
+        batch.leave()
+    return Session(answers, batch.padded)
 
 
 def poisson(rng: np.random.Generator, rate: float, count: int) -> list[float]:
