@@ -2,6 +2,7 @@
 
 import re
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,9 +15,10 @@ from gpubench.analysis.serving import Objectives, ServingTimes, StepLine, Worklo
 from gpubench.analysis.summary import Summary
 from gpubench.analysis.views.served import served_of
 from gpubench.analysis.views.tables import serving_tables
-from gpubench.model import Case, Result, Run, Series, SuiteInfo, View, Work
+from gpubench.model import Case, Result, Run, Series, SuiteInfo, View, Work, store
 from gpubench.stats import queries
 
+RECORDINGS = Path(__file__).parent / "recordings"
 # A step of b sequences: 10 ms, 1 ms for each 100 tokens of context; a prefill: 1 ms a token up to 100 tokens
 TIMES = ServingTimes(
     {10: 0.01, 100: 0.1}, {1: StepLine(0.010, 1e-5), 2: StepLine(0.012, 1e-5), 4: StepLine(0.016, 1e-5)}
@@ -276,3 +278,20 @@ def test_a_session_stands_beside_its_simulation_and_its_percentiles_have_the_que
     session_table = serving_tables(found)[-1]
     assert session_table.rows[0][1] == "100"
     assert {session_table.rows[0][4], session_table.rows[0][7]} <= {"+0.0 %", "-0.0 %"}
+
+
+def test_a_run_of_an_h200_shows_the_attention_the_steps_and_the_rates_that_were_measured():
+    run = store.read_run(RECORDINGS / "h200-inference.jsonl.gz")
+    summary = Summary(run)
+    rows = {row.result.case.id.removeprefix("inference/"): row.figure for row in summary.rows()}
+    heads = "heads=32,kv_heads=8,dim=128"
+    assert rows[f"decode_attention[batch=32,context=4096,{heads}]"].interval.centre > 0.80 * 4608e9  # of its read rate
+    assert rows[f"decode_attention[batch=8,context=4096,{heads}]"].interval.centre > 0.65 * 4608e9
+    half, fourth = served_of(summary, "inference", next(view for view in views(run) if view.kind == "serving"))
+    assert (half.label, fourth.label) == ("llama-3-8b, float16", "llama-3-8b, int4")
+    assert half.times.slots == 16
+    assert [round(point.rate, 1) for _, point in half.knees if point] == [12.8, 9.9]
+
+
+def views(run):
+    return next(info.views for info in run.manifest.suites if info.name == "inference")
