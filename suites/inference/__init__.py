@@ -4,11 +4,19 @@ Attention over a KV cache; one step and one prefill of a whole model; and LoadGe
 generator, none of which is an MLPerf result. On the host the model is a toy that shows the method.
 """
 
-from gpubench.api.suite import Suite
+from gpubench.api.suite import Suite, View
 
 from . import _attention, _loadgen, _scenarios, _steps
 
 suite = Suite(
     "language models: attention over a KV cache, steps, LoadGen scenarios",
+    views=[
+        View(
+            "serving",
+            "Time to the first token over rate: LoadGen scenario Server, simulated, not an MLPerf result",
+            ("step", "prefill", "single_stream", "multi_stream", "server"),
+            by=("model", "weights"),
+        )
+    ],
     topics=[_attention.topic, _steps.topic, _scenarios.topic, _loadgen.topic],
 )

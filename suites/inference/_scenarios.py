@@ -42,12 +42,6 @@ _CHECKED = 2  # answers of a session that are compared with double precision
 topic = Topic(
     views=[
         View(
-            "serving",
-            "Time to the first token over rate: LoadGen scenario Server, simulated, not an MLPerf result",
-            ("step", "prefill", "single_stream", "multi_stream", "server"),
-            by=("model", "weights"),
-        ),
-        View(
             "bars",
             "Time to the last token, in LoadGen scenarios (not MLPerf results)",
             ("single_stream", "multi_stream"),
