@@ -7,11 +7,16 @@ import numpy as np
 import pytest
 from _command import gpubench
 from test_inference import SUITE, host_bench, ids
+from test_inference_gpu import SMALL_MODEL
 
 from gpubench import plugins
+from gpubench.authoring.axes import Target
+from gpubench.authoring.bench import Bench
 from gpubench.base.errors import Missing, WrongAnswer
+from gpubench.measuring import inventory
+from gpubench.model import Case
 
-LOADGEN = sys.modules[f"{SUITE.package}._loadgen"]
+LOADGEN, MACHINE = (sys.modules[f"{SUITE.package}.{name}"] for name in ("_loadgen", "_machine"))
 CASE = {"model": "toy", "weights": "float32", "prompt": 8, "output": 3}
 
 
@@ -67,6 +72,21 @@ def test_at_server_our_generator_follows_the_schedule_of_loadgen(library):
     gaps = np.diff([answer.scheduled for answer in measured._scenario.session.answers])
     assert len(gaps) == 63
     assert gaps.mean() == pytest.approx(measured._loadgen.expected_s, rel=0.5), "63 random gaps"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("scenario", LOADGEN.PATTERNS)
+def test_loadgen_sends_queries_to_a_model_on_a_gpu(library, scenario):
+    device = inventory.facts().devices[0]
+    opened = plugins.load("backends", device.backend).open(device)
+    bench = Bench(opened, Case("inference", "loadgen", ()), Target(inventory.facts(), device), SUITE.package, 1)
+    pattern = LOADGEN.PATTERNS[scenario]
+    machine = MACHINE.GpuMachine(bench, SMALL_MODEL, "int4", 100, 6)
+    queries = LOADGEN.Scenario(machine, np.random.default_rng(4), 100, 6, pattern.queries)
+    measured = LOADGEN.cross_check(library, pattern, queries)
+    theirs = measured()
+    assert 0 < measured.check()["floor"].value < theirs
+    assert measured.ours_s() > 0
 
 
 @pytest.mark.slow
