@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from _command import gpubench
 
 from gpubench.analysis import serving
 from gpubench.analysis.summary import Summary
@@ -128,6 +129,8 @@ def test_tokens_that_speculation_adds_to_a_step_take_no_bytes_of_weights(tmp_pat
             (LLAMA.size - LLAMA.head.size) * (4 + 16 / 128) / 8 + 2 * LLAMA.head.size,
         ),
         ({"model_id": "org/Meta-Llama-3.1-8B-GPTQ-Int8"}, LLAMA.size + LLAMA.head.size),
+        ({"quantization": "bfloat16"}, HALVES),
+        ({"model_id": "/srv/awq/Meta-Llama-3.1-8B"}, HALVES),
         ({"tp": "4"}, HALVES / 4),
     ],
 )
@@ -176,6 +179,16 @@ def test_a_gpu_that_no_file_names_can_be_named_and_then_there_is_a_share():
 def test_a_gpu_that_a_file_names_is_not_named_again():
     with pytest.raises(UsageError, match="states its devices: NVIDIA H200"):
         foreign.on_gpu(foreign.read(IMPORTS / "vllm-serve.json"), "NVIDIA H100")
+
+
+def test_the_command_takes_the_name_of_a_gpu_that_the_output_does_not_state(tmp_path):
+    done = gpubench("import", IMPORTS / "sglang.jsonl", "--gpu", "NVIDIA H200", "-o", "run.jsonl", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    shown = gpubench("show", "run.jsonl", cwd=tmp_path).stdout
+    assert re.search(r"concurrency=64\] +1748 token/s +24\.7 % dram", shown)
+    refused = gpubench("import", IMPORTS / "aiperf.json", "--gpu", "NVIDIA H200", "-o", "other.jsonl", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "states its devices: NVIDIA H100 80GB HBM3" in refused.stderr
 
 
 def test_each_of_the_gpus_of_sglang_reads_its_part_of_the_weights_and_of_a_cache_of_8_bits():

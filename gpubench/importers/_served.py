@@ -31,6 +31,7 @@ from gpubench.api.importer import (
 
 from . import _text as text_of
 
+_SIXTEEN_BITS = r"none|bf16|fp16|bfloat16|float16"
 _EIGHT_BITS = r"fp8|float8|int8|w8a8|w8a16|8bit"
 _FOUR_BITS = r"awq|gptq|int4|w4a16|4bit|fp4|bitsandbytes|bnb"
 _GROUP = 128  # weights of four bits that share a scale of two bytes
@@ -64,7 +65,7 @@ class ServedModel:
 
     def matrices(self) -> Model:
         """Return the matrices of the model; raises UnstatedError."""
-        key = model_named(self.name)
+        key = model_named(self.short)
         if self.unstated or not key:
             raise UnstatedError(self.unstated or f"the table of language models does not have {self.short}")
         return LANGUAGE_MODELS[key]
@@ -74,12 +75,14 @@ class ServedModel:
 
         The head of a quantised model keeps 16 bits, as in the published ones.
         """
-        model, words = self.matrices(), f"{self.quantization} {self.name}".lower()
+        model, words = self.matrices(), f"{self.quantization} {self.short}".lower()
         layers = model.size - model.head.size
         if re.search(_EIGHT_BITS, words):
             return layers + 2.0 * model.head.size, "8-bit weights"
         if re.search(_FOUR_BITS, words):
             return layers * (0.5 + 2 / _GROUP) + 2.0 * model.head.size, "4-bit weights"
+        if re.fullmatch(_SIXTEEN_BITS, self.quantization.lower()):
+            return 2.0 * model.size, "16-bit weights"
         if self.quantization or "gguf" in words:
             raise UnstatedError(f"how many bits the weights have is not known: {self.quantization or 'GGUF'}")
         return 2.0 * model.size, "16-bit weights, as published"
