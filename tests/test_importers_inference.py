@@ -176,6 +176,13 @@ def test_a_gpu_that_no_file_names_can_be_named_and_then_there_is_a_share():
     assert unknown.figure.share_of("spec") is None
 
 
+@pytest.mark.parametrize(
+    ("name", "lacks"), [("sglang.jsonl", True), ("vllm-serve.json", False), ("genai-perf.json", False)]
+)
+def test_a_gpu_is_asked_for_where_a_share_needs_it(name, lacks):
+    assert foreign.lacks_gpu(foreign.read(IMPORTS / name)) is lacks
+
+
 def test_a_gpu_that_a_file_names_is_not_named_again():
     with pytest.raises(UsageError, match="states its devices: NVIDIA H200"):
         foreign.on_gpu(foreign.read(IMPORTS / "vllm-serve.json"), "NVIDIA H100")
@@ -183,7 +190,7 @@ def test_a_gpu_that_a_file_names_is_not_named_again():
 
 def test_the_command_takes_the_name_of_a_gpu_that_the_output_does_not_state(tmp_path):
     done = gpubench("import", IMPORTS / "sglang.jsonl", "--gpu", "NVIDIA H200", "-o", "run.jsonl", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, "name it with --gpu" in done.stderr) == (0, False)
     shown = gpubench("show", "run.jsonl", cwd=tmp_path).stdout
     assert re.search(r"concurrency=64\] +1748 token/s +24\.7 % dram", shown)
     refused = gpubench("import", IMPORTS / "aiperf.json", "--gpu", "NVIDIA H200", "-o", "other.jsonl", cwd=tmp_path)

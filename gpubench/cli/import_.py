@@ -75,6 +75,7 @@ def import_(
 def _say(sources: list[Source], path: Path) -> None:
     """What was found, and what had to be left out, on standard error."""
     from gpubench.cli import _print
+    from gpubench.tools import foreign
 
     for source in sources:
         count = len(source.found.results)
@@ -83,6 +84,8 @@ def _say(sources: list[Source], path: Path) -> None:
             more = f" and {len(left) - 3} more" if len(left) > 3 else ""
             words = f"left out, since their unit is not stated anywhere: {', '.join(left[:3])}{more}"
             _print.say(words, "yellow")
+        if foreign.lacks_gpu(source):
+            _print.say("the GPU is not stated: name it with --gpu to see the share of its peak", "yellow")
     _print.say(f"run file: {path}")
 
 

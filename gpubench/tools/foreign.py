@@ -88,6 +88,15 @@ def _tool(path: Path, text: str) -> str:
     return found[0]
 
 
+def lacks_gpu(source: Source) -> bool:
+    """Return whether a figure of the source has a peak to be compared with, and the GPU of that peak is not stated."""
+    unstated = {device.id for device in source.found.devices if device.name == _UNSTATED}
+    return any(
+        result.devices[0] in unstated and any(series.limit for series in result.series)
+        for result in source.found.results
+    )
+
+
 def on_gpu(source: Source, name: str) -> Source:
     """Return a source whose devices without a stated name have this one; raises UsageError if it states all names."""
     devices = source.found.devices
