@@ -57,6 +57,7 @@ def test_a_step_gives_the_logits_of_double_precision(kind, batch):
 
 
 @needs_compiler
+@pytest.mark.slow
 def test_the_check_of_a_step_sees_a_wrong_cache_a_wrong_token_and_logits_that_are_not_written():
     found = chain()
     once(found)
@@ -101,7 +102,7 @@ def prefill(monkeypatch):
 
 
 @needs_compiler
-@pytest.mark.parametrize("kind", ["float16", pytest.param("int4", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", [pytest.param("float16", marks=pytest.mark.slow), "int4"])
 def test_a_prefill_gives_the_logits_and_the_cache_of_double_precision(prefill, kind):
     assert 0 < once(prefill(kind)) < 5e-3
 

@@ -85,7 +85,7 @@ def by_steps(times, arrivals, prompt, output):
     return first, last
 
 
-@pytest.mark.parametrize("rate", [1, 10, 25, 60])
+@pytest.mark.parametrize("rate", [1, 25, pytest.param(60, marks=pytest.mark.slow)])
 def test_steps_that_are_taken_at_once_end_when_single_steps_do(rate):
     arrivals = serving.poisson(rate, 300, seed=4)
     found = served(arrivals, prompt=20, output=12)
@@ -158,6 +158,7 @@ def test_a_line_through_measured_steps_is_exact_where_they_lie_on_one():
     assert (steep.base_s, steep.residual < 0.5) == (0, True)
 
 
+@pytest.mark.usefixtures("few")
 def test_a_batch_with_one_context_has_the_slope_of_the_largest_batch_with_two():
     steps = [step(1, 1000, [0.011]), step(2, 1000, [0.012]), step(2, 2000, [0.013]), step(4, 500, [0.014])]
     (found,) = served_of(Summary(run_of(*steps, prefill(512, [0.01]))), "inference", VIEW)
@@ -240,6 +241,12 @@ def measured():
     return [*steps, *(prefill(tokens, [seconds]) for tokens, seconds in LLAMA.prefills.items())]
 
 
+@pytest.fixture
+def few(monkeypatch):
+    """Simulate fewer queries than a report does."""
+    monkeypatch.setattr("gpubench.analysis.views.served._QUERIES", 1000)
+
+
 def test_a_view_finds_the_times_of_steps_and_prefills_and_the_rates_that_they_allow():
     (found,) = served_of(Summary(run_of(*measured())), "inference", VIEW)
     assert found.times.prefills == LLAMA.prefills
@@ -252,6 +259,7 @@ def test_a_view_finds_the_times_of_steps_and_prefills_and_the_rates_that_they_al
     assert rates[0] > rates[1] > 30  # a stricter objective allows a lower rate
 
 
+@pytest.mark.usefixtures("few")
 def test_the_page_draws_weights_that_were_measured_apart_and_names_their_knees():
     faster = [step(1, 512, [0.001], "int4"), step(8, 512, [0.002], "int4"), prefill(512, [0.012], "int4")]
     page = plugins.load("reports", "html").render(run_of(*measured(), *faster))
@@ -265,6 +273,7 @@ def test_steps_without_prefills_serve_nothing():
     assert served_of(Summary(run_of(step(1, 512, [0.004]))), "inference", VIEW) == []
 
 
+@pytest.mark.usefixtures("few")
 def test_a_session_stands_beside_its_simulation_and_its_percentiles_have_the_queries_that_they_need():
     arrivals = serving.poisson(10, 100, seed=2).tolist()
     found = served_of(Summary(run_of(*measured(), session(arrivals, LLAMA))), "inference", VIEW)
