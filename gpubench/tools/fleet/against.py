@@ -41,10 +41,11 @@ class _Pair:
 
 
 def baseline(found: ReadFleet, earlier: ReadFleet, policy: Policy) -> ComparedFleet:
-    """Compare each component with itself in an earlier fleet: the same UUIDs, driver and settings.
+    """Compare each component with itself in an earlier fleet.
 
-    The statistics are those of a gate. What a gate takes as a reason not to judge, such as other programs on the
-    device, is here a cause: whoever looks after a fleet wants to know of it.
+    It is the same if its UUIDs are (of a host, the node), and it is comparable if driver and settings are. The
+    statistics are those of a gate. What a gate takes as a reason not to judge, such as other programs on the device, is
+    here a cause: whoever looks after a fleet wants to know of it.
     """
     pairs = list(_pairs(found, earlier))
     plain = [_plain(pair) for pair in pairs]
@@ -75,20 +76,27 @@ def floors(found: ReadFleet, policy: Policy) -> ComparedFleet:
 
 
 def _pairs(found: ReadFleet, earlier: ReadFleet) -> Iterator[_Pair]:
-    known: dict[tuple[str, ...], tuple[str, Component]] = {}
-    for digest in earlier.digests:
-        known |= {component.uuids: (digest.node, component) for component in digest.components if all(component.uuids)}
+    known = {
+        _identity(digest.node, component): (digest.node, component)
+        for digest in earlier.digests
+        for component in digest.components
+    }
     for digest in found.digests:
-        mine = [component for component in digest.components if component.uuids in known]
+        mine = [component for component in digest.components if _identity(digest.node, component) in known]
         if not mine:
             continue
         after = Evidence([[readings.read(found.files[digest.node])]])
-        nodes = {known[component.uuids][0] for component in mine}
+        nodes = {known[_identity(digest.node, component)][0] for component in mine}
         before = {node: Evidence([[readings.read(earlier.files[node])]]) for node in nodes}
         for component in mine:
-            node, same = known[component.uuids]
+            node, same = known[_identity(digest.node, component)]
             if same.fingerprint == component.fingerprint:
                 yield from _cases(Place(digest.node, component.devices), component, same, before[node], after)
+
+
+def _identity(node: str, component: Component) -> tuple[str, ...]:
+    """Return the UUIDs of a component; of a host, which has none, its node and its name there."""
+    return component.uuids if all(component.uuids) else (node, *component.devices)
 
 
 def _cases(
