@@ -2,6 +2,7 @@
 
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -287,6 +288,47 @@ def test_a_session_stands_beside_its_simulation_and_its_percentiles_have_the_que
     session_table = serving_tables(found)[-1]
     assert session_table.rows[0][1] == "100"
     assert {session_table.rows[0][4], session_table.rows[0][7]} <= {"+0.0 %", "-0.0 %"}
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize(
+    "result",
+    [
+        step(10**9, 512, [0.01]),
+        step(1, 512, [0.0]),
+        step(1, 512, [1e300]),
+        step(1, -5, [0.01]),
+        step(1.5, 512, [0.01]),
+        step("one", 512, [0.01]),
+        prefill("many", [0.01]),
+        prefill(0, [0.01]),
+        prefill(10**12, [0.01]),
+    ],
+)
+def test_a_file_whose_axes_or_times_cannot_be_serves_what_the_others_say(result):
+    (found,) = served_of(Summary(run_of(step(1, 512, [0.01]), prefill(512, [0.01]), result)), "inference", VIEW)
+    assert (list(found.times.steps), found.times.prefills) == ([1], {512: 0.01})
+
+
+@pytest.mark.usefixtures("few")
+def test_a_session_whose_moments_go_back_is_left_out():
+    good = session([0.0, 1.0, 2.0], LLAMA)
+    series = {each.name: each for each in good.series}
+    back = replace(series["scheduled"], values=(0.0, 2.0, 1.0))
+    short = replace(series["last token"], values=series["last token"].values[:2])
+    for bad in (back, short):
+        others = [each for name, each in series.items() if name != bad.name]
+        (found,) = served_of(Summary(run_of(*measured(), replace(good, series=(*others, bad)))), "inference", VIEW)
+        assert found.sessions == ()
+
+
+@pytest.mark.usefixtures("few")
+def test_names_of_a_hostile_file_are_escaped_in_the_chart():
+    hostile = "<script>alert(1)</script>"
+    results = step(1, 512, [0.01], hostile), step(1, 2048, [0.011], hostile), prefill(512, [0.01], hostile)
+    page = plugins.load("reports", "html").render(run_of(*results))
+    assert "p99 of the first token" in page
+    assert hostile not in page
 
 
 def test_a_run_of_an_h200_shows_the_attention_the_steps_and_the_rates_that_were_measured():

@@ -7,7 +7,8 @@ moments of every query.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,6 +24,10 @@ from gpubench.stats import queries
 _QUERIES = 5000  # of a simulated rate: 0.015 s each, about 25 rates
 _PROMPT, _OUTPUT = 512, 128  # tokens, where no session of the run says otherwise
 _SHARES = (0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0, 1.1)  # of the capacity: the rates of the curve
+_MOST_BATCH, _MOST_TOKENS = 4096, 10**7  # what a file may ask for: a simulation has a line for each size of a batch
+_MOST_MODELS = 24  # of a view, each of which takes a third of a second
+_LEAST_S, _MOST_S = 1e-9, 1e5  # of a step, a prefill or a query
+_AXES = ("batch", "context", "tokens", "prompt", "output")
 _MOMENTS = ("scheduled", "first token", "last token")
 
 
@@ -72,15 +77,18 @@ class _Measured:
     prefills: dict[int, list[float]] = field(default_factory=dict)
     sessions: list[Result] = field(default_factory=list)
 
-    def add(self, result: Result, params: Mapping[str, str | int | float]) -> None:
+    def add(self, result: Result) -> None:
+        """Keep a result, unless its times or its axes cannot be those of a model that serves."""
         spoken = headline(result)
-        if {"prompt", "output"} <= params.keys():
+        if not spoken or not spoken.values or not _LEAST_S <= stats.median(spoken.values) <= _MOST_S:
+            return
+        batch, context, tokens, prompt, output = (_whole(result, axis) for axis in _AXES)
+        if prompt and output:
             self.sessions.append(result)
-        elif spoken and {"batch", "context"} <= params.keys():
-            place = int(params["batch"]), int(params["context"])
-            self.steps.setdefault(place, []).append(stats.median(spoken.values))
-        elif spoken and "tokens" in params:
-            self.prefills.setdefault(int(params["tokens"]), []).append(stats.median(spoken.values))
+        elif batch and context and batch <= _MOST_BATCH:
+            self.steps.setdefault((batch, context), []).append(stats.median(spoken.values))
+        elif tokens:
+            self.prefills.setdefault(tokens, []).append(stats.median(spoken.values))
 
     def times(self) -> ServingTimes | None:
         """Return the table of the simulation; None without a step or without a prefill."""
@@ -102,6 +110,12 @@ class _Measured:
         return Workload(int(params.get("prompt", _PROMPT)), int(params.get("output", _OUTPUT)), _QUERIES)
 
 
+def _whole(result: Result, axis: str) -> int | None:
+    """Return the number of sequences or tokens on an axis of a case; None where there is none."""
+    value = dict(result.case.params).get(axis)
+    return value if isinstance(value, int) and 1 <= value <= _MOST_TOKENS else None
+
+
 def served_of(summary: Summary, suite: str, view: View) -> list[Serving]:
     """Return what each model on each device of a view could serve; a model without steps or prefills has nothing."""
     grouped: dict[tuple[str, tuple[str, ...]], _Measured] = {}
@@ -109,9 +123,9 @@ def served_of(summary: Summary, suite: str, view: View) -> list[Serving]:
         params = dict(result.case.params)
         if result.status == "ok" and result.case.name in view.cases:
             label = ", ".join(str(params[axis]) for axis in view.by if axis in params)
-            grouped.setdefault((label, result.devices), _Measured()).add(result, params)
-    found = ((label, devices, measured, measured.times()) for (label, devices), measured in grouped.items())
-    return [_serving(view.title, label, devices, measured, times) for label, devices, measured, times in found if times]
+            grouped.setdefault((label, result.devices), _Measured()).add(result)
+    timed = ((*key, measured, times) for key, measured in grouped.items() if (times := measured.times()))
+    return [_serving(view.title, *found) for found in itertools.islice(timed, _MOST_MODELS)]
 
 
 def _serving(title: str, label: str, devices: tuple[str, ...], measured: _Measured, times: ServingTimes) -> Serving:
@@ -136,9 +150,11 @@ def _sessions(results: Sequence[Result], times: ServingTimes) -> Iterator[Sessio
     """Yield each session that has the moments of its queries."""
     for result in results:
         series = {each.name: np.asarray(each.values) for each in result.series if each.name in _MOMENTS}
-        if len(series) < len(_MOMENTS):
+        if len(series) < len(_MOMENTS) or len({each.size for each in series.values()}) > 1:
             continue
         scheduled, first, last = (series[name] for name in _MOMENTS)
+        if np.any(np.diff(scheduled) < 0) or np.any(first <= scheduled) or np.any(last < first):
+            continue
         params = dict(result.case.params)
         simulated = serving.simulate(times, scheduled, int(params["prompt"]), int(params["output"]))
         medians = (
