@@ -149,7 +149,7 @@ class LoadGen:
             finally:
                 issued.abandon()
             run.result()
-            records = _records(Path(folder, "mlperf_log_detail.txt").read_text())
+            records = _records(Path(folder, "mlperf_log_detail.txt").read_text(encoding="utf-8"))
         verdict = records["result_validity"]
         expect(verdict == "VALID", f"LoadGen calls its run {verdict}: {records.get('result_invalid_reason')}")
         return float(records[self.pattern.record]) * 1e-9
