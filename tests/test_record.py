@@ -110,6 +110,14 @@ def test_a_result_from_before_series_had_a_clock_is_read_as_fast_as_a_new_one(mo
     assert record.decode(older) == record.decode(record.encode(result)) == result
 
 
+def test_lines_that_differ_in_numbers_alone_are_looked_through_once():
+    record._in_order.cache_clear()
+    for seconds in (1e-3, 0.25, 17.0):
+        line = record.encode(make.result(make.timing(seconds), of=make.case("triad", size_bytes=int(2**20 * seconds))))
+        assert record.decode(line).series[0].values == (seconds,)
+    assert record._in_order.cache_info().misses == 1
+
+
 def test_the_order_of_keys_in_a_record_means_nothing():
     document = json.loads(record.encode(make.result()))
     turned = json.dumps(dict(reversed(document.items()))).encode()
@@ -123,6 +131,8 @@ def test_the_order_of_keys_in_a_record_means_nothing():
         ('"name":"triad"', '"name":"copy","name":"triad"', "the key 'name' stands twice in one object"),
         ('"cause":""', '"cause":"","cause" :""', "the key 'cause' stands twice in one object"),
         ('"cause":""', '"cause":"","cau\\u0073e":""', "the key 'cause' stands twice in one object"),
+        ('"cause":""', '"cau5se":""', "cau5se: Unexpected keyword argument"),
+        ('"cause":""', '"cau5se":"","cause":""', "cau5se: Unexpected keyword argument"),
         ("[0.001]", "[NaN]", "series.0.values.0: Input should be a finite number"),
         ("[0.001]", "[-Infinity]", "series.0.values.0: Input should be a finite number"),
         ("[0.001]", "[1e999]", "series.0.values.0: Input should be a finite number"),
