@@ -1,8 +1,9 @@
 """How often the rule for fleets accuses healthy fleets and finds slow GPUs, beside the rules of other tools.
 
-python tests/fleet_simulation.py [FLEETS]    # 4000 by default: about half an hour; prints the table of docs/fleet.md
+python tests/fleet_simulation.py [FLEETS]    # 4000 by default, some minutes; prints the table of docs/fleet.md
 
-Each fleet is measured in 20 cases of five families. Normal deviations between GPUs; one GPU is slow in one case.
+Each fleet is measured in 20 cases of five families, with normal deviations between GPUs. In a quarter as many fleets for
+each slowdown one GPU is slow in one case.
 """
 
 import math
