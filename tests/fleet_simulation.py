@@ -2,8 +2,8 @@
 
 python tests/fleet_simulation.py [FLEETS]    # 4000 by default, some minutes; prints the table of docs/fleet.md
 
-Each fleet is measured in 20 cases of five families, with normal deviations between GPUs. In a quarter as many fleets for
-each slowdown one GPU is slow in one case.
+Each fleet is measured in 20 cases of five families, with normal deviations between GPUs. For each slowdown there are a
+quarter as many fleets, in which one GPU is slow in one case.
 """
 
 import math
