@@ -11,7 +11,7 @@ from gpubench.measuring.sampler import SamplingProcess
 from gpubench.model import Facts, Settings
 
 SUITES = plugins.names("suites")
-GPUS_ALONE = {"p2p"}  # devices that reach each other's memory: a host has no equivalent
+GPUS_ALONE = {"p2p", "tensor"}  # devices that reach each other's memory, and matrix units: a host has no equivalent
 
 
 class Shelf(list):

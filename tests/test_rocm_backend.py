@@ -102,7 +102,7 @@ def test_more_shared_memory_than_a_block_has_is_skipped_and_the_call_that_fails_
             raise AssertionError("asked")
 
     module = SimpleNamespace(get_function=lambda name: Function())
-    kernel = BACKEND._CupyKernel(SimpleNamespace(cuda=SimpleNamespace(runtime=Runtime(MI300X))), module, "name")
+    kernel = BACKEND.CupyKernel(SimpleNamespace(cuda=SimpleNamespace(runtime=Runtime(MI300X))), module, "name")
     with pytest.raises(Skip, match="limits a block to 65536 bytes of shared memory"):
         kernel((1,), (64,), (), shared_bytes=65537)
 

@@ -44,6 +44,20 @@ class Timing:
     host: float
 
 
+@dataclass(frozen=True, slots=True)
+class KernelResources:
+    """What the compiler gave to a kernel, and how many of its blocks a compute unit holds at the same time.
+
+    `registers` and `local_bytes` (spilled registers and arrays) are of a thread, `shared_bytes` of a block without its
+    dynamic part.
+    """
+
+    registers: int
+    shared_bytes: int
+    local_bytes: int
+    resident_blocks: int
+
+
 class Kernel(Protocol):
     """A compiled device kernel; `args` are arrays and scalars of exact width (numpy scalars)."""
 
@@ -53,6 +67,9 @@ class Kernel(Protocol):
 
     def symbol(self, name: str, nbytes: int) -> Any:
         """A `__constant__` or `__device__` array of the kernel's source, by its name: uint8, shape (nbytes,)."""
+
+    def resources(self, threads: int, shared_bytes: int = 0) -> KernelResources | None:
+        """What a launch with blocks of so many threads and that much dynamic shared memory takes; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,6 +127,9 @@ class _ClockworkKernel:
         self._device.spend(self._duration())
         self._launches += 1
 
+    def resources(self, threads: int, shared_bytes: int = 0) -> None:
+        del threads, shared_bytes
+
     def symbol(self, name: str, nbytes: int) -> Any:
         raise Skip(f"clockwork has no memory behind its kernels ({name} of {nbytes} B was asked for)")
 

@@ -21,6 +21,7 @@ from . import _rocm
 from ._events import EventClock, Gate
 from ._flush import CacheFlush
 from ._host_memory import HOST_KINDS, host_memory
+from ._kernel import CupyKernel
 from ._lanes import Lanes, ipc_event
 from ._memory import Raw, Region, shared_memory
 from ._uuid import uuid_of
@@ -137,8 +138,8 @@ class CupyDevice:
         self._cache_flush.queue(self._stream.ptr)
 
     def kernel(self, source: str, name: str, defines: Mapping[str, str | int]) -> Kernel:
-        options = tuple(f"-D{key}={value}" for key, value in defines.items())
-        return _CupyKernel(self.xp, self.xp.RawModule(code=source, options=options), name)
+        options = (*_target_options(self.traits), *(f"-D{key}={value}" for key, value in defines.items()))
+        return CupyKernel(self.xp, self.xp.RawModule(code=source, options=options), name)
 
     def to_host(self, array: Any) -> Any:
         found = self.xp.asnumpy(array)
@@ -206,28 +207,6 @@ class CupyDevice:
         self._clock.forget()
         self.xp.get_default_memory_pool().free_all_blocks()
         self.xp.get_default_pinned_memory_pool().free_all_blocks()
-
-
-class _CupyKernel:
-    """A compiled kernel; more than the default of dynamic shared memory is asked for when used."""
-
-    def __init__(self, cupy: Any, module: Any, name: str) -> None:
-        self._cupy = cupy
-        self._module = module
-        self._function = module.get_function(name)
-        self._most = int(self._function.max_dynamic_shared_size_bytes) if not cupy.cuda.runtime.is_hip else _lds(cupy)
-
-    def __call__(
-        self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_bytes: int = 0
-    ) -> None:
-        if shared_bytes > self._most:
-            if self._cupy.cuda.runtime.is_hip:
-                raise Skip(f"CuPy on ROCm limits a block to {self._most} bytes of shared memory")
-            self._function.max_dynamic_shared_size_bytes = self._most = shared_bytes
-        self._function(grid, block, tuple(args), shared_mem=shared_bytes)
-
-    def symbol(self, name: str, nbytes: int) -> Any:
-        return self._cupy.ndarray((nbytes,), self._cupy.uint8, self._module.get_global(name))
 
 
 class Cupy:
@@ -357,12 +336,13 @@ def _traits(runtime: Any, device: Device) -> Traits:
     )
 
 
+def _target_options(traits: Traits) -> tuple[str, ...]:
+    """The compiler's target where CuPy's own (`sm_90`) leaves out instructions: wgmma, setmaxnreg."""
+    return ("--gpu-architecture=sm_90a",) if traits.arch == "sm_90" else ()
+
+
 def _shared_bytes(props: Mapping[str, Any]) -> int:
     return int(props.get("sharedMemPerBlockOptin") or props["sharedMemPerBlock"])
-
-
-def _lds(cupy: Any) -> int:
-    return _rocm.max_shared_bytes(cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice()))
 
 
 def _features(props: Mapping[str, Any]) -> frozenset[str]:

@@ -1,0 +1,50 @@
+"""A kernel that CuPy compiled: its launch, its symbols, and what the compiler gave to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpubench.base.errors import Skip
+from gpubench.plugins.backend import KernelResources
+
+from . import _rocm
+
+
+class CupyKernel:
+    """A compiled kernel; more than the default of dynamic shared memory is asked for when used."""
+
+    def __init__(self, cupy: Any, module: Any, name: str) -> None:
+        self._cupy = cupy
+        self._module = module
+        self._function = module.get_function(name)
+        self._most = int(self._function.max_dynamic_shared_size_bytes) if not cupy.cuda.runtime.is_hip else _lds(cupy)
+
+    def __call__(
+        self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_bytes: int = 0
+    ) -> None:
+        self._allow(shared_bytes)
+        self._function(grid, block, tuple(args), shared_mem=shared_bytes)
+
+    def _allow(self, shared_bytes: int) -> None:
+        if shared_bytes > self._most:
+            if self._cupy.cuda.runtime.is_hip:
+                raise Skip(f"CuPy on ROCm limits a block to {self._most} bytes of shared memory")
+            self._function.max_dynamic_shared_size_bytes = self._most = shared_bytes
+
+    def resources(self, threads: int, shared_bytes: int = 0) -> KernelResources | None:
+        if self._cupy.cuda.runtime.is_hip:  # not tried there
+            return None
+        function, driver = self._function, self._cupy.cuda.driver
+        self._allow(shared_bytes)
+        blocks = driver.occupancyMaxActiveBlocksPerMultiprocessor(function.kernel.ptr, threads, shared_bytes)
+        return KernelResources(
+            int(function.num_regs), int(function.shared_size_bytes), int(function.local_size_bytes), int(blocks)
+        )
+
+    def symbol(self, name: str, nbytes: int) -> Any:
+        return self._cupy.ndarray((nbytes,), self._cupy.uint8, self._module.get_global(name))
+
+
+def _lds(cupy: Any) -> int:
+    return _rocm.max_shared_bytes(cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice()))

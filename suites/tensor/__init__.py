@@ -1,0 +1,14 @@
+"""What each optimisation of a matrix product is worth, and what the matrix unit itself can do.
+
+The ladders are kernels of our own, from the plainest to the fastest: each is checked as the vendor's product is, and
+is timed in turn with it. The cases of single instructions say what the units behind them could do.
+"""
+
+from gpubench.api.suite import Suite
+
+from . import _hgemm
+
+suite = Suite(
+    "matrix products step by step, and the instructions behind them",
+    topics=[_hgemm.topic],
+)
