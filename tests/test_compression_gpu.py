@@ -6,6 +6,7 @@ The logic is also tried on codecs in host memory, without a GPU.
 """
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -88,8 +89,11 @@ def test_ten_thousand_small_buffers_come_back_on_a_gpu(gpu, chunks, name):
 @pytest.mark.timeout(600)
 def test_mutations_of_every_codec_are_accounted_for_on_a_gpu():
     """Each is refused, of a wrong length, seen by the comparison, or unharmed; a worker's death costs a batch."""
-    command = [sys.executable, str(Path(__file__).parent / "_gpu_hostile.py"), str(MUTATIONS), *nvcomp.ALGORITHMS]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    here = Path(__file__).parent
+    command = [sys.executable, str(here / "_gpu_hostile.py"), str(MUTATIONS), *nvcomp.ALGORITHMS]
+    path = os.pathsep.join((str(here), os.environ.get("PYTHONPATH", "")))  # PYTHONSAFEPATH may leave out the folder
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
     for name, ways in json.loads(done.stdout).items():
         say(f"{name} {json.dumps(ways)}")

@@ -178,6 +178,19 @@ def test_other_programs_on_one_gpu_are_noted_though_it_is_not_slow(tmp_path):
     assert shared.notes[0] == "vm-1 cuda:1: other programs used it in 5 of 5 cases"
 
 
+def test_a_gpu_whose_host_link_another_program_loads_is_found_with_the_cause(tmp_path):
+    """The same two H200, and on the second a program that copies between host and GPU, both ways, all the time."""
+    alone = read(shutil.copytree(RECORDINGS / "fleet/alone", tmp_path / "alone"))
+    loaded = judging.judge(read(shutil.copytree(RECORDINGS / "fleet/link-loaded", tmp_path / "l")), built_in(), alone)
+    (suspect,) = loaded.suspects
+    assert (suspect.place.text, suspect.state, fleet_status(loaded)) == ("vm-1 cuda:1", "confirmed", 1)
+    assert 0.4 < suspect.slowdown < 0.6
+    assert "other programs" in {cause.kind for cause in suspect.causes}
+    assert fleet_words.next_words(loaded) == [
+        "stop the other programs on vm-1 cuda:1, or wait until they end, and measure again"
+    ]
+
+
 def test_other_programs_on_most_gpus_are_one_note():
     used = {(f"gpu0{node}", "cuda:0"): {"shared-device"} for node in range(6)}
     assert judged(8, 1, states=used).notes == ("other programs used 6 of 8 components in half of their cases or more",)

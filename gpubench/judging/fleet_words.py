@@ -120,9 +120,11 @@ def absent_words(judgement: FleetJudgement) -> list[str]:
 
 def next_words(judgement: FleetJudgement) -> list[str]:
     """Return what to do next; empty if nothing is left to do."""
-    if judgement.of("confirmed"):
-        node = judgement.of("confirmed")[0].place.node
-        drain = f"scontrol update nodename={shlex.quote(node)} state=drain reason='slow, found by gpubench'"
+    if confirmed := judgement.of("confirmed"):
+        place = confirmed[0].place
+        if any(cause.kind == "other programs" for cause in confirmed[0].causes):
+            return [f"stop the other programs on {place.text}, or wait until they end, and measure again"]
+        drain = f"scontrol update nodename={shlex.quote(place.node)} state=drain reason='slow, found by gpubench'"
         return [f"take the node out of service and have it examined; with Slurm: {drain}"]
     if judgement.of("suspect"):
         return ["measure the suspects again beside healthy nodes: gpubench fleet run … --confirm"]
