@@ -37,12 +37,18 @@ def host_bench(**params):
 
 def test_a_gpu_has_attention_steps_and_prefills_and_the_host_has_the_toy():
     host = plugins.load("backends", "host").devices()[0]
-    assert {line.partition("[")[0] for line in ids()} == {"decode_attention", "kv_pages", "step", "prefill"}
+    assert {line.partition("[")[0] for line in ids()} == {
+        "decode_attention",
+        "kv_pages",
+        "prefill_attention",
+        "step",
+        "prefill",
+    }
     scenarios = {"single_stream", "multi_stream", "offline", "server"}
     assert {line.partition("[")[0] for line in ids(host)} == {"step", "prefill", *scenarios}
     assert "decode_attention[batch=32,context=4096,heads=32,kv_heads=8,dim=128]" in ids()
     assert "step[model=llama-3-8b,weights=int4,batch=64,context=512]" in ids()
-    assert len(ids()) == 18
+    assert len(ids()) == 22
     assert not any("llama-3-70b,weights=float16" in line for line in ids(tier="full"))
     assert "kv_pages[page=16,order=shuffled,batch=32,context=4096]" in ids()
 

@@ -13,8 +13,9 @@ from gpubench import plugins
 from gpubench.base.errors import Skip, WrongAnswer
 
 SUITE = plugins.load("suites", "inference")
-CHAIN, WEIGHTS, MACHINE, SCENARIOS = (
-    sys.modules[f"{SUITE.package}.{name}"] for name in ("_chain", "_weights", "_machine", "_scenarios")
+CHAIN, ATTENTION, WEIGHTS, MACHINE, SCENARIOS = (
+    sys.modules[f"{SUITE.package}.{name}"]
+    for name in ("_chain", "_prefill_attention", "_weights", "_machine", "_scenarios")
 )
 MODELS = sys.modules[f"{SUITE.package.rpartition('.')[0]}._models"]
 needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
@@ -91,8 +92,14 @@ def by_numpy(bench, product):
 
 
 @pytest.fixture
-def prefill(monkeypatch):
-    monkeypatch.setattr(CHAIN, "vendor", by_numpy)
+def library(monkeypatch):
+    """The products of the vendor's library by NumPy."""
+    for module in (CHAIN, ATTENTION):
+        monkeypatch.setattr(module, "vendor", by_numpy)
+
+
+@pytest.fixture
+def prefill(library):
 
     def build(kind="float16", tokens=20):
         paper = bench(SUITE, "nvidia")
@@ -141,10 +148,10 @@ class TwoSizes(MACHINE.GpuMachine):
 
 @needs_compiler
 @pytest.mark.slow
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("kind", ["float16", "int4"])
-def test_a_machine_answers_queries_in_slots_and_each_as_if_it_were_alone(monkeypatch, kind):
+def test_a_machine_answers_queries_in_slots_and_each_as_if_it_were_alone(kind):
     """Three queries in two slots: the third one takes the slot of the one that ends first."""
-    monkeypatch.setattr(CHAIN, "vendor", by_numpy)
     machine = TwoSizes(bench(SUITE, "nvidia"), SMALL, kind, 12, 4)
     scenario = SCENARIOS.Scenario(machine, np.random.default_rng(4), 12, 4, 3)
     session = scenario.run(scenario.prompts, [0.0] * 3)

@@ -6,7 +6,7 @@ generator, none of which is an MLPerf result. On the host the model is a toy tha
 
 from gpubench.api.suite import Suite, View
 
-from . import _attention, _loadgen, _scenarios, _steps
+from . import _attention, _loadgen, _prefill_attention, _scenarios, _steps
 
 suite = Suite(
     "language models: attention over a KV cache, steps, LoadGen scenarios",
@@ -18,5 +18,5 @@ suite = Suite(
             by=("model", "weights"),
         )
     ],
-    topics=[_attention.topic, _steps.topic, _scenarios.topic, _loadgen.topic],
+    topics=[_attention.topic, _steps.topic, _scenarios.topic, _loadgen.topic, _prefill_attention.topic],
 )

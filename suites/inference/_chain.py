@@ -23,6 +23,7 @@ from ..gemm._gemv import KINDS, Weights
 from ..gemm._vendor import vendor
 from ._attention import AttentionShape, launches
 from ._exact import CacheLayout, ExactChain, SampledToken, relative, rounding_bound, turns
+from ._prefill_attention import Prompt, PromptShape, Unfused
 from ._weights import ModelWeights
 
 _HALF = FORMATS["float16"]
@@ -229,8 +230,7 @@ class PrefillChain:
         self._model, self._tokens = model, tokens
         widest = max(layer.size for layer in model.layers) if KINDS[weights.kind].is_quantised else 0
         self.chain = Chain(bench, weights, tokens, CacheMemory.drawn(weights, 1, tokens))
-        self._scores = bench.xp.empty(model.heads * tokens * tokens, "uint16")
-        self._heads = bench.xp.empty(model.heads * tokens * model.dim, "uint16")  # of each head the tokens in turn
+        self._unfused = Unfused(bench, PromptShape(tokens, model.heads, model.kv_heads, model.dim))
         self._halves = bench.xp.empty(widest, "uint16")
         self.logits = bench.xp.empty(model.head.rows, "uint16")
         self.calls = tuple(self._all_calls())
@@ -244,7 +244,7 @@ class PrefillChain:
                 chain.norm(2 * layer, adds="down" if layer else ""),
                 *self._product(weights["qkv"], "normed", "qkv"),
                 chain.rotary(layer, self.logits, self.logits, is_prompt=True),
-                *self._attention(layer),
+                *self._unfused.calls(Prompt(chain.room["queries"], *chain.caches[layer]), chain.room["attended"]),
                 *self._product(weights["out"], "attended", "out"),
                 chain.norm(2 * layer + 1, adds="out"),
                 *self._product(weights["up"], "normed", "up"),
@@ -259,30 +259,16 @@ class PrefillChain:
         room, quantised = self.chain.room, weights.kind.is_quantised
         shape = Shape(self._tokens, weights.rows, weights.cols, "nt")
         halves = self._halves if quantised else weights.words
-        product = self._vendor(shape, room[x], halves, room[y])
-        return [partial(weights.restore, self._halves), product] if quantised else [product]
-
-    def _vendor(self, shape: Shape, a: Any, b: Any, c: Any) -> Call:
-        return vendor(self.chain.weights.bench, MatrixProduct(PRECISIONS["float16"], shape, a, b, c)).call
-
-    def _attention(self, layer: int) -> list[Call]:
-        """Return the products of queries and keys, the softmax up to each token, and the products with the values."""
-        model, tokens, (keys, values) = self._model, self._tokens, self.chain.caches[layer]
-        rows = model.heads // model.kv_heads * tokens  # of the heads that share a KV head
-        scored = Shape(rows, tokens, model.dim, "nt", model.kv_heads)
-        weighed = Shape(rows, model.dim, tokens, "nn", model.kv_heads)
-        sizes = np.uint32(model.heads), np.uint32(model.dim)
-        return [
-            self._vendor(scored, self.chain.room["queries"], keys, self._scores),
-            self.chain.launch("causal_softmax", model.heads * tokens, self._scores, np.uint32(tokens)),
-            self._vendor(weighed, self._scores, values, self._heads),
-            self.chain.launch("join_heads", tokens, self._heads, self.chain.room["attended"], *sizes),
-        ]
+        product = vendor(
+            self.chain.weights.bench, MatrixProduct(PRECISIONS["float16"], shape, room[x], halves, room[y])
+        )
+        return [partial(weights.restore, self._halves), product.call] if quantised else [product.call]
 
     def poison(self) -> None:
         """Overwrite every output with NaN, and the keys and values too."""
         self.chain.poison()
-        for array in (self.logits, self._scores, self._heads, *(each for cache in self.chain.caches for each in cache)):
+        self._unfused.poison()
+        for array in (self.logits, *(each for cache in self.chain.caches for each in cache)):
             array.view("uint8").fill(0xFF)
 
     def check(self) -> Observation:

@@ -1,0 +1,328 @@
+"""Attention of a whole prompt: every token attends to those before it and to itself, by several libraries."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from gpubench.api.suite import (
+    POINT,
+    Bench,
+    Missing,
+    Observation,
+    Observed,
+    Skip,
+    Stage,
+    Task,
+    Topic,
+    View,
+    Work,
+    expect,
+    on_gpu,
+    points,
+)
+
+from .._checks import in_turn
+from ..gemm._data import Maker
+from ..gemm._formats import FORMATS, PRECISIONS, MatrixProduct, Shape
+from ..gemm._vendor import vendor
+from ._flash import FlashPlan, binary
+from ._weights import product_bench
+
+_HALF = FORMATS["float16"]
+_THREADS = 256  # of a block, as in chain.cu
+_SAMPLED = 6  # tokens of random heads that are compared, beside the first and the last token
+_BOUND = 4 * 2.0**-11  # of the relative error: results, and for some scores and shares too, are stored as halves
+_SPARE_BYTES = 2**28
+_SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_PROVIDERS = ("unfused", "triton", "torch", "cudnn")
+
+topic = Topic(
+    views=[
+        View(
+            "curve",
+            "Prefill attention: throughput by tokens of the prompt",
+            ("prefill_attention",),
+            x="tokens",
+            by=("by",),
+            log_x=True,
+        )
+    ]
+)
+
+Call = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptShape:
+    """A prompt of `tokens` tokens; as many of its `heads` heads as `kv_heads` divides share keys and values."""
+
+    tokens: int
+    heads: int
+    kv_heads: int
+    dim: int
+
+    @property
+    def size(self) -> int:
+        """The number of elements of all queries, and of all results."""
+        return self.tokens * self.heads * self.dim
+
+    @property
+    def scores(self) -> int:
+        """The number of scores between all pairs of tokens, in all heads."""
+        return self.heads * self.tokens * self.tokens
+
+    @property
+    def work(self) -> Work:
+        """Count the pairs that a token attends to, 4 operations for each element; queries, keys, values and results."""
+        pairs = self.tokens * (self.tokens + 1) / 2
+        moved = 2 * _HALF.itemsize * self.tokens * self.dim * (self.heads + self.kv_heads)
+        return Work(moved=float(moved), flops=4.0 * self.heads * self.dim * pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Queries as (head, token, dim) halves, times log2(e)/√dim; keys and values as (KV head, token, dim) halves."""
+
+    queries: Any
+    keys: Any
+    values: Any
+
+
+class Unfused:
+    """Two batched products of the vendor's library and a softmax between them, over all pairs of tokens."""
+
+    def __init__(self, bench: Bench, shape: PromptShape) -> None:
+        self._bench, self._shape = bench, shape
+        self._scores = bench.xp.empty(shape.scores, "uint16")
+        self._joined = bench.xp.empty(shape.size, "uint16")  # of each head the tokens in turn
+        self._softmax, self._join = (bench.kernel("chain.cu", name) for name in ("causal_softmax", "join_heads"))
+
+    def calls(self, prompt: Prompt, out: Any) -> list[Call]:
+        """Return the calls that write (token, head, dim) to `out`."""
+        shape = self._shape
+        rows = shape.heads // shape.kv_heads * shape.tokens  # of the heads that share a KV head
+        scored = Shape(rows, shape.tokens, shape.dim, "nt", shape.kv_heads)
+        weighed = Shape(rows, shape.dim, shape.tokens, "nn", shape.kv_heads)
+        lines, joined = (self._scores, np.uint32(shape.tokens)), (self._joined, out)
+        sizes = np.uint32(shape.heads), np.uint32(shape.dim)
+        return [
+            self._product(scored, prompt.queries, prompt.keys, self._scores),
+            partial(self._softmax, (shape.heads * shape.tokens,), (_THREADS,), lines),
+            self._product(weighed, self._scores, prompt.values, self._joined),
+            partial(self._join, (shape.tokens,), (_THREADS,), (*joined, *sizes)),
+        ]
+
+    def _product(self, shape: Shape, a: Any, b: Any, c: Any) -> Call:
+        return vendor(product_bench(self._bench), MatrixProduct(PRECISIONS["float16"], shape, a, b, c)).call
+
+    def poison(self) -> None:
+        """Overwrite scores and results with NaN."""
+        for array in (self._scores, self._joined):
+            array.view("uint8").fill(0xFF)
+
+
+class Provider(Protocol):
+    """A library that computes the attention of a prompt."""
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        """The library and its version."""
+
+    def __call__(self) -> None:
+        """Compute the attention."""
+
+    def poison(self) -> None:
+        """Overwrite what the next call writes with NaN."""
+
+    def results(self) -> Any:
+        """Return the results as (token, head, dim) halves."""
+
+
+class OurKernels:
+    """The calls of our own kernels, or of the vendor's products, into an array of ours."""
+
+    def __init__(self, calls: list[Call], out: Any, poison: Call, notes: Mapping[str, str]) -> None:
+        self._call, self._out, self._poison, self.notes = in_turn(*calls), out, poison, notes
+
+    def __call__(self) -> None:
+        self._call()
+
+    def poison(self) -> None:
+        self._poison()
+        self._out.view("uint8").fill(0xFF)
+
+    def results(self) -> Any:
+        return self._out
+
+
+def _unfused(bench: Bench, shape: PromptShape, prompt: Prompt) -> Provider:
+    unfused, out = Unfused(bench, shape), bench.xp.empty(shape.size, "uint16")
+    notes = {"library": "two batched products of the vendor's library, softmax of chain.cu"}
+    return OurKernels(unfused.calls(prompt, out), out, unfused.poison, notes)
+
+
+def _triton(bench: Bench, shape: PromptShape, prompt: Prompt, plan: FlashPlan | None = None) -> Provider:
+    """Return our kernel in Triton, compiled for this GPU and launched by CuPy on the stream of the suite."""
+    if bench.traits.vendor != "nvidia":
+        raise Skip(f"our Triton kernel is not tried on {bench.traits.vendor} GPUs")
+    plan, xp = plan or FlashPlan(), bench.xp
+    made = binary(bench.traits.arch, shape.dim, plan)
+    if made.shared_bytes > bench.traits.max_shared_bytes:
+        raise Skip(f"the kernel needs {made.shared_bytes} bytes of shared memory in a block")
+    module = xp.cuda.function.Module()
+    module.load(made.code)
+    kernel = module.get_function(made.name)
+    xp.cuda.driver.funcSetAttribute(kernel.ptr, _SHARED_BYTES, made.shared_bytes)
+    out = xp.empty(shape.size, "uint16")
+    numbers = (np.int32(number) for number in (shape.tokens, shape.heads, shape.heads // shape.kv_heads))
+    scratch = np.uint64(0), np.uint64(0)  # of kernels that ask for some, and of Triton's profiler
+    args = (prompt.queries, prompt.keys, prompt.values, out, *numbers, *scratch)
+    grid, block = (-(-shape.tokens // plan.rows), shape.heads), (32 * plan.warps,)
+    launch = partial(kernel, grid, block, args, shared_mem=made.shared_bytes)
+    blocks = f"blocks of {plan.rows} × {plan.cols}, {plan.warps} warps, {plan.stages} stages"
+    notes = {"library": f"our kernel in Triton {made.version}: {blocks}"}
+    return OurKernels([launch], out, lambda: None, notes)
+
+
+class TorchAttention:
+    """scaled_dot_product_attention of torch over our memory, on the stream of the suite; with `backend` by that one."""
+
+    def __init__(self, bench: Bench, shape: PromptShape, prompt: Prompt, backend: str = "") -> None:
+        torch = _torch()
+        functional, choice = torch.nn.functional, importlib.import_module("torch.nn.attention")
+        self._torch, self._xp = torch, bench.xp
+        self._out: Any = None
+        arrays = ((prompt.queries, shape.heads), (prompt.keys, shape.kv_heads), (prompt.values, shape.kv_heads))
+        sizes = shape.tokens, shape.dim
+        tensors = [torch.from_dlpack(array.view("float16").reshape(1, heads, *sizes)) for array, heads in arrays]
+        self._stream = torch.cuda.ExternalStream(bench.device.stream, device=tensors[0].device)
+        is_grouped = shape.heads != shape.kv_heads
+        # the queries carry log2(e): 2^x is e^(x·ln 2)
+        attend = partial(functional.scaled_dot_product_attention, is_causal=True, scale=math.log(2))
+        self._attend = partial(attend, *tensors, enable_gqa=is_grouped)
+        chosen = getattr(choice.SDPBackend, backend) if backend else None
+        self._choice = partial(choice.sdpa_kernel, chosen) if backend else torch.no_grad
+        self.notes = {"library": f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}"}
+
+    def __call__(self) -> None:
+        self._out = None  # so that the result takes the same memory again
+        with self._torch.cuda.stream(self._stream), self._choice():
+            self._out = self._attend()
+
+    def poison(self) -> None:
+        if self._out is not None:
+            with self._torch.cuda.stream(self._stream):
+                self._out.fill_(math.nan)
+
+    def results(self) -> Any:
+        found = self._xp.from_dlpack(self._out)[0].swapaxes(0, 1)
+        return self._xp.ascontiguousarray(found).view("uint16").ravel()
+
+
+def _torch() -> Any:
+    """Return torch; raises Missing without it, or where it has no GPU."""
+    try:
+        torch = importlib.import_module("torch")
+    except ImportError as error:
+        raise Missing("torch is not installed", "pip install torch") from error
+    if not torch.cuda.is_available():
+        raise Missing(f"torch {torch.__version__} finds no GPU", "pip install torch, in the build for this driver")
+    return torch
+
+
+def _cudnn(bench: Bench, shape: PromptShape, prompt: Prompt) -> Provider:
+    if bench.traits.vendor != "nvidia":
+        raise Skip("cuDNN is a library for NVIDIA GPUs")
+    found = TorchAttention(bench, shape, prompt, "CUDNN_ATTENTION")
+    try:
+        found()
+    except RuntimeError as error:
+        raise Skip(f"torch's attention by cuDNN does not take this shape: {error}") from error
+    return found
+
+
+PROVIDERS: Mapping[str, Callable[[Bench, PromptShape, Prompt], Provider]] = {
+    "unfused": _unfused,
+    "triton": _triton,
+    "torch": TorchAttention,
+    "cudnn": _cudnn,
+}
+
+
+class PrefillAttention:
+    """A seeded prompt, its attention by one provider, and random tokens of it in double precision."""
+
+    def __init__(self, bench: Bench, shape: PromptShape, by: str) -> None:
+        rows = 2 * shape.size + 2 * shape.tokens * shape.kv_heads * shape.dim
+        bench.need(_HALF.itemsize * (rows + (shape.scores + shape.size) * (by == "unfused")) + _SPARE_BYTES)
+        self._shape, self._to_host, self._rng = shape, bench.device.to_host, bench.rng
+        self._make = Maker(product_bench(bench))
+        seeds = [int(seed) for seed in self._rng.integers(2**63, size=3)]
+        draw, cached = partial(self._make.drawn, _HALF), shape.tokens * shape.kv_heads * shape.dim
+        scale = math.log2(math.e) / math.sqrt(shape.dim)
+        queries = draw(shape.size, seeds[0], spread=scale)
+        self.prompt = Prompt(queries, draw(cached, seeds[1]), draw(cached, seeds[2]))
+        self.provider = PROVIDERS[by](bench, shape, self.prompt)
+
+    def check(self) -> Observation:
+        """Compare random tokens of random heads, the first token and the last one with double precision."""
+        shape, results = self._shape, self.provider.results()
+        missing = self._make.missing(results, _HALF)
+        expect(missing == 0, f"{missing} results are not written, NaN or infinite")
+        places = np.append(self._rng.integers(0, shape.tokens, _SAMPLED), (0, shape.tokens - 1))
+        heads = self._rng.integers(0, shape.heads, len(places))
+        lines = results.reshape(-1, shape.dim)
+        errors = []
+        for place, head in zip(places.tolist(), heads.tolist(), strict=True):
+            found = self._to_host(lines[place * shape.heads + head]).view(np.float16).astype(float)
+            exact = self.expected(head, place)
+            errors.append(float(np.linalg.norm(found - exact) / np.linalg.norm(exact)))
+        expect(max(errors) <= _BOUND, f"the relative error {max(errors):.3g} of a token is above {_BOUND:.3g}")
+        return {"error": Observed(max(errors))}
+
+    def expected(self, head: int, place: int) -> npt.NDArray[np.float64]:
+        """Return the result of one token in one head in double precision."""
+        shape = self._shape
+        first = head // (shape.heads // shape.kv_heads) * shape.tokens
+        query = self._lines(self.prompt.queries, head * shape.tokens + place, 1)[0]
+        keys, values = (self._lines(array, first, place + 1) for array in (self.prompt.keys, self.prompt.values))
+        scores = keys @ query
+        powers = np.exp2(scores - scores.max())
+        return np.asarray(powers @ values / powers.sum())
+
+    def _lines(self, array: Any, first: int, count: int) -> npt.NDArray[np.float64]:
+        part = array[first * self._shape.dim : (first + count) * self._shape.dim]
+        found = self._to_host(part).view(np.float16).astype(float)
+        return np.asarray(found.reshape(count, self._shape.dim))
+
+    def task(self) -> Task:
+        """Return the attention as a task that is judged by the operations that count."""
+        stage = Stage(self.provider, self._shape.work, "flops", "tensor.float16", max_calls=16, effort=POINT)
+        notes = {**self.provider.notes, "data": "seeded, N(0, 1); operations count the pairs that a token attends to"}
+        return Task.of(stage, check=self.check, poison=self.provider.poison, notes=notes)
+
+
+@topic.case(
+    tokens=points((2048,), (512,), (512, 2048, 8192)),
+    heads=(32,),
+    kv_heads=(8,),
+    dim=(128,),
+    by=_PROVIDERS,
+    when=on_gpu,
+    headline={"tokens": 2048, "by": "unfused"},
+)
+def prefill_attention(bench: Bench, tokens: int, heads: int, kv_heads: int, dim: int, by: str) -> Task:
+    """Causal attention of a prompt of `tokens` tokens (float16), by one library: operations over the pairs that count.
+
+    `unfused` computes all pairs of tokens by two batched products of the vendor's library, with a softmax between them.
+    `triton` is our own kernel, `torch` its scaled_dot_product_attention, `cudnn` the same by cuDNN.
+    """
+    return PrefillAttention(bench, PromptShape(tokens, heads, kv_heads, dim), by).task()
