@@ -254,6 +254,18 @@ template <int PENDING>
 static __device__ __forceinline__ void gb_async_wait() {}
 #endif
 
+// Launches that overlap (griddepcontrol; PTX ISA, since sm_90). A kernel that was launched `early` begins as soon as every
+// block of the launch before has allowed it, and sees what that launch writes only after it has waited for its end. Until
+// then it may read what no launch writes: weights, tables. Whatever it reads later is not `const __restrict__`: such
+// loads may be moved before the wait. Every kernel of a row of early launches waits, so that it waits for all before it.
+#if !GB_HIP && __CUDA_ARCH__ >= 900
+static __device__ __forceinline__ void gb_allow_next() { asm volatile("griddepcontrol.launch_dependents;"); }
+static __device__ __forceinline__ void gb_wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+#else
+static __device__ __forceinline__ void gb_allow_next() {}
+static __device__ __forceinline__ void gb_wait_for_previous() {}
+#endif
+
 // Bulk copies (cp.async.bulk; PTX ISA, since sm_90): one thread starts the copy of many bytes, a multiple of 16.
 // Loads complete on a barrier in shared memory, stores in groups. Addresses are multiples of 16.
 #if !GB_HIP && __CUDA_ARCH__ >= 900

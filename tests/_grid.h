@@ -24,6 +24,8 @@ typedef unsigned long long u64;
 #define warpSize WARP
 struct uint4 { u32 x, y, z, w; };
 static inline uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
+struct uint2 { u32 x, y; };
+static inline uint2 make_uint2(u32 x, u32 y) { return {x, y}; }
 struct Index { u32 x, y, z; };
 static Index threadIdx, blockIdx, blockDim, gridDim;
 
@@ -142,6 +144,8 @@ static inline void gb_bulk_load(void* there, const void* from, u32 bytes, u64* b
 static inline void gb_bulk_store(void* there, const void* from, u32 bytes) { memcpy(there, from, bytes); }
 template <int PENDING> static void gb_bulk_wait_read() {}
 static inline void gb_bulk_wait() {}
+static inline void gb_allow_next() {}
+static inline void gb_wait_for_previous() {}
 static inline void gb_async_load(uint4* there, const uint4* from) { *there = *from; }
 static inline void gb_async_commit() {}
 template <int PENDING> static void gb_async_wait() {}

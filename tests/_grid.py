@@ -11,7 +11,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +70,7 @@ def _compiled(*options: str) -> str:
     return subprocess.run([COMPILER, *options], check=True, capture_output=True, text=True).stdout
 
 
-def kernel(file: str, name: str, **defines: int) -> Callable[..., None]:
+def kernel(file: str, name: str, **defines: int) -> Any:
     """`name` of `file`: called as `Kernel` is, with a grid, a block and arguments (arrays and numpy scalars)."""
     call = getattr(library(file, tuple(sorted(defines.items()))), f"run_{name}")
 
@@ -81,6 +80,7 @@ def kernel(file: str, name: str, **defines: int) -> Callable[..., None]:
         pointers = (ctypes.c_void_p * len(cells))(*(cell.ctypes.data for cell in cells))
         call(across[0], across[1] if len(across) > 1 else 1, block[0], pointers)
 
+    run.early = run
     return run
 
 

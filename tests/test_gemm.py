@@ -234,7 +234,7 @@ def test_every_plan_fits_a_block_and_its_shared_memory(kind):
             assert 8 * plan.tiles >= tokens
             assert plan.threads <= 1024
             assert plan.tiles == 1 or plan.across == 1
-            staged = 16 * 2 * plan.ahead * 8 * plan.tiles * 20 * (plan.tiles > 1)
+            staged = 16 * plan.ahead * 8 * plan.tiles * 20 * (plan.tiles > 1)
             assert max(staged, 4 * 8 * plan.tiles * plan.rows) <= 48 * 1024 - 64
 
 

@@ -21,7 +21,8 @@ class Traits:
     loops, empty where there is none. `modes`: the timing modes that `time` accepts.
     `features`: what only some devices have: `async_copy` (global to shared memory past the registers,
     sm_80), `bulk_copy` (started by one thread, completing on a barrier in shared memory, sm_90),
-    `clusters` (blocks that reach each other's shared memory, sm_90), `matrix` (of 16-bit formats, sm_80, gfx90a); of
+    `clusters` (blocks that reach each other's shared memory, sm_90), `matrix` (of 16-bit formats, sm_80, gfx90a),
+    `early_launch` (a kernel may begin before the launch before has ended, sm_90 with cuda-bindings); of
     the driver, where CuPy binds it: `register` (host memory), `event_handles` (to other processes), `pool` (of memory).
     """
 
@@ -64,6 +65,12 @@ class Kernel(Protocol):
     def __call__(
         self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_bytes: int = 0
     ) -> None: ...
+
+    def early(self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any]) -> None:
+        """Launch a kernel that may begin before the launch before has ended, and waits for it by itself.
+
+        It is launched like any other where the device has no `early_launch`.
+        """
 
     def symbol(self, name: str, nbytes: int) -> Any:
         """A `__constant__` or `__device__` array of the kernel's source, by its name: uint8, shape (nbytes,)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -169,9 +170,9 @@ def warp_plan(kind: WeightKind, cols: int, warp: int) -> WarpPlan:
     """Return the fastest plan on an H200: four vectors a thread; quantised weights have a warp for a row or two."""
     vectors_a_row = cols * kind.bits // 128
     if kind.is_quantised:
-        return WarpPlan(warp, 2, 2) if vectors_a_row > 8 * warp else WarpPlan(warp, 1, 1)
+        return WarpPlan(warp, 2, 2) if vectors_a_row > 8 * warp else WarpPlan(warp, 1, 4)
     whole = 1 << (max(vectors_a_row // 4, 1).bit_length() - 1)  # a power of two: a team folds its sums in halves
-    return WarpPlan(max(warp, min(_THREADS, whole)), 1, 1)
+    return WarpPlan(max(warp, min(_THREADS, whole)), 1, 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,24 +205,24 @@ def tensor_plan(kind: WeightKind, rows: int, tokens: int, units: int, warp: int 
     widest = width * tiles == _MOST_TOKENS
     panels = 2 if kind.bits == 4 or (tiles > 1 and rows >= _MANY_ROWS) or widest else 1
     if tiles == 1:
-        return TensorPlan(1, panels, 1, 8, 1, 1, warp)
+        return TensorPlan(1, panels, 1, 8, 2, 1, warp)
     down = 4 if widest else 8
     blocks = -(-rows // (16 * panels * down))
-    return TensorPlan(tiles, panels, down, 1, 1, max(1, min(8, units // blocks)), warp)
+    return TensorPlan(tiles, panels, down, 1, 2, max(1, min(8, units // blocks)), warp)
 
 
-def warp_call(bench: Bench, weights: Weights, held: Vectors) -> Call:
-    """Return the call of Y = W·x by gemv.cu."""
+def warp_call(bench: Bench, weights: Weights, held: Vectors, is_early: bool = False) -> Call:
+    """Return the call of Y = W·x by gemv.cu; an early one fetches weights while the launch before writes x."""
     plan = warp_plan(weights.kind, weights.cols, bench.traits.warp)
     defines = {"TEAM": plan.team, "SHARE": plan.share, "AHEAD": plan.ahead}
     kernel = bench.kernel("gemv.cu", "gemv", WEIGHTS=weights.kind.number, **defines)
     grid = (-(-weights.rows // plan.rows),)
     args = (weights.words, weights.scales, held.x, held.y, np.uint32(weights.rows), np.uint32(weights.cols))
-    return lambda: kernel(grid, (_THREADS,), args)
+    return partial(kernel.early if is_early else kernel, grid, (_THREADS,), args)
 
 
-def tensor_call(bench: Bench, weights: Weights, held: Vectors, tokens: int) -> Call:
-    """Return the call of Y = X·Wᵀ by skinny.cu, for at most 64 tokens."""
+def tensor_call(bench: Bench, weights: Weights, held: Vectors, tokens: int, is_early: bool = False) -> Call:
+    """Return the call of Y = X·Wᵀ by skinny.cu, for at most 64 tokens; an early one as in `warp_call`."""
     if "matrix" not in bench.traits.features:
         raise Skip(f"the kernel with matrix instructions needs sm_80, gfx90a or newer, not {bench.traits.arch}")
     expect(tokens <= _MOST_TOKENS, f"{tokens} tokens are more than the maximum of {_MOST_TOKENS}")
@@ -230,8 +231,8 @@ def tensor_call(bench: Bench, weights: Weights, held: Vectors, tokens: int) -> C
     sizes = {"TILES": plan.tiles, "PANELS": plan.panels, "DOWN": plan.down, "ACROSS": plan.across}
     kernel = bench.kernel("skinny.cu", "skinny", WEIGHTS=kind.number, AHEAD=plan.ahead, **sizes)
     grid = (-(-weights.rows // plan.rows), plan.splits)
-    partial = xp.empty(plan.splits * tokens * weights.rows if plan.splits > 1 else 0, "float32")
+    parts = xp.empty(plan.splits * tokens * weights.rows if plan.splits > 1 else 0, "float32")
     arrived = xp.zeros(grid[0], "uint32")
     numbers = (np.uint32(value) for value in (weights.rows, weights.cols, tokens))
-    args = (weights.words, weights.scales, held.x, held.y, *numbers, partial, arrived)
-    return lambda: kernel(grid, (plan.threads,), args)
+    args = (weights.words, weights.scales, held.x, held.y, *numbers, parts, arrived)
+    return partial(kernel.early if is_early else kernel, grid, (plan.threads,), args)

@@ -9,6 +9,7 @@
 #define THREADS 256
 #define GROUP 128
 
+#define ZERO 0u  // a word of weights that are zero
 #if WEIGHTS == 0
 #define PER_VECTOR 4  // weights in 16 bytes
 #define X_VECTORS 1   // vectors of x that meet them
@@ -18,10 +19,14 @@ typedef float Out;
 #define X_VECTORS 1
 typedef unsigned short Out;
 #elif WEIGHTS == 3
+#undef ZERO
+#define ZERO 0x80808080u
 #define PER_VECTOR 16
 #define X_VECTORS 2
 typedef unsigned short Out;
 #else
+#undef ZERO
+#define ZERO 0x88888888u
 #define PER_VECTOR 32
 #define X_VECTORS 4
 typedef unsigned short Out;
@@ -111,12 +116,23 @@ static __device__ __forceinline__ float folded(float mine) {
     return mine;
 }
 
+// The vectors of all rows at one place; weights of zero beyond the end of the rows.
+static __device__ __forceinline__ void take(uint4 (&raw)[SHARE], const uint4* const (&at)[SHARE], u32 v, u32 vectors) {
+#pragma unroll
+    for (int r = 0; r < SHARE; ++r) {
+        raw[r] = make_uint4(ZERO, ZERO, ZERO, ZERO);
+        if (v < vectors) raw[r] = gb_stream(at[r] + v);
+    }
+}
+
+// x may be what the launch before writes: the first weights are on their way before this kernel waits for it.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    gemv(const uint4* __restrict__ w, const unsigned short* __restrict__ scales, const uint4* __restrict__ x,
-         Out* __restrict__ y, u32 rows, u32 cols) {
+    gemv(const uint4* __restrict__ w, const unsigned short* __restrict__ scales, const uint4* x, Out* y, u32 rows,
+         u32 cols) {
     const u32 lane = threadIdx.x % TEAM, vectors = cols / PER_VECTOR;
     const u32 first = (blockIdx.x * (THREADS / TEAM) + threadIdx.x / TEAM) * SHARE;
     const uint4* at[SHARE];
+    uint4 raw[AHEAD][SHARE];
     float sum[SHARE];
 #pragma unroll
     for (int r = 0; r < SHARE; ++r) {
@@ -124,31 +140,29 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         at[r] = w + (u64)row * vectors;
         sum[r] = 0;
     }
+#pragma unroll
+    for (int k = 0; k < AHEAD; ++k) take(raw[k], at, lane + k * TEAM, vectors);
+    gb_allow_next();
+    gb_wait_for_previous();
     for (u32 v = lane; v < vectors; v += TEAM * AHEAD) {
-        uint4 raw[AHEAD][SHARE];
 #pragma unroll
-        for (int k = 0; k < AHEAD; ++k)
-            if (v + k * TEAM < vectors) {
+        for (int k = 0; k < AHEAD; ++k) {
+            const u32 wanted = v + k * TEAM, place = wanted < vectors ? wanted : vectors - 1;
+            float wide[X_VECTORS * (WEIGHTS == 0 ? 4 : 8)];
+            widen(x + (u64)place * X_VECTORS, wide);
 #pragma unroll
-                for (int r = 0; r < SHARE; ++r) raw[k][r] = gb_stream(at[r] + v + k * TEAM);
-            }
-#pragma unroll
-        for (int k = 0; k < AHEAD; ++k)
-            if (v + k * TEAM < vectors) {
-                float wide[X_VECTORS * (WEIGHTS == 0 ? 4 : 8)];
-                widen(x + (u64)(v + k * TEAM) * X_VECTORS, wide);
-#pragma unroll
-                for (int r = 0; r < SHARE; ++r) {
+            for (int r = 0; r < SHARE; ++r) {
 #if WEIGHTS >= 3
-                    const u32 row = first + r < rows ? first + r : rows - 1;
-                    float scale, unused;
-                    gb_halves(scales[(u64)row * (cols / GROUP) + (v + k * TEAM) / (GROUP / PER_VECTOR)], scale, unused);
-                    sum[r] += scale * dot(raw[k][r], wide);
+                const u32 row = first + r < rows ? first + r : rows - 1;
+                float scale, unused;
+                gb_halves(scales[(u64)row * (cols / GROUP) + place / (GROUP / PER_VECTOR)], scale, unused);
+                sum[r] += scale * dot(raw[k][r], wide);
 #else
-                    sum[r] += dot(raw[k][r], wide);
+                sum[r] += dot(raw[k][r], wide);
 #endif
-                }
             }
+            take(raw[k], at, wanted + AHEAD * TEAM, vectors);
+        }
     }
 #pragma unroll
     for (int r = 0; r < SHARE; ++r) {

@@ -4,10 +4,10 @@
 // column stands in which place of an instruction is free as long as W and X agree, so each lane takes
 // 16 bytes of a row as they lie. Quantised weights lie in the order in which a warp takes them (data.cu, tiled).
 //
-// A warp has PANELS × 16 rows. A block has ACROSS × DOWN warps: DOWN beside each other in rows, ACROSS
+// A warp has PANELS × 16 rows, of which the weights of AHEAD × 128 columns are on their way. A block has ACROSS × DOWN warps: DOWN beside each other in rows, ACROSS
 // that share out the columns, which gridDim.y blocks share out once more; the last of them to arrive
-// adds up what the others left in `partial`. With one tile of tokens a warp fetches its part of X itself;
-// with more, a block stages it in shared memory for all its rows, and ACROSS is 1.
+// adds up what the others left in `partial`. With one tile of tokens a warp fetches its part of X itself, from
+// the first cache; with more, a block stages it in shared memory for all its rows, and ACROSS is 1.
 #define GROUP 128
 #define HEIGHT (16 * PANELS * DOWN)
 #define WIDTH (GB_COLUMNS * TILES)
@@ -25,14 +25,14 @@
 #if STAGED && ACROSS > 1
 #error "warps that share out the columns would need a part of X each"
 #endif
-#define STAGES (STAGED ? 2 * AHEAD * WIDTH * PITCH : 0)  // vectors of shared memory
+#define STAGES (STAGED ? AHEAD * WIDTH * PITCH : 0)  // vectors of shared memory
 #define SUMS (WIDTH * HEIGHT / 4)
 #define PITCH 20  // vectors from one token's 128 columns in shared memory to the next's: 16, and 4 that part the banks
 
-struct Taken {  // 128 columns as they lie in memory: a lane's quarter of its rows, and where not staged of its token
+struct Taken {  // 128 columns as they lie in memory: a lane's quarter of its rows, and the scales of its sums
     uint4 w[PANELS][GB_ROWS][VECTORS];
-#if !STAGED
-    uint4 x[4];
+#if WEIGHTS >= 3
+    unsigned short scales[PANELS][4];
 #endif
 };
 
@@ -89,7 +89,7 @@ static __device__ __forceinline__ u64 tile_of(const Place& at, int p, u32 block)
 static __device__ __forceinline__ void take(Taken& taken, const Place& at, u32 block) {
     const u32 g = gb_row(), t = gb_part();
 #pragma unroll
-    for (int p = 0; p < PANELS; ++p)
+    for (int p = 0; p < PANELS; ++p) {
 #pragma unroll
         for (int half = 0; half < GB_ROWS; ++half) {
 #if WEIGHTS >= 3
@@ -103,12 +103,11 @@ static __device__ __forceinline__ void take(Taken& taken, const Place& at, u32 b
 #pragma unroll
             for (int j = 0; j < VECTORS; ++j) taken.w[p][half][j] = gb_stream(from + apart * j);
         }
-#if !STAGED
+#if WEIGHTS >= 3
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-        taken.x[i] = g < at.tokens ? gb_fetch(at.x + ((u64)g * at.blocks + block) * 16 + place_of(i, t))
-                                   : make_uint4(0, 0, 0, 0);
+        for (int i = 0; i < 4; ++i) taken.scales[p][i] = at.scales[tile_of(at, p, block) * 16 + gb_sum_row(i)];
 #endif
+    }
 }
 
 #if STAGED
@@ -146,7 +145,8 @@ static __device__ __forceinline__ void multiply(Sums& sums, const Taken& taken, 
 #if STAGED
             x[n] = staged[(GB_COLUMNS * n + g) * PITCH + 4 * pair + t];
 #else
-            x[n] = taken.x[pair];
+            x[n] = g < at.tokens ? gb_word(at.x + ((u64)g * at.blocks + block) * 16 + place_of(pair, t))
+                                 : make_uint4(0, 0, 0, 0);
 #endif
         }
 #pragma unroll
@@ -169,10 +169,9 @@ static __device__ __forceinline__ void multiply(Sums& sums, const Taken& taken, 
 #if WEIGHTS >= 3
 #pragma unroll
     for (int p = 0; p < PANELS; ++p) {
-        const unsigned short* scales = at.scales + tile_of(at, p, block) * 16;
         float scale[4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) scale[i] = float_of(scales[gb_sum_row(i)]);
+        for (int i = 0; i < 4; ++i) scale[i] = float_of(taken.scales[p][i]);
 #pragma unroll
         for (int n = 0; n < TILES; ++n)
 #pragma unroll
@@ -222,9 +221,10 @@ static __device__ __forceinline__ unsigned short narrow(float value) {
 #endif
 }
 
+// x may be what the launch before writes: the first weights are on their way before this kernel waits for it.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    skinny(const uint4* __restrict__ w, const unsigned short* __restrict__ scales, const uint4* __restrict__ x,
-           unsigned short* __restrict__ y, u32 rows, u32 cols, u32 tokens, float* partial, u32* arrived) {
+    skinny(const uint4* __restrict__ w, const unsigned short* __restrict__ scales, const uint4* x, unsigned short* y,
+           u32 rows, u32 cols, u32 tokens, float* partial, u32* arrived) {
     __shared__ uint4 room[STAGES > SUMS ? STAGES : SUMS];  // for X while it is multiplied, for the sums after that
     float(&tile)[WIDTH][HEIGHT] = *(float(*)[WIDTH][HEIGHT])room;
     const u32 warp = threadIdx.x / LANES, down = warp % DOWN, across = warp / DOWN, blocks = cols / GROUP;
@@ -232,54 +232,45 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const u32 shares = gridDim.y * ACROSS, share = blockIdx.y * ACROSS + across;
     const u32 first = (u32)((u64)blocks * share / shares), end = (u32)((u64)blocks * (share + 1) / shares);
     Sums sums = {};
-    Taken now[AHEAD], then[AHEAD];  // what is multiplied, and what is on its way meanwhile
+    Taken taken[AHEAD];
+#pragma unroll
+    for (int k = 0; k < AHEAD; ++k)
+        if (first + k < end) take(taken[k], at, first + k);
+    gb_allow_next();
 #if STAGED
-    uint4(&staged)[2][AHEAD][WIDTH * PITCH] = *(uint4(*)[2][AHEAD][WIDTH * PITCH])room;
     for (u32 i = threadIdx.x; i < STAGES; i += THREADS) room[i] = make_uint4(0, 0, 0, 0);  // tokens that are not there
     __syncthreads();
 #endif
+    gb_wait_for_previous();
+#if STAGED
+    uint4(&staged)[AHEAD][WIDTH * PITCH] = *(uint4(*)[AHEAD][WIDTH * PITCH])room;
 #pragma unroll
-    for (int k = 0; k < AHEAD; ++k)
-        if (first + k < end) {
-            take(now[k], at, first + k);
-#if STAGED
-            stage(staged[0][k], at, first + k);
-#endif
-        }
-#if STAGED
-    gb_async_commit();
-#endif
-    u32 turn = 0;
-#pragma unroll 2
-    for (u32 block = first; block < end; block += AHEAD, turn ^= 1) {
-#pragma unroll
-        for (int k = 0; k < AHEAD; ++k)
-            if (block + AHEAD + k < end) {
-                take(then[k], at, block + AHEAD + k);
-#if STAGED
-                stage(staged[turn ^ 1][k], at, block + AHEAD + k);
-#endif
-            }
-#if STAGED
+    for (int k = 0; k < AHEAD; ++k) {
+        if (first + k < end) stage(staged[k], at, first + k);
         gb_async_commit();
-        gb_async_wait<1>();
-        __syncthreads();
+    }
 #endif
+    for (u32 block = first; block < end; block += AHEAD) {
 #pragma unroll
         for (int k = 0; k < AHEAD; ++k)
             if (block + k < end) {
 #if STAGED
-                multiply(sums, now[k], staged[turn][k], at, block + k);
+                gb_async_wait<AHEAD - 1>();
+                __syncthreads();
+                multiply(sums, taken[k], staged[k], at, block + k);
+                __syncthreads();  // before the next copies overwrite it
+                if (block + AHEAD + k < end) stage(staged[k], at, block + AHEAD + k);
+                gb_async_commit();
 #else
-                multiply(sums, now[k], nullptr, at, block + k);
+                multiply(sums, taken[k], nullptr, at, block + k);
 #endif
+                if (block + AHEAD + k < end) take(taken[k], at, block + AHEAD + k);
             }
-#if STAGED
-        __syncthreads();  // before the next turn's copies overwrite it
-#endif
-#pragma unroll
-        for (int k = 0; k < AHEAD; ++k) now[k] = then[k];
     }
+#if STAGED
+    gb_async_wait<0>();
+    __syncthreads();  // before the sums overwrite X
+#endif
     gather(tile, sums, down, across);
     const u64 size = (u64)tokens * rows;
     if (gridDim.y > 1) {

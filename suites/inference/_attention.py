@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,8 @@ _FILE = "attention.cu"
 _THREADS = 128  # of a block, as in attention.cu
 _RESIDENT = 4  # blocks on a compute unit: of 128 threads with up to 128 registers each
 _START_TOKENS = 32  # a block starts in about the time that it needs for this number of tokens
-_LEAST_CHUNK = 128  # tokens of a part
+_JOIN_TOKENS = 0.5  # a part is joined in about the time that a block needs for this number of tokens
+_MOST_PARTS = 1024  # of a sequence: their factors lie in the shared memory of attention.cu
 _RAGGED = 64  # sequences are shorter than the context by fewer tokens than this
 _CHECKED = 6  # heads that are compared with double precision
 _BOUND = 4 * 2.0**-11  # of the relative error: results are stored as halves
@@ -105,36 +107,38 @@ class AttentionShape:
         def chunk_of(parts: int) -> int:
             return -(-self.context // (parts * self.stride)) * self.stride
 
-        def cost(parts: int) -> int:
+        def cost(parts: int) -> float:
             chunk = chunk_of(parts)
-            return -(-pairs * -(-self.context // chunk) // slots) * (chunk + _START_TOKENS)
+            return -(-pairs * -(-self.context // chunk) // slots) * (chunk + _START_TOKENS) + _JOIN_TOKENS * parts
 
-        return chunk_of(min(range(1, max(1, self.context // _LEAST_CHUNK) + 1), key=cost))
+        most = min(_MOST_PARTS, max(1, self.context // self.stride))
+        return chunk_of(min(range(1, most + 1), key=cost))
 
 
 Attend = Callable[[Any, Any, Any], Callable[[], None]]
 
 
-def launches(bench: Bench, shape: AttentionShape, lengths: Any, queries: Any, table: Any) -> Attend:
-    """Return a function that gives the call of both passes over keys, values and results; the parts share their room.
+def launches(
+    bench: Bench, shape: AttentionShape, lengths: Any, queries: Any, table: Any, is_early: bool = False
+) -> Attend:
+    """Return a function that gives the call over keys, values and results; all calls share the room of their parts.
 
     `lengths` are the tokens of each sequence, `table` its pages, or its slot in a contiguous cache. Queries carry the
-    factor that attention.cu asks for.
+    factor that attention.cu asks for. An early call fetches keys and values while the launch before writes the queries
+    and the newest token's keys and values.
     """
     chunk = shape.chunk(bench.device.device.units)
     parts = -(-shape.context // chunk)
     rows, grid = shape.batch * shape.heads, (parts, shape.batch * shape.kv_heads)
     sums = bench.xp.empty(rows * parts * shape.dim, "float32")
     scales = bench.xp.empty(rows * parts * 2, "float32")
-    partial, combine = (bench.kernel(_FILE, name, **shape.defines) for name in ("partial", "combine"))
+    arrived = bench.xp.zeros(grid[1], "uint32")
+    kernel = bench.kernel(_FILE, "attend", **shape.defines)
     numbers = tuple(map(np.uint32, (shape.kv_heads, shape.capacity, chunk)))
 
     def attend(keys: Any, values: Any, out: Any) -> Callable[[], None]:
-        def call() -> None:
-            partial(grid, (_THREADS,), (keys, values, table, lengths, queries, sums, scales, *numbers))
-            combine((rows,), (shape.dim,), (sums, scales, out, np.uint32(parts)))
-
-        return call
+        args = (keys, values, table, lengths, queries, out, sums, scales, arrived, *numbers)
+        return partial(kernel.early if is_early else kernel, grid, (_THREADS,), args)
 
     return attend
 

@@ -27,7 +27,10 @@ from ._prefill_attention import Prompt, PromptShape, Unfused
 from ._weights import ModelWeights
 
 _HALF = FORMATS["float16"]
-_THREADS = 256  # of a block, as in chain.cu
+_THREADS = 256  # of most blocks, as in chain.cu
+_NORM_THREADS = 1024  # of a block of a norm, at most
+_ROTARY_BLOCKS = 8  # for each token of a step, so that a thread has few elements
+_LIKELY_LOGITS = 2048  # of a block
 _SAMPLED = 2  # tokens of a prompt that are compared, and the last one
 _ALONE = 16  # sequences of a batch that are computed alone too
 
@@ -53,10 +56,13 @@ class CacheMemory:
 class Chain:
     """What a step and a prefill share: `rows` tokens go through all layers together.
 
-    `room` holds the outputs of one layer, which the next one overwrites.
+    `room` holds the outputs of one layer, which the next one overwrites. Where launches are early, a kernel may begin
+    before the launch before it has ended.
     """
 
-    def __init__(self, bench: Bench, weights: ModelWeights, rows: int, memory: CacheMemory) -> None:
+    def __init__(
+        self, bench: Bench, weights: ModelWeights, rows: int, memory: CacheMemory, is_early: bool = False
+    ) -> None:
         model, xp, layout = weights.model, bench.xp, memory.layout
         self.bench, self.weights, self.model, self.rows, self.layout = bench, weights, model, rows, layout
         self.rng, self.caches = bench.rng, memory.layers
@@ -68,23 +74,32 @@ class Chain:
         self.room = {name: xp.empty(rows * width, "uint16") for name, width in widths.items()}
         self.stream = xp.empty(rows * model.head.cols, "float32")
         self._kernels: dict[str, Kernel] = {}
+        self._is_early = is_early
 
-    def launch(self, name: str, grid: int, *args: Any) -> Call:
-        """Return the launch of a kernel of chain.cu."""
+    def _kernel(self, name: str) -> Kernel:
+        """Return a kernel of chain.cu."""
         if name not in self._kernels:
-            self._kernels[name] = self.bench.kernel("chain.cu", name)
-        return partial(self._kernels[name], (grid,), (_THREADS,), args)
+            held = -(-self.model.head.cols // (4 * _NORM_THREADS))
+            self._kernels[name] = self.bench.kernel("chain.cu", name, HELD=held)
+        return self._kernels[name]
+
+    def launch(self, name: str, grid: int | tuple[int, ...], *args: Any, threads: int = _THREADS) -> Call:
+        """Return the launch of a kernel of chain.cu."""
+        kernel = self._kernel(name)
+        blocks = (grid,) if isinstance(grid, int) else grid
+        return partial(kernel.early if self._is_early else kernel, blocks, (threads,), args)
 
     def embed(self) -> Call:
-        """Write the embedding of every token to the stream."""
+        """Write the embedding of every token to the stream; this first kernel of a chain is never launched early."""
         cells = (self.weights.embedding, self.device_input, self.stream, np.uint32(self.model.head.cols))
-        return self.launch("embed", self.rows, *cells)
+        return partial(self._kernel("embed"), (self.rows,), (_THREADS,), cells)
 
     def norm(self, number: int, adds: str) -> Call:
         """Add the output of a product to the stream, if one is named, and write the norm of that number."""
         hidden, added = np.uint32(self.model.head.cols), self.room[adds or "out"]
         cells = (self.stream, added, self.weights.norms[number], self.room["normed"], hidden, np.uint32(bool(adds)))
-        return self.launch("add_norm", self.rows, *cells)
+        groups, warp = -(-self.model.head.cols // 4), self.bench.traits.warp
+        return self.launch("add_norm", self.rows, *cells, threads=min(_NORM_THREADS, -(-groups // warp) * warp))
 
     def rotary(self, layer: int, lengths: Any, slots: Any, is_prompt: bool) -> Call:
         """Rotate queries and keys, and append keys and values to the cache; a prompt has no lengths and no slots."""
@@ -92,14 +107,22 @@ class Chain:
         sizes = (np.uint32(size) for size in (model.heads, model.kv_heads, model.dim, self.layout.capacity))
         scale = np.float32(math.log2(math.e) / math.sqrt(model.dim))  # scores are exponents of two
         cells = (self.room["qkv"], self._turns, lengths, slots, self.room["queries"], keys, values, *sizes, scale)
-        return self.launch("rotary_append", self.rows, *cells, np.uint32(is_prompt))
+        grid = self.rows, 1 if is_prompt else _ROTARY_BLOCKS
+        return self.launch("rotary_append", grid, *cells, np.uint32(is_prompt))
 
     def gate(self) -> Call:
         """Apply the gate of the feed-forward network."""
-        inner = self.model.layer("down").cols
+        inner = self.model.layer("down").cols // 8  # in vectors
         count = self.rows * inner
-        cells = (self.room["up"], self.room["gated"], np.uint64(count), np.uint32(inner))
+        cells = (self.room["up"], self.room["gated"], np.uint32(count), np.uint32(inner))
         return self.launch("gate", -(-count // _THREADS), *cells)
+
+    def most_likely(self, logits: Any, tokens: Any) -> Call:
+        """Write the place of the largest logit of each row."""
+        rows, vocabulary, xp = tokens.size, self.model.head.rows, self.bench.xp
+        blocks = -(-vocabulary // _LIKELY_LOGITS)
+        cells = (logits, tokens, np.uint32(vocabulary), xp.empty(rows * blocks, "uint64"), xp.zeros(rows, "uint32"))
+        return self.launch("most_likely", (blocks, rows), *cells)
 
     def poison(self) -> None:
         """Overwrite every output of the layers with NaN."""
@@ -131,7 +154,7 @@ class DecodeChain:
         model, self._context, self.memory = weights.model, memory.layout.capacity, memory
         self._model, self._batch = model, batch
         self._shape = AttentionShape(batch, self._context, model.heads, model.kv_heads, model.dim)
-        self.chain = Chain(bench, weights, batch, memory)
+        self.chain = Chain(bench, weights, batch, memory, is_early=True)
         self.lengths = bench.xp.full(batch, self._context, "uint32")
         self.slots = bench.xp.asarray(np.arange(batch, dtype=np.uint32))
         self.logits = bench.xp.empty(batch * model.head.rows, "uint16")
@@ -141,7 +164,7 @@ class DecodeChain:
     def _all_calls(self) -> list[Call]:
         """Return the calls of a step in their order."""
         chain, model = self.chain, self._model
-        attend = launches(chain.bench, self._shape, self.lengths, chain.room["queries"], self.slots)
+        attend = launches(chain.bench, self._shape, self.lengths, chain.room["queries"], self.slots, is_early=True)
         calls = [chain.embed()]
         for layer, weights in enumerate(chain.weights.layers):
             keys, values = chain.caches[layer]
@@ -156,10 +179,9 @@ class DecodeChain:
                 chain.gate(),
                 self._product(weights["down"], "gated", "down"),
             ]
-        likely = (self.logits, self.tokens, np.uint32(model.head.rows))
         head = chain.weights.product(chain.weights.head, chain.room["normed"], self.logits, self._batch)
         last = chain.norm(2 * model.depth, adds="down")
-        return [*calls, last, head, chain.launch("most_likely", self._batch, *likely)]
+        return [*calls, last, head, chain.most_likely(self.logits, self.tokens)]
 
     def _product(self, weights: Weights, x: str, y: str) -> Call:
         return self.chain.weights.product(weights, self.chain.room[x], self.chain.room[y], self._batch)

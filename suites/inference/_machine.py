@@ -37,11 +37,8 @@ class GpuMachine:
         self._replays = {size: replayed(bench, in_turn(*chain.calls)) for size, chain in self._steps.items()}
         self._prefill = PrefillChain(bench, weights, prompt)
         self._slot, self._token = bench.xp.zeros(1, "uint32"), bench.xp.empty(1, "uint32")
-        self._first_token = in_turn(*self._prefill.calls, *self._stores(), self._most_likely())
-
-    def _most_likely(self) -> Callable[[], None]:
-        logits = self._prefill.logits
-        return self._prefill.chain.launch("most_likely", 1, logits, self._token, np.uint32(self.vocabulary))
+        most_likely = self._prefill.chain.most_likely(self._prefill.logits, self._token)
+        self._first_token = in_turn(*self._prefill.calls, *self._stores(), most_likely)
 
     def _stores(self) -> list[Callable[[], None]]:
         """Return the copies of the keys and values of a prompt to its slot, one for each layer."""

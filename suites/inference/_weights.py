@@ -55,7 +55,7 @@ class ModelWeights:
         return Weights(self.make, self.kind, layer.rows, layer.cols, self._seed(), layer.cols**-0.5, self._tiled)
 
     def product(self, weights: Weights, x: Any, y: Any, tokens: int) -> Callable[[], None]:
-        """Return the call of Y = X·Wᵀ by the kernel that serves these weights and this number of tokens."""
+        """Return the early call of Y = X·Wᵀ by the kernel that serves these weights and this number of tokens."""
         if self._tiled or tokens > 1:
-            return tensor_call(self.bench, weights, Vectors(x, y), tokens)
-        return warp_call(self.bench, weights, Vectors(x, y))
+            return tensor_call(self.bench, weights, Vectors(x, y), tokens, is_early=True)
+        return warp_call(self.bench, weights, Vectors(x, y), is_early=True)

@@ -1,5 +1,5 @@
-// Attention of one new token per sequence over its cached keys and values, in two passes: `partial` gives each block a
-// part of the tokens of one sequence and of one KV head, `combine` joins the parts of a head.
+// Attention of one new token per sequence over its cached keys and values. A block has a part of the tokens of one sequence
+// and of one KV head; the last block of those to arrive joins the parts of their heads.
 //
 //   DIM    elements of a head: 64 or 128       GROUP  heads that share one KV head: a power of two up to 8
 //   PAGE   tokens of a page: 0 for one run of `capacity` tokens per sequence, else a multiple of 16
@@ -24,6 +24,10 @@ static __device__ __forceinline__ void widen(const uint4& v, float (&wide)[8]) {
     gb_halves(v.y, wide[2], wide[3]);
     gb_halves(v.z, wide[4], wide[5]);
     gb_halves(v.w, wide[6], wide[7]);
+}
+
+static __device__ __forceinline__ u32 pair_of(float low, float high) {
+    return gb_to_half(low) | (u32)gb_to_half(high) << 16;
 }
 
 // Adds up each score over the team. Every stage halves what a lane holds, so that lane l is left with the sum of score
@@ -67,47 +71,115 @@ static __device__ __forceinline__ u32 page_of(const u32* __restrict__ table, u32
 #endif
 }
 
+struct Rows {  // where the keys and values of a block lie, and which part of a row a lane takes
+    u32 kv_head, kv_heads, capacity, lane;
+};
+
+// Takes the keys and values of the tokens from `at` on that are this team's, the last token's in place of those beyond `end`.
+static __device__ __forceinline__ void take(uint4 (&key)[TOKENS], uint4 (&value)[TOKENS], const uint4* keys,
+                                            const uint4* values, const Rows& rows, u32 page, u32 at, u32 end) {
+    u64 row[TOKENS];
+#pragma unroll
+    for (int t = 0; t < TOKENS; ++t) {
+        const u32 token = at + t * (warpSize / LANES);
+        row[t] = row_of(page, token < end ? token : end - 1, rows.kv_head, rows.kv_heads, rows.capacity) + rows.lane;
+    }
+#pragma unroll
+    for (int t = 0; t < TOKENS; ++t) key[t] = gb_stream(keys + row[t]);
+#pragma unroll
+    for (int t = 0; t < TOKENS; ++t) value[t] = gb_stream(values + row[t]);
+}
+
+// Whether this block is the last of those of one sequence and KV head, so that all others' parts can be read.
+static __device__ __forceinline__ bool is_last(u32* arrived) {
+    __shared__ u32 before;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) before = atomicAdd(arrived + blockIdx.y, 1u);
+    __syncthreads();
+    if (before + 1 < gridDim.x) return false;
+    if (threadIdx.x == 0) arrived[blockIdx.y] = 0;  // for the next launch
+    __threadfence();
+    return true;
+}
+
+// Joins the parts of a head, whose factors come first: a warp for each head in turn, a lane for every warpSize-th part.
+static __device__ __forceinline__ void join(const float* sums, const float* scales, uint2* out, float* factors) {
+    const u32 parts = gridDim.x, lane = threadIdx.x % warpSize;
+    for (u32 g = threadIdx.x / warpSize; g < GROUP; g += THREADS / warpSize) {
+        const uint2* scale = (const uint2*)scales + ((u64)blockIdx.y * GROUP + g) * parts;
+        float most = NOTHING, total = 0;
+        for (u32 k = lane; k < parts; k += warpSize) {
+            const float top = __uint_as_float(gb_load_l2(scale + k).x);
+            most = top > most ? top : most;
+        }
+        for (int mask = warpSize / 2; mask > 0; mask /= 2) {
+            const float other = gb_shuffle_xor(most, mask);
+            most = other > most ? other : most;
+        }
+        for (u32 k = lane; k < parts; k += warpSize) {
+            const uint2 part = gb_load_l2(scale + k);
+            factors[g * parts + k] = exp2f(__uint_as_float(part.x) - most);
+            total += factors[g * parts + k] * __uint_as_float(part.y);
+        }
+        for (int mask = warpSize / 2; mask > 0; mask /= 2) total += gb_shuffle_xor(total, mask);
+        for (u32 k = lane; k < parts; k += warpSize) factors[g * parts + k] /= total;
+    }
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < GROUP * DIM / 4; i += THREADS) {
+        const u32 g = i / (DIM / 4);
+        const uint4* sum = (const uint4*)sums + ((u64)blockIdx.y * GROUP + g) * parts * (DIM / 4) + i % (DIM / 4);
+        float joined[4] = {0, 0, 0, 0};
+#pragma unroll 8
+        for (u32 k = 0; k < parts; ++k) {
+            const uint4 part = gb_load_l2(sum + k * (DIM / 4));
+            const float factor = factors[g * parts + k];
+            joined[0] += factor * __uint_as_float(part.x);
+            joined[1] += factor * __uint_as_float(part.y);
+            joined[2] += factor * __uint_as_float(part.z);
+            joined[3] += factor * __uint_as_float(part.w);
+        }
+        out[(u64)blockIdx.y * (GROUP * DIM / 4) + i] = make_uint2(pair_of(joined[0], joined[1]), pair_of(joined[2], joined[3]));
+    }
+}
+
 // The grid is (parts, sequences · kv_heads); a part is `chunk` tokens, a multiple of TEAMS · TOKENS. Of each part and head
-// it leaves DIM sums in `sums`, and in `scales` the maximum of the scores and the sum of their powers.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    partial(const uint4* __restrict__ keys, const uint4* __restrict__ values, const u32* __restrict__ table,
-            const u32* __restrict__ lengths, const uint4* __restrict__ queries, float* __restrict__ sums,
-            float* __restrict__ scales, u32 kv_heads, u32 capacity, u32 chunk) {
+// it leaves DIM sums in `sums`, and in `scales` the maximum of the scores and the sum of their powers. The launch before
+// may write the queries and the newest token's keys and values: what else there is, is on its way before it has ended.
+extern "C" __global__ void __launch_bounds__(THREADS, GROUP < 8 ? 4 : 2)
+    attend(const uint4* keys, const uint4* values, const u32* __restrict__ table, const u32* __restrict__ lengths,
+           const uint4* queries, uint2* out, float* sums, float* scales, u32* arrived, u32 kv_heads, u32 capacity,
+           u32 chunk) {
     __shared__ float held[TEAMS][GROUP][DIM];
     __shared__ float tops[TEAMS][GROUP], totals[TEAMS][GROUP];
     const u32 sequence = blockIdx.y / kv_heads, kv_head = blockIdx.y % kv_heads;
     const u32 team = threadIdx.x / LANES, lane = threadIdx.x % LANES, start = threadIdx.x % warpSize - lane;
     const u32 first = blockIdx.x * chunk, length = lengths[sequence];
     const u32 end = first + chunk < length ? first + chunk : length;
-
-    float query[GROUP][8], sum[GROUP][8];
-#pragma unroll
-    for (int g = 0; g < GROUP; ++g) {
-        widen(queries[((u64)blockIdx.y * GROUP + g) * LANES + lane], query[g]);
-#pragma unroll
-        for (int i = 0; i < 8; ++i) sum[g][i] = 0;
-    }
-    float top = NOTHING, total = 0;  // of the head that this lane has a score of
+    const Rows rows = {kv_head, kv_heads, capacity, lane};
 
     // A warp takes tokens that follow each other: those of its teams in turn, so that they lie in one page.
     const u32 warp_teams = warpSize / LANES, apart = TEAMS * TOKENS;
     const u32 mine = threadIdx.x / warpSize * warp_teams * TOKENS, offset = mine + team % warp_teams;
+    uint4 key[TOKENS], value[TOKENS];
     u32 page = first < end ? page_of(table, sequence, first + mine < end ? first + mine : end - 1, capacity) : 0;
-    for (u32 at = first; at < end; at += apart) {
-        uint4 key[TOKENS], value[TOKENS];
-        u64 row[TOKENS];
-#pragma unroll
-        for (int t = 0; t < TOKENS; ++t) {
-            const u32 token = at + offset + t * warp_teams;
-            row[t] = row_of(page, token < end ? token : end - 1, kv_head, kv_heads, capacity) + lane;
-        }
-#pragma unroll
-        for (int t = 0; t < TOKENS; ++t) key[t] = gb_stream(keys + row[t]);
-#pragma unroll
-        for (int t = 0; t < TOKENS; ++t) value[t] = gb_stream(values + row[t]);
-        const u32 ahead = at + apart + mine;
-        page = page_of(table, sequence, ahead < end ? ahead : end - 1, capacity);
+    const bool has_newest = first < length && end == length;
+    gb_allow_next();
+    if (has_newest) gb_wait_for_previous();
+    if (first < end) take(key, value, keys, values, rows, page, first + offset, end);
+    if (!has_newest) gb_wait_for_previous();
 
+    float query[GROUP][8], sum[GROUP][8];
+#pragma unroll
+    for (int g = 0; g < GROUP; ++g) {
+        widen(gb_word(queries + ((u64)blockIdx.y * GROUP + g) * LANES + lane), query[g]);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) sum[g][i] = 0;
+    }
+    float top = NOTHING, total = 0;  // of the head that this lane has a score of
+    for (u32 at = first; at < end; at += apart) {
+        const u32 ahead = at + apart;
+        page = page_of(table, sequence, ahead + mine < end ? ahead + mine : end - 1, capacity);
         float score[SCORES], wide[8];
 #pragma unroll
         for (int t = 0; t < TOKENS; ++t) {
@@ -149,6 +221,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                 for (int i = 0; i < 8; ++i) sum[g][i] += factor * wide[i];
             }
         }
+        if (ahead < end) take(key, value, keys, values, rows, page, ahead + offset, end);
     }
 #pragma unroll
     for (int mask = LANES / 2; mask >= LANES / TOKENS; mask /= 2) total += gb_shuffle_xor(total, mask);
@@ -177,20 +250,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             scales[2 * part + 1] = joined;
         }
     }
-}
-
-// A block of DIM threads for each head of each sequence.
-extern "C" __global__ void __launch_bounds__(DIM)
-    combine(const float* __restrict__ sums, const float* __restrict__ scales, unsigned short* __restrict__ out, u32 parts) {
-    const u64 first = (u64)blockIdx.x * parts;
-    float most = NOTHING, total = 0, joined = 0;
-    for (u32 k = 0; k < parts; ++k) most = scales[2 * (first + k)] > most ? scales[2 * (first + k)] : most;
-    for (u32 k = 0; k < parts; ++k) {
-        const float factor = exp2f(scales[2 * (first + k)] - most);
-        total += factor * scales[2 * (first + k) + 1];
-        joined += factor * sums[(first + k) * DIM + threadIdx.x];
-    }
-    out[(u64)blockIdx.x * DIM + threadIdx.x] = gb_to_half(joined / total);
+    if (is_last(arrived)) join(sums, scales, out, &held[0][0][0]);
 }
 
 // Element i of the seeded data, uniform with variance 1 and rounded to a half. Queries carry the factor of the scores.

@@ -1,8 +1,13 @@
 // What a language model computes between its products with weights: embedding, norms, rotary embedding and KV append, the
 // gate of the feed-forward network, and the most likely token. Products and attention have kernels of their own.
 //
-// The residual stream is in floats; what products and attention read and write is in halves, row by row.
-#define THREADS 256  // of a block, where a block has a row
+// The residual stream is in floats; what products and attention read and write is in halves, row by row. The kernels of a
+// step may be launched early: each waits for the launch before it, and outputs of other kernels are not `__restrict__`.
+#define THREADS 256       // of most blocks
+#define NORM_THREADS 1024  // of a norm, at most
+#ifndef HELD
+#define HELD 1  // groups of four elements of a row that a thread of a norm holds
+#endif
 
 static __device__ __forceinline__ float half_of(unsigned short bits) {
     float value, unused;
@@ -10,18 +15,22 @@ static __device__ __forceinline__ float half_of(unsigned short bits) {
     return value;
 }
 
-// The sum over the block, in every thread.
+static __device__ __forceinline__ u32 pair_of(float low, float high) {
+    return gb_to_half(low) | (u32)gb_to_half(high) << 16;
+}
+
+// The sum over the block, in every thread; once in a kernel.
 static __device__ __forceinline__ float block_sum(float mine) {
-    __shared__ float warps[THREADS / 32];
+    __shared__ float warps[32];
     for (int mask = warpSize / 2; mask > 0; mask /= 2) mine += gb_shuffle_xor(mine, mask);
     if (threadIdx.x % warpSize == 0) warps[threadIdx.x / warpSize] = mine;
     __syncthreads();
     float sum = 0;
-    for (u32 warp = 0; warp < THREADS / warpSize; ++warp) sum += warps[warp];
+    for (u32 warp = 0; warp < blockDim.x / warpSize; ++warp) sum += warps[warp];
     return sum;
 }
 
-// The maximum over the block, in every thread.
+// The maximum over the block of THREADS threads, in every thread.
 static __device__ __forceinline__ float block_most(float mine) {
     __shared__ float warps[THREADS / 32];
     for (int mask = warpSize / 2; mask > 0; mask /= 2) {
@@ -36,38 +45,71 @@ static __device__ __forceinline__ float block_most(float mine) {
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     embed(const unsigned short* __restrict__ table, const u32* __restrict__ tokens, float* __restrict__ x, u32 hidden) {
+    gb_allow_next();
     const u64 row = (u64)blockIdx.x * hidden, from = (u64)tokens[blockIdx.x] * hidden;
     for (u32 i = threadIdx.x; i < hidden; i += THREADS) x[row + i] = half_of(table[from + i]);
 }
 
-// Adds y to x unless `adds` is 0, and writes x over its root mean square, times the factors.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    add_norm(float* __restrict__ x, const unsigned short* __restrict__ y, const float* __restrict__ factors,
-             unsigned short* __restrict__ out, u32 hidden, u32 adds) {
-    const u64 row = (u64)blockIdx.x * hidden;
-    float squares = 0;
-    for (u32 i = threadIdx.x; i < hidden; i += THREADS) {
-        const float value = x[row + i] + (adds ? half_of(y[row + i]) : 0);
-        x[row + i] = value;
-        squares += value * value;
+static __device__ __forceinline__ float float_of(u32 bits) { return __uint_as_float(bits); }
+
+// Adds y to x unless `adds` is 0, and writes x over its root mean square, times the factors. A block for each row, whose
+// threads hold HELD times four elements each; `hidden` is a multiple of four.
+extern "C" __global__ void __launch_bounds__(NORM_THREADS)
+    add_norm(uint4* x, const uint2* y, const uint4* __restrict__ factors, uint2* out, u32 hidden, u32 adds) {
+    const u32 count = hidden / 4;
+    const u64 row = (u64)blockIdx.x * count;
+    uint4 factor[HELD];
+    float value[HELD][4], squares = 0;
+#pragma unroll
+    for (int k = 0; k < HELD; ++k) {
+        const u32 i = threadIdx.x + k * blockDim.x;
+        if (i < count) factor[k] = gb_word(factors + i);
+    }
+    gb_allow_next();
+    gb_wait_for_previous();
+#pragma unroll
+    for (int k = 0; k < HELD; ++k) {
+        const u32 i = threadIdx.x + k * blockDim.x;
+        if (i >= count) continue;
+        const uint4 before = gb_word(x + row + i);
+        const uint2 more = adds ? gb_word(y + row + i) : make_uint2(0, 0);
+        float added[4];
+        gb_halves(more.x, added[0], added[1]);
+        gb_halves(more.y, added[2], added[3]);
+        value[k][0] = float_of(before.x) + added[0];
+        value[k][1] = float_of(before.y) + added[1];
+        value[k][2] = float_of(before.z) + added[2];
+        value[k][3] = float_of(before.w) + added[3];
+#pragma unroll
+        for (int e = 0; e < 4; ++e) squares += value[k][e] * value[k][e];
     }
     const float scale = 1 / sqrtf(block_sum(squares) / hidden + 1e-5f);
-    for (u32 i = threadIdx.x; i < hidden; i += THREADS) out[row + i] = gb_to_half(x[row + i] * scale * factors[i]);
+#pragma unroll
+    for (int k = 0; k < HELD; ++k) {
+        const u32 i = threadIdx.x + k * blockDim.x;
+        if (i >= count) continue;
+        const float* v = value[k];
+        x[row + i] = make_uint4(__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3]));
+        out[row + i] = make_uint2(pair_of(v[0] * scale * float_of(factor[k].x), v[1] * scale * float_of(factor[k].y)),
+                                  pair_of(v[2] * scale * float_of(factor[k].z), v[3] * scale * float_of(factor[k].w)));
+    }
 }
 
 // Rotates the elements i and i + dim/2 of each query and key by the angle of the token's place, whose cosine and sine are
-// in `turns`, appends keys and values to the cache, and multiplies queries by `scale`. A block for each row.
+// in `turns`, appends keys and values to the cache, and multiplies queries by `scale`. gridDim.y blocks share a row.
 //   steps    a row for each sequence, in the slot slots[row]: its place is lengths[row] - 1; queries are [row][head][dim]
 //   prompts  a row for each token of one sequence: its place is the row; queries are [head][row][dim]
 extern "C" __global__ void __launch_bounds__(THREADS)
-    rotary_append(const unsigned short* __restrict__ qkv, const float* __restrict__ turns, const u32* __restrict__ lengths,
-                  const u32* __restrict__ slots, unsigned short* __restrict__ queries, unsigned short* __restrict__ keys,
-                  unsigned short* __restrict__ values, u32 heads, u32 kv_heads, u32 dim, u32 capacity, float scale,
-                  u32 is_prompt) {
+    rotary_append(const unsigned short* qkv, const float* __restrict__ turns, const u32* __restrict__ lengths,
+                  const u32* __restrict__ slots, unsigned short* queries, unsigned short* keys, unsigned short* values,
+                  u32 heads, u32 kv_heads, u32 dim, u32 capacity, float scale, u32 is_prompt) {
+    gb_allow_next();
+    gb_wait_for_previous();
+    const u32 first_thread = blockIdx.y * THREADS + threadIdx.x, threads = gridDim.y * THREADS;
     const u32 half = dim / 2, sequence = is_prompt ? 0 : slots[blockIdx.x];
     const u32 place = is_prompt ? blockIdx.x : lengths[blockIdx.x] - 1;
     const unsigned short* from = qkv + (u64)blockIdx.x * (heads + 2 * kv_heads) * dim;
-    for (u32 i = threadIdx.x; i < (heads + kv_heads) * half; i += THREADS) {
+    for (u32 i = first_thread; i < (heads + kv_heads) * half; i += threads) {
         const u32 head = i / half, e = i % half;
         const float first = half_of(from[head * dim + e]), second = half_of(from[head * dim + half + e]);
         const float cosine = turns[2 * ((u64)place * half + e)], sine = turns[2 * ((u64)place * half + e) + 1];
@@ -82,7 +124,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             keys[at + half + e] = gb_to_half(high);
         }
     }
-    for (u32 i = threadIdx.x; i < kv_heads * dim; i += THREADS)
+    for (u32 i = first_thread; i < kv_heads * dim; i += threads)
         values[(((u64)sequence * kv_heads + i / dim) * capacity + place) * dim + i % dim] = from[(heads + kv_heads) * dim + i];
 }
 
@@ -125,40 +167,73 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 }
 
-// silu(gate)·up, where a row of `both` has the gates of `inner` elements and then what they are applied to.
-extern "C" __global__ void gate(const unsigned short* __restrict__ both, unsigned short* __restrict__ out, u64 count,
-                                u32 inner) {
-    for (u64 i = gb_thread(); i < count; i += gb_threads()) {
-        const u64 at = i / inner * 2 * inner + i % inner;
-        const float opening = half_of(both[at]);
-        out[i] = gb_to_half(opening / (1 + expf(-opening)) * half_of(both[at + inner]));
-    }
+static __device__ __forceinline__ u32 gated(u32 gates, u32 ups) {
+    float first, second, low, high;
+    gb_halves(gates, first, second);
+    gb_halves(ups, low, high);
+    return pair_of(first / (1 + expf(-first)) * low, second / (1 + expf(-second)) * high);
 }
 
-// The place of the largest logit of each row, of equal ones the first. A block for each row.
+// silu(gate)·up of eight elements a thread, where a row of `both` has the gates of `inner` elements and then what they are
+// applied to; `count` and `inner` are in vectors of eight.
+extern "C" __global__ void __launch_bounds__(THREADS) gate(const uint4* both, uint4* out, u32 count, u32 inner) {
+    gb_allow_next();
+    gb_wait_for_previous();
+    const u32 i = blockIdx.x * THREADS + threadIdx.x, at = i / inner * 2 * inner + i % inner;
+    if (i >= count) return;
+    const uint4 gates = gb_word(both + at), ups = gb_word(both + at + inner);
+    out[i] = make_uint4(gated(gates.x, ups.x), gated(gates.y, ups.y), gated(gates.z, ups.z), gated(gates.w, ups.w));
+}
+
+// A logit and its place as a number that grows with the logit, and of equal logits is largest for the first.
+static __device__ __forceinline__ u64 ranked(unsigned short logit, u32 place) {
+    const u32 bits = logit == 0x8000u ? 0 : logit;  // the zeros are equal
+    const u32 ordered = bits & 0x8000u ? 0xffffu - bits : bits + 0x8000u;
+    return (u64)ordered << 32 | (0xffffffffu - place);
+}
+
+// The largest over the block of THREADS threads, right in thread 0.
+static __device__ __forceinline__ u64 block_largest(u64 mine) {
+    __shared__ u64 warps[THREADS / 32];
+    for (int mask = warpSize / 2; mask > 0; mask /= 2) {
+        const u64 other = gb_shuffle_xor(mine, mask);
+        mine = other > mine ? other : mine;
+    }
+    __syncthreads();  // what an earlier call left has been read
+    if (threadIdx.x % warpSize == 0) warps[threadIdx.x / warpSize] = mine;
+    __syncthreads();
+    for (u32 warp = 0; warp < THREADS / warpSize; ++warp) mine = warps[warp] > mine ? warps[warp] : mine;
+    return mine;
+}
+
+// The place of the largest logit of each row, of equal ones the first. gridDim.x blocks share a row; the last of them to
+// arrive compares what they left in `parts`.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    most_likely(const unsigned short* __restrict__ logits, u32* __restrict__ tokens, u32 vocabulary) {
-    __shared__ float values[THREADS];
-    __shared__ u32 places[THREADS];
-    float most = -1e30f;  // below every half
-    u32 place = 0;
-    for (u32 i = threadIdx.x; i < vocabulary; i += THREADS) {
-        const float value = half_of(logits[(u64)blockIdx.x * vocabulary + i]);
-        if (value > most) most = value, place = i;
+    most_likely(const unsigned short* logits, u32* tokens, u32 vocabulary, u64* parts, u32* arrived) {
+    __shared__ u32 before;
+    gb_allow_next();
+    gb_wait_for_previous();
+    u64 most = 0;
+    for (u32 i = blockIdx.x * THREADS + threadIdx.x; i < vocabulary; i += gridDim.x * THREADS) {
+        const u64 rank = ranked(logits[(u64)blockIdx.y * vocabulary + i], i);
+        most = rank > most ? rank : most;
     }
-    values[threadIdx.x] = most;
-    places[threadIdx.x] = place;
-    for (u32 half = THREADS / 2; half > 0; half /= 2) {
-        __syncthreads();
-        if (threadIdx.x < half) {
-            const float other = values[threadIdx.x + half];
-            const u32 there = places[threadIdx.x + half];
-            const bool is_same = other == values[threadIdx.x];
-            if (other > values[threadIdx.x] || (is_same && there < places[threadIdx.x])) {
-                values[threadIdx.x] = other;
-                places[threadIdx.x] = there;
-            }
-        }
+    most = block_largest(most);
+    if (threadIdx.x == 0) {
+        parts[blockIdx.y * gridDim.x + blockIdx.x] = most;
+        __threadfence();
+        before = atomicAdd(arrived + blockIdx.y, 1u);
     }
-    if (threadIdx.x == 0) tokens[blockIdx.x] = places[0];
+    __syncthreads();
+    if (before + 1 < gridDim.x) return;
+    __threadfence();
+    most = 0;
+    for (u32 i = threadIdx.x; i < gridDim.x; i += THREADS) {
+        const u64 part = gb_load_l2(parts + blockIdx.y * gridDim.x + i);
+        most = part > most ? part : most;
+    }
+    most = block_largest(most);
+    if (threadIdx.x > 0) return;
+    tokens[blockIdx.y] = 0xffffffffu - (u32)most;
+    arrived[blockIdx.y] = 0;  // for the next launch
 }

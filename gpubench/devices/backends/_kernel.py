@@ -9,13 +9,17 @@ from gpubench.base.errors import Skip
 from gpubench.plugins.backend import KernelResources
 
 from . import _rocm
+from ._early import early_launch
 
 
 class CupyKernel:
-    """A compiled kernel; more than the default of dynamic shared memory is asked for when used."""
+    """A compiled kernel; more than the default of dynamic shared memory is asked for when used.
 
-    def __init__(self, cupy: Any, module: Any, name: str) -> None:
-        self._cupy = cupy
+    `has_early` says whether the device has early launches.
+    """
+
+    def __init__(self, cupy: Any, module: Any, name: str, has_early: bool = False) -> None:
+        self._cupy, self._has_early = cupy, has_early
         self._module = module
         self._function = module.get_function(name)
         self._most = int(self._function.max_dynamic_shared_size_bytes) if not cupy.cuda.runtime.is_hip else _lds(cupy)
@@ -25,6 +29,13 @@ class CupyKernel:
     ) -> None:
         self._allow(shared_bytes)
         self._function(grid, block, tuple(args), shared_mem=shared_bytes)
+
+    def early(self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any]) -> None:
+        if self._has_early:
+            stream = int(self._cupy.cuda.get_current_stream().ptr)
+            early_launch()(int(self._function.kernel.ptr), grid, block, args, stream)
+        else:
+            self(grid, block, args)
 
     def _allow(self, shared_bytes: int) -> None:
         if shared_bytes > self._most:

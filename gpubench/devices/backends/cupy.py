@@ -18,6 +18,7 @@ from gpubench.model import Device
 from gpubench.plugins.backend import Handle, Kernel, Mode, SharedBuffer, SharedEvent, SharedMemory, Timing, Traits
 
 from . import _rocm
+from ._early import has_bindings
 from ._events import EventClock, Gate
 from ._flush import CacheFlush
 from ._host_memory import HOST_KINDS, host_memory
@@ -139,7 +140,8 @@ class CupyDevice:
 
     def kernel(self, source: str, name: str, defines: Mapping[str, str | int]) -> Kernel:
         options = (*_target_options(self.traits), *(f"-D{key}={value}" for key, value in defines.items()))
-        return CupyKernel(self.xp, self.xp.RawModule(code=source, options=options), name)
+        module = self.xp.RawModule(code=source, options=options)
+        return CupyKernel(self.xp, module, name, "early_launch" in self.traits.features)
 
     def to_host(self, array: Any) -> Any:
         found = self.xp.asnumpy(array)
@@ -346,8 +348,14 @@ def _shared_bytes(props: Mapping[str, Any]) -> int:
 
 
 def _features(props: Mapping[str, Any]) -> frozenset[str]:
-    """By compute capability (CUDA C++ Programming Guide, "Compute Capabilities"), and what CuPy binds of the driver."""
-    since = {"async_copy": 8, "matrix": 8, "bulk_copy": 9, "clusters": 9}
+    """By compute capability (CUDA C++ Programming Guide, "Compute Capabilities"), and what is bound of the driver."""
+    since = {
+        "async_copy": 8,
+        "matrix": 8,
+        "bulk_copy": 9,
+        "clusters": 9,
+        **({"early_launch": 9} if has_bindings() else {}),
+    }
     bound = {"register", "event_handles", "pool"}
     return frozenset(bound | {name for name, first in since.items() if props["major"] >= first})
 

@@ -1,0 +1,50 @@
+"""Launches that may begin before the launch before them has ended (CUDA's programmatic dependent launch)."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from ._driver import Driver
+
+
+def has_bindings() -> bool:
+    """Return whether cuda-bindings, through which these launches go, is installed."""
+    return find_spec("cuda") is not None and find_spec("cuda.bindings") is not None
+
+
+class EarlyLaunch:
+    """The launch of a kernel by `cuLaunchKernelEx` with programmatic stream serialisation."""
+
+    def __init__(self) -> None:
+        self._driver = Driver()
+        bindings = self._driver.bindings
+        value, self._attribute = bindings.CUlaunchAttributeValue(), bindings.CUlaunchAttribute()
+        value.programmaticStreamSerializationAllowed = 1
+        self._attribute.id = bindings.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        self._attribute.value = value
+
+    def __call__(
+        self, function: int, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], stream: int
+    ) -> None:
+        """Launch the function at an address, with CuPy's arrays and NumPy's scalars as arguments."""
+        bindings = self._driver.bindings
+        config = bindings.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = (*grid, 1, 1)[:3]
+        config.blockDimX, config.blockDimY, config.blockDimZ = (*block, 1, 1)[:3]
+        config.hStream = bindings.CUstream(stream)
+        config.attrs, config.numAttrs = [self._attribute], 1
+        cells = [np.array(arg if isinstance(arg, np.generic) else np.uint64(arg.data.ptr)) for arg in args]
+        pointers = (ctypes.c_void_p * len(cells))(*(cell.ctypes.data for cell in cells))
+        self._driver("cuLaunchKernelEx", config, bindings.CUfunction(function), ctypes.addressof(pointers), 0)
+
+
+@functools.cache
+def early_launch() -> EarlyLaunch:
+    """Return the launch, whose bindings are imported once."""
+    return EarlyLaunch()
