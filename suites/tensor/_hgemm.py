@@ -3,70 +3,75 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from gpubench.api.suite import Bench, KeyFigure, Target, Task, Topic, View, on_gpu, points
+from gpubench.api.suite import Bench, KeyFigure, Observation, Observed, Target, Task, Topic, View, on_gpu, points
 
 from ..gemm import _data
-from ..gemm._formats import PRECISIONS, MatrixProduct, Shape
+from ..gemm._formats import PRECISIONS, Shape
 from ..gemm._vendor import vendor
-from ._kernels import resource_notes
+from ._rungs import RUNGS
 
-Call = Callable[[], None]
+_SLOW = ("naive",)  # takes half a second for 8192³
+_MOST_SLOW = 4096
+_QUICK = ("tile", "mma", "async", "wgmma", "mfma", "vendor")
 
 topic = Topic(
     views=[
         View("bars", "HGEMM ladder: throughput of each kernel", ("hgemm",), by=("n",)),
+        View("bars", "HGEMM ladder: share of the vendor's rate, timed in turn", ("hgemm",), series="of_vendor"),
         View("curve", "HGEMM ladder by size", ("hgemm",), x="n", by=("rung",), log_x=True),
     ],
-    key_figures=[KeyFigure("HGEMM, own kernel", "hgemm", (("rung", "naive"), ("n", 8192)))],
+    key_figures=[KeyFigure("HGEMM by wgmma", "hgemm", (("rung", "wgmma"), ("n", 8192)))],
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Rung:
-    """A kernel of the ladder: blocks of `threads` compute tiles of `tile` rows × columns of C."""
-
-    file: str
-    kernel: str
-    tile: tuple[int, int]
-    threads: int
-    shared_bytes: int = 0
-
-    def build(self, bench: Bench, product: MatrixProduct) -> tuple[Call, Mapping[str, str]]:
-        """Return the call of the kernel on these operands, and notes on it."""
-        shape = product.shape
-        kernel = bench.kernel(self.file, self.kernel)
-        grid = shape.n // self.tile[1], shape.m // self.tile[0]
-        args: tuple[Any, ...] = (product.a, product.b, product.c, *map(np.uint32, (shape.m, shape.n, shape.k)))
-        notes = {
-            "kernel": f"{self.kernel} of {self.file}, tiles of {self.tile[0]} × {self.tile[1]}",
-            **resource_notes(bench, kernel, self.threads, self.shared_bytes),
-        }
-        return lambda: kernel(grid, (self.threads,), args, self.shared_bytes), notes
+def _rungs(target: Target) -> Any:
+    """Return the rungs of this vendor's GPUs, and the vendor's own product as the last."""
+    other = ("mfma",) if target.device.arch.startswith("sm_") else ("wmma", "mma", "swizzled", "async", "wgmma")
+    full = tuple(rung for rung in (*RUNGS, "vendor") if rung not in other)
+    quick = tuple(rung for rung in full if rung in _QUICK)
+    return points(quick, full[:-1], full)
 
 
-RUNGS = {"naive": Rung("hgemm.cu", "naive", (16, 16), 256)}
-
-
-def _rungs(target: Target) -> tuple[str, ...]:
+def _in_time(target: Target, params: Mapping[str, Any]) -> bool:
     del target
-    return (*RUNGS, "vendor")
+    return params["rung"] not in _SLOW or params["n"] <= _MOST_SLOW
+
+
+def paired(bench: Bench, call: Callable[[], None], by_vendor: Callable[[], None]) -> Callable[[], Observation]:
+    """Return a probe that calls both in turn and observes the rate of `call` as a share of the vendor's rate.
+
+    Each pair runs in the same state of clock, power and temperature.
+    """
+
+    def probe() -> Observation:
+        own_s, vendor_s = (bench.device.time(each, 1).device[0] for each in (call, by_vendor))
+        return {"of_vendor": Observed(100 * vendor_s / own_s, "%", "more")}
+
+    return probe
 
 
 @topic.case(
     rung=_rungs,
     n=points((8192,), (1024,), (1024, 2048, 4096, 8192, 16384)),
     when=on_gpu,
-    headline={"rung": "naive", "n": 8192},
+    where=_in_time,
+    headline={"rung": "vendor", "n": 8192},
 )
 def hgemm(bench: Bench, rung: str, n: int) -> Task:
     """C = A·Bᵀ of N×N matrices of float16 with sums in float32: 2·N³ operations, at least 3·N² elements moved."""
     operands = _data.Operands(replace(bench, package=_data.__package__), PRECISIONS["float16"], Shape(n, n, n, "nt"))
     by_vendor = vendor(bench, operands.product)
-    call, notes = (by_vendor.call, by_vendor.notes) if rung == "vendor" else RUNGS[rung].build(bench, operands.product)
-    stage = operands.stage(call)
+    if rung == "vendor":
+        return Task.of(
+            operands.stage(by_vendor.call),
+            check=operands.check,
+            poison=operands.poison,
+            notes={**by_vendor.notes, **operands.notes},
+        )
+    call, notes = RUNGS[rung].build(bench, operands.product)
+    other = vendor(bench, replace(operands.product, c=bench.xp.empty_like(operands.c)))  # C is the rung's alone
+    stage = replace(operands.stage(call), probe=paired(bench, call, other.call))
     return Task.of(stage, check=operands.check, poison=operands.poison, notes={**notes, **operands.notes})

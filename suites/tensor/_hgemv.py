@@ -1,0 +1,123 @@
+"""The HGEMV ladder: y = W·x of halves with sums in float, from one thread per row to rows that several blocks share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import POINT, Bench, KeyFigure, Observation, Task, Topic, View, expect, on_gpu, points
+
+from ..gemm import _gemv
+from ..gemm._data import Maker
+from ..gemm._formats import FORMATS, PRECISIONS, MatrixProduct, Shape
+from ..gemm._gemv import Vectors, Weights, compared, poison
+from ..gemm._rotation import copies_of, rotated, rotation_notes
+from ..gemm._vendor import vendor
+from ._kernels import resource_notes
+
+_THREADS = 256  # of a block, as in hgemv.cu
+_TOGETHER = 4  # rows that a warp works on at once, as in hgemv.cu
+_BLOCKS_A_UNIT = 8  # of 256 threads: as many threads as an SM holds
+_LEAST_VECTORS = 64  # of 16 bytes, in a part of a row: two loads of a warp
+_PER_VECTOR = 8
+_SHAPES = ("4096x4096", "16384x4096", "8192x28672")
+_HALF = FORMATS["float16"]
+
+Call = Callable[[], None]
+
+topic = Topic(
+    views=[View("bars", "HGEMV ladder: bandwidth of each kernel", ("hgemv",), by=("shape",))],
+    key_figures=[KeyFigure("HGEMV, own kernel", "hgemv", (("rung", "split"), ("shape", "8192x28672")))],
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GemvRung:
+    """A kernel of the ladder: how many rows a warp computes (0: each lane one), and whether blocks share rows."""
+
+    rows_a_warp: int
+    shares_rows: bool = False
+
+    def grid(self, bench: Bench, rows: int, cols: int) -> tuple[int, ...]:
+        """Return the blocks across the rows and, where blocks share rows, the number of parts of a row."""
+        rows_a_block = _THREADS // bench.traits.warp * (self.rows_a_warp or bench.traits.warp)
+        across = -(-rows // rows_a_block)
+        if not self.shares_rows:
+            return (across,)
+        return across, parts_of(across, cols, bench.target.device.units)
+
+
+RUNGS = {
+    "naive": GemvRung(0),
+    "warp": GemvRung(1),
+    "vectorised": GemvRung(1),
+    "rows": GemvRung(_TOGETHER),
+    "split": GemvRung(_TOGETHER, shares_rows=True),
+}
+
+
+def parts_of(across: int, cols: int, units: int) -> int:
+    """Return into how many parts rows of `cols` are split so that the blocks fill the device, each with enough to do."""
+    return max(1, min(_BLOCKS_A_UNIT * max(1, units) // across, cols // _PER_VECTOR // _LEAST_VECTORS))
+
+
+class _Ladder:
+    """The calls of one rung, one for each copy of the weights, each with its own y."""
+
+    def __init__(self, bench: Bench, rung: str, weights: Weights, x: Any) -> None:
+        self._bench, self._rung, self._x = bench, rung, x
+        rows, cols = weights.rows, weights.cols
+        self.notes: Mapping[str, str] = {}
+        if rung != "vendor":
+            self._kernel = bench.kernel("hgemv.cu", rung)
+            self._grid = RUNGS[rung].grid(bench, rows, cols)
+            self.notes = {"grid": "×".join(map(str, self._grid)), **resource_notes(bench, self._kernel, _THREADS)}
+
+    def call(self, weights: Weights, y: Any) -> Call:
+        """Return the product of one copy of the weights."""
+        rows, cols, bench = weights.rows, weights.cols, self._bench
+        if self._rung == "vendor":
+            product = MatrixProduct(PRECISIONS["float16"], Shape(1, rows, cols, "nt"), self._x, weights.words, y)
+            by_vendor = vendor(bench, product)
+            self.notes = by_vendor.notes
+            return by_vendor.call
+        args: tuple[Any, ...] = (weights.words, self._x, y, np.uint32(rows), np.uint32(cols))
+        if RUNGS[self._rung].shares_rows:
+            partial = bench.xp.empty(self._grid[1] * rows, "float32")
+            args = (*args, partial, bench.xp.zeros(self._grid[0], "uint32"))
+        return lambda: self._kernel(self._grid, (_THREADS,), args)
+
+
+@topic.case(
+    rung=points((*RUNGS, "vendor"), ("split",)),
+    shape=points(_SHAPES[-1:], _SHAPES[:1], _SHAPES),
+    when=on_gpu,
+    where=lambda target, params: target.tier != "quick" or params["rung"] in ("naive", "split"),
+    headline={"rung": "split"},
+)
+def hgemv(bench: Bench, rung: str, shape: str) -> Task:
+    """y = W·x of float16 with sums in float32, W named rows × columns: 2·(M·N + N + M) bytes moved, buffers in turn."""
+    rows, cols = (int(side) for side in shape.split("x"))
+    bench.need(1.2 * 2 * max(_HALF.itemsize * rows * cols, 4 * bench.target.device.cache_bytes) + 2**31)
+    make, rng = Maker(replace(bench, package=_gemv.__package__)), bench.rng
+    seeds = [int(seed) for seed in rng.integers(2**63, size=2)]
+    weights = Weights(make, "float16", rows, cols, seeds[0])
+    copies: list[Weights] = copies_of(bench, weights)
+    x, ys = make.drawn(_HALF, cols, seeds[1]), bench.xp.empty((len(copies), rows), _HALF.storage)
+    ladder = _Ladder(bench, rung, weights, x)
+    calls = [ladder.call(copy, y) for copy, y in zip(copies, ys, strict=True)]
+
+    def check() -> Observation:
+        """Compare one y with the product in double precision, and the others, bit by bit, with that one."""
+        written = ys[make.written(ys)]
+        differing = make.differing(written)
+        expect(differing == 0, f"{differing} words of {len(written)} copies of y differ from the first copy")
+        return compared(make, weights, Vectors(x, written[0]), 1)
+
+    moved = float(weights.nbytes + _HALF.itemsize * (rows + cols))
+    stage = rotated(calls, moved, 2.0 * rows * cols, POINT)
+    notes = {**ladder.notes, **rotation_notes(rows, cols, copies)}
+    return Task.of(stage, check=check, poison=lambda: poison(ys), notes=notes)

@@ -1,0 +1,133 @@
+"""The rungs of the HGEMM ladder: which kernel, built and launched how, and what a device needs for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import Bench, Kernel, Skip
+
+from ..gemm._formats import MatrixProduct
+from ._kernels import resource_notes
+from ._tensor_map import tensor_map
+
+Call = Callable[[], None]
+Built = tuple[Call, Mapping[str, str]]
+
+_WMMA_HEADER = "mma.h"
+_HOW_TO_WMMA = "pip install nvidia-cuda-crt nvidia-cuda-runtime (or the CUDA toolkit)"
+_BAND = 8  # rows of tiles that are computed column by column
+_TILE_K = 64  # inner elements of a stage of hgemm_wgmma.cu
+_BARRIERS_AND_ALIGNMENT = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """A kernel of the ladder: blocks of `threads` compute tiles of `tile` rows × columns of C, one each.
+
+    `needs` is what the device must have (see `missing`), `defines` are the macros that the file is built with.
+    """
+
+    file: str
+    kernel: str
+    tile: tuple[int, int]
+    threads: int
+    needs: str = ""
+    defines: Mapping[str, int] = field(default_factory=dict)
+    shared_bytes: int = 0
+
+    def build(self, bench: Bench, product: MatrixProduct) -> Built:
+        """Return the call of the kernel on these operands, and notes on it; raises Skip where the device lacks it."""
+        shape = product.shape
+        kernel = self._compiled(bench)
+        grid = (shape.m // self.tile[0] * (shape.n // self.tile[1]),)
+        args: tuple[Any, ...] = (product.a, product.b, product.c, *map(np.uint32, (shape.m, shape.n, shape.k)))
+        return lambda: kernel(grid, (self.threads,), args, self.shared_bytes), self._notes(bench, kernel)
+
+    def _compiled(self, bench: Bench) -> Kernel:
+        if reason := missing(bench, self.needs):
+            raise Skip(f"{self.kernel} {reason}")
+        if self.needs == "wmma":
+            return self._with_header(bench)
+        return bench.kernel(self.file, self.kernel, **self.defines)
+
+    def _with_header(self, bench: Bench) -> Kernel:
+        try:
+            return bench.kernel(self.file, self.kernel, **self.defines)
+        except bench.xp.cuda.compiler.CompileException as error:
+            if _WMMA_HEADER not in str(error):
+                raise
+            raise Skip(f"the compiler does not find {_WMMA_HEADER}: {_HOW_TO_WMMA}") from error
+
+    def _notes(self, bench: Bench, kernel: Kernel) -> Mapping[str, str]:
+        macros = " ".join(f"{name}={value}" for name, value in self.defines.items())
+        return {
+            "kernel": f"{self.kernel} of {self.file}, tiles of {self.tile[0]} × {self.tile[1]} {macros}".strip(),
+            **resource_notes(bench, kernel, self.threads, self.shared_bytes),
+        }
+
+
+class WarpgroupRung(Rung):
+    """The rung of hgemm_wgmma.cu: a grid that stays, with tensor maps as arguments."""
+
+    def build(self, bench: Bench, product: MatrixProduct) -> Built:
+        """Return the call of the kernel on these operands, and notes on it; raises Skip where the device lacks it."""
+        shape, (tile_m, tile_n), cluster = product.shape, self.tile, self.defines["CLUSTER"]
+        kernel = self._compiled(bench)
+        tiles = shape.m // tile_m * (shape.n // tile_n)
+        blocks = min(tiles, bench.device.device.units) // cluster * cluster
+        args = (
+            tensor_map(product.a, shape.m, shape.k, tile_m, _TILE_K),
+            tensor_map(product.b, shape.n, shape.k, tile_n // cluster, _TILE_K),
+            tensor_map(product.c, shape.m, shape.n, 64, 64),
+            *map(np.uint32, (shape.m, shape.n, shape.k)),
+        )
+        return lambda: kernel((blocks,), (self.threads,), args, self.shared_bytes), self._notes(bench, kernel)
+
+
+def missing(bench: Bench, needs: str) -> str:
+    """Return what this device lacks of `matrix`, `wmma`, `wgmma` or `mfma`; empty where it lacks nothing."""
+    traits = bench.traits
+    has_matrix = "matrix" in traits.features
+    if needs in ("matrix", "wmma") and not (traits.vendor == "nvidia" and has_matrix):
+        return f"needs the matrix instructions of sm_80 or newer, not {traits.arch}"
+    if needs == "wgmma" and traits.arch != "sm_90":
+        return f"needs wgmma, which only sm_90 (Hopper) has, not {traits.arch}"
+    if needs == "mfma" and not (traits.vendor == "amd" and has_matrix):
+        return f"needs the matrix instructions of gfx90a or newer, not {traits.arch}"
+    return ""
+
+
+def mma_rung(
+    tile: tuple[int, int, int], warps: tuple[int, int], swizzled: bool, stages: int, resident: int, band: int = _BAND
+) -> Rung:
+    """Return a rung of hgemm_mma.cu; `tile` is its rows, columns and inner elements, `warps` lie down and across."""
+    defines = {
+        "TILE_M": tile[0], "TILE_N": tile[1], "TILE_K": tile[2], "DOWN": warps[0], "ACROSS": warps[1],
+        "SWIZZLED": int(swizzled), "STAGES": stages, "RESIDENT": resident, "BAND": band,
+    }  # fmt: skip
+    shared_bytes = stages * (tile[0] + tile[1]) * tile[2] * 2
+    return Rung("hgemm_mma.cu", "mma", tile[:2], 32 * warps[0] * warps[1], "matrix", defines, shared_bytes)
+
+
+def wgmma_rung(columns: int, stages: int, cluster: int, band: int = _BAND) -> WarpgroupRung:
+    """Return a rung of hgemm_wgmma.cu: tiles of 128 rows and that many columns."""
+    defines = {"TILE_N": columns, "STAGES": stages, "CLUSTER": cluster, "BAND": band}
+    boxes = 2 * 2 * 64 * 64 * 2
+    shared_bytes = stages * (128 + columns) * _TILE_K * 2 + boxes + _BARRIERS_AND_ALIGNMENT
+    return WarpgroupRung("hgemm_wgmma.cu", "wgmma", (128, columns), 384, "wgmma", defines, shared_bytes)
+
+
+RUNGS: Mapping[str, Rung] = {
+    "naive": Rung("hgemm.cu", "naive", (16, 16), 256),
+    "tile": Rung("hgemm.cu", "tile", (128, 128), 256),
+    "wmma": Rung("hgemm_wmma.cu", "wmma", (128, 128), 256, "wmma"),
+    "mma": mma_rung((128, 128, 32), (2, 4), swizzled=False, stages=1, resident=2),
+    "swizzled": mma_rung((128, 128, 32), (2, 4), swizzled=True, stages=1, resident=2),
+    "async": mma_rung((128, 256, 32), (2, 4), swizzled=True, stages=4, resident=1),
+    "wgmma": wgmma_rung(256, 4, 2),
+    "mfma": Rung("hgemm_mfma.cu", "mfma", (128, 128), 256, "mfma"),
+}

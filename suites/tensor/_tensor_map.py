@@ -1,0 +1,44 @@
+"""Descriptions of matrices for Hopper's copy engine (TMA), by the driver's own function, which CuPy does not bind."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpubench.api.suite import DeviceError, Skip
+
+# CUDA Driver API, "Tensor Map Object Management": CUtensorMap has 128 bytes, and is written at a multiple of 64
+_MAP_BYTES, _ALIGNMENT = 128, 64
+_FLOAT16, _NO_INTERLEAVE, _SWIZZLE_128_BYTES, _L2_PROMOTION_128_BYTES, _NO_FILL = 6, 0, 3, 2, 0
+
+
+@functools.cache
+def _encode() -> Any:
+    try:
+        return ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled
+    except (OSError, AttributeError) as error:
+        raise Skip(f"the driver has no tensor maps ({error}): they need a driver of CUDA 12 or newer") from error
+
+
+def tensor_map(matrix: Any, rows: int, columns: int, box_rows: int, box_columns: int) -> npt.NDArray[np.uint8]:
+    """Return the map of a row-major float16 matrix for copies of boxes, as the argument of a kernel.
+
+    Rows of a box lie in shared memory in the 128-byte swizzle, so that `box_columns` is 64.
+    """
+    room = np.zeros(_MAP_BYTES + _ALIGNMENT, np.uint8)
+    first = -room.ctypes.data % _ALIGNMENT
+    found = room[first : first + _MAP_BYTES]
+    sizes = (ctypes.c_uint64 * 2)(columns, rows)
+    strides = (ctypes.c_uint64 * 1)(2 * columns)
+    box, steps = (ctypes.c_uint32 * 2)(box_columns, box_rows), (ctypes.c_uint32 * 2)(1, 1)
+    status = _encode()(
+        ctypes.c_void_p(found.ctypes.data), _FLOAT16, 2, ctypes.c_void_p(matrix.data.ptr), sizes, strides, box, steps,
+        _NO_INTERLEAVE, _SWIZZLE_128_BYTES, _L2_PROMOTION_128_BYTES, _NO_FILL,
+    )  # fmt: skip
+    if status:
+        raise DeviceError(f"cuTensorMapEncodeTiled of {rows} × {columns} failed with CUDA error {status}")
+    return found

@@ -1,0 +1,248 @@
+// C = A·Bᵀ of halves with sums in float by Hopper's warpgroup instructions (wgmma; PTX ISA 8.0, "Asynchronous Warpgroup
+// Level Matrix Instructions"), its bulk tensor copies (TMA) and barriers in shared memory.
+//
+//   TILE_N   columns of a tile of 128 rows: 128 or 256. Two warpgroups multiply 64 rows each.
+//   STAGES   parts of 64 inner elements in shared memory. One warpgroup of copies runs ahead of the products.
+//   CLUSTER  1, or 2 blocks one above the other: each loads half of the part of B, for both
+//   BAND     rows of tiles (of the cluster) that are computed column by column, so that what is read stays in the L2
+//
+// The grid stays on the device and takes tile by tile; the copies of the next tile begin under the stores of this one.
+#if !GB_HIP && defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define TILE_M 128
+#define TILE_K 64
+#define ACCUMULATORS (TILE_N / 2)  // of a thread
+#define A_BYTES (TILE_M * TILE_K * 2)
+#define B_BYTES (TILE_N * TILE_K * 2)
+#define STAGE_BYTES (A_BYTES + B_BYTES)
+#define BOX_BYTES (64 * 64 * 2)  // 64 rows × 64 columns of C
+#define C_BYTES (2 * BOX_BYTES)  // of a warpgroup: half a tile of 256 columns
+#define PATIENCE 4000000000ULL  // cycles, two seconds
+
+struct __align__(64) TensorMap {
+    u64 words[16];
+};
+
+// Waits until the phase of that parity is over; a copy or product that does not come in time ends the kernel.
+static __device__ __forceinline__ void await(u64* barrier, u32 parity) {
+    if (gb_barrier_passed(barrier, parity)) return;
+    const u64 start = gb_clock();
+    while (!gb_barrier_passed(barrier, parity))
+        if (gb_clock() - start > PATIENCE) __trap();
+}
+
+static __device__ __forceinline__ void init(u64* barrier, u32 arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(gb_shared_address(barrier)), "r"(arrivals) : "memory");
+}
+
+static __device__ __forceinline__ u32 rank_in_cluster() {
+    u32 rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+static __device__ __forceinline__ void cluster_barrier() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// One arrival at the barrier of a block of the cluster.
+static __device__ __forceinline__ void arrive_at(u64* barrier, u32 block) {
+    asm volatile(
+        "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
+        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(gb_shared_address(barrier)),
+        "r"(block)
+        : "memory");
+}
+
+static __device__ __forceinline__ void expect(u64* barrier, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(gb_shared_address(barrier)), "r"(bytes)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void load(const void* shared, const TensorMap* map, u32 x, u32 y, u64* barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+            gb_shared_address(shared)),
+        "l"(map), "r"(x), "r"(y), "r"(gb_shared_address(barrier))
+        : "memory");
+}
+
+// The same into every block of the cluster of two, at the same place, with an arrival at each one's barrier.
+static __device__ __forceinline__ void load_both(const void* shared, const TensorMap* map, u32 x, u32 y, u64* barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+        "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(gb_shared_address(shared)),
+        "l"(map), "r"(x), "r"(y), "r"(gb_shared_address(barrier)), "h"((unsigned short)3)
+        : "memory");
+}
+
+static __device__ __forceinline__ void store(const TensorMap* map, const void* shared, u32 x, u32 y) {
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
+                 "r"(gb_shared_address(shared)), "r"(x), "r"(y)
+                 : "memory");
+}
+
+// What a matrix in shared memory is to wgmma: rows of 128 bytes, swizzled, groups of 8 rows 1024 bytes apart.
+static __device__ __forceinline__ u64 described(const void* shared) {
+    return (u64)((gb_shared_address(shared) & 0x3ffff) >> 4) | (u64)1 << 16 | (u64)64 << 32 | (u64)1 << 62;
+}
+
+#define SUMS_8(i) \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
+        "+f"(d[i + 7])
+#define SUMS_32(i) SUMS_8(i), SUMS_8(i + 8), SUMS_8(i + 16), SUMS_8(i + 24)
+
+// d = a·b, or d += a·b with `adds`: 64 rows, TILE_N columns, 16 inner elements.
+static __device__ __forceinline__ void multiply(float (&d)[ACCUMULATORS], u64 a, u64 b, u32 adds) {
+#if TILE_N == 256
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
+        "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
+        "%128, %129, p, 1, 1, 0, 0;\n}"
+        : SUMS_32(0), SUMS_32(32), SUMS_32(64), SUMS_32(96)
+        : "l"(a), "l"(b), "r"(adds));
+#else
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+        "%64, %65, p, 1, 1, 0, 0;\n}"
+        : SUMS_32(0), SUMS_32(32)
+        : "l"(a), "l"(b), "r"(adds));
+#endif
+}
+
+static __device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+static __device__ __forceinline__ void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int PENDING>
+static __device__ __forceinline__ void await_products() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+
+static __device__ __forceinline__ u32 packed(float low, float high) {
+    u32 both;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+}
+
+// Where tile number `tile` of the cluster lies: BAND rows of tiles are computed column by column.
+struct Place {
+    u32 row, column;
+};
+static __device__ __forceinline__ Place place_of(u32 tile, u32 high, u32 wide) {
+    const u32 band = tile / (BAND * wide), first = band * BAND, in_band = tile - first * wide;
+    const u32 rows = high - first < BAND ? high - first : BAND;
+    return {first + in_band % rows, in_band / rows};
+}
+
+// Writes 64 rows of sums as halves, in boxes of 64 columns that the copy engine stores.
+static __device__ __forceinline__ void store_sums(
+    const float (&d)[ACCUMULATORS], u8* boxes, const TensorMap* map, u32 x, u32 y, u32 group) {
+    const u32 lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
+    const u32 row = warp * 16 + lane % 16, swizzle = row % 8;
+#pragma unroll
+    for (int half = 0; half < TILE_N / 128; ++half) {
+        if (threadIdx.x % 128 == 0) gb_bulk_wait_read<0>();  // what these boxes held is stored
+        asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
+#pragma unroll
+        for (int pair = 0; pair < 8; ++pair) {  // of columns in eights
+            const int i = half * 64 + pair * 8;
+            const u32 eight = pair * 2 + lane / 16, there = gb_shared_address(boxes) + eight / 8 * BOX_BYTES + row * 128;
+            asm volatile(
+                "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(there + ((eight % 8 ^ swizzle) << 4)),
+                "r"(packed(d[i], d[i + 1])), "r"(packed(d[i + 2], d[i + 3])), "r"(packed(d[i + 4], d[i + 5])),
+                "r"(packed(d[i + 6], d[i + 7]))
+                : "memory");
+        }
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
+        if (threadIdx.x % 128 == 0) {
+            store(map, boxes, x + half * 128, y);
+            store(map, boxes + BOX_BYTES, x + half * 128 + 64, y);
+            asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+        }
+    }
+}
+
+extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(384, 1)
+    wgmma(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
+          const __grid_constant__ TensorMap map_c, u32 rows, u32 columns, u32 inner) {
+    extern __shared__ u8 memory[];
+    __shared__ u64 full[STAGES], empty[STAGES];
+    u8* const stages = memory + (0u - gb_shared_address(memory)) % 1024;
+    u8* const boxes = stages + STAGES * STAGE_BYTES;
+    const u32 rank = CLUSTER > 1 ? rank_in_cluster() : 0, group = threadIdx.x / 128;
+    if (threadIdx.x == 0) {
+        for (u32 stage = 0; stage < STAGES; ++stage) {
+            init(full + stage, 1);
+            init(empty + stage, 2 * CLUSTER);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    if (CLUSTER > 1) cluster_barrier();
+    const u32 high = rows / (TILE_M * CLUSTER), wide = columns / TILE_N, parts = inner / TILE_K;
+    const u32 first = blockIdx.x / CLUSTER, step = gridDim.x / CLUSTER;
+    u32 stage = 0, parity = 0;
+    if (group == 0) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if (threadIdx.x == 0) {
+            for (u32 tile = first; tile < high * wide; tile += step) {
+                const Place place = place_of(tile, high, wide);
+                const u32 row = (place.row * CLUSTER + rank) * TILE_M, column = place.column * TILE_N;
+                for (u32 part = 0; part < parts; ++part) {
+                    u8* const a = stages + stage * STAGE_BYTES;
+                    u8* const b = a + A_BYTES;
+                    await(empty + stage, parity ^ 1);
+                    expect(full + stage, STAGE_BYTES);
+                    load(a, &map_a, part * TILE_K, row, full + stage);
+#if CLUSTER > 1
+                    const u32 half = rank * (TILE_N / 2);
+                    load_both(b + half * TILE_K * 2, &map_b, part * TILE_K, column + half, full + stage);
+#else
+                    load(b, &map_b, part * TILE_K, column, full + stage);
+#endif
+                    if (++stage == STAGES) stage = 0, parity ^= 1;
+                }
+            }
+        }
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        float d[ACCUMULATORS];
+        const u32 mine = threadIdx.x % 128;
+        for (u32 tile = first; tile < high * wide; tile += step) {
+            const Place place = place_of(tile, high, wide);
+            u32 last = 0;
+            for (u32 part = 0; part < parts; ++part) {
+                const u8* const a = stages + stage * STAGE_BYTES + (group - 1) * (A_BYTES / 2);
+                const u64 of_a = described(a), of_b = described(stages + stage * STAGE_BYTES + A_BYTES);
+                await(full + stage, parity);
+                begin_products();
+#pragma unroll
+                for (int k = 0; k < TILE_K / 16; ++k) multiply(d, of_a + 2 * k, of_b + 2 * k, part > 0 || k > 0);
+                end_products();
+                await_products<1>();  // those of the part before: its stage is free
+                if (part > 0 && mine < CLUSTER) arrive_at(empty + last, mine);
+                last = stage;
+                if (++stage == STAGES) stage = 0, parity ^= 1;
+            }
+            await_products<0>();
+            if (mine < CLUSTER) arrive_at(empty + last, mine);
+            store_sums(d, boxes + (group - 1) * C_BYTES, &map_c, place.column * TILE_N,
+                       (place.row * CLUSTER + rank) * TILE_M + (group - 1) * 64, group);
+        }
+        if (mine == 0) gb_bulk_wait();
+    }
+    if (CLUSTER > 1) cluster_barrier();  // a block may arrive at the other's barriers until it has ended
+}
+#endif

@@ -1,0 +1,135 @@
+// y = W·x of halves with sums in float, W of `rows` × `cols` row by row: a ladder of kernels, each of which changes one
+// thing. `cols` is a multiple of 128, and a block has 256 threads.
+
+#define THREADS 256
+#define TOGETHER 4  // rows that a warp works on at once
+typedef unsigned short u16;
+
+static __device__ __forceinline__ float widened(u16 half) {
+    float low, high;
+    gb_halves(half, low, high);
+    return low;
+}
+
+// The sum of a value over the lanes of a warp, in each of them.
+static __device__ __forceinline__ float over_warp(float mine) {
+    for (int lane = warpSize / 2; lane > 0; lane /= 2) mine += gb_shuffle_xor(mine, lane);
+    return mine;
+}
+
+// A thread computes one row. Neighbouring threads read words that lie a whole row apart.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    naive(const u16* __restrict__ w, const u16* __restrict__ x, u16* __restrict__ y, u32 rows, u32 cols) {
+    const u32 row = blockIdx.x * THREADS + threadIdx.x;
+    if (row >= rows) return;
+    float sum = 0;
+    for (u32 k = 0; k < cols; ++k) sum += widened(w[(u64)row * cols + k]) * widened(x[k]);
+    y[row] = gb_to_half(sum);
+}
+
+// A warp computes one row: neighbouring lanes read neighbouring halves.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    warp(const u16* __restrict__ w, const u16* __restrict__ x, u16* __restrict__ y, u32 rows, u32 cols) {
+    const u32 lane = threadIdx.x % warpSize, row = (blockIdx.x * THREADS + threadIdx.x) / warpSize;
+    if (row >= rows) return;
+    float sum = 0;
+    for (u32 k = lane; k < cols; k += warpSize) sum += widened(w[(u64)row * cols + k]) * widened(x[k]);
+    sum = over_warp(sum);
+    if (lane == 0) y[row] = gb_to_half(sum);
+}
+
+static __device__ __forceinline__ void widen(const uint4& vector, float (&wide)[8]) {
+    gb_halves(vector.x, wide[0], wide[1]);
+    gb_halves(vector.y, wide[2], wide[3]);
+    gb_halves(vector.z, wide[4], wide[5]);
+    gb_halves(vector.w, wide[6], wide[7]);
+}
+static __device__ __forceinline__ float dot(const uint4& weights, const float (&x)[8]) {
+    float wide[8], sum = 0;
+    widen(weights, wide);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum += wide[i] * x[i];
+    return sum;
+}
+
+// The same with loads of 16 bytes: an eighth of the load instructions, and more bytes in flight.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    vectorised(const uint4* __restrict__ w, const uint4* __restrict__ x, u16* __restrict__ y, u32 rows, u32 cols) {
+    const u32 lane = threadIdx.x % warpSize, row = (blockIdx.x * THREADS + threadIdx.x) / warpSize, vectors = cols / 8;
+    if (row >= rows) return;
+    float sum = 0;
+    for (u32 v = lane; v < vectors; v += warpSize) {
+        float wide[8];
+        widen(gb_word(x + v), wide);
+        sum += dot(gb_stream(w + (u64)row * vectors + v), wide);
+    }
+    sum = over_warp(sum);
+    if (lane == 0) y[row] = gb_to_half(sum);
+}
+
+// The sums of TOGETHER rows from `first` on over the vectors [from, to) of each, over the whole warp. Rows beyond the last
+// one are the last one.
+static __device__ __forceinline__ void sum_rows(const uint4* w, const uint4* x, u32 rows, u32 vectors, u32 first, u32 from,
+                                                u32 to, float (&sums)[TOGETHER]) {
+    const uint4* at[TOGETHER];
+#pragma unroll
+    for (int r = 0; r < TOGETHER; ++r) {
+        at[r] = w + (u64)(first + r < rows ? first + r : rows - 1) * vectors;
+        sums[r] = 0;
+    }
+    for (u32 v = from + threadIdx.x % warpSize; v < to; v += warpSize) {
+        uint4 weights[TOGETHER];
+#pragma unroll
+        for (int r = 0; r < TOGETHER; ++r) weights[r] = gb_stream(at[r] + v);
+        float wide[8];
+        widen(gb_word(x + v), wide);
+#pragma unroll
+        for (int r = 0; r < TOGETHER; ++r) sums[r] += dot(weights[r], wide);
+    }
+#pragma unroll
+    for (int r = 0; r < TOGETHER; ++r) sums[r] = over_warp(sums[r]);
+}
+
+// A warp computes TOGETHER rows: one load of x serves them all, and a lane has as many loads of weights in flight.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    rows(const uint4* __restrict__ w, const uint4* __restrict__ x, u16* __restrict__ y, u32 rows, u32 cols) {
+    const u32 first = (blockIdx.x * THREADS + threadIdx.x) / warpSize * TOGETHER;
+    float sums[TOGETHER];
+    sum_rows(w, x, rows, cols / 8, first, 0, cols / 8, sums);
+    if (threadIdx.x % warpSize != 0) return;
+#pragma unroll
+    for (int r = 0; r < TOGETHER; ++r)
+        if (first + r < rows) y[first + r] = gb_to_half(sums[r]);
+}
+
+// The columns are split among gridDim.y blocks, so that few rows fill the device too. The last block of a group of rows to
+// arrive adds the partial sums in their order: the result does not depend on which one that is. `arrived` counts the
+// blocks of each group and is 0 again at the end.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    split(const uint4* __restrict__ w, const uint4* __restrict__ x, u16* __restrict__ y, u32 rows, u32 cols,
+          float* partial, u32* arrived) {
+    const u32 vectors = cols / 8, share = (vectors + gridDim.y - 1) / gridDim.y, from = blockIdx.y * share;
+    const u32 group = THREADS / warpSize * TOGETHER;  // rows of a block
+    const u32 first = blockIdx.x * group + threadIdx.x / warpSize * TOGETHER;
+    __shared__ u32 before;
+    float sums[TOGETHER];
+    sum_rows(w, x, rows, vectors, first, from, from + share < vectors ? from + share : vectors, sums);
+    if (threadIdx.x % warpSize == 0) {
+#pragma unroll
+        for (int r = 0; r < TOGETHER; ++r)
+            if (first + r < rows) partial[(u64)blockIdx.y * rows + first + r] = sums[r];
+    }
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) before = atomicAdd(arrived + blockIdx.x, 1u);
+    __syncthreads();
+    if (before != gridDim.y - 1) return;
+    __threadfence();
+    const u32 row = blockIdx.x * group + threadIdx.x;
+    if (threadIdx.x < group && row < rows) {
+        float sum = 0;
+        for (u32 part = 0; part < gridDim.y; ++part) sum += gb_load_l2(partial + (u64)part * rows + row);
+        y[row] = gb_to_half(sum);
+    }
+    if (threadIdx.x == 0) arrived[blockIdx.x] = 0;
+}
