@@ -1,6 +1,7 @@
 """The runner on real worker processes: what one case does wrong costs one result and no other."""
 
 import dataclasses
+import itertools
 import os
 import signal
 import subprocess
@@ -21,6 +22,18 @@ from gpubench.measuring.runner import Runner
 from gpubench.measuring.sampler import SamplingProcess
 from gpubench.model import Facts, Remark, Result, Run, Samples, Settings
 
+RUNTIMES = """
+import os
+
+from gpubench.api.suite import Stage, Suite, Task
+
+suite = Suite("cases that load one of two libraries")
+
+
+@suite.case(n=(1, 2), library=("one", "two"), runtime=lambda params: params["library"])
+def process(bench, n, library):
+    return Task.of(Stage(lambda: None, clock="host"), check=lambda: {"pid": os.getpid()})
+"""
 PLUGIN = str(Path(__file__).parent / "plugin")
 
 
@@ -212,6 +225,19 @@ def test_each_replicate_runs_in_fresh_processes_in_an_order_of_its_own(faults):
     assert len({tuple(order) for order in orders}) > 1
     assert {tuple(sorted(order)) for order in orders} == {("good", "noisy", "pair", "unable")}
     assert plan == planning.make(host_facts(), settings), "the same seed gives the same order"
+
+
+def test_cases_of_one_runtime_follow_each_other_in_a_process_of_their_own(tmp_path):
+    (tmp_path / "runtimes.py").write_text(RUNTIMES, encoding="utf-8")
+    settings = Settings((str(tmp_path / "runtimes.py"),), ("host",), "smoke", replicates=2)
+    plan, shelf = planning.make(host_facts(), settings), Shelf()
+    with Runner(plan, SamplingProcess(plan.facts.devices, 0.0), shelf) as runner:
+        runner.run(plan.jobs, 0.0, lambda event: None)
+    libraries = [dict(result.case.params)["library"] for result in shelf.results]
+    processes = [series.values[0] for result in shelf.results for series in result.series if series.name == "pid"]
+    assert [library for library, _ in itertools.groupby(libraries[:4])] == ["one", "two"], "a block for each"
+    assert len(list(itertools.groupby(libraries[4:]))) == 2, "replicates mix the order within the blocks only"
+    assert len({*zip(libraries[:4], processes[:4], strict=True)}) == len(set(processes[:4])) == 2
 
 
 def test_samples_of_the_host_are_relayed_while_cases_run(failing):

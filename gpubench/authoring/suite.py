@@ -45,6 +45,7 @@ class Definition:
     ranks: Callable[[Mapping[str, Value]], int]
     devices: Callable[[Mapping[str, Value]], int]
     spread: Callable[[Mapping[str, Value]], int]
+    runtime: Callable[[Mapping[str, Value]], str]
     when: Callable[[Target], bool]
     where: Callable[[Target, Mapping[str, Value]], bool]
     headline: Mapping[str, Value] | None
@@ -66,6 +67,7 @@ class Topic:
         ranks: int | Callable[[Mapping[str, Value]], int] = 1,
         devices: Callable[[Mapping[str, Value]], int] = lambda _: 1,
         spread: Callable[[Mapping[str, Value]], int] = lambda _: 1,
+        runtime: Callable[[Mapping[str, Value]], str] = lambda _: "",
         when: Callable[[Target], bool] = lambda _: True,
         where: Callable[[Target, Mapping[str, Value]], bool] = lambda *_: True,
         headline: Mapping[str, Value] | None = None,
@@ -77,7 +79,8 @@ class Topic:
         `ranks` processes build and run it together (a number, or one by the parameters); `devices` says,
         from the parameters, over how many devices they are spread (the device and its first peers; an axis
         `peer` names the second itself); `spread` says over how many nodes the ranks are spread evenly, each of
-        which has that many devices; `when` leaves the case out on other kinds of device, `where` single
+        which has that many devices; `runtime` names the libraries that a case loads and other cases should not
+        share a process with: cases of one runtime run one after another, in a worker of their own; `when` leaves the case out on other kinds of device, `where` single
         points of its axes;
         `version` rises when the method changes. `headline` marks the case that speaks for the suite
         in a headline run: of the points that share most of these values, the last that can run.
@@ -92,7 +95,7 @@ class Topic:
             self.module = build.__module__
             name = build.__name__.strip("_")
             count = ranks if callable(ranks) else lambda _: ranks
-            places = (count, devices, spread)
+            places = (count, devices, spread, runtime)
             self._declare(Definition(name, build, tuple(axes.items()), version, *places, when, where, headline))
             return build
 

@@ -30,12 +30,16 @@ _ALL, _HEADLINE = "all", "headline"  # words that stand where a suite's name doe
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One case to run on one device set in one replicate; its ranks are spread over `nodes` machines."""
+    """One case to run on one device set in one replicate; its ranks are spread over `nodes` machines.
+
+    A job with another `runtime` than the one before it needs a fresh worker.
+    """
 
     case: Case
     devices: tuple[Device, ...]
     replicate: int
     nodes: int = 1
+    runtime: str = ""
 
     @property
     def key(self) -> tuple[str, tuple[str, ...], int]:
@@ -78,16 +82,32 @@ def make(facts: Facts, settings: Settings) -> Plan:
     suites = [load_suite(name) for name in settings.suites]
     devices = [facts.device(device_id) for device_id in settings.devices]
     every = [
-        Job(case, _device_set(case, device, facts), 0, suite.definitions[case.name].spread(dict(case.params)))
+        job
         for device in devices
         for suite in suites
-        for case in _cases(suite, _target(facts, device, settings), settings.headline)
+        for job in _in_blocks(
+            _job(suite, case, device, facts)
+            for case in _cases(suite, _target(facts, device, settings), settings.headline)
+        )
     ]
     selected = [job for job in every if matches(job.case.id, settings.filters)]
     if not selected:
         raise UsageError(_nothing_matches(settings, [job.case.id for job in every]))
     jobs = [job for replicate in range(settings.replicates) for job in _replicate(selected, replicate, settings)]
     return Plan(facts, settings, tuple(suite.info() for suite in suites), tuple(jobs))
+
+
+def _job(suite: Suite, case: Case, device: Device, facts: Facts) -> Job:
+    definition, params = suite.definitions[case.name], dict(case.params)
+    return Job(case, _device_set(case, device, facts), 0, definition.spread(params), definition.runtime(params))
+
+
+def _in_blocks(jobs: Iterable[Job]) -> list[Job]:
+    """Return the jobs with those of each runtime together, else in their order."""
+    blocks: dict[str, list[Job]] = {}
+    for job in jobs:
+        blocks.setdefault(job.runtime, []).append(job)
+    return [job for block in blocks.values() for job in block]
 
 
 def _target(facts: Facts, device: Device, settings: Settings) -> Target:
@@ -289,6 +309,7 @@ def _replicate(jobs: Sequence[Job], replicate: int, settings: Settings) -> list[
     numbered = [replace(job, replicate=replicate) for job in jobs]
     if settings.replicates > 1:
         random.Random(f"{settings.seed}/{replicate}").shuffle(numbered)
+        return _in_blocks(numbered)
     return numbered
 
 

@@ -52,9 +52,13 @@ class Crew:
 
     def __init__(self) -> None:
         self._workers: dict[tuple[str, int], Worker] = {}
+        self._runtime = ""
 
-    def members(self, devices: Sequence[Device]) -> list[Worker]:
-        """One worker a rank; ranks on the same device get different workers."""
+    def members(self, devices: Sequence[Device], runtime: str) -> list[Worker]:
+        """One worker a rank; ranks on the same device get different workers, and so does another runtime."""
+        if runtime != self._runtime:
+            self.dismiss_all()
+            self._runtime = runtime
         slots: dict[str, int] = {}
         found = []
         for device in devices:
@@ -245,7 +249,7 @@ class Runner(AbstractContextManager["Runner"]):
         here = job.case.ranks // job.nodes
         devices = tuple(job.devices[rank % len(job.devices)] for rank in range(here))
         spread = self._group.begin(here) if self._group and job.nodes > 1 else None
-        ranks = _Ranks(self._crew.members(devices), spread)
+        ranks = _Ranks(self._crew.members(devices, job.runtime), spread)
         first, host = (spread.first, spread.host) if spread else (0, "")
         target, suite = self._plan.target(job), self._plan.suite(job.case)
         for rank, child in enumerate(ranks.children):
