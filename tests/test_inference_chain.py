@@ -20,6 +20,9 @@ CHAIN, ATTENTION, WEIGHTS, MACHINE, SCENARIOS = (
 MODELS = sys.modules[f"{SUITE.package.rpartition('.')[0]}._models"]
 needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 SMALL = MODELS.model(128, 128, 2, 1, 2, 2, 150, "nowhere")  # two heads of 64 elements over one KV head, two layers
+PLAIN = MODELS.model(
+    128, 256, 2, 2, 1, 2, 150, "nowhere", norm="layer"
+)  # as ChatGLM-6B: layer norm, no gate, no groups
 
 
 def chain(kind="float16", batch=1, context=40, vendor="nvidia", model=SMALL, **memory):
@@ -55,6 +58,14 @@ def test_a_step_gives_the_logits_of_double_precision(kind, batch):
         exact = found.expected(row)
         logits = found.logits.view(np.float16).reshape(batch, -1)[row].astype(float)
         assert np.linalg.norm(logits - exact) < 5e-3 * np.linalg.norm(exact)
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "batch"), [("float16", 3), ("int4", 1)])
+def test_layer_norm_and_gelu_are_those_of_double_precision(prefill, kind, batch):
+    assert 0 < once(chain(kind, batch, model=PLAIN)) < 5e-3
+    assert 0 < once(prefill(kind, model=PLAIN)) < 5e-3
 
 
 @needs_compiler
@@ -101,9 +112,9 @@ def library(monkeypatch):
 @pytest.fixture
 def prefill(library):
 
-    def build(kind="float16", tokens=20):
+    def build(kind="float16", tokens=20, model=SMALL):
         paper = bench(SUITE, "nvidia")
-        return CHAIN.PrefillChain(paper, WEIGHTS.ModelWeights(paper, SMALL, kind, 0), tokens)
+        return CHAIN.PrefillChain(paper, WEIGHTS.ModelWeights(paper, model, kind, 0), tokens)
 
     return build
 
@@ -173,14 +184,10 @@ def test_a_model_that_exceeds_the_memory_is_skipped_in_words():
         chain(free=2**30)
 
 
-def test_a_network_without_a_gate_is_skipped_in_words():
-    with pytest.raises(Skip, match="gated"):
-        chain(model=MODELS.MODELS["chatglm-6b"])
-
-
 @pytest.mark.skipif(_nvrtc.library() is None, reason="needs NVRTC")
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_the_kernels_compile_for_nvidia(arch):
-    status, log = _nvrtc.compiled(_grid.source("inference/chain.cu"), [f"--gpu-architecture={arch}"])
-    assert status == 0, log
+    for file in ("chain.cu", "plain.cu"):
+        status, log = _nvrtc.compiled(_grid.source(f"inference/{file}"), [f"--gpu-architecture={arch}"])
+        assert status == 0, log

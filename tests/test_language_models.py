@@ -61,3 +61,7 @@ def test_a_model_is_found_by_its_published_name_and_no_other_is(name, expected):
 
 def test_every_model_of_the_table_is_found_by_its_own_name():
     assert [language_models.model_named(name) for name in LANGUAGE_MODELS] == list(LANGUAGE_MODELS)
+
+
+def test_chatglm_alone_has_no_gate_and_layer_norms():
+    assert [name for name, each in LANGUAGE_MODELS.items() if not each.is_gated or each.norm == "layer"] == ["chatglm-6b"]

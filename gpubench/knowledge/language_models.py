@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 from gpubench.model import Work
+
+Norm = Literal["rms", "layer"]
 
 _SAME_SIZE = 2e-4  # relative: norms and biases, which no matrix holds, are at most 1e-4 of the parameters
 
@@ -31,7 +34,8 @@ class Layer:
 class Model:
     """The matrices of one of `depth` equal layers, in the order they are used, and the head after the last.
 
-    Attention has `heads` heads of `dim` elements; as many of them as `kv_heads` divides share keys and values.
+    Attention has `heads` heads of `dim` elements; as many of them as `kv_heads` divides share keys and values. A norm
+    divides by the root mean square (`rms`), or subtracts the mean first and adds a shift at the end (`layer`).
     """
 
     layers: tuple[Layer, ...]
@@ -42,6 +46,12 @@ class Model:
     dim: int
     source: str
     is_tied: bool = False  # the head is the embedding, which is stored once
+    norm: Norm = "rms"
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether half of `up` is a gate (SiLU) of the other half; without a gate, GELU is applied to `up`."""
+        return self.layer("up").rows == 2 * self.layer("down").cols
 
     def layer(self, name: str) -> Layer:
         """Return the matrix of that name; raises KeyError where there is none."""
@@ -97,6 +107,7 @@ def model(
     vocabulary: int,
     source: str,
     is_tied: bool = False,
+    norm: Norm = "rms",
 ) -> Model:
     """Return a model whose `up` is `ups` matrices: two with a gate."""
     dim = hidden // heads
@@ -106,11 +117,11 @@ def model(
         Layer("up", ups * inner, hidden),
         Layer("down", hidden, inner),
     )
-    return Model(layers, depth, Layer("head", vocabulary, hidden), heads, kv_heads, dim, source, is_tied)
+    return Model(layers, depth, Layer("head", vocabulary, hidden), heads, kv_heads, dim, source, is_tied, norm)
 
 
 LANGUAGE_MODELS = {
-    "chatglm-6b": model(4096, 16384, 32, 32, 1, 28, 130528, "THUDM/chatglm-6b, config.json"),
+    "chatglm-6b": model(4096, 16384, 32, 32, 1, 28, 130528, "THUDM/chatglm-6b, config.json", norm="layer"),
     "llama-2-7b": model(4096, 11008, 32, 32, 2, 32, 32000, "meta-llama/Llama-2-7b-hf, config.json"),
     "llama-2-13b": model(5120, 13824, 40, 40, 2, 40, 32000, "meta-llama/Llama-2-13b-hf, config.json"),
     "llama-2-70b": model(8192, 28672, 64, 8, 2, 80, 32000, "meta-llama/Llama-2-70b-hf, config.json"),

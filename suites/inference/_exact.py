@@ -7,8 +7,9 @@ it, and to its own, which are compared with the exact ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,15 +60,22 @@ class ExactChain:
         weights, model, hidden = self._weights, self._model, self._model.head.cols
         rows = [weights.embedding[each.token * hidden : (each.token + 1) * hidden] for each in sampled]
         x = np.stack([self._to_host(row).view(np.float16).astype(float) for row in rows])
-        norms = self._to_host(weights.norms).astype(float)
+        norms = self._norms()
         for layer, matrices in enumerate(weights.layers):
-            qkv = self._product(matrices["qkv"], normed(x, norms[2 * layer]))
+            qkv = self._product(matrices["qkv"], norms[2 * layer](x))
             heads = qkv.reshape(len(sampled), -1, model.dim)
             attended = [self._attended(layer, each, own) for each, own in zip(sampled, heads, strict=True)]
             x = x + self._product(matrices["out"], np.stack(attended))
-            gate, up = np.split(self._product(matrices["up"], normed(x, norms[2 * layer + 1])), 2, axis=1)
-            x = x + self._product(matrices["down"], gate / (1 + np.exp(-gate)) * up)
-        return self._product(weights.head, normed(x, norms[-1]))
+            up = self._product(matrices["up"], norms[2 * layer + 1](x))
+            x = x + self._product(matrices["down"], gated(up) if model.is_gated else gelu(up))
+        return self._product(weights.head, norms[-1](x))
+
+    def _norms(self) -> list[Callable[[Doubles], Doubles]]:
+        """Return the norms of the model in their order."""
+        factors, shifts = (self._to_host(array).astype(float) for array in (self._weights.norms, self._weights.shifts))
+        if self._model.norm == "rms":
+            return [partial(normed, factors=row) for row in factors]
+        return [partial(layer_normed, factors=row, shifts=shift) for row, shift in zip(factors, shifts, strict=True)]
 
     def _product(self, weights: Weights, x: Doubles) -> Doubles:
         return np.asarray(self._to_host(weights.product(self._xp.asarray(x))))
@@ -125,6 +133,23 @@ def rotated(x: Doubles, turn: Doubles) -> Doubles:
     first, second = np.split(x, 2, axis=-1)
     cosine, sine = turn[..., 0], turn[..., 1]
     return np.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
+
+
+def gated(x: Doubles) -> Doubles:
+    """Return the second half of each row times the SiLU of the first half."""
+    gate, up = np.split(x, 2, axis=-1)
+    return np.asarray(gate / (1 + np.exp(-gate)) * up)
+
+
+def gelu(x: Doubles) -> Doubles:
+    """Return GELU by its approximation with a hyperbolic tangent (Hendrycks and Gimpel, 2016), as ChatGLM-6B does."""
+    return np.asarray(x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
+
+
+def layer_normed(x: Doubles, factors: Doubles, shifts: Doubles) -> Doubles:
+    """Return each row without its mean over its standard deviation, times the factors, plus the shifts."""
+    centred = x - np.mean(x, axis=-1, keepdims=True)
+    return normed(centred, factors) + shifts
 
 
 def normed(x: Doubles, factors: Doubles) -> Doubles:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Skip
+from gpubench.api.suite import Bench
 
 from .._models import Layer, Model
 from ..gemm import _gemv
@@ -29,13 +29,11 @@ class ModelWeights:
     """The weights of a model, drawn at random so that numbers keep their size from layer to layer.
 
     Quantised weights lie as skinny.cu takes them, where there are matrix instructions. `bench` finds the kernels of
-    products. Raises Skip where the weights, the embedding and `further_bytes` need more memory than is free, or where
-    the feed-forward network has no gate.
+    products. Raises Skip where the weights, the embedding and `further_bytes` need more memory than is free. Norms have
+    `norms`, their factors, and where they are layer norms `shifts`.
     """
 
     def __init__(self, bench: Bench, model: Model, kind: str, further_bytes: float) -> None:
-        if model.layer("up").rows != 2 * model.layer("down").cols:
-            raise Skip("the chain needs a gated feed-forward network")
         stored = KINDS[kind].bits / 8 + (2 / _gemv.GROUP if KINDS[kind].is_quantised else 0)
         bench.need(1.05 * model.size * stored + _HALF.itemsize * model.head.size + further_bytes + _SPARE_BYTES)
         self.bench, self.model, self.kind = product_bench(bench), model, kind
@@ -44,8 +42,9 @@ class ModelWeights:
         self.layers = [{layer.name: self._drawn(layer) for layer in model.layers} for _ in range(model.depth)]
         self.head = self._drawn(model.head)
         self.embedding = self.make.drawn(_HALF, model.head.size, self._seed())
-        norms = self._rng.uniform(0.9, 1.1, (2 * model.depth + 1, model.head.cols))
-        self.norms = bench.xp.asarray(norms.astype(np.float32))
+        sizes = 2 * model.depth + 1, model.head.cols
+        self.norms = bench.xp.asarray(self._rng.uniform(0.9, 1.1, sizes).astype(np.float32))
+        self.shifts = bench.xp.asarray(self._rng.uniform(-0.1, 0.1, sizes).astype(np.float32))
         self.nbytes = self.head.nbytes + sum(weights.nbytes for layer in self.layers for weights in layer.values())
 
     def _seed(self) -> int:
