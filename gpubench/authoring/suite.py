@@ -80,8 +80,8 @@ class Topic:
         from the parameters, over how many devices they are spread (the device and its first peers; an axis
         `peer` names the second itself); `spread` says over how many nodes the ranks are spread evenly, each of
         which has that many devices; `runtime` names the libraries that a case loads and other cases should not
-        share a process with: cases of one runtime run one after another, in a worker of their own; `when` leaves the case out on other kinds of device, `where` single
-        points of its axes;
+        share a process with: cases of one runtime run one after another, in a worker of their own;
+        `when` leaves the case out on other kinds of device, `where` single points of its axes;
         `version` rises when the method changes. `headline` marks the case that speaks for the suite
         in a headline run: of the points that share most of these values, the last that can run.
 
