@@ -245,6 +245,13 @@ template <int PENDING>
 static __device__ __forceinline__ void gb_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
+// Four matrices of 8 × 8 halves from shared memory (ldmatrix; PTX ISA, since sm_75): lane 8·i + j gives the sixteen bytes
+// of row j of matrix i, and gets columns 2·(lane % 4) and the next one of row lane / 4 of each matrix.
+static __device__ __forceinline__ void gb_matrices(u32 (&found)[4], const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(found[0]), "=r"(found[1]), "=r"(found[2]), "=r"(found[3])
+                 : "r"(gb_shared_address(row)));
+}
 #elif GB_HIP  // through registers: CDNA's own loads into shared memory are of 4 bytes until gfx950
 static __device__ __forceinline__ void gb_async_load(void* shared, const void* global) {
     *(uint4*)shared = *(const uint4*)global;

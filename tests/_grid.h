@@ -21,7 +21,9 @@ typedef unsigned long long u64;
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __shared__ static
+#define __align__(bytes) __attribute__((aligned(bytes)))
 #define warpSize WARP
+struct float4 { float x, y, z, w; };
 struct uint4 { u32 x, y, z, w; };
 static inline uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
 struct uint2 { u32 x, y; };
@@ -160,6 +162,17 @@ template <class A> static A gb_shuffle(A value, int lane) {
     memcpy(mine.words, &value, sizeof value);
     memcpy(&value, grid::exchange(mine)[lane % WARP].words, sizeof value);
     return value;
+}
+static inline void gb_matrices(u32 (&found)[4], const void* row) {
+    grid::Slot mine;
+    memcpy(mine.words, &row, sizeof row);
+    const grid::Slot* all = grid::exchange(mine);
+    const u32 lane = grid::running % 32;
+    for (u32 i = 0; i < 4; ++i) {
+        const u32* words;
+        memcpy(&words, all[8 * i + lane / 4].words, sizeof words);
+        found[i] = words[lane % 4];
+    }
 }
 static inline void gb_halves(u32 word, float& low, float& high) {
     _Float16 halves[2];

@@ -30,22 +30,16 @@ static __device__ __forceinline__ u32 placed(u32 row, u32 piece) {
     return (row * PIECES + piece) * 16;
 }
 
-static __device__ __forceinline__ void fragments(u32 (&found)[4], u32 address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(found[0]), "=r"(found[1]), "=r"(found[2]), "=r"(found[3])
-                 : "r"(address));
-}
-
 // The fragments of a warp for one step of sixteen inner elements.
 struct Fragments {
     u32 a[HIGH][4], b[WIDE / 2][4];
 
     // `at_a` and `at_b` are this lane's places in the first step: sixteen rows further down the permutation is the same.
-    __device__ __forceinline__ void load(u32 part, u32 at_a, u32 at_b, u32 step) {
+    __device__ __forceinline__ void load(const u8* part, u32 at_a, u32 at_b, u32 step) {
 #pragma unroll
-        for (u32 i = 0; i < HIGH; ++i) fragments(a[i], part + (at_a ^ step * 32) + i * 16 * TILE_K * 2);
+        for (u32 i = 0; i < HIGH; ++i) gb_matrices(a[i], part + (at_a ^ step * 32) + i * 16 * TILE_K * 2);
 #pragma unroll
-        for (u32 j = 0; j < WIDE / 2; ++j) fragments(b[j], part + (at_b ^ step * 32) + j * 16 * TILE_K * 2);
+        for (u32 j = 0; j < WIDE / 2; ++j) gb_matrices(b[j], part + (at_b ^ step * 32) + j * 16 * TILE_K * 2);
     }
 
     __device__ __forceinline__ void multiply(float (&sums)[HIGH][WIDE][4]) const {
@@ -101,7 +95,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     const u32 band = blockIdx.x / (BAND * wide) * BAND, in_band = blockIdx.x - band * wide;
     const u32 of_band = high - band < BAND ? high - band : BAND;
     const u32 row = (band + in_band % of_band) * TILE_M, column = in_band / of_band * TILE_N;
-    const u32 parts = inner / TILE_K, shared = gb_shared_address(memory), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    u8* const shared = (u8*)memory;
+    const u32 parts = inner / TILE_K, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const u32 at_a = placed(warp / ACROSS * WARP_M + lane % 16, lane / 16);
     const u32 at_b = placed(TILE_M + warp % ACROSS * WARP_N + lane % 8 + lane / 16 * 8, lane / 8 % 2);
     Source source(a, b, row, column, inner);
@@ -114,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     for (u32 part = 0; part < parts; ++part) {
         __syncthreads();
 #pragma unroll
-        for (u32 i = 0; i < LOADS; ++i) *(uint4*)((u8*)memory + source.there(i)) = ahead[i];
+        for (u32 i = 0; i < LOADS; ++i) *(uint4*)(shared + source.there(i)) = ahead[i];
         __syncthreads();
         source.next();
         if (part + 1 < parts) {
@@ -133,7 +128,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     const auto load_part = [&] {
         if (loaded++ < parts) {
 #pragma unroll
-            for (u32 i = 0; i < LOADS; ++i) gb_async_load((u8*)memory + loading + source.there(i), source.from(i));
+            for (u32 i = 0; i < LOADS; ++i) gb_async_load((uint4*)(shared + loading + source.there(i)), (const uint4*)source.from(i));
             source.next();
         }
         gb_async_commit();

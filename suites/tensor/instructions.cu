@@ -10,10 +10,20 @@
 #define THREADS 1024
 
 // x = k[0]·x + k[1], then x = k[0]·x + k[2]: with a factor of 1 and operands of both signs the value comes back.
+static __device__ __forceinline__ void fold(u32& word, u32 value) { word = (word << 5 | word >> 27) ^ value; }
+static __device__ __forceinline__ void fold(u32& word, float value) { fold(word, __float_as_uint(value)); }
+static __device__ __forceinline__ void fold(u32& word, double value) {
+    const u64 bits = __double_as_longlong(value);
+    fold(word, (u32)bits);
+    fold(word, (u32)(bits >> 32));
+}
+static __device__ __forceinline__ void fold(float& sum, float value) { sum += value; }
+
 #if GB_HIP
 #define FMA(name, TYPE, nvidia, amd, letter)                                                             \
     struct name {                                                                                        \
         typedef TYPE Value;                                                                              \
+        typedef u32 Result;                                                                              \
         static __device__ __forceinline__ void step(TYPE& x, const TYPE* k, int i) {                     \
             asm volatile(amd " %0, %1, %0, %2" : "+v"(x) : "v"(k[0]), "v"(k[1 + i % 2]));                \
         }                                                                                                \
@@ -22,6 +32,7 @@
 #define FMA(name, TYPE, nvidia, amd, letter)                                                             \
     struct name {                                                                                        \
         typedef TYPE Value;                                                                              \
+        typedef u32 Result;                                                                              \
         static __device__ __forceinline__ void step(TYPE& x, const TYPE* k, int i) {                     \
             asm volatile(nvidia " %0, %1, %0, %2;" : "+" letter(x) : letter(k[0]), letter(k[1 + i % 2])); \
         }                                                                                                \
@@ -36,18 +47,21 @@ FMA(fma_bfloat16x2, u32, "fma.rn.bf16x2", "", "r")
 // x = k[0]·x + k[1 or 2] of 32 bits, the lower half of the product; a bitwise function of three operands; a rotation.
 struct multiply_add {
     typedef u32 Value;
+    typedef u32 Result;
     static __device__ __forceinline__ void step(u32& x, const u32* k, int i) {
         asm volatile("mad.lo.u32 %0, %0, %1, %2;" : "+r"(x) : "r"(k[0]), "r"(k[1 + i % 2]));
     }
 };
 struct logic {  // x ^ (a & b), whose table is (0xf0 & 0xcc) ^ 0xaa (PTX ISA, lop3)
     typedef u32 Value;
+    typedef u32 Result;
     static __device__ __forceinline__ void step(u32& x, const u32* k, int i) {
         asm volatile("lop3.b32 %0, %1, %2, %0, 0x6a;" : "+r"(x) : "r"(k[i % 2]), "r"(k[1 + i % 2]));
     }
 };
 struct shift {
     typedef u32 Value;
+    typedef u32 Result;
     static __device__ __forceinline__ void step(u32& x, const u32* k, int i) {
         asm volatile("shf.l.wrap.b32 %0, %0, %0, %1;" : "+r"(x) : "r"(k[i % 2]));
     }
@@ -58,6 +72,7 @@ struct shift {
 #define SPECIAL(name, instruction)                                                                       \
     struct name {                                                                                        \
         typedef float Value;                                                                             \
+        typedef float Result;                                                                            \
         static __device__ __forceinline__ void step(float& x, const float*, int) {                       \
             asm volatile(instruction : "+f"(x));                                                         \
         }                                                                                                \
@@ -68,18 +83,12 @@ SPECIAL(rsqrt, "rsqrt.approx.ftz.f32 %0, %0;")
 SPECIAL(cosine, "cos.approx.ftz.f32 %0, %0;")
 #endif
 
-static __device__ __forceinline__ u32 folded(u32 word, u32 value) { return (word << 5 | word >> 27) ^ value; }
-static __device__ __forceinline__ u32 folded(u32 word, float value) { return folded(word, __float_as_uint(value)); }
-static __device__ __forceinline__ u32 folded(u32 word, double value) {
-    const u64 bits = __double_as_longlong(value);
-    return folded(folded(word, (u32)bits), (u32)(bits >> 32));
-}
-
 // All warps of a block begin together; cycles[2·block] is how long it took until the last one was done, by the clock of
-// its SM, and cycles[2·block + 1] the number of that SM. words[thread] folds the bits of the thread's values after one
-// further step. Chain c of lane l begins at begin[c·warpSize + l].
+// its SM, and cycles[2·block + 1] the number of that SM. results[thread] folds the bits of the thread's values after one
+// further step, or is the sum of approximate ones. Chain c of lane l begins at begin[c·warpSize + l].
 extern "C" __global__ void __launch_bounds__(THREADS)
-    chains(const OPERATION::Value* operands, const OPERATION::Value* begin, u32 rounds, u32* words, u64* cycles) {
+    chains(const OPERATION::Value* operands, const OPERATION::Value* begin, u32 rounds, OPERATION::Result* results,
+           u64* cycles) {
     OPERATION::Value k[3], x[INDEPENDENT];
 #pragma unroll
     for (int i = 0; i < 3; ++i) k[i] = operands[i];
@@ -97,13 +106,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
     __syncthreads();
     const u64 end = gb_clock();
-    u32 word = 0;
+    OPERATION::Result result = 0;
 #pragma unroll
     for (int c = 0; c < INDEPENDENT; ++c) {
         OPERATION::step(x[c], k, 0);
-        word = folded(word, x[c]);
+        fold(result, x[c]);
     }
-    words[gb_thread()] = word;
+    results[gb_thread()] = result;
     if (threadIdx.x == 0) {
         cycles[2 * blockIdx.x] = end - start;
         cycles[2 * blockIdx.x + 1] = gb_unit();

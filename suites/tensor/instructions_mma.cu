@@ -7,6 +7,7 @@
 
 #ifndef INDEPENDENT
 #define INDEPENDENT 1
+#define THREADS 512
 #define SHAPE m16n8k16
 #define INPUTS f16
 #define SUMS f32
@@ -20,9 +21,10 @@
 #define SUM_VECTOR gb_float4
 #endif
 #define BODY 64  // steps of a round: what counts the rounds is hidden behind them
-#define THREADS 512
 
 #if GB_HIP
+typedef float gb_float16 __attribute__((ext_vector_type(16)));
+typedef double gb_double4 __attribute__((ext_vector_type(4)));
 #define JOINED(prefix, name) prefix##name
 #define BUILT_IN(name) JOINED(__builtin_amdgcn_, name)
 static __device__ __forceinline__ void step(SUM_WORD (&c)[C_WORDS], const INPUT_WORD (&a)[A_WORDS],

@@ -1,0 +1,101 @@
+"""Chains of one instruction on every SM or CU, timed by the device's events and by the clock of each SM or CU.
+
+A figure per clock needs no clock of the driver: each SM counts its own cycles from its first instruction to its last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import POINT, Bench, Observation, Observed, Stage, Task, Work, expect
+
+TARGET_CYCLES = 2**20  # of a launch: half a millisecond, beside which its beginning and end do not count
+SCHEDULERS = 4  # of an SM, and SIMD units of a CU
+_SLACK = 0.05  # by which twice as many steps may take more or less than twice the time
+
+
+def rounds_for(body: int, cycles_a_step: float) -> int:
+    """Return how many rounds of `body` steps take about TARGET_CYCLES."""
+    return max(1, round(TARGET_CYCLES / (body * cycles_a_step)))
+
+
+@dataclass(slots=True)
+class Chains:
+    """A kernel of chains: `launch(rounds)` runs it with one block on each SM or CU, which counts its cycles.
+
+    A warp (of wgmma, a warpgroup) executes `steps` instructions in a launch of `rounds`, and `issuers` of them are on
+    each SM or CU. `operation` is the work of one instruction. `cycles` has two words for each block: its cycles, and the
+    number of its SM or CU.
+    """
+
+    bench: Bench
+    launch: Callable[[int], None]
+    cycles: Any
+    rounds: int
+    steps: int
+    issuers: int
+    operation: Work
+
+    def call(self) -> None:
+        """Launch the kernel once."""
+        self.launch(self.rounds)
+
+    def elapsed(self) -> Any:
+        """Return the cycles of each block of the last launch."""
+        return self.bench.device.to_host(self.cycles)[::2]
+
+    def observed(self) -> Observation:
+        """Return the cycles of an instruction of one warp, and the operations of an SM or CU in a clock."""
+        cycles = float(np.median(self.elapsed())) / self.steps
+        operations = self.operation.flops or self.operation.items
+        return {
+            "cycles": Observed(cycles, "cycles"),
+            "per_clock": Observed(self.issuers * operations / cycles, "per clock and SM", "more"),
+        }
+
+    def check(self) -> None:
+        """Check that each block had an SM or CU of its own, and that twice as many steps take twice the time.
+
+        A compiler that had made fewer instructions of the chain, or none, would be found by the second.
+        """
+        places = self.bench.device.to_host(self.cycles)[1::2]
+        expect(len(set(places.tolist())) == len(places), f"{len(places)} blocks ran on {len(set(places.tolist()))} SMs")
+        once = self._least(self.rounds)
+        ratio = self._least(2 * self.rounds) / once
+        expect(abs(ratio - 2) <= 2 * _SLACK, f"twice as many steps take {ratio:.3f} times as long, not twice")
+
+    def _least(self, rounds: int) -> float:
+        self.launch(rounds)
+        least = float(self.elapsed().min())
+        expect(least > 0, "the clock of an SM or CU did not advance")
+        return least
+
+    def task(self, limit: str, check: Callable[[], None], poison: Callable[[], None], notes: Mapping[str, str]) -> Task:
+        """Return the chains as a task; `check` compares the results of the last launch."""
+        total = self.steps * self.issuers * len(self.cycles) // 2
+        flops, items = self.operation.flops * total, self.operation.items * total
+        quantity = "flops" if flops else "items"
+        stage = Stage(
+            self.call,
+            Work(flops=flops, items=items),
+            quantity,
+            limit,
+            effort=POINT,
+            probe=self.observed,
+            item="operation",
+        )
+
+        def check_all() -> None:
+            check()
+            self.check()
+
+        return Task.of(stage, check=check_all, poison=poison, notes=notes)
+
+
+def cycle_words(bench: Bench) -> Any:
+    """Return the array in which each of the blocks, one for each SM or CU, leaves two words."""
+    return bench.xp.zeros(2 * max(1, bench.target.device.units), bench.xp.uint64)
