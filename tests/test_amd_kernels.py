@@ -97,7 +97,7 @@ def test_every_kernel_of_every_suite_compiles_for_amd(file: str, macros: dict[st
     assert families <= parts
 
 
-NVIDIA = {"cluster", "async_copy", "bulk_copy"}  # what only sm_80 or sm_90 have
+NVIDIA = {"cluster", "async_copy", "bulk_copy", "wmma", "mma", "wgmma"}  # what only sm_80 or sm_90 have
 
 
 def code_of(file: str) -> str:
@@ -215,6 +215,15 @@ def test_the_tensor_kernels_multiply_by_matrix_instructions(macros: dict[str, ob
     assert any(name.startswith("global_load_dwordx4") for name in found)
     if int(str(macros["TILES"])) > 1:  # X is staged in shared memory
         assert any(name.startswith("ds_read_b128") for name in found)
+
+
+@arch_of_amd
+def test_the_ladders_rung_for_amd_multiplies_by_matrix_instructions_of_32_by_32(arch: str) -> None:
+    found = counted(kernels("tensor/hgemm_mfma.cu", arch)["mfma"])
+    multiplies = {name: count for name, count in found.items() if name.startswith("v_mfma")}
+    assert sum(multiplies.values()) == 16  # 2 × 2 tiles of a wave, four steps of eight inner elements
+    assert all(re.fullmatch(r"v_mfma_f32_32x32x8_?f16(_e64)?", name) for name in multiplies), multiplies
+    assert any(name.startswith(("ds_read_b64", "ds_read2_b64")) for name in found), found
 
 
 @arch_of_amd

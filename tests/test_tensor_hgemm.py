@@ -1,16 +1,19 @@
 """The HGEMM ladder: kernels against double precision on a grid on the host, what a device lacks, what is planned."""
 
 import dataclasses
+import re
 import sys
 from types import SimpleNamespace
 
 import _grid
-import numpy as np
+import _nvrtc
 import pytest
-from _grid_device import bench
+from _grid_device import PAPER, bench
 
 from gpubench import plugins
-from gpubench.base.errors import Skip, WrongAnswer
+from gpubench.authoring.axes import Target
+from gpubench.base.errors import DeviceError, Skip, WrongAnswer
+from gpubench.model import Facts
 from gpubench.plugins.backend import KernelResources
 
 SUITE = plugins.load("suites", "tensor")
@@ -51,10 +54,18 @@ def checked(rung, found):
 SMALL = [
     (RUNGS.RUNGS["naive"], (32, 48, 40)),
     (RUNGS.RUNGS["tile"], (256, 128, 48)),
-    (RUNGS.mma_rung((64, 64, 32), (2, 2), swizzled=False, stages=1, resident=1), (128, 192, 96)),
-    (RUNGS.mma_rung((64, 64, 64), (2, 1), swizzled=True, stages=1, resident=1), (64, 64, 128)),
-    (RUNGS.mma_rung((64, 128, 32), (2, 2), swizzled=True, stages=4, resident=1, band=2), (320, 256, 160)),
-    (RUNGS.mma_rung((64, 64, 64), (1, 2), swizzled=True, stages=3, resident=1), (64, 128, 64)),
+    (RUNGS.mma_rung((64, 64, 32), (2, 1), swizzled=False, stages=1, resident=1), (128, 64, 96)),
+    (RUNGS.mma_rung((32, 64, 32), (2, 2), swizzled=True, stages=4, resident=1, band=2), (96, 128, 160)),
+    *(
+        pytest.param(
+            RUNGS.mma_rung(tile, warps, swizzled=True, stages=stages, resident=1), sides, marks=pytest.mark.slow
+        )
+        for tile, warps, stages, sides in (
+            ((64, 64, 64), (2, 1), 1, (64, 64, 128)),
+            ((64, 64, 64), (1, 2), 3, (64, 128, 64)),
+            ((64, 128, 32), (2, 2), 4, (320, 256, 160)),
+        )
+    ),
 ]
 
 
@@ -73,3 +84,129 @@ def test_a_tile_that_is_left_out_fails_the_check():
     call()
     with pytest.raises(WrongAnswer, match="not written"):
         found.check()
+
+
+def device(vendor, arch, *features):
+    """A bench of which only the traits are looked at."""
+    return SimpleNamespace(traits=SimpleNamespace(vendor=vendor, arch=arch, features=frozenset(features), warp=32))
+
+
+@pytest.mark.parametrize(
+    ("needs", "bench", "reason"),
+    [
+        ("matrix", device("nvidia", "sm_75"), "needs the matrix instructions of sm_80 or newer, not sm_75"),
+        ("wmma", device("amd", "gfx942", "matrix"), "needs the matrix instructions of sm_80 or newer, not gfx942"),
+        ("wgmma", device("nvidia", "sm_80", "matrix"), "needs wgmma, which only sm_90 (Hopper) has, not sm_80"),
+        ("wgmma", device("nvidia", "sm_100", "matrix"), "needs wgmma, which only sm_90 (Hopper) has, not sm_100"),
+        ("mfma", device("amd", "gfx906"), "needs the matrix instructions of gfx90a or newer, not gfx906"),
+        ("matrix", device("nvidia", "sm_80", "matrix"), ""),
+        ("wgmma", device("nvidia", "sm_90", "matrix"), ""),
+        ("mfma", device("amd", "gfx90a", "matrix"), ""),
+        ("", device("amd", "gfx906"), ""),
+    ],
+)
+def test_a_rung_that_a_device_lacks_is_known_by_its_reason(needs, bench, reason):
+    assert RUNGS.missing(bench, needs) == reason
+
+
+def test_a_rung_that_a_device_lacks_is_skipped_before_its_kernel_is_compiled():
+    with pytest.raises(Skip, match="needs wgmma"):
+        RUNGS.RUNGS["wgmma"].build(device("nvidia", "sm_80", "matrix"), SimpleNamespace(shape=FORMATS.Shape(8, 8, 8)))
+
+
+class CompileError(Exception):
+    """What CuPy raises where the compiler fails."""
+
+
+@pytest.mark.parametrize(("message", "expected"), [("could not open 'mma.h'", Skip), ("a syntax error", CompileError)])
+def test_wmma_without_its_header_is_skipped_with_the_command_that_gets_it(message, expected):
+    def kernel(file, name, **defines):
+        raise CompileError(message)
+
+    found = device("nvidia", "sm_90", "matrix")
+    found.kernel = kernel
+    found.xp = SimpleNamespace(cuda=SimpleNamespace(compiler=SimpleNamespace(CompileException=CompileError)))
+    with pytest.raises(expected, match="pip install nvidia-cuda-crt" if expected is Skip else "syntax"):
+        RUNGS.RUNGS["wmma"].build(found, SimpleNamespace(shape=FORMATS.Shape(128, 128, 128)))
+
+
+def test_notes_say_what_the_compiler_gave_to_a_kernel():
+    kernel = SimpleNamespace(resources=lambda threads, shared_bytes: KernelResources(168, 64, 8, 1))
+    notes = KERNELS.resource_notes(device("nvidia", "sm_90"), kernel, 384, 230_400)
+    assert notes["resources"] == "168 registers, 230464 bytes of shared memory, 8 bytes of local memory"
+    assert notes["occupancy"] == "1 blocks of 384 threads: 12 warps per compute unit"
+
+
+def test_a_kernels_shared_memory_fits_into_a_block_of_hopper():
+    static = {"hgemm_wgmma.cu": 256}  # barriers
+    for rung in RUNGS.RUNGS.values():
+        assert rung.shared_bytes + static.get(rung.file, 0) <= 227 * 1024, rung.kernel
+
+
+@pytest.mark.parametrize(
+    ("arch", "tier", "rungs"),
+    [
+        ("sm_90", "quick", ("tile", "mma", "async", "wgmma", "vendor")),
+        ("sm_80", "full", ("naive", "tile", "wmma", "mma", "swizzled", "async", "wgmma", "vendor")),
+        ("gfx942", "quick", ("tile", "mfma", "vendor")),
+        ("gfx942", "full", ("naive", "tile", "mfma", "vendor")),
+    ],
+)
+def test_the_rungs_are_those_of_the_vendors_gpus(arch, tier, rungs):
+    target = Target(Facts((PAPER,)), dataclasses.replace(PAPER, arch=arch), tier)
+    found = [dict(case.params)["rung"] for case in SUITE.cases(target) if case.name == "hgemm"]
+    assert tuple(dict.fromkeys(found)) == rungs
+
+
+def test_one_thread_per_element_is_left_out_where_it_takes_too_long():
+    cases = [dict(case.params) for case in SUITE.cases(Target(Facts((PAPER,)), PAPER, "full")) if case.name == "hgemm"]
+    assert max(params["n"] for params in cases if params["rung"] == "naive") == 4096
+    assert max(params["n"] for params in cases if params["rung"] == "tile") == 16384
+
+
+class Encoder:
+    """Stands for the driver's function: keeps what it was given, and answers with a status."""
+
+    def __init__(self, status):
+        self.status = status
+
+    def __call__(self, place, kind, rank, address, sizes, strides, box, steps, *rest):
+        self.place, self.numbers = place.value, (kind, rank, address.value, *sizes, *strides, *box, *steps, *rest)
+        return self.status
+
+
+def test_a_tensor_map_describes_rows_of_halves_and_lies_where_the_driver_wants_it(monkeypatch):
+    encoder = Encoder(0)
+    monkeypatch.setattr(MAPS, "_encode", lambda: encoder)
+    matrix = SimpleNamespace(data=SimpleNamespace(ptr=4096))
+    found = MAPS.tensor_map(matrix, rows=256, columns=512, box_rows=128, box_columns=64)
+    assert (found.nbytes, found.ctypes.data, encoder.place % 64) == (128, encoder.place, 0)
+    assert encoder.numbers == (6, 2, 4096, 512, 256, 1024, 64, 128, 1, 1, 0, 3, 2, 0)
+
+
+def test_a_map_that_the_driver_refuses_names_its_error(monkeypatch):
+    monkeypatch.setattr(MAPS, "_encode", lambda: Encoder(1))
+    with pytest.raises(DeviceError, match="256 × 512 failed with CUDA error 1"):
+        MAPS.tensor_map(SimpleNamespace(data=SimpleNamespace(ptr=8)), 256, 512, 128, 64)
+
+
+def test_a_pair_of_calls_in_turn_gives_the_share_of_the_vendors_rate():
+    seconds = {"own": 0.004, "vendor": 0.003}
+    timed = SimpleNamespace(device=SimpleNamespace(time=lambda call, calls: SimpleNamespace(device=(seconds[call],))))
+    assert HGEMM.paired(timed, "own", "vendor")()["of_vendor"].value == pytest.approx(75)
+
+
+BUILDS = [(name, arch) for name in RUNGS.RUNGS for arch in ("sm_80", "sm_90a") if name not in ("mfma", "wmma")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "arch"), BUILDS)
+def test_a_rung_compiles_for_nvidia_and_spills_nothing(name, arch):
+    if _nvrtc.library() is None:
+        pytest.skip("no NVRTC here: pip install nvidia-cuda-nvrtc")
+    rung = RUNGS.RUNGS[name]
+    defines = [f"-D{key}={value}" for key, value in rung.defines.items()]
+    options = [f"--gpu-architecture={arch}", "--ptxas-options=-v", *defines]
+    status, log = _nvrtc.compiled(_grid.source(f"tensor/{rung.file}"), options)
+    assert status == 0, log
+    assert all(int(spilled) == 0 for spilled in re.findall(r"(\d+) bytes spill", log)), log

@@ -1,0 +1,74 @@
+"""The HGEMM ladder on a real GPU: every rung gives the right product, and a wrong one is seen."""
+
+import dataclasses
+import sys
+from typing import Any
+
+import pytest
+
+from gpubench import plugins
+from gpubench.authoring.axes import Target
+from gpubench.authoring.bench import Bench
+from gpubench.base.errors import WrongAnswer
+from gpubench.measuring import inventory
+from gpubench.measuring.engine import Engine
+from gpubench.measuring.stopping import POLICIES
+from gpubench.model import Case
+
+pytestmark = pytest.mark.gpu
+SUITE = plugins.load("suites", "tensor")
+HGEMM, RUNGS = (sys.modules[f"{SUITE.package}.{name}"] for name in ("_hgemm", "_rungs"))
+ROOM = SUITE.package.rpartition(".")[0]
+DATA, FORMATS = (sys.modules[f"{ROOM}.gemm.{name}"] for name in ("_data", "_formats"))
+VARIANTS = {
+    **{name: rung for name, rung in RUNGS.RUNGS.items() if name != "mfma"},
+    "wgmma, one block": RUNGS.wgmma_rung(256, 4, 1),
+    "wgmma, 128 columns": RUNGS.wgmma_rung(128, 6, 2, band=4),
+}
+
+
+@pytest.fixture(scope="module")
+def bench() -> Any:
+    """A bench on the first GPU, open in this process."""
+    facts = inventory.facts()
+    gpu = plugins.load("backends", facts.devices[0].backend).open(facts.devices[0])
+    return Bench(gpu, Case("tensor", "hgemm", (("n", 512),)), Target(facts, gpu.device), SUITE.package, 1)
+
+
+def operands(bench: Bench, m: int, n: int, k: int) -> Any:
+    found = dataclasses.replace(bench, package=DATA.__package__)
+    return DATA.Operands(found, FORMATS.PRECISIONS["float16"], FORMATS.Shape(m, n, k, "nt"))
+
+
+@pytest.mark.parametrize("sides", [(512, 512, 512), (256, 256, 64), (1280, 768, 320), (2304, 4096, 4096)], ids=str)
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_rungs_product_is_that_of_double_precision_also_a_second_time(bench: Bench, name: str, sides: Any) -> None:
+    found = operands(bench, *sides)
+    call, _ = VARIANTS[name].build(bench, found.product)
+    for _ in range(2):
+        found.poison()
+        call()
+        assert 0 < found.check()["error"].value < 2**-11
+
+
+def test_a_wrong_element_of_b_is_seen(bench: Bench) -> None:
+    found = operands(bench, 512, 512, 512)
+    call, _ = RUNGS.RUNGS["wgmma"].build(bench, found.product)
+    found.poison()
+    call()
+    found.b[:512] = bench.xp.roll(found.b[:512], 1)
+    with pytest.raises(WrongAnswer):
+        found.check()
+
+
+def test_the_notes_of_a_kernel_show_no_spills(bench: Bench) -> None:
+    found = operands(bench, 512, 512, 512)
+    for name in ("tile", "mma", "swizzled", "async", "wgmma"):
+        _, notes = RUNGS.RUNGS[name].build(bench, found.product)
+        assert "0 bytes of local memory" in notes["resources"], name
+
+
+def test_a_rung_is_timed_in_turn_with_the_vendors_product(bench: Bench) -> None:
+    measured = Engine(bench.device, POLICIES["quick"]).measure(HGEMM.hgemm(bench, "wgmma", 4096))
+    share = next(series for series in measured.series if series.name == "of_vendor")
+    assert all(20 < value < 200 for value in share.values)
