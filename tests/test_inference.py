@@ -158,6 +158,7 @@ class ArithmeticMachine:
 
     def __init__(self, times):
         self.times, self.sizes, self.moment, self.lengths = times, sorted(times.steps), 0.0, {}
+        self.device_s = 0.0
 
     def now(self):
         return self.moment

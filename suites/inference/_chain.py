@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import POINT, Bench, Kernel, Observation, Observed, Stage, Task, expect
+from gpubench.api.suite import POINT, Bench, Effort, Kernel, Observation, Observed, Stage, Task, expect
 
 from .._checks import in_turn
 from .._models import Model
 from ..gemm._formats import FORMATS, PRECISIONS, MatrixProduct, Shape
 from ..gemm._gemv import KINDS, Weights
 from ..gemm._vendor import vendor
-from ._attention import AttentionShape, launches
+from ._attention import AttentionShape, launches, log2_scale
 from ._exact import CacheLayout, ExactChain, SampledToken, relative, rounding_bound, turns
 from ._prefill_attention import Prompt, PromptShape, Unfused
 from ._weights import ModelWeights
@@ -29,7 +29,6 @@ from ._weights import ModelWeights
 _HALF = FORMATS["float16"]
 _THREADS = 256  # of most blocks, as in chain.cu
 _NORM_THREADS = 1024  # of a block of a norm, at most
-_ROTARY_BLOCKS = 8  # for each token of a step, so that a thread has few elements
 _LIKELY_LOGITS = 2048  # of a block
 _SAMPLED = 2  # tokens of a prompt that are compared, and the last one
 _ALONE = 16  # sequences of a batch that are computed alone too
@@ -68,7 +67,7 @@ class Chain:
         self.rng, self.caches = bench.rng, memory.layers
         self.input = self.rng.integers(0, model.head.rows, rows).astype(np.uint32)
         self.device_input = xp.asarray(self.input)
-        self._turns = xp.asarray(turns(layout.capacity, layout.dim).astype(np.float32))
+        self.turns = xp.asarray(turns(layout.capacity, layout.dim).astype(np.float32))
         widths = {"normed": model.head.cols, "queries": model.heads * model.dim, "attended": model.heads * model.dim}
         widths |= {"gated": model.layer("down").cols, **{layer.name: layer.rows for layer in model.layers}}
         self.room = {name: xp.empty(rows * width, "uint16") for name, width in widths.items()}
@@ -106,15 +105,6 @@ class Chain:
             return self._plain("add_layer_norm", self.rows, *cells[:3], weights.shifts[number], *written)
         groups, warp = -(-self.model.head.cols // 4), self.bench.traits.warp
         return self.launch("add_norm", self.rows, *cells, threads=min(_NORM_THREADS, -(-groups // warp) * warp))
-
-    def rotary(self, layer: int, lengths: Any, slots: Any, is_prompt: bool) -> Call:
-        """Rotate queries and keys, and append keys and values to the cache; a prompt has no lengths and no slots."""
-        model, (keys, values) = self.model, self.caches[layer]
-        sizes = (np.uint32(size) for size in (model.heads, model.kv_heads, model.dim, self.layout.capacity))
-        scale = np.float32(math.log2(math.e) / math.sqrt(model.dim))  # scores are exponents of two
-        cells = (self.room["qkv"], self._turns, lengths, slots, self.room["queries"], keys, values, *sizes, scale)
-        grid = self.rows, 1 if is_prompt else _ROTARY_BLOCKS
-        return self.launch("rotary_append", grid, *cells, np.uint32(is_prompt))
 
     def gate(self) -> Call:
         """Apply the gate of the feed-forward network, or GELU where it has none."""
@@ -174,14 +164,13 @@ class DecodeChain:
     def _all_calls(self) -> list[Call]:
         """Return the calls of a step in their order."""
         chain, model = self.chain, self._model
-        attend = launches(chain.bench, self._shape, self.lengths, chain.room["queries"], self.slots, is_early=True)
+        attend = launches(chain.bench, self._shape, self.lengths, chain.room["qkv"], self.slots, chain.turns)
         calls = [chain.embed()]
         for layer, weights in enumerate(chain.weights.layers):
             keys, values = chain.caches[layer]
             calls += [
                 chain.norm(2 * layer, adds="down" if layer else ""),
                 self._product(weights["qkv"], "normed", "qkv"),
-                chain.rotary(layer, self.lengths, self.slots, is_prompt=False),
                 attend(keys, values, chain.room["attended"]),
                 self._product(weights["out"], "attended", "out"),
                 chain.norm(2 * layer + 1, adds="out"),
@@ -275,7 +264,7 @@ class PrefillChain:
             calls += [
                 chain.norm(2 * layer, adds="down" if layer else ""),
                 *self._product(weights["qkv"], "normed", "qkv"),
-                chain.rotary(layer, self.logits, self.logits, is_prompt=True),
+                self._rotary(layer),
                 *self._unfused.calls(Prompt(chain.room["queries"], *chain.caches[layer]), chain.room["attended"]),
                 *self._product(weights["out"], "attended", "out"),
                 chain.norm(2 * layer + 1, adds="out"),
@@ -286,6 +275,13 @@ class PrefillChain:
         last = chain.room["normed"][(self._tokens - 1) * hidden :]
         head = chain.weights.product(chain.weights.head, last, self.logits, 1)
         return [*calls, chain.norm(2 * model.depth, adds="down"), head]
+
+    def _rotary(self, layer: int) -> Call:
+        """Rotate queries and keys of every token, and store its keys and values."""
+        chain, model, (keys, values) = self.chain, self._model, self.chain.caches[layer]
+        sizes = (np.uint32(size) for size in (model.heads, model.kv_heads, model.dim))
+        cells = (chain.room["qkv"], chain.turns, chain.room["queries"], keys, values, *sizes)
+        return chain.launch("rotary", self._tokens, *cells, np.float32(log2_scale(model.dim)))
 
     def _product(self, weights: Weights, x: str, y: str) -> list[Call]:
         room, quantised = self.chain.room, weights.kind.is_quantised
@@ -313,33 +309,42 @@ class PrefillChain:
         exact = self.chain.exact().logits(sampled)[-1]
         return {"error": Observed(_judged(logits, exact, self._model.depth))}
 
-    def task(self) -> Task:
-        """Return the prefill as a task that is judged by the tokens of its prompt."""
-        work = self._model.prefill(self._tokens, self.chain.weights.nbytes)
-        stage = Stage(in_turn(*self.calls), work, "items", "tensor.float16", max_calls=1, effort=POINT, item="token")
-        notes = self.chain.notes(f"{len(self.calls)} calls: the vendor's products, chain.cu, the head by gemv.cu")
-        return Task.of(stage, check=self.check, poison=self.poison, notes=notes)
+
+def _peak_memory(bench: Bench, free_bytes: int) -> Observed:
+    """Return the bytes given out since the device had `free_bytes` free; call it before a check makes arrays."""
+    return Observed(float(max(0, free_bytes - bench.device.free_bytes())), "B")
 
 
-def step_task(bench: Bench, model: Model, kind: str, batch: int, context: int) -> Task:
+def step_task(bench: Bench, model: Model, kind: str, batch: int, context: int, effort: Effort = POINT) -> Task:
     """Return one step of `batch` sequences that have `context` tokens after it as a task."""
+    free_bytes = bench.device.free_bytes()
     weights = ModelWeights(bench, model, kind, float(batch) * context * model.cache_bytes())
     memory = CacheMemory.drawn(weights, batch, context)
     step = DecodeChain(bench, weights, memory, batch)
     alone = DecodeChain(bench, weights, memory, 1) if batch > 1 else None
 
     def check() -> Observation:
-        observed = step.check()
+        observed = {"peak_memory": _peak_memory(bench, free_bytes), **step.check()}
         return {**observed, "differing": Observed(step.differing(alone))} if alone else observed
 
     work = model.step(batch, context, weights.nbytes)
     stage = Stage(
-        in_turn(*step.calls), work, "items", "dram", modes=("graph",), max_calls=2, effort=POINT, item="token"
+        in_turn(*step.calls), work, "items", "dram", modes=("graph",), max_calls=2, effort=effort, item="token"
     )
     notes = step.chain.notes(f"{len(step.calls)} calls in a graph: gemv.cu, skinny.cu, attention.cu, chain.cu")
     return Task.of(stage, check=check, poison=step.poison, notes=notes)
 
 
-def prefill_task(bench: Bench, model: Model, kind: str, tokens: int) -> Task:
-    """Return the prefill of a prompt as a task."""
-    return PrefillChain(bench, ModelWeights(bench, model, kind, prefill_bytes(model, tokens)), tokens).task()
+def prefill_task(bench: Bench, model: Model, kind: str, tokens: int, effort: Effort = POINT) -> Task:
+    """Return the prefill of a prompt as a task that is judged by its tokens."""
+    free_bytes = bench.device.free_bytes()
+    weights = ModelWeights(bench, model, kind, prefill_bytes(model, tokens))
+    prefill = PrefillChain(bench, weights, tokens)
+
+    def check() -> Observation:
+        return {"peak_memory": _peak_memory(bench, free_bytes), **prefill.check()}
+
+    work, call = model.prefill(tokens, weights.nbytes), in_turn(*prefill.calls)
+    stage = Stage(call, work, "items", "tensor.float16", max_calls=1, effort=effort, item="token")
+    notes = prefill.chain.notes(f"{len(prefill.calls)} calls: the vendor's products, chain.cu, the head by gemv.cu")
+    return Task.of(stage, check=check, poison=prefill.poison, notes=notes)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +32,7 @@ class GpuMachine:
         cached = float((self._spare + 1) * capacity * model.cache_bytes())
         weights = ModelWeights(bench, model, kind, cached + prefill_bytes(model, prompt))
         self._bench, self._weights, self.vocabulary = bench, weights, model.head.rows
+        self._timer = DeviceTimer(bench)
         self.description = f"{model.size / 1e9:.2f}e9 weights in {kind}, shapes of {model.source}"
         self._memory = CacheMemory.drawn(weights, self._spare + 1, capacity)
         self._lengths = np.ones(self._spare + 1, np.uint32)
@@ -52,9 +55,11 @@ class GpuMachine:
         device = self._bench.device
         device.copy(self._prefill.chain.device_input, prompt.astype(np.uint32))
         device.copy(self._slot, np.array([slot], np.uint32))
-        self._first_token()
+        self._timer.run(self._first_token)
         self._lengths[slot] = len(prompt)
-        return int(device.to_host(self._token)[0])
+        token = int(device.to_host(self._token)[0])
+        self._timer.read()
+        return token
 
     def step(self, slots: Tokens, tokens: Tokens) -> Tokens:
         """Append a token to the sequence in each of these slots, and return the tokens that follow."""
@@ -65,8 +70,15 @@ class GpuMachine:
         device.copy(chain.slots, rows)
         device.copy(chain.lengths, self._lengths[rows])
         device.copy(chain.chain.device_input, np.pad(tokens, fill).astype(np.uint32))
-        self._replays[size]()
-        return np.asarray(device.to_host(chain.tokens)[: len(slots)].astype(np.int64))
+        self._timer.run(self._replays[size])
+        following = np.asarray(device.to_host(chain.tokens)[: len(slots)].astype(np.int64))
+        self._timer.read()
+        return following
+
+    @property
+    def device_s(self) -> float:
+        """The seconds that the device has computed so far, from the start of a prefill or a graph to its end."""
+        return self._timer.seconds
 
     def shortfall(self, slot: int, sequence: Tokens, token: int) -> float:
         """Return how far the logit of a token lies below the largest one after a sequence, in double precision.
@@ -76,6 +88,32 @@ class GpuMachine:
         exact = ExactChain(self._weights, self._memory.layers, self._memory.layout)
         logits = exact.logits([SampledToken(slot, len(sequence) - 1, int(sequence[-1]))])[0]
         return float(logits.max() - logits[token])
+
+
+class DeviceTimer:
+    """The seconds between two events round each call, or on a device without events of the call itself."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.seconds = 0.0
+        self._cuda: Any = getattr(bench.xp, "cuda", None)
+        self._first: Any = self._cuda.Event() if self._cuda else None
+        self._last: Any = self._cuda.Event() if self._cuda else None
+
+    def run(self, call: Callable[[], object]) -> None:
+        """Queue a call between the events."""
+        if self._cuda is None:
+            start = time.perf_counter()
+            call()
+            self.seconds += time.perf_counter() - start
+            return
+        self._first.record()
+        call()
+        self._last.record()
+
+    def read(self) -> None:
+        """Add the time of the last call, which has ended."""
+        if self._cuda is not None:
+            self.seconds += 1e-3 * float(self._cuda.get_elapsed_time(self._first, self._last))
 
 
 def replayed(bench: Bench, call: Callable[[], None]) -> Callable[[], object]:

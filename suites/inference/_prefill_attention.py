@@ -317,6 +317,7 @@ class PrefillAttention:
     dim=(128,),
     by=_PROVIDERS,
     when=on_gpu,
+    runtime=lambda params: "torch" if params["by"] in ("torch", "cudnn") else "",
     headline={"tokens": 2048, "by": "unfused"},
 )
 def prefill_attention(bench: Bench, tokens: int, heads: int, kv_heads: int, dim: int, by: str) -> Task:

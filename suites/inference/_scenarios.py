@@ -5,7 +5,9 @@ They have LoadGen's names and rules; nothing here is an MLPerf result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ import numpy as np
 from gpubench.api.suite import (
     POINT,
     Bench,
+    Effort,
     Observation,
     Observed,
     Profile,
@@ -35,8 +38,9 @@ from ._toy import TOY, Tokens, ToyModel, ToyWeights
 
 _SIZES = (1, 2, 4, 8)  # of batches
 _STREAMS = 8  # queries of MultiStream at once
-_FOR_P90 = 64  # queries that show a 90th percentile (gpubench.stats.queries)
-_OFFLINE, _SERVER = 24, 32  # queries of a session
+_FOR_P90, _FOR_P99 = 64, 662  # queries that show a percentile (gpubench.stats.queries)
+_OFFLINE, _SERVER = 24, 32  # queries of a timed session
+_GROUP, _STREAM_S = 8, 8.0  # of SingleStream on a GPU: queries between two looks at the time, and least seconds
 _CHECKED = 2  # answers of a session that are compared with double precision
 
 topic = Topic(
@@ -86,7 +90,7 @@ class ToyMachine:
     description = toy_notes()["model"]
 
     def __init__(self, weights: ToyWeights, capacity: int) -> None:
-        self._spare, self._weights = max(self.sizes), weights
+        self._spare, self._weights, self.device_s = max(self.sizes), weights, 0.0
         self._model = ToyModel(weights, self._spare + 1, capacity)
 
     def shortfall(self, slot: int, sequence: Tokens, token: int) -> float:
@@ -100,15 +104,21 @@ class ToyMachine:
 
     def prefill(self, slot: int, prompt: Tokens) -> int:
         """Replace the sequence in a slot by a prompt, and return the token that follows it."""
-        return int(self._model.prefill(slot, prompt).argmax())
+        start = time.perf_counter()
+        token = int(self._model.prefill(slot, prompt).argmax())
+        self.device_s += time.perf_counter() - start
+        return token
 
     def step(self, slots: Tokens, tokens: Tokens) -> Tokens:
         """Append a token to the sequence in each of these slots, and return the tokens that follow."""
         size = min(size for size in self.sizes if size >= len(slots))
         fill = [(0, size - len(slots))]
         self._model.lengths[self._spare] = 0
-        logits = self._model.step(np.pad(slots, fill, constant_values=self._spare), np.pad(tokens, fill))
-        return np.asarray(logits[: len(slots)].argmax(axis=1))
+        rows, last = np.pad(slots, fill, constant_values=self._spare), np.pad(tokens, fill)
+        start = time.perf_counter()
+        following = self._model.step(rows, last).argmax(axis=1)
+        self.device_s += time.perf_counter() - start
+        return np.asarray(following[: len(slots)])
 
 
 class Scenario:
@@ -119,10 +129,14 @@ class Scenario:
         self.prompts = list(self.rng.integers(0, machine.vocabulary, (queries, prompt)))
         self._answered: Sequence[Tokens] = ()
         self.session: Session | None = None
+        self._busy_s = self._device_s = 0.0  # since the last probe
 
     def run(self, prompts: Sequence[Tokens], scheduled: Sequence[float]) -> Session:
         """Serve these prompts, from now on."""
+        before_s = self._machine.device_s
         session = serve(self._machine, prompts, scheduled, self._output, HostClock())
+        self._device_s += self._machine.device_s - before_s
+        self._busy_s += session.busy_s
         return self.take(prompts, session)
 
     def batch(self) -> Batch:
@@ -151,7 +165,8 @@ class Scenario:
             max(shortfalls) < self._machine.tolerance,
             f"the logit of a token of an answer is {max(shortfalls):.3g} below that of another one",
         )
-        return {"late": Observed(session.late, "queries"), "padded": Observed(session.padded)}
+        sizes = Profile(tuple(map(float, self._machine.sizes)), "sequences")
+        return {"late": Observed(session.late, "queries"), "padded": Observed(session.padded), "batch sizes": sizes}
 
     def _shortfall(self, place: int) -> float:
         """Return by how much the logit of a token falls short of the largest one, of the first and the last token."""
@@ -163,14 +178,20 @@ class Scenario:
         return max(found)
 
     def probe(self) -> Observation:
-        """Return the medians of the last session: time to the first token, and time between tokens."""
+        """Return the medians of the last session: time to the first token, and time between tokens.
+
+        `host` is the share of the time with queries in which the device did not compute, since the last probe.
+        """
         assert self.session is not None
         first, token = np.median(self.session.first_token_s), np.median(self.session.token_s)
-        return {"first_token": Observed(float(first), "s"), "per_token": Observed(float(token), "s")}
+        host = 1 - self._device_s / self._busy_s
+        self._busy_s = self._device_s = 0.0
+        medians = {"first_token": Observed(float(first), "s"), "per_token": Observed(float(token), "s")}
+        return {**medians, "host": Observed(host)}
 
-    def latencies(self, call: Callable[[], object]) -> Task:
+    def latencies(self, call: Callable[[], object], effort: Effort = POINT) -> Task:
         """Return sessions as a task whose samples are latencies in seconds."""
-        return self.task(Stage(call, clock="self", probe=self.probe, effort=POINT))
+        return self.task(Stage(call, clock="self", probe=self.probe, effort=effort))
 
     def task(self, stage: Stage, check: Callable[[], Observation] | None = None) -> Task:
         """Return sessions as a task."""
@@ -193,12 +214,19 @@ def open_scenario(bench: Bench, model: str, weights: str, prompt: int, output: i
 def single_stream(bench: Bench, model: str, weights: str, prompt: int, output: int) -> Task:
     """SingleStream: each query is sent when the one before has its last token; the time of each query."""
     scenario = open_scenario(bench, model, weights, prompt, output, _FOR_P90)
+    # a query of a model on a GPU takes a third of a second: groups go on until there are queries for a 90th percentile
+    count, effort = (
+        (_GROUP, Effort.sustained(_STREAM_S).with_tail(_FOR_P90)) if bench.traits.is_gpu else (_FOR_P90, POINT)
+    )
+    groups = itertools.cycle(range(0, _FOR_P90, count))
 
     def call() -> list[float]:
-        answers = [scenario.run([tokens], [0.0]).answers[0] for tokens in scenario.prompts]
-        return scenario.take(scenario.prompts, Session(answers, 0.0)).whole_s
+        first = next(groups)
+        prompts = scenario.prompts[first : first + count]
+        answers = [scenario.run([tokens], [0.0]).answers[0] for tokens in prompts]
+        return scenario.take(prompts, Session(answers, 0.0)).whole_s
 
-    return scenario.latencies(call)
+    return scenario.latencies(call, effort)
 
 
 @topic.case(**_AXES)
@@ -221,23 +249,51 @@ def offline(bench: Bench, model: str, weights: str, prompt: int, output: int) ->
     return scenario.task(stage)
 
 
-@topic.case(**_AXES, load=points((0.6,), full=(0.3, 0.6, 0.9)))
+class Server:
+    """Sessions whose queries arrive by one schedule: the first session has all of them, later ones the first few."""
+
+    def __init__(self, scenario: Scenario, scheduled: Sequence[float]) -> None:
+        self._scenario, self._scheduled = scenario, scheduled
+        self._recorded: Session | None = None
+
+    def __call__(self) -> list[float]:
+        """Return the time of each query of a session, from its schedule to its last token."""
+        count = _SERVER if self._recorded else len(self._scheduled)
+        session = self._scenario.run(self._scenario.prompts[:count], self._scheduled[:count])
+        self._recorded = self._recorded or session
+        return session.whole_s
+
+    def check(self) -> Observation:
+        """Check the last session, and return the moments of every query of the first one."""
+        observed = self._scenario.check()
+        assert self._recorded is not None
+        times = [(answer.scheduled, answer.first, answer.last) for answer in self._recorded.answers]
+        columns = zip(("scheduled", "first token", "last token"), zip(*times, strict=True), strict=True)
+        return {**observed, **{name: Profile(values, "s") for name, values in columns}}
+
+
+def _loads(target: Target) -> Any:
+    return points((0.6,), full=(0.3, 0.6, 0.9) if target.is_host else (0.6, 0.9))
+
+
+def _server_points(target: Target, params: Mapping[str, Any]) -> bool:
+    """Leave out a second rate of int4 on a GPU: a session takes about a minute."""
+    return target.is_host or params["weights"] == "float16" or params["load"] == 0.6
+
+
+@topic.case(**_AXES, load=_loads, where=_server_points)
 def server(bench: Bench, model: str, weights: str, prompt: int, output: int, load: float) -> Task:
-    """Server: queries arrive at random (Poisson) at a share of the offline rate; each one's time from its schedule."""
-    scenario = open_scenario(bench, model, weights, prompt, output, _SERVER)
-    rate = load * _SERVER / min(scenario.run(scenario.prompts, [0.0] * _SERVER).seconds for _ in range(2))
-    scheduled = poisson(scenario.rng, rate, _SERVER)
+    """Server: queries arrive at random (Poisson) at a share of the offline rate; each one's time from its schedule.
+
+    In full the first session has enough queries for a 99th percentile; the report compares it with a simulation.
+    """
+    queries = _FOR_P99 if bench.target.tier == "full" else _SERVER
+    scenario = open_scenario(bench, model, weights, prompt, output, queries)
+    few = scenario.prompts[:_SERVER]
+    rate = load * _SERVER / min(scenario.run(few, [0.0] * _SERVER).seconds for _ in range(2))
+    sessions = Server(scenario, poisson(scenario.rng, rate, queries))
 
     def check() -> Observation:
-        observed = scenario.check()
-        assert scenario.session is not None
-        times = [(answer.scheduled, answer.first, answer.last) for answer in scenario.session.answers]
-        columns = zip(("scheduled", "first token", "last token"), zip(*times, strict=True), strict=True)
-        return {**observed, "rate": Observed(rate, "query/s", "more")} | {
-            name: Profile(values, "s") for name, values in columns
-        }
+        return {**sessions.check(), "rate": Observed(rate, "query/s", "more")}
 
-    def call() -> list[float]:
-        return scenario.run(scenario.prompts, scheduled).whole_s
-
-    return scenario.task(Stage(call, clock="self", probe=scenario.probe, effort=POINT), check)
+    return scenario.task(Stage(sessions, clock="self", probe=scenario.probe, effort=POINT), check)

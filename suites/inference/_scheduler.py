@@ -28,6 +28,11 @@ class Machine(Protocol):
     tolerance: float
     description: str
 
+    @property
+    def device_s(self) -> float:
+        """The seconds that the device has computed so far."""
+        ...
+
     def prefill(self, slot: int, prompt: Tokens) -> int:
         """Replace the sequence in a slot by a prompt, and return the token that follows it."""
         ...
@@ -86,10 +91,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """The answers to all queries in their order, and the share of the rows of all steps that only filled a batch."""
+    """The answers to all queries in their order, and the share of the rows of all steps that only filled a batch.
+
+    `busy_s` are the seconds in which there was a query to answer.
+    """
 
     answers: Sequence[Answer]
     padded: float
+    busy_s: float = 0.0
 
     @property
     def whole_s(self) -> list[float]:
@@ -177,7 +186,7 @@ def serve(
     slot. `gpubench.analysis.serving` simulates the same rule.
     """
     answers = [Answer(moment) for moment in scheduled]
-    batch, upcoming, noticed = Batch(machine, output, clock), 0, 0
+    batch, upcoming, noticed, busy_s = Batch(machine, output, clock), 0, 0, 0.0
     while upcoming < len(answers) or not batch.is_empty:
         now = clock.now()
         while noticed < len(answers) and answers[noticed].scheduled <= now:
@@ -190,8 +199,10 @@ def serve(
             batch.step()
         else:
             clock.wait_until(answers[upcoming].scheduled)
+            continue
         batch.leave()
-    return Session(answers, batch.padded)
+        busy_s += clock.now() - now
+    return Session(answers, batch.padded, busy_s)
 
 
 def poisson(rng: np.random.Generator, rate: float, count: int) -> list[float]:

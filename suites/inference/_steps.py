@@ -12,6 +12,7 @@ import numpy.typing as npt
 from gpubench.api.suite import (
     POINT,
     Bench,
+    Effort,
     KeyFigure,
     Observation,
     Observed,
@@ -31,8 +32,10 @@ from ._toy import TOY, Tokens, ToyModel, ToyWeights
 
 _BOUND = 1e-4  # of the relative error of float32 logits; 4 layers leave about 3e-7
 _TOY = ("toy",)  # the model of the host
+_CONTEXT, _PROMPT, _MOST_BATCH = 2048, 2048, 64  # of the points that every model has
+_STEP_S, _PREFILL_S = 3.0, 4.0  # of samples that fill three quarters of a case, whose check takes up to a second
 _LLAMA = (("model", "llama-3-8b"),)
-_ALONE = (("batch", 1), ("context", 2048))
+_ALONE = (("batch", 1), ("context", _CONTEXT))
 
 topic = Topic(
     views=[
@@ -114,7 +117,7 @@ class ToyStep:
 
 
 def _models(target: Target) -> Any:
-    return _TOY if target.is_host else points(("llama-3-8b",), full=("llama-3-8b", "llama-3-70b"))
+    return _TOY if target.is_host else points(("llama-3-8b",), full=("llama-3-8b", "llama-3-70b", "chatglm-6b"))
 
 
 def _weights(target: Target) -> Any:
@@ -131,24 +134,38 @@ def _contexts(target: Target) -> Any:
     )
 
 
-def _in_one_gpu(_target: Target, params: Mapping[str, Any]) -> bool:
-    """Leave out the weights of a 70B model that exceed the memory of every GPU."""
-    return bool(params["model"] != "llama-3-70b" or params["weights"] == "int4")
-
-
 def _step_points(target: Target, params: Mapping[str, Any]) -> bool:
-    """Leave out what `_in_one_gpu` does; in quick on a GPU the largest batch alone has two contexts.
+    """Keep the points that the simulation and the curves need.
 
-    They show what a token of context costs, which is about the same in every batch.
+    The largest batch shows what a token of context costs, which is about the same in every batch. Of the weights of the
+    70B model, int4 alone fits into one GPU.
     """
-    is_quick = target.tier == "quick" and not target.is_host
-    return _in_one_gpu(target, params) and not (is_quick and params["batch"] < 64 and params["context"] == 512)
+    batch, context = params["batch"], params["context"]
+    if target.is_host:
+        return True
+    if params["model"] != "llama-3-8b":
+        kinds = ("int4",) if params["model"] == "llama-3-70b" else ("float16", "int4")
+        return params["weights"] in kinds and batch in (1, 16) and context == _CONTEXT
+    if target.tier == "quick":
+        return bool(batch == _MOST_BATCH or context == _CONTEXT)
+    return bool(batch in (1, _MOST_BATCH) or context == _CONTEXT)
 
 
 def _prompt_points(target: Target, params: Mapping[str, Any]) -> bool:
-    """Leave out what `_in_one_gpu` does; in quick on a GPU int4 has one length, that of the simulated prompts."""
-    is_quick = target.tier == "quick" and params["weights"] == "int4"
-    return _in_one_gpu(target, params) and not (is_quick and params["tokens"] == 2048)
+    """Keep the points that the simulation and the curve need: prompts of 512 tokens, and lengths around them."""
+    model, weights, tokens = params["model"], params["weights"], params["tokens"]
+    if target.is_host:
+        return True
+    if model != "llama-3-8b":
+        return tokens == _PROMPT and weights in (("int4",) if model == "llama-3-70b" else ("float16", "int4"))
+    if target.tier == "quick":
+        return bool(weights == "float16" or tokens != _PROMPT)
+    return bool(tokens <= {"float16": 8192, "int8": 512, "int4": _PROMPT}[weights])
+
+
+def _effort(bench: Bench, is_representative: bool, seconds: float) -> Effort:
+    """Return an effort that is long enough for a figure of energy (docs/method.md) at some points of the full tier."""
+    return Effort.sustained(seconds) if bench.target.tier == "full" and is_representative else POINT
 
 
 @topic.case(
@@ -162,7 +179,8 @@ def _prompt_points(target: Target, params: Mapping[str, Any]) -> bool:
 def step(bench: Bench, model: str, weights: str, batch: int, context: int) -> Task:
     """One token for each of `batch` sequences of `context` tokens: weights and KV cache read once; tokens a second."""
     if model in MODELS:
-        return step_task(bench, MODELS[model], weights, batch, context)
+        effort = _effort(bench, batch in (1, 16) and context == _CONTEXT, _STEP_S)
+        return step_task(bench, MODELS[model], weights, batch, context, effort)
     built = ToyStep(bench, batch, context)
     work = TOY.step(batch, context, built.weights.nbytes, 4)
     stage = Stage(built, work, "items", effort=POINT, item="token")
@@ -173,7 +191,7 @@ def _prompts(target: Target) -> Any:
     return (
         points((16, 32, 64), (16,), (16, 32, 64, 96))
         if target.is_host
-        else points((512, 2048), (128,), (128, 2048, 8192))
+        else points((512, 2048), (128,), (128, 512, 2048, 8192))
     )
 
 
@@ -191,7 +209,7 @@ def prefill(bench: Bench, model: str, weights: str, tokens: int) -> Task:
     the pairs that a token attends to.
     """
     if model in MODELS:
-        return prefill_task(bench, MODELS[model], weights, tokens)
+        return prefill_task(bench, MODELS[model], weights, tokens, _effort(bench, tokens == _PROMPT, _PREFILL_S))
     rng = bench.rng
     drawn = ToyWeights.drawn(TOY, rng)
     toy, prompt = ToyModel(drawn, 1, tokens), rng.integers(0, TOY.head.rows, tokens)

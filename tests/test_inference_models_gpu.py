@@ -1,0 +1,70 @@
+"""Attention of a prompt, ChatGLM-6B's layers and sessions on a real GPU, against double precision."""
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpubench import plugins
+from gpubench.authoring.axes import Target
+from gpubench.authoring.bench import Bench
+from gpubench.measuring import inventory
+from gpubench.measuring.engine import Engine
+from gpubench.measuring.stopping import POLICIES
+from gpubench.model import Case
+
+pytestmark = pytest.mark.gpu
+SUITE = plugins.load("suites", "inference")
+ATTENTION, CHAIN, MACHINE, SCENARIOS = (
+    sys.modules[f"{SUITE.package}.{name}"] for name in ("_prefill_attention", "_chain", "_machine", "_scenarios")
+)
+MODELS = sys.modules[f"{SUITE.package.rpartition('.')[0]}._models"]
+PLAIN = MODELS.model(1024, 4096, 8, 8, 1, 3, 1500, "nowhere", norm="layer")  # as ChatGLM-6B, three layers
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Any:
+    """The first GPU, open in this process."""
+    device = inventory.facts().devices[0]
+    return plugins.load("backends", device.backend).open(device)
+
+
+def bench(gpu: Any, *params: tuple[str, Any]) -> Bench:
+    return Bench(gpu, Case("inference", "small", params), Target(inventory.facts(), gpu.device), SUITE.package, 1)
+
+
+@pytest.mark.parametrize("kv_heads", [8, 32])
+@pytest.mark.parametrize("tokens", [128, 1000])
+@pytest.mark.parametrize("by", ["unfused", "triton", "torch", "cudnn"])
+def test_every_library_gives_the_attention_of_double_precision(gpu: Any, by: str, tokens: int, kv_heads: int) -> None:
+    """1000 tokens end within a block of our kernel."""
+    if by != "unfused":
+        pytest.importorskip("torch" if by == "cudnn" else by)
+    shape = ATTENTION.PromptShape(tokens, 32, kv_heads, 128)
+    measured = Engine(gpu, POLICIES["smoke"]).measure(ATTENTION.PrefillAttention(bench(gpu), shape, by).task())
+    assert 0 < next(series for series in measured.series if series.name == "error").values[0] < 2**-9
+
+
+@pytest.mark.parametrize("batch", [1, 16])
+@pytest.mark.parametrize("kind", ["float16", "int8", "int4"])
+def test_a_step_with_layer_norms_and_gelu_is_that_of_double_precision(gpu: Any, kind: str, batch: int) -> None:
+    task = CHAIN.step_task(bench(gpu, ("batch", batch)), PLAIN, kind, batch, 700)
+    measured = {series.name: series for series in Engine(gpu, POLICIES["smoke"]).measure(task).series}
+    assert 0 < measured["error"].values[0] < 5e-3
+    assert measured["peak_memory"].values[0] > PLAIN.size * {"float16": 2, "int8": 1, "int4": 0.5}[kind]
+
+
+@pytest.mark.parametrize("kind", ["float16", "int4"])
+def test_a_prefill_with_layer_norms_and_gelu_is_that_of_double_precision(gpu: Any, kind: str) -> None:
+    task = CHAIN.prefill_task(bench(gpu, ("tokens", 500)), PLAIN, kind, 500)
+    measured = {series.name: series for series in Engine(gpu, POLICIES["smoke"]).measure(task).series}
+    assert 0 < measured["error"].values[0] < 5e-3
+
+
+def test_the_device_computes_in_most_of_the_time_of_a_session(gpu: Any) -> None:
+    """The model is small, so that the host has a large share; the device's time is not longer than the session."""
+    machine = MACHINE.GpuMachine(bench(gpu), PLAIN, "float16", 100, 12)
+    scenario = SCENARIOS.Scenario(machine, np.random.default_rng(4), 100, 12, 20)
+    scenario.run(scenario.prompts, [0.0] * 20)
+    assert 0 < scenario.probe()["host"].value < 0.9
