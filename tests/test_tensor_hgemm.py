@@ -180,7 +180,7 @@ def test_a_tensor_map_describes_rows_of_halves_and_lies_where_the_driver_wants_i
     monkeypatch.setattr(MAPS, "_encode", lambda: encoder)
     matrix = SimpleNamespace(data=SimpleNamespace(ptr=4096))
     found = MAPS.tensor_map(matrix, rows=256, columns=512, box_rows=128, box_columns=64)
-    assert (found.nbytes, found.ctypes.data, encoder.place % 64) == (128, encoder.place, 0)
+    assert (found.size, found.nbytes, found.ctypes.data, encoder.place % 64) == (1, 128, encoder.place, 0)
     assert encoder.numbers == (6, 2, 4096, 512, 256, 1024, 64, 128, 1, 1, 0, 3, 2, 0)
 
 

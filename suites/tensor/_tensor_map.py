@@ -24,7 +24,7 @@ def _encode() -> Any:
         raise Skip(f"the driver has no tensor maps ({error}): they need a driver of CUDA 12 or newer") from error
 
 
-def tensor_map(matrix: Any, rows: int, columns: int, box_rows: int, box_columns: int) -> npt.NDArray[np.uint8]:
+def tensor_map(matrix: Any, rows: int, columns: int, box_rows: int, box_columns: int) -> npt.NDArray[np.void]:
     """Return the map of a row-major float16 matrix for copies of boxes, as the argument of a kernel.
 
     Rows of a box lie in shared memory in the 128-byte swizzle, so that `box_columns` is 64.
@@ -41,4 +41,4 @@ def tensor_map(matrix: Any, rows: int, columns: int, box_rows: int, box_columns:
     )  # fmt: skip
     if status:
         raise DeviceError(f"cuTensorMapEncodeTiled of {rows} × {columns} failed with CUDA error {status}")
-    return found
+    return found.view(f"V{_MAP_BYTES}")  # CuPy passes an array of one element by value
