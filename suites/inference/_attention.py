@@ -119,28 +119,35 @@ Attend = Callable[[Any, Any, Any], Callable[[], None]]
 
 
 def launches(
-    bench: Bench, shape: AttentionShape, lengths: Any, queries: Any, table: Any, is_early: bool = False
+    bench: Bench, shape: AttentionShape, lengths: Any, queries: Any, table: Any, turns: Any | None = None
 ) -> Attend:
     """Return a function that gives the call over keys, values and results; all calls share the room of their parts.
 
     `lengths` are the tokens of each sequence, `table` its pages, or its slot in a contiguous cache. Queries carry the
-    factor that attention.cu asks for. An early call fetches keys and values while the launch before writes the queries
-    and the newest token's keys and values.
+    factor `log2_scale`. With `turns`, cosine and sine of the rotary embedding (places, dim/2, 2), `queries` are instead
+    the rows of the product qkv of a step: the call rotates queries and keys, appends the newest keys and values to the
+    cache, and is early: it fetches keys and values while the product runs.
     """
-    chunk = shape.chunk(bench.device.device.units)
+    chunk, is_step = shape.chunk(bench.device.device.units), turns is not None
     parts = -(-shape.context // chunk)
     rows, grid = shape.batch * shape.heads, (parts, shape.batch * shape.kv_heads)
     sums = bench.xp.empty(rows * parts * shape.dim, "float32")
     scales = bench.xp.empty(rows * parts * 2, "float32")
     arrived = bench.xp.zeros(grid[1], "uint32")
-    kernel = bench.kernel(_FILE, "attend", **shape.defines)
+    kernel = bench.kernel(_FILE, "attend", **shape.defines, ROTARY=int(is_step))
     numbers = tuple(map(np.uint32, (shape.kv_heads, shape.capacity, chunk)))
+    rotation = turns if is_step else np.uint64(0), np.float32(log2_scale(shape.dim))
 
     def attend(keys: Any, values: Any, out: Any) -> Callable[[], None]:
-        args = (keys, values, table, lengths, queries, out, sums, scales, arrived, *numbers)
-        return partial(kernel.early if is_early else kernel, grid, (_THREADS,), args)
+        args = (keys, values, table, lengths, queries, out, sums, scales, arrived, *rotation, *numbers)
+        return partial(kernel.early if is_step else kernel, grid, (_THREADS,), args)
 
     return attend
+
+
+def log2_scale(dim: int) -> float:
+    """Return the factor of queries with which scores are exponents of two."""
+    return math.log2(math.e) / math.sqrt(dim)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +176,7 @@ class DecodeAttention:
         self._device_table, self._device_lengths = xp.asarray(self._table), xp.asarray(self._lengths)
         self._sampled = self._sample(rng)
         seeds = rng.integers(2**63, size=3)
-        log2_scale = math.log2(math.e) / math.sqrt(shape.dim)
-        self._queries = self._drawn(shape.batch * shape.heads * shape.dim, seeds[0], log2_scale)
+        self._queries = self._drawn(shape.batch * shape.heads * shape.dim, seeds[0], log2_scale(shape.dim))
         size = shape.batch * shape.kv_heads * shape.capacity * shape.dim
         keys, values = self._drawn(size, seeds[1]), self._drawn(size, seeds[2])
         poison = bench.kernel(_FILE, "poison_beyond", **shape.defines)
@@ -205,7 +211,7 @@ class DecodeAttention:
         return Work(moved=float(moved), flops=4.0 * shape.heads * shape.dim * tokens)
 
     def calls(self) -> tuple[Callable[[], None], ...]:
-        """Return both passes over each copy of the cache."""
+        """Return the attention over each copy of the cache."""
         attend = launches(self._bench, self._shape, self._device_lengths, self._queries, self._device_table)
         return tuple(attend(cache.keys, cache.values, cache.out) for cache in self.caches)
 

@@ -6,7 +6,6 @@ attention.cu, and chain.cu has the rest.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial

@@ -3,14 +3,25 @@
 //
 //   DIM    elements of a head: 64 or 128       GROUP  heads that share one KV head: a power of two up to 8
 //   PAGE   tokens of a page: 0 for one run of `capacity` tokens per sequence, else a multiple of 16
+//   ROTARY 1 where the kernel rotates queries and the newest key, and appends the newest key and value to the cache
 //
 // Keys and values are halves. Contiguous: [slot][KV head][capacity][DIM], and `table` has the slot of each sequence. Paged:
 // [page][KV head][PAGE][DIM], and `table` has the pages of each sequence in order. Queries and results: [sequence][head][DIM]; the heads GROUP·k to
 // GROUP·k + GROUP - 1 share the KV head k. The queries carry the factor log2(e)/√DIM, so that scores are powers of two.
+// With ROTARY, `queries` has a row for each sequence: its heads, then the newest keys and the newest values of its KV heads;
+// the queries have no factor yet.
 //
 // DIM/8 lanes hold a token, 16 bytes each. Such a team has TOKENS tokens of keys and of values in flight; the sums of
 // TOKENS·GROUP products over a team leave one score in each lane (or in several lanes the same one).
+#ifndef ROTARY
+#define ROTARY 0
+#endif
 #define THREADS 128
+#if GB_HIP
+#define BOUNDS THREADS
+#else
+#define BOUNDS THREADS, (GROUP < 8 ? 4 : 2)  // resident blocks, for which registers are spared
+#endif
 #define LANES (DIM / 8)
 #define TEAMS (THREADS / LANES)
 #define FLIGHT (GB_HIP && DIM == 64 ? 2 : 4)  // so that the tokens of a warp lie in one page of 16
@@ -143,13 +154,29 @@ static __device__ __forceinline__ void join(const float* sums, const float* scal
     }
 }
 
+#if ROTARY
+// Eight elements of a query or key, rotated by the angles whose cosines and sines are in `turn`: elements i and i + DIM/2
+// are a point.
+static __device__ __forceinline__ void rotate(const uint4* row, u32 lane, const float (&turn)[16], float (&out)[8]) {
+    float own[8], other[8];
+    widen(gb_word(row + lane), own);
+    widen(gb_word(row + (lane ^ LANES / 2)), other);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        const float sine = lane < LANES / 2 ? -turn[2 * i + 1] : turn[2 * i + 1];
+        out[i] = own[i] * turn[2 * i] + other[i] * sine;
+    }
+}
+#endif
+
 // The grid is (parts, sequences · kv_heads); a part is `chunk` tokens, a multiple of TEAMS · TOKENS. Of each part and head
 // it leaves DIM sums in `sums`, and in `scales` the maximum of the scores and the sum of their powers. The launch before
-// may write the queries and the newest token's keys and values: what else there is, is on its way before it has ended.
-extern "C" __global__ void __launch_bounds__(THREADS, GROUP < 8 ? 4 : 2)
-    attend(const uint4* keys, const uint4* values, const u32* __restrict__ table, const u32* __restrict__ lengths,
-           const uint4* queries, uint2* out, float* sums, float* scales, u32* arrived, u32 kv_heads, u32 capacity,
-           u32 chunk) {
+// may write `queries`: keys and values are on their way before it has ended. `turns` has cosine and sine of the DIM/2
+// angles of every place; it and `scale`, a factor of the queries, are for ROTARY.
+extern "C" __global__ void __launch_bounds__(BOUNDS)
+    attend(uint4* keys, uint4* values, const u32* __restrict__ table, const u32* __restrict__ lengths,
+           const uint4* queries, uint2* out, float* sums, float* scales, u32* arrived, const uint4* __restrict__ turns,
+           float scale, u32 kv_heads, u32 capacity, u32 chunk) {
     __shared__ float held[TEAMS][GROUP][DIM];
     __shared__ float tops[TEAMS][GROUP], totals[TEAMS][GROUP];
     const u32 sequence = blockIdx.y / kv_heads, kv_head = blockIdx.y % kv_heads;
@@ -163,24 +190,61 @@ extern "C" __global__ void __launch_bounds__(THREADS, GROUP < 8 ? 4 : 2)
     const u32 mine = threadIdx.x / warpSize * warp_teams * TOKENS, offset = mine + team % warp_teams;
     uint4 key[TOKENS], value[TOKENS];
     u32 page = first < end ? page_of(table, sequence, first + mine < end ? first + mine : end - 1, capacity) : 0;
-    const bool has_newest = first < length && end == length;
-    gb_allow_next();
-    if (has_newest) gb_wait_for_previous();
-    if (first < end) take(key, value, keys, values, rows, page, first + offset, end);
-    if (!has_newest) gb_wait_for_previous();
-
     float query[GROUP][8], sum[GROUP][8];
+    if (first < end) take(key, value, keys, values, rows, page, first + offset, end);
+#if ROTARY
+    __shared__ uint4 newest[2][LANES];  // a key and a value
+    float turn[16];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const uint4 four = gb_word(turns + ((u64)(length - 1) * (DIM / 2) + lane % (LANES / 2) * 8) / 2 + i);
+        turn[4 * i] = __uint_as_float(four.x), turn[4 * i + 1] = __uint_as_float(four.y);
+        turn[4 * i + 2] = __uint_as_float(four.z), turn[4 * i + 3] = __uint_as_float(four.w);
+    }
+    const uint4* own = queries + (u64)sequence * kv_heads * (GROUP + 2) * LANES;  // of the sequence
+#endif
+    gb_allow_next();
+    gb_wait_for_previous();
 #pragma unroll
     for (int g = 0; g < GROUP; ++g) {
+#if ROTARY
+        rotate(own + (kv_head * GROUP + g) * LANES, lane, turn, query[g]);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) query[g][i] *= scale;
+#else
         widen(gb_word(queries + ((u64)blockIdx.y * GROUP + g) * LANES + lane), query[g]);
+#endif
 #pragma unroll
         for (int i = 0; i < 8; ++i) sum[g][i] = 0;
     }
+#if ROTARY
+    if (first < length && end == length) {  // appends the newest key and value
+        if (team == 0) {
+            const uint4* row = own + (kv_heads * GROUP + kv_head) * LANES;
+            float wide[8];
+            rotate(row, lane, turn, wide);
+            newest[0][lane] = make_uint4(pair_of(wide[0], wide[1]), pair_of(wide[2], wide[3]), pair_of(wide[4], wide[5]),
+                                         pair_of(wide[6], wide[7]));
+            newest[1][lane] = gb_word(row + kv_heads * LANES + lane);
+            const u32 place = page_of(table, sequence, length - 1, capacity);
+            const u64 at = row_of(place, length - 1, kv_head, kv_heads, capacity) + lane;
+            keys[at] = newest[0][lane], values[at] = newest[1][lane];
+        }
+        __syncthreads();
+    }
+#endif
     float top = NOTHING, total = 0;  // of the head that this lane has a score of
     for (u32 at = first; at < end; at += apart) {
         const u32 ahead = at + apart;
         page = page_of(table, sequence, ahead + mine < end ? ahead + mine : end - 1, capacity);
         float score[SCORES], wide[8];
+#if ROTARY
+        if (ahead >= length) {  // the newest token's row is being written; tokens beyond it are not counted
+#pragma unroll
+            for (int t = 0; t < TOKENS; ++t)
+                if (at + offset + t * warp_teams + 1 >= length) key[t] = newest[0][lane], value[t] = newest[1][lane];
+        }
+#endif
 #pragma unroll
         for (int t = 0; t < TOKENS; ++t) {
             widen(key[t], wide);

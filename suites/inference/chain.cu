@@ -1,5 +1,6 @@
-// What a language model computes between its products with weights: embedding, norms, rotary embedding and KV append, the
-// gate of the feed-forward network, and the most likely token. Products and attention have kernels of their own.
+// What a language model computes between its products with weights: embedding, norms, the rotary embedding of a prompt,
+// the gate of the feed-forward network, and the most likely token. Products and attention have kernels of their own;
+// attention.cu has the rotary embedding and KV append of a step.
 //
 // The residual stream is in floats; what products and attention read and write is in halves, row by row. The kernels of a
 // step may be launched early: each waits for the launch before it, and outputs of other kernels are not `__restrict__`.
@@ -95,37 +96,28 @@ extern "C" __global__ void __launch_bounds__(NORM_THREADS)
     }
 }
 
-// Rotates the elements i and i + dim/2 of each query and key by the angle of the token's place, whose cosine and sine are
-// in `turns`, appends keys and values to the cache, and multiplies queries by `scale`. gridDim.y blocks share a row.
-//   steps    a row for each sequence, in the slot slots[row]: its place is lengths[row] - 1; queries are [row][head][dim]
-//   prompts  a row for each token of one sequence: its place is the row; queries are [head][row][dim]
+// Rotates the elements i and i + dim/2 of each query and key of a prompt by the angle of the token's place, whose cosine
+// and sine are in `turns`, multiplies queries by `scale`, and copies values. A block for each token; queries, keys and
+// values are [head][token][dim].
 extern "C" __global__ void __launch_bounds__(THREADS)
-    rotary_append(const unsigned short* qkv, const float* __restrict__ turns, const u32* __restrict__ lengths,
-                  const u32* __restrict__ slots, unsigned short* queries, unsigned short* keys, unsigned short* values,
-                  u32 heads, u32 kv_heads, u32 dim, u32 capacity, float scale, u32 is_prompt) {
-    gb_allow_next();
-    gb_wait_for_previous();
-    const u32 first_thread = blockIdx.y * THREADS + threadIdx.x, threads = gridDim.y * THREADS;
-    const u32 half = dim / 2, sequence = is_prompt ? 0 : slots[blockIdx.x];
-    const u32 place = is_prompt ? blockIdx.x : lengths[blockIdx.x] - 1;
-    const unsigned short* from = qkv + (u64)blockIdx.x * (heads + 2 * kv_heads) * dim;
-    for (u32 i = first_thread; i < (heads + kv_heads) * half; i += threads) {
+    rotary(const unsigned short* __restrict__ qkv, const float* __restrict__ turns, unsigned short* __restrict__ queries,
+           unsigned short* __restrict__ keys, unsigned short* __restrict__ values, u32 heads, u32 kv_heads, u32 dim,
+           float scale) {
+    const u32 half = dim / 2, place = blockIdx.x;
+    const unsigned short* from = qkv + (u64)place * (heads + 2 * kv_heads) * dim;
+    for (u32 i = threadIdx.x; i < (heads + kv_heads) * half; i += THREADS) {
         const u32 head = i / half, e = i % half;
         const float first = half_of(from[head * dim + e]), second = half_of(from[head * dim + half + e]);
         const float cosine = turns[2 * ((u64)place * half + e)], sine = turns[2 * ((u64)place * half + e) + 1];
         const float low = first * cosine - second * sine, high = second * cosine + first * sine;
-        if (head < heads) {
-            const u64 at = is_prompt ? ((u64)head * gridDim.x + blockIdx.x) * dim : ((u64)blockIdx.x * heads + head) * dim;
-            queries[at + e] = gb_to_half(low * scale);
-            queries[at + half + e] = gb_to_half(high * scale);
-        } else {
-            const u64 at = (((u64)sequence * kv_heads + head - heads) * capacity + place) * dim;
-            keys[at + e] = gb_to_half(low);
-            keys[at + half + e] = gb_to_half(high);
-        }
+        const bool is_query = head < heads;
+        unsigned short* to = is_query ? queries : keys;
+        const u64 at = ((u64)(is_query ? head : head - heads) * gridDim.x + place) * dim + e;
+        to[at] = gb_to_half(is_query ? low * scale : low);
+        to[at + half] = gb_to_half(is_query ? high * scale : high);
     }
-    for (u32 i = first_thread; i < kv_heads * dim; i += threads)
-        values[(((u64)sequence * kv_heads + i / dim) * capacity + place) * dim + i % dim] = from[(heads + kv_heads) * dim + i];
+    for (u32 i = threadIdx.x; i < kv_heads * dim; i += THREADS)
+        values[((u64)(i / dim) * gridDim.x + place) * dim + i % dim] = from[(heads + kv_heads) * dim + i];
 }
 
 // Rows of scores, exponents of two, become shares of 1: row r is of token r % tokens, which attends to the tokens up to
