@@ -6,9 +6,9 @@ is timed in turn with it. The cases of single instructions say what the units be
 
 from gpubench.api.suite import Suite
 
-from . import _hgemm
+from . import _hgemm, _hgemv, _instructions, _mma, _wgmma
 
 suite = Suite(
     "matrix products step by step, and the instructions behind them",
-    topics=[_hgemm.topic],
+    topics=[_hgemm.topic, _hgemv.topic, _instructions.topic, _mma.topic, _wgmma.topic],
 )

@@ -28,7 +28,7 @@ class Chains:
     """A kernel of chains: `launch(rounds)` runs it with one block on each SM or CU, which counts its cycles.
 
     A warp (of wgmma, a warpgroup) executes `steps` instructions in a launch of `rounds`, and `issuers` of them are on
-    each SM or CU. `operation` is the work of one instruction. `cycles` has two words for each block: its cycles, and the
+    each SM or CU. `operation` is the work of one instruction. `cycles` has two words for each block: its cycles and the
     number of its SM or CU.
     """
 
@@ -63,9 +63,10 @@ class Chains:
         A compiler that had made fewer instructions of the chain, or none, would be found by the second.
         """
         places = self.bench.device.to_host(self.cycles)[1::2]
-        expect(len(set(places.tolist())) == len(places), f"{len(places)} blocks ran on {len(set(places.tolist()))} SMs")
-        once = self._least(self.rounds)
-        ratio = self._least(2 * self.rounds) / once
+        used = len(np.unique(places))
+        expect(used == len(places), f"{len(places)} blocks ran on {used} SMs or CUs instead of one on each")
+        twice = self._least(2 * self.rounds)
+        ratio = twice / self._least(self.rounds)  # the last launch leaves the results of a call
         expect(abs(ratio - 2) <= 2 * _SLACK, f"twice as many steps take {ratio:.3f} times as long, not twice")
 
     def _least(self, rounds: int) -> float:
@@ -78,11 +79,10 @@ class Chains:
         """Return the chains as a task; `check` compares the results of the last launch."""
         total = self.steps * self.issuers * len(self.cycles) // 2
         flops, items = self.operation.flops * total, self.operation.items * total
-        quantity = "flops" if flops else "items"
         stage = Stage(
             self.call,
             Work(flops=flops, items=items),
-            quantity,
+            "flops" if flops else "items",
             limit,
             effort=POINT,
             probe=self.observed,

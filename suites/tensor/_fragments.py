@@ -33,7 +33,7 @@ def encoded(numbers: Any, dtype: str) -> Any:
 def operand_words(elements: Any, word_bytes: int) -> Any:
     """Return the words of A, or of B transposed, in the registers of a warp: of shape (registers, 32).
 
-    Of each eight rows a lane has row lane / 4, and there the word lane % 4; registers go down the rows, then along them.
+    Of each eight rows a lane has row lane / 4, and of it the word lane % 4; registers go down the rows, then along.
     """
     rows, cols = elements.shape
     a_word = word_bytes // elements.itemsize

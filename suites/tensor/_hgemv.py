@@ -60,7 +60,7 @@ RUNGS = {
 
 
 def parts_of(across: int, cols: int, units: int) -> int:
-    """Return into how many parts rows of `cols` are split so that the blocks fill the device, each with enough to do."""
+    """Return into how many parts rows of `cols` are split, so that the blocks fill the device and each has work."""
     return max(1, min(_BLOCKS_A_UNIT * max(1, units) // across, cols // _PER_VECTOR // _LEAST_VECTORS))
 
 
@@ -99,7 +99,7 @@ class _Ladder:
     headline={"rung": "split"},
 )
 def hgemv(bench: Bench, rung: str, shape: str) -> Task:
-    """y = W·x of float16 with sums in float32, W named rows × columns: 2·(M·N + N + M) bytes moved, buffers in turn."""
+    """Y = W·x of float16 with sums in float32, W named rows × columns: 2·(M·N + N + M) bytes moved, buffers in turn."""
     rows, cols = (int(side) for side in shape.split("x"))
     bench.need(1.2 * 2 * max(_HALF.itemsize * rows * cols, 4 * bench.target.device.cache_bytes) + 2**31)
     make, rng = Maker(replace(bench, package=_gemv.__package__)), bench.rng

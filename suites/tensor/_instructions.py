@@ -1,0 +1,203 @@
+"""Scalar instructions one by one: multiply-adds, integers and special functions, in chains that depend or do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import Bench, KeyFigure, Target, Task, Topic, View, Work, expect, on_gpu, points
+
+from .._checks import expect_equal
+from ..gemm._product import on_nvidia
+from ..latency._near import chained
+from ._chains import SCHEDULERS, Chains, cycle_words, rounds_for
+from ._kernels import resource_notes
+
+BODY = 512  # steps of a round, as in instructions.cu
+INDEPENDENT = (1, 2, 4, 8)
+_FULL_WARPS = 8  # of a scheduler: a block of 1024 threads on NVIDIA
+_MOST_THREADS = 1024  # of a block
+_WORD = 2**32
+_NEAR = 1e-5  # of a fixed point; the functions are exact to about 2^-20 (PTX ISA, ex2, rcp, rsqrt, cos)
+
+
+topic = Topic(
+    views=[
+        View("curve", "Multiply-adds: rate by independent chains", ("fma",), x="independent", by=("dtype", "warps")),
+        View(
+            "curve",
+            "Multiply-adds: cycles of an instruction by independent chains",
+            ("fma",),
+            x="independent",
+            by=("dtype", "warps"),
+            series="cycles",
+        ),
+        View("bars", "Integer instructions: cycles of an instruction", ("integer",), series="cycles"),
+        View("bars", "Special functions: cycles of an instruction", ("special",), series="cycles"),
+    ],
+    key_figures=[
+        KeyFigure("FMA float32", "fma", (("dtype", "float32"), ("warps", _FULL_WARPS))),
+        KeyFigure("FMA float64", "fma", (("dtype", "float64"), ("warps", _FULL_WARPS))),
+    ],
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarInstruction:
+    """An instruction of instructions.cu, by the name of its struct there.
+
+    `work` is that of one lane. `issue` and `latency` are cycles: a scheduler begins a new one after the first, and its
+    result can be used after the second. They set the length of a sample and nothing else.
+    """
+
+    operation: str
+    storage: str
+    work: Work
+    limit: str = ""
+    issue: float = 2
+    latency: float = 5
+
+
+FMA = {
+    "float64": ScalarInstruction("fma_float64", "float64", Work(flops=2), "float64", 2, 8),
+    "float32": ScalarInstruction("fma_float32", "float32", Work(flops=2), "float32", 1, 4),
+    "float16x2": ScalarInstruction("fma_float16x2", "float16", Work(flops=4), "float16", 1),
+    "bfloat16x2": ScalarInstruction("fma_bfloat16x2", "bfloat16", Work(flops=4), "", 1),
+}
+INTEGER = {
+    "multiply_add": ScalarInstruction("multiply_add", "uint32", Work(flops=2), "int32"),
+    "logic": ScalarInstruction("logic", "uint32", Work(items=1)),
+    "shift": ScalarInstruction("shift", "uint32", Work(items=1)),
+}
+FIXED_POINTS = {"ex2": 0.6411857445, "rcp": 1.6180339887, "rsqrt": 1.0, "cosine": 0.7390851332}
+SPECIAL = {name: ScalarInstruction(name, "float32", Work(items=1), issue=8, latency=30) for name in FIXED_POINTS}
+
+
+def packed(numbers: Any, storage: str) -> Any:
+    """Return numbers as the kernel's values: as they are, or each twice in a word of 32 bits."""
+    if storage == "bfloat16":
+        halves = numbers.astype(np.float32).view(np.uint32) >> 16
+        return halves << 16 | halves
+    if storage == "float16":
+        return np.repeat(numbers.astype(np.float16), 2).view(np.uint32).reshape(numbers.shape)
+    return numbers.astype(storage)
+
+
+def folded(values: Any) -> Any:
+    """Return what the kernel makes of the values of each thread, of shape (chains, lanes): one word a lane."""
+    bits = values.view(np.uint32).reshape(*values.shape, -1)
+    word = np.zeros(values.shape[1], np.uint32)
+    for chain in bits:
+        for part in chain.T:
+            word = (word << 5 | word >> 27) ^ part
+    return word
+
+
+def results_of(operation: str, storage: str, begin: Any, k: Any, steps: int) -> Any:
+    """Return the values of chains after an even number of steps and one further step, as the kernel has them.
+
+    Multiply-adds of real numbers have a factor of 1 and return to where they began; integers wrap round.
+    """
+    if operation == "multiply_add":
+        a, plus, other = (int(number) for number in k)
+        x = chained(begin.astype(np.uint64), a * a % _WORD, (a * plus + other) % _WORD, steps // 2, _WORD)
+        return np.asarray((a * x + plus) % _WORD, np.uint32)
+    if operation == "logic":
+        pair = k[0] & k[1] ^ k[1] & k[2]
+        return begin ^ (pair if steps // 2 % 2 else np.uint32(0)) ^ (k[0] & k[1])
+    if operation == "shift":
+        by = np.uint32((steps // 2 * (int(k[0]) + int(k[1])) + int(k[0])) % 32)
+        return begin << by | begin >> (np.uint32(32) - by) % np.uint32(32)
+    return packed(begin + k[1], storage)
+
+
+def _drawn(instruction: ScalarInstruction, rng: np.random.Generator, shape: tuple[int, int]) -> tuple[Any, Any]:
+    """Return the values that chains begin with and the three operands, as plain numbers."""
+    if instruction.operation in INTEGER:
+        return rng.integers(_WORD, size=shape, dtype=np.uint32), rng.integers(1, _WORD, size=3, dtype=np.uint32)
+    plus = int(rng.integers(1, 8))
+    return rng.integers(1, 8, size=shape), np.array([1, plus, -plus])
+
+
+def _chains(bench: Bench, instruction: ScalarInstruction, independent: int, warps: int) -> Task:
+    """Return chains of the instruction in `warps` warps of each scheduler, on all SMs or CUs."""
+    xp, lanes = bench.xp, bench.traits.warp
+    threads = min(_MOST_THREADS, SCHEDULERS * warps * lanes)
+    rounds = rounds_for(BODY, max(instruction.issue * warps, instruction.latency / independent))
+    begin, k = _drawn(instruction, bench.rng, (independent, lanes))
+    is_special = instruction.operation in FIXED_POINTS
+    storage, cycles = instruction.storage, cycle_words(bench)
+    blocks = len(cycles) // 2
+    results = xp.empty(blocks * threads, "float32" if is_special else "uint32")
+    operands, first = xp.asarray(packed(k, storage)), xp.asarray(packed(begin, storage))
+    kernel = bench.kernel("instructions.cu", "chains", OPERATION=instruction.operation, INDEPENDENT=independent)
+
+    def launch(rounds: int) -> None:
+        kernel((blocks,), (threads,), (operands, first, np.uint32(rounds), results, cycles))
+
+    def check() -> None:
+        found = bench.device.to_host(results).reshape(-1, lanes)
+        if is_special:
+            off = float(np.abs(found / independent - FIXED_POINTS[instruction.operation]).max())
+            expect(off <= _NEAR, f"values of the chains are {off:.3g} away from their fixed point")
+            return
+        steps = rounds * BODY // independent
+        expected = folded(results_of(instruction.operation, storage, begin, k, steps))
+        expect_equal(found, np.broadcast_to(expected, found.shape), "threads' values")
+
+    issuers = threads // lanes
+    work = Work(flops=instruction.work.flops * lanes, items=instruction.work.items * lanes)
+    chains = Chains(bench, launch, cycles, rounds, rounds * BODY, issuers, work)
+    notes = {"chains": f"{rounds * BODY} steps a warp", **resource_notes(bench, kernel, threads)}
+    return chains.task(instruction.limit, check, _poison(results), notes)
+
+
+def _poison(results: Any) -> Callable[[], None]:
+    """Return the function that fills the results with a pattern that is NaN and no folded word that is expected."""
+    return lambda: results.view("uint8").fill(0xFF)
+
+
+def in_quick(target: Target, params: Any) -> bool:
+    """Return whether a tier has the point: in quick one warp with one chain, and many warps with four chains."""
+    return target.tier == "full" or (params["warps"] == 1) == (params["independent"] == 1)
+
+
+@topic.case(
+    dtype=lambda target: points(_dtypes(target)[:3], ("float32",), _dtypes(target)),
+    independent=points((1, 4), (1,), INDEPENDENT),
+    warps=(1, _FULL_WARPS),
+    when=on_gpu,
+    where=in_quick,
+)
+def fma(bench: Bench, dtype: str, independent: int, warps: int) -> Task:
+    """Multiply-adds x = a·x + b in registers, a number or two halves a lane: two operations for each number."""
+    return _chains(bench, FMA[dtype], independent, warps)
+
+
+def _dtypes(target: Target) -> tuple[str, ...]:
+    return tuple(FMA) if on_nvidia(target) else tuple(FMA)[:3]
+
+
+@topic.case(
+    operation=points((), full=tuple(INTEGER)),
+    independent=points((), full=INDEPENDENT),
+    warps=points((), full=(1, _FULL_WARPS)),
+    when=on_nvidia,
+)
+def integer(bench: Bench, operation: str, independent: int, warps: int) -> Task:
+    """32-bit integers: a multiply-add (two operations), a bitwise function of three operands, a rotation (one each)."""
+    return _chains(bench, INTEGER[operation], independent, warps)
+
+
+@topic.case(
+    function=points((), full=tuple(SPECIAL)),
+    independent=points((), full=INDEPENDENT),
+    warps=points((), full=(1, _FULL_WARPS)),
+    when=on_nvidia,
+)
+def special(bench: Bench, function: str, independent: int, warps: int) -> Task:
+    """Functions of the special function unit in float32, one operation each; rcp and cosine with one addition more."""
+    return _chains(bench, SPECIAL[function], independent, warps)

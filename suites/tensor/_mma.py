@@ -1,0 +1,228 @@
+"""Matrix instructions of a warp one by one: mma.sync by shape and format, and on AMD MFMA, in chains of sums."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import Bench, Skip, Target, Task, Topic, View, Work, on_gpu, points
+
+from .._checks import expect_equal
+from ..gemm._product import on_nvidia
+from ._chains import SCHEDULERS, Chains, cycle_words, rounds_for
+from ._fragments import drawn, encoded, operand_words, sum_words
+from ._instructions import INDEPENDENT, in_quick
+from ._kernels import resource_notes
+
+BODY = 64  # steps of a round, as in instructions_mma.cu
+_FULL_WARPS = 4  # of a scheduler
+_CYCLES = 32  # about those of a dependent chain, where an instruction is not longer
+_A, _B = 3, 5  # every element of A and of B on AMD, whose layouts differ by instruction
+
+topic = Topic(
+    views=[
+        View("bars", "Matrix instructions of a warp: rate", ("mma",), by=("warps",)),
+        View(
+            "curve",
+            "Matrix instructions of a warp: cycles of an instruction by independent chains",
+            ("mma",),
+            x="independent",
+            by=("shape", "dtype"),
+            series="cycles",
+        ),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixInstruction:
+    """A matrix instruction: m × n sums of k products each.
+
+    `inputs` and `sums` are its formats in PTX, or on AMD the ends of the built-in function's name. `rate` is about how
+    many operations a scheduler does in a clock; it sets the length of a sample. `since` is the oldest architecture.
+    """
+
+    shape: tuple[int, int, int]
+    dtype: str
+    inputs: str
+    sums: str = "f32"
+    rate: float = 640
+    since: str = "sm_80"
+
+    @property
+    def flops(self) -> float:
+        """Operations of one instruction."""
+        m, n, k = self.shape
+        return 2.0 * m * n * k
+
+    @property
+    def word_bytes(self) -> int:
+        """Bytes of a register of A and B."""
+        return 8 if self.dtype == "float64" else 4
+
+    @property
+    def sum_dtype(self) -> str:
+        """The format of the sums, as `encoded` knows it."""
+        return {"f32": "float32", "f16": "float16", "f64": "float64", "s32": "int32"}[self.sums]
+
+
+def _forms(dtype: str, inputs: str, shapes: str, **more: Any) -> dict[tuple[str, str, str], MatrixInstruction]:
+    """Return instructions of one format by shape, format and format of the sums."""
+    forms = {}
+    for shape in shapes.split():
+        m, n, k = (int(side) for side in shape[1:].replace("n", " ").replace("k", " ").split())
+        form = MatrixInstruction((m, n, k), dtype, inputs, **more)
+        forms[shape, dtype, form.sum_dtype] = form
+    return forms
+
+
+MMA = {
+    **_forms("float16", "f16", "m16n8k8 m16n8k16"),
+    **_forms("float16", "f16", "m16n8k8 m16n8k16", sums="f16"),
+    **_forms("bfloat16", "bf16", "m16n8k8 m16n8k16"),
+    **_forms("tf32", "tf32", "m16n8k4 m16n8k8", rate=320),
+    **_forms("float8_e4m3", "e4m3", "m16n8k32", since="sm_89"),
+    **_forms("int8", "s8", "m16n8k16 m16n8k32", sums="s32", rate=1280),
+    **_forms("float64", "f64", "m8n8k4", sums="f64", rate=64),
+    **_forms("float64", "f64", "m16n8k4 m16n8k8 m16n8k16", sums="f64", rate=64, since="sm_90"),
+}
+# The shapes of CDNA 2 and 3 that are alike on both; the last word of the function's name is the shape and the format.
+MFMA = {
+    **_forms("float16", "f16", "m32n32k8 m16n16k16", rate=512),
+    **_forms("bfloat16", "bf16_1k", "m32n32k8 m16n16k16", rate=512),
+    **_forms("float64", "f64", "m16n16k4", sums="f64", rate=64),
+}
+_AMD_INPUTS = {  # the element, its vector and the number of elements of a lane
+    "float16": ("_Float16", "gb_half4", 4),
+    "bfloat16": ("short", "gb_short4", 4),
+    "float64": ("double", "double", 1),
+}
+_WORDS = {"f32": "float", "f64": "double", "f16": "u32", "s32": "u32"}
+
+
+def nvidia_defines(form: MatrixInstruction) -> dict[str, str | int]:
+    """Return the macros of instructions_mma.cu for an instruction of NVIDIA."""
+    m, n, k = form.shape
+    bits = {"float16": 16, "bfloat16": 16, "float8_e4m3": 8, "int8": 8, "tf32": 32, "float64": 64}[form.dtype]
+    lanes_bits = 32 * 8 * form.word_bytes
+    return {
+        "SHAPE": f"m{m}n{n}k{k}",
+        "INPUTS": form.inputs,
+        "SUMS": form.sums,
+        "INPUT_WORD": "double" if form.dtype == "float64" else "u32",
+        "SUM_WORD": _WORDS[form.sums],
+        "A_WORDS": m * k * bits // lanes_bits,
+        "B_WORDS": k * n * bits // lanes_bits,
+        "C_WORDS": m * n // 32 // (2 if form.sums == "f16" else 1),
+    }
+
+
+def amd_defines(form: MatrixInstruction) -> dict[str, str | int]:
+    """Return the macros of instructions_mma.cu for an instruction of AMD."""
+    m, n, k = form.shape
+    element, vector, count = _AMD_INPUTS[form.dtype]
+    sums = {("f32", 4): "gb_float4", ("f32", 16): "gb_float16", ("f64", 4): "gb_double4"}[form.sums, m * n // 64]
+    return {
+        "INSTRUCTION": f"mfma_{form.sums}_{m}x{n}x{k}{form.inputs}",
+        "INPUT_WORD": element,
+        "INPUT_VECTOR": vector,
+        "SUM_WORD": _WORDS[form.sums],
+        "SUM_VECTOR": sums,
+        "A_WORDS": count,
+        "B_WORDS": count,
+        "C_WORDS": m * n // 64,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixData:
+    """The words of A, B and −B, of the sums that chains begin with, and of those that they end with."""
+
+    operands: Any
+    begin: Any
+    end: Any
+
+
+def nvidia_data(form: MatrixInstruction, rng: np.random.Generator) -> MatrixData:
+    """Return random matrices of whole numbers as the registers of a warp hold them.
+
+    An even number of steps add A·B and −A·B in turn, and one further step adds A·B.
+    """
+    m, n, k = form.shape
+    a, b, c = drawn(rng, m, k), drawn(rng, n, k), drawn(rng, m, n)
+    parts = [operand_words(encoded(matrix, form.dtype), form.word_bytes) for matrix in (a, b, -b)]
+    begin, end = (sum_words(encoded(sums, form.sum_dtype)) for sums in (c, c + a @ b.T))
+    return MatrixData(np.concatenate(parts).view(f"u{form.word_bytes}"), begin, end)
+
+
+def amd_data(form: MatrixInstruction, rng: np.random.Generator) -> MatrixData:
+    """Return the same of matrices whose elements are all equal, so that no layout counts; the sums are random."""
+    m, n, k = form.shape
+    count = _AMD_INPUTS[form.dtype][2]
+    parts = [encoded(np.full((count, 64), value), form.dtype) for value in (_A, _B, -_B)]
+    begin = encoded(rng.integers(1, 8, (m * n // 64, 64)), form.sum_dtype)
+    return MatrixData(np.concatenate(parts), begin, begin + begin.dtype.type(k * _A * _B))
+
+
+def _instructions(target: Target) -> Mapping[tuple[str, str, str], MatrixInstruction]:
+    return MMA if on_nvidia(target) else MFMA
+
+
+def _axis(place: int) -> Any:
+    """Return the function that gives the values of one of the axes shape, dtype and sums; in quick the best known."""
+
+    def values(target: Target) -> Any:
+        forms = list(_instructions(target))
+        quick = ("m16n8k16" if on_nvidia(target) else "m32n32k8", "float16", "float32")
+        every = tuple(dict.fromkeys(form[place] for form in forms))
+        return points((quick[place],), full=every)
+
+    return values
+
+
+def _is_instruction(target: Target, params: Mapping[str, Any]) -> bool:
+    form = params["shape"], params["dtype"], params["sums"]
+    return form in _instructions(target) and in_quick(target, params)
+
+
+@topic.case(
+    shape=_axis(0),
+    dtype=_axis(1),
+    sums=_axis(2),
+    independent=points((1, 4), (1,), INDEPENDENT),
+    warps=(1, _FULL_WARPS),
+    when=on_gpu,
+    where=_is_instruction,
+)
+def mma(bench: Bench, shape: str, dtype: str, sums: str, independent: int, warps: int) -> Task:
+    """D = A·B + C of one warp in registers (mma.sync; on AMD MFMA): 2·M·N·K operations an instruction."""
+    is_nvidia, lanes = bench.traits.vendor == "nvidia", bench.traits.warp
+    form = _instructions(bench.target)[shape, dtype, sums]
+    if "matrix" not in bench.traits.features or (is_nvidia and bench.traits.arch < form.since):
+        raise Skip(f"the instruction needs {form.since if is_nvidia else 'gfx90a'} or newer, not {bench.traits.arch}")
+    threads = SCHEDULERS * warps * lanes
+    issue = form.flops / form.rate
+    rounds = rounds_for(BODY, max(issue * warps, max(issue, _CYCLES) / independent))
+    data = (nvidia_data if is_nvidia else amd_data)(form, bench.rng)
+    defines = nvidia_defines(form) if is_nvidia else amd_defines(form)
+    kernel = bench.kernel("instructions_mma.cu", "matrix_chains", INDEPENDENT=independent, THREADS=threads, **defines)
+    cycles = cycle_words(bench)
+    blocks, issuers = len(cycles) // 2, threads // lanes
+    sums_found = bench.xp.empty((blocks * issuers * independent, *data.end.shape), data.end.dtype)
+    operands, begin = bench.xp.asarray(data.operands), bench.xp.asarray(data.begin)
+
+    def launch(rounds: int) -> None:
+        kernel((blocks,), (threads,), (operands, begin, np.uint32(rounds), sums_found, cycles))
+
+    def check() -> None:
+        found = bench.device.to_host(sums_found)
+        expect_equal(found, np.broadcast_to(data.end, found.shape), "words of sums")
+
+    chains = Chains(bench, launch, cycles, rounds, rounds * BODY, issuers, Work(flops=form.flops))
+    notes = {"chains": f"{rounds * BODY} steps a warp", **resource_notes(bench, kernel, threads)}
+    if dtype == "float8_e4m3" and bench.traits.arch == "sm_90":
+        notes["instruction"] = "none of sm_90: the compiler makes it of float16 instructions"
+    return chains.task(f"tensor.{dtype}", check, lambda: sums_found.view("uint8").fill(0xFF), notes)

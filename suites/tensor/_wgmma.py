@@ -1,0 +1,186 @@
+"""Hopper's wgmma one by one: a warpgroup's product by columns, with A in shared memory or in registers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import Bench, KeyFigure, Skip, Target, Task, Topic, View, Work, points
+
+from .._checks import expect_equal
+from ..gemm._product import on_nvidia
+from ._chains import Chains, cycle_words, rounds_for
+from ._fragments import ROW_BYTES, drawn, encoded, operand_words, sum_words, swizzled
+from ._instructions import INDEPENDENT
+from ._kernels import resource_notes
+
+BODY = 64  # steps of a round, as in instructions_wgmma.cu
+_ROWS, _STEP_BYTES = 64, 32  # of A; bytes of a row that one instruction takes
+_STEPS_A_ROW = ROW_BYTES // _STEP_BYTES
+_GROUP_THREADS = 128  # of a warpgroup
+_ALIGNED = 1024  # bytes: where a swizzled matrix begins
+_IN_FLIGHT = 16  # steps between two waits, where more than one is in flight
+_MOST_SUMS = 128  # registers of a thread: twice as many leave too few for the rest
+_LATENCY = 32  # cycles, about, that an instruction takes beside its products
+_PRODUCTS = {"float16": 4096, "bfloat16": 4096, "tf32": 2048, "float8_e4m3": 8192, "int8": 8192}  # per clock and SM
+
+topic = Topic(
+    views=[
+        View("curve", "wgmma: rate by columns", ("wgmma",), x="columns", by=("dtype", "a", "groups"), log_x=True),
+        View(
+            "curve",
+            "wgmma: cycles of an instruction by columns",
+            ("wgmma",),
+            x="columns",
+            by=("wait", "a"),
+            series="cycles",
+            log_x=True,
+        ),
+    ],
+    key_figures=[KeyFigure("wgmma, 256 columns", "wgmma", (("columns", 256), ("dtype", "float16"), ("wait", "late")))],
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WarpgroupFormat:
+    """Formats of wgmma: in PTX, the products in a sum of one instruction, and how a number of B changes its sign."""
+
+    dtype: str
+    inputs: str
+    sums: str
+    inner: int
+    is_signed: bool = True
+    has_orders: bool = False
+
+    @property
+    def sum_dtype(self) -> str:
+        """The format of the sums, as `encoded` knows it."""
+        return {"f32": "float32", "f16": "float16", "s32": "int32"}[self.sums]
+
+
+FORMATS = {
+    ("float16", "float32"): WarpgroupFormat("float16", "f16", "f32", 16, has_orders=True),
+    ("float16", "float16"): WarpgroupFormat("float16", "f16", "f16", 16, has_orders=True),
+    ("bfloat16", "float32"): WarpgroupFormat("bfloat16", "bf16", "f32", 16, has_orders=True),
+    ("tf32", "float32"): WarpgroupFormat("tf32", "tf32", "f32", 8),
+    ("float8_e4m3", "float32"): WarpgroupFormat("float8_e4m3", "e4m3", "f32", 32),
+    ("int8", "int32"): WarpgroupFormat("int8", "s8", "s32", 32, is_signed=False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WarpgroupData:
+    """A and B as they lie in shared memory, A as registers hold it, and the sums before and after."""
+
+    images: Any
+    fragments: Any
+    begin: Any
+    end: Any
+
+
+def warpgroup_words(elements: Any, words: Any) -> Any:
+    """Return the words of a matrix of 64 rows, of which each warp of a warpgroup has 16: (registers, 128)."""
+    return np.concatenate([words(elements[first : first + 16]) for first in range(0, _ROWS, 16)], axis=1)
+
+
+def warpgroup_data(form: WarpgroupFormat, rng: np.random.Generator, columns: int, rounds: int, chains: int) -> Any:
+    """Return random matrices of whole numbers. Four further steps, one for each part of a row, add the whole A·B.
+
+    Signed steps cancel each other. Integers wrap round: each round of a chain adds each part as often.
+    """
+    k = form.inner * _STEPS_A_ROW
+    a, b, c = drawn(rng, _ROWS, k), drawn(rng, columns, k), drawn(rng, _ROWS, columns)
+    times = 1 if form.is_signed else 1 + rounds * (BODY // chains // _STEPS_A_ROW)
+    total = c + times * (a @ b.T)
+    if not form.is_signed:
+        total = total.astype(np.int64).astype(np.int32)
+    stored = encoded(a, form.dtype)
+    fragments = warpgroup_words(stored, lambda part: operand_words(part, 4).view(np.uint32))
+    begin, end = (warpgroup_words(encoded(sums, form.sum_dtype), sum_words) for sums in (c, total))
+    images = np.concatenate([swizzled(stored), swizzled(encoded(b, form.dtype))])
+    return WarpgroupData(images, fragments, begin, end)
+
+
+def wgmma_defines(form: WarpgroupFormat, columns: int, a: str) -> dict[str, str | int]:
+    """Return the macros of instructions_wgmma.cu that follow from formats, columns and where A is."""
+    return {
+        "COLUMNS": columns,
+        "INNER": form.inner,
+        "INPUTS": form.inputs,
+        "SUMS": form.sums,
+        "SUM_WORD": "float" if form.sums == "f32" else "u32",
+        "SUM_WORDS": sum_registers(form, columns),
+        "SIGNED": int(form.is_signed),
+        "TRANSPOSES": int(form.has_orders),
+        "A_IN_REGISTERS": int(a == "registers"),
+    }
+
+
+def sum_registers(form: WarpgroupFormat, columns: int) -> int:
+    """Return the registers of a thread for the sums of one chain."""
+    return columns // (4 if form.sums == "f16" else 2)
+
+
+def _has_point(target: Target, params: Mapping[str, Any]) -> bool:
+    """Return whether the sums fit the registers and whether the point is one of those that tell something.
+
+    Several chains or warpgroups are taken by themselves, and formats beside float16 at two numbers of columns.
+    """
+    del target
+    form, columns, chains = (params[name] for name in ("dtype", "columns", "independent"))
+    found = FORMATS.get((form, params["sums"]))
+    if found is None or sum_registers(found, columns) * chains > _MOST_SUMS:
+        return False
+    if (chains > 1) + (params["groups"] > 1) + (params["wait"] == "each") > 1:
+        return False
+    is_curve = (form, params["sums"]) == ("float16", "float32")
+    return is_curve or (columns in (64, 256) and params["a"] == "shared" and chains == 1)
+
+
+@topic.case(
+    dtype=points(("float16",), full=tuple(dict.fromkeys(dtype for dtype, _ in FORMATS))),
+    sums=points(("float32",), full=tuple(dict.fromkeys(sums for _, sums in FORMATS))),
+    columns=points((256,), full=(8, 16, 32, 64, 128, 256)),
+    a=points(("shared",), full=("shared", "registers")),
+    independent=points((1,), full=INDEPENDENT),
+    wait=points(("late",), full=("each", "late")),
+    groups=points((1,), full=(1, 2)),
+    when=on_nvidia,
+    where=_has_point,
+)
+def wgmma(bench: Bench, dtype: str, sums: str, columns: int, a: str, independent: int, wait: str, groups: int) -> Task:
+    """D = A·B + C of 64 rows by a warpgroup, B in shared memory: 2·M·N·K operations an instruction.
+
+    `wait` tells whether the warpgroup waits for each instruction before the next, or late, with 16 more in flight.
+    """
+    if bench.traits.arch != "sm_90":
+        raise Skip(f"wgmma is an instruction of sm_90 alone, not of {bench.traits.arch}")
+    form = FORMATS[dtype, sums]
+    flops = 2.0 * _ROWS * columns * form.inner
+    issue = flops / _PRODUCTS[dtype]
+    rounds = rounds_for(BODY, issue + _LATENCY if wait == "each" else max(issue * groups, _LATENCY / independent))
+    data = warpgroup_data(form, bench.rng, columns, rounds, independent)
+    threads, shared_bytes = _GROUP_THREADS * groups, (_ROWS + columns) * ROW_BYTES + _ALIGNED
+    numbers = {"INDEPENDENT": independent, "IN_FLIGHT": 1 if wait == "each" else _IN_FLIGHT, "THREADS": threads}
+    kernel = bench.kernel("instructions_wgmma.cu", "wgmma_chains", **wgmma_defines(form, columns, a), **numbers)
+    cycles, xp = cycle_words(bench), bench.xp
+    blocks = len(cycles) // 2
+    found_sums = xp.empty((blocks * groups * independent, *data.end.shape), data.end.dtype)
+    inputs = tuple(xp.asarray(array) for array in (data.images, data.fragments, data.begin))
+
+    def launch(rounds: int) -> None:
+        kernel((blocks,), (threads,), (*inputs, np.uint32(rounds), found_sums, cycles), shared_bytes)
+
+    def check() -> None:
+        found = bench.device.to_host(found_sums)
+        expect_equal(found, np.broadcast_to(data.end, found.shape), "words of sums")
+
+    chains = Chains(bench, launch, cycles, rounds, rounds * BODY, groups, Work(flops=flops))
+    notes = {
+        "chains": f"{rounds * BODY} steps a warpgroup",
+        **resource_notes(bench, kernel, threads, shared_bytes),
+    }
+    return chains.task(f"tensor.{dtype}", check, lambda: found_sums.view("uint8").fill(0xFF), notes)
