@@ -263,6 +263,13 @@ def test_joules_a_byte_are_the_mean_power_over_the_rate():
     assert found.text == "0.1750 J/GB at 700.0 W over 8.00 s"
 
 
+def test_joules_a_token_are_the_mean_power_over_the_rate():
+    tokens = dataclasses.replace(make.timing(1.0, moved=1.0), quantity="items", item="token")
+    found = sustained(filling(tokens, work=Work(moved=1e9, items=16)))
+    assert found.value == pytest.approx(700 * 0.1 / 16)
+    assert found.text == "4.375 J/token at 700.0 W over 8.00 s"
+
+
 @pytest.mark.parametrize(
     ("series", "fields", "reason"),
     [

@@ -31,17 +31,25 @@ class Energy:
 
     @property
     def value(self) -> float:
-        """FLOP or OP per joule if operations are counted, joules per byte if bytes are counted."""
+        """FLOP or OP per joule if operations are counted, else joules per byte or per item, such as a token."""
         return self.rate / self.watts if self.unit in _OPERATIONS else self.watts / self.rate
 
     @property
     def text(self) -> str:
-        """`1.056 TFLOP/J` or `0.1511 J/GB`, with the power it was derived from."""
+        """`1.056 TFLOP/J`, `0.1511 J/GB` or `3.1 J/token`, with the power it was derived from."""
+        return f"{self.figure} at {units.quantity(self.watts, 'W')} over {units.duration(self.span_s)}"
+
+    @property
+    def figure(self) -> str:
+        """`1.056 TFLOP/J`, `0.1511 J/GB` or `3.1 J/token`."""
+        counted = self.unit.removesuffix("/s")
         if self.unit in _OPERATIONS:
-            found = units.quantity(self.value, f"{self.unit.removesuffix('/s')}/J")
-        else:
-            found = f"{units.significant(self.value * _GIGA)} J/GB"
-        return f"{found} at {units.quantity(self.watts, 'W')} over {units.duration(self.span_s)}"
+            return units.quantity(self.value, f"{counted}/J")
+        return (
+            units.quantity(self.value, f"J/{counted}")
+            if counted != "B"
+            else f"{units.significant(self.value * _GIGA)} J/GB"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +61,7 @@ class NoEnergy:
 
 def energy_of(result: Result, series: Series, rate: float, unit: str, counters: CounterTable) -> Energy | NoEnergy:
     """Return the energy figure of `series`, whose median is `rate` in `unit`, or the reason why it has none."""
-    if unit not in (*_OPERATIONS, "B/s") or not rate > 0:
+    if not unit.endswith("/s") or not rate > 0:
         return NoEnergy("the figure is a time, not a rate")
     if reason := mixed(result, series):
         return NoEnergy(reason)

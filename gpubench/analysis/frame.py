@@ -74,7 +74,7 @@ COLUMNS = tuple(
         ("peak_clock", "number", "the peak itself"),
         ("share_best", "number", "share of the best figure of this device in this run"),
         ("peak_best", "number", "that best figure"),
-        ("work_per_joule", "number", "of the headline: B/J, FLOP/J or OP/J"),
+        ("work_per_joule", "number", "of the headline: B/J, FLOP/J, OP/J or items per joule"),
         ("watts", "number", "of the headline: mean power in its window"),
         ("bound", "text", "of the headline: bound by compute, DRAM, L2, latency, launch, link, power or host"),
         ("dram_seen", "number", "of the headline: bytes per second that the memory counters saw in its window"),
