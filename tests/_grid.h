@@ -148,6 +148,7 @@ template <int PENDING> static void gb_bulk_wait_read() {}
 static inline void gb_bulk_wait() {}
 static inline void gb_allow_next() {}
 static inline void gb_wait_for_previous() {}
+static inline void gb_prefetch(const void*, u32) {}
 static inline void gb_async_load(uint4* there, const uint4* from) { *there = *from; }
 static inline void gb_async_commit() {}
 template <int PENDING> static void gb_async_wait() {}

@@ -5,8 +5,12 @@
 // 0 to 3 from the lowest bit up are elements 0, 2, 4, 6, the nibbles 4 to 7 elements 1, 3, 5, 7.
 // Either is multiplied by a float16 scale, one for 128 elements of a row. `cols` is a multiple of 128.
 //
-// TEAM threads work on SHARE rows at once, each with AHEAD vectors of 16 bytes of every row in flight.
+// TEAM threads work on SHARE rows at once, each with AHEAD vectors of 16 bytes of every row in flight. While the launch
+// before still runs, the first PREFETCH blocks also bring the weights of as many others to the second-level cache.
 #define THREADS 256
+#ifndef PREFETCH
+#define PREFETCH 0
+#endif
 #define GROUP 128
 
 #define ZERO 0u  // a word of weights that are zero
@@ -143,6 +147,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int k = 0; k < AHEAD; ++k) take(raw[k], at, lane + k * TEAM, vectors);
     gb_allow_next();
+#if PREFETCH
+    const u32 block_rows = THREADS / TEAM * SHARE, later = (blockIdx.x + PREFETCH) * block_rows;
+    if (threadIdx.x == 0 && blockIdx.x < PREFETCH && later + block_rows <= rows)
+        gb_prefetch(w + (u64)later * vectors, block_rows * vectors * 16);
+#endif
     gb_wait_for_previous();
     for (u32 v = lane; v < vectors; v += TEAM * AHEAD) {
 #pragma unroll
