@@ -134,7 +134,7 @@ def test_notes_say_what_the_compiler_gave_to_a_kernel():
     kernel = SimpleNamespace(resources=lambda threads, shared_bytes: KernelResources(168, 64, 8, 1))
     notes = KERNELS.resource_notes(device("nvidia", "sm_90"), kernel, 384, 230_400)
     assert notes["resources"] == "168 registers, 230464 bytes of shared memory, 8 bytes of local memory"
-    assert notes["occupancy"] == "1 blocks of 384 threads: 12 warps per compute unit"
+    assert notes["occupancy"] == "1 × 384 threads per compute unit: 12 warps"
 
 
 def test_a_kernels_shared_memory_fits_into_a_block_of_hopper():

@@ -23,5 +23,5 @@ def resource_notes(bench: Bench, kernel: Kernel, threads: int, shared_bytes: int
             f"{found.registers} registers, {found.shared_bytes + shared_bytes} bytes of shared memory, "
             f"{found.local_bytes} bytes of local memory"
         ),
-        "occupancy": f"{found.resident_blocks} blocks of {threads} threads: {warps} warps per compute unit",
+        "occupancy": f"{found.resident_blocks} × {threads} threads per compute unit: {warps} warps",
     }

@@ -82,7 +82,7 @@ class WarpgroupRung(Rung):
         args = (
             tensor_map(product.a, shape.m, shape.k, tile_m, _TILE_K),
             tensor_map(product.b, shape.n, shape.k, tile_n // cluster, _TILE_K),
-            tensor_map(product.c, shape.m, shape.n, 64, 64),
+            product.c,
             *map(np.uint32, (shape.m, shape.n, shape.k)),
         )
         return lambda: kernel((blocks,), (self.threads,), args, self.shared_bytes), self._notes(bench, kernel)
@@ -116,7 +116,7 @@ def mma_rung(
 def wgmma_rung(columns: int, stages: int, cluster: int, band: int = _BAND) -> WarpgroupRung:
     """Return a rung of hgemm_wgmma.cu: tiles of 128 rows and that many columns."""
     defines = {"TILE_N": columns, "STAGES": stages, "CLUSTER": cluster, "BAND": band}
-    boxes = 2 * 2 * 64 * 64 * 2
+    boxes = 8 * 2 * 16 * 64 * 2  # two of each warp
     shared_bytes = stages * (128 + columns) * _TILE_K * 2 + boxes + _BARRIERS_AND_ALIGNMENT
     return WarpgroupRung("hgemm_wgmma.cu", "wgmma", (128, columns), 384, "wgmma", defines, shared_bytes)
 

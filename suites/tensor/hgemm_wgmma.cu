@@ -14,10 +14,11 @@
 #define A_BYTES (TILE_M * TILE_K * 2)
 #define B_BYTES (TILE_N * TILE_K * 2)
 #define STAGE_BYTES (A_BYTES + B_BYTES)
-#define BOX_BYTES (64 * 64 * 2)  // 64 rows × 64 columns of C
-#define C_BYTES (2 * BOX_BYTES)  // of a warpgroup: half a tile of 256 columns
+#define BOX_BYTES (16 * 64 * 2)  // 16 rows × 64 columns of C
+#define WARP_BYTES (2 * BOX_BYTES)
 #define PATIENCE 4000000000ULL  // cycles, two seconds
 
+typedef unsigned short u16;
 struct __align__(64) TensorMap {
     u64 words[16];
 };
@@ -73,12 +74,6 @@ static __device__ __forceinline__ void load_both(const void* shared, const Tenso
         "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(gb_shared_address(shared)),
         "l"(map), "r"(x), "r"(y), "r"(gb_shared_address(barrier)), "h"((unsigned short)3)
         : "memory");
-}
-
-static __device__ __forceinline__ void store(const TensorMap* map, const void* shared, u32 x, u32 y) {
-    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
-                 "r"(gb_shared_address(shared)), "r"(x), "r"(y)
-                 : "memory");
 }
 
 // What a matrix in shared memory is to wgmma: rows of 128 bytes, swizzled, groups of 8 rows 1024 bytes apart.
@@ -145,42 +140,39 @@ static __device__ __forceinline__ Place place_of(u32 tile, u32 high, u32 wide) {
     return {first + in_band % rows, in_band / rows};
 }
 
-// Writes 64 rows of sums as halves, in boxes of 64 columns that the copy engine stores.
-static __device__ __forceinline__ void store_sums(
-    const float (&d)[ACCUMULATORS], u8* boxes, const TensorMap* map, u32 x, u32 y, u32 group) {
-    const u32 lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
-    const u32 row = warp * 16 + lane % 16, swizzle = row % 8;
+// Stores the 16 rows of sums of a warp as halves: through `boxes`, which are the warp's own, so that eight lanes store 128
+// bytes of a row, and no warp waits for another one.
+static __device__ __forceinline__ void store_sums(const float (&d)[ACCUMULATORS], u8* boxes, u16* c, u32 columns) {
+    const u32 lane = threadIdx.x % 32, row = lane % 16;
+    u16* const there = c + (u64)(lane / 8) * columns + lane % 8 * 8;
 #pragma unroll
-    for (int half = 0; half < TILE_N / 128; ++half) {
-        if (threadIdx.x % 128 == 0) gb_bulk_wait_read<0>();  // what these boxes held is stored
-        asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
+    for (u32 first = 0; first < TILE_N; first += 128) {
 #pragma unroll
-        for (int pair = 0; pair < 8; ++pair) {  // of columns in eights
-            const int i = half * 64 + pair * 8;
-            const u32 eight = pair * 2 + lane / 16, there = gb_shared_address(boxes) + eight / 8 * BOX_BYTES + row * 128;
-            asm volatile(
-                "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(there + ((eight % 8 ^ swizzle) << 4)),
-                "r"(packed(d[i], d[i + 1])), "r"(packed(d[i + 2], d[i + 3])), "r"(packed(d[i + 4], d[i + 5])),
-                "r"(packed(d[i + 6], d[i + 7]))
-                : "memory");
+        for (u32 pair = 0; pair < 8; ++pair) {  // of columns in eights
+            const u32 i = first / 2 + pair * 8, eight = pair * 2 + lane / 16;
+            u8* const at = boxes + eight / 8 * BOX_BYTES + row * 128 + ((eight ^ row) % 8) * 16;
+            asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(gb_shared_address(at)),
+                         "r"(packed(d[i], d[i + 1])), "r"(packed(d[i + 2], d[i + 3])), "r"(packed(d[i + 4], d[i + 5])),
+                         "r"(packed(d[i + 6], d[i + 7]))
+                         : "memory");
         }
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-        asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
-        if (threadIdx.x % 128 == 0) {
-            store(map, boxes, x + half * 128, y);
-            store(map, boxes + BOX_BYTES, x + half * 128 + 64, y);
-            asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+        __syncwarp();
+#pragma unroll
+        for (u32 i = 0; i < 8; ++i) {
+            const u32 line = i % 4 * 4 + lane / 8;
+            const u8* const at = boxes + i / 4 * BOX_BYTES + line * 128 + ((lane ^ line) % 8) * 16;
+            *(uint4*)(there + (u64)(i % 4 * 4) * columns + first + i / 4 * 64) = *(const uint4*)at;
         }
+        __syncwarp();
     }
 }
 
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(384, 1)
     wgmma(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
-          const __grid_constant__ TensorMap map_c, u32 rows, u32 columns, u32 inner) {
+          u16* __restrict__ c, u32 rows, u32 columns, u32 inner) {
     extern __shared__ u8 memory[];
     __shared__ u64 full[STAGES], empty[STAGES];
     u8* const stages = memory + (0u - gb_shared_address(memory)) % 1024;
-    u8* const boxes = stages + STAGES * STAGE_BYTES;
     const u32 rank = CLUSTER > 1 ? rank_in_cluster() : 0, group = threadIdx.x / 128;
     if (threadIdx.x == 0) {
         for (u32 stage = 0; stage < STAGES; ++stage) {
@@ -219,7 +211,8 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(384
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         float d[ACCUMULATORS];
-        const u32 mine = threadIdx.x % 128;
+        const u32 mine = threadIdx.x % 128, warp = threadIdx.x / 32 - 4;
+        u8* const boxes = stages + STAGES * STAGE_BYTES + warp * WARP_BYTES;
         for (u32 tile = first; tile < high * wide; tile += step) {
             const Place place = place_of(tile, high, wide);
             u32 last = 0;
@@ -238,10 +231,9 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(384
             }
             await_products<0>();
             if (mine < CLUSTER) arrive_at(empty + last, mine);
-            store_sums(d, boxes + (group - 1) * C_BYTES, &map_c, place.column * TILE_N,
-                       (place.row * CLUSTER + rank) * TILE_M + (group - 1) * 64, group);
+            const u32 row = (place.row * CLUSTER + rank) * TILE_M + warp * 16;
+            store_sums(d, boxes, c + (u64)row * columns + place.column * TILE_N, columns);
         }
-        if (mine == 0) gb_bulk_wait();
     }
     if (CLUSTER > 1) cluster_barrier();  // a block may arrive at the other's barriers until it has ended
 }
