@@ -11,7 +11,7 @@ from coverage_of_intervals import covered
 from gpubench import plugins, stats
 from gpubench.authoring.effort import POINT, TIER, Effort
 from gpubench.authoring.task import Observed, Profile, Stage, Task, expect
-from gpubench.base.errors import GateTimedOut, Untrustworthy, WrongAnswer
+from gpubench.base.errors import GateTimedOut, SuiteError, Untrustworthy, WrongAnswer
 from gpubench.measuring.engine import Engine
 from gpubench.measuring.stopping import POLICIES, StoppingPolicy
 from gpubench.model import Work
@@ -189,6 +189,28 @@ def test_a_self_timed_call_gives_its_own_seconds():
 
     series = measured(device, Task.of(Stage(call, Work(items=1), "item", clock="self"), check=passing))
     assert series["self"].values[0] == 0.5
+
+
+@pytest.mark.parametrize(("is_checked", "further"), [(False, 2), (True, 0)])
+def test_a_call_that_compares_its_own_answer_is_called_no_more_for_a_check(is_checked, further):
+    """It is called before the timing, to warm up and for samples, and without `checked` after each stage's samples."""
+    device = clockwork()
+    calls = []
+
+    def message():
+        calls.append(1)
+        device.spend(1.0)
+        return 1.0
+
+    message_stage = Stage(message, Work(items=1), "item", clock="self", checked=is_checked)
+    series = measured(device, Task({"message": message_stage, "pack": stage(device, seconds=0.01)}, check=passing))
+    assert len(calls) == 2 + len(series["message.self"].values) + further
+
+
+def test_only_a_call_that_times_itself_can_compare_its_own_answer():
+    timed_by_device = stage(clockwork(), seconds=0.01)
+    with pytest.raises(SuiteError, match=r"Stage\.checked is for calls that time themselves, and the clock is device"):
+        dataclasses.replace(timed_by_device, checked=True)
 
 
 def test_what_a_probe_reads_after_each_sample_becomes_a_series():

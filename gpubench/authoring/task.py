@@ -85,6 +85,8 @@ class Stage:
     `also` counts the same samples in other ways, each a series of its own: a rate beside the sum of both directions.
     `rest_s` is how long the device idles before each sample: what it does in a burst, before its power cap acts.
     `item` says what an item is where the quantity is `items`: its figure is `token/s`.
+    `checked` marks a call that times itself, overwrites its output and compares all of it, each time it is called: it
+    is not called once more for a check.
     """
 
     call: Callable[[], object]
@@ -102,6 +104,7 @@ class Stage:
     rotation: tuple[Callable[[], object], ...] = ()  # the same call on other buffers, in turn: mode `rotated`
     rest_s: float = 0.0
     item: str = "item"
+    checked: bool = False
 
     def __post_init__(self) -> None:
         """Coerce numbers and sequences; raise SuiteError that names the field which is wrong."""
@@ -122,6 +125,9 @@ class Stage:
         works = {checks.name("Stage.also", name): checks.work("Stage.also", work, self.quantity) for name, work in also}
         put(self, "also", works)
         put(self, "waits", bool(self.waits))
+        put(self, "checked", bool(self.checked))
+        if self.checked and self.clock != "self":
+            raise SuiteError(f"Stage.checked is for calls that time themselves, and the clock is {self.clock}")
         put(self, "max_calls", checks.count("Stage.max_calls", self.max_calls, _MOST_CALLS))
         put(self, "rest_s", checks.number("Stage.rest_s", self.rest_s, 0.0, _MOST_REST_S))
         checks.name("Stage.item", self.item)

@@ -113,6 +113,8 @@ class Engine:
         behind a flush is the control. Raises WrongAnswer or Untrustworthy.
         """
         column.is_checked = True
+        if column.stage.checked:
+            return
         self._limits.calling([column.stage], column.batch_s)
         neighbours_s = max(column.values[-_NEIGHBOURS:], default=math.inf)
         calls = int(self._rng.choice((1, column.calls)))  # one call alone shows whether every second one does nothing
@@ -141,7 +143,7 @@ class Engine:
         for stage in answers.task.stages.values():
             if stage is column.stage:
                 seconds = self._batch(column, calls)
-            else:
+            elif not stage.checked:
                 stage.call()
         answers.check()
         return seconds

@@ -101,7 +101,7 @@ class Exchange:
 @topic.case(
     when=on_gpu,
     corpus=one_corpus,
-    format=points(smoke=("lz4",), quick=("lz4", "deflate", "zstd"), full=tuple(_codecs_host.FORMATS)),
+    format=points(smoke=("lz4",), quick=("lz4",), full=tuple(_codecs_host.FORMATS)),
     size_bytes=mebibytes(16, 64, 256),
     chunk_bytes=(CHUNK_BYTES,),
 )

@@ -9,7 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import POINT, Bench, Observation, Observed, Skip, Stage, Target, Task, Topic, View, Work, expect
+from gpubench.api.suite import (
+    POINT,
+    Bench,
+    Observation,
+    Observed,
+    Skip,
+    Stage,
+    Target,
+    Task,
+    Topic,
+    View,
+    Work,
+    expect,
+    points,
+)
 
 from . import _codecs_host, _codecs_nvcomp
 from ._axes import CHUNK_BYTES, MIB, corpora, mebibytes
@@ -63,11 +77,17 @@ def sampled(data: Any, chunk_bytes: int) -> Any:
     return np.concatenate([data[start : start + chunk_bytes] for start in starts])
 
 
+def _corpora(target: Target) -> Any:
+    """Return the corpora; in the quick tier of a GPU one, on which choosing is a matter of half a second."""
+    every = corpora(target)
+    return every if target.is_host else points(every.quick[:1] if not target.data else every.quick, full=every.full)
+
+
 def _sizes(target: Target) -> Any:
     return (4 * MIB,) if target.is_host else mebibytes(16, 64, 256)
 
 
-@topic.case(corpus=corpora, size_bytes=_sizes, chunk_bytes=(CHUNK_BYTES,))
+@topic.case(corpus=_corpora, size_bytes=_sizes, chunk_bytes=(CHUNK_BYTES,))
 def choice(bench: Bench, corpus: str, size_bytes: int, chunk_bytes: int) -> Task:
     """Choose a codec from a sample by speed, ratio and end-to-end time; the regret against all codecs on all data.
 

@@ -30,8 +30,8 @@ class _Sent(NamedTuple):
 # Messages and blocks are so long that handing over takes little of the time, and more are in flight where the GPU both
 # copies and computes.
 _ON_GPU = {
-    "d2h": _Sent(512, 32, 8, ("lz4", "cascaded")),
-    "h2d": _Sent(1024, 64, 8, ("lz4", "cascaded")),
+    "d2h": _Sent(512, 32, 8, ("cascaded",)),
+    "h2d": _Sent(1024, 64, 8, ("cascaded",)),
     "peer": _Sent(1024, 64, 4, ("cascaded", "ans")),  # ANS is faster than NVLink
     "process": _Sent(1024, 256, 4, ("cascaded",)),  # a GPU takes a moment to change between processes
     "socket": _Sent(512, 32, 4, ("cascaded",)),

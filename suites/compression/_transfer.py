@@ -263,12 +263,13 @@ def stages_of(transfer: TimedMessage, total: int, timed: Timed = "both") -> dict
         "compress": transfer.compress,
         "decompress": transfer.decompress,
     }
-    return {name: stage_of(call, total) for name, call in calls.items() if name != _UNPAID[timed]}
+    unpaid = _UNPAID[timed]
+    return {name: stage_of(call, total, name != "compress") for name, call in calls.items() if name != unpaid}
 
 
-def stage_of(call: Callable[[], float], total: int) -> Stage:
-    """Return a stage that times itself, in uncompressed bytes."""
-    return Stage(call, Work(payload=total), "payload", clock="self", effort=POINT)
+def stage_of(call: Callable[[], float], total: int, checked: bool = True) -> Stage:
+    """Return a stage that times itself, in uncompressed bytes; whoever receives a message compares all of it."""
+    return Stage(call, Work(payload=total), "payload", clock="self", effort=POINT, checked=checked)
 
 
 def task_of(coders: Coders, transfer: Transfer, link: str, payers: str = "") -> Task:

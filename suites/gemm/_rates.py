@@ -116,7 +116,8 @@ def _burst_shapes(target: Target) -> Any:
 
 
 def _burst_points(target: Target, params: Mapping[str, Any]) -> bool:
-    return target.tier != "quick" or (params["shape"] == _CUBE) == (params["dtype"] == "float8_e4m3")
+    quick = {("bfloat16", False), ("float8_e4m3", True)}
+    return target.tier != "quick" or (params["dtype"], params["shape"] == _CUBE) in quick
 
 
 @topic.case(dtype=points(FAST, HALVES[:1]), shape=_burst_shapes, when=on_nvidia, where=_burst_points)
