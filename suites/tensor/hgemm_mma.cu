@@ -73,7 +73,8 @@ struct Source {
     __device__ __forceinline__ void next() { a += TILE_K, b += TILE_K; }
 };
 
-static __device__ __forceinline__ void store_sums(const float (&sums)[HIGH][WIDE][4], u16* c, u32 row, u32 column, u32 columns) {
+static __device__ __forceinline__ void store_sums(
+    const float (&sums)[HIGH][WIDE][4], u16* c, u32 row, u32 column, u32 columns) {
     const u32 warp = threadIdx.x / 32;
     row += warp / ACROSS * WARP_M;
     column += warp % ACROSS * WARP_N;
@@ -83,8 +84,8 @@ static __device__ __forceinline__ void store_sums(const float (&sums)[HIGH][WIDE
         for (u32 j = 0; j < WIDE; ++j)
 #pragma unroll
             for (u32 k = 0; k < 4; k += 2) {
-                u16* const there = c + (u64)(row + i * 16 + gb_sum_row(k)) * columns + column + j * 8 + gb_sum_column(k);
-                *(u32*)there = gb_to_half(sums[i][j][k]) | (u32)gb_to_half(sums[i][j][k + 1]) << 16;
+                const u64 there = (u64)(row + i * 16 + gb_sum_row(k)) * columns + column + j * 8 + gb_sum_column(k);
+                *(u32*)(c + there) = gb_to_half(sums[i][j][k]) | (u32)gb_to_half(sums[i][j][k + 1]) << 16;
             }
 }
 
@@ -128,7 +129,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     const auto load_part = [&] {
         if (loaded++ < parts) {
 #pragma unroll
-            for (u32 i = 0; i < LOADS; ++i) gb_async_load((uint4*)(shared + loading + source.there(i)), (const uint4*)source.from(i));
+            for (u32 i = 0; i < LOADS; ++i)
+                gb_async_load((uint4*)(shared + loading + source.there(i)), (const uint4*)source.from(i));
             source.next();
         }
         gb_async_commit();
