@@ -1,0 +1,200 @@
+"""What is known of single instructions without a GPU: results of chains, layouts of fragments, and what compiles."""
+
+import dataclasses
+import re
+import sys
+
+import _grid
+import _nvrtc
+import numpy as np
+import pytest
+
+from gpubench import plugins
+
+PACKAGE = plugins.load("suites", "tensor").package
+SCALAR, MMA, WGMMA, FRAGMENTS, CHAINS = (
+    sys.modules[f"{PACKAGE}.{name}"] for name in ("_instructions", "_mma", "_wgmma", "_fragments", "_chains")
+)
+
+
+def step(operation, x, k, i):
+    """One step of a chain of integers, as the kernel's comment describes it."""
+    a, b, c = (int(number) for number in k)
+    plus = c if i % 2 else b
+    if operation == "multiply_add":
+        return (a * x + plus) % 2**32
+    first, second = (b, c) if i % 2 else (a, b)
+    if operation == "logic":
+        return x ^ (first & second)
+    by = first % 32
+    return (x << by | x >> (32 - by)) % 2**32 if by else x
+
+
+@pytest.mark.parametrize("operation", list(SCALAR.INTEGER))
+@pytest.mark.parametrize("steps", [2, 64, 514])
+def test_chains_of_integers_end_where_their_steps_lead(operation, steps):
+    rng = np.random.default_rng(steps)
+    begin, k = rng.integers(2**32, size=(2, 4), dtype=np.uint32), rng.integers(1, 2**32, size=3, dtype=np.uint32)
+    expected = begin.astype(object)
+    for i in [*range(steps), 0]:
+        expected = np.vectorize(lambda x, i=i: step(operation, int(x), k, i), otypes=[object])(expected)
+    found = SCALAR.results_of(operation, "uint32", begin, k, steps)
+    assert found.dtype == np.uint32
+    assert (found == expected.astype(np.uint32)).all()
+
+
+@pytest.mark.parametrize(("storage", "one"), [("float16", 0x3C003C00), ("bfloat16", 0x3F803F80), ("float32", 1.0)])
+def test_pairs_of_halves_fill_a_word(storage, one):
+    assert (SCALAR.packed(np.ones((2, 3), int), storage) == one).all()
+
+
+def test_a_thread_s_word_depends_on_every_bit_of_every_chain():
+    values = np.arange(12.0).reshape(3, 4)
+    words = SCALAR.folded(values)
+    assert words.shape == (4,)
+    for chain, lane in np.ndindex(values.shape):
+        changed = values.copy()
+        changed.view(np.uint64)[chain, lane] ^= 1
+        assert np.flatnonzero(SCALAR.folded(changed) != words).tolist() == [lane]
+
+
+def element_of(matrix, word, lane, place, a_word):
+    """The element of A that PTX puts there: row lane / 4 and, in odd registers, eight further; then further along."""
+    blocks = len(matrix) // 8
+    row = lane // 4 + 8 * (word % blocks)
+    return matrix[row, word // blocks * 4 * a_word + lane % 4 * a_word + place]
+
+
+@pytest.mark.parametrize(("rows", "cols", "dtype"), [(16, 16, "float16"), (16, 8, "tf32"), (8, 32, "int8")])
+def test_a_lane_holds_the_elements_of_its_row_and_columns(rows, cols, dtype):
+    matrix = np.arange(rows * cols).reshape(rows, cols) % 125
+    words = FRAGMENTS.operand_words(FRAGMENTS.encoded(matrix, dtype), 4)
+    assert words.shape == (rows * cols * FRAGMENTS.encoded(matrix, dtype).itemsize // 128, 32)
+    storage = FRAGMENTS.encoded(matrix, dtype).dtype
+    for word, lane in np.ndindex(words.shape):
+        held = np.frombuffer(words[word, lane].tobytes(), storage)
+        expected = [element_of(matrix, word, lane, place, held.size) for place in range(held.size)]
+        assert held.tolist() == expected
+
+
+def test_sums_lie_two_columns_a_lane_and_eight_rows_apart():
+    sums = np.arange(16 * 16).reshape(16, 16)
+    words = FRAGMENTS.sum_words(sums.astype(np.float32))
+    for word, lane in np.ndindex(words.shape):
+        row, column = lane // 4 + 8 * (word // 2 % 2), 8 * (word // 4) + 2 * (lane % 4) + word % 2
+        assert words[word, lane] == sums[row, column]
+    halves = FRAGMENTS.sum_words(sums.astype(np.float16))
+    assert halves.shape == (4, 32)
+    assert halves[1, 5].tobytes() == sums[9, 2:4].astype(np.float16).tobytes()
+
+
+def test_the_swizzle_moves_chunks_of_sixteen_bytes_by_the_row():
+    matrix = np.arange(16 * 64, dtype=np.uint16).reshape(16, 64)
+    image = FRAGMENTS.swizzled(matrix).view(np.uint16).reshape(16, 8, 8)
+    for row, chunk in np.ndindex(16, 8):
+        assert (image[row, chunk ^ row % 8] == matrix[row, 8 * chunk : 8 * chunk + 8]).all()
+
+
+@pytest.mark.parametrize("form", MMA.MMA.values(), ids=lambda form: f"{form.shape}-{form.inputs}-{form.sums}")
+def test_the_registers_of_a_warp_hold_whole_matrices(form):
+    m, n, k = form.shape
+    defines = MMA.nvidia_defines(form)
+    data = MMA.nvidia_data(form, np.random.default_rng(0))
+    assert data.operands.shape == (defines["A_WORDS"] + 2 * defines["B_WORDS"], 32)
+    assert data.begin.shape == data.end.shape == (defines["C_WORDS"], 32)
+    assert data.begin.nbytes == m * n * {"f16": 2, "f64": 8}.get(form.sums, 4)
+    assert (data.begin != data.end).any()
+    assert form.flops == 2 * m * n * k
+
+
+@pytest.mark.parametrize("form", WGMMA.FORMATS.values(), ids=lambda form: f"{form.dtype}-{form.sums}")
+def test_a_warpgroup_s_registers_hold_sixty_four_rows(form):
+    data = WGMMA.warpgroup_data(form, np.random.default_rng(0), 32, 5, 2)
+    assert data.images.shape == (64 + 32, 128)
+    assert data.fragments.shape == (16, 128)
+    assert data.begin.shape == data.end.shape == (WGMMA.sum_registers(form, 32), 128)
+
+
+@dataclasses.dataclass
+class Places:
+    """A device of three SMs, whose kernel takes `cycles` a round and tells where its blocks ran."""
+
+    cycles: float
+    places: tuple = (0, 1, 2)
+
+    def to_host(self, array):
+        return array
+
+    def chains(self):
+        words = np.zeros(6, np.uint64)
+
+        def launch(rounds):
+            words[::2], words[1::2] = int(self.cycles * rounds**self.power), self.places
+
+        return CHAINS.Chains(Bare(self), launch, words, 100, 6400, 4, CHAINS.Work(flops=64))
+
+    power: float = 1.0
+
+
+@dataclasses.dataclass
+class Bare:
+    """A bench that has a device and nothing else."""
+
+    device: object
+
+
+def test_cycles_are_of_one_instruction_of_a_warp_and_operations_of_a_whole_unit():
+    chains = Places(128).chains()
+    chains.call()
+    found = chains.observed()
+    assert found["cycles"].value == 2.0
+    assert found["per_clock"].value == 4 * 64 / 2.0
+    chains.check()
+
+
+def test_a_chain_whose_time_does_not_grow_with_its_steps_is_a_wrong_answer():
+    with pytest.raises(Exception, match=r"twice as many steps take 1\.000 times as long"):
+        Places(128, power=0.0).chains().check()
+
+
+def test_two_blocks_on_one_unit_are_a_wrong_answer():
+    with pytest.raises(Exception, match="3 blocks ran on 2 SMs"):
+        Places(128, places=(0, 1, 1)).chains().check()
+
+
+SCALARS = [
+    ({"OPERATION": scalar.operation, "INDEPENDENT": chains}, "instructions.cu")
+    for table in (SCALAR.FMA, SCALAR.INTEGER, SCALAR.SPECIAL)
+    for scalar in table.values()
+    for chains in (1, 8)
+]
+MATRIX = [
+    ({**MMA.nvidia_defines(form), "INDEPENDENT": chains, "THREADS": 512}, "instructions_mma.cu")
+    for form in MMA.MMA.values()
+    for chains in (1, 8)
+]
+GROUPS = [
+    (
+        {**WGMMA.wgmma_defines(form, 64, a), "INDEPENDENT": 1, "IN_FLIGHT": flight, "THREADS": 128},
+        "instructions_wgmma.cu",
+    )
+    for form in WGMMA.FORMATS.values()
+    for a in ("shared", "registers")
+    for flight in (1, 16)
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("defines", "file"), [*SCALARS, *MATRIX, *GROUPS])
+def test_every_instruction_compiles_for_hopper_and_keeps_its_values_in_registers(defines, file):
+    if _nvrtc.library() is None:
+        pytest.skip("no NVRTC here: pip install nvidia-cuda-nvrtc")
+    options = ["--gpu-architecture=sm_90a", "--ptxas-options=-v", "--ftz=true"]
+    status, log = _nvrtc.compiled(
+        _grid.source(f"tensor/{file}"), [*options, *(f"-D{name}={value}" for name, value in defines.items())]
+    )
+    assert status == 0, log
+    assert "serialized" not in log
+    spilled = [int(number) for number in re.findall(r"(\d+) bytes spill stores", log)]
+    assert spilled
+    assert max(spilled) == 0 or (defines.get("INPUTS") == "f64" and max(spilled) < 256)
