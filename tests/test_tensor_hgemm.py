@@ -196,6 +196,19 @@ def test_a_pair_of_calls_in_turn_gives_the_share_of_the_vendors_rate():
     assert HGEMM.paired(timed, "own", "vendor")()["of_vendor"].value == pytest.approx(75)
 
 
+@needs_compiler
+def test_a_case_builds_runs_and_checks_itself_on_a_gpu_on_paper():
+    task = HGEMM.hgemm(bench(SUITE), rung="tile", n=128)
+    stage = task.stages[""]
+    task.poison()
+    stage.call()
+    assert 0 < task.check()["error"].value < 2**-11
+    assert stage.probe()["of_vendor"].value > 0
+    assert task.check()["error"].value > 0  # the vendor's product went elsewhere
+    assert (stage.work.flops, stage.quantity, stage.limit) == (2 * 128**3, "flops", "tensor.float16")
+    assert task.notes["kernel"] == "tile of hgemm.cu, tiles of 128 × 128"
+
+
 BUILDS = [(name, arch) for name in RUNGS.RUNGS for arch in ("sm_80", "sm_90a") if name not in ("mfma", "wmma")]
 
 
