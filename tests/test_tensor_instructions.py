@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from gpubench import plugins
+from gpubench.api.suite import Stage, Work
 
 PACKAGE = plugins.load("suites", "tensor").package
 SCALAR, MMA, WGMMA, FRAGMENTS, CHAINS = (
@@ -160,6 +161,13 @@ def test_a_chain_whose_time_does_not_grow_with_its_steps_is_a_wrong_answer():
 def test_two_blocks_on_one_unit_are_a_wrong_answer():
     with pytest.raises(Exception, match="3 blocks ran on 2 SMs"):
         Places(128, places=(0, 1, 1)).chains().check()
+
+
+def test_every_format_is_compared_with_a_peak_that_there_is():
+    formats = {form.dtype for form in (*MMA.MMA.values(), *MMA.MFMA.values(), *WGMMA.FORMATS.values())}
+    limits = {CHAINS.matrix_limit(dtype) for dtype in formats} | {scalar.limit for scalar in SCALAR.FMA.values()}
+    stages = [Stage(print, Work(flops=1), "flops", limit) for limit in limits]
+    assert "tensor.float8" in {stage.limit for stage in stages}
 
 
 SCALARS = [

@@ -31,7 +31,9 @@ _AMPERE_CLOCK = {
     "tensor.bfloat16": 2048.0,
     "tensor.tf32": 1024.0,
     "tensor.int8": 4096.0,
+    "float16": 512.0,
     "float32": 128.0,
+    "int32": 128.0,
     "tensor.float64": 128.0,
     "float64": 64.0,
 }
@@ -41,7 +43,9 @@ _HOPPER_CLOCK = {
     "tensor.tf32": 2048.0,
     "tensor.float8": 8192.0,
     "tensor.int8": 8192.0,
+    "float16": 512.0,
     "float32": 256.0,
+    "int32": 128.0,
     "tensor.float64": 256.0,
     "float64": 128.0,
 }

@@ -96,6 +96,11 @@ class Chains:
         return Task.of(stage, check=check_all, poison=poison, notes=notes)
 
 
+def matrix_limit(dtype: str) -> str:
+    """Return the name of the peak of matrix products in this format."""
+    return f"tensor.{dtype.removesuffix('_e4m3')}"
+
+
 def cycle_words(bench: Bench) -> Any:
     """Return the array in which each of the blocks, one for each SM or CU, leaves two words."""
     return bench.xp.zeros(2 * max(1, bench.target.device.units), bench.xp.uint64)

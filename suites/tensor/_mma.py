@@ -12,7 +12,7 @@ from gpubench.api.suite import Bench, Skip, Target, Task, Topic, View, Work, on_
 
 from .._checks import expect_equal
 from ..gemm._product import on_nvidia
-from ._chains import SCHEDULERS, Chains, cycle_words, rounds_for
+from ._chains import SCHEDULERS, Chains, cycle_words, matrix_limit, rounds_for
 from ._fragments import drawn, encoded, operand_words, sum_words
 from ._instructions import INDEPENDENT, in_quick
 from ._kernels import resource_notes
@@ -225,4 +225,4 @@ def mma(bench: Bench, shape: str, dtype: str, sums: str, independent: int, warps
     notes = {"chains": f"{rounds * BODY} steps a warp", **resource_notes(bench, kernel, threads)}
     if dtype == "float8_e4m3" and bench.traits.arch == "sm_90":
         notes["instruction"] = "none of sm_90: the compiler makes it of float16 instructions"
-    return chains.task(f"tensor.{dtype}", check, lambda: sums_found.view("uint8").fill(0xFF), notes)
+    return chains.task(matrix_limit(dtype), check, lambda: sums_found.view("uint8").fill(0xFF), notes)

@@ -12,7 +12,7 @@ from gpubench.api.suite import Bench, KeyFigure, Skip, Target, Task, Topic, View
 
 from .._checks import expect_equal
 from ..gemm._product import on_nvidia
-from ._chains import Chains, cycle_words, rounds_for
+from ._chains import Chains, cycle_words, matrix_limit, rounds_for
 from ._fragments import ROW_BYTES, drawn, encoded, operand_words, sum_words, swizzled
 from ._instructions import INDEPENDENT
 from ._kernels import resource_notes
@@ -183,4 +183,4 @@ def wgmma(bench: Bench, dtype: str, sums: str, columns: int, a: str, independent
         "chains": f"{rounds * BODY} steps a warpgroup",
         **resource_notes(bench, kernel, threads, shared_bytes),
     }
-    return chains.task(f"tensor.{dtype}", check, lambda: found_sums.view("uint8").fill(0xFF), notes)
+    return chains.task(matrix_limit(dtype), check, lambda: found_sums.view("uint8").fill(0xFF), notes)
