@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from _grid import SUITES
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -47,7 +48,7 @@ def attention(gpu: Any, shape: Any = SMALL, order: str = "ordered") -> Any:
 
 
 def error(found: Any) -> float:
-    """Both passes over every copy once, on overwritten results, and the check."""
+    """The attention over every copy once, on overwritten results, and the check."""
     found.poison()
     for call in found.calls():
         call()
@@ -85,6 +86,33 @@ def test_buffers_in_turn_are_timed_within_the_peak_of_the_memory(gpu: Any) -> No
     series = Engine(gpu, POLICIES["quick"]).measure(found.task()).series[0]
     assert series.mode == "rotated"
     assert 1e11 < series.work.moved / np.median(series.values) < 6e12
+
+
+ADDS_ONE = """
+extern "C" __global__ void add_one(const u32* from, u32* to, u32 count) {
+    gb_allow_next();
+    gb_wait_for_previous();
+    for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x)
+        to[i] = from[i * 7919u % count] + 1;
+}
+"""
+
+
+@pytest.mark.parametrize("mode", ["hot", "graph"])
+def test_an_early_launch_sees_what_the_launch_before_it_wrote(gpu: Any, mode: Any) -> None:
+    """Each launch reads what other blocks of the launch before have written, and writes what that one reads."""
+    kernel = gpu.kernel((SUITES / "prelude.cuh").read_text() + ADDS_ONE, "add_one", {})
+    one, other = gpu.xp.zeros(2**20, "uint32"), gpu.xp.zeros(2**20, "uint32")
+
+    def call() -> None:
+        for pair in [(one, other), (other, one)] * 100:
+            kernel.early((512,), (256,), (*pair, np.uint32(2**20)))
+
+    gpu.time(call, 3, mode)
+    found = gpu.to_host(one)
+    assert found[0] % 600 == 0
+    assert found[0] > 0
+    assert (found == found[0]).all()
 
 
 SMALL_MODEL = MODELS.model(1024, 2816, 8, 2, 2, 3, 1500, "nowhere")  # heads of 128 elements, three layers

@@ -26,7 +26,7 @@
 #error "warps that share out the columns would need a part of X each"
 #endif
 #define STAGES (STAGED ? AHEAD * WIDTH * PITCH : 0)  // vectors of shared memory
-#define SUMS (WIDTH * HEIGHT / 4)
+#define SUMS (ACROSS * WIDTH * HEIGHT / 4)
 #define PITCH 20  // vectors from one token's 128 columns in shared memory to the next's: 16, and 4 that part the banks
 
 struct Taken {  // 128 columns as they lie in memory: a lane's quarter of its rows, and the scales of its sums
@@ -180,23 +180,15 @@ static __device__ __forceinline__ void multiply(Sums& sums, const Taken& taken, 
 #endif
 }
 
-// Adds up the sums of the warps that share rows, one after another: always in the same order.
-static __device__ __forceinline__ void gather(float (&tile)[WIDTH][HEIGHT], const Sums& sums, u32 down, u32 across) {
-    for (u32 turn = 0; turn < ACROSS; ++turn) {
-        if (turn == across) {
+// Leaves the sums of a warp, beside those of the warps that share its rows.
+static __device__ __forceinline__ void leave(float (&tile)[WIDTH][HEIGHT], const Sums& sums, u32 down) {
 #pragma unroll
-            for (int p = 0; p < PANELS; ++p)
+    for (int p = 0; p < PANELS; ++p)
 #pragma unroll
-                for (int n = 0; n < TILES; ++n)
+        for (int n = 0; n < TILES; ++n)
 #pragma unroll
-                    for (int i = 0; i < 4; ++i) {
-                        const u32 token = GB_COLUMNS * n + gb_sum_column(i);
-                        float& place = tile[token][16 * (PANELS * down + p) + gb_sum_row(i)];
-                        place = turn == 0 ? sums.c[p][n][i] : place + sums.c[p][n][i];
-                    }
-        }
-        __syncthreads();
-    }
+            for (int i = 0; i < 4; ++i)
+                tile[GB_COLUMNS * n + gb_sum_column(i)][16 * (PANELS * down + p) + gb_sum_row(i)] = sums.c[p][n][i];
 }
 
 // Whether this block is the last of those that share its rows, so that all others' sums can be read.
@@ -226,7 +218,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     skinny(const uint4* __restrict__ w, const unsigned short* __restrict__ scales, const uint4* x, unsigned short* y,
            u32 rows, u32 cols, u32 tokens, float* partial, u32* arrived) {
     __shared__ uint4 room[STAGES > SUMS ? STAGES : SUMS];  // for X while it is multiplied, for the sums after that
-    float(&tile)[WIDTH][HEIGHT] = *(float(*)[WIDTH][HEIGHT])room;
+    float(&tiles)[ACROSS][WIDTH][HEIGHT] = *(float(*)[ACROSS][WIDTH][HEIGHT])room;
     const u32 warp = threadIdx.x / LANES, down = warp % DOWN, across = warp / DOWN, blocks = cols / GROUP;
     const Place at = {w, x, scales, blockIdx.x * HEIGHT + 16 * PANELS * down, rows, blocks, tokens};
     const u32 shares = gridDim.y * ACROSS, share = blockIdx.y * ACROSS + across;
@@ -271,24 +263,25 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     gb_async_wait<0>();
     __syncthreads();  // before the sums overwrite X
 #endif
-    gather(tile, sums, down, across);
+    leave(tiles[across], sums, down);
+    __syncthreads();
     const u64 size = (u64)tokens * rows;
-    if (gridDim.y > 1) {
-        for (u32 i = threadIdx.x; i < WIDTH * HEIGHT; i += THREADS) {
-            const u32 token = i / HEIGHT, at = blockIdx.x * HEIGHT + i % HEIGHT;
-            if (token < tokens && at < rows) partial[blockIdx.y * size + (u64)token * rows + at] = tile[token][i % HEIGHT];
-        }
-        if (!is_last(arrived)) return;
+    for (u32 i = threadIdx.x; i < tokens * HEIGHT; i += THREADS) {
+        const u32 token = i / HEIGHT, row = i % HEIGHT, place = blockIdx.x * HEIGHT + row;
+        if (place >= rows) continue;
+        float total = 0;  // always added up in the same order
+#pragma unroll
+        for (int part = 0; part < ACROSS; ++part) total += tiles[part][token][row];
+        if (gridDim.y > 1) partial[blockIdx.y * size + (u64)token * rows + place] = total;
+        else y[(u64)token * rows + place] = narrow(total);
     }
-    for (u32 i = threadIdx.x; i < WIDTH * HEIGHT; i += THREADS) {
-        const u32 token = i / HEIGHT, at = blockIdx.x * HEIGHT + i % HEIGHT;
-        if (token >= tokens || at >= rows) continue;
-        const u64 place = (u64)token * rows + at;
+    if (gridDim.y == 1 || !is_last(arrived)) return;
+    for (u32 i = threadIdx.x; i < tokens * HEIGHT; i += THREADS) {
+        const u32 place = blockIdx.x * HEIGHT + i % HEIGHT;
+        const u64 at = (u64)(i / HEIGHT) * rows + place;
+        if (place >= rows) continue;
         float total = 0;
-        if (gridDim.y > 1)
-            for (u32 part = 0; part < gridDim.y; ++part) total += gb_load_l2(partial + part * size + place);
-        else
-            total = tile[token][i % HEIGHT];
-        y[place] = narrow(total);
+        for (u32 part = 0; part < gridDim.y; ++part) total += gb_load_l2(partial + part * size + at);
+        y[at] = narrow(total);
     }
 }

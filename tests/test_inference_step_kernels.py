@@ -1,0 +1,72 @@
+"""The small kernels of a step, one by one, on a grid on the host: norm, gate, most likely token, joined parts."""
+
+import sys
+
+import _grid
+import numpy as np
+import pytest
+from _grid_device import bench
+
+from gpubench import plugins
+
+SUITE = plugins.load("suites", "inference")
+ATTENTION = sys.modules[f"{SUITE.package}._attention"]
+pytestmark = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
+
+
+def kernel(name, held=1):
+    return _grid.kernel("inference/chain.cu", name, HELD=held)
+
+
+def halves(rng, *shape):
+    return rng.normal(size=shape).astype(np.float16)
+
+
+@pytest.mark.parametrize("blocks", [1, 3, 7])
+def test_the_most_likely_token_is_the_first_of_the_largest_logits_whichever_block_has_it(blocks):
+    logits = halves(np.random.default_rng(1), 4, 1500)
+    logits[0, [1400, 300, 1499]] = 9
+    logits[1] = -np.abs(logits[1]) - 1  # none is positive
+    logits[2] = -1
+    logits[2, [77, 900]] = -0.0, 0.0  # equal
+    tokens, parts, arrived = np.zeros(4, "uint32"), np.zeros(4 * blocks, "uint64"), np.zeros(4, "uint32")
+    for _ in range(2):  # the second launch finds the counters as the first did
+        kernel("most_likely")((blocks, 4), (256,), (logits, tokens, np.uint32(1500), parts, arrived))
+        np.testing.assert_array_equal(tokens, logits.argmax(axis=1))
+        tokens[:] = 0
+    assert (arrived == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("hidden", "threads", "held"), [(128, 32, 1), (132, 64, 1), pytest.param(400, 64, 2, marks=pytest.mark.slow)]
+)
+def test_a_norm_adds_what_is_new_to_the_stream_and_divides_by_the_root_mean_square(hidden, threads, held):
+    rng = np.random.default_rng(2)
+    x, y = rng.normal(size=(2, hidden)).astype("float32"), halves(rng, 2, hidden)
+    factors, out = rng.uniform(0.9, 1.1, hidden).astype("float32"), np.zeros((2, hidden), np.float16)
+    sums = x + y.astype("float32")
+    for adds in (1, 0):
+        kernel("add_norm", held)((2,), (threads,), (x, y, factors, out, np.uint32(hidden), np.uint32(adds)))
+        np.testing.assert_array_equal(x, sums)
+        exact = sums / np.sqrt((sums.astype(float) ** 2).mean(axis=1, keepdims=True) + 1e-5) * factors
+        np.testing.assert_allclose(out.astype(float), exact, rtol=2**-10, atol=1e-6)
+
+
+def test_a_gate_is_a_sigmoid_times_itself_times_what_it_is_applied_to():
+    both = halves(np.random.default_rng(3), 3, 2, 264)
+    out = np.zeros((3, 264), np.float16)
+    kernel("gate")((1,), (256,), (both, out, np.uint32(3 * 33), np.uint32(33)))
+    gates, ups = both[:, 0].astype(float), both[:, 1].astype(float)
+    np.testing.assert_allclose(out.astype(float), gates / (1 + np.exp(-gates)) * ups, rtol=2**-9, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tokens", [1, 31, 33, 257])
+def test_the_parts_of_a_sequence_join_to_the_same_however_many_there_are(monkeypatch, tokens):
+    """Parts of 32 tokens: one, or many more than a warp has lanes."""
+    monkeypatch.setattr(ATTENTION.AttentionShape, "chunk", lambda shape, _: shape.stride)
+    found = ATTENTION.DecodeAttention(bench(SUITE), ATTENTION.AttentionShape(2, 8 * tokens, 2, 1, 128))
+    found.poison()
+    for call in found.calls():
+        call()
+    assert found.check()["error"].value < 2**-11
