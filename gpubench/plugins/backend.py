@@ -210,6 +210,9 @@ class OpenDevice(Protocol):
         Raises Skip where the two do not reach each other.
         """
 
+    def launches_of(self, call: Callable[[], object]) -> int | None:
+        """Return how many kernels a call that has run before launches; None where they cannot be counted."""
+
     def free_bytes(self) -> int:
         """Memory that an allocation can still have."""
 

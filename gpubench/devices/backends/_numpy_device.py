@@ -54,6 +54,9 @@ class NumpyDevice:
         seconds = self._mean(call, calls)
         return Timing((seconds,), seconds)
 
+    def launches_of(self, _call: Callable[[], object]) -> int | None:
+        return None
+
     def _one(self, call: Callable[[], object], cold: bool) -> float:
         if cold:
             self.flush()

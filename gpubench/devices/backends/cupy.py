@@ -24,6 +24,7 @@ from ._flush import CacheFlush
 from ._host_memory import HOST_KINDS, host_memory
 from ._kernel import CupyKernel
 from ._lanes import Lanes, ipc_event
+from ._launches import launches_of
 from ._memory import Raw, Region, shared_memory
 from ._uuid import uuid_of
 
@@ -187,6 +188,10 @@ class CupyDevice:
                 self._runtime.deviceEnablePeerAccess(there)
             self._reached.add((here, there))
         return other
+
+    def launches_of(self, call: Callable[[], object]) -> int | None:
+        self._stream.use()
+        return launches_of(self.xp, self._stream, call)
 
     def free_bytes(self) -> int:
         return int(self._runtime.memGetInfo()[0])

@@ -1,0 +1,36 @@
+"""How many kernels a call launches: counted in a graph that is captured from it, which needs no privilege."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gpubench.base.errors import Skip
+
+from ._driver import Driver
+
+
+def launches_of(cupy: Any, stream: Any, call: Callable[[], object]) -> int | None:
+    """Return the number of kernels that one call queues on the stream; None if it cannot be captured or counted.
+
+    The call must have run before, because a capture forbids the first use of a library and the growth of a memory pool.
+    """
+    try:
+        driver = Driver()
+    except Skip:
+        return None
+    errors = (cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError)
+    stream.begin_capture()
+    try:
+        call()
+        graph = stream.end_capture()
+    except errors:  # what the call does cannot be captured, and the capture is void
+        if stream.is_capturing():
+            cupy.cuda.runtime.streamEndCapture(stream.ptr)
+        return None
+    bindings = driver.bindings
+    handle = bindings.CUgraph(graph.graph)
+    _, count = driver("cuGraphGetNodes", handle, 0)
+    nodes, _ = driver("cuGraphGetNodes", handle, count) if count else ((), 0)
+    kernel = bindings.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL
+    return sum(bool(driver("cuGraphNodeGetType", node) == kernel) for node in nodes)

@@ -1,0 +1,9 @@
+"""Several compilers and libraries on the same operators: what fusion is worth, beside the bytes that none can avoid."""
+
+from gpubench.api.suite import Suite
+
+from . import _cases
+
+suite = Suite(
+    "compilers: the same operators by several of them, beside the bytes that none can avoid", topics=[_cases.topic]
+)

@@ -1,0 +1,121 @@
+"""numba: one loop over the rows on all threads of the host, with everything of a row fused.
+
+Importing this module imports numba.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numba
+import numpy as np
+from numba import prange
+
+from gpubench.api.suite import Bench
+
+from .._host import Compiled, parallel
+from ._operators import EPSILON, Problem
+from ._providers import Built, Outputs, lacks
+
+_ONE, _HALF, _GELU, _CUBIC = (np.float32(value) for value in (1, 0.5, 0.7978845608028654, 0.044715))
+_EIGHTH, _QUARTER, _SCALE, _EPSILON = (np.float32(value) for value in (0.125, 0.25, 1.25, EPSILON))
+
+
+def _bias_gelu(x: Any, bias: Any, out: Any) -> None:
+    for row in prange(x.shape[0]):
+        for i in range(x.shape[1]):
+            y = x[row, i] + bias[i]
+            out[row, i] = _HALF * y * (_ONE + np.tanh(_GELU * (y + _CUBIC * y * y * y)))
+
+
+def _swiglu(gate: Any, up: Any, out: Any) -> None:
+    for row in prange(gate.shape[0]):
+        for i in range(gate.shape[1]):
+            out[row, i] = gate[row, i] / (_ONE + np.exp(-gate[row, i])) * up[row, i]
+
+
+def _residual_dropout(x: Any, residual: Any, kept: Any, out: Any) -> None:
+    for row in prange(x.shape[0]):
+        for i in range(x.shape[1]):
+            out[row, i] = x[row, i] * kept[row, i] * _SCALE + residual[row, i]
+
+
+def _twelve(x: Any, y: Any, out: Any) -> None:
+    for row in prange(x.shape[0]):
+        for i in range(x.shape[1]):
+            s = x[row, i] + y[row, i]
+            t = x[row, i] - y[row, i]
+            u = s * t + _QUARTER
+            out[row, i] = (u * _EIGHTH - s * _HALF + t) * _HALF - y[row, i] * _EIGHTH + x[row, i]
+
+
+def _softmax(x: Any, out: Any) -> None:
+    for row in prange(x.shape[0]):
+        top = x[row, 0]
+        for i in range(x.shape[1]):
+            top = max(top, x[row, i])
+        total = np.float32(0)
+        for i in range(x.shape[1]):
+            power = np.exp(x[row, i] - top)
+            out[row, i] = power
+            total += power
+        for i in range(x.shape[1]):
+            out[row, i] /= total
+
+
+def _rmsnorm(x: Any, weight: Any, out: Any) -> None:
+    for row in prange(x.shape[0]):
+        squares = np.float32(0)
+        for i in range(x.shape[1]):
+            squares += x[row, i] * x[row, i]
+        scale = _ONE / np.sqrt(squares / np.float32(x.shape[1]) + _EPSILON)
+        for i in range(x.shape[1]):
+            out[row, i] = x[row, i] * scale * weight[i]
+
+
+def _layernorm(x: Any, weight: Any, bias: Any, out: Any) -> None:
+    for row in prange(x.shape[0]):
+        total = np.float32(0)
+        for i in range(x.shape[1]):
+            total += x[row, i]
+        mean, squares = total / np.float32(x.shape[1]), np.float32(0)
+        for i in range(x.shape[1]):
+            squares += (x[row, i] - mean) * (x[row, i] - mean)
+        scale = _ONE / np.sqrt(squares / np.float32(x.shape[1]) + _EPSILON)
+        for i in range(x.shape[1]):
+            out[row, i] = (x[row, i] - mean) * scale * weight[i] + bias[i]
+
+
+def _residual_norm(x: Any, residual: Any, weight: Any, summed: Any, out: Any) -> None:
+    for row in prange(x.shape[0]):
+        squares = np.float32(0)
+        for i in range(x.shape[1]):
+            value = x[row, i] + residual[row, i]
+            summed[row, i] = value
+            squares += value * value
+        scale = _ONE / np.sqrt(squares / np.float32(x.shape[1]) + _EPSILON)
+        for i in range(x.shape[1]):
+            out[row, i] = summed[row, i] * scale * weight[i]
+
+
+_LOOPS: dict[str, Compiled] = {
+    "bias-gelu": _bias_gelu,
+    "swiglu": _swiglu,
+    "residual-dropout": _residual_dropout,
+    "twelve": _twelve,
+    "softmax": _softmax,
+    "rmsnorm": _rmsnorm,
+    "layernorm": _layernorm,
+    "residual_norm": _residual_norm,
+}
+
+
+def build(bench: Bench, problem: Problem) -> Built:
+    """Return the operator as a compiled loop; raises Skip where there is none."""
+    if problem.operator.name not in _LOOPS:
+        raise lacks("numba", problem)
+    outputs = Outputs(bench, problem)
+    loop = parallel(_LOOPS[problem.operator.name])
+    notes = {"library": f"numba {numba.__version__}", "precision": "computed in float32, not reassociated"}
+    return Built(partial(loop, *problem.inputs.values(), *outputs.arrays), outputs.rows, outputs.poison, notes)

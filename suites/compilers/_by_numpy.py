@@ -1,0 +1,17 @@
+"""NumPy: each operation is a loop of its own over arrays in memory."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpubench.api.suite import Bench
+
+from ._operators import Problem
+from ._providers import Built, Expression
+
+
+def build(_bench: Bench, problem: Problem) -> Built:
+    """Return the operator as an expression of NumPy, on one thread."""
+    expression = Expression(problem, np, tuple(problem.inputs.values()))
+    notes = {"library": f"NumPy {np.__version__}", "precision": f"every operation in {problem.dtype}"}
+    return Built(expression, expression.rows, expression.poison, notes)

@@ -1,0 +1,61 @@
+"""Our own fused kernels, compiled at run time: what a compiler could attain with all of an operator in one kernel."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import Bench, Skip
+
+from ._operators import ITEM_BYTES, POINTWISE, Problem
+from ._providers import Built, Outputs, lacks
+
+_NUMBERS = {
+    name: number for number, name in enumerate((*POINTWISE, "softmax", "rmsnorm", "layernorm", "residual_norm"))
+}  # as rows.cu counts them
+_VECTOR_BYTES = 16
+_POINTWISE_THREADS = 256
+_MOST_THREADS = 1024
+_VECTORS = 4  # of a row in the registers of a thread, where a block of 1024 threads allows it
+_MOST_VECTORS = 8
+
+
+def build(bench: Bench, problem: Problem) -> Built:
+    """Return the operator as one kernel of rows.cu; raises Skip where it has none, or a row is too long for a block."""
+    name = problem.operator.name
+    if name not in _NUMBERS:
+        raise lacks("nvrtc", problem)
+    outputs = Outputs(bench, problem)
+    launch = (_elements if name in POINTWISE else _rows)(bench, problem, outputs)
+    notes = {"library": "rows.cu", "precision": "computed in float32", "kernels": "1"}
+    return Built(launch, outputs.rows, outputs.poison, notes)
+
+
+def _defines(problem: Problem, threads: int) -> dict[str, int]:
+    number = _NUMBERS[problem.operator.name]
+    return {"OPERATOR": number, "HALVES": int(problem.dtype == "float16"), "COLS": problem.cols, "THREADS": threads}
+
+
+def _elements(bench: Bench, problem: Problem, outputs: Outputs) -> partial[None]:
+    inputs = list(problem.inputs.values())
+    vectors = problem.elements * ITEM_BYTES[problem.dtype] // _VECTOR_BYTES
+    kernel = bench.kernel("rows.cu", "elements", **_defines(problem, _POINTWISE_THREADS))
+    a, b, c = (*inputs, *[inputs[0]] * (3 - len(inputs)))
+    blocks = -(-vectors // _POINTWISE_THREADS)
+    return partial(kernel, (blocks,), (_POINTWISE_THREADS,), (a, b, c, outputs.arrays[0], np.uint64(vectors)))
+
+
+def _rows(bench: Bench, problem: Problem, outputs: Outputs) -> partial[None]:
+    vectors = problem.cols * ITEM_BYTES[problem.dtype] // _VECTOR_BYTES
+    threads = min(_MOST_THREADS, max(bench.traits.warp, 2 ** math.ceil(math.log2(max(vectors / _VECTORS, 1)))))
+    if vectors > threads * _MOST_VECTORS:
+        raise Skip(f"a row of {problem.cols} elements does not fit into the registers of a block")
+    kernel = bench.kernel("rows.cu", "rows", **_defines(problem, threads))
+    inputs, arrays = problem.inputs, outputs.arrays
+    x: Any = inputs["x"]
+    weight = inputs.get("weight", x)
+    args = (x, inputs.get("residual", x), weight, inputs.get("bias", weight), arrays[0], arrays[-1])
+    return partial(kernel, (problem.rows,), (threads,), args)

@@ -1,0 +1,143 @@
+"""One operator by several providers: its time beside the bytes that no implementation can avoid; the cost of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gpubench.api.suite import (
+    POINT,
+    Bench,
+    KeyFigure,
+    Mode,
+    Observation,
+    Observed,
+    Stage,
+    Target,
+    Task,
+    Topic,
+    View,
+    on_gpu,
+    points,
+)
+
+from . import _providers as providers
+from ._operators import POINTWISE, Problem
+
+_ROWWISE = ("softmax", "rmsnorm", "layernorm", "residual_norm")
+_SMALL = 8, 1024  # rows and columns of an operator whose call costs more than its work
+_L2_SHARE = 4  # arrays below this share of the last-level cache are also timed after a flush
+
+topic = Topic(
+    views=[
+        View("bars", "Pointwise chains: throughput by provider", ("pointwise",), by=("chain", "by")),
+        View("bars", "Operators on rows: throughput by provider", _ROWWISE, by=("by",)),
+        View("bars", "Time of a call on a small operator by provider", ("dispatch",), by=("by",)),
+    ],
+    key_figures=[KeyFigure("Softmax, fused", "softmax", (("by", "nvrtc"),))],
+)
+
+
+def _by(target: Target) -> Any:
+    if target.is_host:
+        return points(providers.HOST_QUICK, providers.HOST_QUICK[1:2], providers.HOST)
+    return points(providers.GPU_QUICK, ("nvrtc",), providers.GPU)
+
+
+def _rows(target: Target) -> Any:
+    return (2048,) if target.is_host else points((32768,), (4096,))
+
+
+def _cols(target: Target) -> Any:
+    return points((4096,), (1024,)) if target.is_host else points((4096,), full=(1024, 4096, 32768))
+
+
+def _chains(_target: Target) -> Any:
+    return points(("swiglu", "twelve"), ("swiglu",), POINTWISE)
+
+
+def _dtypes(target: Target) -> Any:
+    return ("float32",) if target.is_host else points(("float16",), full=("float16", "float32"))
+
+
+def _same_size(target: Target, params: Mapping[str, Any]) -> bool:
+    """Leave out matrices of rows of other lengths, whose time says the same of a pointwise chain."""
+    return target.is_host or target.tier != "full" or params["cols"] == 4096
+
+
+def _runtime(params: Mapping[str, Any]) -> str:
+    return providers.RUNTIMES.get(params["by"], "")
+
+
+def _task(bench: Bench, name: str, rows: int, cols: int, dtype: str, by: str) -> Task:
+    """Return one operator by one provider as a task, judged by the bytes that cannot be avoided."""
+    problem = Problem(bench, name, rows, cols, dtype)
+    built = providers.build(bench, problem, by)
+    stages = {"": _stage(bench, problem, built)} if built.is_ours else {}
+    if bench.traits.is_gpu:
+        stages["host"] = Stage(built.call, problem.work, "moved", "dram", clock="host", effort=POINT)
+    notes = {**problem.notes(), **built.notes}
+    return Task(stages, _checked(bench, problem, built), built.poison, notes=notes)
+
+
+def _stage(bench: Bench, problem: Problem, built: providers.Built) -> Stage:
+    is_small = problem.moved * _L2_SHARE < bench.target.device.cache_bytes
+    modes: tuple[Mode, ...] = ("hot", "cold", "graph") if is_small else ("hot", "graph")
+    return Stage(built.call, problem.work, "moved", "dram", modes=modes, effort=POINT, max_calls=64)
+
+
+def _checked(bench: Bench, problem: Problem, built: providers.Built) -> Callable[[], Observation]:
+    def check() -> Observation:
+        observed = {**problem.compare(built.rows())}
+        launches = bench.device.launches_of(built.call) if built.is_ours else None
+        if launches is not None:
+            observed["launches"] = Observed(launches)
+        if built.temporary is not None:
+            observed["temporary"] = Observed(built.temporary(), "B")
+        return observed
+
+    return check
+
+
+@topic.case(chain=_chains, rows=_rows, cols=_cols, dtype=_dtypes, by=_by, where=_same_size, runtime=_runtime)
+def pointwise(bench: Bench, chain: str, rows: int, cols: int, dtype: str, by: str) -> Task:
+    """A chain of pointwise operations: each input read once, the output written once."""
+    return _task(bench, chain, rows, cols, dtype, by)
+
+
+@topic.case(rows=_rows, cols=_cols, dtype=_dtypes, by=_by, runtime=_runtime, headline={"by": "nvrtc", "cols": 4096})
+def softmax(bench: Bench, rows: int, cols: int, dtype: str, by: str) -> Task:
+    """The softmax of every row: read once, written once."""
+    return _task(bench, "softmax", rows, cols, dtype, by)
+
+
+@topic.case(rows=_rows, cols=_cols, dtype=_dtypes, by=_by, runtime=_runtime)
+def rmsnorm(bench: Bench, rows: int, cols: int, dtype: str, by: str) -> Task:
+    """Every row over its root mean square, times a weight for each column: read once, written once."""
+    return _task(bench, "rmsnorm", rows, cols, dtype, by)
+
+
+def _in_full(target: Target) -> bool:
+    return target.tier == "full"
+
+
+@topic.case(rows=_rows, cols=_cols, dtype=_dtypes, by=_by, runtime=_runtime, when=_in_full)
+def layernorm(bench: Bench, rows: int, cols: int, dtype: str, by: str) -> Task:
+    """Every row with mean 0 and variance 1, times a weight and plus a bias for each column: read once, written once."""
+    return _task(bench, "layernorm", rows, cols, dtype, by)
+
+
+@topic.case(rows=_rows, cols=_cols, dtype=_dtypes, by=_by, runtime=_runtime, when=_in_full)
+def residual_norm(bench: Bench, rows: int, cols: int, dtype: str, by: str) -> Task:
+    """The sum of two matrices, and its RMSnorm: two matrices read, two written."""
+    return _task(bench, "residual_norm", rows, cols, dtype, by)
+
+
+@topic.case(by=_by, runtime=_runtime, when=on_gpu)
+def dispatch(bench: Bench, by: str) -> Task:
+    """One call on a matrix of 8 × 1024 elements by the host's clock: what the provider's own code costs."""
+    rows, cols = _SMALL
+    problem = Problem(bench, "rmsnorm", rows, cols, "float16")
+    built = providers.build(bench, problem, by)
+    stage = Stage(built.call, clock="host", effort=POINT)
+    return Task.of(stage, check=lambda: problem.compare(built.rows()), poison=built.poison, notes=built.notes)

@@ -1,0 +1,182 @@
+"""The operators that every provider builds: what they compute, the bytes that they cannot avoid, how they are checked.
+
+An operator takes matrices of `rows` × `cols` elements, and vectors of `cols` elements, and gives matrices of the same
+shape. Providers compute in float32 or in the precision of the elements, as the notes of a case say, and store results
+in the precision of the elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpubench.api.suite import Bench, Observation, Observed, Work, expect
+
+EPSILON = 1e-5  # added to the variance by norms
+VECTORS = ("weight", "bias")  # inputs of one row; all others are matrices
+ITEM_BYTES = {"float16": 2, "float32": 4}
+_BOUNDS = {"float16": 16 * 2.0**-11, "float32": 1e-5}  # of the relative error: some providers round every intermediate
+_CHECKED = 64  # random rows
+_GELU = 0.7978845608028654, 0.044715  # of the approximation with tanh (Hendrycks & Gimpel, 2016)
+
+Array = Any  # of the provider's own library
+Rows = tuple[npt.NDArray[np.float64], ...]
+
+
+def _bias_gelu(xp: Any, x: Array, bias: Array) -> Array:
+    y = x + bias
+    return 0.5 * y * (1 + xp.tanh(_GELU[0] * (y + _GELU[1] * y * y * y)))
+
+
+def _swiglu(xp: Any, gate: Array, up: Array) -> Array:
+    return gate / (1 + xp.exp(-gate)) * up
+
+
+def _residual_dropout(_xp: Any, x: Array, residual: Array, kept: Array) -> Array:
+    return x * kept * 1.25 + residual
+
+
+def _twelve(_xp: Any, x: Array, y: Array) -> Array:
+    s = x + y
+    t = x - y
+    u = s * t + 0.25
+    v = u * 0.125 - s * 0.5
+    return (v + t) * 0.5 - y * 0.125 + x
+
+
+def _softmax(xp: Any, x: Array) -> Array:
+    powers = xp.exp(x - xp.amax(x, axis=-1, keepdims=True))
+    return powers / xp.sum(powers, axis=-1, keepdims=True)
+
+
+def _rmsnorm(xp: Any, x: Array, weight: Array) -> Array:
+    return x / xp.sqrt(xp.mean(x * x, axis=-1, keepdims=True) + EPSILON) * weight
+
+
+def _layernorm(xp: Any, x: Array, weight: Array, bias: Array) -> Array:
+    centred = x - xp.mean(x, axis=-1, keepdims=True)
+    return centred / xp.sqrt(xp.mean(centred * centred, axis=-1, keepdims=True) + EPSILON) * weight + bias
+
+
+def _residual_norm(xp: Any, x: Array, residual: Array, weight: Array) -> tuple[Array, Array]:
+    s = x + residual
+    return s, _rmsnorm(xp, s, weight)
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator: its inputs by name, the number of its outputs, and its expression over arrays of any library.
+
+    `expression(xp, *inputs)` uses functions that NumPy, CuPy, torch and jax.numpy share, and returns one array or a
+    tuple of them.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    expression: Callable[..., Any]
+    outputs: int = 1
+
+    def outputs_of(self, xp: Any, *inputs: Array) -> tuple[Array, ...]:
+        """Return the outputs of the expression, always as a tuple."""
+        found = self.expression(xp, *inputs)
+        return found if isinstance(found, tuple) else (found,)
+
+
+OPERATORS = {
+    operator.name: operator
+    for operator in (
+        Operator("bias-gelu", ("x", "bias"), _bias_gelu),
+        Operator("swiglu", ("gate", "up"), _swiglu),
+        Operator("residual-dropout", ("x", "residual", "kept"), _residual_dropout),
+        Operator("twelve", ("x", "y"), _twelve),
+        Operator("softmax", ("x",), _softmax),
+        Operator("rmsnorm", ("x", "weight"), _rmsnorm),
+        Operator("layernorm", ("x", "weight", "bias"), _layernorm),
+        Operator("residual_norm", ("x", "residual", "weight"), _residual_norm, outputs=2),
+    )
+}
+POINTWISE = ("bias-gelu", "swiglu", "residual-dropout", "twelve")
+
+
+class Problem:
+    """An operator at one shape, with its inputs in the memory of the device.
+
+    `inputs` are arrays of the device's array module: matrices (rows, cols), vectors (cols,). They are seeded and
+    N(0, 1); the elements of `kept` are 1 with probability 0.8, otherwise 0.
+    """
+
+    def __init__(self, bench: Bench, name: str, rows: int, cols: int, dtype: str) -> None:
+        self.operator, self.rows, self.cols, self.dtype = OPERATORS[name], rows, cols, dtype
+        matrices = sum(name not in VECTORS for name in self.operator.inputs)
+        bench.need(ITEM_BYTES[dtype] * rows * cols * (matrices + 4 * self.operator.outputs))
+        self._rng = bench.rng
+        self._to_host = bench.device.to_host
+        self.inputs = {name: self._drawn(bench, name) for name in self.operator.inputs}
+        self._checked = np.sort(self._rng.choice(rows, min(_CHECKED, rows), replace=False))
+
+    def _drawn(self, bench: Bench, name: str) -> Any:
+        xp, shape = bench.xp, (self.cols,) if name in VECTORS else (self.rows, self.cols)
+        generator = xp.random.default_rng(int(self._rng.integers(2**63)))
+        drawn = generator.standard_normal(shape, dtype=np.float32)
+        return ((drawn < 0.84) if name == "kept" else drawn).astype(self.dtype)  # 0.84: the 80th percentile of N(0, 1)
+
+    @property
+    def elements(self) -> int:
+        """The number of elements of a matrix."""
+        return self.rows * self.cols
+
+    @property
+    def moved(self) -> float:
+        """The bytes that no implementation can avoid: each input read once, each output written once."""
+        matrices = sum(name not in VECTORS for name in self.operator.inputs) + self.operator.outputs
+        vectors = len(self.operator.inputs) + self.operator.outputs - matrices
+        return float(ITEM_BYTES[self.dtype] * (matrices * self.elements + vectors * self.cols))
+
+    @property
+    def work(self) -> Work:
+        """The bytes of one call."""
+        return Work(moved=self.moved)
+
+    def rows_of(self, array: Any) -> npt.NDArray[np.float64]:
+        """Return the checked rows of a matrix of the device's array module in double precision."""
+        found: npt.NDArray[np.float64] = self._to_host(array[self._checked]).astype(np.float64)
+        return found
+
+    @property
+    def checked(self) -> npt.NDArray[np.int64]:
+        """The numbers of the rows that are compared."""
+        return self._checked
+
+    def expected(self) -> Rows:
+        """Return the checked rows of all outputs in double precision, from the inputs as they are stored."""
+        inputs = (
+            self._to_host(array).astype(np.float64) if name in VECTORS else self.rows_of(array)
+            for name, array in self.inputs.items()
+        )
+        return self.operator.outputs_of(np, *inputs)
+
+    def compare(self, found: Rows) -> Observation:
+        """Compare the checked rows of all outputs with double precision, and return the largest relative error."""
+        expect(len(found) == self.operator.outputs, f"{len(found)} outputs, not {self.operator.outputs}")
+        errors = [_error(rows, exact) for rows, exact in zip(found, self.expected(), strict=True)]
+        bound = _BOUNDS[self.dtype]
+        expect(max(errors) <= bound, f"the relative error {max(errors):.3g} is above {bound:.3g}")
+        return {"error": Observed(max(errors))}
+
+    def notes(self) -> Mapping[str, str]:
+        """Return the notes on data and check."""
+        return {
+            "data": "seeded, N(0, 1)",
+            "check": f"{len(self._checked)} random rows against double precision, relative error up to "
+            f"{_BOUNDS[self.dtype]:.2g}",
+        }
+
+
+def _error(rows: npt.NDArray[np.float64], exact: npt.NDArray[np.float64]) -> float:
+    expect(rows.shape == exact.shape, f"an output has the shape {rows.shape}, not {exact.shape}")
+    expect(bool(np.isfinite(rows).all()), "an output is not written, NaN or infinite")
+    return float(np.linalg.norm(rows - exact) / np.linalg.norm(exact))
