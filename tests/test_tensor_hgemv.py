@@ -3,13 +3,16 @@
 import sys
 
 import _grid
+import _grid_device
 import numpy as np
 import pytest
 
 from gpubench import plugins
+from gpubench.api.suite import WrongAnswer
 
 needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
-LADDER = sys.modules[f"{plugins.load('suites', 'tensor').package}._hgemv"]
+SUITE = plugins.load("suites", "tensor")
+LADDER = sys.modules[f"{SUITE.package}._hgemv"]
 THREADS, TOGETHER = 256, 4
 ROWS, COLS = 75, 1152  # a last block that is not full, and columns that three parts do not share evenly
 
@@ -52,3 +55,18 @@ def test_the_number_of_parts_changes_the_rounding_and_nothing_else(parts):
 )
 def test_rows_are_split_until_the_blocks_fill_the_device_or_a_part_gets_short(across, cols, parts):
     assert LADDER.parts_of(across, cols, 132) == parts
+
+
+@needs_compiler
+@pytest.mark.parametrize("rung", ["warp", "split", "vendor"])
+def test_a_case_builds_runs_and_checks_itself_on_a_gpu_on_paper(rung):
+    bench = _grid_device.bench(SUITE)
+    task = LADDER.hgemv(bench, rung, "75x1152")
+    stage = task.stages[""]
+    assert stage.work.moved == 2 * (75 * 1152 + 75 + 1152)
+    task.poison()
+    with pytest.raises(WrongAnswer):
+        task.check()
+    for call in stage.rotation:
+        call()
+    assert task.check()["error"].value < 1e-3

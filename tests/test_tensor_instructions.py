@@ -5,16 +5,18 @@ import re
 import sys
 
 import _grid
+import _grid_device
 import _nvrtc
 import numpy as np
 import pytest
 
 from gpubench import plugins
-from gpubench.api.suite import Stage, Work
+from gpubench.api.suite import Case, Stage, Work, WrongAnswer
+from gpubench.plugins.backend import KernelResources
 
-PACKAGE = plugins.load("suites", "tensor").package
+SUITE = plugins.load("suites", "tensor")
 SCALAR, MMA, WGMMA, FRAGMENTS, CHAINS = (
-    sys.modules[f"{PACKAGE}.{name}"] for name in ("_instructions", "_mma", "_wgmma", "_fragments", "_chains")
+    sys.modules[f"{SUITE.package}.{name}"] for name in ("_instructions", "_mma", "_wgmma", "_fragments", "_chains")
 )
 
 
@@ -206,3 +208,46 @@ def test_every_instruction_compiles_for_hopper_and_keeps_its_values_in_registers
     spilled = [int(number) for number in re.findall(r"(\d+) bytes spill stores", log)]
     assert spilled
     assert max(spilled) == 0 or (defines.get("INPUTS") == "f64" and max(spilled) < 256)
+
+
+@dataclasses.dataclass
+class Idle:
+    """A kernel that counts cycles and computes nothing."""
+
+    def __call__(self, grid, block, args, shared_bytes=0):
+        rounds, cycles = next(arg for arg in args if isinstance(arg, np.uint32)), args[-1]
+        cycles[::2], cycles[1::2] = 1000 * int(rounds), np.arange(grid[0])
+
+    def resources(self, threads, shared_bytes=0):
+        return KernelResources(40, 0, 0, 2)
+
+
+class IdleBench(_grid_device.PaperBench):
+    """A bench whose kernels compute nothing."""
+
+    def kernel(self, file, name, **defines):
+        return Idle()
+
+
+SHARED = {"a": "shared", "independent": 1}
+FULL = [
+    ("fma", {"dtype": "float16x2", "independent": 2, "warps": 8}),
+    ("integer", {"operation": "logic", "independent": 2, "warps": 1}),
+    ("special", {"function": "ex2", "independent": 2, "warps": 1}),
+    ("mma", {"shape": "m16n8k32", "dtype": "float8_e4m3", "sums": "float32", "independent": 4, "warps": 4}),
+    ("wgmma", {"dtype": "int8", "sums": "int32", "columns": 64, **SHARED, "wait": "late", "groups": 2}),
+]
+
+
+@pytest.mark.parametrize(("name", "params"), FULL)
+def test_a_kernel_that_computes_nothing_fails_its_check(name, params):
+    paper = _grid_device.bench(SUITE, "nvidia")
+    bench = IdleBench(*(getattr(paper, field.name) for field in dataclasses.fields(paper)))
+    bench.case = Case("tensor", name, tuple(params.items()))
+    task = SUITE.build(bench)
+    task.poison()
+    task.stages[""].call()
+    assert task.stages[""].probe()["cycles"].value > 0
+    assert "40 registers" in task.notes["resources"]
+    with pytest.raises(WrongAnswer):
+        task.check()
