@@ -77,16 +77,19 @@ def _zipf(rng: Rng, choices: int, count: int) -> Any:
 
 # Text.
 
+_SHORTEST = 3  # bytes of a word with the space behind it
+
 
 def _text(rng: Rng, nbytes: int) -> Any:
     letters = np.frombuffer(b"etaoinshrdlcumwfgypbvkjxqz", np.uint8)
-    lengths = rng.integers(2, 12, 10_000)
+    lengths = rng.integers(_SHORTEST - 1, 12, 10_000)
     spelled = letters[_zipf(rng, letters.size, int(lengths.sum()))].tobytes()
     ends = np.cumsum(lengths).tolist()
     words = [spelled[end - length : end] for end, length in zip(ends, lengths.tolist(), strict=True)]
     text = b""
     while len(text) < nbytes:
-        drawn = _zipf(rng, len(words), nbytes // 8)
+        most = (nbytes - len(text)) // _SHORTEST + 1  # words that are missing at the most
+        drawn = _zipf(rng, len(words), min(nbytes // 8, most))
         text += b" ".join(map(words.__getitem__, drawn.tolist())) + b"\n"
     return np.frombuffer(text[:nbytes], np.uint8)
 
