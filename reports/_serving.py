@@ -1,12 +1,27 @@
-"""A serving view: the 99th percentile of the time to the first token over the rate of queries, with the objectives."""
+"""A serving view: the 99th percentile of the time to the first token over the rate of queries, with the objectives.
+
+And what a model could serve as a record, for programs.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 from markupsafe import Markup
 
-from gpubench.api.report import OBJECTIVES, Serving, Summary, View, served_of, serving_tables, units
+from gpubench.api.report import (
+    OBJECTIVES,
+    Serving,
+    SessionCheck,
+    SimulatedPercentile,
+    Summary,
+    View,
+    served_of,
+    serving_tables,
+    units,
+)
 
 from . import _svg as svg
 from ._charts import BOTTOM, HEIGHT, TOP, Chart, legend_of
@@ -33,6 +48,30 @@ def served(summary: Summary, suite: str, view: View) -> list[Chart]:
     drawing = svg.picture(f"{view.title}: {words}", HEIGHT, *parts)
     legend = legend_of([", ".join((each.label, *each.devices)) for each in found])
     return [Chart(view.title, words, drawing, legend, tuple(serving_tables(found)), full=True)]
+
+
+def serving_record(found: Serving) -> dict[str, Any]:
+    """Return the highest rates within the objectives, and each session beside its simulation, in SI units."""
+    return {
+        "view": found.title,
+        "label": found.label,
+        "devices": list(found.devices),
+        "prompt": found.load.prompt,
+        "output": found.load.output,
+        "highest_rates": {objectives.name: point.rate if point else None for objectives, point in found.knees},
+        "sessions": [_session_record(session) for session in found.sessions],
+    }
+
+
+def _session_record(session: SessionCheck) -> dict[str, Any]:
+    percentiles = {"p50": session.p50, "p99": session.p99}
+    known = {name: _percentile_record(each) if each else None for name, each in percentiles.items()}
+    return {"case": session.case, "queries": session.queries, "time": session.time, **known}
+
+
+def _percentile_record(found: SimulatedPercentile) -> dict[str, Any]:
+    errors = list(found.errors) if found.errors else None
+    return {**dataclasses.asdict(found), "error": found.error, "errors": errors}
 
 
 def _line(line: Sequence[tuple[float, float]], colour: str, across: Axis, up: Axis) -> Markup:

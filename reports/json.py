@@ -23,6 +23,7 @@ from gpubench.api.report import (
     change,
     frame,
     payoffs,
+    servings,
     staircases,
     transfers,
 )
@@ -31,6 +32,7 @@ from gpubench.api.report import comparison as comparing
 from ._derived import staircase_record, transfer_record
 from ._fleet_json import fleet_document
 from ._payoffs import payoffs_record
+from ._serving import serving_record
 
 SCHEMA = "gpubench.summary/1"
 COMPARE_SCHEMA = "gpubench.compare/1"
@@ -87,6 +89,7 @@ def _document(summary: Summary) -> dict[str, Any]:
         "levels": [staircase_record(found) for found in staircases(summary)],
         "transfers": [transfer_record(found) for found in transfers(summary)],
         "payoffs": [payoffs_record(found) for found in payoffs(summary)],
+        "serving": [serving_record(found) for found in servings(summary)],
         "results": [_result(summary, result, spreads[result.key]) for result in summary.run.results],
     }
 

@@ -1,10 +1,12 @@
 """The simulation of continuous batching: exact times of small cases, queueing theory, the highest rate, percentiles."""
 
+import json
 import re
 import time
 from dataclasses import replace
 from pathlib import Path
 
+import _make as make
 import numpy as np
 import pytest
 from _make import manifest
@@ -188,6 +190,19 @@ def test_percentiles_need_the_queries_that_loadgen_needs():
     assert queries.tail_estimate([], 0.9) is None
 
 
+@pytest.mark.parametrize(("count", "fraction"), [(6, 0.5), (100, 0.9), (368, 0.99), (662, 0.99), (60_000, 0.99)])
+def test_the_interval_of_a_percentile_leaves_at_most_a_fortieth_on_each_side(count, fraction):
+    """With one value fewer between its ends, it would leave more."""
+    low, high = queries.percentile_interval(np.arange(1, count + 1), fraction)
+    assert binom.cdf(low - 1, count, fraction) <= 0.025 < binom.cdf(low, count, fraction)
+    assert binom.sf(high - 1, count, fraction) <= 0.025 < binom.sf(high - 2, count, fraction)
+
+
+def test_too_few_values_have_no_interval_of_a_percentile():
+    assert queries.percentile_interval(range(300), 0.99) is None
+    assert queries.percentile_interval([], 0.5) is None
+
+
 @pytest.mark.parametrize("count", [64, 662, 5000, 100_000])
 @pytest.mark.parametrize("fraction", [0.5, 0.9, 0.99])
 def test_a_tail_estimate_discards_as_many_queries_as_the_binomial_distribution_allows(count, fraction):
@@ -215,13 +230,14 @@ def prefill(tokens, seconds, weights="float16"):
     return timed_case("prefill", (("weights", weights), ("tokens", tokens)), seconds, Work(items=tokens))
 
 
-def session(arrivals, times):
-    """A session that takes exactly what its simulation says."""
+def session(arrivals, times, slower=1.0, sizes=(1, 2, 4, 8, 16, 32, 64)):
+    """A session that takes what its simulation says, times `slower`, on a machine whose batches have these sizes."""
     found = serving.simulate(times, np.array(arrivals), 512, 128)
-    moments = {"scheduled": found.scheduled, "first token": found.first, "last token": found.last}
+    first, last = (found.scheduled + slower * (moments - found.scheduled) for moments in (found.first, found.last))
+    moments = {"scheduled": found.scheduled, "first token": first, "last token": last, "batch sizes": np.array(sizes)}
     observed = [Series(name, "s", tuple(map(float, values)), role="observed") for name, values in moments.items()]
     params = (("weights", "float16"), ("prompt", 512), ("output", 128))
-    return timed_case("server", params, found.whole_s.tolist(), observed=observed)
+    return timed_case("server", params, (last - found.scheduled).tolist(), observed=observed)
 
 
 VIEW = View("serving", "Time to the first token over rate", ("step", "prefill", "server"), by=("weights",))
@@ -278,16 +294,58 @@ def test_steps_without_prefills_serve_nothing():
 def test_a_session_stands_beside_its_simulation_and_its_percentiles_have_the_queries_that_they_need():
     arrivals = serving.poisson(10, 100, seed=2).tolist()
     found = served_of(Summary(run_of(*measured(), session(arrivals, LLAMA))), "inference", VIEW)
-    (check,), (latencies,) = found[0].sessions, found[0].latencies
-    assert check.simulated_whole_s == pytest.approx(check.whole_s, rel=1e-6)
-    assert check.simulated_first_token_s == pytest.approx(check.first_token_s, rel=1e-6)
+    checks, (latencies,) = found[0].sessions, found[0].latencies
+    assert [check.time for check in checks] == ["first token", "per token", "last token"]
+    for check in checks:
+        assert check.queries == 100
+        assert check.p50.error == pytest.approx(0, abs=1e-6)
+        assert check.p99 is None
     assert latencies.p90 is not None
     assert latencies.p99 is None
-    texts = [table.title for table in serving_tables(found)]
-    assert texts[0] == "Highest rate within the objectives"
-    session_table = serving_tables(found)[-1]
-    assert session_table.rows[0][1] == "100"
-    assert {session_table.rows[0][4], session_table.rows[0][7]} <= {"+0.0 %", "-0.0 %"}
+    assert serving_tables(found)[0].title == "Highest rate within the objectives"
+
+
+@pytest.mark.usefixtures("few")
+def test_the_error_of_a_simulation_is_a_figure_with_its_sign_in_the_table_the_page_and_the_json():
+    """Each query takes a quarter longer than its simulation says, so that the simulation falls short by a fifth."""
+    arrivals = serving.poisson(10, 700, seed=2).tolist()
+    run = run_of(*measured(), session(arrivals, LLAMA, slower=1.25))
+    (found,) = served_of(Summary(run), "inference", VIEW)
+    *_, last = found.sessions
+    assert (last.p50.error, last.p99.error) == (pytest.approx(-0.2), pytest.approx(-0.2))
+    worst, best = last.p99.errors
+    assert worst < -0.2 < best < 0
+    table = next(each for each in serving_tables([found]) if each.title.startswith("Simulation"))
+    assert [row[2] for row in table.rows] == ["first token", "per token", "last token"]
+    assert (table.rows[-1][5], table.rows[-1][8]) == ("-20.0 %", "-20.0 %")
+    assert "-20.0 %" in plugins.load("reports", "html").render(run)
+    (record,) = json.loads(plugins.load("reports", "json").render(run))["serving"]
+    assert record["highest_rates"]["server"] > record["highest_rates"]["interactive"]
+    assert record["sessions"][-1]["p99"]["error"] == pytest.approx(-0.2)
+    assert record["sessions"][-1]["p99"]["errors"] == pytest.approx([worst, best])
+
+
+@pytest.mark.usefixtures("few")
+def test_a_session_is_compared_with_a_machine_of_its_own_batch_sizes():
+    """Four slots: a burst of 16 queries waits longer than on the 64 slots that were measured."""
+    small = ServingTimes(LLAMA.prefills, {size: LLAMA.steps[size] for size in (1, 4)})
+    (found,) = served_of(Summary(run_of(*measured(), session([0.1] * 16, small, sizes=(1, 4)))), "inference", VIEW)
+    assert [check.p50.error for check in found.sessions] == pytest.approx([0, 0, 0], abs=1e-6)
+    for sizes in ((1, 128), (0, 4)):
+        result = session([0.1] * 16, small, sizes=sizes)
+        (found,) = served_of(Summary(run_of(*measured(), result)), "inference", VIEW)
+        assert found.sessions == ()
+
+
+@pytest.mark.usefixtures("few")
+def test_steps_that_run_long_enough_have_joules_per_token():
+    long = replace(step(4, 1000, [0.01] * 900), devices=("cuda:0",), window=(0.5, 9.5))
+    joules = make.samples(range(11), energy=[700.0 * second for second in range(11)])
+    run = replace(run_of(long, prefill(512, [0.01])), samples=(joules,))
+    found = served_of(Summary(run), "inference", VIEW)
+    table = serving_tables(found)[-1]
+    assert table.title == "Energy per token"
+    assert table.rows == ((long.case.id, "1.750 J/token", "700.0 W"),)
 
 
 @pytest.mark.usefixtures("few")

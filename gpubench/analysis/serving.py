@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpubench.model import Work
-from gpubench.stats import queries
+from gpubench.stats import quantile, queries
 
 Floats = npt.NDArray[np.float64]
 
@@ -91,6 +91,16 @@ class ServingTimes:
     def slots(self) -> int:
         """The most sequences of a batch."""
         return max(self.steps)
+
+    def of_sizes(self, sizes: Sequence[int]) -> ServingTimes | None:
+        """Return the times of a machine whose batches have these sizes; None where a size is beyond the measured ones.
+
+        A size that was not measured takes the time of the next larger one.
+        """
+        if not sizes or not 1 <= min(sizes) <= max(sizes) <= self.slots:
+            return None
+        lines = self.lines()
+        return ServingTimes(self.prefills, {size: lines[size] for size in sizes})
 
     def prefill_s(self, tokens: int) -> float:
         """Return the time of a prefill, on the line between the two measured lengths around it.
@@ -259,6 +269,38 @@ def rate_point(served: Served, rate: float, slots: int) -> RatePoint:
 
 def _percentiles(seconds: Floats) -> tuple[float, float | None]:
     return float(np.median(seconds)), queries.tail_estimate(seconds.tolist(), 0.99)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedPercentile:
+    """A percentile of a time in seconds, measured and simulated with the same arrivals.
+
+    `low` and `high` are the 95 % confidence interval of the measured one; both are None of too few queries.
+    """
+
+    measured: float
+    low: float | None
+    high: float | None
+    simulated: float
+
+    @property
+    def error(self) -> float:
+        """The share by which the simulation exceeds the measured percentile; below 0 it falls short of it."""
+        return self.simulated / self.measured - 1
+
+    @property
+    def errors(self) -> tuple[float, float] | None:
+        """The error at the upper and at the lower end of the interval of the measured percentile."""
+        if self.low is None or self.high is None:
+            return None
+        return self.simulated / self.high - 1, self.simulated / self.low - 1
+
+
+def simulated_percentile(measured: Floats, simulated: Floats, fraction: float) -> SimulatedPercentile:
+    """Compare a percentile of measured times with that of simulated ones."""
+    values = measured.tolist()
+    low, high = queries.percentile_interval(values, fraction) or (None, None)
+    return SimulatedPercentile(quantile(values, fraction), low, high, quantile(simulated.tolist(), fraction))
 
 
 def at_rate(times: ServingTimes, load: Workload, rate: float) -> RatePoint:

@@ -11,7 +11,7 @@ from gpubench.analysis.overview import Overview, SuiteLine, overview
 from gpubench.analysis.peaks import ABOVE_PEAK, ABOVE_PEAK_REASON, Basis, Share
 from gpubench.analysis.quantities import headline, judged_values
 from gpubench.analysis.reproducibility import Reproducibility, source_words
-from gpubench.analysis.serving import OBJECTIVES
+from gpubench.analysis.serving import OBJECTIVES, SimulatedPercentile
 from gpubench.analysis.site import ListedRun, Site, SiteDevice
 from gpubench.analysis.summary import WITHIN_PROCESS, Figure, Row, Spread, Summary
 from gpubench.analysis.trend import Change, Line, Moment, Trend
@@ -41,7 +41,7 @@ from gpubench.analysis.views.links import link_tables
 from gpubench.analysis.views.payoffs import Payoff, Payoffs, payoffs, payoffs_of
 from gpubench.analysis.views.phase_lanes import lane_of, result_lanes
 from gpubench.analysis.views.phase_tables import phase_tables
-from gpubench.analysis.views.served import Serving, served_of
+from gpubench.analysis.views.served import Serving, SessionCheck, served_of, servings
 from gpubench.analysis.views.tables import (
     Table,
     derived_tables,
@@ -130,7 +130,9 @@ __all__ = [
     "Run",
     "Series",
     "Serving",
+    "SessionCheck",
     "Share",
+    "SimulatedPercentile",
     "Site",
     "SiteDevice",
     "Spread",
@@ -179,6 +181,7 @@ __all__ = [
     "result_lanes",
     "served_of",
     "serving_tables",
+    "servings",
     "source_words",
     "staircases",
     "staircases_of",

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 _CONFIDENCE = 0.99
+_TAIL = 0.025  # on each side of an interval of 95 %
 
 
 def queries_needed(fraction: float) -> int:
@@ -36,6 +37,22 @@ def tail_estimate(values: Sequence[float], fraction: float) -> float | None:
         if discarded
         else None
     )
+
+
+def percentile_interval(values: Sequence[float], fraction: float) -> tuple[float, float] | None:
+    """Return the 95 % confidence interval of a percentile between two of the values; None of too few values.
+
+    The values are independent, of any distribution: of n values, B(n, `fraction`) lie below the percentile (David and
+    Nagaraja, Order Statistics, 2003, section 7.1).
+    """
+    ordered = sorted(values)
+    count = len(ordered)
+    k = np.arange(1, count + 1)
+    steps = np.log((count - k + 1) / k * (fraction / (1 - fraction)))
+    below = np.cumsum(np.exp(count * math.log(1 - fraction) + np.concatenate(([0.0], np.cumsum(steps)))))
+    low = int(np.searchsorted(below, _TAIL, side="right"))  # the most with P(X < low) ≤ 2.5 %
+    high = int(np.searchsorted(below, 1 - _TAIL)) + 1  # the least with P(X ≥ high) ≤ 2.5 %
+    return (ordered[low - 1], ordered[high - 1]) if low >= 1 and high <= count else None
 
 
 def _discarded(count: int, fraction: float) -> int:

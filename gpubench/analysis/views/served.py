@@ -15,8 +15,19 @@ import numpy as np
 
 from gpubench import stats
 from gpubench.analysis import serving
+from gpubench.analysis.energy import Energy
 from gpubench.analysis.quantities import headline, judged_unit
-from gpubench.analysis.serving import OBJECTIVES, Objectives, RatePoint, ServingTimes, StepLine, Workload
+from gpubench.analysis.serving import (
+    OBJECTIVES,
+    Objectives,
+    RatePoint,
+    Served,
+    ServingTimes,
+    SimulatedPercentile,
+    StepLine,
+    Workload,
+    simulated_percentile,
+)
 from gpubench.analysis.summary import Summary
 from gpubench.model import Result, View
 from gpubench.stats import queries
@@ -29,18 +40,22 @@ _MOST_MODELS = 24  # of a view, each of which takes a third of a second
 _LEAST_S, _MOST_S = 1e-9, 1e5  # of a step, a prefill or a query
 _AXES = ("batch", "context", "tokens", "prompt", "output")
 _MOMENTS = ("scheduled", "first token", "last token")
+_SIZES = "batch sizes"  # the series of a session that names the sizes in which its machine runs a batch
+_FOR_P99 = queries.queries_needed(0.99)
 
 
 @dataclass(frozen=True, slots=True)
 class SessionCheck:
-    """A measured session beside its simulation with the same arrivals: medians of two times in seconds."""
+    """One time of the queries of a measured session beside its simulation with the same arrivals.
+
+    The 99th percentile is None of too few queries.
+    """
 
     case: str
     queries: int
-    first_token_s: float
-    simulated_first_token_s: float
-    whole_s: float
-    simulated_whole_s: float
+    time: str
+    p50: SimulatedPercentile
+    p99: SimulatedPercentile | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +82,7 @@ class Serving:
     knees: tuple[tuple[Objectives, RatePoint | None], ...]
     sessions: tuple[SessionCheck, ...]
     latencies: tuple[Latencies, ...]
+    energies: tuple[tuple[str, Energy], ...]
 
 
 @dataclass(slots=True)
@@ -76,6 +92,7 @@ class _Measured:
     steps: dict[tuple[int, int], list[float]] = field(default_factory=dict)
     prefills: dict[int, list[float]] = field(default_factory=dict)
     sessions: list[Result] = field(default_factory=list)
+    timed: list[Result] = field(default_factory=list)
 
     def add(self, result: Result) -> None:
         """Keep a result, unless its times or its axes cannot be those of a model that serves."""
@@ -87,8 +104,10 @@ class _Measured:
             self.sessions.append(result)
         elif batch and context and batch <= _MOST_BATCH:
             self.steps.setdefault((batch, context), []).append(stats.median(spoken.values))
+            self.timed.append(result)
         elif tokens:
             self.prefills.setdefault(tokens, []).append(stats.median(spoken.values))
+            self.timed.append(result)
 
     def times(self) -> ServingTimes | None:
         """Return the table of the simulation; None without a step or without a prefill."""
@@ -116,6 +135,12 @@ def _whole(result: Result, axis: str) -> int | None:
     return value if isinstance(value, int) and 1 <= value <= _MOST_TOKENS else None
 
 
+def servings(summary: Summary) -> list[Serving]:
+    """Return what the models of a run could serve, view by view."""
+    views = ((info.name, view) for info in summary.run.manifest.suites for view in info.views if view.kind == "serving")
+    return [found for suite, view in views for found in served_of(summary, suite, view)]
+
+
 def served_of(summary: Summary, suite: str, view: View) -> list[Serving]:
     """Return what each model on each device of a view could serve; a model without steps or prefills has nothing."""
     grouped: dict[tuple[str, tuple[str, ...]], _Measured] = {}
@@ -125,16 +150,21 @@ def served_of(summary: Summary, suite: str, view: View) -> list[Serving]:
             label = ", ".join(str(params[axis]) for axis in view.by if axis in params)
             grouped.setdefault((label, result.devices), _Measured()).add(result)
     timed = ((*key, measured, times) for key, measured in grouped.items() if (times := measured.times()))
-    return [_serving(view.title, *found) for found in itertools.islice(timed, _MOST_MODELS)]
+    return [_serving(summary, view.title, *found) for found in itertools.islice(timed, _MOST_MODELS)]
 
 
-def _serving(title: str, label: str, devices: tuple[str, ...], measured: _Measured, times: ServingTimes) -> Serving:
+def _serving(
+    summary: Summary, title: str, label: str, devices: tuple[str, ...], measured: _Measured, times: ServingTimes
+) -> Serving:
     load = measured.load()
     most = serving.capacity(times, load)
     points = tuple(serving.at_rate(times, load, share * most) for share in _SHARES)
     knees = tuple((objectives, serving.knee(times, load, objectives)) for objectives in OBJECTIVES)
     sessions = tuple(_sessions(measured.sessions, times))
-    return Serving(title, label, devices, times, load, points, knees, sessions, tuple(_latencies(measured.sessions)))
+    latencies = tuple(_latencies(measured.sessions))
+    found = ((result.case.id, summary.energy(result)) for result in measured.timed)
+    energies = tuple((case, energy) for case, energy in found if isinstance(energy, Energy))
+    return Serving(title, label, devices, times, load, points, knees, sessions, latencies, energies)
 
 
 def _latencies(results: Sequence[Result]) -> Iterator[Latencies]:
@@ -147,18 +177,31 @@ def _latencies(results: Sequence[Result]) -> Iterator[Latencies]:
 
 
 def _sessions(results: Sequence[Result], times: ServingTimes) -> Iterator[SessionCheck]:
-    """Yield each session that has the moments of its queries."""
+    """Yield the times of each session that has the moments of its queries, and whose batches were measured."""
     for result in results:
-        series = {each.name: np.asarray(each.values) for each in result.series if each.name in _MOMENTS}
-        if len(series) < len(_MOMENTS) or len({each.size for each in series.values()}) > 1:
+        series = {each.name: np.asarray(each.values) for each in result.series if each.name in (*_MOMENTS, _SIZES)}
+        sizes = series.pop(_SIZES, None)
+        known = times if sizes is None else times.of_sizes([int(size) for size in sizes])
+        if known is None or len(series) < len(_MOMENTS) or len({each.size for each in series.values()}) > 1:
             continue
         scheduled, first, last = (series[name] for name in _MOMENTS)
         if np.any(np.diff(scheduled) < 0) or np.any(first <= scheduled) or np.any(last < first):
             continue
         params = dict(result.case.params)
-        simulated = serving.simulate(times, scheduled, int(params["prompt"]), int(params["output"]))
-        medians = (
-            float(np.median(moments))
-            for moments in (first - scheduled, simulated.first_token_s, last - scheduled, simulated.whole_s)
+        measured = Served(int(params["output"]), scheduled, first, last)
+        yield from _compared(
+            result.case.id, measured, serving.simulate(known, scheduled, int(params["prompt"]), measured.output)
         )
-        yield SessionCheck(result.case.id, len(scheduled), *medians)
+
+
+def _compared(case: str, measured: Served, simulated: Served) -> Iterator[SessionCheck]:
+    times = {
+        "first token": (measured.first_token_s, simulated.first_token_s),
+        "per token": (measured.token_s, simulated.token_s),
+        "last token": (measured.whole_s, simulated.whole_s),
+    }
+    count = len(measured.scheduled)
+    for name, pair in times.items():
+        if np.all(pair[0] > 0):
+            p99 = simulated_percentile(*pair, 0.99) if count >= _FOR_P99 else None
+            yield SessionCheck(case, count, name, simulated_percentile(*pair, 0.5), p99)

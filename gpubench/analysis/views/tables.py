@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gpubench import stats
 from gpubench.analysis.quantities import judged_better, judged_unit, judged_values
-from gpubench.analysis.serving import OBJECTIVES, Objectives, RatePoint
+from gpubench.analysis.serving import OBJECTIVES, Objectives, RatePoint, SimulatedPercentile
 from gpubench.analysis.summary import Summary
 from gpubench.analysis.views import breakeven
 from gpubench.analysis.views.derived import Path, Staircase, Step, Transfers, staircases_of, transfers_of
@@ -54,8 +54,11 @@ _RATE_HEADS = ("model", "device", "rate", *_TIMES, "goodput server", "goodput in
 _SESSION_HEADS = (
     "case",
     "queries",
-    *(f"{time}{of}" for time in ("first token", "last token") for of in (" p50", ", simulated", ", error")),
+    "time",
+    *(f"p50{of}" for of in ("", ", simulated", ", error")),
+    *(f"p99{of}" for of in ("", ", simulated", ", error", ", 95 % interval of the error")),
 )
+_ENERGY_HEADS = ("case", "energy", "power")
 _LATENCY_HEADS = ("case", "queries", "median", "p90", "p99")
 _SERVING_NOTE = "LoadGen scenario Server, simulated from measured steps and prefills; not an MLPerf result"
 
@@ -286,7 +289,13 @@ def serving_tables(found: Sequence[Serving]) -> list[Table]:
         tables.append(Table(title, _LATENCY_HEADS, latencies, _LATENCY_HEADS[:1], note))
     if sessions:
         title = "Simulation beside measured sessions with the same arrivals"
-        tables.append(Table(title, _SESSION_HEADS, sessions, _SESSION_HEADS[:1]))
+        note = "The error is the share by which the simulation exceeds the measured time; p99 needs 662 queries"
+        tables.append(Table(title, _SESSION_HEADS, sessions, ("case", "time"), note))
+    energies = tuple(
+        (case, energy.figure, units.quantity(energy.watts, "W")) for each in found for case, energy in each.energies
+    )
+    if energies:
+        tables.append(Table("Energy per token", _ENERGY_HEADS, energies, _ENERGY_HEADS[:1]))
     return tables
 
 
@@ -326,17 +335,13 @@ def _pairs(*pairs: tuple[float, float | None]) -> Iterator[str]:
 
 
 def _session(session: SessionCheck) -> tuple[str, ...]:
-    times = (
-        (session.first_token_s, session.simulated_first_token_s),
-        (session.whole_s, session.simulated_whole_s),
-    )
-    cells = (
-        cell
-        for measured, simulated in times
-        for cell in (
-            units.quantity(measured, "s"),
-            units.quantity(simulated, "s"),
-            f"{100 * (simulated / measured - 1):+.1f} %",
-        )
-    )
-    return (session.case, str(session.queries), *cells)
+    p99 = session.p99
+    cells = (*_percentile(session.p50), *(_percentile(p99) if p99 else (_NONE,) * 3))
+    errors = p99.errors if p99 else None
+    interval = f"{100 * errors[0]:+.1f} to {100 * errors[1]:+.1f} %" if errors else _NONE
+    return (session.case, str(session.queries), session.time, *cells, interval)
+
+
+def _percentile(found: SimulatedPercentile) -> tuple[str, ...]:
+    times = (units.quantity(seconds, "s") for seconds in (found.measured, found.simulated))
+    return (*times, f"{100 * found.error:+.1f} %")
