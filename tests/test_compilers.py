@@ -1,4 +1,4 @@
-"""The suite `compilers`: what its operators compute, our kernels for them, and the checks that catch a wrong provider."""
+"""The suite `compilers`: what its operators compute, our kernels for them, and checks that catch a wrong provider."""
 
 from __future__ import annotations
 
