@@ -5,6 +5,7 @@ ci/rocm.sh` fetches the compiler; without it Debian 12's older one is asked, for
 """
 
 import re
+import sys
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -12,6 +13,8 @@ from pathlib import Path
 import _hiprtc
 import pytest
 from _hiprtc import Compiled, Instruction, loops
+
+from gpubench import plugins
 
 ROOT = Path(__file__).parent.parent
 PRELUDE = ROOT / "suites" / "prelude.cuh"
@@ -24,6 +27,19 @@ SKINNY = [
     for kind in range(1, 5)
     for tiles, across in ((1, 8), (2, 1), (4, 1))
 ]
+INSTRUCTIONS = sys.modules[f"{plugins.load('suites', 'tensor').package}._mma"]
+SCALAR = [
+    {"OPERATION": f"fma_{dtype}", "INDEPENDENT": chains}
+    for dtype in ("float64", "float32", "float16x2")
+    for chains in (1, 8)
+]
+MATRIX = [
+    {**INSTRUCTIONS.amd_defines(form), "INDEPENDENT": chains, "THREADS": 1024}
+    for form in INSTRUCTIONS.MFMA.values()
+    for chains in (1, 4)
+]
+GATED = {"WEIGHTS": 1, "TEAM": 128, "SHARE": 2, "AHEAD": 4, "GATED": 1}
+GATED_SKINNY = {"WEIGHTS": 4, "TILES": 1, "PANELS": 2, "DOWN": 1, "ACROSS": 8, "AHEAD": 2, "GATED": 1}
 # What a file is built with, where it does not stand for itself: a file that is new is built with nothing.
 BUILDS: dict[str, list[dict[str, object]]] = {
     "stream.cu": [
@@ -31,10 +47,10 @@ BUILDS: dict[str, list[dict[str, object]]] = {
         {"REAL": "double", "WIDTH": 16},
     ],
     "bandwidth/access.cu": [{"WRITES": 0}, {"WRITES": 1}],
-    "gemm/gemv.cu": list(GEMV),
+    "gemm/gemv.cu": [*GEMV, GATED],
     "copies.cu": [{}, {"FLIGHT": 1}],
     "ipc/signals.cu": [{}, {"ADDS": 1}],
-    "gemm/skinny.cu": list(SKINNY),
+    "gemm/skinny.cu": [*SKINNY, GATED_SKINNY],
     "inference/attention.cu": [
         {"DIM": 128, "GROUP": 4, "PAGE": 0},
         {"DIM": 128, "GROUP": 8, "PAGE": 64},
@@ -42,6 +58,8 @@ BUILDS: dict[str, list[dict[str, object]]] = {
         {"DIM": 64, "GROUP": 2, "PAGE": 0},
         {"DIM": 128, "GROUP": 4, "PAGE": 0, "ROTARY": 1},
     ],
+    "tensor/instructions.cu": list(SCALAR),
+    "tensor/instructions_mma.cu": list(MATRIX),
 }
 ALL = [(file, build) for file in FILES for build in BUILDS.get(file, [{}])]
 LATENCY = [file for file in FILES if file.startswith("latency/")]
@@ -98,7 +116,7 @@ def test_every_kernel_of_every_suite_compiles_for_amd(file: str, macros: dict[st
     assert families <= parts
 
 
-NVIDIA = {"cluster", "async_copy", "bulk_copy", "wmma", "mma", "wgmma"}  # what only sm_80 or sm_90 have
+NVIDIA = {"cluster", "async_copy", "bulk_copy", "wmma", "mma", "wgmma", "wgmma_chains"}  # what only sm_80 or sm_90 have
 
 
 def code_of(file: str) -> str:
@@ -225,6 +243,34 @@ def test_the_ladders_rung_for_amd_multiplies_by_matrix_instructions_of_32_by_32(
     assert sum(multiplies.values()) == 16  # 2 × 2 tiles of a wave, four steps of eight inner elements
     assert all(re.fullmatch(r"v_mfma_f32_32x32x8_?f16(_e64)?", name) for name in multiplies), multiplies
     assert any(name.startswith(("ds_read_b64", "ds_read2_b64")) for name in found), found
+
+
+@arch_of_amd
+@pytest.mark.parametrize("macros", SCALAR)
+def test_the_timed_loop_of_multiply_adds_has_one_for_each_step_and_nothing_between(
+    macros: dict[str, object], arch: str
+) -> None:
+    chains = timed(kernels("tensor/instructions.cu", arch, **macros)["chains"])
+    found = max(
+        (Counter(each.name for each in loop if each.name.startswith("v_")) for loop in chains), key=Counter.total
+    )
+    steps = sum(count * (2 if "pk_fma_f32" in name else 1) for name, count in found.items() if "fma" in name)
+    assert (steps, sum(count for name, count in found.items() if "fma" not in name)) == (512, 0)
+
+
+@arch_of_amd
+@pytest.mark.parametrize("macros", MATRIX)
+def test_the_timed_loop_of_matrix_instructions_has_one_for_each_step(macros: dict[str, object], arch: str) -> None:
+    chains = timed(kernels("tensor/instructions_mma.cu", arch, **macros)["matrix_chains"])
+    wanted = str(macros["INSTRUCTION"]).replace("_", "")
+    for loop in chains:
+        found = Counter(each.name for each in loop if each.name.startswith("v_"))
+        if any("mfma" in name for name in found):
+            assert {name.removeprefix("v_").removesuffix("_e64").replace("_", "") for name in found} <= {
+                wanted,
+                wanted.removesuffix("1k"),
+            }
+            assert found.total() == 64
 
 
 @arch_of_amd

@@ -20,6 +20,7 @@ from ._kernels import resource_notes
 BODY = 64  # steps of a round, as in instructions_mma.cu
 _FULL_WARPS = 4  # of a scheduler
 _CYCLES = 32  # about those of a dependent chain, where an instruction is not longer
+_MOST_SUMS = 64  # registers of a lane on AMD: with four waves of each SIMD unit it has 128
 _A, _B = 3, 5  # every element of A and of B on AMD, whose layouts differ by instruction
 
 topic = Topic(
@@ -184,8 +185,12 @@ def _axis(place: int) -> Any:
 
 
 def _is_instruction(target: Target, params: Mapping[str, Any]) -> bool:
-    form = params["shape"], params["dtype"], params["sums"]
-    return form in _instructions(target) and in_quick(target, params)
+    form = _instructions(target).get((params["shape"], params["dtype"], params["sums"]))
+    if form is None or not in_quick(target, params):
+        return False
+    m, n, _ = form.shape
+    words = 2 if form.sums == "f64" else 1
+    return on_nvidia(target) or words * m * n // 64 * params["independent"] <= _MOST_SUMS
 
 
 @topic.case(

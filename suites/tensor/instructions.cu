@@ -19,30 +19,24 @@ static __device__ __forceinline__ void fold(u32& word, double value) {
 }
 static __device__ __forceinline__ void fold(float& sum, float value) { sum += value; }
 
-#if GB_HIP
-#define FMA(name, TYPE, nvidia, amd, letter)                                                             \
+#define FMA(name, TYPE, multiply_add)                                                                    \
     struct name {                                                                                        \
         typedef TYPE Value;                                                                              \
         typedef u32 Result;                                                                              \
-        static __device__ __forceinline__ void step(TYPE& x, const TYPE* k, int i) {                     \
-            asm volatile(amd " %0, %1, %0, %2" : "+v"(x) : "v"(k[0]), "v"(k[1 + i % 2]));                \
-        }                                                                                                \
+        static __device__ __forceinline__ void step(TYPE& x, const TYPE* k, int i) { multiply_add; }     \
     };
+#if GB_HIP  // no assembly, between whose instructions the compiler would wait; it makes pairs of float32 chains
+FMA(fma_float64, double, x = fma(k[0], x, k[1 + i % 2]))
+FMA(fma_float32, float, x = fmaf(k[0], x, k[1 + i % 2]))
+FMA(fma_float16x2, u32,
+    x = gb_as<u32>(__builtin_elementwise_fma(gb_as<gb_half2>(k[0]), gb_as<gb_half2>(x), gb_as<gb_half2>(k[1 + i % 2]))))
 #else
-#define FMA(name, TYPE, nvidia, amd, letter)                                                             \
-    struct name {                                                                                        \
-        typedef TYPE Value;                                                                              \
-        typedef u32 Result;                                                                              \
-        static __device__ __forceinline__ void step(TYPE& x, const TYPE* k, int i) {                     \
-            asm volatile(nvidia " %0, %1, %0, %2;" : "+" letter(x) : letter(k[0]), letter(k[1 + i % 2])); \
-        }                                                                                                \
-    };
-#endif
-FMA(fma_float64, double, "fma.rn.f64", "v_fma_f64", "d")
-FMA(fma_float32, float, "fma.rn.f32", "v_fma_f32", "f")
-FMA(fma_float16x2, u32, "fma.rn.f16x2", "v_pk_fma_f16", "r")
-#if !GB_HIP
-FMA(fma_bfloat16x2, u32, "fma.rn.bf16x2", "", "r")
+#define PTX(instruction, letter) \
+    asm volatile(instruction " %0, %1, %0, %2;" : "+" letter(x) : letter(k[0]), letter(k[1 + i % 2]))
+FMA(fma_float64, double, PTX("fma.rn.f64", "d"))
+FMA(fma_float32, float, PTX("fma.rn.f32", "f"))
+FMA(fma_float16x2, u32, PTX("fma.rn.f16x2", "r"))
+FMA(fma_bfloat16x2, u32, PTX("fma.rn.bf16x2", "r"))
 
 // x = k[0]·x + k[1 or 2] of 32 bits, the lower half of the product; a bitwise function of three operands; a rotation.
 struct multiply_add {

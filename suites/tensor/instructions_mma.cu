@@ -8,17 +8,23 @@
 #ifndef INDEPENDENT
 #define INDEPENDENT 1
 #define THREADS 512
+#define SUM_WORD float
+#define C_WORDS 4
+#if GB_HIP
+#define INSTRUCTION mfma_f32_16x16x16f16
+#define INPUT_WORD _Float16
+#define INPUT_VECTOR gb_half4
+#define SUM_VECTOR gb_float4
+#define A_WORDS 4
+#define B_WORDS 4
+#else
 #define SHAPE m16n8k16
 #define INPUTS f16
 #define SUMS f32
 #define INPUT_WORD u32
-#define SUM_WORD float
 #define A_WORDS 4
 #define B_WORDS 2
-#define C_WORDS 4
-#define INSTRUCTION mfma_f32_16x16x16f16
-#define INPUT_VECTOR gb_half4
-#define SUM_VECTOR gb_float4
+#endif
 #endif
 #define BODY 64  // steps of a round: what counts the rounds is hidden behind them
 
