@@ -350,6 +350,9 @@ static __device__ __forceinline__ unsigned short gb_to_half(float value) {
 }
 #endif
 
+// The gate of a feed-forward network: SiLU of `gate` times what it is applied to.
+static __device__ __forceinline__ float gb_gated(float gate, float up) { return gate / (1 + expf(-gate)) * up; }
+
 // Sixteen bytes that are read once: past the first cache, which keeps what is read again.
 #if GB_HIP
 static __device__ __forceinline__ uint4 gb_stream(const uint4* from) { return gb_word(from); }

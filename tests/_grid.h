@@ -175,6 +175,7 @@ static inline void gb_matrices(u32 (&found)[4], const void* row) {
         found[i] = words[lane % 4];
     }
 }
+static inline float gb_gated(float gate, float up) { return gate / (1 + expf(-gate)) * up; }
 static inline void gb_halves(u32 word, float& low, float& high) {
     _Float16 halves[2];
     memcpy(halves, &word, 4);

@@ -125,16 +125,16 @@ def test_a_group_of_weights_has_the_scale_of_its_greatest(bits, most, low, high)
     np.testing.assert_array_equal(quantised(bits, 16, 1280, tiled=True)[2], exact)
 
 
-def operands(kind, tokens, tiled=False):
+def operands(kind, tokens, tiled=False, rows=ROWS):
     """Weights, scales and activations as the kernels take them, and both as doubles."""
     vectors = {"int8": "float16", "int4": "float16"}.get(kind, kind)
     x = filled(vectors, tokens * COLS, seed=3)
     wide_x = widened(vectors, x, tokens, COLS)
     if kind in ("int8", "int4"):
-        words, scales, exact = quantised(int(kind[3:]), ROWS, COLS, tiled)
-        return words, scales, x, exact.reshape(ROWS, COLS), wide_x
-    w = filled(kind, ROWS * COLS, seed=4)
-    return w, np.zeros(1, "uint16"), x, widened(kind, w, ROWS, COLS), wide_x
+        words, scales, exact = quantised(int(kind[3:]), rows, COLS, tiled)
+        return words, scales, x, exact.reshape(rows, COLS), wide_x
+    w = filled(kind, rows * COLS, seed=4)
+    return w, np.zeros(1, "uint16"), x, widened(kind, w, rows, COLS), wide_x
 
 
 def relative(kind, found, tokens, exact):
@@ -187,6 +187,49 @@ def test_few_tokens_by_matrix_instructions_whatever_the_split(
         kernel((blocks, splits), (warp * down * across,), (w, scales, x, y, *numbers, partial, arrived))
         assert (arrived == 0).all()
     assert relative(kind, y, tokens, wide_x @ wide_w.T) < BOUND[kind]
+
+
+GATED_ROWS = 48  # of y, of which the weights have twice as many
+
+
+def gated(products):
+    """The result of a gated product from all its products, which are divided by √COLS to be about one."""
+    gates, ups = np.split(products, 2, axis=1)
+    return gates / (1 + np.exp(-gates)) * ups
+
+
+def gated_operands(kind, tokens, tiled):
+    """Operands whose products are about one, so that gates are neither open nor shut."""
+    w, scales, _, wide_w, wide_x = operands(kind, tokens, tiled, 2 * GATED_ROWS)
+    small = (wide_x / 32).astype("float16")
+    return w, scales, small.view("uint16").ravel(), wide_w, small.astype(float)
+
+
+@needs_compiler
+@pytest.mark.parametrize("kind", ["float16", pytest.param("int4", marks=pytest.mark.slow)])
+def test_a_gated_product_applies_each_row_as_the_gate_of_one_in_the_second_half(kind):
+    w, scales, x, wide_w, wide_x = gated_operands(kind, 1, tiled=False)
+    y = np.full(GATED_ROWS, 0xFFFF, "uint16")
+    kernel = _grid.kernel("gemm/gemv.cu", "gemv", WEIGHTS=WEIGHTS[kind], TEAM=64, SHARE=4, AHEAD=2, GATED=1)
+    kernel((-(-GATED_ROWS // 8),), (256,), (w, scales, x, y, np.uint32(GATED_ROWS), np.uint32(COLS)))
+    np.testing.assert_allclose(y.view("float16")[None].astype(float), gated(wide_x @ wide_w.T), rtol=2e-3, atol=2e-3)
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("warp", [32, 64])
+@pytest.mark.parametrize(("kind", "splits", "tokens"), [("float16", 3, 13), ("int4", 1, 1), ("int4", 3, 1)])
+def test_a_gated_product_by_matrix_instructions_is_the_same(kind, splits, tokens, warp):
+    tiles = -(-tokens // (warp // 4))
+    w, scales, x, wide_w, wide_x = gated_operands(kind, tokens, tiled=True)
+    y = np.full(tokens * GATED_ROWS, 0xFFFF, "uint16")
+    sizes = {"TILES": tiles, "PANELS": 4, "DOWN": 2, "ACROSS": 2 if tiles == 1 else 1, "AHEAD": 2, "WARP": warp}
+    kernel = _grid.kernel("gemm/skinny.cu", "skinny", WEIGHTS=WEIGHTS[kind], GATED=1, **sizes)
+    partial, arrived = np.full(2 * splits * tokens * GATED_ROWS, np.nan, "float32"), np.zeros(1, "uint32")
+    numbers = np.uint32(GATED_ROWS), np.uint32(COLS), np.uint32(tokens)
+    kernel((1, splits), (warp * 2 * sizes["ACROSS"],), (w, scales, x, y, *numbers, partial, arrived))
+    found = y.view("float16").reshape(tokens, GATED_ROWS).astype(float)
+    np.testing.assert_allclose(found, gated(wide_x @ wide_w.T), rtol=2e-3, atol=2e-3)
 
 
 BUILDS = [

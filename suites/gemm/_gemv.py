@@ -125,6 +125,26 @@ class Vectors:
     y: Any
 
 
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How a product is launched.
+
+    An early one fetches weights while the launch before it writes x. A gated one takes the first half of the rows of W
+    as the gate of the second half (SiLU): Y has half as many rows, a multiple of 16.
+    """
+
+    is_early: bool = False
+    is_gated: bool = False
+
+    @property
+    def halves(self) -> int:
+        """Rows of W for each row of Y."""
+        return 2 if self.is_gated else 1
+
+
+PLAIN = Launch()
+
+
 def poison(y: Any) -> None:
     """Overwrite every element with NaN."""
     y.view("uint8").fill(0xFF)
@@ -166,13 +186,13 @@ class WarpPlan:
         return _THREADS // self.team * self.share
 
 
-def warp_plan(kind: WeightKind, cols: int, warp: int) -> WarpPlan:
+def warp_plan(kind: WeightKind, cols: int, warp: int, is_gated: bool = False) -> WarpPlan:
     """Return the fastest plan on an H200: four vectors a thread; quantised weights have a warp for a row or two."""
     vectors_a_row = cols * kind.bits // 128
     if kind.is_quantised:
-        return WarpPlan(warp, 2, 2) if vectors_a_row > 8 * warp else WarpPlan(warp, 1, 4)
+        return WarpPlan(warp, 2, 2) if is_gated or vectors_a_row > 8 * warp else WarpPlan(warp, 1, 4)
     whole = 1 << (max(vectors_a_row // 4, 1).bit_length() - 1)  # a power of two: a team folds its sums in halves
-    return WarpPlan(max(warp, min(_THREADS, whole)), 1, 4)
+    return WarpPlan(max(warp, min(_THREADS, whole)), 2 if is_gated else 1, 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,12 +218,14 @@ class TensorPlan:
         return self.warp * self.across * self.down
 
 
-def tensor_plan(kind: WeightKind, rows: int, tokens: int, units: int, warp: int = 32) -> TensorPlan:
+def tensor_plan(
+    kind: WeightKind, rows: int, tokens: int, units: int, warp: int = 32, is_gated: bool = False
+) -> TensorPlan:
     """Return the plan that was fastest on an H200; AMD gets the same blocks, but nothing was measured there."""
     width = warp // _LANES_A_TOKEN
     tiles = next(tiles for tiles in (1, 2, 4, 8) if width * tiles >= tokens)
     widest = width * tiles == _MOST_TOKENS
-    panels = 2 if kind.bits == 4 or (tiles > 1 and rows >= _MANY_ROWS) or widest else 1
+    panels = 2 if is_gated or kind.bits == 4 or (tiles > 1 and rows >= _MANY_ROWS) or widest else 1
     if tiles == 1:
         return TensorPlan(1, panels, 1, 8, 2, 1, warp)
     down = 4 if widest else 8
@@ -211,28 +233,30 @@ def tensor_plan(kind: WeightKind, rows: int, tokens: int, units: int, warp: int 
     return TensorPlan(tiles, panels, down, 1, 2, max(1, min(8, units // blocks)), warp)
 
 
-def warp_call(bench: Bench, weights: Weights, held: Vectors, is_early: bool = False) -> Call:
-    """Return the call of Y = W·x by gemv.cu; an early one fetches weights while the launch before writes x."""
-    plan = warp_plan(weights.kind, weights.cols, bench.traits.warp)
-    defines = {"TEAM": plan.team, "SHARE": plan.share, "AHEAD": plan.ahead}
+def warp_call(bench: Bench, weights: Weights, held: Vectors, how: Launch = PLAIN) -> Call:
+    """Return the call of Y = W·x by gemv.cu."""
+    plan = warp_plan(weights.kind, weights.cols, bench.traits.warp, how.is_gated)
+    defines = {"TEAM": plan.team, "SHARE": plan.share, "AHEAD": plan.ahead, "GATED": int(how.is_gated)}
     kernel = bench.kernel("gemv.cu", "gemv", WEIGHTS=weights.kind.number, **defines)
     grid = (-(-weights.rows // plan.rows),)
-    args = (weights.words, weights.scales, held.x, held.y, np.uint32(weights.rows), np.uint32(weights.cols))
-    return partial(kernel.early if is_early else kernel, grid, (_THREADS,), args)
+    rows = weights.rows // how.halves
+    args = (weights.words, weights.scales, held.x, held.y, np.uint32(rows), np.uint32(weights.cols))
+    return partial(kernel.early if how.is_early else kernel, grid, (_THREADS,), args)
 
 
-def tensor_call(bench: Bench, weights: Weights, held: Vectors, tokens: int, is_early: bool = False) -> Call:
-    """Return the call of Y = X·Wᵀ by skinny.cu, for at most 64 tokens; an early one as in `warp_call`."""
+def tensor_call(bench: Bench, weights: Weights, held: Vectors, tokens: int, how: Launch = PLAIN) -> Call:
+    """Return the call of Y = X·Wᵀ by skinny.cu, for at most 64 tokens."""
     if "matrix" not in bench.traits.features:
         raise Skip(f"the kernel with matrix instructions needs sm_80, gfx90a or newer, not {bench.traits.arch}")
     expect(tokens <= _MOST_TOKENS, f"{tokens} tokens are more than the maximum of {_MOST_TOKENS}")
     kind, xp = weights.kind, bench.xp
-    plan = tensor_plan(kind, weights.rows, tokens, bench.device.device.units, bench.traits.warp)
-    sizes = {"TILES": plan.tiles, "PANELS": plan.panels, "DOWN": plan.down, "ACROSS": plan.across}
-    kernel = bench.kernel("skinny.cu", "skinny", WEIGHTS=kind.number, AHEAD=plan.ahead, **sizes)
+    units, warp = bench.device.device.units, bench.traits.warp
+    plan = tensor_plan(kind, weights.rows, tokens, units, warp, how.is_gated)
+    sizes = {"TILES": plan.tiles, "PANELS": plan.panels, "DOWN": plan.down, "ACROSS": plan.across, "AHEAD": plan.ahead}
+    kernel = bench.kernel("skinny.cu", "skinny", WEIGHTS=kind.number, **sizes, GATED=int(how.is_gated))
     grid = (-(-weights.rows // plan.rows), plan.splits)
     parts = xp.empty(plan.splits * tokens * weights.rows if plan.splits > 1 else 0, "float32")
     arrived = xp.zeros(grid[0], "uint32")
-    numbers = (np.uint32(value) for value in (weights.rows, weights.cols, tokens))
+    numbers = (np.uint32(value) for value in (weights.rows // how.halves, weights.cols, tokens))
     args = (weights.words, weights.scales, held.x, held.y, *numbers, parts, arrived)
-    return partial(kernel.early if is_early else kernel, grid, (plan.threads,), args)
+    return partial(kernel.early if how.is_early else kernel, grid, (plan.threads,), args)

@@ -7,7 +7,12 @@
 //
 // TEAM threads work on SHARE rows at once, each with AHEAD vectors of 16 bytes of every row in flight. While the launch
 // before still runs, the first PREFETCH blocks also bring the weights of as many others to the second-level cache.
+// With GATED, W has 2·`rows` rows, and y[r] is row r as the gate (gb_gated) of row `rows` + r.
 #define THREADS 256
+#ifndef GATED
+#define GATED 0
+#endif
+#define OUTPUTS (SHARE / (1 + GATED))  // elements of y that a team computes
 #ifndef PREFETCH
 #define PREFETCH 0
 #endif
@@ -120,6 +125,12 @@ static __device__ __forceinline__ float folded(float mine) {
     return mine;
 }
 
+// The r-th row of W that a team works on, which computes y from `first` on; the last one in place of those beyond.
+static __device__ __forceinline__ u32 row_of(u32 first, int r, u32 rows) {
+    const u32 row = first + r % OUTPUTS;
+    return (row < rows ? row : rows - 1) + r / OUTPUTS * rows;
+}
+
 // The vectors of all rows at one place; weights of zero beyond the end of the rows.
 static __device__ __forceinline__ void take(uint4 (&raw)[SHARE], const uint4* const (&at)[SHARE], u32 v, u32 vectors) {
 #pragma unroll
@@ -134,23 +145,22 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     gemv(const uint4* __restrict__ w, const unsigned short* __restrict__ scales, const uint4* x, Out* y, u32 rows,
          u32 cols) {
     const u32 lane = threadIdx.x % TEAM, vectors = cols / PER_VECTOR;
-    const u32 first = (blockIdx.x * (THREADS / TEAM) + threadIdx.x / TEAM) * SHARE;
+    const u32 first = (blockIdx.x * (THREADS / TEAM) + threadIdx.x / TEAM) * OUTPUTS;
     const uint4* at[SHARE];
     uint4 raw[AHEAD][SHARE];
     float sum[SHARE];
 #pragma unroll
     for (int r = 0; r < SHARE; ++r) {
-        const u32 row = first + r < rows ? first + r : rows - 1;
-        at[r] = w + (u64)row * vectors;
+        at[r] = w + (u64)row_of(first, r, rows) * vectors;
         sum[r] = 0;
     }
 #pragma unroll
     for (int k = 0; k < AHEAD; ++k) take(raw[k], at, lane + k * TEAM, vectors);
     gb_allow_next();
 #if PREFETCH
-    const u32 block_rows = THREADS / TEAM * SHARE, later = (blockIdx.x + PREFETCH) * block_rows;
-    if (threadIdx.x == 0 && blockIdx.x < PREFETCH && later + block_rows <= rows)
-        gb_prefetch(w + (u64)later * vectors, block_rows * vectors * 16);
+    const u32 outputs = THREADS / TEAM * OUTPUTS, later = (blockIdx.x + PREFETCH) * outputs;
+    if (threadIdx.x <= GATED && blockIdx.x < PREFETCH && later + outputs <= rows)
+        gb_prefetch(w + (u64)(later + threadIdx.x * rows) * vectors, outputs * vectors * 16);
 #endif
     gb_wait_for_previous();
     for (u32 v = lane; v < vectors; v += TEAM * AHEAD) {
@@ -162,7 +172,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
             for (int r = 0; r < SHARE; ++r) {
 #if WEIGHTS >= 3
-                const u32 row = first + r < rows ? first + r : rows - 1;
+                const u32 row = row_of(first, r, rows);
                 float scale, unused;
                 gb_halves(scales[(u64)row * (cols / GROUP) + place / (GROUP / PER_VECTOR)], scale, unused);
                 sum[r] += scale * dot(raw[k][r], wide);
@@ -174,8 +184,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
     }
 #pragma unroll
-    for (int r = 0; r < SHARE; ++r) {
-        const float total = folded(sum[r]);
+    for (int r = 0; r < OUTPUTS; ++r) {
+        float total = folded(sum[r]);
+#if GATED
+        total = gb_gated(total, folded(sum[r + OUTPUTS]));
+#endif
         if (lane == 0 && first + r < rows) y[first + r] = narrow(total);
     }
 }

@@ -8,8 +8,14 @@
 // that share out the columns, which gridDim.y blocks share out once more; the last of them to arrive
 // adds up what the others left in `partial`. With one tile of tokens a warp fetches its part of X itself, from
 // the first cache; with more, a block stages it in shared memory for all its rows, and ACROSS is 1.
+// With GATED, W has 2·`rows` rows, the second half of a warp's panels is `rows` rows after the first half, and
+// y[r] is row r as the gate (gb_gated) of row `rows` + r.
+#ifndef GATED
+#define GATED 0
+#endif
 #define GROUP 128
-#define HEIGHT (16 * PANELS * DOWN)
+#define HEIGHT (16 * PANELS * DOWN)  // rows of W that a block has
+#define OUTPUTS (PANELS / (1 + GATED))  // panels of y that a warp computes
 #define WIDTH (GB_COLUMNS * TILES)
 #define LANES (4 * GB_COLUMNS)
 #define THREADS (LANES * ACROSS * DOWN)
@@ -81,8 +87,8 @@ struct Place {  // what a warp works on
 #if WEIGHTS >= 3
 // The tile of 16 rows and 128 columns that is the p-th of this warp's in a group of columns.
 static __device__ __forceinline__ u64 tile_of(const Place& at, int p, u32 block) {
-    const u32 wanted = at.row / 16 + p, last = (at.rows - 1) / 16;
-    return (u64)(wanted < last ? wanted : last) * at.blocks + block;
+    const u32 wanted = at.row / 16 + p % OUTPUTS, last = (at.rows - 1) / 16;
+    return (u64)((wanted < last ? wanted : last) + p / OUTPUTS * (at.rows / 16)) * at.blocks + block;
 }
 #endif
 
@@ -96,7 +102,8 @@ static __device__ __forceinline__ void take(Taken& taken, const Place& at, u32 b
             const uint4* from = at.w + (tile_of(at, p, block) * 2 + half + g / 8) * (32 * VECTORS) + 4 * (g % 8) + t;
             const int apart = 32;
 #else
-            const u32 wanted = at.row + 16 * p + 8 * half + g, real = wanted < at.rows ? wanted : at.rows - 1;
+            const u32 wanted = at.row + 16 * (p % OUTPUTS) + 8 * half + g;
+            const u32 real = (wanted < at.rows ? wanted : at.rows - 1) + p / OUTPUTS * at.rows;
             const uint4* from = at.w + ((u64)real * at.blocks + block) * (4 * VECTORS) + t;
             const int apart = 4;
 #endif
@@ -213,6 +220,10 @@ static __device__ __forceinline__ unsigned short narrow(float value) {
 #endif
 }
 
+static __device__ __forceinline__ unsigned short result_of(const float (&total)[1 + GATED]) {
+    return narrow(GATED ? gb_gated(total[0], total[GATED]) : total[0]);
+}
+
 // x may be what the launch before writes: the first weights are on their way before this kernel waits for it.
 extern "C" __global__ void __launch_bounds__(THREADS)
     skinny(const uint4* __restrict__ w, const unsigned short* __restrict__ scales, const uint4* x, unsigned short* y,
@@ -220,7 +231,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     __shared__ uint4 room[STAGES > SUMS ? STAGES : SUMS];  // for X while it is multiplied, for the sums after that
     float(&tiles)[ACROSS][WIDTH][HEIGHT] = *(float(*)[ACROSS][WIDTH][HEIGHT])room;
     const u32 warp = threadIdx.x / LANES, down = warp % DOWN, across = warp / DOWN, blocks = cols / GROUP;
-    const Place at = {w, x, scales, blockIdx.x * HEIGHT + 16 * PANELS * down, rows, blocks, tokens};
+    const u32 first_row = blockIdx.x * (16 * OUTPUTS * DOWN);
+    const Place at = {w, x, scales, first_row + 16 * OUTPUTS * down, rows, blocks, tokens};
     const u32 shares = gridDim.y * ACROSS, share = blockIdx.y * ACROSS + across;
     const u32 first = (u32)((u64)blocks * share / shares), end = (u32)((u64)blocks * (share + 1) / shares);
     Sums sums = {};
@@ -266,22 +278,31 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     leave(tiles[across], sums, down);
     __syncthreads();
     const u64 size = (u64)tokens * rows;
-    for (u32 i = threadIdx.x; i < tokens * HEIGHT; i += THREADS) {
-        const u32 token = i / HEIGHT, row = i % HEIGHT, place = blockIdx.x * HEIGHT + row;
-        if (place >= rows) continue;
-        float total = 0;  // always added up in the same order
+    for (u32 i = threadIdx.x; i < tokens * (16 * OUTPUTS * DOWN); i += THREADS) {
+        const u32 token = i / (16 * OUTPUTS * DOWN), output = i % (16 * OUTPUTS * DOWN);
+        const u32 row = output / (16 * OUTPUTS) * (16 * PANELS) + output % (16 * OUTPUTS);
+        const u64 place = (u64)token * rows + first_row + output;
+        if (first_row + output >= rows) continue;
+        float total[1 + GATED] = {};  // always added up in the same order
 #pragma unroll
-        for (int part = 0; part < ACROSS; ++part) total += tiles[part][token][row];
-        if (gridDim.y > 1) partial[blockIdx.y * size + (u64)token * rows + place] = total;
-        else y[(u64)token * rows + place] = narrow(total);
+        for (int half = 0; half <= GATED; ++half)
+#pragma unroll
+            for (int part = 0; part < ACROSS; ++part) total[half] += tiles[part][token][row + half * 16 * OUTPUTS];
+        if (gridDim.y == 1) y[place] = result_of(total);
+        else
+            for (int half = 0; half <= GATED; ++half)
+                partial[(blockIdx.y * (1 + GATED) + half) * size + place] = total[half];
     }
     if (gridDim.y == 1 || !is_last(arrived)) return;
-    for (u32 i = threadIdx.x; i < tokens * HEIGHT; i += THREADS) {
-        const u32 place = blockIdx.x * HEIGHT + i % HEIGHT;
-        const u64 at = (u64)(i / HEIGHT) * rows + place;
-        if (place >= rows) continue;
-        float total = 0;
-        for (u32 part = 0; part < gridDim.y; ++part) total += gb_load_l2(partial + part * size + at);
-        y[at] = narrow(total);
+    for (u32 i = threadIdx.x; i < tokens * (16 * OUTPUTS * DOWN); i += THREADS) {
+        const u32 token = i / (16 * OUTPUTS * DOWN), row = first_row + i % (16 * OUTPUTS * DOWN);
+        const u64 place = (u64)token * rows + row;
+        if (row >= rows) continue;
+        float total[1 + GATED] = {};
+        for (u32 part = 0; part < gridDim.y; ++part)
+#pragma unroll
+            for (int half = 0; half <= GATED; ++half)
+                total[half] += gb_load_l2(partial + (part * (1 + GATED) + half) * size + place);
+        y[place] = result_of(total);
     }
 }

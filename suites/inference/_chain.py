@@ -173,13 +173,19 @@ class DecodeChain:
                 attend(keys, values, chain.room["attended"]),
                 self._product(weights["out"], "attended", "out"),
                 chain.norm(2 * layer + 1, adds="out"),
-                self._product(weights["up"], "normed", "up"),
-                chain.gate(),
+                *self._gated(weights["up"]),
                 self._product(weights["down"], "gated", "down"),
             ]
         head = chain.weights.product(chain.weights.head, chain.room["normed"], self.logits, self._batch)
         last = chain.norm(2 * model.depth, adds="down")
         return [*calls, last, head, chain.most_likely(self.logits, self.tokens)]
+
+    def _gated(self, weights: Weights) -> list[Call]:
+        """Return the product `up` with its gate, or the product and then GELU."""
+        chain = self.chain
+        if not self._model.is_gated:
+            return [self._product(weights, "normed", "up"), chain.gate()]
+        return [chain.weights.product(weights, chain.room["normed"], chain.room["gated"], self._batch, is_gated=True)]
 
     def _product(self, weights: Weights, x: str, y: str) -> Call:
         return self.chain.weights.product(weights, self.chain.room[x], self.chain.room[y], self._batch)

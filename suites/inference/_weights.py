@@ -14,7 +14,7 @@ from .._models import Layer, Model
 from ..gemm import _gemv
 from ..gemm._data import Maker
 from ..gemm._formats import FORMATS
-from ..gemm._gemv import KINDS, Vectors, Weights, tensor_call, warp_call
+from ..gemm._gemv import KINDS, Launch, Vectors, Weights, tensor_call, warp_call
 
 _HALF = FORMATS["float16"]
 _SPARE_BYTES = 2**31
@@ -53,8 +53,9 @@ class ModelWeights:
     def _drawn(self, layer: Layer) -> Weights:
         return Weights(self.make, self.kind, layer.rows, layer.cols, self._seed(), layer.cols**-0.5, self._tiled)
 
-    def product(self, weights: Weights, x: Any, y: Any, tokens: int) -> Callable[[], None]:
+    def product(self, weights: Weights, x: Any, y: Any, tokens: int, is_gated: bool = False) -> Callable[[], None]:
         """Return the early call of Y = X·Wᵀ by the kernel that serves these weights and this number of tokens."""
+        how = Launch(is_early=True, is_gated=is_gated)
         if self._tiled or tokens > 1:
-            return tensor_call(self.bench, weights, Vectors(x, y), tokens, is_early=True)
-        return warp_call(self.bench, weights, Vectors(x, y), is_early=True)
+            return tensor_call(self.bench, weights, Vectors(x, y), tokens, how)
+        return warp_call(self.bench, weights, Vectors(x, y), how)

@@ -163,7 +163,7 @@ static __device__ __forceinline__ u32 gated(u32 gates, u32 ups) {
     float first, second, low, high;
     gb_halves(gates, first, second);
     gb_halves(ups, low, high);
-    return pair_of(first / (1 + expf(-first)) * low, second / (1 + expf(-second)) * high);
+    return pair_of(gb_gated(first, low), gb_gated(second, high));
 }
 
 // silu(gate)·up of eight elements a thread, where a row of `both` has the gates of `inner` elements and then what they are
