@@ -126,11 +126,17 @@ def test_what_is_not_written_and_what_is_wrong_fails_however_fast():
 
 
 @needs_compiler
-@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
-def test_one_wrong_element_of_a_product_is_found_in_whatever_row_it_is(dtype):
-    operands = DATA.Operands(bench(SUITE), PRECISIONS[dtype], Shape(600, 300, 64))
+@pytest.mark.parametrize("chunk", [2**26, 2 * 64 * 256])
+@pytest.mark.parametrize(
+    ("dtype", "order"), [("float32", "nn"), ("float32", "nt"), ("float16", "nn"), ("float64", "nn")]
+)
+def test_one_wrong_element_of_a_product_is_found_in_whatever_row_it_is(monkeypatch, dtype, order, chunk):
+    """Also where a matrix is widened in several parts, and whichever way B lies."""
+    monkeypatch.setattr(DATA, "_CHUNK", chunk)
+    operands = DATA.Operands(bench(SUITE), PRECISIONS[dtype], Shape(600, 300, 64, order))
     storage = PRECISIONS[dtype].formats[2].storage
-    a, b = operands.a.reshape(600, 64).astype(float), operands.b.reshape(64, 300).astype(float)
+    a, b = operands.a.reshape(600, 64).astype(float), operands.b.astype(float)
+    b = b.reshape(64, 300) if order == "nn" else b.reshape(300, 64).T
     operands.c[:] = (a @ b).astype(storage).ravel()
     operands.check()
     operands.c[451 * 300 + 290] += 8
@@ -195,6 +201,16 @@ def test_a_copy_of_the_weights_that_gives_another_answer_is_found():
     rows = np.array([[1, 2, 3], [1, 2, 3], [0xFFFF] * 3, [1, 9, 3]], np.uint16)
     assert make.differing(rows[:3]) == 0
     assert make.differing(rows) == 1
+    assert make.differing(rows, first=3) == 2
+    assert make.written(rows).tolist() == [0, 1, 3]
+    assert make.written(rows[2:3]).tolist() == []
+
+
+@needs_compiler
+def test_squares_are_summed_over_blocks_of_columns_the_last_of_which_may_be_short():
+    matrix = np.random.default_rng(3).standard_normal((5, 300))
+    expected = np.add.reduceat(matrix**2, [0, 256], axis=1)
+    np.testing.assert_allclose(DATA.Maker(bench(SUITE)).squares(matrix), expected, rtol=1e-12)
 
 
 @needs_compiler

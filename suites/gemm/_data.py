@@ -15,7 +15,7 @@ import numpy as np
 from gpubench.api.suite import TIER, Bench, Effort, Kernel, Observation, Observed, Stage, Work, expect
 
 from ._formats import Format, MatrixProduct, Precision, Shape
-from ._freivalds import element_bound, expect_product, sign_blocks
+from ._freivalds import SIGN_BLOCK, element_bound, expect_product, sign_blocks
 
 CHECKED = 64  # compared random rows (of double-precision products: a block of 64 × 64)
 _CONTENTS = {"normal": "N(0,1)", "uniform": "uniform in [-1, 1)", "constant": "all 1", "zeros": "all 0"}
@@ -78,17 +78,24 @@ class Maker:
         return int(self.to_host(count)[0])
 
     def written(self, rows: Any) -> Any:
-        """Return the numbers of the rows of (n, …) that hold words that are not poisoned; 0 where none does."""
-        words = rows.reshape(len(rows), -1).view("uint16")
-        marks = self.to_host((words != 0xFFFF).any(axis=1))
-        return self.xp.asarray(np.flatnonzero(marks) if marks.any() else np.zeros(1, np.int64))
+        """Return on the host the numbers of the rows of (n, …) that hold 16-bit words that are not poisoned."""
+        words, marks = rows.reshape(-1).view("uint16"), self.xp.zeros(len(rows), "uint32")
+        self.run("mark_written", words.size, words, np.uint64(words.size), np.uint64(words.size // len(rows)), marks)
+        return np.flatnonzero(self.to_host(marks))
 
-    def differing(self, rows: Any) -> int:
-        """Return how many 16-bit words of (n, …) differ from the first row's and are not poisoned."""
+    def differing(self, rows: Any, first: int = 0) -> int:
+        """Return how many 16-bit words of (n, …) differ from those of row `first` and are not poisoned."""
         words, count = rows.reshape(-1).view("uint16"), self.xp.zeros(1, "uint32")
-        sizes = np.uint64(words.size), np.uint64(words.size // len(rows))
+        sizes = (np.uint64(size) for size in (words.size, words.size // len(rows), first))
         self.run("differing", words.size, words, *sizes, count)
         return int(self.to_host(count)[0])
+
+    def squares(self, matrix: Any) -> Any:
+        """Return on the host the sums of squares of each row of doubles, over blocks of `SIGN_BLOCK` columns."""
+        rows, cols = matrix.shape
+        out = self.xp.empty((rows, -(-cols // SIGN_BLOCK)), "float64")
+        self.run("squares", out.size, matrix, *(np.uint64(size) for size in (rows, cols, SIGN_BLOCK)), out)
+        return self.to_host(out)
 
 
 class Operands:
@@ -147,26 +154,37 @@ class Operands:
         return judged(self.precision, self.shape.k, result, reference, scale)
 
     def _expect_every_element(self, batch: int) -> None:
-        """Compare C·X with A·(B·X) for random signs X: every element of one product counts."""
+        """Compare C·X with A·(B·X) for random signs X: every element of one product counts.
+
+        On the device there are products and kernels of data.cu alone: CuPy compiles each operation at its first use.
+        """
         m, n, k = self.shape.m, self.shape.n, self.shape.k
-        xp, (a, b, c) = self._make.xp, self._in_batch(batch)
-        signs = xp.asarray(sign_blocks(self.rng, n))
-        covered = xp.abs(signs)
-        b_x, b_squares = xp.zeros((k, signs.shape[1])), xp.zeros(signs.shape[1])
-        most = max(1, _CHUNK // 2 // k)
+        make, to_host, (a, b, c) = self._make, self._to_host, self._in_batch(batch)
+        signs = sign_blocks(self.rng, n)
+        all_signs = make.xp.asarray(signs)
+        parts, squares = [], []  # of B·X, and of the squares of B's columns in each block
+        most = SIGN_BLOCK * max(1, _CHUNK // 2 // k // SIGN_BLOCK)
         for first in range(0, n, most):
-            columns, count = self._b_columns(b, first, min(most, n - first)), slice(first, first + most)
-            b_x += columns @ signs[count]
-            b_squares += (columns * columns).sum(axis=0) @ covered[count]
+            columns = self._b_columns(b, first, min(most, n - first))
+            blocks = slice(first // SIGN_BLOCK, (first + most) // SIGN_BLOCK)
+            parts.append(columns @ make.xp.asarray(signs[first : first + most, blocks]))
+            squares.append(self._block_squares(columns))
+        b_squares = np.concatenate(squares)
         most = max(1, _CHUNK // 2 // max(k, n))
         for first in range(0, m, most):
-            lines = xp.arange(first, min(first + most, m), dtype="int64")
+            lines = make.xp.asarray(np.arange(first, min(first + most, m)))
             rows = self._a_rows(a, lines)
-            result = self._make.widened(c, self.precision.formats[2], len(lines), n, (n, 1), lines)
-            c_norms = xp.sqrt((result * result) @ covered)
-            terms = xp.sqrt((rows * rows).sum(axis=1)[:, None] * b_squares)
-            sums = (result @ signs, rows @ b_x, c_norms, terms)
-            expect_product(self.precision, k, *(self._to_host(array) for array in sums))
+            result = make.widened(c, self.precision.formats[2], len(lines), n, (n, 1), lines)
+            a_b_x = np.concatenate([to_host(rows @ part) for part in parts], axis=1)
+            terms = np.sqrt(make.squares(rows).sum(axis=1)[:, None] * b_squares)
+            expect_product(self.precision, k, to_host(result @ all_signs), a_b_x, np.sqrt(make.squares(result)), terms)
+
+    def _block_squares(self, columns: Any) -> Any:
+        """Return the sum of squares of each block of columns of B (k × columns); of a transposed B the rows lie so."""
+        if columns.flags.c_contiguous:
+            return self._make.squares(columns).sum(axis=0)
+        of_columns = self._make.squares(columns.T).sum(axis=1)
+        return np.add.reduceat(of_columns, np.arange(0, len(of_columns), SIGN_BLOCK))
 
     def _in_batch(self, batch: int) -> tuple[Any, Any, Any]:
         m, n, k = self.shape.m, self.shape.n, self.shape.k

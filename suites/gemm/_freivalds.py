@@ -17,15 +17,15 @@ from gpubench.api.suite import expect
 
 from ._formats import Precision
 
-_BLOCK = 256  # columns of C that one x covers
+SIGN_BLOCK = 256  # columns of C that one x covers
 _CHUNK = 2**24  # elements that are widened at once
 _SLACK = 2.0  # times the bound of an element; random signs make errors add up like their squares (Khintchine)
 
 
 def sign_blocks(rng: np.random.Generator, n: int) -> Any:
     """Return X of shape (n, blocks): column b is ± 1 in the rows of block b and 0 elsewhere."""
-    signs = np.zeros((n, -(-n // _BLOCK)))
-    signs[np.arange(n), np.arange(n) // _BLOCK] = rng.choice((-1.0, 1.0), n)
+    signs = np.zeros((n, -(-n // SIGN_BLOCK)))
+    signs[np.arange(n), np.arange(n) // SIGN_BLOCK] = rng.choice((-1.0, 1.0), n)
     return signs
 
 
@@ -40,7 +40,7 @@ def expect_product(precision: Precision, k: int, c_x: Any, a_b_x: Any, c_norms: 
     typical_norms = np.sqrt(np.mean(np.square(c_norms), axis=0))
     allowed = _SLACK * element_bound(precision, k, np.maximum(c_norms, typical_norms), terms)
     wrong = int(np.count_nonzero(~(off <= allowed)))
-    expect(wrong == 0, f"{wrong} of {off.size} sums over {_BLOCK} elements of C are wrong")
+    expect(wrong == 0, f"{wrong} of {off.size} sums over {SIGN_BLOCK} elements of C are wrong")
 
 
 def element_bound(precision: Precision, k: int, sizes: Any, terms: Any) -> Any:
@@ -58,13 +58,13 @@ def expect_host_product(precision: Precision, a: Any, b: Any, c: Any, rng: np.ra
     """Check every element of C (m × n) = A (m × k) · B (k × n), arrays of the host."""
     signs = sign_blocks(rng, c.shape[1])
     b_x, b_norms = np.empty((b.shape[0], signs.shape[1])), np.empty(signs.shape[1])
-    for block, columns in enumerate(_slices(c.shape[1], _BLOCK)):
+    for block, columns in enumerate(_slices(c.shape[1], SIGN_BLOCK)):
         wide = b[:, columns].astype(float)
         b_x[:, block] = wide @ signs[columns, block]
         b_norms[block] = np.linalg.norm(wide)
     for rows in _slices(len(a), max(1, _CHUNK // max(a.shape[1], c.shape[1]))):
         wide_a, wide_c = a[rows].astype(float), c[rows].astype(float)
-        starts = np.arange(0, c.shape[1], _BLOCK)
+        starts = np.arange(0, c.shape[1], SIGN_BLOCK)
         c_norms = np.sqrt(np.add.reduceat(wide_c * wide_c, starts, axis=1))
         terms = np.linalg.norm(wide_a, axis=1)[:, None] * b_norms
         expect_product(precision, a.shape[1], wide_c @ signs, wide_a @ b_x, c_norms, terms)

@@ -215,9 +215,28 @@ static __device__ __forceinline__ void restore(const u32* words, const unsigned 
 QUANTISED(8)
 QUANTISED(4)
 
-// How many of `n` words are neither those of the first of their rows of `width` words nor still spoiled.
-extern "C" __global__ void differing(const unsigned short* words, u64 n, u64 width, u32* count) {
+// out[i, j] = the sum of the squares of `width` elements of row i, from column j * width on; the last sum may have fewer.
+extern "C" __global__ void squares(const double* in, u64 rows, u64 cols, u64 width, double* out) {
+    const u64 across = (cols + width - 1) / width;
+    for (u64 i = gb_thread(); i < rows * across; i += gb_threads()) {
+        const u64 first = i % across * width, end = first + width < cols ? first + width : cols;
+        const double* row = in + i / across * cols;
+        double sum = 0;
+        for (u64 k = first; k < end; ++k) sum += row[k] * row[k];
+        out[i] = sum;
+    }
+}
+
+// marks[i] = 1 where any of the `width` words of row i is not spoiled any more.
+extern "C" __global__ void mark_written(const unsigned short* words, u64 n, u64 width, u32* marks) {
+    for (u64 i = gb_thread(); i < n; i += gb_threads())
+        if (words[i] != 0xffffu) marks[i / width] = 1;
+}
+
+// How many of `n` words are neither those of row `first` of their rows of `width` words nor still spoiled.
+extern "C" __global__ void differing(const unsigned short* words, u64 n, u64 width, u64 first, u32* count) {
+    const unsigned short* row = words + first * width;
     u32 mine = 0;
-    for (u64 i = gb_thread(); i < n; i += gb_threads()) mine += words[i] != words[i % width] && words[i] != 0xffffu;
+    for (u64 i = gb_thread(); i < n; i += gb_threads()) mine += words[i] != row[i % width] && words[i] != 0xffffu;
     if (mine) atomicAdd(count, mine);
 }
