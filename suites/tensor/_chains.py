@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import POINT, Bench, Observation, Observed, Stage, Task, Work, expect
+from gpubench.api.suite import POINT, Bench, Observation, Observed, Stage, Target, Task, Work, expect, on_gpu
+
+from ..gemm._product import on_nvidia
 
 TARGET_CYCLES = 2**20  # of a launch: half a millisecond, beside which its beginning and end do not count
 SCHEDULERS = 4  # of an SM, and SIMD units of a CU
@@ -99,6 +101,11 @@ class Chains:
 def matrix_limit(dtype: str) -> str:
     """Return the name of the peak of matrix products in this format."""
     return f"tensor.{dtype.removesuffix('_e4m3')}"
+
+
+def on_nvidia_gpu(target: Target) -> bool:
+    """Return whether the target is a GPU of NVIDIA."""
+    return on_gpu(target) and on_nvidia(target)
 
 
 def cycle_words(bench: Bench) -> Any:

@@ -96,7 +96,6 @@ class _Ladder:
     shape=points(_SHAPES[-1:], _SHAPES[:1], _SHAPES),
     when=on_gpu,
     where=lambda target, params: target.tier != "quick" or params["rung"] in ("naive", "split"),
-    headline={"rung": "split"},
 )
 def hgemv(bench: Bench, rung: str, shape: str) -> Task:
     """Y = W·x of float16 with sums in float32, W named rows × columns: 2·(M·N + N + M) bytes moved, buffers in turn."""

@@ -13,7 +13,7 @@ from gpubench.api.suite import Bench, KeyFigure, Target, Task, Topic, View, Work
 from .._checks import expect_equal
 from ..gemm._product import on_nvidia
 from ..latency._near import chained
-from ._chains import SCHEDULERS, Chains, cycle_words, rounds_for
+from ._chains import SCHEDULERS, Chains, cycle_words, on_nvidia_gpu, rounds_for
 from ._kernels import resource_notes
 
 BODY = 512  # steps of a round, as in instructions.cu
@@ -185,7 +185,7 @@ def _dtypes(target: Target) -> tuple[str, ...]:
     operation=points((), full=tuple(INTEGER)),
     independent=points((), full=INDEPENDENT),
     warps=points((), full=(1, _FULL_WARPS)),
-    when=on_nvidia,
+    when=on_nvidia_gpu,
 )
 def integer(bench: Bench, operation: str, independent: int, warps: int) -> Task:
     """32-bit integers: a multiply-add (two operations), a bitwise function of three operands, a rotation (one each)."""
@@ -196,7 +196,7 @@ def integer(bench: Bench, operation: str, independent: int, warps: int) -> Task:
     function=points((), full=tuple(SPECIAL)),
     independent=points((), full=INDEPENDENT),
     warps=points((), full=(1, _FULL_WARPS)),
-    when=on_nvidia,
+    when=on_nvidia_gpu,
 )
 def special(bench: Bench, function: str, independent: int, warps: int) -> Task:
     """Functions of the special function unit in float32, one operation each; rcp and cosine with one addition more."""

@@ -11,8 +11,7 @@ import numpy as np
 from gpubench.api.suite import Bench, KeyFigure, Skip, Target, Task, Topic, View, Work, points
 
 from .._checks import expect_equal
-from ..gemm._product import on_nvidia
-from ._chains import Chains, cycle_words, matrix_limit, rounds_for
+from ._chains import Chains, cycle_words, matrix_limit, on_nvidia_gpu, rounds_for
 from ._fragments import ROW_BYTES, drawn, encoded, operand_words, sum_words, swizzled
 from ._instructions import INDEPENDENT
 from ._kernels import resource_notes
@@ -148,7 +147,7 @@ def _has_point(target: Target, params: Mapping[str, Any]) -> bool:
     independent=points((1,), full=INDEPENDENT),
     wait=points(("late",), full=("each", "late")),
     groups=points((1,), full=(1, 2)),
-    when=on_nvidia,
+    when=on_nvidia_gpu,
     where=_has_point,
 )
 def wgmma(bench: Bench, dtype: str, sums: str, columns: int, a: str, independent: int, wait: str, groups: int) -> Task:
