@@ -45,11 +45,12 @@ static __device__ __forceinline__ void cluster_barrier() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// One arrival at the barrier of a block of the cluster.
+// One arrival at the barrier of a block of the cluster. With `.release.cluster` it would wait for all stores of the thread,
+// a fence in each step; here wgmma has read before, and nothing was stored.
 static __device__ __forceinline__ void arrive_at(u64* barrier, u32 block) {
     asm volatile(
         "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
-        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(gb_shared_address(barrier)),
+        "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(gb_shared_address(barrier)),
         "r"(block)
         : "memory");
 }
@@ -173,7 +174,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(384
     extern __shared__ u8 memory[];
     __shared__ u64 full[STAGES], empty[STAGES];
     u8* const stages = memory + (0u - gb_shared_address(memory)) % 1024;
-    const u32 rank = CLUSTER > 1 ? rank_in_cluster() : 0, group = threadIdx.x / 128;
+    const u32 rank = CLUSTER > 1 ? rank_in_cluster() : 0, group = gb_shuffle(threadIdx.x / 128, 0);
     if (threadIdx.x == 0) {
         for (u32 stage = 0; stage < STAGES; ++stage) {
             init(full + stage, 1);
