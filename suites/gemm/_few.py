@@ -10,7 +10,6 @@ import numpy as np
 
 from gpubench.api.suite import (
     POINT,
-    TIER,
     Bench,
     Observation,
     Stage,
@@ -69,8 +68,7 @@ def read(bench: Bench, size_bytes: int) -> Task:
 def _weight_sizes(target: Target) -> Any:
     if target.is_host:
         return points((2**23, 2**27), (2**21,), (*powers_of_two(18, 28, 2), 448 * 2**20))
-    quick = (2**21, 2**23, 2**25, 2**27, 448 * 2**20)
-    return points(quick, (2**23,), (*powers_of_two(18, 28), 448 * 2**20, *powers_of_two(29, 30)))
+    return points((2**23, 2**27, 448 * 2**20), (2**23,), (*powers_of_two(18, 28), 448 * 2**20, *powers_of_two(29, 30)))
 
 
 def _paths(target: Target) -> tuple[str, ...]:
@@ -150,7 +148,6 @@ def few_tokens(bench: Bench, path: str, kind: str, rows: int, cols: int, tokens:
         return compared(make, weights, Vectors(x, ys[first]), tokens)
 
     moved = float(weights.nbytes + plain.itemsize * tokens * (rows + cols))
-    effort = POINT if tokens == 1 else TIER
-    stage = rotated([product.call for product in products], moved, 2.0 * rows * cols * tokens, effort)
+    stage = rotated([product.call for product in products], moved, 2.0 * rows * cols * tokens, POINT)
     notes = {**products[0].notes, **rotation_notes(rows, cols, copies)}
     return Task.of(stage, check=check, poison=lambda: poison(ys), notes=notes)

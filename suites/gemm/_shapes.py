@@ -80,7 +80,7 @@ ACTIVATIONS = {"bias": lambda x: x, "relu": lambda x: np.maximum(x, 0), "gelu": 
 
 
 @topic.case(
-    activation=points(("gelu",), full=("none", "bias", "relu", "gelu")),
+    activation=points((), ("gelu",), ("none", "bias", "relu", "gelu")),
     n=points((4096,), (1024,)),
     dtype=points(("bfloat16",), full=("float32", *HALVES)),
     when=on_nvidia,
