@@ -304,6 +304,22 @@ def test_a_burst_rests_before_each_sample_and_the_rest_is_in_none():
     assert device.now() > RULE.least * 0.11
 
 
+@pytest.mark.parametrize("tier", ["smoke", "quick", "full"])
+def test_an_exact_number_of_samples_is_taken_without_a_warm_up(tier):
+    device = clockwork()
+    called = []
+
+    def call():
+        called.append(len(called))
+        device.spend(5.0)
+        return 5.0 + len(called)
+
+    stage = Stage(call, clock="self", effort=Effort.exactly(3), checked=True)
+    series = measured(device, Task.of(stage, check=passing), POLICIES[tier])["self"]
+    assert series.values == (7.0, 8.0, 9.0), "the first call is the one that is checked before the timing"
+    assert (series.stop, series.warmup_s) == ("count", 0.0)
+
+
 def test_smoke_waits_for_nothing():
     assert POLICIES["smoke"].for_effort(Effort.sustained(30)) == POLICIES["smoke"]
 

@@ -6,7 +6,17 @@ from gpubench.authoring.effort import POINT, TIER, Effort
 from gpubench.authoring.suite import Suite, Topic
 from gpubench.authoring.task import Observation, Observed, Profile, Stage, Task, expect
 from gpubench.base import units
-from gpubench.base.errors import DeviceError, FileError, Missing, PeerDied, Skip, SuiteError, UsageError, WrongAnswer
+from gpubench.base.errors import (
+    DeviceError,
+    FileError,
+    Missing,
+    PeerDied,
+    Skip,
+    SuiteError,
+    Untrustworthy,
+    UsageError,
+    WrongAnswer,
+)
 from gpubench.model import Case, DataFile, Device, Facts, KeyFigure, View, Work
 from gpubench.plugins.backend import Handle, Kernel, Mode, SharedBuffer, SharedEvent, SharedMemory, Traits
 
@@ -41,6 +51,7 @@ __all__ = [
     "Task",
     "Topic",
     "Traits",
+    "Untrustworthy",
     "UsageError",
     "View",
     "Work",

@@ -80,7 +80,7 @@ class Stage:
     `waits` marks a call that waits for the device by itself (a pageable copy, an allocation): it is never gated.
     `rotation` is the call on buffers that together outgrow the last-level cache (`Bench.copies`).
     `effort` is how long it is sampled: `POINT` for a point of a dense curve, `Effort.sustained(30)` for a rate that has
-    to hold, `TIER.with_tail(10_000)` for a tail.
+    to hold, `TIER.with_tail(10_000)` for a tail, `Effort.exactly(3)` for calls that start from nothing.
     `lead` is queued ahead of each batch, outside its time: it brings ranks in step on their devices.
     `also` counts the same samples in other ways, each a series of its own: a rate beside the sum of both directions.
     `rest_s` is how long the device idles before each sample: what it does in a burst, before its power cap acts.

@@ -188,7 +188,9 @@ class Engine:
         column = TimedSeries(name, stage, mode, 1, not stage.waits, call, policy, policy.least)
         column.check_at = self._rng.random()
         self._limits.warming_up(column.label, stage.rest_s)
-        self._warm_up(self._sized(column))
+        self._sized(column)
+        if policy.warmup_most_s:
+            self._warm_up(column)
         self._limits.sampling(column.label, column.batch_s)
         begin = self._device.now()
         while not column.stop:

@@ -79,8 +79,11 @@ class StoppingPolicy:
     def for_effort(self, effort: Effort) -> StoppingPolicy:
         """Return the policy for a stage of that effort: a point shortens all times, a sustained rate is its own budget.
 
-        A tail may take four of the tier's budgets.
+        A tail may take four of the tier's budgets. An exact number of samples ends by `count`, whatever they show.
         """
+        if effort.kind == "exactly":
+            count = effort.samples
+            return replace(self, least=count + 1, most=count, budget_s=math.inf, settle_s=0.0, warmup_most_s=0.0)
         if self.least_s == 0:  # smoke asks whether it runs, not how fast
             return self
         if effort.samples:
