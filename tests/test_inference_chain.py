@@ -23,6 +23,7 @@ SMALL = MODELS.model(128, 128, 2, 1, 2, 2, 150, "nowhere")  # two heads of 64 el
 PLAIN = MODELS.model(
     128, 256, 2, 2, 1, 2, 150, "nowhere", norm="layer"
 )  # as ChatGLM-6B: layer norm, no gate, no groups
+MIXED = MODELS.mixture(128, 128, 2, 8, 3, 2, 150, "nowhere")  # eight experts, of which each token uses three
 
 
 def chain(kind="float16", batch=1, context=40, vendor="nvidia", model=SMALL, **memory):
@@ -58,6 +59,24 @@ def test_a_step_gives_the_logits_of_double_precision(kind, batch):
         exact = found.expected(row)
         logits = found.logits.view(np.float16).reshape(batch, -1)[row].astype(float)
         assert np.linalg.norm(logits - exact) < 5e-3 * np.linalg.norm(exact)
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [1, 9])
+def test_the_experts_of_a_mixture_are_those_of_double_precision_and_their_bytes_alone_count(batch):
+    """Nine tokens: an expert has up to nine of them, which it takes three at once and then one by one."""
+    found = chain(batch=batch, model=MIXED)
+    read_bytes = found.weight_bytes()
+    assert 0 < once(found) < 5e-3
+    routes = found._experts.routes()
+    assert routes.shape == (2, batch, 3)
+    touched = sum(len(np.unique(layer)) for layer in routes)
+    assert read_bytes == found.chain.weights.nbytes - (16 - touched) * 3 * 128 * 128 * 2
+    for row in range(batch):
+        found._experts.chosen[1, 3 * row] = found._experts.chosen[1, 3 * row + 1]
+    with pytest.raises(WrongAnswer, match="not distinct"):
+        found.check()
 
 
 @needs_compiler
@@ -188,6 +207,6 @@ def test_a_model_that_exceeds_the_memory_is_skipped_in_words():
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_the_kernels_compile_for_nvidia(arch):
-    for file in ("chain.cu", "plain.cu"):
-        status, log = _nvrtc.compiled(_grid.source(f"inference/{file}"), [f"--gpu-architecture={arch}"])
+    for file, *defines in (("chain.cu",), ("plain.cu",), ("experts.cu", "-DEXPERTS=64", "-DACTIVE=8")):
+        status, log = _nvrtc.compiled(_grid.source(f"inference/{file}"), [f"--gpu-architecture={arch}", *defines])
         assert status == 0, log

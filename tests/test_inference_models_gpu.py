@@ -21,6 +21,7 @@ ATTENTION, CHAIN, MACHINE, SCENARIOS = (
 )
 MODELS = sys.modules[f"{SUITE.package.rpartition('.')[0]}._models"]
 PLAIN = MODELS.model(1024, 4096, 8, 8, 1, 3, 1500, "nowhere", norm="layer")  # as ChatGLM-6B, three layers
+MIXED = MODELS.mixture(1024, 512, 8, 16, 4, 3, 1500, "nowhere")
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +54,13 @@ def test_a_step_with_layer_norms_and_gelu_is_that_of_double_precision(gpu: Any, 
     measured = {series.name: series for series in Engine(gpu, POLICIES["smoke"]).measure(task).series}
     assert 0 < measured["error"].values[0] < 5e-3
     assert measured["peak_memory"].values[0] > PLAIN.size * {"float16": 2, "int8": 1, "int4": 0.5}[kind]
+
+
+@pytest.mark.parametrize("batch", [1, 16, 64])
+def test_a_step_of_a_mixture_of_experts_is_that_of_double_precision(gpu: Any, batch: int) -> None:
+    task = CHAIN.step_task(bench(gpu, ("batch", batch)), MIXED, "float16", batch, 300)
+    measured = {series.name: series for series in Engine(gpu, POLICIES["smoke"]).measure(task).series}
+    assert 0 < measured["error"].values[0] < 5e-3
 
 
 @pytest.mark.parametrize("kind", ["float16", "int4"])

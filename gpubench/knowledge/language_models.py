@@ -35,7 +35,8 @@ class Model:
     """The matrices of one of `depth` equal layers, in the order they are used, and the head after the last.
 
     Attention has `heads` heads of `dim` elements; as many of them as `kv_heads` divides share keys and values. A norm
-    divides by the root mean square (`rms`), or subtracts the mean first and adds a shift at the end (`layer`).
+    divides by the root mean square (`rms`), or subtracts the mean first and adds a shift at the end (`layer`). In a
+    mixture of experts, `up` and `down` hold the matrices of all `experts`, and each token uses `active` of them.
     """
 
     layers: tuple[Layer, ...]
@@ -47,11 +48,23 @@ class Model:
     source: str
     is_tied: bool = False  # the head is the embedding, which is stored once
     norm: Norm = "rms"
+    experts: int = 1
+    active: int = 1
 
     @property
     def is_gated(self) -> bool:
         """Whether half of `up` is a gate (SiLU) of the other half; without a gate, GELU is applied to `up`."""
-        return self.layer("up").rows == 2 * self.layer("down").cols
+        return self.layer("up").rows == 2 * self.layer("down").cols * self.experts
+
+    @property
+    def expert_size(self) -> int:
+        """The number of weights of one expert of one layer; without a mixture that of the feed-forward network."""
+        return (self.layer("up").size + self.layer("down").size) // self.experts
+
+    @property
+    def active_size(self) -> int:
+        """The number of weights that one token is multiplied with."""
+        return self.size - self.depth * (self.experts - self.active) * self.expert_size
 
     def layer(self, name: str) -> Layer:
         """Return the matrix of that name; raises KeyError where there is none."""
@@ -83,7 +96,7 @@ class Model:
         """
         attention = 4.0 * self.depth * self.heads * self.dim * context
         moved = weight_bytes + float(batch) * context * self.cache_bytes(itemsize)
-        return Work(moved=moved, flops=batch * (2.0 * self.size + attention), items=batch)
+        return Work(moved=moved, flops=batch * (2.0 * self.active_size + attention), items=batch)
 
     def prefill(self, tokens: int, weight_bytes: float, itemsize: float = 2) -> Work:
         """Count the prefill of one prompt: all layers for every token, the head for the last one.
@@ -91,7 +104,7 @@ class Model:
         Each token attends to those before it and to itself. Bytes are those of all weights and of the keys and values
         that are written; an item is a token of the prompt.
         """
-        products = 2.0 * tokens * (self.size - self.head.size) + 2.0 * self.head.size
+        products = 2.0 * tokens * (self.active_size - self.head.size) + 2.0 * self.head.size
         attention = 4.0 * self.depth * self.heads * self.dim * tokens * (tokens + 1) / 2
         moved = weight_bytes + float(tokens) * self.cache_bytes(itemsize)
         return Work(moved=moved, flops=products + attention, items=tokens)
@@ -118,6 +131,21 @@ def model(
         Layer("down", hidden, inner),
     )
     return Model(layers, depth, Layer("head", vocabulary, hidden), heads, kv_heads, dim, source, is_tied, norm)
+
+
+def mixture(
+    hidden: int, inner: int, heads: int, experts: int, active: int, depth: int, vocabulary: int, source: str
+) -> Model:
+    """Return a mixture of experts with a gate, whose heads share no keys and values."""
+    layers = (
+        Layer("qkv", 3 * hidden, hidden),
+        Layer("out", hidden, hidden),
+        Layer("router", experts, hidden),
+        Layer("up", 2 * experts * inner, hidden),
+        Layer("down", experts * hidden, inner),
+    )
+    head = Layer("head", vocabulary, hidden)
+    return Model(layers, depth, head, heads, heads, hidden // heads, source, experts=experts, active=active)
 
 
 LANGUAGE_MODELS = {

@@ -22,6 +22,7 @@ from ..gemm._gemv import KINDS, Weights
 from ..gemm._vendor import vendor
 from ._attention import AttentionShape, launches, log2_scale
 from ._exact import CacheLayout, ExactChain, SampledToken, relative, rounding_bound, turns
+from ._experts import Experts
 from ._prefill_attention import Prompt, PromptShape, Unfused
 from ._weights import ModelWeights
 
@@ -128,9 +129,9 @@ class Chain:
         for array in (*self.room.values(), self.stream):
             array.view("uint8").fill(0xFF)
 
-    def exact(self) -> ExactChain:
-        """Return the chain in double precision."""
-        return ExactChain(self.weights, self.caches, self.layout)
+    def exact(self, routes: Any = None) -> ExactChain:
+        """Return the chain in double precision; `routes` are the chosen experts of a mixture."""
+        return ExactChain(self.weights, self.caches, self.layout, routes)
 
     def notes(self, kernels: str) -> Mapping[str, str]:
         """Return the notes on model, memory and data."""
@@ -158,6 +159,7 @@ class DecodeChain:
         self.slots = bench.xp.asarray(np.arange(batch, dtype=np.uint32))
         self.logits = bench.xp.empty(batch * model.head.rows, "uint16")
         self.tokens = bench.xp.empty(batch, "uint32")
+        self._experts = Experts(bench, model, weights.kind, batch) if model.experts > 1 else None
         self.calls = tuple(self._all_calls())
 
     def _all_calls(self) -> list[Call]:
@@ -173,12 +175,18 @@ class DecodeChain:
                 attend(keys, values, chain.room["attended"]),
                 self._product(weights["out"], "attended", "out"),
                 chain.norm(2 * layer + 1, adds="out"),
-                *self._gated(weights["up"]),
-                self._product(weights["down"], "gated", "down"),
+                *self._network(layer, weights),
             ]
         head = chain.weights.product(chain.weights.head, chain.room["normed"], self.logits, self._batch)
         last = chain.norm(2 * model.depth, adds="down")
         return [*calls, last, head, chain.most_likely(self.logits, self.tokens)]
+
+    def _network(self, layer: int, weights: Mapping[str, Weights]) -> list[Call]:
+        """Return the feed-forward network of a layer, whose output is that of the product `down`."""
+        if self._experts:
+            router = self._product(weights["router"], "normed", "router")
+            return [router, *self._experts.calls(layer, weights, self.chain.room)]
+        return [*self._gated(weights["up"]), self._product(weights["down"], "gated", "down")]
 
     def _gated(self, weights: Weights) -> list[Call]:
         """Return the product `up` with its gate, or the product and then GELU."""
@@ -193,6 +201,8 @@ class DecodeChain:
     def poison(self) -> None:
         """Overwrite every output with NaN, and the keys and values that the step appends."""
         self.chain.poison()
+        if self._experts:
+            self._experts.poison()
         for array in (self.logits, self.tokens):
             array.view("uint8").fill(0xFF)
         places = (self._batch * self._model.kv_heads, self._context, self._model.dim)
@@ -228,7 +238,17 @@ class DecodeChain:
     def expected(self, row: int) -> Any:
         """Return the logits of one sequence in double precision."""
         sampled = SampledToken(row, self._context - 1, int(self.chain.input[row]))
-        return self.chain.exact().logits([sampled])[0]
+        return self.chain.exact(self._experts.routes() if self._experts else None).logits([sampled])[0]
+
+    def weight_bytes(self) -> float:
+        """Return the bytes of the weights that a step reads: of a mixture those of the experts that have a token."""
+        weights, model = self.chain.weights, self._model
+        if not self._experts:
+            return weights.nbytes
+        for call in self.calls:
+            call()
+        idle = model.depth * (model.experts - self._experts.touched())
+        return weights.nbytes - _HALF.itemsize * model.expert_size * idle
 
 
 def _judged(found: Any, exact: Any, depth: int) -> float:
@@ -332,7 +352,7 @@ def step_task(bench: Bench, model: Model, kind: str, batch: int, context: int, e
         observed = {"peak_memory": _peak_memory(bench, free_bytes), **step.check()}
         return {**observed, "differing": Observed(step.differing(alone))} if alone else observed
 
-    work = model.step(batch, context, weights.nbytes)
+    work = model.step(batch, context, step.weight_bytes())
     stage = Stage(
         in_turn(*step.calls), work, "items", "dram", modes=("graph",), max_calls=2, effort=effort, item="token"
     )

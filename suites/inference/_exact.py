@@ -7,7 +7,7 @@ it, and to its own, which are compared with the exact ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -48,10 +48,16 @@ class SampledToken:
 
 
 class ExactChain:
-    """The chain of some tokens, which go through the layers together."""
+    """The chain of some tokens, which go through the layers together.
 
-    def __init__(self, weights: ModelWeights, caches: Sequence[tuple[Any, Any]], layout: CacheLayout) -> None:
+    `routes` are the experts (layer, sequence, rank) that a mixture of experts has chosen: near a tie, rounding decides.
+    """
+
+    def __init__(
+        self, weights: ModelWeights, caches: Sequence[tuple[Any, Any]], layout: CacheLayout, routes: Any = None
+    ) -> None:
         self._weights, self._model, self._caches, self._layout = weights, weights.model, caches, layout
+        self._routes = routes
         self._turns = turns(layout.capacity, layout.dim)
         self._xp, self._to_host = weights.make.xp, weights.make.to_host
 
@@ -66,9 +72,37 @@ class ExactChain:
             heads = qkv.reshape(len(sampled), -1, model.dim)
             attended = [self._attended(layer, each, own) for each, own in zip(sampled, heads, strict=True)]
             x = x + self._product(matrices["out"], np.stack(attended))
-            up = self._product(matrices["up"], norms[2 * layer + 1](x))
-            x = x + self._product(matrices["down"], gated(up) if model.is_gated else gelu(up))
+            x = x + self._network(layer, matrices, norms[2 * layer + 1](x), sampled)
         return self._product(weights.head, norms[-1](x))
+
+    def _network(
+        self, layer: int, matrices: Mapping[str, Weights], x: Doubles, sampled: Sequence[SampledToken]
+    ) -> Doubles:
+        """Return the output of the feed-forward network of a layer."""
+        model = self._model
+        up = self._product(matrices["up"], x)
+        if model.experts == 1:
+            return self._product(matrices["down"], gated(up) if model.is_gated else gelu(up))
+        rows = []
+        for each, logits, values in zip(sampled, self._product(matrices["router"], x), up, strict=True):
+            chosen = self._chosen(layer, each, logits)
+            shares = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
+            inner = gated(values.reshape(model.experts, -1)[chosen])
+            outputs = self._product(matrices["down"], inner).reshape(len(chosen), model.experts, -1)
+            rows.append(shares[chosen] @ outputs[np.arange(len(chosen)), chosen])
+        return np.stack(rows)
+
+    def _chosen(self, layer: int, sampled: SampledToken, logits: Doubles) -> Any:
+        """Return the chosen experts of a token, and expect that the router prefers no other one, up to rounding."""
+        chosen = self._routes[layer, sampled.sequence]
+        expect(
+            len(set(chosen.tolist())) == len(chosen), f"the experts {chosen.tolist()} of layer {layer} are not distinct"
+        )
+        expect(bool((chosen < len(logits)).all()), f"the experts of layer {layer} are not written")
+        shortfall = float(np.delete(logits, chosen).max() - logits[chosen].min())
+        bound = 2 * rounding_bound(layer + 1) * float(np.sqrt(np.mean(logits**2)))
+        expect(shortfall <= bound, f"the router of layer {layer} prefers another expert by {shortfall:.3g}")
+        return chosen
 
     def _norms(self) -> list[Callable[[Doubles], Doubles]]:
         """Return the norms of the model in their order."""

@@ -34,6 +34,11 @@ _BOUND = 1e-4  # of the relative error of float32 logits; 4 layers leave about 3
 _TOY = ("toy",)  # the model of the host
 _CONTEXT, _PROMPT, _MOST_BATCH = 2048, 2048, 64  # of the points that every model has
 _STEP_S, _PREFILL_S = 3.0, 4.0  # of samples that fill three quarters of a case, whose check takes up to a second
+_KINDS = {  # of weights of further models: those of the 70B model that fit into one GPU, those with kernels
+    "llama-3-70b": ("int4",),
+    "chatglm-6b": ("float16", "int4"),
+    "olmoe-1b-7b": ("float16",),
+}
 _LLAMA = (("model", "llama-3-8b"),)
 _ALONE = (("batch", 1), ("context", _CONTEXT))
 
@@ -117,7 +122,7 @@ class ToyStep:
 
 
 def _models(target: Target) -> Any:
-    return _TOY if target.is_host else points(("llama-3-8b",), full=("llama-3-8b", "llama-3-70b", "chatglm-6b"))
+    return _TOY if target.is_host else points(("llama-3-8b",), full=("llama-3-8b", *_KINDS))
 
 
 def _weights(target: Target) -> Any:
@@ -137,15 +142,13 @@ def _contexts(target: Target) -> Any:
 def _step_points(target: Target, params: Mapping[str, Any]) -> bool:
     """Keep the points that the simulation and the curves need.
 
-    The largest batch shows what a token of context costs, which is about the same in every batch. Of the weights of the
-    70B model, int4 alone fits into one GPU.
+    The largest batch shows what a token of context costs, which is about the same in every batch.
     """
     batch, context = params["batch"], params["context"]
     if target.is_host:
         return True
     if params["model"] != "llama-3-8b":
-        kinds = ("int4",) if params["model"] == "llama-3-70b" else ("float16", "int4")
-        return params["weights"] in kinds and batch in (1, 16) and context == _CONTEXT
+        return params["weights"] in _KINDS[params["model"]] and batch in (1, 16) and context == _CONTEXT
     if target.tier == "quick":
         return bool(batch == _MOST_BATCH or context == _CONTEXT)
     return bool(batch in (1, _MOST_BATCH) or context == _CONTEXT)
@@ -157,7 +160,7 @@ def _prompt_points(target: Target, params: Mapping[str, Any]) -> bool:
     if target.is_host:
         return True
     if model != "llama-3-8b":
-        return tokens == _PROMPT and weights in (("int4",) if model == "llama-3-70b" else ("float16", "int4"))
+        return MODELS[model].experts == 1 and tokens == _PROMPT and weights in _KINDS[model]
     if target.tier == "quick":
         return bool(weights == "float16" or tokens != _PROMPT)
     return bool(tokens <= {"float16": 8192, "int8": 512, "int4": _PROMPT}[weights])

@@ -1,0 +1,78 @@
+"""The feed-forward networks of a mixture of experts in a step: the kernels of experts.cu, and what they chose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpubench.api.suite import Bench, Skip
+
+from .._models import Model
+from ..gemm._gemv import Weights
+
+_THREADS, _MOST_THREADS, _MOST_TOKENS = 256, 1024, 64  # as in experts.cu
+
+Call = Callable[[], None]
+
+
+class Experts:
+    """The networks of all layers for `rows` tokens; `chosen` are the experts of every layer, token and rank."""
+
+    def __init__(self, bench: Bench, model: Model, kind: str, rows: int) -> None:
+        if kind != "float16":
+            raise Skip(f"the kernels of a mixture of experts take weights in float16, not {kind}")
+        if rows > _MOST_TOKENS or model.experts > _MOST_THREADS:
+            raise Skip(
+                f"the kernels of a mixture of experts take {_MOST_TOKENS} tokens and {_MOST_THREADS} experts at most"
+            )
+        self._bench, self._model, self._rows, xp = bench, model, rows, bench.xp
+        self._pairs = rows * model.active
+        self.chosen = xp.empty((model.depth, self._pairs), "uint32")
+        self._ranks = xp.empty(rows * model.experts, "uint32")
+        self._active, self._masks = xp.empty(model.experts, "uint32"), xp.empty(model.experts, "uint64")
+        self._shares = xp.empty(self._pairs, "float32")
+        self._gated = xp.empty(self._pairs * model.layer("down").cols, "uint16")
+        self._parts = xp.empty(self._pairs * model.head.cols, "float32")
+        names = ("choose", "expert_up", "expert_down", "join_experts")
+        sizes = {"EXPERTS": model.experts, "ACTIVE": model.active}
+        self._kernels = {name: bench.kernel("experts.cu", name, **sizes) for name in names}
+
+    def calls(self, layer: int, weights: Mapping[str, Weights], room: Mapping[str, Any]) -> list[Call]:
+        """Return the calls behind the product of the router, which write the output of a layer's network."""
+        model, warps = self._model, _THREADS // self._bench.traits.warp
+        hidden, inner = model.head.cols, model.layer("down").cols
+        gathered = self._active, self._masks, self._ranks
+        slots = min(model.experts, self._pairs)  # experts that can have tokens
+        lanes = _MOST_THREADS // model.experts * model.experts
+        chosen = (room["router"], self.chosen[layer], self._shares, self._ranks, self._active, self._masks)
+        up = (weights["up"].words, room["normed"], *gathered, self._gated)
+        down = (weights["down"].words, self._gated, *gathered, self._shares, self._parts)
+        return [
+            self._launch("choose", (1,), chosen, self._rows, threads=lanes),
+            self._launch("expert_up", (-(-inner // warps), slots), up, hidden, inner),
+            self._launch("expert_down", (-(-hidden // warps), slots), down, inner, hidden),
+            self._launch("join_experts", (-(-hidden // _THREADS), self._rows), (self._parts, room["down"]), hidden),
+        ]
+
+    def _launch(
+        self, name: str, grid: tuple[int, ...], arrays: tuple[Any, ...], *numbers: int, threads: int = _THREADS
+    ) -> Call:
+        return partial(self._kernels[name], grid, (threads,), (*arrays, *map(np.uint32, numbers)))
+
+    def poison(self) -> None:
+        """Overwrite every output with NaN, and the choices."""
+        for array in (self.chosen, self._ranks, self._shares, self._gated, self._parts):
+            array.view("uint8").fill(0xFF)
+
+    def routes(self) -> npt.NDArray[np.int64]:
+        """Return the chosen experts as (layer, token, rank)."""
+        chosen = self._bench.device.to_host(self.chosen)
+        return np.asarray(chosen.reshape(self._model.depth, self._rows, -1).astype(np.int64))
+
+    def touched(self) -> float:
+        """Return the mean number of experts per layer that have a token."""
+        return float(np.mean([len(np.unique(layer)) for layer in self.routes()]))
