@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gpubench.api.report import Enclosure, Run, Summary, Table, View, link_tables, phase_tables, view_points
 
+from ._amortisation import amortisation
 from ._blocks import Blocks, CaseTable
 from ._cases import heads
 from ._charts import FEWEST_POINTS, Chart, bars, curve, pareto
@@ -33,6 +34,7 @@ _DRAW: dict[str, Callable[[Summary, str, View], list[Chart]]] = {
     "transfer": transfer,
     "breakeven": breakeven,
     "serving": served,
+    "amortisation": amortisation,
 }
 _OPEN_CHARTS = 2  # of a suite: the others are folded away
 

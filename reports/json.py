@@ -29,6 +29,7 @@ from gpubench.api.report import (
 )
 from gpubench.api.report import comparison as comparing
 
+from ._amortisation import amortisation_records
 from ._derived import staircase_record, transfer_record
 from ._fleet_json import fleet_document
 from ._payoffs import payoffs_record
@@ -90,6 +91,7 @@ def _document(summary: Summary) -> dict[str, Any]:
         "transfers": [transfer_record(found) for found in transfers(summary)],
         "payoffs": [payoffs_record(found) for found in payoffs(summary)],
         "serving": [serving_record(found) for found in servings(summary)],
+        "amortisation": list(amortisation_records(summary)),
         "results": [_result(summary, result, spreads[result.key]) for result in summary.run.results],
     }
 

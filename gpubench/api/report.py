@@ -15,6 +15,7 @@ from gpubench.analysis.serving import OBJECTIVES, SimulatedPercentile
 from gpubench.analysis.site import ListedRun, Site, SiteDevice
 from gpubench.analysis.summary import WITHIN_PROCESS, Figure, Row, Spread, Summary
 from gpubench.analysis.trend import Change, Line, Moment, Trend
+from gpubench.analysis.views.amortised import STATES, Amortised, amortisations, amortised_of
 from gpubench.analysis.views.curves import (
     Curve,
     Point,
@@ -44,8 +45,10 @@ from gpubench.analysis.views.phase_tables import phase_tables
 from gpubench.analysis.views.served import Serving, SessionCheck, served_of, servings
 from gpubench.analysis.views.tables import (
     Table,
+    amortisation_tables,
     derived_tables,
     level_table,
+    paid_words,
     payoff_tables,
     serving_tables,
     transfer_tables,
@@ -80,8 +83,10 @@ __all__ = [
     "ABOVE_PEAK_REASON",
     "DISTRIBUTION",
     "OBJECTIVES",
+    "STATES",
     "WITHIN_PROCESS",
     "Against",
+    "Amortised",
     "Answer",
     "Basis",
     "Case",
@@ -151,6 +156,9 @@ __all__ = [
     "Value",
     "Verdict",
     "View",
+    "amortisation_tables",
+    "amortisations",
+    "amortised_of",
     "axis_words",
     "by_unit",
     "case_counters",
@@ -174,6 +182,7 @@ __all__ = [
     "listed",
     "listing",
     "overview",
+    "paid_words",
     "payoff_tables",
     "payoffs",
     "payoffs_of",

@@ -28,12 +28,14 @@ class View:
     `compress` and `decompress` and the value `ratio` the links over which compressing pays, and where a stage `raw`
     moves the same bytes uncompressed over a link, the verdict on that link; serving: from steps (axes `batch` and
     `context`) and prefills (`tokens`) of a language model the latencies over the rate of queries, simulated, beside
-    measured sessions (`prompt` and `output`).
+    measured sessions (`prompt` and `output`); amortisation: from operators by several providers (axis `by`, and the
+    axis `x`, whose values are operators) and builds of them (axes `op`, `by` and `cache`) the number of calls after
+    which a compiler has earned back its cost, compared with the providers that the note `eager` names.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
-    kind: Literal["curve", "bars", "matrix", "pareto", "staircase", "transfer", "breakeven", "serving"]
+    kind: Literal["curve", "bars", "matrix", "pareto", "staircase", "transfer", "breakeven", "serving", "amortisation"]
     title: Text
     cases: Many[Word]
     x: Word = ""

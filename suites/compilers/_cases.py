@@ -26,6 +26,7 @@ from ._operators import POINTWISE, Problem
 
 _ROWWISE = ("softmax", "rmsnorm", "layernorm", "residual_norm")
 _SMALL = 8, 1024  # rows and columns of an operator whose call costs more than its work
+_EAGER = {"inductor": ("torch",)}  # of the same framework
 _L2_SHARE = 4  # arrays below this share of the last-level cache are also timed after a flush
 
 topic = Topic(
@@ -76,8 +77,14 @@ def _task(bench: Bench, name: str, rows: int, cols: int, dtype: str, by: str) ->
     stages = {"": _stage(bench, problem, built)} if built.is_ours else {}
     if bench.traits.is_gpu:
         stages["host"] = Stage(built.call, problem.work, "moved", "dram", clock="host", effort=POINT)
-    notes = {**problem.notes(), **built.notes}
+    notes = {**problem.notes(), **built.notes, "eager": ", ".join(_eager(bench, by))}
     return Task(stages, _checked(bench, problem, built), built.poison, notes=notes)
+
+
+def _eager(bench: Bench, by: str) -> tuple[str, ...]:
+    """Return the eager libraries that a provider is compared with: its framework's, and the plain one of the device."""
+    plain = "cupy" if bench.traits.is_gpu else "numpy"
+    return (*_EAGER.get(by, ()), plain)
 
 
 def _stage(bench: Bench, problem: Problem, built: providers.Built) -> Stage:

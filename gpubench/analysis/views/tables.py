@@ -11,6 +11,7 @@ from gpubench.analysis.quantities import judged_better, judged_unit, judged_valu
 from gpubench.analysis.serving import OBJECTIVES, Objectives, RatePoint, SimulatedPercentile
 from gpubench.analysis.summary import Summary
 from gpubench.analysis.views import breakeven
+from gpubench.analysis.views.amortised import STATES, Amortised, PaidAfter, amortised_of
 from gpubench.analysis.views.derived import Path, Staircase, Step, Transfers, staircases_of, transfers_of
 from gpubench.analysis.views.payoffs import Payoff, Payoffs, payoffs_of
 from gpubench.analysis.views.served import Latencies, Serving, SessionCheck, served_of
@@ -60,6 +61,13 @@ _SESSION_HEADS = (
 )
 _ENERGY_HEADS = ("case", "energy", "power")
 _LATENCY_HEADS = ("case", "queries", "median", "p90", "p99")
+_PAID_HEADS = ("operator", "provider", "device", "compared with", "call", "call there", "speed-up", *STATES.values())
+_PAID_NOTE = (
+    "Calls after which a provider has earned back its build, less that of the library that it is compared with, which "
+    "needs so much time for them; in brackets the 95 % interval. At most: nobody built the operator by that library"
+)
+_ROUNDED = 1 - 1e-9  # so that a whole number with an error of rounding is not the next one
+_MOST_DIGITS = 1e7  # of a number of calls that is written in full
 _SERVING_NOTE = "LoadGen scenario Server, simulated from measured steps and prefills; not an MLPerf result"
 
 
@@ -192,7 +200,9 @@ def tail_of(series: Series) -> tuple[float, float | None, float | None, float]:
 
 
 def view_tables(summary: Summary, suite: str, view: View) -> list[Table]:
-    """Return the tables of a staircase, transfer, break-even or serving view; other kinds have none."""
+    """Return the tables of a staircase, transfer, break-even, serving or amortisation view; other kinds have none."""
+    if view.kind == "amortisation":
+        return amortisation_tables(view.title, amortised_of(summary, suite, view))
     if view.kind == "serving":
         return serving_tables(served_of(summary, suite, view))
     if view.kind == "breakeven":
@@ -270,6 +280,38 @@ def _over_named(payoff: Payoff, found: Payoffs) -> Iterator[tuple[str, ...]]:
         )
         verdicts = (breakeven.modelled(rate / link.rate) for rate in rates)
         yield (payoff.case.id, ", ".join(payoff.devices), link.name, *verdicts)
+
+
+def amortisation_tables(title: str, found: Sequence[Amortised]) -> list[Table]:
+    """Return after how many calls each provider has earned back its cost, a row per operator and library beside it."""
+    rows = tuple(_amortised(each) for each in found if each.paid)
+    return [Table(title, _PAID_HEADS, rows, (*_PAID_HEADS[:4], *STATES.values()), _PAID_NOTE)] if rows else []
+
+
+def _amortised(found: Amortised) -> tuple[str, ...]:
+    paid = {each.cache: paid_words(found, each) for each in found.paid}
+    times = (units.quantity(seconds, "s") for seconds in (found.seconds, found.eager_seconds))
+    speedup = breakeven.times(found.speedup)
+    states = (paid.get(cache, _NONE) for cache in STATES)
+    return (found.operator, found.by, ", ".join(found.devices), found.eager, *times, speedup, *states)
+
+
+def paid_words(found: Amortised, paid: PaidAfter) -> str:
+    """Return `after 626 calls (0.4 s of work; 600 – 655)`, `at once` or `never`."""
+    calls = paid.calls
+    if math.isinf(calls.centre):
+        return "never"
+    if calls.high == 0:
+        return "at once"
+    work = units.quantity(found.work_s(paid), "s", 2)
+    between = f"; {_calls(calls.low)} – {_calls(calls.high)}" if calls.low < calls.high else ""
+    return f"after {'at most ' if paid.is_bound else ''}{_calls(calls.centre)} calls ({work} of work{between})"
+
+
+def _calls(calls: float) -> str:
+    if math.isinf(calls):
+        return "never"
+    return str(math.ceil(calls * _ROUNDED)) if calls < _MOST_DIGITS else units.significant(calls, 3)
 
 
 def serving_tables(found: Sequence[Serving]) -> list[Table]:

@@ -1,0 +1,205 @@
+"""After how many calls a compiler pays: exact numbers of small runs, the interval, what is left out, every report."""
+
+import json
+import math
+
+import _make as make
+import numpy as np
+import pytest
+
+from gpubench import plugins, stats
+from gpubench.analysis.summary import Summary
+from gpubench.analysis.views.amortised import amortised_of, calls_to_pay
+from gpubench.analysis.views.tables import amortisation_tables, derived_tables
+from gpubench.model import Series, SuiteInfo, View
+
+TITLE = "Calls after which compiling pays"
+VIEW = View("amortisation", TITLE, ("softmax", "pointwise", "build"), x="chain", by=("by",))
+
+
+def operator(by, seconds, eager="", name="softmax", series="hot", **params):
+    """An operator by one provider: its times of a call, and the providers that it is compared with."""
+    notes = (("eager", eager),) if eager else ()
+    case = make.case(name, "compilers", **{**params, "rows": 32, "by": by})
+    return make.result(make.timing(*seconds, name=series, moved=1e6), of=case, notes=notes)
+
+
+def build(by, cache, op="softmax", **seconds):
+    """A build in that state of the caches: the samples of its times by their names."""
+    found = [Series(name, "s", tuple(values), role="observed") for name, values in seconds.items()]
+    return make.result(*found, of=make.case("build", "compilers", op=op, by=by, cache=cache))
+
+
+def run_of(*results):
+    return make.run(*results, suites=(SuiteInfo("compilers", "several", (VIEW,)),))
+
+
+def found_of(*results):
+    return amortised_of(Summary(run_of(*results)), "compilers", VIEW)
+
+
+MEASURED = (
+    operator("cupy", [0.003]),
+    operator("triton", [0.001], "cupy"),
+    build("cupy", "process", compile=[0.5], first=[9.0]),
+    build("triton", "process", compile=[1.5], first=[9.0]),
+    build("cupy", "warm", compile=[9.0], first=[1.0]),
+    build("triton", "warm", compile=[9.0], first=[1.25]),
+    build("cupy", "cold", compile=[9.0], first=[2.0]),
+    build("triton", "cold", compile=[9.0], first=[5.0]),
+)
+
+
+def test_the_calls_are_the_difference_of_the_costs_over_the_difference_of_the_times():
+    """A process that is up pays for the compilation, a fresh one for everything to its first result."""
+    (found,) = found_of(*MEASURED)
+    assert (found.by, found.eager, found.operator, found.series) == ("triton", "cupy", "softmax[rows=32]", "hot")
+    assert found.speedup == pytest.approx(3)
+    calls = {paid.cache: paid.calls.centre for paid in found.paid}
+    assert calls == pytest.approx({"process": 500, "warm": 125, "cold": 1500})
+    assert [found.work_s(paid) for paid in found.paid] == pytest.approx([1.5, 0.375, 4.5])
+    assert not any(paid.is_bound for paid in found.paid)
+
+
+def test_the_table_says_after_how_many_calls_it_pays_and_how_much_work_that_is():
+    (table,) = derived_tables(Summary(run_of(*MEASURED)), "compilers")
+    assert table.title == TITLE
+    assert table.rows == (
+        (
+            *("softmax[rows=32]", "triton", "cuda:0", "cupy", "1.000 ms", "3.000 ms", "3.0×"),
+            *(
+                "after 500 calls (1.5 s of work)",
+                "after 125 calls (375 ms of work)",
+                "after 1500 calls (4.5 s of work)",
+            ),
+        ),
+    )
+
+
+def test_a_provider_that_is_not_faster_never_pays():
+    for seconds in (0.003, 0.004):
+        (found,) = found_of(*MEASURED[:1], operator("triton", [seconds], "cupy"), *MEASURED[2:])
+        assert {paid.calls.centre for paid in found.paid} == {math.inf}
+        (table,) = amortisation_tables(TITLE, [found])
+        assert table.rows[0][-3:] == ("never", "never", "never")
+
+
+def test_a_provider_that_costs_no_more_pays_at_once():
+    cheap = build("triton", "process", compile=[0.25])
+    (found,) = found_of(*MEASURED[:3], cheap)
+    (table,) = amortisation_tables(TITLE, [found])
+    assert table.rows[0][-3:] == ("at once", "–", "–")
+
+
+def test_an_eager_library_whose_cost_nobody_measured_gives_an_upper_bound():
+    (found,) = found_of(*MEASURED[:2], *MEASURED[3:4])
+    (table,) = amortisation_tables(TITLE, [found])
+    assert table.rows[0][-3] == "after at most 750 calls (2.2 s of work)"
+
+
+def test_a_provider_is_compared_with_every_eager_one_that_its_note_names_and_that_was_measured():
+    torch = operator("torch", [0.002])
+    inductor = operator("inductor", [0.001], "torch, cupy, jax")
+    builds = [build(by, "cold", first=[cost]) for by, cost in (("cupy", 1), ("torch", 3), ("inductor", 9))]
+    found = found_of(*MEASURED[:1], torch, inductor, *builds)
+    calls = {each.eager: each.paid[0].calls.centre for each in found}
+    assert calls == pytest.approx({"torch": 6000, "cupy": 4000})
+
+
+def test_an_operator_that_is_the_value_of_an_axis_has_the_costs_of_that_value():
+    chain = {"name": "pointwise", "chain": "swiglu"}
+    times = operator("numpy", [0.02], **chain), operator("numba", [0.01], "numpy", **chain)
+    builds = [build("numba", "process", op=op, compile=[cost]) for op, cost in (("swiglu", 1), ("softmax", 7))]
+    (found,) = found_of(*times, *builds)
+    assert found.paid[0].calls.centre == pytest.approx(100)
+
+
+def test_a_provider_whose_stream_is_not_ours_is_compared_by_the_time_of_the_host():
+    slower = make.result(
+        make.timing(0.003, name="hot", moved=1e6),
+        make.timing(0.005, name="host", moved=1e6),
+        of=make.case("softmax", "compilers", rows=32, by="cupy"),
+    )
+    jax = operator("jax", [0.001], "cupy", series="host")
+    (found,) = found_of(slower, jax, build("jax", "cold", first=[4.0]))
+    assert (found.series, found.paid[0].calls.centre) == ("host", pytest.approx(1000))
+
+
+def test_operators_of_other_shapes_and_cases_that_failed_are_not_compared():
+    other = make.result(make.timing(0.003), of=make.case("softmax", "compilers", rows=64, by="cupy"))
+    failed = make.result(of=make.case("softmax", "compilers", rows=32, by="cupy"), status="failed", reason="wrong")
+    assert found_of(other, failed, *MEASURED[1:]) == []
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, 1e300])
+def test_times_that_no_call_and_no_build_can_take_are_left_out(wrong):
+    (found,) = found_of(*MEASURED[:7], build("triton", "cold", first=[wrong, 5.0]))
+    assert [paid.cache for paid in found.paid] == ["process", "warm"]
+    assert found_of(operator("cupy", [wrong]), *MEASURED[1:]) == []
+
+
+def test_replicates_count_by_their_medians():
+    results = []
+    for replicate, seconds in enumerate((0.001, 0.002, 0.0015)):
+        for of in (operator("cupy", [0.0035]), operator("triton", [seconds, seconds, 7.0], "cupy"), *MEASURED[2:4]):
+            results += [make.result(*of.series, of=of.case, notes=of.notes, replicate=replicate)]
+    (found,) = found_of(*results)
+    assert found.seconds == pytest.approx(0.0015)
+    assert [found.paid[0].calls.low, found.paid[0].calls.high] == pytest.approx([400, 1 / 0.0015])
+
+
+def test_the_interval_is_that_of_resampled_medians():
+    """Against resamples that are drawn value by value."""
+    rng = np.random.default_rng(5)
+    cost, eager_cost = rng.normal(5, 0.2, 7), rng.normal(2, 0.1, 6)
+    seconds, eager_seconds = rng.normal(1, 0.1, 40) * 1e-3, rng.normal(3, 0.2, 31) * 1e-3
+    found = calls_to_pay(cost.tolist(), eager_cost.tolist(), seconds.tolist(), eager_seconds.tolist())
+    samples = cost, eager_cost, seconds, eager_seconds
+    medians = [np.median(rng.choice(each, (20_000, len(each))), axis=1) for each in samples]
+    drawn = (medians[0] - medians[1]) / (medians[3] - medians[2])
+    assert [found.low, found.high] == pytest.approx(np.quantile(drawn, [0.025, 0.975]), rel=0.01)
+    assert found.low < found.centre < found.high
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 6, 7])
+def test_medians_of_resamples_have_the_distribution_of_resamples_drawn_one_by_one(size):
+    rng = np.random.default_rng(2)
+    values = rng.normal(size=size).tolist()
+    found = stats.resampled_medians(values, 40_000, rng)
+    drawn = np.median(rng.choice(values, (40_000, size)), axis=1)
+    for place in np.unique(drawn.round(9)):
+        assert np.mean(found < place + 1e-6) == pytest.approx(np.mean(drawn < place + 1e-6), abs=0.015)
+
+
+def test_an_interval_whose_times_overlap_reaches_never():
+    found = calls_to_pay([5.0], [2.0], [0.9, 1.0, 3.1], [2.0])
+    assert (found.centre, found.high) == (pytest.approx(3.0), math.inf)
+    row = MEASURED[0], operator("triton", [0.0005, 0.001, 0.004], "cupy"), MEASURED[2], MEASURED[3]
+    (table,) = amortisation_tables(TITLE, found_of(*row))
+    assert table.rows[0][-3] == "after 500 calls (1.5 s of work; 400 – never)"
+
+
+def test_the_page_the_markdown_and_the_json_say_when_it_pays():
+    run = run_of(*MEASURED)
+    words = "after 500 calls (1.5 s of work)"
+    page = plugins.load("reports", "html").render(run)
+    assert f"triton (cupy) softmax[rows=32]: in a process that is up {words}" in page
+    assert words in plugins.load("reports", "md").render(run)
+    (record,) = json.loads(plugins.load("reports", "json").render(run))["amortisation"]
+    assert record["pays_after"]["cold"] == {"low": 1500.0, "calls": 1500.0, "high": 1500.0, "is_bound": False}
+
+
+def test_a_page_of_providers_that_never_pay_has_the_table_alone():
+    page = plugins.load("reports", "html").render(
+        run_of(*MEASURED[:1], operator("triton", [0.5], "cupy"), *MEASURED[2:])
+    )
+    assert "none pays" in page
+    assert "never" in page
+
+
+def test_names_of_a_hostile_file_are_escaped():
+    hostile = "<script>alert(1)</script>"
+    slow, fast = operator("cupy", [0.003]), operator(hostile, [0.001], "cupy")
+    page = plugins.load("reports", "html").render(run_of(slow, fast, build(hostile, "cold", first=[4.0])))
+    assert TITLE in page
+    assert hostile not in page
