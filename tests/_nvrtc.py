@@ -4,7 +4,12 @@ import ctypes
 import ctypes.util
 import functools
 import itertools
+import re
+import shutil
+import subprocess
 import sys
+import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,6 +27,12 @@ def library() -> ctypes.CDLL | None:
 
 def compiled(source: str, options: Sequence[str]) -> tuple[int, str]:
     """NVRTC's status (0: compiled) and its log."""
+    status, log, _ = built(source, options)
+    return status, log
+
+
+def built(source: str, options: Sequence[str]) -> tuple[int, str, bytes]:
+    """NVRTC's status, its log, and the machine code where the options name a real architecture (`sm_90`)."""
     nvrtc = library()
     assert nvrtc is not None
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
@@ -31,5 +42,28 @@ def compiled(source: str, options: Sequence[str]) -> tuple[int, str]:
     nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
     log = ctypes.create_string_buffer(size.value + 1)
     nvrtc.nvrtcGetProgramLog(program, log)
+    size.value = 0
+    if status == 0:
+        nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size))
+    code = ctypes.create_string_buffer(max(1, size.value))
+    if size.value:
+        nvrtc.nvrtcGetCUBIN(program, code)
     nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
-    return status, log.value.decode()
+    return status, log.value.decode(), code.raw[: size.value]
+
+
+@functools.cache
+def disassembler() -> str:
+    """The command nvdisasm, of a toolkit or of pip's wheels; empty where there is none."""
+    folders = [Path(entry) / "nvidia" for entry in sys.path if entry]
+    found = itertools.chain.from_iterable(folder.glob("*/bin/nvdisasm") for folder in folders)
+    return shutil.which("nvdisasm") or next((str(path) for path in found), "")
+
+
+def opcodes(code: bytes) -> Counter[str]:
+    """How often machine code has each instruction, by its name without predicates and operands."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(code)
+        file.flush()
+        text = subprocess.run([disassembler(), "-c", file.name], capture_output=True, text=True, check=True).stdout
+    return Counter(re.findall(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", text, re.MULTILINE))

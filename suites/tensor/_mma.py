@@ -43,7 +43,8 @@ class MatrixInstruction:
     """A matrix instruction: m × n sums of k products each.
 
     `inputs` and `sums` are its formats in PTX, or on AMD the ends of the built-in function's name. `rate` is about how
-    many operations a scheduler does in a clock; it sets the length of a sample. `since` is the oldest architecture.
+    many operations a scheduler does in a clock; it sets the length of a sample. `since` is the oldest architecture, and
+    `not_on` one that is newer and lacks the instruction: the compiler makes it of others, outside of the timed loop.
     """
 
     shape: tuple[int, int, int]
@@ -52,6 +53,7 @@ class MatrixInstruction:
     sums: str = "f32"
     rate: float = 640
     since: str = "sm_80"
+    not_on: str = ""
 
     @property
     def flops(self) -> float:
@@ -85,7 +87,7 @@ MMA = {
     **_forms("float16", "f16", "m16n8k8 m16n8k16", sums="f16"),
     **_forms("bfloat16", "bf16", "m16n8k8 m16n8k16"),
     **_forms("tf32", "tf32", "m16n8k4 m16n8k8", rate=320),
-    **_forms("float8_e4m3", "e4m3", "m16n8k32", since="sm_89"),
+    **_forms("float8_e4m3", "e4m3", "m16n8k32", since="sm_89", not_on="sm_90"),
     **_forms("int8", "s8", "m16n8k16 m16n8k32", sums="s32", rate=1280),
     **_forms("float64", "f64", "m8n8k4", sums="f64", rate=64),
     **_forms("float64", "f64", "m16n8k4 m16n8k8 m16n8k16", sums="f64", rate=64, since="sm_90"),
@@ -208,6 +210,8 @@ def mma(bench: Bench, shape: str, dtype: str, sums: str, independent: int, warps
     form = _instructions(bench.target)[shape, dtype, sums]
     if "matrix" not in bench.traits.features or (is_nvidia and bench.traits.arch < form.since):
         raise Skip(f"the instruction needs {form.since if is_nvidia else 'gfx90a'} or newer, not {bench.traits.arch}")
+    if bench.traits.arch == form.not_on:
+        raise Skip(f"a warp's {dtype} product is no instruction of {form.not_on}: the case wgmma has a warpgroup's")
     threads = SCHEDULERS * warps * lanes
     issue = form.flops / form.rate
     rounds = rounds_for(BODY, max(issue * warps, max(issue, _CYCLES) / independent))
@@ -228,6 +232,4 @@ def mma(bench: Bench, shape: str, dtype: str, sums: str, independent: int, warps
 
     chains = Chains(bench, launch, cycles, rounds, rounds * BODY, issuers, Work(flops=form.flops))
     notes = {"chains": f"{rounds * BODY} steps a warp", **resource_notes(bench, kernel, threads)}
-    if dtype == "float8_e4m3" and bench.traits.arch == "sm_90":
-        notes["instruction"] = "none of sm_90: the compiler makes it of float16 instructions"
     return chains.task(matrix_limit(dtype), check, lambda: sums_found.view("uint8").fill(0xFF), notes)

@@ -1,5 +1,5 @@
-// y = W·x of halves with sums in float, W of `rows` × `cols` row by row: a ladder of kernels, each of which changes one
-// thing. `cols` is a multiple of 128, and a block has 256 threads.
+// y = W·x of halves with sums in float, W of `rows` × `cols` row by row: a ladder of kernels, each of which changes
+// one thing. `cols` is a multiple of 128, and a block has 256 threads.
 
 #define THREADS 256
 #define TOGETHER 4  // rows that a warp works on at once
@@ -67,10 +67,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if (lane == 0) y[row] = gb_to_half(sum);
 }
 
-// The sums of TOGETHER rows from `first` on over the vectors [from, to) of each, over the whole warp. Rows beyond the last
-// one are the last one.
-static __device__ __forceinline__ void sum_rows(const uint4* w, const uint4* x, u32 rows, u32 vectors, u32 first, u32 from,
-                                                u32 to, float (&sums)[TOGETHER]) {
+// The sums of TOGETHER rows from `first` on over the vectors [from, to) of each, over the whole warp. Rows beyond the
+// last one are the last one.
+static __device__ __forceinline__ void sum_rows(const uint4* w, const uint4* x, u32 rows, u32 vectors, u32 first,
+                                                u32 from, u32 to, float (&sums)[TOGETHER]) {
     const uint4* at[TOGETHER];
 #pragma unroll
     for (int r = 0; r < TOGETHER; ++r) {
@@ -102,8 +102,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         if (first + r < rows) y[first + r] = gb_to_half(sums[r]);
 }
 
-// The columns are split among gridDim.y blocks, so that few rows fill the device too. The last block of a group of rows to
-// arrive adds the partial sums in their order: the result does not depend on which one that is. `arrived` counts the
+// The columns are split among gridDim.y blocks, so that few rows fill the device too. The last block of a group of rows
+// to arrive adds the partial sums in their order: the result does not depend on which one that is. `arrived` counts the
 // blocks of each group and is 0 again at the end.
 extern "C" __global__ void __launch_bounds__(THREADS)
     split(const uint4* __restrict__ w, const uint4* __restrict__ x, u16* __restrict__ y, u32 rows, u32 cols,

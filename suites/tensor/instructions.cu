@@ -77,9 +77,9 @@ SPECIAL(rsqrt, "rsqrt.approx.ftz.f32 %0, %0;")
 SPECIAL(cosine, "cos.approx.ftz.f32 %0, %0;")
 #endif
 
-// All warps of a block begin together; cycles[2·block] is how long it took until the last one was done, by the clock of
-// its SM, and cycles[2·block + 1] the number of that SM. results[thread] folds the bits of the thread's values after one
-// further step, or is the sum of approximate ones. Chain c of lane l begins at begin[c·warpSize + l].
+// All warps of a block begin together; cycles[2·block] is how long it took until the last one was done, by the clock
+// of its SM, and cycles[2·block + 1] the number of that SM. results[thread] folds the bits of the thread's values after
+// one further step, or is the sum of approximate ones. Chain c of lane l begins at begin[c·warpSize + l].
 extern "C" __global__ void __launch_bounds__(THREADS)
     chains(const OPERATION::Value* operands, const OPERATION::Value* begin, u32 rounds, OPERATION::Result* results,
            u64* cycles) {

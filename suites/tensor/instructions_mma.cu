@@ -3,7 +3,7 @@
 //
 // On NVIDIA the instruction is mma.sync of SHAPE (m16n8k16, …) with INPUTS (f16, …) and SUMS (f32, …), and its operands
 // are A_WORDS, B_WORDS and C_WORDS registers: of 32 bits, or of 64 for doubles. On AMD it is the built-in function
-// INSTRUCTION (mfma_f32_32x32x8f16, …), INPUTS and SUMS are types, and the words are elements of their vectors.
+// INSTRUCTION (mfma_f32_32x32x8f16, …), and the words are elements of the vectors INPUT_VECTOR and SUM_VECTOR.
 
 #ifndef INDEPENDENT
 #define INDEPENDENT 1
@@ -35,7 +35,8 @@ typedef double gb_double4 __attribute__((ext_vector_type(4)));
 #define BUILT_IN(name) JOINED(__builtin_amdgcn_, name)
 static __device__ __forceinline__ void step(SUM_WORD (&c)[C_WORDS], const INPUT_WORD (&a)[A_WORDS],
                                             const INPUT_WORD (&b)[B_WORDS]) {
-    const auto sums = BUILT_IN(INSTRUCTION)(gb_as<INPUT_VECTOR>(a), gb_as<INPUT_VECTOR>(b), gb_as<SUM_VECTOR>(c), 0, 0, 0);
+    const auto sums =
+        BUILT_IN(INSTRUCTION)(gb_as<INPUT_VECTOR>(a), gb_as<INPUT_VECTOR>(b), gb_as<SUM_VECTOR>(c), 0, 0, 0);
     __builtin_memcpy(&c, &sums, sizeof(c));
 }
 #else
@@ -78,7 +79,7 @@ static __device__ __forceinline__ void step(SUM_WORD (&c)[C_WORDS], const INPUT_
 
 // Word i of lane l of an operand lies at [i·warpSize + l]: A, then B, then −B. `begin` has the sums that every chain
 // begins with. sums[((block·warps + warp)·INDEPENDENT + chain)·C_WORDS + i] has lane after lane, after one further step
-// by B. cycles[2·block] and cycles[2·block + 1] are as in instructions.cu.
+// by B. cycles is as in instructions.cu.
 extern "C" __global__ void __launch_bounds__(THREADS)
     matrix_chains(const INPUT_WORD* operands, const SUM_WORD* begin, u32 rounds, SUM_WORD* sums, u64* cycles) {
     const u32 lane = threadIdx.x % warpSize;

@@ -1,10 +1,10 @@
-// One wgmma instruction of a warpgroup again and again: D = A·B + C of 64 rows and COLUMNS columns, sums in registers, B
-// from shared memory, and A from there (A_IN_REGISTERS 0) or from registers (1).
+// One wgmma instruction of a warpgroup again and again: D = A·B + C of 64 rows and COLUMNS columns, sums in registers,
+// B from shared memory, and A from there (A_IN_REGISTERS 0) or from registers (1).
 //
-// A step needs the sums of the step INDEPENDENT steps before it. After each IN_FLIGHT steps the warpgroup waits: for that
-// step where it is one, else for all but the last IN_FLIGHT. INPUTS is f16, bf16, tf32, e4m3 or s8, SUMS is f32, f16 or
-// s32, and INNER, the number of products in a sum, makes 32 bytes. Sums of integers grow; with other formats (SIGNED) each
-// second step subtracts, so that the sums come back.
+// A step needs the sums of the step INDEPENDENT steps before it. After each IN_FLIGHT steps the warpgroup waits: for
+// that step where it is one, else for all but the last IN_FLIGHT. INPUTS is f16, bf16, tf32, e4m3 or s8, SUMS is f32,
+// f16 or s32, and INNER, the number of products in a sum, makes 32 bytes. Sums of integers grow; with other formats
+// (SIGNED) each second step subtracts, so that the sums come back. TRANSPOSES: the instruction names the order of A, B.
 
 #ifndef COLUMNS
 #define COLUMNS 64
@@ -72,7 +72,7 @@
 #define SCALES(sign) ", 1, " sign
 #endif
 // The operands are named as outputs so that their numbers are the same for each number of sums; they stay as they are.
-#define WGMMA(sign)                                                                                                  \
+#define WGMMA(sign)                                                                                               \
     asm volatile("wgmma.mma_async.sync.aligned." SHAPE "." FORMATS " {" JOINED(PLACES_, SUM_WORDS) "}, " OPERANDS     \
                  SCALES(sign) ";"                                                                                    \
                  : "+l"(b), "+l"(a), "+r"(rows[0]), "+r"(rows[1]), "+r"(rows[2]), "+r"(rows[3]),                      \
@@ -89,16 +89,16 @@ static __device__ __forceinline__ void finish() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-// The descriptor of a matrix whose rows of 128 bytes lie one after the other, in the 128-byte swizzle: addresses and the
-// distance of groups of eight rows count units of 16 bytes (PTX ISA, "Matrix Descriptor").
+// The descriptor of a matrix whose rows of 128 bytes lie one after the other, in the 128-byte swizzle: addresses and
+// the distance of groups of eight rows count units of 16 bytes (PTX ISA, "Matrix Descriptor").
 static __device__ __forceinline__ u64 descriptor(const void* shared) {
     return (u64)(gb_shared_address(shared) >> 4 & 0x3fff) | 1ull << 16 | (u64)(8 * ROW_BYTES >> 4) << 32 | 1ull << 62;
 }
 
-// `images` are A (64 rows) and B (COLUMNS rows) as they lie in shared memory, `fragments` the words of A that each thread of
-// a warpgroup has of the first to the fourth step of a row. Word i of thread t of a warpgroup's sums begins as
-// begin[128·i + t]; sums[((block·warpgroups + warpgroup)·INDEPENDENT + chain)·SUM_WORDS + i] has thread after thread, after
-// four further steps, one for each part of a row. cycles[2·block] and cycles[2·block + 1] are as in instructions.cu.
+// `images` are A (64 rows) and B (COLUMNS rows) as they lie in shared memory, `fragments` the words of A that each
+// thread of a warpgroup has of the first to the fourth step of a row. Word i of thread t of a warpgroup's sums begins
+// as begin[128·i + t]; sums[((block·warpgroups + warpgroup)·INDEPENDENT + chain)·SUM_WORDS + i] has thread after
+// thread, after four further steps, one for each part of a row. cycles is as in instructions.cu.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     wgmma_chains(const uint4* images, const u32* fragments, const SUM_WORD* begin, u32 rounds, SUM_WORD* sums,
                  u64* cycles) {

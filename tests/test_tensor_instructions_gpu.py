@@ -1,0 +1,75 @@
+"""Single instructions and the HGEMV ladder on a real GPU: right answers, and rates that the architecture allows."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from gpubench import plugins
+from gpubench.authoring.axes import Target
+from gpubench.authoring.bench import Bench
+from gpubench.base.errors import Skip
+from gpubench.measuring import inventory
+from gpubench.model import Case, Device
+
+pytestmark = pytest.mark.gpu
+SUITE = plugins.load("suites", "tensor")
+OPERATIONS = {"float64": 128, "float32": 256, "float16x2": 512, "bfloat16x2": 512}  # of an SM of sm_90 in a clock
+COLUMNS = {64: 0.4, 256: 0.9}  # of wgmma, and the least share of the table's rate
+
+
+@pytest.fixture(scope="module")
+def bench() -> Any:
+    """A bench on the first GPU, open in this process, in the tier full."""
+    facts = inventory.facts()
+    gpu = plugins.load("backends", facts.devices[0].backend).open(facts.devices[0])
+    return Bench(gpu, Case("tensor", "fma"), Target(facts, gpu.device, "full"), SUITE.package, 1)
+
+
+def observed(bench: Bench, name: str, **params: Any) -> Any:
+    """Build a case, run and check it twice, and return what its cycles tell."""
+    task = SUITE.build(dataclasses.replace(bench, case=Case("tensor", name, tuple(params.items()))))
+    stage = task.stages[""]
+    for _ in range(2):
+        task.poison()
+        stage.call()
+        task.check()
+    assert stage.probe is not None
+    return {name: value.value for name, value in stage.probe().items()}  # type: ignore[union-attr]
+
+
+def hopper(device: Device) -> None:
+    if device.arch != "sm_90":
+        pytest.skip(f"the figures are those of sm_90, not of {device.arch}")
+
+
+@pytest.mark.parametrize("dtype", OPERATIONS)
+def test_multiply_adds_reach_the_rate_of_the_architecture_within_two_per_cent(bench: Bench, dtype: str) -> None:
+    hopper(bench.device.device)
+    found = observed(bench, "fma", dtype=dtype, independent=4, warps=8)
+    assert found["per_clock"] == pytest.approx(OPERATIONS[dtype], rel=0.02)
+
+
+@pytest.mark.parametrize("columns", COLUMNS)
+def test_wgmma_comes_near_the_rate_of_the_architecture(bench: Bench, columns: int) -> None:
+    hopper(bench.device.device)
+    axes = {"dtype": "float16", "sums": "float32", "columns": columns, "a": "shared"}
+    found = observed(bench, "wgmma", **axes, independent=1, wait="late", groups=1)
+    assert COLUMNS[columns] * 4096 <= found["per_clock"] <= 1.01 * 4096
+
+
+def test_every_case_of_full_gives_right_answers(bench: Bench) -> None:
+    names = ("fma", "integer", "special", "mma", "wgmma")
+    cases = [case for case in SUITE.cases(bench.target) if case.name in names]
+    for case in cases:
+        try:
+            assert observed(bench, case.name, **dict(case.params))["cycles"] > 0, case.id
+        except Skip as reason:
+            assert "float8_e4m3" in case.id, reason
+
+
+def test_a_dependent_chain_is_slower_than_independent_ones(bench: Bench) -> None:
+    hopper(bench.device.device)
+    cycles = [observed(bench, "fma", dtype="float32", independent=chains, warps=1)["cycles"] for chains in (1, 2, 4)]
+    assert cycles[0] == pytest.approx(4, abs=0.2)
+    assert cycles[0] > 1.8 * cycles[1] > 3 * cycles[2]
