@@ -67,7 +67,7 @@ def read(bench: Bench, size_bytes: int) -> Task:
 
 def _weight_sizes(target: Target) -> Any:
     if target.is_host:
-        return points((2**23, 2**27), (2**21,), (*powers_of_two(18, 28, 2), 448 * 2**20))
+        return points((2**27,), (2**21,), (*powers_of_two(18, 28, 2), 448 * 2**20))
     return points((2**23, 2**27, 448 * 2**20), (2**23,), (*powers_of_two(18, 28), 448 * 2**20, *powers_of_two(29, 30)))
 
 

@@ -86,10 +86,10 @@ def host_gemv(bench: Bench, rows: int, cols: int) -> Task:
     rng = bench.rng
     weights = rng.standard_normal((rows, cols), dtype=np.float32)
     x, y = rng.standard_normal(cols, dtype=np.float32), np.empty(rows, np.float32)
+    reference, scale = weights.astype(float) @ x, np.abs(weights).astype(float) @ np.abs(x)
     copies = copies_of(bench, weights)
 
     def check() -> Observation:
-        reference, scale = weights.astype(float) @ x, np.abs(weights).astype(float) @ np.abs(x)
         return judged(PRECISIONS["float32"], cols, y, reference, scale)
 
     calls = [functools.partial(np.matmul, copy, x, out=y) for copy in copies]
