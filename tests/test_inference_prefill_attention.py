@@ -119,11 +119,12 @@ def test_the_kernel_in_triton_is_the_attention_of_double_precision(monkeypatch, 
 
 @needs_compiler
 def test_without_triton_or_torch_their_cases_say_how_to_install_them(monkeypatch):
-    for by, name in (("triton", "triton"), ("torch", "torch"), ("cudnn", "torch")):
+    extras = {"triton": ("triton", "compilers"), "torch": ("torch", "torch"), "cudnn": ("torch", "torch")}
+    for by, (name, extra) in extras.items():
         monkeypatch.setitem(sys.modules, name, None)
         with pytest.raises(Missing, match="is not installed") as found:
             ATTENTION.PrefillAttention(bench(SUITE, "nvidia"), SMALL, by)
-        assert f"pip install {name}" in str(found.value)
+        assert f"pip install 'gpubench-suite[{extra}]'" in str(found.value)
     with pytest.raises(Skip, match="NVIDIA"):
         ATTENTION.PrefillAttention(bench(SUITE, "amd"), SMALL, "cudnn")
 

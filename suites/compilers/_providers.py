@@ -18,9 +18,10 @@ from ._operators import Problem, Rows
 
 HOST_QUICK = ("numpy", "numba")
 HOST = HOST_QUICK
-GPU_QUICK = ("cupy", "cupy-fused", "nvrtc")
-GPU = GPU_QUICK
-RUNTIMES: dict[str, str] = {}  # of the providers whose libraries must not share a process with others'
+GPU_QUICK = ("cupy", "cupy-fused", "nvrtc", "triton")
+GPU = (*GPU_QUICK, "numba-cuda", "torch", "inductor", "jax")
+# of the providers whose libraries must not share a process with others'
+RUNTIMES = {by: by for by in ("triton", "numba-cuda", "torch", "inductor", "jax")}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import importlib
 from dataclasses import dataclass
 from typing import Any
 
-from gpubench.api.suite import Missing
+from .._triton import imported
 
 tl: Any = None  # triton.language, once `binary` has imported it
 
@@ -86,11 +86,8 @@ _NUMBERS = ("tokens", "heads", "group")
 
 def binary(arch: str, dim: int, plan: FlashPlan) -> FlashBinary:
     """Compile the kernel for an NVIDIA GPU such as `sm_90`; raises Missing without Triton."""
-    try:
-        triton = importlib.import_module("triton")
-    except ImportError as error:
-        raise Missing("Triton is not installed", "pip install triton") from error
-    globals()["tl"] = importlib.import_module("triton.language")
+    triton = imported()
+    globals()["tl"] = triton.language
     constants = {"DIM": dim, "ROWS": plan.rows, "COLS": plan.cols}
     types = dict.fromkeys(_POINTERS, "*fp16") | dict.fromkeys(_NUMBERS, "i32") | dict.fromkeys(constants, "constexpr")
     aligned = {(place,): [["tt.divisibility", 16]] for place in range(len(_POINTERS))}

@@ -15,7 +15,6 @@ import numpy.typing as npt
 from gpubench.api.suite import (
     POINT,
     Bench,
-    Missing,
     Observation,
     Observed,
     Skip,
@@ -30,6 +29,7 @@ from gpubench.api.suite import (
 )
 
 from .._checks import in_turn
+from .._torch import imported
 from ..gemm._data import Maker
 from ..gemm._formats import FORMATS, PRECISIONS, MatrixProduct, Shape
 from ..gemm._vendor import vendor
@@ -196,7 +196,7 @@ class TorchAttention:
     """scaled_dot_product_attention of torch over our memory, on the stream of the suite; with `backend` by that one."""
 
     def __init__(self, bench: Bench, shape: PromptShape, prompt: Prompt, backend: str = "") -> None:
-        torch = _torch()
+        torch = imported()
         functional, choice = torch.nn.functional, importlib.import_module("torch.nn.attention")
         self._torch, self._xp = torch, bench.xp
         self._out: Any = None
@@ -225,17 +225,6 @@ class TorchAttention:
     def results(self) -> Any:
         found = self._xp.from_dlpack(self._out)[0].swapaxes(0, 1)
         return self._xp.ascontiguousarray(found).view("uint16").ravel()
-
-
-def _torch() -> Any:
-    """Return torch; raises Missing without it, or where it has no GPU."""
-    try:
-        torch = importlib.import_module("torch")
-    except ImportError as error:
-        raise Missing("torch is not installed", "pip install torch") from error
-    if not torch.cuda.is_available():
-        raise Missing(f"torch {torch.__version__} finds no GPU", "pip install torch, in the build for this driver")
-    return torch
 
 
 def _cudnn(bench: Bench, shape: PromptShape, prompt: Prompt) -> Provider:

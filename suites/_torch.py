@@ -1,0 +1,21 @@
+"""torch on the stream and in the memory of the suite: where it is installed, and how to get it."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from gpubench.api.suite import Missing
+
+_INSTALL = "pip install 'gpubench-suite[torch]'"
+
+
+def imported(is_gpu: bool = True) -> Any:
+    """Return the module torch; raises Missing without it, or where it has no GPU and needs one."""
+    try:
+        torch = importlib.import_module("torch")
+    except ImportError as error:
+        raise Missing("torch is not installed", _INSTALL) from error
+    if is_gpu and not torch.cuda.is_available():
+        raise Missing(f"torch {torch.__version__} finds no GPU", f"{_INSTALL}, in the build for this driver")
+    return torch

@@ -1,0 +1,67 @@
+"""Triton on the stream of the suite: its own compiler and launcher, with CuPy's arrays and without torch.
+
+Triton asks a driver for the device and the stream that it launches on, and its own driver asks torch for them. The one
+here answers with the device and the stream that gpubench times.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+from typing import Any
+
+from gpubench.api.suite import Bench, Missing, Skip
+
+_INSTALL = "pip install 'gpubench-suite[compilers]'"
+
+
+class TritonArray:
+    """An array as an argument of a Triton kernel; `dtype` names the type of its elements."""
+
+    __slots__ = ("array", "data_ptr", "dtype")
+
+    def __init__(self, array: Any, dtype: str) -> None:
+        self.array, self.dtype = array, dtype
+        self.data_ptr = int(array.data.ptr).__int__  # a method of C, because each launch asks twice for each array
+
+
+def imported() -> Any:
+    """Return the module triton, with triton.language loaded; raises Missing without it."""
+    try:
+        triton = importlib.import_module("triton")
+        importlib.import_module("triton.language")
+    except ImportError as error:
+        raise Missing("Triton is not installed", _INSTALL) from error
+    return triton
+
+
+def on_stream(bench: Bench) -> Any:
+    """Return the module triton, whose kernels compile for this GPU and launch on the stream that is timed.
+
+    Raises Missing without Triton or without the C compiler that builds its launchers.
+    """
+    if bench.traits.vendor != "nvidia":
+        raise Skip(f"our Triton kernels are not tried on {bench.traits.vendor} GPUs")
+    triton = imported()
+    if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
+        raise Missing("Triton finds no C compiler to build its launchers with", "install gcc, or name one in CC")
+    nvidia = importlib.import_module("triton.backends.nvidia.driver")
+    ordinal, stream = int(bench.xp.cuda.Device().id), bench.device.stream
+    capability = divmod(int(bench.traits.arch.removeprefix("sm_").rstrip("af")), 10)
+
+    class StreamDriver(nvidia.CudaDriver):  # type: ignore[misc, name-defined]  # Triton has no types
+        def __init__(self) -> None:  # the class above would import torch
+            self.utils, self.launcher_cls = nvidia.CudaUtils(), nvidia.CudaLauncher
+
+        def get_current_device(self) -> int:
+            return ordinal
+
+        def get_current_stream(self, _device: int) -> int:
+            return stream
+
+        def get_device_capability(self, _device: int) -> tuple[int, int]:
+            return capability
+
+    triton.runtime.driver.set_active(StreamDriver())
+    return triton

@@ -1,0 +1,70 @@
+"""Triton: a kernel of our own for each operator, with a configuration fixed by the shape, so that nothing is tuned."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from gpubench.api.suite import Bench
+
+from .._triton import TritonArray, on_stream
+from . import _triton_kernels as kernels
+from ._operators import EPSILON, POINTWISE, Problem
+from ._providers import Built, Outputs, lacks
+
+_ELEMENTS = 1024  # of a pointwise chain that a program has: 16 bytes of halves in each of its threads
+_WARPS = 4
+_THREAD_ELEMENTS = 16  # of a row that a thread has, where the row is not too long
+_MOST_WARPS = 32
+
+
+def build(bench: Bench, problem: Problem) -> Built:
+    """Return the operator as one kernel in Triton; raises Skip where there is none, Missing without Triton."""
+    name = problem.operator.name
+    if name not in (*POINTWISE, *kernels.ROWS):
+        raise lacks("triton", problem)
+    triton = on_stream(bench)
+    kernels.load(triton.language)
+    outputs = Outputs(bench, problem)
+    arrays = [TritonArray(array, problem.dtype) for array in (*problem.inputs.values(), *outputs.arrays)]
+    call = _elements(triton, problem, arrays) if name in POINTWISE else _rows(triton, problem, arrays)
+    notes = {"library": f"Triton {triton.__version__}", "precision": "computed in float32", "configuration": call.words}
+    return Built(call, outputs.rows, outputs.poison, notes)
+
+
+class TritonCall:
+    """The launch of a kernel by Triton's own launcher, with its arguments and options."""
+
+    def __init__(self, kernel: Any, programs: int, arguments: tuple[Any, ...], warps: int, **constants: Any) -> None:
+        self._launch = functools.partial(kernel[(programs,)], *arguments, **constants, num_warps=warps)
+        self.words = f"{constants['block']} elements and {warps} warps in each of {programs} programs"
+
+    def __call__(self) -> object:
+        """Launch the kernel, and return it as Triton compiled it."""
+        return self._launch()
+
+
+@functools.cache
+def _jitted(triton: Any, function: Callable[..., None]) -> Any:
+    return triton.jit(function)
+
+
+def _elements(triton: Any, problem: Problem, arrays: list[TritonArray]) -> TritonCall:
+    *inputs, out = arrays
+    a, b, c = (*inputs, *[inputs[0]] * (3 - len(inputs)))
+    kernel, programs = _jitted(triton, kernels.elements), -(-problem.elements // _ELEMENTS)
+    arguments = a, b, c, out, problem.elements, problem.cols
+    return TritonCall(kernel, programs, arguments, _WARPS, chain=problem.operator.name, block=_ELEMENTS)
+
+
+def _rows(triton: Any, problem: Problem, arrays: list[TritonArray]) -> TritonCall:
+    return rows_call(_jitted(triton, kernels.ROWS[problem.operator.name]), problem, arrays)
+
+
+def rows_call(kernel: Any, problem: Problem, arrays: list[TritonArray]) -> TritonCall:
+    """Return the launch of a kernel of rows with one program for each row."""
+    block = 1 << (problem.cols - 1).bit_length()
+    warps = min(_MOST_WARPS, max(1, block // (32 * _THREAD_ELEMENTS)))
+    epsilon = {} if problem.operator.name == "softmax" else {"epsilon": EPSILON}
+    return TritonCall(kernel, problem.rows, (*arrays, problem.cols), warps, **epsilon, block=block)

@@ -1,0 +1,91 @@
+# ruff: noqa: ANN001 - Triton reads annotations as its own
+"""The operators as kernels in Triton: every input is read once, every output written once.
+
+A function here becomes a kernel by `triton.jit`. `tl` is triton.language once `load` was called: Triton is imported
+where a kernel is built, not where cases are planned.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+tl: Any = None
+constexpr = Any  # Triton's own once `load` was called
+
+
+def load(language: Any) -> None:
+    """Let the kernels use triton.language."""
+    globals().update(tl=language, constexpr=language.constexpr)
+
+
+def elements(a, b, c, out, count, cols, chain: constexpr, block: constexpr) -> None:  # type: ignore[no-untyped-def]
+    """Write a pointwise chain of `block` elements; `b` is a vector of `cols` for bias-gelu, `c` a third matrix."""
+    place = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    inside = place < count
+    x = tl.load(a + place, mask=inside).to(tl.float32)
+    if chain == "bias-gelu":
+        s = x + tl.load(b + place % cols, mask=inside).to(tl.float32)
+        # (1 + tanh(z)) / 2 is the logistic function of 2·z
+        found = s * tl.sigmoid(1.5957691216057308 * (s + 0.044715 * s * s * s))
+    else:
+        y = tl.load(b + place, mask=inside).to(tl.float32)
+        if chain == "swiglu":
+            found = x * tl.sigmoid(x) * y
+        elif chain == "residual-dropout":
+            found = x * tl.load(c + place, mask=inside).to(tl.float32) * 1.25 + y
+        else:
+            s = x + y
+            t = x - y
+            u = s * t + 0.25
+            found = (u * 0.125 - s * 0.5 + t) * 0.5 - y * 0.125 + x
+    tl.store(out + place, found, mask=inside)
+
+
+def softmax(x, out, cols, block: constexpr) -> None:  # type: ignore[no-untyped-def]
+    """Write the softmax of a row, which `block` elements hold."""
+    row = tl.program_id(0).to(tl.int64) * cols
+    col = tl.arange(0, block)
+    inside = col < cols
+    value = tl.load(x + row + col, mask=inside, other=-1.0e30).to(tl.float32)
+    power = tl.exp(value - tl.max(value, 0))
+    tl.store(out + row + col, power / tl.sum(power, 0), mask=inside)
+
+
+def rmsnorm(x, weight, out, cols, epsilon: constexpr, block: constexpr) -> None:  # type: ignore[no-untyped-def]
+    """Write a row over its root mean square, times the weights."""
+    row = tl.program_id(0).to(tl.int64) * cols
+    col = tl.arange(0, block)
+    inside = col < cols
+    value = tl.load(x + row + col, mask=inside, other=0.0).to(tl.float32)
+    factor = tl.load(weight + col, mask=inside, other=0.0).to(tl.float32)
+    scale = 1 / tl.sqrt(tl.sum(value * value, 0) / cols + epsilon)
+    tl.store(out + row + col, value * scale * factor, mask=inside)
+
+
+def layernorm(x, weight, bias, out, cols, epsilon: constexpr, block: constexpr) -> None:  # type: ignore[no-untyped-def]
+    """Write a row with mean 0 and variance 1, times the weights and plus the biases."""
+    row = tl.program_id(0).to(tl.int64) * cols
+    col = tl.arange(0, block)
+    inside = col < cols
+    value = tl.load(x + row + col, mask=inside, other=0.0).to(tl.float32)
+    factor = tl.load(weight + col, mask=inside, other=0.0).to(tl.float32)
+    more = tl.load(bias + col, mask=inside, other=0.0).to(tl.float32)
+    centred = tl.where(inside, value - tl.sum(value, 0) / cols, 0.0)
+    scale = 1 / tl.sqrt(tl.sum(centred * centred, 0) / cols + epsilon)
+    tl.store(out + row + col, centred * scale * factor + more, mask=inside)
+
+
+def residual_norm(x, residual, weight, summed, out, cols, epsilon: constexpr, block: constexpr) -> None:  # type: ignore[no-untyped-def]
+    """Write the sum of two rows, and that sum over its root mean square, times the weights."""
+    row = tl.program_id(0).to(tl.int64) * cols
+    col = tl.arange(0, block)
+    inside = col < cols
+    value = tl.load(x + row + col, mask=inside, other=0.0).to(tl.float32)
+    value += tl.load(residual + row + col, mask=inside, other=0.0).to(tl.float32)
+    factor = tl.load(weight + col, mask=inside, other=0.0).to(tl.float32)
+    tl.store(summed + row + col, value, mask=inside)
+    scale = 1 / tl.sqrt(tl.sum(value * value, 0) / cols + epsilon)
+    tl.store(out + row + col, value * scale * factor, mask=inside)
+
+
+ROWS = {function.__name__: function for function in (softmax, rmsnorm, layernorm, residual_norm)}
