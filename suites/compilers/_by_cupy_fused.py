@@ -96,11 +96,17 @@ def _residual_norm(kernels: _Kernels, x: Any, residual: Any, weight: Any, summed
     return call
 
 
+def _gemm_gelu(kernels: _Kernels, a: Any, weights: Any, bias: Any, out: Any) -> Callable[[], None]:
+    gelu = kernels.pointwise("T x, T bias", "T z", _GELU)
+    return lambda: gelu(a @ weights, bias, out)
+
+
 _ROWS: dict[str, Callable[..., Callable[[], None]]] = {
     "softmax": _softmax,
     "rmsnorm": _rmsnorm,
     "layernorm": _layernorm,
     "residual_norm": _residual_norm,
+    "gemm_gelu": _gemm_gelu,
 }
 
 

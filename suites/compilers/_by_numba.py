@@ -111,11 +111,16 @@ _LOOPS: dict[str, Compiled] = {
 }
 
 
+def _product(loop: Compiled, a: Any, weights: Any, bias: Any, out: Any) -> None:
+    loop(np.matmul(a, weights), bias, out)
+
+
 def build(bench: Bench, problem: Problem) -> Built:
     """Return the operator as a compiled loop; raises Skip where there is none."""
-    if problem.operator.name not in _LOOPS:
+    name, is_product = problem.operator.name, problem.operator.name == "gemm_gelu"
+    if name not in _LOOPS and not is_product:
         raise lacks("numba", problem)
     outputs = Outputs(bench, problem)
-    loop = parallel(_LOOPS[problem.operator.name])
+    loop = partial(_product, parallel(_bias_gelu)) if is_product else parallel(_LOOPS[name])
     notes = {"library": f"numba {numba.__version__}", "precision": "computed in float32, not reassociated"}
     return Built(partial(loop, *problem.inputs.values(), *outputs.arrays), outputs.rows, outputs.poison, notes)

@@ -66,17 +66,21 @@ def _same_size(target: Target, params: Mapping[str, Any]) -> bool:
     return target.is_host or target.tier != "full" or params["cols"] == 4096
 
 
-def _runtime(params: Mapping[str, Any]) -> str:
+def runtime_of(params: Mapping[str, Any]) -> str:
+    """Return the name of the runtime that a provider does not share; empty for providers that share a process."""
     return providers.RUNTIMES.get(params["by"], "")
 
 
 def _task(bench: Bench, name: str, rows: int, cols: int, dtype: str, by: str) -> Task:
-    """Return one operator by one provider as a task, judged by the bytes that cannot be avoided."""
-    problem = Problem(bench, name, rows, cols, dtype)
+    return task_of(bench, Problem(bench, name, rows, cols, dtype), by)
+
+
+def task_of(bench: Bench, problem: Problem, by: str) -> Task:
+    """Return one operator by one provider as a task, judged by the work that cannot be avoided."""
     built = providers.build(bench, problem, by)
     stages = {"": _stage(bench, problem, built)} if built.is_ours else {}
     if bench.traits.is_gpu:
-        stages["host"] = Stage(built.call, problem.work, "moved", "dram", clock="host", effort=POINT)
+        stages["host"] = Stage(built.call, problem.work, problem.quantity, problem.limit, clock="host", effort=POINT)
     notes = {**problem.notes(), **built.notes, "eager": ", ".join(_eager(bench, by))}
     return Task(stages, _checked(bench, problem, built), built.poison, notes=notes)
 
@@ -88,9 +92,11 @@ def _eager(bench: Bench, by: str) -> tuple[str, ...]:
 
 
 def _stage(bench: Bench, problem: Problem, built: providers.Built) -> Stage:
+    if problem.quantity == "flops":
+        return Stage(built.call, problem.work, "flops", problem.limit, effort=POINT, max_calls=16)
     is_small = problem.moved * _L2_SHARE < bench.target.device.cache_bytes
     modes: tuple[Mode, ...] = ("hot", "cold", "graph") if is_small else ("hot", "graph")
-    return Stage(built.call, problem.work, "moved", "dram", modes=modes, effort=POINT, max_calls=64)
+    return Stage(built.call, problem.work, "moved", problem.limit, modes=modes, effort=POINT, max_calls=64)
 
 
 def _checked(bench: Bench, problem: Problem, built: providers.Built) -> Callable[[], Observation]:
@@ -106,19 +112,19 @@ def _checked(bench: Bench, problem: Problem, built: providers.Built) -> Callable
     return check
 
 
-@topic.case(chain=_chains, rows=_rows, cols=_cols, dtype=_dtypes, by=_by, where=_same_size, runtime=_runtime)
+@topic.case(chain=_chains, rows=_rows, cols=_cols, dtype=_dtypes, by=_by, where=_same_size, runtime=runtime_of)
 def pointwise(bench: Bench, chain: str, rows: int, cols: int, dtype: str, by: str) -> Task:
     """A chain of pointwise operations: each input read once, the output written once."""
     return _task(bench, chain, rows, cols, dtype, by)
 
 
-@topic.case(rows=_rows, cols=_cols, dtype=_dtypes, by=_by, runtime=_runtime, headline={"by": "nvrtc", "cols": 4096})
+@topic.case(rows=_rows, cols=_cols, dtype=_dtypes, by=_by, runtime=runtime_of, headline={"by": "nvrtc", "cols": 4096})
 def softmax(bench: Bench, rows: int, cols: int, dtype: str, by: str) -> Task:
     """The softmax of every row: read once, written once."""
     return _task(bench, "softmax", rows, cols, dtype, by)
 
 
-@topic.case(rows=_rows, cols=_cols, dtype=_dtypes, by=_by, runtime=_runtime)
+@topic.case(rows=_rows, cols=_cols, dtype=_dtypes, by=_by, runtime=runtime_of)
 def rmsnorm(bench: Bench, rows: int, cols: int, dtype: str, by: str) -> Task:
     """Every row over its root mean square, times a weight for each column: read once, written once."""
     return _task(bench, "rmsnorm", rows, cols, dtype, by)
@@ -128,19 +134,19 @@ def _in_full(target: Target) -> bool:
     return target.tier == "full"
 
 
-@topic.case(rows=_rows, cols=_cols, dtype=_dtypes, by=_by, runtime=_runtime, when=_in_full)
+@topic.case(rows=_rows, cols=_cols, dtype=_dtypes, by=_by, runtime=runtime_of, when=_in_full)
 def layernorm(bench: Bench, rows: int, cols: int, dtype: str, by: str) -> Task:
     """Every row with mean 0 and variance 1, times a weight and plus a bias for each column: read once, written once."""
     return _task(bench, "layernorm", rows, cols, dtype, by)
 
 
-@topic.case(rows=_rows, cols=_cols, dtype=_dtypes, by=_by, runtime=_runtime, when=_in_full)
+@topic.case(rows=_rows, cols=_cols, dtype=_dtypes, by=_by, runtime=runtime_of, when=_in_full)
 def residual_norm(bench: Bench, rows: int, cols: int, dtype: str, by: str) -> Task:
     """The sum of two matrices, and its RMSnorm: two matrices read, two written."""
     return _task(bench, "residual_norm", rows, cols, dtype, by)
 
 
-@topic.case(by=_by, runtime=_runtime, when=on_gpu)
+@topic.case(by=_by, runtime=runtime_of, when=on_gpu)
 def dispatch(bench: Bench, by: str) -> Task:
     """One call on a matrix of 8 × 1024 elements by the host's clock: what the provider's own code costs."""
     rows, cols = _SMALL

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from math import prod
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,6 @@ EPSILON = 1e-5  # added to the variance by norms
 VECTORS = ("weight", "bias")  # inputs of one row; all others are matrices
 ITEM_BYTES = {"float16": 2, "float32": 4}
 _BOUNDS = {"float16": 16 * 2.0**-11, "float32": 1e-5}  # of the relative error: some providers round every intermediate
-_CHECKED = 64  # random rows
 _GELU = 0.7978845608028654, 0.044715  # of the approximation with tanh (Hendrycks & Gimpel, 2016)
 
 Array = Any  # of the provider's own library
@@ -106,23 +106,39 @@ class Problem:
     """An operator at one shape, with its inputs in the memory of the device.
 
     `inputs` are arrays of the device's array module: matrices (rows, cols), vectors (cols,). They are seeded and
-    N(0, 1); the elements of `kept` are 1 with probability 0.8, otherwise 0.
+    N(0, 1); the elements of `kept` are 1 with probability 0.8, otherwise 0. Other kinds of problem have `operators`
+    with inputs and outputs of other shapes.
     """
 
+    operators: ClassVar[Mapping[str, Operator]] = OPERATORS
+    most_checked: ClassVar[int] = 64  # random rows
+    quantity: ClassVar[Literal["moved", "flops"]] = "moved"  # of `work`, by which a call is judged
+
     def __init__(self, bench: Bench, name: str, rows: int, cols: int, dtype: str) -> None:
-        self.operator, self.rows, self.cols, self.dtype = OPERATORS[name], rows, cols, dtype
-        matrices = sum(name not in VECTORS for name in self.operator.inputs)
-        bench.need(ITEM_BYTES[dtype] * rows * cols * (matrices + 4 * self.operator.outputs))
+        self.operator, self.rows, self.cols, self.dtype = self.operators[name], rows, cols, dtype
+        bench.need(self.moved + 3 * ITEM_BYTES[dtype] * self.operator.outputs * prod(self.output_shape))
         self._rng = bench.rng
         self._to_host = bench.device.to_host
         self.inputs = {name: self._drawn(bench, name) for name in self.operator.inputs}
-        self._checked = np.sort(self._rng.choice(rows, min(_CHECKED, rows), replace=False))
+        self._checked = np.sort(self._rng.choice(rows, min(self.most_checked, rows), replace=False))
 
     def _drawn(self, bench: Bench, name: str) -> Any:
-        xp, shape = bench.xp, (self.cols,) if name in VECTORS else (self.rows, self.cols)
-        generator = xp.random.default_rng(int(self._rng.integers(2**63)))
-        drawn = generator.standard_normal(shape, dtype=np.float32)
-        return ((drawn < 0.84) if name == "kept" else drawn).astype(self.dtype)  # 0.84: the 80th percentile of N(0, 1)
+        generator = bench.xp.random.default_rng(int(self._rng.integers(2**63)))
+        drawn = generator.standard_normal(self.shape_of(name), dtype=np.float32)
+        return self._scaled(name, drawn).astype(self.dtype)
+
+    def _scaled(self, name: str, drawn: Any) -> Any:
+        """Return an input from numbers that are N(0, 1)."""
+        return drawn < 0.84 if name == "kept" else drawn  # 0.84: the 80th percentile of N(0, 1)
+
+    def shape_of(self, name: str) -> tuple[int, ...]:
+        """Return the shape of an input."""
+        return (self.cols,) if name in VECTORS else (self.rows, self.cols)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """The shape of each output; the rows that are compared are lines of its first axis."""
+        return (self.rows, self.cols)
 
     @property
     def elements(self) -> int:
@@ -132,14 +148,18 @@ class Problem:
     @property
     def moved(self) -> float:
         """The bytes that no implementation can avoid: each input read once, each output written once."""
-        matrices = sum(name not in VECTORS for name in self.operator.inputs) + self.operator.outputs
-        vectors = len(self.operator.inputs) + self.operator.outputs - matrices
-        return float(ITEM_BYTES[self.dtype] * (matrices * self.elements + vectors * self.cols))
+        inputs = sum(prod(self.shape_of(name)) for name in self.operator.inputs)
+        return float(ITEM_BYTES[self.dtype] * (inputs + self.operator.outputs * prod(self.output_shape)))
 
     @property
     def work(self) -> Work:
-        """The bytes of one call."""
+        """The work of one call."""
         return Work(moved=self.moved)
+
+    @property
+    def limit(self) -> str:
+        """The peak that a call is held against."""
+        return "dram"
 
     def rows_of(self, array: Any) -> npt.NDArray[np.float64]:
         """Return the checked rows of a matrix of the device's array module in double precision."""
