@@ -10,11 +10,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from gpubench import plugins
 from gpubench.authoring.axes import Target
 from gpubench.base import units
 from gpubench.base.errors import Skip
 from gpubench.model import Case, Device
-from gpubench.plugins.backend import Kernel, OpenDevice, Traits
+from gpubench.plugins.backend import Backend, Kernel, OpenDevice, OpensUntimed, Traits
 
 
 class Exchange(Protocol):
@@ -49,6 +50,13 @@ class Bench:
     devices: tuple[Device, ...] = ()
     exchange: Exchange = _alone
     node_host: str = ""
+
+    @classmethod
+    def untimed(cls, case: Case, target: Target, package: str, seed: int = 0) -> Bench:
+        """Open the target's device in this process, for a program that a case starts; its `device` times nothing."""
+        backend: Backend = plugins.load("backends", target.device.backend)
+        open_device = backend.open_untimed if isinstance(backend, OpensUntimed) else backend.open
+        return cls(open_device(target.device), case, target, package, seed)
 
     @property
     def device(self) -> OpenDevice:

@@ -1,4 +1,4 @@
-"""How long a stage is sampled: as its tier says, as a point of a curve, for seconds, for a tail, or a number of times."""
+"""How long a stage is sampled: as its tier says, as a point of a curve, for seconds, for a tail, or so many times."""
 
 from __future__ import annotations
 

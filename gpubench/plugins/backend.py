@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from gpubench.model.facts import Device
 
@@ -250,3 +250,11 @@ class Backend(Protocol):
 
     def open(self, device: Device) -> OpenDevice:
         """Open one device in this process."""
+
+
+@runtime_checkable
+class OpensUntimed(Protocol):
+    """A backend whose devices compile kernels of their own for timing, and that can open one without them."""
+
+    def open_untimed(self, device: Device) -> OpenDevice:
+        """Open one device in this process without what `time` and `flush` need."""

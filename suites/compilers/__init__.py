@@ -2,8 +2,9 @@
 
 from gpubench.api.suite import Suite
 
-from . import _cases
+from . import _build, _cases, _products
 
 suite = Suite(
-    "compilers: the same operators by several of them, beside the bytes that none can avoid", topics=[_cases.topic]
+    "compilers: the same operators by several of them, beside the bytes that none can avoid",
+    topics=[_cases.topic, _products.topic, _build.topic],
 )

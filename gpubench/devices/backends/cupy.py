@@ -54,12 +54,15 @@ def _first_line(error: BaseException) -> str:
 
 
 class CupyDevice:
-    """One GPU, opened in this process on a stream of its own, which is the current one."""
+    """One GPU, opened in this process on a stream of its own, which is the current one.
+
+    Unless it `is_timed`, it has neither the kernel that gates batches nor the one that flushes the cache.
+    """
 
     # From which device to which access is enabled: of this process, whose every open device shares it.
     _reached: ClassVar[set[tuple[int, int]]] = set()
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, is_timed: bool = True) -> None:
         cupy = _cupy()
         self.device = device
         self.xp = cupy
@@ -72,11 +75,16 @@ class CupyDevice:
         self._stream.use()
         self._lanes = Lanes(cupy, self._stream)
         self.traits = _traits(self._runtime, device)
+        if is_timed:
+            self._prepare_timing(cupy)
+        self.synchronize()
+
+    def _prepare_timing(self, cupy: Any) -> None:
+        device = self.device
         self._cache_flush = CacheFlush(cupy, max(2 * device.cache_bytes, _LEAST_FLUSH), device.units)
         self.flush()
         clock_hz = float(dict(device.details).get("clock.sm_hz", 2e9))
         self._clock = EventClock(cupy, self._stream, Gate(cupy, clock_hz), self.flush)
-        self.synchronize()
 
     @property
     def stream(self) -> int:
@@ -243,6 +251,9 @@ class Cupy:
 
     def open(self, device: Device) -> CupyDevice:
         return CupyDevice(device)
+
+    def open_untimed(self, device: Device) -> CupyDevice:
+        return CupyDevice(device, is_timed=False)
 
 
 def _bindings() -> dict[str, str]:

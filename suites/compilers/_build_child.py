@@ -1,0 +1,189 @@
+"""What a fresh interpreter runs: one operator built by one provider, timed from the interpreter's start by one clock.
+
+The clock is CLOCK_MONOTONIC, which all processes of a machine share. Some work is outside all times, because a program
+that only uses the operator would not do it: gpubench's own modules, the inputs, overwriting the outputs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import pickle
+import resource
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from gpubench.api.suite import Bench, Case, Missing, Observed, Skip, Target, WrongAnswer
+
+from . import _providers as providers
+from ._operators import Problem
+
+# What is imported before a provider is asked for an operator. One that is missing is the provider's to report.
+_LIBRARIES = {
+    "numba": ("numba",),
+    "triton": ("triton",),
+    "torch": ("torch",),
+    "inductor": ("torch",),
+    "jax": ("jax",),
+    "numba-cuda": ("numba.cuda",),
+    "tvm": ("tvm",),
+    "iree": ("iree.compiler", "iree.runtime"),
+}
+_LEAST_S = 1e-9  # of the time to compile, which is a difference
+_KIB = 1024  # the unit of ru_maxrss on Linux, getrusage(2)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What to build, and for which case; with `is_up` another operator is built before, outside the times."""
+
+    case: Case
+    target: Target
+    package: str
+    seed: int
+    op: str
+    rows: int
+    cols: int
+    dtype: str
+    by: str
+    is_up: bool
+    folder: str  # of all caches
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a build took in seconds, by name; the entries of its caches; its memory; the error of its result."""
+
+    seconds: Mapping[str, float]
+    entries_before: int
+    entries_written: int
+    bytes_written: int
+    resident_bytes: int
+    error: float
+
+
+class Ledger:
+    """Seconds since the interpreter was started, without those that were spent outside."""
+
+    def __init__(self, started: float, outside: float) -> None:
+        self._started, self._outside = started, outside
+
+    def now(self) -> float:
+        """Return the seconds that count so far."""
+        return time.monotonic() - self._started - self._outside
+
+    @contextlib.contextmanager
+    def outside(self) -> Iterator[None]:
+        """Count nothing of what is done within."""
+        begun = time.monotonic()
+        yield
+        self._outside += time.monotonic() - begun
+
+
+def entries(folder: Path) -> dict[str, int]:
+    """Return the bytes of every file in the caches; files that only lock others are no entries."""
+    found: dict[str, int] = {}
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # a compiler may remove what it wrote for a moment
+            if path.is_file() and path.suffix != ".lock":
+                found[str(path)] = path.stat().st_size
+    return found
+
+
+def measured(order: Order, ledger: Ledger) -> Report:
+    """Build the operator, call it twice, check both results, and return what that took."""
+    for library in (*(["cupy"] if order.target.device.backend == "cupy" else []), *_LIBRARIES.get(order.by, ())):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(library)
+    seconds = {"import": ledger.now()}
+    bench = Bench.untimed(order.case, order.target, order.package, order.seed)
+    bench.device.synchronize()
+    if bench.traits.is_gpu:
+        seconds["context"] = ledger.now() - seconds["import"]
+    with ledger.outside():
+        if order.is_up:
+            other = "softmax" if order.op != "softmax" else "rmsnorm"
+            _Build(bench, order, other, ledger).compared()
+        build = _Build(bench, order, order.op, ledger)
+        before = entries(Path(order.folder))
+    begun = ledger.now()
+    build.first()
+    called = ledger.now()
+    error = build.compared()
+    checked = ledger.now()
+    again = build.again()
+    seconds |= {"compile": max(called - begun - again, _LEAST_S), "again": again}
+    seconds["first"] = checked - begun if order.is_up else checked
+    if order.is_up:
+        seconds = {name: seconds[name] for name in ("first", "compile", "again")}
+    new = {path: size for path, size in entries(Path(order.folder)).items() if path not in before}
+    return Report(seconds, len(before), len(new), sum(new.values()), _resident_bytes(), error)
+
+
+class _Build:
+    """One operator: its problem, made at once, and what the provider makes of it."""
+
+    def __init__(self, bench: Bench, order: Order, op: str, ledger: Ledger) -> None:
+        self._bench, self._by, self._ledger = bench, order.by, ledger
+        self._problem = Problem(bench, op, order.rows, order.cols, order.dtype)
+        self._problem.expected()  # so that the kernels of the check exist
+        bench.xp.empty(1, order.dtype).fill(float("nan"))  # and those that overwrite outputs
+        bench.device.synchronize()
+        self._built: providers.Built | None = None
+
+    def first(self) -> None:
+        """Build the operator and call it."""
+        self._built = providers.build(self._bench, self._problem, self._by)
+        self.again()
+
+    def again(self) -> float:
+        """Call the operator on overwritten outputs, and return the seconds of the call."""
+        assert self._built is not None
+        with self._ledger.outside():
+            self._built.poison()
+            self._bench.device.synchronize()
+        begun = self._ledger.now()
+        self._built.call()
+        self._bench.device.synchronize()
+        return self._ledger.now() - begun
+
+    def compared(self) -> float:
+        """Return the relative error of the last call, the first one if there was none; raises WrongAnswer."""
+        if self._built is None:
+            self.first()
+        assert self._built is not None
+        error = self._problem.compare(self._built.rows())["error"]
+        assert isinstance(error, Observed)
+        return error.value
+
+
+def _resident_bytes() -> int:
+    """Return the most memory that this process, or the largest one that it started, held at a time."""
+    whose = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return max(resource.getrusage(who).ru_maxrss for who in whose) * _KIB
+
+
+def main(begun: float) -> None:
+    """Read an order from standard input and write the answer to standard output.
+
+    `begun` is when the import of this module began, and the program's argument when the interpreter was started.
+    """
+    ledger = Ledger(float(sys.argv[1]), time.monotonic() - begun)
+    with ledger.outside():
+        answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+        os.dup2(2, 1)  # what libraries print is no answer
+        order: Order = pickle.load(sys.stdin.buffer)  # noqa: S301 - of the process that started this one
+    answer: dict[str, object]
+    try:
+        answer = {"report": asdict(measured(order, ledger))}
+    except (Skip, Missing) as reason:
+        answer = {"skip": str(reason)}
+    except WrongAnswer as finding:
+        answer = {"wrong": str(finding)}
+    with answers:
+        json.dump(answer, answers)

@@ -1,0 +1,120 @@
+"""Fresh interpreters whose compilers have caches of their own: how they are started, bounded and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from gpubench.api.suite import FileError, Skip, WrongAnswer
+
+from ._build_child import Order, Report
+
+# Each names the folder of a compiler's cache: Triton, torch's Inductor, CuPy, numba, JAX, cuTile, the CUDA driver, and
+# programs that follow the XDG Base Directory Specification.
+_FOLDERS = (
+    "TRITON_CACHE_DIR",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "CUPY_CACHE_DIR",
+    "NUMBA_CACHE_DIR",
+    "JAX_COMPILATION_CACHE_DIR",
+    "CUDA_TILE_CACHE_DIR",
+    "CUDA_CACHE_PATH",
+    "XDG_CACHE_HOME",
+)
+# JAX keeps only what took a second to compile, unless it is told otherwise.
+_SETTINGS = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+
+
+class Caches:
+    """Private folders for the caches of all compilers, empty at first and removed at the end of the context."""
+
+    def __init__(self, within: Path | None = None) -> None:
+        """Make the folders in `within`, or where temporary files go; raises FileError where that cannot be written."""
+        try:
+            self._holder = tempfile.TemporaryDirectory("", "gpubench-caches-", within, ignore_cleanup_errors=True)
+            self.folder = Path(self._holder.name)
+            for name in _FOLDERS:
+                (self.folder / name.lower()).mkdir()
+        except OSError as error:
+            raise FileError(
+                f"the caches of compilers cannot be written: {error}; set TMPDIR to a folder that can be written"
+            ) from error
+
+    def __enter__(self) -> Caches:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._holder.cleanup()
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The variables that point every compiler to its folder."""
+        return {**{name: str(self.folder / name.lower()) for name in _FOLDERS}, **_SETTINGS}
+
+
+def report_of(order: Order, caches: Caches, limit_s: float) -> Report:
+    """Run an order in a fresh interpreter with these caches, and return what it measured.
+
+    The interpreter and its process group end with this call. Raises Skip and WrongAnswer as the interpreter did, and
+    RuntimeError where it crashed or did not end within `limit_s`.
+    """
+    program = f"import time, numpy; begun = time.monotonic(); from {Report.__module__} import main; main(begun)"
+    with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as answered, tempfile.TemporaryFile() as errors:
+        pickle.dump(order, asked)
+        asked.seek(0)
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", program, repr(time.monotonic())],
+            stdin=asked,
+            stdout=answered,
+            stderr=errors,
+            env={**os.environ, **caches.environment},
+            start_new_session=True,
+        )
+        status = _ended(process, limit_s)
+        if status is None:
+            raise RuntimeError(f"the build by {order.by} did not end within {limit_s:g} s and was ended")
+        if status:
+            how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+            raise RuntimeError(f"the build by {order.by} ended with {how}: {_last_line(errors)}")
+        answered.seek(0)
+        return _report(json.load(answered))
+
+
+def _ended(process: subprocess.Popen[bytes], limit_s: float) -> int | None:
+    """Return the exit status of a process, or None where it had to be ended; nothing of its group is left."""
+    try:
+        return process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # nothing of the group is left
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _last_line(errors: IO[bytes]) -> str:
+    errors.seek(0)
+    lines = errors.read().decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it printed nothing"
+
+
+def _report(answer: dict[str, Any]) -> Report:
+    """Return the report in an answer; raises what the interpreter found instead."""
+    if "skip" in answer:
+        raise Skip(answer["skip"])
+    if "wrong" in answer:
+        raise WrongAnswer(answer["wrong"])
+    return Report(**answer["report"])

@@ -1,0 +1,229 @@
+"""Builds in fresh interpreters: what is timed, which cache it was, and how one ends that crashes or hangs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+
+import numpy as np
+import psutil
+import pytest
+from _command import gpubench
+from _grid_device import PAPER
+
+from gpubench import plugins
+from gpubench.authoring.axes import Target
+from gpubench.base.errors import FileError, Skip, Untrustworthy, WrongAnswer
+from gpubench.model import Case, Facts
+
+SUITE = plugins.load("suites", "compilers")
+BUILD, CHILD, FRESH = (sys.modules[f"{SUITE.package}.{name}"] for name in ("_build", "_build_child", "_fresh"))
+(HOST,) = plugins.load("backends", "host").devices()
+PROVIDERS = f"{SUITE.package}._by_"
+
+
+def order(caches, by="numpy", op="softmax", is_up=False, device=HOST):
+    target = Target(Facts((device,)), device)
+    case = Case("compilers", "build", (("op", op), ("by", by)))
+    return CHILD.Order(case, target, SUITE.package, 1, op, 64, 128, "float32", by, is_up, str(caches.folder))
+
+
+def report(before=0, written=0):
+    return CHILD.Report({"first": 1.0}, before, written, 10 * written, 1, 0.0)
+
+
+@pytest.fixture
+def provider(tmp_path, monkeypatch):
+    """Put a provider of that source in the place of numba's, in every interpreter that is started from now on."""
+
+    def put(source):
+        (tmp_path / "put_provider.py").write_text(textwrap.dedent(source))
+        (tmp_path / "sitecustomize.py").write_text(
+            "import importlib.abc, importlib.util, sys\n"
+            "class Put(importlib.abc.MetaPathFinder):\n"
+            "    def find_spec(self, name, path=None, target=None):\n"
+            f"        if name == {PROVIDERS + 'numba'!r}:\n"
+            f"            return importlib.util.spec_from_file_location(name, {str(tmp_path / 'put_provider.py')!r})\n"
+            "sys.meta_path.insert(0, Put())\n"
+        )
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    return put
+
+
+@pytest.mark.parametrize(
+    ("cache", "by", "before", "written", "is_right"),
+    [
+        ("cold", "numba", 0, 2, True),
+        ("cold", "numba", 5, 2, True),
+        ("cold", "numba", 5, 0, False),
+        ("cold", "numba", 0, 0, False),
+        ("process", "numba", 4, 2, True),
+        ("process", "numba", 4, 0, False),
+        ("warm", "numba", 2, 0, True),
+        ("warm", "numba", 2, 1, False),
+        ("warm", "numba", 0, 0, False),
+        ("cold", "numpy", 0, 0, True),
+        ("warm", "numpy", 0, 0, True),
+        ("cold", "numpy", 0, 1, False),
+    ],
+)
+def test_a_build_was_cold_or_warm_by_what_it_wrote_and_not_by_what_was_asked(cache, by, before, written, is_right):
+    if is_right:
+        BUILD.expect_state(cache, by, report(before, written))
+        return
+    with pytest.raises(Untrustworthy, match=f"wrote {written} entries beside {before} old ones") as found:
+        BUILD.expect_state(cache, by, report(before, written))
+    assert found.value.cause == "cache"
+
+
+def test_entries_are_files_at_any_depth_and_locks_are_none(tmp_path):
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "a/b/kernel.cubin").write_bytes(b"1234")
+    (tmp_path / "a/kernel.lock").write_bytes(b"1")
+    assert CHILD.entries(tmp_path) == {str(tmp_path / "a/b/kernel.cubin"): 4}
+
+
+def test_time_outside_counts_for_nothing():
+    ledger = CHILD.Ledger(time.monotonic() - 100, 40)
+    before = ledger.now()
+    assert before == pytest.approx(60, abs=0.1)
+    with ledger.outside():
+        time.sleep(0.05)
+    assert ledger.now() - before < 0.04
+
+
+def test_caches_are_private_empty_and_gone_afterwards(tmp_path):
+    with FRESH.Caches(tmp_path) as caches:
+        assert CHILD.entries(caches.folder) == {}
+        for name in ("TRITON_CACHE_DIR", "NUMBA_CACHE_DIR", "CUPY_CACHE_DIR", "XDG_CACHE_HOME"):
+            assert caches.environment[name].startswith(str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cache_folder_that_cannot_be_written_is_said_with_the_way_out(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(FileError, match=r"cannot be written: .*; set TMPDIR"):
+        FRESH.Caches(tmp_path / "file")
+
+
+def test_a_fresh_interpreter_reports_its_parts_and_they_make_up_the_first_result(tmp_path):
+    begun = time.monotonic()
+    with FRESH.Caches(tmp_path) as caches:
+        found = FRESH.report_of(order(caches), caches, 60)
+    took = time.monotonic() - begun
+    seconds = found.seconds
+    assert set(seconds) == {"first", "import", "compile", "again"}
+    assert seconds["import"] + seconds["compile"] + seconds["again"] <= seconds["first"] + 1e-6 < took
+    assert found.entries_written == found.bytes_written == 0, "NumPy keeps nothing"
+    assert found.resident_bytes > 2**24
+    assert 0 < found.error < 1e-6
+
+
+def test_an_interpreter_that_crashes_is_said_with_its_signal(tmp_path, provider):
+    provider("import os\ndef build(bench, problem):\n    os.abort()\n")
+    with FRESH.Caches(tmp_path) as caches, pytest.raises(RuntimeError, match="by numba ended with SIGABRT"):
+        FRESH.report_of(order(caches, "numba"), caches, 60)
+
+
+@pytest.mark.slow
+def test_an_interpreter_that_hangs_ends_in_time_with_all_that_it_started(tmp_path, provider):
+    provider(
+        f"""
+        import pathlib, subprocess, sys, time
+        def build(bench, problem):
+            child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+            pathlib.Path({str(tmp_path / "number")!r}).write_text(str(child.pid))
+            time.sleep(60)
+        """
+    )
+    with FRESH.Caches(tmp_path) as caches, pytest.raises(RuntimeError, match="did not end within 2 s and was ended"):
+        FRESH.report_of(order(caches, "numba"), caches, 2)
+    number = int((tmp_path / "number").read_text())
+    assert not psutil.pid_exists(number) or psutil.Process(number).status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.slow
+def test_what_an_interpreter_finds_reaches_the_case(tmp_path, provider):
+    provider("from gpubench.api.suite import Skip\ndef build(bench, problem):\n    raise Skip('pip install it')\n")
+    with FRESH.Caches(tmp_path) as caches, pytest.raises(Skip, match="pip install it"):
+        FRESH.report_of(order(caches, "numba"), caches, 60)
+    provider(
+        f"""
+        import importlib, numpy as np
+        def build(bench, problem):
+            print("libraries print what they like")
+            outputs = importlib.import_module({SUITE.package + "._providers"!r}).Outputs(bench, problem)
+            call = lambda: outputs.arrays[0].fill(1)
+            return importlib.import_module({SUITE.package + "._providers"!r}).Built(call, outputs.rows, outputs.poison)
+        """
+    )
+    with FRESH.Caches(tmp_path) as caches, pytest.raises(WrongAnswer, match="relative error"):
+        FRESH.report_of(order(caches, "numba"), caches, 60)
+
+
+@pytest.mark.slow
+def test_numba_compiles_from_an_empty_cache_and_loads_from_a_full_one():
+    pytest.importorskip("numba")
+    with FRESH.Caches() as caches:
+        cold, warm = (FRESH.report_of(order(caches, "numba"), caches, 60) for _ in range(2))
+        up = FRESH.report_of(order(caches, "numba", op="swiglu", is_up=True), caches, 60)
+    BUILD.expect_state("cold", "numba", cold)
+    BUILD.expect_state("warm", "numba", warm)
+    BUILD.expect_state("process", "numba", up)
+    assert warm.seconds["compile"] < cold.seconds["compile"]
+    assert set(up.seconds) == {"first", "compile", "again"}
+    assert up.seconds["compile"] < up.seconds["first"] < cold.seconds["first"]
+
+
+@pytest.mark.slow
+def test_the_seconds_to_compile_are_those_of_the_same_compile_by_hand():
+    """Within 10 %, by the same library in a fresh interpreter with an empty cache; the median of five, in turns."""
+    pytest.importorskip("numba")
+    program = textwrap.dedent(
+        f"""
+        import importlib, time, numpy as np, numba
+        module = importlib.import_module({PROVIDERS + "numba"!r})
+        x, out = np.ones((64, 128), np.float32), np.empty((64, 128), np.float32)
+        begun = time.monotonic()
+        loop = numba.njit(parallel=True, cache=True)(module._softmax)
+        loop(x, out)
+        called = time.monotonic()
+        loop(x, out)
+        print(2 * called - begun - time.monotonic())
+        """
+    )
+    by_hand, ours = [], []
+    for _ in range(5):
+        with FRESH.Caches() as caches:
+            done = subprocess.run(
+                [sys.executable, "-P", "-c", program],
+                env={**os.environ, **caches.environment},
+                capture_output=True,
+                check=True,
+            )
+            by_hand.append(float(done.stdout))
+        with FRESH.Caches() as caches:
+            ours.append(FRESH.report_of(order(caches, "numba"), caches, 60).seconds["compile"])
+    assert np.median(ours) == pytest.approx(np.median(by_hand), rel=0.1)
+
+
+@pytest.mark.slow
+def test_a_compiler_that_crashes_costs_its_case_alone(tmp_path, provider):
+    """In the worker of an operator, and in the interpreter of a build: the cases after it are measured."""
+    provider("import os\ndef build(bench, problem):\n    os.abort()\n")
+    words = ("--device", "host", "--filter", "compilers/softmax*", "--filter", "compilers/build*", "-o", "run.jsonl")
+    done = gpubench("run", "compilers", *words, cwd=tmp_path)
+    assert done.returncode == 3, done.stderr
+    results = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
+    status = {dict(each["case"]["params"])["by"]: each for each in results if each.get("kind") == "result"}
+    assert {by: each["status"] for by, each in status.items()} == {"numpy": "ok", "numba": "failed"}
+
+
+def test_a_device_that_is_missing_is_reported_and_not_taken_for_the_host():
+    with FRESH.Caches() as caches, pytest.raises((RuntimeError, Skip), match=r"CuPy|cupy"):
+        FRESH.report_of(order(caches, "nvrtc", device=PAPER), caches, 60)
