@@ -19,8 +19,6 @@ from ..gemm._vendor import vendor
 from ._kernels import resource_notes
 
 _THREADS = 256  # of a block, as in hgemv.cu
-_TOGETHER = 4  # rows that a warp works on at once, as in hgemv.cu
-_BLOCKS_A_UNIT = 8  # of 256 threads: as many threads as an SM holds
 _LEAST_VECTORS = 64  # of 16 bytes, in a part of a row: two loads of a warp
 _PER_VECTOR = 8
 _SHAPES = ("4096x4096", "16384x4096", "8192x28672")
@@ -36,32 +34,49 @@ topic = Topic(
 
 @dataclass(frozen=True, slots=True)
 class GemvRung:
-    """A kernel of the ladder: how many rows a warp computes (0: each lane one), and whether blocks share rows."""
+    """A kernel of the ladder.
 
-    rows_a_warp: int
-    shares_rows: bool = False
+    `together` rows are computed by a warp at once (0: a row by each lane), with `ahead` vectors of each in flight.
+    `sharing` warps of a block share their rows, and with `splits` blocks do too. `resident` blocks are on an SM.
+    """
+
+    together: int = 1
+    ahead: int = 1
+    sharing: int = 1
+    resident: int = 8
+    splits: bool = False
+
+    @property
+    def defines(self) -> Mapping[str, int]:
+        """The macros of hgemv.cu."""
+        return {
+            "TOGETHER": max(1, self.together),
+            "AHEAD": self.ahead,
+            "SHARING": self.sharing,
+            "RESIDENT": self.resident,
+        }
 
     def grid(self, bench: Bench, rows: int, cols: int) -> tuple[int, ...]:
         """Return the blocks across the rows and, where blocks share rows, the number of parts of a row."""
-        rows_a_block = _THREADS // bench.traits.warp * (self.rows_a_warp or bench.traits.warp)
-        across = -(-rows // rows_a_block)
-        if not self.shares_rows:
+        warp = bench.traits.warp
+        across = -(-rows // (_THREADS // warp // self.sharing * (self.together or warp)))
+        if not self.splits:
             return (across,)
-        return across, parts_of(across, cols, bench.target.device.units)
+        return across, parts_of(across, cols // self.sharing, bench.target.device.units * self.resident)
 
 
 RUNGS = {
     "naive": GemvRung(0),
-    "warp": GemvRung(1),
-    "vectorised": GemvRung(1),
-    "rows": GemvRung(_TOGETHER),
-    "split": GemvRung(_TOGETHER, shares_rows=True),
+    "warp": GemvRung(),
+    "vectorised": GemvRung(),
+    "rows": GemvRung(2, 2, resident=6),
+    "split": GemvRung(2, 2, sharing=4, resident=6, splits=True),
 }
 
 
-def parts_of(across: int, cols: int, units: int) -> int:
-    """Return into how many parts rows of `cols` are split, so that the blocks fill the device and each has work."""
-    return max(1, min(_BLOCKS_A_UNIT * max(1, units) // across, cols // _PER_VECTOR // _LEAST_VECTORS))
+def parts_of(across: int, cols: int, blocks: int) -> int:
+    """Return into how many parts rows of `cols` are split: as many as fill the device's `blocks`, each with work."""
+    return max(1, min(blocks // across, cols // _PER_VECTOR // _LEAST_VECTORS))
 
 
 class _Ladder:
@@ -72,7 +87,7 @@ class _Ladder:
         rows, cols = weights.rows, weights.cols
         self.notes: Mapping[str, str] = {}
         if rung != "vendor":
-            self._kernel = bench.kernel("hgemv.cu", rung)
+            self._kernel = bench.kernel("hgemv.cu", rung, **RUNGS[rung].defines)
             self._grid = RUNGS[rung].grid(bench, rows, cols)
             self.notes = {"grid": "×".join(map(str, self._grid)), **resource_notes(bench, self._kernel, _THREADS)}
 
@@ -85,7 +100,7 @@ class _Ladder:
             self.notes = by_vendor.notes
             return by_vendor.call
         args: tuple[Any, ...] = (weights.words, self._x, y, np.uint32(rows), np.uint32(cols))
-        if RUNGS[self._rung].shares_rows:
+        if RUNGS[self._rung].splits:
             partial = bench.xp.empty(self._grid[1] * rows, "float32")
             args = (*args, partial, bench.xp.zeros(self._grid[0], "uint32"))
         return lambda: self._kernel(self._grid, (_THREADS,), args)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from ._kernels import resource_notes
 
 BODY = 512  # steps of a round, as in instructions.cu
 INDEPENDENT = (1, 2, 4, 8)
+_FULL_CHAINS = 4  # of each warp where there are many
 _FULL_WARPS = 8  # of a scheduler: a block of 1024 threads on NVIDIA
 _MOST_THREADS = 1024  # of a block
 _WORD = 2**32
@@ -99,7 +100,7 @@ def folded(values: Any) -> Any:
 def results_of(operation: str, storage: str, begin: Any, k: Any, steps: int) -> Any:
     """Return the values of chains after an even number of steps and one further step, as the kernel has them.
 
-    Multiply-adds of real numbers have a factor of 1 and return to where they began; integers wrap round.
+    Each second multiply-add of real numbers, −1 − x, leads back to where it began; integers wrap round.
     """
     if operation == "multiply_add":
         a, plus, other = (int(number) for number in k)
@@ -111,15 +112,14 @@ def results_of(operation: str, storage: str, begin: Any, k: Any, steps: int) -> 
     if operation == "shift":
         by = np.uint32((steps // 2 * (int(k[0]) + int(k[1])) + int(k[0])) % 32)
         return begin << by | begin >> (np.uint32(32) - by) % np.uint32(32)
-    return packed(begin + k[1], storage)
+    return packed(k[0] * begin + k[0], storage)
 
 
 def _drawn(instruction: ScalarInstruction, rng: np.random.Generator, shape: tuple[int, int]) -> tuple[Any, Any]:
     """Return the values that chains begin with and the three operands, as plain numbers."""
     if instruction.operation in INTEGER:
         return rng.integers(_WORD, size=shape, dtype=np.uint32), rng.integers(1, _WORD, size=3, dtype=np.uint32)
-    plus = int(rng.integers(1, 8))
-    return rng.integers(1, 8, size=shape), np.array([1, plus, -plus])
+    return rng.integers(1, 8, size=shape), np.full(3, -1)
 
 
 def _chains(bench: Bench, instruction: ScalarInstruction, independent: int, warps: int) -> Task:
@@ -160,9 +160,11 @@ def _poison(results: Any) -> Callable[[], None]:
     return lambda: results.view("uint8").fill(0xFF)
 
 
-def in_quick(target: Target, params: Any) -> bool:
-    """Return whether a tier has the point: in quick one warp with one chain, and many warps with four chains."""
-    return target.tier == "full" or (params["warps"] == 1) == (params["independent"] == 1)
+def in_tier(target: Target, params: Mapping[str, Any]) -> bool:
+    """Return whether a tier has the point: many warps have four chains each, and one warp in quick a single one."""
+    if params["warps"] > 1:
+        return bool(params["independent"] == _FULL_CHAINS)
+    return target.tier == "full" or bool(params["independent"] == 1)
 
 
 @topic.case(
@@ -170,7 +172,7 @@ def in_quick(target: Target, params: Any) -> bool:
     independent=points((1, 4), (1,), INDEPENDENT),
     warps=(1, _FULL_WARPS),
     when=on_gpu,
-    where=in_quick,
+    where=in_tier,
 )
 def fma(bench: Bench, dtype: str, independent: int, warps: int) -> Task:
     """Multiply-adds x = a·x + b in registers, a number or two halves a lane: two operations for each number."""
@@ -186,6 +188,7 @@ def _dtypes(target: Target) -> tuple[str, ...]:
     independent=points((), full=INDEPENDENT),
     warps=points((), full=(1, _FULL_WARPS)),
     when=on_nvidia_gpu,
+    where=in_tier,
 )
 def integer(bench: Bench, operation: str, independent: int, warps: int) -> Task:
     """32-bit integers: a multiply-add (two operations), a bitwise function of three operands, a rotation (one each)."""
@@ -197,6 +200,7 @@ def integer(bench: Bench, operation: str, independent: int, warps: int) -> Task:
     independent=points((), full=INDEPENDENT),
     warps=points((), full=(1, _FULL_WARPS)),
     when=on_nvidia_gpu,
+    where=in_tier,
 )
 def special(bench: Bench, function: str, independent: int, warps: int) -> Task:
     """Functions of the special function unit in float32, one operation each; rcp and cosine with one addition more."""

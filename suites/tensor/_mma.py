@@ -14,7 +14,7 @@ from .._checks import expect_equal
 from ..gemm._product import on_nvidia
 from ._chains import SCHEDULERS, Chains, cycle_words, matrix_limit, rounds_for
 from ._fragments import drawn, encoded, operand_words, sum_words
-from ._instructions import INDEPENDENT, in_quick
+from ._instructions import INDEPENDENT, in_tier
 from ._kernels import resource_notes
 
 BODY = 64  # steps of a round, as in instructions_mma.cu
@@ -188,7 +188,7 @@ def _axis(place: int) -> Any:
 
 def _is_instruction(target: Target, params: Mapping[str, Any]) -> bool:
     form = _instructions(target).get((params["shape"], params["dtype"], params["sums"]))
-    if form is None or not in_quick(target, params):
+    if form is None or not in_tier(target, params):
         return False
     m, n, _ = form.shape
     words = 2 if form.sums == "f64" else 1

@@ -1,6 +1,5 @@
 // One scalar instruction again and again: INDEPENDENT chains of a thread, each step of which needs the chain's value
-// of the step before. OPERATION names a struct below; its steps of even and odd number differ in an operand, so that
-// no compiler can make one of two.
+// of the step before. OPERATION names a struct below, whose steps are such that no compiler makes one of two.
 
 #ifndef OPERATION
 #define OPERATION fma_float32
@@ -9,7 +8,8 @@
 #define BODY 512  // steps of a round: what counts the rounds is less than 1 % of the instructions
 #define THREADS 1024
 
-// x = k[0]·x + k[1], then x = k[0]·x + k[2]: with a factor of 1 and operands of both signs the value comes back.
+// x = k·x + k, which with k = −1 is −1 − x: each second step leads back. A third register would cost a cycle: a scheduler
+// reads two of 32 bits, or two halves of such of 64 bits, from each of its two banks of registers in that time.
 static __device__ __forceinline__ void fold(u32& word, u32 value) { word = (word << 5 | word >> 27) ^ value; }
 static __device__ __forceinline__ void fold(u32& word, float value) { fold(word, __float_as_uint(value)); }
 static __device__ __forceinline__ void fold(u32& word, double value) {
@@ -23,16 +23,15 @@ static __device__ __forceinline__ void fold(float& sum, float value) { sum += va
     struct name {                                                                                        \
         typedef TYPE Value;                                                                              \
         typedef u32 Result;                                                                              \
-        static __device__ __forceinline__ void step(TYPE& x, const TYPE* k, int i) { multiply_add; }     \
+        static __device__ __forceinline__ void step(TYPE& x, const TYPE* k, int) { multiply_add; }       \
     };
 #if GB_HIP  // no assembly, between whose instructions the compiler would wait; it makes pairs of float32 chains
-FMA(fma_float64, double, x = fma(k[0], x, k[1 + i % 2]))
-FMA(fma_float32, float, x = fmaf(k[0], x, k[1 + i % 2]))
+FMA(fma_float64, double, x = fma(k[0], x, k[0]))
+FMA(fma_float32, float, x = fmaf(k[0], x, k[0]))
 FMA(fma_float16x2, u32,
-    x = gb_as<u32>(__builtin_elementwise_fma(gb_as<gb_half2>(k[0]), gb_as<gb_half2>(x), gb_as<gb_half2>(k[1 + i % 2]))))
+    x = gb_as<u32>(__builtin_elementwise_fma(gb_as<gb_half2>(k[0]), gb_as<gb_half2>(x), gb_as<gb_half2>(k[0]))))
 #else
-#define PTX(instruction, letter) \
-    asm volatile(instruction " %0, %1, %0, %2;" : "+" letter(x) : letter(k[0]), letter(k[1 + i % 2]))
+#define PTX(instruction, letter) asm volatile(instruction " %0, %1, %0, %1;" : "+" letter(x) : letter(k[0]))
 FMA(fma_float64, double, PTX("fma.rn.f64", "d"))
 FMA(fma_float32, float, PTX("fma.rn.f32", "f"))
 FMA(fma_float16x2, u32, PTX("fma.rn.f16x2", "r"))
