@@ -20,7 +20,7 @@ from gpubench.model import Case
 pytestmark = pytest.mark.gpu
 SUITE = plugins.load("suites", "inference")
 ATTENTION = sys.modules[f"{SUITE.package}._attention"]
-CHAIN, MACHINE, SCENARIOS = (sys.modules[f"{SUITE.package}.{name}"] for name in ("_chain", "_machine", "_scenarios"))
+STEPS, MACHINE, SCENARIOS = (sys.modules[f"{SUITE.package}.{name}"] for name in ("_steps", "_machine", "_scenarios"))
 MODELS = sys.modules[f"{SUITE.package.rpartition('.')[0]}._models"]
 Shape, DecodeAttention = ATTENTION.AttentionShape, ATTENTION.DecodeAttention
 SMALL = Shape(batch=3, context=2000, heads=32, kv_heads=8, dim=128)
@@ -125,7 +125,7 @@ def small_bench(gpu: Any, *params: tuple[str, Any]) -> Bench:
 @pytest.mark.parametrize("batch", [1, 3, 16, 64])
 @pytest.mark.parametrize("kind", ["float16", "int8", "int4"])
 def test_a_step_gives_the_logits_of_double_precision_and_runs_as_a_graph(gpu: Any, kind: str, batch: int) -> None:
-    task = CHAIN.step_task(small_bench(gpu, ("batch", batch)), SMALL_MODEL, kind, batch, 700)
+    task = STEPS.step_task(small_bench(gpu, ("batch", batch)), SMALL_MODEL, kind, batch, 700)
     measured = Engine(gpu, POLICIES["smoke"]).measure(task)
     assert measured.series[0].mode == "graph"
     assert 0 < next(series for series in measured.series if series.name == "error").values[0] < 5e-3
@@ -134,7 +134,7 @@ def test_a_step_gives_the_logits_of_double_precision_and_runs_as_a_graph(gpu: An
 @pytest.mark.parametrize("tokens", [128, 1000])
 @pytest.mark.parametrize("kind", ["float16", "int4"])
 def test_a_prefill_gives_the_logits_and_the_cache_of_double_precision(gpu: Any, kind: str, tokens: int) -> None:
-    task = CHAIN.prefill_task(small_bench(gpu, ("tokens", tokens)), SMALL_MODEL, kind, tokens)
+    task = STEPS.prefill_task(small_bench(gpu, ("tokens", tokens)), SMALL_MODEL, kind, tokens)
     measured = Engine(gpu, POLICIES["smoke"]).measure(task)
     assert 0 < next(series for series in measured.series if series.name == "error").values[0] < 5e-3
 

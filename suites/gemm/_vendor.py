@@ -18,7 +18,7 @@ from gpubench.api.suite import Bench, Skip
 from ._formats import FORMATS, MatrixProduct
 
 NEEDS_NVMATH = "needs cuBLASLt through nvmath-python: pip install 'gpubench-suite[cuda13]' (or nvmath-python)"
-_WORKSPACE_BYTES = 32 * 2**20  # NVIDIA's recommendation for Hopper (cuBLAS documentation, cublasSetWorkspace)
+WORKSPACE_BYTES = 32 * 2**20  # NVIDIA's recommendation for Hopper (cuBLAS documentation, cublasSetWorkspace)
 _NOT_SUPPORTED = 15  # CUBLAS_STATUS_NOT_SUPPORTED
 _THROUGH_HIPBLASLT = ("bfloat16", "float8_e4m3", "float8_e5m2")
 _GEMM_DEFAULT = -1  # cublasGemmAlgo_t: the library's own heuristics
@@ -35,14 +35,17 @@ class ProductCall:
     notes: Mapping[str, str]
 
 
-def vendor(bench: Bench, product: MatrixProduct) -> ProductCall:
-    """Return the product by the best library here; raises Skip, with the library's reason, where none supports it."""
+def vendor(bench: Bench, product: MatrixProduct, workspace: Any = None) -> ProductCall:
+    """Return the product by the best library here; raises Skip, with the library's reason, where none supports it.
+
+    Products that run one after another may share a `workspace` of WORKSPACE_BYTES.
+    """
     precision, shape = product.precision, product.shape
     if bench.traits.vendor != "nvidia":
         by = _hipblaslt if hipblaslt.is_on() and precision.a in _THROUGH_HIPBLASLT else _matmul
         return by(bench, product)
     if _binding() is not None:
-        return heuristics(bench, product, 1)[0]
+        return heuristics(bench, product, 1, workspace)[0]
     plain = precision.a in _THROUGH_GEMMEX and not precision.needs_transposed
     if not plain or shape.batch > 1 or shape.pitch or product.activation != "none":
         raise Skip(NEEDS_NVMATH)
@@ -63,13 +66,13 @@ def _handle() -> int:
     return int(_binding().create())
 
 
-def heuristics(bench: Bench, product: MatrixProduct, most: int) -> list[ProductCall]:
+def heuristics(bench: Bench, product: MatrixProduct, most: int, workspace: Any = None) -> list[ProductCall]:
     """Return at most `most` algorithms that the heuristics of cuBLASLt propose, its first choice first."""
     lt = _binding() if bench.traits.vendor == "nvidia" else None
     if lt is None:
         raise Skip(NEEDS_NVMATH)
     try:
-        return _Problem(bench, lt, product).proposals(most)
+        return _Problem(bench, lt, product, workspace).proposals(most)
     except lt.cuBLASLtError as error:
         if error.status != _NOT_SUPPORTED:
             raise
@@ -80,11 +83,11 @@ def heuristics(bench: Bench, product: MatrixProduct, most: int) -> list[ProductC
 class _Problem:
     """A product as cuBLASLt describes it; holds the memory that its calls point to."""
 
-    def __init__(self, bench: Bench, lt: Any, product: MatrixProduct) -> None:
+    def __init__(self, bench: Bench, lt: Any, product: MatrixProduct, workspace: Any = None) -> None:
         self._lt, self._product = lt, product
         precision = product.precision
         self._stream = bench.xp.cuda.get_current_stream().ptr
-        self._workspace = bench.xp.empty(_WORKSPACE_BYTES, "uint8")
+        self._workspace = bench.xp.empty(WORKSPACE_BYTES, "uint8") if workspace is None else workspace
         self._scalars = np.array([1, 0], FORMATS[precision.scalars].storage)
         self._desc = lt.matmul_desc_create(precision.compute, FORMATS[precision.scalars].code)
         attribute, epilogues = lt.MatmulDescAttribute, lt.Epilogue
@@ -133,7 +136,7 @@ class _Problem:
         lt = self._lt
         preference = lt.matmul_preference_create()
         attribute = lt.MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES
-        self._set("matmul_preference", preference, attribute, _WORKSPACE_BYTES)
+        self._set("matmul_preference", preference, attribute, WORKSPACE_BYTES)
         results = np.zeros(most, lt.matmul_heuristic_result_dtype)
         count = np.zeros(1, "int32")
         b, a, c = self._layouts
@@ -154,7 +157,7 @@ class _Problem:
         def call(keep: Any = (self, algorithm)) -> None:
             del keep
             matmul(
-                handle, desc, one, at_b, b, at_a, a, zero, at_c, c, at_c, c, algo, workspace, _WORKSPACE_BYTES, stream
+                handle, desc, one, at_b, b, at_a, a, zero, at_c, c, at_c, c, algo, workspace, WORKSPACE_BYTES, stream
             )
 
         return call
@@ -171,7 +174,7 @@ class _Problem:
         return {
             "library": f"cuBLASLt {lt.get_version()}",
             "algorithm": f"{algorithm_id}, split-K {read(attribute.SPLITK_NUM)}, {waves:.2f} waves",
-            "workspace": f"{int(algorithm['workspace_size'][0])} of {_WORKSPACE_BYTES} bytes",
+            "workspace": f"{int(algorithm['workspace_size'][0])} of {WORKSPACE_BYTES} bytes",
         }
 
     def _configured(self, algorithm: Any, attribute: Any) -> int:

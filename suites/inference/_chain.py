@@ -13,13 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import POINT, Bench, Effort, Kernel, Observation, Observed, Stage, Task, expect
+from gpubench.api.suite import Bench, Kernel, Observation, Observed, expect
 
-from .._checks import in_turn
 from .._models import Model
 from ..gemm._formats import FORMATS, PRECISIONS, MatrixProduct, Shape
 from ..gemm._gemv import KINDS, Weights
-from ..gemm._vendor import vendor
+from ..gemm._vendor import WORKSPACE_BYTES, vendor
 from ._attention import AttentionShape, launches, log2_scale
 from ._exact import CacheLayout, ExactChain, SampledToken, relative, rounding_bound, turns
 from ._experts import Experts
@@ -159,6 +158,8 @@ class DecodeChain:
         self.slots = bench.xp.asarray(np.arange(batch, dtype=np.uint32))
         self.logits = bench.xp.empty(batch * model.head.rows, "uint16")
         self.tokens = bench.xp.empty(batch, "uint32")
+        self._row = int(self.chain.rng.integers(batch))  # the sequence that a check compares
+        self._exact: ExactChain | None = None
         self._experts = Experts(bench, model, weights.kind, batch) if model.experts > 1 else None
         self.calls = tuple(self._all_calls())
 
@@ -211,14 +212,20 @@ class DecodeChain:
                 array.view("uint16").reshape(places)[:, -1].fill(0xFFFF)
 
     def check(self) -> Observation:
-        """Compare a random sequence with double precision, and every token with its logits."""
+        """Compare a random sequence with double precision, and every token with its logits.
+
+        Later checks take the same sequence, whose logits in double precision are then known.
+        """
         to_host = self.chain.bench.device.to_host
         logits = to_host(self.logits).view(np.float16).reshape(self._batch, -1)
         expect(bool(np.isfinite(logits).all()), "logits are not written, NaN or infinite")
         tokens = to_host(self.tokens)
         expect(bool((tokens == logits.argmax(axis=1)).all()), "a token is not the most likely one")
-        row = int(self.chain.rng.integers(self._batch))
-        return {"error": Observed(_judged(logits[row].astype(float), self.expected(row), self._model.depth))}
+        if self._exact is None:
+            self._exact, exact = self._expected(self._row)
+        else:
+            exact = self._exact.again()
+        return {"error": Observed(_judged(logits[self._row].astype(float), exact[0], self._model.depth))}
 
     def differing(self, alone: DecodeChain) -> float:
         """Return the share of sequences that have another token in this batch than in that chain's batch of one."""
@@ -237,8 +244,12 @@ class DecodeChain:
 
     def expected(self, row: int) -> Any:
         """Return the logits of one sequence in double precision."""
+        return self._expected(row)[1][0]
+
+    def _expected(self, row: int) -> tuple[ExactChain, Any]:
         sampled = SampledToken(row, self._context - 1, int(self.chain.input[row]))
-        return self.chain.exact(self._experts.routes() if self._experts else None).logits([sampled])[0]
+        exact = self.chain.exact(self._experts.routes() if self._experts else None)
+        return exact, exact.logits([sampled])
 
     def weight_bytes(self) -> float:
         """Return the bytes of the weights that a step reads: of a mixture those of the experts that have a token."""
@@ -276,8 +287,11 @@ class PrefillChain:
         self._model, self._tokens = model, tokens
         widest = max(layer.size for layer in model.layers) if KINDS[weights.kind].is_quantised else 0
         self.chain = Chain(bench, weights, tokens, CacheMemory.drawn(weights, 1, tokens))
-        self._unfused = Unfused(bench, PromptShape(tokens, model.heads, model.kv_heads, model.dim))
+        self._workspace = bench.xp.empty(WORKSPACE_BYTES, "uint8")  # of all products, one after another
+        shape = PromptShape(tokens, model.heads, model.kv_heads, model.dim)
+        self._unfused = Unfused(bench, shape, self._workspace)
         self._halves = bench.xp.empty(widest, "uint16")
+        self._exact: ExactChain | None = None
         self.logits = bench.xp.empty(model.head.rows, "uint16")
         self.calls = tuple(self._all_calls())
 
@@ -312,9 +326,8 @@ class PrefillChain:
         room, quantised = self.chain.room, weights.kind.is_quantised
         shape = Shape(self._tokens, weights.rows, weights.cols, "nt")
         halves = self._halves if quantised else weights.words
-        product = vendor(
-            self.chain.weights.bench, MatrixProduct(PRECISIONS["float16"], shape, room[x], halves, room[y])
-        )
+        described = MatrixProduct(PRECISIONS["float16"], shape, room[x], halves, room[y])
+        product = vendor(self.chain.weights.bench, described, self._workspace)
         return [partial(weights.restore, self._halves), product.call] if quantised else [product.call]
 
     def poison(self) -> None:
@@ -325,51 +338,18 @@ class PrefillChain:
             array.view("uint8").fill(0xFF)
 
     def check(self) -> Observation:
-        """Compare the logits, and random tokens' keys and values in every layer, with double precision."""
+        """Compare the logits, and random tokens' keys and values in every layer, with double precision.
+
+        Later checks take the same tokens, whose figures in double precision are then known.
+        """
         logits = self.chain.bench.device.to_host(self.logits).view(np.float16).astype(float)
         expect(bool(np.isfinite(logits).all()), "logits are not written, NaN or infinite")
-        drawn = self.chain.rng.integers(0, self._tokens, _SAMPLED)
-        places = sorted({self._tokens - 1, *(int(place) for place in drawn)})
-        sampled = [SampledToken(0, place, int(self.chain.input[place])) for place in places]
-        exact = self.chain.exact().logits(sampled)[-1]
+        if self._exact is None:
+            drawn = self.chain.rng.integers(0, self._tokens, _SAMPLED)
+            places = sorted({self._tokens - 1, *(int(place) for place in drawn)})
+            sampled = [SampledToken(0, place, int(self.chain.input[place])) for place in places]
+            self._exact = self.chain.exact()
+            exact = self._exact.logits(sampled)[-1]
+        else:
+            exact = self._exact.again()[-1]
         return {"error": Observed(_judged(logits, exact, self._model.depth))}
-
-
-def _peak_memory(bench: Bench, free_bytes: int) -> Observed:
-    """Return the bytes given out since the device had `free_bytes` free; call it before a check makes arrays."""
-    return Observed(float(max(0, free_bytes - bench.device.free_bytes())), "B")
-
-
-def step_task(bench: Bench, model: Model, kind: str, batch: int, context: int, effort: Effort = POINT) -> Task:
-    """Return one step of `batch` sequences that have `context` tokens after it as a task."""
-    free_bytes = bench.device.free_bytes()
-    weights = ModelWeights(bench, model, kind, float(batch) * context * model.cache_bytes())
-    memory = CacheMemory.drawn(weights, batch, context)
-    step = DecodeChain(bench, weights, memory, batch)
-    alone = DecodeChain(bench, weights, memory, 1) if batch > 1 else None
-
-    def check() -> Observation:
-        observed = {"peak_memory": _peak_memory(bench, free_bytes), **step.check()}
-        return {**observed, "differing": Observed(step.differing(alone))} if alone else observed
-
-    work = model.step(batch, context, step.weight_bytes())
-    stage = Stage(
-        in_turn(*step.calls), work, "items", "dram", modes=("graph",), max_calls=2, effort=effort, item="token"
-    )
-    notes = step.chain.notes(f"{len(step.calls)} calls in a graph: gemv.cu, skinny.cu, attention.cu, chain.cu")
-    return Task.of(stage, check=check, poison=step.poison, notes=notes)
-
-
-def prefill_task(bench: Bench, model: Model, kind: str, tokens: int, effort: Effort = POINT) -> Task:
-    """Return the prefill of a prompt as a task that is judged by its tokens."""
-    free_bytes = bench.device.free_bytes()
-    weights = ModelWeights(bench, model, kind, prefill_bytes(model, tokens))
-    prefill = PrefillChain(bench, weights, tokens)
-
-    def check() -> Observation:
-        return {"peak_memory": _peak_memory(bench, free_bytes), **prefill.check()}
-
-    work, call = model.prefill(tokens, weights.nbytes), in_turn(*prefill.calls)
-    stage = Stage(call, work, "items", "tensor.float16", max_calls=1, effort=effort, item="token")
-    notes = prefill.chain.notes(f"{len(prefill.calls)} calls: the vendor's products, chain.cu, the head by gemv.cu")
-    return Task.of(stage, check=check, poison=prefill.poison, notes=notes)

@@ -58,6 +58,7 @@ class ExactChain:
     ) -> None:
         self._weights, self._model, self._caches, self._layout = weights, weights.model, caches, layout
         self._routes = routes
+        self._own: list[tuple[int, SampledToken, Doubles, Doubles]] = []  # layer, token, its key and its value
         self._turns = turns(layout.capacity, layout.dim)
         self._xp, self._to_host = weights.make.xp, weights.make.to_host
 
@@ -73,7 +74,14 @@ class ExactChain:
             attended = [self._attended(layer, each, own) for each, own in zip(sampled, heads, strict=True)]
             x = x + self._product(matrices["out"], np.stack(attended))
             x = x + self._network(layer, matrices, norms[2 * layer + 1](x), sampled)
-        return self._product(weights.head, norms[-1](x))
+        self._logits = self._product(weights.head, norms[-1](x))
+        return self._logits
+
+    def again(self) -> Doubles:
+        """Return the logits of `logits` again, and expect that the cache still holds the same keys and values."""
+        for own in self._own:
+            self._compare(*own)
+        return self._logits
 
     def _network(
         self, layer: int, matrices: Mapping[str, Weights], x: Doubles, sampled: Sequence[SampledToken]
@@ -120,8 +128,9 @@ class ExactChain:
         own = rotated(heads[: model.heads + model.kv_heads], self._turns[sampled.place])
         queries = own[: model.heads].reshape(model.kv_heads, -1, model.dim)
         keys, values = (self._doubles(array, sampled) for array in self._caches[layer])
-        self._compare(layer, own[model.heads :], keys)
-        self._compare(layer, heads[model.heads + model.kv_heads :], values)
+        mine = layer, sampled, own[model.heads :], heads[model.heads + model.kv_heads :]
+        self._compare(*mine)
+        self._own.append(mine)
         scores = self._to_host(xp.matmul(xp.asarray(queries), keys.transpose(0, 2, 1))) / math.sqrt(model.dim)
         powers = np.exp(scores - scores.max(axis=2, keepdims=True))
         shares = xp.asarray(powers / powers.sum(axis=2, keepdims=True))
@@ -136,12 +145,17 @@ class ExactChain:
         wide = self._weights.make.widened(part, _HALF, lines, layout.dim, (layout.dim, 1))
         return wide.reshape(layout.kv_heads, layout.capacity, layout.dim)[:, : sampled.place + 1]
 
-    def _compare(self, layer: int, exact: Doubles, cached: Any) -> None:
-        found = np.asarray(self._to_host(cached[:, -1]))
-        error, bound = relative(found, exact), rounding_bound(layer + 1)
-        expect(
-            error <= bound, f"the relative error {error:.3g} of a key or value of layer {layer} is above {bound:.3g}"
-        )
+    def _compare(self, layer: int, sampled: SampledToken, *exact: Doubles) -> None:
+        """Expect that the cache of a layer holds a token's key and value."""
+        layout, bound = self._layout, rounding_bound(layer + 1)
+        for array, expected in zip(self._caches[layer], exact, strict=True):
+            places = array.view("uint16").reshape(-1, layout.kv_heads, layout.capacity, layout.dim)
+            found = self._to_host(places[sampled.sequence, :, sampled.place]).view(np.float16).astype(float)
+            error = relative(found, expected)
+            expect(
+                error <= bound,
+                f"the relative error {error:.3g} of a key or value of layer {layer} is above {bound:.3g}",
+            )
 
 
 def rounding_bound(layers: int) -> float:

@@ -99,8 +99,8 @@ class Prompt:
 class Unfused:
     """Two batched products of the vendor's library and a softmax between them, over all pairs of tokens."""
 
-    def __init__(self, bench: Bench, shape: PromptShape) -> None:
-        self._bench, self._shape = bench, shape
+    def __init__(self, bench: Bench, shape: PromptShape, workspace: Any = None) -> None:
+        self._bench, self._shape, self._workspace = bench, shape, workspace
         self._scores = bench.xp.empty(shape.scores, "uint16")
         self._joined = bench.xp.empty(shape.size, "uint16")  # of each head the tokens in turn
         self._softmax, self._join = (bench.kernel("chain.cu", name) for name in ("causal_softmax", "join_heads"))
@@ -121,7 +121,8 @@ class Unfused:
         ]
 
     def _product(self, shape: Shape, a: Any, b: Any, c: Any) -> Call:
-        return vendor(product_bench(self._bench), MatrixProduct(PRECISIONS["float16"], shape, a, b, c)).call
+        described = MatrixProduct(PRECISIONS["float16"], shape, a, b, c)
+        return vendor(product_bench(self._bench), described, self._workspace).call
 
     def poison(self) -> None:
         """Overwrite scores and results with NaN."""

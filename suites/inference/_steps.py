@@ -26,9 +26,11 @@ from gpubench.api.suite import (
     powers_of_two,
 )
 
-from .._models import MODELS
-from ._chain import prefill_task, step_task
+from .._checks import in_turn
+from .._models import MODELS, Model
+from ._chain import CacheMemory, DecodeChain, PrefillChain, prefill_bytes
 from ._toy import TOY, Tokens, ToyModel, ToyWeights
+from ._weights import ModelWeights
 
 _BOUND = 1e-4  # of the relative error of float32 logits; 4 layers leave about 3e-7
 _TOY = ("toy",)  # the model of the host
@@ -229,6 +231,54 @@ def prefill(bench: Bench, model: str, weights: str, tokens: int) -> Task:
         item="token",
     )
     return Task.of(stage, check=check, poison=partial(logits.fill, np.nan), notes=toy_notes())
+
+
+def _peak_memory(bench: Bench, free_bytes: int) -> Observed:
+    """Return the bytes given out since the device had `free_bytes` free; call it before a check makes arrays."""
+    return Observed(float(max(0, free_bytes - bench.device.free_bytes())), "B")
+
+
+def step_task(bench: Bench, model: Model, kind: str, batch: int, context: int, effort: Effort = POINT) -> Task:
+    """Return one step of `batch` sequences that have `context` tokens after it as a task."""
+    free_bytes = bench.device.free_bytes()
+    weights = ModelWeights(bench, model, kind, float(batch) * context * model.cache_bytes())
+    memory = CacheMemory.drawn(weights, batch, context)
+    step = DecodeChain(bench, weights, memory, batch)
+    alone = DecodeChain(bench, weights, memory, 1) if batch > 1 else None
+
+    known: dict[str, Observed] = {}  # of the first check: what the others need not find out again
+
+    def check() -> Observation:
+        first = not known
+        known.setdefault("peak_memory", _peak_memory(bench, free_bytes))
+        observed = step.check()
+        if alone and first:
+            known["differing"] = Observed(step.differing(alone))
+        return {**known, **observed}
+
+    work = model.step(batch, context, step.weight_bytes())
+    stage = Stage(
+        in_turn(*step.calls), work, "items", "dram", modes=("graph",), max_calls=2, effort=effort, item="token"
+    )
+    notes = step.chain.notes(f"{len(step.calls)} calls in a graph: gemv.cu, skinny.cu, attention.cu, chain.cu")
+    return Task.of(stage, check=check, poison=step.poison, notes=notes)
+
+
+def prefill_task(bench: Bench, model: Model, kind: str, tokens: int, effort: Effort = POINT) -> Task:
+    """Return the prefill of a prompt as a task that is judged by its tokens."""
+    free_bytes = bench.device.free_bytes()
+    weights = ModelWeights(bench, model, kind, prefill_bytes(model, tokens))
+    prefill = PrefillChain(bench, weights, tokens)
+    known: dict[str, Observed] = {}  # of the first check: the arrays of a check count for the later ones
+
+    def check() -> Observation:
+        known.setdefault("peak_memory", _peak_memory(bench, free_bytes))
+        return {**known, **prefill.check()}
+
+    work, call = model.prefill(tokens, weights.nbytes), in_turn(*prefill.calls)
+    stage = Stage(call, work, "items", "tensor.float16", max_calls=1, effort=effort, item="token")
+    notes = prefill.chain.notes(f"{len(prefill.calls)} calls: the vendor's products, chain.cu, the head by gemv.cu")
+    return Task.of(stage, check=check, poison=prefill.poison, notes=notes)
 
 
 def toy_notes() -> dict[str, str]:
