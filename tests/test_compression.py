@@ -201,6 +201,20 @@ def test_planning_for_a_gpu_touches_no_device(suite):
     assert expected == [case for case in cases if "/roundtrip" in case]
 
 
+def test_quick_has_every_codec_for_integers_and_for_the_users_data_and_some_for_other_corpora(suite, tmp_path):
+    def codecs_by_corpus(data=()):
+        cases = [case for case in suite.cases(Target(Facts((GPU,)), GPU, "quick", data)) if case.name == "roundtrip"]
+        found = {}
+        for case in map(dict, (case.params for case in cases)):
+            found.setdefault(case["corpus"], set()).add(case["codec"])
+        return found
+
+    every = set(nvcomp.ALGORITHMS) - {"gzip"}
+    made = codecs_by_corpus()
+    assert made == {"ids": every, "text": {"lz4", "zstd", "ans"}, "field": {"lz4", "ans", "bitcomp"}}
+    assert codecs_by_corpus((file_of(tmp_path, b"data"),)) == {"data:mine.bin": every}
+
+
 @pytest.mark.parametrize("size", [1, CHUNK, 5 * CHUNK + 1, 2 * CHUNK + 12345])
 def test_batches_point_at_every_chunk_of_odd_sized_data(suite, gpu, tmp_path, size):
     task = build(suite, gpu, "zstd", data=[file_of(tmp_path, noise(size))])

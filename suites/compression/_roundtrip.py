@@ -23,7 +23,10 @@ from ._axes import CHUNK_BYTES, FEW, MIB, corpora, mebibytes, one_corpus
 from ._codecs_common import stage
 
 _CASES = ("roundtrip",)
-_QUICK_FEW = ("lz4", "ans", "bitcomp")  # a byte codec, and two that know the elements
+_QUICK_FEW = {  # codecs of the quick tier, of GPUs and of the host; for integers and the user's own data it has all
+    "text": ("lz4", "zstd", "ans", "zstd-1", "isal-1"),
+    "field": ("lz4", "ans", "bitcomp", "zstd-1", "isal-1"),
+}
 
 
 def _pareto(title: str, series: str) -> View:
@@ -82,13 +85,12 @@ def _sizes(target: Target) -> Any:
 
 
 def _is_measured(target: Target, params: Mapping[str, Any]) -> bool:
-    """Return whether a point is measured.
+    """Return whether a point is measured: in quick few codecs of most corpora, in full few codecs with other chunks.
 
-    On a GPU the quick tier has all codecs for integers and for the user's own data, a few for the other corpora. The
-    full tier has chunks of other sizes for the defaults of every codec, on a few corpora and on the user's own data.
+    Chunks of other sizes are for the defaults of every codec, on a few corpora and on the user's own data.
     """
-    if target.tier == "quick" and not target.is_host and not target.data and params["corpus"] != FEW[0]:
-        return params["codec"] in _QUICK_FEW
+    if target.tier == "quick" and params["corpus"] in _QUICK_FEW:
+        return params["codec"] in _QUICK_FEW[params["corpus"]]
     plain = target.is_host or params["codec"] in _codecs_device.CODECS
     return params["chunk_bytes"] == CHUNK_BYTES or (plain and (bool(target.data) or params["corpus"] in FEW))
 

@@ -32,8 +32,8 @@ class _Sent(NamedTuple):
 _ON_GPU = {
     "d2h": _Sent(512, 32, 8, ("cascaded",)),
     "h2d": _Sent(1024, 64, 8, ("cascaded",)),
-    "peer": _Sent(1024, 64, 4, ("cascaded", "ans")),  # ANS is faster than NVLink
-    "process": _Sent(1024, 256, 4, ("cascaded",)),  # a GPU takes a moment to change between processes
+    "peer": _Sent(1024, 64, 4, ("ans",)),  # faster than NVLink
+    "process": _Sent(1024, 256, 4, ()),  # a GPU takes a moment to change between processes: not what quick is for
     "socket": _Sent(512, 32, 4, ("cascaded",)),
 }
 _ON_HOST = {
