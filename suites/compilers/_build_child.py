@@ -26,7 +26,7 @@ from ._operators import Problem
 # What is imported before a provider is asked for an operator. One that is missing is the provider's to report.
 _LIBRARIES = {
     "numba": ("numba",),
-    "triton": ("triton",),
+    "triton": ("triton", "triton.language"),
     "torch": ("torch",),
     "inductor": ("torch",),
     "jax": ("jax",),
@@ -181,8 +181,10 @@ def main(begun: float) -> None:
     answer: dict[str, object]
     try:
         answer = {"report": asdict(measured(order, ledger))}
-    except (Skip, Missing) as reason:
+    except Skip as reason:
         answer = {"skip": str(reason)}
+    except Missing as library:
+        answer = {"missing": (library.what, library.how)}
     except WrongAnswer as finding:
         answer = {"wrong": str(finding)}
     with answers:

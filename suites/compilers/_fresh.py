@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from gpubench.api.suite import FileError, Skip, WrongAnswer
+from gpubench.api.suite import FileError, Missing, Skip, WrongAnswer
 
 from ._build_child import Order, Report
 
@@ -68,8 +68,8 @@ class Caches:
 def report_of(order: Order, caches: Caches, limit_s: float) -> Report:
     """Run an order in a fresh interpreter with these caches, and return what it measured.
 
-    The interpreter and its process group end with this call. Raises Skip and WrongAnswer as the interpreter did, and
-    RuntimeError where it crashed or did not end within `limit_s`.
+    The interpreter and its process group end with this call. Raises Skip, Missing and WrongAnswer as the interpreter did,
+    and RuntimeError where it crashed or did not end within `limit_s`.
     """
     program = f"import time, numpy; begun = time.monotonic(); from {Report.__module__} import main; main(begun)"
     with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as answered, tempfile.TemporaryFile() as errors:
@@ -115,6 +115,8 @@ def _report(answer: dict[str, Any]) -> Report:
     """Return the report in an answer; raises what the interpreter found instead."""
     if "skip" in answer:
         raise Skip(answer["skip"])
+    if "missing" in answer:
+        raise Missing(*answer["missing"])
     if "wrong" in answer:
         raise WrongAnswer(answer["wrong"])
     return Report(**answer["report"])
