@@ -1,5 +1,6 @@
-// A grid on the host processor, for tests: blocks run one after another, the threads of a block as
-// coroutines that give way at every barrier and warp instruction. It stands in place of suites/prelude.cuh.
+// A grid on the host processor, for tests: blocks run one after another, the threads of a block one after another too, until
+// one waits at a barrier or warp instruction: another coroutine takes the next threads then. It stands in place of
+// suites/prelude.cuh. Grids of different threads of the host do not meet.
 #include <math.h>
 #include <string.h>
 #include <ucontext.h>
@@ -20,7 +21,7 @@ typedef unsigned long long u64;
 #define __device__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
-#define __shared__ static
+#define __shared__ static thread_local
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define warpSize WARP
 struct float4 { float x, y, z, w; };
@@ -29,85 +30,108 @@ static inline uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}
 struct uint2 { u32 x, y; };
 static inline uint2 make_uint2(u32 x, u32 y) { return {x, y}; }
 struct Index { u32 x, y, z; };
-static Index threadIdx, blockIdx, blockDim, gridDim;
+static thread_local Index threadIdx, blockIdx, blockDim, gridDim;
 
 namespace grid {
-struct Thread { ucontext_t context; std::vector<char> stack; bool done; };
+// A coroutine that runs threads of the block, one to its end and then the next that nobody has begun.
+struct Worker { ucontext_t context; std::vector<char> stack; u32 thread; bool done; };
 struct Meeting { u32 arrived, turn; };
 struct Slot { u32 words[8]; };
-static std::vector<Thread> threads;
-static std::vector<Meeting> warps;
-static std::vector<Slot> slots[2];
-static Meeting block;
-static ucontext_t scheduler;
-static u32 running;
-static void (*body)();
+static thread_local std::vector<Worker*> workers;
+static thread_local std::vector<Meeting> warps;
+static thread_local std::vector<Slot> slots[2];
+static thread_local Meeting block;
+static thread_local ucontext_t scheduler;
+static thread_local Worker* worker;  // that is running
+static thread_local u32 running, begun, size;
+static thread_local void (*body)();
 
-static void give_way() { swapcontext(&threads[running].context, &scheduler); }
-static void meet(Meeting& meeting, u32 size) {
-    const u32 turn = meeting.turn;
-    if (++meeting.arrived == size) meeting = {0, turn + 1};
-    while (meeting.turn == turn) give_way();
+static void enter(u32 thread) {
+    running = thread;
+    threadIdx = {thread % blockDim.x, thread / blockDim.x % blockDim.y, thread / blockDim.x / blockDim.y};
 }
-static void main_of_thread() {
-    body();
-    threads[running].done = true;
-    give_way();
+static void meet(Meeting& meeting, u32 members) {
+    const u32 turn = meeting.turn;
+    if (++meeting.arrived == members) meeting = {0, turn + 1};
+    while (meeting.turn == turn) swapcontext(&worker->context, &scheduler);
+}
+static void main_of_worker() {
+    for (;;) {
+        body();
+        if (begun == size) break;
+        enter(worker->thread = begun++);
+    }
+    worker->done = true;
+    swapcontext(&worker->context, &scheduler);
 }
 // Every lane of the warp hands in a slot; the pointer is to all of them, until the next exchange but one.
 static const Slot* exchange(const Slot& mine) {
     Meeting& warp = warps[running / WARP];
     std::vector<Slot>& here = slots[warp.turn % 2];
     here[running] = mine;
+    const u32 first = running / WARP * WARP;
     meet(warp, WARP);
-    return &here[running / WARP * WARP];
+    return &here[first];
+}
+static void start(Worker& fresh) {
+    fresh.done = false;
+    fresh.thread = begun++;
+    getcontext(&fresh.context);
+    fresh.context.uc_stack.ss_sp = fresh.stack.data();
+    fresh.context.uc_stack.ss_size = fresh.stack.size();
+    makecontext(&fresh.context, main_of_worker, 0);
 }
 static void run_block() {
-    for (Thread& thread : threads) {
-        thread.done = false;
-        getcontext(&thread.context);
-        thread.context.uc_stack.ss_sp = thread.stack.data();
-        thread.context.uc_stack.ss_size = thread.stack.size();
-        makecontext(&thread.context, main_of_thread, 0);
-    }
-    for (u32 left = threads.size(); left > 0;) {
+    begun = 0;
+    for (u32 at_work = 0, left = 1; left > 0 || begun < size;) {
         left = 0;
-        for (running = 0; running < threads.size(); ++running) {
-            if (threads[running].done) continue;
-            threadIdx.x = running;
-            swapcontext(&scheduler, &threads[running].context);
-            left += !threads[running].done;
+        for (u32 i = 0; i < at_work; ++i) {
+            worker = workers[i];
+            if (worker->done) continue;
+            enter(worker->thread);
+            swapcontext(&scheduler, &worker->context);
+            left += !worker->done;
+        }
+        while (begun < size) {  // all that were begun wait, or have ended
+            if (at_work == workers.size()) workers.push_back(new Worker{{}, std::vector<char>(1 << 17), 0, true});
+            worker = workers[at_work++];
+            start(*worker);
+            enter(worker->thread);
+            swapcontext(&scheduler, &worker->context);
+            left += !worker->done;
         }
     }
 }
-static std::tuple<void (*)(), void**> launched;
+static void run_blocks(Index grid_size, Index block_size) {
+    gridDim = grid_size;
+    blockDim = block_size;
+    size = block_size.x * block_size.y * block_size.z;
+    warps.assign((size + WARP - 1) / WARP, Meeting{0, 0});
+    slots[0].assign(size, Slot());
+    slots[1].assign(size, Slot());
+    block = {0, 0};
+    for (blockIdx.z = 0; blockIdx.z < grid_size.z; ++blockIdx.z)
+        for (blockIdx.y = 0; blockIdx.y < grid_size.y; ++blockIdx.y)
+            for (blockIdx.x = 0; blockIdx.x < grid_size.x; ++blockIdx.x) run_block();
+}
 template <class... A>
 struct Launch {
-    static inline void (*kernel)(A...);
-    static inline void** arguments;
+    static inline thread_local void (*kernel)(A...);
+    static inline thread_local void** arguments;
     template <size_t... I>
     static void apply(std::index_sequence<I...>) { kernel(*(A*)arguments[I]...); }
     static void call() { apply(std::index_sequence_for<A...>()); }
 };
 template <class... A>
-static void run(void (*kernel)(A...), u32 across, u32 down, u32 size, void** arguments) {
+static void run(void (*kernel)(A...), u32 across, u32 down, u32 threads, void** arguments) {
     Launch<A...>::kernel = kernel;
     Launch<A...>::arguments = arguments;
     body = Launch<A...>::call;
-    gridDim = {across, down, 1};
-    blockDim = {size, 1, 1};
-    threads.resize(size);
-    for (Thread& thread : threads) thread.stack.resize(1 << 17);
-    warps.assign((size + WARP - 1) / WARP, Meeting{0, 0});
-    slots[0].assign(size, Slot());
-    slots[1].assign(size, Slot());
-    block = {0, 0};
-    for (blockIdx.y = 0; blockIdx.y < down; ++blockIdx.y)
-        for (blockIdx.x = 0; blockIdx.x < across; ++blockIdx.x) run_block();
+    run_blocks({across, down, 1}, {threads, 1, 1});
 }
 }  // namespace grid
 
-static inline void __syncthreads() { grid::meet(grid::block, blockDim.x); }
+static inline void __syncthreads() { grid::meet(grid::block, grid::size); }
 static inline void __threadfence() {}
 template <class T> static T gb_word(const T* from) { return *from; }
 template <class T> static T gb_load_l2(const T* from) { return *from; }
