@@ -68,8 +68,8 @@ class Caches:
 def report_of(order: Order, caches: Caches, limit_s: float) -> Report:
     """Run an order in a fresh interpreter with these caches, and return what it measured.
 
-    The interpreter and its process group end with this call. Raises Skip, Missing and WrongAnswer as the interpreter did,
-    and RuntimeError where it crashed or did not end within `limit_s`.
+    The interpreter and its process group end with this call. Raises Skip, Missing and WrongAnswer as the interpreter
+    did, and RuntimeError where it crashed or did not end within `limit_s`.
     """
     program = f"import time, numpy; begun = time.monotonic(); from {Report.__module__} import main; main(begun)"
     with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as answered, tempfile.TemporaryFile() as errors:
