@@ -281,9 +281,17 @@ static __device__ __forceinline__ void gb_prefetch(const void*, u32) {}
 // Bulk copies (cp.async.bulk; PTX ISA, since sm_90): one thread starts the copy of many bytes, a multiple of 16.
 // Loads complete on a barrier in shared memory, stores in groups. Addresses are multiples of 16.
 #if !GB_HIP && __CUDA_ARCH__ >= 900
-static __device__ __forceinline__ void gb_barrier_init(u64* barrier) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(gb_shared_address(barrier)) : "memory");
+static __device__ __forceinline__ void gb_barrier_init(u64* barrier, u32 arrivals = 1) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(gb_shared_address(barrier)), "r"(arrivals) : "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+// One arrival, and one that also announces the bytes of copies.
+static __device__ __forceinline__ void gb_barrier_arrive(u64* barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(gb_shared_address(barrier)) : "memory");
+}
+static __device__ __forceinline__ void gb_barrier_expect(u64* barrier, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(gb_shared_address(barrier)), "r"(bytes)
+                 : "memory");
 }
 static __device__ __forceinline__ void gb_bulk_load(void* shared, const void* global, u32 bytes, u64* barrier) {
     u32 there = gb_shared_address(barrier);
@@ -302,6 +310,25 @@ static __device__ __forceinline__ bool gb_barrier_passed(u64* barrier, u32 parit
         : "r"(gb_shared_address(barrier)), "r"(parity)
         : "memory");
     return passed != 0;
+}
+// Waits until the phase of that parity is over, and ends the kernel with an error where that takes seconds.
+static __device__ __forceinline__ void gb_barrier_await(u64* barrier, u32 parity) {
+    if (gb_barrier_passed(barrier, parity)) return;
+    const u64 start = gb_clock();
+    while (!gb_barrier_passed(barrier, parity))
+        if (gb_clock() - start > 4000000000ULL) __trap();
+}
+// A tensor map of the driver (cuTensorMapEncodeTiled), and the copy of its box at column x and row y.
+struct __align__(64) GbTensorMap {
+    u64 words[16];
+};
+static __device__ __forceinline__ void gb_tensor_load(
+    void* shared, const GbTensorMap* map, u32 x, u32 y, u64* barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+            gb_shared_address(shared)),
+        "l"(map), "r"(x), "r"(y), "r"(gb_shared_address(barrier))
+        : "memory");
 }
 static __device__ __forceinline__ void gb_bulk_store(void* global, const void* shared, u32 bytes) {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
@@ -366,13 +393,14 @@ static __device__ __forceinline__ uint4 gb_stream(const uint4* from) {
 }
 #endif
 
-// Sixteen bytes that others read too, through every cache, fetched where it stands in the program.
+// Sixteen bytes that others read too and that an early launch may have waited for, through every cache, fetched where it
+// stands in the program.
 #if GB_HIP
 static __device__ __forceinline__ uint4 gb_fetch(const uint4* from) { return gb_word(from); }
 #else
 static __device__ __forceinline__ uint4 gb_fetch(const uint4* from) {
     uint4 v;
-    asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                  : "l"(from));
     return v;

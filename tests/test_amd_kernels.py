@@ -116,7 +116,8 @@ def test_every_kernel_of_every_suite_compiles_for_amd(file: str, macros: dict[st
     assert families <= parts
 
 
-NVIDIA = {"cluster", "async_copy", "bulk_copy", "wmma", "mma", "wgmma", "wgmma_chains"}  # what only sm_80 or sm_90 have
+# what only sm_80 or sm_90 have
+NVIDIA = {"cluster", "async_copy", "bulk_copy", "wmma", "mma", "bulk", "wgmma", "wgmma_chains"}
 
 
 def code_of(file: str) -> str:

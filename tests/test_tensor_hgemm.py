@@ -91,16 +91,19 @@ def device(vendor, arch, *features):
     return SimpleNamespace(traits=SimpleNamespace(vendor=vendor, arch=arch, features=frozenset(features), warp=32))
 
 
+HOPPER = "needs instructions that only sm_90 (Hopper) has (wgmma, setmaxnreg), not"
+
+
 @pytest.mark.parametrize(
     ("needs", "bench", "reason"),
     [
         ("matrix", device("nvidia", "sm_75"), "needs the matrix instructions of sm_80 or newer, not sm_75"),
         ("wmma", device("amd", "gfx942", "matrix"), "needs the matrix instructions of sm_80 or newer, not gfx942"),
-        ("wgmma", device("nvidia", "sm_80", "matrix"), "needs wgmma, which only sm_90 (Hopper) has, not sm_80"),
-        ("wgmma", device("nvidia", "sm_100", "matrix"), "needs wgmma, which only sm_90 (Hopper) has, not sm_100"),
+        ("hopper", device("nvidia", "sm_80", "matrix"), f"{HOPPER} sm_80"),
+        ("hopper", device("nvidia", "sm_100", "matrix"), f"{HOPPER} sm_100"),
         ("mfma", device("amd", "gfx906"), "needs the matrix instructions of gfx90a or newer, not gfx906"),
         ("matrix", device("nvidia", "sm_80", "matrix"), ""),
-        ("wgmma", device("nvidia", "sm_90", "matrix"), ""),
+        ("hopper", device("nvidia", "sm_90", "matrix"), ""),
         ("mfma", device("amd", "gfx90a", "matrix"), ""),
         ("", device("amd", "gfx906"), ""),
     ],
@@ -110,7 +113,7 @@ def test_a_rung_that_a_device_lacks_is_known_by_its_reason(needs, bench, reason)
 
 
 def test_a_rung_that_a_device_lacks_is_skipped_before_its_kernel_is_compiled():
-    with pytest.raises(Skip, match="needs wgmma"):
+    with pytest.raises(Skip, match="only sm_90"):
         RUNGS.RUNGS["wgmma"].build(device("nvidia", "sm_80", "matrix"), SimpleNamespace(shape=FORMATS.Shape(8, 8, 8)))
 
 
@@ -118,16 +121,32 @@ class CompileError(Exception):
     """What CuPy raises where the compiler fails."""
 
 
-@pytest.mark.parametrize(("message", "expected"), [("could not open 'mma.h'", Skip), ("a syntax error", CompileError)])
-def test_wmma_without_its_header_is_skipped_with_the_command_that_gets_it(message, expected):
+MISSING_HEADER = 'could not open source file "cuda_fp16.h"'
+
+
+@pytest.mark.parametrize(
+    ("header", "message", "expected"),
+    [(None, "", Skip), ("/x/mma.h", MISSING_HEADER, Skip), ("/x/mma.h", "a syntax error", CompileError)],
+)
+def test_wmma_without_its_headers_is_skipped_with_the_command_that_gets_them(monkeypatch, header, message, expected):
     def kernel(file, name, **defines):
+        assert defines == {"WMMA_HEADER": "</x/mma.h>"}
         raise CompileError(message)
 
+    monkeypatch.setattr(RUNGS, "found_header", lambda name: header)
     found = device("nvidia", "sm_90", "matrix")
     found.kernel = kernel
     found.xp = SimpleNamespace(cuda=SimpleNamespace(compiler=SimpleNamespace(CompileException=CompileError)))
     with pytest.raises(expected, match="pip install nvidia-cuda-crt" if expected is Skip else "syntax"):
         RUNGS.RUNGS["wmma"].build(found, SimpleNamespace(shape=FORMATS.Shape(128, 128, 128)))
+
+
+def test_a_header_is_found_in_the_toolkit_that_the_environment_names(monkeypatch, tmp_path):
+    monkeypatch.setenv("CUDA_PATH", str(tmp_path))
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "some_header.h").touch()
+    assert RUNGS.found_header("some_header.h") == tmp_path / "include" / "some_header.h"
+    assert RUNGS.found_header("no_such_header.h") is None
 
 
 def test_notes_say_what_the_compiler_gave_to_a_kernel():
@@ -138,7 +157,7 @@ def test_notes_say_what_the_compiler_gave_to_a_kernel():
 
 
 def test_a_kernels_shared_memory_fits_into_a_block_of_hopper():
-    static = {"hgemm_wgmma.cu": 256}  # barriers
+    static = {"hgemm_wgmma.cu": 256, "hgemm_mma.cu": 256}  # barriers
     for rung in RUNGS.RUNGS.values():
         assert rung.shared_bytes + static.get(rung.file, 0) <= 227 * 1024, rung.kernel
 
@@ -146,9 +165,9 @@ def test_a_kernels_shared_memory_fits_into_a_block_of_hopper():
 @pytest.mark.parametrize(
     ("arch", "tier", "rungs"),
     [
-        ("sm_90", "quick", ("tile", "mma", "async", "wgmma", "vendor")),
-        ("sm_80", "full", ("naive", "tile", "wmma", "mma", "swizzled", "async", "wgmma", "vendor")),
-        ("gfx942", "quick", ("tile", "mfma", "vendor")),
+        ("sm_90", "quick", ("mma", "async", "bulk", "wgmma", "vendor")),
+        ("sm_80", "full", ("naive", "tile", "wmma", "mma", "swizzled", "async", "bulk", "wgmma", "vendor")),
+        ("gfx942", "quick", ("mfma", "vendor")),
         ("gfx942", "full", ("naive", "tile", "mfma", "vendor")),
     ],
 )
@@ -191,9 +210,23 @@ def test_a_map_that_the_driver_refuses_names_its_error(monkeypatch):
 
 
 def test_a_pair_of_calls_in_turn_gives_the_share_of_the_vendors_rate():
-    seconds = {"own": 0.004, "vendor": 0.003}
-    timed = SimpleNamespace(device=SimpleNamespace(time=lambda call, calls: SimpleNamespace(device=(seconds[call],))))
-    assert HGEMM.paired(timed, "own", "vendor")()["of_vendor"].value == pytest.approx(75)
+    calls = []
+
+    def own():
+        calls.append("own")
+
+    def vendor():
+        calls.append("vendor")
+
+    def time(call, count, gated, lead):
+        lead()
+        call()
+        return SimpleNamespace(device=({own: 0.004, vendor: 0.003}[call],))
+
+    device = SimpleNamespace(time=time, synchronize=lambda: calls.append("wait"))
+    probe = HGEMM.paired(SimpleNamespace(device=device), own, vendor)
+    assert probe()["of_vendor"].value == pytest.approx(75)
+    assert calls == ["vendor", "wait", "own", "vendor", "vendor", "own"]
 
 
 @needs_compiler

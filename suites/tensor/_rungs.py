@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,8 +24,8 @@ Built = tuple[Call, Mapping[str, str]]
 _WMMA_HEADER = "mma.h"
 _HOW_TO_WMMA = "pip install nvidia-cuda-crt nvidia-cuda-runtime (or the CUDA toolkit)"
 _BAND = 8  # rows of tiles that are computed column by column
-_TILE_K = 64  # inner elements of a stage of hgemm_wgmma.cu
-_BARRIERS_AND_ALIGNMENT = 1024
+_BULK_K = 64  # inner elements of a part that comes by bulk tensor copies: rows of 128 bytes, as they are permuted
+_ALIGNMENT = 1024  # of such a part; dynamic shared memory begins anywhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +59,15 @@ class Rung:
         return bench.kernel(self.file, self.kernel, **self.defines)
 
     def _with_header(self, bench: Bench) -> Kernel:
+        header = found_header(_WMMA_HEADER)
+        if header is None:
+            raise Skip(f"{self.kernel} needs the header {_WMMA_HEADER}, which is not found: {_HOW_TO_WMMA}")
         try:
-            return bench.kernel(self.file, self.kernel, **self.defines)
+            return bench.kernel(self.file, self.kernel, **self.defines, WMMA_HEADER=f"<{header}>")
         except bench.xp.cuda.compiler.CompileException as error:
-            if _WMMA_HEADER not in str(error):
+            if "could not open source file" not in str(error):
                 raise
-            raise Skip(f"the compiler does not find {_WMMA_HEADER}: {_HOW_TO_WMMA}") from error
+            raise Skip(f"{header} includes a header that is not found: {_HOW_TO_WMMA}") from error
 
     def _notes(self, bench: Bench, kernel: Kernel) -> Mapping[str, str]:
         macros = " ".join(f"{name}={value}" for name, value in self.defines.items())
@@ -70,32 +77,45 @@ class Rung:
         }
 
 
-class WarpgroupRung(Rung):
-    """The rung of hgemm_wgmma.cu: a grid that stays, with tensor maps as arguments."""
+class BulkRung(Rung):
+    """A rung whose parts come by bulk tensor copies (TMA): its grid stays on the device and takes tensor maps."""
 
     def build(self, bench: Bench, product: MatrixProduct) -> Built:
         """Return the call of the kernel on these operands, and notes on it; raises Skip where the device lacks it."""
-        shape, (tile_m, tile_n), cluster = product.shape, self.tile, self.defines["CLUSTER"]
+        shape, (tile_m, tile_n), cluster = product.shape, self.tile, self.defines.get("CLUSTER", 1)
         kernel = self._compiled(bench)
         tiles = shape.m // tile_m * (shape.n // tile_n)
         blocks = min(tiles, bench.device.device.units) // cluster * cluster
         args = (
-            tensor_map(product.a, shape.m, shape.k, tile_m, _TILE_K),
-            tensor_map(product.b, shape.n, shape.k, tile_n // cluster, _TILE_K),
+            tensor_map(product.a, shape.m, shape.k, tile_m, _BULK_K),
+            tensor_map(product.b, shape.n, shape.k, tile_n // cluster, _BULK_K),
             product.c,
             *map(np.uint32, (shape.m, shape.n, shape.k)),
         )
         return lambda: kernel((blocks,), (self.threads,), args, self.shared_bytes), self._notes(bench, kernel)
 
 
+def found_header(name: str) -> Path | None:
+    """Return a header of the CUDA toolkit, or of NVIDIA's wheels of its parts; CuPy's own lacks some."""
+    toolkits = [Path(os.environ[variable]) for variable in ("CUDA_PATH", "CUDA_HOME") if os.environ.get(variable)]
+    if compiler := shutil.which("nvcc"):
+        toolkits.append(Path(compiler).resolve().parents[1])
+    toolkits += sorted(Path("/usr/local").glob("cuda*"), reverse=True)
+    if wheels := find_spec("nvidia"):
+        toolkits += [
+            part for folder in wheels.submodule_search_locations or () for part in sorted(Path(folder).iterdir())
+        ]
+    return next((path for toolkit in toolkits if (path := toolkit / "include" / name).is_file()), None)
+
+
 def missing(bench: Bench, needs: str) -> str:
-    """Return what this device lacks of `matrix`, `wmma`, `wgmma` or `mfma`; empty where it lacks nothing."""
+    """Return what this device lacks of `matrix`, `wmma`, `hopper` or `mfma`; empty where it lacks nothing."""
     traits = bench.traits
     has_matrix = "matrix" in traits.features
     if needs in ("matrix", "wmma") and not (traits.vendor == "nvidia" and has_matrix):
         return f"needs the matrix instructions of sm_80 or newer, not {traits.arch}"
-    if needs == "wgmma" and traits.arch != "sm_90":
-        return f"needs wgmma, which only sm_90 (Hopper) has, not {traits.arch}"
+    if needs == "hopper" and traits.arch != "sm_90":
+        return f"needs instructions that only sm_90 (Hopper) has (wgmma, setmaxnreg), not {traits.arch}"
     if needs == "mfma" and not (traits.vendor == "amd" and has_matrix):
         return f"needs the matrix instructions of gfx90a or newer, not {traits.arch}"
     return ""
@@ -107,18 +127,26 @@ def mma_rung(
     """Return a rung of hgemm_mma.cu; `tile` is its rows, columns and inner elements, `warps` lie down and across."""
     defines = {
         "TILE_M": tile[0], "TILE_N": tile[1], "TILE_K": tile[2], "DOWN": warps[0], "ACROSS": warps[1],
-        "SWIZZLED": int(swizzled), "STAGES": stages, "RESIDENT": resident, "BAND": band,
+        "SWIZZLED": int(swizzled), "STAGES": stages, "RESIDENT": resident, "BAND": band, "BULK": 0,
     }  # fmt: skip
     shared_bytes = stages * (tile[0] + tile[1]) * tile[2] * 2
     return Rung("hgemm_mma.cu", "mma", tile[:2], 32 * warps[0] * warps[1], "matrix", defines, shared_bytes)
 
 
-def wgmma_rung(columns: int, stages: int, cluster: int, band: int = _BAND) -> WarpgroupRung:
+def bulk_rung(tile: tuple[int, int], warps: tuple[int, int], stages: int, band: int = _BAND) -> BulkRung:
+    """Return a rung of hgemm_mma.cu whose parts come by bulk tensor copies, which a warpgroup of its own starts."""
+    of_warps = mma_rung((*tile, _BULK_K), warps, swizzled=True, stages=stages, resident=1, band=band)
+    shared_bytes = of_warps.shared_bytes + _ALIGNMENT
+    defines = {**of_warps.defines, "BULK": 1}
+    return BulkRung("hgemm_mma.cu", "bulk", tile, of_warps.threads + 128, "hopper", defines, shared_bytes)
+
+
+def wgmma_rung(columns: int, stages: int, cluster: int, band: int = _BAND) -> BulkRung:
     """Return a rung of hgemm_wgmma.cu: tiles of 128 rows and that many columns."""
     defines = {"TILE_N": columns, "STAGES": stages, "CLUSTER": cluster, "BAND": band}
     boxes = 8 * 2 * 16 * 64 * 2  # two of each warp
-    shared_bytes = stages * (128 + columns) * _TILE_K * 2 + boxes + _BARRIERS_AND_ALIGNMENT
-    return WarpgroupRung("hgemm_wgmma.cu", "wgmma", (128, columns), 384, "wgmma", defines, shared_bytes)
+    shared_bytes = stages * (128 + columns) * _BULK_K * 2 + boxes + _ALIGNMENT
+    return BulkRung("hgemm_wgmma.cu", "wgmma", (128, columns), 384, "hopper", defines, shared_bytes)
 
 
 RUNGS: Mapping[str, Rung] = {
@@ -128,6 +156,7 @@ RUNGS: Mapping[str, Rung] = {
     "mma": mma_rung((128, 128, 32), (2, 4), swizzled=False, stages=1, resident=2),
     "swizzled": mma_rung((128, 128, 32), (2, 4), swizzled=True, stages=1, resident=2),
     "async": mma_rung((128, 256, 32), (2, 4), swizzled=True, stages=4, resident=1),
+    "bulk": bulk_rung((128, 256), (2, 4), stages=4),
     "wgmma": wgmma_rung(256, 4, 2),
     "mfma": Rung("hgemm_mfma.cu", "mfma", (128, 128), 256, "mfma"),
 }

@@ -6,8 +6,9 @@
 //   DOWN, ACROSS            the warps of a block, one above the other and side by side
 //   SWIZZLED                1: the sixteen-byte pieces of a row are permuted, so that ldmatrix meets no bank twice
 //   STAGES                  1: parts come through registers; more: that many parts in shared memory, by cp.async
+//   BULK                    1: by bulk tensor copies (TMA), which a warpgroup of its own starts; sm_90a
 //   BAND                    rows of tiles that are computed column by column, so that what is read stays in the L2
-#if !GB_HIP && __CUDA_ARCH__ >= 800
+#if !GB_HIP && (BULK ? defined(__CUDA_ARCH_FEAT_SM90_ALL) : __CUDA_ARCH__ >= 800)
 typedef unsigned short u16;
 
 #define THREADS (32 * DOWN * ACROSS)
@@ -89,18 +90,96 @@ static __device__ __forceinline__ void store_sums(
             }
 }
 
+// Where tile number `tile` begins: BAND rows of tiles are computed column by column.
+struct Place {
+    u32 row, column;
+
+    __device__ __forceinline__ Place(u32 tile, u32 high, u32 wide) {
+        const u32 band = tile / (BAND * wide) * BAND, in_band = tile - band * wide;
+        const u32 rows = high - band < BAND ? high - band : BAND;
+        row = (band + in_band % rows) * TILE_M;
+        column = in_band / rows * TILE_N;
+    }
+};
+
+// The place of this lane's rows of A and of B in a part, for the first step.
+static __device__ __forceinline__ u32 place_in_a() {
+    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    return placed(warp / ACROSS * WARP_M + lane % 16, lane / 16);
+}
+static __device__ __forceinline__ u32 place_in_b() {
+    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    return placed(TILE_M + warp % ACROSS * WARP_N + lane % 8 + lane / 16 * 8, lane / 8 % 2);
+}
+
+#if BULK
+// The grid stays on the device. `full` and `empty` say of each stage whether it may be read and written: no barrier stops
+// all warps. The warps that multiply come first, so that their numbers are their places; they get registers of the others.
+extern "C" __global__ void __launch_bounds__(THREADS + 128, RESIDENT)
+    bulk(const __grid_constant__ GbTensorMap map_a, const __grid_constant__ GbTensorMap map_b, u16* __restrict__ c,
+         u32 rows, u32 columns, u32 inner) {
+    extern __shared__ uint4 memory[];
+    __shared__ u64 full[STAGES], empty[STAGES];
+    u8* const stages = (u8*)memory + (0u - gb_shared_address(memory)) % 1024;  // the copies permute by address
+    const u32 high = rows / TILE_M, wide = columns / TILE_N, parts = inner / TILE_K;
+    if (threadIdx.x == 0)
+        for (u32 stage = 0; stage < STAGES; ++stage) {
+            gb_barrier_init(full + stage);
+            gb_barrier_init(empty + stage, THREADS / 32);
+        }
+    __syncthreads();
+    u32 stage = 0, parity = 0;
+    const auto next_stage = [&] {
+        if (++stage == STAGES) stage = 0, parity ^= 1;
+    };
+    if (threadIdx.x >= THREADS) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if (threadIdx.x == THREADS)
+            for (u32 tile = blockIdx.x; tile < high * wide; tile += gridDim.x) {
+                const Place place(tile, high, wide);
+                for (u32 part = 0; part < parts; ++part, next_stage()) {
+                    u8* const there = stages + stage * STAGE_BYTES;
+                    gb_barrier_await(empty + stage, parity ^ 1);
+                    gb_barrier_expect(full + stage, STAGE_BYTES);
+                    gb_tensor_load(there, &map_a, part * TILE_K, place.row, full + stage);
+                    gb_tensor_load(there + TILE_M * TILE_K * 2, &map_b, part * TILE_K, place.column, full + stage);
+                }
+            }
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        const u32 at_a = place_in_a(), at_b = place_in_b();
+        for (u32 tile = blockIdx.x; tile < high * wide; tile += gridDim.x) {
+            const Place place(tile, high, wide);
+            float sums[HIGH][WIDE][4] = {};
+            Fragments both[2];
+            gb_barrier_await(full + stage, parity);
+            both[0].load(stages + stage * STAGE_BYTES, at_a, at_b, 0);
+            for (u32 part = 0; part < parts; ++part) {
+                u64* const read = empty + stage;
+#pragma unroll
+                for (u32 step = 0; step < STEPS; ++step) {
+                    if (step < STEPS - 1)
+                        both[(step + 1) % 2].load(stages + stage * STAGE_BYTES, at_a, at_b, step + 1);
+                    else if (next_stage(), part + 1 < parts) {
+                        gb_barrier_await(full + stage, parity);
+                        both[0].load(stages + stage * STAGE_BYTES, at_a, at_b, 0);
+                    }
+                    both[step % 2].multiply(sums);
+                }
+                if (threadIdx.x % 32 == 0) gb_barrier_arrive(read);
+            }
+            store_sums(sums, c, place.row, place.column, columns);
+        }
+    }
+}
+#else
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     mma(const u16* __restrict__ a, const u16* __restrict__ b, u16* __restrict__ c, u32 rows, u32 columns, u32 inner) {
     extern __shared__ uint4 memory[];
-    const u32 high = rows / TILE_M, wide = columns / TILE_N;
-    const u32 band = blockIdx.x / (BAND * wide) * BAND, in_band = blockIdx.x - band * wide;
-    const u32 of_band = high - band < BAND ? high - band : BAND;
-    const u32 row = (band + in_band % of_band) * TILE_M, column = in_band / of_band * TILE_N;
+    const Place place(blockIdx.x, rows / TILE_M, columns / TILE_N);
+    const u32 parts = inner / TILE_K, at_a = place_in_a(), at_b = place_in_b();
     u8* const shared = (u8*)memory;
-    const u32 parts = inner / TILE_K, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const u32 at_a = placed(warp / ACROSS * WARP_M + lane % 16, lane / 16);
-    const u32 at_b = placed(TILE_M + warp % ACROSS * WARP_N + lane % 8 + lane / 16 * 8, lane / 8 % 2);
-    Source source(a, b, row, column, inner);
+    Source source(a, b, place.row, place.column, inner);
     float sums[HIGH][WIDE][4] = {};
 #if STAGES == 1
     Fragments now;
@@ -154,6 +233,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         }
     }
 #endif
-    store_sums(sums, c, row, column, columns);
+    store_sums(sums, c, place.row, place.column, columns);
 }
+#endif
 #endif

@@ -16,24 +16,8 @@
 #define STAGE_BYTES (A_BYTES + B_BYTES)
 #define BOX_BYTES (16 * 64 * 2)  // 16 rows × 64 columns of C
 #define WARP_BYTES (2 * BOX_BYTES)
-#define PATIENCE 4000000000ULL  // cycles, two seconds
 
 typedef unsigned short u16;
-struct __align__(64) TensorMap {
-    u64 words[16];
-};
-
-// Waits until the phase of that parity is over; a copy or product that does not come in time ends the kernel.
-static __device__ __forceinline__ void await(u64* barrier, u32 parity) {
-    if (gb_barrier_passed(barrier, parity)) return;
-    const u64 start = gb_clock();
-    while (!gb_barrier_passed(barrier, parity))
-        if (gb_clock() - start > PATIENCE) __trap();
-}
-
-static __device__ __forceinline__ void init(u64* barrier, u32 arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(gb_shared_address(barrier)), "r"(arrivals) : "memory");
-}
 
 static __device__ __forceinline__ u32 rank_in_cluster() {
     u32 rank;
@@ -55,21 +39,8 @@ static __device__ __forceinline__ void arrive_at(u64* barrier, u32 block) {
         : "memory");
 }
 
-static __device__ __forceinline__ void expect(u64* barrier, u32 bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(gb_shared_address(barrier)), "r"(bytes)
-                 : "memory");
-}
-
-static __device__ __forceinline__ void load(const void* shared, const TensorMap* map, u32 x, u32 y, u64* barrier) {
-    asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
-            gb_shared_address(shared)),
-        "l"(map), "r"(x), "r"(y), "r"(gb_shared_address(barrier))
-        : "memory");
-}
-
-// The same into every block of the cluster of two, at the same place, with an arrival at each one's barrier.
-static __device__ __forceinline__ void load_both(const void* shared, const TensorMap* map, u32 x, u32 y, u64* barrier) {
+// Copies a box into both blocks of the cluster, to the same place, with an arrival at each one's barrier.
+static __device__ __forceinline__ void load_both(const void* shared, const GbTensorMap* map, u32 x, u32 y, u64* barrier) {
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
         "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(gb_shared_address(shared)),
@@ -169,7 +140,7 @@ static __device__ __forceinline__ void store_sums(const float (&d)[ACCUMULATORS]
 }
 
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(384, 1)
-    wgmma(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
+    wgmma(const __grid_constant__ GbTensorMap map_a, const __grid_constant__ GbTensorMap map_b,
           u16* __restrict__ c, u32 rows, u32 columns, u32 inner) {
     extern __shared__ u8 memory[];
     __shared__ u64 full[STAGES], empty[STAGES];
@@ -177,8 +148,8 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(384
     const u32 rank = CLUSTER > 1 ? rank_in_cluster() : 0, group = gb_shuffle(threadIdx.x / 128, 0);
     if (threadIdx.x == 0) {
         for (u32 stage = 0; stage < STAGES; ++stage) {
-            init(full + stage, 1);
-            init(empty + stage, 2 * CLUSTER);
+            gb_barrier_init(full + stage);
+            gb_barrier_init(empty + stage, 2 * CLUSTER);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
@@ -196,14 +167,14 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(384
                 for (u32 part = 0; part < parts; ++part) {
                     u8* const a = stages + stage * STAGE_BYTES;
                     u8* const b = a + A_BYTES;
-                    await(empty + stage, parity ^ 1);
-                    expect(full + stage, STAGE_BYTES);
-                    load(a, &map_a, part * TILE_K, row, full + stage);
+                    gb_barrier_await(empty + stage, parity ^ 1);
+                    gb_barrier_expect(full + stage, STAGE_BYTES);
+                    gb_tensor_load(a, &map_a, part * TILE_K, row, full + stage);
 #if CLUSTER > 1
                     const u32 half = rank * (TILE_N / 2);
                     load_both(b + half * TILE_K * 2, &map_b, part * TILE_K, column + half, full + stage);
 #else
-                    load(b, &map_b, part * TILE_K, column, full + stage);
+                    gb_tensor_load(b, &map_b, part * TILE_K, column, full + stage);
 #endif
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
@@ -220,7 +191,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(384
             for (u32 part = 0; part < parts; ++part) {
                 const u8* const a = stages + stage * STAGE_BYTES + (group - 1) * (A_BYTES / 2);
                 const u64 of_a = described(a), of_b = described(stages + stage * STAGE_BYTES + A_BYTES);
-                await(full + stage, parity);
+                gb_barrier_await(full + stage, parity);
                 begin_products();
 #pragma unroll
                 for (int k = 0; k < TILE_K / 16; ++k) multiply(d, of_a + 2 * k, of_b + 2 * k, part > 0 || k > 0);

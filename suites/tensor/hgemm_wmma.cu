@@ -3,7 +3,7 @@
 // from parts of 32 inner elements in shared memory; each of its eight warps computes 64 × 32. The sides are multiples of
 // 128.
 #if !GB_HIP
-#include <mma.h>
+#include WMMA_HEADER  // <…/mma.h>, which is not always where the compiler looks
 typedef unsigned short u16;
 
 #define SIDE 128
