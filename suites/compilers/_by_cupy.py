@@ -14,7 +14,7 @@ from ._providers import Built, Expression
 
 def build(bench: Bench, problem: Problem) -> Built:
     """Return the operator as an expression of CuPy; the outputs come from its memory pool."""
-    expression = Expression(problem, bench.xp, tuple(problem.inputs.values()))
+    expression = Expression(problem, partial(problem.operator.expression, bench.xp))
     notes = {"library": f"CuPy {bench.xp.__version__}", "precision": f"every operation in {problem.dtype}"}
     temporary = partial(temporary_bytes, bench.xp, expression)
     return Built(expression, expression.rows, expression.poison, notes, temporary=temporary)

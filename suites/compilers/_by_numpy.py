@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from gpubench.api.suite import Bench
@@ -12,6 +14,6 @@ from ._providers import Built, Expression
 
 def build(_bench: Bench, problem: Problem) -> Built:
     """Return the operator as an expression of NumPy, on one thread."""
-    expression = Expression(problem, np, tuple(problem.inputs.values()))
+    expression = Expression(problem, partial(problem.operator.expression, np))
     notes = {"library": f"NumPy {np.__version__}", "precision": f"every operation in {problem.dtype}"}
     return Built(expression, expression.rows, expression.poison, notes)

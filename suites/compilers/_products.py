@@ -47,8 +47,13 @@ class ProductProblem(Problem):
         """The peak of products of this precision."""
         return "float32" if self.dtype == "float32" else f"tensor.{self.dtype}"
 
+    def change(self) -> None:
+        """Negate the first matrix."""
+        super().change()
+        self._exact = ()
+
     def expected(self) -> Rows:
-        """Return the checked rows in double precision, whose product is computed on the device, once."""
+        """Return the checked rows in double precision, whose product is computed on the device, once for its inputs."""
         if not self._exact:
             wide = [self.inputs[name].astype("float64") for name in ("weights", "bias")]
             product = self.inputs["a"][self.checked].astype("float64") @ wide[0]

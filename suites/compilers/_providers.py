@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpubench.api.suite import Bench, Skip
+from gpubench.api.suite import Bench, Skip, expect
 
 from ._operators import Problem, Rows
 
@@ -22,6 +22,8 @@ GPU_QUICK = ("cupy", "cupy-fused", "nvrtc", "triton")
 GPU = (*GPU_QUICK, "numba-cuda", "torch", "inductor", "jax")
 # of the providers whose libraries must not share a process with others'
 RUNTIMES = {by: by for by in ("triton", "numba-cuda", "torch", "inductor", "jax")}
+_ATTEMPTS, _QUEUED = 3, 8  # of a look at where calls work
+_BESIDE = 0.5  # of the time of calls, after which the device still works
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +31,22 @@ class Built:
     """An operator as one provider built it.
 
     `call` computes it once on the device. `rows` returns the checked rows of all outputs of the last call in double
-    precision. `poison` overwrites the outputs with NaN, or drops those that the next call allocates. `is_ours` says
-    whether the work is queued on our stream; if not, only the host's clock times it. `temporary` returns the most bytes
-    that a call holds beside inputs and preallocated outputs.
+    precision. `poison` overwrites the outputs with NaN, or drops those that the next call allocates. `temporary`
+    returns the most bytes that a call holds beside inputs and preallocated outputs. `wait` waits for the calls of a
+    library that does not queue them on our stream: only the host's clock times them.
     """
 
     call: Callable[[], object]
     rows: Callable[[], Rows]
     poison: Callable[[], None]
     notes: Mapping[str, str] = field(default_factory=dict)
-    is_ours: bool = True
     temporary: Callable[[], float] | None = None
+    wait: Callable[[], None] | None = None
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the work is queued on the stream that is timed."""
+        return self.wait is None
 
 
 def build(bench: Bench, problem: Problem, by: str) -> Built:
@@ -49,29 +56,61 @@ def build(bench: Bench, problem: Problem, by: str) -> Built:
     return built
 
 
+def expect_on_our_stream(bench: Bench, call: Callable[[], object]) -> None:
+    """Raise WrongAnswer if calls of an operator work beside our stream, where no event would time them."""
+    call()  # compiles, loads and allocates
+    beside = []
+    for _ in range(_ATTEMPTS):  # one may be late by chance
+        bench.device.synchronize()
+        start = bench.device.now()
+        for _ in range(_QUEUED):
+            call()
+        bench.device.synchronize()
+        ours_s = bench.device.now() - start
+        beside.append(bench.device.elsewhere() / ours_s)
+    expect(min(beside) < _BESIDE, "the calls do not work on the stream that is timed")
+
+
 def lacks(by: str, problem: Problem) -> Skip:
     """Return the reason of a provider that has no such operator."""
     return Skip(f"{by} has no {problem.operator.name} here")
 
 
-class Expression:
-    """An operator as the plain expression of an array library, which allocates its outputs at each call."""
+def _itself(array: Any) -> Any:
+    return array
 
-    def __init__(self, problem: Problem, xp: Any, inputs: tuple[Any, ...]) -> None:
-        self._problem, self._xp, self._inputs = problem, xp, inputs
-        self._outputs: tuple[Any, ...] = ()
+
+class Expression:
+    """An operator as a function of arrays of some library, which allocates its outputs at each call.
+
+    `theirs` returns an input as an array of that library, `ours` an output as one of the device's array module.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        function: Callable[..., Any],
+        theirs: Callable[[Any], Any] = _itself,
+        ours: Callable[[Any], Any] = _itself,
+    ) -> None:
+        self._problem, self._function, self._theirs, self._ours = problem, function, theirs, ours
+        self._inputs: tuple[Any, ...] = ()
+        self.outputs: Any = ()
+        self.poison()
 
     def __call__(self) -> None:
         """Compute the operator."""
-        self._outputs = self._problem.operator.outputs_of(self._xp, *self._inputs)
+        self.outputs = self._function(*self._inputs)
 
     def rows(self) -> Rows:
         """Return the checked rows of the last call's outputs."""
-        return tuple(self._problem.rows_of(array) for array in self._outputs)
+        found = self.outputs if isinstance(self.outputs, tuple) else (self.outputs,)
+        return tuple(self._problem.rows_of(self._ours(array)) for array in found)
 
     def poison(self) -> None:
-        """Drop the outputs: the next call makes others."""
-        self._outputs = ()
+        """Drop the outputs, of which the next call makes others, and hand over the inputs anew: they may be copies."""
+        self.outputs = ()
+        self._inputs = tuple(self._theirs(array) for array in self._problem.inputs.values())
 
 
 class Outputs:
@@ -79,8 +118,9 @@ class Outputs:
 
     def __init__(self, bench: Bench, problem: Problem) -> None:
         self._problem = problem
-        shape = (problem.rows, problem.cols)
-        self.arrays = tuple(bench.xp.empty(shape, problem.dtype) for _ in range(problem.operator.outputs))
+        self.arrays = tuple(
+            bench.xp.empty(problem.output_shape, problem.dtype) for _ in range(problem.operator.outputs)
+        )
 
     def rows(self) -> Rows:
         """Return the checked rows of all outputs."""

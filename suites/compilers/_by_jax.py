@@ -1,0 +1,44 @@
+"""JAX: XLA compiles the expression. On a GPU it works on a stream of its own, and only the host's clock times it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from functools import partial
+from typing import Any
+
+from gpubench.api.suite import Bench, Missing
+
+from ._operators import Problem
+from ._providers import Built, Expression
+
+_INSTALL = "pip install 'gpubench-suite[jax]'"
+
+
+def build(bench: Bench, problem: Problem) -> Built:
+    """Return the compiled expression over our memory; raises Missing without JAX."""
+    jax = _imported(bench)
+    function = jax.jit(partial(problem.operator.expression, jax.numpy))
+    expression = Expression(problem, function, jax.dlpack.from_dlpack, bench.xp.from_dlpack)
+    notes = {"library": f"JAX {jax.__version__}", "precision": "as XLA computes: float32 within a kernel"}
+
+    def wait() -> None:
+        jax.block_until_ready(expression.outputs)
+
+    is_beside = bench.traits.is_gpu  # on the host a call returns when it is done
+    return Built(expression, expression.rows, expression.poison, notes, wait=wait if is_beside else None)
+
+
+def _imported(bench: Bench) -> Any:
+    """Return the module jax, which takes device memory as it needs it; raises Missing without it or its GPU."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    try:
+        jax = importlib.import_module("jax")
+        importlib.import_module("jax.dlpack")
+    except ImportError as error:
+        raise Missing("JAX is not installed", _INSTALL) from error
+    if not bench.traits.is_gpu:
+        jax.config.update("jax_cpu_enable_async_dispatch", False)
+    elif jax.default_backend() != "gpu":
+        raise Missing(f"JAX {jax.__version__} finds no GPU", f"{_INSTALL} (for CUDA 13)")
+    return jax

@@ -1,0 +1,59 @@
+"""numba's GPU target: a kernel of our own in Python for each operator, on our stream.
+
+It comes with numba, or newer as the package numba-cuda.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from functools import partial
+from typing import Any
+
+from gpubench.api.suite import Bench, Missing
+
+from . import _numba_cuda_kernels as kernels
+from ._operators import Problem
+from ._providers import Built, Outputs, lacks
+
+_INSTALL = "pip install 'numba-cuda[cu13]' (or [cu12])"
+
+
+def build(bench: Bench, problem: Problem) -> Built:
+    """Return the operator as one kernel; raises Skip where there is none, Missing without numba for this GPU."""
+    name = problem.operator.name
+    if name not in (*kernels.ELEMENTS, *kernels.ROWS):
+        raise lacks("numba-cuda", problem)
+    cuda = _imported()
+    outputs, is_pointwise = Outputs(bench, problem), name in kernels.ELEMENTS
+    kernel = _compiled(cuda, (kernels.ELEMENTS if is_pointwise else kernels.ROWS)[name])
+    arrays = (cuda.as_cuda_array(array.ravel()) for array in (*problem.inputs.values(), *outputs.arrays))
+    blocks = -(-problem.elements // kernels.THREADS) if is_pointwise else problem.rows
+    stream = cuda.external_stream(bench.device.stream)
+    notes = {"library": f"numba {_version()}", "precision": "computed in float32", "kernels": "1"}
+    launch = partial(kernel[blocks, kernels.THREADS, stream], *arrays, problem.cols)
+    return Built(launch, outputs.rows, outputs.poison, notes)
+
+
+def _imported() -> Any:
+    """Return the module numba.cuda; raises Missing without numba, or where it finds no GPU or no compiler."""
+    try:
+        cuda = importlib.import_module("numba.cuda")
+    except ImportError as error:
+        raise Missing("numba has no GPU target here", _INSTALL) from error
+    if not cuda.is_available():
+        raise Missing("numba finds no GPU, or no compiler for it", _INSTALL)
+    importlib.import_module("numba").config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # of the operator that is small on purpose
+    kernels.load(cuda)
+    return cuda
+
+
+def _version() -> str:
+    numba = importlib.import_module("numba")
+    found = getattr(importlib.import_module("numba.cuda"), "__version__", "")
+    return f"{numba.__version__}, numba-cuda {found}" if found else str(numba.__version__)
+
+
+@functools.cache
+def _compiled(cuda: Any, kernel: kernels.Kernel) -> Any:
+    return cuda.jit(kernel)

@@ -1,0 +1,76 @@
+"""torch in eager mode, with torch's own functions where it has them: the result of each goes through memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from gpubench.api.suite import Bench
+
+from .._torch import imported
+from ._operators import EPSILON, Problem
+from ._providers import Built, Expression
+
+
+def build(bench: Bench, problem: Problem) -> Built:
+    """Return the operator as an expression of torch over our memory; raises Missing without torch."""
+    torch = on_stream(bench)
+    notes = {"library": f"torch {torch.__version__}", "precision": f"results of every function in {problem.dtype}"}
+    return built_of(bench, problem, torch, function_of(torch, problem), notes)
+
+
+def function_of(torch: Any, problem: Problem) -> Callable[..., Any]:
+    """Return the operator in the functions that a user of torch calls, else in the operators of its tensors."""
+    functional = torch.nn.functional
+
+    def bias_gelu(x: Any, bias: Any) -> Any:
+        return functional.gelu(x + bias, approximate="tanh")
+
+    def swiglu(gate: Any, up: Any) -> Any:
+        return functional.silu(gate) * up
+
+    def softmax(x: Any) -> Any:
+        return functional.softmax(x, dim=-1)
+
+    def rmsnorm(x: Any, weight: Any) -> Any:
+        return functional.rms_norm(x, weight.shape, weight, EPSILON)
+
+    def layernorm(x: Any, weight: Any, bias: Any) -> Any:
+        return functional.layer_norm(x, weight.shape, weight, bias, EPSILON)
+
+    def residual_norm(x: Any, residual: Any, weight: Any) -> Any:
+        summed = x + residual
+        return summed, rmsnorm(summed, weight)
+
+    def gemm_gelu(a: Any, weights: Any, bias: Any) -> Any:
+        return functional.gelu(a @ weights + bias, approximate="tanh")
+
+    functions = (bias_gelu, swiglu, softmax, rmsnorm, layernorm, residual_norm, gemm_gelu)
+    own = {function.__name__: function for function in functions}
+    return own.get(problem.operator.name.replace("-", "_")) or partial(problem.operator.expression, torch)
+
+
+def on_stream(bench: Bench) -> Any:
+    """Return the module torch, whose kernels run on the stream that is timed; its unused memory is given back."""
+    torch = imported(bench.traits.is_gpu)
+    if bench.traits.is_gpu:
+        torch.cuda.empty_cache()
+        torch.cuda.set_stream(torch.cuda.ExternalStream(bench.device.stream))
+    return torch
+
+
+def built_of(bench: Bench, problem: Problem, torch: Any, function: Callable[..., Any], notes: dict[str, str]) -> Built:
+    """Return a function of torch's tensors as an operator: the inputs are ours by DLPack, the outputs torch's."""
+    expression = Expression(problem, function, torch.from_dlpack, bench.xp.from_dlpack)
+    temporary = partial(_temporary_bytes, torch, expression) if bench.traits.is_gpu else None
+    return Built(expression, expression.rows, expression.poison, notes, temporary=temporary)
+
+
+def _temporary_bytes(torch: Any, expression: Expression) -> float:
+    """Return the most bytes that a call holds of torch's memory at the same time, its own outputs included."""
+    expression.poison()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    expression()
+    return float(torch.cuda.max_memory_allocated() - before)
