@@ -75,7 +75,8 @@ def test_a_kernel_that_reads_beyond_a_length_meets_nan(gpu: Any) -> None:
 
 def test_a_wrong_key_is_seen(gpu: Any) -> None:
     found = attention(gpu)
-    assert error(found) < 2**-11
+    for call in found.calls():
+        call()
     found.caches[0].keys[:] = gpu.xp.roll(found.caches[0].keys, 128)
     with pytest.raises(WrongAnswer, match="relative error"):
         found.check()
