@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import _grid
 import numpy as np
 import pytest
 from _grid_device import bench
@@ -14,6 +15,8 @@ from gpubench.base.errors import Skip, WrongAnswer
 
 SUITE = plugins.load("suites", "compilers")
 PRODUCTS, PROVIDERS = (sys.modules[f"{SUITE.package}.{name}"] for name in ("_products", "_providers"))
+
+needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 
 
 def product(dtype="float32", m=48, n=64, k=96):
@@ -53,3 +56,103 @@ def test_the_vendor_has_a_product_alone():
         PROVIDERS.build(bench(SUITE), operators.Problem(bench(SUITE), "softmax", 8, 64, "float16"), "vendor")
     with pytest.raises(Skip, match="does not support this kind of float16 product"):
         PROVIDERS.build(bench(SUITE), product("float16"), "vendor")  # of AMD, where CuPy has no epilogue
+
+
+LAYOUT, FOLDING = (sys.modules[f"{SUITE.package}.{name}"] for name in ("_layout", "_folding"))
+SHAPE = (5, 16, 24)  # images, channels, side
+
+
+def images(what, layout, dtype="float16", shape=SHAPE):
+    return LAYOUT.ImageProblem(bench(SUITE), what, layout, shape, dtype)
+
+
+def plain(what, layout, x, *vectors):
+    """The operator place by place, on images that are turned to NHWC before it and back after it."""
+    x = x.transpose(0, 2, 3, 1) if layout == "nchw" else x
+    if what == "transpose":
+        return x if layout == "nchw" else x.transpose(0, 3, 1, 2)
+    if what == "pool":
+        corners = [x[:, i::2, j::2] for i in (0, 1) for j in (0, 1)]
+        y = np.maximum.reduce(corners)
+    elif what == "bias":
+        y = np.stack([x[..., k] + vectors[0][k] for k in range(x.shape[3])], axis=3)
+    else:
+        mean, variance, weight, bias = vectors
+        y = (x - mean) * (weight * (variance + 1e-5) ** -0.5) + bias
+    return y.transpose(0, 3, 1, 2) if layout == "nchw" else y
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("what", ["transpose", "pool", "batch-norm", "bias"])
+def test_an_operator_on_images_is_that_of_its_places(what, layout):
+    made = images(what, layout, "float32")
+    inputs = [array.astype(float) for array in made.inputs.values()]
+    (found,) = made.operator.outputs_of(np, *inputs)
+    np.testing.assert_allclose(found, plain(what, layout, *inputs), atol=1e-12)
+    assert found.shape == made.output_shape
+    assert made.moved == 4 * (sum(array.size for array in inputs) + found.size)
+
+
+def computed(made, by):
+    """What a provider computes, all of it, after a check that it overwrote what was there."""
+    built = PROVIDERS.build(bench(SUITE), made, by)
+    built.poison()
+    built.call()
+    return built, made.compare(built.rows())["error"].value
+
+
+@needs_compiler
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("what", ["transpose", "pool", "batch-norm", "bias"])
+def test_our_kernel_for_images_gives_the_operator_and_writes_all_of_it(what, layout):
+    made = images(what, layout)
+    made._checked = np.arange(5)
+    _, error = computed(made, "nvrtc")
+    assert (error == 0) if what in ("transpose", "pool") else (0 < error < 5e-4)
+
+
+@needs_compiler
+def test_a_transpose_of_sides_that_do_not_fill_their_tiles_is_whole():
+    made = images("transpose", "nhwc", shape=(2, 72, 8))
+    made._checked = np.arange(2)
+    assert computed(made, "nvrtc")[1] == 0
+
+
+@pytest.mark.parametrize("by", ["numpy", "numba"])
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("what", ["transpose", "pool", "batch-norm", "bias"])
+def test_a_provider_of_the_host_gives_the_operator_on_images(what, layout, by):
+    assert computed(images(what, layout, "float32"), by)[1] < 1e-6
+
+
+def test_a_wrong_order_of_places_is_seen():
+    made = images("transpose", "nchw", "float32")
+    (x,) = made.inputs.values()
+    wrong = np.ascontiguousarray(x.transpose(0, 3, 2, 1))
+    with pytest.raises(WrongAnswer, match="relative error"):
+        made.compare((made.rows_of(wrong),))
+
+
+def test_our_kernels_for_images_take_whole_vectors_alone():
+    for made in (images("bias", "nhwc", "float32"), images("bias", "nhwc", shape=(1, 12, 8))):
+        with pytest.raises(Skip, match=r"layout\.cu takes halves and multiples of 8"):
+            PROVIDERS.build(bench(SUITE), made, "nvrtc")
+
+
+def folding(form, dtype, cols=96):
+    return FOLDING.FoldingProblem(bench(SUITE), form, 48, cols, dtype)
+
+
+@pytest.mark.parametrize("form", ["written", "folded"])
+@pytest.mark.parametrize("by", ["numpy", "numba", pytest.param("nvrtc", marks=needs_compiler)])
+def test_a_batch_norm_written_and_folded_is_that_of_double_precision(form, by):
+    made = folding(form, "float16" if by == "nvrtc" else "float32")
+    assert 0 < computed(made, by)[1] < (5e-4 if by == "nvrtc" else 1e-6)
+
+
+def test_folding_leaves_the_result_as_it_is():
+    x, mean, variance, weight, bias = (array.astype(float) for array in folding("written", "float32").inputs.values())
+    forms = FOLDING.FoldingProblem.operators
+    scale = weight / np.sqrt(variance + 1e-5)
+    written = forms["written"].expression(np, x, mean, variance, weight, bias)
+    np.testing.assert_allclose(forms["folded"].expression(np, x, scale, bias - mean * scale), written, atol=1e-12)

@@ -101,12 +101,24 @@ def _gemm_gelu(kernels: _Kernels, a: Any, weights: Any, bias: Any, out: Any) -> 
     return lambda: gelu(a @ weights, bias, out)
 
 
+def _written(kernels: _Kernels, *arrays: Any) -> Callable[[], None]:
+    body = f"z = ((float)x - (float)mean) / sqrtf((float)variance + {EPSILON}f) * (float)weight + (float)bias"
+    return partial(kernels.pointwise("T x, T mean, T variance, T weight, T bias", "T z", body), *arrays)
+
+
+def _folded(kernels: _Kernels, *arrays: Any) -> Callable[[], None]:
+    body = "z = (float)x * (float)scale + (float)shift"
+    return partial(kernels.pointwise("T x, T scale, T shift", "T z", body), *arrays)
+
+
 _ROWS: dict[str, Callable[..., Callable[[], None]]] = {
     "softmax": _softmax,
     "rmsnorm": _rmsnorm,
     "layernorm": _layernorm,
     "residual_norm": _residual_norm,
     "gemm_gelu": _gemm_gelu,
+    "written": _written,
+    "folded": _folded,
 }
 
 

@@ -15,6 +15,9 @@ from numba import prange
 from gpubench.api.suite import Bench
 
 from .._host import Compiled, parallel
+from . import _layout_numba
+from ._folding import FoldingProblem
+from ._layout import ImageProblem
 from ._operators import EPSILON, Problem
 from ._providers import Built, Outputs, lacks
 
@@ -117,6 +120,10 @@ def _product(loop: Compiled, a: Any, weights: Any, bias: Any, out: Any) -> None:
 
 def build(bench: Bench, problem: Problem) -> Built:
     """Return the operator as a compiled loop; raises Skip where there is none."""
+    if isinstance(problem, ImageProblem):
+        return _layout_numba.build(bench, problem)
+    if isinstance(problem, FoldingProblem):
+        return _layout_numba.folding(bench, problem)
     name, is_product = problem.operator.name, problem.operator.name == "gemm_gelu"
     if name not in _LOOPS and not is_product:
         raise lacks("numba", problem)

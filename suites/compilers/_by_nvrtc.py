@@ -10,6 +10,9 @@ import numpy as np
 
 from gpubench.api.suite import Bench, Skip
 
+from . import _layout_nvrtc
+from ._folding import FoldingProblem
+from ._layout import ImageProblem
 from ._operators import ITEM_BYTES, POINTWISE, Problem
 from ._providers import Built, Outputs, lacks
 
@@ -25,6 +28,10 @@ _MOST_VECTORS = 8
 
 def build(bench: Bench, problem: Problem) -> Built:
     """Return the operator as one kernel of rows.cu; raises Skip where it has none, or a row is too long for a block."""
+    if isinstance(problem, ImageProblem):
+        return _layout_nvrtc.build(bench, problem)
+    if isinstance(problem, FoldingProblem):
+        return _layout_nvrtc.folding(bench, problem)
     name = problem.operator.name
     if name not in _NUMBERS:
         raise lacks("nvrtc", problem)

@@ -1,0 +1,55 @@
+"""Constant folding: a batch norm as it is written, whose statistics are constant, and with them folded by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import Bench, Target, Task, Topic, View
+
+from . import _providers as providers
+from ._cases import in_full, runtime_of, task_of
+from ._layout import normalised
+from ._operators import Operator, Problem
+
+FORMS = ("written", "folded")
+_GPU_SHAPE, _HOST_SHAPE = (32768, 4096), (2048, 4096)  # rows, columns
+
+topic = Topic(
+    views=[View("bars", "Constant folding: throughput by form and provider", ("folding",), by=("form", "by"))]
+)
+
+
+def _folded(_xp: Any, x: Any, scale: Any, shift: Any) -> Any:
+    return x * scale + shift
+
+
+class FoldingProblem(Problem):
+    """A batch norm of a matrix whose columns are channels; `folded` has a factor and a shift instead of statistics."""
+
+    operators = {  # noqa: RUF012
+        "written": Operator("written", ("x", "mean", "variance", "weight", "bias"), normalised),
+        "folded": Operator("folded", ("x", "scale", "shift"), _folded),
+    }
+
+    def _scaled(self, name: str, drawn: Any) -> Any:
+        return drawn * drawn + np.float32(0.5) if name == "variance" else drawn
+
+
+def _by(target: Target) -> Any:
+    if target.is_host:
+        return providers.HOST_QUICK
+    return ("cupy", "cupy-fused", "nvrtc", "torch", "inductor", "jax")
+
+
+@topic.case(form=FORMS, by=_by, runtime=runtime_of, when=in_full)
+def folding(bench: Bench, form: str, by: str) -> Task:
+    """A batch norm in inference: one matrix read and one written.
+
+    `written` computes (x − mean) / √(variance + ε) · weight + bias, as a model is written; mean, variance, weight and
+    bias are constant. `folded` computes x · scale + shift. A compiler that folds constants takes as long for both.
+    """
+    rows, cols = _GPU_SHAPE if bench.traits.is_gpu else _HOST_SHAPE
+    dtype = "float16" if bench.traits.is_gpu else "float32"
+    return task_of(bench, FoldingProblem(bench, form, rows, cols, dtype), by)

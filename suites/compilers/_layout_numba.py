@@ -1,0 +1,118 @@
+"""Operators on images as loops over all threads of the host. Importing this module imports numba."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numba
+import numpy as np
+from numba import prange
+
+from gpubench.api.suite import Bench
+
+from .._host import Compiled, parallel
+from ._folding import FoldingProblem
+from ._layout import ImageProblem
+from ._operators import EPSILON
+from ._providers import Built, Outputs
+
+_ONE, _EPSILON = np.float32(1), np.float32(EPSILON)
+_TILE = 16  # float32 elements: a line of most caches
+
+
+def _transpose(x: Any, out: Any) -> None:
+    """Transpose (images, rows, cols) in tiles."""
+    rows, cols = x.shape[1], x.shape[2]
+    down = (rows + _TILE - 1) // _TILE
+    for strip in prange(x.shape[0] * down):
+        image, top = strip // down, strip % down * _TILE
+        for left in range(0, cols, _TILE):
+            for col in range(left, min(left + _TILE, cols)):
+                for row in range(top, min(top + _TILE, rows)):
+                    out[image, col, row] = x[image, row, col]
+
+
+def _pool_planes(x: Any, out: Any) -> None:
+    for plane in prange(x.shape[0]):
+        for i in range(out.shape[1]):
+            for j in range(out.shape[2]):
+                upper = max(x[plane, 2 * i, 2 * j], x[plane, 2 * i, 2 * j + 1])
+                lower = max(x[plane, 2 * i + 1, 2 * j], x[plane, 2 * i + 1, 2 * j + 1])
+                out[plane, i, j] = max(upper, lower)
+
+
+def _pool_lines(x: Any, out: Any) -> None:
+    for image in prange(x.shape[0]):
+        for i in range(out.shape[1]):
+            for j in range(out.shape[2]):
+                for k in range(out.shape[3]):
+                    upper = max(x[image, 2 * i, 2 * j, k], x[image, 2 * i, 2 * j + 1, k])
+                    lower = max(x[image, 2 * i + 1, 2 * j, k], x[image, 2 * i + 1, 2 * j + 1, k])
+                    out[image, i, j, k] = max(upper, lower)
+
+
+def _planes(x: Any, scale: Any, shift: Any, out: Any) -> None:
+    """Multiply and add with a number for each of the channels of (planes, places)."""
+    channels = scale.shape[0]
+    for plane in prange(x.shape[0]):
+        by, more = scale[plane % channels], shift[plane % channels]
+        for i in range(x.shape[1]):
+            out[plane, i] = x[plane, i] * by + more
+
+
+def _lines(x: Any, scale: Any, shift: Any, out: Any) -> None:
+    """Multiply and add with a number for each of the channels of (places, channels)."""
+    for line in prange(x.shape[0]):
+        for i in range(x.shape[1]):
+            out[line, i] = x[line, i] * scale[i] + shift[i]
+
+
+class _ByChannel:
+    """A bias or a batch norm, whose factors are computed in each call."""
+
+    def __init__(self, loop: Compiled, x: Any, vectors: tuple[Any, ...], out: Any) -> None:
+        self._loop, self._x, self._vectors, self._out = loop, x, vectors, out
+
+    def __call__(self) -> None:
+        if len(self._vectors) == 1:
+            scale, shift = np.ones_like(self._vectors[0]), self._vectors[0]
+        else:
+            mean, variance, weight, bias = self._vectors
+            scale = weight / np.sqrt(variance + _EPSILON)
+            shift = bias - mean * scale
+        self._loop(self._x, scale, shift, self._out)
+
+
+def build(bench: Bench, problem: ImageProblem) -> Built:
+    """Return the operator as a compiled loop."""
+    outputs = Outputs(bench, problem)
+    x, *vectors = problem.inputs.values()
+    out, is_planar = outputs.arrays[0], problem.layout == "nchw"
+    planes, places = problem.rows * problem.channels, problem.side**2
+    if problem.what == "transpose":
+        sides = (problem.channels, places) if is_planar else (places, problem.channels)
+        call: Any = partial(
+            parallel(_transpose), x.reshape(problem.rows, *sides), out.reshape(problem.rows, *sides[::-1])
+        )
+    elif problem.what == "pool":
+        halved = (planes, problem.side // 2, problem.side // 2)
+        one, other = (x.reshape(planes, *x.shape[2:]), out.reshape(halved)) if is_planar else (x, out)
+        call = partial(parallel(_pool_planes if is_planar else _pool_lines), one, other)
+    else:
+        flat = (planes, places) if is_planar else (problem.rows * places, problem.channels)
+        loop = parallel(_planes if is_planar else _lines)
+        call = _ByChannel(loop, x.reshape(flat), tuple(vectors), out.reshape(flat))
+    notes = {"library": f"numba {numba.__version__}", "precision": "computed in float32, not reassociated"}
+    return Built(call, outputs.rows, outputs.poison, notes)
+
+
+def folding(bench: Bench, problem: FoldingProblem) -> Built:
+    """Return a batch norm of a matrix as a compiled loop over its rows."""
+    outputs = Outputs(bench, problem)
+    x, *vectors = problem.inputs.values()
+    loop, out = parallel(_lines), outputs.arrays[0]
+    is_folded = problem.operator.name == "folded"
+    call: Any = partial(loop, x, *vectors, out) if is_folded else _ByChannel(loop, x, tuple(vectors), out)
+    notes = {"library": f"numba {numba.__version__}", "precision": "computed in float32, not reassociated"}
+    return Built(call, outputs.rows, outputs.poison, notes)

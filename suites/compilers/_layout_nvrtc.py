@@ -1,0 +1,77 @@
+"""Our kernels of layout.cu for images: every element is read once and written once."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+
+from gpubench.api.suite import Bench, Skip
+
+from ._folding import FoldingProblem
+from ._layout import ImageProblem
+from ._providers import Built, Outputs
+
+_TILE, _THREADS, _PLANE_THREADS = 64, 256, 128  # as in layout.cu
+_WIDE = 8  # halves of a vector
+_BLOCKS = 16  # of a compute unit, where threads stride through the elements
+_NUMBERS = {"bias": 0, "batch-norm": 1, "scale-shift": 2}  # WHAT
+
+
+def build(bench: Bench, problem: ImageProblem) -> Built:
+    """Return the operator as one kernel; raises Skip for shapes that do not fill its vectors."""
+    if problem.dtype != "float16" or problem.channels % _WIDE or problem.side % _WIDE:
+        raise Skip(f"layout.cu takes halves and multiples of {_WIDE} channels and places, not {problem.output_shape}")
+    outputs = Outputs(bench, problem)
+    make = {"transpose": _transpose, "pool": _pool}.get(problem.what, _by_channel)
+    notes = {"library": "layout.cu", "precision": "computed in float32", "kernels": "1"}
+    return Built(make(bench, problem, outputs), outputs.rows, outputs.poison, notes)
+
+
+def _transpose(bench: Bench, problem: ImageProblem, outputs: Outputs) -> partial[None]:
+    places = problem.side**2
+    rows, cols = (problem.channels, places) if problem.layout == "nchw" else (places, problem.channels)
+    grid = (-(-rows // _TILE) * -(-cols // _TILE), problem.rows)
+    args = (problem.inputs["x"], outputs.arrays[0], np.uint32(rows), np.uint32(cols))
+    return partial(bench.kernel("layout.cu", "transpose", WHAT=0), grid, (_THREADS,), args)
+
+
+def _pool(bench: Bench, problem: ImageProblem, outputs: Outputs) -> partial[None]:
+    out, side, groups = outputs.arrays[0], problem.side, problem.channels // _WIDE
+    is_planar = problem.layout == "nchw"
+    vectors = out.size // (_WIDE // 2 if is_planar else _WIDE)
+    kernel = bench.kernel("layout.cu", "pool_planes" if is_planar else "pool_lines", WHAT=0)
+    sizes = (np.uint64(vectors), np.uint32(side), *(() if is_planar else (np.uint32(groups),)))
+    return partial(kernel, (-(-vectors // _THREADS),), (_THREADS,), (problem.inputs["x"], out, *sizes))
+
+
+def _by_channel(bench: Bench, problem: ImageProblem, outputs: Outputs) -> partial[None]:
+    x, *vectors = problem.inputs.values()
+    args = (x, *vectors, *vectors[:1] * (4 - len(vectors)), outputs.arrays[0])
+    if problem.layout == "nchw":
+        kernel = bench.kernel("layout.cu", "planes", WHAT=_NUMBERS[problem.what])
+        sizes = np.uint32(problem.side**2 // _WIDE), np.uint32(problem.channels)
+        return partial(kernel, (problem.rows * problem.channels,), (_PLANE_THREADS,), (*args, *sizes))
+    return lines(bench, _NUMBERS[problem.what], args, x.size // _WIDE, problem.channels // _WIDE)
+
+
+def lines(bench: Bench, what: int, args: tuple[object, ...], vectors: int, groups: int) -> partial[None]:
+    """Return the launch of `lines`, whose threads are a multiple of the `groups` vectors of all channels."""
+    step = groups // math.gcd(groups, _THREADS)
+    blocks = min(-(-vectors // _THREADS), bench.target.device.units * _BLOCKS)
+    kernel = bench.kernel("layout.cu", "lines", WHAT=what)
+    return partial(kernel, (-(-blocks // step) * step,), (_THREADS,), (*args, np.uint64(vectors), np.uint32(groups)))
+
+
+def folding(bench: Bench, problem: FoldingProblem) -> Built:
+    """Return a batch norm of a matrix as one kernel, whose threads compute the factors of their columns once."""
+    if problem.dtype != "float16" or problem.cols % _WIDE:
+        raise Skip(f"layout.cu takes halves and multiples of {_WIDE} columns, not {problem.cols} of {problem.dtype}")
+    outputs = Outputs(bench, problem)
+    x, *vectors = problem.inputs.values()
+    what = _NUMBERS["batch-norm" if problem.operator.name == "written" else "scale-shift"]
+    args = (x, *vectors, *vectors[:1] * (4 - len(vectors)), outputs.arrays[0])
+    launch = lines(bench, what, args, problem.elements // _WIDE, problem.cols // _WIDE)
+    notes = {"library": "layout.cu", "precision": "computed in float32", "kernels": "1"}
+    return Built(launch, outputs.rows, outputs.poison, notes)
