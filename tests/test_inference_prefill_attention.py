@@ -1,5 +1,6 @@
 """Attention of a prompt: our kernels on the host against double precision, and checks that can fail."""
 
+import dataclasses
 import sys
 
 import _grid
@@ -91,8 +92,13 @@ def by_kernel(monkeypatch, prompt, shape, rows, cols):
 
 
 @pytest.fixture
-def unfused(monkeypatch):
+def library(monkeypatch):
+    """The products of the vendor's library by NumPy."""
     monkeypatch.setattr(ATTENTION, "vendor", by_numpy)
+
+
+@pytest.fixture
+def unfused(library):
     return ATTENTION.PrefillAttention(bench(SUITE, "nvidia"), SMALL, "unfused")
 
 
@@ -106,6 +112,17 @@ def test_two_products_and_a_softmax_are_the_attention_of_double_precision(unfuse
     unfused.prompt.values[:] = np.roll(unfused.prompt.values, 64)
     with pytest.raises(WrongAnswer, match="relative error"):
         unfused.check()
+
+
+@needs_compiler
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("tokens", [72, pytest.param(2056, marks=pytest.mark.slow)])
+def test_a_softmax_that_holds_its_row_in_registers_gives_the_same(tokens):
+    """A thread holds one vector of eight scores, and of 2056 tokens two."""
+    found = ATTENTION.PrefillAttention(bench(SUITE, "nvidia"), dataclasses.replace(SMALL, tokens=tokens), "unfused")
+    found.provider.poison()
+    found.provider()
+    assert 0 < found.check()["error"].value < 2**-9
 
 
 @needs_compiler

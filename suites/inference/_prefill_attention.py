@@ -38,6 +38,7 @@ from ._weights import product_bench
 
 _HALF = FORMATS["float16"]
 _THREADS = 256  # of a block, as in chain.cu
+_MOST_VECTORS = 8  # of eight scores that fit into the registers of a thread
 _SAMPLED = 6  # tokens of random heads that are compared, beside the first and the last token
 _BOUND = 4 * 2.0**-11  # of the relative error: results, and for some scores and shares too, are stored as halves
 _SPARE_BYTES = 2**28
@@ -103,7 +104,10 @@ class Unfused:
         self._bench, self._shape, self._workspace = bench, shape, workspace
         self._scores = bench.xp.empty(shape.scores, "uint16")
         self._joined = bench.xp.empty(shape.size, "uint16")  # of each head the tokens in turn
-        self._softmax, self._join = (bench.kernel("chain.cu", name) for name in ("causal_softmax", "join_heads"))
+        vectors = -(-shape.tokens // (8 * _THREADS))  # that a thread holds of a row of scores
+        is_whole = shape.tokens % 8 == 0 and vectors <= _MOST_VECTORS
+        self._softmax = bench.kernel("chain.cu", "causal_softmax", VECTORS=vectors if is_whole else 0)
+        self._join = bench.kernel("chain.cu", "join_heads")
 
     def calls(self, prompt: Prompt, out: Any) -> list[Call]:
         """Return the calls that write (token, head, dim) to `out`."""
@@ -112,7 +116,7 @@ class Unfused:
         scored = Shape(rows, shape.tokens, shape.dim, "nt", shape.kv_heads)
         weighed = Shape(rows, shape.dim, shape.tokens, "nn", shape.kv_heads)
         lines, joined = (self._scores, np.uint32(shape.tokens)), (self._joined, out)
-        sizes = np.uint32(shape.heads), np.uint32(shape.dim)
+        sizes = np.uint32(shape.heads), np.uint32(shape.dim // 8)  # in vectors
         return [
             self._product(scored, prompt.queries, prompt.keys, self._scores),
             partial(self._softmax, (shape.heads * shape.tokens,), (_THREADS,), lines),

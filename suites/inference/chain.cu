@@ -6,6 +6,9 @@
 // step may be launched early: each waits for the launch before it, and outputs of other kernels are not `__restrict__`.
 #define THREADS 256       // of most blocks
 #define NORM_THREADS 1024  // of a norm, at most
+#ifndef VECTORS
+#define VECTORS 0  // of eight scores of a row that a thread of a softmax holds; 0 for rows of any length
+#endif
 #ifndef HELD
 #define HELD 1  // groups of four elements of a row that a thread of a norm holds
 #endif
@@ -121,12 +124,46 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 }
 
 // Rows of scores, exponents of two, become shares of 1: row r is of token r % tokens, which attends to the tokens up to
-// itself. A block for each row.
+// itself. A block for each row, whose threads hold VECTORS times eight scores; without VECTORS a row may have any length, and
+// is read three times.
 extern "C" __global__ void __launch_bounds__(THREADS)
     causal_softmax(unsigned short* __restrict__ scores, u32 tokens) {
-    unsigned short* row = scores + (u64)blockIdx.x * tokens;
     const u32 count = blockIdx.x % tokens + 1;
+    unsigned short* row = scores + (u64)blockIdx.x * tokens;
     float most = -1e30f, sum = 0;
+#if VECTORS
+    uint4* vectors = (uint4*)row;
+    float held[VECTORS][8];
+#pragma unroll
+    for (int k = 0; k < VECTORS; ++k) {
+        const u32 i = threadIdx.x + k * THREADS;
+        uint4 word = make_uint4(0, 0, 0, 0);
+        if (8 * i < count) word = gb_word(vectors + i);
+        gb_halves(word.x, held[k][0], held[k][1]);
+        gb_halves(word.y, held[k][2], held[k][3]);
+        gb_halves(word.z, held[k][4], held[k][5]);
+        gb_halves(word.w, held[k][6], held[k][7]);
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+            if (8 * i + e >= count) held[k][e] = -1e30f;
+            most = held[k][e] > most ? held[k][e] : most;
+        }
+    }
+    most = block_most(most);
+#pragma unroll
+    for (int k = 0; k < VECTORS; ++k)
+#pragma unroll
+        for (int e = 0; e < 8; ++e) sum += held[k][e] = exp2f(held[k][e] - most);
+    const float scale = 1 / block_sum(sum);
+#pragma unroll
+    for (int k = 0; k < VECTORS; ++k) {
+        const u32 i = threadIdx.x + k * THREADS;
+        const float* of = held[k];
+        if (8 * i < tokens)
+            vectors[i] = make_uint4(pair_of(of[0] * scale, of[1] * scale), pair_of(of[2] * scale, of[3] * scale),
+                                    pair_of(of[4] * scale, of[5] * scale), pair_of(of[6] * scale, of[7] * scale));
+    }
+#else
     for (u32 i = threadIdx.x; i < count; i += THREADS) {
         const float score = half_of(row[i]);
         most = score > most ? score : most;
@@ -136,13 +173,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const float scale = 1 / block_sum(sum);
     for (u32 i = threadIdx.x; i < tokens; i += THREADS)
         row[i] = i < count ? gb_to_half(exp2f(half_of(row[i]) - most) * scale) : 0;
+#endif
 }
 
-// [head][token][dim] becomes [token][head][dim]. A block for each token.
+// [head][token][dim] becomes [token][head][dim]; `dim` is in vectors of eight. A block for each token.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    join_heads(const unsigned short* __restrict__ from, unsigned short* __restrict__ out, u32 heads, u32 dim) {
+    join_heads(const uint4* __restrict__ from, uint4* __restrict__ out, u32 heads, u32 dim) {
     for (u32 i = threadIdx.x; i < heads * dim; i += THREADS)
-        out[(u64)blockIdx.x * heads * dim + i] = from[((u64)(i / dim) * gridDim.x + blockIdx.x) * dim + i % dim];
+        out[(u64)blockIdx.x * heads * dim + i] = gb_word(from + ((u64)(i / dim) * gridDim.x + blockIdx.x) * dim + i % dim);
 }
 
 // Copies the keys and values of a prompt, [KV head][tokens][dim], to a slot of [slot][KV head][capacity][dim]. A block for
