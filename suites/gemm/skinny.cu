@@ -28,6 +28,7 @@
 #endif
 
 #define STAGED (TILES > 1)
+#define BIASED (WEIGHTS == 4 && TILES <= 2)  // int4 weights are multiplied with their bias, which is taken off the sums
 #if STAGED && ACROSS > 1
 #error "warps that share out the columns would need a part of X each"
 #endif
@@ -35,8 +36,11 @@
 #define SUMS (ACROSS * WIDTH * HEIGHT / 4)
 #define PITCH 20  // vectors from one token's 128 columns in shared memory to the next's: 16, and 4 that part the banks
 
-struct Taken {  // 128 columns as they lie in memory: a lane's quarter of its rows, and the scales of its sums
+struct Taken {  // 128 columns: a lane's quarter of its rows, the scales of its sums, where not staged its part of X
     uint4 w[PANELS][GB_ROWS][VECTORS];
+#if !STAGED
+    uint4 x[4];
+#endif
 #if WEIGHTS >= 3
     unsigned short scales[PANELS][4];
 #endif
@@ -50,13 +54,18 @@ static __device__ __forceinline__ u32 word_of(const uint4& v, int i) {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-// The columns that a lane gives to step s of the eight steps of a panel, exact in half precision:
-// an integer in the low bits of the half 1024 is that half plus 1024.
-static __device__ __forceinline__ Piece piece_of(const uint4 (&v)[VECTORS], int s) {
+// The columns that a lane gives to step s of the eight steps of a panel, exact in half precision: an integer in the low
+// bits of the half 1024 is that half plus 1024. Of int4 weights the high piece has 16 times the weights, and where they
+// are BIASED x/16 meets it. The masks of int4 come from registers, since an instruction holds one constant only.
+static __device__ __forceinline__ Piece piece_of(const uint4 (&v)[VECTORS], int s, const Piece& mask) {
 #if WEIGHTS == 4
     const u32 word = word_of(v[0], s / 2) >> (8 * (s & 1));
-    const u32 low = (word & 0x000f000fu) | 0x64006400u, high = (word & 0x00f000f0u) | 0x64006400u;
+    const u32 low = (word & mask.low) | 0x64006400u, high = (word & mask.high) | 0x64006400u;
+#if BIASED
+    return {low, high};
+#else
     return {gb_half2_minus(low, 0x64086408u), gb_half2_fma(high, 0x2c002c00u, 0xd480d480u)};  // high/16 - 72
+#endif
 #elif WEIGHTS == 3
     const u32 word = word_of(v[s / 4], s % 4);
     const u32 low = gb_bytes(word, 0x64646464u, 0x4140), high = gb_bytes(word, 0x64646464u, 0x4342);
@@ -77,56 +86,80 @@ static __device__ __forceinline__ u32 place_of(u32 i, u32 t) {
 #endif
 }
 
-struct Place {  // what a warp works on
-    const uint4* w;
-    const uint4* x;
-    const unsigned short* scales;
-    u32 row, rows, blocks, tokens;
-};
-
 #if WEIGHTS >= 3
-// The tile of 16 rows and 128 columns that is the p-th of this warp's in a group of columns.
-static __device__ __forceinline__ u64 tile_of(const Place& at, int p, u32 block) {
-    const u32 wanted = at.row / 16 + p % OUTPUTS, last = (at.rows - 1) / 16;
-    return (u64)((wanted < last ? wanted : last) + p / OUTPUTS * (at.rows / 16)) * at.blocks + block;
-}
+#define STEP (64 * VECTORS)  // vectors from 128 columns of a lane to the next
+#define APART 32             // vectors between those of 128 columns
+#else
+#define STEP (4 * VECTORS)
+#define APART 4
 #endif
 
+struct Place {  // what a lane works on, from the first column on
+    const uint4* w[PANELS][GB_ROWS];
+    const unsigned short* scales[PANELS];
+    const uint4* x;
+    u32 blocks, tokens;
+    Piece mask;
+};
+
+// The place of a lane of a warp that computes y from `first` on; the last rows stand in for those beyond.
+static __device__ __forceinline__ Place place_at(const uint4* w, const unsigned short* scales, const uint4* x, u32 first,
+                                                 u32 rows, u32 cols, u32 tokens) {
+    const u32 g = gb_row(), t = gb_part(), blocks = cols / GROUP, none = cols % GROUP;
+#if !STAGED
+    x += (u64)g * blocks * 16 + place_of(0, t);  // its token
+#endif
+    Place at = {{}, {}, x, blocks, tokens, {0x000f000fu + none, 0x00f000f0u + none}};  // else the masks are constants
+#pragma unroll
+    for (int p = 0; p < PANELS; ++p) {
+#if WEIGHTS >= 3
+        const u32 wanted = first / 16 + p % OUTPUTS, last = (rows - 1) / 16;
+        const u64 tile = (u64)((wanted < last ? wanted : last) + p / OUTPUTS * (rows / 16)) * blocks;
+        at.scales[p] = scales + tile * 16;
+#pragma unroll
+        for (int half = 0; half < GB_ROWS; ++half)
+            at.w[p][half] = w + tile * STEP + (half + g / 8) * (32 * VECTORS) + 4 * (g % 8) + t;
+#else
+#pragma unroll
+        for (int half = 0; half < GB_ROWS; ++half) {
+            const u32 wanted = first + 16 * (p % OUTPUTS) + 8 * half + g;
+            at.w[p][half] = w + (u64)((wanted < rows ? wanted : rows - 1) + p / OUTPUTS * rows) * blocks * STEP + t;
+        }
+#endif
+    }
+    return at;
+}
+
 static __device__ __forceinline__ void take(Taken& taken, const Place& at, u32 block) {
-    const u32 g = gb_row(), t = gb_part();
 #pragma unroll
     for (int p = 0; p < PANELS; ++p) {
 #pragma unroll
-        for (int half = 0; half < GB_ROWS; ++half) {
-#if WEIGHTS >= 3
-            const uint4* from = at.w + (tile_of(at, p, block) * 2 + half + g / 8) * (32 * VECTORS) + 4 * (g % 8) + t;
-            const int apart = 32;
-#else
-            const u32 wanted = at.row + 16 * (p % OUTPUTS) + 8 * half + g;
-            const u32 real = (wanted < at.rows ? wanted : at.rows - 1) + p / OUTPUTS * at.rows;
-            const uint4* from = at.w + ((u64)real * at.blocks + block) * (4 * VECTORS) + t;
-            const int apart = 4;
-#endif
+        for (int half = 0; half < GB_ROWS; ++half)
 #pragma unroll
-            for (int j = 0; j < VECTORS; ++j) taken.w[p][half][j] = gb_stream(from + apart * j);
-        }
+            for (int j = 0; j < VECTORS; ++j) taken.w[p][half][j] = gb_stream(at.w[p][half] + block * STEP + APART * j);
 #if WEIGHTS >= 3
 #pragma unroll
-        for (int i = 0; i < 4; ++i) taken.scales[p][i] = at.scales[tile_of(at, p, block) * 16 + gb_sum_row(i)];
+        for (int i = 0; i < 4; ++i) taken.scales[p][i] = at.scales[p][block * 16 + gb_sum_row(i)];
 #endif
     }
 }
 
+// Takes 128 columns of a lane's token or, staged, starts the copy of all tokens' into shared memory: vector 4·i + t of a
+// token is lane t's i-th.
+static __device__ __forceinline__ void take_x(Taken& taken, uint4* staged, const Place& at, u32 block) {
 #if STAGED
-// Starts the copy of all tokens' 128 columns into shared memory: vector 4·i + t of a token is lane t's i-th.
-static __device__ __forceinline__ void stage(uint4* there, const Place& at, u32 block) {
     for (u32 k = threadIdx.x; k < 16 * at.tokens; k += THREADS) {
         const u32 token = k / 16, slot = k % 16;
-        gb_async_load(there + token * PITCH + slot,
+        gb_async_load(staged + token * PITCH + slot,
                       at.x + ((u64)token * at.blocks + block) * 16 + place_of(slot / 4, slot % 4));
     }
-}
+    gb_async_commit();
+#else
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+        taken.x[i] = gb_row() < at.tokens ? gb_fetch(at.x + block * 16 + place_of(i, 0)) : make_uint4(0, 0, 0, 0);
 #endif
+}
 
 static __device__ __forceinline__ float float_of(unsigned short half) {
     float value, unused;
@@ -144,6 +177,7 @@ static __device__ __forceinline__ void multiply(Sums& sums, const Taken& taken, 
     const u32 g = gb_row(), t = gb_part();
     Sums fresh = {};
     Sums& into = WEIGHTS >= 3 ? fresh : sums;
+    float bias[TILES][4] = {};  // of BIASED weights: what is 1024 + 8, and 1024 + 16·8, too much
 #pragma unroll
     for (int pair = 0; pair < 4; ++pair) {
         uint4 x[TILES];
@@ -152,18 +186,30 @@ static __device__ __forceinline__ void multiply(Sums& sums, const Taken& taken, 
 #if STAGED
             x[n] = staged[(GB_COLUMNS * n + g) * PITCH + 4 * pair + t];
 #else
-            x[n] = g < at.tokens ? gb_word(at.x + ((u64)g * at.blocks + block) * 16 + place_of(pair, t))
-                                 : make_uint4(0, 0, 0, 0);
+            x[n] = taken.x[pair];
+#endif
+#if BIASED
+            x[n].y = gb_half2_fma(x[n].y, 0x2c002c00u, 0), x[n].w = gb_half2_fma(x[n].w, 0x2c002c00u, 0);
 #endif
         }
 #pragma unroll
-        for (int s = 2 * pair; s < 2 * pair + 2; ++s)
+        for (int s = 2 * pair; s < 2 * pair + 2; ++s) {
+#if BIASED
+            u32 too_much[2 * GB_ROWS];
+#pragma unroll
+            for (int half = 0; half < GB_ROWS; ++half) too_much[half] = 0xe408e408u, too_much[GB_ROWS + half] = 0xe480e480u;
+#pragma unroll
+            for (int n = 0; n < TILES; ++n) {
+                const u32 b[2] = {word_of(x[n], 2 * (s & 1)), word_of(x[n], 2 * (s & 1) + 1)};
+                gb_multiply<false>(bias[n], too_much, b);
+            }
+#endif
 #pragma unroll
             for (int p = 0; p < PANELS; ++p) {
                 u32 a[2 * GB_ROWS];
 #pragma unroll
                 for (int half = 0; half < GB_ROWS; ++half) {
-                    const Piece piece = piece_of(taken.w[p][half], s);
+                    const Piece piece = piece_of(taken.w[p][half], s, at.mask);
                     a[half] = piece.low, a[GB_ROWS + half] = piece.high;
                 }
 #pragma unroll
@@ -172,6 +218,7 @@ static __device__ __forceinline__ void multiply(Sums& sums, const Taken& taken, 
                     gb_multiply<WEIGHTS == 2>(into.c[p][n], a, b);
                 }
             }
+        }
     }
 #if WEIGHTS >= 3
 #pragma unroll
@@ -182,7 +229,7 @@ static __device__ __forceinline__ void multiply(Sums& sums, const Taken& taken, 
 #pragma unroll
         for (int n = 0; n < TILES; ++n)
 #pragma unroll
-            for (int i = 0; i < 4; ++i) sums.c[p][n][i] += scale[i] * fresh.c[p][n][i];
+            for (int i = 0; i < 4; ++i) sums.c[p][n][i] += scale[i] * (fresh.c[p][n][i] + bias[n][i]);
     }
 #endif
 }
@@ -232,7 +279,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     float(&tiles)[ACROSS][WIDTH][HEIGHT] = *(float(*)[ACROSS][WIDTH][HEIGHT])room;
     const u32 warp = threadIdx.x / LANES, down = warp % DOWN, across = warp / DOWN, blocks = cols / GROUP;
     const u32 first_row = blockIdx.x * (16 * OUTPUTS * DOWN);
-    const Place at = {w, x, scales, first_row + 16 * OUTPUTS * down, rows, blocks, tokens};
+    const Place at = place_at(w, scales, x, first_row + 16 * OUTPUTS * down, rows, cols, tokens);
     const u32 shares = gridDim.y * ACROSS, share = blockIdx.y * ACROSS + across;
     const u32 first = (u32)((u64)blocks * share / shares), end = (u32)((u64)blocks * (share + 1) / shares);
     Sums sums = {};
@@ -248,33 +295,31 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     gb_wait_for_previous();
 #if STAGED
     uint4(&staged)[AHEAD][WIDTH * PITCH] = *(uint4(*)[AHEAD][WIDTH * PITCH])room;
-#pragma unroll
-    for (int k = 0; k < AHEAD; ++k) {
-        if (first + k < end) stage(staged[k], at, first + k);
-        gb_async_commit();
-    }
+#else
+    uint4* const staged[AHEAD] = {};
 #endif
+#pragma unroll
+    for (int k = 0; k < AHEAD; ++k)
+        if (first + k < end) take_x(taken[k], staged[k], at, first + k);
     for (u32 block = first; block < end; block += AHEAD) {
 #pragma unroll
         for (int k = 0; k < AHEAD; ++k)
             if (block + k < end) {
 #if STAGED
-                gb_async_wait<AHEAD - 1>();
+                if (block + k + AHEAD <= end) gb_async_wait<AHEAD - 1>();
+                else gb_async_wait<0>();
                 __syncthreads();
-                multiply(sums, taken[k], staged[k], at, block + k);
-                __syncthreads();  // before the next copies overwrite it
-                if (block + AHEAD + k < end) stage(staged[k], at, block + AHEAD + k);
-                gb_async_commit();
-#else
-                multiply(sums, taken[k], nullptr, at, block + k);
 #endif
-                if (block + AHEAD + k < end) take(taken[k], at, block + AHEAD + k);
+                multiply(sums, taken[k], staged[k], at, block + k);
+#if STAGED
+                __syncthreads();  // before the next copies, or the sums, overwrite it
+#endif
+                if (block + AHEAD + k < end) {
+                    take(taken[k], at, block + AHEAD + k);
+                    take_x(taken[k], staged[k], at, block + AHEAD + k);
+                }
             }
     }
-#if STAGED
-    gb_async_wait<0>();
-    __syncthreads();  // before the sums overwrite X
-#endif
     leave(tiles[across], sums, down);
     __syncthreads();
     const u64 size = (u64)tokens * rows;
