@@ -60,10 +60,19 @@ def disassembler() -> str:
     return shutil.which("nvdisasm") or next((str(path) for path in found), "")
 
 
-def opcodes(code: bytes) -> Counter[str]:
-    """How often machine code has each instruction, by its name without predicates and operands."""
+def disassembled(code: bytes, kernel: str = "") -> str:
+    """Machine code as text: of one kernel, or of all."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(code)
         file.flush()
         text = subprocess.run([disassembler(), "-c", file.name], capture_output=True, text=True, check=True).stdout
+    if not kernel:
+        return text
+    _, _, rest = text.partition(f".section\t.text.{kernel},")
+    return rest.partition(".section")[0]
+
+
+def opcodes(code: bytes) -> Counter[str]:
+    """How often machine code has each instruction, by its name without predicates and operands."""
+    text = disassembled(code)
     return Counter(re.findall(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", text, re.MULTILINE))

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import _grid
 import _nvrtc
+import instruction_mix
 import pytest
 from _grid_device import PAPER, bench
 
@@ -256,3 +257,22 @@ def test_a_rung_compiles_for_nvidia_and_spills_nothing(name, arch):
     status, log = _nvrtc.compiled(_grid.source(f"tensor/{rung.file}"), options)
     assert status == 0, log
     assert all(int(spilled) == 0 for spilled in re.findall(r"(\d+) bytes spill", log)), log
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("mma", {"HMMA": 32, "LDSM": 12, "LDG": 4, "STS.128": 4}),
+        ("swizzled", {"HMMA": 32, "LDSM": 12, "LDG": 4, "STS.128": 4}),
+        ("async", {"HMMA": 64, "LDSM": 16, "LDGSTS": 6, "BAR": 1}),
+        ("bulk", {"HMMA": 128, "LDSM": 32, "LDGSTS": 0, "BAR": 0}),
+        ("wgmma", {"HGMMA": 4, "LDSM": 0, "BAR": 0}),
+    ],
+)
+def test_the_loop_of_a_rung_has_its_instructions_and_no_fence_or_spill(name, wanted):
+    if _nvrtc.library() is None or not _nvrtc.disassembler():
+        pytest.skip("no NVRTC or disassembler here: pip install nvidia-cuda-nvrtc nvidia-cuda-nvdisasm")
+    loop = instruction_mix.bound_of(name).loop
+    assert {opcode: loop[opcode] for opcode in wanted} == wanted
+    assert not {"MEMBAR", "ERRBAR", "CCTL", "LDL", "STL"} & set(loop)
