@@ -182,19 +182,31 @@ static __device__ __forceinline__ void quantise(u32* words, unsigned short* scal
     }
 }
 
-// out[i] = weight first + i, counted row by row.
+// out[i] = weight first + i, counted row by row; `first` and `n` are whole groups. A thread takes a word of weights, and
+// stores eight bytes at once.
 template <int BITS, class F>
 static __device__ __forceinline__ void restore(const u32* words, const unsigned short* scales, u64 first, u64 n,
                                                u64 blocks, u32 tiled, typename F::Word* out) {
     const int bias = BITS == 8 ? 128 : 8, each = 32 / BITS;
-    for (u64 i = gb_thread(); i < n; i += gb_threads()) {
-        const u64 group = (first + i) / GROUP, row = group / blocks, block = group % blocks;
-        const int within = (int)((first + i) % GROUP), k = within % each, place = BITS == 8 ? k : k / 2 + 4 * (k % 2);
-        const u32 word = words[word_at<BITS>(row, block, blocks, within / each, tiled)];
+    for (u64 i = gb_thread(); i < n / each; i += gb_threads()) {
+        const u64 at = first / each + i;
+        const u32 group = (u32)(at / (GROUP / each)), row = group / (u32)blocks, block = group % (u32)blocks;
+        const u32 word = words[word_at<BITS>(row, block, blocks, (u32)(at % (GROUP / each)), tiled)];
         float scale, unused;
         gb_halves(scales[scale_at(row, block, blocks, tiled)], scale, unused);
-        // a scale has 11 bits, a weight 8: exact in float
-        out[i] = F::of(scale * ((int)(word >> (BITS * place) & ((1u << BITS) - 1)) - bias));
+        union {
+            typename F::Word values[each];
+            uint2 pairs[each * sizeof(typename F::Word) / 8];
+        } found;
+#pragma unroll
+        for (int k = 0; k < each; ++k) {
+            const int place = BITS == 8 ? k : k / 2 + 4 * (k % 2);
+            // a scale has 11 bits, a weight 8: exact in float
+            found.values[k] = F::of(scale * ((int)(word >> (BITS * place) & ((1u << BITS) - 1)) - bias));
+        }
+        uint2* to = (uint2*)(out + i * each);
+#pragma unroll
+        for (int k = 0; k < (int)(sizeof(found.pairs) / 8); ++k) to[k] = found.pairs[k];
     }
 }
 
