@@ -156,3 +156,37 @@ def test_folding_leaves_the_result_as_it_is():
     scale = weight / np.sqrt(variance + 1e-5)
     written = forms["written"].expression(np, x, mean, variance, weight, bias)
     np.testing.assert_allclose(forms["folded"].expression(np, x, scale, bias - mean * scale), written, atol=1e-12)
+
+
+DEQUANT = sys.modules[f"{SUITE.package}._dequant"]
+
+
+@pytest.fixture
+def small_weights(monkeypatch):
+    monkeypatch.setattr(DEQUANT, "_ROWS", 65)
+    monkeypatch.setattr(DEQUANT, "_COLS", 384)
+
+
+@needs_compiler
+@pytest.mark.usefixtures("small_weights")
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+@pytest.mark.parametrize(("by", "vendor"), [("cupy", "nvidia"), ("vendor", "amd"), ("nvrtc", "nvidia")])
+def test_quantised_weights_are_multiplied_by_every_provider(weights, by, vendor):
+    paper = bench(SUITE, vendor)
+    task = DEQUANT.dequant_gemm(paper, weights, 16, by)
+    task.poison()
+    with pytest.raises(WrongAnswer, match="not written"):
+        task.check()
+    task.stages[""].rotation[0]()
+    found = task.check()
+    assert 0 < found["error"].value < 1e-3
+    assert found["quantisation_error"].value > found["error"].value
+    assert task.notes["eager"] == "cupy"
+
+
+@needs_compiler
+@pytest.mark.usefixtures("small_weights")
+def test_many_tokens_are_judged_by_their_operations_and_have_no_kernel_of_ours():
+    task = DEQUANT.dequant_gemm(bench(SUITE), "int4", 2048, "cupy")
+    assert (task.stages[""].quantity, task.stages[""].limit) == ("flops", "tensor.float16")
+    assert not DEQUANT._has_kernel(None, {"by": "nvrtc", "tokens": 2048})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -121,24 +121,41 @@ def skinny(bench: Bench, path: str, weights: str, tokens: int) -> Task:
 
 
 def few_tokens(bench: Bench, path: str, kind: str, rows: int, cols: int, tokens: int) -> Task:
-    """Return Y = X·Wᵀ by one path as a task, with copies of the weights in turn; every copy must give the same Y."""
+    """Return Y = X·Wᵀ by one path as a task."""
+
+    def product_of(weights: Weights, held: Vectors) -> ProductCall:
+        if path == "warp":
+            return ProductCall(warp_call(bench, weights, held), {"library": "gemv.cu"})
+        if path == "tensor":
+            return ProductCall(tensor_call(bench, weights, held, tokens), {"library": "skinny.cu"})
+        shape = Shape(tokens, rows, cols, "nt")
+        return vendor(bench, MatrixProduct(weights.kind.precision, shape, held.x, weights.words, held.y))
+
+    return few_tokens_task(bench, product_of, kind, rows, cols, tokens, tiled=path == "tensor")
+
+
+def few_tokens_task(
+    bench: Bench,
+    product_of: Callable[[Weights, Vectors], ProductCall],
+    kind: str,
+    rows: int,
+    cols: int,
+    tokens: int,
+    *,
+    tiled: bool,
+) -> Task:
+    """Return Y = X·Wᵀ as a task, with copies of the weights in turn; every copy must give the same Y.
+
+    Quantised weights lie as skinny.cu takes them if they are `tiled`, else row by row.
+    """
     bench.need(1.2 * (max(rows * cols * KINDS[kind].bits / 8, 4 * bench.target.device.cache_bytes) * 2) + 2**31)
     make, rng = Maker(bench), bench.rng
     seeds = [int(seed) for seed in rng.integers(2**63, size=2)]
-    weights = Weights(make, kind, rows, cols, seeds[0], tiled=path == "tensor")
+    weights = Weights(make, kind, rows, cols, seeds[0], tiled=tiled)
     copies: list[Weights] = copies_of(bench, weights)
     plain = FORMATS[weights.kind.vectors]
     x, ys = make.drawn(plain, tokens * cols, seeds[1]), bench.xp.empty((len(copies), tokens * rows), plain.storage)
-
-    def product_of(copy: Weights, y: Any) -> ProductCall:
-        if path == "warp":
-            return ProductCall(warp_call(bench, copy, Vectors(x, y)), {"library": "gemv.cu"})
-        if path == "tensor":
-            return ProductCall(tensor_call(bench, copy, Vectors(x, y), tokens), {"library": "skinny.cu"})
-        shape = Shape(tokens, rows, cols, "nt")
-        return vendor(bench, MatrixProduct(copy.kind.precision, shape, x, copy.words, y))
-
-    products = [product_of(copy, y) for copy, y in zip(copies, ys, strict=True)]
+    products = [product_of(copy, Vectors(x, y)) for copy, y in zip(copies, ys, strict=True)]
 
     def check() -> Observation:
         written = make.written(ys)
