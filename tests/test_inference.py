@@ -1,7 +1,9 @@
 """The inference suite: counting, the toy model, the scheduler on arithmetic clocks, scenarios whose checks can fail."""
 
 import math
+import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from gpubench.analysis.serving import ServingTimes, StepLine
 from gpubench.authoring.axes import Target
 from gpubench.authoring.bench import Bench
 from gpubench.base.errors import WrongAnswer
+from gpubench.measuring import plan
 from gpubench.model import Case, Device, Facts
 
 SUITE = plugins.load("suites", "inference")
@@ -20,6 +23,7 @@ TOY, STEPS, SCHEDULER, SCENARIOS = (
 )
 MODELS = sys.modules[f"{SUITE.package.rpartition('.')[0]}._models"].MODELS
 H200 = Device("cuda:0", "cupy", "NVIDIA H200", "sm_90", memory_bytes=140 * 2**30, cache_bytes=60 * 2**20, units=132)
+DOCS = Path(__file__).parents[1] / "docs" / "inference.md"
 READ = 4.2e12  # B/s
 PRODUCTS = 660e12  # FLOP/s
 
@@ -56,6 +60,14 @@ def test_a_gpu_has_attention_steps_and_prefills_and_the_host_has_the_toy():
         f"step[model=olmoe-1b-7b,weights=float16,batch={batch},context=2048]" for batch in (1, 16)
     ]
     assert "kv_pages[page=16,order=shuffled,batch=32,context=4096]" in ids()
+
+
+def test_the_four_runs_of_the_documentation_have_every_case_of_the_full_tier_once():
+    lines = re.findall(r"gpubench run inference --tier full (--filter .*)", DOCS.read_text())
+    parts = [re.findall(r"--filter '?([^' ]+)'?", line) for line in lines if "loadgen" not in line]
+    assert len(parts) == 4
+    for line in ids(tier="full"):
+        assert sum(plan.matches(line, part) for part in parts) == 1, line
 
 
 @pytest.mark.parametrize(("name", "bytes_a_token"), [("llama-3-8b", 131_072), ("chatglm-6b", 458_752)])
