@@ -65,6 +65,7 @@ topic = Topic(
     key_figures=[
         KeyFigure("Llama-3-8B step, float16", "step", (*_LLAMA, ("weights", "float16"), *_ALONE)),
         KeyFigure("Llama-3-8B step, int4", "step", (*_LLAMA, ("weights", "int4"), *_ALONE)),
+        KeyFigure("ChatGLM-6B step, int4", "step", (("model", "chatglm-6b"), ("weights", "int4"), *_ALONE)),
         KeyFigure("Llama-3-8B prefill", "prefill", (*_LLAMA, ("weights", "float16"), ("tokens", 2048))),
     ],
 )
