@@ -261,6 +261,37 @@ template <int PENDING>
 static __device__ __forceinline__ void gb_async_wait() {}
 #endif
 
+// Whether this block is the last of `blocks` to arrive at a counter, so that it sees what the others wrote before; read it
+// by gb_load_l2. The counter is 0 again for the next launch.
+#if GB_HIP
+static __device__ __forceinline__ u32 gb_arrive(u32* arrived) {
+    return __hip_atomic_fetch_add(arrived, 1u, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT);
+}
+#elif __CUDA_ARCH__ >= 700
+static __device__ __forceinline__ u32 gb_arrive(u32* arrived) {
+    u32 before;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(arrived) : "memory");
+    return before;
+}
+#else
+static __device__ __forceinline__ u32 gb_arrive(u32* arrived) {
+    __threadfence();
+    const u32 before = atomicAdd(arrived, 1u);
+    __threadfence();
+    return before;
+}
+#endif
+static __device__ __forceinline__ bool gb_is_last(u32* arrived, u32 blocks) {
+    __shared__ u32 before;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        before = gb_arrive(arrived);
+        if (before + 1 == blocks) *arrived = 0;
+    }
+    __syncthreads();
+    return before + 1 == blocks;
+}
+
 // Launches that overlap (griddepcontrol; PTX ISA, since sm_90). A kernel that was launched `early` begins as soon as every
 // block of the launch before has allowed it, and sees what that launch writes only after it has waited for its end. Until
 // then it may read what no launch writes: weights, tables. Whatever it reads later is not `const __restrict__`: such

@@ -170,6 +170,16 @@ static inline void gb_bulk_load(void* there, const void* from, u32 bytes, u64* b
 static inline void gb_bulk_store(void* there, const void* from, u32 bytes) { memcpy(there, from, bytes); }
 template <int PENDING> static void gb_bulk_wait_read() {}
 static inline void gb_bulk_wait() {}
+static inline bool gb_is_last(u32* arrived, u32 blocks) {
+    static u32 before;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        before = (*arrived)++;
+        if (before + 1 == blocks) *arrived = 0;
+    }
+    __syncthreads();
+    return before + 1 == blocks;
+}
 static inline void gb_allow_next() {}
 static inline void gb_wait_for_previous() {}
 static inline void gb_prefetch(const void*, u32) {}

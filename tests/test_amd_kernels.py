@@ -56,7 +56,7 @@ BUILDS: dict[str, list[dict[str, object]]] = {
         {"DIM": 128, "GROUP": 8, "PAGE": 64},
         {"DIM": 128, "GROUP": 1, "PAGE": 16},
         {"DIM": 64, "GROUP": 2, "PAGE": 0},
-        {"DIM": 128, "GROUP": 4, "PAGE": 0, "ROTARY": 1},
+        {"DIM": 128, "GROUP": 4, "PAGE": 0, "ROTARY": 1, "THREADS": 512},
     ],
     "tensor/instructions.cu": list(SCALAR),
     "tensor/instructions_mma.cu": list(MATRIX),

@@ -132,11 +132,19 @@ def test_bytes_are_those_of_the_lengths():
 
 
 def test_parts_fill_whole_waves_of_blocks():
-    """132 compute units hold 528 blocks."""
-    long = Shape(batch=8, context=4096, heads=32, kv_heads=8, dim=128)
-    blocks = 64 * -(-4096 // long.chunk(132))
-    assert blocks / 528 > 0.9 * -(-blocks // 528)
-    assert all(Shape(1, context, 32, 8, 128).chunk(132) % 32 == 0 for context in (1, 100, 4096, 32768))
+    """132 compute units hold 528 blocks of 128 threads."""
+    plan = Shape(batch=8, context=4096, heads=32, kv_heads=8, dim=128).plan(132)
+    assert plan.threads == 128
+    assert 64 * plan.parts / 528 > 0.9 * -(-64 * plan.parts // 528)
+    for context in (1, 100, 4096, 32768):
+        plan = Shape(1, context, 32, 8, 128).plan(132)
+        assert plan.chunk % (plan.threads // 4) == 0
+        assert (plan.parts - 1) * plan.chunk < context <= plan.parts * plan.chunk
+
+
+def test_one_short_sequence_is_taken_at_once_by_wide_blocks():
+    plan = Shape(batch=1, context=2048, heads=32, kv_heads=8, dim=128).plan(132)
+    assert (plan.threads, plan.chunk, plan.parts) == (512, 128, 16)
 
 
 def test_heads_that_the_kernel_does_not_have_are_skipped_in_words():

@@ -61,11 +61,17 @@ def test_a_gate_is_a_sigmoid_times_itself_times_what_it_is_applied_to():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tokens", [1, 31, 33, 257])
-def test_the_parts_of_a_sequence_join_to_the_same_however_many_there_are(monkeypatch, tokens):
-    """Parts of 32 tokens: one, or many more than a warp has lanes."""
-    monkeypatch.setattr(ATTENTION.AttentionShape, "chunk", lambda shape, _: shape.stride)
-    found = ATTENTION.DecodeAttention(bench(SUITE), ATTENTION.AttentionShape(2, 8 * tokens, 2, 1, 128))
+@pytest.mark.parametrize(("tokens", "threads"), [(1, 128), (33, 128), (250, 128), (9, 256), (33, 512)])
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(4, 1, 128), (8, 1, 128), (2, 2, 64)])
+def test_the_parts_of_a_sequence_join_to_the_same_however_many_there_are(
+    monkeypatch, tokens, threads, heads, kv_heads, dim
+):
+    """A part is what a block takes at once: there is one, or there are many more than a warp has lanes."""
+    shape = ATTENTION.AttentionShape(1, 8 * tokens, heads, kv_heads, dim)
+    chunk = shape.stride(threads)
+    plan = ATTENTION.AttentionPlan(threads, chunk, -(-shape.context // chunk))
+    monkeypatch.setattr(ATTENTION.AttentionShape, "plan", lambda shape, _: plan)
+    found = ATTENTION.DecodeAttention(bench(SUITE), shape)
     found.poison()
     for call in found.calls():
         call()

@@ -245,19 +245,6 @@ static __device__ __forceinline__ void leave(float (&tile)[WIDTH][HEIGHT], const
                 tile[GB_COLUMNS * n + gb_sum_column(i)][16 * (PANELS * down + p) + gb_sum_row(i)] = sums.c[p][n][i];
 }
 
-// Whether this block is the last of those that share its rows, so that all others' sums can be read.
-static __device__ __forceinline__ bool is_last(u32* arrived) {
-    __shared__ u32 before;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) before = atomicAdd(arrived + blockIdx.x, 1u);
-    __syncthreads();
-    if (before + 1 < gridDim.y) return false;
-    if (threadIdx.x == 0) arrived[blockIdx.x] = 0;  // for the next launch
-    __threadfence();
-    return true;
-}
-
 static __device__ __forceinline__ unsigned short narrow(float value) {
 #if WEIGHTS == 2
     const u32 bits = __float_as_uint(value);
@@ -338,7 +325,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             for (int half = 0; half <= GATED; ++half)
                 partial[(blockIdx.y * (1 + GATED) + half) * size + place] = total[half];
     }
-    if (gridDim.y == 1 || !is_last(arrived)) return;
+    if (gridDim.y == 1 || !gb_is_last(arrived + blockIdx.x, gridDim.y)) return;
     for (u32 i = threadIdx.x; i < tokens * (16 * OUTPUTS * DOWN); i += THREADS) {
         const u32 token = i / (16 * OUTPUTS * DOWN), row = first_row + i % (16 * OUTPUTS * DOWN);
         const u64 place = (u64)token * rows + row;

@@ -31,11 +31,13 @@ from gpubench.api.suite import (
 )
 
 _FILE = "attention.cu"
-_THREADS = 128  # of a block, as in attention.cu
-_RESIDENT = 4  # blocks on a compute unit: of 128 threads with up to 128 registers each
-_START_TOKENS = 32  # a block starts in about the time that it needs for this number of tokens
-_JOIN_TOKENS = 0.5  # a part is joined in about the time that a block needs for this number of tokens
-_MOST_PARTS = 1024  # of a sequence: their factors lie in the shared memory of attention.cu
+_THREADS = (128, 256, 512)  # of a block of attention.cu
+_RESIDENT_THREADS = 512  # on a compute unit, with up to 128 registers each; half as many where 8 heads share a KV head
+_JOIN_TURNS = (
+    1 / 64
+)  # a part is joined in about this share of the time that a block needs for the tokens it takes at once
+_WIDE_BLOCKS = 0.03  # what a shape has to gain from blocks of twice as many threads
+_MOST_PARTS = 256  # of a sequence, as in attention.cu
 _RAGGED = 64  # sequences are shorter than the context by fewer tokens than this
 _CHECKED = 6  # heads that are compared with double precision
 _BOUND = 4 * 2.0**-11  # of the relative error: results are stored as halves
@@ -94,25 +96,34 @@ class AttentionShape:
         """The macros that attention.cu is built with."""
         return {"DIM": self.dim, "GROUP": self.heads // self.kv_heads, "PAGE": self.page}
 
-    @property
-    def stride(self) -> int:
-        """The tokens that a block takes at once."""
+    def plan(self, units: int) -> AttentionPlan:
+        """Return the plan whose waves of blocks over `units` compute units are shortest."""
+        group = self.heads // self.kv_heads
+        resident = _RESIDENT_THREADS // (2 if group == 8 else 1)
+        plans = []
+        for threads in (each for each in _THREADS if each <= resident):
+            stride, slots = self.stride(threads), resident // threads * max(1, units)
+            for parts in range(1, min(_MOST_PARTS, -(-self.context // stride)) + 1):
+                turns = -(-self.context // (parts * stride))
+                waves = -(-self.batch * self.kv_heads * -(-self.context // (turns * stride)) // slots)
+                cost = (waves * (turns + 1) + _JOIN_TURNS * parts) * (1 + _WIDE_BLOCKS * _THREADS.index(threads))
+                plans.append((cost, threads, turns * stride))
+        _, threads, chunk = min(plans)
+        return AttentionPlan(threads, chunk, -(-self.context // chunk))
+
+    def stride(self, threads: int) -> int:
+        """Return the tokens that a block of this number of threads takes at once."""
         lanes = self.dim // 8
-        return _THREADS // lanes * min(4, lanes // (self.heads // self.kv_heads))
+        return threads // lanes * min(4, lanes // (self.heads // self.kv_heads))
 
-    def chunk(self, units: int) -> int:
-        """Return the tokens of a part: those with which the waves of blocks over `units` compute units are shortest."""
-        pairs, slots = self.batch * self.kv_heads, _RESIDENT * max(1, units)
 
-        def chunk_of(parts: int) -> int:
-            return -(-self.context // (parts * self.stride)) * self.stride
+@dataclass(frozen=True, slots=True)
+class AttentionPlan:
+    """How attention.cu is built and launched: threads of a block, tokens of a part, parts of a sequence."""
 
-        def cost(parts: int) -> float:
-            chunk = chunk_of(parts)
-            return -(-pairs * -(-self.context // chunk) // slots) * (chunk + _START_TOKENS) + _JOIN_TOKENS * parts
-
-        most = min(_MOST_PARTS, max(1, self.context // self.stride))
-        return chunk_of(min(range(1, most + 1), key=cost))
+    threads: int
+    chunk: int
+    parts: int
 
 
 Attend = Callable[[Any, Any, Any], Callable[[], None]]
@@ -128,19 +139,18 @@ def launches(
     the rows of the product qkv of a step: the call rotates queries and keys, appends the newest keys and values to the
     cache, and is early: it fetches keys and values while the product runs.
     """
-    chunk, is_step = shape.chunk(bench.device.device.units), turns is not None
-    parts = -(-shape.context // chunk)
-    rows, grid = shape.batch * shape.heads, (parts, shape.batch * shape.kv_heads)
-    sums = bench.xp.empty(rows * parts * shape.dim, "float32")
-    scales = bench.xp.empty(rows * parts * 2, "float32")
+    plan, is_step = shape.plan(bench.device.device.units), turns is not None
+    rows, grid = shape.batch * shape.heads, (plan.parts, shape.batch * shape.kv_heads)
+    sums = bench.xp.empty(rows * plan.parts * shape.dim, "float32")
+    scales = bench.xp.empty(rows * plan.parts * 2, "float32")
     arrived = bench.xp.zeros(grid[1], "uint32")
-    kernel = bench.kernel(_FILE, "attend", **shape.defines, ROTARY=int(is_step))
-    numbers = tuple(map(np.uint32, (shape.kv_heads, shape.capacity, chunk)))
+    kernel = bench.kernel(_FILE, "attend", **shape.defines, THREADS=plan.threads, ROTARY=int(is_step))
+    numbers = tuple(map(np.uint32, (shape.kv_heads, shape.capacity, plan.chunk)))
     rotation = turns if is_step else np.uint64(0), np.float32(log2_scale(shape.dim))
 
     def attend(keys: Any, values: Any, out: Any) -> Callable[[], None]:
         args = (keys, values, table, lengths, queries, out, sums, scales, arrived, *rotation, *numbers)
-        return partial(kernel.early if is_step else kernel, grid, (_THREADS,), args)
+        return partial(kernel.early if is_step else kernel, grid, (plan.threads,), args)
 
     return attend
 
@@ -268,9 +278,10 @@ class DecodeAttention:
         """Return the attention over each copy in turn as a task that is judged by the bytes it moves."""
         calls, shape = self.calls(), self._shape
         stage = Stage(calls[0], self.work, "moved", "dram", modes=(), rotation=calls, effort=POINT)
+        plan = shape.plan(self._bench.device.device.units)
         layout = f"pages of {shape.page} tokens" if shape.page else "contiguous"
         notes = {
-            "kernel": f"{_FILE}, parts of {shape.chunk(self._bench.device.device.units)} tokens",
+            "kernel": f"{_FILE}, parts of {plan.chunk} tokens by blocks of {plan.threads} threads",
             "cache": f"{shape.cache_bytes} bytes, {layout}, {len(calls)} copies in turn, NaN beyond each length",
             "data": f"seeded, uniform with variance 1; lengths {self._lengths.min()} to {self._lengths.max()}",
         }

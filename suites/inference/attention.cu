@@ -3,6 +3,7 @@
 //
 //   DIM    elements of a head: 64 or 128       GROUP  heads that share one KV head: a power of two up to 8
 //   PAGE   tokens of a page: 0 for one run of `capacity` tokens per sequence, else a multiple of 16
+//   THREADS of a block: 128, 256 or 512
 //   ROTARY 1 where the kernel rotates queries and the newest key, and appends the newest key and value to the cache
 //
 // Keys and values are halves. Contiguous: [slot][KV head][capacity][DIM], and `table` has the slot of each sequence. Paged:
@@ -16,12 +17,18 @@
 #ifndef ROTARY
 #define ROTARY 0
 #endif
+#ifndef THREADS
 #define THREADS 128
+#endif
 #if GB_HIP
 #define BOUNDS THREADS
+#define WARP_LANES 64
 #else
-#define BOUNDS THREADS, (GROUP < 8 ? 4 : 2)  // resident blocks, for which registers are spared
+#define BOUNDS THREADS, ((GROUP < 8 ? 512 : 256) / THREADS)  // resident blocks, for which registers are spared
+#define WARP_LANES 32
 #endif
+#define WARPS (THREADS / WARP_LANES)
+#define MOST_PARTS 256  // of a sequence
 #define LANES (DIM / 8)
 #define TEAMS (THREADS / LANES)
 #define FLIGHT (GB_HIP && DIM == 64 ? 2 : 4)  // so that the tokens of a warp lie in one page of 16
@@ -101,56 +108,64 @@ static __device__ __forceinline__ void take(uint4 (&key)[TOKENS], uint4 (&value)
     for (int t = 0; t < TOKENS; ++t) value[t] = gb_stream(values + row[t]);
 }
 
-// Whether this block is the last of those of one sequence and KV head, so that all others' parts can be read.
-static __device__ __forceinline__ bool is_last(u32* arrived) {
-    __shared__ u32 before;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) before = atomicAdd(arrived + blockIdx.y, 1u);
-    __syncthreads();
-    if (before + 1 < gridDim.x) return false;
-    if (threadIdx.x == 0) arrived[blockIdx.y] = 0;  // for the next launch
-    __threadfence();
-    return true;
-}
-
-// Joins the parts of a head, whose factors come first: a warp for each head in turn, a lane for every warpSize-th part.
-static __device__ __forceinline__ void join(const float* sums, const float* scales, uint2* out, float* factors) {
+// Joins the parts of the heads: their factors first, a warp for each head in turn. Then SLICES threads share out the parts of
+// four elements.
+#define COLUMNS (GROUP * DIM / 4)
+#define SLICES (THREADS > COLUMNS ? THREADS / COLUMNS : 1)
+#define ROOM_OF_JOIN (GROUP * MOST_PARTS / 4 + SLICES * COLUMNS)
+static __device__ __forceinline__ void join(const float* sums, const float* scales, uint2* out, uint4* room) {
+    float(&factors)[GROUP][MOST_PARTS] = *(float(*)[GROUP][MOST_PARTS])room;
+    uint4(&shares)[SLICES][COLUMNS] = *(uint4(*)[SLICES][COLUMNS])(room + GROUP * MOST_PARTS / 4);
     const u32 parts = gridDim.x, lane = threadIdx.x % warpSize;
-    for (u32 g = threadIdx.x / warpSize; g < GROUP; g += THREADS / warpSize) {
+    for (u32 g = threadIdx.x / warpSize; g < GROUP; g += WARPS) {
         const uint2* scale = (const uint2*)scales + ((u64)blockIdx.y * GROUP + g) * parts;
-        float most = NOTHING, total = 0;
-        for (u32 k = lane; k < parts; k += warpSize) {
-            const float top = __uint_as_float(gb_load_l2(scale + k).x);
-            most = top > most ? top : most;
+        float top[MOST_PARTS / 32], sum[MOST_PARTS / 32], most = NOTHING, total = 0;
+#pragma unroll
+        for (int i = 0; i < MOST_PARTS / 32; ++i) {
+            const u32 k = lane + i * warpSize;
+            const uint2 part = k < parts ? gb_load_l2(scale + k) : make_uint2(__float_as_uint(NOTHING), 0);
+            top[i] = __uint_as_float(part.x), sum[i] = __uint_as_float(part.y);
         }
+#pragma unroll
+        for (int i = 0; i < MOST_PARTS / 32; ++i) most = top[i] > most ? top[i] : most;
         for (int mask = warpSize / 2; mask > 0; mask /= 2) {
             const float other = gb_shuffle_xor(most, mask);
             most = other > most ? other : most;
         }
-        for (u32 k = lane; k < parts; k += warpSize) {
-            const uint2 part = gb_load_l2(scale + k);
-            factors[g * parts + k] = exp2f(__uint_as_float(part.x) - most);
-            total += factors[g * parts + k] * __uint_as_float(part.y);
-        }
+#pragma unroll
+        for (int i = 0; i < MOST_PARTS / 32; ++i) total += exp2f(top[i] - most) * sum[i];
         for (int mask = warpSize / 2; mask > 0; mask /= 2) total += gb_shuffle_xor(total, mask);
-        for (u32 k = lane; k < parts; k += warpSize) factors[g * parts + k] /= total;
+#pragma unroll
+        for (int i = 0; i < MOST_PARTS / 32; ++i)
+            if (lane + i * warpSize < parts) factors[g][lane + i * warpSize] = exp2f(top[i] - most) / total;
     }
     __syncthreads();
-    for (u32 i = threadIdx.x; i < GROUP * DIM / 4; i += THREADS) {
-        const u32 g = i / (DIM / 4);
-        const uint4* sum = (const uint4*)sums + ((u64)blockIdx.y * GROUP + g) * parts * (DIM / 4) + i % (DIM / 4);
+    for (u32 i = threadIdx.x; i < SLICES * COLUMNS; i += THREADS) {
+        const u32 slice = i / COLUMNS, column = i % COLUMNS, g = column / (DIM / 4);
+        const uint4* sum = (const uint4*)sums + ((u64)blockIdx.y * GROUP + g) * parts * (DIM / 4) + column % (DIM / 4);
         float joined[4] = {0, 0, 0, 0};
 #pragma unroll 8
-        for (u32 k = 0; k < parts; ++k) {
+        for (u32 k = slice; k < parts; k += SLICES) {
             const uint4 part = gb_load_l2(sum + k * (DIM / 4));
-            const float factor = factors[g * parts + k];
+            const float factor = factors[g][k];
             joined[0] += factor * __uint_as_float(part.x);
             joined[1] += factor * __uint_as_float(part.y);
             joined[2] += factor * __uint_as_float(part.z);
             joined[3] += factor * __uint_as_float(part.w);
         }
-        out[(u64)blockIdx.y * (GROUP * DIM / 4) + i] = make_uint2(pair_of(joined[0], joined[1]), pair_of(joined[2], joined[3]));
+        shares[slice][column] = make_uint4(__float_as_uint(joined[0]), __float_as_uint(joined[1]),
+                                           __float_as_uint(joined[2]), __float_as_uint(joined[3]));
+    }
+    __syncthreads();
+    for (u32 column = threadIdx.x; column < COLUMNS; column += THREADS) {
+        float joined[4] = {0, 0, 0, 0};
+#pragma unroll
+        for (int slice = 0; slice < SLICES; ++slice) {
+            const uint4 share = shares[slice][column];
+            joined[0] += __uint_as_float(share.x), joined[1] += __uint_as_float(share.y);
+            joined[2] += __uint_as_float(share.z), joined[3] += __uint_as_float(share.w);
+        }
+        out[(u64)blockIdx.y * COLUMNS + column] = make_uint2(pair_of(joined[0], joined[1]), pair_of(joined[2], joined[3]));
     }
 }
 
@@ -177,8 +192,9 @@ extern "C" __global__ void __launch_bounds__(BOUNDS)
     attend(uint4* keys, uint4* values, const u32* __restrict__ table, const u32* __restrict__ lengths,
            const uint4* queries, uint2* out, float* sums, float* scales, u32* arrived, const uint4* __restrict__ turns,
            float scale, u32 kv_heads, u32 capacity, u32 chunk) {
-    __shared__ float held[TEAMS][GROUP][DIM];
-    __shared__ float tops[TEAMS][GROUP], totals[TEAMS][GROUP];
+    __shared__ uint4 room[WARPS * GROUP * DIM > 4 * ROOM_OF_JOIN ? WARPS * GROUP * DIM / 4 : ROOM_OF_JOIN];
+    __shared__ float tops[WARPS][GROUP], totals[WARPS][GROUP];
+    float(&held)[WARPS][GROUP][DIM] = *(float(*)[WARPS][GROUP][DIM])room;
     const u32 sequence = blockIdx.y / kv_heads, kv_head = blockIdx.y % kv_heads;
     const u32 team = threadIdx.x / LANES, lane = threadIdx.x % LANES, start = threadIdx.x % warpSize - lane;
     const u32 first = blockIdx.x * chunk, length = lengths[sequence];
@@ -289,32 +305,48 @@ extern "C" __global__ void __launch_bounds__(BOUNDS)
     }
 #pragma unroll
     for (int mask = LANES / 2; mask >= LANES / TOKENS; mask /= 2) total += gb_shuffle_xor(total, mask);
+    // The teams of a warp add up, then each leaves some heads.
+#pragma unroll
+    for (int mask = LANES; mask < WARP_LANES; mask *= 2) {
+        const float other = gb_shuffle_xor(top, mask), most = other > top ? other : top, kept = exp2f(top - most);
+        total = total * kept, total += gb_shuffle_xor(total, mask), top = most;
+#pragma unroll
+        for (int g = 0; g < GROUP; ++g) {
+            const float factor = gb_shuffle(kept, start + g * SAME);
+#pragma unroll
+            for (int i = 0; i < 8; ++i) sum[g][i] *= factor, sum[g][i] += gb_shuffle_xor(sum[g][i], mask);
+        }
+    }
+    const u32 warp = threadIdx.x / warpSize;
 #pragma unroll
     for (int g = 0; g < GROUP; ++g)
+        if (g % warp_teams == team % warp_teams) {
+            uint4* to = (uint4*)held[warp][g] + 2 * lane;
 #pragma unroll
-        for (int i = 0; i < 8; ++i) held[team][g][8 * lane + i] = sum[g][i];
-    if (lane / SAME < GROUP && lane % SAME == 0) {
-        tops[team][lane / SAME] = top;
-        totals[team][lane / SAME] = total;
+            for (int i = 0; i < 2; ++i)
+                to[i] = make_uint4(__float_as_uint(sum[g][4 * i]), __float_as_uint(sum[g][4 * i + 1]),
+                                   __float_as_uint(sum[g][4 * i + 2]), __float_as_uint(sum[g][4 * i + 3]));
+        }
+    if (threadIdx.x % warpSize == lane && lane / SAME < GROUP && lane % SAME == 0) {
+        tops[warp][lane / SAME] = top;
+        totals[warp][lane / SAME] = total;
     }
     __syncthreads();
-    for (u32 g = 0; g < GROUP; ++g) {
-        float most = NOTHING;
-        for (u32 k = 0; k < TEAMS; ++k) most = tops[k][g] > most ? tops[k][g] : most;
+    for (u32 i = threadIdx.x; i < GROUP * DIM; i += THREADS) {
+        const u32 g = i / DIM;
         const u64 part = ((u64)blockIdx.y * GROUP + g) * gridDim.x + blockIdx.x;
-        for (u32 i = threadIdx.x; i < DIM; i += THREADS) {
-            float joined = 0;
-            for (u32 k = 0; k < TEAMS; ++k) joined += exp2f(tops[k][g] - most) * held[k][g][i];
-            sums[part * DIM + i] = joined;
+        float most = NOTHING, joined = 0, joined_total = 0;
+#pragma unroll
+        for (int k = 0; k < WARPS; ++k) most = tops[k][g] > most ? tops[k][g] : most;
+#pragma unroll
+        for (int k = 0; k < WARPS; ++k) {
+            const float factor = exp2f(tops[k][g] - most);
+            joined += factor * held[k][g][i % DIM], joined_total += factor * totals[k][g];
         }
-        if (threadIdx.x == 0) {
-            float joined = 0;
-            for (u32 k = 0; k < TEAMS; ++k) joined += exp2f(tops[k][g] - most) * totals[k][g];
-            scales[2 * part] = most;
-            scales[2 * part + 1] = joined;
-        }
+        sums[part * DIM + i % DIM] = joined;
+        if (i % DIM == 0) scales[2 * part] = most, scales[2 * part + 1] = joined_total;
     }
-    if (is_last(arrived)) join(sums, scales, out, &held[0][0][0]);
+    if (gb_is_last(arrived + blockIdx.y, gridDim.x)) join(sums, scales, out, room);
 }
 
 // Element i of the seeded data, uniform with variance 1 and rounded to a half. Queries carry the factor of the scores.

@@ -240,7 +240,6 @@ static __device__ __forceinline__ u64 block_largest(u64 mine) {
 // arrive compares what they left in `parts`.
 extern "C" __global__ void __launch_bounds__(THREADS)
     most_likely(const unsigned short* logits, u32* tokens, u32 vocabulary, u64* parts, u32* arrived) {
-    __shared__ u32 before;
     gb_allow_next();
     gb_wait_for_previous();
     u64 most = 0;
@@ -249,21 +248,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         most = rank > most ? rank : most;
     }
     most = block_largest(most);
-    if (threadIdx.x == 0) {
-        parts[blockIdx.y * gridDim.x + blockIdx.x] = most;
-        __threadfence();
-        before = atomicAdd(arrived + blockIdx.y, 1u);
-    }
-    __syncthreads();
-    if (before + 1 < gridDim.x) return;
-    __threadfence();
+    if (threadIdx.x == 0) parts[blockIdx.y * gridDim.x + blockIdx.x] = most;
+    if (!gb_is_last(arrived + blockIdx.y, gridDim.x)) return;
     most = 0;
     for (u32 i = threadIdx.x; i < gridDim.x; i += THREADS) {
         const u64 part = gb_load_l2(parts + blockIdx.y * gridDim.x + i);
         most = part > most ? part : most;
     }
     most = block_largest(most);
-    if (threadIdx.x > 0) return;
-    tokens[blockIdx.y] = 0xffffffffu - (u32)most;
-    arrived[blockIdx.y] = 0;  // for the next launch
+    if (threadIdx.x == 0) tokens[blockIdx.y] = 0xffffffffu - (u32)most;
 }
