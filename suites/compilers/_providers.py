@@ -17,11 +17,11 @@ from gpubench.api.suite import Bench, Skip, expect
 from ._operators import Problem, Rows
 
 HOST_QUICK = ("numpy", "numba")
-HOST = HOST_QUICK
+HOST = (*HOST_QUICK, "tvm", "iree")
 GPU_QUICK = ("cupy", "cupy-fused", "nvrtc", "triton")
 GPU = (*GPU_QUICK, "numba-cuda", "torch", "inductor", "jax")
 # of the providers whose libraries must not share a process with others'
-RUNTIMES = {by: by for by in ("triton", "numba-cuda", "torch", "inductor", "jax")}
+RUNTIMES = {by: by for by in ("triton", "numba-cuda", "torch", "inductor", "jax", "tvm", "iree")}
 _ATTEMPTS, _QUEUED = 3, 8  # of a look at where calls work
 _BESIDE = 0.5  # of the time of calls, after which the device still works
 

@@ -1,0 +1,89 @@
+"""TVM: the operator's expression in its tensor expressions, scheduled by rows and compiled for the host by its LLVM."""
+
+from __future__ import annotations
+
+import importlib
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import Bench, Missing
+
+from ._operators import OPERATORS, Problem
+from ._providers import Built, lacks
+
+_INSTALL = "pip install 'gpubench-suite[tvm]'"
+_DATA_PARALLEL = 0  # the kind of an axis that is not reduced (tirx.IterVar.DataPar)
+
+
+def build(bench: Bench, problem: Problem) -> Built:
+    """Return the operator as one function over all rows in parallel; raises Missing without TVM."""
+    name = problem.operator.name
+    if bench.traits.is_gpu or name not in OPERATORS:
+        raise lacks("tvm", problem)
+    try:
+        tvm = importlib.import_module("tvm")
+    except ImportError as error:
+        raise Missing("TVM is not installed", _INSTALL) from error
+    processor = tvm.target.codegen.llvm_get_system_cpu()
+    module = tvm.compile(scheduled(tvm, problem), target=tvm.target.Target({"kind": "llvm", "mcpu": processor}))
+    shapes = [array.shape for array in problem.inputs.values()]
+    tensors = [  # in memory of TVM's own, which is aligned as its code needs it
+        tvm.runtime.empty(shape, problem.dtype)
+        for shape in (*shapes, *[problem.output_shape] * problem.operator.outputs)
+    ]
+    arrays = [np.from_dlpack(tensor) for tensor in tensors]  # the same memory
+    inputs, outputs = arrays[: len(shapes)], arrays[len(shapes) :]
+
+    def poison() -> None:
+        for copied, array in zip(inputs, problem.inputs.values(), strict=True):
+            np.copyto(copied, array)
+        for output in outputs:
+            output.fill(float("nan"))
+
+    poison()
+    notes = {"library": f"TVM {tvm.__version__}, LLVM for {processor}", "precision": f"computed in {problem.dtype}"}
+    return Built(
+        partial(module["main"], *tensors),
+        lambda: tuple(problem.rows_of(array) for array in outputs),
+        poison,
+        notes,
+    )
+
+
+class _TensorExpressions:
+    """The functions of an operator's expression, of TVM's tensor expressions."""
+
+    def __init__(self, topi: Any) -> None:
+        self._topi = topi
+        self.exp, self.tanh, self.sqrt = topi.exp, topi.tanh, topi.sqrt
+        self.amax, self.sum = topi.max, topi.sum
+
+    def mean(self, x: Any, axis: int, keepdims: bool) -> Any:
+        return self._topi.sum(x, axis, keepdims) / float(int(x.shape[axis]))
+
+
+def scheduled(tvm: Any, problem: Problem) -> Any:
+    """Return the operator as a module of one function: rows in parallel, and all steps of a row one after the other."""
+    te, topi = tvm.te, tvm.topi
+    inputs = [te.placeholder(problem.shape_of(name), problem.dtype, name) for name in problem.operator.inputs]
+    outputs = problem.operator.outputs_of(_TensorExpressions(topi), *inputs)
+    function = te.create_prim_func([*inputs, *outputs])
+    schedule = importlib.import_module("tvm.s_tir").Schedule(tvm.IRModule({"main": function}))
+    root = schedule.get_sblock("root")
+    results = {schedule.get(block).name_hint for block in schedule.get_output_blocks(root)}
+    for block in schedule.get_child_blocks(root):
+        step = schedule.get(block)
+        is_elementwise = all(axis.iter_type == _DATA_PARALLEL for axis in step.iter_vars)
+        if is_elementwise and step.name_hint not in results and len(schedule.get_consumers(block)) == 1:
+            schedule.compute_inline(block)
+    *before, last = schedule.get_child_blocks(root)
+    row = schedule.get_loops(last)[0]
+    schedule.parallel(row)
+    for block in reversed(before):
+        if schedule.get(block).name_hint in results:  # only the last output can hold the others' steps
+            schedule.parallel(schedule.get_loops(block)[0])
+        else:
+            schedule.compute_at(block, row, preserve_unit_loops=True)
+    return schedule.mod
