@@ -4,6 +4,7 @@ What it shows is that a suite's kernels, launches and checks agree with each oth
 """
 
 import dataclasses
+import types
 from typing import Any
 
 from _grid import SUITES, kernel
@@ -49,3 +50,19 @@ def bench(suite, vendor="amd", free=2**40, **params) -> PaperBench:
     gpu = PaperGpu(traits, free=free)
     case = Case(suite.name, "case", tuple(params.items()))
     return PaperBench(gpu, case, Target(Facts((PAPER,)), PAPER), suite.package, 1, devices=(PAPER,))
+
+
+def products_by_numpy(bench, product, workspace=None):
+    """The vendor's products of halves, whose sums are in single precision, by NumPy."""
+    shape = product.shape
+
+    def matrix(array, rows, cols, is_transposed=False):
+        found = array.view("float16")[: shape.batch * rows * cols].astype("float32")
+        return found.reshape((-1, cols, rows) if is_transposed else (-1, rows, cols))
+
+    def call():
+        a, b = matrix(product.a, shape.m, shape.k), matrix(product.b, shape.k, shape.n, shape.order == "nt")
+        b = b.swapaxes(1, 2) if shape.order == "nt" else b
+        product.c.view("float16")[: shape.batch * shape.m * shape.n] = (a @ b).astype("float16").ravel()
+
+    return types.SimpleNamespace(call=call)

@@ -7,7 +7,7 @@ import sys
 import _grid
 import numpy as np
 import pytest
-from _grid_device import bench
+from _grid_device import bench, products_by_numpy
 from scipy import stats
 
 from gpubench import plugins
@@ -190,3 +190,78 @@ def test_many_tokens_are_judged_by_their_operations_and_have_no_kernel_of_ours()
     task = DEQUANT.dequant_gemm(bench(SUITE), "int4", 2048, "cupy")
     assert (task.stages[""].quantity, task.stages[""].limit) == ("flops", "tensor.float16")
     assert not DEQUANT._has_kernel(None, {"by": "nvrtc", "tokens": 2048})
+
+
+LAYER = sys.modules[f"{SUITE.package}._layer"]
+SUITES = SUITE.package.rpartition(".")[0]
+MODELS, EXACT = (sys.modules[f"{SUITES}.{name}"] for name in ("_models", "inference._exact"))
+SMALL = MODELS.model(128, 128, 2, 1, 2, 2, 150, "nowhere")  # two heads of 64 elements over one KV head
+
+
+def decoder_layer(tokens=20):
+    return LAYER.LayerProblem(bench(SUITE, "nvidia"), SMALL, tokens)
+
+
+def by_hand(made):
+    """The layer token by token and head by head, by the functions that check the suite inference."""
+    x, qkv, out, up, down, first, second, *_ = (array.astype(float) for array in made.inputs.values())
+    model, turn = SMALL, np.stack([made.inputs[name].astype(float) for name in ("cosine", "sine")], axis=2)
+    projected = EXACT.normed(x, first) @ qkv.T
+    heads = projected.reshape(len(x), model.heads + 2 * model.kv_heads, model.dim)
+    attended = np.zeros((len(x), model.heads, model.dim))
+    for token in range(len(x)):
+        for head in range(model.heads):
+            own = model.heads + head * model.kv_heads // model.heads
+            query = EXACT.rotated(heads[token, head], turn[token])
+            keys = np.array([EXACT.rotated(heads[at, own], turn[at]) for at in range(token + 1)])
+            powers = np.exp(keys @ query / np.sqrt(model.dim))
+            attended[token, head] = powers / powers.sum() @ heads[: token + 1, own + model.kv_heads]
+    y = x + attended.reshape(len(x), -1) @ out.T
+    return y + EXACT.gated(EXACT.normed(y, second) @ up.T) @ down.T
+
+
+@needs_compiler
+def test_a_decoder_layer_is_that_of_the_suite_inference_in_double_precision():
+    made = decoder_layer()
+    (exact,) = made.expected()
+    np.testing.assert_allclose(exact, by_hand(made)[made.checked], rtol=1e-9)
+    made.change()
+    np.testing.assert_allclose(made.expected()[0], by_hand(made)[made.checked], rtol=1e-9)
+
+
+@needs_compiler
+def test_a_decoder_layer_by_the_vendors_products_and_our_kernels_is_that_layer(monkeypatch):
+    for name in ("_chain", "_prefill_attention"):
+        monkeypatch.setattr(sys.modules[f"{SUITES}.inference.{name}"], "vendor", products_by_numpy)
+    made = decoder_layer()
+    built, error = computed(made, "vendor")
+    assert 0 < error < 2e-3
+    built.call()
+    assert made.compare(built.rows())["error"].value == error  # a call begins with the tokens as they were
+    made.change()
+    with pytest.raises(WrongAnswer, match="relative error"):
+        made.compare(built.rows())
+    assert computed(made, "vendor")[1] < 2e-3
+
+
+@needs_compiler
+def test_a_decoder_layer_in_halves_operation_by_operation_stays_within_its_bound():
+    made = decoder_layer()
+    assert 0 < computed(made, "numpy")[1] < 4e-3
+    assert made.work.flops == 2 * 20 * sum(layer.size for layer in SMALL.layers) + 4 * 2 * 64 * 20 * 21 / 2
+
+
+@needs_compiler
+def test_attention_tells_its_launches_and_the_provider_that_it_is_compared_with(monkeypatch):
+    monkeypatch.setattr(sys.modules[f"{SUITES}.inference._prefill_attention"], "vendor", products_by_numpy)
+    paper = bench(SUITE, "nvidia")
+    paper.open_device.launches_of = lambda call: 4
+    task = LAYER.attention(paper, 20, 2, 1, 64, "unfused")
+    task.stages[""].call()
+    assert task.check()["launches"].value == 4
+    assert task.notes["eager"] == "unfused"
+
+
+def test_the_providers_of_attention_that_need_torch_share_its_process():
+    by = {name: LAYER._attention_runtime({"by": name}) for name in ("unfused", "torch", "cudnn")}
+    assert by == {"unfused": "", "torch": "torch", "cudnn": "torch"}

@@ -1,13 +1,12 @@
 """One step of a whole model: its kernels on a grid on the host, against double precision."""
 
 import sys
-import types
 
 import _grid
 import _nvrtc
 import numpy as np
 import pytest
-from _grid_device import bench
+from _grid_device import bench, products_by_numpy
 
 from gpubench import plugins
 from gpubench.base.errors import Skip, WrongAnswer
@@ -106,27 +105,11 @@ def test_the_check_of_a_step_sees_a_wrong_cache_a_wrong_token_and_logits_that_ar
         found.check()
 
 
-def by_numpy(bench, product, workspace=None):
-    """The vendor's products of halves, whose sums are in single precision, by NumPy."""
-    shape = product.shape
-
-    def matrix(array, rows, cols, is_transposed=False):
-        found = array.view("float16")[: shape.batch * rows * cols].astype("float32")
-        return found.reshape((-1, cols, rows) if is_transposed else (-1, rows, cols))
-
-    def call():
-        a, b = matrix(product.a, shape.m, shape.k), matrix(product.b, shape.k, shape.n, shape.order == "nt")
-        b = b.swapaxes(1, 2) if shape.order == "nt" else b
-        product.c.view("float16")[: shape.batch * shape.m * shape.n] = (a @ b).astype("float16").ravel()
-
-    return types.SimpleNamespace(call=call)
-
-
 @pytest.fixture
 def library(monkeypatch):
     """The products of the vendor's library by NumPy."""
     for module in (CHAIN, ATTENTION):
-        monkeypatch.setattr(module, "vendor", by_numpy)
+        monkeypatch.setattr(module, "vendor", products_by_numpy)
 
 
 @pytest.fixture

@@ -6,8 +6,7 @@ import sys
 import _grid
 import numpy as np
 import pytest
-from _grid_device import bench
-from test_inference_chain import by_numpy
+from _grid_device import bench, products_by_numpy
 
 from gpubench import plugins
 from gpubench.base.errors import Missing, Skip, WrongAnswer
@@ -94,7 +93,7 @@ def by_kernel(monkeypatch, prompt, shape, rows, cols):
 @pytest.fixture
 def library(monkeypatch):
     """The products of the vendor's library by NumPy."""
-    monkeypatch.setattr(ATTENTION, "vendor", by_numpy)
+    monkeypatch.setattr(ATTENTION, "vendor", products_by_numpy)
 
 
 @pytest.fixture

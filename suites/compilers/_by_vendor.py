@@ -1,22 +1,44 @@
-"""The vendor's own fusion: a product of its BLAS with bias and GELU in the epilogue."""
+"""The vendor's library: products with bias and GELU in the epilogue; a layer of its products and our kernels."""
 
 from __future__ import annotations
 
+import numpy as np
+
 from gpubench.api.suite import Bench
 
+from .._checks import in_turn
 from ..gemm._formats import PRECISIONS, MatrixProduct, Shape
 from ..gemm._vendor import vendor
+from ..inference._chain import PrefillChain
+from ._layer import LayerProblem, inference_bench
 from ._operators import Problem
 from ._products import ProductProblem
 from ._providers import Built, Outputs, lacks
 
 
 def build(bench: Bench, problem: Problem) -> Built:
-    """Return the operator as one call of the vendor's library; raises Skip where it has none."""
-    if not isinstance(problem, ProductProblem):
-        raise lacks("vendor", problem)
+    """Return the operator by the vendor's library; raises Skip where it has none."""
+    if isinstance(problem, LayerProblem):
+        return _layer(bench, problem)
+    if isinstance(problem, ProductProblem):
+        return _product(bench, problem)
+    raise lacks("vendor", problem)
+
+
+def _product(bench: Bench, problem: ProductProblem) -> Built:
     outputs, (a, weights, bias) = Outputs(bench, problem), problem.inputs.values()
     shape, out = Shape(problem.rows, problem.cols, problem.k), outputs.arrays[0].ravel()
     product = MatrixProduct(PRECISIONS[problem.dtype], shape, a.ravel(), weights.ravel(), out, bias, "gelu")
     found = vendor(bench, product)
     return Built(found.call, outputs.rows, outputs.poison, {**found.notes, "precision": "sums in float32"})
+
+
+def _layer(bench: Bench, problem: LayerProblem) -> Built:
+    """Return all of a prefill but the head: its last call is a norm, which adds the layer's output to the stream."""
+    prefill, tokens = PrefillChain(inference_bench(bench), problem.weights, problem.rows), problem.rows
+    chain, device = prefill.chain, bench.device
+    device.copy(chain.device_input, np.arange(tokens, dtype=np.uint32))
+    chain.turns[..., 0], chain.turns[..., 1] = problem.inputs["cosine"], problem.inputs["sine"]
+    stream = chain.stream.reshape(tokens, problem.cols)
+    notes = {"library": "the vendor's products, chain.cu", "precision": "sums and the residual stream in float32"}
+    return Built(in_turn(*prefill.calls[:-1]), lambda: (problem.rows_of(stream),), prefill.poison, notes)

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Target, Task, Topic, View, on_gpu
+from gpubench.api.suite import Bench, Target, Task, Topic, View
 
 from ..gemm._few import few_tokens_task
 from ..gemm._formats import PRECISIONS, MatrixProduct, Shape
 from ..gemm._gemv import GROUP, Vectors, Weights, tensor_call
 from ..gemm._vendor import ProductCall, vendor
 from ..inference._weights import product_bench
-from ._cases import in_full
+from ._layer import on_gpu_in_full, with_launches
 
 _ROWS, _COLS = 14336, 4096  # of a projection of an 8B model's feed-forward network
 _MOST_TOKENS = 64  # of skinny.cu
@@ -84,15 +84,11 @@ def _has_kernel(_target: Target, params: Mapping[str, Any]) -> bool:
     return bool(params["by"] != "nvrtc" or params["tokens"] <= _MOST_TOKENS)
 
 
-def _on_gpu_in_full(target: Target) -> bool:
-    return on_gpu(target) and in_full(target)
-
-
 @topic.case(
     weights=("int8", "int4"),
     tokens=(1, 16, 2048),
     by=("cupy", "vendor", "nvrtc"),
-    when=_on_gpu_in_full,
+    when=on_gpu_in_full,
     where=_has_kernel,
 )
 def dequant_gemm(bench: Bench, weights: str, tokens: int, by: str) -> Task:
@@ -106,4 +102,4 @@ def dequant_gemm(bench: Bench, weights: str, tokens: int, by: str) -> Task:
     stage = task.stages[""]
     if tokens > _MOST_TOKENS:
         stage = replace(stage, quantity="flops", limit="tensor.float16")
-    return replace(task, stages={"": stage}, notes={**task.notes, "eager": "cupy"})
+    return with_launches(bench, replace(task, stages={"": stage}), "cupy")

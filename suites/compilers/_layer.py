@@ -1,0 +1,190 @@
+"""Attention of a prompt, and one whole decoder layer, by libraries, by compilers and by our kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import Bench, Observation, Observed, Target, Task, Topic, View, Work, on_gpu
+
+from .. import inference
+from .._models import MODELS, Layer, Model
+from ..inference._chain import prefill_bytes
+from ..inference._exact import turns
+from ..inference._prefill_attention import PROVIDERS, PrefillAttention, PromptShape
+from ..inference._weights import ModelWeights
+from ._cases import in_full, runtime_of, task_of
+from ._operators import EPSILON, Operator, Problem, Rows
+
+_MASKED = -30000.0  # added to the score of a later token: its exponential is 0
+_MATRICES, _NORMS = ("qkv", "out", "up", "down"), ("first", "second")
+
+topic = Topic(
+    views=[
+        View("bars", "Attention of a prompt: throughput by provider", ("attention",), by=("by",)),
+        View("bars", "A decoder layer: throughput by provider", ("layer",), by=("by",)),
+    ]
+)
+
+
+def inference_bench(bench: Bench) -> Bench:
+    """Return the bench with which the kernels of the suite inference are found."""
+    return replace(bench, package=inference.__name__)
+
+
+def on_gpu_in_full(target: Target) -> bool:
+    """Return whether the target is a GPU and the tier is `full`."""
+    return on_gpu(target) and in_full(target)
+
+
+def with_launches(bench: Bench, task: Task, eager: str) -> Task:
+    """Return the task with the number of its launches observed, and the eager provider that it is compared with."""
+    call = task.stages[""].call
+
+    def check() -> Observation:
+        observed, launches = dict(task.check() or {}), bench.device.launches_of(call)
+        return observed if launches is None else {**observed, "launches": Observed(launches)}
+
+    return replace(task, check=check, notes={**task.notes, "eager": eager})
+
+
+def _attention_runtime(params: Mapping[str, Any]) -> str:
+    return runtime_of({"by": "torch" if params["by"] == "cudnn" else params["by"]})
+
+
+@topic.case(
+    tokens=(2048,),
+    heads=(32,),
+    kv_heads=(8,),
+    dim=(128,),
+    by=tuple(PROVIDERS),
+    runtime=_attention_runtime,
+    when=on_gpu_in_full,
+)
+def attention(bench: Bench, tokens: int, heads: int, kv_heads: int, dim: int, by: str) -> Task:
+    """Causal attention of a prompt (float16): operations over the pairs of tokens that count, 4·D each.
+
+    `unfused` is two batched products of the vendor's library and a softmax between them. The others are one kernel:
+    ours in Triton, torch's, and cuDNN's.
+    """
+    found = PrefillAttention(inference_bench(bench), PromptShape(tokens, heads, kv_heads, dim), by)
+    return with_launches(bench, found.task(), "unfused")
+
+
+def decoder_layer(model: Model, xp: Any, x: Any, *parts: Any) -> Any:
+    """Return what a layer makes of the tokens x (tokens, hidden), in functions that array libraries share.
+
+    The parts are the matrices, whose rows are outputs, the factors of both norms, cosines and sines of the rotation
+    (tokens, dim/2), and the mask that is added to scores (tokens, tokens). The first half of `up` is the gate.
+    """
+    qkv, out, up, down, first, second, cosine, sine, mask = parts
+    tokens, heads, kv_heads, dim = x.shape[0], model.heads, model.kv_heads, model.dim
+    projected = xp.matmul(_normed(xp, x, first), qkv.T).reshape(tokens, heads + 2 * kv_heads, dim)
+    projected = projected.swapaxes(0, 1)
+    turned = _rotated(xp, projected[: heads + kv_heads], cosine, sine)
+    queries = turned[:heads].reshape(kv_heads, heads // kv_heads * tokens, dim)
+    scores = xp.matmul(queries, turned[heads:].swapaxes(1, 2)) * dim**-0.5
+    scores = scores.reshape(heads, tokens, tokens) + mask
+    powers = xp.exp(scores - xp.amax(scores, axis=-1, keepdims=True))
+    shares = powers / xp.sum(powers, axis=-1, keepdims=True)
+    attended = xp.matmul(shares.reshape(kv_heads, heads // kv_heads * tokens, tokens), projected[heads + kv_heads :])
+    attended = attended.reshape(heads, tokens, dim).swapaxes(0, 1).reshape(tokens, heads * dim)
+    x = x + xp.matmul(attended, out.T)
+    both = xp.matmul(_normed(xp, x, second), up.T)
+    gate, values = both[:, : both.shape[1] // 2], both[:, both.shape[1] // 2 :]
+    return x + xp.matmul(gate / (1 + xp.exp(-gate)) * values, down.T)
+
+
+def _normed(xp: Any, x: Any, factors: Any) -> Any:
+    return x / xp.sqrt(xp.mean(x * x, axis=-1, keepdims=True) + EPSILON) * factors
+
+
+def _rotated(xp: Any, x: Any, cosine: Any, sine: Any) -> Any:
+    half = x.shape[-1] // 2
+    low, high = x[..., :half], x[..., half:]
+    return xp.concatenate([low * cosine - high * sine, high * cosine + low * sine], axis=-1)
+
+
+class LayerProblem(Problem):
+    """One layer of a model over the tokens of a prompt; `weights` are seeded, as those of the suite inference."""
+
+    operators = {  # noqa: RUF012
+        "layer": Operator("layer", ("x", *_MATRICES, *_NORMS, "cosine", "sine", "mask"), decoder_layer)
+    }
+    quantity = "flops"
+
+    def __init__(self, bench: Bench, model: Model, tokens: int) -> None:
+        hidden = model.head.cols
+        self.model = replace(model, depth=1, head=Layer("head", tokens, hidden))  # a prompt has each token once
+        self.weights = ModelWeights(bench, self.model, "float16", 8 * prefill_bytes(self.model, tokens))
+        norms = self.weights.norms
+        norms[:] = norms.astype("float16")  # so that all providers have the same
+        super().__init__(bench, "layer", tokens, hidden, "float16")
+        self.operator = replace(self.operator, expression=partial(decoder_layer, self.model))
+        self._exact: Rows = ()
+
+    def _drawn(self, bench: Bench, name: str) -> Any:
+        if name == "x":
+            return self.weights.embedding.view("float16").reshape(self.rows, self.cols)
+        if name in _MATRICES:
+            return self.weights.layers[0][name].words.view("float16").reshape(self.shape_of(name))
+        if name in _NORMS:
+            return self.weights.norms[_NORMS.index(name)].astype("float16")
+        if name == "mask":
+            return bench.xp.asarray(np.triu(np.full((self.rows, self.rows), _MASKED), 1).astype("float16"))
+        turn = turns(self.rows, self.model.dim)[..., ("cosine", "sine").index(name)]
+        return bench.xp.asarray(np.ascontiguousarray(turn).astype("float16"))
+
+    def shape_of(self, name: str) -> tuple[int, ...]:
+        """Return the shape of an input."""
+        if name in _MATRICES:
+            return (self.model.layer(name).rows, self.model.layer(name).cols)
+        turn = (self.rows, self.model.dim // 2)
+        plain = {"x": (self.rows, self.cols), "mask": (self.rows, self.rows), "cosine": turn, "sine": turn}
+        return plain.get(name, (self.cols,))
+
+    @property
+    def work(self) -> Work:
+        """The operations of the products and of the pairs of tokens that count; weights, tokens and results once."""
+        model, tokens = self.model, self.rows
+        matrices = sum(layer.size for layer in model.layers)
+        pairs = tokens * (tokens + 1) / 2
+        flops = 2.0 * tokens * matrices + 4.0 * model.heads * model.dim * pairs
+        return Work(moved=2.0 * (matrices + 2 * tokens * self.cols), flops=flops)
+
+    @property
+    def limit(self) -> str:
+        """The peak of products of halves."""
+        return "tensor.float16"
+
+    def change(self) -> None:
+        """Negate the tokens."""
+        super().change()
+        self._exact = ()
+
+    def expected(self) -> Rows:
+        """Return the checked rows in double precision, computed on the device, once for its inputs."""
+        if not self._exact:
+            wide = (array.astype("float64") for array in self.inputs.values())
+            (found,) = self.operator.outputs_of(self.weights.make.xp, *wide)
+            self._exact = (self.rows_of(found),)
+        return self._exact
+
+
+@topic.case(
+    model=("llama-3-8b",),
+    tokens=(2048,),
+    by=("cupy", "vendor", "torch", "inductor", "jax"),
+    runtime=runtime_of,
+    when=on_gpu_in_full,
+)
+def layer(bench: Bench, model: str, tokens: int, by: str) -> Task:
+    """One decoder layer over the tokens of a prompt (float16): operations of its products and of attention.
+
+    `vendor` is the layer of the suite inference: the vendor's products, and our kernels for what lies between them.
+    """
+    return task_of(bench, LayerProblem(bench, MODELS[model], tokens), by)
