@@ -298,13 +298,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                 __syncthreads();
 #endif
                 multiply(sums, taken[k], staged[k], at, block + k);
+                if (block + AHEAD + k < end) take(taken[k], at, block + AHEAD + k);
 #if STAGED
                 __syncthreads();  // before the next copies, or the sums, overwrite it
 #endif
-                if (block + AHEAD + k < end) {
-                    take(taken[k], at, block + AHEAD + k);
-                    take_x(taken[k], staged[k], at, block + AHEAD + k);
-                }
+                if (block + AHEAD + k < end) take_x(taken[k], staged[k], at, block + AHEAD + k);
             }
     }
     leave(tiles[across], sums, down);
