@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,9 +22,36 @@ _NUMBERS = {
 }  # as rows.cu counts them
 _VECTOR_BYTES = 16
 _POINTWISE_THREADS = 256
-_MOST_THREADS = 1024
-_VECTORS = 4  # of a row in the registers of a thread, where a block of 1024 threads allows it
-_MOST_VECTORS = 8
+_WARPS = 4  # rows of a block whose threads are one warp for each row
+_VECTORS = 4  # of a row in each of its threads, up to _THREADS of them
+_THREADS = 512
+_HELD = 8  # vectors of a thread in registers: further ones are in shared memory
+_RESIDENT_THREADS = 1024  # of the blocks that a multiprocessor holds at least, so that one loads while another waits
+
+
+@dataclass(frozen=True, slots=True)
+class RowsPlan:
+    """How rows.cu lays out rows: threads of a row, rows of a block, vectors of a thread, those of them in registers."""
+
+    threads: int
+    rows: int
+    vectors: int
+    held: int
+    resident: int
+
+    @classmethod
+    def of(cls, vectors: int, rows: int, warp: int) -> RowsPlan:
+        """Return the plan for rows of so many vectors."""
+        threads = min(_THREADS, max(warp, 2 ** math.ceil(math.log2(max(vectors / _VECTORS, 1)))))
+        of_thread = -(-vectors // threads)
+        of_block = _WARPS if threads == warp and rows % _WARPS == 0 else 1
+        resident = max(1, _RESIDENT_THREADS // (threads * of_block))
+        return cls(threads, of_block, of_thread, min(of_thread, _HELD), resident)
+
+    @property
+    def shared_bytes(self) -> int:
+        """The shared memory of a block."""
+        return (self.vectors - self.held) * self.threads * self.rows * _VECTOR_BYTES
 
 
 def build(bench: Bench, problem: Problem) -> Built:
@@ -57,12 +85,13 @@ def _elements(bench: Bench, problem: Problem, outputs: Outputs) -> partial[None]
 
 def _rows(bench: Bench, problem: Problem, outputs: Outputs) -> partial[None]:
     vectors = problem.cols * ITEM_BYTES[problem.dtype] // _VECTOR_BYTES
-    threads = min(_MOST_THREADS, max(bench.traits.warp, 2 ** math.ceil(math.log2(max(vectors / _VECTORS, 1)))))
-    if vectors > threads * _MOST_VECTORS:
-        raise Skip(f"a row of {problem.cols} elements does not fit into the registers of a block")
-    kernel = bench.kernel("rows.cu", "rows", **_defines(problem, threads))
+    plan = RowsPlan.of(vectors, problem.rows, bench.traits.warp)
+    if plan.shared_bytes * plan.resident > bench.traits.max_shared_bytes:
+        raise Skip(f"a row of {problem.cols} elements does not fit into the registers and shared memory of a block")
+    layout = {"ROWS": plan.rows, "HELD": plan.held, "RESIDENT": plan.resident}
+    kernel = bench.kernel("rows.cu", "rows", **_defines(problem, plan.threads), **layout)
     inputs, arrays = problem.inputs, outputs.arrays
     x: Any = inputs["x"]
     weight = inputs.get("weight", x)
     args = (x, inputs.get("residual", x), weight, inputs.get("bias", weight), arrays[0], arrays[-1])
-    return partial(kernel, (problem.rows,), (threads,), args)
+    return partial(kernel, (problem.rows // plan.rows,), (plan.threads * plan.rows,), args, plan.shared_bytes)

@@ -1,11 +1,19 @@
-// Operators on matrices in one kernel each: every input is read once, every output written once. A block takes whole rows,
-// and a thread holds its elements of a row in registers between the passes.
+// Operators on matrices in one kernel each: every input is read once, every output written once. A thread holds its vectors
+// of a row as they are stored, in registers, some of a long row in shared memory, and a row is reduced once.
 //
-//   OPERATOR  its number, as _by_nvrtc.py counts them    HALVES  1 for float16, 0 for float32
-//   COLS      elements of a row                          THREADS of a block; each has VECTORS vectors of 16 bytes of a row
+//   OPERATOR  its number, as _by_nvrtc.py counts them    HALVES    1 for float16, 0 for float32
+//   COLS      elements of a row                          THREADS   of a row; each has VECTORS vectors of 16 bytes of it
+//   ROWS      of a block: several if THREADS is a warp   RESIDENT  blocks that a multiprocessor is to hold
+//   HELD      vectors of a thread in registers           (these three for `rows` alone)
+#ifndef ROWS
+#define ROWS 1
+#define HELD 1
+#define RESIDENT 1
+#endif
 #define WIDE (HALVES ? 8 : 4)  // elements of a vector
 #define VECTORS ((COLS + THREADS * WIDE - 1) / (THREADS * WIDE))
 #define EPSILON 1e-5f
+#define LOG2_E 1.44269504f
 
 static __device__ __forceinline__ void widen(const uint4& v, float (&wide)[WIDE]) {
 #if HALVES
@@ -33,27 +41,10 @@ static __device__ __forceinline__ uint4 narrow(const float (&wide)[WIDE]) {
 #endif
 }
 
-// The sum of a value over the block, or its maximum, in every thread.
-template <bool IS_MAXIMUM>
-static __device__ __forceinline__ float over_block(float mine) {
-    __shared__ float warps[32];
-    for (int mask = warpSize / 2; mask > 0; mask /= 2) {
-        const float other = gb_shuffle_xor(mine, mask);
-        mine = IS_MAXIMUM ? fmaxf(mine, other) : mine + other;
-    }
-    __syncthreads();  // the array may still be read
-    if (threadIdx.x % warpSize == 0) warps[threadIdx.x / warpSize] = mine;
-    __syncthreads();
-    float joined = warps[0];
-    for (u32 warp = 1; warp < THREADS / warpSize; ++warp)
-        joined = IS_MAXIMUM ? fmaxf(joined, warps[warp]) : joined + warps[warp];
-    return joined;
-}
-
 static __device__ __forceinline__ float pointwise(float a, float b, float c) {
 #if OPERATOR == 0
     const float y = a + b;
-    return 0.5f * y * (1 + tanhf(0.7978845608f * (y + 0.044715f * y * y * y)));
+    return y / (1 + exp2f(-2.302208198f * (y + 0.044715f * y * y * y)));  // (1 + tanh(z)) / 2 = 1 / (1 + e^(-2·z))
 #elif OPERATOR == 1
     return a / (1 + expf(-a)) * b;
 #elif OPERATOR == 2
@@ -79,73 +70,136 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 }
 
-// A block for each row. OPERATOR 4 softmax, 5 rmsnorm, 6 layernorm, 7 residual_norm: a is the row, b what is added to it (7),
-// weight and bias are vectors; `summed` is a + b (7).
-extern "C" __global__ void __launch_bounds__(THREADS)
+// What is known of some elements of a row: softmax has the largest x and the sum of e^(x - largest), layernorm the mean, the
+// sum of squared differences from it and the number of elements, the other norms the sum of squares as `second`.
+struct Part {
+    float first, second, count;
+};
+
+static __device__ __forceinline__ Part merged(const Part& a, const Part& b) {
+#if OPERATOR == 4
+    const float most = fmaxf(a.first, b.first);
+    return {most, a.second * exp2f(LOG2_E * (a.first - most)) + b.second * exp2f(LOG2_E * (b.first - most)), 0};
+#elif OPERATOR == 6  // Chan, Golub & LeVeque, "Updating Formulae and a Pairwise Algorithm", 1979
+    const float count = a.count + b.count, share = count > 0 ? b.count / count : 0, apart = b.first - a.first;
+    return {a.first + apart * share, a.second + b.second + apart * apart * a.count * share, count};
+#else
+    return {0, a.second + b.second, 0};
+#endif
+}
+
+static __device__ __forceinline__ Part merged_lanes(Part part, int lanes) {
+    for (int mask = lanes / 2; mask > 0; mask /= 2) {
+        Part other = {0, gb_shuffle_xor(part.second, mask), 0};
+        if (OPERATOR == 4 || OPERATOR == 6) other.first = gb_shuffle_xor(part.first, mask);
+        if (OPERATOR == 6) other.count = gb_shuffle_xor(part.count, mask);
+        part = merged(part, other);
+    }
+    return part;
+}
+
+// The parts of all threads of a row in one, in each of them.
+static __device__ __forceinline__ Part of_row(Part part) {
+    part = merged_lanes(part, warpSize);
+#if ROWS == 1
+    __shared__ Part warps[32];
+    if (threadIdx.x % warpSize == 0) warps[threadIdx.x / warpSize] = part;
+    __syncthreads();
+    part = merged_lanes(warps[threadIdx.x % warpSize % (THREADS / warpSize)], THREADS / warpSize);
+#endif
+    return part;
+}
+
+// The vectors of a row that a thread has: vector v stands at v·THREADS + lane.
+struct Vectors {
+    uint4 held[HELD];
+    uint4* spare;  // of this thread: one in THREADS
+
+    __device__ __forceinline__ uint4 at(int v) const { return v < HELD ? held[v < HELD ? v : 0] : spare[(v - HELD) * THREADS]; }
+    __device__ __forceinline__ void put(int v, const uint4& vector) {
+        if (v < HELD) held[v < HELD ? v : 0] = vector;
+        else spare[(v - HELD) * THREADS] = vector;
+    }
+    // Lets the compiler forget what it has converted, which takes twice the registers; it cannot know that `zero` is 0.
+    __device__ __forceinline__ void forget(u32 zero) {
+#pragma unroll
+        for (int v = 0; v < HELD; ++v)
+            held[v] = make_uint4(held[v].x ^ zero, held[v].y ^ zero, held[v].z ^ zero, held[v].w ^ zero);
+    }
+};
+
+// What a thread knows of its elements; a vector that is not in the row has no part in it.
+static __device__ __forceinline__ Part part_of(Vectors& row, u32 lane) {
+    Part part = {OPERATOR == 4 ? -1e30f : 0, 0, 0};
+    float x[WIDE];
+#if OPERATOR == 4 || OPERATOR == 6
+#pragma unroll
+    for (int v = 0; v < VECTORS; ++v) {
+        if (v * THREADS + lane >= COLS / WIDE) break;
+        widen(row.at(v), x);
+        part.count += WIDE;
+#pragma unroll
+        for (int k = 0; k < WIDE; ++k) part.first = OPERATOR == 4 ? fmaxf(part.first, x[k]) : part.first + x[k];
+    }
+    if (OPERATOR == 6) part.first /= fmaxf(part.count, 1);
+    if (HALVES) row.forget(part.first > 1e30f);
+#endif
+#pragma unroll
+    for (int v = 0; v < VECTORS; ++v) {
+        if (v * THREADS + lane >= COLS / WIDE) break;
+        widen(row.at(v), x);
+#pragma unroll
+        for (int k = 0; k < WIDE; ++k) {
+            const float apart = x[k] - part.first;
+            part.second += OPERATOR == 4 ? exp2f(LOG2_E * apart) : apart * apart;
+        }
+    }
+    return part;
+}
+
+extern __shared__ uint4 shared[];
+
+// OPERATOR 4 softmax, 5 rmsnorm, 6 layernorm, 7 residual_norm: a is the matrix, b what is added to it (7), weight and bias
+// are vectors; `summed` is a + b (7).
+extern "C" __global__ void __launch_bounds__(THREADS * ROWS, RESIDENT)
     rows(const uint4* __restrict__ a, const uint4* __restrict__ b, const uint4* __restrict__ weight,
          const uint4* __restrict__ bias, uint4* __restrict__ summed, uint4* __restrict__ out) {
-    const u64 first = (u64)blockIdx.x * (COLS / WIDE);
-    float row[VECTORS][WIDE];
+    const u32 lane = threadIdx.x % THREADS;
+    const u64 first = ((u64)blockIdx.x * ROWS + threadIdx.x / THREADS) * (COLS / WIDE) + lane;
+    Vectors row;
+    row.spare = shared + lane;
 #pragma unroll
-    for (int v = 0; v < VECTORS; ++v) {
-        const u32 at = v * THREADS + threadIdx.x;
-        if (at < COLS / WIDE) widen(gb_stream(a + first + at), row[v]);
-    }
+    for (int v = 0; v < VECTORS; ++v)
+        if (v * THREADS + lane < COLS / WIDE) row.put(v, gb_stream(a + first + v * THREADS));
 #if OPERATOR == 7
 #pragma unroll
-    for (int v = 0; v < VECTORS; ++v) {
-        const u32 at = v * THREADS + threadIdx.x;
-        if (at < COLS / WIDE) {
-            float other[WIDE];
-            widen(gb_stream(b + first + at), other);
+    for (int v = 0; v < VECTORS; ++v)
+        if (v * THREADS + lane < COLS / WIDE) {
+            float x[WIDE], other[WIDE];
+            widen(gb_stream(b + first + v * THREADS), other);
+            widen(row.at(v), x);
 #pragma unroll
-            for (int k = 0; k < WIDE; ++k) row[v][k] += other[k];
-            summed[first + at] = narrow(row[v]);
+            for (int k = 0; k < WIDE; ++k) x[k] += other[k];
+            row.put(v, narrow(x));
+            summed[first + v * THREADS] = row.at(v);
         }
-    }
 #endif
-    float mean = 0, joined = 0;
-#if OPERATOR == 4
-    float most = -1e30f;
+    const Part part = of_row(part_of(row, lane));
+    if (HALVES) row.forget(__float_as_uint(part.second) >> 31);
+    const float scale = OPERATOR == 4 ? 1 / part.second : 1 / sqrtf(part.second / COLS + EPSILON);
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v)
-        if (v * THREADS + threadIdx.x < COLS / WIDE)
-#pragma unroll
-            for (int k = 0; k < WIDE; ++k) most = fmaxf(most, row[v][k]);
-    mean = over_block<true>(most);
-#elif OPERATOR == 6
-    float total = 0;
-#pragma unroll
-    for (int v = 0; v < VECTORS; ++v)
-        if (v * THREADS + threadIdx.x < COLS / WIDE)
-#pragma unroll
-            for (int k = 0; k < WIDE; ++k) total += row[v][k];
-    mean = over_block<false>(total) / COLS;
-#endif
-#pragma unroll
-    for (int v = 0; v < VECTORS; ++v)
-        if (v * THREADS + threadIdx.x < COLS / WIDE)
+        if (v * THREADS + lane < COLS / WIDE) {
+            float x[WIDE], factor[WIDE], more[WIDE];
+            widen(row.at(v), x);
+            if (OPERATOR > 4) widen(weight[v * THREADS + lane], factor);
+            if (OPERATOR == 6) widen(bias[v * THREADS + lane], more);
 #pragma unroll
             for (int k = 0; k < WIDE; ++k) {
-                const float centred = row[v][k] - mean;
-                row[v][k] = OPERATOR == 4 ? exp2f(1.44269504f * centred) : centred;
-                joined += OPERATOR == 4 ? row[v][k] : centred * centred;
+                const float apart = x[k] - part.first;
+                x[k] = OPERATOR == 4 ? scale * exp2f(LOG2_E * apart) : scale * apart * factor[k];
+                if (OPERATOR == 6) x[k] += more[k];
             }
-    joined = over_block<false>(joined);
-    const float scale = OPERATOR == 4 ? 1 / joined : 1 / sqrtf(joined / COLS + EPSILON);
-#pragma unroll
-    for (int v = 0; v < VECTORS; ++v) {
-        const u32 at = v * THREADS + threadIdx.x;
-        if (at < COLS / WIDE) {
-            float factor[WIDE], more[WIDE];
-            if (OPERATOR > 4) widen(weight[at], factor);
-            if (OPERATOR == 6) widen(bias[at], more);
-#pragma unroll
-            for (int k = 0; k < WIDE; ++k) {
-                row[v][k] *= OPERATOR > 4 ? scale * factor[k] : scale;
-                if (OPERATOR == 6) row[v][k] += more[k];
-            }
-            out[first + at] = narrow(row[v]);
+            out[first + v * THREADS] = narrow(x);
         }
-    }
 }
