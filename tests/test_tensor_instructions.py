@@ -112,7 +112,7 @@ def test_the_registers_of_a_warp_hold_whole_matrices(form):
 
 @pytest.mark.parametrize("form", WGMMA.FORMATS.values(), ids=lambda form: f"{form.dtype}-{form.sums}")
 def test_a_warpgroup_s_registers_hold_sixty_four_rows(form):
-    data = WGMMA.warpgroup_data(form, np.random.default_rng(0), 32, 5, 2)
+    data = WGMMA.warpgroup_data(form, np.random.default_rng(0), 32, 5)
     assert data.images.shape == (64 + 32, 128)
     assert data.fragments.shape == (16, 128)
     assert data.begin.shape == data.end.shape == (WGMMA.sum_registers(form, 32), 128)
@@ -184,7 +184,7 @@ MATRIX = [
 ]
 GROUPS = [
     (
-        {**WGMMA.wgmma_defines(form, 64, a), "INDEPENDENT": 1, "IN_FLIGHT": flight, "THREADS": 128},
+        {**WGMMA.wgmma_defines(form, 64, a), "IN_FLIGHT": flight},
         "instructions_wgmma.cu",
     )
     for form in WGMMA.FORMATS.values()
@@ -235,8 +235,7 @@ def test_every_instruction_compiles_for_hopper_to_as_many_as_there_are_steps(def
         pytest.skip("compiled; no disassembler here: pip install nvidia-cuda-nvdisasm")
     wanted = MACHINE[defines.get("OPERATION") or defines["INPUTS"]]
     found = sum(count for name, count in _nvrtc.opcodes(code).items() if re.fullmatch(wanted, name))
-    body, further = (64, 4) if "INPUTS" in defines else (512, 0)
-    steps = body + (defines["INDEPENDENT"] * (further if "COLUMNS" in defines else 1))
+    steps = 64 + 4 if "COLUMNS" in defines else (64 if "INPUTS" in defines else 512) + defines["INDEPENDENT"]
     assert steps <= found <= steps + _FURTHER
 
 
@@ -259,13 +258,12 @@ class IdleBench(_grid_device.PaperBench):
         return Idle()
 
 
-SHARED = {"a": "shared", "independent": 1}
 FULL = [
-    ("fma", {"dtype": "float16x2", "independent": 2, "warps": 8}),
-    ("integer", {"operation": "logic", "independent": 2, "warps": 1}),
-    ("special", {"function": "ex2", "independent": 2, "warps": 1}),
-    ("mma", {"shape": "m16n8k16", "dtype": "bfloat16", "sums": "float32", "independent": 4, "warps": 4}),
-    ("wgmma", {"dtype": "int8", "sums": "int32", "columns": 64, **SHARED, "wait": "late", "groups": 2}),
+    ("fma", {"dtype": "float16x2", "independent": 32}),
+    ("integer", {"operation": "logic", "independent": 2}),
+    ("special", {"function": "ex2", "independent": 2}),
+    ("mma", {"shape": "m16n8k16", "dtype": "bfloat16", "sums": "float32", "independent": 16}),
+    ("wgmma", {"dtype": "int8", "sums": "int32", "columns": 64, "a": "shared", "wait": "late"}),
 ]
 
 

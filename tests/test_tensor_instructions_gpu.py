@@ -46,7 +46,7 @@ def hopper(device: Device) -> None:
 @pytest.mark.parametrize("dtype", OPERATIONS)
 def test_multiply_adds_reach_the_rate_of_the_architecture_within_two_per_cent(bench: Bench, dtype: str) -> None:
     hopper(bench.device.device)
-    found = observed(bench, "fma", dtype=dtype, independent=4, warps=8)
+    found = observed(bench, "fma", dtype=dtype, independent=32)
     assert found["per_clock"] == pytest.approx(OPERATIONS[dtype], rel=0.02)
 
 
@@ -54,7 +54,7 @@ def test_multiply_adds_reach_the_rate_of_the_architecture_within_two_per_cent(be
 def test_wgmma_comes_near_the_rate_of_the_architecture(bench: Bench, columns: int) -> None:
     hopper(bench.device.device)
     axes = {"dtype": "float16", "sums": "float32", "columns": columns, "a": "shared"}
-    found = observed(bench, "wgmma", **axes, independent=1, wait="late", groups=1)
+    found = observed(bench, "wgmma", **axes, wait="late")
     assert COLUMNS[columns] * 4096 <= found["per_clock"] <= 1.01 * 4096
 
 
@@ -72,6 +72,6 @@ def test_every_case_of_full_gives_right_answers(bench: Bench) -> None:
 
 def test_a_dependent_chain_is_slower_than_independent_ones(bench: Bench) -> None:
     hopper(bench.device.device)
-    cycles = [observed(bench, "fma", dtype="float32", independent=chains, warps=1)["cycles"] for chains in (1, 2, 4)]
+    cycles = [observed(bench, "fma", dtype="float32", independent=chains)["cycles"] for chains in (1, 2, 4)]
     assert cycles[0] == pytest.approx(4, abs=0.2)
     assert cycles[0] > 1.8 * cycles[1] > 3 * cycles[2]

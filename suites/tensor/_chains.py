@@ -16,6 +16,8 @@ from gpubench.api.suite import POINT, Bench, Observation, Observed, Stage, Targe
 from ..gemm._product import on_nvidia
 
 TARGET_CYCLES = 2**20  # of a launch: half a millisecond, beside which its beginning and end do not count
+ONE_WARP = (1, 2, 4, 8)  # independent chains that one warp of each scheduler has
+_CHAINS_A_WARP = 4  # where a scheduler has more chains than that, and so several warps
 SCHEDULERS = 4  # of an SM, and SIMD units of a CU
 _SLACK = 0.05  # by which twice as many steps may take more or less than twice the time
 
@@ -96,6 +98,11 @@ class Chains:
             self.check()
 
         return Task.of(stage, check=check_all, poison=poison, notes=notes)
+
+
+def shared_out(chains: int) -> tuple[int, int]:
+    """Return the chains of each warp, and the warps of each scheduler, that make so many chains of a scheduler."""
+    return (chains, 1) if chains in ONE_WARP else (_CHAINS_A_WARP, chains // _CHAINS_A_WARP)
 
 
 def matrix_limit(dtype: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +13,11 @@ from gpubench.api.suite import Bench, KeyFigure, Target, Task, Topic, View, Work
 from .._checks import expect_equal
 from ..gemm._product import on_nvidia
 from ..latency._near import chained
-from ._chains import SCHEDULERS, Chains, cycle_words, on_nvidia_gpu, rounds_for
+from ._chains import ONE_WARP, SCHEDULERS, Chains, cycle_words, on_nvidia_gpu, rounds_for, shared_out
 from ._kernels import resource_notes
 
 BODY = 512  # steps of a round, as in instructions.cu
-INDEPENDENT = (1, 2, 4, 8)
-_FULL_CHAINS = 4  # of each warp where there are many
-_FULL_WARPS = 8  # of a scheduler: a block of 1024 threads on NVIDIA
+_FULL = 32  # chains of a scheduler: eight warps with four each
 _MOST_THREADS = 1024  # of a block
 _WORD = 2**32
 _NEAR = 1e-5  # of a fixed point; the functions are exact to about 2^-20 (PTX ISA, ex2, rcp, rsqrt, cos)
@@ -27,21 +25,40 @@ _NEAR = 1e-5  # of a fixed point; the functions are exact to about 2^-20 (PTX IS
 
 topic = Topic(
     views=[
-        View("curve", "Multiply-adds: rate by independent chains", ("fma",), x="independent", by=("dtype", "warps")),
+        View(
+            "curve", "Multiply-adds: rate by independent chains", ("fma",), x="independent", by=("dtype",), log_x=True
+        ),
         View(
             "curve",
             "Multiply-adds: cycles of an instruction by independent chains",
             ("fma",),
             x="independent",
-            by=("dtype", "warps"),
+            by=("dtype",),
             series="cycles",
+            log_x=True,
         ),
-        View("bars", "Integer instructions: cycles of an instruction", ("integer",), series="cycles"),
-        View("bars", "Special functions: cycles of an instruction", ("special",), series="cycles"),
+        View(
+            "curve",
+            "Integer instructions: operations per clock and SM",
+            ("integer",),
+            x="independent",
+            by=("operation",),
+            series="per_clock",
+            log_x=True,
+        ),
+        View(
+            "curve",
+            "Special functions: operations per clock and SM",
+            ("special",),
+            x="independent",
+            by=("function",),
+            series="per_clock",
+            log_x=True,
+        ),
     ],
     key_figures=[
-        KeyFigure("FMA float32", "fma", (("dtype", "float32"), ("warps", _FULL_WARPS))),
-        KeyFigure("FMA float64", "fma", (("dtype", "float64"), ("warps", _FULL_WARPS))),
+        KeyFigure("FMA float32", "fma", (("dtype", "float32"), ("independent", _FULL))),
+        KeyFigure("FMA float64", "fma", (("dtype", "float64"), ("independent", _FULL))),
     ],
 )
 
@@ -122,9 +139,10 @@ def _drawn(instruction: ScalarInstruction, rng: np.random.Generator, shape: tupl
     return rng.integers(1, 8, size=shape), np.full(3, -1)
 
 
-def _chains(bench: Bench, instruction: ScalarInstruction, independent: int, warps: int) -> Task:
-    """Return chains of the instruction in `warps` warps of each scheduler, on all SMs or CUs."""
+def _chains(bench: Bench, instruction: ScalarInstruction, chains_a_scheduler: int) -> Task:
+    """Return chains of the instruction for each scheduler, on all SMs or CUs."""
     xp, lanes = bench.xp, bench.traits.warp
+    independent, warps = shared_out(chains_a_scheduler)
     threads = min(_MOST_THREADS, SCHEDULERS * warps * lanes)
     rounds = rounds_for(BODY, max(instruction.issue * warps, instruction.latency / independent))
     begin, k = _drawn(instruction, bench.rng, (independent, lanes))
@@ -160,23 +178,14 @@ def _poison(results: Any) -> Callable[[], None]:
     return lambda: results.view("uint8").fill(0xFF)
 
 
-def in_tier(target: Target, params: Mapping[str, Any]) -> bool:
-    """Return whether a tier has the point: many warps have four chains each, and one warp in quick a single one."""
-    if params["warps"] > 1:
-        return bool(params["independent"] == _FULL_CHAINS)
-    return target.tier == "full" or bool(params["independent"] == 1)
-
-
 @topic.case(
     dtype=lambda target: points(_dtypes(target)[:3], ("float32",), _dtypes(target)),
-    independent=points((1, 4), (1,), INDEPENDENT),
-    warps=(1, _FULL_WARPS),
+    independent=points((1, _FULL), (1,), (*ONE_WARP, _FULL)),
     when=on_gpu,
-    where=in_tier,
 )
-def fma(bench: Bench, dtype: str, independent: int, warps: int) -> Task:
+def fma(bench: Bench, dtype: str, independent: int) -> Task:
     """Multiply-adds x = a·x + b in registers, a number or two halves a lane: two operations for each number."""
-    return _chains(bench, FMA[dtype], independent, warps)
+    return _chains(bench, FMA[dtype], independent)
 
 
 def _dtypes(target: Target) -> tuple[str, ...]:
@@ -185,23 +194,19 @@ def _dtypes(target: Target) -> tuple[str, ...]:
 
 @topic.case(
     operation=points((), full=tuple(INTEGER)),
-    independent=points((), full=INDEPENDENT),
-    warps=points((), full=(1, _FULL_WARPS)),
+    independent=points((), full=(*ONE_WARP, _FULL)),
     when=on_nvidia_gpu,
-    where=in_tier,
 )
-def integer(bench: Bench, operation: str, independent: int, warps: int) -> Task:
+def integer(bench: Bench, operation: str, independent: int) -> Task:
     """32-bit integers: a multiply-add (two operations), a bitwise function of three operands, a rotation (one each)."""
-    return _chains(bench, INTEGER[operation], independent, warps)
+    return _chains(bench, INTEGER[operation], independent)
 
 
 @topic.case(
     function=points((), full=tuple(SPECIAL)),
-    independent=points((), full=INDEPENDENT),
-    warps=points((), full=(1, _FULL_WARPS)),
+    independent=points((), full=(*ONE_WARP, _FULL)),
     when=on_nvidia_gpu,
-    where=in_tier,
 )
-def special(bench: Bench, function: str, independent: int, warps: int) -> Task:
+def special(bench: Bench, function: str, independent: int) -> Task:
     """Functions of the special function unit in float32, one operation each; rcp and cosine with one addition more."""
-    return _chains(bench, SPECIAL[function], independent, warps)
+    return _chains(bench, SPECIAL[function], independent)

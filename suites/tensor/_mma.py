@@ -12,28 +12,28 @@ from gpubench.api.suite import Bench, Skip, Target, Task, Topic, View, Work, on_
 
 from .._checks import expect_equal
 from ..gemm._product import on_nvidia
-from ._chains import SCHEDULERS, Chains, cycle_words, matrix_limit, rounds_for
+from ._chains import ONE_WARP, SCHEDULERS, Chains, cycle_words, matrix_limit, rounds_for, shared_out
 from ._fragments import drawn, encoded, operand_words, sum_words
-from ._instructions import INDEPENDENT, in_tier
 from ._kernels import resource_notes
 
 BODY = 64  # steps of a round, as in instructions_mma.cu
-_FULL_WARPS = 4  # of a scheduler
+_FULL = 16  # chains of a scheduler: four warps with four each
 _CYCLES = 32  # about those of a dependent chain, where an instruction is not longer
 _MOST_SUMS = 64  # registers of a lane on AMD: with four waves of each SIMD unit it has 128
 _A, _B = 3, 5  # every element of A and of B on AMD, whose layouts differ by instruction
 
 topic = Topic(
     views=[
-        View("bars", "Matrix instructions of a warp: rate", ("mma",), by=("warps",)),
         View(
             "curve",
-            "Matrix instructions of a warp: cycles of an instruction by independent chains",
+            f"Matrix instructions of a warp: {what} by independent chains",
             ("mma",),
             x="independent",
-            by=("shape", "dtype"),
-            series="cycles",
-        ),
+            by=("shape", "dtype", "sums"),
+            series=series,
+            log_x=True,
+        )
+        for what, series in (("rate", ""), ("cycles of an instruction", "cycles"))
     ]
 )
 
@@ -188,25 +188,25 @@ def _axis(place: int) -> Any:
 
 def _is_instruction(target: Target, params: Mapping[str, Any]) -> bool:
     form = _instructions(target).get((params["shape"], params["dtype"], params["sums"]))
-    if form is None or not in_tier(target, params):
-        return False
+    if form is None or on_nvidia(target):
+        return form is not None
     m, n, _ = form.shape
     words = 2 if form.sums == "f64" else 1
-    return on_nvidia(target) or words * m * n // 64 * params["independent"] <= _MOST_SUMS
+    return bool(words * m * n // 64 * shared_out(params["independent"])[0] <= _MOST_SUMS)
 
 
 @topic.case(
     shape=_axis(0),
     dtype=_axis(1),
     sums=_axis(2),
-    independent=points((1, 4), (1,), INDEPENDENT),
-    warps=(1, _FULL_WARPS),
+    independent=points((1, _FULL), (1,), (*ONE_WARP, _FULL)),
     when=on_gpu,
     where=_is_instruction,
 )
-def mma(bench: Bench, shape: str, dtype: str, sums: str, independent: int, warps: int) -> Task:
+def mma(bench: Bench, shape: str, dtype: str, sums: str, independent: int) -> Task:
     """D = A·B + C of one warp in registers (mma.sync; on AMD MFMA): 2·M·N·K operations an instruction."""
     is_nvidia, lanes = bench.traits.vendor == "nvidia", bench.traits.warp
+    chains_a_warp, warps = shared_out(independent)
     form = _instructions(bench.target)[shape, dtype, sums]
     if "matrix" not in bench.traits.features or (is_nvidia and bench.traits.arch < form.since):
         raise Skip(f"the instruction needs {form.since if is_nvidia else 'gfx90a'} or newer, not {bench.traits.arch}")
@@ -214,13 +214,13 @@ def mma(bench: Bench, shape: str, dtype: str, sums: str, independent: int, warps
         raise Skip(f"a warp's {dtype} product is no instruction of {form.not_on}: the case wgmma has a warpgroup's")
     threads = SCHEDULERS * warps * lanes
     issue = form.flops / form.rate
-    rounds = rounds_for(BODY, max(issue * warps, max(issue, _CYCLES) / independent))
+    rounds = rounds_for(BODY, max(issue * warps, max(issue, _CYCLES) / chains_a_warp))
     data = (nvidia_data if is_nvidia else amd_data)(form, bench.rng)
     defines = nvidia_defines(form) if is_nvidia else amd_defines(form)
-    kernel = bench.kernel("instructions_mma.cu", "matrix_chains", INDEPENDENT=independent, THREADS=threads, **defines)
+    kernel = bench.kernel("instructions_mma.cu", "matrix_chains", INDEPENDENT=chains_a_warp, THREADS=threads, **defines)
     cycles = cycle_words(bench)
     blocks, issuers = len(cycles) // 2, threads // lanes
-    sums_found = bench.xp.empty((blocks * issuers * independent, *data.end.shape), data.end.dtype)
+    sums_found = bench.xp.empty((blocks * issuers * chains_a_warp, *data.end.shape), data.end.dtype)
     operands, begin = bench.xp.asarray(data.operands), bench.xp.asarray(data.begin)
 
     def launch(rounds: int) -> None:

@@ -13,7 +13,6 @@ from gpubench.api.suite import Bench, KeyFigure, Skip, Target, Task, Topic, View
 from .._checks import expect_equal
 from ._chains import Chains, cycle_words, matrix_limit, on_nvidia_gpu, rounds_for
 from ._fragments import ROW_BYTES, drawn, encoded, operand_words, sum_words, swizzled
-from ._instructions import INDEPENDENT
 from ._kernels import resource_notes
 
 BODY = 64  # steps of a round, as in instructions_wgmma.cu
@@ -22,19 +21,20 @@ _STEPS_A_ROW = ROW_BYTES // _STEP_BYTES
 _GROUP_THREADS = 128  # of a warpgroup
 _ALIGNED = 1024  # bytes: where a swizzled matrix begins
 _IN_FLIGHT = 16  # steps between two waits, where more than one is in flight
-_MOST_SUMS = 128  # registers of a thread: twice as many leave too few for the rest
-_LATENCY = 32  # cycles, about, that an instruction takes beside its products
+_LATENCY = 64  # cycles, about, that an instruction takes beside its products
 _PRODUCTS = {"float16": 4096, "bfloat16": 4096, "tf32": 2048, "float8_e4m3": 8192, "int8": 8192}  # per clock and SM
+
+_LINES = ("dtype", "sums", "a", "wait")
 
 topic = Topic(
     views=[
-        View("curve", "wgmma: rate by columns", ("wgmma",), x="columns", by=("dtype", "a", "groups"), log_x=True),
+        View("curve", "wgmma: rate by columns", ("wgmma",), x="columns", by=_LINES, log_x=True),
         View(
             "curve",
             "wgmma: cycles of an instruction by columns",
             ("wgmma",),
             x="columns",
-            by=("wait", "a"),
+            by=_LINES,
             series="cycles",
             log_x=True,
         ),
@@ -85,14 +85,14 @@ def warpgroup_words(elements: Any, words: Any) -> Any:
     return np.concatenate([words(elements[first : first + 16]) for first in range(0, _ROWS, 16)], axis=1)
 
 
-def warpgroup_data(form: WarpgroupFormat, rng: np.random.Generator, columns: int, rounds: int, chains: int) -> Any:
+def warpgroup_data(form: WarpgroupFormat, rng: np.random.Generator, columns: int, rounds: int) -> WarpgroupData:
     """Return random matrices of whole numbers. Four further steps, one for each part of a row, add the whole A·B.
 
-    Signed steps cancel each other. Integers wrap round: each round of a chain adds each part as often.
+    Signed steps cancel each other. Integers wrap round: each round adds each part as often.
     """
     k = form.inner * _STEPS_A_ROW
     a, b, c = drawn(rng, _ROWS, k), drawn(rng, columns, k), drawn(rng, _ROWS, columns)
-    times = 1 if form.is_signed else 1 + rounds * (BODY // chains // _STEPS_A_ROW)
+    times = 1 if form.is_signed else 1 + rounds * (BODY // _STEPS_A_ROW)
     total = c + times * (a @ b.T)
     if not form.is_signed:
         total = total.astype(np.int64).astype(np.int32)
@@ -124,19 +124,11 @@ def sum_registers(form: WarpgroupFormat, columns: int) -> int:
 
 
 def _has_point(target: Target, params: Mapping[str, Any]) -> bool:
-    """Return whether the sums fit the registers and whether the point is one of those that tell something.
-
-    Several chains or warpgroups are taken by themselves, and formats beside float16 at two numbers of columns.
-    """
+    """Return whether there are such formats; those beside float16 have two numbers of columns, A in shared memory."""
     del target
-    form, columns, chains = (params[name] for name in ("dtype", "columns", "independent"))
-    found = FORMATS.get((form, params["sums"]))
-    if found is None or sum_registers(found, columns) * chains > _MOST_SUMS:
-        return False
-    if (chains > 1) + (params["groups"] > 1) + (params["wait"] == "each") > 1:
-        return False
-    is_curve = (form, params["sums"]) == ("float16", "float32")
-    return is_curve or (columns in (64, 256) and params["a"] == "shared" and chains == 1)
+    formats = params["dtype"], params["sums"]
+    is_curve = formats == ("float16", "float32")
+    return formats in FORMATS and (is_curve or (params["columns"] in (64, 256) and params["a"] == "shared"))
 
 
 @topic.case(
@@ -144,13 +136,11 @@ def _has_point(target: Target, params: Mapping[str, Any]) -> bool:
     sums=points(("float32",), full=tuple(dict.fromkeys(sums for _, sums in FORMATS))),
     columns=points((256,), full=(8, 16, 32, 64, 128, 256)),
     a=points(("shared",), full=("shared", "registers")),
-    independent=points((1,), full=INDEPENDENT),
     wait=points(("late",), full=("each", "late")),
-    groups=points((1,), full=(1, 2)),
     when=on_nvidia_gpu,
     where=_has_point,
 )
-def wgmma(bench: Bench, dtype: str, sums: str, columns: int, a: str, independent: int, wait: str, groups: int) -> Task:
+def wgmma(bench: Bench, dtype: str, sums: str, columns: int, a: str, wait: str) -> Task:
     """D = A·B + C of 64 rows by a warpgroup, B in shared memory: 2·M·N·K operations an instruction.
 
     `wait` tells whether the warpgroup waits for each instruction before the next, or late, with 16 more in flight.
@@ -160,26 +150,26 @@ def wgmma(bench: Bench, dtype: str, sums: str, columns: int, a: str, independent
     form = FORMATS[dtype, sums]
     flops = 2.0 * _ROWS * columns * form.inner
     issue = flops / _PRODUCTS[dtype]
-    rounds = rounds_for(BODY, issue + _LATENCY if wait == "each" else max(issue * groups, _LATENCY / independent))
-    data = warpgroup_data(form, bench.rng, columns, rounds, independent)
-    threads, shared_bytes = _GROUP_THREADS * groups, (_ROWS + columns) * ROW_BYTES + _ALIGNED
-    numbers = {"INDEPENDENT": independent, "IN_FLIGHT": 1 if wait == "each" else _IN_FLIGHT, "THREADS": threads}
-    kernel = bench.kernel("instructions_wgmma.cu", "wgmma_chains", **wgmma_defines(form, columns, a), **numbers)
+    rounds = rounds_for(BODY, issue + _LATENCY if wait == "each" else max(issue, _LATENCY / 2))
+    data = warpgroup_data(form, bench.rng, columns, rounds)
+    shared_bytes = (_ROWS + columns) * ROW_BYTES + _ALIGNED
+    defines = {**wgmma_defines(form, columns, a), "IN_FLIGHT": 1 if wait == "each" else _IN_FLIGHT}
+    kernel = bench.kernel("instructions_wgmma.cu", "wgmma_chains", **defines)
     cycles, xp = cycle_words(bench), bench.xp
     blocks = len(cycles) // 2
-    found_sums = xp.empty((blocks * groups * independent, *data.end.shape), data.end.dtype)
+    found_sums = xp.empty((blocks, *data.end.shape), data.end.dtype)
     inputs = tuple(xp.asarray(array) for array in (data.images, data.fragments, data.begin))
 
     def launch(rounds: int) -> None:
-        kernel((blocks,), (threads,), (*inputs, np.uint32(rounds), found_sums, cycles), shared_bytes)
+        kernel((blocks,), (_GROUP_THREADS,), (*inputs, np.uint32(rounds), found_sums, cycles), shared_bytes)
 
     def check() -> None:
         found = bench.device.to_host(found_sums)
         expect_equal(found, np.broadcast_to(data.end, found.shape), "words of sums")
 
-    chains = Chains(bench, launch, cycles, rounds, rounds * BODY, groups, Work(flops=flops))
+    chains = Chains(bench, launch, cycles, rounds, rounds * BODY, 1, Work(flops=flops))
     notes = {
         "chains": f"{rounds * BODY} steps a warpgroup",
-        **resource_notes(bench, kernel, threads, shared_bytes),
+        **resource_notes(bench, kernel, _GROUP_THREADS, shared_bytes),
     }
     return chains.task(matrix_limit(dtype), check, lambda: found_sums.view("uint8").fill(0xFF), notes)

@@ -1,8 +1,8 @@
 // One wgmma instruction of a warpgroup again and again: D = A·B + C of 64 rows and COLUMNS columns, sums in registers,
 // B from shared memory, and A from there (A_IN_REGISTERS 0) or from registers (1).
 //
-// A step needs the sums of the step INDEPENDENT steps before it. After each IN_FLIGHT steps the warpgroup waits: for
-// that step where it is one, else for all but the last IN_FLIGHT. INPUTS is f16, bf16, tf32, e4m3 or s8, SUMS is f32,
+// A step adds to the sums of the step before; the matrix unit needs no wait between them. After each IN_FLIGHT steps the
+// warpgroup waits: for that step where it is one, else for all but the last IN_FLIGHT. INPUTS is f16, bf16, tf32, e4m3 or s8, SUMS is f32,
 // f16 or s32, and INNER, the number of products in a sum, makes 32 bytes. Sums of integers grow; with other formats
 // (SIGNED) each second step subtracts, so that the sums come back. TRANSPOSES: the instruction names the order of A, B.
 
@@ -16,10 +16,9 @@
 #define SIGNED 1
 #define TRANSPOSES 1
 #define A_IN_REGISTERS 0
-#define INDEPENDENT 1
 #define IN_FLIGHT 16
-#define THREADS 128
 #endif
+#define THREADS 128
 #define BODY 64  // steps of a round
 #define ROW_BYTES 128
 #define ROWS 64
@@ -96,24 +95,22 @@ static __device__ __forceinline__ u64 descriptor(const void* shared) {
 }
 
 // `images` are A (64 rows) and B (COLUMNS rows) as they lie in shared memory, `fragments` the words of A that each
-// thread of a warpgroup has of the first to the fourth step of a row. Word i of thread t of a warpgroup's sums begins
-// as begin[128·i + t]; sums[((block·warpgroups + warpgroup)·INDEPENDENT + chain)·SUM_WORDS + i] has thread after
-// thread, after four further steps, one for each part of a row. cycles is as in instructions.cu.
+// thread has of the first to the fourth step of a row. Word i of thread t of the sums begins as begin[128·i + t];
+// sums[block·SUM_WORDS + i] has thread after thread, after four further steps, one for each part of a row. cycles is as
+// in instructions.cu.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     wgmma_chains(const uint4* images, const u32* fragments, const SUM_WORD* begin, u32 rounds, SUM_WORD* sums,
                  u64* cycles) {
     extern __shared__ uint4 unaligned[];
     uint4* matrices = unaligned + (1024 - gb_shared_address(unaligned) % 1024) % 1024 / 16;
-    const u32 thread = threadIdx.x % 128;
     for (u32 i = threadIdx.x; i < (ROWS + COLUMNS) * ROW_BYTES / 16; i += THREADS) matrices[i] = images[i];
     const u64 a = descriptor(matrices), b = descriptor(matrices + ROWS * ROW_BYTES / 16);
     u32 rows[STEPS_A_ROW][4];
-    SUM_WORD c[INDEPENDENT][SUM_WORDS];
+    SUM_WORD c[SUM_WORDS];
 #pragma unroll
-    for (int i = 0; i < 4 * STEPS_A_ROW; ++i) rows[i / 4][i % 4] = fragments[128 * i + thread];
+    for (int i = 0; i < 4 * STEPS_A_ROW; ++i) rows[i / 4][i % 4] = fragments[THREADS * i + threadIdx.x];
 #pragma unroll
-    for (int i = 0; i < INDEPENDENT * SUM_WORDS; ++i)
-        c[i / SUM_WORDS][i % SUM_WORDS] = begin[128 * (i % SUM_WORDS) + thread];
+    for (int i = 0; i < SUM_WORDS; ++i) c[i] = begin[THREADS * i + threadIdx.x];
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // what threads wrote, wgmma reads
     __syncthreads();
     const u64 start = gb_clock();
@@ -122,8 +119,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     for (u32 round = 0; round < rounds; ++round) {
 #pragma unroll
         for (int i = 0; i < BODY; ++i) {
-            const int turn = i / INDEPENDENT, part = turn / 2 % STEPS_A_ROW;
-            step(c[i % INDEPENDENT], a + part * (STEP_BYTES / 16), b + part * (STEP_BYTES / 16), rows[part], turn % 2);
+            const int part = i / 2 % STEPS_A_ROW;
+            step(c, a + part * (STEP_BYTES / 16), b + part * (STEP_BYTES / 16), rows[part], i % 2);
             if (IN_FLIGHT == 1) {
                 finish<0>();
                 fence();
@@ -135,14 +132,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const u64 end = gb_clock();
     fence();
 #pragma unroll
-    for (int i = 0; i < INDEPENDENT * STEPS_A_ROW; ++i) {
-        const int part = i % STEPS_A_ROW;
-        step(c[i / STEPS_A_ROW], a + part * (STEP_BYTES / 16), b + part * (STEP_BYTES / 16), rows[part], false);
-    }
+    for (int part = 0; part < STEPS_A_ROW; ++part)
+        step(c, a + part * (STEP_BYTES / 16), b + part * (STEP_BYTES / 16), rows[part], false);
     finish<0>();
-    sums += (u64)(gb_thread() / 128) * (INDEPENDENT * SUM_WORDS) * 128 + thread;
+    sums += (u64)blockIdx.x * SUM_WORDS * THREADS + threadIdx.x;
 #pragma unroll
-    for (int i = 0; i < INDEPENDENT * SUM_WORDS; ++i) sums[128 * i] = c[i / SUM_WORDS][i % SUM_WORDS];
+    for (int i = 0; i < SUM_WORDS; ++i) sums[THREADS * i] = c[i];
     if (threadIdx.x == 0) {
         cycles[2 * blockIdx.x] = end - start;
         cycles[2 * blockIdx.x + 1] = gb_unit();
