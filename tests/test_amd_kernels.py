@@ -58,6 +58,8 @@ BUILDS: dict[str, list[dict[str, object]]] = {
         {"DIM": 64, "GROUP": 2, "PAGE": 0},
         {"DIM": 128, "GROUP": 4, "PAGE": 0, "ROTARY": 1, "THREADS": 512},
     ],
+    "inference/chain.cu": [{}, {"VECTORS": 4}],
+    "inference/experts.cu": [{"EXPERTS": 64, "ACTIVE": 8}],
     "tensor/instructions.cu": list(SCALAR),
     "tensor/instructions_mma.cu": list(MATRIX),
 }
