@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import _make as make
 import numpy as np
@@ -11,8 +12,9 @@ from gpubench import plugins, stats
 from gpubench.analysis.summary import Summary
 from gpubench.analysis.views.amortised import amortised_of, calls_to_pay
 from gpubench.analysis.views.tables import amortisation_tables, derived_tables
-from gpubench.model import Series, SuiteInfo, View
+from gpubench.model import Series, SuiteInfo, View, store
 
+RECORDINGS = Path(__file__).parent / "recordings"
 TITLE = "Calls after which compiling pays"
 VIEW = View("amortisation", TITLE, ("softmax", "pointwise", "build"), x="chain", by=("by",))
 
@@ -195,6 +197,23 @@ def test_a_page_of_providers_that_never_pay_has_the_table_alone():
     )
     assert "none pays" in page
     assert "never" in page
+
+
+def test_numba_pays_on_a_host_after_the_calls_that_its_samples_give():
+    run = store.read_run(RECORDINGS / "host-compilers.jsonl.gz")
+    view = next(view for view in run.manifest.suites[0].views if view.kind == "amortisation")
+    (found,) = amortised_of(Summary(run), "compilers", view)
+
+    def median(part, label):
+        (result,) = [result for result in run.results if part in result.case.id]
+        return np.median(next(series.values for series in result.series if series.label == label))
+
+    gained = median("softmax[rows=2048,cols=4096,dtype=float32,by=numpy]", "hot") - found.seconds
+    for paid, label in zip(found.paid, ("compile.self", "first.self", "first.self"), strict=True):
+        cost, eager = (median(f"by={by},cache={paid.cache}]", label) for by in ("numba", "numpy"))
+        assert paid.calls.centre == pytest.approx((cost - eager) / gained)
+        assert paid.calls.low <= paid.calls.centre <= paid.calls.high
+    assert [math.ceil(paid.calls.centre) for paid in found.paid] == [3, 2, 7]
 
 
 def test_names_of_a_hostile_file_are_escaped():

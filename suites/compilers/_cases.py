@@ -36,6 +36,13 @@ _L2_SHARE = 4  # arrays below this share of the last-level cache are also timed 
 
 topic = Topic(
     views=[
+        View(
+            "amortisation",
+            "Calls after which compiling pays",
+            ("pointwise", *_ROWWISE, "gemm_gelu", "build"),
+            x="chain",
+            by=("by",),
+        ),
         View("bars", "Pointwise chains: throughput by provider", ("pointwise",), by=("chain", "by")),
         View("bars", "Operators on rows: throughput by provider", _ROWWISE, by=("by",)),
         View("bars", "Time of a call on a small operator by provider", ("dispatch",), by=("by",)),
