@@ -200,7 +200,7 @@ def test_a_page_of_providers_that_never_pay_has_the_table_alone():
 
 
 def test_numba_pays_on_a_host_after_the_calls_that_its_samples_give():
-    run = store.read_run(RECORDINGS / "host-compilers.jsonl.gz")
+    run = store.read_run(RECORDINGS / "host/compilers.jsonl.gz")
     view = next(view for view in run.manifest.suites[0].views if view.kind == "amortisation")
     (found,) = amortised_of(Summary(run), "compilers", view)
 
