@@ -24,7 +24,7 @@ from . import _svg as svg
 from ._charts import Chart
 from ._ticks import Axis, axis
 
-_ROW, _TOP, _LETTERS, _MOST_ROWS = 19.0, 6.0, 44, 40
+_ROW, _TOP, _LETTERS, _MOST_ROWS = 19.0, 6.0, 30, 40
 _LEFT = 8.0 + svg.LETTER * _LETTERS
 _ROOM = 1.6  # a factor left free at either end of the axis
 
@@ -72,7 +72,7 @@ def _name(each: Amortised) -> str:
 
 
 def _row(each: Amortised, y: float, across: Axis) -> Markup:
-    parts = [svg.text(across.start - 6, y + 4, svg.shorten(_name(each), _LETTERS), "end")]
+    parts = [svg.text(across.start - 6, y + 4, svg.shorten(f"{each.op}: {each.by} ({each.eager})", _LETTERS), "end")]
     for paid in each.paid:
         low, high = paid.calls.low, paid.calls.high
         if 0 < paid.calls.centre < math.inf:

@@ -49,6 +49,7 @@ class Amortised:
 
     case: Case
     devices: tuple[str, ...]
+    op: str  # as builds name the operator
     by: str
     eager: str
     seconds: float
@@ -140,7 +141,7 @@ def _compared(operators: dict[Key, _Operator], costs: _Costs, axis: str) -> Iter
                 if spoken and all(times):
                     paid = tuple(_paid(costs, devices, op, (by, eager), times))
                     seconds, eager_seconds = map(stats.median, times)
-                    yield Amortised(results[0].case, devices, by, eager, seconds, eager_seconds, spoken.label, paid)
+                    yield Amortised(results[0].case, devices, op, by, eager, seconds, eager_seconds, spoken.label, paid)
 
 
 def _paid(
