@@ -320,6 +320,13 @@ def test_an_exact_number_of_samples_is_taken_without_a_warm_up(tier):
     assert (series.stop, series.warmup_s) == ("count", 0.0)
 
 
+def test_of_an_exact_number_of_samples_the_first_stays_however_it_differs():
+    times = [1.0, *[1e-3 + 1e-6 * (i % 3) for i in range(40)]]
+    assert POLICIES["full"].transient(times) == 1
+    stage = Stage(lambda: times, clock="self", effort=Effort.exactly(len(times)), checked=True)
+    assert measured(clockwork(), Task.of(stage, check=passing), POLICIES["full"])["self"].values == tuple(times)
+
+
 def test_smoke_waits_for_nothing():
     assert POLICIES["smoke"].for_effort(Effort.sustained(30)) == POLICIES["smoke"]
 

@@ -79,7 +79,7 @@ class StoppingPolicy:
     def for_effort(self, effort: Effort) -> StoppingPolicy:
         """Return the policy for a stage of that effort: a point shortens all times, a sustained rate is its own budget.
 
-        A tail may take four of the tier's budgets. An exact number of samples ends by `count`, whatever they show.
+        A tail may take four of the tier's budgets. An exact number of samples (`least` above `most`) ends by `count`.
         """
         if effort.kind == "exactly":
             count = effort.samples
@@ -193,7 +193,12 @@ class StoppingPolicy:
         return 0
 
     def transient(self, values: list[float]) -> int:
-        """Return how many first values differ from the rest by more than twice its interval."""
+        """Return how many first values differ from the rest by more than twice its interval.
+
+        Of an exact number of samples the first differ for what they are, and stay.
+        """
+        if self.least > self.most:
+            return 0
         length = stats.warm_up_length(values)
         if not 0 < length < len(values) // 2:
             return 0

@@ -2,9 +2,19 @@
 
 from gpubench.api.suite import Suite
 
-from . import _build, _cases, _dequant, _folding, _layer, _layout, _products
+from . import _build, _cases, _cross, _dequant, _folding, _layer, _layout, _products, _shapes
 
 suite = Suite(
     "compilers: the same operators by several of them, beside the bytes that none can avoid",
-    topics=[_cases.topic, _products.topic, _layout.topic, _dequant.topic, _folding.topic, _layer.topic, _build.topic],
+    topics=[
+        _cases.topic,
+        _products.topic,
+        _layout.topic,
+        _dequant.topic,
+        _folding.topic,
+        _layer.topic,
+        _shapes.topic,
+        _build.topic,
+        _cross.topic,
+    ],
 )

@@ -6,20 +6,35 @@ The kernels of a shape are compiled when the case is built, in this process: no 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from typing import Any
 
 from gpubench.api.suite import Bench
 
 from ._by_torch import built_of, function_of, on_stream
 from ._operators import Problem
-from ._providers import Built
+from ._providers import Built, Varied
 
 
 def build(bench: Bench, problem: Problem) -> Built:
     """Return the compiled operator, for this shape alone; raises Missing without torch."""
     torch = _in_this_process(bench)
-    notes = {"library": f"torch {torch.__version__}", "precision": "as Inductor computes: float32 within a kernel"}
-    return built_of(bench, problem, torch, _compiled(torch, problem, dynamic=False), notes)
+    function = torch.compile(function_of(torch, problem), fullgraph=True, dynamic=False)
+    return built_of(bench, problem, torch, function, _notes(torch))
+
+
+def varied(bench: Bench, problems: Sequence[Problem]) -> Varied:
+    """Return an operator on rows of several lengths as one function, for which torch chooses what it compiles anew."""
+    torch = _in_this_process(bench)
+    counters = importlib.import_module("torch._dynamo.utils").counters
+    before = counters["stats"]["unique_graphs"]
+    function = torch.compile(function_of(torch, problems[0]), fullgraph=True)
+    built = [built_of(bench, problem, torch, function, _notes(torch)) for problem in problems]
+    return Varied(built, lambda: int(counters["stats"]["unique_graphs"] - before))
+
+
+def _notes(torch: Any) -> dict[str, str]:
+    return {"library": f"torch {torch.__version__}", "precision": "as Inductor computes: float32 within a kernel"}
 
 
 def _in_this_process(bench: Bench) -> Any:
@@ -29,7 +44,3 @@ def _in_this_process(bench: Bench) -> Any:
     config.compile_threads = 1
     torch.compiler.reset()
     return torch
-
-
-def _compiled(torch: Any, problem: Problem, dynamic: bool | None) -> Any:
-    return torch.compile(function_of(torch, problem), fullgraph=True, dynamic=dynamic)

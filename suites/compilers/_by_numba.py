@@ -5,6 +5,7 @@ Importing this module imports numba.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,7 @@ from . import _layout_numba
 from ._folding import FoldingProblem
 from ._layout import ImageProblem
 from ._operators import EPSILON, Problem
-from ._providers import Built, Outputs, lacks
+from ._providers import Built, Outputs, Varied, lacks
 
 _ONE, _HALF, _GELU, _CUBIC = (np.float32(value) for value in (1, 0.5, 0.7978845608028654, 0.044715))
 _EIGHTH, _QUARTER, _SCALE, _EPSILON = (np.float32(value) for value in (0.125, 0.25, 1.25, EPSILON))
@@ -127,7 +128,16 @@ def build(bench: Bench, problem: Problem) -> Built:
     name, is_product = problem.operator.name, problem.operator.name == "gemm_gelu"
     if name not in _LOOPS and not is_product:
         raise lacks("numba", problem)
+    return _built(bench, problem, partial(_product, parallel(_bias_gelu)) if is_product else parallel(_LOOPS[name]))
+
+
+def _built(bench: Bench, problem: Problem, loop: Compiled) -> Built:
     outputs = Outputs(bench, problem)
-    loop = partial(_product, parallel(_bias_gelu)) if is_product else parallel(_LOOPS[name])
     notes = {"library": f"numba {numba.__version__}", "precision": "computed in float32, not reassociated"}
     return Built(partial(loop, *problem.inputs.values(), *outputs.arrays), outputs.rows, outputs.poison, notes)
+
+
+def varied(bench: Bench, problems: Sequence[Problem]) -> Varied:
+    """Return an operator on rows of several lengths as one loop, which is compiled by its first call."""
+    loop = numba.njit(parallel=True)(_LOOPS[problems[0].operator.name])
+    return Varied([_built(bench, problem, loop) for problem in problems], lambda: len(loop.signatures))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpubench.api.suite import Bench
@@ -11,7 +11,7 @@ from gpubench.api.suite import Bench
 from .._triton import TritonArray, on_stream
 from . import _triton_kernels as kernels
 from ._operators import EPSILON, POINTWISE, Problem
-from ._providers import Built, Outputs, lacks
+from ._providers import Built, Outputs, Varied, lacks
 
 _ELEMENTS = 1024  # of a pointwise chain that a program has: 16 bytes of halves in each of its threads
 _WARPS = 4
@@ -24,11 +24,42 @@ def build(bench: Bench, problem: Problem) -> Built:
     name = problem.operator.name
     if name not in (*POINTWISE, *kernels.ROWS):
         raise lacks("triton", problem)
+    triton = _loaded(bench)
+    outputs = Outputs(bench, problem)
+    arrays = _arrays(problem, outputs)
+    call = _elements(triton, problem, arrays) if name in POINTWISE else _rows(triton, problem, arrays)
+    return _built(triton, call, outputs)
+
+
+def varied(bench: Bench, problems: Sequence[Problem]) -> Varied:
+    """Return an operator on rows of several lengths as one kernel, which Triton compiles where its arguments differ."""
+    triton = _loaded(bench)
+    kernel = triton.jit(kernels.ROWS[problems[0].operator.name])
+    compiled = []
+
+    def note(*, fn: Any, **_of: Any) -> None:
+        if fn.jit_function is kernel:
+            compiled.append(fn.name)
+
+    triton.knobs.runtime.jit_post_compile_hook = note
+    built = []
+    for problem in problems:
+        outputs = Outputs(bench, problem)
+        built.append(_built(triton, rows_call(kernel, problem, _arrays(problem, outputs)), outputs))
+    return Varied(built, lambda: len(compiled))
+
+
+def _loaded(bench: Bench) -> Any:
     triton = on_stream(bench)
     kernels.load(triton.language)
-    outputs = Outputs(bench, problem)
-    arrays = [TritonArray(array, problem.dtype) for array in (*problem.inputs.values(), *outputs.arrays)]
-    call = _elements(triton, problem, arrays) if name in POINTWISE else _rows(triton, problem, arrays)
+    return triton
+
+
+def _arrays(problem: Problem, outputs: Outputs) -> list[TritonArray]:
+    return [TritonArray(array, problem.dtype) for array in (*problem.inputs.values(), *outputs.arrays)]
+
+
+def _built(triton: Any, call: TritonCall, outputs: Outputs) -> Built:
     notes = {"library": f"Triton {triton.__version__}", "precision": "computed in float32", "configuration": call.words}
     return Built(call, outputs.rows, outputs.poison, notes)
 

@@ -8,8 +8,9 @@ that planning imports none.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 from gpubench.api.suite import Bench, Skip, expect
@@ -49,11 +50,31 @@ class Built:
         return self.wait is None
 
 
+@dataclass(frozen=True, slots=True)
+class Varied:
+    """One operator at several lengths, by one function that has met none of them when it is made.
+
+    `compiled` returns how many times it was compiled since.
+    """
+
+    built: Sequence[Built]
+    compiled: Callable[[], int]
+
+
 def build(bench: Bench, problem: Problem, by: str) -> Built:
     """Return the operator as a provider builds it; raises Skip where the provider or its operator is missing."""
-    module = importlib.import_module(f"._by_{by.replace('-', '_')}", __package__)
-    built: Built = module.build(bench, problem)
+    built: Built = _provider(by).build(bench, problem)
     return built
+
+
+def varied(bench: Bench, problems: Sequence[Problem], by: str) -> Varied:
+    """Return the operator of these problems as a provider builds it for all of them; raises Skip or Missing."""
+    found: Varied = _provider(by).varied(bench, problems)
+    return found
+
+
+def _provider(by: str) -> ModuleType:
+    return importlib.import_module(f"._by_{by.replace('-', '_')}", __package__)
 
 
 def expect_on_our_stream(bench: Bench, call: Callable[[], object]) -> None:

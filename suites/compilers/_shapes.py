@@ -1,0 +1,124 @@
+"""An operator at lengths that change: which of them a compiler compiles anew, and what a new length costs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import (
+    POINT,
+    Bench,
+    Effort,
+    Observation,
+    Observed,
+    Profile,
+    Stage,
+    Target,
+    Task,
+    Topic,
+    View,
+)
+
+from ._cases import runtime_of
+from ._fresh import Caches
+from ._operators import Problem
+from ._providers import Varied, varied
+
+_LENGTHS = 16
+_RANGE = 64, 8192  # elements of a row
+_ROWS = 1024
+
+topic = Topic(
+    views=[
+        View("bars", "Seconds of a call at a new length by provider", ("shapes",), by=("op", "by"), series="first.self")
+    ]
+)
+
+
+def lengths_of(seed: int, op: str) -> list[int]:
+    """Return the lengths of an operator's rows: distinct, their logarithms drawn evenly; the same for all providers."""
+    rng = np.random.default_rng([seed, zlib.crc32(op.encode())])
+    found: dict[int, None] = {}
+    while len(found) < _LENGTHS:
+        found[int(np.exp(rng.uniform(*np.log(_RANGE))))] = None
+    return list(found)
+
+
+def _by(target: Target) -> Any:
+    return ("numba",) if target.is_host else ("triton", "inductor")
+
+
+def _in_full(target: Target) -> bool:
+    return target.tier == "full"
+
+
+@topic.case(op=("softmax",), by=_by, when=_in_full, runtime=runtime_of)
+def shapes(bench: Bench, op: str, by: str) -> Task:
+    """Calls at 16 lengths of a row, each twice: `first` at a length that is new, `again` at one that was met before.
+
+    The caches on disk are empty before. `recompiles` counts the compilations after that for the first length.
+    """
+    lengths = lengths_of(bench.seed, op)
+    dtype = "float16" if bench.traits.is_gpu else "float32"
+    problems = [Problem(bench, op, _ROWS, length, dtype) for length in lengths]
+    operators = varied(bench, problems, by)
+    with _empty_caches():
+        first = _seconds(bench, operators)
+    compiled = operators.compiled()
+    stages = {
+        "first": Stage(lambda: first, clock="self", effort=Effort.exactly(len(first)), checked=True),
+        "again": Stage(partial(_seconds, bench, operators), clock="self", effort=POINT),
+    }
+
+    def check() -> Observation:
+        errors = [
+            problem.compare(built.rows())["error"] for problem, built in zip(problems, operators.built, strict=True)
+        ]
+        return {
+            "error": max(error.value for error in errors if isinstance(error, Observed)),
+            "recompiles": Observed(compiled - 1),
+            "lengths": Profile(tuple(map(float, lengths)), "elements"),
+        }
+
+    def poison() -> None:
+        for built in operators.built:
+            built.poison()
+
+    notes = {**operators.built[0].notes, "rows": str(_ROWS), "order": "first and lengths are in the order of the calls"}
+    return Task(stages, check, poison, notes=notes)
+
+
+@contextlib.contextmanager
+def _empty_caches() -> Iterator[None]:
+    """Let the compilers of this process keep what they compile in empty folders."""
+    with Caches() as caches:
+        before = {name: os.environ.get(name) for name in caches.environment}
+        os.environ.update(caches.environment)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
+
+
+def _seconds(bench: Bench, operators: Varied) -> Sequence[float]:
+    """Return the seconds of one call at each length and of the wait for it."""
+    return [_seconds_of(bench, built.call) for built in operators.built]
+
+
+def _seconds_of(bench: Bench, call: Callable[[], object]) -> float:
+    bench.device.synchronize()
+    start = time.perf_counter()
+    call()
+    bench.device.synchronize()
+    return time.perf_counter() - start
