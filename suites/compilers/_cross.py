@@ -1,0 +1,109 @@
+"""Compiling on the host for GPUs that need not be here: how long it takes, and how large the code is."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import struct
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gpubench.api.suite import Bench, Effort, Observation, Observed, Stage, Target, Task, Topic, View, expect, on_host
+
+from .. import _triton as triton_here
+from . import _providers as providers
+from . import _triton_kernels as kernels
+from ._fresh import Caches
+from ._offline import OfflineDevice, hiprtc, nvrtc
+from ._operators import Problem
+
+ARCHS = {"nvrtc": ("sm_80", "sm_90", "sm_100"), "hiprtc": ("gfx942", "gfx950")}
+_ROWS, _COLS, _DTYPE = 64, 4096, "float16"  # the code depends on the columns alone
+_WARPS = 8  # of a program in Triton with 4096 elements, as on a GPU
+_SAMPLES = 3
+_MACHINES = {"sm": 190, "gfx": 224}  # e_machine of an ELF file: EM_CUDA, EM_AMDGPU (llvm/BinaryFormat/ELF.h)
+
+topic = Topic(
+    views=[View("bars", "Seconds to compile for a GPU that need not be here", ("cross",), by=("op", "by", "arch"))]
+)
+
+
+def _in_full(target: Target) -> bool:
+    return on_host(target) and target.tier == "full"
+
+
+def _has_target(_target: Target, params: Mapping[str, Any]) -> bool:
+    return params["arch"] in ARCHS.get(params["by"], (*ARCHS["nvrtc"], *ARCHS["hiprtc"]))
+
+
+@topic.case(
+    op=("softmax",),
+    by=(*ARCHS, "triton"),
+    arch=(*ARCHS["nvrtc"], *ARCHS["hiprtc"]),
+    when=_in_full,
+    where=_has_target,
+    runtime=lambda params: str(params["by"]),
+)
+def cross(bench: Bench, op: str, by: str, arch: str) -> Task:
+    """Seconds to compile an operator for an architecture on the host, in a process that compiled it before."""
+    compiled, notes = (_by_triton if by == "triton" else _by_runtime)(bench, op, by, arch)
+    code: list[bytes] = []
+
+    def call() -> float:
+        seconds, found = compiled()
+        code[:] = [found]
+        return seconds
+
+    def check() -> Observation:
+        (found,) = code
+        expect_code(found, arch)
+        return {"code": Observed(len(found), "B")}
+
+    stage = Stage(call, clock="self", effort=Effort.exactly(_SAMPLES))
+    notes["shape"] = f"rows of {_COLS} elements of {_DTYPE}"
+    return Task.of(stage, check=check, poison=code.clear, notes=notes)
+
+
+def expect_code(code: bytes, arch: str) -> None:
+    """Raise WrongAnswer where bytes are not an ELF file for the kind of GPU of an architecture."""
+    kind = "gfx" if arch.startswith("gfx") else "sm"
+    machine = struct.unpack_from("<H", code, 18)[0] if code[:4] == b"\x7fELF" and len(code) >= 20 else None
+    expect(machine == _MACHINES[kind], f"{len(code)} bytes that are no code for {arch}: machine {machine}")
+
+
+_Compile = Callable[[], tuple[float, bytes]]
+
+
+def _by_runtime(bench: Bench, op: str, by: str, arch: str) -> tuple[_Compile, dict[str, str]]:
+    """Return how our own kernel is compiled by NVRTC or hipRTC, from the source and the macros that a GPU gets."""
+    compiler = nvrtc() if by == "nvrtc" else hiprtc()
+
+    def compiled() -> tuple[float, bytes]:
+        device = OfflineDevice(bench, arch, compiler)
+        offline = dataclasses.replace(bench, open_device=device)
+        providers.build(offline, Problem(offline, op, _ROWS, _COLS, _DTYPE), "nvrtc")
+        return device.seconds, device.code
+
+    return compiled, {"library": compiler.version}
+
+
+def _by_triton(_bench: Bench, op: str, _by: str, arch: str) -> tuple[_Compile, dict[str, str]]:
+    """Return how Triton compiles its kernel ahead of time; raises Missing without Triton."""
+    triton = triton_here.imported()
+    kernels.load(triton.language)
+    target_of = importlib.import_module("triton.backends.compiler").GPUTarget
+    amd = arch.startswith("gfx")
+    target = target_of("hip", arch, 64) if amd else target_of("cuda", int(arch.removeprefix("sm_")), 32)
+    types = {"x": "*fp16", "out": "*fp16", "cols": "i32", "block": "constexpr"}
+    aligned = {(place,): [["tt.divisibility", 16]] for place in range(3)}
+    source = triton.compiler.ASTSource(triton.jit(kernels.ROWS[op]), types, {"block": _COLS}, aligned)
+
+    def compiled() -> tuple[float, bytes]:
+        with Caches() as caches, triton.knobs.cache.scope():
+            triton.knobs.cache.dir = caches.environment["TRITON_CACHE_DIR"]
+            begun = time.perf_counter()
+            made = triton.compile(source, target=target, options={"num_warps": _WARPS})
+            return time.perf_counter() - begun, bytes(made.asm["hsaco" if amd else "cubin"])
+
+    return compiled, {"library": f"Triton {triton.__version__}"}

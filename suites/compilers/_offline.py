@@ -1,0 +1,126 @@
+"""Compilers for GPUs that are not here: NVRTC and hipRTC, whose functions are twins, by ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import dataclasses
+import importlib.util
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from ctypes import byref, c_char_p, c_size_t, c_void_p
+from pathlib import Path
+from typing import Any
+
+from gpubench.api.suite import Bench, Missing, Skip
+
+_NVIDIA_OPTIONS = ("--std=c++17",)
+_AMD_OPTIONS = ("-DHIP_ENABLE_WARP_SYNC_BUILTINS",)
+_HIPRTC = ("libhiprtc.so.7", "libhiprtc.so.6")
+
+
+class OfflineCompiler:
+    """One of the two libraries; `compile` returns the machine code for an architecture."""
+
+    def __init__(self, handle: ctypes.CDLL, prefix: str, code: str, options: Sequence[str]) -> None:
+        self._handle, self._prefix, self._code, self._options = handle, prefix, code, options
+
+    def _call(self, name: str, *arguments: Any) -> int:
+        return int(getattr(self._handle, self._prefix + name)(*arguments))
+
+    def _text(self, program: c_void_p, what: str) -> bytes:
+        size = c_size_t()
+        self._call(f"Get{what}Size", program, byref(size))
+        room = ctypes.create_string_buffer(max(size.value, 1))
+        self._call(f"Get{what}", program, room)
+        return room.raw[: size.value]
+
+    @property
+    def version(self) -> str:
+        """The library and its version."""
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        self._call("Version", byref(major), byref(minor))
+        return f"{self._prefix.upper().replace('HIPRTC', 'hipRTC')} {major.value}.{minor.value}"
+
+    def compile(self, source: str, arch: str, defines: Mapping[str, str | int]) -> bytes:
+        """Return the machine code of a source; raises RuntimeError with the compiler's log where it has errors."""
+        words = [
+            f"--gpu-architecture={arch}",
+            *self._options,
+            *(f"-D{name}={value}" for name, value in defines.items()),
+        ]
+        program = c_void_p()
+        self._call("CreateProgram", byref(program), source.encode(), b"kernel.cu", 0, None, None)
+        try:
+            options = (c_char_p * len(words))(*map(str.encode, words))
+            if self._call("CompileProgram", program, len(words), options):
+                raise RuntimeError(f"not compiled for {arch}: {self._text(program, 'ProgramLog').decode()[:500]}")
+            return self._text(program, self._code)
+        finally:
+            self._call("DestroyProgram", byref(program))
+
+
+def nvrtc() -> OfflineCompiler:
+    """Return NVRTC of a wheel or of the system; raises Missing."""
+    for path in _wheels("libnvrtc-builtins.so.*"):  # which the library looks for in the system's folders alone
+        ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+    wheels = [str(path) for path in _wheels("libnvrtc.so.*") if "alt" not in path.name]
+    name = next(iter(wheels), ctypes.util.find_library("nvrtc"))
+    if not name:
+        raise Missing("NVRTC is not installed", "pip install nvidia-cuda-nvrtc")
+    return OfflineCompiler(ctypes.CDLL(name), "nvrtc", "CUBIN", _NVIDIA_OPTIONS)
+
+
+def hiprtc() -> OfflineCompiler:
+    """Return hipRTC of the system's ROCm; raises Missing."""
+    for name in (*_HIPRTC, *(f"{root}/lib/{name}" for root in sorted(_rocm_roots()) for name in _HIPRTC)):
+        try:
+            return OfflineCompiler(ctypes.CDLL(name), "hiprtc", "Code", _AMD_OPTIONS)
+        except OSError:
+            continue
+    raise Missing("hipRTC is not installed", "install AMD's package hip-runtime-amd, or name the folder in ROCM_PATH")
+
+
+def _rocm_roots() -> list[str]:
+    named = os.environ.get("ROCM_PATH")
+    return [named] if named else [str(path) for path in Path("/opt").glob("rocm*")]
+
+
+def _wheels(pattern: str) -> Iterator[Path]:
+    spec = importlib.util.find_spec("nvidia")
+    for folder in spec.submodule_search_locations or () if spec else ():
+        yield from sorted(Path(folder).glob(f"*/lib/{pattern}"))
+
+
+def _no_launch(*_: Any) -> None:
+    raise Skip("the kernel was compiled for a GPU that is not here")
+
+
+class OfflineDevice:
+    """The host's memory with the traits of a GPU of an architecture; kernels are compiled for it, and timed."""
+
+    def __init__(self, bench: Bench, arch: str, compiler: OfflineCompiler) -> None:
+        self._host, self._arch, self._compiler = bench.device, arch, compiler
+        amd = arch.startswith("gfx")
+        self.traits = dataclasses.replace(
+            bench.traits,
+            vendor="amd" if amd else "nvidia",
+            arch=arch,
+            kernels="hip" if amd else "cuda",
+            warp=64 if amd else 32,
+            is_gpu=True,
+        )
+        self.seconds = 0.0
+        self.code = b""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._host, name)
+
+    def kernel(self, source: str, name: str, defines: Mapping[str, str | int]) -> Any:
+        """Compile a kernel, and keep the code and the seconds."""
+        del name
+        begun = time.perf_counter()
+        self.code += self._compiler.compile(source, self._arch, defines)
+        self.seconds += time.perf_counter() - begun
+        return _no_launch
