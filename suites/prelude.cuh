@@ -299,14 +299,9 @@ static __device__ __forceinline__ bool gb_is_last(u32* arrived, u32 blocks) {
 #if !GB_HIP && __CUDA_ARCH__ >= 900
 static __device__ __forceinline__ void gb_allow_next() { asm volatile("griddepcontrol.launch_dependents;"); }
 static __device__ __forceinline__ void gb_wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-// Fetches bytes, a multiple of 16, into the second-level cache.
-static __device__ __forceinline__ void gb_prefetch(const void* from, u32 bytes) {
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes));
-}
 #else
 static __device__ __forceinline__ void gb_allow_next() {}
 static __device__ __forceinline__ void gb_wait_for_previous() {}
-static __device__ __forceinline__ void gb_prefetch(const void*, u32) {}
 #endif
 
 // Bulk copies (cp.async.bulk; PTX ISA, since sm_90): one thread starts the copy of many bytes, a multiple of 16.

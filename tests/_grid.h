@@ -157,9 +157,11 @@ static inline u64 gb_clock() { return ticks += 1000; }
 static inline u64 gb_nanoseconds() { return ticks / 2; }
 static inline void gb_used(volatile u32* sink, u32 value) { *sink = value; }
 static inline u64 gb_load_l2(u64 address) { return *(const u64*)address; }
-static inline u32 gb_seen(const u32* flag) { return *flag; }
-static inline void gb_post(u32* flag, u32 value) { *flag = value; }
-static inline u32 gb_add_and_see(u32* flag) { return (*flag)++; }
+static inline u32 gb_seen(const u32* flag) { return *(const volatile u32*)flag; }
+static inline void gb_post(u32* flag, u32 value) { *(volatile u32*)flag = value; }
+static inline u32 gb_add_and_see(u32* flag) { return __atomic_fetch_add(flag, 1, __ATOMIC_SEQ_CST); }
+static inline void gb_add_one(u32* flag) { gb_add_and_see(flag); }
+static inline u32 gb_arrive(u32* arrived) { return gb_add_and_see(arrived); }
 // Bulk copies that are over as soon as they begin: a barrier counts its loads.
 static inline void gb_barrier_init(u64* barrier) { *barrier = 0; }
 static inline bool gb_barrier_passed(const u64* barrier, u32 parity) { return (*barrier & 1) != parity; }
@@ -182,7 +184,6 @@ static inline bool gb_is_last(u32* arrived, u32 blocks) {
 }
 static inline void gb_allow_next() {}
 static inline void gb_wait_for_previous() {}
-static inline void gb_prefetch(const void*, u32) {}
 static inline void gb_async_load(uint4* there, const uint4* from) { *there = *from; }
 static inline void gb_async_commit() {}
 template <int PENDING> static void gb_async_wait() {}

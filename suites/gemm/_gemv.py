@@ -174,11 +174,15 @@ def distance(make: Maker, result: Any, reference: Any) -> float:
 
 @dataclass(frozen=True, slots=True)
 class WarpPlan:
-    """How gemv.cu is built: threads of a team, rows that it works on at once, vectors of each row in flight."""
+    """How gemv.cu is built: threads of a team, rows that it works on at once, vectors of each row in flight.
+
+    `resident` blocks on each compute unit take all rows in turn; 0 is a block for each of its rows.
+    """
 
     team: int
     share: int
     ahead: int
+    resident: int = 0
 
     @property
     def rows(self) -> int:
@@ -238,7 +242,8 @@ def warp_call(bench: Bench, weights: Weights, held: Vectors, how: Launch = PLAIN
     plan = warp_plan(weights.kind, weights.cols, bench.traits.warp, how.is_gated)
     defines = {"TEAM": plan.team, "SHARE": plan.share, "AHEAD": plan.ahead, "GATED": int(how.is_gated)}
     kernel = bench.kernel("gemv.cu", "gemv", WEIGHTS=weights.kind.number, **defines)
-    grid = (-(-weights.rows // plan.rows),)
+    blocks, most = -(-weights.rows // plan.rows), plan.resident * bench.device.device.units
+    grid = (min(blocks, most) if most else blocks,)
     rows = weights.rows // how.halves
     args = (weights.words, weights.scales, held.x, held.y, np.uint32(rows), np.uint32(weights.cols))
     return partial(kernel.early if how.is_early else kernel, grid, (_THREADS,), args)

@@ -5,18 +5,16 @@
 // 0 to 3 from the lowest bit up are elements 0, 2, 4, 6, the nibbles 4 to 7 elements 1, 3, 5, 7.
 // Either is multiplied by a float16 scale, one for 128 elements of a row. `cols` is a multiple of 128.
 //
-// TEAM threads work on SHARE rows at once, each with AHEAD vectors of 16 bytes of every row in flight. While the launch
-// before still runs, the first PREFETCH blocks also bring the weights of as many others to the second-level cache.
+// TEAM threads work on SHARE rows at once, each with AHEAD vectors of 16 bytes of every row in flight, and go on to the
+// rows of a grid further: the first vectors of those are on their way before the sums of these are complete.
 // With GATED, W has 2·`rows` rows, and y[r] is row r as the gate (gb_gated) of row `rows` + r.
 #define THREADS 256
 #ifndef GATED
 #define GATED 0
 #endif
 #define OUTPUTS (SHARE / (1 + GATED))  // elements of y that a team computes
-#ifndef PREFETCH
-#define PREFETCH 0
-#endif
 #define GROUP 128
+#define LANES (GB_HIP ? 64 : 32)  // of a warp
 
 #define ZERO 0u  // a word of weights that are zero
 #if WEIGHTS == 0
@@ -110,22 +108,27 @@ static __device__ __forceinline__ Out narrow(float value) {
 #endif
 }
 
-// The sum over a team, right in its first thread.
-static __device__ __forceinline__ float folded(float mine) {
-    const int width = TEAM < warpSize ? TEAM : warpSize;
-    for (int lane = width / 2; lane > 0; lane /= 2) mine += gb_shuffle_xor(mine, lane);
+// The sums over a team, right in its first thread; `turn` alternates from call to call.
+static __device__ __forceinline__ void fold(float (&sum)[SHARE], u32 turn) {
+#pragma unroll
+    for (int r = 0; r < SHARE; ++r)
+#pragma unroll
+        for (int lane = (TEAM < LANES ? TEAM : LANES) / 2; lane > 0; lane /= 2) sum[r] += gb_shuffle_xor(sum[r], lane);
 #if TEAM > 32
-    __shared__ float warps[THREADS / 32];
-    __syncthreads();  // the sums of the row before have been read
-    if (threadIdx.x % warpSize == 0) warps[threadIdx.x / warpSize] = mine;
-    __syncthreads();
+    __shared__ float warps[2][SHARE][THREADS / LANES];
+    if (threadIdx.x % LANES == 0)
+#pragma unroll
+        for (int r = 0; r < SHARE; ++r) warps[turn][r][threadIdx.x / LANES] = sum[r];
+    __syncthreads();  // what the call before left is overwritten behind the barrier of the next one
     if (threadIdx.x % TEAM == 0)
-        for (int warp = 1; warp < TEAM / warpSize; ++warp) mine += warps[threadIdx.x / warpSize + warp];
+#pragma unroll
+        for (int r = 0; r < SHARE; ++r)
+#pragma unroll
+            for (int warp = 1; warp < TEAM / LANES; ++warp) sum[r] += warps[turn][r][threadIdx.x / LANES + warp];
 #endif
-    return mine;
 }
 
-// The r-th row of W that a team works on, which computes y from `first` on; the last one in place of those beyond.
+// The rows of W from which a team computes y from `first` on; the last one stands in for those beyond.
 static __device__ __forceinline__ u32 row_of(u32 first, int r, u32 rows) {
     const u32 row = first + r % OUTPUTS;
     return (row < rows ? row : rows - 1) + r / OUTPUTS * rows;
@@ -144,51 +147,52 @@ static __device__ __forceinline__ void take(uint4 (&raw)[SHARE], const uint4* co
 extern "C" __global__ void __launch_bounds__(THREADS)
     gemv(const uint4* __restrict__ w, const unsigned short* __restrict__ scales, const uint4* x, Out* y, u32 rows,
          u32 cols) {
-    const u32 lane = threadIdx.x % TEAM, vectors = cols / PER_VECTOR;
-    const u32 first = (blockIdx.x * (THREADS / TEAM) + threadIdx.x / TEAM) * OUTPUTS;
-    const uint4* at[SHARE];
+    const u32 lane = threadIdx.x % TEAM, vectors = cols / PER_VECTOR, block_rows = THREADS / TEAM * OUTPUTS;
+    const u32 offset = threadIdx.x / TEAM * OUTPUTS, apart = gridDim.x * block_rows;
+    const uint4 *at[SHARE], *next[SHARE];
     uint4 raw[AHEAD][SHARE];
-    float sum[SHARE];
 #pragma unroll
-    for (int r = 0; r < SHARE; ++r) {
-        at[r] = w + (u64)row_of(first, r, rows) * vectors;
-        sum[r] = 0;
-    }
+    for (int r = 0; r < SHARE; ++r) next[r] = w + (u64)row_of(blockIdx.x * block_rows + offset, r, rows) * vectors;
 #pragma unroll
-    for (int k = 0; k < AHEAD; ++k) take(raw[k], at, lane + k * TEAM, vectors);
+    for (int k = 0; k < AHEAD; ++k) take(raw[k], next, lane + k * TEAM, vectors);
     gb_allow_next();
-#if PREFETCH
-    const u32 outputs = THREADS / TEAM * OUTPUTS, later = (blockIdx.x + PREFETCH) * outputs;
-    if (threadIdx.x <= GATED && blockIdx.x < PREFETCH && later + outputs <= rows)
-        gb_prefetch(w + (u64)(later + threadIdx.x * rows) * vectors, outputs * vectors * 16);
-#endif
     gb_wait_for_previous();
-    for (u32 v = lane; v < vectors; v += TEAM * AHEAD) {
+    u32 turn = 0;
+    for (u32 start = blockIdx.x * block_rows; start < rows; start += apart, turn ^= 1) {
+        const u32 first = start + offset, further = start + apart < rows ? vectors : 0;  // vectors of the next rows
+        float sum[SHARE];
 #pragma unroll
-        for (int k = 0; k < AHEAD; ++k) {
-            const u32 wanted = v + k * TEAM, place = wanted < vectors ? wanted : vectors - 1;
-            float wide[X_VECTORS * (WEIGHTS == 0 ? 4 : 8)];
-            widen(x + (u64)place * X_VECTORS, wide);
-#pragma unroll
-            for (int r = 0; r < SHARE; ++r) {
-#if WEIGHTS >= 3
-                const u32 row = row_of(first, r, rows);
-                float scale, unused;
-                gb_halves(scales[(u64)row * (cols / GROUP) + place / (GROUP / PER_VECTOR)], scale, unused);
-                sum[r] += scale * dot(raw[k][r], wide);
-#else
-                sum[r] += dot(raw[k][r], wide);
-#endif
-            }
-            take(raw[k], at, wanted + AHEAD * TEAM, vectors);
+        for (int r = 0; r < SHARE; ++r) {
+            at[r] = next[r], sum[r] = 0;
+            next[r] = w + (u64)row_of(first + apart, r, rows) * vectors;
         }
-    }
+        for (u32 begin = 0; begin < vectors; begin += TEAM * AHEAD) {
+            const u32 after = begin + TEAM * AHEAD;
 #pragma unroll
-    for (int r = 0; r < OUTPUTS; ++r) {
-        float total = folded(sum[r]);
-#if GATED
-        total = gb_gated(total, folded(sum[r + OUTPUTS]));
+            for (int k = 0; k < AHEAD; ++k) {
+                const u32 v = lane + k * TEAM, place = begin + v < vectors ? begin + v : vectors - 1;
+                float wide[X_VECTORS * (WEIGHTS == 0 ? 4 : 8)];
+                widen(x + (u64)place * X_VECTORS, wide);
+#pragma unroll
+                for (int r = 0; r < SHARE; ++r) {
+#if WEIGHTS >= 3
+                    float scale, unused;
+                    const u64 group = (u64)row_of(first, r, rows) * (cols / GROUP) + place / (GROUP / PER_VECTOR);
+                    gb_halves(scales[group], scale, unused);
+                    sum[r] += scale * dot(raw[k][r], wide);
+#else
+                    sum[r] += dot(raw[k][r], wide);
 #endif
-        if (lane == 0 && first + r < rows) y[first + r] = narrow(total);
+                }
+                if (after < vectors) take(raw[k], at, after + v, vectors);
+                else take(raw[k], next, v, further);
+            }
+        }
+        fold(sum, turn);
+#pragma unroll
+        for (int r = 0; r < OUTPUTS; ++r) {
+            const float total = GATED ? gb_gated(sum[r], sum[r + GATED * OUTPUTS]) : sum[r];
+            if (lane == 0 && first + r < rows) y[first + r] = narrow(total);
+        }
     }
 }
