@@ -7,6 +7,7 @@ import _grid
 import numpy as np
 import pytest
 from _grid_device import bench, products_by_numpy
+from _numpy_triton import NumpyTriton, Pointer
 
 from gpubench import plugins
 from gpubench.base.errors import Missing, Skip, WrongAnswer
@@ -15,66 +16,6 @@ SUITE = plugins.load("suites", "inference")
 ATTENTION, FLASH = (sys.modules[f"{SUITE.package}.{name}"] for name in ("_prefill_attention", "_flash"))
 SMALL = ATTENTION.PromptShape(tokens=70, heads=4, kv_heads=2, dim=64)
 needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
-
-
-class Pointer:
-    """The address of an element of an array, or an array of addresses."""
-
-    def __init__(self, array, offset=0):
-        self.array, self.offset = array, offset
-
-    def __add__(self, offset):
-        return Pointer(self.array, self.offset + np.asarray(offset))
-
-
-class Block(np.ndarray):
-    """An array that converts itself as Triton's blocks do."""
-
-    def to(self, dtype):
-        return self.astype(dtype)
-
-
-class NumpyTriton:
-    """What the kernel needs of triton.language, by NumPy: one program after another."""
-
-    float16, float32 = np.float16, np.float32
-    static_range, maximum, minimum, exp2 = range, np.maximum, np.minimum, np.exp2
-    where = staticmethod(np.where)
-
-    def __init__(self, grid):
-        self.grid, self.place = grid, (0, 0)
-
-    def program_id(self, axis):
-        return self.place[axis]
-
-    def num_programs(self, axis):
-        return self.grid[axis]
-
-    def arange(self, first, end):
-        return np.arange(first, end)
-
-    def full(self, shape, value, dtype):
-        return np.full(shape, value, dtype).view(Block)
-
-    def zeros(self, shape, dtype):
-        return self.full(shape, 0, dtype)
-
-    def max(self, block, axis):
-        return block.max(axis=axis)
-
-    def sum(self, block, axis):
-        return block.sum(axis=axis)
-
-    def dot(self, a, b, c=0):
-        return (a.astype(np.float32) @ b.astype(np.float32) + c).view(Block)
-
-    def load(self, at, mask=True, other=0.0):
-        places = np.broadcast_to(at.offset, np.broadcast_shapes(at.offset.shape, np.shape(mask)))
-        return np.where(mask, at.array[np.where(mask, places, 0)], np.float16(other)).view(Block)
-
-    def store(self, at, block, mask=True):
-        kept = np.broadcast_to(mask, block.shape)
-        at.array[at.offset[kept]] = block[kept]
 
 
 def by_kernel(monkeypatch, prompt, shape, rows, cols):
