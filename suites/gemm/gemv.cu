@@ -134,12 +134,13 @@ static __device__ __forceinline__ u32 row_of(u32 first, int r, u32 rows) {
     return (row < rows ? row : rows - 1) + r / OUTPUTS * rows;
 }
 
-// The vectors of all rows at one place; weights of zero beyond the end of the rows.
-static __device__ __forceinline__ void take(uint4 (&raw)[SHARE], const uint4* const (&at)[SHARE], u32 v, u32 vectors) {
+// The vectors of all rows, which begin `at` that vector of W, at one place; weights of zero beyond the end of the rows.
+static __device__ __forceinline__ void take(uint4 (&raw)[SHARE], const uint4* w, const u64 (&at)[SHARE], u32 v,
+                                            u32 vectors) {
 #pragma unroll
     for (int r = 0; r < SHARE; ++r) {
         raw[r] = make_uint4(ZERO, ZERO, ZERO, ZERO);
-        if (v < vectors) raw[r] = gb_stream(at[r] + v);
+        if (v < vectors) raw[r] = gb_stream(w + at[r] + v);
     }
 }
 
@@ -149,12 +150,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
          u32 cols) {
     const u32 lane = threadIdx.x % TEAM, vectors = cols / PER_VECTOR, block_rows = THREADS / TEAM * OUTPUTS;
     const u32 offset = threadIdx.x / TEAM * OUTPUTS, apart = gridDim.x * block_rows;
-    const uint4 *at[SHARE], *next[SHARE];
+    u64 at[SHARE], next[SHARE];
     uint4 raw[AHEAD][SHARE];
 #pragma unroll
-    for (int r = 0; r < SHARE; ++r) next[r] = w + (u64)row_of(blockIdx.x * block_rows + offset, r, rows) * vectors;
+    for (int r = 0; r < SHARE; ++r) next[r] = (u64)row_of(blockIdx.x * block_rows + offset, r, rows) * vectors;
 #pragma unroll
-    for (int k = 0; k < AHEAD; ++k) take(raw[k], next, lane + k * TEAM, vectors);
+    for (int k = 0; k < AHEAD; ++k) take(raw[k], w, next, lane + k * TEAM, vectors);
     gb_allow_next();
     gb_wait_for_previous();
     u32 turn = 0;
@@ -164,7 +165,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
         for (int r = 0; r < SHARE; ++r) {
             at[r] = next[r], sum[r] = 0;
-            next[r] = w + (u64)row_of(first + apart, r, rows) * vectors;
+            next[r] = (u64)row_of(first + apart, r, rows) * vectors;
         }
         for (u32 begin = 0; begin < vectors; begin += TEAM * AHEAD) {
             const u32 after = begin + TEAM * AHEAD;
@@ -184,8 +185,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                     sum[r] += dot(raw[k][r], wide);
 #endif
                 }
-                if (after < vectors) take(raw[k], at, after + v, vectors);
-                else take(raw[k], next, v, further);
+                if (after < vectors) take(raw[k], w, at, after + v, vectors);
+                else take(raw[k], w, next, v, further);
             }
         }
         fold(sum, turn);
