@@ -1,0 +1,341 @@
+"""Providers of the suite `compilers` with libraries of their own, and checks that find calls that compute nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+import os
+import subprocess
+import sys
+from functools import partial
+
+import _grid
+import numpy as np
+import pytest
+from _grid_device import bench
+from _numpy_triton import PaperTriton, Pointer
+
+from gpubench import plugins
+from gpubench.authoring.axes import Target
+from gpubench.authoring.bench import Bench
+from gpubench.base.errors import Missing, Skip, WrongAnswer
+from gpubench.model import Case, Facts
+
+SUITE = plugins.load("suites", "compilers")
+OPERATORS, PROVIDERS, CASES, SHAPES = (
+    sys.modules[f"{SUITE.package}.{name}"] for name in ("_operators", "_providers", "_cases", "_shapes")
+)
+NAMES = list(OPERATORS.OPERATORS)
+needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
+
+
+def provider(by):
+    return importlib.import_module(f"{SUITE.package}._by_{by.replace('-', '_')}")
+
+
+def problem(name, rows=12, cols=96, dtype="float16", paper=None):
+    return OPERATORS.Problem(paper or bench(SUITE), name, rows, cols, dtype)
+
+
+def host_bench():
+    host = plugins.load("backends", "host")
+    device = host.devices()[0]
+    return Bench(host.open(device), Case("compilers", "case", ()), Target(Facts((device,)), device), SUITE.package, 1)
+
+
+@pytest.fixture
+def triton(monkeypatch):
+    """Triton by NumPy, in place of the module that launches on a stream."""
+    paper, module = PaperTriton(), provider("triton")
+    monkeypatch.setattr(module, "on_stream", lambda bench: paper)
+    monkeypatch.setattr(module, "TritonArray", lambda array, dtype: Pointer(array.reshape(-1)))
+    return paper
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_kernel_in_triton_is_its_operator_whatever_the_length_of_a_row(triton, name):
+    for cols in (96, 100):  # both fill no program
+        made = problem(name, 12, cols)
+        built = PROVIDERS.build(bench(SUITE), made, "triton")
+        built.poison()
+        with pytest.raises(WrongAnswer, match="not written"):
+            made.compare(built.rows())
+        built.call()
+        assert 0 < made.compare(built.rows())["error"].value < 5e-4
+    assert sum(triton.launched.values()) == 2, "one launch for each call"
+
+
+def test_a_block_in_triton_holds_a_row_and_has_warps_for_it(triton):
+    words = [
+        PROVIDERS.build(bench(SUITE), problem("softmax", 2, cols), "triton").notes["configuration"]
+        for cols in (64, 1000, 4096, 32768)
+    ]
+    assert words == [
+        "64 elements and 1 warps in each of 2 programs",
+        "1024 elements and 2 warps in each of 2 programs",
+        "4096 elements and 8 warps in each of 2 programs",
+        "32768 elements and 32 warps in each of 2 programs",
+    ]
+
+
+SIMULATED = """
+import sys
+import numpy as np, numba.cuda as cuda
+from gpubench import plugins
+suite = plugins.load("suites", "compilers")
+operators = sys.modules[suite.package + "._operators"].OPERATORS
+import importlib
+kernels = importlib.import_module(suite.package + "._numba_cuda_kernels")
+kernels.load(cuda)
+rng = np.random.default_rng(1)
+for name, kernel in {**kernels.ELEMENTS, **kernels.ROWS}.items():
+    operator = operators[name]
+    inputs = [rng.normal(size=40 if n in ("weight", "bias") else (2, 40)).astype(np.float16) for n in operator.inputs]
+    outputs = [np.full(80, np.nan, np.float16) for _ in range(operator.outputs)]
+    blocks = 2 if name in kernels.ROWS else 1
+    cuda.jit(kernel)[blocks, kernels.THREADS](*(array.ravel() for array in inputs), *outputs, 40)
+    exact = operator.outputs_of(np, *(array.astype(float) for array in inputs))
+    errors = [np.linalg.norm(o.reshape(2, 40) - e) / np.linalg.norm(e) for o, e in zip(outputs, exact)]
+    assert max(errors) < 5e-4, (name, errors)
+    print(name)
+"""
+
+
+@pytest.mark.slow
+def test_a_kernel_for_numbas_gpu_target_is_its_operator_in_numbas_simulator():
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
+    ended = subprocess.run([sys.executable, "-c", SIMULATED], env=environment, capture_output=True, text=True)
+    assert (ended.stdout.split(), ended.stderr) == (NAMES, "")
+
+
+@pytest.mark.parametrize("by", ["torch", "inductor", "jax"])
+def test_a_library_over_our_memory_gives_the_operators_on_the_host(by):
+    if importlib.util.find_spec("jax" if by == "jax" else "torch") is None:
+        pytest.skip(f"needs the library of {by}")
+    paper = host_bench()
+    for name in NAMES:
+        made = problem(name, dtype="float32", paper=paper)
+        task = CASES.task_of(paper, made, by)
+        (stage,) = task.stages.values()
+        for _ in range(2):  # the second time of other inputs
+            task.poison()
+            stage.call()
+            assert task.check()["error"].value < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("by", "modules", "command"),
+    [
+        ("triton", ["triton"], r"pip install 'gpubench-suite\[compilers\]'"),
+        ("numba-cuda", ["numba.cuda"], r"pip install 'numba-cuda\[cu13\]'"),
+        ("torch", ["torch"], r"pip install 'gpubench-suite\[torch\]'"),
+        ("inductor", ["torch"], r"pip install 'gpubench-suite\[torch\]'"),
+        ("jax", ["jax"], r"pip install 'gpubench-suite\[jax\]'"),
+    ],
+)
+def test_a_library_that_is_missing_is_skipped_with_the_command_that_installs_it(monkeypatch, by, modules, command):
+    for module in modules:
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(Missing, match=command):
+        PROVIDERS.build(bench(SUITE, "nvidia"), problem("softmax"), by)
+
+
+def test_triton_without_a_c_compiler_says_what_it_needs(monkeypatch):
+    module = sys.modules[f"{SUITE.package.rpartition('.')[0]}._triton"]
+    monkeypatch.setattr(module, "imported", PaperTriton)
+    monkeypatch.setattr(module.shutil, "which", lambda name: None)
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(Missing, match="no C compiler"):
+        PROVIDERS.build(bench(SUITE, "nvidia"), problem("softmax"), "triton")
+    with pytest.raises(Skip, match="amd"):
+        PROVIDERS.build(bench(SUITE, "amd"), problem("softmax"), "triton")
+
+
+def test_a_library_of_its_own_does_not_share_a_worker():
+    runtimes = {by: CASES.runtime_of({"by": by}) for by in (*PROVIDERS.GPU, *PROVIDERS.HOST)}
+    assert {runtimes[by] for by in ("numpy", "numba", "cupy", "cupy-fused", "nvrtc")} == {""}
+    own = [runtimes[by] for by in ("triton", "numba-cuda", "torch", "inductor", "jax")]
+    assert len({"", *own}) == 6
+
+
+class Kept:
+    """Outputs that are computed by the first call alone, and handed out again."""
+
+    def __init__(self, made, folded=False):
+        self.made, self.results, self.shown = made, None, None
+        self.inputs = [array.copy() for array in made.inputs.values()] if folded else None
+
+    def call(self):
+        if self.results is None or self.inputs:
+            self.results = self.made.operator.outputs_of(np, *(self.inputs or self.made.inputs.values()))
+        self.shown = self.results
+
+    def rows(self):
+        return tuple(self.made.rows_of(array) for array in self.shown)
+
+    def poison(self):
+        self.shown = [np.full_like(array, np.nan) for array in self.results or self.made.inputs.values()]
+
+
+def checked(task):
+    task.poison()
+    for stage in task.stages.values():
+        stage.call()
+    return task.check()
+
+
+def task_by(monkeypatch, paper, made, **built):
+    monkeypatch.setattr(PROVIDERS, "build", lambda *of: PROVIDERS.Built(**built))
+    return CASES.task_of(paper, made, "fake")
+
+
+def test_a_call_that_computes_nothing_is_wrong(monkeypatch):
+    made = problem("softmax", dtype="float32")
+    outputs = PROVIDERS.Outputs(bench(SUITE), made)
+    task = task_by(
+        monkeypatch, bench(SUITE), made, call=lambda: None, rows=outputs.rows, poison=outputs.poison, notes={}
+    )
+    with pytest.raises(WrongAnswer, match="not written"):
+        checked(task)
+
+
+@pytest.mark.parametrize("folded", [False, True], ids=["results-are-kept", "inputs-are-folded"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_call_that_does_not_compute_from_its_inputs_is_wrong(monkeypatch, name, folded):
+    made = problem(name, dtype="float32")
+    kept = Kept(made, folded)
+    task = task_by(monkeypatch, bench(SUITE), made, call=kept.call, rows=kept.rows, poison=kept.poison)
+    with pytest.raises(WrongAnswer, match="relative error"):
+        checked(task)
+
+
+@needs_compiler
+def test_our_kernel_follows_its_inputs():
+    made = problem("layernorm", 48, 320)
+    task = CASES.task_of(bench(SUITE), made, "nvrtc")
+    assert 0 < checked(task)["error"].value < 5e-4
+    assert 0 < checked(task)["error"].value < 5e-4, "the inputs are others now"
+
+
+def test_a_call_that_works_beside_the_stream_that_is_timed_is_found_out(monkeypatch):
+    made, paper = problem("softmax", dtype="float32"), bench(SUITE)
+    kept = Kept(made)
+    times = iter(range(1000))
+    monkeypatch.setattr(type(paper.open_device), "now", lambda gpu: float(next(times)), raising=False)
+    for beside_s, is_right in ((0.0, True), (0.6, False)):  # of a second that the calls take
+        monkeypatch.setattr(type(paper.open_device), "elsewhere", lambda gpu, s=beside_s: s, raising=False)
+        if is_right:
+            PROVIDERS.expect_on_our_stream(paper, kept.call)
+        else:
+            with pytest.raises(WrongAnswer, match="do not work on the stream that is timed"):
+                PROVIDERS.expect_on_our_stream(paper, kept.call)
+
+
+def test_a_library_with_a_stream_of_its_own_is_timed_in_batches_that_it_has_worked_off(monkeypatch):
+    made = problem("softmax", dtype="float32")
+    kept, waits, calls = Kept(made), [], []
+
+    def call():
+        calls.append(len(waits))
+        kept.call()
+
+    task = task_by(
+        monkeypatch, bench(SUITE), made, call=call, rows=kept.rows, poison=kept.poison, wait=partial(waits.append, 1)
+    )
+    assert [(name, stage.clock) for name, stage in task.stages.items()] == [("host", "self")], "no time of our stream"
+    calls.clear()
+    assert 0 < task.stages["host"].call() < 1
+    assert (len(calls), len(waits)) == (100, 1)
+
+
+class TestShapes:
+    """Lengths that change."""
+
+    def test_lengths_are_distinct_and_the_same_for_every_provider_of_a_run(self):
+        found = SHAPES.lengths_of(7, "softmax")
+        assert len(set(found)) == 16
+        assert 64 <= min(found) < 512 < max(found) < 8192
+        assert found == SHAPES.lengths_of(7, "softmax") != SHAPES.lengths_of(8, "softmax")
+
+    def test_each_length_is_called_first_and_again_and_every_output_is_checked(self, monkeypatch):
+        paper = host_bench()
+        seen = []
+
+        def varied(bench, problems, by):
+            built = [PROVIDERS.build(bench, made, "numpy") for made in problems]
+            counted = [
+                dataclasses.replace(one, call=partial(lambda i, one: (seen.append(i), one.call()), i, one))
+                for i, one in enumerate(built)
+            ]
+            return PROVIDERS.Varied(counted, lambda: 5)
+
+        monkeypatch.setattr(SHAPES, "varied", varied)
+        monkeypatch.setattr(SHAPES, "_ROWS", 4)
+        before = dict(os.environ)
+        task = SHAPES.shapes(paper, "softmax", "numpy")
+        assert dict(os.environ) == before, "the folders of the caches are as they were"
+        assert seen == list(range(16))
+        assert len(task.stages["first"].call()) == len(task.stages["again"].call()) == 16
+        assert seen == 2 * list(range(16)), "what was measured first is not called once more"
+        observed = task.check()
+        assert observed["recompiles"].value == 4
+        assert observed["lengths"].values == tuple(map(float, SHAPES.lengths_of(1, "softmax")))
+        task.poison()
+        with pytest.raises((WrongAnswer, TypeError)):
+            task.check()
+
+    @pytest.mark.slow
+    def test_numba_compiles_a_loop_once_for_all_lengths(self, monkeypatch):
+        monkeypatch.setattr(SHAPES, "_ROWS", 4)
+        task = SHAPES.shapes(host_bench(), "softmax", "numba")
+        first, again = (task.stages[name].call() for name in ("first", "again"))
+        assert task.check()["recompiles"].value == 0
+        assert first[0] > 100 * max(again), "the first call compiles"
+        assert max(first[1:]) < first[0] / 100
+
+    def test_triton_counts_its_compilations_of_one_kernel(self, monkeypatch, triton):
+        runtime = type("Runtime", (), {"jit_post_compile_hook": None})()
+        triton.knobs = type("Knobs", (), {"runtime": runtime})()
+        jitted = []
+        monkeypatch.setattr(triton, "jit", lambda kernel, jit=triton.jit: jitted.append(jit(kernel)) or jitted[-1])
+        problems = [problem("softmax", 4, cols) for cols in (64, 65, 100)]
+        found = PROVIDERS.varied(bench(SUITE), problems, "triton")
+        for kernel in (jitted[-1], jitted[-1], "another"):
+            info = type("Info", (), {"jit_function": kernel, "name": "softmax"})()
+            runtime.jit_post_compile_hook(key="", repr="", fn=info, already_compiled=False)
+        assert found.compiled() == 2
+        for made, built in zip(problems, found.built, strict=True):
+            built.call()
+            assert made.compare(built.rows())["error"].value < 5e-4
+
+
+class TestRowsPlan:
+    """The layout of rows in rows.cu."""
+
+    PLAN = provider("nvrtc").RowsPlan
+
+    @pytest.mark.parametrize("vectors", [1, 31, 128, 129, 512, 2048, 4096, 8192, 10752])
+    def test_a_plan_holds_a_row_in_registers_and_shared_memory(self, vectors):
+        plan = self.PLAN.of(vectors, 64, 32)
+        assert plan.threads * plan.vectors >= vectors > plan.threads * (plan.vectors - 1)
+        assert plan.held <= 8
+        assert plan.shared_bytes == 16 * plan.threads * (plan.vectors - plan.held)
+        assert plan.threads * plan.rows * plan.resident <= 2048
+
+    def test_several_rows_share_a_block_where_a_warp_has_a_row(self):
+        assert [self.PLAN.of(128, rows, 32).rows for rows in (64, 63)] == [4, 1]
+        assert self.PLAN.of(512, 64, 32).rows == 1
+
+    @needs_compiler
+    @pytest.mark.parametrize(("name", "dtype"), [("softmax", "float32"), ("residual_norm", "float16")])
+    def test_a_long_row_is_partly_in_shared_memory(self, monkeypatch, name, dtype):
+        vectors = 320 * OPERATORS.ITEM_BYTES[dtype] // 16
+        plan = self.PLAN(32, 1, -(-vectors // 32), 1, 1)
+        monkeypatch.setattr(self.PLAN, "of", lambda *of: plan)
+        paper = bench(SUITE)
+        paper.open_device.traits = dataclasses.replace(paper.traits, max_shared_bytes=2**17)
+        made = problem(name, 8, 320, dtype)
+        built = PROVIDERS.build(paper, made, "nvrtc")
+        built.call()
+        assert made.compare(built.rows())["error"].value < {"float16": 5e-4, "float32": 1e-6}[dtype]
