@@ -109,6 +109,7 @@ def test_a_kernel_for_numbas_gpu_target_is_its_operator_in_numbas_simulator():
     assert (ended.stdout.split(), ended.stderr) == (NAMES, "")
 
 
+@pytest.mark.filterwarnings("default")  # of the libraries
 @pytest.mark.parametrize("by", ["torch", "inductor", "jax"])
 def test_a_library_over_our_memory_gives_the_operators_on_the_host(by):
     if importlib.util.find_spec("jax" if by == "jax" else "torch") is None:
