@@ -19,12 +19,11 @@ def launches_of(cupy: Any, stream: Any, call: Callable[[], object]) -> int | Non
         driver = Driver()
     except Skip:
         return None
-    errors = (cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError)
     stream.begin_capture()
     try:
         call()
         graph = stream.end_capture()
-    except errors:  # what the call does cannot be captured, and the capture is void
+    except RuntimeError:  # of CUDA, or of CuPy: what the call does cannot be captured, and the capture is void
         if stream.is_capturing():
             cupy.cuda.runtime.streamEndCapture(stream.ptr)
         return None
