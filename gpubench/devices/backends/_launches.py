@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +25,7 @@ def launches_of(cupy: Any, stream: Any, call: Callable[[], object]) -> int | Non
         call()
         graph = stream.end_capture()
     except RuntimeError:  # of CUDA, or of CuPy: what the call does cannot be captured, and the capture is void
-        if stream.is_capturing():
+        with contextlib.suppress(RuntimeError):  # it says once more that the capture is void
             cupy.cuda.runtime.streamEndCapture(stream.ptr)
         return None
     bindings = driver.bindings
