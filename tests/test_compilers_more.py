@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
+import shutil
 import sys
+import types
+from functools import partial
 
 import _grid
 import numpy as np
@@ -12,6 +17,8 @@ from scipy import stats
 
 from gpubench import plugins
 from gpubench.base.errors import Skip, WrongAnswer
+from gpubench.model import Device
+from gpubench.plugins.backend import KernelResources
 
 SUITE = plugins.load("suites", "compilers")
 PRODUCTS, PROVIDERS = (sys.modules[f"{SUITE.package}.{name}"] for name in ("_products", "_providers"))
@@ -265,3 +272,102 @@ def test_attention_tells_its_launches_and_the_provider_that_it_is_compared_with(
 def test_the_providers_of_attention_that_need_torch_share_its_process():
     by = {name: LAYER._attention_runtime({"by": name}) for name in ("unfused", "torch", "cudnn")}
     assert by == {"unfused": "", "torch": "torch", "cudnn": "torch"}
+
+
+STATIC = importlib.import_module(f"{SUITE.package}._static")
+ASSEMBLY = """
+.LBB0_1:
+	vmovss	(%rdi,%rax,4), %xmm0
+	vmovss	%xmm0, (%rsi,%rax,4)
+	incq	%rax
+	jne	.LBB0_1
+.LBB0_2:
+	vaddps	(%rdi,%rax,4), %ymm1, %ymm0
+	vmovups	%ymm0, (%rsi,%rax,4)
+	vmovups	%ymm1, 32(%rsi,%rax,4)
+	vmovups	%ymm1, 64(%rsp)
+	addq	$16, %rax
+	jne	.LBB0_2
+	vmovups	%zmm1, (%rsi)
+	jne	.LBB0_9
+"""
+
+
+def test_the_loop_that_stores_most_is_found_and_its_elements_are_counted():
+    loops = list(STATIC._loops(ASSEMBLY))
+    assert [STATIC._stored_bytes(loop) for loop in loops] == [4, 64]
+
+
+@pytest.mark.skipif(shutil.which("llvm-mca") is None, reason="needs llvm-mca")
+def test_llvm_mca_tells_the_cycles_of_an_element_and_nothing_of_a_loop_with_calls():
+    """A core stores two vectors of eight floats a cycle at most: 16 floats take a cycle or more."""
+    assert 1 / 16 <= STATIC.of_assembly(ASSEMBLY)["mca"].value <= 1
+    assert STATIC.of_assembly(ASSEMBLY.replace("addq", "callq	expf\n	addq")) == {}
+    assert STATIC.of_assembly("") == {}
+
+
+def test_without_llvm_mca_there_is_no_value(monkeypatch):
+    monkeypatch.setattr(STATIC.shutil, "which", lambda name: None)
+    assert STATIC.of_assembly(ASSEMBLY) == {}
+
+
+@pytest.mark.skipif(shutil.which("llvm-mca") is None, reason="needs llvm-mca")
+def test_full_has_the_cycles_of_what_numba_compiled():
+    paper = bench(SUITE)
+    paper.target = dataclasses.replace(paper.target, tier="full")
+    operators = sys.modules[f"{SUITE.package}._operators"]
+    built = PROVIDERS.build(paper, operators.Problem(paper, "twelve", 48, 256, "float32"), "numba")
+    built.call()
+    assert 0.1 < built.static()["mca"].value < 4  # fourteen operations on eight elements, two or three a cycle
+
+
+SASS = """Function:elements
+--:-:-:-:1	LDC R1, c[0x0][0x28];
+--:-:0:-:1	S2R R16, SR_CTAID.X;
+--:0:2:-:1	@!P1 LDG.E.128 R28, desc[UR4][R2.64];
+--:-:-:-:1	MUFU.EX2 R3, R4;
+--:-:-:-:2	@P2 BRA `(.L_x_1);
+--:-:-:-:1	STG.E.128 desc[UR4][R2.64], R4;
+--:-:-:-:5	EXIT;
+BB0_1:
+--:-:-:Y:0	BRA `(.L_x_0);
+--:-:-:Y:0	NOP;
+"""
+
+
+def compiled(sass):
+    """A kernel as Triton compiled it, with 4 warps."""
+    return types.SimpleNamespace(
+        n_regs=40, n_spills=3, metadata=types.SimpleNamespace(shared=1024, num_warps=4), asm=sass
+    )
+
+
+def test_the_instructions_of_a_kernel_and_the_time_to_issue_them_are_told():
+    device = Device("cuda:0", "cupy", "GPU", "sm_90", units=2, details=(("clock.sm_most_hz", "1e9"),))
+    found = {name: each.value for name, each in STATIC.of_triton(compiled({"sass": SASS}), 100, device).items()}
+    resources = {"registers": 40, "shared": 1024, "spilled": 12}
+    mix = {"instructions": 7, "memory": 2, "special": 1}
+    assert found == {**resources, **mix, "issue": pytest.approx(7 * 400 / (4 * 2 * 1e9))}
+
+
+def test_without_a_disassembler_the_resources_alone_are_told():
+    class Missing:
+        def __getitem__(self, name):
+            raise RuntimeError("Cannot find cuobjdump")
+
+    device = Device("cuda:0", "cupy", "GPU", "sm_90", units=2)
+    assert set(STATIC.of_triton(compiled(Missing()), 100, device)) == {"registers", "shared", "spilled"}
+
+
+def test_the_resources_of_a_launch_are_those_of_its_block():
+    class Kernel:
+        def __call__(self, grid, block, args, shared_bytes=0):
+            raise AssertionError("launched")
+
+        def resources(self, threads, shared_bytes=0):
+            assert (threads, shared_bytes) == (256, 4096)
+            return KernelResources(32, 128, 8, 3)
+
+    found = STATIC.of_launch(partial(Kernel(), (7,), (256,), (), 4096))
+    told = {name: each.value for name, each in found.items()}
+    assert told == {"registers": 32, "shared": 4224, "spilled": 8, "resident": 768}

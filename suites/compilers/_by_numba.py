@@ -5,7 +5,8 @@ Importing this module imports numba.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,7 @@ import numba
 import numpy as np
 from numba import prange
 
-from gpubench.api.suite import Bench
+from gpubench.api.suite import Bench, Observed
 
 from .._host import Compiled, parallel
 from . import _layout_numba
@@ -21,6 +22,7 @@ from ._folding import FoldingProblem
 from ._layout import ImageProblem
 from ._operators import EPSILON, Problem
 from ._providers import Built, Outputs, Varied, lacks
+from ._static import of_assembly
 
 _ONE, _HALF, _GELU, _CUBIC = (np.float32(value) for value in (1, 0.5, 0.7978845608028654, 0.044715))
 _EIGHTH, _QUARTER, _SCALE, _EPSILON = (np.float32(value) for value in (0.125, 0.25, 1.25, EPSILON))
@@ -128,7 +130,13 @@ def build(bench: Bench, problem: Problem) -> Built:
     name, is_product = problem.operator.name, problem.operator.name == "gemm_gelu"
     if name not in _LOOPS and not is_product:
         raise lacks("numba", problem)
-    return _built(bench, problem, partial(_product, parallel(_bias_gelu)) if is_product else parallel(_LOOPS[name]))
+    loop = parallel(_bias_gelu if is_product else _LOOPS[name])
+    built = _built(bench, problem, partial(_product, loop) if is_product else loop)
+    return replace(built, static=partial(_static, loop)) if bench.target.tier == "full" else built
+
+
+def _static(loop: Any) -> Mapping[str, Observed]:
+    return of_assembly(loop.inspect_asm(loop.signatures[-1]))
 
 
 def _built(bench: Bench, problem: Problem, loop: Compiled) -> Built:

@@ -16,6 +16,7 @@ from ._folding import FoldingProblem
 from ._layout import ImageProblem
 from ._operators import ITEM_BYTES, POINTWISE, Problem
 from ._providers import Built, Outputs, lacks
+from ._static import of_launch
 
 _NUMBERS = {
     name: number for number, name in enumerate((*POINTWISE, "softmax", "rmsnorm", "layernorm", "residual_norm"))
@@ -66,7 +67,7 @@ def build(bench: Bench, problem: Problem) -> Built:
     outputs = Outputs(bench, problem)
     launch = (_elements if name in POINTWISE else _rows)(bench, problem, outputs)
     notes = {"library": "rows.cu", "precision": "computed in float32", "kernels": "1"}
-    return Built(launch, outputs.rows, outputs.poison, notes)
+    return Built(launch, outputs.rows, outputs.poison, notes, static=partial(of_launch, launch))
 
 
 def _defines(problem: Problem, threads: int) -> dict[str, int]:

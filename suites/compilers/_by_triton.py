@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gpubench.api.suite import Bench
@@ -12,6 +13,7 @@ from .._triton import TritonArray, on_stream
 from . import _triton_kernels as kernels
 from ._operators import EPSILON, POINTWISE, Problem
 from ._providers import Built, Outputs, Varied, lacks
+from ._static import of_triton
 
 _ELEMENTS = 1024  # of a pointwise chain that a program has: 16 bytes of halves in each of its threads
 _WARPS = 4
@@ -28,7 +30,10 @@ def build(bench: Bench, problem: Problem) -> Built:
     outputs = Outputs(bench, problem)
     arrays = _arrays(problem, outputs)
     call = _elements(triton, problem, arrays) if name in POINTWISE else _rows(triton, problem, arrays)
-    return _built(triton, call, outputs)
+    built = _built(triton, call, outputs)
+    if bench.target.tier != "full":
+        return built
+    return replace(built, static=lambda: of_triton(call(), call.programs, bench.target.device))
 
 
 def varied(bench: Bench, problems: Sequence[Problem]) -> Varied:
@@ -69,9 +74,10 @@ class TritonCall:
 
     def __init__(self, kernel: Any, programs: int, arguments: tuple[Any, ...], warps: int, **constants: Any) -> None:
         self._launch = functools.partial(kernel[(programs,)], *arguments, **constants, num_warps=warps)
+        self.programs = programs
         self.words = f"{constants['block']} elements and {warps} warps in each of {programs} programs"
 
-    def __call__(self) -> object:
+    def __call__(self) -> Any:
         """Launch the kernel, and return it as Triton compiled it."""
         return self._launch()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from gpubench.api.suite import (
@@ -132,8 +132,10 @@ def _seconds(call: Callable[[], object], wait: Callable[[], None]) -> float:
 
 
 def _checked(bench: Bench, problem: Problem, built: providers.Built) -> Callable[[], Observation]:
+    static = cache(built.static) if built.static else dict
+
     def check() -> Observation:
-        observed = {**problem.compare(built.rows())}
+        observed = {**problem.compare(built.rows()), **static()}
         launches = bench.device.launches_of(built.call) if built.is_ours else None
         if launches is not None:
             observed["launches"] = Observed(launches)

@@ -12,6 +12,7 @@ from gpubench.api.suite import Bench, Skip
 from ._folding import FoldingProblem
 from ._layout import ImageProblem
 from ._providers import Built, Outputs
+from ._static import of_launch
 
 _TILE, _THREADS, _PLANE_THREADS = 64, 256, 128  # as in layout.cu
 _WIDE = 8  # halves of a vector
@@ -26,7 +27,8 @@ def build(bench: Bench, problem: ImageProblem) -> Built:
     outputs = Outputs(bench, problem)
     make = {"transpose": _transpose, "pool": _pool}.get(problem.what, _by_channel)
     notes = {"library": "layout.cu", "precision": "computed in float32", "kernels": "1"}
-    return Built(make(bench, problem, outputs), outputs.rows, outputs.poison, notes)
+    launch = make(bench, problem, outputs)
+    return Built(launch, outputs.rows, outputs.poison, notes, static=partial(of_launch, launch))
 
 
 def _transpose(bench: Bench, problem: ImageProblem, outputs: Outputs) -> partial[None]:
@@ -74,4 +76,4 @@ def folding(bench: Bench, problem: FoldingProblem) -> Built:
     args = (x, *vectors, *vectors[:1] * (4 - len(vectors)), outputs.arrays[0])
     launch = lines(bench, what, args, problem.elements // _WIDE, problem.cols // _WIDE)
     notes = {"library": "layout.cu", "precision": "computed in float32", "kernels": "1"}
-    return Built(launch, outputs.rows, outputs.poison, notes)
+    return Built(launch, outputs.rows, outputs.poison, notes, static=partial(of_launch, launch))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from gpubench.api.suite import Bench, Skip, expect
+from gpubench.api.suite import Bench, Observed, Skip, expect
 
 from ._operators import Problem, Rows
 
@@ -34,7 +34,8 @@ class Built:
     `call` computes it once on the device. `rows` returns the checked rows of all outputs of the last call in double
     precision. `poison` overwrites the outputs with NaN, or drops those that the next call allocates. `temporary`
     returns the most bytes that a call holds beside inputs and preallocated outputs. `wait` waits for the calls of a
-    library that does not queue them on our stream: only the host's clock times them.
+    library that does not queue them on our stream: only the host's clock times them. `static` returns values of the
+    compiled code, beside which the measured time stands.
     """
 
     call: Callable[[], object]
@@ -43,6 +44,7 @@ class Built:
     notes: Mapping[str, str] = field(default_factory=dict)
     temporary: Callable[[], float] | None = None
     wait: Callable[[], None] | None = None
+    static: Callable[[], Mapping[str, Observed]] | None = None
 
     @property
     def is_ours(self) -> bool:
