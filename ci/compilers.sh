@@ -56,6 +56,10 @@ make_environment() { # $1, with the extras of `plan`
     "$work/$1/bin/python" -m pip install --quiet --disable-pip-version-check --editable "${root}[$extras]" >&2
 }
 
+end_with() { # the highest status of all steps
+    [ "$1" -le "$worst" ] || worst=$1
+}
+
 if [ ${#names[@]} -eq 0 ]; then
     case $base in
         cuda*) names=(light torch jax tvm iree) ;;
@@ -72,16 +76,16 @@ for name in "${names[@]}"; do
     started=$SECONDS status=0
     if ! make_environment "$name"; then
         say "$name is left out: pip could not install gpubench-suite[$extras]; its message is above"
-        worst=2
+        end_with 2
         continue
     fi
     say "$name: installed in $((SECONDS - started)) s, $(du -sh "$work/$name" | cut -f1)"
     rm -f "$out/$name.jsonl"
     "$work/$name/bin/gpubench" run compilers "${words[@]}" "${options[@]}" --out "$out/$name.jsonl" || status=$?
-    [ "$status" -le "$worst" ] || worst=$status
+    end_with "$status"
     if [ -s "$out/$name.jsonl" ]; then # all runs so far, so that one which fails costs only itself
         runs+=("$out/$name.jsonl")
-        "$work/$name/bin/gpubench" report "${runs[@]}" -o "$out/compilers.html" --force >&2 || worst=70
+        "$work/$name/bin/gpubench" report "${runs[@]}" -o "$out/compilers.html" --force >&2 || end_with $?
     fi
     [ -n "${GPUBENCH_ENVIRONMENTS:-}" ] || rm -rf "${work:?}/$name"
 done
