@@ -136,7 +136,10 @@ def build(bench: Bench, problem: Problem) -> Built:
 
 
 def _static(loop: Any) -> Mapping[str, Observed]:
-    return of_assembly(loop.inspect_asm(loop.signatures[-1]))
+    """Return values of a loop that has run; it is compiled again, since numba keeps no assembly on disk."""
+    again: Any = numba.njit(parallel=True)(loop.py_func)
+    again.compile(loop.signatures[-1])
+    return of_assembly(again.inspect_asm(loop.signatures[-1]))
 
 
 def _built(bench: Bench, problem: Problem, loop: Compiled) -> Built:
