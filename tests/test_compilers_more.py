@@ -176,7 +176,7 @@ def small_weights(monkeypatch):
 
 @needs_compiler
 @pytest.mark.usefixtures("small_weights")
-@pytest.mark.parametrize("weights", ["int8", "int4"])
+@pytest.mark.parametrize("weights", [pytest.param("int8", marks=pytest.mark.slow), "int4"])
 @pytest.mark.parametrize(("by", "vendor"), [("cupy", "nvidia"), ("vendor", "amd"), ("nvrtc", "nvidia")])
 def test_quantised_weights_are_multiplied_by_every_provider(weights, by, vendor):
     paper = bench(SUITE, vendor)
@@ -237,6 +237,7 @@ def test_a_decoder_layer_is_that_of_the_suite_inference_in_double_precision():
 
 
 @needs_compiler
+@pytest.mark.slow
 def test_a_decoder_layer_by_the_vendors_products_and_our_kernels_is_that_layer(monkeypatch):
     for name in ("_chain", "_prefill_attention"):
         monkeypatch.setattr(sys.modules[f"{SUITES}.inference.{name}"], "vendor", products_by_numpy)
@@ -311,6 +312,7 @@ def test_without_llvm_mca_there_is_no_value(monkeypatch):
     assert STATIC.of_assembly(ASSEMBLY) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("llvm-mca") is None, reason="needs llvm-mca")
 def test_full_has_the_cycles_of_what_numba_compiled():
     paper = bench(SUITE)
