@@ -29,7 +29,7 @@ PROVIDERS = f"{SUITE.package}._by_"
 def order(caches, by="numpy", op="softmax", is_up=False, device=HOST):
     target = Target(Facts((device,)), device)
     case = Case("compilers", "build", (("op", op), ("by", by)))
-    return CHILD.Order(case, target, SUITE.package, 1, op, 64, 128, "float32", by, is_up, str(caches.folder))
+    return CHILD.Order(case, target, SUITE.package, 1, op, 64, 128, "float32", by, is_up, str(caches.folder), None)
 
 
 def report(before=0, written=0):
