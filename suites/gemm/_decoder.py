@@ -48,7 +48,7 @@ topic = Topic(
 @topic.case(
     model=points(("llama-3-8b",), full=("chatglm-6b", "llama-3-8b")),
     phase=points(("decode",), full=("decode", "prefill")),
-    weights=points(("int4",), full=("float16", "int8", "int4")),
+    weights=points((), ("int4",), ("float16", "int8", "int4")),
     when=on_gpu,
 )
 def decoder(bench: Bench, model: str, phase: str, weights: str) -> Task:

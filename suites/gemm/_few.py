@@ -39,7 +39,7 @@ _SUPPORTED = {  # kinds of weights by path
     "vendor": ("float32", "float16", "bfloat16"),
 }
 _MATRIX = ("sm_", "gfx90a", "gfx942", "gfx950")  # with matrix instructions; the oldest of NVIDIA's skip
-_QUICK_SIZES = (2**23, 448 * 2**20)  # of quantised weights
+_LARGE_BYTES = 448 * 2**20  # 28672 × 8192 weights in float16, a matrix of a 70B model
 _ROWS, _COLS = 28672, 8192  # of the weights that meet several tokens: a 70B model's
 _KERNEL = ("path", "weights")
 
@@ -67,8 +67,10 @@ def read(bench: Bench, size_bytes: int) -> Task:
 
 def _weight_sizes(target: Target) -> Any:
     if target.is_host:
-        return points((2**27,), (2**21,), (*powers_of_two(18, 28, 2), 448 * 2**20))
-    return points((2**23, 2**27, 448 * 2**20), (2**23,), (*powers_of_two(18, 28), 448 * 2**20, *powers_of_two(29, 30)))
+        return points((2**27,), (2**21,), (*powers_of_two(18, 28, 2), _LARGE_BYTES))
+    return points(
+        (2**23, 2**27, _LARGE_BYTES), (2**23,), (*powers_of_two(18, 28), _LARGE_BYTES, *powers_of_two(29, 30))
+    )
 
 
 def _paths(target: Target) -> tuple[str, ...]:
@@ -86,7 +88,7 @@ def _has_path(target: Target, params: Mapping[str, Any]) -> bool:
         return False
     if target.tier == "full" or "size_bytes" not in params or target.is_host:
         return True
-    if KINDS[weights].is_quantised and params["size_bytes"] not in _QUICK_SIZES:
+    if target.tier == "quick" and KINDS[weights].is_quantised and params["size_bytes"] != _LARGE_BYTES:
         return False
     return bool(path != ("warp" if weights == "int4" else "tensor"))
 
