@@ -18,6 +18,8 @@ from gpubench.api.report import (
     SimulatedPercentile,
     Summary,
     View,
+    energies_of,
+    energy_tables,
     served_of,
     serving_tables,
     units,
@@ -47,7 +49,8 @@ def served(summary: Summary, suite: str, view: View) -> list[Chart]:
     words = "; ".join(map(_words, found))
     drawing = svg.picture(f"{view.title}: {words}", HEIGHT, *parts)
     legend = legend_of([", ".join((each.label, *each.devices)) for each in found])
-    return [Chart(view.title, words, drawing, legend, tuple(serving_tables(found)), full=True)]
+    tables = (*serving_tables(found), *energy_tables(energies_of(summary, suite, view)))
+    return [Chart(view.title, words, drawing, legend, tables, full=True)]
 
 
 def serving_record(found: Serving) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from gpubench.analysis import serving
 from gpubench.analysis.serving import Objectives, ServingTimes, StepLine, Workload
 from gpubench.analysis.summary import Summary
 from gpubench.analysis.views.served import served_of
-from gpubench.analysis.views.tables import serving_tables
+from gpubench.analysis.views.tables import serving_tables, view_tables
 from gpubench.model import Case, Result, Run, Series, SuiteInfo, View, Work, store
 from gpubench.stats import queries
 
@@ -341,11 +341,12 @@ def test_a_session_is_compared_with_a_machine_of_its_own_batch_sizes():
 def test_steps_that_run_long_enough_have_joules_per_token():
     long = replace(step(4, 1000, [0.01] * 900), devices=("cuda:0",), window=(0.5, 9.5))
     joules = make.samples(range(11), energy=[700.0 * second for second in range(11)])
-    run = replace(run_of(long, prefill(512, [0.01])), samples=(joules,))
-    found = served_of(Summary(run), "inference", VIEW)
-    table = serving_tables(found)[-1]
-    assert table.title == "Energy per token"
-    assert table.rows == ((long.case.id, "1.750 J/token", "700.0 W"),)
+    for others in ((), (prefill(512, [0.01]),)):  # a step alone serves nothing, but has its energy
+        run = replace(run_of(long, *others), samples=(joules,))
+        table = view_tables(Summary(run), "inference", VIEW)[-1]
+        assert table.title == "Energy per token"
+        assert table.rows == ((long.case.id, "1.750 J/token", "700.0 W"),)
+    assert "1.750 J/token" in plugins.load("reports", "html").render(run)
 
 
 @pytest.mark.usefixtures("few")

@@ -42,11 +42,12 @@ from gpubench.analysis.views.links import link_tables
 from gpubench.analysis.views.payoffs import Payoff, Payoffs, payoffs, payoffs_of
 from gpubench.analysis.views.phase_lanes import lane_of, result_lanes
 from gpubench.analysis.views.phase_tables import phase_tables
-from gpubench.analysis.views.served import Serving, SessionCheck, served_of, servings
+from gpubench.analysis.views.served import Serving, SessionCheck, energies_of, served_of, servings
 from gpubench.analysis.views.tables import (
     Table,
     amortisation_tables,
     derived_tables,
+    energy_tables,
     level_table,
     paid_words,
     payoff_tables,
@@ -168,6 +169,8 @@ __all__ = [
     "comparison",
     "derived_tables",
     "drawable",
+    "energies_of",
+    "energy_tables",
     "escape",
     "extremes",
     "finding_words",

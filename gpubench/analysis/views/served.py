@@ -82,7 +82,6 @@ class Serving:
     knees: tuple[tuple[Objectives, RatePoint | None], ...]
     sessions: tuple[SessionCheck, ...]
     latencies: tuple[Latencies, ...]
-    energies: tuple[tuple[str, Energy], ...]
 
 
 @dataclass(slots=True)
@@ -92,7 +91,6 @@ class _Measured:
     steps: dict[tuple[int, int], list[float]] = field(default_factory=dict)
     prefills: dict[int, list[float]] = field(default_factory=dict)
     sessions: list[Result] = field(default_factory=list)
-    timed: list[Result] = field(default_factory=list)
 
     def add(self, result: Result) -> None:
         """Keep a result, unless its times or its axes cannot be those of a model that serves."""
@@ -104,10 +102,8 @@ class _Measured:
             self.sessions.append(result)
         elif batch and context and batch <= _MOST_BATCH:
             self.steps.setdefault((batch, context), []).append(stats.median(spoken.values))
-            self.timed.append(result)
         elif tokens:
             self.prefills.setdefault(tokens, []).append(stats.median(spoken.values))
-            self.timed.append(result)
 
     def times(self) -> ServingTimes | None:
         """Return the table of the simulation; None without a step or without a prefill."""
@@ -150,21 +146,23 @@ def served_of(summary: Summary, suite: str, view: View) -> list[Serving]:
             label = ", ".join(str(params[axis]) for axis in view.by if axis in params)
             grouped.setdefault((label, result.devices), _Measured()).add(result)
     timed = ((*key, measured, times) for key, measured in grouped.items() if (times := measured.times()))
-    return [_serving(summary, view.title, *found) for found in itertools.islice(timed, _MOST_MODELS)]
+    return [_serving(view.title, *found) for found in itertools.islice(timed, _MOST_MODELS)]
 
 
-def _serving(
-    summary: Summary, title: str, label: str, devices: tuple[str, ...], measured: _Measured, times: ServingTimes
-) -> Serving:
+def energies_of(summary: Summary, suite: str, view: View) -> list[tuple[str, Energy]]:
+    """Return the energy per token of the cases of a view that ran long enough, by case."""
+    cases = (result for result in summary.results_of(suite) if result.status == "ok" and result.case.name in view.cases)
+    found = ((result.case.id, summary.energy(result)) for result in cases)
+    return [(case, energy) for case, energy in found if isinstance(energy, Energy)]
+
+
+def _serving(title: str, label: str, devices: tuple[str, ...], measured: _Measured, times: ServingTimes) -> Serving:
     load = measured.load()
     most = serving.capacity(times, load)
     points = tuple(serving.at_rate(times, load, share * most) for share in _SHARES)
     knees = tuple((objectives, serving.knee(times, load, objectives)) for objectives in OBJECTIVES)
     sessions = tuple(_sessions(measured.sessions, times))
-    latencies = tuple(_latencies(measured.sessions))
-    found = ((result.case.id, summary.energy(result)) for result in measured.timed)
-    energies = tuple((case, energy) for case, energy in found if isinstance(energy, Energy))
-    return Serving(title, label, devices, times, load, points, knees, sessions, latencies, energies)
+    return Serving(title, label, devices, times, load, points, knees, sessions, tuple(_latencies(measured.sessions)))
 
 
 def _latencies(results: Sequence[Result]) -> Iterator[Latencies]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpubench import stats
+from gpubench.analysis.energy import Energy
 from gpubench.analysis.quantities import judged_better, judged_unit, judged_values
 from gpubench.analysis.serving import OBJECTIVES, Objectives, RatePoint, SimulatedPercentile
 from gpubench.analysis.summary import Summary
@@ -14,7 +15,7 @@ from gpubench.analysis.views import breakeven
 from gpubench.analysis.views.amortised import STATES, Amortised, PaidAfter, amortised_of
 from gpubench.analysis.views.derived import Path, Staircase, Step, Transfers, staircases_of, transfers_of
 from gpubench.analysis.views.payoffs import Payoff, Payoffs, payoffs_of
-from gpubench.analysis.views.served import Latencies, Serving, SessionCheck, served_of
+from gpubench.analysis.views.served import Latencies, Serving, SessionCheck, energies_of, served_of
 from gpubench.analysis.views.transfer import Piece
 from gpubench.base import units
 from gpubench.model import Series, View
@@ -204,7 +205,7 @@ def view_tables(summary: Summary, suite: str, view: View) -> list[Table]:
     if view.kind == "amortisation":
         return amortisation_tables(view.title, amortised_of(summary, suite, view))
     if view.kind == "serving":
-        return serving_tables(served_of(summary, suite, view))
+        return [*serving_tables(served_of(summary, suite, view)), *energy_tables(energies_of(summary, suite, view))]
     if view.kind == "breakeven":
         return payoff_tables(payoffs_of(summary, suite, view))
     if view.kind == "staircase":
@@ -333,12 +334,13 @@ def serving_tables(found: Sequence[Serving]) -> list[Table]:
         title = "Simulation beside measured sessions with the same arrivals"
         note = "The error is the share by which the simulation exceeds the measured time; p99 needs 662 queries"
         tables.append(Table(title, _SESSION_HEADS, sessions, ("case", "time"), note))
-    energies = tuple(
-        (case, energy.figure, units.quantity(energy.watts, "W")) for each in found for case, energy in each.energies
-    )
-    if energies:
-        tables.append(Table("Energy per token", _ENERGY_HEADS, energies, _ENERGY_HEADS[:1]))
     return tables
+
+
+def energy_tables(found: Sequence[tuple[str, Energy]]) -> list[Table]:
+    """Return the energy per token of cases as a table; none of no case."""
+    rows = tuple((case, energy.figure, units.quantity(energy.watts, "W")) for case, energy in found)
+    return [Table("Energy per token", _ENERGY_HEADS, rows, _ENERGY_HEADS[:1])] if rows else []
 
 
 def _latency(found: Latencies) -> tuple[str, ...]:
