@@ -1,0 +1,59 @@
+"""Builds in fresh interpreters on a real GPU: cold, warm and in a process that is up; Triton beside Triton by hand."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpubench import plugins
+from gpubench.authoring.axes import Target
+from gpubench.measuring import inventory
+from gpubench.model import Case
+
+pytestmark = pytest.mark.gpu
+SUITE = plugins.load("suites", "compilers")
+BUILD, CHILD, FRESH = (sys.modules[f"{SUITE.package}.{name}"] for name in ("_build", "_build_child", "_fresh"))
+BY_HAND = Path(__file__).with_name("_triton_by_hand.py")
+
+
+def built(by, caches, is_up=False):
+    facts = inventory.facts()
+    case = Case("compilers", "build", (("op", "softmax"), ("by", by)))
+    where = Target(facts, facts.devices[0])
+    usual = os.environ.get("CUPY_CACHE_DIR")
+    order = CHILD.Order(
+        case, where, SUITE.package, 1, "softmax", 4096, 4096, "float16", by, is_up, str(caches.folder), usual
+    )
+    return FRESH.report_of(order, caches, 90)
+
+
+@pytest.mark.parametrize("by", ["cupy", "cupy-fused", "nvrtc", "triton"])
+def test_a_build_misses_an_empty_cache_and_hits_a_full_one(by):
+    if by == "triton":
+        pytest.importorskip("triton")
+    with FRESH.Caches() as caches:
+        cold, warm = built(by, caches), built(by, caches)
+    with FRESH.Caches() as caches:
+        up = built(by, caches, is_up=True)
+    for state, report in (("cold", cold), ("warm", warm), ("process", up)):
+        BUILD.expect_state(state, by, report)
+    assert warm.seconds["compile"] < cold.seconds["compile"]
+    assert up.seconds["first"] < cold.seconds["first"]
+    assert set(cold.seconds) == {"first", "import", "context", "compile", "again"}
+
+
+def test_the_seconds_in_which_triton_compiles_are_those_of_the_same_compile_by_hand():
+    """Within 10 %, each in a fresh interpreter with empty caches; the median of three, in turns."""
+    pytest.importorskip("triton")
+    by_hand, ours = [], []
+    for _ in range(3):
+        with FRESH.Caches() as caches:
+            environment = {**os.environ, **caches.environment}
+            done = subprocess.run([sys.executable, str(BY_HAND)], env=environment, capture_output=True, check=True)
+            by_hand.append(float(done.stdout))
+        with FRESH.Caches() as caches:
+            ours.append(built("triton", caches).seconds["compile"])
+    assert np.median(ours) == pytest.approx(np.median(by_hand), rel=0.1)
