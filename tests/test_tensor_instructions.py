@@ -172,6 +172,11 @@ def test_every_format_is_compared_with_a_peak_that_there_is():
     assert "tensor.float8" in {stage.limit for stage in stages}
 
 
+@pytest.mark.parametrize(("chains", "shared"), [(1, (1, 1)), (8, (8, 1)), (16, (4, 4)), (32, (4, 8))])
+def test_more_than_eight_chains_are_of_several_warps(chains, shared):
+    assert CHAINS.shared_out(chains, 4) == shared
+
+
 SCALARS = [
     ({"OPERATION": scalar.operation, "INDEPENDENT": 4}, "instructions.cu")
     for table in (SCALAR.FMA, SCALAR.INTEGER, SCALAR.SPECIAL)

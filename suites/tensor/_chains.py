@@ -17,7 +17,7 @@ from ..gemm._product import on_nvidia
 
 TARGET_CYCLES = 2**20  # of a launch: half a millisecond, beside which its beginning and end do not count
 ONE_WARP = (1, 2, 4, 8)  # independent chains that one warp of each scheduler has
-_CHAINS_A_WARP = 4  # where a scheduler has more chains than that, and so several warps
+REST_S = 0.01  # before each sample of matrix instructions
 SCHEDULERS = 4  # of an SM, and SIMD units of a CU
 _SLACK = 0.05  # by which twice as many steps may take more or less than twice the time
 
@@ -79,8 +79,18 @@ class Chains:
         expect(least > 0, "the clock of an SM or CU did not advance")
         return least
 
-    def task(self, limit: str, check: Callable[[], None], poison: Callable[[], None], notes: Mapping[str, str]) -> Task:
-        """Return the chains as a task; `check` compares the results of the last launch."""
+    def task(
+        self,
+        limit: str,
+        check: Callable[[], None],
+        poison: Callable[[], None],
+        notes: Mapping[str, str],
+        rest_s: float = 0.0,
+    ) -> Task:
+        """Return the chains as a task; `check` compares the results of the last launch.
+
+        With a rest each sample is one launch, so that the power cap does not act on it.
+        """
         total = self.steps * self.issuers * len(self.cycles) // 2
         flops, items = self.operation.flops * total, self.operation.items * total
         stage = Stage(
@@ -91,6 +101,8 @@ class Chains:
             effort=POINT,
             probe=self.observed,
             item="operation",
+            max_calls=1 if rest_s else 0,
+            rest_s=rest_s,
         )
 
         def check_all() -> None:
@@ -100,9 +112,9 @@ class Chains:
         return Task.of(stage, check=check_all, poison=poison, notes=notes)
 
 
-def shared_out(chains: int) -> tuple[int, int]:
-    """Return the chains of each warp, and the warps of each scheduler, that make so many chains of a scheduler."""
-    return (chains, 1) if chains in ONE_WARP else (_CHAINS_A_WARP, chains // _CHAINS_A_WARP)
+def shared_out(chains: int, most: int) -> tuple[int, int]:
+    """Return the chains of each warp, at most `most` if there are several, and the warps that a scheduler has."""
+    return (chains, 1) if chains in ONE_WARP else (most, chains // most)
 
 
 def matrix_limit(dtype: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,64 +19,25 @@ from ..gemm._vendor import vendor
 from ._kernels import resource_notes
 
 _THREADS = 256  # of a block, as in hgemv.cu
-_LEAST_VECTORS = 64  # of 16 bytes, in a part of a row: two loads of a warp
-_PER_VECTOR = 8
-_SHAPES = ("4096x4096", "16384x4096", "8192x28672")
+_TOGETHER = 2  # rows that a warp works on at once, as in hgemv.cu
+_QUICK = "16384x4096"
+_SHAPES = ("4096x4096", _QUICK, "8192x28672")
 _HALF = FORMATS["float16"]
 
 Call = Callable[[], None]
 
 topic = Topic(
     views=[View("bars", "HGEMV ladder: bandwidth of each kernel", ("hgemv",), by=("shape",))],
-    key_figures=[KeyFigure("HGEMV, own kernel", "hgemv", (("rung", "split"), ("shape", "8192x28672")))],
+    key_figures=[KeyFigure("HGEMV, own kernel", "hgemv", (("rung", "split"), ("shape", _QUICK)))],
 )
 
 
-@dataclass(frozen=True, slots=True)
-class GemvRung:
-    """A kernel of the ladder.
-
-    `together` rows are computed by a warp at once (0: a row by each lane), with `ahead` vectors of each in flight.
-    `sharing` warps of a block share their rows, and with `splits` blocks do too. `resident` blocks are on an SM.
-    """
-
-    together: int = 1
-    ahead: int = 1
-    sharing: int = 1
-    resident: int = 8
-    splits: bool = False
-
-    @property
-    def defines(self) -> Mapping[str, int]:
-        """The macros of hgemv.cu."""
-        return {
-            "TOGETHER": max(1, self.together),
-            "AHEAD": self.ahead,
-            "SHARING": self.sharing,
-            "RESIDENT": self.resident,
-        }
-
-    def grid(self, bench: Bench, rows: int, cols: int) -> tuple[int, ...]:
-        """Return the blocks across the rows and, where blocks share rows, the number of parts of a row."""
-        warp = bench.traits.warp
-        across = -(-rows // (_THREADS // warp // self.sharing * (self.together or warp)))
-        if not self.splits:
-            return (across,)
-        return across, parts_of(across, cols // self.sharing, bench.target.device.units * self.resident)
+RUNGS = ("naive", "warp", "vectorised", "rows", "split")
 
 
-RUNGS = {
-    "naive": GemvRung(0),
-    "warp": GemvRung(),
-    "vectorised": GemvRung(),
-    "rows": GemvRung(2, 2, resident=6),
-    "split": GemvRung(2, 2, sharing=4, resident=6, splits=True),
-}
-
-
-def parts_of(across: int, cols: int, blocks: int) -> int:
-    """Return into how many parts rows of `cols` are split: as many as fill the device's `blocks`, each with work."""
-    return max(1, min(blocks // across, cols // _PER_VECTOR // _LEAST_VECTORS))
+def rows_of_block(rung: str, warp: int) -> int:
+    """Return how many rows a block of the rung's kernel computes, with warps of so many lanes."""
+    return {"naive": _THREADS, "rows": _THREADS // warp * _TOGETHER, "split": _TOGETHER}.get(rung, _THREADS // warp)
 
 
 class _Ladder:
@@ -84,31 +45,27 @@ class _Ladder:
 
     def __init__(self, bench: Bench, rung: str, weights: Weights, x: Any) -> None:
         self._bench, self._rung, self._x = bench, rung, x
-        rows, cols = weights.rows, weights.cols
         self.notes: Mapping[str, str] = {}
         if rung != "vendor":
-            self._kernel = bench.kernel("hgemv.cu", rung, **RUNGS[rung].defines)
-            self._grid = RUNGS[rung].grid(bench, rows, cols)
-            self.notes = {"grid": "×".join(map(str, self._grid)), **resource_notes(bench, self._kernel, _THREADS)}
+            self._kernel = bench.kernel("hgemv.cu", rung)
+            self._grid = (-(-weights.rows // rows_of_block(rung, bench.traits.warp)),)
+            self.notes = {"grid": f"{self._grid[0]} blocks", **resource_notes(bench, self._kernel, _THREADS)}
 
     def call(self, weights: Weights, y: Any) -> Call:
         """Return the product of one copy of the weights."""
-        rows, cols, bench = weights.rows, weights.cols, self._bench
+        rows, cols = weights.rows, weights.cols
         if self._rung == "vendor":
             product = MatrixProduct(PRECISIONS["float16"], Shape(1, rows, cols, "nt"), self._x, weights.words, y)
-            by_vendor = vendor(bench, product)
+            by_vendor = vendor(self._bench, product)
             self.notes = by_vendor.notes
             return by_vendor.call
-        args: tuple[Any, ...] = (weights.words, self._x, y, np.uint32(rows), np.uint32(cols))
-        if RUNGS[self._rung].splits:
-            partial = bench.xp.empty(self._grid[1] * rows, "float32")
-            args = (*args, partial, bench.xp.zeros(self._grid[0], "uint32"))
+        args = (weights.words, self._x, y, np.uint32(rows), np.uint32(cols))
         return lambda: self._kernel(self._grid, (_THREADS,), args)
 
 
 @topic.case(
     rung=points((*RUNGS, "vendor"), ("split",)),
-    shape=points(_SHAPES[-1:], _SHAPES[:1], _SHAPES),
+    shape=points((_QUICK,), full=_SHAPES),
     when=on_gpu,
     where=lambda target, params: target.tier != "quick" or params["rung"] in ("naive", "split"),
 )

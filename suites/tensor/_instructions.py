@@ -17,7 +17,8 @@ from ._chains import ONE_WARP, SCHEDULERS, Chains, cycle_words, on_nvidia_gpu, r
 from ._kernels import resource_notes
 
 BODY = 512  # steps of a round, as in instructions.cu
-_FULL = 32  # chains of a scheduler: eight warps with four each
+_FULL = 32  # chains of a scheduler: four warps with eight each
+_CHAINS_A_WARP = 8
 _MOST_THREADS = 1024  # of a block
 _WORD = 2**32
 _NEAR = 1e-5  # of a fixed point; the functions are exact to about 2^-20 (PTX ISA, ex2, rcp, rsqrt, cos)
@@ -142,7 +143,7 @@ def _drawn(instruction: ScalarInstruction, rng: np.random.Generator, shape: tupl
 def _chains(bench: Bench, instruction: ScalarInstruction, chains_a_scheduler: int) -> Task:
     """Return chains of the instruction for each scheduler, on all SMs or CUs."""
     xp, lanes = bench.xp, bench.traits.warp
-    independent, warps = shared_out(chains_a_scheduler)
+    independent, warps = shared_out(chains_a_scheduler, _CHAINS_A_WARP)
     threads = min(_MOST_THREADS, SCHEDULERS * warps * lanes)
     rounds = rounds_for(BODY, max(instruction.issue * warps, instruction.latency / independent))
     begin, k = _drawn(instruction, bench.rng, (independent, lanes))

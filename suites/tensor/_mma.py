@@ -12,12 +12,13 @@ from gpubench.api.suite import Bench, Skip, Target, Task, Topic, View, Work, on_
 
 from .._checks import expect_equal
 from ..gemm._product import on_nvidia
-from ._chains import ONE_WARP, SCHEDULERS, Chains, cycle_words, matrix_limit, rounds_for, shared_out
+from ._chains import ONE_WARP, REST_S, SCHEDULERS, Chains, cycle_words, matrix_limit, rounds_for, shared_out
 from ._fragments import drawn, encoded, operand_words, sum_words
 from ._kernels import resource_notes
 
 BODY = 64  # steps of a round, as in instructions_mma.cu
 _FULL = 16  # chains of a scheduler: four warps with four each
+_CHAINS_A_WARP = 4
 _CYCLES = 32  # about those of a dependent chain, where an instruction is not longer
 _MOST_SUMS = 64  # registers of a lane on AMD: with four waves of each SIMD unit it has 128
 _A, _B = 3, 5  # every element of A and of B on AMD, whose layouts differ by instruction
@@ -192,7 +193,7 @@ def _is_instruction(target: Target, params: Mapping[str, Any]) -> bool:
         return form is not None
     m, n, _ = form.shape
     words = 2 if form.sums == "f64" else 1
-    return bool(words * m * n // 64 * shared_out(params["independent"])[0] <= _MOST_SUMS)
+    return bool(words * m * n // 64 * shared_out(params["independent"], _CHAINS_A_WARP)[0] <= _MOST_SUMS)
 
 
 @topic.case(
@@ -206,7 +207,7 @@ def _is_instruction(target: Target, params: Mapping[str, Any]) -> bool:
 def mma(bench: Bench, shape: str, dtype: str, sums: str, independent: int) -> Task:
     """D = A·B + C of one warp in registers (mma.sync; on AMD MFMA): 2·M·N·K operations an instruction."""
     is_nvidia, lanes = bench.traits.vendor == "nvidia", bench.traits.warp
-    chains_a_warp, warps = shared_out(independent)
+    chains_a_warp, warps = shared_out(independent, _CHAINS_A_WARP)
     form = _instructions(bench.target)[shape, dtype, sums]
     if "matrix" not in bench.traits.features or (is_nvidia and bench.traits.arch < form.since):
         raise Skip(f"the instruction needs {form.since if is_nvidia else 'gfx90a'} or newer, not {bench.traits.arch}")
@@ -232,4 +233,4 @@ def mma(bench: Bench, shape: str, dtype: str, sums: str, independent: int) -> Ta
 
     chains = Chains(bench, launch, cycles, rounds, rounds * BODY, issuers, Work(flops=form.flops))
     notes = {"chains": f"{rounds * BODY} steps a warp", **resource_notes(bench, kernel, threads)}
-    return chains.task(matrix_limit(dtype), check, lambda: sums_found.view("uint8").fill(0xFF), notes)
+    return chains.task(matrix_limit(dtype), check, lambda: sums_found.view("uint8").fill(0xFF), notes, REST_S)

@@ -11,7 +11,7 @@ import numpy as np
 from gpubench.api.suite import Bench, KeyFigure, Skip, Target, Task, Topic, View, Work, points
 
 from .._checks import expect_equal
-from ._chains import Chains, cycle_words, matrix_limit, on_nvidia_gpu, rounds_for
+from ._chains import REST_S, Chains, cycle_words, matrix_limit, on_nvidia_gpu, rounds_for
 from ._fragments import ROW_BYTES, drawn, encoded, operand_words, sum_words, swizzled
 from ._kernels import resource_notes
 
@@ -172,4 +172,4 @@ def wgmma(bench: Bench, dtype: str, sums: str, columns: int, a: str, wait: str) 
         "chains": f"{rounds * BODY} steps a warpgroup",
         **resource_notes(bench, kernel, _GROUP_THREADS, shared_bytes),
     }
-    return chains.task(matrix_limit(dtype), check, lambda: found_sums.view("uint8").fill(0xFF), notes)
+    return chains.task(matrix_limit(dtype), check, lambda: found_sums.view("uint8").fill(0xFF), notes, REST_S)

@@ -1,16 +1,9 @@
 // y = W·x of halves with sums in float, W of `rows` × `cols` row by row: a ladder of kernels, each of which changes
 // one thing. `cols` is a multiple of 128, and a block has 256 threads.
-//
-// TOGETHER is the number of rows that a warp works on at once, AHEAD how many vectors of each a lane loads before it uses
-// the first, SHARING how many warps of a block share their rows, and RESIDENT how many blocks an SM should hold.
 
 #define THREADS 256
-#ifndef TOGETHER
-#define TOGETHER 2
-#define AHEAD 2
-#define SHARING 4
-#define RESIDENT 6
-#endif
+#define RESIDENT 8  // blocks of an SM of NVIDIA: as many threads as it holds
+#define TOGETHER 2  // rows that a warp works on at once
 typedef unsigned short u16;
 
 static __device__ __forceinline__ float widened(u16 half) {
@@ -76,85 +69,55 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 }
 
 // The sums of TOGETHER rows from `first` on, over the whole warp: of each row the vectors from + lane, from + lane +
-// stride and so on below `to`. Rows beyond the last one are the last one.
+// stride and so on. Rows beyond the last one are the last one.
 static __device__ __forceinline__ void sum_rows(const uint4* w, const uint4* x, u32 rows, u32 vectors, u32 first,
-                                                u32 from, u32 to, u32 stride, float (&sums)[TOGETHER]) {
+                                                u32 from, u32 stride, float (&sums)[TOGETHER]) {
     const uint4* at[TOGETHER];
 #pragma unroll
     for (int r = 0; r < TOGETHER; ++r) {
         at[r] = w + (u64)(first + r < rows ? first + r : rows - 1) * vectors;
         sums[r] = 0;
     }
-    for (u32 v = from + threadIdx.x % warpSize; v < to; v += AHEAD * stride) {
-        uint4 weights[AHEAD][TOGETHER];
+#pragma unroll 1  // more loads at once need more registers than eight blocks of an SM have
+    for (u32 v = from + threadIdx.x % warpSize; v < vectors; v += stride) {
+        uint4 weights[TOGETHER];
 #pragma unroll
-        for (int k = 0; k < AHEAD; ++k) {
+        for (int r = 0; r < TOGETHER; ++r) weights[r] = gb_stream(at[r] + v);
+        float wide[8];
+        widen(gb_word(x + v), wide);
 #pragma unroll
-            for (int r = 0; r < TOGETHER; ++r)
-                if (v + k * stride < to) weights[k][r] = gb_stream(at[r] + v + k * stride);
-        }
-#pragma unroll
-        for (int k = 0; k < AHEAD; ++k) {
-            if (v + k * stride >= to) break;
-            float wide[8];
-            widen(gb_word(x + v + k * stride), wide);
-#pragma unroll
-            for (int r = 0; r < TOGETHER; ++r) sums[r] += dot(weights[k][r], wide);
-        }
+        for (int r = 0; r < TOGETHER; ++r) sums[r] += dot(weights[r], wide);
     }
 #pragma unroll
     for (int r = 0; r < TOGETHER; ++r) sums[r] = over_warp(sums[r]);
 }
 
-// A warp computes TOGETHER rows: one load of x serves them all, and a lane has more loads of weights in flight.
+// A warp computes TOGETHER rows: one load of x serves them all.
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     rows(const uint4* __restrict__ w, const uint4* __restrict__ x, u16* __restrict__ y, u32 rows, u32 cols) {
     const u32 first = (blockIdx.x * THREADS + threadIdx.x) / warpSize * TOGETHER;
     float sums[TOGETHER];
-    sum_rows(w, x, rows, cols / 8, first, 0, cols / 8, warpSize, sums);
+    sum_rows(w, x, rows, cols / 8, first, 0, warpSize, sums);
     if (threadIdx.x % warpSize != 0) return;
 #pragma unroll
     for (int r = 0; r < TOGETHER; ++r)
         if (first + r < rows) y[first + r] = gb_to_half(sums[r]);
 }
 
-// The columns are split, so that few rows fill the device too: among SHARING warps of a block, whose sums meet in shared
-// memory, and among gridDim.y blocks. The last block of a group of rows to arrive adds the partial sums in their order:
-// the result does not depend on which one that is. `arrived` counts the blocks of each group and is 0 again at the end.
+// A block computes TOGETHER rows: its warps share the columns, and their sums meet in shared memory.
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
-    split(const uint4* __restrict__ w, const uint4* __restrict__ x, u16* __restrict__ y, u32 rows, u32 cols,
-          float* partial, u32* arrived) {
-    const u32 vectors = cols / 8, part = (vectors + gridDim.y - 1) / gridDim.y, from = blockIdx.y * part;
-    const u32 to = from + part < vectors ? from + part : vectors;
-    const u32 group = THREADS / warpSize / SHARING * TOGETHER;  // rows of a block
-    const u32 warp = threadIdx.x / warpSize, first = blockIdx.x * group + warp / SHARING * TOGETHER;
+    split(const uint4* __restrict__ w, const uint4* __restrict__ x, u16* __restrict__ y, u32 rows, u32 cols) {
+    const u32 first = blockIdx.x * TOGETHER, warp = threadIdx.x / warpSize;
     __shared__ float shares[THREADS / 32][TOGETHER];
-    __shared__ u32 before;
     float sums[TOGETHER];
-    sum_rows(w, x, rows, vectors, first, from + warp % SHARING * warpSize, to, SHARING * warpSize, sums);
+    sum_rows(w, x, rows, cols / 8, first, warp * warpSize, THREADS, sums);
     if (threadIdx.x % warpSize == 0) {
 #pragma unroll
         for (int r = 0; r < TOGETHER; ++r) shares[warp][r] = sums[r];
     }
     __syncthreads();
-    const u32 row = blockIdx.x * group + threadIdx.x;
-    const bool has_row = threadIdx.x < group && row < rows;
+    if (threadIdx.x >= TOGETHER || first + threadIdx.x >= rows) return;
     float sum = 0;
-    if (has_row)
-        for (u32 share = 0; share < SHARING; ++share)
-            sum += shares[threadIdx.x / TOGETHER * SHARING + share][threadIdx.x % TOGETHER];
-    if (gridDim.y > 1) {
-        if (has_row) partial[(u64)blockIdx.y * rows + row] = sum;
-        __threadfence();
-        __syncthreads();
-        if (threadIdx.x == 0) before = atomicAdd(arrived + blockIdx.x, 1u);
-        __syncthreads();
-        if (before != gridDim.y - 1) return;
-        __threadfence();
-        sum = 0;
-        if (has_row)
-            for (u32 i = 0; i < gridDim.y; ++i) sum += gb_load_l2(partial + (u64)i * rows + row);
-        if (threadIdx.x == 0) arrived[blockIdx.x] = 0;
-    }
-    if (has_row) y[row] = gb_to_half(sum);
+    for (u32 share = 0; share < THREADS / warpSize; ++share) sum += shares[share][threadIdx.x];
+    y[first + threadIdx.x] = gb_to_half(sum);
 }
