@@ -490,6 +490,16 @@ static __device__ __forceinline__ void gb_multiply(float (&c)[4], const u32 (&a)
     else found = __builtin_amdgcn_mfma_f32_16x16x16f16(gb_as<gb_half4>(a), gb_as<gb_half4>(b), sum, 0, 0, 0);
     for (int i = 0; i < 4; ++i) c[i] = found[i];
 }
+// c += a·b of a wave: 32 rows × 32 columns, 8 products each, of halves, sums in float (CDNA's 32x32x8). A lane has four
+// inner places from 4·(lane / 32) on, of row lane % 32 of a and column lane % 32 of b; c[i] is in that column, in row
+// 8·(i / 4) + 4·(lane / 32) + i % 4.
+typedef float gb_float16 __attribute__((ext_vector_type(16)));
+static __device__ __forceinline__ void gb_multiply_32(float (&c)[16], u64 a, u64 b) {
+    const gb_float16 sums = gb_as<gb_float16>(c);
+    const gb_float16 found = __builtin_amdgcn_mfma_f32_32x32x8f16(gb_as<gb_half4>(a), gb_as<gb_half4>(b), sums, 0, 0, 0);
+#pragma unroll
+    for (int i = 0; i < 16; ++i) c[i] = found[i];
+}
 #else  // PTX ISA, mma.m16n8k16; sm_80
 #define GB_COLUMNS 8
 #define GB_ROWS 2

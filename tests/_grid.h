@@ -273,6 +273,25 @@ template <bool BRAIN> static void gb_multiply(float (&c)[4], const u32 (&a)[2], 
         c[i] = (float)sum;
     }
 }
+// The fragments of v_mfma_f32_32x32x8_f16, from the same calculator.
+static void gb_multiply_32(float (&c)[16], u64 a, u64 b) {
+    grid::Slot mine;
+    memcpy(mine.words, &a, 8);
+    memcpy(mine.words + 2, &b, 8);
+    const grid::Slot* all = grid::exchange(mine);
+    const u32 lane = grid::running % 64;
+    for (u32 i = 0; i < 16; ++i) {
+        const u32 row = 8 * (i / 4) + 4 * (lane / 32) + i % 4, column = lane % 32;
+        double sum = c[i];
+        for (u32 k = 0; k < 4; ++k) {
+            float x[2], y[2];
+            gb_halves(all[row + 32 * (k / 2)].words[k % 2], x[0], x[1]);
+            gb_halves(all[column + 32 * (k / 2)].words[2 + k % 2], y[0], y[1]);
+            sum += (double)x[0] * y[0] + (double)x[1] * y[1];
+        }
+        c[i] = (float)sum;
+    }
+}
 #else
 #define GB_COLUMNS 8
 #define GB_ROWS 2

@@ -77,6 +77,20 @@ def test_every_element_of_a_rungs_product_is_that_of_double_precision(rung, side
 
 
 @needs_compiler
+@pytest.mark.slow
+def test_the_rung_for_amd_gives_the_product_in_waves_of_64_lanes():
+    found, base = operands(256, 128, 96), bench(SUITE)
+    traits = dataclasses.replace(base.traits, features=frozenset({"matrix"}), warp=64)
+    wave = SimpleNamespace(
+        traits=traits, kernel=lambda file, name, **defines: base.kernel(file, name, WARP=64, **defines)
+    )
+    call, _ = RUNGS.RUNGS["mfma"].build(wave, found.product)
+    found.poison()
+    call()
+    assert 0 < found.check()["error"].value < 2**-11
+
+
+@needs_compiler
 def test_a_tile_that_is_left_out_fails_the_check():
     found = operands(256, 128, 48)
     rung = RUNGS.RUNGS["tile"]

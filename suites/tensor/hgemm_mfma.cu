@@ -4,7 +4,6 @@
 // are multiples of 128. Compiled for AMD, never run there.
 #if GB_HIP
 typedef unsigned short u16;
-typedef float Sums __attribute__((ext_vector_type(16)));
 
 #define SIDE 128
 #define DEPTH 32
@@ -20,7 +19,7 @@ extern "C" __global__ void __launch_bounds__(256)
     const u16* from_a = a + (u64)(row + line) * inner + piece;
     const u16* from_b = b + (u64)(column + line) * inner + piece;
     const u64 further = (u64)64 * inner;
-    Sums sums[2][2] = {};
+    float sums[2][2][16] = {};
     uint4 next[4];
 #pragma unroll
     for (u32 i = 0; i < 2; ++i) {
@@ -45,17 +44,16 @@ extern "C" __global__ void __launch_bounds__(256)
         }
 #pragma unroll
         for (u32 k = 0; k < DEPTH; k += 8) {  // a lane has four inner elements of one row of A and of B
-            gb_half4 left[2], top[2];
+            u64 left[2], top[2];
 #pragma unroll
             for (u32 i = 0; i < 2; ++i) {
-                left[i] = gb_as<gb_half4>(*(const u64*)&parts[0][down + i * 32 + lane % 32][k + lane / 32 * 4]);
-                top[i] = gb_as<gb_half4>(*(const u64*)&parts[1][right + i * 32 + lane % 32][k + lane / 32 * 4]);
+                left[i] = *(const u64*)&parts[0][down + i * 32 + lane % 32][k + lane / 32 * 4];
+                top[i] = *(const u64*)&parts[1][right + i * 32 + lane % 32][k + lane / 32 * 4];
             }
 #pragma unroll
             for (u32 i = 0; i < 2; ++i)
 #pragma unroll
-                for (u32 j = 0; j < 2; ++j)
-                    sums[i][j] = __builtin_amdgcn_mfma_f32_32x32x8f16(left[i], top[j], sums[i][j], 0, 0, 0);
+                for (u32 j = 0; j < 2; ++j) gb_multiply_32(sums[i][j], left[i], top[j]);
         }
     }
 #pragma unroll
