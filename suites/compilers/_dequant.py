@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from ..gemm._vendor import ProductCall, vendor
 from ..inference._weights import product_bench
 from ._layer import on_gpu_in_full, with_launches
 
-_ROWS, _COLS = 14336, 4096  # of a projection of an 8B model's feed-forward network
+_ROWS, _COLS = 28672, 4096  # of an 8B model's feed-forward network
 _MOST_TOKENS = 64  # of skinny.cu
 
 topic = Topic(
@@ -44,31 +44,23 @@ def _restored(bench: Bench, tokens: int) -> ProductOf:
     return product_of
 
 
-@dataclass(frozen=True, slots=True)
 class EagerProduct:
     """A product in the operations of an array library: weights are unpacked, scaled and multiplied one by one."""
 
-    xp: Any
-    weights: Weights
-    held: Vectors
-    tokens: int
+    def __init__(self, xp: Any, weights: Weights, held: Vectors, tokens: int) -> None:
+        self._xp, self._shape, self._bits = xp, (weights.rows, weights.cols), weights.kind.bits
+        count = weights.rows * weights.cols  # rows that fill up a tile lie behind them
+        self._words = weights.words[: count * self._bits // 32, None]
+        self._scales = weights.scales.view("float16")[: count // GROUP, None]
+        self._x, self._y = (array.view("float16").reshape(tokens, -1) for array in (held.x, held.y))
+        places = np.arange(4) if self._bits == 8 else np.arange(8) // 2 + 4 * (np.arange(8) % 2)  # as gemv.cu has them
+        self._shifts = xp.asarray((places * self._bits).astype(np.uint32))
 
     def __call__(self) -> None:
         """Compute Y from the stored weights."""
-        weights, xp = self.weights, self.xp
-        count, bits = weights.rows * weights.cols, weights.kind.bits  # rows that fill up a tile lie behind them
-        scales = weights.scales.view("float16")[: count // GROUP, None]
-        restored = unpacked(xp, weights.words[: count * bits // 32], bits).reshape(-1, GROUP)
-        restored = (restored * scales).reshape(weights.rows, weights.cols)
-        x, y = (array.view("float16").reshape(self.tokens, -1) for array in (self.held.x, self.held.y))
-        xp.matmul(x, restored.T, out=y)
-
-
-def unpacked(xp: Any, words: Any, bits: int) -> Any:
-    """Return the whole numbers of words of four or eight weights as halves; the order in a word is that of gemv.cu."""
-    places = np.arange(4) if bits == 8 else np.arange(8) // 2 + 4 * (np.arange(8) % 2)
-    shifts = xp.asarray((places * bits).astype(np.uint32))
-    return (words[:, None] >> shifts & np.uint32(2**bits - 1)).astype("float16") - np.float16(2 ** (bits - 1))
+        numbers = (self._words >> self._shifts & np.uint32(2**self._bits - 1)).astype("float16")
+        centred = (numbers - np.float16(2 ** (self._bits - 1))).reshape(-1, GROUP)
+        self._xp.matmul(self._x, (centred * self._scales).reshape(self._shape).T, out=self._y)
 
 
 def _product_of(bench: Bench, by: str, tokens: int) -> ProductOf:
@@ -92,7 +84,7 @@ def _has_kernel(_target: Target, params: Mapping[str, Any]) -> bool:
     where=_has_kernel,
 )
 def dequant_gemm(bench: Bench, weights: str, tokens: int, by: str) -> Task:
-    """Y = X·Wᵀ with weights in groups of 128 that share a scale (14336 × 4096): bytes moved once, buffers in turn.
+    """Y = X·Wᵀ with weights in groups of 128 that share a scale (28672 × 4096): bytes moved once, buffers in turn.
 
     `nvrtc` is our kernel, which restores weights in registers. `vendor` restores them to halves in memory, for one
     product of the vendor's library, and `cupy` does so operation by operation.

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Skip
+from gpubench.api.suite import Bench, Kernel, Skip
 
 from ._folding import FoldingProblem
 from ._layout import ImageProblem
@@ -16,7 +16,7 @@ from ._static import of_launch
 
 _TILE, _THREADS, _PLANE_THREADS = 64, 256, 128  # as in layout.cu
 _WIDE = 8  # halves of a vector
-_BLOCKS = 16  # of a compute unit, where threads stride through the elements
+_LOOP = 4  # vectors or results of a thread
 _NUMBERS = {"bias": 0, "batch-norm": 1, "scale-shift": 2}  # WHAT
 
 
@@ -36,34 +36,39 @@ def _transpose(bench: Bench, problem: ImageProblem, outputs: Outputs) -> partial
     rows, cols = (problem.channels, places) if problem.layout == "nchw" else (places, problem.channels)
     grid = (-(-rows // _TILE) * -(-cols // _TILE), problem.rows)
     args = (problem.inputs["x"], outputs.arrays[0], np.uint32(rows), np.uint32(cols))
-    return partial(bench.kernel("layout.cu", "transpose", WHAT=0), grid, (_THREADS,), args)
+    return partial(_kernel(bench, "transpose"), grid, (_THREADS,), args)
 
 
 def _pool(bench: Bench, problem: ImageProblem, outputs: Outputs) -> partial[None]:
     out, side, groups = outputs.arrays[0], problem.side, problem.channels // _WIDE
     is_planar = problem.layout == "nchw"
     vectors = out.size // (_WIDE // 2 if is_planar else _WIDE)
-    kernel = bench.kernel("layout.cu", "pool_planes" if is_planar else "pool_lines", WHAT=0)
+    kernel = _kernel(bench, "pool_planes" if is_planar else "pool_lines")
     sizes = (np.uint64(vectors), np.uint32(side), *(() if is_planar else (np.uint32(groups),)))
-    return partial(kernel, (-(-vectors // _THREADS),), (_THREADS,), (problem.inputs["x"], out, *sizes))
+    blocks = -(-vectors // (_THREADS * (_LOOP if is_planar else 1)))
+    return partial(kernel, (blocks,), (_THREADS,), (problem.inputs["x"], out, *sizes))
 
 
 def _by_channel(bench: Bench, problem: ImageProblem, outputs: Outputs) -> partial[None]:
     x, *vectors = problem.inputs.values()
     args = (x, *vectors, *vectors[:1] * (4 - len(vectors)), outputs.arrays[0])
     if problem.layout == "nchw":
-        kernel = bench.kernel("layout.cu", "planes", WHAT=_NUMBERS[problem.what])
+        kernel = _kernel(bench, "planes", _NUMBERS[problem.what])
         sizes = np.uint32(problem.side**2 // _WIDE), np.uint32(problem.channels)
         return partial(kernel, (problem.rows * problem.channels,), (_PLANE_THREADS,), (*args, *sizes))
     return lines(bench, _NUMBERS[problem.what], args, x.size // _WIDE, problem.channels // _WIDE)
 
 
 def lines(bench: Bench, what: int, args: tuple[object, ...], vectors: int, groups: int) -> partial[None]:
-    """Return the launch of `lines`, whose threads are a multiple of the `groups` vectors of all channels."""
-    step = groups // math.gcd(groups, _THREADS)
-    blocks = min(-(-vectors // _THREADS), bench.target.device.units * _BLOCKS)
-    kernel = bench.kernel("layout.cu", "lines", WHAT=what)
-    return partial(kernel, (-(-blocks // step) * step,), (_THREADS,), (*args, np.uint64(vectors), np.uint32(groups)))
+    """Return the launch of `lines` on vectors whose channels are `groups` vectors side by side."""
+    span = math.lcm(groups, _THREADS)
+    blocks = -(-vectors // (_LOOP * span)) * (span // _THREADS)
+    sizes = np.uint64(vectors), np.uint32(groups), np.uint32(span)
+    return partial(_kernel(bench, "lines", what), (blocks,), (_THREADS,), (*args, *sizes))
+
+
+def _kernel(bench: Bench, name: str, what: int = 0) -> Kernel:
+    return bench.kernel("layout.cu", name, WHAT=what, LOOP=_LOOP)
 
 
 def folding(bench: Bench, problem: FoldingProblem) -> Built:

@@ -2,8 +2,10 @@
 // matrices, whose columns are channels. A vector is eight halves: 16 bytes.
 //
 //   WHAT  0 adds a bias, 1 normalises by mean, variance, weight and bias, 2 multiplies by a scale and adds a shift
+//   LOOP  vectors or results of a thread, whose loads are all in flight at the same time
 #define EPSILON 1e-5f
 #define TILE 64
+#define THREADS 256  // of most blocks
 
 static __device__ __forceinline__ void widen(const uint4& v, float (&wide)[8]) {
     gb_halves(v.x, wide[0], wide[1]);
@@ -50,12 +52,18 @@ extern "C" __global__ void __launch_bounds__(128)
     }
 }
 
-// Channels side by side: `groups` vectors hold one number for each channel, and the number of threads is a multiple of it,
-// so that a thread always has the same channels.
-extern "C" __global__ void __launch_bounds__(256)
+// Channels side by side: `groups` vectors hold one number for each channel. A thread has LOOP vectors of the same channels,
+// `span` vectors apart: the least common multiple of `groups` and the threads of a block.
+extern "C" __global__ void __launch_bounds__(THREADS)
     lines(const uint4* __restrict__ x, const uint4* __restrict__ a, const uint4* __restrict__ b,
-          const uint4* __restrict__ c, const uint4* __restrict__ d, uint4* __restrict__ out, u64 vectors, u32 groups) {
-    const u32 group = gb_thread() % groups;
+          const uint4* __restrict__ c, const uint4* __restrict__ d, uint4* __restrict__ out, u64 vectors, u32 groups,
+          u32 span) {
+    const u32 pieces = span / THREADS, within = blockIdx.x % pieces * THREADS + threadIdx.x, group = within % groups;
+    const u64 first = (u64)(blockIdx.x / pieces) * LOOP * span + within;
+    uint4 held[LOOP];
+#pragma unroll
+    for (int j = 0; j < LOOP; ++j)
+        if (first + j * span < vectors) held[j] = gb_stream(x + first + j * span);
     float scale[8], shift[8], wide[8];
     {
         float of_a[8], of_b[8], of_c[8], of_d[8];
@@ -63,17 +71,18 @@ extern "C" __global__ void __launch_bounds__(256)
 #pragma unroll
         for (int k = 0; k < 8; ++k) factors(of_a[k], of_b[k], of_c[k], of_d[k], scale[k], shift[k]);
     }
-#pragma unroll 4
-    for (u64 i = gb_thread(); i < vectors; i += gb_threads()) {
-        widen(gb_stream(x + i), wide);
 #pragma unroll
-        for (int k = 0; k < 8; ++k) wide[k] = wide[k] * scale[k] + shift[k];
-        out[i] = narrow(wide);
-    }
+    for (int j = 0; j < LOOP; ++j)
+        if (first + j * span < vectors) {
+            widen(held[j], wide);
+#pragma unroll
+            for (int k = 0; k < 8; ++k) wide[k] = wide[k] * scale[k] + shift[k];
+            out[first + j * span] = narrow(wide);
+        }
 }
 
 // The transpose of blockIdx.y's matrix of rows × cols halves, both even, in tiles; a word is two halves of a row.
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(THREADS)
     transpose(const u32* __restrict__ in, u32* __restrict__ out, u32 rows, u32 cols) {
     __shared__ u32 tile[TILE][TILE / 2 + 1];
     const u32 across = (cols + TILE - 1) / TILE;
@@ -104,31 +113,39 @@ static __device__ __forceinline__ void most(const uint4& v, float (&found)[8]) {
     for (int k = 0; k < 8; ++k) found[k] = fmaxf(found[k], other[k]);
 }
 
-// The maximum of each 2 × 2 halves of planes `side` wide, a multiple of 8: one vector of two rows makes four halves.
-extern "C" __global__ void __launch_bounds__(256)
+// The maximum of each 2 × 2 halves of planes `side` wide, a multiple of 8: one vector of two rows makes four halves. A thread
+// makes LOOP results, a block of threads apart.
+extern "C" __global__ void __launch_bounds__(THREADS)
     pool_planes(const uint4* __restrict__ x, uint2* __restrict__ out, u64 vectors, u32 side) {
+    const u64 first = (u64)blockIdx.x * LOOP * THREADS + threadIdx.x;
     const u32 wide = side / 8;
-    for (u64 i = gb_thread(); i < vectors; i += gb_threads()) {
-        const u64 upper = i / wide * 2 * wide + i % wide;
+    uint4 upper[LOOP], lower[LOOP];
+#pragma unroll
+    for (int j = 0; j < LOOP; ++j) {
+        const u64 i = first + j * THREADS, corner = i / wide * 2 * wide + i % wide;
+        if (i < vectors) upper[j] = gb_stream(x + corner), lower[j] = gb_stream(x + corner + wide);
+    }
+#pragma unroll
+    for (int j = 0; j < LOOP; ++j) {
         float found[8];
-        widen(gb_stream(x + upper), found);
-        most(gb_stream(x + upper + wide), found);
-        out[i] = make_uint2(word_of(fmaxf(found[0], found[1]), fmaxf(found[2], found[3])),
-                            word_of(fmaxf(found[4], found[5]), fmaxf(found[6], found[7])));
+        widen(upper[j], found);
+        most(lower[j], found);
+        if (first + j * THREADS < vectors)
+            out[first + j * THREADS] = make_uint2(word_of(fmaxf(found[0], found[1]), fmaxf(found[2], found[3])),
+                                                  word_of(fmaxf(found[4], found[5]), fmaxf(found[6], found[7])));
     }
 }
 
 // The same with channels side by side, `groups` vectors of them; `side` is even.
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(THREADS)
     pool_lines(const uint4* __restrict__ x, uint4* __restrict__ out, u64 vectors, u32 side, u32 groups) {
-    for (u64 i = gb_thread(); i < vectors; i += gb_threads()) {
-        const u64 place = i / groups, half = side / 2;
-        const uint4* corner = x + ((place / half * 2) * side + place % half * 2) * groups + i % groups;
-        float found[8];
-        widen(gb_stream(corner), found);
-        most(gb_stream(corner + groups), found);
-        most(gb_stream(corner + (u64)side * groups), found);
-        most(gb_stream(corner + (u64)(side + 1) * groups), found);
-        out[i] = narrow(found);
-    }
+    const u64 i = (u64)blockIdx.x * THREADS + threadIdx.x, place = i / groups, half = side / 2;
+    if (i >= vectors) return;
+    const uint4* corner = x + ((place / half * 2) * side + place % half * 2) * groups + i % groups;
+    float found[8];
+    widen(gb_stream(corner), found);
+    most(gb_stream(corner + groups), found);
+    most(gb_stream(corner + (u64)side * groups), found);
+    most(gb_stream(corner + (u64)(side + 1) * groups), found);
+    out[i] = narrow(found);
 }
