@@ -28,7 +28,7 @@
 #endif
 
 #define STAGED (TILES > 1)
-#define BIASED (WEIGHTS == 4 && TILES <= 2)  // int4 weights are multiplied with their bias, which is taken off the sums
+#define BIASED (WEIGHTS == 4 && TILES == 1)  // int4 weights are multiplied with their bias, which is taken off the sums
 #if STAGED && ACROSS > 1
 #error "warps that share out the columns would need a part of X each"
 #endif
@@ -36,15 +36,18 @@
 #define SUMS (ACROSS * WIDTH * HEIGHT / 4)
 #define PITCH 20  // vectors from one token's 128 columns in shared memory to the next's: 16, and 4 that part the banks
 
-struct Taken {  // 128 columns: a lane's quarter of its rows, the scales of its sums, where not staged its part of X
+struct Taken {  // 128 columns as they lie in memory: a lane's quarter of its rows, and the scales of its sums
     uint4 w[PANELS][GB_ROWS][VECTORS];
-#if !STAGED
-    uint4 x[4];
-#endif
 #if WEIGHTS >= 3
     unsigned short scales[PANELS][4];
 #endif
 };
+
+#if STAGED
+#define STAGED_AT(k) staged[k]
+#else
+#define STAGED_AT(k) nullptr
+#endif
 
 struct Piece {  // a lane's part of an operand of a matrix instruction: 4 columns of a row
     u32 low, high;
@@ -144,22 +147,17 @@ static __device__ __forceinline__ void take(Taken& taken, const Place& at, u32 b
     }
 }
 
-// Takes 128 columns of a lane's token or, staged, starts the copy of all tokens' into shared memory: vector 4·i + t of a
-// token is lane t's i-th.
-static __device__ __forceinline__ void take_x(Taken& taken, uint4* staged, const Place& at, u32 block) {
 #if STAGED
+// Starts the copy of all tokens' 128 columns into shared memory: vector 4·i + t of a token is lane t's i-th.
+static __device__ __forceinline__ void stage(uint4* staged, const Place& at, u32 block) {
     for (u32 k = threadIdx.x; k < 16 * at.tokens; k += THREADS) {
         const u32 token = k / 16, slot = k % 16;
         gb_async_load(staged + token * PITCH + slot,
                       at.x + ((u64)token * at.blocks + block) * 16 + place_of(slot / 4, slot % 4));
     }
     gb_async_commit();
-#else
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-        taken.x[i] = gb_row() < at.tokens ? gb_fetch(at.x + block * 16 + place_of(i, 0)) : make_uint4(0, 0, 0, 0);
-#endif
 }
+#endif
 
 static __device__ __forceinline__ float float_of(unsigned short half) {
     float value, unused;
@@ -186,7 +184,7 @@ static __device__ __forceinline__ void multiply(Sums& sums, const Taken& taken, 
 #if STAGED
             x[n] = staged[(GB_COLUMNS * n + g) * PITCH + 4 * pair + t];
 #else
-            x[n] = taken.x[pair];
+            x[n] = g < at.tokens ? gb_word(at.x + block * 16 + place_of(pair, 0)) : make_uint4(0, 0, 0, 0);
 #endif
 #if BIASED
             x[n].y = gb_half2_fma(x[n].y, 0x2c002c00u, 0), x[n].w = gb_half2_fma(x[n].w, 0x2c002c00u, 0);
@@ -282,12 +280,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     gb_wait_for_previous();
 #if STAGED
     uint4(&staged)[AHEAD][WIDTH * PITCH] = *(uint4(*)[AHEAD][WIDTH * PITCH])room;
-#else
-    uint4* const staged[AHEAD] = {};
-#endif
 #pragma unroll
     for (int k = 0; k < AHEAD; ++k)
-        if (first + k < end) take_x(taken[k], staged[k], at, first + k);
+        if (first + k < end) stage(staged[k], at, first + k);
+#endif
     for (u32 block = first; block < end; block += AHEAD) {
 #pragma unroll
         for (int k = 0; k < AHEAD; ++k)
@@ -297,12 +293,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                 else gb_async_wait<0>();
                 __syncthreads();
 #endif
-                multiply(sums, taken[k], staged[k], at, block + k);
+                multiply(sums, taken[k], STAGED_AT(k), at, block + k);
                 if (block + AHEAD + k < end) take(taken[k], at, block + AHEAD + k);
 #if STAGED
                 __syncthreads();  // before the next copies, or the sums, overwrite it
+                if (block + AHEAD + k < end) stage(staged[k], at, block + AHEAD + k);
 #endif
-                if (block + AHEAD + k < end) take_x(taken[k], staged[k], at, block + AHEAD + k);
             }
     }
     leave(tiles[across], sums, down);
