@@ -45,9 +45,10 @@ plan() { # of the environment $1: `extras` to install, and the `words` of its ru
         tvm | iree) extras=host,$1 words=(--device host --filter "*by=$1*") ;;
         *) fail "there is no environment $1; there is light, torch, jax, tvm, iree" ;;
     esac
-    case $1 in
-        torch | jax) words+=(--filter '*by=cupy,*' --filter '*by=cupy]*') ;;
-        tvm | iree) words+=(--filter '*by=numpy*') ;;
+    case $1,$base in # the eager library of the device
+        light,*) ;;
+        tvm,* | iree,* | *,host) words+=(--filter '*by=numpy*') ;;
+        *) words+=(--filter '*by=cupy,*' --filter '*by=cupy]*') ;;
     esac
 }
 

@@ -76,6 +76,12 @@ def test_each_environment_runs_its_compiler_beside_the_eager_library_and_the_pag
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fake-python", "log", "out"], "no environment is left"
 
 
+def test_on_the_host_every_environment_has_numpy_beside_its_compiler(script):
+    _, log, _ = script("torch", "iree", extra="host")
+    assert [line.count("--filter *by=numpy*") for line in log if " run " in line] == [1, 1]
+    assert not [line for line in log if "by=cupy" in line]
+
+
 def test_without_a_name_an_nvidia_gpu_gets_all_environments_and_the_host_those_without_a_gpu(script, tmp_path):
     for extra, expected in (("cuda12", ["light", "torch", "jax", "tvm", "iree"]), ("host", ["light", "tvm", "iree"])):
         (tmp_path / "log").unlink(missing_ok=True)
