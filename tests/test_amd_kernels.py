@@ -48,6 +48,7 @@ BUILDS: dict[str, list[dict[str, object]]] = {
     ],
     "bandwidth/access.cu": [{"WRITES": 0}, {"WRITES": 1}],
     "gemm/gemv.cu": [*GEMV, GATED],
+    "compilers/layout.cu": [{"WHAT": what, "LOOP": 4} for what in (0, 1, 2)],
     "copies.cu": [{}, {"FLIGHT": 1}],
     "ipc/signals.cu": [{}, {"ADDS": 1}],
     "gemm/skinny.cu": [*SKINNY, GATED_SKINNY],
