@@ -62,7 +62,10 @@ def flash(queries, keys, values, out, tokens, heads, group, DIM, ROWS, COLS) -> 
 
 @dataclass(frozen=True, slots=True)
 class FlashPlan:
-    """Queries of a program, keys that it takes at once, warps of a program, and loads of keys and values in flight."""
+    """Queries of a program, keys that it takes at once, warps of a program, and loads of keys and values in flight.
+
+    The defaults were the fastest of six plans on an H200, for 2048 tokens.
+    """
 
     rows: int = 128
     cols: int = 64

@@ -43,7 +43,6 @@ _SAMPLED = 6  # tokens of random heads that are compared, beside the first and t
 _BOUND = 4 * 2.0**-11  # of the relative error: results, and for some scores and shares too, are stored as halves
 _SPARE_BYTES = 2**28
 _SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-_PROVIDERS = ("unfused", "triton", "torch", "cudnn")
 
 topic = Topic(
     views=[
@@ -174,11 +173,11 @@ def _unfused(bench: Bench, shape: PromptShape, prompt: Prompt) -> Provider:
     return OurKernels(unfused.calls(prompt, out), out, unfused.poison, notes)
 
 
-def _triton(bench: Bench, shape: PromptShape, prompt: Prompt, plan: FlashPlan | None = None) -> Provider:
+def _triton(bench: Bench, shape: PromptShape, prompt: Prompt) -> Provider:
     """Return our kernel in Triton, compiled for this GPU and launched by CuPy on the stream of the suite."""
     if bench.traits.vendor != "nvidia":
         raise Skip(f"our Triton kernel is not tried on {bench.traits.vendor} GPUs")
-    plan, xp = plan or FlashPlan(), bench.xp
+    plan, xp = FlashPlan(), bench.xp
     made = binary(bench.traits.arch, shape.dim, plan)
     if made.shared_bytes > bench.traits.max_shared_bytes:
         raise Skip(f"the kernel needs {made.shared_bytes} bytes of shared memory in a block")
@@ -309,7 +308,7 @@ class PrefillAttention:
     heads=(32,),
     kv_heads=(8,),
     dim=(128,),
-    by=_PROVIDERS,
+    by=tuple(PROVIDERS),
     when=on_gpu,
     runtime=lambda params: "torch" if params["by"] in ("torch", "cudnn") else "",
     headline={"tokens": 2048, "by": "unfused"},
