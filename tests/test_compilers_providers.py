@@ -332,7 +332,7 @@ class TestRowsPlan:
     @pytest.mark.parametrize(("name", "dtype"), [("softmax", "float32"), ("residual_norm", "float16")])
     def test_a_long_row_is_partly_in_shared_memory(self, monkeypatch, name, dtype):
         vectors = 320 * OPERATORS.ITEM_BYTES[dtype] // 16
-        plan = self.PLAN(32, 1, -(-vectors // 32), 1, 1)
+        plan = self.PLAN(32, 1, -(-vectors // 32), 1, False, 1)
         monkeypatch.setattr(self.PLAN, "of", lambda *of: plan)
         paper = bench(SUITE)
         paper.open_device.traits = dataclasses.replace(paper.traits, max_shared_bytes=2**17)

@@ -27,17 +27,23 @@ _WARPS = 4  # rows of a block whose threads are one warp for each row
 _VECTORS = 4  # of a row in each of its threads, up to _THREADS of them
 _THREADS = 512
 _HELD = 8  # vectors of a thread in registers: further ones are in shared memory
+_KEPT = 4  # vectors of a thread whose elements stay converted
 _RESIDENT_THREADS = 1024  # of the blocks that a multiprocessor holds at least, so that one loads while another waits
 
 
 @dataclass(frozen=True, slots=True)
 class RowsPlan:
-    """How rows.cu lays out rows: threads of a row, rows of a block, vectors of a thread, those of them in registers."""
+    """How rows.cu lays out rows: threads of a row, rows of a block, vectors of a thread, those of them in registers.
+
+    `keeps` says whether a thread keeps its elements converted to float, and `resident` how many blocks share a
+    multiprocessor.
+    """
 
     threads: int
     rows: int
     vectors: int
     held: int
+    keeps: bool
     resident: int
 
     @classmethod
@@ -47,7 +53,7 @@ class RowsPlan:
         of_thread = -(-vectors // threads)
         of_block = _WARPS if threads == warp and rows % _WARPS == 0 else 1
         resident = max(1, _RESIDENT_THREADS // (threads * of_block))
-        return cls(threads, of_block, of_thread, min(of_thread, _HELD), resident)
+        return cls(threads, of_block, of_thread, min(of_thread, _HELD), of_thread <= _KEPT, resident)
 
     @property
     def shared_bytes(self) -> int:
@@ -89,8 +95,8 @@ def _rows(bench: Bench, problem: Problem, outputs: Outputs) -> partial[None]:
     plan = RowsPlan.of(vectors, problem.rows, bench.traits.warp)
     if plan.shared_bytes * plan.resident > bench.traits.max_shared_bytes:
         raise Skip(f"a row of {problem.cols} elements does not fit into the registers and shared memory of a block")
-    layout = {"ROWS": plan.rows, "HELD": plan.held, "RESIDENT": plan.resident}
-    kernel = bench.kernel("rows.cu", "rows", **_defines(problem, plan.threads), **layout)
+    layout = {"ROWS": plan.rows, "HELD": plan.held, "KEEPS": int(plan.keeps), "RESIDENT": plan.resident}
+    kernel = bench.kernel("rows.cu", "rows", **_defines(problem, plan.threads), **layout, LANES=bench.traits.warp)
     inputs, arrays = problem.inputs, outputs.arrays
     x: Any = inputs["x"]
     weight = inputs.get("weight", x)

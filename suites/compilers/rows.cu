@@ -4,14 +4,19 @@
 //   OPERATOR  its number, as _by_nvrtc.py counts them    HALVES    1 for float16, 0 for float32
 //   COLS      elements of a row                          THREADS   of a row; each has VECTORS vectors of 16 bytes of it
 //   ROWS      of a block: several if THREADS is a warp   RESIDENT  blocks that a multiprocessor is to hold
-//   HELD      vectors of a thread in registers           (these three for `rows` alone)
+//   HELD      vectors of a thread in registers           KEEPS     1 if their elements stay there converted to float
+//   LANES     of a warp                                  (the last five are for `rows` alone)
 #ifndef ROWS
+#define LANES 32
 #define ROWS 1
 #define HELD 1
 #define RESIDENT 1
+#define KEEPS 1
 #endif
 #define WIDE (HALVES ? 8 : 4)  // elements of a vector
 #define VECTORS ((COLS + THREADS * WIDE - 1) / (THREADS * WIDE))
+#define IS_FULL (COLS % (THREADS * WIDE) == 0)  // every thread has as many elements
+#define IS_INSIDE(v) (IS_FULL || (v) * THREADS + lane < COLS / WIDE)  // whether vector v of a thread is one of the row
 #define EPSILON 1e-5f
 #define LOG2_E 1.44269504f
 
@@ -27,9 +32,17 @@ static __device__ __forceinline__ void widen(const uint4& v, float (&wide)[WIDE]
 #endif
 }
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+static __device__ __forceinline__ u32 word_of(float low, float high) {
+    u32 word;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    return word;
+}
+#else
 static __device__ __forceinline__ u32 word_of(float low, float high) {
     return (u32)gb_to_half(low) | (u32)gb_to_half(high) << 16;
 }
+#endif
 
 static __device__ __forceinline__ uint4 narrow(const float (&wide)[WIDE]) {
 #if HALVES
@@ -41,12 +54,29 @@ static __device__ __forceinline__ uint4 narrow(const float (&wide)[WIDE]) {
 #endif
 }
 
+// 2^x, 1 / x and 1 / √x in one instruction each, within 2^-22 of them: exact division takes a branch for every element.
+#ifdef __CUDA_ARCH__
+#define APPROXIMATE(NAME, INSTRUCTION, EXACT)                          \
+    static __device__ __forceinline__ float NAME(float x) {            \
+        float found;                                                   \
+        asm(INSTRUCTION ".approx.ftz.f32 %0, %1;" : "=f"(found) : "f"(x)); \
+        return found;                                                  \
+    }
+#else
+#define APPROXIMATE(NAME, INSTRUCTION, EXACT) \
+    static __device__ __forceinline__ float NAME(float x) { return EXACT; }
+#endif
+APPROXIMATE(power_of_two, "ex2", exp2f(x))
+APPROXIMATE(inverse, "rcp", 1 / x)
+APPROXIMATE(inverse_root, "rsqrt", 1 / sqrtf(x))
+
 static __device__ __forceinline__ float pointwise(float a, float b, float c) {
 #if OPERATOR == 0
     const float y = a + b;
-    return y / (1 + exp2f(-2.302208198f * (y + 0.044715f * y * y * y)));  // (1 + tanh(z)) / 2 = 1 / (1 + e^(-2·z))
+    const float z = 2 * LOG2_E * 0.7978845608f * (y + 0.044715f * y * y * y);
+    return y * inverse(1 + power_of_two(-z));  // (1 + tanh(z)) / 2 = 1 / (1 + e^(-2·z))
 #elif OPERATOR == 1
-    return a / (1 + expf(-a)) * b;
+    return a * inverse(1 + power_of_two(-LOG2_E * a)) * b;
 #elif OPERATOR == 2
     return a * c * 1.25f + b;
 #else
@@ -59,15 +89,15 @@ static __device__ __forceinline__ float pointwise(float a, float b, float c) {
 extern "C" __global__ void __launch_bounds__(THREADS)
     elements(const uint4* __restrict__ a, const uint4* __restrict__ b, const uint4* __restrict__ c,
              uint4* __restrict__ out, u64 vectors) {
-    for (u64 i = gb_thread(); i < vectors; i += gb_threads()) {
-        float x[WIDE], y[WIDE], z[WIDE] = {};
-        widen(gb_stream(a + i), x);
-        widen(OPERATOR == 0 ? b[i % (COLS / WIDE)] : gb_stream(b + i), y);
-        if (OPERATOR == 2) widen(gb_stream(c + i), z);
+    const u64 i = gb_thread();
+    if (i >= vectors) return;
+    float x[WIDE], y[WIDE], z[WIDE] = {};
+    widen(gb_stream(a + i), x);
+    widen(OPERATOR == 0 ? gb_fetch(b + i % (COLS / WIDE)) : gb_stream(b + i), y);
+    if (OPERATOR == 2) widen(gb_stream(c + i), z);
 #pragma unroll
-        for (int k = 0; k < WIDE; ++k) x[k] = pointwise(x[k], y[k], z[k]);
-        out[i] = narrow(x);
-    }
+    for (int k = 0; k < WIDE; ++k) x[k] = pointwise(x[k], y[k], z[k]);
+    out[i] = narrow(x);
 }
 
 // What is known of some elements of a row: softmax has the largest x and the sum of e^(x - largest), layernorm the mean, the
@@ -76,36 +106,42 @@ struct Part {
     float first, second, count;
 };
 
-static __device__ __forceinline__ Part merged(const Part& a, const Part& b) {
-#if OPERATOR == 4
-    const float most = fmaxf(a.first, b.first);
-    return {most, a.second * exp2f(LOG2_E * (a.first - most)) + b.second * exp2f(LOG2_E * (b.first - most)), 0};
-#elif OPERATOR == 6  // Chan, Golub & LeVeque, "Updating Formulae and a Pairwise Algorithm", 1979
-    const float count = a.count + b.count, share = count > 0 ? b.count / count : 0, apart = b.first - a.first;
-    return {a.first + apart * share, a.second + b.second + apart * apart * a.count * share, count};
-#else
-    return {0, a.second + b.second, 0};
-#endif
+static __device__ __forceinline__ float sum_of(float mine, int lanes) {
+#pragma unroll
+    for (int mask = lanes / 2; mask > 0; mask /= 2) mine += gb_shuffle_xor(mine, mask);
+    return mine;
 }
 
-static __device__ __forceinline__ Part merged_lanes(Part part, int lanes) {
-    for (int mask = lanes / 2; mask > 0; mask /= 2) {
-        Part other = {0, gb_shuffle_xor(part.second, mask), 0};
-        if (OPERATOR == 4 || OPERATOR == 6) other.first = gb_shuffle_xor(part.first, mask);
-        if (OPERATOR == 6) other.count = gb_shuffle_xor(part.count, mask);
-        part = merged(part, other);
-    }
+static __device__ __forceinline__ float most_of(float mine, int lanes) {
+#pragma unroll
+    for (int mask = lanes / 2; mask > 0; mask /= 2) mine = fmaxf(mine, gb_shuffle_xor(mine, mask));
+    return mine;
+}
+
+// The parts of so many lanes in one, in each of them; `each` is how many elements a full one has.
+static __device__ __forceinline__ Part merged(Part part, int lanes, float each) {
+#if OPERATOR == 4
+    const float mine = part.first;
+    part.first = most_of(mine, lanes);
+    part.second *= power_of_two(LOG2_E * (mine - part.first));
+#elif OPERATOR == 6  // Chan, Golub & LeVeque, "Updating Formulae and a Pairwise Algorithm", 1979
+    const float mine = part.first, count = IS_FULL ? each : part.count, sum = sum_of(count * mine, lanes);
+    part.count = IS_FULL ? each * lanes : sum_of(count, lanes);
+    part.first = sum / fmaxf(part.count, 1);
+    part.second += count * (mine - part.first) * (mine - part.first);
+#endif
+    part.second = sum_of(part.second, lanes);
     return part;
 }
 
 // The parts of all threads of a row in one, in each of them.
 static __device__ __forceinline__ Part of_row(Part part) {
-    part = merged_lanes(part, warpSize);
+    part = merged(part, LANES, COLS / THREADS);
 #if ROWS == 1
     __shared__ Part warps[32];
-    if (threadIdx.x % warpSize == 0) warps[threadIdx.x / warpSize] = part;
+    if (threadIdx.x % LANES == 0) warps[threadIdx.x / LANES] = part;
     __syncthreads();
-    part = merged_lanes(warps[threadIdx.x % warpSize % (THREADS / warpSize)], THREADS / warpSize);
+    part = merged(warps[threadIdx.x % LANES % (THREADS / LANES)], THREADS / LANES, COLS / THREADS * LANES);
 #endif
     return part;
 }
@@ -120,13 +156,18 @@ struct Vectors {
         if (v < HELD) held[v < HELD ? v : 0] = vector;
         else spare[(v - HELD) * THREADS] = vector;
     }
-    // Lets the compiler forget what it has converted, which takes twice the registers; it cannot know that `zero` is 0.
+    // Lets the compiler forget the elements that it has converted; it cannot know that `zero` is 0.
     __device__ __forceinline__ void forget(u32 zero) {
 #pragma unroll
         for (int v = 0; v < HELD; ++v)
             held[v] = make_uint4(held[v].x ^ zero, held[v].y ^ zero, held[v].z ^ zero, held[v].w ^ zero);
     }
 };
+
+// e^(x - from)
+static __device__ __forceinline__ float power_of(float x, float from) {
+    return power_of_two(fmaf(LOG2_E, x, -LOG2_E * from));
+}
 
 // What a thread knows of its elements; a vector that is not in the row has no part in it.
 static __device__ __forceinline__ Part part_of(Vectors& row, u32 lane) {
@@ -135,23 +176,23 @@ static __device__ __forceinline__ Part part_of(Vectors& row, u32 lane) {
 #if OPERATOR == 4 || OPERATOR == 6
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v) {
-        if (v * THREADS + lane >= COLS / WIDE) break;
+        if (!IS_INSIDE(v)) break;
         widen(row.at(v), x);
         part.count += WIDE;
 #pragma unroll
         for (int k = 0; k < WIDE; ++k) part.first = OPERATOR == 4 ? fmaxf(part.first, x[k]) : part.first + x[k];
     }
     if (OPERATOR == 6) part.first /= fmaxf(part.count, 1);
-    if (HALVES) row.forget(part.first > 1e30f);
+    if (HALVES && !KEEPS) row.forget(part.first > 1e30f);
 #endif
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v) {
-        if (v * THREADS + lane >= COLS / WIDE) break;
+        if (!IS_INSIDE(v)) break;
         widen(row.at(v), x);
 #pragma unroll
         for (int k = 0; k < WIDE; ++k) {
             const float apart = x[k] - part.first;
-            part.second += OPERATOR == 4 ? exp2f(LOG2_E * apart) : apart * apart;
+            part.second += OPERATOR == 4 ? power_of(x[k], part.first) : apart * apart;
         }
     }
     return part;
@@ -170,11 +211,11 @@ extern "C" __global__ void __launch_bounds__(THREADS * ROWS, RESIDENT)
     row.spare = shared + lane;
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v)
-        if (v * THREADS + lane < COLS / WIDE) row.put(v, gb_stream(a + first + v * THREADS));
+        if (IS_INSIDE(v)) row.put(v, gb_stream(a + first + v * THREADS));
 #if OPERATOR == 7
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v)
-        if (v * THREADS + lane < COLS / WIDE) {
+        if (IS_INSIDE(v)) {
             float x[WIDE], other[WIDE];
             widen(gb_stream(b + first + v * THREADS), other);
             widen(row.at(v), x);
@@ -184,21 +225,23 @@ extern "C" __global__ void __launch_bounds__(THREADS * ROWS, RESIDENT)
             summed[first + v * THREADS] = row.at(v);
         }
 #endif
-    const Part part = of_row(part_of(row, lane));
-    if (HALVES) row.forget(__float_as_uint(part.second) >> 31);
-    const float scale = OPERATOR == 4 ? 1 / part.second : 1 / sqrtf(part.second / COLS + EPSILON);
+    const Part own = part_of(row, lane), part = of_row(own);
+    if (HALVES && !KEEPS) row.forget(__float_as_uint(part.second) >> 31);
+    // softmax takes the powers of before, which belong to the thread's own largest element
+    const float scale = OPERATOR == 4 ? power_of(own.first, part.first) * inverse(part.second)
+                                      : inverse_root(part.second / COLS + EPSILON);
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v)
-        if (v * THREADS + lane < COLS / WIDE) {
+        if (IS_INSIDE(v)) {
             float x[WIDE], factor[WIDE], more[WIDE];
             widen(row.at(v), x);
-            if (OPERATOR > 4) widen(weight[v * THREADS + lane], factor);
-            if (OPERATOR == 6) widen(bias[v * THREADS + lane], more);
+            if (OPERATOR > 4) widen(gb_fetch(weight + v * THREADS + lane), factor);
+            if (OPERATOR == 6) widen(gb_fetch(bias + v * THREADS + lane), more);
 #pragma unroll
             for (int k = 0; k < WIDE; ++k) {
-                const float apart = x[k] - part.first;
-                x[k] = OPERATOR == 4 ? scale * exp2f(LOG2_E * apart) : scale * apart * factor[k];
-                if (OPERATOR == 6) x[k] += more[k];
+                if (OPERATOR == 4) x[k] = scale * power_of(x[k], own.first);
+                else if (OPERATOR == 6) x[k] = fmaf(fmaf(x[k], scale, -part.first * scale), factor[k], more[k]);
+                else x[k] *= scale * factor[k];
             }
             out[first + v * THREADS] = narrow(x);
         }
