@@ -109,3 +109,15 @@ def amortisation_records(summary: Summary) -> Iterator[dict[str, Any]]:
                     for paid in each.paid
                 },
             }
+
+
+def amortisation_lines(summary: Summary) -> Iterator[dict[str, Any]]:
+    """Yield the same numbers of calls as flat lines, like those of series; a number is missing where it never pays."""
+    for _, found in amortisations(summary):
+        for each in found:
+            line = {"case": each.case.id, "suite": each.case.suite, "params": "", "quantity": "derived", "unit": "call"}
+            for paid in each.paid:
+                ends = (paid.calls.low, paid.calls.centre, paid.calls.high)
+                low, median, high = map(frame.finite, ends)
+                series = f"pays after, {STATES[paid.cache]}, compared with {each.eager}"
+                yield {**line, "series": series, "low": low, "median": median, "high": high}

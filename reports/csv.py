@@ -11,6 +11,7 @@ from typing import Any
 
 from gpubench.api.report import Report, Run, Summary, frame
 
+from ._amortisation import amortisation_lines
 from ._derived import derived_lines
 from ._payoffs import payoff_lines
 
@@ -39,6 +40,7 @@ def _lines(summary: Summary) -> Iterator[dict[str, Any]]:
     yield from frame.lines(summary)
     yield from derived_lines(summary)
     yield from payoff_lines(summary)
+    yield from amortisation_lines(summary)
 
 
 def _safe(line: dict[str, Any]) -> dict[str, Any]:

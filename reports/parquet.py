@@ -9,6 +9,7 @@ from typing import Any
 
 from gpubench.api.report import DISTRIBUTION, Missing, Report, Run, Summary, frame, judged_values
 
+from ._amortisation import amortisation_lines
 from ._derived import derived_lines
 from ._payoffs import payoff_lines
 
@@ -51,6 +52,7 @@ def _rows(run: Run) -> Iterator[dict[str, Any]]:
         yield {**line, _SAMPLES: next(series) if "series" in line else []}
     yield from derived_lines(summary)
     yield from payoff_lines(summary)
+    yield from amortisation_lines(summary)
 
 
 report: Report = ParquetReport()

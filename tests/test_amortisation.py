@@ -1,5 +1,7 @@
 """After how many calls a compiler pays: exact numbers of small runs, the interval, what is left out, every report."""
 
+import csv
+import io
 import json
 import math
 from pathlib import Path
@@ -189,6 +191,18 @@ def test_the_page_the_markdown_and_the_json_say_when_it_pays():
     assert words in plugins.load("reports", "md").render(run)
     (record,) = json.loads(plugins.load("reports", "json").render(run))["amortisation"]
     assert record["pays_after"]["cold"] == {"low": 1500.0, "calls": 1500.0, "high": 1500.0, "is_bound": False}
+
+
+def test_a_spreadsheet_has_a_line_for_each_number_of_calls():
+    slow = operator("jax", [0.5], "cupy"), build("jax", "cold", first=[9.0])
+    lines = list(csv.DictReader(io.StringIO(plugins.load("reports", "csv").render(run_of(*MEASURED, *slow)))))
+    found = {(line["case"], line["series"]): line["median"] for line in lines if line["unit"] == "call"}
+    assert found == {
+        ("compilers/softmax[rows=32,by=triton]", "pays after, in a process that is up, compared with cupy"): "500.0",
+        ("compilers/softmax[rows=32,by=triton]", "pays after, from a warm cache, compared with cupy"): "125.0",
+        ("compilers/softmax[rows=32,by=triton]", "pays after, from a cold cache, compared with cupy"): "1500.0",
+        ("compilers/softmax[rows=32,by=jax]", "pays after, from a cold cache, compared with cupy"): "",
+    }
 
 
 def test_a_page_of_providers_that_never_pay_has_the_table_alone():
