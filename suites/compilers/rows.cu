@@ -146,21 +146,20 @@ static __device__ __forceinline__ Part of_row(Part part) {
     return part;
 }
 
-// The vectors of a row that a thread has: vector v stands at v·THREADS + lane.
+// The vectors of a row that a thread has: vector v stands at v·THREADS + lane. Without KEEPS the compiler shall convert them
+// for each pass anew, because keeping what it made of them takes registers: it cannot know that `zero` is 0.
 struct Vectors {
     uint4 held[HELD];
     uint4* spare;  // of this thread: one in THREADS
+    u32 zero;
 
-    __device__ __forceinline__ uint4 at(int v) const { return v < HELD ? held[v < HELD ? v : 0] : spare[(v - HELD) * THREADS]; }
+    __device__ __forceinline__ uint4 at(int v) const {
+        const uint4 x = v < HELD ? held[v < HELD ? v : 0] : spare[(v - HELD) * THREADS];
+        return KEEPS ? x : make_uint4(x.x ^ zero, x.y ^ zero, x.z ^ zero, x.w ^ zero);
+    }
     __device__ __forceinline__ void put(int v, const uint4& vector) {
         if (v < HELD) held[v < HELD ? v : 0] = vector;
         else spare[(v - HELD) * THREADS] = vector;
-    }
-    // Lets the compiler forget the elements that it has converted; it cannot know that `zero` is 0.
-    __device__ __forceinline__ void forget(u32 zero) {
-#pragma unroll
-        for (int v = 0; v < HELD; ++v)
-            held[v] = make_uint4(held[v].x ^ zero, held[v].y ^ zero, held[v].z ^ zero, held[v].w ^ zero);
     }
 };
 
@@ -183,7 +182,7 @@ static __device__ __forceinline__ Part part_of(Vectors& row, u32 lane) {
         for (int k = 0; k < WIDE; ++k) part.first = OPERATOR == 4 ? fmaxf(part.first, x[k]) : part.first + x[k];
     }
     if (OPERATOR == 6) part.first /= fmaxf(part.count, 1);
-    if (HALVES && !KEEPS) row.forget(part.first > 1e30f);
+    row.zero = part.first > 1e38f;
 #endif
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v) {
@@ -209,6 +208,7 @@ extern "C" __global__ void __launch_bounds__(THREADS * ROWS, RESIDENT)
     const u64 first = ((u64)blockIdx.x * ROWS + threadIdx.x / THREADS) * (COLS / WIDE) + lane;
     Vectors row;
     row.spare = shared + lane;
+    row.zero = 0;
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v)
         if (IS_INSIDE(v)) row.put(v, gb_stream(a + first + v * THREADS));
@@ -226,7 +226,7 @@ extern "C" __global__ void __launch_bounds__(THREADS * ROWS, RESIDENT)
         }
 #endif
     const Part own = part_of(row, lane), part = of_row(own);
-    if (HALVES && !KEEPS) row.forget(__float_as_uint(part.second) >> 31);
+    row.zero = __float_as_uint(part.second) >> 31;
     // softmax takes the powers of before, which belong to the thread's own largest element
     const float scale = OPERATOR == 4 ? power_of(own.first, part.first) * inverse(part.second)
                                       : inverse_root(part.second / COLS + EPSILON);
