@@ -207,7 +207,7 @@ extern "C" __global__ void __launch_bounds__(THREADS * ROWS, RESIDENT)
     const u32 lane = threadIdx.x % THREADS;
     const u64 first = ((u64)blockIdx.x * ROWS + threadIdx.x / THREADS) * (COLS / WIDE) + lane;
     Vectors row;
-    row.spare = shared + lane;
+    row.spare = shared + threadIdx.x / THREADS * (VECTORS > HELD ? VECTORS - HELD : 0) * THREADS + lane;
     row.zero = 0;
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v)
