@@ -39,8 +39,8 @@ def _imported() -> Any:
     """Return the module numba.cuda; raises Missing without numba, or where it finds no GPU or no compiler."""
     try:
         cuda = importlib.import_module("numba.cuda")
-    except ImportError as error:
-        raise Missing("numba has no GPU target here", _INSTALL) from error
+    except (ImportError, AttributeError) as error:  # numba-cuda 0.30 misses a function that NumPy 2.5 has dropped
+        raise Missing(f"numba has no GPU target that can be imported here ({error})", _INSTALL) from error
     if not cuda.is_available():
         raise Missing("numba finds no GPU, or no compiler for it", _INSTALL)
     importlib.import_module("numba").config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # of the operator that is small on purpose

@@ -18,7 +18,7 @@ from gpubench.api.suite import Bench, Observed, Skip, expect
 from ._operators import Problem, Rows
 
 HOST_QUICK = ("numpy", "numba")
-HOST = (*HOST_QUICK, "tvm", "iree")
+HOST = (*HOST_QUICK, "torch", "inductor", "jax", "tvm", "iree")
 GPU_QUICK = ("cupy", "cupy-fused", "nvrtc", "triton")
 GPU = (*GPU_QUICK, "numba-cuda", "torch", "inductor", "jax")
 # of the providers whose libraries must not share a process with others'
