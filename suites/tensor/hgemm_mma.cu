@@ -23,7 +23,7 @@ typedef unsigned short u16;
 #define LOADS_A (TILE_M / LINES)
 #define LOADS ((TILE_M + TILE_N) / LINES)  // of a thread in a part
 
-// The place of a piece in a part: rows of PIECES, permuted so that eight rows that follow each other lie in other banks.
+// The place of a piece in a part: rows of PIECES, permuted so that eight rows in sequence lie in different banks.
 static __device__ __forceinline__ u32 placed(u32 row, u32 piece) {
 #if SWIZZLED
     piece ^= row / (8 / PIECES) % PIECES;
@@ -35,7 +35,7 @@ static __device__ __forceinline__ u32 placed(u32 row, u32 piece) {
 struct Fragments {
     u32 a[HIGH][4], b[WIDE / 2][4];
 
-    // `at_a` and `at_b` are this lane's places in the first step: sixteen rows further down the permutation is the same.
+    // `at_a` and `at_b` are this lane's places in the first step. The permutation repeats every sixteen rows.
     __device__ __forceinline__ void load(const u8* part, u32 at_a, u32 at_b, u32 step) {
 #pragma unroll
         for (u32 i = 0; i < HIGH; ++i) gb_matrices(a[i], part + (at_a ^ step * 32) + i * 16 * TILE_K * 2);
@@ -113,8 +113,9 @@ static __device__ __forceinline__ u32 place_in_b() {
 }
 
 #if BULK
-// The grid stays on the device. `full` and `empty` say of each stage whether it may be read and written: no barrier stops
-// all warps. The warps that multiply come first, so that their numbers are their places; they get registers of the others.
+// The grid stays on the device. `full` and `empty` say of each stage whether it may be read and written, so that no
+// barrier stops all warps. The warps that multiply come first, so that their numbers are their places. They get
+// registers of the warpgroup that copies.
 extern "C" __global__ void __launch_bounds__(THREADS + 128, RESIDENT)
     bulk(const __grid_constant__ GbTensorMap map_a, const __grid_constant__ GbTensorMap map_b, u16* __restrict__ c,
          u32 rows, u32 columns, u32 inner) {

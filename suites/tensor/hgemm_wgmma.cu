@@ -29,8 +29,8 @@ static __device__ __forceinline__ void cluster_barrier() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// One arrival at the barrier of a block of the cluster. With `.release.cluster` it would wait for all stores of the thread,
-// a fence in each step; here wgmma has read before, and nothing was stored.
+// One arrival at the barrier of a block of the cluster. With `.release.cluster` it would be a fence of the whole device
+// in each step. None is needed: wgmma has only read.
 static __device__ __forceinline__ void arrive_at(u64* barrier, u32 block) {
     asm volatile(
         "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
@@ -40,7 +40,8 @@ static __device__ __forceinline__ void arrive_at(u64* barrier, u32 block) {
 }
 
 // Copies a box into both blocks of the cluster, to the same place, with an arrival at each one's barrier.
-static __device__ __forceinline__ void load_both(const void* shared, const GbTensorMap* map, u32 x, u32 y, u64* barrier) {
+static __device__ __forceinline__ void load_both(
+    void* shared, const GbTensorMap* map, u32 x, u32 y, u64* barrier) {
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
         "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(gb_shared_address(shared)),
@@ -112,8 +113,8 @@ static __device__ __forceinline__ Place place_of(u32 tile, u32 high, u32 wide) {
     return {first + in_band % rows, in_band / rows};
 }
 
-// Stores the 16 rows of sums of a warp as halves: through `boxes`, which are the warp's own, so that eight lanes store 128
-// bytes of a row, and no warp waits for another one.
+// Stores the 16 rows of sums of a warp as halves. They go through `boxes`, which are the warp's own: eight lanes store
+// 128 bytes of a row, and no warp waits for another one.
 static __device__ __forceinline__ void store_sums(const float (&d)[ACCUMULATORS], u8* boxes, u16* c, u32 columns) {
     const u32 lane = threadIdx.x % 32, row = lane % 16;
     u16* const there = c + (u64)(lane / 8) * columns + lane % 8 * 8;
@@ -123,9 +124,10 @@ static __device__ __forceinline__ void store_sums(const float (&d)[ACCUMULATORS]
         for (u32 pair = 0; pair < 8; ++pair) {  // of columns in eights
             const u32 i = first / 2 + pair * 8, eight = pair * 2 + lane / 16;
             u8* const at = boxes + eight / 8 * BOX_BYTES + row * 128 + ((eight ^ row) % 8) * 16;
-            asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(gb_shared_address(at)),
-                         "r"(packed(d[i], d[i + 1])), "r"(packed(d[i + 2], d[i + 3])), "r"(packed(d[i + 4], d[i + 5])),
-                         "r"(packed(d[i + 6], d[i + 7]))
+            asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+                         :
+                         : "r"(gb_shared_address(at)), "r"(packed(d[i], d[i + 1])), "r"(packed(d[i + 2], d[i + 3])),
+                           "r"(packed(d[i + 4], d[i + 5])), "r"(packed(d[i + 6], d[i + 7]))
                          : "memory");
         }
         __syncwarp();

@@ -1,7 +1,7 @@
 // C = A·Bᵀ of halves with sums in float by the C++ interface to the matrix instructions (nvcuda::wmma; CUDA C++
-// Programming Guide, "Warp Matrix Functions"), whose header comes with the compiler. A block computes 128 × 128 elements
-// from parts of 32 inner elements in shared memory; each of its eight warps computes 64 × 32. The sides are multiples of
-// 128.
+// Programming Guide, "Warp Matrix Functions"), whose header comes with the CUDA toolkit. A block computes 128 × 128
+// elements from parts of 32 inner elements in shared memory; each of its eight warps computes 64 × 32. The sides are
+// multiples of 128.
 #if !GB_HIP
 #include WMMA_HEADER  // <…/mma.h>, which is not always where the compiler looks
 typedef unsigned short u16;
