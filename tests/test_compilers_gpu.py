@@ -1,0 +1,105 @@
+"""Operators by every provider on a real GPU: right, fused, on our stream, at the speed of the same kernel by hand."""
+
+import importlib.util
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpubench import plugins
+from gpubench.authoring.axes import Target
+from gpubench.authoring.bench import Bench
+from gpubench.measuring import inventory
+from gpubench.measuring.engine import Engine
+from gpubench.measuring.stopping import POLICIES
+from gpubench.model import Case
+
+pytestmark = pytest.mark.gpu
+SUITE = plugins.load("suites", "compilers")
+OPERATORS, PROVIDERS, CASES, SHAPES = (
+    sys.modules[f"{SUITE.package}.{name}"] for name in ("_operators", "_providers", "_cases", "_shapes")
+)
+LIBRARIES = {"triton": "triton", "torch": "torch", "inductor": "torch", "jax": "jax", "numba-cuda": "numba_cuda"}
+FUSED = ("nvrtc", "triton", "inductor", "numba-cuda")  # one kernel for each operator
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Any:
+    """The first GPU, open in this process."""
+    device = inventory.facts().devices[0]
+    return plugins.load("backends", device.backend).open(device)
+
+
+def bench(gpu: Any, name: str = "small") -> Bench:
+    gpu.xp.get_default_memory_pool().free_all_blocks()
+    return Bench(gpu, Case("compilers", name, ()), Target(inventory.facts(), gpu.device), SUITE.package, 1)
+
+
+def needs(by: str) -> None:
+    if by in LIBRARIES and importlib.util.find_spec(LIBRARIES[by]) is None:
+        pytest.skip(f"needs {LIBRARIES[by]}")
+
+
+@pytest.mark.parametrize("by", PROVIDERS.GPU)
+def test_a_provider_gives_the_operators_of_double_precision(gpu: Any, by: str) -> None:
+    """Rows of 1032 elements fill no block, and are a multiple of 8."""
+    needs(by)
+    for name in OPERATORS.OPERATORS:
+        made = OPERATORS.Problem(bench(gpu), name, 3000, 1032, "float16")
+        measured = Engine(gpu, POLICIES["smoke"]).measure(CASES.task_of(bench(gpu), made, by)).series
+        series = {one.label: one for one in measured}
+        assert 0 < series["error"].values[0] < 2**-9, name
+        if by in FUSED:
+            assert series["launches"].values == (1.0,), name
+        assert any(one.mode == ("self" if by == "jax" else "host") for one in measured), name
+
+
+@pytest.mark.parametrize(("cols", "dtype"), [(1024, "float16"), (32768, "float16"), (32768, "float32")])
+@pytest.mark.parametrize("name", ["softmax", "layernorm", "residual_norm"])
+def test_our_kernels_take_rows_of_any_length_of_the_cases(gpu: Any, name: str, cols: int, dtype: str) -> None:
+    made = OPERATORS.Problem(bench(gpu), name, 512, cols, dtype)
+    built = PROVIDERS.build(bench(gpu), made, "nvrtc")
+    built.poison()
+    built.call()
+    assert made.compare(built.rows())["error"].value < {"float16": 5e-4, "float32": 1e-6}[dtype]
+
+
+def test_triton_is_as_fast_as_the_same_kernel_driven_by_hand(gpu: Any) -> None:
+    """The hand's way: torch's tensors and events, Triton's own driver, 24 launches in a row."""
+    torch, triton = pytest.importorskip("torch"), pytest.importorskip("triton")
+    made = OPERATORS.Problem(bench(gpu), "softmax", 32768, 4096, "float16")
+    built = PROVIDERS.build(bench(gpu), made, "triton")
+    kernels = sys.modules[f"{SUITE.package}._triton_kernels"]
+    block, warps = (int(built.notes["configuration"].split()[place]) for place in (0, 3))
+    gpu.time(built.call, 24)
+    ours = [gpu.time(built.call, 24).device[0] for _ in range(15)]
+
+    triton.runtime.driver.reset_active()
+    kernel = triton.jit(kernels.softmax)
+    x = torch.randn(32768, 4096, device="cuda", dtype=torch.float16)
+    out = torch.empty_like(x)
+
+    def by_hand() -> float:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        begin.record()
+        for _ in range(24):
+            kernel[(32768,)](x, out, 4096, block=block, num_warps=warps)
+        end.record()
+        torch.cuda.synchronize()
+        return float(begin.elapsed_time(end)) / 24e3
+
+    by_hand()
+    assert np.median(ours) == pytest.approx(np.median([by_hand() for _ in range(15)]), rel=0.02)
+
+
+@pytest.mark.parametrize("by", ["triton", "inductor"])
+def test_new_lengths_cost_more_than_known_ones_where_they_are_compiled(gpu: Any, by: str) -> None:
+    needs(by)
+    task = SHAPES.shapes(bench(gpu, "shapes"), "softmax", by)
+    first, again = (task.stages[name].call() for name in ("first", "again"))
+    observed = task.check()
+    assert observed["error"].value < 2**-9
+    assert 0 < observed["recompiles"].value < 16
+    assert first[0] > 20 * max(again)
