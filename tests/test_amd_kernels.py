@@ -38,6 +38,13 @@ MATRIX = [
     for form in INSTRUCTIONS.MFMA.values()
     for chains in (1, 4)
 ]
+ROW = {"HALVES": 1, "COLS": 4096, "THREADS": 128, "ROWS": 1, "LANES": 64, "HELD": 4, "KEEPS": 1, "RESIDENT": 8}
+LONG = {"HALVES": 0, "COLS": 32768, "THREADS": 512, "ROWS": 1, "LANES": 64, "HELD": 8, "KEEPS": 0, "RESIDENT": 2}
+ROWS = [
+    *({"OPERATOR": number, **ROW} for number in range(8)),
+    {"OPERATOR": 6, **ROW, "COLS": 1024, "THREADS": 64, "ROWS": 4, "HELD": 2},
+    *({"OPERATOR": number, **LONG} for number in (4, 7)),
+]
 GATED = {"WEIGHTS": 1, "TEAM": 128, "SHARE": 2, "AHEAD": 4, "GATED": 1}
 GATED_SKINNY = {"WEIGHTS": 4, "TILES": 1, "PANELS": 2, "DOWN": 1, "ACROSS": 8, "AHEAD": 2, "GATED": 1}
 # What a file is built with, where it does not stand for itself: a file that is new is built with nothing.
@@ -48,6 +55,7 @@ BUILDS: dict[str, list[dict[str, object]]] = {
     ],
     "bandwidth/access.cu": [{"WRITES": 0}, {"WRITES": 1}],
     "gemm/gemv.cu": [*GEMV, GATED],
+    "compilers/rows.cu": list(ROWS),
     "compilers/layout.cu": [{"WHAT": what, "LOOP": 4} for what in (0, 1, 2)],
     "copies.cu": [{}, {"FLIGHT": 1}],
     "ipc/signals.cu": [{}, {"ADDS": 1}],
@@ -59,7 +67,7 @@ BUILDS: dict[str, list[dict[str, object]]] = {
         {"DIM": 64, "GROUP": 2, "PAGE": 0},
         {"DIM": 128, "GROUP": 4, "PAGE": 0, "ROTARY": 1, "THREADS": 512},
     ],
-    "inference/chain.cu": [{}, {"VECTORS": 4}],
+    "inference/chain.cu": [{}, {"VECTORS": 4, "CENTRED": 1}],
     "inference/experts.cu": [{"EXPERTS": 64, "ACTIVE": 8}],
     "tensor/instructions.cu": list(SCALAR),
     "tensor/instructions_mma.cu": list(MATRIX),

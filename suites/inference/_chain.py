@@ -77,8 +77,8 @@ class Chain:
     def _kernel(self, name: str) -> Kernel:
         """Return a kernel of chain.cu."""
         if name not in self._kernels:
-            held = -(-self.model.head.cols // (4 * _NORM_THREADS))
-            self._kernels[name] = self.bench.kernel("chain.cu", name, HELD=held)
+            held, centred = -(-self.model.head.cols // (4 * _NORM_THREADS)), self.model.norm == "layer"
+            self._kernels[name] = self.bench.kernel("chain.cu", name, HELD=held, CENTRED=int(centred))
         return self._kernels[name]
 
     def launch(self, name: str, grid: int | tuple[int, ...], *args: Any, threads: int = _THREADS) -> Call:
@@ -87,10 +87,6 @@ class Chain:
         blocks = (grid,) if isinstance(grid, int) else grid
         return partial(kernel.early if self._is_early else kernel, blocks, (threads,), args)
 
-    def _plain(self, name: str, blocks: int, *args: Any) -> Call:
-        """Return the launch of a kernel of plain.cu, which is never early."""
-        return partial(self.bench.kernel("plain.cu", name), (blocks,), (_THREADS,), args)
-
     def embed(self) -> Call:
         """Write the embedding of every token to the stream; this first kernel of a chain is never launched early."""
         cells = (self.weights.embedding, self.device_input, self.stream, np.uint32(self.model.head.cols))
@@ -98,19 +94,17 @@ class Chain:
 
     def norm(self, number: int, adds: str) -> Call:
         """Add the output of a product to the stream, if one is named, and write the norm of that number."""
-        weights, written = self.weights, (self.room["normed"], np.uint32(self.model.head.cols), np.uint32(bool(adds)))
-        cells = (self.stream, self.room[adds or "out"], weights.norms[number], *written)
-        if self.model.norm == "layer":
-            return self._plain("add_layer_norm", self.rows, *cells[:3], weights.shifts[number], *written)
+        factors, shifts = self.weights.norms[number], self.weights.shifts[number]
+        sizes = np.uint32(self.model.head.cols), np.uint32(bool(adds))
+        cells = (self.stream, self.room[adds or "out"], factors, shifts, self.room["normed"], *sizes)
         groups, warp = -(-self.model.head.cols // 4), self.bench.traits.warp
         return self.launch("add_norm", self.rows, *cells, threads=min(_NORM_THREADS, -(-groups // warp) * warp))
 
     def gate(self) -> Call:
         """Apply the gate of the feed-forward network, or GELU where it has none."""
         if not self.model.is_gated:
-            size = self.room["up"].size
-            blocks = -(-size // _THREADS)
-            return self._plain("gelu", blocks, self.room["up"], self.room["gated"], np.uint64(size))
+            count = self.room["up"].size // 8  # in vectors
+            return self.launch("gelu", -(-count // _THREADS), self.room["up"], self.room["gated"], np.uint32(count))
         inner = self.model.layer("down").cols // 8  # in vectors
         count = self.rows * inner
         cells = (self.room["up"], self.room["gated"], np.uint32(count), np.uint32(inner))

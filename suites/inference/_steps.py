@@ -261,10 +261,7 @@ def step_task(bench: Bench, model: Model, kind: str, batch: int, context: int, e
     stage = Stage(
         in_turn(*step.calls), work, "items", "dram", modes=("graph",), max_calls=2, effort=effort, item="token"
     )
-    further = {"plain.cu": model.norm == "layer", "experts.cu": model.experts > 1}
-    files = ", ".join(
-        ["gemv.cu", "skinny.cu", "attention.cu", "chain.cu", *(name for name in further if further[name])]
-    )
+    files = "gemv.cu, skinny.cu, attention.cu, chain.cu" + (", experts.cu" if model.experts > 1 else "")
     notes = step.chain.notes(f"{len(step.calls)} calls in a graph: {files}")
     return Task.of(stage, check=check, poison=step.poison, notes=notes)
 

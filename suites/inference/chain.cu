@@ -6,6 +6,9 @@
 // step may be launched early: each waits for the launch before it, and outputs of other kernels are not `__restrict__`.
 #define THREADS 256       // of most blocks
 #define NORM_THREADS 1024  // of a norm, at most
+#ifndef CENTRED
+#define CENTRED 0  // whether norms subtract the mean first and add shifts at the end
+#endif
 #ifndef VECTORS
 #define VECTORS 0  // of eight scores of a row that a thread of a softmax holds; 0 for rows of any length
 #endif
@@ -23,7 +26,8 @@ static __device__ __forceinline__ u32 pair_of(float low, float high) {
     return gb_to_half(low) | (u32)gb_to_half(high) << 16;
 }
 
-// The sum over the block, in every thread; once in a kernel.
+// The sum over the block, in every thread; each NUMBER once in a kernel.
+template <int NUMBER>
 static __device__ __forceinline__ float block_sum(float mine) {
     __shared__ float warps[32];
     for (int mask = warpSize / 2; mask > 0; mask /= 2) mine += gb_shuffle_xor(mine, mask);
@@ -56,18 +60,21 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
 static __device__ __forceinline__ float float_of(u32 bits) { return __uint_as_float(bits); }
 
-// Adds y to x unless `adds` is 0, and writes x over its root mean square, times the factors. A block for each row, whose
-// threads hold HELD times four elements each; `hidden` is a multiple of four.
+// Adds y to x unless `adds` is 0, and writes x over its root mean square, times the factors; with CENTRED without its mean,
+// and plus the shifts. A block for each row, whose threads hold HELD times four elements each; `hidden` is a multiple of four.
 extern "C" __global__ void __launch_bounds__(NORM_THREADS)
-    add_norm(uint4* x, const uint2* y, const uint4* __restrict__ factors, uint2* out, u32 hidden, u32 adds) {
+    add_norm(uint4* x, const uint2* y, const uint4* __restrict__ factors, const uint4* __restrict__ shifts, uint2* out,
+             u32 hidden, u32 adds) {
     const u32 count = hidden / 4;
     const u64 row = (u64)blockIdx.x * count;
-    uint4 factor[HELD];
-    float value[HELD][4], squares = 0;
+    uint4 factor[HELD], shift[HELD];
+    float value[HELD][4], sum = 0, squares = 0;
 #pragma unroll
     for (int k = 0; k < HELD; ++k) {
         const u32 i = threadIdx.x + k * blockDim.x;
-        if (i < count) factor[k] = gb_word(factors + i);
+        if (i >= count) continue;
+        factor[k] = gb_word(factors + i);
+        shift[k] = CENTRED ? gb_word(shifts + i) : make_uint4(0, 0, 0, 0);
     }
     gb_allow_next();
     gb_wait_for_previous();
@@ -85,17 +92,27 @@ extern "C" __global__ void __launch_bounds__(NORM_THREADS)
         value[k][2] = float_of(before.z) + added[2];
         value[k][3] = float_of(before.w) + added[3];
 #pragma unroll
-        for (int e = 0; e < 4; ++e) squares += value[k][e] * value[k][e];
+        for (int e = 0; e < 4; ++e) sum += value[k][e];
     }
-    const float scale = 1 / sqrtf(block_sum(squares) / hidden + 1e-5f);
+    const float mean = CENTRED ? block_sum<0>(sum) / hidden : 0;
+#pragma unroll
+    for (int k = 0; k < HELD; ++k)
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+            if (threadIdx.x + k * blockDim.x < count) squares += (value[k][e] - mean) * (value[k][e] - mean);
+    const float scale = 1 / sqrtf(block_sum<1>(squares) / hidden + 1e-5f);
 #pragma unroll
     for (int k = 0; k < HELD; ++k) {
         const u32 i = threadIdx.x + k * blockDim.x;
         if (i >= count) continue;
         const float* v = value[k];
         x[row + i] = make_uint4(__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3]));
-        out[row + i] = make_uint2(pair_of(v[0] * scale * float_of(factor[k].x), v[1] * scale * float_of(factor[k].y)),
-                                  pair_of(v[2] * scale * float_of(factor[k].z), v[3] * scale * float_of(factor[k].w)));
+        const uint4 by = factor[k], plus = shift[k];
+        const float first = (v[0] - mean) * scale * float_of(by.x) + float_of(plus.x);
+        const float second = (v[1] - mean) * scale * float_of(by.y) + float_of(plus.y);
+        const float third = (v[2] - mean) * scale * float_of(by.z) + float_of(plus.z);
+        const float fourth = (v[3] - mean) * scale * float_of(by.w) + float_of(plus.w);
+        out[row + i] = make_uint2(pair_of(first, second), pair_of(third, fourth));
     }
 }
 
@@ -154,7 +171,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (int k = 0; k < VECTORS; ++k)
 #pragma unroll
         for (int e = 0; e < 8; ++e) sum += held[k][e] = exp2f(held[k][e] - most);
-    const float scale = 1 / block_sum(sum);
+    const float scale = 1 / block_sum<0>(sum);
 #pragma unroll
     for (int k = 0; k < VECTORS; ++k) {
         const u32 i = threadIdx.x + k * THREADS;
@@ -170,7 +187,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
     most = block_most(most);
     for (u32 i = threadIdx.x; i < count; i += THREADS) sum += exp2f(half_of(row[i]) - most);
-    const float scale = 1 / block_sum(sum);
+    const float scale = 1 / block_sum<0>(sum);
     for (u32 i = threadIdx.x; i < tokens; i += THREADS)
         row[i] = i < count ? gb_to_half(exp2f(half_of(row[i]) - most) * scale) : 0;
 #endif
@@ -213,6 +230,27 @@ extern "C" __global__ void __launch_bounds__(THREADS) gate(const uint4* both, ui
     if (i >= count) return;
     const uint4 gates = gb_word(both + at), ups = gb_word(both + at + inner);
     out[i] = make_uint4(gated(gates.x, ups.x), gated(gates.y, ups.y), gated(gates.z, ups.z), gated(gates.w, ups.w));
+}
+
+// GELU by its approximation with a hyperbolic tangent: x/2·(1 + tanh z) is x·(1 − 1/(1 + exp 2z)).
+static __device__ __forceinline__ float gelu_of(float x) {
+    return x - x / (1 + expf(2 * 0.7978845608f * (x + 0.044715f * x * x * x)));
+}
+
+static __device__ __forceinline__ u32 gelus(u32 word) {
+    float low, high;
+    gb_halves(word, low, high);
+    return pair_of(gelu_of(low), gelu_of(high));
+}
+
+// GELU of eight elements a thread, where there is no gate; `count` is in vectors of eight.
+extern "C" __global__ void __launch_bounds__(THREADS) gelu(const uint4* in, uint4* out, u32 count) {
+    gb_allow_next();
+    gb_wait_for_previous();
+    const u32 i = blockIdx.x * THREADS + threadIdx.x;
+    if (i >= count) return;
+    const uint4 word = gb_word(in + i);
+    out[i] = make_uint4(gelus(word.x), gelus(word.y), gelus(word.z), gelus(word.w));
 }
 
 // A logit and its place as a number that grows with the logit, and of equal logits is largest for the first.
