@@ -201,7 +201,10 @@ def warp_plan(kind: WeightKind, cols: int, warp: int, is_gated: bool = False) ->
 
 @dataclass(frozen=True, slots=True)
 class TensorPlan:
-    """How skinny.cu is built and launched; its first lines explain the numbers."""
+    """How skinny.cu is built and launched; its first lines explain the numbers.
+
+    `resident` blocks on each compute unit take all rows of one tile of tokens in turn; 0 is a block for each of its rows.
+    """
 
     tiles: int
     panels: int
@@ -210,6 +213,7 @@ class TensorPlan:
     ahead: int
     splits: int
     warp: int = 32
+    resident: int = 0
 
     @property
     def rows(self) -> int:
@@ -259,9 +263,10 @@ def tensor_call(bench: Bench, weights: Weights, held: Vectors, tokens: int, how:
     plan = tensor_plan(kind, weights.rows, tokens, units, warp, how.is_gated)
     sizes = {"TILES": plan.tiles, "PANELS": plan.panels, "DOWN": plan.down, "ACROSS": plan.across, "AHEAD": plan.ahead}
     kernel = bench.kernel("skinny.cu", "skinny", WEIGHTS=kind.number, **sizes, GATED=int(how.is_gated))
-    grid = (-(-weights.rows // plan.rows), plan.splits)
+    blocks, most = -(-weights.rows // plan.rows), plan.resident * units
+    grid = (min(blocks, most) if most else blocks, plan.splits)
     parts = xp.empty(plan.splits * tokens * weights.rows if plan.splits > 1 else 0, "float32")
-    arrived = xp.zeros(grid[0], "uint32")
+    arrived = xp.zeros(blocks, "uint32")
     numbers = (np.uint32(value) for value in (weights.rows // how.halves, weights.cols, tokens))
     args = (weights.words, weights.scales, held.x, held.y, *numbers, parts, arrived)
     return partial(kernel.early if how.is_early else kernel, grid, (plan.threads,), args)
