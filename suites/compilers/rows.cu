@@ -15,6 +15,11 @@
 #endif
 #define WIDE (HALVES ? 8 : 4)  // elements of a vector
 #define VECTORS ((COLS + THREADS * WIDE - 1) / (THREADS * WIDE))
+#if GB_HIP  // where the second number counts waves of a SIMD
+#define BOUNDS __launch_bounds__(THREADS * ROWS)
+#else
+#define BOUNDS __launch_bounds__(THREADS * ROWS, RESIDENT)
+#endif
 #define IS_FULL (COLS % (THREADS * WIDE) == 0)  // every thread has as many elements
 #define IS_INSIDE(v) (IS_FULL || (v) * THREADS + lane < COLS / WIDE)  // whether vector v of a thread is one of the row
 #define EPSILON 1e-5f
@@ -201,7 +206,7 @@ extern __shared__ uint4 shared[];
 
 // OPERATOR 4 softmax, 5 rmsnorm, 6 layernorm, 7 residual_norm: a is the matrix, b what is added to it (7), weight and bias
 // are vectors; `summed` is a + b (7).
-extern "C" __global__ void __launch_bounds__(THREADS * ROWS, RESIDENT)
+extern "C" __global__ void BOUNDS
     rows(const uint4* __restrict__ a, const uint4* __restrict__ b, const uint4* __restrict__ weight,
          const uint4* __restrict__ bias, uint4* __restrict__ summed, uint4* __restrict__ out) {
     const u32 lane = threadIdx.x % THREADS;
