@@ -26,10 +26,10 @@ BUILD, CHILD, FRESH = (sys.modules[f"{SUITE.package}.{name}"] for name in ("_bui
 PROVIDERS = f"{SUITE.package}._by_"
 
 
-def order(caches, by="numpy", op="softmax", is_up=False, device=HOST):
+def order(by="numpy", op="softmax", is_up=False, device=HOST):
     target = Target(Facts((device,)), device)
     case = Case("compilers", "build", (("op", op), ("by", by)))
-    return CHILD.Order(case, target, SUITE.package, 1, op, 64, 128, "float32", by, is_up, str(caches.folder), None)
+    return CHILD.Order(case, target, SUITE.package, 1, op, 64, 128, "float32", by, is_up, None)
 
 
 def report(before=0, written=0):
@@ -81,6 +81,22 @@ def test_a_build_was_cold_or_warm_by_what_it_wrote_and_not_by_what_was_asked(cac
     assert found.value.cause == "cache"
 
 
+def test_full_has_three_samples_of_the_first_operator_and_each_other_case_has_one():
+    counts = {
+        (tier, *(params[axis] for axis in ("op", "cache"))): BUILD.samples_of(target, params["op"], params["cache"])
+        for tier in ("smoke", "quick", "full")
+        for target in [Target(Facts((HOST,)), HOST, tier)]
+        for params in [dict(case.params) for case in SUITE.cases(target) if case.name == "build"]
+    }
+    several = {("full", "softmax", "cold"), ("full", "softmax", "warm")}
+    assert {key for key, count in counts.items() if count == 3} == several
+    assert {key for key, count in counts.items() if count == 1} == {
+        *(("full", "swiglu", cache) for cache in ("cold", "warm")),
+        *((tier, "softmax", "cold") for tier in ("smoke", "quick")),
+        ("full", "softmax", "process"),
+    }
+
+
 def test_entries_are_files_at_any_depth_and_locks_are_none(tmp_path):
     (tmp_path / "a/b").mkdir(parents=True)
     (tmp_path / "a/b/kernel.cubin").write_bytes(b"1234")
@@ -114,7 +130,7 @@ def test_a_cache_folder_that_cannot_be_written_is_said_with_the_way_out(tmp_path
 def test_a_fresh_interpreter_reports_its_parts_and_they_make_up_the_first_result(tmp_path):
     begun = time.monotonic()
     with FRESH.Caches(tmp_path) as caches:
-        found = FRESH.report_of(order(caches), caches, 60)
+        found = FRESH.report_of(order(), caches, 60)
     took = time.monotonic() - begun
     seconds = found.seconds
     assert set(seconds) == {"first", "import", "compile", "again"}
@@ -127,7 +143,7 @@ def test_a_fresh_interpreter_reports_its_parts_and_they_make_up_the_first_result
 def test_an_interpreter_that_crashes_is_said_with_its_signal(tmp_path, provider):
     provider("import os\ndef build(bench, problem):\n    os.abort()\n")
     with FRESH.Caches(tmp_path) as caches, pytest.raises(RuntimeError, match="by numba ended with SIGABRT"):
-        FRESH.report_of(order(caches, "numba"), caches, 60)
+        FRESH.report_of(order("numba"), caches, 60)
 
 
 @pytest.mark.slow
@@ -142,7 +158,7 @@ def test_an_interpreter_that_hangs_ends_in_time_with_all_that_it_started(tmp_pat
         """
     )
     with FRESH.Caches(tmp_path) as caches, pytest.raises(RuntimeError, match="did not end within 2 s and was ended"):
-        FRESH.report_of(order(caches, "numba"), caches, 2)
+        FRESH.report_of(order("numba"), caches, 2)
     number = int((tmp_path / "number").read_text())
     assert not psutil.pid_exists(number) or psutil.Process(number).status() == psutil.STATUS_ZOMBIE
 
@@ -151,7 +167,7 @@ def test_an_interpreter_that_hangs_ends_in_time_with_all_that_it_started(tmp_pat
 def test_what_an_interpreter_finds_reaches_the_case(tmp_path, provider):
     provider("from gpubench.api.suite import Skip\ndef build(bench, problem):\n    raise Skip('pip install it')\n")
     with FRESH.Caches(tmp_path) as caches, pytest.raises(Skip, match="pip install it"):
-        FRESH.report_of(order(caches, "numba"), caches, 60)
+        FRESH.report_of(order("numba"), caches, 60)
     provider(
         f"""
         import importlib, numpy as np
@@ -163,15 +179,15 @@ def test_what_an_interpreter_finds_reaches_the_case(tmp_path, provider):
         """
     )
     with FRESH.Caches(tmp_path) as caches, pytest.raises(WrongAnswer, match="relative error"):
-        FRESH.report_of(order(caches, "numba"), caches, 60)
+        FRESH.report_of(order("numba"), caches, 60)
 
 
 @pytest.mark.slow
 def test_numba_compiles_from_an_empty_cache_and_loads_from_a_full_one():
     pytest.importorskip("numba")
     with FRESH.Caches() as caches:
-        cold, warm = (FRESH.report_of(order(caches, "numba"), caches, 60) for _ in range(2))
-        up = FRESH.report_of(order(caches, "numba", op="swiglu", is_up=True), caches, 60)
+        cold, warm = (FRESH.report_of(order("numba"), caches, 60) for _ in range(2))
+        up = FRESH.report_of(order("numba", op="swiglu", is_up=True), caches, 60)
     BUILD.expect_state("cold", "numba", cold)
     BUILD.expect_state("warm", "numba", warm)
     BUILD.expect_state("process", "numba", up)
@@ -208,7 +224,7 @@ def test_the_seconds_to_compile_are_those_of_the_same_compile_by_hand():
             )
             by_hand.append(float(done.stdout))
         with FRESH.Caches() as caches:
-            ours.append(FRESH.report_of(order(caches, "numba"), caches, 60).seconds["compile"])
+            ours.append(FRESH.report_of(order("numba"), caches, 60).seconds["compile"])
     assert np.median(ours) == pytest.approx(np.median(by_hand), rel=0.1)
 
 
@@ -224,6 +240,7 @@ def test_a_compiler_that_crashes_costs_its_case_alone(tmp_path, provider):
     assert {by: each["status"] for by, each in status.items()} == {"numpy": "ok", "numba": "failed"}
 
 
+@pytest.mark.slow
 def test_a_device_that_is_missing_is_reported_and_not_taken_for_the_host():
     with FRESH.Caches() as caches, pytest.raises(Missing, match="CuPy is not usable here"):
-        FRESH.report_of(order(caches, "nvrtc", device=PAPER), caches, 60)
+        FRESH.report_of(order("nvrtc", device=PAPER), caches, 60)

@@ -24,9 +24,7 @@ def built(by, caches, is_up=False):
     case = Case("compilers", "build", (("op", "softmax"), ("by", by)))
     where = Target(facts, facts.devices[0])
     usual = os.environ.get("CUPY_CACHE_DIR")
-    order = CHILD.Order(
-        case, where, SUITE.package, 1, "softmax", 4096, 4096, "float16", by, is_up, str(caches.folder), usual
-    )
+    order = CHILD.Order(case, where, SUITE.package, 1, "softmax", 4096, 4096, "float16", by, is_up, usual)
     return FRESH.report_of(order, caches, 90)
 
 

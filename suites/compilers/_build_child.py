@@ -52,7 +52,6 @@ class Order:
     dtype: str
     by: str
     is_up: bool
-    folder: str  # of all caches
     usual_cache: str | None  # of CuPy, by its variable, for kernels that are no part of the build
 
 
@@ -96,8 +95,11 @@ def entries(folder: Path) -> dict[str, int]:
     return found
 
 
-def measured(order: Order, ledger: Ledger) -> Report:
-    """Build the operator, call it twice, check both results, and return what that took."""
+def measured(order: Order, caches: Path, ledger: Ledger) -> Report:
+    """Build the operator, call it, check the result, call it again, and return what that took.
+
+    `caches` is the folder of all caches.
+    """
     for library in (*(["cupy"] if order.target.device.backend == "cupy" else []), *_LIBRARIES.get(order.by, ())):
         with contextlib.suppress(ImportError):
             importlib.import_module(library)
@@ -110,7 +112,7 @@ def measured(order: Order, ledger: Ledger) -> Report:
         build = _Build(bench, order, order.op, ledger)
         if order.is_up:
             _Build(bench, order, "softmax" if order.op != "softmax" else "rmsnorm", ledger).compared()
-        before = entries(Path(order.folder))
+        before = entries(caches)
     begun = ledger.now()
     build.first()
     called = ledger.now()
@@ -121,7 +123,7 @@ def measured(order: Order, ledger: Ledger) -> Report:
     seconds["first"] = checked - begun if order.is_up else checked
     if order.is_up:
         seconds = {name: seconds[name] for name in ("first", "compile", "again")}
-    new = {path: size for path, size in entries(Path(order.folder)).items() if path not in before}
+    new = {path: size for path, size in entries(caches).items() if path not in before}
     return Report(seconds, len(before), len(new), sum(new.values()), _resident_bytes(), error)
 
 
@@ -185,7 +187,8 @@ def _resident_bytes() -> int:
 def main(begun: float) -> None:
     """Read an order from standard input and write the answer to standard output.
 
-    `begun` is when the import of this module began, and the program's argument when the interpreter was started.
+    `begun` is when the import of this module began. The program's arguments are when the interpreter was started, and
+    the folder of all caches.
     """
     ledger = Ledger(float(sys.argv[1]), time.monotonic() - begun)
     with ledger.outside():
@@ -194,7 +197,7 @@ def main(begun: float) -> None:
         order: Order = pickle.load(sys.stdin.buffer)  # noqa: S301 - of the process that started this one
     answer: dict[str, object]
     try:
-        answer = {"report": asdict(measured(order, ledger))}
+        answer = {"report": asdict(measured(order, Path(sys.argv[2]), ledger))}
     except Skip as reason:
         answer = {"skip": str(reason)}
     except Missing as library:

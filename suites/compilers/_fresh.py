@@ -76,7 +76,7 @@ def report_of(order: Order, caches: Caches, limit_s: float) -> Report:
         pickle.dump(order, asked)
         asked.seek(0)
         process = subprocess.Popen(
-            [sys.executable, "-P", "-c", program, repr(time.monotonic())],
+            [sys.executable, "-P", "-c", program, repr(time.monotonic()), str(caches.folder)],
             stdin=asked,
             stdout=answered,
             stderr=errors,
