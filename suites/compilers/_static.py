@@ -44,7 +44,7 @@ def of_triton(compiled: Any, programs: int, device: Device) -> Mapping[str, Obse
 
     `instructions` are those of one warp, each counted once, `memory` and `special` of them those of global memory and
     of the unit for exponentials and roots. `issue` is the time of all warps at four instructions per clock and
-    multiprocessor, at the highest clock: the bound that the kernel has beside its bytes.
+    multiprocessor, at the highest clock. Our kernels in Triton have no loops, so a warp executes what is counted.
     """
     found = {
         "registers": Observed(compiled.n_regs),
