@@ -40,7 +40,8 @@ _SIZES = (1, 2, 4, 8)  # of batches
 _STREAMS = 8  # queries of MultiStream at once
 _FOR_P90, _FOR_P99 = 64, 662  # queries that show a percentile (gpubench.stats.queries)
 _OFFLINE, _SERVER = 24, 32  # queries of a timed session
-_GROUP, _STREAM_S = 8, 8.0  # of SingleStream on a GPU: queries between two looks at the time, and least seconds
+_GROUP = 8  # queries of SingleStream between two looks at the time, on a GPU
+_SPARE = 1.25  # times as long as the queries for a 90th percentile took at first: the engine may drop a group
 _CHECKED = 2  # answers of a session that are compared with double precision
 
 topic = Topic(
@@ -214,10 +215,10 @@ def open_scenario(bench: Bench, model: str, weights: str, prompt: int, output: i
 def single_stream(bench: Bench, model: str, weights: str, prompt: int, output: int) -> Task:
     """SingleStream: each query is sent when the one before has its last token; the time of each query."""
     scenario = open_scenario(bench, model, weights, prompt, output, _FOR_P90)
-    # a query of a model on a GPU takes a third of a second: groups go on until there are queries for a 90th percentile
-    count, effort = (
-        (_GROUP, Effort.sustained(_STREAM_S).with_tail(_FOR_P90)) if bench.traits.is_gpu else (_FOR_P90, POINT)
-    )
+    count, effort = _FOR_P90, POINT
+    if bench.traits.is_gpu:  # a query takes long: groups of queries go on until there are enough for the percentile
+        query_s = min(scenario.run(scenario.prompts[:1], [0.0]).seconds for _ in range(2))
+        count, effort = _GROUP, Effort.sustained(_SPARE * _FOR_P90 * query_s)
     groups = itertools.cycle(range(0, _FOR_P90, count))
 
     def call() -> list[float]:

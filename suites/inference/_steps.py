@@ -35,7 +35,8 @@ from ._weights import ModelWeights
 _BOUND = 1e-4  # of the relative error of float32 logits; 4 layers leave about 3e-7
 _TOY = ("toy",)  # the model of the host
 _CONTEXT, _PROMPT, _MOST_BATCH = 2048, 2048, 64  # of the points that every model has
-_STEP_S, _PREFILL_S = 3.0, 4.0  # of samples that fill three quarters of a case, whose check takes up to a second
+_STEP_S, _PREFILL_S = 3.0, 4.0  # of samples that fill three quarters of a case, beside its check
+_CHECK_S = 5e-11  # for each weight, three times as long as the check of a step takes on an H200
 _KINDS = {  # of weights of further models: those of the 70B model that fit into one GPU, those with kernels
     "llama-3-70b": ("int4",),
     "chatglm-6b": ("float16", "int4"),
@@ -185,8 +186,9 @@ def _effort(bench: Bench, is_representative: bool, seconds: float) -> Effort:
 def step(bench: Bench, model: str, weights: str, batch: int, context: int) -> Task:
     """One token for each of `batch` sequences of `context` tokens: weights and KV cache read once; tokens a second."""
     if model in MODELS:
-        effort = _effort(bench, batch in (1, 16) and context == _CONTEXT, _STEP_S)
-        return step_task(bench, MODELS[model], weights, batch, context, effort)
+        chosen = MODELS[model]
+        effort = _effort(bench, batch in (1, 16) and context == _CONTEXT, _STEP_S + _CHECK_S * chosen.size)
+        return step_task(bench, chosen, weights, batch, context, effort)
     built = ToyStep(bench, batch, context)
     work = TOY.step(batch, context, built.weights.nbytes, 4)
     stage = Stage(built, work, "items", effort=POINT, item="token")
