@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Compare compilers that cannot share an environment: make an environment for each, one after the other, run the suite
-# `compilers` in it, and put all runs on one page.
+# `compilers` in it, write its page, and put all runs on one page, each as a column.
 #
 #   bash ci/compilers.sh [ENVIRONMENT…] [-- OPTIONS of `gpubench run`]     e.g. tvm iree -- --tier quick
 #
@@ -71,6 +71,7 @@ for name in "${names[@]}"; do plan "$name"; done
 
 mkdir -p "$out"
 runs=()
+columns=""
 worst=0
 for name in "${names[@]}"; do
     plan "$name"
@@ -86,9 +87,12 @@ for name in "${names[@]}"; do
     end_with "$status"
     if [ -s "$out/$name.jsonl" ]; then # all runs so far, so that one which fails costs only itself
         runs+=("$out/$name.jsonl")
-        "$work/$name/bin/gpubench" report "${runs[@]}" -o "$out/compilers.html" --force >&2 || end_with $?
+        columns+=" $name"
+        "$work/$name/bin/gpubench" report "$out/$name.jsonl" -o "$out/$name.html" --force >&2 || end_with $?
+        [ ${#runs[@]} -eq 1 ] ||
+            "$work/$name/bin/gpubench" report "${runs[@]}" -o "$out/compilers.html" --force >&2 || end_with $?
     fi
     [ -n "${GPUBENCH_ENVIRONMENTS:-}" ] || rm -rf "${work:?}/$name"
 done
-[ ${#runs[@]} -eq 0 ] || say "runs and page: $out"
+[ ${#runs[@]} -eq 0 ] || say "runs and pages: $out; the columns of compilers.html are$columns"
 exit "$worst"

@@ -59,7 +59,7 @@ def script(tmp_path):
 
 
 def test_each_environment_runs_its_compiler_beside_the_eager_library_and_the_page_has_all_runs(script, tmp_path):
-    status, log, _ = script("light", "torch", "tvm", "--", "--tier", "quick")
+    status, log, messages = script("light", "torch", "tvm", "--", "--tier", "quick")
     assert status == 0
     installed = [line.partition(" installs ")[::2] for line in log if "installs" in line]
     assert [(name, extra.partition("[")[2]) for name, extra in installed] == [
@@ -73,6 +73,8 @@ def test_each_environment_runs_its_compiler_beside_the_eager_library_and_the_pag
     assert "--device host --filter *by=tvm* --filter *by=numpy* --tier full" in runs[2]
     files = "T/out/light.jsonl T/out/torch.jsonl T/out/tvm.jsonl"
     assert log[-1] == f"tvm report {files} -o T/out/compilers.html --force"
+    assert "tvm report T/out/tvm.jsonl -o T/out/tvm.html --force" in log
+    assert "the columns of compilers.html are light torch tvm" in messages
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fake-python", "log", "out"], "no environment is left"
 
 
