@@ -16,7 +16,7 @@ from ._static import of_launch
 
 _TILE, _THREADS, _PLANE_THREADS = 64, 256, 128  # as in layout.cu
 _WIDE = 8  # halves of a vector
-_LOOP = 4  # vectors or results of a thread
+_LOOPS = {0: 1, 1: 4, 2: 1}  # vectors of a thread of `lines`: a batch norm computes its factors for all of them
 _NUMBERS = {"bias": 0, "batch-norm": 1, "scale-shift": 2}  # WHAT
 
 
@@ -44,9 +44,8 @@ def _pool(bench: Bench, problem: ImageProblem, outputs: Outputs) -> partial[None
     is_planar = problem.layout == "nchw"
     vectors = out.size // (_WIDE // 2 if is_planar else _WIDE)
     kernel = _kernel(bench, "pool_planes" if is_planar else "pool_lines")
-    sizes = (np.uint64(vectors), np.uint32(side), *(() if is_planar else (np.uint32(groups),)))
-    blocks = -(-vectors // (_THREADS * (_LOOP if is_planar else 1)))
-    return partial(kernel, (blocks,), (_THREADS,), (problem.inputs["x"], out, *sizes))
+    sizes = (np.uint32(vectors), np.uint32(side), *(() if is_planar else (np.uint32(groups),)))
+    return partial(kernel, (-(-vectors // _THREADS),), (_THREADS,), (problem.inputs["x"], out, *sizes))
 
 
 def _by_channel(bench: Bench, problem: ImageProblem, outputs: Outputs) -> partial[None]:
@@ -62,13 +61,13 @@ def _by_channel(bench: Bench, problem: ImageProblem, outputs: Outputs) -> partia
 def lines(bench: Bench, what: int, args: tuple[object, ...], vectors: int, groups: int) -> partial[None]:
     """Return the launch of `lines` on vectors whose channels are `groups` vectors side by side."""
     span = math.lcm(groups, _THREADS)
-    blocks = -(-vectors // (_LOOP * span)) * (span // _THREADS)
+    blocks = -(-vectors // (_LOOPS[what] * span)) * (span // _THREADS)
     sizes = np.uint64(vectors), np.uint32(groups), np.uint32(span)
     return partial(_kernel(bench, "lines", what), (blocks,), (_THREADS,), (*args, *sizes))
 
 
 def _kernel(bench: Bench, name: str, what: int = 0) -> Kernel:
-    return bench.kernel("layout.cu", name, WHAT=what, LOOP=_LOOP)
+    return bench.kernel("layout.cu", name, WHAT=what, LOOP=_LOOPS[what])
 
 
 def folding(bench: Bench, problem: FoldingProblem) -> Built:

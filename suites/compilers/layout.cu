@@ -2,7 +2,7 @@
 // matrices, whose columns are channels. A vector is eight halves: 16 bytes.
 //
 //   WHAT  0 adds a bias, 1 normalises by mean, variance, weight and bias, 2 multiplies by a scale and adds a shift
-//   LOOP  vectors or results of a thread, whose loads are all in flight at the same time
+//   LOOP  vectors of a thread of `lines`, whose loads are all in flight at the same time
 #define EPSILON 1e-5f
 #define TILE 64
 #define THREADS 256  // of most blocks
@@ -20,9 +20,39 @@ static __device__ __forceinline__ float of_half(unsigned short half) {
     return value;
 }
 
+#ifdef __CUDA_ARCH__
+static __device__ __forceinline__ u32 word_of(float low, float high) {
+    u32 word;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    return word;
+}
+// 1 / √x within 2^-22 of it, without the branches of an exact one.
+static __device__ __forceinline__ float inverse_root(float x) {
+    float found;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(found) : "f"(x));
+    return found;
+}
+// A store of what nobody reads soon, so that it leaves the second cache first.
+static __device__ __forceinline__ void put(uint4* to, const uint4& v) {
+    asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
+}
+static __device__ __forceinline__ void put(uint2* to, const uint2& v) {
+    asm volatile("st.global.cs.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(v.x), "r"(v.y) : "memory");
+}
+static __device__ __forceinline__ void put(u32* to, u32 v) {
+    asm volatile("st.global.cs.u32 [%0], %1;" ::"l"(to), "r"(v) : "memory");
+}
+#else
 static __device__ __forceinline__ u32 word_of(float low, float high) {
     return (u32)gb_to_half(low) | (u32)gb_to_half(high) << 16;
 }
+static __device__ __forceinline__ float inverse_root(float x) { return 1 / sqrtf(x); }
+template <class T>
+static __device__ __forceinline__ void put(T* to, const T& v) {
+    *to = v;
+}
+#endif
 
 static __device__ __forceinline__ uint4 narrow(const float (&wide)[8]) {
     return make_uint4(word_of(wide[0], wide[1]), word_of(wide[2], wide[3]), word_of(wide[4], wide[5]),
@@ -31,7 +61,7 @@ static __device__ __forceinline__ uint4 narrow(const float (&wide)[8]) {
 
 // What a channel is multiplied by, and what is added to it. `a` is the bias (WHAT 0), the mean (1) or the scale (2).
 static __device__ __forceinline__ void factors(float a, float b, float c, float d, float& scale, float& shift) {
-    scale = WHAT == 0 ? 1.0f : WHAT == 1 ? c / sqrtf(b + EPSILON) : a;
+    scale = WHAT == 0 ? 1.0f : WHAT == 1 ? c * inverse_root(b + EPSILON) : a;
     shift = WHAT == 0 ? a : WHAT == 1 ? d - a * scale : b;
 }
 
@@ -48,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(128)
         widen(gb_stream(x + first + i), wide);
 #pragma unroll
         for (int k = 0; k < 8; ++k) wide[k] = wide[k] * scale + shift;
-        out[first + i] = narrow(wide);
+        put(out + first + i, narrow(wide));
     }
 }
 
@@ -77,7 +107,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             widen(held[j], wide);
 #pragma unroll
             for (int k = 0; k < 8; ++k) wide[k] = wide[k] * scale[k] + shift[k];
-            out[first + j * span] = narrow(wide);
+            put(out + first + j * span, narrow(wide));
         }
 }
 
@@ -100,8 +130,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const u64 row = top + 2 * x, col = left + 2 * (word + y);
         if (row < rows && col < cols) {
             const u32 upper = tile[2 * x][word + y], lower = tile[2 * x + 1][word + y];
-            out[matrix + (col * rows + row) / 2] = (upper & 0xffffu) | lower << 16;
-            out[matrix + ((col + 1) * rows + row) / 2] = upper >> 16 | (lower & 0xffff0000u);
+            put(out + matrix + (col * rows + row) / 2, (upper & 0xffffu) | lower << 16);
+            put(out + matrix + ((col + 1) * rows + row) / 2, upper >> 16 | (lower & 0xffff0000u));
         }
     }
 }
@@ -113,39 +143,30 @@ static __device__ __forceinline__ void most(const uint4& v, float (&found)[8]) {
     for (int k = 0; k < 8; ++k) found[k] = fmaxf(found[k], other[k]);
 }
 
-// The maximum of each 2 × 2 halves of planes `side` wide, a multiple of 8: one vector of two rows makes four halves. A thread
-// makes LOOP results, a block of threads apart.
+// The maximum of each 2 × 2 halves of planes `side` wide, a multiple of 8: one vector of two rows makes four halves.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    pool_planes(const uint4* __restrict__ x, uint2* __restrict__ out, u64 vectors, u32 side) {
-    const u64 first = (u64)blockIdx.x * LOOP * THREADS + threadIdx.x;
-    const u32 wide = side / 8;
-    uint4 upper[LOOP], lower[LOOP];
-#pragma unroll
-    for (int j = 0; j < LOOP; ++j) {
-        const u64 i = first + j * THREADS, corner = i / wide * 2 * wide + i % wide;
-        if (i < vectors) upper[j] = gb_stream(x + corner), lower[j] = gb_stream(x + corner + wide);
-    }
-#pragma unroll
-    for (int j = 0; j < LOOP; ++j) {
-        float found[8];
-        widen(upper[j], found);
-        most(lower[j], found);
-        if (first + j * THREADS < vectors)
-            out[first + j * THREADS] = make_uint2(word_of(fmaxf(found[0], found[1]), fmaxf(found[2], found[3])),
-                                                  word_of(fmaxf(found[4], found[5]), fmaxf(found[6], found[7])));
-    }
+    pool_planes(const uint4* __restrict__ x, uint2* __restrict__ out, u32 vectors, u32 side) {
+    const u32 i = blockIdx.x * THREADS + threadIdx.x, wide = side / 8;
+    if (i >= vectors) return;
+    const uint4* corner = x + ((u64)(i / wide) * 2 * wide + i % wide);
+    float found[8];
+    const uint4 upper = gb_stream(corner), lower = gb_stream(corner + wide);
+    widen(upper, found);
+    most(lower, found);
+    put(out + i, make_uint2(word_of(fmaxf(found[0], found[1]), fmaxf(found[2], found[3])),
+                            word_of(fmaxf(found[4], found[5]), fmaxf(found[6], found[7]))));
 }
 
 // The same with channels side by side, `groups` vectors of them; `side` is even.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    pool_lines(const uint4* __restrict__ x, uint4* __restrict__ out, u64 vectors, u32 side, u32 groups) {
-    const u64 i = (u64)blockIdx.x * THREADS + threadIdx.x, place = i / groups, half = side / 2;
+    pool_lines(const uint4* __restrict__ x, uint4* __restrict__ out, u32 vectors, u32 side, u32 groups) {
+    const u32 i = blockIdx.x * THREADS + threadIdx.x, place = i / groups, half = side / 2;
     if (i >= vectors) return;
-    const uint4* corner = x + ((place / half * 2) * side + place % half * 2) * groups + i % groups;
+    const uint4* corner = x + (((u64)(place / half) * 2 * side + place % half * 2) * groups + i % groups);
+    const uint4 a = gb_stream(corner), b = gb_stream(corner + groups);
+    const uint4 c = gb_stream(corner + (u64)side * groups), d = gb_stream(corner + (u64)(side + 1) * groups);
     float found[8];
-    widen(gb_stream(corner), found);
-    most(gb_stream(corner + groups), found);
-    most(gb_stream(corner + (u64)side * groups), found);
-    most(gb_stream(corner + (u64)(side + 1) * groups), found);
-    out[i] = narrow(found);
+    widen(a, found);
+    most(b, found), most(c, found), most(d, found);
+    put(out + i, narrow(found));
 }
