@@ -66,7 +66,7 @@ class PythonRoundTrip:
 @topic.case(
     when=on_gpu,
     corpus=one_corpus,
-    codec=points(smoke=("lz4",), quick=("lz4",), full=_CODECS),
+    codec=points((), smoke=("lz4",), full=_CODECS),
     size_bytes=mebibytes(16, 256, 256),
     chunk_bytes=(CHUNK_BYTES,),
 )
