@@ -192,6 +192,12 @@ def test_the_rungs_are_those_of_the_vendors_gpus(arch, tier, rungs):
     assert tuple(dict.fromkeys(found)) == rungs
 
 
+@pytest.mark.parametrize(("tier", "sizes"), [("quick", {4096}), ("full", {1024, 2048, 4096, 8192, 16384})])
+def test_quick_has_one_size_and_full_has_five(tier, sizes):
+    cases = [dict(case.params) for case in SUITE.cases(Target(Facts((PAPER,)), PAPER, tier)) if case.name == "hgemm"]
+    assert {params["n"] for params in cases if params["rung"] == "wgmma"} == sizes
+
+
 def test_one_thread_per_element_is_left_out_where_it_takes_too_long():
     cases = [dict(case.params) for case in SUITE.cases(Target(Facts((PAPER,)), PAPER, "full")) if case.name == "hgemm"]
     assert max(params["n"] for params in cases if params["rung"] == "naive") == 4096

@@ -80,10 +80,10 @@ def paired(bench: Bench, call: Callable[[], None], by_vendor: Callable[[], None]
 
 @topic.case(
     rung=_rungs,
-    n=points((8192,), (1024,), (1024, 2048, 4096, 8192, 16384)),
+    n=points((4096,), (1024,), (1024, 2048, 4096, 8192, 16384)),
     when=on_gpu,
     where=_in_time,
-    headline={"rung": "vendor", "n": 8192},
+    headline={"rung": "vendor", "n": 4096},
 )
 def hgemm(bench: Bench, rung: str, n: int) -> Task:
     """C = A·Bᵀ of N×N matrices of float16 with sums in float32: 2·N³ operations, at least 3·N² elements moved."""
