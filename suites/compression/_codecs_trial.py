@@ -80,7 +80,7 @@ def sampled(data: Any, chunk_bytes: int) -> Any:
 def _corpora(target: Target) -> Any:
     """Return the user's files, or in the quick tier one corpus and in the full tier all."""
     every = corpora(target)
-    return points(every.quick if target.data else every.quick[:1], full=every.full)
+    return points(every.quick if target.data else every.quick[:1], every.smoke, every.full)
 
 
 def _sizes(target: Target) -> Any:
