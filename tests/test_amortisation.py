@@ -80,6 +80,12 @@ def test_the_table_says_after_how_many_calls_it_pays_and_how_much_work_that_is()
     )
 
 
+def test_an_interval_whose_ends_read_alike_is_left_out():
+    close = build("triton", "process", compile=[1.4998, 1.4999, 1.5])
+    (table,) = amortisation_tables(TITLE, found_of(*MEASURED[:3], close))
+    assert table.rows[0][-3] == "after 500 calls (1.5 s of work)"
+
+
 def test_a_provider_that_is_not_faster_never_pays():
     for seconds in (0.003, 0.004):
         (found,) = found_of(*MEASURED[:1], operator("triton", [seconds], "cupy"), *MEASURED[2:])

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Target, Task, Topic, View, Work, points
+from gpubench.api.suite import Bench, Target, Task, Topic, View, Work
 
 from . import _providers as providers
-from ._cases import runtime_of, task_of
+from ._cases import in_full, runtime_of, task_of
 from ._operators import OPERATORS, Operator, Problem, Rows
 
 topic = Topic(views=[View("bars", "Product, bias and GELU: throughput by provider", ("gemm_gelu",), by=("by",))])
@@ -63,28 +63,26 @@ class ProductProblem(Problem):
 
 
 def _by(target: Target) -> Any:
-    if target.is_host:
-        return points(providers.HOST_QUICK, providers.HOST_QUICK[1:2])
-    return points(("cupy-fused", "vendor"), ("vendor",), ("cupy", "cupy-fused", "vendor", "torch", "inductor", "jax"))
+    return providers.HOST_QUICK if target.is_host else ("cupy", "cupy-fused", "vendor", "torch", "inductor", "jax")
 
 
 def _m(target: Target) -> Any:
-    return (256,) if target.is_host else points((4096,), (512,))
+    return (256,) if target.is_host else (4096,)
 
 
 def _n(target: Target) -> Any:
-    return (1024,) if target.is_host else points((14336,), (1024,))
+    return (1024,) if target.is_host else (14336,)
 
 
 def _k(target: Target) -> Any:
-    return (512,) if target.is_host else points((4096,), (1024,))
+    return (512,) if target.is_host else (4096,)
 
 
 def _dtypes(target: Target) -> Any:
     return ("float32",) if target.is_host else ("float16",)
 
 
-@topic.case(m=_m, n=_n, k=_k, dtype=_dtypes, by=_by, runtime=runtime_of)
+@topic.case(m=_m, n=_n, k=_k, dtype=_dtypes, by=_by, runtime=runtime_of, when=in_full)
 def gemm_gelu(bench: Bench, m: int, n: int, k: int, dtype: str, by: str) -> Task:
     """A matrix product, a bias for each column and GELU (approximation with tanh): 2·M·N·K operations.
 

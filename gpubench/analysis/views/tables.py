@@ -305,7 +305,8 @@ def paid_words(found: Amortised, paid: PaidAfter) -> str:
     if calls.high == 0:
         return "at once"
     work = units.quantity(found.work_s(paid), "s", 2)
-    between = f"; {_calls(calls.low)} – {_calls(calls.high)}" if calls.low < calls.high else ""
+    low, high = _calls(calls.low), _calls(calls.high)
+    between = f"; {low} – {high}" if low != high else ""
     return f"after {'at most ' if paid.is_bound else ''}{_calls(calls.centre)} calls ({work} of work{between})"
 
 
