@@ -90,6 +90,11 @@ def test_the_burst_fills_every_multiprocessor_and_the_shapes_of_full_are_not_in_
     assert full - {line.partition("[")[0] for line in ids()} == only_in_full
 
 
+def test_a_layer_is_of_a_model_whose_tokens_meet_all_of_its_weights():
+    models = {line.partition("model=")[2].partition(",")[0] for line in ids(tier="full") if line.startswith("layer")}
+    assert models == {"chatglm-6b", "llama-3-8b", "llama-3-70b"}
+
+
 def test_what_floors_and_key_figures_name_is_in_quick():
     """The floors are those of one and of several models of GPU; what they expect has to be measured by every run."""
     wanted = {floor.case.removeprefix("gemm/") for floor in built_in_floors() if floor.case.startswith("gemm/")}
@@ -248,12 +253,15 @@ def test_every_plan_fits_a_block_and_its_shared_memory(kind):
     stored = GEMV.KINDS[kind]
     for cols in (128, 2048, 2816, 16384, 65536):
         for warp in (32, 64):
-            plan = GEMV.warp_plan(stored, cols, warp)
-            assert warp <= plan.team <= 256
-            assert 256 % plan.team == 0
+            for how in (GEMV.PLAIN, GEMV.Launch(is_early=True), GEMV.Launch(is_early=True, is_gated=True)):
+                plan = GEMV.warp_plan(stored, cols, warp, how)
+                assert warp <= plan.team <= 256
+                assert 256 % plan.team == 0
+                assert plan.share % how.halves == 0
     for tokens in (1, 8, 9, 16, 33, 64) if stored.number else ():
         for rows in (1000, 4096, 57344):
             plan = GEMV.tensor_plan(stored, rows, tokens, 132)
+            assert GEMV.tensor_plan(stored, rows, tokens, 132, is_gated=True).panels == 2
             assert 8 * plan.tiles >= tokens
             assert plan.threads <= 1024
             assert plan.tiles == 1 or plan.across == 1

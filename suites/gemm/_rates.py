@@ -35,6 +35,7 @@ _STEADY = {"smoke": Effort.sustained(0.6), "full": Effort.sustained(2.6)}
 _BURST = 8  # products in a row: about 5 ms of 8192³, a fraction of the time in which a power cap acts
 _REST_S = 0.03
 _BURSTS_S = 0.4  # ten bursts and their rests
+_DENSE = tuple(name for name, model in MODELS.items() if model.experts == 1)  # each token meets all weights of a layer
 _FEW_TOKENS = 64  # up to this number the weights decide how long a product takes
 
 topic = Topic(
@@ -144,7 +145,7 @@ def sustained(bench: Bench, dtype: str, n: int) -> Task:
 
 
 @topic.case(
-    model=points(("llama-3-8b",), full=tuple(MODELS)),
+    model=points(("llama-3-8b",), full=_DENSE),
     layer=points(("up",), full=("qkv", "out", "up", "down", "head")),
     tokens=points((), (16,), (1, 16, 128, 2048)),
     dtype=points(("bfloat16",), full=("bfloat16", "float8_e4m3")),
