@@ -18,6 +18,7 @@ GROUP = 128  # weights that share a scale; the number of columns is a multiple o
 _THREADS = 256  # in a block, as in gemv.cu
 _CHUNK = 2**26  # weights that are widened at once
 _MANY_ROWS = 2**14  # from this number on blocks of two panels still fill the device
+_FEW_ROWS_THREADS = 512  # of a block that shares out the columns of few rows of int4 weights
 _TILE = 16  # rows of a tile of quantised weights in skinny.cu
 _LANES_A_TOKEN = 4  # of a warp of skinny.cu: 8 tokens at once on NVIDIA, 16 on AMD
 _MOST_TOKENS = 64
@@ -190,21 +191,22 @@ class WarpPlan:
         return _THREADS // self.team * self.share
 
 
-def warp_plan(kind: WeightKind, cols: int, warp: int, is_gated: bool = False) -> WarpPlan:
-    """Return the fastest plan on an H200: four vectors a thread; quantised weights have a warp for a row or two."""
-    vectors_a_row = cols * kind.bits // 128
+def warp_plan(kind: WeightKind, cols: int, warp: int, how: Launch = PLAIN) -> WarpPlan:
+    """Return the fastest plan on an H200.
+
+    A thread has about four vectors of a row. Quantised weights have a warp for two rows. Blocks of an early launch fill
+    the device once: they begin while the launch before still runs, and so do those of the launch after it.
+    """
     if kind.is_quantised:
-        return WarpPlan(warp, 2, 2) if is_gated or vectors_a_row > 8 * warp else WarpPlan(warp, 1, 4)
-    whole = 1 << (max(vectors_a_row // 4, 1).bit_length() - 1)  # a power of two: a team folds its sums in halves
-    return WarpPlan(max(warp, min(_THREADS, whole)), 2 if is_gated else 1, 4)
+        return WarpPlan(warp, 2, 2)
+    quarter = max(cols * kind.bits // 128 // 4, 1)
+    team = max(warp, min(_THREADS, 1 << (quarter.bit_length() - 1)))  # a power of two: a team folds its sums in halves
+    return WarpPlan(team, 2, 4, 4) if how.is_early else WarpPlan(team, how.halves, 2)
 
 
 @dataclass(frozen=True, slots=True)
 class TensorPlan:
-    """How skinny.cu is built and launched; its first lines explain the numbers.
-
-    `resident` blocks on each compute unit take all rows of one tile of tokens in turn; 0 is a block for each of its rows.
-    """
+    """How skinny.cu is built and launched; its first lines explain the numbers."""
 
     tiles: int
     panels: int
@@ -213,7 +215,6 @@ class TensorPlan:
     ahead: int
     splits: int
     warp: int = 32
-    resident: int = 0
 
     @property
     def rows(self) -> int:
@@ -233,6 +234,11 @@ def tensor_plan(
     width = warp // _LANES_A_TOKEN
     tiles = next(tiles for tiles in (1, 2, 4, 8) if width * tiles >= tokens)
     widest = width * tiles == _MOST_TOKENS
+    if tiles == 1 and kind.bits == 4:
+        if rows >= _MANY_ROWS:
+            return TensorPlan(1, 2, 1, 4, 1, 1, warp)
+        panels = 2 if is_gated or rows > 2 * 16 * units else 1  # two blocks of one panel stay on each compute unit
+        return TensorPlan(1, panels, 1, _FEW_ROWS_THREADS // warp, 1, 1, warp)
     panels = 2 if is_gated or kind.bits == 4 or (tiles > 1 and rows >= _MANY_ROWS) or widest else 1
     if tiles == 1:
         return TensorPlan(1, panels, 1, 8, 2, 1, warp)
@@ -243,7 +249,7 @@ def tensor_plan(
 
 def warp_call(bench: Bench, weights: Weights, held: Vectors, how: Launch = PLAIN) -> Call:
     """Return the call of Y = W·x by gemv.cu."""
-    plan = warp_plan(weights.kind, weights.cols, bench.traits.warp, how.is_gated)
+    plan = warp_plan(weights.kind, weights.cols, bench.traits.warp, how)
     defines = {"TEAM": plan.team, "SHARE": plan.share, "AHEAD": plan.ahead, "GATED": int(how.is_gated)}
     kernel = bench.kernel("gemv.cu", "gemv", WEIGHTS=weights.kind.number, **defines)
     blocks, most = -(-weights.rows // plan.rows), plan.resident * bench.device.device.units
@@ -263,10 +269,9 @@ def tensor_call(bench: Bench, weights: Weights, held: Vectors, tokens: int, how:
     plan = tensor_plan(kind, weights.rows, tokens, units, warp, how.is_gated)
     sizes = {"TILES": plan.tiles, "PANELS": plan.panels, "DOWN": plan.down, "ACROSS": plan.across, "AHEAD": plan.ahead}
     kernel = bench.kernel("skinny.cu", "skinny", WEIGHTS=kind.number, **sizes, GATED=int(how.is_gated))
-    blocks, most = -(-weights.rows // plan.rows), plan.resident * units
-    grid = (min(blocks, most) if most else blocks, plan.splits)
+    grid = (-(-weights.rows // plan.rows), plan.splits)
     parts = xp.empty(plan.splits * tokens * weights.rows if plan.splits > 1 else 0, "float32")
-    arrived = xp.zeros(blocks, "uint32")
+    arrived = xp.zeros(grid[0], "uint32")
     numbers = (np.uint32(value) for value in (weights.rows // how.halves, weights.cols, tokens))
     args = (weights.words, weights.scales, held.x, held.y, *numbers, parts, arrived)
     return partial(kernel.early if how.is_early else kernel, grid, (plan.threads,), args)

@@ -54,8 +54,12 @@ class ModelWeights:
         return Weights(self.make, self.kind, layer.rows, layer.cols, self._seed(), layer.cols**-0.5, self._tiled)
 
     def product(self, weights: Weights, x: Any, y: Any, tokens: int, is_gated: bool = False) -> Callable[[], None]:
-        """Return the early call of Y = X·Wᵀ by the kernel that serves these weights and this number of tokens."""
-        how = Launch(is_early=True, is_gated=is_gated)
+        """Return the call of Y = X·Wᵀ by the kernel that serves these weights and this number of tokens.
+
+        It is early, except with several tokens against quantised weights: there the launch after it would take compute
+        units from this one, which computes more than it reads.
+        """
+        how = Launch(is_early=tokens == 1 or not weights.kind.is_quantised, is_gated=is_gated)
         if self._tiled or tokens > 1:
             return tensor_call(self.bench, weights, Vectors(x, y), tokens, how)
         return warp_call(self.bench, weights, Vectors(x, y), how)
