@@ -399,8 +399,8 @@ def test_a_run_of_an_h200_shows_the_attention_the_steps_and_the_rates_that_were_
     assert rows[f"decode_attention[batch=8,context=4096,{heads}]"].interval.centre > 0.65 * 4608e9
     half, fourth = served_of(summary, "inference", next(view for view in views(run) if view.kind == "serving"))
     assert (half.label, fourth.label) == ("llama-3-8b, float16", "llama-3-8b, int4")
-    assert half.times.slots == 16
-    assert [round(point.rate, 1) for _, point in half.knees if point] == [12.8, 9.9]
+    assert half.times.slots == 64
+    assert [round(point.rate, 1) for _, point in half.knees if point] == [25.7, 23.0]
 
 
 def views(run):
