@@ -264,7 +264,8 @@ def step_task(bench: Bench, model: Model, kind: str, batch: int, context: int, e
         in_turn(*step.calls), work, "items", "dram", modes=("graph",), max_calls=2, effort=effort, item="token"
     )
     files = "gemv.cu, skinny.cu, attention.cu, chain.cu" + (", experts.cu" if model.experts > 1 else "")
-    notes = step.chain.notes(f"{len(step.calls)} calls in a graph: {files}")
+    launches = "early" if "early_launch" in bench.traits.features else "in turn"
+    notes = step.chain.notes(f"{len(step.calls)} calls in a graph, launched {launches}: {files}")
     return Task.of(stage, check=check, poison=step.poison, notes=notes)
 
 
