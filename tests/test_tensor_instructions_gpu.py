@@ -75,3 +75,16 @@ def test_a_dependent_chain_is_slower_than_independent_ones(bench: Bench) -> None
     cycles = [observed(bench, "fma", dtype="float32", independent=chains)["cycles"] for chains in (1, 2, 4)]
     assert cycles[0] == pytest.approx(4, abs=0.2)
     assert cycles[0] > 1.8 * cycles[1] > 3 * cycles[2]
+
+
+@pytest.mark.parametrize("shape", ["4096x4096", "4097x1152"])
+@pytest.mark.parametrize("rung", ["naive", "warp", "vectorised", "rows", "split"])
+def test_a_rung_of_the_hgemv_ladder_gives_the_product_in_every_copy(bench: Bench, rung: str, shape: str) -> None:
+    axes = (("rung", rung), ("shape", shape))
+    task = SUITE.build(dataclasses.replace(bench, case=Case("tensor", "hgemv", axes)))
+    for _ in range(2):
+        task.poison()
+        for call in task.stages[""].rotation:
+            call()
+        found: Any = task.check()
+        assert 0 < found["error"].value < 2**-10

@@ -19,7 +19,8 @@ TARGET_CYCLES = 2**20  # of a launch: half a millisecond, beside which its begin
 ONE_WARP = (1, 2, 4, 8)  # independent chains that one warp of each scheduler has
 REST_S = 0.01  # before each sample of matrix instructions
 SCHEDULERS = 4  # of an SM, and SIMD units of a CU
-_SLACK = 0.05  # by which twice as many steps may take more or less than twice the time
+_SLACK = 0.1  # by which twice as many steps may take more or less than twice the time
+_LAUNCHES = 3  # of which the fastest counts in a check: other programs may share the device
 
 
 def rounds_for(body: int, cycles_a_step: float) -> int:
@@ -74,10 +75,13 @@ class Chains:
         expect(used == len(places), f"{len(places)} blocks ran on {used} SMs or CUs instead of one on each")
 
     def _least(self, rounds: int) -> float:
-        self.launch(rounds)
-        least = float(self.elapsed().min())
-        expect(least > 0, "the clock of an SM or CU did not advance")
-        return least
+        """Return the fewest cycles of a block in a few launches."""
+        counts = []
+        for _ in range(_LAUNCHES):
+            self.launch(rounds)
+            counts.append(float(self.elapsed().min()))
+        expect(min(counts) > 0, "the clock of an SM or CU did not advance")
+        return min(counts)
 
     def task(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -170,7 +170,7 @@ def _chains(bench: Bench, instruction: ScalarInstruction, chains_a_scheduler: in
     issuers = threads // lanes
     work = Work(flops=instruction.work.flops * lanes, items=instruction.work.items * lanes)
     chains = Chains(bench, launch, cycles, rounds, rounds * BODY, issuers, work)
-    notes = {"chains": f"{rounds * BODY} steps a warp", **resource_notes(bench, kernel, threads)}
+    notes = {"chains": f"{rounds * BODY} steps of a warp", **resource_notes(bench, kernel, threads)}
     return chains.task(instruction.limit, check, _poison(results), notes)
 
 
@@ -179,10 +179,16 @@ def _poison(results: Any) -> Callable[[], None]:
     return lambda: results.view("uint8").fill(0xFF)
 
 
+def _in_tier(target: Target, params: Mapping[str, Any]) -> bool:
+    """Return whether a tier has the point: outside of full, a single chain is of float32."""
+    return target.tier == "full" or params["independent"] != 1 or params["dtype"] == "float32"
+
+
 @topic.case(
     dtype=lambda target: points(_dtypes(target)[:3], ("float32",), _dtypes(target)),
     independent=points((1, _FULL), (1,), (*ONE_WARP, _FULL)),
     when=on_gpu,
+    where=_in_tier,
 )
 def fma(bench: Bench, dtype: str, independent: int) -> Task:
     """Multiply-adds x = a·x + b in registers, a number or two halves a lane: two operations for each number."""

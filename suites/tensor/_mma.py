@@ -232,5 +232,5 @@ def mma(bench: Bench, shape: str, dtype: str, sums: str, independent: int) -> Ta
         expect_equal(found, np.broadcast_to(data.end, found.shape), "words of sums")
 
     chains = Chains(bench, launch, cycles, rounds, rounds * BODY, issuers, Work(flops=form.flops))
-    notes = {"chains": f"{rounds * BODY} steps a warp", **resource_notes(bench, kernel, threads)}
+    notes = {"chains": f"{rounds * BODY} steps of a warp", **resource_notes(bench, kernel, threads)}
     return chains.task(matrix_limit(dtype), check, lambda: sums_found.view("uint8").fill(0xFF), notes, REST_S)

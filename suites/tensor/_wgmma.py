@@ -15,7 +15,7 @@ from ._chains import REST_S, Chains, cycle_words, matrix_limit, on_nvidia_gpu, r
 from ._fragments import ROW_BYTES, drawn, encoded, operand_words, sum_words, swizzled
 from ._kernels import resource_notes
 
-BODY = 64  # steps of a round, as in instructions_wgmma.cu
+_WIDE = 128  # columns from which on fewer steps make a round: many operands take the compiler long
 _ROWS, _STEP_BYTES = 64, 32  # of A; bytes of a row that one instruction takes
 _STEPS_A_ROW = ROW_BYTES // _STEP_BYTES
 _GROUP_THREADS = 128  # of a warpgroup
@@ -92,7 +92,7 @@ def warpgroup_data(form: WarpgroupFormat, rng: np.random.Generator, columns: int
     """
     k = form.inner * _STEPS_A_ROW
     a, b, c = drawn(rng, _ROWS, k), drawn(rng, columns, k), drawn(rng, _ROWS, columns)
-    times = 1 if form.is_signed else 1 + rounds * (BODY // _STEPS_A_ROW)
+    times = 1 if form.is_signed else 1 + rounds * (body_of(columns) // _STEPS_A_ROW)
     total = c + times * (a @ b.T)
     if not form.is_signed:
         total = total.astype(np.int64).astype(np.int32)
@@ -103,9 +103,15 @@ def warpgroup_data(form: WarpgroupFormat, rng: np.random.Generator, columns: int
     return WarpgroupData(images, fragments, begin, end)
 
 
+def body_of(columns: int) -> int:
+    """Return the steps of a round: fewer where each takes long, since the compiler needs a second for 64 of them."""
+    return 32 if columns >= _WIDE else 64
+
+
 def wgmma_defines(form: WarpgroupFormat, columns: int, a: str) -> dict[str, str | int]:
     """Return the macros of instructions_wgmma.cu that follow from formats, columns and where A is."""
     return {
+        "BODY": body_of(columns),
         "COLUMNS": columns,
         "INNER": form.inner,
         "INPUTS": form.inputs,
@@ -150,7 +156,8 @@ def wgmma(bench: Bench, dtype: str, sums: str, columns: int, a: str, wait: str) 
     form = FORMATS[dtype, sums]
     flops = 2.0 * _ROWS * columns * form.inner
     issue = flops / _PRODUCTS[dtype]
-    rounds = rounds_for(BODY, issue + _LATENCY if wait == "each" else max(issue, _LATENCY / 2))
+    body = body_of(columns)
+    rounds = rounds_for(body, issue + _LATENCY if wait == "each" else max(issue, _LATENCY / 2))
     data = warpgroup_data(form, bench.rng, columns, rounds)
     shared_bytes = (_ROWS + columns) * ROW_BYTES + _ALIGNED
     defines = {**wgmma_defines(form, columns, a), "IN_FLIGHT": 1 if wait == "each" else _IN_FLIGHT}
@@ -167,9 +174,9 @@ def wgmma(bench: Bench, dtype: str, sums: str, columns: int, a: str, wait: str) 
         found = bench.device.to_host(found_sums)
         expect_equal(found, np.broadcast_to(data.end, found.shape), "words of sums")
 
-    chains = Chains(bench, launch, cycles, rounds, rounds * BODY, 1, Work(flops=flops))
+    chains = Chains(bench, launch, cycles, rounds, rounds * body, 1, Work(flops=flops))
     notes = {
-        "chains": f"{rounds * BODY} steps a warpgroup",
+        "chains": f"{rounds * body} steps of a warpgroup",
         **resource_notes(bench, kernel, _GROUP_THREADS, shared_bytes),
     }
     return chains.task(matrix_limit(dtype), check, lambda: found_sums.view("uint8").fill(0xFF), notes, REST_S)

@@ -19,7 +19,9 @@
 #define IN_FLIGHT 16
 #endif
 #define THREADS 128
-#define BODY 64  // steps of a round
+#ifndef BODY
+#define BODY 64  // steps of a round, a multiple of 16
+#endif
 #define ROW_BYTES 128
 #define ROWS 64
 #define STEP_BYTES 32
