@@ -38,12 +38,9 @@ MATRIX = [
     for form in INSTRUCTIONS.MFMA.values()
     for chains in (1, 4)
 ]
-ROW = {"HALVES": 1, "COLS": 4096, "THREADS": 128, "ROWS": 1, "LANES": 64, "HELD": 4, "KEEPS": 1, "RESIDENT": 8}
-LONG = {"HALVES": 0, "COLS": 32768, "THREADS": 512, "ROWS": 1, "LANES": 64, "HELD": 8, "KEEPS": 0, "RESIDENT": 2}
 ROWS = [
-    *({"OPERATOR": number, **ROW} for number in range(8)),
-    {"OPERATOR": 6, **ROW, "COLS": 1024, "THREADS": 64, "ROWS": 4, "HELD": 2},
-    *({"OPERATOR": number, **LONG} for number in (4, 7)),
+    *({"OPERATOR": number, "HALVES": 1, "COLS": 4096, "THREADS": 128, "LANES": 64} for number in range(8)),
+    *({"OPERATOR": number, "HALVES": 0, "COLS": 32768, "THREADS": 1024, "LANES": 64} for number in (4, 6, 7)),
 ]
 GATED = {"WEIGHTS": 1, "TEAM": 128, "SHARE": 2, "AHEAD": 4, "GATED": 1}
 GATED_SKINNY = {"WEIGHTS": 4, "TILES": 1, "PANELS": 2, "DOWN": 1, "ACROSS": 8, "AHEAD": 2, "GATED": 1}

@@ -74,7 +74,7 @@ def test_a_block_in_triton_holds_a_row_and_has_warps_for_it(triton):
     assert words == [
         "64 elements and 1 warps in each of 2 programs",
         "1024 elements and 2 warps in each of 2 programs",
-        "4096 elements and 8 warps in each of 2 programs",
+        "4096 elements and 4 warps in each of 2 programs",
         "32768 elements and 32 warps in each of 2 programs",
     ]
 
@@ -311,32 +311,15 @@ class TestShapes:
             assert made.compare(built.rows())["error"].value < 5e-4
 
 
-class TestRowsPlan:
-    """The layout of rows in rows.cu."""
-
-    PLAN = provider("nvrtc").RowsPlan
-
-    @pytest.mark.parametrize("vectors", [1, 31, 128, 129, 512, 2048, 4096, 8192, 10752])
-    def test_a_plan_holds_a_row_in_registers_and_shared_memory(self, vectors):
-        plan = self.PLAN.of(vectors, 64, 32)
-        assert plan.threads * plan.vectors >= vectors > plan.threads * (plan.vectors - 1)
-        assert plan.held <= 8
-        assert plan.shared_bytes == 16 * plan.threads * (plan.vectors - plan.held)
-        assert plan.threads * plan.rows * plan.resident <= 2048
-
-    def test_several_rows_share_a_block_where_a_warp_has_a_row(self):
-        assert [self.PLAN.of(128, rows, 32).rows for rows in (64, 63)] == [4, 1]
-        assert self.PLAN.of(512, 64, 32).rows == 1
-
-    @needs_compiler
-    @pytest.mark.parametrize(("name", "dtype", "rows"), [("softmax", "float32", 4), ("residual_norm", "float16", 1)])
-    def test_a_long_row_is_partly_in_shared_memory(self, monkeypatch, name, dtype, rows):
-        vectors = 320 * OPERATORS.ITEM_BYTES[dtype] // 16
-        plan = self.PLAN(32, rows, -(-vectors // 32), 1, False, 1)
-        monkeypatch.setattr(self.PLAN, "of", lambda *of: plan)
-        paper = bench(SUITE)
-        paper.open_device.traits = dataclasses.replace(paper.traits, max_shared_bytes=2**17)
-        made = problem(name, 8, 320, dtype)
-        built = PROVIDERS.build(paper, made, "nvrtc")
-        built.call()
-        assert made.compare(built.rows())["error"].value < {"float16": 5e-4, "float32": 1e-6}[dtype]
+def test_a_block_has_threads_for_its_row_and_no_more_elements_than_registers():
+    threads_of = provider("nvrtc").threads_of
+    assert [threads_of(vectors, 32) for vectors in (1, 128, 512, 513, 4096, 8192)] == [64, 64, 128, 256, 1024, 1024]
+    assert threads_of(1, 128) == 128
+    paper = bench(SUITE)
+    for cols, dtype, why in (
+        (32776, "float16", "does not fit"),
+        (32772, "float32", "does not fit"),
+        (100, "float16", "no mult"),
+    ):
+        with pytest.raises(Skip, match=why):
+            PROVIDERS.build(paper, problem("softmax", 2, cols, dtype), "nvrtc")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,43 +20,10 @@ _NUMBERS = {
     name: number for number, name in enumerate((*POINTWISE, "softmax", "rmsnorm", "layernorm", "residual_norm"))
 }  # as rows.cu counts them
 _VECTOR_BYTES = 16
-_POINTWISE_THREADS = 256
-_WARPS = 4  # rows of a block whose threads are one warp for each row
-_VECTORS = 4  # of a row in each of its threads, up to _THREADS of them
-_THREADS = 512
-_HELD = 8  # vectors of a thread in registers: further ones are in shared memory
-_KEPT = 4  # vectors of a thread whose elements stay converted
-_RESIDENT_THREADS = 1024  # of the blocks that a multiprocessor holds at least, so that one loads while another waits
-
-
-@dataclass(frozen=True, slots=True)
-class RowsPlan:
-    """How rows.cu lays out rows: threads of a row, rows of a block, vectors of a thread, those of them in registers.
-
-    `keeps` says whether a thread keeps its elements converted to float, and `resident` how many blocks share a
-    multiprocessor.
-    """
-
-    threads: int
-    rows: int
-    vectors: int
-    held: int
-    keeps: bool
-    resident: int
-
-    @classmethod
-    def of(cls, vectors: int, rows: int, warp: int) -> RowsPlan:
-        """Return the plan for rows of so many vectors."""
-        threads = min(_THREADS, max(warp, 2 ** math.ceil(math.log2(max(vectors / _VECTORS, 1)))))
-        of_thread = -(-vectors // threads)
-        of_block = _WARPS if threads == warp and rows % _WARPS == 0 else 1
-        resident = max(1, _RESIDENT_THREADS // (threads * of_block))
-        return cls(threads, of_block, of_thread, min(of_thread, _HELD), of_thread <= _KEPT, resident)
-
-    @property
-    def shared_bytes(self) -> int:
-        """The shared memory of a block."""
-        return (self.vectors - self.held) * self.threads * self.rows * _VECTOR_BYTES
+_POINTWISE_THREADS = 128
+_VECTORS = 4  # of a row in each thread, where that takes neither too few nor too many threads
+_LEAST_THREADS, _MOST_THREADS = 64, 1024
+_MOST_ELEMENTS = 32  # of a row in each thread: 1024 threads have 64 registers each
 
 
 def build(bench: Bench, problem: Problem) -> Built:
@@ -70,6 +35,8 @@ def build(bench: Bench, problem: Problem) -> Built:
     name = problem.operator.name
     if name not in _NUMBERS:
         raise lacks("nvrtc", problem)
+    if problem.cols * ITEM_BYTES[problem.dtype] % _VECTOR_BYTES:
+        raise Skip(f"a row of {problem.cols} elements is no multiple of {_VECTOR_BYTES} bytes")
     outputs = Outputs(bench, problem)
     launch = (_elements if name in POINTWISE else _rows)(bench, problem, outputs)
     notes = {"library": "rows.cu", "precision": "computed in float32", "kernels": "1"}
@@ -92,13 +59,18 @@ def _elements(bench: Bench, problem: Problem, outputs: Outputs) -> partial[None]
 
 def _rows(bench: Bench, problem: Problem, outputs: Outputs) -> partial[None]:
     vectors = problem.cols * ITEM_BYTES[problem.dtype] // _VECTOR_BYTES
-    plan = RowsPlan.of(vectors, problem.rows, bench.traits.warp)
-    if plan.shared_bytes * plan.resident > bench.traits.max_shared_bytes:
-        raise Skip(f"a row of {problem.cols} elements does not fit into the registers and shared memory of a block")
-    layout = {"ROWS": plan.rows, "HELD": plan.held, "KEEPS": int(plan.keeps), "RESIDENT": plan.resident}
-    kernel = bench.kernel("rows.cu", "rows", **_defines(problem, plan.threads), **layout, LANES=bench.traits.warp)
+    threads = threads_of(vectors, bench.traits.warp)
+    if problem.cols > threads * _MOST_ELEMENTS:
+        raise Skip(f"a row of {problem.cols} elements does not fit into the registers of a block")
+    kernel = bench.kernel("rows.cu", "rows", **_defines(problem, threads), LANES=bench.traits.warp)
     inputs, arrays = problem.inputs, outputs.arrays
     x: Any = inputs["x"]
     weight = inputs.get("weight", x)
     args = (x, inputs.get("residual", x), weight, inputs.get("bias", weight), arrays[0], arrays[-1])
-    return partial(kernel, (problem.rows // plan.rows,), (plan.threads * plan.rows,), args, plan.shared_bytes)
+    return partial(kernel, (problem.rows,), (threads,), args)
+
+
+def threads_of(vectors: int, warp: int) -> int:
+    """Return the threads of a block, a power of two, for a row of so many vectors."""
+    threads: int = 1 << (-(-vectors // _VECTORS) - 1).bit_length()
+    return min(_MOST_THREADS, max(_LEAST_THREADS, warp, threads))

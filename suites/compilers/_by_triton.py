@@ -15,9 +15,10 @@ from ._operators import EPSILON, POINTWISE, Problem
 from ._providers import Built, Outputs, Varied, lacks
 from ._static import of_triton
 
-_ELEMENTS = 1024  # of a pointwise chain that a program has: 16 bytes of halves in each of its threads
+_ELEMENTS = 2048  # of a pointwise chain that a program has
 _WARPS = 4
-_THREAD_ELEMENTS = 16  # of a row that a thread has, where the row is not too long
+_THREAD_ELEMENTS = 16, 32  # of a short and of a long row that a thread has, where the row is not too long
+_SHORT = 2048  # elements of a row
 _MOST_WARPS = 32
 
 
@@ -102,6 +103,6 @@ def _rows(triton: Any, problem: Problem, arrays: list[TritonArray]) -> TritonCal
 def rows_call(kernel: Any, problem: Problem, arrays: list[TritonArray]) -> TritonCall:
     """Return the launch of a kernel of rows with one program for each row."""
     block = 1 << (problem.cols - 1).bit_length()
-    warps = min(_MOST_WARPS, max(1, block // (32 * _THREAD_ELEMENTS)))
+    warps = min(_MOST_WARPS, max(1, block // (32 * _THREAD_ELEMENTS[block > _SHORT])))
     epsilon = {} if problem.operator.name == "softmax" else {"epsilon": EPSILON}
     return TritonCall(kernel, problem.rows, (*arrays, problem.cols), warps, **epsilon, block=block)

@@ -19,8 +19,8 @@ from ._operators import Problem, Rows
 
 HOST_QUICK = ("numpy", "numba")
 HOST = (*HOST_QUICK, "torch", "inductor", "jax", "tvm", "iree")
-GPU_QUICK = ("cupy", "cupy-fused", "nvrtc", "triton")
-GPU = (*GPU_QUICK, "numba-cuda", "torch", "inductor", "jax")
+GPU_QUICK = ("cupy-fused", "nvrtc", "triton")
+GPU = ("cupy", *GPU_QUICK, "numba-cuda", "torch", "inductor", "jax")
 # of the providers whose libraries must not share a process with others'
 RUNTIMES = {by: by for by in ("triton", "numba-cuda", "torch", "inductor", "jax", "tvm", "iree")}
 _ATTEMPTS, _QUEUED = 3, 8  # of a look at where calls work

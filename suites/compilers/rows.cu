@@ -1,27 +1,16 @@
-// Operators on matrices in one kernel each: every input is read once, every output written once. A thread holds its vectors
-// of a row as they are stored, in registers, some of a long row in shared memory, and a row is reduced once.
+// Operators on matrices in one kernel each: every input is read once, every output written once. A block takes whole rows,
+// a thread holds its elements of a row in registers, and a row is reduced once.
 //
-//   OPERATOR  its number, as _by_nvrtc.py counts them    HALVES    1 for float16, 0 for float32
-//   COLS      elements of a row                          THREADS   of a row; each has VECTORS vectors of 16 bytes of it
-//   ROWS      of a block: several if THREADS is a warp   RESIDENT  blocks that a multiprocessor is to hold
-//   HELD      vectors of a thread in registers           KEEPS     1 if their elements stay there converted to float
-//   LANES     of a warp                                  (the last five are for `rows` alone)
-#ifndef ROWS
+//   OPERATOR  its number, as _by_nvrtc.py counts them    HALVES  1 for float16, 0 for float32
+//   COLS      elements of a row                          THREADS of a block; each has VECTORS vectors of 16 bytes of a row
+//   LANES     of a warp (for `rows` alone)
+#ifndef LANES
 #define LANES 32
-#define ROWS 1
-#define HELD 1
-#define RESIDENT 1
-#define KEEPS 1
 #endif
 #define WIDE (HALVES ? 8 : 4)  // elements of a vector
 #define VECTORS ((COLS + THREADS * WIDE - 1) / (THREADS * WIDE))
-#if GB_HIP  // where the second number counts waves of a SIMD
-#define BOUNDS __launch_bounds__(THREADS * ROWS)
-#else
-#define BOUNDS __launch_bounds__(THREADS * ROWS, RESIDENT)
-#endif
 #define IS_FULL (COLS % (THREADS * WIDE) == 0)  // every thread has as many elements
-#define IS_INSIDE(v) (IS_FULL || (v) * THREADS + lane < COLS / WIDE)  // whether vector v of a thread is one of the row
+#define IS_INSIDE(v) (IS_FULL || (v) * THREADS + threadIdx.x < COLS / WIDE)  // whether a thread has its vector v
 #define EPSILON 1e-5f
 #define LOG2_E 1.44269504f
 
@@ -58,6 +47,16 @@ static __device__ __forceinline__ uint4 narrow(const float (&wide)[WIDE]) {
                       __float_as_uint(wide[3]));
 #endif
 }
+
+// Writes what nobody reads again: on an H200 plain stores behind streaming loads take 5 % longer.
+#ifdef __CUDA_ARCH__
+static __device__ __forceinline__ void put(uint4* to, const uint4& v) {
+    asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
+}
+#else
+static __device__ __forceinline__ void put(uint4* to, const uint4& v) { *to = v; }
+#endif
 
 // 2^x, 1 / x and 1 / √x in one instruction each, within 2^-22 of them: exact division takes a branch for every element.
 #ifdef __CUDA_ARCH__
@@ -102,7 +101,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if (OPERATOR == 2) widen(gb_stream(c + i), z);
 #pragma unroll
     for (int k = 0; k < WIDE; ++k) x[k] = pointwise(x[k], y[k], z[k]);
-    out[i] = narrow(x);
+    put(out + i, narrow(x));
+}
+
+// e^(x - from)
+static __device__ __forceinline__ float power_of(float x, float from) {
+    return power_of_two(fmaf(LOG2_E, x, -LOG2_E * from));
 }
 
 // What is known of some elements of a row: softmax has the largest x and the sum of e^(x - largest), layernorm the mean, the
@@ -128,7 +132,7 @@ static __device__ __forceinline__ Part merged(Part part, int lanes, float each) 
 #if OPERATOR == 4
     const float mine = part.first;
     part.first = most_of(mine, lanes);
-    part.second *= power_of_two(LOG2_E * (mine - part.first));
+    part.second *= power_of(mine, part.first);
 #elif OPERATOR == 6  // Chan, Golub & LeVeque, "Updating Formulae and a Pairwise Algorithm", 1979
     const float mine = part.first, count = IS_FULL ? each : part.count, sum = sum_of(count * mine, lanes);
     part.count = IS_FULL ? each * lanes : sum_of(count, lanes);
@@ -139,115 +143,72 @@ static __device__ __forceinline__ Part merged(Part part, int lanes, float each) 
     return part;
 }
 
-// The parts of all threads of a row in one, in each of them.
+// The parts of all threads of a block in one, in each of them.
 static __device__ __forceinline__ Part of_row(Part part) {
-    part = merged(part, LANES, COLS / THREADS);
-#if ROWS == 1
     __shared__ Part warps[32];
+    part = merged(part, LANES, COLS / THREADS);
     if (threadIdx.x % LANES == 0) warps[threadIdx.x / LANES] = part;
     __syncthreads();
-    part = merged(warps[threadIdx.x % LANES % (THREADS / LANES)], THREADS / LANES, COLS / THREADS * LANES);
-#endif
-    return part;
+    return merged(warps[threadIdx.x % LANES % (THREADS / LANES)], THREADS / LANES, COLS / THREADS * LANES);
 }
 
-// The vectors of a row that a thread has: vector v stands at v·THREADS + lane. Without KEEPS the compiler shall convert them
-// for each pass anew, because keeping what it made of them takes registers: it cannot know that `zero` is 0.
-struct Vectors {
-    uint4 held[HELD];
-    uint4* spare;  // of this thread: one in THREADS
-    u32 zero;
-
-    __device__ __forceinline__ uint4 at(int v) const {
-        const uint4 x = v < HELD ? held[v < HELD ? v : 0] : spare[(v - HELD) * THREADS];
-        return KEEPS ? x : make_uint4(x.x ^ zero, x.y ^ zero, x.z ^ zero, x.w ^ zero);
-    }
-    __device__ __forceinline__ void put(int v, const uint4& vector) {
-        if (v < HELD) held[v < HELD ? v : 0] = vector;
-        else spare[(v - HELD) * THREADS] = vector;
-    }
-};
-
-// e^(x - from)
-static __device__ __forceinline__ float power_of(float x, float from) {
-    return power_of_two(fmaf(LOG2_E, x, -LOG2_E * from));
-}
-
-// What a thread knows of its elements; a vector that is not in the row has no part in it.
-static __device__ __forceinline__ Part part_of(Vectors& row, u32 lane) {
-    Part part = {OPERATOR == 4 ? -1e30f : 0, 0, 0};
-    float x[WIDE];
-#if OPERATOR == 4 || OPERATOR == 6
-#pragma unroll
-    for (int v = 0; v < VECTORS; ++v) {
-        if (!IS_INSIDE(v)) break;
-        widen(row.at(v), x);
-        part.count += WIDE;
-#pragma unroll
-        for (int k = 0; k < WIDE; ++k) part.first = OPERATOR == 4 ? fmaxf(part.first, x[k]) : part.first + x[k];
-    }
-    if (OPERATOR == 6) part.first /= fmaxf(part.count, 1);
-    row.zero = part.first > 1e38f;
-#endif
-#pragma unroll
-    for (int v = 0; v < VECTORS; ++v) {
-        if (!IS_INSIDE(v)) break;
-        widen(row.at(v), x);
-#pragma unroll
-        for (int k = 0; k < WIDE; ++k) {
-            const float apart = x[k] - part.first;
-            part.second += OPERATOR == 4 ? power_of(x[k], part.first) : apart * apart;
-        }
-    }
-    return part;
-}
-
-extern __shared__ uint4 shared[];
-
-// OPERATOR 4 softmax, 5 rmsnorm, 6 layernorm, 7 residual_norm: a is the matrix, b what is added to it (7), weight and bias
-// are vectors; `summed` is a + b (7).
-extern "C" __global__ void BOUNDS
+// A block for each row. OPERATOR 4 softmax, 5 rmsnorm, 6 layernorm, 7 residual_norm: a is the matrix, b what is added to
+// it (7), weight and bias are vectors; `summed` is a + b (7).
+extern "C" __global__ void __launch_bounds__(THREADS)
     rows(const uint4* __restrict__ a, const uint4* __restrict__ b, const uint4* __restrict__ weight,
          const uint4* __restrict__ bias, uint4* __restrict__ summed, uint4* __restrict__ out) {
-    const u32 lane = threadIdx.x % THREADS;
-    const u64 first = ((u64)blockIdx.x * ROWS + threadIdx.x / THREADS) * (COLS / WIDE) + lane;
-    Vectors row;
-    row.spare = shared + threadIdx.x / THREADS * (VECTORS > HELD ? VECTORS - HELD : 0) * THREADS + lane;
-    row.zero = 0;
+    const u64 first = (u64)blockIdx.x * (COLS / WIDE) + threadIdx.x;
+    float row[VECTORS][WIDE];
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v)
-        if (IS_INSIDE(v)) row.put(v, gb_stream(a + first + v * THREADS));
+        if (IS_INSIDE(v)) widen(gb_stream(a + first + v * THREADS), row[v]);
 #if OPERATOR == 7
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v)
         if (IS_INSIDE(v)) {
-            float x[WIDE], other[WIDE];
+            float other[WIDE];
             widen(gb_stream(b + first + v * THREADS), other);
-            widen(row.at(v), x);
 #pragma unroll
-            for (int k = 0; k < WIDE; ++k) x[k] += other[k];
-            row.put(v, narrow(x));
-            summed[first + v * THREADS] = row.at(v);
+            for (int k = 0; k < WIDE; ++k) row[v][k] += other[k];
+            put(summed + first + v * THREADS, narrow(row[v]));
         }
 #endif
-    const Part own = part_of(row, lane), part = of_row(own);
-    row.zero = __float_as_uint(part.second) >> 31;
-    // softmax takes the powers of before, which belong to the thread's own largest element
+    Part own = {OPERATOR == 4 ? -1e30f : 0, 0, 0};
+#if OPERATOR == 4 || OPERATOR == 6
+#pragma unroll
+    for (int v = 0; v < VECTORS; ++v)
+        if (IS_INSIDE(v)) {
+            own.count += WIDE;
+#pragma unroll
+            for (int k = 0; k < WIDE; ++k) own.first = OPERATOR == 4 ? fmaxf(own.first, row[v][k]) : own.first + row[v][k];
+        }
+    if (OPERATOR == 6) own.first /= fmaxf(own.count, 1);
+#endif
+#pragma unroll
+    for (int v = 0; v < VECTORS; ++v)
+        if (IS_INSIDE(v))
+#pragma unroll
+            for (int k = 0; k < WIDE; ++k) {
+                if (OPERATOR == 4) row[v][k] = power_of(row[v][k], own.first);
+                const float apart = row[v][k] - own.first;
+                own.second += OPERATOR == 4 ? row[v][k] : apart * apart;
+            }
+    const Part part = of_row(own);
+    // softmax has the powers that belong to the thread's own largest element
     const float scale = OPERATOR == 4 ? power_of(own.first, part.first) * inverse(part.second)
                                       : inverse_root(part.second / COLS + EPSILON);
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v)
         if (IS_INSIDE(v)) {
-            float x[WIDE], factor[WIDE], more[WIDE];
-            widen(row.at(v), x);
-            if (OPERATOR > 4) widen(gb_fetch(weight + v * THREADS + lane), factor);
-            if (OPERATOR == 6) widen(gb_fetch(bias + v * THREADS + lane), more);
+            float factor[WIDE], more[WIDE];
+            if (OPERATOR > 4) widen(gb_fetch(weight + v * THREADS + threadIdx.x), factor);
+            if (OPERATOR == 6) widen(gb_fetch(bias + v * THREADS + threadIdx.x), more);
 #pragma unroll
             for (int k = 0; k < WIDE; ++k) {
-                if (OPERATOR == 4) x[k] = scale * power_of(x[k], own.first);
-                else if (OPERATOR == 6) x[k] = fmaf(fmaf(x[k], scale, -part.first * scale), factor[k], more[k]);
-                else x[k] *= scale * factor[k];
+                if (OPERATOR == 4) row[v][k] *= scale;
+                else if (OPERATOR == 6) row[v][k] = fmaf(fmaf(row[v][k], scale, -part.first * scale), factor[k], more[k]);
+                else row[v][k] *= scale * factor[k];
             }
-            out[first + v * THREADS] = narrow(x);
+            put(out + first + v * THREADS, narrow(row[v]));
         }
 }
