@@ -65,6 +65,32 @@ def test_our_kernels_take_rows_of_any_length_of_the_cases(gpu: Any, name: str, c
     assert made.compare(built.rows())["error"].value < {"float16": 5e-4, "float32": 1e-6}[dtype]
 
 
+def rate(gpu: Any, made: Any, built: Any) -> float:
+    """Return the bytes that cannot be avoided, by the median time of a call in GB/s."""
+    calls = 64 if made.moved < 2e8 else 24 if made.moved < 2e9 else 6
+    gpu.time(built.call, calls)
+    return float(made.moved / np.median([gpu.time(built.call, calls).device[0] for _ in range(7)]) / 1e9)
+
+
+SHAPES_OF_ROWS = [(name, cols) for name in OPERATORS.OPERATORS for cols in (4096, 1024, 32768)]
+KEPT = [(name, cols) for name, cols in SHAPES_OF_ROWS if cols == 4096 or name not in OPERATORS.POINTWISE]
+
+
+@pytest.mark.parametrize(("name", "cols"), KEPT)
+def test_our_kernel_is_within_3_percent_of_triton_and_the_faster_near_a_copy(gpu: Any, name: str, cols: int) -> None:
+    pytest.importorskip("triton")
+    made = OPERATORS.Problem(bench(gpu), name, 32768, cols, "float16")
+    rates = {by: rate(gpu, made, PROVIDERS.build(bench(gpu), made, by)) for by in ("nvrtc", "triton")}
+    source = gpu.xp.zeros(2**30, "uint8")
+    target = gpu.xp.empty_like(source)
+    gpu.time(lambda: gpu.copy(target, source), 8)
+    copy = (
+        2 * source.nbytes / np.median([gpu.time(lambda: gpu.copy(target, source), 8).device[0] for _ in range(7)]) / 1e9
+    )
+    assert rates["nvrtc"] > 0.97 * rates["triton"], (rates, copy)
+    assert max(rates.values()) > 0.9 * copy, (rates, copy)
+
+
 def test_triton_is_as_fast_as_the_same_kernel_driven_by_hand(gpu: Any) -> None:
     """The hand's way: torch's tensors and events, Triton's own driver, 24 launches in a row."""
     torch, triton = pytest.importorskip("torch"), pytest.importorskip("triton")
