@@ -40,6 +40,7 @@ _SIZES = (1, 2, 4, 8)  # of batches
 _STREAMS = 8  # queries of MultiStream at once
 _FOR_P90, _FOR_P99 = 64, 662  # queries that show a percentile (gpubench.stats.queries)
 _OFFLINE, _SERVER = 24, 32  # queries of a timed session
+_LONGEST_S = 120.0  # of a session: on a slower device it has fewer queries, and no such percentile
 _GROUP = 8  # queries of SingleStream between two looks at the time, on a GPU
 _SPARE = 1.25  # times as long as the queries for a 90th percentile took at first: the engine may drop a group
 _CHECKED = 2  # answers of a session that are compared with double precision
@@ -218,7 +219,7 @@ def single_stream(bench: Bench, model: str, weights: str, prompt: int, output: i
     count, effort = _FOR_P90, POINT
     if bench.traits.is_gpu:  # a query takes long: groups of queries go on until there are enough for the percentile
         query_s = min(scenario.run(scenario.prompts[:1], [0.0]).seconds for _ in range(2))
-        count, effort = _GROUP, Effort.sustained(_SPARE * _FOR_P90 * query_s)
+        count, effort = _GROUP, Effort.sustained(min(_LONGEST_S, _SPARE * _FOR_P90 * query_s))
     groups = itertools.cycle(range(0, _FOR_P90, count))
 
     def call() -> list[float]:
@@ -292,7 +293,8 @@ def server(bench: Bench, model: str, weights: str, prompt: int, output: int, loa
     scenario = open_scenario(bench, model, weights, prompt, output, queries)
     few = scenario.prompts[:_SERVER]
     rate = load * _SERVER / min(scenario.run(few, [0.0] * _SERVER).seconds for _ in range(2))
-    sessions = Server(scenario, poisson(scenario.rng, rate, queries))
+    count = max(_SERVER, min(queries, int(_LONGEST_S * rate)))
+    sessions = Server(scenario, poisson(scenario.rng, rate, count))
 
     def check() -> Observation:
         return {**sessions.check(), "rate": Observed(rate, "query/s", "more")}
