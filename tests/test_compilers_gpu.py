@@ -1,7 +1,8 @@
 """Operators by every provider on a real GPU: right, fused, on our stream, at the speed of the same kernel by hand."""
 
-import importlib.util
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from gpubench import plugins
 from gpubench.authoring.axes import Target
 from gpubench.authoring.bench import Bench
+from gpubench.base.errors import Missing
 from gpubench.measuring import inventory
 from gpubench.measuring.engine import Engine
 from gpubench.measuring.stopping import POLICIES
@@ -20,7 +22,6 @@ SUITE = plugins.load("suites", "compilers")
 OPERATORS, PROVIDERS, CASES, SHAPES = (
     sys.modules[f"{SUITE.package}.{name}"] for name in ("_operators", "_providers", "_cases", "_shapes")
 )
-LIBRARIES = {"triton": "triton", "torch": "torch", "inductor": "torch", "jax": "jax", "numba-cuda": "numba_cuda"}
 FUSED = ("nvrtc", "triton", "inductor", "numba-cuda")  # one kernel for each operator
 
 
@@ -36,18 +37,21 @@ def bench(gpu: Any, name: str = "small") -> Bench:
     return Bench(gpu, Case("compilers", name, ()), Target(inventory.facts(), gpu.device), SUITE.package, 1)
 
 
-def needs(by: str) -> None:
-    if by in LIBRARIES and importlib.util.find_spec(LIBRARIES[by]) is None:
-        pytest.skip(f"needs {LIBRARIES[by]}")
+def available(make: Callable[[], Any]) -> Any:
+    """Return what is made, or skip the test where its library is missing."""
+    try:
+        return make()
+    except Missing as missing:
+        pytest.skip(str(missing))
 
 
 @pytest.mark.parametrize("by", PROVIDERS.GPU)
 def test_a_provider_gives_the_operators_of_double_precision(gpu: Any, by: str) -> None:
     """Rows of 1032 elements fill no block, and are a multiple of 8."""
-    needs(by)
     for name in OPERATORS.OPERATORS:
         made = OPERATORS.Problem(bench(gpu), name, 3000, 1032, "float16")
-        measured = Engine(gpu, POLICIES["smoke"]).measure(CASES.task_of(bench(gpu), made, by)).series
+        task = available(partial(CASES.task_of, bench(gpu), made, by))
+        measured = Engine(gpu, POLICIES["smoke"]).measure(task).series
         series = {one.label: one for one in measured}
         assert 0 < series["error"].values[0] < 2**-9, name
         if by in FUSED:
@@ -62,7 +66,7 @@ def test_our_kernels_take_rows_of_any_length_of_the_cases(gpu: Any, name: str, c
     built = PROVIDERS.build(bench(gpu), made, "nvrtc")
     built.poison()
     built.call()
-    assert made.compare(built.rows())["error"].value < {"float16": 5e-4, "float32": 1e-6}[dtype]
+    assert made.compare(built.rows())["error"].value < {"float16": 5e-4, "float32": 3e-6}[dtype]
 
 
 def rate(gpu: Any, made: Any, built: Any) -> float:
@@ -122,8 +126,7 @@ def test_triton_is_as_fast_as_the_same_kernel_driven_by_hand(gpu: Any) -> None:
 
 @pytest.mark.parametrize("by", ["triton", "inductor"])
 def test_new_lengths_cost_more_than_known_ones_where_they_are_compiled(gpu: Any, by: str) -> None:
-    needs(by)
-    task = SHAPES.shapes(bench(gpu, "shapes"), "softmax", by)
+    task = available(partial(SHAPES.shapes, bench(gpu, "shapes"), "softmax", by))
     first, again = (task.stages[name].call() for name in ("first", "again"))
     observed = task.check()
     assert observed["error"].value < 2**-9
