@@ -30,6 +30,9 @@ UNITS = {  # of a figure, by the quantity that a title names first
     "ratio": {""},
     "regret": {""},
     "slowdown": {""},
+    "share": {"%"},
+    "cycles": {"cycles"},
+    "operations": {"per clock and SM"},
 }
 
 

@@ -38,7 +38,7 @@ topic = Topic(
         View(
             "bars", "HGEMM ladder: share of the vendor's rate, timed in turn", ("hgemm",), by=("n",), series="of_vendor"
         ),
-        View("curve", "HGEMM ladder by size", ("hgemm",), x="n", by=("rung",), log_x=True),
+        View("curve", "HGEMM ladder: throughput by size", ("hgemm",), x="n", by=("rung",), log_x=True),
     ],
     key_figures=[
         KeyFigure("HGEMM by wgmma", "hgemm", _BEST),

@@ -27,7 +27,12 @@ _NEAR = 1e-5  # of a fixed point; the functions are exact to about 2^-20 (PTX IS
 topic = Topic(
     views=[
         View(
-            "curve", "Multiply-adds: rate by independent chains", ("fma",), x="independent", by=("dtype",), log_x=True
+            "curve",
+            "Multiply-adds: throughput by independent chains",
+            ("fma",),
+            x="independent",
+            by=("dtype",),
+            log_x=True,
         ),
         View(
             "curve",

@@ -34,7 +34,7 @@ topic = Topic(
             series=series,
             log_x=True,
         )
-        for what, series in (("rate", ""), ("cycles of an instruction", "cycles"))
+        for what, series in (("throughput", ""), ("cycles of an instruction", "cycles"))
     ]
 )
 

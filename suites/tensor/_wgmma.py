@@ -28,7 +28,7 @@ _LINES = ("dtype", "sums", "a", "wait")
 
 topic = Topic(
     views=[
-        View("curve", "wgmma: rate by columns", ("wgmma",), x="columns", by=_LINES, log_x=True),
+        View("curve", "wgmma: throughput by columns", ("wgmma",), x="columns", by=_LINES, log_x=True),
         View(
             "curve",
             "wgmma: cycles of an instruction by columns",
