@@ -92,8 +92,9 @@ class PaperKernel:
         self.triton, self.kernel = triton, kernel
 
     def __getitem__(self, grid):
-        def launch(*arguments, num_warps, **constants):
+        def launch(*arguments, num_warps, enable_fp_fusion, **constants):
             assert num_warps & (num_warps - 1) == 0
+            assert enable_fp_fusion, "the same in every version of Triton"
             name = self.kernel.__name__
             self.triton.launched[name] = self.triton.launched.get(name, 0) + 1
             self.triton.language.grid = grid

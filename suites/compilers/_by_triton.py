@@ -66,7 +66,8 @@ def _arrays(problem: Problem, outputs: Outputs) -> list[TritonArray]:
 
 
 def _built(triton: Any, call: TritonCall, outputs: Outputs) -> Built:
-    notes = {"library": f"Triton {triton.__version__}", "precision": "computed in float32", "configuration": call.words}
+    notes = {"library": f"Triton {triton.__version__}", "precision": "computed in float32, multiply-adds fused"}
+    notes["configuration"] = call.words
     return Built(call, outputs.rows, outputs.poison, notes)
 
 
@@ -74,7 +75,8 @@ class TritonCall:
     """The launch of a kernel by Triton's own launcher, with its arguments and options."""
 
     def __init__(self, kernel: Any, programs: int, arguments: tuple[Any, ...], warps: int, **constants: Any) -> None:
-        self._launch = functools.partial(kernel[(programs,)], *arguments, **constants, num_warps=warps)
+        options = {"num_warps": warps, "enable_fp_fusion": True}  # Triton 3.10 changes what is the default
+        self._launch = functools.partial(kernel[(programs,)], *arguments, **constants, **options)
         self.programs = programs
         self.words = f"{constants['block']} elements and {warps} warps in each of {programs} programs"
 
