@@ -31,6 +31,7 @@ class Pointer:
 
 
 def main():
+    sys.modules["torch"] = None  # Triton 3.6 would import it at its first launch, and needs nothing of it
     stream = cupy.cuda.Stream(non_blocking=True)
     stream.use()
     x = cupy.random.default_rng(1).standard_normal((SIDE, SIDE), dtype=cupy.float32).astype("float16")

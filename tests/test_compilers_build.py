@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -244,3 +246,16 @@ def test_a_compiler_that_crashes_costs_its_case_alone(tmp_path, provider):
 def test_a_device_that_is_missing_is_reported_and_not_taken_for_the_host():
     with FRESH.Caches() as caches, pytest.raises(Missing, match="CuPy is not usable here"):
         FRESH.report_of(order("nvrtc", device=PAPER), caches, 60)
+
+
+def test_what_a_library_would_import_without_need_cannot_be_imported_in_its_build(monkeypatch):
+    """Triton 3.6 imports torch, where it is installed, at its first launch: seconds that are not Triton's."""
+    monkeypatch.setattr(CHILD, "_LIBRARIES", {})
+    monkeypatch.setitem(CHILD._LEFT_OUT, "numpy", ("not_wanted",))
+    CHILD.measured(order(), Path("/nonexistent"), CHILD.Ledger(time.monotonic(), 0))
+    try:
+        with pytest.raises(ImportError):
+            importlib.import_module("not_wanted")
+    finally:
+        del sys.modules["not_wanted"]
+    assert CHILD._LEFT_OUT["triton"] == ("torch",)

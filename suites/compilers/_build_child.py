@@ -34,6 +34,8 @@ _LIBRARIES = {
     "tvm": ("tvm",),
     "iree": ("iree.compiler", "iree.runtime"),
 }
+# What a library imports at its first call if it is installed, and does not need: Triton 3.6 looks for torch's tensors.
+_LEFT_OUT = {"triton": ("torch",)}
 _LEAST_S = 1e-9  # of the time to compile, which is a difference
 _KIB = 1024  # the unit of ru_maxrss on Linux, getrusage(2)
 
@@ -100,6 +102,8 @@ def measured(order: Order, caches: Path, ledger: Ledger) -> Report:
 
     `caches` is the folder of all caches.
     """
+    for library in _LEFT_OUT.get(order.by, ()):
+        sys.modules.setdefault(library, None)  # type: ignore[arg-type]  # so that it cannot be imported
     for library in (*(["cupy"] if order.target.device.backend == "cupy" else []), *_LIBRARIES.get(order.by, ())):
         with contextlib.suppress(ImportError):
             importlib.import_module(library)
