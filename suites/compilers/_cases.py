@@ -83,6 +83,11 @@ def _same_size(target: Target, params: Mapping[str, Any]) -> bool:
     return target.is_host or target.tier != "full" or params["cols"] == 4096
 
 
+def _of_interest(target: Target, params: Mapping[str, Any]) -> bool:
+    """Leave out float32 at other lengths than one: they say what float16 says there."""
+    return target.is_host or params["dtype"] == "float16" or params["cols"] == 4096
+
+
 def runtime_of(params: Mapping[str, Any]) -> str:
     """Return the name of the runtime that a provider does not share; empty for providers that share a process."""
     return providers.RUNTIMES.get(params["by"], "")
@@ -162,13 +167,21 @@ def pointwise(bench: Bench, chain: str, rows: int, cols: int, dtype: str, by: st
     return _task(bench, chain, rows, cols, dtype, by)
 
 
-@topic.case(rows=_rows, cols=_cols, dtype=_dtypes, by=_by, runtime=runtime_of, headline={"by": "nvrtc", "cols": 4096})
+@topic.case(
+    rows=_rows,
+    cols=_cols,
+    dtype=_dtypes,
+    by=_by,
+    where=_of_interest,
+    runtime=runtime_of,
+    headline={"by": "nvrtc", "cols": 4096},
+)
 def softmax(bench: Bench, rows: int, cols: int, dtype: str, by: str) -> Task:
     """The softmax of every row: read once, written once."""
     return _task(bench, "softmax", rows, cols, dtype, by)
 
 
-@topic.case(rows=_rows, cols=_cols, dtype=_dtypes, by=_by_few, runtime=runtime_of)
+@topic.case(rows=_rows, cols=_cols, dtype=_dtypes, by=_by_few, where=_of_interest, runtime=runtime_of)
 def rmsnorm(bench: Bench, rows: int, cols: int, dtype: str, by: str) -> Task:
     """Every row over its root mean square, times a weight for each column: read once, written once."""
     return _task(bench, "rmsnorm", rows, cols, dtype, by)
@@ -179,13 +192,13 @@ def in_full(target: Target) -> bool:
     return target.tier == "full"
 
 
-@topic.case(rows=_rows, cols=_cols, dtype=_dtypes, by=_by, runtime=runtime_of, when=in_full)
+@topic.case(rows=_rows, cols=_cols, dtype=_dtypes, by=_by, where=_of_interest, runtime=runtime_of, when=in_full)
 def layernorm(bench: Bench, rows: int, cols: int, dtype: str, by: str) -> Task:
     """Every row with mean 0 and variance 1, times a weight and plus a bias for each column: read once, written once."""
     return _task(bench, "layernorm", rows, cols, dtype, by)
 
 
-@topic.case(rows=_rows, cols=_cols, dtype=_dtypes, by=_by, runtime=runtime_of, when=in_full)
+@topic.case(rows=_rows, cols=_cols, dtype=_dtypes, by=_by, where=_of_interest, runtime=runtime_of, when=in_full)
 def residual_norm(bench: Bench, rows: int, cols: int, dtype: str, by: str) -> Task:
     """The sum of two matrices, and its RMSnorm: two matrices read, two written."""
     return _task(bench, "residual_norm", rows, cols, dtype, by)
