@@ -32,7 +32,7 @@ def attention(shape=SMALL, order="ordered"):
 
 
 def once(found):
-    """Both passes over every copy once, on overwritten results, and the check."""
+    """The attention over every copy once, on overwritten results, and the check."""
     found.poison()
     for call in found.calls():
         call()
