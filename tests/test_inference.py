@@ -52,7 +52,7 @@ def test_a_gpu_has_attention_steps_and_prefills_and_the_host_has_the_toy():
     assert {line.partition("[")[0] for line in ids(host)} == {"step", "prefill", *scenarios}
     assert "decode_attention[batch=32,context=4096,heads=32,kv_heads=8,dim=128]" in ids()
     assert "step[model=llama-3-8b,weights=int4,batch=64,context=512]" in ids()
-    assert len(ids()) == 22
+    assert len(ids()) == 18
     full = ids(tier="full")
     assert not any("llama-3-70b,weights=float16" in line for line in full)
     assert "step[model=chatglm-6b,weights=int4,batch=1,context=2048]" in full

@@ -308,7 +308,7 @@ class PrefillAttention:
     heads=(32,),
     kv_heads=(8,),
     dim=(128,),
-    by=tuple(PROVIDERS),
+    by=points(("unfused",), full=tuple(PROVIDERS)),  # in quick the libraries take longer to load than all else
     when=on_gpu,
     runtime=lambda params: "torch" if params["by"] in ("torch", "cudnn") else "",
     headline={"tokens": 2048, "by": "unfused"},
