@@ -1,4 +1,4 @@
-"""The driver's calls that CuPy does not bind, through cuda-bindings: virtual memory, exported pools."""
+"""The driver's calls that CuPy does not bind, through cuda-bindings: virtual memory, exported pools, early launches."""
 
 from __future__ import annotations
 
