@@ -212,6 +212,15 @@ def test_a_call_that_does_not_compute_from_its_inputs_is_wrong(monkeypatch, name
 
 
 @needs_compiler
+@pytest.mark.parametrize("name", ["softmax", "layernorm"])
+def test_a_row_may_leave_whole_warps_of_its_block_without_elements(name):
+    made = problem(name, 4, 64)
+    built = PROVIDERS.build(bench(SUITE), made, "nvrtc")
+    built.call()
+    assert made.compare(built.rows())["error"].value < 5e-4
+
+
+@needs_compiler
 def test_our_kernel_follows_its_inputs():
     made = problem("layernorm", 48, 320)
     task = CASES.task_of(bench(SUITE), made, "nvrtc")

@@ -1,5 +1,5 @@
-// Operators on matrices in one kernel each: every input is read once, every output written once. A block takes whole rows,
-// a thread holds its elements of a row in registers, and a row is reduced once.
+// Operators on matrices in one kernel each: every input is read once, every output written once. A block takes a row, a
+// thread holds its elements of a row in registers, and a row is reduced once.
 //
 //   OPERATOR  its number, as _by_nvrtc.py counts them    HALVES  1 for float16, 0 for float32
 //   COLS      elements of a row                          THREADS of a block; each has VECTORS vectors of 16 bytes of a row
@@ -104,10 +104,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     put(out + i, narrow(x));
 }
 
-// e^(x - from)
-static __device__ __forceinline__ float power_of(float x, float from) {
-    return power_of_two(fmaf(LOG2_E, x, -LOG2_E * from));
-}
+static __device__ __forceinline__ float power_of(float x, float from) { return power_of_two(LOG2_E * (x - from)); }  // of e
 
 // What is known of some elements of a row: softmax has the largest x and the sum of e^(x - largest), layernorm the mean, the
 // sum of squared differences from it and the number of elements, the other norms the sum of squares as `second`.
