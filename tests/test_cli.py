@@ -129,7 +129,7 @@ def test_plan_works_for_a_machine_that_a_file_describes(tmp_path):
     (tmp_path / "facts.json").write_text(json.dumps(facts))
     done = gpubench("plan", "all", "--facts", "facts.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "gemm/square[dtype=float16,n=8192]" in done.stdout
+    assert "gemm/square[dtype=float16,n=2048]" in done.stdout
     assert "cuda:0" in done.stdout
 
 

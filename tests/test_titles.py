@@ -33,6 +33,7 @@ UNITS = {  # of a figure, by the quantity that a title names first
     "share": {"%"},
     "cycles": {"cycles"},
     "operations": {"per clock and SM"},
+    "calls": {"calls"},
 }
 
 

@@ -5,7 +5,7 @@ from gpubench.api.suite import Suite
 from . import _build, _cases, _cross, _dequant, _folding, _layer, _layout, _products, _shapes
 
 suite = Suite(
-    "compilers: the same operators by several of them, beside the bytes that none can avoid",
+    "compilers: operators by several, what fusion and compiling cost",
     topics=[
         _cases.topic,
         _products.topic,

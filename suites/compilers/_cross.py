@@ -24,9 +24,7 @@ _WARPS = 8  # of a program in Triton with 4096 elements, as on a GPU
 _SAMPLES = 3
 _MACHINES = {"sm": 190, "gfx": 224}  # e_machine of an ELF file: EM_CUDA, EM_AMDGPU (llvm/BinaryFormat/ELF.h)
 
-topic = Topic(
-    views=[View("bars", "Seconds to compile for a GPU that need not be here", ("cross",), by=("op", "by", "arch"))]
-)
+topic = Topic(views=[View("bars", "Time to compile for another GPU by provider", ("cross",), by=("op", "by", "arch"))])
 
 
 def _in_full(target: Target) -> bool:

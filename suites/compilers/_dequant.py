@@ -21,7 +21,16 @@ _ROWS, _COLS = 28672, 4096  # of an 8B model's feed-forward network
 _MOST_TOKENS = 64  # of skinny.cu
 
 topic = Topic(
-    views=[View("curve", "Quantised weights: by tokens", ("dequant_gemm",), "tokens", by=("weights", "by"), log_x=True)]
+    views=[
+        View(
+            "curve",
+            "Quantised weights: throughput by tokens",
+            ("dequant_gemm",),
+            "tokens",
+            by=("weights", "by"),
+            log_x=True,
+        )
+    ]
 )
 
 ProductOf = Callable[[Weights, Vectors], ProductCall]

@@ -37,7 +37,7 @@ _ROWS = 1024
 
 topic = Topic(
     views=[
-        View("bars", "Seconds of a call at a new length by provider", ("shapes",), by=("op", "by"), series="first.self")
+        View("bars", "Time of a call at a new length by provider", ("shapes",), by=("op", "by"), series="first.self")
     ]
 )
 

@@ -82,7 +82,9 @@ def of_assembly(text: str) -> Mapping[str, Observed]:
     loops = sorted(_loops(text), key=_stored_bytes)
     if not program or not loops or not _stored_bytes(loops[-1]) or "\tcall" in loops[-1]:
         return {}
-    done = subprocess.run([program], input=loops[-1], capture_output=True, text=True, timeout=_LIMIT_S, check=False)
+    done = subprocess.run(
+        [program], input=loops[-1], capture_output=True, encoding="utf-8", timeout=_LIMIT_S, check=False
+    )
     found = _THROUGHPUT.search(done.stdout)
     if not found:  # a processor that it does not know
         return {}
