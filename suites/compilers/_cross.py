@@ -101,7 +101,7 @@ def _by_triton(_bench: Bench, op: str, _by: str, arch: str) -> tuple[_Compile, d
         with Caches() as caches, triton.knobs.cache.scope():
             triton.knobs.cache.dir = caches.environment["TRITON_CACHE_DIR"]
             begun = time.perf_counter()
-            made = triton.compile(source, target=target, options={"num_warps": _WARPS})
+            made = triton.compile(source, target=target, options={"num_warps": _WARPS, "enable_fp_fusion": True})
             return time.perf_counter() - begun, bytes(made.asm["hsaco" if amd else "cubin"])
 
     return compiled, {"library": f"Triton {triton.__version__}"}
