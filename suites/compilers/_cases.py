@@ -161,6 +161,10 @@ def _checked(bench: Bench, problem: Problem, built: providers.Built) -> Callable
     return check
 
 
+def _on_host_or_in_full(target: Target) -> bool:
+    return target.is_host or in_full(target)
+
+
 @topic.case(chain=_chains, rows=_rows, cols=_cols, dtype=_dtypes, by=_by, where=_same_size, runtime=runtime_of)
 def pointwise(bench: Bench, chain: str, rows: int, cols: int, dtype: str, by: str) -> Task:
     """A chain of pointwise operations: each input read once, the output written once."""
@@ -171,7 +175,7 @@ def pointwise(bench: Bench, chain: str, rows: int, cols: int, dtype: str, by: st
     rows=_rows,
     cols=_cols,
     dtype=_dtypes,
-    by=_by,
+    by=_by_few,
     where=_of_interest,
     runtime=runtime_of,
     headline={"by": "nvrtc", "cols": 4096},
@@ -181,7 +185,9 @@ def softmax(bench: Bench, rows: int, cols: int, dtype: str, by: str) -> Task:
     return _task(bench, "softmax", rows, cols, dtype, by)
 
 
-@topic.case(rows=_rows, cols=_cols, dtype=_dtypes, by=_by_few, where=_of_interest, runtime=runtime_of)
+@topic.case(
+    rows=_rows, cols=_cols, dtype=_dtypes, by=_by, where=_of_interest, runtime=runtime_of, when=_on_host_or_in_full
+)
 def rmsnorm(bench: Bench, rows: int, cols: int, dtype: str, by: str) -> Task:
     """Every row over its root mean square, times a weight for each column: read once, written once."""
     return _task(bench, "rmsnorm", rows, cols, dtype, by)
