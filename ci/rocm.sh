@@ -102,6 +102,15 @@ fetch_pyrsmi() { # pure Python, beside the packages; AMD's name of its library w
     ln -sf "$(compgen -G "$1/usr/lib/x86_64-linux-gnu/libamd_smi.so.*" | head -n 1)" "$1/opt/rocm/lib/libamd_smi.so"
 }
 
+fetch_cupy() { # CuPy's wheel for ROCm (74 MB), unpacked and unchanged
+    [ -d "$1/opt/cupy" ] || {
+        rm -rf "$1/opt/wheel-cupy" "$1/opt/cupy.new"
+        "$python" -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
+            --dest "$1/opt/wheel-cupy" cupy-rocm-7-0 &&
+            "$python" -m zipfile -e "$1"/opt/wheel-cupy/*.whl "$1/opt/cupy.new" && mv "$1/opt/cupy.new" "$1/opt/cupy"
+    }
+}
+
 setup dev
 cd "$root"
 
@@ -121,6 +130,7 @@ if [ -x "$GPUBENCH_ROCM_ROOT/usr/bin/python3" ]; then
     if [ "$GPUBENCH_ROCM_ROOT" = "$cache/root" ]; then
         fetch_hipblaslt "$cache/root" 2>"$cache/log" || say "skipped: hipBLASLt cannot be had: $(tail -n 1 "$cache/log")"
         fetch_pyrsmi "$cache/root" 2>"$cache/log" || say "skipped: pyrsmi cannot be had: $(tail -n 1 "$cache/log")"
+        fetch_cupy "$cache/root" 2>"$cache/log" || say "skipped: CuPy's wheel cannot be had: $(tail -n 1 "$cache/log")"
     fi
     find "$GPUBENCH_ROCM_ROOT/usr/lib/x86_64-linux-gnu" -type f \
         -regex '.*/lib\(hiprtc\|amd_smi\|rocm_smi64\|hipblaslt\)\.so\.[0-9.]+' -printf '  %f\n' >&2
@@ -136,6 +146,8 @@ step "kernels: compiled for gfx90a, gfx942 and gfx950, and their instructions"
 step "the backend, the collector and doctor on simulated machines, and AMD's libraries on them"
 "$python" -m pytest -q -m "slow or not slow" -rs tests/test_rocm_backend.py tests/test_amd_collector.py \
     tests/test_amd_libraries.py tests/test_amd_machine.py tests/test_bundle.py tests/test_hipblaslt.py "$@" || status=$?
+step "the suites through CuPy's wheel for ROCm, on a HIP runtime on paper: a dry run"
+"$python" -m pytest -q -m slow -rs tests/test_paper_hip.py "$@" || status=$?
 step "suite × architecture"
 "$python" tests/amd_table.py "$results/kernels.xml" || true
 step "done"

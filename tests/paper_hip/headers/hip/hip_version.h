@@ -1,0 +1,1 @@
+#define HIP_VERSION 70051831
