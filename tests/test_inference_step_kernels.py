@@ -44,9 +44,11 @@ def test_a_norm_adds_what_is_new_to_the_stream_and_divides_by_the_root_mean_squa
     rng = np.random.default_rng(2)
     x, y = rng.normal(size=(2, hidden)).astype("float32"), halves(rng, 2, hidden)
     factors, out = rng.uniform(0.9, 1.1, hidden).astype("float32"), np.zeros((2, hidden), np.float16)
+    shifts = np.full(hidden, np.nan, "float32")  # of layer norms alone
     sums = x + y.astype("float32")
     for adds in (1, 0):
-        kernel("add_norm", held)((2,), (threads,), (x, y, factors, out, np.uint32(hidden), np.uint32(adds)))
+        cells = (x, y, factors, shifts, out, np.uint32(hidden), np.uint32(adds))
+        kernel("add_norm", held)((2,), (threads,), cells)
         np.testing.assert_array_equal(x, sums)
         exact = sums / np.sqrt((sums.astype(float) ** 2).mean(axis=1, keepdims=True) + 1e-5) * factors
         np.testing.assert_allclose(out.astype(float), exact, rtol=2**-10, atol=1e-6)
