@@ -5,7 +5,7 @@ from gpubench.api.suite import Suite
 from . import _build, _cases, _cross, _dequant, _folding, _layer, _layout, _products, _shapes
 
 suite = Suite(
-    "compilers: operators by several, what fusion and compiling cost",
+    "the same operators by several compilers, and what compiling costs",
     topics=[
         _cases.topic,
         _products.topic,

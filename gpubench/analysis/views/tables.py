@@ -64,8 +64,9 @@ _ENERGY_HEADS = ("case", "energy", "power")
 _LATENCY_HEADS = ("case", "queries", "median", "p90", "p99")
 _PAID_HEADS = ("operator", "provider", "device", "compared with", "call", "call there", "speed-up", *STATES.values())
 _PAID_NOTE = (
-    "Calls after which a provider has earned back its build, less that of the library that it is compared with, which "
-    "needs so much time for them; in brackets the 95 % interval. At most: the run has no build by that library"
+    "The number of calls after which a provider has earned back what its build costs more than that of the library "
+    "beside it; in brackets that library's time for these calls, and the 95 % interval. At most: the run has no build "
+    "by that library"
 )
 _ROUNDED = 1 - 1e-9  # so that a whole number with an error of rounding is not the next one
 _MOST_DIGITS = 1e7  # of a number of calls that is written in full
