@@ -33,10 +33,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.fixture
-def call(tmp_path, monkeypatch):
+def outside_of_ci(monkeypatch):
+    """Let commands print what a user sees: in a CI the names of machines are pseudonyms."""
+    for name in ("CI", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "JENKINS_URL", "TF_BUILD"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch, outside_of_ci):
     """Return the command as a user without settings calls it in an empty folder outside of any CI, in this process."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    for name in ("CI", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "JENKINS_URL", "TF_BUILD"):
-        monkeypatch.delenv(name, raising=False)
     return _command.gpubench

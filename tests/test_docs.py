@@ -33,6 +33,7 @@ def matches(shown: list[str], printed: list[str]) -> bool:
     return re.fullmatch(pattern, "".join(f"{line.rstrip()}\n" for line in printed)) is not None
 
 
+@pytest.mark.usefixtures("outside_of_ci")
 @pytest.mark.parametrize(("document", "command", "shown"), examples())
 def test_an_output_in_the_documentation_is_what_its_command_prints(document, command, shown, monkeypatch, capsys):
     assert shown, f"{document} shows no output of {command}"
