@@ -1,0 +1,154 @@
+"""A pipeline of chunks on a GPU: one stream copies chunks into slots, another one computes on them.
+
+The source is page-locked host memory, or the memory of a peer. A copy engine copies, or a kernel does. The whole
+message is queued behind the gate, so that no launch is waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import Bench
+
+from .._copies import Call
+from ._digest import FACTOR, TERM
+
+_THREADS = 256
+_FLIGHT = 4  # loads under way in a thread of the copy kernel, as in copies.cu
+_COMPUTE_BLOCKS = 4  # on each compute unit: 1024 threads, which leave room for the blocks of a copy kernel
+_VECTOR_BYTES, _WORD_BYTES = 16, 4
+_TO_DEVICE, _BETWEEN_DEVICES = 1, 3  # cudaMemcpyKind; HIP's have the same values
+_MILLI = 1e-3
+_FILL = 0xA5
+
+
+class _Spans:
+    """Events before and after the work on each chunk in one stream."""
+
+    def __init__(self, cuda: Any, chunks: int) -> None:
+        self._cuda = cuda
+        self.begun = [cuda.Event() for _ in range(chunks)]
+        self.ended = [cuda.Event() for _ in range(chunks)]
+
+    def busy_s(self) -> float:
+        """Return the seconds between the events of all chunks, when the device has finished."""
+        pairs = zip(self.begun, self.ended, strict=True)
+        return sum(float(self._cuda.get_elapsed_time(begun, ended)) for begun, ended in pairs) * _MILLI
+
+
+class StreamPipeline:
+    """Chunks of a message, slots of one chunk each in the device's memory, and a digest for each block and chunk.
+
+    `words` has shape (chunks, words of a chunk) and lies on the host.
+    """
+
+    def __init__(self, bench: Bench, words: Any, most_depth: int, path: str, by: str) -> None:
+        self._device, self._cuda = bench.device, bench.xp.cuda
+        self._own, self._copying = self._cuda.get_current_stream(), self._cuda.Stream(non_blocking=True)
+        self._chunks, self._count = (int(number) for number in words.shape)
+        self._chunk_bytes = self._count * _WORD_BYTES
+        self._blocks = max(1, bench.target.device.units) * _COMPUTE_BLOCKS
+        self._slots = bench.xp.zeros((most_depth, self._count), np.uint32)
+        self._slots_base = int(self._slots.data.ptr)
+        self._digests = bench.xp.zeros((self._chunks, self._blocks), np.uint32)
+        self._digest = bench.kernel("pipeline.cu", "digest")
+        self._source, self._base = _source(bench, words, path)
+        self._copies = self._kernel_copies(bench) if by == "kernel" else self._engine_copies(path)
+        self._transfers, self._computations = (_Spans(self._cuda, self._chunks) for _ in range(2))
+        self._begin = self._cuda.Event()
+        self.rounds = 1
+        self.notes = {"transfer": f"{path}, by a {'kernel' if by == 'kernel' else 'copy engine'}", "compute": "kernel"}
+        self._queue(most_depth, copies=True, computes=True)  # loads the kernels: none may be loaded behind a gate
+        bench.device.synchronize()
+
+    def _engine_copies(self, path: str) -> Callable[[int, int], None]:
+        copy, nbytes = self._cuda.runtime.memcpyAsync, self._chunk_bytes
+        kind, stream = (_TO_DEVICE if path == "h2d" else _BETWEEN_DEVICES), self._copying.ptr
+        return lambda chunk, slot: copy(self._slot_at(slot), self._chunk_at(chunk), nbytes, kind, stream)
+
+    def _kernel_copies(self, bench: Bench) -> Callable[[int, int], None]:
+        kernel, vectors = bench.kernel("copies.cu", "copy"), self._chunk_bytes // _VECTOR_BYTES
+        grid = (max(1, -(-vectors // (_THREADS * _FLIGHT))),)
+
+        def copy(chunk: int, slot: int) -> None:
+            ends = np.uint64(self._chunk_at(chunk)), np.uint64(self._slot_at(slot))
+            self._copying.use()
+            kernel(grid, (_THREADS,), (*ends, np.uint64(vectors), np.uint64(0)))
+            self._own.use()
+
+        return copy
+
+    def _chunk_at(self, chunk: int) -> int:
+        return self._base + chunk * self._chunk_bytes
+
+    def _slot_at(self, slot: int) -> int:
+        return self._slots_base + slot * self._chunk_bytes
+
+    def _queue(self, depth: int, *, copies: bool, computes: bool) -> None:
+        """Queue the whole message: a chunk is copied when its slot is free and computed on when it is there."""
+        own, copying = self._own, self._copying
+        self._begin.record(own)
+        copying.wait_event(self._begin)
+        for chunk in range(self._chunks):
+            if copies:
+                if computes and chunk >= depth:
+                    copying.wait_event(self._computations.ended[chunk - depth])
+                self._transfers.begun[chunk].record(copying)
+                self._copies(chunk, chunk % depth)
+                self._transfers.ended[chunk].record(copying)
+            if computes:
+                if copies:
+                    own.wait_event(self._transfers.ended[chunk])
+                self._computations.begun[chunk].record(own)
+                self._compute(chunk, chunk % depth)
+                self._computations.ended[chunk].record(own)
+        own.wait_event(self._transfers.ended[-1])
+
+    def _compute(self, chunk: int, slot: int) -> None:
+        numbers = [np.uint32(number) for number in (self._count, FACTOR, TERM, self.rounds)]
+        digests = np.uint64(int(self._digests.data.ptr) + chunk * self._blocks * _WORD_BYTES)
+        self._digest((self._blocks,), (_THREADS,), (np.uint64(self._slot_at(slot)), *numbers, digests))
+
+    def _timed(self, call: Call) -> float:
+        return float(self._device.time(call, 1, "hot").device[0])
+
+    def transfer_alone(self) -> float:
+        """Return the seconds of all copies."""
+        return self._timed(lambda: self._queue(len(self._slots), copies=True, computes=False))
+
+    def compute_alone(self) -> float:
+        """Return the seconds of all digests, of chunks that are in the slots already."""
+        return self._timed(lambda: self._queue(len(self._slots), copies=False, computes=True))
+
+    def together(self, depth: int) -> tuple[float, float, float]:
+        """Return the seconds of the pipeline, and the busy seconds of the computation and of the transfer."""
+        seconds = self._timed(lambda: self._queue(depth, copies=True, computes=True))
+        return seconds, self._computations.busy_s(), self._transfers.busy_s()
+
+    def poison(self) -> None:
+        """Overwrite the digests and the slots."""
+        self._digests.fill(_FILL)
+        self._slots.fill(_FILL)
+
+    def found(self) -> Any:
+        """Return the digest of each chunk."""
+        return np.bitwise_xor.reduce(self._device.to_host(self._digests), axis=1)
+
+    def close(self) -> None:
+        """Wait until neither stream works on the memory that is freed now."""
+        self._copying.synchronize()
+
+
+def _source(bench: Bench, words: Any, path: str) -> tuple[Any, int]:
+    """Return where the message is copied from, and its address: page-locked host memory, or the peer's memory."""
+    pinned = bench.device.pinned(words.nbytes)
+    pinned.view(np.uint32).reshape(words.shape)[:] = words
+    if path == "h2d":
+        return pinned, int(pinned.ctypes.data)
+    far = bench.device.peer_memory(bench.devices[1], words.nbytes)
+    bench.device.copy(far, pinned)
+    bench.device.synchronize()
+    return far, int(far.data.ptr)

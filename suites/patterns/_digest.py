@@ -1,0 +1,34 @@
+"""The computation of a pipeline: rounds of a linear congruential generator over every word of a chunk.
+
+The digest of a chunk is the exclusive or of all words after their rounds. A word is combined with its place first, so
+that words in the wrong order give another digest. The check needs no rounds: n rounds are one multiplication by aⁿ and
+one addition (Knuth, TAOCP 2, §3.2.1, equation 6).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+FACTOR, TERM = 1664525, 1013904223  # Knuth & Lewis: Numerical Recipes in C, 2nd edition, §7.1
+_MODULUS = 2**32
+
+
+def leap(rounds: int) -> tuple[int, int]:
+    """Return the factor and the term of that many rounds at once, modulo 2^32."""
+    factor, term = 1, 0
+    step_factor, step_term = FACTOR, TERM
+    while rounds:
+        if rounds & 1:
+            factor, term = factor * step_factor % _MODULUS, (term * step_factor + step_term) % _MODULUS
+        step_factor, step_term = step_factor**2 % _MODULUS, (step_factor + 1) * step_term % _MODULUS
+        rounds >>= 1
+    return factor, term
+
+
+def expected_digests(words: Any, rounds: int) -> Any:
+    """Return the digest of each chunk: `words` has shape (chunks, words of a chunk), uint32; the result (chunks,)."""
+    factor, term = (np.uint32(number) for number in leap(rounds))
+    places = np.arange(words.shape[1], dtype=np.uint32)
+    return np.array([np.bitwise_xor.reduce((chunk ^ places) * factor + term) for chunk in words], np.uint32)

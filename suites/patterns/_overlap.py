@@ -1,0 +1,62 @@
+"""How much of a transfer a computation hides: overlap efficiency, its bound, and the best pipeline depth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_EQUAL = 0.02  # pipeline depths whose times differ by less are equally good: the shallowest of them takes least memory
+
+
+@dataclass(frozen=True, slots=True)
+class OverlapTimes:
+    """Seconds of a computation alone, of a transfer alone, and of both together in a pipeline.
+
+    The last two fields are the seconds in which the computation and the transfer were busy while both ran together.
+    """
+
+    compute_s: float
+    transfer_s: float
+    together_s: float
+    compute_busy_s: float
+    transfer_busy_s: float
+
+    @property
+    def efficiency(self) -> float:
+        """Return the share of the shorter part that is hidden behind the longer part, from 0 to 1.
+
+        Where the computation is the longer part, this is the overlap of the OSU micro-benchmarks for non-blocking
+        collectives: max(0, 1 − (t_together − t_compute) / t_transfer). 0 also stands for parts that take longer
+        together than one after the other; the slowdowns say which part the other one disturbs.
+        """
+        hidden_s = self.compute_s + self.transfer_s - self.together_s
+        return min(max(hidden_s / min(self.compute_s, self.transfer_s), 0.0), 1.0)
+
+    @property
+    def compute_slowdown(self) -> float:
+        """Return the busy seconds of the computation beside the transfer divided by its seconds alone."""
+        return self.compute_busy_s / self.compute_s
+
+    @property
+    def transfer_slowdown(self) -> float:
+        """Return the busy seconds of the transfer beside the computation divided by its seconds alone."""
+        return self.transfer_busy_s / self.transfer_s
+
+
+def bound(chunks: int) -> float:
+    """Return the highest overlap efficiency of a pipeline of that many chunks.
+
+    The transfer of the first chunk and the computation of the last chunk have nothing beside them.
+    """
+    return 1 - 1 / chunks
+
+
+def best_depth(seconds: Mapping[int, float]) -> int:
+    """Return the smallest depth whose time is within 2 % of the shortest one; `seconds` has the time of each depth."""
+    least_s = min(seconds.values())
+    return min(depth for depth, taken_s in seconds.items() if taken_s <= (1 + _EQUAL) * least_s)
+
+
+def next_rounds(rounds: int, seconds: float, wanted_s: float) -> int:
+    """Return the rounds of a computation that take `wanted_s`, where `rounds` of them took `seconds`; at least 1."""
+    return max(1, round(rounds * wanted_s / seconds))

@@ -1,0 +1,186 @@
+"""Transfer and computation overlapped in a pipeline: by depth, by size of a chunk, by copy engine and by kernel.
+
+A message has 32 chunks. Up to `depth` chunks are in flight: a chunk is copied into a free slot, and computed on when it
+is there. Each sample times the computation alone, the transfer alone and the pipeline, one right after the other.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import (
+    POINT,
+    Bench,
+    KeyFigure,
+    Observation,
+    Observed,
+    Stage,
+    Target,
+    Task,
+    Topic,
+    View,
+    Work,
+    points,
+    powers_of_two,
+    units,
+)
+
+from .._between import Params, devices_of
+from .._checks import expect_equal
+from .._link import ONE_WAY
+from ._chunks_gpu import StreamPipeline
+from ._chunks_host import ThreadPipeline
+from ._digest import expected_digests
+from ._overlap import OverlapTimes, best_depth, bound, next_rounds
+
+CHUNKS = 32  # of a message: the overlap can then be 97 %
+_DEPTHS = (1, 2, 3, 4, 5, 6, 7, 8)
+_COMPUTE = {"half": 0.5, "equal": 1.0, "double": 2.0}  # the time of the computation over that of the transfer
+_TRIALS = 3  # measurements from which the rounds of the computation follow
+_PERCENT = 100
+_SWEPT = (1, 2, 3, 4, 6, 8)  # depths of a sample of `best_depth`
+
+topic = Topic(
+    views=[
+        View("curve", "Pipeline throughput by depth", ("pipeline",), "depth", by=("path", "by", "chunk_bytes")),
+        View(
+            "curve",
+            "Share of the shorter part that a pipeline hides",
+            ("pipeline",),
+            "depth",
+            by=("path", "by", "chunk_bytes", "compute"),
+            series="overlap",
+        ),
+        View("bars", "Compute slowdown beside a transfer", ("pipeline",), by=("path", "by"), series="compute_slowdown"),
+    ],
+    key_figures=[KeyFigure("Pipeline overlap", "pipeline", (("depth", 4), ("compute", "equal")), series="overlap")],
+)
+
+
+def _paths(target: Target) -> tuple[str, ...]:
+    """Return where a message comes from: memory of the host, page-locked memory beside a GPU, or a peer's memory."""
+    if target.is_host:
+        return ("memory",)
+    return ("h2d", "peer") if target.device.peers else ("h2d",)
+
+
+def _engines(target: Target) -> tuple[str, ...]:
+    return ("memcpy",) if target.is_host else ("engine", "kernel")
+
+
+def _chunk_sizes(target: Target) -> Any:
+    """Return sizes of a chunk; on a GPU copies of the quick size take some 40 µs or more, far longer than a launch."""
+    if target.is_host:
+        return points((2**20,), smoke=(2**18,), full=powers_of_two(16, 22, 2))
+    return points((2**22, 2**24) if target.device.peers else (2**22,), smoke=(2**20,), full=powers_of_two(18, 24, 2))
+
+
+def _is_pipeline(target: Target, params: Params) -> bool:
+    """Leave out, in the quick tier, chunks that suit another path: a peer's link takes larger ones."""
+    suits = params["chunk_bytes"] == (2**24 if params["path"] == "peer" else 2**22)
+    return target.is_host or target.tier != "quick" or suits
+
+
+def _amounts(target: Target) -> Any:
+    del target
+    return points(("equal",), full=tuple(_COMPUTE))
+
+
+@topic.case(
+    devices=devices_of,
+    where=_is_pipeline,
+    path=_paths,
+    by=_engines,
+    chunk_bytes=_chunk_sizes,
+    compute=_amounts,
+    depth=points((1, 2, 4), smoke=(2,), full=_DEPTHS),
+)
+def pipeline(bench: Bench, path: str, by: str, chunk_bytes: int, compute: str, depth: int) -> Task:
+    """A message of 32 chunks, copied and computed on in a pipeline: payload; what overlaps, and who slows whom down."""
+    message = PipelinedMessage(bench, path, by, chunk_bytes, compute, depth)
+
+    def seconds() -> float:
+        return message.sample(depth)
+
+    return message.task(Stage(seconds, message.work, "payload", clock="self", probe=message.overlapped, effort=POINT))
+
+
+@topic.case(
+    devices=devices_of, where=_is_pipeline, path=_paths, by=_engines, chunk_bytes=_chunk_sizes, compute=_amounts
+)
+def best_depth_(bench: Bench, path: str, by: str, chunk_bytes: int, compute: str) -> Task:
+    """The same message at depths from 1 to 8, one after another: payload at the best depth, and that depth."""
+    message = PipelinedMessage(bench, path, by, chunk_bytes, compute, max(_SWEPT))
+    best = 0
+
+    def seconds() -> float:
+        nonlocal best
+        taken_s = {depth: message.sample(depth) for depth in _SWEPT}
+        best = best_depth(taken_s)
+        return taken_s[best]
+
+    def observed() -> Observation:
+        return {"depth": Observed(best, "in flight"), **message.overlapped()}
+
+    return message.task(Stage(seconds, message.work, "payload", clock="self", probe=observed, effort=POINT))
+
+
+class PipelinedMessage:
+    """A message of chunks, its pipeline, and as many rounds of computation as the case asks for."""
+
+    def __init__(self, bench: Bench, path: str, by: str, chunk_bytes: int, compute: str, most_depth: int) -> None:
+        nbytes = CHUNKS * chunk_bytes
+        bench.need(2 * nbytes + most_depth * chunk_bytes)
+        self.work = Work(payload=nbytes, items=CHUNKS)
+        self._words = bench.rng.integers(2**32, size=(CHUNKS, chunk_bytes // 4), dtype=np.uint32)
+        self._pipeline: ThreadPipeline | StreamPipeline = (
+            StreamPipeline(bench, self._words, most_depth, path, by)
+            if bench.traits.is_gpu
+            else ThreadPipeline(bench, self._words, most_depth)
+        )
+        self._calibrate(_COMPUTE[compute])
+        self._expected = expected_digests(self._words, self._pipeline.rounds)
+        self._times = OverlapTimes(*[math.nan] * 5)
+        self._notes = {
+            "devices": " ← ".join(device.id for device in bench.devices[: 2 if path == "peer" else 1]),
+            "message": f"{CHUNKS} chunks of {units.size(chunk_bytes)}, {ONE_WAY}",
+            "rounds": str(self._pipeline.rounds),
+            "most overlap": f"{bound(CHUNKS):.1%}: nothing is beside the first transfer and the last computation",
+            **self._pipeline.notes,
+        }
+
+    def _calibrate(self, share: float) -> None:
+        """Choose the rounds of the computation that take `share` times as long as the transfer."""
+        line = self._pipeline
+        for _ in range(_TRIALS):
+            wanted_s = share * min(line.transfer_alone() for _ in range(_TRIALS))
+            line.rounds = next_rounds(line.rounds, min(line.compute_alone() for _ in range(_TRIALS)), wanted_s)
+
+    def sample(self, depth: int) -> float:
+        """Return the seconds of the pipeline at that depth; both parts are timed alone right before."""
+        alone_s = self._pipeline.compute_alone(), self._pipeline.transfer_alone()
+        together_s, compute_busy_s, transfer_busy_s = self._pipeline.together(depth)
+        self._times = OverlapTimes(*alone_s, together_s, compute_busy_s, transfer_busy_s)
+        return together_s
+
+    def overlapped(self) -> Observation:
+        """Return what the last sample showed."""
+        times = self._times
+        return {
+            "overlap": Observed(_PERCENT * times.efficiency, "%", "more"),
+            "compute_slowdown": Observed(times.compute_slowdown),
+            "transfer_slowdown": Observed(times.transfer_slowdown),
+            "compute_over_transfer": Observed(times.compute_s / times.transfer_s),
+        }
+
+    def check(self) -> None:
+        """Raise WrongAnswer if a chunk was computed on before it was there, or after it was overwritten."""
+        expect_equal(self._pipeline.found(), self._expected, "digests of chunks")
+
+    def task(self, stage: Stage) -> Task:
+        """Return the task of one stage of this message."""
+        line = self._pipeline
+        return Task.of(stage, check=self.check, poison=line.poison, close=line.close, notes=self._notes)
