@@ -1,0 +1,199 @@
+"""The death of a rank in an all-reduce of NCCL: the others abort their communicator and make a new one with a spare.
+
+A kernel of NCCL waits for a dead rank for ever. The survivors notice the missing heartbeat on the host, abort the
+communicator, which ends the kernel, and make a new one with a process that stood by on the dead rank's GPU.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import (
+    Bench,
+    Effort,
+    Observation,
+    Observed,
+    Stage,
+    Target,
+    Task,
+    Topic,
+    View,
+    Work,
+    expect,
+    on_gpu,
+    points,
+)
+
+from .._between import Params, ranks_of
+from ..collectives._nccl import library
+from ._board import Board, RankLostError, expect_death
+
+_VICTIM = 0
+_ONCE = Effort.exactly(1)  # a death cannot be repeated in the same process
+_CALLS = 10
+_SPARE_BYTES = 2**28
+_WORD_BYTES = 4
+_BELOW = 1000  # places and terms: sums of their products over 16 ranks are exact in float32
+_WAIT_S = 0.01  # by then the others' kernels have begun
+
+topic = Topic(
+    views=[
+        View(
+            "bars",
+            "Time to continue all-reduces after the death of a rank",
+            ("abort",),
+            by=("of",),
+            series="rebuild.self",
+        ),
+    ]
+)
+
+
+def _has_peers(target: Target) -> bool:
+    return on_gpu(target) and bool(target.device.peers)
+
+
+def _gpus(target: Target) -> Any:
+    """Return two GPUs, in `full` also all GPUs that reach each other."""
+    return points((2,), full=tuple(sorted({2, 1 + len(target.device.peers)})))
+
+
+def _ranks(params: Params) -> int:
+    """Return one rank per GPU, and the spare: it is on the GPU of rank 0, which dies."""
+    return ranks_of(params) + 1
+
+
+@topic.case(ranks=_ranks, devices=ranks_of, when=_has_peers, of=_gpus, size_bytes=(2**26,))
+def abort(bench: Bench, of: int, size_bytes: int) -> Task:
+    """Seconds from the death of a rank in an all-reduce until another one knows; then to the next right all-reduce.
+
+    `abort` is the time to abort the communicator, so that the GPU is free again. `rebuild` also has the new
+    communicator and the first all-reduce through it, which is compared with the exact sum.
+    """
+    bench.need(3 * size_bytes + _SPARE_BYTES)
+    group = NcclGroup(bench, size_bytes)
+    if bench.rank < of:
+        before = group.joined(range(of))
+        group.timed(before)  # the first calls set up channels
+        group.rates["before"] = group.timed(before)
+        group.board.meet()
+        if bench.rank == _VICTIM:
+            time.sleep(_WAIT_S)
+            group.board.die()
+        _survive(group, before)
+    else:
+        group.joined(())  # the others exchange what they need to meet
+        group.board.meet()
+    return _continued(bench, group)
+
+
+def _survive(group: NcclGroup, communicator: Any) -> None:
+    """Begin an all-reduce that cannot end, notice the death, and abort."""
+    done = group.begin(communicator)
+    try:
+        group.board.wait(lambda: bool(done.done))
+    except RankLostError as lost:
+        group.noticed_s = lost.noticed_s
+    expect(group.noticed_s > 0, "an all-reduce ended that a dead rank had not joined")
+    communicator.abort()
+    group.bench.device.synchronize()
+    group.seconds["abort"] = time.perf_counter() - group.noticed_s
+
+
+def _continued(bench: Bench, group: NcclGroup) -> Task:
+    """Make the new group, and return the task whose stages give the seconds that were taken."""
+    expect_death(bench, _VICTIM)
+    communicator = group.joined(range(1, bench.world))
+    group.verified(communicator)
+    if group.noticed_s:
+        group.seconds["rebuild"] = time.perf_counter() - group.noticed_s
+        group.seconds["detect"] = group.noticed_s - group.board.died_s(_VICTIM)
+    seconds = [each for each in bench.exchange(group.seconds) if each]
+    if not group.noticed_s:  # the spare gives the times of the survivor that took longest
+        group.seconds = max(seconds, key=lambda each: each["rebuild"])
+    group.rates["after"] = group.timed(communicator)
+    return group.task(communicator)
+
+
+class NcclGroup:
+    """One rank's arrays, and the communicators that it joins one after the other."""
+
+    def __init__(self, bench: Bench, size_bytes: int) -> None:
+        self.bench = bench
+        self._nccl = library()
+        self._words = size_bytes // _WORD_BYTES
+        rng = np.random.default_rng(bench.seed)
+        self._terms = rng.integers(1, _BELOW, bench.world)  # of every rank: a word is its place times a term
+        places = bench.xp.arange(self._words, dtype=bench.xp.float32) % _BELOW
+        self._places = places
+        self._sent = places * np.float32(self._terms[bench.rank])
+        self._received = bench.xp.empty_like(self._sent)
+        self._stream = int(bench.xp.cuda.get_current_stream().ptr)
+        self._members: tuple[int, ...] = ()
+        self.seconds: dict[str, float] = {}
+        self.rates: dict[str, float] = {}
+        self.noticed_s = 0.0
+        self.board = Board(bench)
+
+    def joined(self, members: Any) -> Any:
+        """Return a communicator of these ranks, None in a rank that is no member; every living rank must call it."""
+        self._members = tuple(members)
+        leader = self._members[0] if self._members else -1
+        leaders = self.bench.exchange(leader)
+        first = max(each for each in leaders if each is not None)
+        token = self._nccl.get_unique_id() if self.bench.rank == first else b""
+        token = self.bench.exchange(token)[first]
+        if not self._members:
+            return None
+        return self._nccl.NcclCommunicator(len(self._members), token, self._members.index(self.bench.rank))
+
+    def begin(self, communicator: Any) -> Any:
+        """Queue an all-reduce; return an event that is done when it has ended."""
+        word, total = self._nccl.NCCL_FLOAT32, self._nccl.NCCL_SUM
+        addresses = int(self._sent.data.ptr), int(self._received.data.ptr)
+        communicator.allReduce(*addresses, self._words, word, total, self._stream)
+        event = self.bench.xp.cuda.Event(disable_timing=True)
+        event.record()
+        return event
+
+    def timed(self, communicator: Any) -> float:
+        """Return the bytes of the array per second, over a few all-reduces."""
+        start = time.perf_counter()
+        for _ in range(_CALLS):
+            self.begin(communicator)
+        self.bench.device.synchronize()
+        return _CALLS * self._words * _WORD_BYTES / (time.perf_counter() - start)
+
+    def verified(self, communicator: Any) -> None:
+        """Make an all-reduce; raises WrongAnswer if a word is not the sum of the members' words, or the own changed."""
+        self._received.fill(np.nan)
+        self.begin(communicator)
+        self.bench.device.synchronize()
+        total = np.float32(self._terms[list(self._members)].sum())
+        for name, found, factor in (
+            ("received", self._received, total),
+            ("own", self._sent, np.float32(self._terms[self.bench.rank])),
+        ):
+            wrong = int((found != self._places * factor).sum())
+            expect(wrong == 0, f"{wrong} of {self._words} {name} words are wrong on rank {self.bench.rank}")
+
+    def task(self, communicator: Any) -> Task:
+        """Return the task of a rank of the new group, whose checks are further all-reduces."""
+
+        def check() -> Observation:
+            self.verified(communicator)
+            return {name: Observed(rate, "B/s", "more") for name, rate in self.rates.items()}
+
+        def close() -> None:
+            communicator.abort()
+            self.board.close()
+
+        def stage(name: str) -> Stage:
+            return Stage(lambda: self.seconds[name], Work(items=1), "item", clock="self", effort=_ONCE, checked=True)
+
+        notes = {"devices": ", ".join(device.id for device in self.bench.devices), "spare": "on the dead rank's GPU"}
+        stages = {"": stage("detect"), "abort": stage("abort"), "rebuild": stage("rebuild")}
+        return Task(stages, check, close=close, notes=notes)

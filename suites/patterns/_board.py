@@ -1,0 +1,151 @@
+"""What ranks tell each other without a third process: heartbeats, a barrier and numbers, in host memory that all map.
+
+A heartbeat is the time of the system's monotonic clock, which all processes of a machine share. A thread of each rank
+writes it. A rank whose heartbeat is old is taken for dead, and every wait for others looks at their heartbeats.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from gpubench.api.suite import Bench, PeerDied, SharedBuffer, Untrustworthy
+
+from .._between import shared_host_memory
+
+BEAT_S = 0.02
+SILENT_S = 0.4  # 20 heartbeats: a rank that shares its processor with others was seen to be late by 0.1 s
+_PATIENCE_S = 20.0  # for a rank that lives but does not come; a phase of a case ends after 60 s
+_LINE_WORDS = 8  # 64-bit words of a cache line: no two numbers of a row share one
+BEAT, STEP, DIED, NUMBER = range(4)  # the fields of a row
+_FIELDS = 4
+_PAGE_BYTES = 4096
+_SPINS, _NAP_S = 200, 2e-5  # ranks may outnumber the processors, so a wait lets others run
+
+
+class RankLostError(RuntimeError):
+    """A rank has had no heartbeat for SILENT_S; `rank` is its number, `noticed_s` when this rank found that out."""
+
+    def __init__(self, rank: int) -> None:
+        """Keep the rank and the time."""
+        super().__init__(f"rank {rank} has had no heartbeat for {SILENT_S} s")
+        self.rank = rank
+        self.noticed_s = time.perf_counter()
+
+
+class StalledError(RuntimeError):
+    """A rank that has a heartbeat made no progress in time."""
+
+
+class Board:
+    """A row of numbers for each rank, and `room_bytes` of further memory (`room`) for what the ranks need.
+
+    Every rank of the case must make it at the same time. The heartbeat starts at once and ends with `close`.
+    """
+
+    def __init__(self, bench: Bench, room_bytes: int = 0) -> None:
+        """Allocate the memory in rank 0 and map it in all ranks."""
+        words = bench.world * _FIELDS * _LINE_WORDS
+        head_bytes = -(-words * 8 // _PAGE_BYTES) * _PAGE_BYTES
+        self._shared: SharedBuffer = shared_host_memory(bench, head_bytes + room_bytes)
+        rows = self._shared.array[: words * 8].view(np.int64).reshape(bench.world, _FIELDS, _LINE_WORDS)
+        self._fields: Any = rows[:, :, 0]
+        self.room: Any = self._shared.array[head_bytes:]
+        self.rank = bench.rank
+        self.members: tuple[int, ...] = tuple(range(bench.world))
+        self._stop = threading.Event()
+        self._beat()
+        self._heart = threading.Thread(target=self._beat_on, daemon=True)
+        self._heart.start()
+        bench.barrier()  # no rank looks for a heartbeat before there is one
+
+    def _beat(self) -> None:
+        self._fields[self.rank, BEAT] = time.perf_counter_ns()
+
+    def _beat_on(self) -> None:
+        while not self._stop.wait(BEAT_S):
+            self._beat()
+
+    def post(self, field: int, value: int) -> None:
+        """Write a number of this rank's row."""
+        self._fields[self.rank, field] = value
+
+    def read(self, rank: int, field: int) -> int:
+        """Return a number of a rank's row."""
+        return int(self._fields[rank, field])
+
+    def oldest_beat_s(self) -> float:
+        """Return the age of the oldest heartbeat of the members in seconds."""
+        return max(self._age_s(rank) for rank in self.members)
+
+    def _age_s(self, rank: int) -> float:
+        return (time.perf_counter_ns() - self.read(rank, BEAT)) * 1e-9
+
+    def look(self) -> None:
+        """Raise RankLostError if a member has no heartbeat any more."""
+        for rank in self.members:
+            if rank != self.rank and self._age_s(rank) > SILENT_S:
+                raise RankLostError(rank)
+
+    def wait(self, is_over: Callable[[], bool]) -> None:
+        """Wait for a condition; raises RankLostError, and StalledError if it does not become true in time."""
+        deadline = time.monotonic() + _PATIENCE_S
+        looks = 0
+        while not is_over():
+            looks += 1
+            if looks > _SPINS:
+                time.sleep(_NAP_S)
+                self.look()
+                if time.monotonic() > deadline:
+                    raise StalledError(f"ranks {self.members} made no progress for {_PATIENCE_S} s")
+
+    def meet(self) -> None:
+        """Wait until every member is here; raises RankLostError and StalledError."""
+        step = self.read(self.rank, STEP) + 1
+        self.post(STEP, step)
+        steps = self._fields[:, STEP]
+        others = list(self.members)
+        self.wait(lambda: bool((steps[others] >= step).all()))
+
+    def regroup(self, members: Iterable[int], steps: Sequence[int]) -> None:
+        """Continue with these members; `steps` are the numbers of barriers that they have come to."""
+        self.members = tuple(members)
+        self.post(STEP, max(steps))
+
+    def die(self) -> NoReturn:
+        """End this process without any clean-up, as a crash would; the time is left on the board."""
+        self.post(DIED, time.perf_counter_ns())
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError("SIGKILL did not end this process")
+
+    def died_s(self, rank: int) -> float:
+        """Return when a rank died, in seconds of time.perf_counter."""
+        return self.read(rank, DIED) * 1e-9
+
+    def close(self) -> None:
+        """Stop the heartbeat and unmap the memory; arrays made of `room` must be gone."""
+        self._stop.set()
+        self._heart.join(10 * BEAT_S + 1)
+        del self._fields, self.room
+        self._shared.close()
+
+
+def expect_death(bench: Bench, rank: int) -> None:
+    """Consume the runner's message that a rank has ended; raises Untrustworthy if it was another one, or none.
+
+    On a busy machine a living rank may be late with its heartbeat. That makes the case invalid, not wrong.
+    """
+    try:
+        bench.exchange(None)
+    except PeerDied as event:
+        if event.rank != rank:
+            reason = f"rank {rank} was late with its heartbeat, and rank {event.rank} has ended"
+            raise Untrustworthy("disturbed", reason) from event
+    else:
+        raise Untrustworthy("disturbed", f"rank {rank} was late with its heartbeat, but it lives")

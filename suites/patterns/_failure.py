@@ -1,0 +1,315 @@
+"""The death of a rank: how soon the others know, how long they take to continue without it, and at which throughput.
+
+Three ranks push messages round a ring. In one phase of their work the last rank is killed by SIGKILL. The others find
+out by its missing heartbeat, unmap its memory, open each other's memory anew and push round the smaller ring.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from gpubench.api.suite import (
+    Bench,
+    Effort,
+    KeyFigure,
+    Observation,
+    Observed,
+    SharedBuffer,
+    Stage,
+    Target,
+    Task,
+    Topic,
+    View,
+    Work,
+    expect,
+    points,
+)
+
+from .._between import (
+    SPOILED,
+    devices_of,
+    exclusive,
+    expect_pattern,
+    fill_pattern,
+    labels,
+    notes,
+    open_shared,
+    paths,
+)
+from ._board import STEP, Board, RankLostError, expect_death
+
+RANKS = 3
+_BUFFERS = 4
+_ROUNDS = 6
+_ONCE = Effort.exactly(1)  # a death cannot be repeated in the same process
+_AMID_S = 0.01  # a copy that goes on is interrupted after this time
+PHASES = ("opening", "mapped", "copying", "barrier", "collective")
+
+topic = Topic(
+    views=[
+        View("bars", "Time until the death of a rank is detected", ("death",), by=("path", "phase")),
+        View(
+            "bars", "Time to rebuild after the death of a rank", ("death",), by=("path", "phase"), series="rebuild.self"
+        ),
+    ],
+    key_figures=[KeyFigure("Death of a rank detected", "death", (("phase", "mapped"),))],
+)
+
+
+def _phases(target: Target) -> Any:
+    """Return the phases of a death; on GPUs the collective is that of NCCL (case `abort`)."""
+    if target.is_host:
+        return points(("copying", "collective"), smoke=("mapped",), full=PHASES)
+    return points(("mapped",), full=PHASES[:-1])
+
+
+def _paths(target: Target) -> Any:
+    """Return the path between GPUs in `quick` where there are several, else one device; in `full` both."""
+    both = paths(target)
+    reached = both[-1:] if target.device.peers else both[:1]
+    return points(reached, full=both)
+
+
+def _sizes(target: Target) -> Any:
+    return (2**22,) if target.is_host else (2**26,)
+
+
+@topic.case(ranks=RANKS, devices=devices_of, path=_paths, phase=_phases, size_bytes=_sizes)
+def death(bench: Bench, path: str, phase: str, size_bytes: int) -> Task:
+    """Seconds from the death of a rank until another one knows; then to rebuild, and to go through the host instead.
+
+    `rebuild` lasts from the detection to the first verified round of the smaller ring; `staged` is the time to set up
+    and verify a round through host memory.
+    """
+    exclusive(bench)
+    bench.need(_BUFFERS * size_bytes)
+    ring = Ring(bench, size_bytes)
+    events = Survivor(bench, ring, phase) if bench.rank < RANKS - 1 else Victim(ring, phase)
+    events.live()
+    return events.task(notes(bench, path), labels(bench, path))
+
+
+class Ring:
+    """One rank's message, the memory in which messages arrive, and the mapped memory of the next rank."""
+
+    def __init__(self, bench: Bench, size_bytes: int) -> None:
+        self.bench, self.size_bytes = bench, size_bytes
+        self.board = Board(bench, bench.world * size_bytes)
+        self.source = bench.xp.empty(size_bytes, bench.xp.uint8)
+        fill_pattern(bench, self.source, bench.seed + bench.rank)
+        self._inbox: SharedBuffer = bench.device.share(size_bytes)
+        self._next: SharedBuffer | None = None
+        self._unregister: Callable[[], None] | None = None
+        bench.device.synchronize()
+        self.handles: list[bytes] = bench.exchange(self._inbox.handle)
+
+    def _neighbour(self, step: int) -> int:
+        members = self.board.members
+        return members[(members.index(self.bench.rank) + step) % len(members)]
+
+    def open(self) -> None:
+        """Map the memory of the next member."""
+        self._next = open_shared(self.bench, self.handles[self._neighbour(1)], self.size_bytes)
+
+    def unmap(self) -> None:
+        """Unmap the memory of the next member."""
+        if self._next is not None:
+            self._next.close()
+            self._next = None
+
+    def push(self) -> None:
+        """Copy the message into the memory of the next member."""
+        assert self._next is not None
+        self.bench.device.copy(self._next.array, self.source)
+        self.bench.device.synchronize()
+
+    def round(self) -> None:
+        """Push to the next member, and wait until every member has done so."""
+        self.push()
+        self.board.meet()
+
+    def _slot(self, rank: int) -> Any:
+        return self.board.room[rank * self.size_bytes : (rank + 1) * self.size_bytes]
+
+    def stage(self) -> None:
+        """Page-lock the host memory that all ranks share, for rounds through it."""
+        if self.bench.traits.is_gpu:
+            self._unregister = self.bench.device.register(self.board.room)
+
+    def staged_round(self) -> None:
+        """Copy the message into host memory, and the message of the previous member out of it."""
+        device, board = self.bench.device, self.board
+        device.copy(self._slot(self.bench.rank), self.source)
+        device.synchronize()
+        board.meet()
+        device.copy(self._inbox.array, self._slot(self._neighbour(-1)))
+        device.synchronize()
+        board.meet()
+
+    def verified(self, round_once: Callable[[], None]) -> None:
+        """Make a round into overwritten memory; raises WrongAnswer if not the previous member's message arrives."""
+        self._inbox.array.fill(SPOILED)
+        self.bench.device.synchronize()
+        self.board.meet()
+        round_once()
+        self.expect_arrived()
+        self.board.meet()
+
+    def expect_arrived(self) -> None:
+        """Raise WrongAnswer if the message of the previous member has not arrived, or the own one has changed."""
+        bench = self.bench
+        expect_pattern(bench, self._inbox.array, bench.seed + self._neighbour(-1), "that arrived over the ring")
+        expect_pattern(bench, self.source, bench.seed + bench.rank, "of this rank's own message")
+
+    def bytes_per_s(self, round_once: Callable[[], None]) -> float:
+        """Return the payload of all members per second, over a few rounds."""
+        self.board.meet()
+        start = time.perf_counter()
+        for _ in range(_ROUNDS):
+            round_once()
+        return _ROUNDS * len(self.board.members) * self.size_bytes / (time.perf_counter() - start)
+
+    def add_all(self) -> Any:
+        """Return the sum of all members' messages, byte by byte: every rank reads the others' copies in host memory."""
+        self.bench.device.copy(self._slot(self.bench.rank), self.source)
+        self.bench.device.synchronize()
+        self.board.meet()
+        total = self._slot(self.board.members[0]).copy()
+        for rank in self.board.members[1:]:
+            total += self._slot(rank)
+        self.board.meet()
+        return total
+
+    def close(self) -> None:
+        """Unmap what belongs to others."""
+        self.unmap()
+        if self._unregister is not None:
+            self._unregister()
+        self.board.close()
+
+    def release(self) -> None:
+        """Free the memory of this rank."""
+        self._inbox.close()
+
+
+class Victim:
+    """The rank that is killed."""
+
+    def __init__(self, ring: Ring, phase: str) -> None:
+        self._ring, self._phase = ring, phase
+
+    def live(self) -> None:
+        """Take part until the phase of the death."""
+        ring = self._ring
+        if self._phase == "opening":
+            self._ring.board.die()
+        ring.open()
+        ring.verified(ring.round)
+        ring.bytes_per_s(ring.round)
+        ring.board.meet()
+        if self._phase == "copying":
+            self._die_amid(ring.push)
+        if self._phase == "collective":
+            self._die_amid(ring.add_all)
+        self._ring.board.die()
+
+    def _die_amid(self, call: Callable[[], object]) -> None:
+        """End while a call is made again and again; on a GPU what it has queued is still under way."""
+        threading.Timer(_AMID_S, self._ring.board.die).start()
+        while True:
+            call()
+
+    def task(self, notes: dict[str, str], labels: tuple[str, ...]) -> Task:
+        """Raise an error: this rank has no task, because it is dead."""
+        raise AssertionError(f"the victim of {notes}, {labels} lives")
+
+
+class Survivor:
+    """A rank that continues: it times the detection, the new ring and the way through the host."""
+
+    def __init__(self, bench: Bench, ring: Ring, phase: str) -> None:
+        self._bench, self._ring, self._phase = bench, ring, phase
+        self._seconds: dict[str, float] = {}
+        self._observed: dict[str, Observed] = {}
+        self._refusal = ""
+
+    def live(self) -> None:
+        """Work until a rank dies, and continue without it."""
+        ring = self._ring
+        lost = self._until_death()
+        ring.unmap()
+        self._agree_on(lost.rank)
+        ring.open()
+        ring.verified(ring.round)
+        self._seconds["rebuild"] = time.perf_counter() - lost.noticed_s
+        self._seconds["detect"] = lost.noticed_s - ring.board.died_s(lost.rank)
+        self._refusal = self._expect_void(lost.rank)
+        self._observe("after", ring.bytes_per_s(ring.round))
+        start = time.perf_counter()
+        ring.stage()
+        ring.verified(ring.staged_round)
+        self._seconds["staged"] = time.perf_counter() - start
+        self._observe("through host", ring.bytes_per_s(ring.staged_round))
+
+    def _until_death(self) -> RankLostError:
+        """Return what was noticed of the death that belongs to the phase."""
+        ring, board = self._ring, self._ring.board
+        try:
+            if self._phase == "opening":
+                board.wait(lambda: False)
+            ring.open()
+            ring.verified(ring.round)
+            self._observe("before", ring.bytes_per_s(ring.round))
+            board.meet()
+            if self._phase == "mapped":
+                board.wait(lambda: False)
+            if self._phase == "copying":
+                ring.push()
+            while self._phase == "collective":
+                ring.add_all()
+            board.meet()
+        except RankLostError as lost:
+            return lost.with_traceback(None)  # its frames hold arrays of memory that is going to be unmapped
+        raise AssertionError("no rank has died")
+
+    def _expect_void(self, rank: int) -> str:
+        """Return how the machine refuses the handle of a dead rank's memory; raises WrongAnswer if it still opens."""
+        try:
+            opened = self._bench.device.open_shared(self._ring.handles[rank], self._ring.size_bytes)
+        except (RuntimeError, OSError) as error:
+            return str(error).partition(":")[0]
+        opened.close()
+        expect(False, f"the handle of dead rank {rank} can still be opened: its memory is not freed")
+        return ""
+
+    def _agree_on(self, rank: int) -> None:
+        """Make a new group of the ranks that are left."""
+        bench, board = self._bench, self._ring.board
+        expect_death(bench, rank)
+        steps = bench.exchange(board.read(bench.rank, STEP))
+        alive = [other for other, step in enumerate(steps) if step is not None]
+        board.regroup(alive, [steps[other] for other in alive])
+        bench.barrier()  # nobody meets by the new numbers before all have them
+
+    def _observe(self, name: str, bytes_per_s: float) -> None:
+        self._observed[name] = Observed(bytes_per_s, "B/s", "more")
+
+    def _check(self) -> Observation:
+        """Verify a round of each kind again, and return the throughputs."""
+        self._ring.verified(self._ring.round)
+        self._ring.verified(self._ring.staged_round)
+        return self._observed
+
+    def task(self, notes: dict[str, str], labels: tuple[str, ...]) -> Task:
+        """Return the task whose stages give the seconds that were taken."""
+        ring = self._ring
+
+        def stage(name: str) -> Stage:
+            return Stage(lambda: self._seconds[name], Work(items=1), "item", clock="self", effort=_ONCE, checked=True)
+
+        stages = {"": stage("detect"), "rebuild": stage("rebuild"), "staged": stage("staged")}
+        tags = {**notes, "ranks": f"{RANKS} before, {RANKS - 1} after", "dead rank's handle": self._refusal}
+        return Task(stages, self._check, close=ring.close, release=ring.release, notes=tags, labels=labels)

@@ -1,0 +1,50 @@
+"""How often to save a snapshot: pure functions of the times of a step, a snapshot and a restart, and of the failures.
+
+Sources: Young, "A first order approximation to the optimum checkpoint interval", CACM 17 (1974), 530–531; Daly, "A
+higher order estimate of the optimum checkpoint interval for restart dumps", FGCS 22 (2006), 303–312, equations 20 and
+37.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotCosts:
+    """Seconds of a step, of saving a snapshot, and of restarting from one."""
+
+    step_s: float
+    save_s: float
+    restart_s: float = 0.0
+
+    def slowdown(self, steps: int, mtbf_s: float) -> float:
+        """Return the expected run time over the time of the steps alone, with a snapshot after every `steps` steps.
+
+        `mtbf_s` is the mean time between failures, which are exponentially distributed (Daly, equation 20).
+        """
+        work_s = steps * self.step_s
+        segments = math.expm1(min((work_s + self.save_s) / mtbf_s, _MOST_EXPONENT))
+        return mtbf_s * math.exp(min(self.restart_s / mtbf_s, _MOST_EXPONENT)) * segments / work_s
+
+    def best_steps(self, mtbf_s: float) -> int:
+        """Return the number of steps between snapshots of least expected run time, at least one."""
+        steps = max(1, math.floor(daly_s(self.save_s, mtbf_s) / self.step_s))
+        return min((steps, steps + 1), key=lambda count: self.slowdown(count, mtbf_s))
+
+
+_MOST_EXPONENT = 700.0  # exp of it is near the largest float
+
+
+def young_s(save_s: float, mtbf_s: float) -> float:
+    """Return the seconds of work between snapshots by Young's first order, √(2δM)."""
+    return math.sqrt(2 * save_s * mtbf_s)
+
+
+def daly_s(save_s: float, mtbf_s: float) -> float:
+    """Return the seconds of work between snapshots by Daly's higher order (equation 37)."""
+    if save_s >= 2 * mtbf_s:
+        return mtbf_s
+    share = save_s / (2 * mtbf_s)
+    return young_s(save_s, mtbf_s) * (1 + math.sqrt(share) / 3 + share / 9) - save_s

@@ -1,0 +1,258 @@
+"""Snapshots of a state: what one costs, how much work a death takes with it, and whether the resumed work is the same.
+
+Rank 1 works and saves its state every few steps, and is killed in a step or in the middle of a save. Rank 0 continues
+from the last whole snapshot. Its result is compared, bit by bit, with work that nobody interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import (
+    POINT,
+    Bench,
+    Effort,
+    KeyFigure,
+    Observation,
+    Observed,
+    Stage,
+    Target,
+    Task,
+    Topic,
+    View,
+    Work,
+    expect,
+    points,
+)
+
+from .._between import SPOILED
+from ._board import NUMBER, Board, RankLostError, expect_death
+from ._interval import SnapshotCosts
+
+_WORKER, _HEIR = 1, 0
+_EVERY, _STEPS = 8, 28  # steps between snapshots, and of the whole work
+_DEATHS = {"step": 21, "save": 24}  # the step after which the worker dies
+_SLOTS = 2  # of snapshots: one is whole while the other is written
+_TRIES = 5
+_BUFFERS = 5
+_MTBF_S = {"1 h": 3600.0, "1 d": 86400.0}  # mean times between failures for which the interval is chosen
+_DECAY = np.float32(0.999)
+
+topic = Topic(
+    views=[
+        View("bars", "Time to resume from a snapshot", ("snapshot",), by=("medium", "amid"), series="resume.self"),
+        View("bars", "Snapshot bandwidth", ("snapshot",), by=("medium",)),
+    ],
+    key_figures=[KeyFigure("Snapshot to memory", "snapshot", (("medium", "memory"),))],
+)
+
+
+def _sizes(target: Target) -> Any:
+    return (2**23,) if target.is_host else points((2**28,), smoke=(2**24,), full=(2**28, 2**32))
+
+
+@topic.case(
+    ranks=2,
+    medium=points(("memory",), full=("memory", "file")),
+    amid=points(("save",), full=tuple(_DEATHS)),
+    size_bytes=_sizes,
+)
+def snapshot(bench: Bench, medium: str, amid: str, size_bytes: int) -> Task:
+    """Save the state of a device, in host memory that outlives the process or in a file: payload.
+
+    `resume` is the time to load the last whole snapshot. `lost` counts the steps that had to be made again. The best
+    number of steps between snapshots follows from the measured times by Daly's formula.
+    """
+    bench.need(_BUFFERS * size_bytes)
+    board = Board(bench, _SLOTS * size_bytes)
+    state = State(bench, size_bytes)
+    folder = bench.exchange(tempfile.mkdtemp(prefix="gpubench-") if medium == "file" and bench.rank == _HEIR else "")
+    store = Snapshots(bench, board, state, Path(folder[_HEIR]) if medium == "file" else None)
+    if bench.rank == _WORKER:
+        _work_until_death(board, state, store, amid)
+    return Heir(bench, board, state, store).task(size_bytes)
+
+
+class State:
+    """An array that every step changes as a whole: bits depend on each step before."""
+
+    def __init__(self, bench: Bench, size_bytes: int) -> None:
+        rng = np.random.default_rng(bench.seed)
+        block = rng.random(2**16, dtype=np.float32)
+        count = size_bytes // block.itemsize
+        self._base = bench.xp.asarray(np.resize(block, count))
+        self.array = bench.xp.empty(count, bench.xp.float32)
+        self.steps = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """Return to the state before the first step."""
+        self.array[:] = self._base
+        self.steps = 0
+
+    def step(self) -> None:
+        """Make a step."""
+        self.array *= _DECAY
+        self.array += self._base * np.float32(self.steps % 7 - 2)
+        self.steps += 1
+
+
+class Snapshots:
+    """Whole snapshots of a state, in host memory or in a file; a save that is interrupted leaves the one before."""
+
+    def __init__(self, bench: Bench, board: Board, state: State, folder: Path | None) -> None:
+        self._device, self._board, self._state, self._folder = bench.device, board, state, folder
+        self._nbytes = int(state.array.nbytes)
+        self._unregister: Callable[[], None] = lambda: None
+        if "register" in bench.traits.features:
+            self._unregister = bench.device.register(board.room)
+
+    def slot(self, number: int) -> Any:
+        """Return the memory of a snapshot by its number: float32."""
+        start = number % _SLOTS * self._nbytes
+        return self._board.room[start : start + self._nbytes].view(np.float32)
+
+    def save(self) -> None:
+        """Save the state; it counts from the moment at which it is whole."""
+        number = self._state.steps // _EVERY
+        slot = self.slot(number)
+        self._device.copy(slot, self._state.array)
+        self._device.synchronize()
+        if self._folder:
+            _write(self._folder / f"{number % _SLOTS}", slot)
+        self._board.post(NUMBER, self._state.steps)
+
+    def save_half(self) -> None:
+        """Write half of a snapshot, as an interrupted save does."""
+        slot = self.slot(self._state.steps // _EVERY)
+        half = slot.size // 2
+        self._device.copy(slot[:half], self._state.array[:half])
+        self._device.synchronize()
+        if self._folder:
+            (self._folder / f"{self._state.steps // _EVERY % _SLOTS}.part").write_bytes(slot[:half])
+
+    def resume(self, rank: int) -> None:
+        """Load the last whole snapshot that a rank saved."""
+        steps = self._board.read(rank, NUMBER)
+        slot = self.slot(steps // _EVERY)
+        if self._folder:
+            slot[:] = np.fromfile(self._folder / f"{steps // _EVERY % _SLOTS}", np.float32)
+        self._device.copy(self._state.array, slot)
+        self._device.synchronize()
+        self._state.steps = steps
+
+    def expect_saved(self) -> None:
+        """Raise WrongAnswer if the last snapshot is not the state."""
+        number = self._state.steps // _EVERY
+        saved = self.slot(number).copy()  # not the memory itself: an error keeps what its frames hold
+        if self._folder:
+            saved = np.fromfile(self._folder / f"{number % _SLOTS}", np.float32)
+        wrong = int(np.count_nonzero(saved.view(np.uint32) != self._device.to_host(self._state.array).view(np.uint32)))
+        expect(wrong == 0, f"{wrong} of {saved.size} words of the snapshot are not the state's")
+
+    def poison(self) -> None:
+        """Overwrite the snapshot of the present state."""
+        number = self._state.steps // _EVERY
+        self.slot(number).view(np.uint8).fill(SPOILED)
+        if self._folder:
+            (self._folder / f"{number % _SLOTS}").write_bytes(self.slot(number))
+
+    def close(self) -> None:
+        """Let go of the memory and remove the files."""
+        self._unregister()
+        if self._folder:
+            shutil.rmtree(self._folder)
+
+
+def _write(path: Path, array: Any) -> None:
+    """Write a file so that after a crash its name shows the old content or the new one: fsync(2), rename(2)."""
+    part = path.with_suffix(".part")
+    with part.open("wb") as file:
+        file.write(array)
+        file.flush()
+        os.fsync(file.fileno())
+    part.rename(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _work_until_death(board: Board, state: State, store: Snapshots, amid: str) -> None:
+    """Make steps and save snapshots, and end without any clean-up."""
+    while state.steps < _DEATHS[amid]:
+        state.step()
+        if state.steps % _EVERY == 0 and state.steps < _DEATHS[amid]:
+            store.save()
+    if amid == "save":
+        store.save_half()
+    board.die()
+
+
+class Heir:
+    """The rank that continues the work of the dead one."""
+
+    def __init__(self, bench: Bench, board: Board, state: State, store: Snapshots) -> None:
+        self._bench, self._board, self._state, self._store = bench, board, state, store
+        for _ in range(_STEPS):
+            state.step()
+        self._uninterrupted = bench.device.to_host(state.array)
+        self._await_death()
+        state.begin()
+        self._resume_s = self._seconds(lambda: store.resume(_WORKER))
+        self._resumed_at = state.steps
+        while state.steps < _STEPS:
+            state.step()
+        self._finished = bench.device.to_host(state.array)
+        step_s, save_s = (
+            statistics.median(self._seconds(call) for _ in range(_TRIES)) for call in (state.step, store.save)
+        )
+        self._costs = SnapshotCosts(step_s, save_s, self._resume_s)
+
+    def _await_death(self) -> None:
+        try:
+            self._board.wait(lambda: False)
+        except RankLostError as lost:
+            expect_death(self._bench, lost.rank)
+
+    def _seconds(self, call: Callable[[], None]) -> float:
+        start = time.perf_counter()
+        call()
+        self._bench.device.synchronize()
+        return time.perf_counter() - start
+
+    def _check(self) -> Observation:
+        """Compare the snapshot with the state, and the resumed work with the uninterrupted one."""
+        self._store.expect_saved()
+        wrong = int(np.count_nonzero(self._finished.view(np.uint32) != self._uninterrupted.view(np.uint32)))
+        expect(wrong == 0, f"{wrong} of {self._finished.size} words differ from work that was not interrupted")
+        amid = str(self._bench.case.param("amid"))
+        intervals = {
+            f"interval for a failure every {name}": Observed(self._costs.best_steps(mtbf_s), "steps", "more")
+            for name, mtbf_s in _MTBF_S.items()
+        }
+        lost = Observed(_DEATHS[amid] - self._resumed_at, "steps")
+        return {**intervals, "step": Observed(self._costs.step_s, "s"), "lost": lost}
+
+    def _close(self) -> None:
+        self._store.close()
+        self._board.close()
+
+    def task(self, size_bytes: int) -> Task:
+        """Return the task: saving is timed, resuming has been."""
+        save = Stage(self._store.save, Work(payload=size_bytes), "payload", clock="host", max_calls=1, effort=POINT)
+        resume = Stage(
+            lambda: self._resume_s, Work(items=1), "item", clock="self", effort=Effort.exactly(1), checked=True
+        )
+        notes = {"snapshots": f"every {_EVERY} steps, {_SLOTS} kept", "interval": "Daly, FGCS 22 (2006)"}
+        return Task({"": save, "resume": resume}, self._check, self._store.poison, self._close, notes)
