@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ._driver import Driver
+from gpubench.devices.native.driver import Driver
 
 
 def has_bindings() -> bool:

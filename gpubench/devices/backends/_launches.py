@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpubench.base.errors import Skip
-
-from ._driver import Driver
+from gpubench.devices.native.driver import Driver
 
 
 def launches_of(cupy: Any, stream: Any, call: Callable[[], object]) -> int | None:

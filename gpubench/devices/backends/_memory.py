@@ -13,9 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from gpubench.base.errors import Skip
+from gpubench.devices.native.driver import Driver
 from gpubench.plugins.backend import Handle, SharedBuffer, SharedMemory
-
-from ._driver import Driver
 
 _BLOCKS = 4  # a `block` lies in an allocation of this many times its size
 _OFFSET = struct.Struct("<Q")

@@ -1,1 +1,4 @@
-"""Small ctypes tables of vendor libraries that have no binding; no library is loaded at import."""
+"""What vendor libraries offer and CuPy does not: small ctypes tables of libraries that have no binding, and the driver.
+
+No library is loaded at import.
+"""

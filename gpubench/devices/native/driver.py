@@ -1,4 +1,4 @@
-"""The driver's calls that CuPy does not bind, through cuda-bindings: virtual memory, exported pools, early launches."""
+"""Calls of CUDA's driver that CuPy does not bind, through cuda-bindings: virtual memory, exported pools, launches."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 from gpubench import DISTRIBUTION
 from gpubench.base.errors import Skip
+
+_MISSING = "not found"  # how cuda-bindings name a function that the driver lacks: Function "cuMemMap" not found
 
 
 class DriverCallError(RuntimeError):
@@ -23,8 +25,16 @@ class Driver:
             raise Skip(f"needs cuda-bindings ({error}): pip install '{DISTRIBUTION}[cuda13]'") from error
 
     def __call__(self, name: str, *args: Any) -> Any:
-        """The value of one call, a tuple of several, None of none."""
-        error, *values = getattr(self.bindings, name)(*args)
+        """Return the value of one call, a tuple of several, None of none; raise Skip where the call is missing."""
+        call = getattr(self.bindings, name, None)
+        if call is None:
+            raise Skip(f"the installed cuda-bindings do not have {name}: pip install '{DISTRIBUTION}[cuda13]'")
+        try:
+            error, *values = call(*args)
+        except RuntimeError as missing:
+            if _MISSING not in str(missing):
+                raise
+            raise Skip(f"the driver does not have {name}; a newer driver may have it") from missing
         if int(error) != 0:
             raise DriverCallError(f"{error.name} from {name}")
         return values[0] if len(values) == 1 else tuple(values) or None

@@ -1,0 +1,12 @@
+"""Virtualisation: memory that is mapped and grows, programs that are suspended, neighbours, and forwarded calls.
+
+Virtual memory, suspended programs and green contexts need cuda-bindings, which the extras for CUDA bring.
+"""
+
+from __future__ import annotations
+
+from gpubench.api.suite import Suite
+
+from . import _steps
+
+suite = Suite("virtual memory, suspended programs, neighbours and forwarded calls", topics=[_steps.topic])

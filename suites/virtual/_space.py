@@ -1,0 +1,274 @@
+"""Address space and physical memory apart: reserve, create, map, access, unmap, by CUDA's driver or the host's kernel.
+
+On a GPU these are the driver's calls (cuMemAddressReserve and the following). The host's kernel has the same steps:
+a range without access (mmap), memory without an address (memfd_create), and a mapping of one into the other.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from gpubench.api.libraries import Driver
+from gpubench.api.suite import Bench, Skip, units
+
+PAGE_BYTES = 2**21  # the least granularity of NVIDIA's GPUs, and the page of these measurements everywhere
+_NO_ACCESS, _READ_WRITE = 0, mmap.PROT_READ | mmap.PROT_WRITE
+_FIXED, _NO_RESERVE = 0x10, 0x4000  # MAP_FIXED, MAP_NORESERVE: mmap(2), Linux on x86-64 and arm64
+_NOTHING_YET = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
+_FAILED = ctypes.c_void_p(-1).value
+_WORD_BYTES = 8
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FILL_BLOCKS, _FILL_THREADS = 1056, 256
+NEEDS_DRIVER = (
+    "CuPy on ROCm does not bind HIP's calls for virtual memory (hipMemAddressReserve, hipMemCreate, hipMemMap); "
+    "HIP itself has them"
+)
+
+
+class VirtualSpace(Protocol):
+    """The steps by which memory comes to an address; sizes and offsets are multiples of PAGE_BYTES."""
+
+    def reserve(self, nbytes: int) -> int:
+        """Return the address of a range that nothing is mapped to."""
+
+    def free(self, address: int, nbytes: int) -> None:
+        """Give a range back, to which nothing is mapped any more."""
+
+    def create(self, nbytes: int) -> Any:
+        """Return physical memory without an address."""
+
+    def release(self, physical: Any) -> None:
+        """Give physical memory back, once it is unmapped."""
+
+    def map(self, address: int, nbytes: int, physical: Any) -> None:
+        """Put physical memory at an address of a range; it cannot be accessed yet."""
+
+    def access(self, address: int, nbytes: int, peers: int) -> None:
+        """Let the device, and as many of its peers, read and write."""
+
+    def unmap(self, address: int, nbytes: int) -> None:
+        """Take away what one call mapped."""
+
+    def array(self, address: int, nbytes: int) -> Any:
+        """Return mapped memory as uint8, shape (nbytes,)."""
+
+
+class GpuSpace:
+    """The driver's virtual memory on the current device; `is_compressible` asks for compressible memory."""
+
+    def __init__(self, bench: Bench, is_compressible: bool = False) -> None:
+        if bench.traits.vendor != "nvidia":
+            raise Skip(NEEDS_DRIVER)
+        self._cupy = bench.xp
+        self._driver = Driver()
+        device = int(bench.xp.cuda.Device().id)
+        # ids of peers are `cuda:N`, N being the ordinal that this process sees too
+        peers = [int(peer.rpartition(":")[2]) for peer in bench.target.device.peers]
+        self._descriptions = [self._driver.access(ordinal) for ordinal in (device, *peers)]
+        self._properties = self._driver.bindings.CUmemAllocationProp()
+        self._properties.type = self._driver.pinned
+        self._properties.location = self._driver.location(device)
+        if is_compressible:
+            kind = self._driver.bindings.CUmemAllocationCompType.CU_MEM_ALLOCATION_COMP_GENERIC
+            self._properties.allocFlags.compressionType = int(kind)
+        least = self._driver.bindings.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
+        granule = int(self._driver("cuMemGetAllocationGranularity", self._properties, least))
+        if PAGE_BYTES % granule:
+            raise Skip(f"this GPU maps memory in granules of {units.size(granule)}, not of {units.size(PAGE_BYTES)}")
+
+    def reserve(self, nbytes: int) -> int:
+        return int(self._driver("cuMemAddressReserve", nbytes, 0, 0, 0))
+
+    def free(self, address: int, nbytes: int) -> None:
+        self._driver("cuMemAddressFree", address, nbytes)
+
+    def create(self, nbytes: int) -> Any:
+        return self._driver("cuMemCreate", nbytes, self._properties, 0)
+
+    def release(self, physical: Any) -> None:
+        self._driver("cuMemRelease", physical)
+
+    def map(self, address: int, nbytes: int, physical: Any) -> None:
+        self._driver("cuMemMap", address, nbytes, 0, physical, 0)
+
+    def access(self, address: int, nbytes: int, peers: int) -> None:
+        descriptions = self._descriptions[: 1 + peers]
+        self._driver("cuMemSetAccess", address, nbytes, descriptions, len(descriptions))
+
+    def unmap(self, address: int, nbytes: int) -> None:
+        self._driver("cuMemUnmap", address, nbytes)
+
+    def is_compressed(self, physical: Any) -> bool:
+        """Return whether the driver gave compressible memory: it may give plain memory to who asked for it."""
+        found = self._driver("cuMemGetAllocationPropertiesFromHandle", physical)
+        return int(found.allocFlags.compressionType) != 0
+
+    def array(self, address: int, nbytes: int) -> Any:
+        cuda = self._cupy.cuda
+        memory = cuda.UnownedMemory(address, nbytes, self, int(cuda.Device().id))
+        return self._cupy.ndarray((nbytes,), self._cupy.uint8, cuda.MemoryPointer(memory, 0))
+
+
+class HostSpace:
+    """The same steps by the host's kernel; `create` allocates the memory at once, as the driver does."""
+
+    def __init__(self) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._mmap, self._munmap, self._mprotect = libc.mmap, libc.munmap, libc.mprotect
+        size, flag = ctypes.c_size_t, ctypes.c_int
+        self._mmap.argtypes = (ctypes.c_void_p, size, flag, flag, flag, ctypes.c_long)
+        self._mmap.restype = ctypes.c_void_p
+        self._munmap.argtypes = (ctypes.c_void_p, size)
+        self._mprotect.argtypes = (ctypes.c_void_p, size, flag)
+
+    def reserve(self, nbytes: int) -> int:
+        return self._placed(None, nbytes, _NOTHING_YET, -1)
+
+    def free(self, address: int, nbytes: int) -> None:
+        _expect_done(self._munmap(address, nbytes))
+
+    def create(self, nbytes: int) -> Any:
+        descriptor = os.memfd_create("gpubench-virtual")
+        try:
+            os.posix_fallocate(descriptor, 0, nbytes)
+        except OSError:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def release(self, physical: Any) -> None:
+        os.close(physical)
+
+    def map(self, address: int, nbytes: int, physical: Any) -> None:
+        self._placed(address, nbytes, mmap.MAP_SHARED | _FIXED, physical)
+
+    def access(self, address: int, nbytes: int, peers: int) -> None:
+        del peers  # the host has none
+        _expect_done(self._mprotect(address, nbytes, _READ_WRITE))
+
+    def unmap(self, address: int, nbytes: int) -> None:
+        self._placed(address, nbytes, _NOTHING_YET | _FIXED, -1)
+
+    def array(self, address: int, nbytes: int) -> Any:
+        return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
+
+    def _placed(self, address: int | None, nbytes: int, flags: int, descriptor: int) -> int:
+        found = self._mmap(address, nbytes, _NO_ACCESS, flags, descriptor, 0)
+        if found == _FAILED:
+            raise OSError(ctypes.get_errno(), f"mmap of {units.size(nbytes)}")
+        return int(found)
+
+
+def _expect_done(status: int) -> None:
+    if status:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def open_space(bench: Bench) -> VirtualSpace:
+    """Return the virtual memory of this bench's device; raises Skip with the reason where there is none."""
+    return GpuSpace(bench) if bench.traits.is_gpu else HostSpace()
+
+
+class MappedRange:
+    """A reserved range of addresses whose first `nbytes` have physical memory, in pieces."""
+
+    def __init__(self, space: VirtualSpace, capacity_bytes: int) -> None:
+        self.space = space
+        self.capacity_bytes = capacity_bytes
+        self.address = space.reserve(capacity_bytes)
+        self.nbytes = 0
+        self._created: list[tuple[Any, int]] = []  # physical memory and its size, in the order of its addresses
+        self._mapped: list[tuple[int, int]] = []  # addresses and sizes
+        self._accessed_bytes = 0
+
+    @property
+    def array(self) -> Any:
+        """The mapped memory: uint8, shape (nbytes,). It must be gone before the memory is unmapped."""
+        return self.space.array(self.address, self.nbytes)
+
+    def create(self, nbytes: int, piece_bytes: int) -> None:
+        """Create physical memory in pieces."""
+        for start in range(0, nbytes, piece_bytes):
+            size = min(piece_bytes, nbytes - start)
+            self._created.append((self.space.create(size), size))
+
+    def map(self) -> None:
+        """Map what was created and is not mapped yet, behind what is mapped."""
+        for physical, size in self._created[len(self._mapped) :]:
+            address = self.address + self.nbytes
+            self.space.map(address, size, physical)
+            self._mapped.append((address, size))
+            self.nbytes += size
+
+    def access(self, peers: int = 0) -> None:
+        """Allow access to what was mapped since the last call."""
+        start, self._accessed_bytes = self._accessed_bytes, self.nbytes
+        self.space.access(self.address + start, self.nbytes - start, peers)
+
+    def grow(self, nbytes: int, piece_bytes: int) -> None:
+        """Create, map and allow access to more memory behind the last."""
+        self.create(nbytes, piece_bytes)
+        self.map()
+        self.access()
+
+    def unmap(self) -> None:
+        """Unmap everything."""
+        self.nbytes = self._accessed_bytes = 0
+        while self._mapped:
+            self.space.unmap(*self._mapped.pop())
+
+    def release(self) -> None:
+        """Give the physical memory back."""
+        while self._created:
+            self.space.release(self._created.pop()[0])
+
+    def close(self) -> None:
+        """Give back everything, however far the last step came."""
+        self.unmap()
+        self.release()
+        if self.address:
+            self.space.free(self.address, self.capacity_bytes)
+            self.address = 0
+
+
+class Pattern:
+    """Words that differ at every place and with the seed, written to memory and compared with it."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        if bench.traits.is_gpu:
+            self._fill = bench.kernel("copies.cu", "fill_pattern")
+            self._count_wrong = bench.kernel("copies.cu", "count_wrong")
+
+    def filler(self, array: Any, seed: int) -> Callable[[], None]:
+        """Return a call that writes the pattern of a seed; on a GPU it launches one kernel."""
+        words = array.view(np.uint64)
+        if not self._bench.traits.is_gpu:
+            return lambda: self._write(words, seed)
+        args = (words, np.uint64(words.size), np.uint64(seed))
+        blocks = min(_FILL_BLOCKS, -(-words.size // _FILL_THREADS))
+        return lambda: self._fill((blocks,), (_FILL_THREADS,), args)
+
+    @staticmethod
+    def _write(words: Any, seed: int) -> None:
+        words[:] = np.arange(words.size, dtype=np.uint64)
+        words *= _GOLDEN
+        words += np.uint64(seed)
+
+    def wrong(self, array: Any, seed: int) -> int:
+        """Return how many words differ from the pattern of a seed."""
+        words = array.view(np.uint64)
+        if not self._bench.traits.is_gpu:
+            expected = np.empty_like(words)
+            self._write(expected, seed)
+            return int(np.count_nonzero(words != expected))
+        counter = self._bench.xp.zeros(1, self._bench.xp.uint32)
+        args = (words, np.uint64(words.size), np.uint64(seed), counter)
+        self._count_wrong((_FILL_BLOCKS,), (_FILL_THREADS,), args)
+        return int(self._bench.device.to_host(counter)[0])

@@ -1,0 +1,131 @@
+"""What each step of virtual memory costs: reserve, create, map, access and unmap, by size and by pieces."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from gpubench.api.suite import POINT, Bench, KeyFigure, Stage, Target, Task, Topic, View, Work, expect, points
+
+from ._space import PAGE_BYTES, MappedRange, Pattern, open_space
+
+PIECES = {"2MiB": 2**21, "64MiB": 2**26, "whole": 0}
+_SEED = 23
+_HOST_MOST_BYTES = 2**28
+_SHARE_OF_MEMORY = 4  # the largest size is a quarter of the memory
+
+topic = Topic(
+    views=[
+        View("transfer", "Time to reserve addresses by size", ("reserve",), "size_bytes"),
+        View("transfer", "Time to create physical memory by size", ("create",), "size_bytes"),
+        View("transfer", "Time to map physical memory by size and piece", ("map",), "size_bytes", by=("piece",)),
+        View("transfer", "Time to allow access by size", ("access",), "size_bytes", by=("peers",)),
+        View("transfer", "Time to unmap by size and piece", ("unmap",), "size_bytes", by=("piece",)),
+    ],
+    key_figures=[KeyFigure("Create 1 GiB of physical memory", "create", (("size_bytes", 2**30),))],
+)
+
+
+def _sizes(target: Target) -> Any:
+    most = _HOST_MOST_BYTES if target.is_host else (target.device.memory_bytes or 2**33) // _SHARE_OF_MEMORY
+    every = tuple(size for size in (2**21, 2**24, 2**26, 2**28, 2**30, 2**32, 2**34) if size <= most)
+    return points((2**21, min(2**30, every[-1])), smoke=(2**21,), full=every)
+
+
+def _one_size(target: Target) -> Any:
+    large = 2**26 if target.is_host else 2**30
+    every = _sizes(target).full
+    return points((large,), smoke=(2**21,), full=every)
+
+
+def _peers(target: Target) -> tuple[int, ...]:
+    """Return no peer, one peer, and all peers."""
+    return tuple(sorted({0, min(1, len(target.device.peers)), len(target.device.peers)}))
+
+
+def piece_bytes_of(piece: str, size_bytes: int) -> int:
+    """Return the size of the pieces of that name; a piece is never larger than the whole."""
+    return min(PIECES[piece] or size_bytes, size_bytes)
+
+
+class StepCosts:
+    """One range that goes through all steps again and again; each call returns the seconds of one of them."""
+
+    def __init__(self, bench: Bench, size_bytes: int, piece: str = "whole", peers: int = 0) -> None:
+        bench.need(size_bytes + PAGE_BYTES)
+        self._bench, self._space, self._pattern = bench, open_space(bench), Pattern(bench)
+        self._size_bytes, self._piece_bytes, self._peers = size_bytes, piece_bytes_of(piece, size_bytes), peers
+
+    def seconds(self, step: str, use: Callable[[MappedRange], None] = lambda _: None) -> float:
+        """Return the seconds of a step; `use` works on the memory while it is mapped."""
+        seconds: dict[str, float] = {}
+        start = time.perf_counter()
+        mapped = MappedRange(self._space, self._size_bytes)
+        seconds["reserve"] = time.perf_counter() - start
+        try:
+            steps: tuple[tuple[str, Callable[[], None]], ...] = (
+                ("create", lambda: mapped.create(self._size_bytes, self._piece_bytes)),
+                ("map", mapped.map),
+                ("access", lambda: mapped.access(self._peers)),
+                ("use", lambda: use(mapped)),
+                ("unmap", mapped.unmap),
+            )
+            for name, call in steps:
+                start = time.perf_counter()
+                call()
+                seconds[name] = time.perf_counter() - start
+        finally:
+            mapped.close()
+        return seconds[step]
+
+    def check(self) -> None:
+        """Write every word, compare every word, and see that the device has its memory again."""
+        free_bytes = self._bench.device.free_bytes()
+        self.seconds("use", self._expect_memory)
+        if self._bench.traits.is_gpu:  # the host's free memory changes by what others do
+            missing = free_bytes - self._bench.device.free_bytes()
+            expect(missing < self._size_bytes, f"{missing} bytes are missing after the memory was given back")
+
+    def _expect_memory(self, mapped: MappedRange) -> None:
+        array = mapped.array
+        self._pattern.filler(array, _SEED)()
+        wrong = self._pattern.wrong(array, _SEED)
+        self._bench.device.synchronize()
+        expect(array.size == self._size_bytes, f"{array.size} of {self._size_bytes} bytes are mapped")
+        expect(wrong == 0, f"{wrong} of {array.size // 8} words differ from what was written to the mapped memory")
+
+    def task(self, step: str) -> Task:
+        """Return the task of one step: seconds for all its calls."""
+        stage = Stage(lambda: self.seconds(step), Work(items=1), "item", clock="self", effort=POINT)
+        return Task.of(stage, check=self.check, notes={"pieces": str(-(-self._size_bytes // self._piece_bytes))})
+
+
+@topic.case(size_bytes=_sizes)
+def reserve(bench: Bench, size_bytes: int) -> Task:
+    """Reserve a range of addresses: seconds."""
+    return StepCosts(bench, size_bytes).task("reserve")
+
+
+@topic.case(size_bytes=_sizes, headline={"size_bytes": 2**30})
+def create(bench: Bench, size_bytes: int) -> Task:
+    """Create physical memory of that size in one piece: seconds."""
+    return StepCosts(bench, size_bytes).task("create")
+
+
+@topic.case(size_bytes=_one_size, piece=points(("whole", "2MiB"), ("whole",), tuple(PIECES)))
+def map_(bench: Bench, size_bytes: int, piece: str) -> Task:
+    """Map physical memory of that size in pieces: seconds for all pieces."""
+    return StepCosts(bench, size_bytes, piece).task("map")
+
+
+@topic.case(size_bytes=_one_size, peers=_peers)
+def access(bench: Bench, size_bytes: int, peers: int) -> Task:
+    """Allow the device and that many of its peers to read and write mapped memory: seconds of one call."""
+    return StepCosts(bench, size_bytes, peers=peers).task("access")
+
+
+@topic.case(size_bytes=_one_size, piece=points(("whole", "2MiB"), ("whole",), tuple(PIECES)))
+def unmap(bench: Bench, size_bytes: int, piece: str) -> Task:
+    """Unmap memory that was mapped in pieces: seconds for all pieces."""
+    return StepCosts(bench, size_bytes, piece).task("unmap")
