@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+import threading
 import types
 
 import _grid
@@ -246,6 +247,20 @@ def test_the_sides_of_weights_are_a_power_of_two_of_columns_and_the_rest_rows():
 def test_columns_that_no_group_divides_are_skipped_in_words():
     with pytest.raises(Skip, match="the kernels need a multiple of 128 columns, not 100"):
         GEMV.Weights(DATA.Maker(bench(SUITE)), "float16", 8, 100, 1)
+
+
+def test_the_variants_of_a_kernel_are_compiled_at_the_same_time_and_each_once(monkeypatch):
+    compiled, at_once = [], threading.Barrier(2, timeout=30)  # broken where one waits for the other
+
+    def kernel(self, file, name, **defines):
+        at_once.wait()
+        compiled.append(defines["PANELS"])
+
+    device = bench(SUITE, "nvidia")
+    few, many = (GEMV.Weights(DATA.Maker(device), "float16", rows, 128, 1) for rows in (256, 16 * 1024))
+    monkeypatch.setattr(type(device), "kernel", kernel)
+    GEMV.compile_tensor_calls(device, [(few, GEMV.PLAIN), (many, GEMV.PLAIN), (few, GEMV.PLAIN)], 16)
+    assert sorted(compiled) == [1, 2]
 
 
 @pytest.mark.parametrize("kind", GEMV.KINDS)

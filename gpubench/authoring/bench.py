@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -101,6 +103,12 @@ class Bench:
         parts = (prelude, kernels) if prelude.is_file() else (kernels,)
         source = "".join(part.read_text(encoding="utf-8") for part in parts)
         return self.open_device.kernel(source, name, defines)
+
+    def compile(self, file: str, name: str, variants: Iterable[Mapping[str, str | int]]) -> None:
+        """Compile `name` with each of these defines, several at the same time; `kernel` then returns them at once."""
+        with ThreadPoolExecutor(thread_name_prefix="gpubench-compile") as threads:
+            for compiled in [threads.submit(self.kernel, file, name, **defines) for defines in variants]:
+                compiled.result()
 
     def _beside(self, file: str) -> Traversable:
         above = self.package.rpartition(".")[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -190,6 +190,11 @@ class WarpPlan:
         """Rows of a block."""
         return _THREADS // self.team * self.share
 
+    def defines(self, kind: WeightKind, how: Launch) -> dict[str, int]:
+        """Return the macros that gemv.cu is built with."""
+        numbers = {"TEAM": self.team, "SHARE": self.share, "AHEAD": self.ahead}
+        return {"WEIGHTS": kind.number, **numbers, "GATED": int(how.is_gated)}
+
 
 def warp_plan(kind: WeightKind, cols: int, warp: int, how: Launch = PLAIN) -> WarpPlan:
     """Return the fastest plan on an H200.
@@ -226,6 +231,11 @@ class TensorPlan:
         """Threads of a block."""
         return self.warp * self.across * self.down
 
+    def defines(self, kind: WeightKind, how: Launch) -> dict[str, int]:
+        """Return the macros that skinny.cu is built with."""
+        sizes = {"TILES": self.tiles, "PANELS": self.panels, "DOWN": self.down, "ACROSS": self.across}
+        return {"WEIGHTS": kind.number, **sizes, "AHEAD": self.ahead, "GATED": int(how.is_gated)}
+
 
 def tensor_plan(
     kind: WeightKind, rows: int, tokens: int, units: int, warp: int = 32, is_gated: bool = False
@@ -250,8 +260,7 @@ def tensor_plan(
 def warp_call(bench: Bench, weights: Weights, held: Vectors, how: Launch = PLAIN) -> Call:
     """Return the call of Y = W·x by gemv.cu."""
     plan = warp_plan(weights.kind, weights.cols, bench.traits.warp, how)
-    defines = {"TEAM": plan.team, "SHARE": plan.share, "AHEAD": plan.ahead, "GATED": int(how.is_gated)}
-    kernel = bench.kernel("gemv.cu", "gemv", WEIGHTS=weights.kind.number, **defines)
+    kernel = bench.kernel("gemv.cu", "gemv", **plan.defines(weights.kind, how))
     blocks, most = -(-weights.rows // plan.rows), plan.resident * bench.device.device.units
     grid = (min(blocks, most) if most else blocks,)
     rows = weights.rows // how.halves
@@ -261,17 +270,25 @@ def warp_call(bench: Bench, weights: Weights, held: Vectors, how: Launch = PLAIN
 
 def tensor_call(bench: Bench, weights: Weights, held: Vectors, tokens: int, how: Launch = PLAIN) -> Call:
     """Return the call of Y = X·Wᵀ by skinny.cu, for at most 64 tokens."""
-    if "matrix" not in bench.traits.features:
-        raise Skip(f"the kernel with matrix instructions needs sm_80, gfx90a or newer, not {bench.traits.arch}")
-    expect(tokens <= _MOST_TOKENS, f"{tokens} tokens are more than the maximum of {_MOST_TOKENS}")
-    kind, xp = weights.kind, bench.xp
-    units, warp = bench.device.device.units, bench.traits.warp
-    plan = tensor_plan(kind, weights.rows, tokens, units, warp, how.is_gated)
-    sizes = {"TILES": plan.tiles, "PANELS": plan.panels, "DOWN": plan.down, "ACROSS": plan.across, "AHEAD": plan.ahead}
-    kernel = bench.kernel("skinny.cu", "skinny", WEIGHTS=kind.number, **sizes, GATED=int(how.is_gated))
+    xp, plan = bench.xp, _tensor_plan(bench, weights, tokens, how)
+    kernel = bench.kernel("skinny.cu", "skinny", **plan.defines(weights.kind, how))
     grid = (-(-weights.rows // plan.rows), plan.splits)
     parts = xp.empty(plan.splits * tokens * weights.rows if plan.splits > 1 else 0, "float32")
     arrived = xp.zeros(grid[0], "uint32")
     numbers = (np.uint32(value) for value in (weights.rows // how.halves, weights.cols, tokens))
     args = (weights.words, weights.scales, held.x, held.y, *numbers, parts, arrived)
     return partial(kernel.early if how.is_early else kernel, grid, (plan.threads,), args)
+
+
+def compile_tensor_calls(bench: Bench, matrices: Iterable[tuple[Weights, Launch]], tokens: int) -> None:
+    """Compile skinny.cu for the products of these matrices at the same time: one variant takes up to a second."""
+    variants = [_tensor_plan(bench, weights, tokens, how).defines(weights.kind, how) for weights, how in matrices]
+    bench.compile("skinny.cu", "skinny", [dict(each) for each in {tuple(each.items()) for each in variants}])
+
+
+def _tensor_plan(bench: Bench, weights: Weights, tokens: int, how: Launch) -> TensorPlan:
+    if "matrix" not in bench.traits.features:
+        raise Skip(f"the kernel with matrix instructions needs sm_80, gfx90a or newer, not {bench.traits.arch}")
+    expect(tokens <= _MOST_TOKENS, f"{tokens} tokens are more than the maximum of {_MOST_TOKENS}")
+    units, warp = bench.device.device.units, bench.traits.warp
+    return tensor_plan(weights.kind, weights.rows, tokens, units, warp, how.is_gated)

@@ -155,6 +155,7 @@ class DecodeChain:
         self._row = int(self.chain.rng.integers(batch))  # the sequence that a check compares
         self._exact: ExactChain | None = None
         self._experts = Experts(bench, model, weights.kind, batch) if model.experts > 1 else None
+        weights.compile(batch)
         self.calls = tuple(self._all_calls())
 
     def _all_calls(self) -> list[Call]:

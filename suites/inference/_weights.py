@@ -14,7 +14,7 @@ from .._models import Layer, Model
 from ..gemm import _gemv
 from ..gemm._data import Maker
 from ..gemm._formats import FORMATS
-from ..gemm._gemv import KINDS, Launch, Vectors, Weights, tensor_call, warp_call
+from ..gemm._gemv import KINDS, Launch, Vectors, Weights, compile_tensor_calls, tensor_call, warp_call
 
 _HALF = FORMATS["float16"]
 _SPARE_BYTES = 2**31
@@ -53,13 +53,28 @@ class ModelWeights:
     def _drawn(self, layer: Layer) -> Weights:
         return Weights(self.make, self.kind, layer.rows, layer.cols, self._seed(), layer.cols**-0.5, self._tiled)
 
-    def product(self, weights: Weights, x: Any, y: Any, tokens: int, is_gated: bool = False) -> Callable[[], None]:
-        """Return the call of Y = X·Wᵀ by the kernel that serves these weights and this number of tokens.
+    def compile(self, tokens: int) -> None:
+        """Compile the kernels of all products with this number of tokens, those of skinny.cu at the same time."""
+        if not self._tiled and tokens == 1:
+            return
+        networks = ("up", "down") if self.model.experts > 1 else ()  # of a mixture they have kernels of their own
+        layer = {name: weights for name, weights in self.layers[0].items() if name not in networks}
+        matrices = [
+            (weights, self._how(weights, tokens, name == "up" and self.model.is_gated))
+            for name, weights in layer.items()
+        ]
+        compile_tensor_calls(self.bench, [*matrices, (self.head, self._how(self.head, tokens, False))], tokens)
 
-        It is early, except with several tokens against quantised weights: there the launch after it would take compute
-        units from this one, which computes more than it reads.
-        """
-        how = Launch(is_early=tokens == 1 or not weights.kind.is_quantised, is_gated=is_gated)
+    def product(self, weights: Weights, x: Any, y: Any, tokens: int, is_gated: bool = False) -> Callable[[], None]:
+        """Return the call of Y = X·Wᵀ by the kernel that serves these weights and this number of tokens."""
+        how = self._how(weights, tokens, is_gated)
         if self._tiled or tokens > 1:
             return tensor_call(self.bench, weights, Vectors(x, y), tokens, how)
         return warp_call(self.bench, weights, Vectors(x, y), how)
+
+    def _how(self, weights: Weights, tokens: int, is_gated: bool) -> Launch:
+        """Return an early launch, except with several tokens against quantised weights.
+
+        There the launch after it would take compute units from this one, which computes more than it reads.
+        """
+        return Launch(is_early=tokens == 1 or not weights.kind.is_quantised, is_gated=is_gated)

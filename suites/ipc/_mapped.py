@@ -78,7 +78,7 @@ def open_(bench: Bench, path: str, size_bytes: int) -> Task:
     if bench.rank == 0:
         return owner(bench, size_bytes)
     partner = Partner(bench, path, "pull", size_bytes)
-    stage = Stage(partner.opening, Work(items=1), "item", clock="self")
+    stage = Stage(partner.opening, Work(items=1), "item", clock="self", effort=POINT)
     return Task.of(stage, check=partner.check_mapping, notes=notes(bench, path), labels=labels(bench, path))
 
 
@@ -99,7 +99,8 @@ def _first(bench: Bench, path: str, way: str, size_bytes: int) -> Task:
     if bench.rank == 0:
         return owner(bench, size_bytes)
     partner = Partner(bench, path, way, size_bytes)
-    return partner.task(Stage(partner.first_copy, Work(payload=size_bytes), "payload", clock="self"), FIRST)
+    stage = Stage(partner.first_copy, Work(payload=size_bytes), "payload", clock="self", effort=POINT)
+    return partner.task(stage, FIRST)
 
 
 @topic.case(ranks=2, devices=devices_of, path=paths, size_bytes=_pull_sizes, headline={})

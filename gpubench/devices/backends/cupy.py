@@ -150,7 +150,8 @@ class CupyDevice:
     def kernel(self, source: str, name: str, defines: Mapping[str, str | int]) -> Kernel:
         options = (*_target_options(self.traits), *(f"-D{key}={value}" for key, value in defines.items()))
         module = self.xp.RawModule(code=source, options=options)
-        return CupyKernel(self.xp, module, name, "early_launch" in self.traits.features)
+        with self._handle:  # a thread that compiles beside others has the first device until told
+            return CupyKernel(self.xp, module, name, "early_launch" in self.traits.features)
 
     def to_host(self, array: Any) -> Any:
         found = self.xp.asnumpy(array)
