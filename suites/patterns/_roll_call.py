@@ -1,0 +1,90 @@
+"""A page of host memory in which ranks register, say how far they are, and wait for each other for a limited time."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import Bench, SharedBuffer, WrongAnswer
+
+from .._between import shared_host_memory
+
+_LINE_WORDS = 16  # 128 bytes: two cache lines, because a prefetcher fetches pairs
+_OWNER, _PROGRESS, _BEGAN, _ENDED = range(4)  # words of a rank's line
+_LOOKS = 200  # at a flag before the processor is offered to another rank, which may be the one that is awaited
+PATIENCE_S = 5.0
+
+
+class RankTwiceError(RuntimeError):
+    """Two processes claim the same rank."""
+
+
+class RollCall:
+    """One line for each rank: the process that has the rank, the last step that it finished, and two moments.
+
+    `close` needs every array that was made of the page to be gone; the class hands out none.
+    """
+
+    def __init__(self, page: SharedBuffer, rank: int, world: int, patience_s: float = PATIENCE_S) -> None:
+        self._page, self._rank, self._world, self._patience_s = page, rank, world, patience_s
+        self._lines: Any = page.array.view(np.uint64).reshape(-1, _LINE_WORDS)[:world]
+        self._moments: Any = page.array.view(np.float64).reshape(-1, _LINE_WORDS)[:world]
+        owner = int(self._lines[rank, _OWNER])
+        if owner not in (0, os.getpid()):
+            raise RankTwiceError(f"rank {rank} is process {owner} already, so process {os.getpid()} cannot have it")
+        self._lines[rank, _OWNER] = os.getpid()
+
+    @classmethod
+    def of(cls, bench: Bench) -> RollCall:
+        """Return the roll call of all ranks of a case."""
+        nbytes = -(-bench.world * _LINE_WORDS * 8 // 4096) * 4096
+        roll_call = cls(shared_host_memory(bench, nbytes), bench.rank, bench.world)
+        bench.barrier()
+        roll_call.expect_owned()
+        return roll_call
+
+    def expect_owned(self) -> None:
+        """Raise RankTwiceError if another process has claimed the rank of this one meanwhile."""
+        owner = int(self._lines[self._rank, _OWNER])
+        if owner != os.getpid():
+            raise RankTwiceError(f"process {owner} claims rank {self._rank}, which process {os.getpid()} has")
+
+    def post(self, progress: int) -> None:
+        """Say that this rank has finished everything up to `progress`, a number that only grows."""
+        self._lines[self._rank, _PROGRESS] = progress
+
+    def await_progress(self, ranks: Iterable[int], progress: int) -> None:
+        """Wait until each of the ranks has posted `progress`; raises WrongAnswer for one that does not in time."""
+        end = time.monotonic() + self._patience_s
+        for rank in ranks:
+            looks = 0
+            while int(self._lines[rank, _PROGRESS]) < progress:
+                looks += 1
+                if looks % _LOOKS:
+                    continue
+                os.sched_yield()
+                if time.monotonic() > end:
+                    raise WrongAnswer(f"rank {rank} made no progress for {self._patience_s:g} s")
+
+    def meet(self, progress: int) -> None:
+        """Wait until every rank is here."""
+        self.post(progress)
+        self.await_progress(range(self._world), progress)
+
+    def write_times(self, began: float, ended: float) -> None:
+        """Leave the moments at which this rank began and ended, by the clock that all processes share."""
+        self._moments[self._rank, [_BEGAN, _ENDED]] = began, ended
+
+    def completions(self) -> list[float]:
+        """Return the seconds from the first rank's beginning to each rank's end."""
+        first = float(self._moments[:, _BEGAN].min())
+        return [float(ended) - first for ended in self._moments[:, _ENDED]]
+
+    def close(self) -> None:
+        """Unmap the page."""
+        del self._lines, self._moments
+        self._page.close()
