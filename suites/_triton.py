@@ -6,9 +6,12 @@ here answers with the device and the stream that gpubench times.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import shutil
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 from gpubench.api.suite import Bench, Missing, Skip
@@ -65,3 +68,16 @@ def on_stream(bench: Bench) -> Any:
 
     triton.runtime.driver.set_active(StreamDriver())
     return triton
+
+
+@contextlib.contextmanager
+def without_torch() -> Iterator[None]:
+    """Hide torch from Triton's first launch, which would import it for 3 s to know its tensors; ours are CuPy's."""
+    if "torch" in sys.modules:
+        yield
+        return
+    sys.modules["torch"] = None  # type: ignore[assignment]  # Python's own way to say that an import fails
+    try:
+        yield
+    finally:
+        del sys.modules["torch"]

@@ -332,3 +332,17 @@ def test_a_block_has_threads_for_its_row_and_no_more_elements_than_registers():
     ):
         with pytest.raises(Skip, match=why):
             PROVIDERS.build(paper, problem("softmax", 2, cols, dtype), "nvrtc")
+
+
+@pytest.mark.parametrize("loaded", [{}, {"torch": object()}])
+def test_tritons_first_launch_finds_torch_only_if_it_is_loaded_already(loaded, monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    for name, module in loaded.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    with provider("triton").without_torch():
+        if loaded:
+            importlib.import_module("torch")
+        else:
+            with pytest.raises(ImportError):
+                importlib.import_module("torch")
+    assert {name: module for name, module in sys.modules.items() if name == "torch"} == loaded

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpubench.api.suite import Bench
 
-from .._triton import TritonArray, on_stream
+from .._triton import TritonArray, on_stream, without_torch
 from . import _triton_kernels as kernels
 from ._operators import EPSILON, POINTWISE, Problem
 from ._providers import Built, Outputs, Varied, lacks
@@ -31,6 +31,8 @@ def build(bench: Bench, problem: Problem) -> Built:
     outputs = Outputs(bench, problem)
     arrays = _arrays(problem, outputs)
     call = _elements(triton, problem, arrays) if name in POINTWISE else _rows(triton, problem, arrays)
+    with without_torch():
+        call()
     built = _built(triton, call, outputs)
     if bench.target.tier != "full":
         return built
