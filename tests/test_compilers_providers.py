@@ -61,9 +61,10 @@ def test_a_kernel_in_triton_is_its_operator_whatever_the_length_of_a_row(triton,
         built.poison()
         with pytest.raises(WrongAnswer, match="not written"):
             made.compare(built.rows())
+        before = sum(triton.launched.values())
         built.call()
         assert 0 < made.compare(built.rows())["error"].value < 5e-4
-    assert sum(triton.launched.values()) == 2, "one launch for each call"
+        assert sum(triton.launched.values()) == before + 1, "one launch for each call"
 
 
 def test_a_block_in_triton_holds_a_row_and_has_warps_for_it(triton):
