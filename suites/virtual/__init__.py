@@ -7,6 +7,6 @@ from __future__ import annotations
 
 from gpubench.api.suite import Suite
 
-from . import _steps
+from . import _grow, _steps
 
-suite = Suite("virtual memory, suspended programs, neighbours and forwarded calls", topics=[_steps.topic])
+suite = Suite("virtual memory, suspended programs, neighbours and forwarded calls", topics=[_steps.topic, _grow.topic])

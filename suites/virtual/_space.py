@@ -217,15 +217,17 @@ class MappedRange:
         self.map()
         self.access()
 
-    def unmap(self) -> None:
-        """Unmap everything."""
-        self.nbytes = self._accessed_bytes = 0
-        while self._mapped:
-            self.space.unmap(*self._mapped.pop())
+    def unmap(self, keep_bytes: int = 0) -> None:
+        """Unmap the pieces behind the first `keep_bytes`."""
+        while self._mapped and self.nbytes > keep_bytes:
+            address, size = self._mapped.pop()
+            self.space.unmap(address, size)
+            self.nbytes -= size
+        self._accessed_bytes = min(self._accessed_bytes, self.nbytes)
 
     def release(self) -> None:
-        """Give the physical memory back."""
-        while self._created:
+        """Give back the physical memory that is not mapped."""
+        while len(self._created) > len(self._mapped):
             self.space.release(self._created.pop()[0])
 
     def close(self) -> None:

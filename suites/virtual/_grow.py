@@ -1,0 +1,377 @@
+"""A live array that grows, and memory that is replaced under one address."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import (
+    POINT,
+    Bench,
+    KeyFigure,
+    Observation,
+    Observed,
+    Skip,
+    Stage,
+    Target,
+    Task,
+    Topic,
+    View,
+    Work,
+    expect,
+    points,
+)
+
+from ._space import PAGE_BYTES, MappedRange, Pattern, open_space
+
+_END_BYTES = 4096  # at the new end, which a kernel writes before the time ends
+_OLD, _NEW = 7, 11  # seeds of the contents before and after
+_MANAGED_MOST_BYTES = 2**30
+_MANAGED_FROM_BYTES = 2**29
+_COPY_WITHIN_DEVICE = 3  # cudaMemcpyDeviceToDevice
+_ATTACH_GLOBAL = 1  # cudaMemAttachGlobal
+
+topic = Topic(
+    views=[
+        View("bars", "Time to grow a live array", ("grow",), log_x=True),
+        View(
+            "curve",
+            "Time to grow a live array by its size before",
+            ("grow",),
+            "from_bytes",
+            by=("way", "by_bytes"),
+            log_x=True,
+            log_y=True,
+        ),
+        View("transfer", "Time to replace the memory under an address by size", ("remap",), "size_bytes"),
+    ],
+    key_figures=[KeyFigure("Grow an array in place", "grow", (("way", "vmm"), ("from_bytes", 2**34)))],
+)
+
+
+def _nothing() -> None:
+    """Look at nothing when the memory in use is largest."""
+
+
+class GrowingArray(ABC):
+    """A live array of `from_bytes`, and how it gets `by_bytes` more."""
+
+    keeps_address = False
+
+    def __init__(self, bench: Bench, from_bytes: int, by_bytes: int) -> None:
+        self.bench, self.from_bytes, self.by_bytes = bench, from_bytes, by_bytes
+        self.address = 0
+
+    @abstractmethod
+    def start(self) -> None:
+        """Have `from_bytes` at `address`."""
+
+    @abstractmethod
+    def grow(self, at_peak: Callable[[], None]) -> None:
+        """Have all bytes at `address`, the old ones with their contents; call `at_peak` when most memory is in use."""
+
+    @abstractmethod
+    def array(self, start: int, stop: int) -> Any:
+        """Return bytes of the array as uint8."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give the memory back."""
+
+
+class MappedGrowth(GrowingArray):
+    """More physical memory mapped behind the array, in pieces."""
+
+    keeps_address = True
+
+    def __init__(self, bench: Bench, from_bytes: int, by_bytes: int, piece_bytes: int) -> None:
+        super().__init__(bench, from_bytes, by_bytes)
+        self._space, self._piece_bytes = open_space(bench), piece_bytes
+        self._mapped: MappedRange | None = None
+
+    def start(self) -> None:
+        if self._mapped is None:
+            self._mapped = MappedRange(self._space, self.from_bytes + self.by_bytes)
+            self.address = self._mapped.address
+            self._mapped.grow(self.from_bytes, self.from_bytes)
+        self._mapped.unmap(self.from_bytes)
+        self._mapped.release()
+
+    def grow(self, at_peak: Callable[[], None]) -> None:
+        assert self._mapped is not None
+        self._mapped.grow(self.by_bytes, self._piece_bytes)
+        at_peak()
+
+    def array(self, start: int, stop: int) -> Any:
+        return self._space.array(self.address + start, stop - start)
+
+    def close(self) -> None:
+        if self._mapped is not None:
+            self._mapped.close()
+            self._mapped = None
+
+
+class HostCopyGrowth(GrowingArray):
+    """A larger array of the host, and a copy into it."""
+
+    def start(self) -> None:
+        self._memory = np.empty(self.from_bytes, np.uint8)
+        self.address = self._memory.ctypes.data
+
+    def grow(self, at_peak: Callable[[], None]) -> None:
+        larger = np.empty(self.from_bytes + self.by_bytes, np.uint8)
+        np.copyto(larger[: self.from_bytes], self._memory)
+        at_peak()
+        self._memory = larger
+        self.address = larger.ctypes.data
+
+    def array(self, start: int, stop: int) -> Any:
+        return self._memory[start:stop]
+
+    def close(self) -> None:
+        self._memory = np.empty(0, np.uint8)
+
+
+class GpuGrowth(GrowingArray):
+    """Memory of the CUDA runtime, at an address."""
+
+    def __init__(self, bench: Bench, from_bytes: int, by_bytes: int) -> None:
+        super().__init__(bench, from_bytes, by_bytes)
+        self._runtime = bench.xp.cuda.runtime
+
+    def array(self, start: int, stop: int) -> Any:
+        cuda = self.bench.xp.cuda
+        memory = cuda.UnownedMemory(self.address + start, stop - start, self, int(cuda.Device().id))
+        return self.bench.xp.ndarray((stop - start,), self.bench.xp.uint8, cuda.MemoryPointer(memory, 0))
+
+
+class CopyGrowth(GpuGrowth):
+    """A larger allocation (cudaMalloc), a copy into it, and the old one given back (cudaFree)."""
+
+    def _take(self, nbytes: int) -> int:
+        return int(self._runtime.malloc(nbytes))
+
+    def _give(self, address: int) -> None:
+        self._runtime.free(address)
+
+    def start(self) -> None:
+        self.close()
+        self.address = self._take(self.from_bytes)
+
+    def grow(self, at_peak: Callable[[], None]) -> None:
+        larger = self._take(self.from_bytes + self.by_bytes)
+        stream = self.bench.device.stream
+        self._runtime.memcpyAsync(larger, self.address, self.from_bytes, _COPY_WITHIN_DEVICE, stream)
+        at_peak()
+        self._give(self.address)
+        self.address = larger
+
+    def close(self) -> None:
+        if self.address:
+            self._give(self.address)
+            self.address = 0
+
+
+class PoolGrowth(CopyGrowth):
+    """The same in the stream's order (cudaMallocAsync), from a pool that holds nothing before."""
+
+    def __init__(self, bench: Bench, from_bytes: int, by_bytes: int) -> None:
+        super().__init__(bench, from_bytes, by_bytes)
+        if "pool" not in bench.traits.features:
+            raise Skip(f"CuPy does not support the driver's memory pool on {bench.traits.vendor} GPUs")
+        self._pool = self._runtime.deviceGetDefaultMemPool(bench.xp.cuda.Device().id)
+
+    def _take(self, nbytes: int) -> int:
+        return int(self._runtime.mallocAsync(nbytes, self.bench.device.stream))
+
+    def _give(self, address: int) -> None:
+        self._runtime.freeAsync(address, self.bench.device.stream)
+
+    def close(self) -> None:
+        super().close()
+        self.bench.device.synchronize()
+        self._runtime.memPoolTrimTo(self._pool, 0)
+
+
+class ManagedGrowth(GpuGrowth):
+    """Managed memory, which is reserved as a whole: it grows when a kernel first touches its pages."""
+
+    keeps_address = True
+
+    def start(self) -> None:
+        self.close()
+        self.address = int(self._runtime.mallocManaged(self.from_bytes + self.by_bytes, _ATTACH_GLOBAL))
+
+    def grow(self, at_peak: Callable[[], None]) -> None:
+        # the cost of these pages is a page fault each; cupy's memsetAsync runs on the device
+        self._runtime.memsetAsync(self.address + self.from_bytes, 0, self.by_bytes, self.bench.device.stream)
+        at_peak()
+
+    def close(self) -> None:
+        if self.address:
+            self._runtime.free(self.address)
+            self.address = 0
+
+
+def growing_array(bench: Bench, way: str, from_bytes: int, by_bytes: int) -> GrowingArray:
+    """Return an array that grows in that way."""
+    if way.startswith("vmm"):
+        return MappedGrowth(bench, from_bytes, by_bytes, PAGE_BYTES if way == "vmm-2MiB" else by_bytes)
+    if not bench.traits.is_gpu:
+        return HostCopyGrowth(bench, from_bytes, by_bytes)
+    ways: Mapping[str, type[GrowingArray]] = {"copy": CopyGrowth, "pool": PoolGrowth, "managed": ManagedGrowth}
+    return ways[way](bench, from_bytes, by_bytes)
+
+
+class Growth:
+    """The time until a kernel has used the new end, and the check that nothing was lost."""
+
+    def __init__(self, bench: Bench, way: str, from_bytes: int, by_bytes: int) -> None:
+        self._bench, self._pattern = bench, Pattern(bench)
+        self._array = growing_array(bench, way, from_bytes, by_bytes)
+        self._from_bytes, self._bytes = from_bytes, from_bytes + by_bytes
+
+    def seconds(self, at_peak: Callable[[], None] = _nothing) -> float:
+        """Grow the array once, and return the seconds until a kernel has written its new end."""
+        array, device = self._array, self._bench.device
+        array.start()
+        self._pattern.filler(array.array(0, self._from_bytes), _OLD)()
+        device.synchronize()
+        begin = time.perf_counter()
+        array.grow(at_peak)
+        self._pattern.filler(array.array(self._bytes - _END_BYTES, self._bytes), _NEW)()
+        device.synchronize()
+        return time.perf_counter() - begin
+
+    def check(self) -> Observation:
+        """Compare the contents and the address, and observe the most memory that was in use."""
+        array, device = self._array, self._bench.device
+        array.close()
+        free_bytes, used = device.free_bytes(), []
+        array.start()
+        before = array.address
+        self.seconds(lambda: used.append(free_bytes - device.free_bytes()))
+        if array.keeps_address:
+            expect(array.address == before, "the array lies at another address after it grew")
+        old, new = array.array(0, self._from_bytes), array.array(self._from_bytes, self._bytes)
+        self._expect_pattern(new[-_END_BYTES:], "words at the new end", _NEW)
+        self._pattern.filler(new, _NEW)()
+        self._expect_pattern(new, "new words", _NEW)
+        self._expect_pattern(old, "old words", _OLD)
+        if not self._bench.traits.is_gpu:  # the host's free memory changes by what others do
+            return {}
+        return {"peak": Observed(used[0], "B"), "peak per byte needed": Observed(used[0] / self._bytes)}
+
+    def _expect_pattern(self, array: Any, what: str, seed: int) -> None:
+        wrong = self._pattern.wrong(array, seed)
+        expect(wrong == 0, f"{wrong} of {array.size // 8} {what} are wrong after the array grew")
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._bench.device.synchronize()
+        self._array.close()
+
+
+def _sizes_before(target: Target) -> Any:
+    if target.is_host:
+        return points((2**26,), smoke=(2**22,), full=(2**24, 2**26, 2**28))
+    return points((2**30,), smoke=(2**24,), full=(2**28, _MANAGED_FROM_BYTES, 2**30, 2**32, 2**34))
+
+
+def _steps(target: Target) -> Any:
+    return points((2**24 if target.is_host else 2**28,), smoke=(2**21,))
+
+
+def _ways(target: Target) -> Any:
+    if target.is_host:
+        return ("vmm", "vmm-2MiB", "copy")
+    return points(("vmm", "copy"), full=("vmm", "vmm-2MiB", "copy", "pool", "managed"))
+
+
+def _is_small_enough(_target: Target, params: Mapping[str, str | int | float]) -> bool:
+    """Return whether managed memory stays within its limit: much of it can hang a GPU."""
+    return params["way"] != "managed" or int(params["from_bytes"]) + int(params["by_bytes"]) <= _MANAGED_MOST_BYTES
+
+
+@topic.case(way=_ways, from_bytes=_sizes_before, by_bytes=_steps, where=_is_small_enough)
+def grow(bench: Bench, way: str, from_bytes: int, by_bytes: int) -> Task:
+    """Grow a live array, from the request until a kernel has written the new end: seconds.
+
+    vmm: memory mapped behind the array, in one piece; vmm-2MiB: in pieces of 2 MiB; copy: a larger allocation and a
+    copy, which reads and writes the old bytes; pool: the same from the stream-ordered pool; managed: the first touch of
+    managed memory.
+    """
+    copies = way in ("copy", "pool")
+    bench.need((2 if copies else 1) * from_bytes + by_bytes + PAGE_BYTES)
+    growth = Growth(bench, way, from_bytes, by_bytes)
+    work = Work(items=1, moved=2 * from_bytes if copies else 0)
+    stage = Stage(growth.seconds, work, "item", clock="self", effort=POINT)
+    return Task.of(stage, check=growth.check, close=growth.close)
+
+
+class Replacement:
+    """Memory that is given back and created anew under one address, and a graph that was captured before."""
+
+    def __init__(self, bench: Bench, size_bytes: int) -> None:
+        self._bench, self._size_bytes, self._pattern = bench, size_bytes, Pattern(bench)
+        self._mapped = MappedRange(open_space(bench), size_bytes)
+        self._mapped.grow(size_bytes, size_bytes)
+        fill = self._pattern.filler(self._mapped.array, _OLD)
+        fill()
+        self._replay = self._captured(fill) if bench.traits.is_gpu else fill
+
+    def _captured(self, fill: Callable[[], None]) -> Callable[[], None]:
+        stream = self._bench.xp.cuda.get_current_stream()
+        stream.begin_capture()
+        fill()
+        graph = stream.end_capture()
+        return lambda: graph.launch(stream)
+
+    def seconds(self) -> float:
+        """Replace the physical memory, and return the seconds until the address can be accessed again."""
+        mapped = self._mapped
+        self._bench.device.synchronize()
+        begin = time.perf_counter()
+        mapped.unmap()
+        mapped.release()
+        mapped.grow(self._size_bytes, self._size_bytes)
+        return time.perf_counter() - begin
+
+    def check(self) -> None:
+        """Overwrite the new memory, replay the graph that was captured before, and compare every word."""
+        address = self._mapped.address
+        self.seconds()
+        expect(self._mapped.address == address, "the memory has another address than before")
+        self._pattern.filler(self._mapped.array, _NEW)()
+        self._replay()
+        wrong = self._pattern.wrong(self._mapped.array, _OLD)
+        self._bench.device.synchronize()
+        words = self._size_bytes // 8
+        expect(wrong == 0, f"{wrong} of {words} words are wrong after a graph of before wrote to the new memory")
+
+    def close(self) -> None:
+        """Give the memory back, when the device has finished with it."""
+        self._bench.device.synchronize()
+        self._mapped.close()
+
+
+@topic.case(
+    size_bytes=lambda target: points(
+        (2**24 if target.is_host else 2**30,),
+        smoke=(2**21,),
+        full=(2**21, 2**24, 2**26) if target.is_host else (2**21, 2**26, 2**30, 2**34),
+    )
+)
+def remap(bench: Bench, size_bytes: int) -> Task:
+    """Give the memory of an address back and put new memory there: seconds until it can be accessed.
+
+    A graph that was captured before writes to the new memory, and every word is compared. The host repeats the call.
+    """
+    bench.need(size_bytes + PAGE_BYTES)
+    replacement = Replacement(bench, size_bytes)
+    stage = Stage(replacement.seconds, Work(items=1), "item", clock="self", effort=POINT)
+    return Task.of(stage, check=replacement.check, close=replacement.close)

@@ -1,0 +1,152 @@
+"""Virtual memory: its steps on the host's kernel, growth in place, and checks that find what is wrong."""
+
+import importlib
+
+import numpy as np
+import pytest
+from _grid_device import bench as paper_bench
+
+from gpubench import plugins
+from gpubench.authoring.axes import Target
+from gpubench.authoring.bench import Bench
+from gpubench.base.errors import Skip, WrongAnswer
+from gpubench.measuring.plan import load_suite
+from gpubench.model import Case, Facts
+
+SUITE = load_suite("virtual")
+SPACE = importlib.import_module(f"{SUITE.package}._space")
+STEPS = importlib.import_module(f"{SUITE.package}._steps")
+GROW = importlib.import_module(f"{SUITE.package}._grow")
+BACKEND = plugins.load("backends", "host")
+PAGE = SPACE.PAGE_BYTES
+
+
+def host_bench(name="case", **params):
+    device = BACKEND.devices()[0]
+    target = Target(Facts((device,)), device, "smoke")
+    case = Case("virtual", name, tuple(params.items()))
+    return Bench(BACKEND.open(device), case, target, SUITE.package, 5, devices=(device,))
+
+
+def task_of(name, **params):
+    bench = host_bench(name, **params)
+    return SUITE.definitions[name].build(bench, *params.values())
+
+
+def mapped_range(pages=4):
+    return SPACE.MappedRange(SPACE.HostSpace(), pages * PAGE)
+
+
+def test_pieces_mapped_behind_each_other_are_one_memory_and_go_back_as_they_came():
+    mapped = mapped_range()
+    mapped.grow(2 * PAGE, PAGE)
+    mapped.array[:] = 3
+    mapped.grow(PAGE, PAGE)
+    assert mapped.nbytes == 3 * PAGE
+    assert (mapped.array[: 2 * PAGE] == 3).all()
+    assert not mapped.array[2 * PAGE :].any()
+    mapped.unmap(PAGE)
+    mapped.release()
+    assert mapped.nbytes == PAGE
+    assert (mapped.array == 3).all()
+    mapped.grow(PAGE, PAGE)
+    assert not mapped.array[PAGE:].any()
+    mapped.close()
+    assert mapped.nbytes == 0
+
+
+def test_a_range_that_fails_half_way_gives_everything_back():
+    class Full(SPACE.HostSpace):
+        created, released = 0, 0
+
+        def create(self, nbytes):
+            if Full.created == 2:
+                raise OSError("no space left")
+            Full.created += 1
+            return super().create(nbytes)
+
+        def release(self, physical):
+            Full.released += 1
+            super().release(physical)
+
+    mapped = SPACE.MappedRange(Full(), 4 * PAGE)
+    with pytest.raises(OSError, match="no space left"):
+        mapped.grow(4 * PAGE, PAGE)
+    mapped.close()
+    assert (Full.created, Full.released) == (2, 2)
+
+
+@pytest.mark.parametrize("step", ["reserve", "create", "map", "access", "unmap"])
+def test_each_step_is_timed_by_itself_and_its_memory_is_written_and_compared(step):
+    params = {"size_bytes": 4 * PAGE}
+    params |= {"piece": "2MiB"} if step in ("map", "unmap") else {"peers": 0} if step == "access" else {}
+    task = task_of(step, **params)
+    assert 0 < task.stages[""].call() < 1
+    task.check()
+
+
+def test_a_space_that_maps_one_memory_at_two_places_is_found(monkeypatch):
+    class Twice(SPACE.HostSpace):
+        def create(self, nbytes):
+            self.first = getattr(self, "first", None) or super().create(nbytes)
+            return self.first
+
+        def release(self, physical):
+            pass
+
+    monkeypatch.setattr(STEPS, "open_space", lambda _: Twice())
+    task = task_of("map", size_bytes=2 * PAGE, piece="2MiB")
+    with pytest.raises(WrongAnswer, match="words differ from what was written"):
+        task.check()
+
+
+@pytest.mark.parametrize("way", ["vmm", "vmm-2MiB", "copy"])
+def test_an_array_grows_and_keeps_its_contents(way):
+    task = task_of("grow", way=way, from_bytes=2 * PAGE, by_bytes=2 * PAGE)
+    for _ in range(2):
+        assert 0 < task.stages[""].call() < 5
+        task.check()
+    task.close()
+
+
+def test_an_array_that_loses_contents_when_it_grows_is_found(monkeypatch):
+    class Forgetful(GROW.HostCopyGrowth):
+        def grow(self, at_peak):
+            super().grow(at_peak)
+            self.array(PAGE, PAGE + 8)[:] = 0
+
+    monkeypatch.setattr(GROW, "HostCopyGrowth", Forgetful)
+    task = task_of("grow", way="copy", from_bytes=2 * PAGE, by_bytes=PAGE)
+    with pytest.raises(WrongAnswer, match="1 of 524288 old words are wrong"):
+        task.check()
+
+
+def test_memory_that_is_replaced_is_new_memory_under_the_same_address():
+    replacement = GROW.Replacement(host_bench(), PAGE)
+    array = replacement._mapped.array
+    array[:] = 1
+    address = replacement._mapped.address
+    assert replacement.seconds() > 0
+    assert replacement._mapped.address == address
+    assert not np.any(replacement._mapped.array)  # the kernel's new pages are zero
+    replacement.check()
+    replacement.close()
+
+
+def test_a_graph_of_before_that_writes_elsewhere_is_found():
+    replacement = GROW.Replacement(host_bench(), PAGE)
+    replacement._replay = lambda: None
+    with pytest.raises(WrongAnswer, match="262144 of 262144 words are wrong after a graph"):
+        replacement.check()
+    replacement.close()
+
+
+def test_amd_gpus_skip_virtual_memory_and_say_what_is_missing():
+    with pytest.raises(Skip, match="CuPy on ROCm does not bind HIP's calls for virtual memory"):
+        SPACE.open_space(paper_bench(SUITE, "amd"))
+
+
+def test_managed_memory_grows_only_within_a_gibibyte():
+    managed = {"way": "managed", "by_bytes": 2**28}
+    assert GROW._is_small_enough(None, {**managed, "from_bytes": 2**29})
+    assert not GROW._is_small_enough(None, {**managed, "from_bytes": 2**30})
