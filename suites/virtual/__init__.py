@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from gpubench.api.suite import Suite
 
-from . import _grow, _steps
+from . import _grow, _steps, _suspend
 
-suite = Suite("virtual memory, suspended programs, neighbours and forwarded calls", topics=[_steps.topic, _grow.topic])
+suite = Suite(
+    "virtual memory, suspended programs, neighbours and forwarded calls",
+    topics=[_steps.topic, _grow.topic, _suspend.topic],
+)

@@ -1,0 +1,190 @@
+"""What runs in a process that is suspended: it holds seeded memory of one kind, and kernels count while it runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.libraries import Driver
+from gpubench.api.suite import Bench, Case, Target
+
+from ._children import BoundedChild, serve
+from ._space import PAGE_BYTES, MappedRange, Pattern, open_space
+
+KINDS = ("malloc", "pool", "vmm", "graph", "managed", "ipc")
+TICK_S = 0.5e-3  # of device time per counting kernel
+CYCLES_PER_STEP = 4  # of the chain of multiply-adds, on every GPU since Volta
+_MANAGED_GLOBAL = 1  # cudaMemAttachGlobal
+_STARTING_S = 60.0  # an interpreter, its libraries, a context, and kernels that may have to be compiled
+_STEP_S = 15.0
+_SLOWEST_B_PER_S = 1e8
+
+
+@dataclass(frozen=True, slots=True)
+class HoldOrder:
+    """What a child holds: `count` regions of one kind, `nbytes` in all, on the device of the target."""
+
+    case: Case
+    target: Target
+    package: str
+    seed: int
+    kind: str
+    nbytes: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeldState:
+    """What a child says of itself: words that differ from their seed, counts, the GPU that its context is on."""
+
+    wrong_words: int
+    counted: int
+    uuid: bytes
+
+
+class HeldMemory:
+    """Regions of one kind of memory on the current device, each filled by a seed of its own."""
+
+    def __init__(self, bench: Bench, kind: str, nbytes: int, count: int, seed: int) -> None:
+        self._bench, self._seed, self._pattern = bench, seed, Pattern(bench)
+        each = max(nbytes // count // PAGE_BYTES * PAGE_BYTES, PAGE_BYTES)
+        make = {"pool": self._from_pool, "vmm": self._mapped, "managed": self._managed}.get(kind, self._allocated)
+        self.arrays = [make(each) for _ in range(count)]
+        for index, array in enumerate(self.arrays):
+            self._pattern.filler(array, seed + index)()
+        bench.device.synchronize()
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all regions."""
+        return sum(int(array.nbytes) for array in self.arrays)
+
+    def wrong_words(self) -> int:
+        """Return how many words of all regions differ from what was written."""
+        return sum(self._pattern.wrong(array, self._seed + index) for index, array in enumerate(self.arrays))
+
+    def handle(self) -> bytes:
+        """Return what another process opens the first region by."""
+        return bytes(self._bench.xp.cuda.runtime.ipcGetMemHandle(self.arrays[0].data.ptr))
+
+    def _allocated(self, nbytes: int) -> Any:
+        memory = self._bench.xp.cuda.Memory(nbytes)  # cudaMalloc, of no pool of CuPy's
+        return self._bench.xp.ndarray((nbytes,), np.uint8, self._bench.xp.cuda.MemoryPointer(memory, 0))
+
+    def _from_pool(self, nbytes: int) -> Any:
+        runtime, stream = self._bench.xp.cuda.runtime, self._bench.device.stream
+        return self._at(runtime.mallocAsync(nbytes, stream), nbytes, self)
+
+    def _managed(self, nbytes: int) -> Any:
+        return self._at(self._bench.xp.cuda.runtime.mallocManaged(nbytes, _MANAGED_GLOBAL), nbytes, self)
+
+    def _mapped(self, nbytes: int) -> Any:
+        mapped = MappedRange(open_space(self._bench), nbytes)
+        mapped.grow(nbytes, nbytes)
+        return self._at(mapped.address, nbytes, mapped)
+
+    def _at(self, address: int, nbytes: int, owner: object) -> Any:
+        cuda = self._bench.xp.cuda
+        memory = cuda.UnownedMemory(address, nbytes, owner, int(cuda.Device().id))
+        return self._bench.xp.ndarray((nbytes,), np.uint8, cuda.MemoryPointer(memory, 0))
+
+
+class HeldProgram:
+    """The verbs of the child: `hold` first, then kernels that count, and questions about both."""
+
+    def __init__(self) -> None:
+        self._launch: Callable[[], None] = lambda: None
+
+    def hold(self, order: HoldOrder) -> tuple[int, bytes]:
+        """Open the device and fill the memory; return its bytes, and for the kind `ipc` a handle of it."""
+        self._bench = bench = Bench.untimed(order.case, order.target, order.package, order.seed)
+        self._memory = HeldMemory(bench, order.kind, order.nbytes, order.count, order.seed)
+        self._driver = Driver()
+        self._counter = bench.xp.zeros(2, bench.xp.uint64)
+        self._launch = self._tick()
+        self._launch()  # compiled and loaded before anything is suspended
+        if order.kind == "graph":
+            self._launch = self._captured(self._launch)
+        bench.device.synchronize()
+        self._counter.fill(0)
+        bench.device.synchronize()
+        return self._memory.nbytes, self._memory.handle() if order.kind == "ipc" else b""
+
+    def _tick(self) -> Callable[[], None]:
+        kernel = self._bench.kernel("sharing.cu", "tick")
+        hertz = float(dict(self._bench.target.device.details).get("clock.sm_hz", 2e9))
+        args = (self._counter, np.uint32(TICK_S * hertz / CYCLES_PER_STEP))
+        return lambda: kernel((1,), (1,), args)
+
+    def _captured(self, launch: Callable[[], None]) -> Callable[[], None]:
+        stream = self._bench.xp.cuda.get_current_stream()
+        stream.begin_capture()
+        launch()
+        graph = stream.end_capture()
+        return lambda: graph.launch(stream)
+
+    def run(self, launches: int) -> None:
+        """Queue kernels that each count one, and do not wait for them."""
+        for _ in range(launches):
+            self._launch()
+
+    def work(self, launches: int) -> float:
+        """Count one after another, waiting for each, and return the seconds until the last."""
+        begin = time.monotonic()
+        for _ in range(launches):
+            self._launch()
+            self._bench.device.synchronize()
+        return time.monotonic() - begin
+
+    def open(self, handle: bytes, nbytes: int) -> None:
+        """Map memory of another process, and keep it mapped."""
+        self._mapped = self._bench.device.open_shared(handle, nbytes)
+
+    def look(self) -> HeldState:
+        """Wait for the device, and compare every word."""
+        self._bench.device.synchronize()
+        context_device = self._driver("cuCtxGetDevice")
+        uuid = bytes(self._driver("cuDeviceGetUuid", context_device).bytes)
+        counted = int(self._bench.device.to_host(self._counter)[0])
+        return HeldState(self._memory.wrong_words(), counted, uuid)
+
+
+def main() -> None:
+    """Serve until the parent closes its end."""
+    program = HeldProgram()
+    verbs: dict[str, Callable[..., object]] = {
+        "hold": program.hold,
+        "run": program.run,
+        "work": program.work,
+        "look": program.look,
+        "open": program.open,
+    }
+    serve(verbs)
+
+
+class HeldChild(BoundedChild):
+    """A child that holds memory; `nbytes` are resident, and `handle` opens its first region if the kind is `ipc`."""
+
+    def __init__(self, bench: Bench, kind: str, nbytes: int, count: int = 1) -> None:
+        program = f"from {__name__} import main; main()"
+        super().__init__("the program that holds memory", program, without=("CUDA_VISIBLE_DEVICES",))
+        order = HoldOrder(bench.case, bench.target, bench.package, bench.seed, kind, nbytes, count)
+        try:
+            self.nbytes, self.handle = self.ask(_STARTING_S + limit_s(nbytes), "hold", order)
+        except BaseException:
+            self.end()
+            raise
+
+    def look(self) -> HeldState:
+        """Return what the child finds in its memory."""
+        found: HeldState = self.ask(limit_s(self.nbytes), "look")
+        return found
+
+
+def limit_s(nbytes: int) -> float:
+    """Return the seconds after which a step with so many bytes is given up: any sound link moves 100 MB/s."""
+    return _STEP_S + nbytes / _SLOWEST_B_PER_S

@@ -1,0 +1,282 @@
+"""Programs that are suspended: what each step takes, which kinds of memory survive, migration, and eviction."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.libraries import DriverCallError
+from gpubench.api.suite import (
+    Bench,
+    Effort,
+    KeyFigure,
+    Observation,
+    Observed,
+    Skip,
+    Stage,
+    Target,
+    Task,
+    Topic,
+    View,
+    Work,
+    expect,
+    on_gpu,
+    points,
+)
+
+from ._held import CYCLES_PER_STEP, KINDS, TICK_S, HeldChild, limit_s
+from ._suspension import SuspendedProgram
+
+_BARE_BYTES = 2**21  # a bare context, with the least memory that there is
+_KIND_BYTES = 2**28
+_MANY = 1000
+_OFTEN, _SELDOM = 20, 3
+_OFTEN_BYTES = 2**30  # up to this size the full tier suspends a program often
+_JOB_LAUNCHES = 1500  # of half a millisecond, each waited for
+_HEAD_START_S = 0.2
+_JOB_LIMIT_S = 60.0
+_MASK = "CUDA_VISIBLE_DEVICES"
+
+topic = Topic(
+    views=[
+        View("transfer", "Suspension time by resident memory", ("suspend",), "resident_bytes"),
+        View("transfer", "Checkpoint time by resident memory", ("suspend",), "resident_bytes", series="checkpoint"),
+        View("transfer", "Restore time by resident memory", ("suspend",), "resident_bytes", series="restore"),
+        View("bars", "Suspension time by kind of memory", ("suspend_kinds",), by=("kind", "count")),
+        View("bars", "Turnaround time of a job that evicts or shares", ("evict",), by=("resident_bytes",)),
+    ],
+    key_figures=[KeyFigure("Suspend and resume a program", "suspend", (("resident_bytes", _BARE_BYTES),))],
+)
+
+
+def _cycles(bench: Bench, nbytes: int) -> Effort:
+    if bench.target.tier != "full":
+        return Effort.exactly(2 if bench.target.tier == "quick" else 1)
+    return Effort.exactly(_OFTEN if nbytes <= _OFTEN_BYTES else _SELDOM)
+
+
+def _notes(program: SuspendedProgram) -> dict[str, str]:
+    return {
+        "resident": f"{program.child.nbytes} bytes of seeded data, and the context",
+        "processes": program.use.note,
+        "host memory": f"touched before, in {program.touched_s:.2f} s",
+        "time limit": f"{limit_s(program.child.nbytes):.0f} s per step",
+    }
+
+
+@topic.case(when=on_gpu, resident_bytes=points((_BARE_BYTES,), full=(_BARE_BYTES, 2**30, 2**32, 2**34)))
+def suspend(bench: Bench, resident_bytes: int) -> Task:
+    """Seconds to lock, checkpoint, restore and unlock another program; each step is a series of its own.
+
+    Its device memory is copied to the host and back: twice the resident bytes. Between the steps its memory must be
+    free, and is overwritten; afterwards each word is compared, and the count of kernels that ran when it was locked.
+    """
+    program = SuspendedProgram(bench, "malloc", resident_bytes)
+
+    def downtime() -> float:
+        program.cycle()
+        return program.suspension.downtime_s
+
+    def check() -> Observation:
+        return {
+            "controller": Observed(program.controller.started_s, "s"),
+            "initialise": Observed(program.controller.opened_s, "s"),
+            "freed": Observed(float(program.use.freed_bytes), "B", "more"),
+        }
+
+    stage = Stage(
+        downtime,
+        Work(items=1, payload=2 * resident_bytes),
+        "item",
+        clock="self",
+        checked=True,
+        probe=program.suspension.observed,
+        effort=_cycles(bench, resident_bytes),
+    )
+    return Task.of(stage, check=check, close=program.close, notes=_notes(program))
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendOutcome:
+    """How an attempt to suspend a program ended: the refusal if there was one, and the seconds until then."""
+
+    refusal: str
+    seconds: float
+
+
+def _attempt(program: SuspendedProgram) -> SuspendOutcome:
+    begin = time.perf_counter()
+    try:
+        program.cycle()
+    except DriverCallError as error:
+        return SuspendOutcome(str(error), time.perf_counter() - begin)
+    return SuspendOutcome("", program.suspension.downtime_s)
+
+
+def _counts(_: Target, params: Mapping[str, Any]) -> bool:
+    return bool(params["count"] == 1 or params["kind"] == "malloc")
+
+
+@topic.case(when=on_gpu, where=_counts, kind=points((), full=KINDS), count=(1, _MANY))
+def suspend_kinds(bench: Bench, kind: str, count: int) -> Task:
+    """Seconds of one suspension of a program with this kind of memory, or until the driver refuses it: `refused` is 1.
+
+    A refusal is a right answer if the device is clean afterwards. A program that resumes must have all its data.
+    """
+    program = SuspendedProgram(bench, kind, max(_KIND_BYTES, count * _BARE_BYTES), count)
+    partner = None
+    try:
+        if kind == "ipc":
+            partner = HeldChild(bench, "malloc", _BARE_BYTES)
+            partner.ask(limit_s(0), "open", program.child.handle, program.child.nbytes)
+        outcome = _attempt(program)
+    finally:
+        if partner is not None:
+            partner.end()
+        program.close()
+    program.use.expect_clean()
+    ended = outcome.refusal or "resumed with all its data"
+
+    def check() -> Observation:
+        return {"refused": Observed(float(bool(outcome.refusal)))}
+
+    stage = Stage(lambda: outcome.seconds, Work(items=1), "item", clock="self", effort=Effort.exactly(1))
+    return Task.of(stage, check=check, notes={**_notes(program), "outcome": ended})
+
+
+def rotation(uuids: list[bytes]) -> list[tuple[bytes, bytes]]:
+    """Return pairs that move every GPU's programs to the next one: all GPUs have to be named."""
+    return list(zip(uuids, uuids[1:] + uuids[:1], strict=True))
+
+
+def _need_one_model(bench: Bench, gpus: int) -> None:
+    """Raise Skip where programs cannot be moved between the GPUs of this machine."""
+    if os.environ.get(_MASK) is not None:
+        raise Skip(
+            f"{_MASK} is set: a program is restored by pairs of all GPUs that the driver has, and may then land on one "
+            "that the mask excludes; unset it"
+        )
+    if gpus < 2:
+        raise Skip(f"needs two GPUs; the driver has {gpus}")
+    names = {device.name for device in bench.target.facts.devices if device.backend == bench.target.device.backend}
+    if len(names) > 1:
+        raise Skip(f"programs move between GPUs of one model alone; these are {', '.join(sorted(names))}")
+
+
+@topic.case(
+    when=on_gpu,
+    devices=lambda _: 2,
+    path=("rotate",),
+    resident_bytes=points((_BARE_BYTES,), full=(_BARE_BYTES, 2**30)),
+)
+def migrate(bench: Bench, path: str, resident_bytes: int) -> Task:
+    """Seconds to suspend a program and to restore it on the next GPU: the downtime, and each step as in `suspend`."""
+    del path  # every GPU's programs move to the next GPU
+    program = SuspendedProgram(bench, "malloc", resident_bytes)
+    try:
+        uuids = program.controller.uuids()
+        _need_one_model(bench, len(uuids))
+    except BaseException:
+        program.close()
+        raise
+    following = dict(rotation(uuids))
+    place = program.compared(0)
+
+    def downtime() -> float:
+        nonlocal place
+        expected, place = following[place], program.move(rotation(uuids))
+        expect(place == expected, f"the program runs on GPU {place.hex()}, not on {expected.hex()}")
+        return program.suspension.downtime_s
+
+    stage = Stage(
+        downtime,
+        Work(items=1, payload=2 * resident_bytes),
+        "item",
+        clock="self",
+        checked=True,
+        probe=program.suspension.observed,
+        effort=_cycles(bench, resident_bytes),
+    )
+    notes = {**_notes(program), "path": f"from each of {len(uuids)} GPUs to the next"}
+    return Task.of(stage, check=lambda: None, close=program.close, notes=notes)
+
+
+class UrgentJob:
+    """A job of this process that comes while a child works: the child is suspended for it, or both run together."""
+
+    def __init__(self, bench: Bench, nbytes: int) -> None:
+        self._bench, self._program = bench, SuspendedProgram(bench, "malloc", nbytes)
+        self._counter = bench.xp.zeros(2, bench.xp.uint64)
+        kernel = bench.kernel("sharing.cu", "tick")
+        hertz = float(dict(bench.target.device.details).get("clock.sm_hz", 2e9))
+        args = (self._counter, np.uint32(TICK_S * hertz / CYCLES_PER_STEP))
+        self._launch: Callable[[], None] = lambda: kernel((1,), (1,), args)
+        self._launch()
+        bench.device.synchronize()
+        self.notes = _notes(self._program)
+        self._both_s = math.nan
+
+    def evicting(self) -> float:
+        """Return the seconds from the job's arrival to its end, with the child suspended meanwhile."""
+        return self._timed(is_evicting=True)
+
+    def sharing(self) -> float:
+        """Return the same with the child running beside."""
+        return self._timed(is_evicting=False)
+
+    def _timed(self, is_evicting: bool) -> float:
+        child, suspension = self._program.child, self._program.suspension
+        begin = time.perf_counter()
+        child.tell("work", _JOB_LAUNCHES)
+        time.sleep(_HEAD_START_S)
+        arrived = time.perf_counter()
+        if is_evicting:
+            suspension.suspend()
+        self._work()
+        ended = time.perf_counter()
+        if is_evicting:
+            suspension.resume()
+        child.answer(_JOB_LIMIT_S, "work")
+        self._both_s = time.perf_counter() - begin
+        self._program.compared(_JOB_LAUNCHES)
+        return ended - arrived
+
+    def _work(self) -> None:
+        self._counter.fill(0)
+        for _ in range(_JOB_LAUNCHES):
+            self._launch()
+            self._bench.device.synchronize()
+        counted = int(self._bench.device.to_host(self._counter)[0])
+        expect(counted == _JOB_LAUNCHES, f"the job counted {counted}, not {_JOB_LAUNCHES}")
+
+    def both(self) -> Observation:
+        """Return the seconds until both jobs had ended."""
+        return {"both": Observed(self._both_s, "s")}
+
+    def close(self) -> None:
+        """End the child and the controller."""
+        self._program.close()
+
+
+@topic.case(when=on_gpu, resident_bytes=points((), full=(2**30,)))
+def evict(bench: Bench, resident_bytes: int) -> Task:
+    """Seconds from a job's arrival to its end, while another program works: evicted for it, or sharing the device.
+
+    The job is 1500 kernels of half a millisecond, each waited for; the other program's is the same. `both` is the time
+    until both have ended.
+    """
+    job = UrgentJob(bench, resident_bytes)
+
+    def stage(call: Any) -> Stage:
+        work = Work(items=1, payload=2 * resident_bytes)
+        effort = Effort.exactly(_SELDOM)
+        return Stage(call, work, "item", clock="self", checked=True, probe=job.both, effort=effort)
+
+    stages = {"evict": stage(job.evicting), "share": stage(job.sharing)}
+    return Task(stages, close=job.close, notes=job.notes, labels=("time-sliced",))

@@ -1,0 +1,208 @@
+"""A program that is suspended and resumed, step by step, and what of it can be seen on the device meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import psutil
+
+from gpubench.api.suite import Bench, Observed, Skip, expect, units
+
+from ._children import BoundedChild
+from ._controller import STEPS, Controller, UuidPairs
+from ._held import HeldChild, HeldState, limit_s
+
+_SPARE_BYTES = 2**30  # of host memory that stays free beside what a suspension needs
+_PAGE_BYTES = 4096
+_FREED_SHARE = 0.95  # of the bytes held: the driver rounds, and others may allocate meanwhile
+_SPOILED = 0xA5
+_LAUNCHES = 8  # counting kernels that still run when the process is locked: 4 ms
+_CLEAN_S = 10.0
+_CLEAN_BYTES = 2**26  # free memory may differ by so much after a process has ended
+_LOOK_S = 0.05
+
+
+def need_host_memory(nbytes: int) -> None:
+    """Raise Skip unless the host has twice the bytes free: what is suspended lies there, and is copied there."""
+    needed, free = 2 * nbytes + _SPARE_BYTES, int(psutil.virtual_memory().available)
+    if free < needed:
+        raise Skip(f"needs {needed} bytes of free host memory for {units.size(nbytes)} on the device; {free} are free")
+
+
+def touch_host_memory(nbytes: int) -> float:
+    """Write to as much host memory as will be needed, give it back, and return the seconds.
+
+    A virtual machine gets its memory from its host when it first writes there, which takes seconds per GiB.
+    """
+    begin = time.perf_counter()
+    np.empty(max(nbytes, _PAGE_BYTES), np.uint8)[::_PAGE_BYTES] = 1
+    return time.perf_counter() - begin
+
+
+class Suspension:
+    """Suspends and resumes one child; `seconds` has the time of each step that was taken last.
+
+    A child whose step failed or did not end in time is ended: in which state it is, nobody knows.
+    """
+
+    def __init__(self, controller: Controller, child: BoundedChild, step_limit_s: float) -> None:
+        self._controller, self._child, self._limit_s = controller, child, step_limit_s
+        self.seconds = dict.fromkeys(STEPS, 0.0)
+
+    def suspend(self) -> None:
+        """Lock the child and checkpoint it; raises DriverCallError with the step that was refused."""
+        with self._ending():
+            self.seconds["lock"] = self._controller.lock(self._child.pid, self._limit_s)
+            self.seconds["checkpoint"] = self._controller.checkpoint(self._child.pid, self._limit_s)
+            state = self._controller.state(self._child.pid)
+            expect(state == "CHECKPOINTED", f"after its checkpoint the process is {state}")
+
+    def resume(self, pairs: UuidPairs = ()) -> None:
+        """Restore the child, on other GPUs by pairs of their UUIDs, and unlock it."""
+        with self._ending():
+            self.seconds["restore"] = self._controller.restore(self._child.pid, self._limit_s, pairs)
+            self.seconds["unlock"] = self._controller.unlock(self._child.pid, self._limit_s)
+
+    @property
+    def downtime_s(self) -> float:
+        """The sum of the four steps: how long the child cannot work, if it is resumed at once."""
+        return sum(self.seconds.values())
+
+    def observed(self) -> dict[str, Observed]:
+        """Return the time of each step."""
+        return {step: Observed(seconds, "s") for step, seconds in self.seconds.items()}
+
+    @contextlib.contextmanager
+    def _ending(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._child.end()
+            raise
+
+
+def expect_whole(state: HeldState, counted: int) -> None:
+    """Raise WrongAnswer if a resumed program has lost a word, or does not count as if it had never been suspended."""
+    expect(not state.wrong_words, f"{state.wrong_words} words differ after the process was resumed")
+    expect(state.counted == counted, f"the kernels counted {state.counted}, not {counted}")
+
+
+class DeviceUse:
+    """The free memory and the processes of a device, before a child starts and while it is suspended.
+
+    Processes are counted, not looked up: in a container the driver lists them by the host's numbers.
+    """
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._free_bytes, self._processes = bench.device.free_bytes(), processes_on(bench.target.device.uuid)
+        self._is_listed = False
+        self.freed_bytes = 0
+
+    def started(self) -> None:
+        """Find out whether the driver lists the child."""
+        now = processes_on(self._bench.target.device.uuid)
+        self._is_listed = now is not None and self._processes is not None and now > self._processes
+
+    @property
+    def note(self) -> str:
+        """Whether processes were counted."""
+        return "counted by NVML" if self._is_listed else "not listed by NVML here: only the memory is compared"
+
+    def expect_gone(self, held_bytes: int, free_before: int) -> None:
+        """Raise WrongAnswer unless the suspended child's memory is free and its process is not listed any more.
+
+        What is free is then overwritten, so that a restored word cannot be one that was left in its place.
+        """
+        free_bytes = self._bench.device.free_bytes()
+        self.freed_bytes = free_bytes - free_before
+        expect(
+            self.freed_bytes >= _FREED_SHARE * held_bytes,
+            f"the suspended process held {held_bytes} bytes, of which {self.freed_bytes} are free",
+        )
+        if self._is_listed:
+            now = processes_on(self._bench.target.device.uuid)
+            expect(now == self._processes, f"{now} processes are on the device, {self._processes} before the start")
+        memory = self._bench.xp.cuda.Memory(min(held_bytes, free_bytes // 2))
+        self._bench.xp.cuda.runtime.memset(memory.ptr, _SPOILED, memory.size)
+        self._bench.xp.cuda.runtime.deviceSynchronize()
+
+    def expect_clean(self) -> None:
+        """Raise WrongAnswer unless the device has as much free memory as before the child started, after a while."""
+        deadline = time.monotonic() + _CLEAN_S
+        missing = self._free_bytes - self._bench.device.free_bytes()
+        while missing > _CLEAN_BYTES and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+            missing = self._free_bytes - self._bench.device.free_bytes()
+        expect(missing <= _CLEAN_BYTES, f"{missing} bytes of the device are still taken after the process has ended")
+
+
+def processes_on(uuid: str) -> int | None:
+    """Return how many processes NVML lists on a GPU; None where it cannot tell."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    try:
+        return len(pynvml.nvmlDeviceGetComputeRunningProcesses(pynvml.nvmlDeviceGetHandleByUUID(uuid)))
+    except pynvml.NVMLError:
+        return None
+    finally:
+        pynvml.nvmlShutdown()
+
+
+class SuspendedProgram:
+    """A child with memory of one kind, the controller that suspends it, and what both cost."""
+
+    def __init__(self, bench: Bench, kind: str, nbytes: int, count: int = 1) -> None:
+        if bench.traits.vendor != "nvidia":
+            raise Skip("cuCheckpointProcess is a call of NVIDIA's driver; on AMD GPUs, CRIU suspends whole processes")
+        bench.need(2 * nbytes)  # what is freed is overwritten
+        need_host_memory(nbytes)
+        self._bench = bench
+        self.touched_s = touch_host_memory(nbytes)
+        self.use = DeviceUse(bench)
+        self.controller = Controller()
+        try:
+            self.child = HeldChild(bench, kind, nbytes, count)
+        except BaseException:
+            self.controller.end()
+            raise
+        self.use.started()
+        self.suspension = Suspension(self.controller, self.child, limit_s(nbytes))
+        self._counted = 0
+
+    def cycle(self) -> None:
+        """Suspend the child while its kernels run, look at the device, resume the child, and compare everything."""
+        free_before = self._bench.device.free_bytes()
+        self.child.ask(limit_s(0), "run", _LAUNCHES)
+        self.suspension.suspend()
+        self.use.expect_gone(self.child.nbytes, free_before)
+        self.suspension.resume()
+        self.compared(_LAUNCHES)
+
+    def move(self, pairs: UuidPairs) -> bytes:
+        """Suspend the child while its kernels run, restore it by pairs of UUIDs, and return the UUID of its GPU."""
+        self.child.ask(limit_s(0), "run", _LAUNCHES)
+        self.suspension.suspend()
+        self.suspension.resume(pairs)
+        return self.compared(_LAUNCHES)
+
+    def compared(self, launches: int) -> bytes:
+        """Raise WrongAnswer if a word or the count differs after `launches` more; return the UUID of the GPU."""
+        self._counted += launches
+        state = self.child.look()
+        expect_whole(state, self._counted)
+        return state.uuid
+
+    def close(self) -> None:
+        """End both processes."""
+        self.child.end()
+        self.controller.end()

@@ -1,0 +1,132 @@
+"""A real suspension of a real process with no GPU: SIGSTOP and SIGCONT behind the calls of a driver's checkpoints."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+from gpubench import plugins
+from gpubench.api.libraries import DriverCallError
+
+SUITE = plugins.load("suites", "virtual")
+CHILDREN = sys.modules[f"{SUITE.package}._children"]
+HELD = sys.modules[f"{SUITE.package}._held"]
+WORDS = 2**18
+FACTOR = np.uint64(0x9E3779B97F4A7C15)
+UUID = bytes(range(16))
+
+
+def state_of(pid: int) -> str:
+    """The state that the kernel shows: T is stopped, and a process that has ended has none."""
+    try:
+        return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+class SignalCheckpoints:
+    """The steps by signals; a step out of turn is refused as the driver refuses it."""
+
+    def lock(self, pid: int, limit_ms: int) -> None:
+        deadline = time.monotonic() + limit_ms / 1000
+        os.kill(pid, signal.SIGSTOP)
+        while state_of(pid) != "T":
+            if time.monotonic() > deadline:
+                raise DriverCallError("CUDA_ERROR_NOT_READY from lock")
+            time.sleep(0.001)
+
+    def checkpoint(self, pid: int) -> None:
+        self._need_stopped(pid, "checkpoint")
+
+    def restore(self, pid: int, pairs: list[tuple[bytes, bytes]]) -> None:
+        self._need_stopped(pid, "restore")
+
+    def unlock(self, pid: int) -> None:
+        self._need_stopped(pid, "unlock")
+        os.kill(pid, signal.SIGCONT)
+
+    def state(self, pid: int) -> str:
+        return "CHECKPOINTED" if state_of(pid) == "T" else "RUNNING"
+
+    def uuids(self) -> list[bytes]:
+        return [UUID]
+
+    def _need_stopped(self, pid: int, step: str) -> None:
+        if state_of(pid) != "T":
+            raise DriverCallError(f"CUDA_ERROR_ILLEGAL_STATE from {step}")
+
+
+class RefusedCheckpoints(SignalCheckpoints):
+    def checkpoint(self, pid: int) -> None:
+        raise DriverCallError("CUDA_ERROR_NOT_SUPPORTED from checkpoint")
+
+
+class HangingCheckpoints(SignalCheckpoints):
+    def restore(self, pid: int, pairs: list[tuple[bytes, bytes]]) -> None:
+        time.sleep(60)
+
+
+class DyingCheckpoints(SignalCheckpoints):
+    def checkpoint(self, pid: int) -> None:
+        os.write(1, b"the controller was killed\n")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class RunningCheckpoints(SignalCheckpoints):
+    """Steps that say that they worked, and did nothing."""
+
+    def lock(self, pid: int, limit_ms: int) -> None:
+        pass
+
+    def checkpoint(self, pid: int) -> None:
+        pass
+
+
+class Holder:
+    """A child's memory on the host, and a thread that counts while the process runs."""
+
+    def __init__(self) -> None:
+        self._words = np.arange(WORDS, dtype=np.uint64) * FACTOR
+        self._counted, self._wanted = 0, 0
+        self._more = threading.Condition()
+        threading.Thread(target=self._count, daemon=True).start()
+
+    def _count(self) -> None:
+        while True:
+            with self._more:
+                self._more.wait_for(lambda: self._counted < self._wanted)
+                self._counted += 1
+                self._more.notify_all()
+            time.sleep(0.001)
+
+    def run(self, launches: int) -> None:
+        with self._more:
+            self._wanted += launches
+            self._more.notify_all()
+
+    def look(self) -> object:
+        with self._more:
+            self._more.wait_for(lambda: self._counted == self._wanted)
+        wrong = np.count_nonzero(self._words != np.arange(WORDS, dtype=np.uint64) * FACTOR)
+        return HELD.HeldState(int(wrong), self._counted, UUID)
+
+    def glance(self) -> int:
+        return self._counted
+
+    def damage(self, word: int) -> None:
+        self._words[word] ^= np.uint64(1)
+
+    def crash(self) -> None:
+        raise ValueError("a broken program")
+
+
+def main() -> None:
+    holder = Holder()
+    verbs = {"run": holder.run, "look": holder.look, "glance": holder.glance, "damage": holder.damage}
+    CHILDREN.serve({**verbs, "crash": holder.crash})

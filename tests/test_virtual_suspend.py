@@ -1,0 +1,232 @@
+"""Suspending programs: the controller's protocol, its time limits and its failures, on a real process that is stopped.
+
+SIGSTOP stands for the driver's checkpoint: with no GPU the rest is what runs on one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import _suspended
+import pytest
+from _suspended import CHILDREN, HELD, UUID, state_of
+
+from gpubench import plugins
+from gpubench.api.libraries import DriverCallError
+from gpubench.base.errors import Skip, WrongAnswer
+
+PACKAGE = plugins.load("suites", "virtual").package
+CONTROLLER, SUSPENSION, SUSPEND = (
+    sys.modules[f"{PACKAGE}.{name}"] for name in ("_controller", "_suspension", "_suspend")
+)
+TESTS = Path(__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+
+
+@pytest.fixture
+def child() -> Iterator[Any]:
+    found = CHILDREN.BoundedChild("the child", f"from {_suspended.__name__} import main; main()")
+    yield found
+    found.end()
+
+
+def controller(calls: str = "SignalCheckpoints") -> Any:
+    return CONTROLLER.Controller(f"{_suspended.__name__}:{calls}")
+
+
+@pytest.fixture
+def signals() -> Iterator[Any]:
+    found = controller()
+    yield found
+    found.end()
+
+
+def has_ended(pid: int) -> bool:
+    deadline = time.monotonic() + 5
+    while state_of(pid) not in ("", "Z", "X") and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return state_of(pid) in ("", "Z", "X")
+
+
+def test_a_suspended_program_stands_still_and_goes_on_with_all_its_data_and_a_lost_word_is_found(
+    child: Any, signals: Any
+) -> None:
+    suspension = SUSPENSION.Suspension(signals, child, 10.0)
+    for cycle in (1, 2):  # one controller serves all
+        child.ask(5, "run", 60)
+        suspension.suspend()
+        child.tell("glance")
+        assert not child._ours.poll(0.05), "it answered while it was suspended"
+        assert state_of(child.pid) == "T"
+        suspension.resume()
+        assert child.answer(5, "glance") < 60 * cycle, "its work was over before it was suspended"
+        state = child.ask(5, "look")
+        SUSPENSION.expect_whole(state, 60 * cycle)
+        assert suspension.downtime_s == pytest.approx(sum(suspension.seconds.values()))
+        assert all(seconds > 0 for seconds in suspension.seconds.values())
+    assert signals.started_s > signals.opened_s > 0
+    child.ask(5, "damage", 77)
+    with pytest.raises(WrongAnswer, match="1 words differ"):
+        SUSPENSION.expect_whole(child.ask(5, "look"), 120)
+
+
+def test_a_count_that_is_not_reached_is_a_wrong_answer() -> None:
+    with pytest.raises(WrongAnswer, match="counted 7, not 8"):
+        SUSPENSION.expect_whole(HELD.HeldState(0, 7, UUID), 8)
+
+
+def test_a_refused_checkpoint_has_the_drivers_word_and_ends_the_child(child: Any) -> None:
+    refusing = controller("RefusedCheckpoints")
+    with pytest.raises(DriverCallError, match="CUDA_ERROR_NOT_SUPPORTED"):
+        SUSPENSION.Suspension(refusing, child, 10.0).suspend()
+    assert has_ended(child.pid), "it was left stopped"
+    assert refusing.uuids() == [UUID], "the controller serves the next child"
+    refusing.end()
+
+
+@pytest.mark.slow
+def test_a_program_that_still_runs_after_its_checkpoint_is_a_wrong_answer(child: Any) -> None:
+    idle = controller("RunningCheckpoints")
+    with pytest.raises(WrongAnswer, match="RUNNING"):
+        SUSPENSION.Suspension(idle, child, 10.0).suspend()
+    idle.end()
+
+
+@pytest.mark.slow
+def test_a_step_that_hangs_ends_the_child_and_the_controller_in_time(child: Any) -> None:
+    hanging = controller("HangingCheckpoints")
+    suspension = SUSPENSION.Suspension(hanging, child, 0.3)
+    suspension.suspend()
+    begin = time.monotonic()
+    with pytest.raises(CHILDREN.ChildEndedError, match=r"did not answer 'timed' within 0\.3 s"):
+        suspension.resume()
+    assert time.monotonic() - begin < 5
+    assert has_ended(child.pid)
+    assert has_ended(hanging.pid)
+
+
+@pytest.mark.slow
+def test_the_death_of_the_controller_is_told_with_its_last_line_and_ends_the_child(child: Any) -> None:
+    dying = controller("DyingCheckpoints")
+    with pytest.raises(
+        CHILDREN.ChildEndedError, match="the controller was ended by SIGKILL; last line: the controller"
+    ):
+        SUSPENSION.Suspension(dying, child, 10.0).suspend()
+    assert has_ended(child.pid)
+
+
+@pytest.mark.slow
+def test_the_death_of_a_suspended_child_is_a_refused_restore_and_leaves_nothing(child: Any, signals: Any) -> None:
+    suspension = SUSPENSION.Suspension(signals, child, 10.0)
+    suspension.suspend()
+    os.kill(child.pid, signal.SIGKILL)
+    has_ended(child.pid)
+    with pytest.raises(DriverCallError, match="CUDA_ERROR_ILLEGAL_STATE from restore"):
+        suspension.resume()
+    with pytest.raises(CHILDREN.ChildEndedError):
+        child.ask(1, "look")
+
+
+@pytest.mark.slow
+def test_a_child_that_raises_is_told_with_its_last_line(child: Any) -> None:
+    with pytest.raises(CHILDREN.ChildEndedError, match="exit status 1; last line: ValueError: a broken program"):
+        child.ask(5, "crash")
+
+
+def test_what_a_child_started_ends_with_it() -> None:
+    program = (
+        "import os, subprocess, sys, time; print(subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)"
+    )
+    child = CHILDREN.BoundedChild("the parent", program)
+    deadline = time.monotonic() + 5
+    while not (found := os.pread(child._errors.fileno(), 32, 0)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    child.end()
+    assert has_ended(int(found))
+
+
+BINDINGS = """
+class Error(int):
+    name = "CUDA_SUCCESS"
+def cuInit(flags): return (Error(0),)
+def cuDriverGetVersion(): return (Error(0), {version})
+def cuCheckpointProcessLock(pid, args): raise RuntimeError('Function "cuCheckpointProcessLock" not found')
+class CUcheckpointLockArgs: pass
+def cuDeviceGetCount(): return (Error(0), 0)
+"""
+
+
+def with_bindings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    package = tmp_path / "cuda" / "bindings"
+    package.mkdir(parents=True)
+    for folder in (package.parent, package):
+        (folder / "__init__.py").touch()
+    (package / "driver.py").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+
+def test_bindings_that_are_missing_are_a_skip_that_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_bindings(tmp_path, monkeypatch, "raise ImportError('none here')")
+    with pytest.raises(Skip, match=r"needs cuda-bindings \(none here\)"):
+        CONTROLLER.Controller()
+
+
+@pytest.mark.slow
+def test_a_driver_that_is_too_old_is_a_skip_with_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_bindings(tmp_path, monkeypatch, BINDINGS.format(version=12040))
+    with pytest.raises(Skip, match=r"CUDA 12\.8 \(570\) or newer; this driver is for CUDA 12\.4"):
+        CONTROLLER.Controller()
+
+
+@pytest.mark.slow
+def test_a_call_that_the_driver_or_the_bindings_do_not_have_is_a_skip_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_bindings(tmp_path, monkeypatch, BINDINGS.format(version=12090))
+    opened = CONTROLLER.Controller()
+    with pytest.raises(Skip, match="cuCheckpointProcessLock"):
+        opened.lock(os.getpid(), 1.0)
+    with pytest.raises(Skip, match="migration needs cuda-bindings 13"):
+        opened.restore(os.getpid(), 1.0, [(UUID, UUID)])
+    with pytest.raises(Skip, match="cuCheckpointProcessUnlock"):
+        opened.unlock(os.getpid(), 1.0)
+    opened.end()
+
+
+def test_host_memory_that_is_too_small_is_a_skip_with_the_bytes() -> None:
+    with pytest.raises(Skip, match=f"needs {2 * 2**60 + 2**30} bytes of free host memory"):
+        SUSPENSION.need_host_memory(2**60)
+    SUSPENSION.need_host_memory(2**20)
+    assert 0 < SUSPENSION.touch_host_memory(2**24) < 5
+
+
+def test_every_gpu_is_in_the_pairs_of_a_migration_and_comes_home_after_a_full_turn() -> None:
+    uuids = [bytes([number]) * 16 for number in range(4)]
+    following = dict(SUSPEND.rotation(uuids))
+    assert sorted(following) == sorted(following.values()) == uuids
+    place = uuids[2]
+    for _ in uuids:
+        assert following[place] != place
+        place = following[place]
+    assert place == uuids[2]
+
+
+def test_a_mask_of_devices_refuses_a_migration_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    with pytest.raises(Skip, match=r"CUDA_VISIBLE_DEVICES is set.*unset it"):
+        SUSPEND._need_one_model(None, 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    with pytest.raises(Skip, match="needs two GPUs; the driver has 1"):
+        SUSPEND._need_one_model(None, 1)
