@@ -8,7 +8,9 @@ load or start ends the process; its last line of output says why.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
+import importlib.metadata
 import json
 import os
 import sys
@@ -112,23 +114,36 @@ def _energy(count: Mapping[str, Any]) -> object:
     return None if steps is None else steps * count["counter_resolution"]
 
 
+# pyrsmi calls these functions with a handle, which is a pointer, and declares no argument types.
+_WITH_HANDLE = (
+    "amdsmi_get_processor_handles",
+    "amdsmi_get_gpu_device_bdf",
+    "amdsmi_get_power_info",
+    "amdsmi_get_gpu_activity",
+    "amdsmi_get_gpu_memory_usage",
+)
+
+
 class Rsmi:
     """pyrsmi from the Python package index, which has no temperatures, clocks or energy.
 
     A call that fails returns -1, and the library must be loaded explicitly. Its count of PCIe replays is not the
-    driver's, so that count is left to the driver's files.
+    driver's, so that count is left to the driver's files. Without argument types ctypes passes 32 bits of a handle, and
+    pyrsmi then finds no GPU. If amdsmi can be imported, pyrsmi uses it, and fails with any exception of its import; so
+    amdsmi, which was asked before pyrsmi, is hidden here.
     """
 
     def __init__(self) -> None:
+        sys.modules["amdsmi"] = None  # type: ignore[assignment] # an import of it raises ImportError
         self._smi = smi = importlib.import_module("pyrsmi.rocml")
-        load = getattr(smi, "_load_rocm_library", None)
-        if load is not None:
-            load()
+        smi._load_rocm_library()  # noqa: SLF001 - no public function loads it before the first call
+        for name in _WITH_HANDLE:
+            getattr(smi.rocm_lib, name).argtypes = [ctypes.c_void_p]  # more arguments are allowed
         smi.smi_initialize()
         self._indices = {_address(smi.smi_get_device_pci_id(i)): i for i in range(smi.smi_get_device_count())}
         if not self._indices:
             sys.exit("pyrsmi finds no GPU")
-        self.version = "pyrsmi"
+        self.version = f"pyrsmi {importlib.metadata.version('pyrsmi')}"
 
     def read(self, pci: str, name: str) -> float | None:
         index = self._indices.get(pci)
@@ -152,11 +167,9 @@ class Rsmi:
     }
 
 
-def _address(bdf: object) -> str:
-    """Return a PCI address as text, from text or from a packed number (rocm_smi.h, rsmi_dev_pci_id_get)."""
-    if not isinstance(bdf, int):
-        return str(bdf).lower()
-    return f"{bdf >> 32 & 0xFFFF:04x}:{bdf >> 8 & 0xFF:02x}:{bdf >> 3 & 0x1F:02x}.{bdf & 7}"
+def _address(bdf: int) -> str:
+    """Return a PCI address as text, from its packed number (amdsmi.h, amdsmi_bdf_t)."""
+    return f"{bdf >> 16:04x}:{bdf >> 8 & 0xFF:02x}:{bdf >> 3 & 0x1F:02x}.{bdf & 7}"
 
 
 LIBRARIES: Mapping[str, Callable[[], Library]] = {"amdsmi": AmdSmi, "pyrsmi": Rsmi}

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable
 from typing import Any, TypeVar
-
-import psutil
 
 from gpubench.api.collector import Condition, Device, DeviceError, EventClass
 
 from ._nvml_events import HW_POWER_BRAKE, HW_SLOWDOWN, IDLE, SW_POWER_CAP, USER_CLOCKS, mask_of
+from ._strangers import ForeignProcesses
 
 T = TypeVar("T")
 
@@ -20,7 +17,6 @@ _EXPLAINED = IDLE | USER_CLOCKS | SW_POWER_CAP
 _LOW_CLOCK = 0.75  # of the default: nvbench's limit for a throttled sample
 _NEAR_THE_CAP = 0.9  # of the limit: an H200 that lowers its clock for the cap draws that, and reports it 0.2 s later
 _MILLI = 1e-3
-_PROCESSES_S = 0.05  # the list of processes is the expensive call
 
 
 def condition_of(
@@ -98,43 +94,6 @@ def _process_ids(nvml: Any, gpu: Any) -> tuple[int, ...]:
     return tuple(process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(gpu))
 
 
-def _runner() -> int:
-    """Return the number of the process that runs the cases; elsewhere than in a worker, of this one's parent."""
-    return int(os.environ.get("GPUBENCH_RUNNER") or os.getppid())
-
-
-class Strangers:
-    """Tells our processes (the runner, which started this one, and all that it started) from others.
-
-    In a container NVML may give the host's process numbers. Then no process counts as ours, not even this one, and only
-    the number of processes can be compared.
-    """
-
-    def __init__(self, runner: int) -> None:
-        self._runner = runner
-        self._ours: dict[int, bool] = {}
-
-    def among(self, pids: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the processes that are not ours, as far as /proc says."""
-        return tuple(pid for pid in pids if not self._is_ours(pid))
-
-    def are_seen(self, pids: tuple[int, ...]) -> bool:
-        """Return whether a process is certainly another's: this process is in the list, and the other is in /proc."""
-        return os.getpid() in pids and any(psutil.pid_exists(pid) for pid in self.among(pids))
-
-    def _is_ours(self, pid: int) -> bool:
-        if pid not in self._ours:
-            self._ours[pid] = pid == os.getpid() or self._descends(pid)
-        return self._ours[pid]
-
-    def _descends(self, pid: int) -> bool:
-        try:
-            line = [pid, *(parent.pid for parent in psutil.Process(pid).parents())]
-        except psutil.Error:
-            return False
-        return self._runner in line
-
-
 class NvmlWatch:
     """A GPU between samples: `look` makes two calls of NVML (3 µs) and every 50 ms lists the processes (23 µs).
 
@@ -149,38 +108,23 @@ class NvmlWatch:
         self._id = device.id
         self._default_hz = default_clock_hz(device)
         self._limit_w = power_limit_w(device)
-        self._strangers = Strangers(_runner())
-        self._baseline: int | None = None
-        self._processes: int | None = None
-        self._shared: tuple[str, ...] = ()
-        self._due = 0.0
+        self._others = ForeignProcesses(lambda: self._read(_process_ids))
 
     def begin(self) -> None:
         """Take the processes on the GPU as the baseline; label the case if one is certainly another's."""
-        self._strangers = Strangers(_runner())  # asked anew: process numbers are reused
-        pids = self._read(_process_ids)
-        self._processes = self._baseline = None if pids is None else len(self._strangers.among(pids))
-        self._shared = ("shared-device",) if pids and self._strangers.are_seen(pids) else ()
-        self._due = time.monotonic() + _PROCESSES_S
+        self._others.begin()
 
     def look(self) -> Condition:
         clock_hz = self._read(sm_clock_hz)  # before the reasons: if the GPU becomes idle in between, they say so
         reasons = self._read(event_reasons)
-        self._count_processes()
+        self._others.look()
         drawn = self._drawn() if unexplained(reasons, clock_hz, self._default_hz) else None
-        condition = condition_of(reasons, clock_hz, self._default_hz, self._processes, self._baseline, drawn)
-        return Condition(condition.discard, condition.labels + self._shared, clock_hz)
+        condition = condition_of(reasons, clock_hz, self._default_hz, self._others.count, self._others.baseline, drawn)
+        return Condition(condition.discard, condition.labels + self._others.labels, clock_hz)
 
     def _drawn(self) -> float | None:
         power_w = self._read(instant_power_w) if self._limit_w else None
         return power_w / self._limit_w if power_w is not None and self._limit_w else None
-
-    def _count_processes(self) -> None:
-        now = time.monotonic()
-        if self._baseline is not None and now >= self._due:
-            pids = self._read(_process_ids)
-            self._processes = None if pids is None else len(self._strangers.among(pids))
-            self._due = now + _PROCESSES_S
 
     def _read(self, call: Callable[[Any, Any], T]) -> T | None:
         try:

@@ -32,6 +32,7 @@ def sibling(name, module):
 
 
 NVML = sibling("nvml", "_nvml_watch")
+OTHERS = sibling("nvml", "_strangers")
 WATCH = sibling("host", "_host_watch")
 
 # ---- what is declared
@@ -273,19 +274,19 @@ def child():
 
 
 def test_the_runner_and_all_that_it_started_are_ours(child):
-    ours = NVML.Strangers(runner=os.getpid())
+    ours = OTHERS.Strangers(runner=os.getpid())
     assert ours.among((os.getpid(), child)) == ()
-    assert NVML.Strangers(runner=os.getppid()).among((os.getppid(), os.getpid(), child)) == ()
+    assert OTHERS.Strangers(runner=os.getppid()).among((os.getppid(), os.getpid(), child)) == ()
 
 
 def test_a_process_of_another_tree_is_seen_to_be_another(child):
-    runner = NVML.Strangers(runner=child)
+    runner = OTHERS.Strangers(runner=child)
     assert runner.among((os.getpid(), os.getppid())) == (os.getppid(),)
     assert runner.are_seen((os.getpid(), os.getppid()))
 
 
 def test_numbers_of_the_hosts_namespace_are_counted_and_told_of_no_one(child):
-    strangers = NVML.Strangers(runner=os.getppid())
+    strangers = OTHERS.Strangers(runner=os.getppid())
     assert strangers.among((BEYOND, BEYOND + 1)) == (BEYOND, BEYOND + 1)
     assert not strangers.are_seen((BEYOND, BEYOND + 1))
     assert not strangers.are_seen((BEYOND, 1)), "this process is not in the list: the numbers are not ours to see"
@@ -341,7 +342,7 @@ def begun(driver):
 @pytest.fixture
 def every_look(monkeypatch):
     """The list of processes is read at every look."""
-    monkeypatch.setattr(NVML, "_PROCESSES_S", 0.0)
+    monkeypatch.setattr(OTHERS, "PERIOD_S", 0.0)
 
 
 READS = ("clock", "reasons", "processes")
@@ -409,7 +410,7 @@ def test_a_gpu_that_others_use_from_the_start_is_labelled_shared(child, monkeypa
 def test_the_list_of_processes_is_read_every_50_ms_and_the_rest_at_every_look(monkeypatch):
     driver = Driver()
     clock = iter([0.0, 0.01, 0.049, 0.05, 0.06, 0.1])
-    monkeypatch.setattr(NVML.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(OTHERS.time, "monotonic", lambda: next(clock))
     watch = begun(driver)
     for _ in range(5):
         watch.look()
