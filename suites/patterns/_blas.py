@@ -1,0 +1,50 @@
+"""One thread for NumPy's products: each rank on the host has one processor, as each rank on GPUs has one GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+_MAPS = Path("/proc/self/maps")
+# OpenBLAS under the names of NumPy's wheels, of distributions, and of its 64-bit build; BLIS
+_NAMES = (
+    ("scipy_openblas_get_num_threads64_", "scipy_openblas_set_num_threads64_"),
+    ("openblas_get_num_threads64_", "openblas_set_num_threads64_"),
+    ("openblas_get_num_threads", "openblas_set_num_threads"),
+    ("bli_thread_get_num_threads", "bli_thread_set_num_threads"),
+)
+
+
+@functools.cache
+def _calls() -> tuple[Callable[[], int], Callable[[int], object]] | None:
+    """Return the functions of the loaded BLAS that tell and set its number of threads; None if they are not known."""
+    np.ones((2, 2)) @ np.ones((2, 2))
+    paths = {
+        line.split()[-1] for line in _MAPS.read_text(encoding="utf-8", errors="replace").splitlines() if ".so" in line
+    }
+    for path in sorted(path for path in paths if any(name in Path(path).name for name in ("blas", "blis"))):
+        loaded = ctypes.CDLL(path)
+        for tells, sets in _NAMES:
+            if hasattr(loaded, sets):
+                return getattr(loaded, tells), getattr(loaded, sets)
+    return None
+
+
+def use_threads(count: int) -> int:
+    """Let products use so many threads from now on; return the number before, 0 if the BLAS has no such setting."""
+    calls = _calls()
+    if calls is None:
+        return 0
+    before = int(calls[0]())
+    calls[1](count)
+    return before
+
+
+def restore_threads(before: int) -> None:
+    """Undo `use_threads`."""
+    if before:
+        use_threads(before)

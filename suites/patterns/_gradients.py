@@ -1,0 +1,216 @@
+"""Gradient synchronisation: a backward pass of products, and the all-reduce of its gradients, bucket by bucket.
+
+The layers of a backward pass run from the last to the first. Each has two products: the gradient of its weights,
+dW = Xᵀ·dY, and the gradient that the layer before needs, dX = dY·Wᵀ. As soon as the gradients of a bucket of layers are
+there, their all-reduce begins beside the products of the next layers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import (
+    POINT,
+    Bench,
+    KeyFigure,
+    Observation,
+    Observed,
+    Stage,
+    Target,
+    Task,
+    Topic,
+    View,
+    Work,
+    points,
+)
+
+from .._between import Params, rank_counts, ranks_of
+from ._blas import restore_threads, use_threads
+from ._group import group_of
+from ._numbers import Normals, expect_close, type_of
+from ._overlap import OverlapTimes
+
+LAYERS = 8
+_MEMORY = "memory"
+_SEEDS = 100  # seeds of a rank's own matrices
+_CHECKED = 4  # rows of each gradient
+_PERCENT = 100
+_BUFFERS = 8
+
+topic = Topic(
+    views=[
+        View(
+            "curve",
+            "Training step time by number of gradient buckets",
+            ("gradients",),
+            "buckets",
+            by=("of", "tokens"),
+        ),
+        View(
+            "curve",
+            "Share of the shorter part that gradient buckets hide",
+            ("gradients",),
+            "buckets",
+            by=("of", "tokens"),
+            series="overlap",
+        ),
+    ],
+    key_figures=[KeyFigure("Scaling efficiency of gradients", "gradients", (("buckets", 4),), series="scaling")],
+)
+
+
+def _has_ranks(target: Target) -> bool:
+    return target.is_host or bool(target.device.peers)
+
+
+def devices_of_ranks(params: Params) -> int:
+    """Return the number of devices of a case whose ranks have a GPU each; the host is one device."""
+    return 1 if params["by"] == _MEMORY else ranks_of(params)
+
+
+def libraries(target: Target) -> tuple[str, ...]:
+    """Return what makes the collectives, the axis `by`: shared memory on the host, NCCL or RCCL between GPUs."""
+    if target.is_host:
+        return (_MEMORY,)
+    return ("rccl" if target.device.id.startswith("rocm") else "nccl",)
+
+
+def _tokens(target: Target) -> Any:
+    if target.is_host:
+        return points((256,), smoke=(64,), full=(64, 256))
+    return points((2048,), smoke=(256,), full=(512, 2048, 8192))
+
+
+@topic.case(
+    ranks=ranks_of,
+    devices=devices_of_ranks,
+    when=_has_ranks,
+    by=libraries,
+    of=rank_counts,
+    tokens=_tokens,
+    buckets=points((1, 4), smoke=(2,), full=(1, 2, 4, 8)),
+)
+def gradients(bench: Bench, by: str, of: int, tokens: int, buckets: int) -> Task:
+    """A backward pass of 8 layers, 4·T·d² operations each, with its gradients added up over all ranks: seconds.
+
+    `compute` and `reduce` are the products and the all-reduces alone. `scaling` is the time of the products over the
+    time of the step: 100 % means that more ranks cost no time.
+    """
+    del by, of
+    step = BackwardPass(bench, tokens, 256 if bench.target.is_host else 4096, buckets)
+    limit = "" if bench.target.is_host else f"tensor.{type_of(bench)}"
+    stage = Stage(step.seconds, step.work, "flops", limit, clock="self", probe=step.observed, effort=POINT)
+    return Task.of(stage, check=step.check, poison=step.poison, close=step.close, notes=step.notes)
+
+
+def bucket_bounds(layers: int, buckets: int) -> list[tuple[int, int]]:
+    """Return the first layer and the end of each bucket, in the order of a backward pass: the last layers first."""
+    bounds = [layers * index // buckets for index in range(buckets + 1)]
+    return [(low, high) for low, high in itertools.pairwise(bounds) if high > low][::-1]
+
+
+class BackwardPass:
+    """One rank's inputs, weights and gradients, and the group that adds up the gradients."""
+
+    def __init__(self, bench: Bench, tokens: int, width: int, buckets: int) -> None:
+        bench.need(_BUFFERS * LAYERS * width * max(width, tokens) * 4)
+        self._bench, self._width, self._tokens = bench, width, tokens
+        self._threads = use_threads(1) if bench.target.is_host else 0
+        self._buckets = bucket_bounds(LAYERS, buckets)
+        self._group = group_of(bench, LAYERS * width * width)
+        normals, own = Normals(bench), _SEEDS * (1 + bench.rank)
+        self._inputs = [normals.matrix(tokens, width, own + layer) for layer in range(LAYERS)]
+        self._weights = [normals.matrix(width, width, layer, 1 / math.sqrt(width)) for layer in range(LAYERS)]
+        self._flowing = [bench.xp.empty_like(self._inputs[0]) for _ in range(LAYERS)]  # dY of each layer
+        self._flowing.append(normals.matrix(tokens, width, own + LAYERS))  # of the loss
+        self.work = Work(flops=4.0 * LAYERS * tokens * width * width, items=1)
+        self.notes = {"layers": str(LAYERS), "width": str(width), "type": type_of(bench), **self._group.notes}
+        self._step()  # loads the kernels and sets up channels: neither may happen behind a gate
+        bench.device.synchronize()
+        self.seconds()
+
+    def _gradient(self, layer: int) -> Any:
+        size = self._width * self._width
+        return self._group.sent[layer * size : (layer + 1) * size].reshape(self._width, self._width)
+
+    def _layer(self, layer: int) -> None:
+        xp = self._bench.xp
+        xp.matmul(self._inputs[layer].T, self._flowing[layer + 1], out=self._gradient(layer))
+        xp.matmul(self._flowing[layer + 1], self._weights[layer].T, out=self._flowing[layer])
+
+    def _reduce(self, low: int, high: int) -> None:
+        size = self._width * self._width
+        self._group.all_reduce(low * size, (high - low) * size)
+
+    def _compute_all(self) -> None:
+        for low, high in self._buckets:
+            for layer in reversed(range(low, high)):
+                self._layer(layer)
+
+    def _reduce_all(self) -> None:
+        for low, high in self._buckets:
+            self._reduce(low, high)
+
+    def _step(self) -> None:
+        for low, high in self._buckets:
+            for layer in reversed(range(low, high)):
+                self._layer(layer)
+            self._group.begin(lambda low=low, high=high: self._reduce(low, high))  # type: ignore[misc]
+        self._group.join()
+
+    def seconds(self) -> float:
+        """Time the products alone, the all-reduces alone and the step; return the seconds of the step."""
+        compute_s, reduce_s = self._timed(self._compute_all), self._timed(self._reduce_all)
+        step_s = self._timed(self._step)
+        self._times = OverlapTimes(compute_s, reduce_s, step_s, compute_s, reduce_s)
+        return step_s
+
+    def _timed(self, call: Callable[[], None]) -> float:
+        self._group.board.meet()
+        return float(self._bench.device.time(call, 1, "hot", lead=self._group.meet).device[0])
+
+    def observed(self) -> Observation:
+        """Return what the last sample showed beside its time."""
+        times = self._times
+        assert times is not None
+        return {
+            "compute": Observed(times.compute_s, "s"),
+            "reduce": Observed(times.transfer_s, "s"),
+            "overlap": Observed(_PERCENT * times.efficiency, "%", "more"),
+            "scaling": Observed(_PERCENT * times.compute_s / times.together_s, "%", "more"),
+        }
+
+    def poison(self) -> None:
+        """Overwrite the gradients, those of this rank and their sums."""
+        self._group.received.fill(np.nan)
+        self._group.sent.fill(np.nan)
+        self._bench.device.synchronize()
+        self._group.board.meet()
+
+    def check(self) -> None:
+        """Raise WrongAnswer if rows of the summed gradients differ from the sums of the ranks' own, made in double."""
+        rng, to_host, size = self._bench.rng, self._bench.device.to_host, self._width * self._width
+        rows = rng.integers(0, self._width, _CHECKED)
+        own, chain = [], []
+        for layer in range(LAYERS):
+            flowing = to_host(self._flowing[layer + 1]).astype(np.float64)
+            own.append(to_host(self._inputs[layer][:, rows]).astype(np.float64).T @ flowing)
+            lines = rng.integers(0, self._tokens, _CHECKED)
+            expected = flowing[lines] @ to_host(self._weights[layer]).astype(np.float64).T
+            chain.append((to_host(self._flowing[layer][lines]), expected))
+        total = np.sum(self._bench.exchange(np.array(own)), axis=0)
+        received = self._group.received
+        for layer in range(LAYERS):
+            found = to_host(received[layer * size : (layer + 1) * size].reshape(self._width, self._width)[rows])
+            expect_close(found, total[layer], f"gradients of layer {layer}, summed over all ranks,")
+            expect_close(*chain[layer], f"numbers that layer {layer} passes on")
+
+    def close(self) -> None:
+        """Let go of the group, and of the one thread."""
+        restore_threads(self._threads)
+        self._group.close()

@@ -1,0 +1,43 @@
+"""Matrices of normal numbers in the type of a device's products, the same for the same seed on every rank."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import Bench, expect
+
+from ..gemm import _data, _formats
+
+HOST_TYPE, GPU_TYPE = "float32", "float16"
+_TOLERANCE = {HOST_TYPE: 1e-4, GPU_TYPE: 1e-2}  # of the largest number: rounding, and a sum over some ranks
+
+
+def type_of(bench: Bench) -> str:
+    """Return the type of the numbers on this device: that of its matrix units."""
+    return GPU_TYPE if bench.traits.is_gpu else HOST_TYPE
+
+
+class Normals:
+    """Draws matrices of N(0, spread²)."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._maker = _data.Maker(replace(bench, package=_data.__package__ or "")) if bench.traits.is_gpu else None
+
+    def matrix(self, rows: int, cols: int, seed: int, spread: float = 1.0) -> Any:
+        """Return a matrix of the device, shape (rows, cols)."""
+        if self._maker is not None:
+            kind = _formats.FORMATS[GPU_TYPE]
+            return self._maker.drawn(kind, rows * cols, seed, spread=spread).reshape(rows, cols)
+        rng = np.random.default_rng([self._bench.seed, seed])
+        return np.float32(spread) * rng.standard_normal((rows, cols), dtype=np.float32)
+
+
+def expect_close(found: Any, expected: Any, what: str) -> None:
+    """Raise WrongAnswer if numbers differ from those that were computed in double precision by more than rounding."""
+    tolerance = _TOLERANCE[str(found.dtype)] * float(np.abs(expected).max())
+    wrong = int(np.count_nonzero(~(np.abs(found.astype(np.float64) - expected) <= tolerance)))
+    expect(wrong == 0, f"{wrong} of {expected.size} {what} are wrong")

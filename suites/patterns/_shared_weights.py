@@ -1,0 +1,206 @@
+"""One model's weights for several processes: loaded once and shared by handle, or loaded by each process for itself.
+
+The weights lie in a file. It is in the page cache, so that no disk is measured. A process is ready when its first
+product with the weights has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import (
+    POINT,
+    Bench,
+    KeyFigure,
+    Observation,
+    Observed,
+    SharedBuffer,
+    Stage,
+    Target,
+    Task,
+    Topic,
+    View,
+    Work,
+    expect,
+    points,
+    units,
+)
+
+from .._between import exclusive, open_shared
+from ._numbers import Normals, expect_close, type_of
+
+_WAYS = ("shared", "private")
+_OWNER = 0
+_REQUESTS = 4
+_SMAPS = Path("/proc/self/smaps_rollup")
+_KIB, _PERCENT = 1024, 100
+
+topic = Topic(
+    views=[
+        View("bars", "Time to load a model's weights", ("weights",), by=("way", "of")),
+        View("bars", "Memory per process: share of a private copy", ("weights",), by=("way", "of"), series="memory"),
+    ],
+    key_figures=[KeyFigure("Weights by handle", "weights", (("way", "shared"),))],
+)
+
+
+def _widths(target: Target) -> Any:
+    if target.is_host:
+        return points((2048,), smoke=(512,), full=(2048, 4096))
+    return points((2**14,), smoke=(2**11,), full=(2**14, 2**15))
+
+
+@topic.case(ranks=lambda params: int(params["of"]), way=_WAYS, of=points((2,), full=(2, 4)), width=_widths)
+def weights(bench: Bench, way: str, of: int, width: int) -> Task:
+    """Seconds until a process that starts to load has its first product with weights of width² numbers.
+
+    `shared`: it opens the handle of rank 0's weights. `private`: it reads the file into memory of its own. `memory` is
+    what each of the processes takes on average, as a share of a private copy.
+    """
+    del of
+    exclusive(bench)
+    return LoadedModel(ModelFile(bench, width), way).task()
+
+
+class ModelFile:
+    """The file of the weights, which rank 0 writes, and requests whose products are known."""
+
+    def __init__(self, bench: Bench, width: int) -> None:
+        dtype = np.dtype(type_of(bench))
+        self.bench, self.width, self.dtype = bench, width, dtype
+        self.nbytes = width * width * dtype.itemsize
+        bench.need(2 * self.nbytes * bench.world)
+        normals = Normals(bench)
+        self.requests = normals.matrix(_REQUESTS, width, 1)
+        name = ""
+        if bench.rank == _OWNER:
+            made = bench.device.to_host(normals.matrix(width, width, 0, 1 / math.sqrt(width)))
+            descriptor, name = tempfile.mkstemp(prefix="gpubench-weights-")
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(made)
+        self.path = Path(bench.exchange(name)[_OWNER])
+        content = np.fromfile(self.path, dtype).reshape(width, width)
+        self.expected = bench.device.to_host(self.requests).astype(np.float64) @ content.astype(np.float64)
+        self.output = bench.xp.empty_like(self.requests)
+        bench.barrier()
+
+    def read(self, into: Any) -> None:
+        """Read the file into memory of the device, flat uint8."""
+        bench = self.bench
+        if bench.traits.is_gpu:
+            staging = bench.device.pinned(self.nbytes)
+            with self.path.open("rb", buffering=0) as file:
+                _fill(file, staging)
+            bench.device.copy(into, staging)
+            bench.device.synchronize()
+        else:
+            with self.path.open("rb", buffering=0) as file:
+                _fill(file, into)
+
+    def multiply(self, flat: Any) -> None:
+        """Make the first product with the weights, flat uint8, and wait for it."""
+        matrix = flat.view(self.dtype).reshape(self.width, self.width)
+        self.bench.xp.matmul(self.requests, matrix, out=self.output)
+        self.bench.device.synchronize()
+
+    def check(self) -> None:
+        """Raise WrongAnswer if the last product is not that of the weights in the file."""
+        expect_close(self.bench.device.to_host(self.output), self.expected, "products with the loaded weights")
+
+    def poison(self) -> None:
+        """Overwrite the product."""
+        self.output.fill(np.nan)
+
+    def remove(self) -> None:
+        """Remove the file."""
+        if self.bench.rank == _OWNER:
+            self.path.unlink()
+
+
+def _fill(file: Any, into: Any) -> None:
+    view, done = memoryview(into), 0
+    while done < len(view):
+        count = file.readinto(view[done:])
+        expect(count > 0, f"the file ends after {done} of {len(view)} bytes")
+        done += count
+
+
+def _resident_bytes() -> int:
+    """Return the memory of this process in bytes, in which a page of several processes counts in parts (PSS)."""
+    with contextlib.suppress(OSError):
+        for line in _SMAPS.read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * _KIB
+    return 0
+
+
+class LoadedModel:
+    """One rank's weights: its own copy, or the mapped copy of rank 0."""
+
+    def __init__(self, model: ModelFile, way: str) -> None:
+        self._bench, self._model = model.bench, model
+        self._holds = way == "shared" and model.bench.rank == _OWNER
+        self._opens = way == "shared" and not self._holds
+        self._handle = b""
+        self._kept: SharedBuffer | None = None
+        before, start = self._used_bytes(), time.perf_counter()
+        if self._holds:
+            self._kept = self._obtained()
+        offer = (self._kept.handle if self._kept else b"", time.perf_counter() - start)
+        self._handle, self._first_s = self._bench.exchange(offer)[_OWNER]
+        loaded = self._kept or self._obtained()
+        self._bench.barrier()  # every rank has its weights
+        used = sum(self._bench.exchange(self._used_bytes() - before))
+        self._share = used / (self._bench.world * model.nbytes)
+        if not self._holds:
+            loaded.close()
+
+    def _obtained(self) -> SharedBuffer:
+        """Return the weights when the first product with them has ended."""
+        if self._opens:
+            buffer = open_shared(self._bench, self._handle, self._model.nbytes)
+        else:
+            buffer = self._bench.device.share(self._model.nbytes)
+            self._model.read(buffer.array)
+        self._model.multiply(buffer.array)
+        return buffer
+
+    def _used_bytes(self) -> float:
+        """Return the used memory in bytes: of the device, told by one rank, or of this process on the host."""
+        if not self._bench.traits.is_gpu:
+            return _resident_bytes()
+        return -float(self._bench.device.free_bytes()) if self._bench.rank == _OWNER else 0.0
+
+    def _seconds(self) -> float:
+        start = time.perf_counter()
+        buffer = self._obtained()
+        seconds = time.perf_counter() - start
+        buffer.close()
+        return seconds
+
+    def _check(self) -> Observation:
+        self._model.check()
+        found = {"memory": Observed(_PERCENT * self._share, "%")}
+        return {**found, "first": Observed(self._first_s, "s")} if self._opens else found
+
+    def _release(self) -> None:
+        if self._kept is not None:
+            self._kept.close()
+        self._model.remove()
+
+    def task(self) -> Task:
+        """Return the task of a rank that loads weights; one that only holds them for others is idle."""
+        if self._holds:
+            return Task.idle(self._release)
+        work = Work(payload=self._model.nbytes, items=1)
+        stage = Stage(self._seconds, work, "item", clock="self", effort=POINT)
+        notes = {"weights": units.size(self._model.nbytes), "type": str(self._model.dtype)}
+        return Task.of(stage, check=self._check, poison=self._model.poison, release=self._release, notes=notes)

@@ -1,0 +1,217 @@
+"""An inference pipeline: the layers of a model in several processes, each of which passes its output to the next one.
+
+A batch of requests enters the first stage as soon as one leaves the last stage, so that there are as many batches on
+their way as there are stages. A stage copies its output into a slot of the next one's memory and then says so by a
+number in host memory.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import (
+    POINT,
+    Bench,
+    KeyFigure,
+    Observation,
+    Observed,
+    SharedBuffer,
+    Stage,
+    Target,
+    Task,
+    Topic,
+    View,
+    Work,
+    points,
+)
+
+from .._between import Params, exclusive, labels, notes, open_shared, paths
+from ._blas import restore_threads, use_threads
+from ._board import NUMBER, Board
+from ._numbers import Normals, expect_close, type_of
+
+_LAYERS = 4  # of the whole model
+_SLOTS = 2  # for batches in the memory of a stage: one is computed on while the next one arrives
+_BATCHES = 25  # of a sample
+_TAIL = 1000  # latencies: ten lie beyond the 99th percentile
+_CHECKED = 4
+_BUFFERS = 3
+
+topic = Topic(
+    views=[
+        View("curve", "Inference pipeline latency by batch", ("stages",), "batch", by=("path", "of")),
+        View(
+            "curve",
+            "Inference pipeline throughput by batch",
+            ("stages",),
+            "batch",
+            by=("path", "of"),
+            series="requests",
+        ),
+    ],
+    key_figures=[KeyFigure("Inference pipeline", "stages", (("batch", 16),), series="requests")],
+)
+
+
+def _batches(target: Target) -> Any:
+    if target.is_host:
+        return points((1, 16), smoke=(4,), full=(1, 4, 16, 64))
+    return points((1, 64), smoke=(16,), full=(1, 8, 64, 512))
+
+
+def _stage_counts(target: Target) -> Any:
+    return points((2,), full=(1, 2, 4) if target.is_host else (1, 2))
+
+
+def _stages_of(params: Params) -> int:
+    return int(params["of"])
+
+
+def _devices(params: Params) -> int:
+    return 2 if params["path"] == "peer" else 1
+
+
+def _is_pipeline(target: Target, params: Params) -> bool:
+    """Leave out a single stage on two devices; in `quick` several processes on one GPU, which would take turns."""
+    if params["path"] == "same" and target.tier == "quick" and target.device.peers:
+        return False
+    return params["path"] == "same" or int(params["of"]) > 1
+
+
+@topic.case(ranks=_stages_of, devices=_devices, where=_is_pipeline, path=paths, of=_stage_counts, batch=_batches)
+def stages(bench: Bench, path: str, of: int, batch: int) -> Task:
+    """A model of 4 square layers in `of` processes: seconds from the entry of a batch to its end, one sample a batch.
+
+    `requests` is the throughput of all batches of a sample, first entry to last end.
+    """
+    del of
+    exclusive(bench)
+    rank = PipelineRank(bench, batch, 512 if bench.target.is_host else 4096)
+    tail = POINT.with_tail(_TAIL if bench.target.tier == "full" else 0)
+    stage = Stage(rank.seconds, Work(items=1), "item", clock="self", probe=rank.observed, effort=tail)
+    return Task.of(
+        stage,
+        check=rank.check,
+        poison=rank.poison,
+        close=rank.close,
+        release=rank.release,
+        notes={**notes(bench, path), **rank.notes},
+        labels=labels(bench, path),
+    )
+
+
+class PipelineRank:
+    """One stage: its layers, the slots in which batches arrive, and the mapped slots of the next stage."""
+
+    def __init__(self, bench: Bench, batch: int, width: int) -> None:
+        per_stage = _LAYERS // bench.world
+        itemsize = np.dtype(type_of(bench)).itemsize
+        self._batch_bytes = batch * width * itemsize
+        bench.need(_BUFFERS * (_LAYERS * width * width * itemsize + _SLOTS * self._batch_bytes))
+        self._bench, self._batch, self._width = bench, batch, width
+        self._threads = use_threads(1) if bench.target.is_host else 0
+        normals = Normals(bench)
+        self._all_weights = [normals.matrix(width, width, layer, 1 / math.sqrt(width)) for layer in range(_LAYERS)]
+        self._weights = self._all_weights[bench.rank * per_stage : (bench.rank + 1) * per_stage]
+        self._requests = [normals.matrix(batch, width, _LAYERS + slot) for slot in range(_SLOTS)]
+        self._between = [bench.xp.empty_like(self._requests[0]) for _ in range(2)]
+        self._outputs = [bench.xp.empty_like(self._requests[0]) for _ in range(_SLOTS)]
+        self._board = Board(bench, 2 * _BATCHES * 8)
+        self._stamps: Any = self._board.room.view(np.int64).reshape(2, _BATCHES)
+        self._inbox: SharedBuffer = bench.device.share(_SLOTS * self._batch_bytes)
+        handles = bench.exchange(self._inbox.handle)
+        self._is_last = bench.rank == bench.world - 1
+        self._next: SharedBuffer | None = None
+        if not self._is_last:
+            self._next = open_shared(bench, handles[bench.rank + 1], _SLOTS * self._batch_bytes)
+        self._done = 0
+        self.notes = {"layers": str(_LAYERS), "width": str(width), "type": type_of(bench)}
+        self._call()
+
+    def _slot(self, buffer: SharedBuffer, number: int) -> Any:
+        start = number % _SLOTS * self._batch_bytes
+        part = buffer.array[start : start + self._batch_bytes]
+        return part.view(self._requests[0].dtype).reshape(self._batch, self._width)
+
+    def _await(self, rank: int, count: int) -> None:
+        """Wait until a rank has done so many batches."""
+        self._board.wait(lambda: self._board.read(rank, NUMBER) >= count)
+
+    def _compute(self, source: Any, target: Any) -> None:
+        """Multiply by the weights of each layer and cut off what is negative."""
+        xp = self._bench.xp
+        for index, weights in enumerate(self._weights):
+            out = target if index == len(self._weights) - 1 else self._between[index % 2]
+            xp.matmul(source, weights, out=out)
+            xp.maximum(out, 0, out=out)
+            source = out
+
+    def _call(self) -> None:
+        """Work on all batches of a sample."""
+        device, rank = self._bench.device, self._bench.rank
+        self._board.meet()
+        for index in range(_BATCHES):
+            number = self._done
+            if rank == 0:
+                self._await(self._bench.world - 1, number - self._bench.world + 1)
+                self._stamps[0, index] = time.perf_counter_ns()
+                source = self._requests[number % _SLOTS]
+            else:
+                self._await(rank - 1, number + 1)
+                source = self._slot(self._inbox, number)
+            output = self._outputs[number % _SLOTS]
+            self._compute(source, output)
+            if self._next is not None:
+                self._await(rank + 1, number - _SLOTS + 1)
+                device.copy(self._slot(self._next, number), output)
+            device.synchronize()
+            if self._is_last:
+                self._stamps[1, index] = time.perf_counter_ns()
+            self._done += 1
+            self._board.post(NUMBER, self._done)
+        self._board.meet()
+
+    def seconds(self) -> list[float]:
+        """Return the seconds of each batch from its entry to its end."""
+        self._call()
+        return [float(took) * 1e-9 for took in self._stamps[1] - self._stamps[0]]
+
+    def observed(self) -> Observation:
+        """Return the throughput of the last sample."""
+        whole_s = float(self._stamps[1, -1] - self._stamps[0, 0]) * 1e-9
+        return {"requests": Observed(_BATCHES * self._batch / whole_s, "request/s", "more")}
+
+    def poison(self) -> None:
+        """Overwrite the outputs and the slots."""
+        for array in (*self._outputs, *self._between, self._inbox.array.view(self._requests[0].dtype)):
+            array.fill(np.nan)
+        self._bench.device.synchronize()
+        self._board.meet()
+
+    def check(self) -> None:
+        """Raise WrongAnswer if rows of the last stage's outputs differ from the model in double precision."""
+        if not self._is_last:
+            return
+        to_host = self._bench.device.to_host
+        rows = self._bench.rng.integers(0, self._batch, _CHECKED)
+        for request, output in zip(self._requests, self._outputs, strict=True):
+            expected = to_host(request)[rows].astype(np.float64)
+            for weights in self._all_weights:
+                expected = np.maximum(expected @ to_host(weights).astype(np.float64), 0)
+            expect_close(to_host(output)[rows], expected, "outputs of the pipeline")
+
+    def close(self) -> None:
+        """Unmap the slots of the next stage."""
+        restore_threads(self._threads)
+        del self._stamps
+        if self._next is not None:
+            self._next.close()
+        self._board.close()
+
+    def release(self) -> None:
+        """Free the slots of this stage."""
+        self._inbox.close()

@@ -1,0 +1,84 @@
+"""A hundred deaths of ranks over the phases of their work: all noticed, all survived, nothing left behind.
+
+    .venv/bin/python tests/kills.py [COUNT] [DEVICE]        default 100 on host
+
+Prints the longest times of each phase. The exit status is 1 if a case failed, a time is over its limit, or something is
+left: a process, an open file, a file in /dev/shm.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+
+from gpubench.analysis.quantities import judged_values
+from gpubench.measuring import inventory, keeper
+from gpubench.measuring import plan as planning
+from gpubench.measuring.runner import Runner
+from gpubench.measuring.sampler import SamplingProcess
+from gpubench.model import Remark, Result, Samples, Settings
+
+_MOST_S = {"": 1.0, "rebuild": 3.0, "staged": 3.0}  # detection, a new ring, the way through the host
+_CASE_S = 60.0
+_SHM = Path("/dev/shm")
+
+
+class Deaths:
+    """A sink that keeps the times of each phase of death, and what went wrong."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
+        self.wrong: list[str] = []
+
+    def result(self, result: Result) -> None:
+        if result.status != "ok":
+            self.wrong.append(f"{result.case.id}: {result.status}, {result.reason}")
+        for series in result.series:
+            if series.role == "primary":
+                self.seconds[str(result.case.param("phase")), series.stage] += map(float, judged_values(series))
+
+    def samples(self, samples: Samples) -> None:
+        del samples
+
+    def remark(self, remark: Remark) -> None:
+        del remark
+
+
+def left_over() -> tuple[int, int, int]:
+    """Return the numbers of processes below this one, of its open files, and of files in /dev/shm."""
+    files = len(list(_SHM.iterdir())) if _SHM.is_dir() else 0
+    return len(keeper.descendants(os.getpid())), len(list(Path("/proc/self/fd").iterdir())), files
+
+
+def say(line: str) -> None:
+    """Print a line at once."""
+    print(line, flush=True)  # noqa: T201
+
+
+def main(count: int, device: str) -> int:
+    """Kill `count` ranks, in each phase equally often; return the exit status."""
+    facts = inventory.facts()
+    plan = planning.make(facts, Settings(("patterns",), (device,), "full", filters=("death",)))
+    rounds, sink, before, start = -(-count // len(plan.jobs)), Deaths(), left_over(), time.monotonic()
+    with Runner(plan, SamplingProcess((), 0.0), sink, _CASE_S) as runner:
+        for _ in range(rounds):
+            runner.run(plan.jobs, 0.0, lambda event: None)
+    say(f"{rounds * len(plan.jobs)} deaths in {time.monotonic() - start:.0f} s on {device}")
+    for (phase, stage), seconds in sorted(sink.seconds.items()):
+        say(f"  {phase:10} {stage or 'detect':8} {len(seconds):4} times, at most {max(seconds):.3f} s")
+        if max(seconds) > _MOST_S[stage]:
+            sink.wrong.append(f"{phase}: {stage or 'detect'} took {max(seconds):.3f} s, more than {_MOST_S[stage]} s")
+    after = left_over()
+    left = [now - then for now, then in zip(after, before, strict=True)]
+    say(f"left behind: processes, open files, files in /dev/shm: {left}")
+    if any(count > 0 for count in left):
+        sink.wrong.append("something is left behind")
+    say("\n".join(sink.wrong) or "nothing is wrong")
+    return bool(sink.wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int((sys.argv[1:] or ["100"])[0]), (sys.argv[2:] or ["host"])[0]))
