@@ -33,6 +33,7 @@ from .._between import (
     rank_counts,
     ranks_of,
 )
+from ._cores import on_own_core
 from ._roll_call import RollCall
 from ._schedules import TOPOLOGIES, Schedule, incast, of_rank, unfairness
 
@@ -140,6 +141,10 @@ class ScheduledRank:
 
     def call(self) -> float:
         """Return the seconds from the first rank's beginning to the last rank's end."""
+        with on_own_core(self._bench):
+            return self._completion_s()
+
+    def _completion_s(self) -> float:
         self._meet()
         began = time.monotonic()
         for sends, sources in self._steps:

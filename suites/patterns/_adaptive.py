@@ -1,0 +1,138 @@
+"""A sender that picks path, chunk and depth for each message from a measured model, and the regret of its choices.
+
+Every way to send is measured at a few sizes. The model of each way follows from them, and the sender takes the way
+whose predicted time is shortest. Then every way is measured at other sizes, and the chosen one is compared with the
+best one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpubench.api.suite import (
+    POINT,
+    Bench,
+    KeyFigure,
+    Observation,
+    Observed,
+    Profile,
+    Stage,
+    Target,
+    Task,
+    Topic,
+    View,
+    Work,
+    units,
+)
+
+from .._between import Params
+from ._cores import on_own_core
+from ._path_model import Models, SendModel, WayToSend, choose, regrets
+from ._routes_gpu import GPU_ROUTES, HostToDeviceRoutes, PeerRoutes
+from ._routes_host import RECEIVER, HostRoutes
+
+_PROCESSES = "processes"
+_PROBED = (2**10, 2**14, 2**18, 2**21, 2**24)
+_SENT = (2**12, 2**16, 2**20, 3 * 2**20, 3 * 2**22)  # between the sizes that the model was measured at
+_CHECKED_BYTES = 5 * 2**18 + 2**12
+_ROUNDS = {"smoke": 2, "quick": 9, "full": 25}  # times that each way sends each size
+_SMALL_BYTES, _MORE = 2**18, 5  # up to this size a message takes microseconds, and is sent more often
+
+topic = Topic(
+    views=[
+        View("bars", "Worst regret of the adaptive sender", ("adaptive",), by=("link",), series="regret_worst"),
+        View("bars", "Adaptive sender throughput", ("adaptive",), by=("link",)),
+    ],
+    key_figures=[KeyFigure("Regret of the adaptive sender", "adaptive", series="regret_median")],
+)
+
+
+def _links(target: Target) -> tuple[str, ...]:
+    if target.is_host:
+        return (_PROCESSES,)
+    return ("h2d", "peer") if target.device.peers else ("h2d",)
+
+
+def _ranks(params: Params) -> int:
+    return 2 if params["link"] == _PROCESSES else 1
+
+
+def _devices(params: Params) -> int:
+    return 2 if params["link"] == "peer" else 1
+
+
+@topic.case(ranks=_ranks, devices=_devices, link=_links)
+def adaptive(bench: Bench, link: str) -> Task:
+    """Messages of five sizes, each by the way that the model predicts to be the fastest: payload of all of them."""
+    is_host = link == _PROCESSES
+    routes = HostRoutes(bench, max(_PROBED)) if is_host else GPU_ROUTES[link](bench, max(_PROBED))
+    sender = AdaptiveSender(bench, routes)
+
+    def poison() -> None:
+        routes.poison()
+        bench.barrier()
+
+    def check() -> Observation:
+        routes.check()
+        return sender.observed
+
+    stage = Stage(sender.send_all, Work(payload=sum(_SENT), items=len(_SENT)), "payload", clock="self", effort=POINT)
+    return Task.of(stage, check=check, poison=poison, close=routes.close, notes={**sender.notes, **routes.notes})
+
+
+class AdaptiveSender:
+    """The models of all ways to send, and what choosing by them costs; both ranks have the same."""
+
+    def __init__(self, bench: Bench, routes: HostRoutes | HostToDeviceRoutes | PeerRoutes) -> None:
+        self._bench, self._routes = bench, routes
+        self._rounds = _ROUNDS[bench.target.tier]
+        self._expect_right_ways()
+        self.models: Models = {
+            way: SendModel.through(_PROBED, [times[way] for times in self._measured(_PROBED).values()])
+            for way in routes.ways
+        }
+        found = regrets(self.models, self._measured(_SENT))
+        self.observed: Observation = {
+            "regret_median": Observed(found.median),
+            "regret_worst": Observed(found.worst),
+            "regret_fixed": Observed(found.fixed_worst),
+            "regret": Profile(found.by_size),
+        }
+        chosen = ((nbytes, choose(self.models, nbytes).text) for nbytes in _SENT)
+        self.notes = {
+            "sizes": ", ".join(units.size(nbytes) for nbytes in _SENT),
+            "chosen": "; ".join(f"{units.size(nbytes)}: {text}" for nbytes, text in chosen),
+            "ways": "; ".join(way.text for way in routes.ways),
+        }
+
+    def _expect_right_ways(self) -> None:
+        """Raise WrongAnswer if a way delivers a wrong byte of a message whose last chunk is not a whole one."""
+        for way in self._routes.ways:
+            self._routes.poison()
+            self._routes.send(way, _CHECKED_BYTES)
+            self._routes.check()
+
+    def _measured(self, sizes: Sequence[int]) -> dict[int, dict[WayToSend, float]]:
+        """Return the seconds of every way at every size; ways and sizes take turns.
+
+        The shortest of several times counts, because other programs only add to a time.
+        """
+        taken: dict[int, dict[WayToSend, list[float]]] = {
+            nbytes: {way: [] for way in self._routes.ways} for nbytes in sizes
+        }
+        with on_own_core(self._bench):
+            for turn in range(_MORE * self._rounds):
+                for nbytes, ways in taken.items():
+                    if nbytes <= _SMALL_BYTES or not turn % _MORE:
+                        for way, seconds in ways.items():
+                            seconds.append(self._routes.send(way, nbytes))
+        shortest = [[min(seconds) for seconds in ways.values()] for ways in taken.values()]
+        shortest = self._bench.exchange(shortest)[min(RECEIVER, self._bench.world - 1)]
+        return {
+            nbytes: dict(zip(self._routes.ways, row, strict=True)) for nbytes, row in zip(sizes, shortest, strict=True)
+        }
+
+    def send_all(self) -> float:
+        """Send a message of each size by the way that the model picks; return the seconds of all of them."""
+        with on_own_core(self._bench):
+            return sum(self._routes.send(choose(self.models, nbytes), nbytes) for nbytes in _SENT)

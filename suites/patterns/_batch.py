@@ -1,0 +1,193 @@
+"""Small messages sent in batches: how many arrive per second, and how long each one waits for its batch.
+
+With k messages in a batch, the time of a batch is about α + k/β: the rate k/t rises and levels off, and the latency t
+rises without end. Their ratio, Kleinrock's power (ICC 1979), is largest at k = α·β, which the transfer model calls n½.
+That is the knee: more messages in a batch cost more latency than they gain in rate.
+"""
+
+from __future__ import annotations
+
+import socket
+import statistics
+import time
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import (
+    POINT,
+    Bench,
+    KeyFigure,
+    Observation,
+    Observed,
+    Stage,
+    Target,
+    Task,
+    Topic,
+    View,
+    Work,
+    expect,
+    points,
+    powers_of_two,
+)
+
+from .._between import SPOILED, Params, devices_of
+from ._cores import on_own_core
+from ._routes_host import SENDER, connected
+
+_MESSAGE_BYTES = 64
+_ROUNDS = 16  # batches of a sample
+_SOCKET = "socket"
+
+topic = Topic(
+    views=[
+        View("transfer", "Batch latency by number of messages", ("batch",), "messages", by=("path",), series="latency"),
+        View("curve", "Message throughput by batch", ("batch",), "messages", by=("path",), log_x=True, log_y=True),
+    ],
+    key_figures=[KeyFigure("Small messages, in batches", "batch", (("messages", 1024),))],
+)
+
+
+def _paths(target: Target) -> tuple[str, ...]:
+    if target.is_host:
+        return (_SOCKET,)
+    return ("h2d", "peer") if target.device.peers else ("h2d",)
+
+
+def _ranks(params: Params) -> int:
+    return 2 if params["path"] == _SOCKET else 1
+
+
+@topic.case(
+    ranks=_ranks,
+    devices=devices_of,
+    path=_paths,
+    messages=points((1, 32, 1024), smoke=(32,), full=powers_of_two(0, 10)),  # sendmsg(2) takes 1024 buffers
+)
+def batch(bench: Bench, path: str, messages: int) -> Task:
+    """Messages of 64 bytes, packed and sent together: messages per second, and the time until all have arrived."""
+    sender = (SocketBatch if path == _SOCKET else DeviceBatch)(bench, path, messages)
+    latency_s = 0.0
+
+    def seconds() -> list[float]:
+        nonlocal latency_s
+        with on_own_core(bench):
+            own = [sender.send() for _ in range(_ROUNDS)]
+        taken: list[float] = bench.exchange(own)[SENDER]
+        latency_s = statistics.median(taken)
+        return taken
+
+    stage = Stage(
+        seconds,
+        Work(items=messages, payload=messages * _MESSAGE_BYTES),
+        "items",
+        clock="self",
+        item="message",
+        probe=lambda: {"latency": Observed(latency_s, "s")},
+        effort=POINT,
+    )
+    notes = {"message": f"{_MESSAGE_BYTES} B", **sender.notes}
+    return Task.of(stage, check=sender.check, poison=sender.poison, close=sender.close, notes=notes)
+
+
+def _drawn(bench: Bench, messages: int) -> Any:
+    """Return random messages: uint8, shape (messages, 64)."""
+    return bench.rng.integers(256, size=(messages, _MESSAGE_BYTES), dtype=np.uint8)
+
+
+class SocketBatch:
+    """One of two processes: rank 0 sends a batch by one system call, rank 1 receives all of it and acknowledges."""
+
+    def __init__(self, bench: Bench, path: str, messages: int) -> None:
+        self._is_sender = bench.rank == SENDER
+        self._socket: socket.socket = connected(bench)
+        self._expected = _drawn(bench, messages)
+        self._messages = [message.data for message in self._expected]
+        self._received = np.zeros(messages * _MESSAGE_BYTES, np.uint8)
+        self.notes = {"sent": f"{path}: one sendmsg(2) per batch, acknowledged by one byte"}
+
+    def send(self) -> float:
+        """Send or receive one batch; return the seconds until this rank is done with it."""
+        start = time.perf_counter()
+        if self._is_sender:
+            sent = self._socket.sendmsg(self._messages)
+            if sent < self._received.size:  # a full buffer takes a part
+                self._socket.sendall(self._expected.reshape(-1)[sent:].data)
+            expect(self._socket.recv(1) == b"x", "the receiver did not acknowledge the batch")
+        else:
+            rest = self._received.data
+            while rest:
+                count = self._socket.recv_into(rest)
+                expect(count > 0, "the sender closed the connection")
+                rest = rest[count:]
+            self._socket.sendall(b"x")
+        return time.perf_counter() - start
+
+    def poison(self) -> None:
+        """Overwrite what was received."""
+        self._received.fill(SPOILED)
+
+    def check(self) -> Observation:
+        """Raise WrongAnswer if a message differs."""
+        if not self._is_sender:
+            _expect_messages(self._received, self._expected)
+        return {}
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+
+class DeviceBatch:
+    """Messages that are packed into page-locked memory and copied to a GPU, or copied from one GPU to another."""
+
+    def __init__(self, bench: Bench, path: str, messages: int) -> None:
+        self._device, self._xp = bench.device, bench.xp
+        self._expected = _drawn(bench, messages)
+        self._messages = list(self._expected)
+        self._packed = bench.device.pinned(self._expected.size)
+        self._near = bench.xp.zeros(self._expected.size, np.uint8)
+        self._far = bench.device.peer_memory(bench.devices[1], self._expected.size) if path == "peer" else None
+        self._spoiled = bench.xp.full(self._expected.size, SPOILED, np.uint8)
+        self._pack()
+        bench.device.copy(self._near, self._packed)
+        bench.device.synchronize()
+        packed = "packed by the host into page-locked memory, and one copy"
+        self.notes = {"sent": "one copy of messages that lie side by side" if path == "peer" else packed}
+
+    def _pack(self) -> None:
+        np.concatenate(self._messages, out=self._packed)
+
+    def send(self) -> float:
+        """Send one batch and wait for the device; return the seconds."""
+        start = time.perf_counter()
+        if self._far is None:
+            self._pack()
+            self._device.copy(self._near, self._packed)
+        else:
+            self._device.copy(self._far, self._near)
+        self._device.synchronize()
+        return time.perf_counter() - start
+
+    def poison(self) -> None:
+        """Overwrite what was received."""
+        self._device.copy(self._near if self._far is None else self._far, self._spoiled)
+        self._device.synchronize()
+
+    def check(self) -> Observation:
+        """Raise WrongAnswer if a message differs; those of a peer are copied back."""
+        arrived = self._near
+        if self._far is not None:
+            arrived = self._xp.empty_like(self._near)
+            self._device.copy(arrived, self._far)
+        _expect_messages(self._device.to_host(arrived), self._expected)
+        return {}
+
+    def close(self) -> None:
+        """Wait until nothing uses the page-locked memory."""
+        self._device.synchronize()
+
+
+def _expect_messages(received: Any, expected: Any) -> None:
+    wrong = int((received.reshape(expected.shape) != expected).any(axis=1).sum())
+    expect(wrong == 0, f"{wrong} of {len(expected)} messages differ from those sent")

@@ -1,0 +1,30 @@
+"""Ranks on cores of their own, as MPI launchers place them.
+
+Two ranks that watch flags for each other on one core take turns: a flag then takes a scheduler's slice instead of a
+microsecond, and which of both happens is decided by chance when the processes start.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gpubench.api.suite import Bench
+
+
+def core_of(rank: int, cores: list[int]) -> int:
+    """Return the core of a rank: ranks take turns on the cores if there are more ranks than cores."""
+    return cores[rank % len(cores)]
+
+
+@contextmanager
+def on_own_core(bench: Bench) -> Iterator[None]:
+    """Bind the calling thread to the core of its rank; beside a GPU it stays free, for the driver's threads."""
+    before = os.sched_getaffinity(0)
+    if bench.world > 1 and not bench.traits.is_gpu:
+        os.sched_setaffinity(0, {core_of(bench.rank, sorted(before))})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

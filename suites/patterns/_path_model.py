@@ -1,0 +1,107 @@
+"""The model from which a sender picks path, chunk and depth for a message, and the regret of its choices.
+
+Each way to send has a transfer model t(n) = α + n/β in pieces, one piece between two neighbouring measured sizes. So
+the model is exact where it was measured, and needs no assumption about where a protocol or a cache changes the rate.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+_EQUAL = 0.02  # ways whose predicted times differ by less are equally good: the first one listed is the simplest
+
+
+@dataclass(frozen=True, slots=True)
+class WayToSend:
+    """A path, the bytes of its chunks (0 for a message in one piece) and how many chunks are in flight."""
+
+    path: str
+    chunk_bytes: int = 0
+    depth: int = 1
+
+    @property
+    def text(self) -> str:
+        """Return the way as `memory, 4 × 64 KiB`."""
+        return f"{self.path}, {self.depth} × {self.chunk_bytes >> 10} KiB" if self.chunk_bytes else self.path
+
+
+@dataclass(frozen=True, slots=True)
+class SendPiece:
+    """t(n) = α + n/β from `first_bytes` on; `per_byte_s` is 1/β."""
+
+    first_bytes: float
+    alpha_s: float
+    per_byte_s: float
+
+    def seconds(self, nbytes: float) -> float:
+        """Return the predicted seconds of a message."""
+        return self.alpha_s + nbytes * self.per_byte_s
+
+
+@dataclass(frozen=True, slots=True)
+class SendModel:
+    """The pieces of one way to send, in order of size."""
+
+    pieces: tuple[SendPiece, ...]
+
+    @classmethod
+    def through(cls, sizes: Sequence[int], seconds: Sequence[float]) -> SendModel:
+        """Return the model through measured times of two or more rising sizes; time never falls with size."""
+        rising = list(itertools.accumulate(seconds, max))
+        pieces = []
+        for (low, high), (short_s, long_s) in zip(itertools.pairwise(sizes), itertools.pairwise(rising), strict=True):
+            per_byte_s = (long_s - short_s) / (high - low)
+            pieces.append(SendPiece(low, short_s - low * per_byte_s, per_byte_s))
+        return cls(tuple(pieces))
+
+    def seconds(self, nbytes: int) -> float:
+        """Return the predicted seconds of a message; beyond the measured sizes the nearest piece goes on."""
+        index = bisect.bisect_right([piece.first_bytes for piece in self.pieces], nbytes) - 1
+        return self.pieces[max(index, 0)].seconds(nbytes)
+
+
+Models = Mapping[WayToSend, SendModel]
+
+
+def choose(models: Models, nbytes: int) -> WayToSend:
+    """Return the way to send a message: the first one listed whose prediction is within 2 % of the shortest one."""
+    predicted = {way: model.seconds(nbytes) for way, model in models.items()}
+    least_s = min(predicted.values())
+    return next(way for way, seconds in predicted.items() if seconds <= (1 + _EQUAL) * least_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Regrets:
+    """How much longer chosen ways take than the best way of each size, as shares; `fixed_worst` is for comparison.
+
+    `fixed_worst` is the worst regret over sizes of the single way whose worst regret is smallest: what a sender without
+    a model can hope for.
+    """
+
+    by_size: tuple[float, ...]
+    fixed_worst: float
+
+    @property
+    def median(self) -> float:
+        """Return the median over sizes."""
+        return statistics.median(self.by_size)
+
+    @property
+    def worst(self) -> float:
+        """Return the largest value over sizes."""
+        return max(self.by_size)
+
+
+def regrets(models: Models, measured: Mapping[int, Mapping[WayToSend, float]]) -> Regrets:
+    """Return the regrets of choosing by the models; `measured` has the seconds of every way for each size."""
+    shares = {
+        nbytes: {way: seconds / min(times.values()) - 1 for way, seconds in times.items()}
+        for nbytes, times in measured.items()
+    }
+    chosen = tuple(ways[choose(models, nbytes)] for nbytes, ways in shares.items())
+    fixed = min(max(ways[way] for ways in shares.values()) for way in models)
+    return Regrets(chosen, fixed)

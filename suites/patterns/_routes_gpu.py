@@ -1,0 +1,124 @@
+"""Ways to send a message to a GPU: from ordinary host memory, or into the memory of a peer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import Bench, expect
+
+from .._between import SPOILED, expect_pattern, fill_pattern, pattern
+from .._copies import Call, call_of
+from ._path_model import WayToSend
+
+_PAGEABLE, _STAGED = "pageable", "staged"
+_CHUNKS = (2**18, 2**20, 2**22)
+_DEPTHS = (1, 2, 4)
+_PEER_WAYS = {"engine": "push", "kernel": "store", "bulk": "bulk-store"}
+
+
+class HostToDeviceRoutes:
+    """A message in ordinary host memory: the driver's copy, or chunks through page-locked slots."""
+
+    def __init__(self, bench: Bench, most_bytes: int) -> None:
+        bench.need(2 * most_bytes)
+        self._bench, self._last_bytes = bench, 0
+        self._source = pattern(most_bytes, bench.seed)
+        self._target = bench.xp.empty(most_bytes, bench.xp.uint8)
+        self._slots = bench.device.pinned(max(_CHUNKS) * max(_DEPTHS))
+        self._taken = [bench.xp.cuda.Event(disable_timing=True) for _ in range(max(_DEPTHS))]
+        staged = [WayToSend(_STAGED, chunk, depth) for chunk in _CHUNKS for depth in _DEPTHS]
+        self.ways = [WayToSend(_PAGEABLE), *staged]
+        self.notes = {"timed": "from ordinary memory to the device, by the host's clock, with the wait for the device"}
+
+    def send(self, way: WayToSend, nbytes: int) -> float:
+        """Send the first bytes of the message and wait for the device; return the seconds."""
+        self._last_bytes = nbytes
+        device = self._bench.device
+        start = time.perf_counter()
+        if way.path == _PAGEABLE:
+            device.copy(self._target[:nbytes], self._source[:nbytes])
+        else:
+            self._through_slots(nbytes, way.chunk_bytes, way.depth)
+        device.synchronize()
+        return time.perf_counter() - start
+
+    def _through_slots(self, nbytes: int, chunk_bytes: int, depth: int) -> None:
+        for index, first in enumerate(range(0, nbytes, chunk_bytes)):
+            part = self._source[first : min(first + chunk_bytes, nbytes)]
+            slot = self._slots[index % depth * chunk_bytes :][: part.size]
+            taken = self._taken[index % depth]
+            if index >= depth:
+                taken.synchronize()
+            np.copyto(slot, part)
+            self._bench.device.copy(self._target[first : first + part.size], slot)
+            taken.record()  # on the current stream, which is the device's own
+
+    def poison(self) -> None:
+        """Overwrite the target."""
+        self._target.fill(SPOILED)
+
+    def check(self) -> None:
+        """Raise WrongAnswer if a word of the last message differs."""
+        expect(self._last_bytes > 0, "no message was sent")
+        expect_pattern(self._bench, self._target[: self._last_bytes], self._bench.seed, "sent to the device")
+
+    def close(self) -> None:
+        """Wait until nothing uses the page-locked slots."""
+        self._bench.device.synchronize()
+
+
+class PeerRoutes:
+    """A message in this GPU's memory, written into the memory of a peer by each of the engines."""
+
+    def __init__(self, bench: Bench, most_bytes: int) -> None:
+        bench.need(3 * most_bytes)
+        self._bench, self._last_bytes = bench, 0
+        self._near = bench.xp.empty(most_bytes, bench.xp.uint8)
+        self._far = bench.device.peer_memory(bench.devices[1], most_bytes)
+        self._spoiled = bench.xp.full(most_bytes, SPOILED, bench.xp.uint8)
+        fill_pattern(bench, self._near, bench.seed)
+        bench.device.synchronize()
+        has_bulk = "bulk_copy" in bench.traits.features
+        self.ways = [WayToSend(path) for path in _PEER_WAYS if path != "bulk" or has_bulk]
+        self._calls: dict[tuple[WayToSend, int], Call] = {}
+        self.notes = {"timed": "from one device's memory to the other's, by the host's clock, with the wait"}
+
+    def send(self, way: WayToSend, nbytes: int) -> float:
+        """Send the first bytes of the message and wait for the device; return the seconds."""
+        self._last_bytes = nbytes
+        call = self._calls.get((way, nbytes)) or self._bound(way, nbytes)
+        start = time.perf_counter()
+        call()
+        self._bench.device.synchronize()
+        return time.perf_counter() - start
+
+    def _bound(self, way: WayToSend, nbytes: int) -> Call:
+        near, far = self._near[:nbytes], self._far[:nbytes]
+        call = self._calls[way, nbytes] = call_of(self._bench, _PEER_WAYS[way.path], near, far)
+        return call
+
+    def poison(self) -> None:
+        """Overwrite the peer's memory."""
+        self._bench.device.copy(self._far, self._spoiled)
+
+    def check(self) -> None:
+        """Raise WrongAnswer if a word of the last message differs; it is copied back by the copy engine."""
+        expect(self._last_bytes > 0, "no message was sent")
+        arrived: Any = self._bench.xp.empty(self._last_bytes, self._bench.xp.uint8)
+        self._bench.device.copy(arrived, self._far[: self._last_bytes])
+        expect_pattern(self._bench, arrived, self._bench.seed, "written into the peer's memory")
+
+    def close(self) -> None:
+        """Let go of the peer's memory."""
+        self._bench.device.synchronize()
+        self._calls.clear()
+
+
+GPU_ROUTES: dict[str, Callable[[Bench, int], HostToDeviceRoutes | PeerRoutes]] = {
+    "h2d": HostToDeviceRoutes,
+    "peer": PeerRoutes,
+}

@@ -1,0 +1,149 @@
+"""Ways to send a message between two processes of the host: a socket, the kernel's copy, or slots of shared memory.
+
+Rank 1 asks, rank 0 sends. Both have the message in ordinary memory, so that every way pays for what it needs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import time
+
+import numpy as np
+
+from gpubench.api.suite import Bench, Handle, expect
+
+from .._between import SPOILED, hand_over, pattern, shared_host_memory
+from ._path_model import WayToSend
+from ._roll_call import PATIENCE_S, RollCall
+
+SENDER, RECEIVER = 0, 1
+_SOCKET, _DIRECT, _MEMORY = "socket", "direct", "memory"
+_CHUNKS = (2**16, 2**20)
+_DEPTHS = (1, 4)
+_PR_SET_PTRACER = 0x59616D61  # linux/prctl.h: names the process that Yama lets reach this one
+_ANY = ctypes.c_ulong(-1)
+
+
+class _MemorySpan(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))  # struct iovec, readv(2)
+
+
+class HostRoutes:
+    """One of two ranks: the message, and what each way to send needs. Both ranks call `send` in the same order."""
+
+    def __init__(self, bench: Bench, most_bytes: int) -> None:
+        bench.need(4 * most_bytes)
+        self._is_sender = bench.rank == SENDER
+        self._message = pattern(most_bytes, bench.seed) if self._is_sender else np.zeros(most_bytes, np.uint8)
+        self._expected = pattern(most_bytes, bench.seed)
+        self._last_bytes = 0
+        self._roll_call = RollCall.of(bench)
+        self._slots = shared_host_memory(bench, max(_CHUNKS) * max(_DEPTHS))
+        self._socket = connected(bench)
+        self._asked, self._sent = 0, 0  # what the receiver and the sender have posted so far
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._libc.process_vm_readv.restype = ctypes.c_ssize_t
+        if self._is_sender:
+            self._libc.prctl(_PR_SET_PTRACER, _ANY, 0, 0, 0)
+        offers = bench.exchange((os.getpid(), int(self._message.ctypes.data)))
+        self._pid, self._address = offers[SENDER]
+        is_readable = self._is_sender or self._read(0, 1)
+        self.ways = [WayToSend(_SOCKET)]
+        self.ways += [WayToSend(_DIRECT)] if all(bench.exchange(is_readable)) else []
+        self.ways += [WayToSend(_MEMORY, chunk, depth) for chunk in _CHUNKS for depth in _DEPTHS]
+        self.notes = {
+            "timed": "from the request of the receiver to the last byte, in ordinary memory on both sides",
+            "cores": "one for each rank",
+        }
+
+    def send(self, way: WayToSend, nbytes: int) -> float:
+        """Send the first bytes of the message; return the seconds from the request to the last byte."""
+        self._last_bytes = nbytes
+        start = time.perf_counter()
+        self._asked += 1
+        if self._is_sender:
+            self._roll_call.await_progress([RECEIVER], self._asked)
+        else:
+            self._roll_call.post(self._asked)
+        if way.path == _SOCKET:
+            self._by_socket(nbytes)
+        elif way.path == _DIRECT:
+            self._by_kernel(nbytes)
+        else:
+            self._through_slots(nbytes, way.chunk_bytes, way.depth)
+        return time.perf_counter() - start
+
+    def _by_socket(self, nbytes: int) -> None:
+        rest = self._message[:nbytes].data
+        if self._is_sender:
+            self._socket.sendall(rest)
+            return
+        while rest:
+            count = self._socket.recv_into(rest)
+            expect(count > 0, "the sender closed the connection")
+            rest = rest[count:]
+
+    def _by_kernel(self, nbytes: int) -> None:
+        """Let the receiver read the sender's memory, which the sender has said to be ready."""
+        self._sent += 1
+        if self._is_sender:
+            self._roll_call.post(self._sent)
+        else:
+            self._roll_call.await_progress([SENDER], self._sent)
+            expect(self._read(0, nbytes), f"the kernel did not copy {nbytes} B out of the sender's memory")
+
+    def _read(self, first: int, nbytes: int) -> bool:
+        """Read bytes of the sender's message; return whether all of them came (process_vm_readv(2))."""
+        here = _MemorySpan(self._message.ctypes.data + first, nbytes)
+        there = _MemorySpan(self._address + first, nbytes)
+        count = self._libc.process_vm_readv(self._pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
+        return int(count) == nbytes
+
+    def _through_slots(self, nbytes: int, chunk_bytes: int, depth: int) -> None:
+        """Copy each chunk into a slot of shared memory and out of it; up to `depth` chunks are in flight."""
+        asked, sent = self._asked, self._sent
+        for index, first in enumerate(range(0, nbytes, chunk_bytes)):
+            part = self._message[first : min(first + chunk_bytes, nbytes)]
+            begin = index % depth * chunk_bytes
+            slot = self._slots.array[begin : begin + part.size]
+            if self._is_sender:
+                self._roll_call.await_progress([RECEIVER], asked + max(index + 1 - depth, 0))
+                np.copyto(slot, part)
+                self._roll_call.post(sent + index + 1)
+            else:
+                self._roll_call.await_progress([SENDER], sent + index + 1)
+                np.copyto(part, slot)
+                self._roll_call.post(asked + index + 1)
+            self._asked, self._sent = asked + index + 1, sent + index + 1
+
+    def poison(self) -> None:
+        """Overwrite what the receiver has."""
+        if not self._is_sender:
+            self._message.fill(SPOILED)
+
+    def check(self) -> None:
+        """Raise WrongAnswer if a byte of the last message is not the sender's."""
+        if not self._is_sender:
+            wrong = int(np.count_nonzero(self._message[: self._last_bytes] != self._expected[: self._last_bytes]))
+            expect(wrong == 0, f"{wrong} of {self._last_bytes} B of the last message differ from what was sent")
+
+    def close(self) -> None:
+        """Close the connection and unmap the slots."""
+        if self._is_sender:
+            self._libc.prctl(_PR_SET_PTRACER, 0, 0, 0, 0)
+        self._socket.close()
+        self._slots.close()
+        self._roll_call.close()
+
+
+def connected(bench: Bench) -> socket.socket:
+    """Return this rank's end of a local stream, with a time-out."""
+    pair = socket.socketpair() if bench.rank == SENDER else ()
+    given = hand_over(bench, Handle(descriptors=(pair[1].fileno(),)) if pair else None)
+    if pair:
+        pair[1].close()
+    connection = pair[0] if pair else socket.socket(fileno=given.descriptors[0])
+    connection.settimeout(PATIENCE_S)
+    return connection
