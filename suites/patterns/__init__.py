@@ -4,9 +4,31 @@ from __future__ import annotations
 
 from gpubench.api.suite import Suite
 
-from . import _abort, _failure, _pipeline, _snapshots, _topology
+from . import (
+    _abort,
+    _adaptive,
+    _batch,
+    _failure,
+    _gradients,
+    _pipeline,
+    _shared_weights,
+    _snapshots,
+    _stages,
+    _topology,
+)
 
 suite = Suite(
     "patterns of applications between processes and GPUs",
-    topics=[_pipeline.topic, _topology.topic, _failure.topic, _abort.topic, _snapshots.topic],
+    topics=[
+        _pipeline.topic,
+        _topology.topic,
+        _batch.topic,
+        _adaptive.topic,
+        _failure.topic,
+        _abort.topic,
+        _snapshots.topic,
+        _gradients.topic,
+        _stages.topic,
+        _shared_weights.topic,
+    ],
 )
