@@ -139,7 +139,8 @@ PUBLIC = re.compile(
 # Our own folders that a case leads through, one by one: of another's below one called gpubench nothing is to be read.
 _FOLDERS = (
     "gpubench|collectors|reports|suites|ci(?:/_publications)?|"
-    "suites/(?:bandwidth|collectives|compilers|compression|gemm|inference|ipc|latency|p2p|patterns|tensor|virtual)|"
+    "suites/(?:bandwidth|collectives|compilers|compression|gemm|inference|ipc|latency|p2p|patterns|soak|startup|storage|"
+    "tensor|virtual)|"
     "gpubench/(?:analysis(?:/views)?|api|authoring|base|cli|devices(?:/backends|/native)?|importers|judging|knowledge|"
     "measuring|model|plugins|stats|testing|tools(?:/fleet|/gating|/history|/monitor|/profile)?)"
 )

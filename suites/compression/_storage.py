@@ -17,8 +17,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Skip, Target, Task, Topic, WrongAnswer, points, units
+from gpubench.api.suite import Bench, Target, Task, Topic, points
 
+from .._files import file_system, folder, need_space, read_all, unusable, write_all
 from . import _codecs_host
 from ._axes import DEPTHS, Params, fills_pipeline, is_wanted, mebibytes, message_codecs, message_corpora
 from ._coders import HostDecoder, HostEncoder
@@ -29,10 +30,7 @@ from ._transfer import Coders, Halves, Receiver, Sender, Transfer, stage_of, tas
 
 topic = Topic()
 
-_MOUNTS = Path("/proc/self/mounts")
-_IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 _ROOM = 3  # times the message: raw, compressed at its worst, and some that stays free
-_HOW = "set TMPDIR to another folder"
 T = TypeVar("T")
 
 
@@ -73,40 +71,14 @@ def _depths(target: Target) -> Any:
     return points(smoke=(2,), quick=(_usual_depth(target),), full=DEPTHS)
 
 
-def folder() -> Path:
-    """Return where files are made: the folder for temporary files, or /var/tmp where that folder is in memory."""
-    first = Path(tempfile.gettempdir())
-    kept = Path("/var/tmp")
-    return kept if file_system(first) in _IN_MEMORY and kept.is_dir() else first
-
-
-def file_system(path: Path) -> str:
-    """Return the type of the file system that a folder is on, such as ext4; empty where the kernel does not say."""
-    if not _MOUNTS.is_file():
-        return ""
-    mounts = [line.split()[1:3] for line in _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()]
-    real = path.resolve()
-    mounted = [(len(place), kind) for place, kind in mounts if real.is_relative_to(place)]
-    return max(mounted)[1] if mounted else ""
-
-
 def open_file(nbytes: int, where: Path) -> int:
     """Return the descriptor of a new file without a name; raises Skip where `nbytes` do not fit in that folder."""
     try:
-        space = os.statvfs(where)
-        free = space.f_bavail * space.f_frsize
-        if free < nbytes:
-            need = f"needs {units.round_size(nbytes)} in {where}, {units.round_size(free)} are free"
-            raise Skip(f"{need}; {_HOW}")
+        need_space(nbytes, where)
         with tempfile.TemporaryFile(dir=where) as file:
             return os.dup(file.fileno())
     except OSError as error:
         raise unusable(where, error) from error
-
-
-def unusable(where: Path | str, error: OSError) -> Skip:
-    """Return why the disk takes no file, and what helps."""
-    return Skip(f"cannot write a file in {where}: {error.strerror or error}; {_HOW}")
 
 
 class FileLink(Link):
@@ -169,24 +141,6 @@ class ReadBack(FileLink):
             return os.preadv(self._file, [bytearray(1)], 0, os.RWF_NOWAIT) == 1
         except OSError:  # EAGAIN: it would have to be read; EOPNOTSUPP: nobody knows
             return False
-
-
-def write_all(descriptor: int, block: Any, place: int) -> None:
-    """Write all of the array at that offset of the file."""
-    missing = memoryview(block)
-    while missing:
-        count = os.pwrite(descriptor, missing, place)
-        missing, place = missing[count:], place + count
-
-
-def read_all(descriptor: int, target: Any, place: int) -> None:
-    """Fill the array from that offset; raises WrongAnswer where the file ends before that."""
-    missing = memoryview(target)
-    while missing:
-        count = os.preadv(descriptor, [missing], place)
-        if not count:
-            raise WrongAnswer(f"the file ends {len(missing)} bytes before its block does")
-        missing, place = missing[count:], place + count
 
 
 @topic.case(

@@ -1,0 +1,118 @@
+"""Reading by cuFile (GPUDirect Storage) into the memory of a GPU, and whether the bytes really went there directly.
+
+Where the driver nvidia-fs is not loaded, or the file system is not supported, cuFile reads by ordinary calls into
+memory of the host and copies. Its own statistics tell which of the two it did (level 3, reads by GPU).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpubench.api.suite import Bench, Missing, Observation, Observed, Skip
+
+from ._readers import Destination, Lanes, spans
+from ._sources import Source
+
+_HOW = "pip install cuda-bindings nvidia-cufile"
+_VERBOSE = 3  # the level of statistics that counts reads by their path
+_NO_FLAGS = 0
+_COMPATIBLE = "cufile-compatibility"
+_KINDS = {"n_nvfs_reads": "reads by nvidia-fs", "n_p2p_reads": "reads by PCIe P2P", "n_posix_reads": "reads by POSIX"}
+
+
+class CufileReader:
+    """Reads by cuFileRead; every block goes to its place in the memory of the GPU."""
+
+    def __init__(self, bench: Bench, source: Source, block_bytes: int, depth: int, *, is_direct: bool) -> None:
+        if bench.traits.vendor != "nvidia" or not bench.traits.is_gpu:
+            raise Skip(f"cuFile reads into the memory of NVIDIA GPUs, not of {bench.device.device.id}")
+        self._bench, self._file = bench, _library()
+        self._gpu = bench.xp.cuda.Device()
+        self._to = Destination(bench, source)
+        self._address = int(self._to.array.data.ptr)
+        self._spans = spans(source.size, block_bytes)
+        self._descriptor = source.reopened(os.O_DIRECT if is_direct else 0)
+        self._handle = self._registered()
+        self._lanes = Lanes(depth)
+        self.read()
+        kinds = self._kinds()
+        self.labels: tuple[str, ...] = () if is_really_direct(kinds) else (_COMPATIBLE,)
+        self.notes: Mapping[str, str] = {"through": path_taken(kinds)}
+
+    def _registered(self) -> Any:
+        """Return the handle of the file; the memory of the GPU is registered too."""
+        library = self._file
+        describing = library.Descr()
+        describing.type = library.FileHandleType.OPAQUE_FD
+        describing.handle.fd = self._descriptor
+        try:
+            handle = library.handle_register(describing.ptr)
+        except library.cuFileError as error:
+            os.close(self._descriptor)
+            raise Skip(f"cuFile does not read from this file system: {error}") from error
+        library.buf_register(self._address, self._to.array.nbytes, _NO_FLAGS)
+        return handle
+
+    def poison(self) -> None:
+        self._to.poison()
+        self._bench.device.synchronize()
+
+    def read(self) -> int:
+        return sum(lane.result() for lane in self._lanes.start(self._lane, len(self._spans)))
+
+    def _lane(self, blocks: Sequence[int]) -> int:
+        self._gpu.use()  # the device of a thread
+        total = 0
+        for index in blocks:
+            start, end = self._spans[index]
+            total += int(self._file.read(self._handle, self._address, end - start, start, start))
+        return total
+
+    def compare(self) -> None:
+        self._to.compare()
+
+    def _kinds(self) -> dict[str, int]:
+        """Return how many reads of this process went each way, over all GPUs."""
+        found = self._file.StatsLevel3()
+        self._file.get_stats_l3(found.ptr)
+        return {name: sum(int(count) for count in getattr(found.per_gpu_stats, name)) for name in _KINDS}
+
+    def observed(self) -> Observation:
+        return {words: Observed(self._kinds()[name], "reads", "more") for name, words in _KINDS.items()}
+
+    def close(self) -> None:
+        self._lanes.close()
+        self._file.buf_deregister(self._address)
+        self._file.handle_deregister(self._handle)
+        os.close(self._descriptor)
+
+
+def is_really_direct(kinds: Mapping[str, int]) -> bool:
+    """Return whether no read was one by POSIX calls, and at least one went another way."""
+    return not kinds["n_posix_reads"] and any(kinds.values())
+
+
+def path_taken(kinds: Mapping[str, int]) -> str:
+    """Return in words by which way cuFile read."""
+    counts = ", ".join(f"{count} {_KINDS[name]}" for name, count in kinds.items())
+    if is_really_direct(kinds):
+        return f"cuFile, directly into the memory of the GPU ({counts})"
+    return f"cuFile in its compatibility mode: through memory of the host ({counts})"
+
+
+@functools.cache
+def _library() -> Any:
+    """Return the binding with its driver open and its statistics on, once per process; raises Missing without it."""
+    os.environ.setdefault("CUFILE_LOGFILE_PATH", os.devnull)  # it would write into the current folder
+    try:
+        library = importlib.import_module("cuda.bindings.cufile")
+        library.set_stats_level(_VERBOSE)
+        library.driver_open()
+        library.stats_start()
+    except (ImportError, RuntimeError) as error:
+        raise Missing(f"cuFile is not usable here ({error})", _HOW) from error
+    return library

@@ -1,0 +1,140 @@
+"""Reading a file: through the page cache, past it (O_DIRECT), and by cuFile, into the memory of the device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from gpubench.api.suite import (
+    POINT,
+    Bench,
+    KeyFigure,
+    Observation,
+    Observed,
+    Stage,
+    Target,
+    Task,
+    Topic,
+    Untrustworthy,
+    View,
+    Work,
+    expect,
+    points,
+)
+
+from .._files import drop, resident_pages, warm
+from ._cufile import CufileReader
+from ._readers import Reader, SystemReader
+from ._sources import MADE, Source, source_of
+
+_PATHS = ("buffered", "direct")
+_USUAL_BLOCK, _USUAL_DEPTH = 2**20, 8
+
+topic = Topic(
+    views=[
+        View("bars", "Read bandwidth of files by path", ("read",), by=("path", "file", "cache"), series="self"),
+        View(
+            "curve",
+            "Read bandwidth of files over block size",
+            ("read",),
+            x="block_bytes",
+            by=("path", "cache", "depth"),
+            series="self",
+            log_x=True,
+        ),
+    ],
+    key_figures=[KeyFigure("File read past the page cache", "read", (("path", "direct"), ("depth", _USUAL_DEPTH)))],
+)
+
+
+def _paths(target: Target) -> Any:
+    return points(_PATHS, full=_PATHS if target.is_host else (*_PATHS, "cufile"))
+
+
+def _files(target: Target) -> Any:
+    return tuple(file.label for file in target.data) or (MADE,)
+
+
+def _sizes(target: Target) -> Any:
+    return points(smoke=(2**22,), quick=(2**25 if target.is_host else 2**27,), full=(2**30,))
+
+
+def _is_wanted(target: Target, params: Mapping[str, Any]) -> bool:
+    """Leave out a warm cache where the path goes past it, and points that vary both block and depth."""
+    if params["cache"] == "warm" and params["path"] != "buffered":
+        return False
+    is_usual = params["block_bytes"] == _USUAL_BLOCK, params["depth"] == _USUAL_DEPTH
+    return target.tier != "full" or (any(is_usual) if params["cache"] == "cold" else all(is_usual))
+
+
+@topic.case(
+    where=_is_wanted,
+    headline={"path": "direct", "depth": _USUAL_DEPTH, "block_bytes": _USUAL_BLOCK},
+    path=_paths,
+    file=_files,
+    cache=points(("cold",), full=("cold", "warm")),
+    size_bytes=_sizes,
+    block_bytes=points((_USUAL_BLOCK,), full=(2**16, 2**18, _USUAL_BLOCK, 2**23)),
+    depth=points((_USUAL_DEPTH,), full=(1, 4, _USUAL_DEPTH, 32)),
+)
+def read(bench: Bench, path: str, file: str, cache: str, size_bytes: int, block_bytes: int, depth: int) -> Task:
+    """The first bytes of a file, at most the size, read once in blocks by `depth` threads: payload."""
+    source = source_of(bench, file, size_bytes)
+    try:
+        kind = CufileReader if path == "cufile" else SystemReader
+        reader = kind(bench, source, block_bytes, depth, is_direct=path != "buffered")
+    except BaseException:
+        source.close()
+        raise
+    return _Reading(bench, source, reader, path, cache).task()
+
+
+class _Reading:
+    """One read of the whole source, its file's pages brought into the state that was asked for."""
+
+    def __init__(self, bench: Bench, source: Source, reader: Reader, path: str, cache: str) -> None:
+        self._bench, self._source, self._reader, self._path, self._cache = bench, source, reader, path, cache
+
+    def task(self) -> Task:
+        """Return the task; each of its calls times itself and compares every byte."""
+        stage = Stage(
+            self._call,
+            Work(payload=self._source.size),
+            "payload",
+            limit="link.h2d" if self._bench.traits.is_gpu else "",
+            clock="self",
+            effort=POINT,
+            checked=True,
+        )
+        notes = {**self._source.notes, **self._reader.notes}
+        return Task.of(stage, check=self._observed, close=self._close, notes=notes, labels=self._reader.labels)
+
+    def _call(self) -> float:
+        source, reader = self._source, self._reader
+        source.expect_unchanged()
+        (warm if self._cache == "warm" else drop)(source.descriptor, source.size)
+        reader.poison()
+        begun = time.perf_counter()
+        count = reader.read()
+        seconds = time.perf_counter() - begun
+        source.expect_unchanged()
+        expect(count == source.size, f"{source.name}: {count} of {source.size} bytes could be read")
+        if self._path != "buffered":
+            self._expect_past_cache()
+        reader.compare()
+        return seconds
+
+    def _expect_past_cache(self) -> None:
+        resident, pages = resident_pages(self._source.descriptor, self._source.size)
+        if resident:
+            words = f"after a read past the page cache {resident} of {pages} pages of the file are in it"
+            raise Untrustworthy("not-direct", f"{words}: this file system does not really support O_DIRECT")
+
+    def _observed(self) -> Observation:
+        resident, _ = resident_pages(self._source.descriptor, self._source.size)
+        return {"cached pages": Observed(resident), **self._reader.observed()}
+
+    def _close(self) -> None:
+        self._reader.close()
+        self._source.close()

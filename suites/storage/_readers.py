@@ -1,0 +1,175 @@
+"""Readers: threads that ask for the blocks of a file, and where their bytes go."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+import numpy as np
+
+from gpubench.api.suite import Bench, Observation, Skip, WrongAnswer
+
+from ._sources import Source
+
+_ALIGNED_BYTES = 4096  # the logical block of a disk has 512 or 4096 bytes, and O_DIRECT needs whole ones (open(2))
+
+
+class Reader(Protocol):
+    """A way to read a source once."""
+
+    notes: Mapping[str, str]
+    labels: tuple[str, ...]
+
+    def poison(self) -> None:
+        """Make every byte wrong that a read has to write."""
+
+    def read(self) -> int:
+        """Read the source until its bytes are where they belong; return how many could be read."""
+
+    def compare(self) -> None:
+        """Raise WrongAnswer where a byte differs from the source's; the message says where the first one is."""
+
+    def observed(self) -> Observation:
+        """Return what else the library that reads tells of it."""
+
+    def close(self) -> None: ...
+
+
+class Destination:
+    """Where the bytes of a source end: memory of the host, or of the GPU. It knows what they have to be there."""
+
+    def __init__(self, bench: Bench, source: Source) -> None:
+        self._source = source
+        xp = bench.xp
+        self.array = aligned(bench, source.size) if not bench.traits.is_gpu else xp.empty(source.size, xp.uint8)
+        self._xp, self._expected = xp, xp.asarray(source.expected)
+        bench.device.synchronize()
+
+    def poison(self) -> None:
+        """Write the inverse of the bytes that belong there."""
+        self._xp.invert(self._expected, out=self.array[: self._source.size])
+
+    def compare(self) -> None:
+        """Raise WrongAnswer where a byte is not what it has to be."""
+        wrong = self.array[: self._source.size] != self._expected
+        count = int(wrong.sum())
+        if count:
+            first = int(wrong.argmax())
+            expected, seen = int(self._expected[first]), int(self.array[first])
+            words = f"{count} of {self._source.size} bytes differ from what was read before"
+            where = f"the first at {first}: expected {expected:#04x}, seen {seen:#04x}"
+            why = "the file changes while it is read, or the read is wrong"
+            raise WrongAnswer(f"{self._source.name}: {words}, {where}; {why}")
+
+
+def aligned(bench: Bench, nbytes: int) -> Any:
+    """Return host memory of whole aligned blocks that begins at such a block; on a GPU it is page-locked."""
+    whole = -(-nbytes // _ALIGNED_BYTES) * _ALIGNED_BYTES
+    if not bench.traits.is_gpu:
+        return np.frombuffer(mmap.mmap(-1, whole), np.uint8)
+    memory = bench.device.pinned(whole + _ALIGNED_BYTES)
+    start = -memory.ctypes.data % _ALIGNED_BYTES
+    return memory[start : start + whole]
+
+
+def spans(size: int, block_bytes: int) -> list[tuple[int, int]]:
+    """Return where each block of a file begins and ends."""
+    return [(start, min(start + block_bytes, size)) for start in range(0, size, block_bytes)]
+
+
+class Lanes:
+    """`depth` threads that read every `depth`-th block each, so that as many requests are under way at a time."""
+
+    def __init__(self, depth: int) -> None:
+        self._depth = depth
+        self._pool = ThreadPoolExecutor(depth, "read")
+        started = [self._pool.submit(time.sleep, 0.001) for _ in range(depth)]  # none is started while a read is timed
+        for future in started:
+            future.result()
+
+    def start(self, lane: Any, count: int) -> list[Future[int]]:
+        """Call `lane` with the blocks of each thread, of so many blocks in all; each returns the bytes that it read."""
+        return [self._pool.submit(lane, range(first, count, self._depth)) for first in range(self._depth)]
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown()
+
+
+class SystemReader:
+    """Reads by preadv(2), through the page cache or past it; on a GPU a block is copied up as soon as it is there."""
+
+    labels: tuple[str, ...] = ()
+
+    def __init__(self, bench: Bench, source: Source, block_bytes: int, depth: int, *, is_direct: bool) -> None:
+        self._bench, self._source = bench, source
+        self._file = _opened(source, is_direct)
+        self._to = Destination(bench, source)
+        self._is_gpu = bench.traits.is_gpu
+        self._host = aligned(bench, source.size) if self._is_gpu else self._to.array
+        self._spans = spans(source.size, block_bytes)
+        ends = [min(start + block_bytes, self._host.size) for start, _ in self._spans]
+        self._rooms = [[memoryview(self._host[start:end])] for (start, _), end in zip(self._spans, ends, strict=True)]
+        self._arrived: SimpleQueue[int] = SimpleQueue()
+        self._lanes = Lanes(depth)
+        through = "page-locked memory and a copy for each block" if self._is_gpu else "the memory that it is read into"
+        self.notes: Mapping[str, str] = {"through": through}
+
+    def poison(self) -> None:
+        self._to.poison()
+        if self._is_gpu:
+            np.invert(self._source.expected, out=self._host[: self._source.size])
+        self._bench.device.synchronize()
+
+    def read(self) -> int:
+        lanes = self._lanes.start(self._lane, len(self._spans))
+        if self._is_gpu:
+            for _ in self._spans:
+                index = self._arrived.get()
+                if index < 0:  # a lane has ended early; its result says why
+                    break
+                start, end = self._spans[index]
+                self._bench.device.copy(self._to.array[start:end], self._host[start:end])
+            self._bench.device.synchronize()
+        return sum(lane.result() for lane in lanes)
+
+    def _lane(self, blocks: Sequence[int]) -> int:
+        """Read these blocks, and return their bytes; where one comes short, the reader of a GPU is told to stop."""
+        total, arrived = 0, 0
+        try:
+            for index in blocks:
+                start, end = self._spans[index]
+                count = os.preadv(self._file, self._rooms[index], start)
+                total += count
+                if count != end - start:
+                    break
+                arrived += 1
+                if self._is_gpu:
+                    self._arrived.put(index)
+        finally:
+            if self._is_gpu and arrived < len(blocks):
+                self._arrived.put(-1)
+        return total
+
+    def compare(self) -> None:
+        self._to.compare()
+
+    def observed(self) -> Observation:
+        return {}
+
+    def close(self) -> None:
+        self._lanes.close()
+        os.close(self._file)
+
+
+def _opened(source: Source, is_direct: bool) -> int:
+    """Return a descriptor to read by; raises Skip where the file system has no O_DIRECT."""
+    try:
+        return source.reopened(os.O_DIRECT if is_direct else 0)
+    except OSError as error:
+        raise Skip(f"the file system of {source.name} does not support O_DIRECT: {error.strerror}") from error

@@ -1,0 +1,85 @@
+"""What is read: a file that is made for it, or one of the user's, and what its bytes have to be."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import Bench, DataFile, Skip, Untrustworthy
+
+from .._files import IN_MEMORY, FileState, file_system, folder, made, read_all
+
+MADE = "made"
+
+
+class Source:
+    """An open file, the bytes that a read of it has to give, and its state when it was opened.
+
+    `size` bytes are read of it, from its beginning. `path` is empty where the file has no name.
+    """
+
+    def __init__(self, descriptor: int, expected: Any, name: str, where: Path, path: str = "") -> None:
+        self.descriptor, self.expected, self.name = descriptor, expected, name
+        self.size = int(expected.size)
+        self._path = path
+        self._state = FileState.of(descriptor)
+        kind = file_system(where)
+        self.notes: Mapping[str, str] = {"file system": kind or "unknown", "file": name}
+
+    def expect_unchanged(self) -> None:
+        """Raise Untrustworthy where the file was written to, removed or replaced since it was opened."""
+        self._state.expect_same(self.descriptor, self.name)
+        if self._path:
+            self._state.expect_same(self._path, self.name)
+
+    def reopened(self, flags: int) -> int:
+        """Return another descriptor of the same file; raises OSError where the file system refuses the flags."""
+        return os.open(f"/proc/self/fd/{self.descriptor}", os.O_RDONLY | os.O_CLOEXEC | flags)
+
+    def close(self) -> None:
+        """Close the file; one that was made is gone with it."""
+        os.close(self.descriptor)
+
+
+def source_of(bench: Bench, label: str, size_bytes: int) -> Source:
+    """Return the user's file of that label, or a file of random bytes that is made now.
+
+    Raises Skip where there is no room for it, or where the file lies in memory, so that no disk would be read.
+    """
+    files = {file.label: file for file in bench.target.data}
+    if label in files:
+        return _of_user(bench, files[label], size_bytes)
+    where = folder()
+    _expect_on_disk(where, "set TMPDIR to a folder on a disk")
+    bench.need(3 * size_bytes)
+    data = np.frombuffer(bench.rng.bytes(size_bytes), np.uint8)
+    return Source(made(data, where), data, MADE, where)
+
+
+def _of_user(bench: Bench, file: DataFile, size_bytes: int) -> Source:
+    _expect_on_disk(Path(file.path), "give --data a file on a disk")
+    size = min(file.bytes, size_bytes)
+    bench.need(3 * size)
+    try:
+        descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise Untrustworthy("changed", f"{file.label} cannot be read: {error.strerror}") from error
+    try:
+        if os.fstat(descriptor).st_size != file.bytes:
+            raise Untrustworthy("changed", f"{file.label} no longer has the {file.bytes} bytes that were planned for")
+        expected = np.empty(size, np.uint8)
+        read_all(descriptor, expected, 0)
+        return Source(descriptor, expected, file.label, Path(file.path), file.path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _expect_on_disk(where: Path, how: str) -> None:
+    kind = file_system(where)
+    if kind in IN_MEMORY:
+        raise Skip(f"{where} is on {kind}, in memory, so no disk would be read; {how}")

@@ -1,0 +1,231 @@
+"""Reading files: what is in the page cache, what a read must give, and files and disks that do not behave."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from _command import gpubench
+
+from gpubench import plugins
+from gpubench.authoring.axes import Target
+from gpubench.authoring.bench import Bench
+from gpubench.base.errors import Skip, Untrustworthy, WrongAnswer
+from gpubench.measuring import plan as planning
+from gpubench.model import Case, Facts
+from gpubench.model.store import read_run
+
+SUITE = plugins.load("suites", "storage")
+FILES = sys.modules[f"{SUITE.package.rpartition('.')[0]}._files"]
+CUFILE, READERS, SOURCES = (sys.modules[f"{SUITE.package}.{name}"] for name in ("_cufile", "_readers", "_sources"))
+(HOST,) = plugins.load("backends", "host").devices()
+SIZE = 2**20 + 4096 + 100  # no whole number of blocks
+
+
+def bench(file="made", path="direct", cache="cold", size=SIZE, block=2**18, depth=3, data=()):
+    params = (("path", path), ("file", file), ("cache", cache), ("size_bytes", size))
+    case = Case("storage", "read", (*params, ("block_bytes", block), ("depth", depth)))
+    return Bench.untimed(case, Target(Facts((HOST,)), HOST, data=tuple(data)), SUITE.package, 1)
+
+
+def call(task):
+    return next(iter(task.stages.values())).call()
+
+
+@pytest.fixture
+def task():
+    built = []
+
+    def build(**options):
+        built.append(SUITE.build(bench(**options)))
+        return built[-1]
+
+    yield build
+    for each in built:
+        each.close()
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A file of the user's, on a disk, and how `--data` describes it."""
+    path = tmp_path / "weights.bin"
+    path.write_bytes(np.random.default_rng(1).bytes(SIZE))
+    with path.open("rb") as file:
+        os.fsync(file.fileno())  # pages that are not yet on the disk cannot be dropped
+    return path, planning.data_files([path])
+
+
+@pytest.mark.parametrize("path", ["buffered", "direct"])
+def test_a_read_gives_every_byte_of_a_file_whose_end_is_no_whole_block(task, path):
+    assert call(task(path=path)) > 0
+
+
+def test_after_a_read_through_the_cache_the_pages_are_in_it_and_after_one_past_it_none_is(task):
+    cached = {}
+    for path in ("buffered", "direct"):
+        built = task(path=path)
+        call(built)
+        cached[path] = built.check()["cached pages"].value
+    assert cached == {"buffered": -(-SIZE // mmap.PAGESIZE), "direct": 0}
+
+
+def test_a_file_is_dropped_from_the_cache_and_warmed_alone(own):
+    path, _ = own
+    with path.open("rb") as file:
+        FILES.warm(file.fileno(), SIZE)
+        resident, pages = FILES.resident_pages(file.fileno(), SIZE)
+        assert resident == pages
+        FILES.drop(file.fileno(), SIZE)
+        assert FILES.resident_pages(file.fileno(), SIZE) == (0, pages)
+
+
+def test_pages_that_a_program_has_mapped_stay_and_so_the_file_is_not_called_cold(own):
+    path, _ = own
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapping:
+        assert mapping[0] >= 0
+        with pytest.raises(Untrustworthy, match="stay in the page cache") as found:
+            FILES.drop(file.fileno(), SIZE)
+    assert found.value.cause == "page-cache"
+
+
+def test_a_file_of_the_user_is_read_and_its_beginning_where_it_is_longer(task, own):
+    path, data = own
+    assert call(task(file=path.name, data=data)) > 0
+    assert call(task(file=path.name, data=data, size=2**18)) > 0
+
+
+def test_a_file_that_is_written_to_while_it_is_read_makes_the_case_invalid(task, own):
+    path, data = own
+    built = task(file=path.name, data=data)
+    call(built)
+    with path.open("r+b") as file:
+        file.write(b"other bytes")
+        os.fsync(file.fileno())
+    with pytest.raises(Untrustworthy, match=r"weights\.bin was written to") as found:
+        call(built)
+    assert found.value.cause == "changed"
+
+
+def test_a_write_in_the_middle_of_a_read_is_found_after_it(task, own):
+    path, data = own
+    built = task(file=path.name, data=data)
+    reader = built.close.__self__._reader
+    read = reader.read
+
+    def read_while_another_program_writes():
+        with path.open("r+b") as file:
+            file.write(b"other bytes")
+        return read()
+
+    reader.read = read_while_another_program_writes
+    with pytest.raises(Untrustworthy, match=r"weights\.bin was written to"):
+        call(built)
+
+
+def test_a_file_that_shrinks_grows_goes_or_is_replaced_is_named(task, own):
+    path, data = own
+    content = path.read_bytes()
+    for change, words in (
+        (lambda: os.truncate(path, 5000), "has 5000"),
+        (lambda: os.truncate(path, SIZE + 1), f"has {SIZE + 1}"),
+        (path.unlink, "removed"),
+        (lambda: (path.unlink(), path.write_bytes(content)), "replaced by another file"),
+    ):
+        path.write_bytes(content)
+        built = task(file=path.name, data=data, path="buffered", cache="warm")
+        change()
+        with pytest.raises(Untrustworthy, match=words):
+            built.stages[""].call()
+
+
+def test_content_that_changes_without_a_new_time_is_found_by_comparison(task, own):
+    path, data = own
+    built = task(file=path.name, data=data)
+    times = path.stat()
+    content = path.read_bytes()
+    with path.open("r+b") as file:
+        file.seek(4242)
+        file.write(bytes([content[4242] ^ 1]))
+        os.fsync(file.fileno())
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    expected, seen = f"{content[4242]:#04x}", f"{content[4242] ^ 1:#04x}"
+    with pytest.raises(WrongAnswer, match=f"1 of {SIZE} bytes .* first at 4242: expected {expected}, seen {seen}"):
+        call(built)
+
+
+def test_a_file_that_changed_since_the_plan_is_not_read(own):
+    path, data = own
+    path.write_bytes(b"short")
+    with pytest.raises(Untrustworthy, match="no longer has"):
+        SUITE.build(bench(file=path.name, data=data))
+
+
+def test_a_file_in_memory_is_skipped_and_named():
+    shared = Path("/dev/shm/gpubench-test-storage")
+    shared.write_bytes(b"in memory")
+    try:
+        with pytest.raises(Skip, match="is on tmpfs, in memory"):
+            SUITE.build(bench(file=shared.name, data=planning.data_files([shared])))
+    finally:
+        shared.unlink()
+
+
+def test_a_file_system_without_o_direct_is_skipped():
+    descriptor = os.open("/proc/version", os.O_RDONLY)  # procfs refuses the flag
+    source = SOURCES.Source(descriptor, np.zeros(1, np.uint8), "version", Path("/proc"))
+    with pytest.raises(Skip, match="does not support O_DIRECT"):
+        READERS._opened(source, is_direct=True)
+    source.close()
+
+
+def test_a_read_that_leaves_pages_in_the_cache_is_not_called_direct(task):
+    built = task(path="direct")
+    call(built)
+    reading = built.close.__self__
+    os.close(reading._reader._file)
+    reading._reader._file = reading._source.reopened(0)  # as a file system that ignores O_DIRECT
+    with pytest.raises(Untrustworthy, match="does not really support O_DIRECT"):
+        call(built)
+
+
+def test_without_space_the_case_is_skipped(tmp_path):
+    with pytest.raises(Skip, match=r"needs .* are free; set TMPDIR"):
+        FILES.need_space(2**60, tmp_path)
+
+
+def test_a_disk_that_fills_while_the_file_is_made_skips_the_case(tmp_path, monkeypatch):
+    full = os.open("/dev/full", os.O_WRONLY)
+    monkeypatch.setattr(FILES.tempfile, "TemporaryFile", lambda **_: os.fdopen(os.dup(full), "wb"))
+    with pytest.raises(Skip, match="No space left on device; set TMPDIR"):
+        FILES.made(np.ones(10, np.uint8), tmp_path)
+    os.close(full)
+
+
+def test_cufile_read_directly_only_where_no_read_was_by_posix_calls():
+    kinds = {"n_nvfs_reads": 4, "n_p2p_reads": 0, "n_posix_reads": 0}
+    assert CUFILE.is_really_direct(kinds)
+    assert "directly" in CUFILE.path_taken(kinds)
+    assert not CUFILE.is_really_direct(kinds | {"n_posix_reads": 1})
+    assert not CUFILE.is_really_direct(dict.fromkeys(kinds, 0))
+    assert "compatibility mode" in CUFILE.path_taken(kinds | {"n_posix_reads": 4, "n_nvfs_reads": 0})
+
+
+def test_cufile_is_for_gpus_of_nvidia():
+    with pytest.raises(Skip, match="not of host"):
+        SUITE.build(bench(path="cufile"))
+
+
+def test_the_command_reads_the_users_file(tmp_path, own):
+    path, _ = own
+    out = tmp_path / "run.jsonl"
+    words = ("run", "storage", "--device", "host", "--tier", "smoke", "--data", path, "-o", out)
+    done = gpubench(*words)
+    assert (done.returncode, "ignored" in done.stderr) == (0, False), done.stderr
+    (result,) = read_run(out).results
+    assert result.status == "ok"
+    assert dict(result.case.params)["file"] == "weights.bin"
+    assert dict(result.notes)["file system"]
