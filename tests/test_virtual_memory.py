@@ -37,20 +37,24 @@ def mapped_range(pages=4):
     return SPACE.MappedRange(SPACE.HostSpace(), pages * PAGE)
 
 
+def memory(mapped):
+    return SPACE.array_at(host_bench(), mapped.address, mapped.nbytes)
+
+
 def test_pieces_mapped_behind_each_other_are_one_memory_and_go_back_as_they_came():
     mapped = mapped_range()
     mapped.grow(2 * PAGE, PAGE)
-    mapped.array[:] = 3
+    memory(mapped)[:] = 3
     mapped.grow(PAGE, PAGE)
     assert mapped.nbytes == 3 * PAGE
-    assert (mapped.array[: 2 * PAGE] == 3).all()
-    assert not mapped.array[2 * PAGE :].any()
+    assert (memory(mapped)[: 2 * PAGE] == 3).all()
+    assert not memory(mapped)[2 * PAGE :].any()
     mapped.unmap(PAGE)
     mapped.release()
     assert mapped.nbytes == PAGE
-    assert (mapped.array == 3).all()
+    assert (memory(mapped) == 3).all()
     mapped.grow(PAGE, PAGE)
-    assert not mapped.array[PAGE:].any()
+    assert not memory(mapped)[PAGE:].any()
     mapped.close()
     assert mapped.nbytes == 0
 
@@ -123,12 +127,12 @@ def test_an_array_that_loses_contents_when_it_grows_is_found(monkeypatch):
 
 def test_memory_that_is_replaced_is_new_memory_under_the_same_address():
     replacement = GROW.Replacement(host_bench(), PAGE)
-    array = replacement._mapped.array
+    array = replacement._array()
     array[:] = 1
     address = replacement._mapped.address
     assert replacement.seconds() > 0
     assert replacement._mapped.address == address
-    assert not np.any(replacement._mapped.array)  # the kernel's new pages are zero
+    assert not np.any(replacement._array())  # the kernel's new pages are zero
     replacement.check()
     replacement.close()
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from gpubench.api.suite import Suite
 
-from . import _grow, _steps, _suspend
+from . import _churn, _grow, _steps, _suspend, _through
 
 suite = Suite(
     "virtual memory, suspended programs, neighbours and forwarded calls",
-    topics=[_steps.topic, _grow.topic, _suspend.topic],
+    topics=[_steps.topic, _grow.topic, _through.topic, _churn.topic, _suspend.topic],
 )

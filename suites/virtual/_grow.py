@@ -26,7 +26,7 @@ from gpubench.api.suite import (
     points,
 )
 
-from ._space import PAGE_BYTES, MappedRange, Pattern, open_space
+from ._space import PAGE_BYTES, MappedRange, Pattern, array_at, open_space
 
 _END_BYTES = 4096  # at the new end, which a kernel writes before the time ends
 _OLD, _NEW = 7, 11  # seeds of the contents before and after
@@ -74,9 +74,9 @@ class GrowingArray(ABC):
     def grow(self, at_peak: Callable[[], None]) -> None:
         """Have all bytes at `address`, the old ones with their contents; call `at_peak` when most memory is in use."""
 
-    @abstractmethod
     def array(self, start: int, stop: int) -> Any:
         """Return bytes of the array as uint8."""
+        return array_at(self.bench, self.address + start, stop - start)
 
     @abstractmethod
     def close(self) -> None:
@@ -106,9 +106,6 @@ class MappedGrowth(GrowingArray):
         self._mapped.grow(self.by_bytes, self._piece_bytes)
         at_peak()
 
-    def array(self, start: int, stop: int) -> Any:
-        return self._space.array(self.address + start, stop - start)
-
     def close(self) -> None:
         if self._mapped is not None:
             self._mapped.close()
@@ -129,9 +126,6 @@ class HostCopyGrowth(GrowingArray):
         self._memory = larger
         self.address = larger.ctypes.data
 
-    def array(self, start: int, stop: int) -> Any:
-        return self._memory[start:stop]
-
     def close(self) -> None:
         self._memory = np.empty(0, np.uint8)
 
@@ -142,11 +136,6 @@ class GpuGrowth(GrowingArray):
     def __init__(self, bench: Bench, from_bytes: int, by_bytes: int) -> None:
         super().__init__(bench, from_bytes, by_bytes)
         self._runtime = bench.xp.cuda.runtime
-
-    def array(self, start: int, stop: int) -> Any:
-        cuda = self.bench.xp.cuda
-        memory = cuda.UnownedMemory(self.address + start, stop - start, self, int(cuda.Device().id))
-        return self.bench.xp.ndarray((stop - start,), self.bench.xp.uint8, cuda.MemoryPointer(memory, 0))
 
 
 class CopyGrowth(GpuGrowth):
@@ -318,9 +307,8 @@ class Replacement:
 
     def __init__(self, bench: Bench, size_bytes: int) -> None:
         self._bench, self._size_bytes, self._pattern = bench, size_bytes, Pattern(bench)
-        self._mapped = MappedRange(open_space(bench), size_bytes)
-        self._mapped.grow(size_bytes, size_bytes)
-        fill = self._pattern.filler(self._mapped.array, _OLD)
+        self._mapped = MappedRange.filled(open_space(bench), size_bytes, size_bytes)
+        fill = self._pattern.filler(self._array(), _OLD)
         fill()
         self._replay = self._captured(fill) if bench.traits.is_gpu else fill
 
@@ -330,6 +318,9 @@ class Replacement:
         fill()
         graph = stream.end_capture()
         return lambda: graph.launch(stream)
+
+    def _array(self) -> Any:
+        return array_at(self._bench, self._mapped.address, self._size_bytes)
 
     def seconds(self) -> float:
         """Replace the physical memory, and return the seconds until the address can be accessed again."""
@@ -346,9 +337,9 @@ class Replacement:
         address = self._mapped.address
         self.seconds()
         expect(self._mapped.address == address, "the memory has another address than before")
-        self._pattern.filler(self._mapped.array, _NEW)()
+        self._pattern.filler(self._array(), _NEW)()
         self._replay()
-        wrong = self._pattern.wrong(self._mapped.array, _OLD)
+        wrong = self._pattern.wrong(self._array(), _OLD)
         self._bench.device.synchronize()
         words = self._size_bytes // 8
         expect(wrong == 0, f"{wrong} of {words} words are wrong after a graph of before wrote to the new memory")

@@ -6,6 +6,7 @@ a range without access (mmap), memory without an address (memfd_create), and a m
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -55,9 +56,6 @@ class VirtualSpace(Protocol):
     def unmap(self, address: int, nbytes: int) -> None:
         """Take away what one call mapped."""
 
-    def array(self, address: int, nbytes: int) -> Any:
-        """Return mapped memory as uint8, shape (nbytes,)."""
-
 
 class GpuSpace:
     """The driver's virtual memory on the current device; `is_compressible` asks for compressible memory."""
@@ -65,7 +63,6 @@ class GpuSpace:
     def __init__(self, bench: Bench, is_compressible: bool = False) -> None:
         if bench.traits.vendor != "nvidia":
             raise Skip(NEEDS_DRIVER)
-        self._cupy = bench.xp
         self._driver = Driver()
         device = int(bench.xp.cuda.Device().id)
         # ids of peers are `cuda:N`, N being the ordinal that this process sees too
@@ -109,11 +106,6 @@ class GpuSpace:
         found = self._driver("cuMemGetAllocationPropertiesFromHandle", physical)
         return int(found.allocFlags.compressionType) != 0
 
-    def array(self, address: int, nbytes: int) -> Any:
-        cuda = self._cupy.cuda
-        memory = cuda.UnownedMemory(address, nbytes, self, int(cuda.Device().id))
-        return self._cupy.ndarray((nbytes,), self._cupy.uint8, cuda.MemoryPointer(memory, 0))
-
 
 class HostSpace:
     """The same steps by the host's kernel; `create` allocates the memory at once, as the driver does."""
@@ -155,9 +147,6 @@ class HostSpace:
     def unmap(self, address: int, nbytes: int) -> None:
         self._placed(address, nbytes, _NOTHING_YET | _FIXED, -1)
 
-    def array(self, address: int, nbytes: int) -> Any:
-        return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
-
     def _placed(self, address: int | None, nbytes: int, flags: int, descriptor: int) -> int:
         found = self._mmap(address, nbytes, _NO_ACCESS, flags, descriptor, 0)
         if found == _FAILED:
@@ -168,6 +157,15 @@ class HostSpace:
 def _expect_done(status: int) -> None:
     if status:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def array_at(bench: Bench, address: int, nbytes: int) -> Any:
+    """Return memory that no array owns as uint8, shape (nbytes,): the device's on a GPU, else the host's."""
+    if not bench.traits.is_gpu:
+        return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
+    cuda = bench.xp.cuda
+    memory = cuda.UnownedMemory(address, nbytes, bench.xp, int(cuda.Device().id))
+    return bench.xp.ndarray((nbytes,), bench.xp.uint8, cuda.MemoryPointer(memory, 0))
 
 
 def open_space(bench: Bench) -> VirtualSpace:
@@ -187,10 +185,20 @@ class MappedRange:
         self._mapped: list[tuple[int, int]] = []  # addresses and sizes
         self._accessed_bytes = 0
 
+    @classmethod
+    def filled(cls, space: VirtualSpace, nbytes: int, piece_bytes: int) -> MappedRange:
+        """Return a range that has all its memory, in pieces; what fails half-way gives everything back."""
+        with contextlib.ExitStack() as undo:
+            mapped = cls(space, nbytes)
+            undo.callback(mapped.close)
+            mapped.grow(nbytes, piece_bytes)
+            undo.pop_all()
+        return mapped
+
     @property
-    def array(self) -> Any:
-        """The mapped memory: uint8, shape (nbytes,). It must be gone before the memory is unmapped."""
-        return self.space.array(self.address, self.nbytes)
+    def physical(self) -> list[Any]:
+        """The physical memory of the pieces, in the order of their addresses."""
+        return [physical for physical, _ in self._created]
 
     def create(self, nbytes: int, piece_bytes: int) -> None:
         """Create physical memory in pieces."""

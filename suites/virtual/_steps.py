@@ -8,7 +8,7 @@ from typing import Any
 
 from gpubench.api.suite import POINT, Bench, KeyFigure, Stage, Target, Task, Topic, View, Work, expect, points
 
-from ._space import PAGE_BYTES, MappedRange, Pattern, open_space
+from ._space import PAGE_BYTES, MappedRange, Pattern, array_at, open_space
 
 PIECES = {"2MiB": 2**21, "64MiB": 2**26, "whole": 0}
 _SEED = 23
@@ -88,7 +88,7 @@ class StepCosts:
             expect(missing < self._size_bytes, f"{missing} bytes are missing after the memory was given back")
 
     def _expect_memory(self, mapped: MappedRange) -> None:
-        array = mapped.array
+        array = array_at(self._bench, mapped.address, mapped.nbytes)
         self._pattern.filler(array, _SEED)()
         wrong = self._pattern.wrong(array, _SEED)
         self._bench.device.synchronize()

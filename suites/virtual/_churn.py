@@ -1,0 +1,309 @@
+"""Allocators under the allocations of training steps: time by operation, memory held in vain, first failure."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import ctypes
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from gpubench.api.libraries import DriverCallError
+from gpubench.api.suite import (
+    POINT,
+    Bench,
+    Observation,
+    Observed,
+    Skip,
+    Stage,
+    Target,
+    Task,
+    Topic,
+    View,
+    Work,
+    expect,
+    points,
+)
+
+from ._arena import OffsetArena
+from ._space import PAGE_BYTES, MappedRange, Pattern, array_at, open_space
+from ._trace import MemoryOperation, peak_index, training_trace
+
+_SEED = 2  # of the trace, in every run: sizes are part of the case
+_PEAK_BYTES, _HOST_PEAK_BYTES = 2**32, 2**27
+_TIGHT_SHARE = 0.85  # of the free memory, in use at the peak
+_ROOM = 4  # times the peak is reserved: addresses cost nothing
+_RELEASE_THRESHOLD, _KEEP_ALL = 4, 2**62  # cudaMemPoolAttrReleaseThreshold: a framework's pool keeps its memory
+_TAIL = 10_000  # samples, of which the 99.9th percentile tells
+_FEW, _MANY = 500, 10_000  # allocations
+
+topic = Topic(
+    views=[
+        View("bars", "Time of an allocator's operation in a training step", ("churn",), log_x=True),
+        View("bars", "Ratio of memory held to memory used", ("churn",), series="held per byte used"),
+    ]
+)
+
+
+class Allocator(Protocol):
+    """Takes and gives back blocks of memory by their addresses."""
+
+    def take(self, nbytes: int) -> int:
+        """Return the address of a new block; raises one of FULL where there is no room."""
+
+    def give(self, address: int) -> None:
+        """Give a block back."""
+
+    def close(self) -> None:
+        """Give back all memory, of which no block is taken any more."""
+
+
+def full_errors(bench: Bench) -> tuple[type[Exception], ...]:
+    """Return the exceptions by which allocators of this device say that there is no room."""
+    if not bench.traits.is_gpu:
+        return (MemoryError, OSError)
+    return bench.xp.cuda.memory.OutOfMemoryError, bench.xp.cuda.runtime.CUDARuntimeError, DriverCallError
+
+
+class HostMalloc:
+    """The C library's malloc and free."""
+
+    def __init__(self, _bench: Bench) -> None:
+        libc = ctypes.CDLL(None)
+        self._malloc, self._free = libc.malloc, libc.free
+        self._malloc.argtypes, self._malloc.restype = (ctypes.c_size_t,), ctypes.c_void_p
+        self._free.argtypes = (ctypes.c_void_p,)
+
+    def take(self, nbytes: int) -> int:
+        address: int | None = self._malloc(nbytes)
+        if not address:
+            raise MemoryError(f"malloc of {nbytes} bytes")
+        return address
+
+    def give(self, address: int) -> None:
+        self._free(address)
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+
+class RuntimeMalloc:
+    """cudaMalloc and cudaFree."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.take: Callable[[int], int] = bench.xp.cuda.runtime.malloc
+        self.give: Callable[[int], None] = bench.xp.cuda.runtime.free
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+
+class StreamPool:
+    """cudaMallocAsync and cudaFreeAsync on the device's pool, which keeps its memory."""
+
+    def __init__(self, bench: Bench) -> None:
+        if "pool" not in bench.traits.features:
+            raise Skip(f"CuPy does not support the driver's memory pool on {bench.traits.vendor} GPUs")
+        self._device, self._runtime = bench.device, bench.xp.cuda.runtime
+        self._stream = bench.device.stream
+        self._pool = self._runtime.deviceGetDefaultMemPool(bench.xp.cuda.Device().id)
+        self._kept = self._runtime.memPoolGetAttribute(self._pool, _RELEASE_THRESHOLD)
+        self._runtime.memPoolSetAttribute(self._pool, _RELEASE_THRESHOLD, _KEEP_ALL)
+
+    def take(self, nbytes: int) -> int:
+        return int(self._runtime.mallocAsync(nbytes, self._stream))
+
+    def give(self, address: int) -> None:
+        self._runtime.freeAsync(address, self._stream)
+
+    def close(self) -> None:
+        self._device.synchronize()
+        self._runtime.memPoolSetAttribute(self._pool, _RELEASE_THRESHOLD, self._kept)
+        self._runtime.memPoolTrimTo(self._pool, 0)
+
+
+class CupyPool:
+    """A memory pool of CuPy, which splits and joins blocks of cudaMalloc on the host."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._pool = bench.xp.cuda.MemoryPool()
+        self._blocks: dict[int, Any] = {}
+
+    def take(self, nbytes: int) -> int:
+        block = self._pool.malloc(nbytes)
+        address = int(block.ptr)
+        self._blocks[address] = block
+        return address
+
+    def give(self, address: int) -> None:
+        del self._blocks[address]
+
+    def close(self) -> None:
+        self._blocks.clear()
+        self._pool.free_all_blocks()
+
+
+class MappedArena:
+    """Blocks in one range that grows by mapping more memory behind it, as PyTorch's expandable segments do."""
+
+    def __init__(self, bench: Bench, capacity_bytes: int) -> None:
+        self._range = MappedRange(open_space(bench), capacity_bytes)
+        self._arena = OffsetArena()
+
+    def take(self, nbytes: int) -> int:
+        missing = self._arena.missing(nbytes)
+        if missing:
+            whole_pages = -(-missing // PAGE_BYTES) * PAGE_BYTES
+            self._range.grow(whole_pages, whole_pages)
+            self._arena.grow(whole_pages)
+        return self._range.address + self._arena.take(nbytes)
+
+    def give(self, address: int) -> None:
+        self._arena.give(address - self._range.address)
+
+    def close(self) -> None:
+        self._range.close()
+
+
+def open_allocator(bench: Bench, name: str, peak_bytes: int) -> Allocator:
+    """Return an allocator that holds nothing yet."""
+    if name == "vmm":
+        return MappedArena(bench, -(-_ROOM * peak_bytes // PAGE_BYTES) * PAGE_BYTES)
+    if name == "pool":
+        return StreamPool(bench)
+    if name == "cupy":
+        return CupyPool(bench)
+    return RuntimeMalloc(bench) if bench.traits.is_gpu else HostMalloc(bench)
+
+
+class LiveBlocks:
+    """The blocks that are taken, by number and in the order of their addresses; a block that overlaps is a mistake."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[int, tuple[int, int]] = {}  # number → address, size
+        self._starts: list[int] = []
+        self._ends: dict[int, int] = {}
+
+    def add(self, block: int, address: int, nbytes: int) -> None:
+        """Add a block; raises WrongAnswer where it overlaps one that is live."""
+        place = bisect.bisect_right(self._starts, address)
+        end = address + nbytes
+        expect(
+            (place == 0 or self._ends[self._starts[place - 1]] <= address)
+            and (place == len(self._starts) or end <= self._starts[place]),
+            f"block {block} of {nbytes} bytes overlaps a block that is still in use",
+        )
+        self._starts.insert(place, address)
+        self._ends[address] = end
+        self.blocks[block] = address, nbytes
+
+    def remove(self, block: int) -> int:
+        """Remove a block and return its address."""
+        address, _ = self.blocks.pop(block)
+        del self._starts[bisect.bisect_left(self._starts, address)], self._ends[address]
+        return address
+
+
+class Churn:
+    """One allocator that goes through a trace again and again, from holding nothing."""
+
+    def __init__(
+        self, bench: Bench, name: str, trace: Sequence[MemoryOperation], peak_bytes: int, may_fail: bool = False
+    ) -> None:
+        self._bench, self._name, self._trace, self._peak_bytes = bench, name, trace, peak_bytes
+        self._may_fail = may_fail
+        self._full = full_errors(bench)
+        self._pattern = Pattern(bench)
+
+    def seconds(self) -> list[float]:
+        """Return the seconds of each operation, up to the first one that fails."""
+        allocator = open_allocator(self._bench, self._name, self._peak_bytes)
+        addresses: dict[int, int] = {}
+        took = []
+        clock = time.perf_counter
+        try:
+            with contextlib.suppress(*self._full):  # the check says which operation failed
+                for operation in self._trace:
+                    if operation.nbytes:
+                        start = clock()
+                        addresses[operation.block] = allocator.take(operation.nbytes)
+                    else:
+                        address = addresses.pop(operation.block)
+                        start = clock()
+                        allocator.give(address)
+                    took.append(clock() - start)
+        finally:
+            self._close(allocator, addresses.values())
+        return took
+
+    @staticmethod
+    def _close(allocator: Allocator, addresses: Any) -> None:
+        for address in addresses:
+            allocator.give(address)
+        allocator.close()
+
+    def check(self) -> Observation:
+        """Go through the trace: no two live blocks may overlap, and at the peak each holds what was written to it."""
+        free_bytes = self._bench.device.free_bytes()
+        allocator = open_allocator(self._bench, self._name, self._peak_bytes)
+        live, peak, held, failed = LiveBlocks(), peak_index(self._trace), {}, len(self._trace)
+        try:
+            for index, operation in enumerate(self._trace):
+                if not operation.nbytes:
+                    allocator.give(live.remove(operation.block))
+                    continue
+                try:
+                    address = allocator.take(operation.nbytes)
+                except self._full:
+                    failed = index
+                    break
+                live.add(operation.block, address, operation.nbytes)
+                if index == peak:
+                    held = self._at_peak(live, free_bytes)
+        finally:
+            self._close(allocator, [address for address, _ in live.blocks.values()])
+        expect(self._may_fail or failed == len(self._trace), f"operation {failed} failed, though there is room")
+        return {**held, "first failure": Observed(failed, "operations", "more")}
+
+    def _at_peak(self, live: LiveBlocks, free_bytes: int) -> dict[str, Observed]:
+        """Compare the contents of all live blocks; return the memory held over the memory in use."""
+        arrays = {block: array_at(self._bench, *place) for block, place in live.blocks.items()}
+        for block, array in arrays.items():
+            self._pattern.filler(array, block)()
+        wrong = sum(self._pattern.wrong(array, block) for block, array in arrays.items())
+        expect(wrong == 0, f"{wrong} words differ from what was written to the blocks in use")
+        if not self._bench.traits.is_gpu:  # the host's free memory changes by what others do
+            return {}
+        held = free_bytes - self._bench.device.free_bytes()
+        return {"held per byte used": Observed(held / sum(array.size for array in arrays.values()))}
+
+
+def _allocators(target: Target) -> Any:
+    if target.is_host:
+        return ("malloc", "vmm")
+    return points(("pool", "vmm"), full=("malloc", "pool", "cupy", "vmm"))
+
+
+def _traces(target: Target) -> Any:
+    return ("step",) if target.is_host else points(("step",), full=("step", "tight"))
+
+
+@topic.case(allocator=_allocators, trace=_traces)
+def churn(bench: Bench, allocator: str, trace: str) -> Task:
+    """Allocations of training steps, drawn from a seed: seconds of each operation, which takes or gives back a block.
+
+    step: 4 GiB (128 MiB on the host) are in use at the peak; tight: 85 % of the free memory. The operation that fails
+    first is observed, and on a GPU the memory held at the peak over the memory in use. The arena of `vmm` is Python's.
+    """
+    peak_bytes = _HOST_PEAK_BYTES if not bench.traits.is_gpu else _PEAK_BYTES
+    if trace == "tight":
+        peak_bytes = int(bench.device.free_bytes() * _TIGHT_SHARE)
+    else:
+        bench.need(2 * peak_bytes)
+    is_full = bench.target.tier == "full"
+    operations = training_trace(_SEED, _MANY if is_full else _FEW, peak_bytes)
+    run = Churn(bench, allocator, operations, peak_bytes, may_fail=trace == "tight")
+    effort = POINT.with_tail(_TAIL) if is_full else POINT
+    stage = Stage(run.seconds, Work(items=1), "item", clock="self", effort=effort)
+    return Task.of(stage, check=run.check, notes={"allocations": str(len(operations) // 2)})

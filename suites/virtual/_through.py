@@ -1,0 +1,141 @@
+"""Bandwidth and latency through memory of many handles, and through memory that the GPU may compress."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import (
+    POINT,
+    Bench,
+    Skip,
+    Stage,
+    Target,
+    Task,
+    Topic,
+    View,
+    Work,
+    expect,
+    on_gpu,
+    points,
+)
+
+from .. import latency
+from .._stream import Drawn, open_stream
+from ..latency._ring import GpuRing, host_walk
+from ._space import PAGE_BYTES, GpuSpace, MappedRange, array_at, open_space
+from ._steps import PIECES, piece_bytes_of
+
+_ARRAYS = 3
+_FACTOR = 0.5  # a power of two, so that a triad rounds once
+_CACHES = 4  # arrays of this many last-level caches are read from memory
+_STEPS = 2**12
+_REPEATS = 64  # words of data that repeat
+_COPIED = 2  # arrays of a copy
+
+topic = Topic(
+    views=[
+        View("bars", "Bandwidth through memory of many handles", ("mapped",), by=("access",), series="triad.hot"),
+        View("bars", "Latency through memory of many handles", ("mapped",), by=("access",), series="chase.hot"),
+        View("bars", "Bandwidth of compressible memory by data", ("compressible",)),
+    ]
+)
+
+
+def _memory(bench: Bench, piece: str, nbytes: int) -> tuple[Any, Callable[[], None]]:
+    """Return memory as uint8 and what gives it back: one allocation (`malloc`), or a range mapped in pieces."""
+    if piece == "malloc":
+        return bench.xp.empty(nbytes, bench.xp.uint8), lambda: None
+    mapped = MappedRange.filled(open_space(bench), nbytes, piece_bytes_of(piece, nbytes))
+
+    def close() -> None:
+        bench.device.synchronize()
+        mapped.close()
+
+    return array_at(bench, mapped.address, nbytes), close
+
+
+def _sizes(target: Target) -> Any:
+    if target.is_host:
+        return points((2**26,), smoke=(2**22,), full=(2**26, 2**28))
+    return points((2**28,), smoke=(2**24,), full=(2**28, 2**30, 2**32))
+
+
+@topic.case(
+    piece=points(("malloc", "2MiB"), full=("malloc", *PIECES)),
+    size_bytes=_sizes,
+    access=points(("triad",), full=("triad", "chase")),
+)
+def mapped(bench: Bench, piece: str, size_bytes: int, access: str) -> Task:
+    """STREAM triad on arrays of that size (3 moved), or dependent loads from a ring of that size (seconds per load).
+
+    The memory is one allocation (`malloc`), or mapped from one handle for each piece.
+    """
+    return _triad(bench, piece, size_bytes) if access == "triad" else _chase(bench, piece, size_bytes)
+
+
+def _triad(bench: Bench, piece: str, size_bytes: int) -> Task:
+    stream = open_stream(bench, size_bytes, "float32", _ARRAYS)
+    memory, close = _memory(bench, piece, _ARRAYS * size_bytes)
+    a, b, c = (memory[start : start + size_bytes].view(np.float32) for start in range(0, memory.size, size_bytes))
+    seeds = [np.uint64(seed) for seed in bench.rng.integers(2**64, size=2, dtype=np.uint64)]
+    inputs = tuple(Drawn(array, seed) for array, seed in zip((b, c), seeds, strict=True))
+    for drawn in inputs:
+        stream.call("fill", drawn.array, stream.count, drawn.seed)()
+    call = stream.call("triad", a, b, c, stream.count, stream.real(_FACTOR))
+    limit = "dram" if _ARRAYS * size_bytes >= _CACHES * bench.target.device.cache_bytes else ""
+    stage = Stage(call, Work(moved=_ARRAYS * size_bytes, flops=2 * a.size), "moved", limit, effort=POINT)
+    verify = stream.verifier(a, inputs, (0, 1, _FACTOR))
+    return Task({"triad": stage}, verify, stream.poison(a), close, notes=dict(stream.notes))
+
+
+def _chase(bench: Bench, piece: str, size_bytes: int) -> Task:
+    bench.need(size_bytes + PAGE_BYTES)
+    memory, close = _memory(bench, piece, size_bytes)
+    if bench.traits.is_gpu:  # the kernel is the suite latency's
+        ring = GpuRing.linked(replace(bench, package=latency.__name__), size_bytes, memory)
+        bench.device.flush()
+        walk = ring.walk(_STEPS, sweep=False)
+    else:
+        walk = host_walk(bench, memory.view(np.uint64))
+    return Task({"chase": walk.stage()}, walk.check, close=close)
+
+
+@topic.case(
+    memory=("plain", "compressible"),
+    data=points(("zeros", "random"), full=("zeros", "repeats", "random")),
+    size_bytes=points((2**28,), smoke=(2**24,), full=(2**28, 2**30)),
+    when=lambda target: on_gpu(target) and target.tier == "full",
+)
+def compressible(bench: Bench, memory: str, data: str, size_bytes: int) -> Task:
+    """Copy an array by a kernel within memory that the GPU may compress, or within plain memory: 2 arrays moved.
+
+    Compressible memory saves bandwidth where the data allow it, and never room.
+    """
+    stream = open_stream(bench, size_bytes, "float32", _COPIED)
+    space = GpuSpace(bench, is_compressible=memory == "compressible")
+    pages = MappedRange.filled(space, _COPIED * size_bytes, _COPIED * size_bytes)
+    if memory == "compressible" and not space.is_compressed(pages.physical[0]):
+        pages.close()
+        raise Skip("the driver gives no compressible memory on this GPU")
+    source, target = (array_at(bench, pages.address + start, size_bytes) for start in (0, size_bytes))
+    words = source.view(np.uint32)
+    if data == "random":
+        stream.call("fill", words.view(np.float32), stream.count, np.uint64(bench.rng.integers(2**63)))()
+    else:
+        words[:] = bench.xp.arange(words.size, dtype=np.uint32) % _REPEATS if data == "repeats" else 0
+
+    def check() -> None:
+        wrong = int(bench.xp.count_nonzero(target.view(np.uint32) != words))
+        expect(wrong == 0, f"{wrong} of {words.size} words of the copy differ from their source")
+
+    def close() -> None:
+        bench.device.synchronize()
+        pages.close()
+
+    call = stream.call("copy", target.view(np.float32), source.view(np.float32), stream.count)
+    stage = Stage(call, Work(moved=_COPIED * size_bytes), "moved", "dram", effort=POINT)
+    return Task.of(stage, check=check, poison=lambda: target.fill(0xA5), close=close)

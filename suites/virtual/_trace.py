@@ -1,0 +1,125 @@
+"""The allocations of a training step, drawn from a seed: sizes, order and lifetimes, with no device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+LAYERS = 24
+_PASSING = 3  # temporary arrays of a layer, each free before the next layer
+_GRADIENTS = (0.5, 0.5, 2.0, 2.0)  # of a layer, in width²: projections, MLP
+_WIDTHS = (1.0, 1.0, 1.0, 4.0, 4.0, 0.125)  # activations that a layer keeps, in tokens × width: inputs, MLP, statistics
+_TOKENS = (256, 2048)  # in a step: sequences differ in length, so sizes do not repeat
+_LEAST_BYTES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryOperation:
+    """One operation of a trace: block `block` of `nbytes` is taken, or given back where `nbytes` is 0."""
+
+    block: int
+    nbytes: int
+
+
+class TraceWriter:
+    """Writes operations, numbers the blocks, and knows which of them are live."""
+
+    def __init__(self, rng: np.random.Generator, width_bytes: int) -> None:
+        self._rng, self._width_bytes = rng, width_bytes
+        self.operations: list[MemoryOperation] = []
+        self._blocks = 0
+
+    @property
+    def taken(self) -> int:
+        """How many blocks were taken."""
+        return self._blocks
+
+    def take(self, nbytes: float) -> int:
+        """Take a block and return its number."""
+        block, self._blocks = self._blocks, self._blocks + 1
+        self.operations.append(MemoryOperation(block, max(int(nbytes), _LEAST_BYTES)))
+        return block
+
+    def give(self, *blocks: int) -> None:
+        """Give blocks back."""
+        self.operations += [MemoryOperation(block, 0) for block in blocks]
+
+    def step(self) -> None:
+        """Write one training step: forward, backward in reverse, and the optimiser's temporary arrays."""
+        tokens = int(self._rng.integers(*_TOKENS))
+        saved: list[list[int]] = []
+        for _ in range(LAYERS):
+            passing = [self.take(tokens * self._width_bytes * self._rng.uniform(0.5, 2.0)) for _ in range(_PASSING)]
+            saved.append([self.take(tokens * self._width_bytes * width) for width in _WIDTHS])
+            self.give(*passing)
+        gradients = []
+        while saved:
+            passing = [self.take(tokens * self._width_bytes * 4.0) for _ in range(_PASSING)]
+            gradients += [self.take(self._width_bytes * self._width_bytes * share) for share in _GRADIENTS]
+            self.give(*passing, *saved.pop())
+        for gradient in gradients:
+            scratch = self.take(_LEAST_BYTES * float(self._rng.integers(1, 64)))
+            self.give(scratch, gradient)
+
+
+def training_trace(seed: int, allocations: int, peak_bytes: int) -> tuple[MemoryOperation, ...]:
+    """Return the operations of as many whole training steps as hold `allocations`, cut after that many.
+
+    The trace is scaled so that the most memory that is live at one time is `peak_bytes`, up to the rounding of sizes to
+    512 bytes. Blocks that are live at the end are given back.
+    """
+    writer = TraceWriter(np.random.default_rng(seed), width_bytes=4096)
+    while writer.taken < allocations:
+        writer.step()
+    kept = list(_first(writer.operations, allocations))
+    scale = peak_bytes / most_live_bytes(kept)
+    scaled = [MemoryOperation(each.block, _rounded(each.nbytes * scale) if each.nbytes else 0) for each in kept]
+    live = {each.block for each in scaled if each.nbytes} - {each.block for each in scaled if not each.nbytes}
+    return (*scaled, *(MemoryOperation(block, 0) for block in sorted(live)))
+
+
+def _rounded(nbytes: float) -> int:
+    return max(int(nbytes) // _LEAST_BYTES, 1) * _LEAST_BYTES
+
+
+def _first(operations: Sequence[MemoryOperation], allocations: int) -> Iterator[MemoryOperation]:
+    """Yield operations until so many blocks were taken."""
+    taken = 0
+    for operation in operations:
+        taken += operation.nbytes > 0
+        if taken > allocations:
+            return
+        yield operation
+
+
+def most_live_bytes(operations: Sequence[MemoryOperation]) -> int:
+    """Return the most bytes that are live at one time."""
+    return live_bytes_at(operations, peak_index(operations))
+
+
+def peak_index(operations: Sequence[MemoryOperation]) -> int:
+    """Return the index of the operation after which the most bytes are live, the first of several."""
+    sizes: dict[int, int] = {}
+    live = most = index = 0
+    for place, operation in enumerate(operations):
+        if operation.nbytes:
+            sizes[operation.block] = operation.nbytes
+            live += operation.nbytes
+        else:
+            live -= sizes.pop(operation.block)
+        if live > most:
+            most, index = live, place
+    return index
+
+
+def live_bytes_at(operations: Sequence[MemoryOperation], index: int) -> int:
+    """Return the bytes that are live after the operation of that index."""
+    sizes: dict[int, int] = {}
+    for operation in operations[: index + 1]:
+        if operation.nbytes:
+            sizes[operation.block] = operation.nbytes
+        else:
+            del sizes[operation.block]
+    return sum(sizes.values())

@@ -1,0 +1,144 @@
+"""The allocations of a training step, the arena that serves them, and checks that find an allocator's mistakes."""
+
+import importlib
+import random
+
+import pytest
+from test_virtual_memory import SUITE, host_bench, task_of
+
+from gpubench.base.errors import WrongAnswer
+
+CHURN = importlib.import_module(f"{SUITE.package}._churn")
+TRACE = importlib.import_module(f"{SUITE.package}._trace")
+ARENA = importlib.import_module(f"{SUITE.package}._arena")
+PEAK = 2**24
+
+
+@pytest.fixture(scope="module")
+def trace():
+    return TRACE.training_trace(3, 1000, PEAK)
+
+
+def test_a_trace_takes_as_many_blocks_as_asked_and_gives_each_back_once(trace):
+    taken = [operation.block for operation in trace if operation.nbytes]
+    given = [operation.block for operation in trace if not operation.nbytes]
+    assert taken == list(range(1000))
+    assert sorted(given) == taken
+    for block in taken:
+        places = [place for place, operation in enumerate(trace) if operation.block == block]
+        assert trace[places[0]].nbytes > 0
+        assert trace[places[1]].nbytes == 0
+
+
+def test_a_trace_peaks_at_the_memory_asked_for_and_is_the_same_for_a_seed(trace):
+    assert TRACE.live_bytes_at(trace, TRACE.peak_index(trace)) == pytest.approx(PEAK, rel=0.01)
+    assert TRACE.training_trace(3, 1000, PEAK) == trace
+    assert TRACE.training_trace(4, 1000, PEAK) != trace
+    assert all(operation.nbytes % 512 == 0 for operation in trace)
+
+
+def test_blocks_of_an_arena_never_overlap_and_join_when_they_are_given_back():
+    draws, arena, live = random.Random(8), ARENA.OffsetArena(), {}
+    for _ in range(1500):
+        if live and draws.random() < 0.5:
+            offset = draws.choice(list(live))
+            del live[offset]
+            arena.give(offset)
+            continue
+        nbytes = draws.randrange(1, 5000)
+        if missing := arena.missing(nbytes):
+            arena.grow(-(-missing // 4096) * 4096)
+        offset = arena.take(nbytes)
+        assert all(offset + nbytes <= start or start + size <= offset for start, size in live.items())
+        assert offset + nbytes <= arena.nbytes
+        live[offset] = nbytes
+    for offset in live:
+        arena.give(offset)
+    assert arena.missing(arena.nbytes) == 0  # one free place again
+
+
+def test_an_arena_grows_only_by_what_its_last_free_place_is_short_of():
+    arena = ARENA.OffsetArena()
+    arena.grow(4096)
+    assert arena.take(1024) == 0
+    assert arena.missing(3072) == 0
+    assert arena.missing(4096) == 1024
+
+
+@pytest.mark.parametrize("allocator", ["malloc", "vmm"])
+def test_an_allocator_serves_a_trace_and_its_blocks_keep_what_was_written(allocator, trace):
+    run = CHURN.Churn(host_bench(), allocator, trace, PEAK)
+    assert len(run.seconds()) == len(trace)
+    assert run.check()["first failure"].value == len(trace)
+
+
+class Wrong:
+    """An arena whose third block lies where the second one does."""
+
+    def __init__(self, bench):
+        self._inner, self._given = CHURN.HostMalloc(bench), []
+
+    def take(self, nbytes):
+        if len(self._given) == 2:
+            self._given.append(0)
+            return self._given[1]
+        self._given.append(self._inner.take(nbytes))
+        return self._given[-1]
+
+    def give(self, address):
+        pass
+
+    def close(self):
+        pass
+
+
+def test_an_allocator_that_gives_the_same_memory_twice_is_found(monkeypatch, trace):
+    monkeypatch.setattr(CHURN, "open_allocator", lambda bench, *_: Wrong(bench))
+    with pytest.raises(WrongAnswer, match=r"block 2 of .* overlaps a block that is still in use"):
+        CHURN.Churn(host_bench(), "malloc", trace, PEAK).check()
+
+
+class Small(CHURN.HostMalloc):
+    """An allocator with room for a quarter of the trace's peak."""
+
+    room = PEAK // 4
+
+    def __init__(self, bench):
+        super().__init__(bench)
+        self._sizes = {}
+
+    def take(self, nbytes):
+        if sum(self._sizes.values()) + nbytes > self.room:
+            raise MemoryError("full")
+        address = super().take(nbytes)
+        self._sizes[address] = nbytes
+        return address
+
+    def give(self, address):
+        del self._sizes[address]
+        super().give(address)
+
+
+def test_the_operation_that_fails_first_is_observed_where_memory_is_tight(monkeypatch, trace):
+    made = []
+    monkeypatch.setattr(CHURN, "open_allocator", lambda bench, *_: made.append(Small(bench)) or made[-1])
+    tight = CHURN.Churn(host_bench(), "malloc", trace, PEAK, may_fail=True)
+    failed = int(tight.check()["first failure"].value)
+    assert 0 < failed < len(trace)
+    assert len(tight.seconds()) == failed
+    assert not any(allocator._sizes for allocator in made)  # all was given back
+    with pytest.raises(WrongAnswer, match=f"operation {failed} failed, though there is room"):
+        CHURN.Churn(host_bench(), "malloc", trace, PEAK).check()
+
+
+def test_bandwidth_and_latency_through_many_handles_are_checked():
+    for piece in ("malloc", "2MiB"):
+        for access, stage in (("triad", "triad"), ("chase", "chase")):
+            task = task_of("mapped", piece=piece, size_bytes=2**22, access=access)
+            if access == "triad":
+                task.poison()
+                with pytest.raises(WrongAnswer):
+                    task.check()
+            task.stages[stage].call()
+            task.check()
+            task.close()
