@@ -7,12 +7,15 @@ from typing import Any
 
 from gpubench.api.report import (
     Crossover,
+    FastestChoices,
     Path,
     Staircase,
     Step,
     Summary,
     Transfers,
+    fastest,
     frame,
+    path_params,
     staircases,
     stats,
     transfers,
@@ -48,14 +51,16 @@ def transfer_record(found: Transfers) -> dict[str, Any]:
         "suite": found.suite,
         "view": found.title,
         "axis": found.axis,
-        "paths": [_path(path) for path in found.paths],
+        "paths": [_path(path, found.by) for path in found.paths],
         "crossovers": [_crossover(each) for each in found.crossovers],
+        "fastest": [_fastest(each) for each in fastest(found)],
     }
 
 
-def _path(path: Path) -> dict[str, Any]:
+def _path(path: Path, by: tuple[str, ...]) -> dict[str, Any]:
     return {
         "line": path.line.label,
+        "params": path_params(path, by),
         "rate_unit": path.unit,
         "residual": frame.finite(path.model.residual),
         "half": _interval(path.model.half) if path.model.half else None,
@@ -74,6 +79,15 @@ def _path(path: Path) -> dict[str, Any]:
 
 def _crossover(each: Crossover) -> dict[str, Any]:
     return {"below": each.below, "above": each.above, **_interval(each.size), "fitted": frame.finite(each.fitted)}
+
+
+def _fastest(each: FastestChoices) -> dict[str, Any]:
+    return {
+        "params": dict(each.params),
+        "devices": list(each.devices),
+        "axis": each.axis,
+        "choices": [{"from": choice.above, "fastest": choice.value} for choice in each.choices],
+    }
 
 
 def _interval(interval: stats.Interval) -> dict[str, float | None]:

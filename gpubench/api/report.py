@@ -38,6 +38,7 @@ from gpubench.analysis.views.derived import (
     transfers,
     transfers_of,
 )
+from gpubench.analysis.views.fastest import FastestChoices, fastest, path_params
 from gpubench.analysis.views.links import link_tables
 from gpubench.analysis.views.payoffs import Payoff, Payoffs, payoffs, payoffs_of
 from gpubench.analysis.views.phase_lanes import lane_of, result_lanes
@@ -107,6 +108,7 @@ __all__ = [
     "EventBit",
     "EventClass",
     "FailedCases",
+    "FastestChoices",
     "Figure",
     "Finding",
     "FleetCase",
@@ -173,6 +175,7 @@ __all__ = [
     "energy_tables",
     "escape",
     "extremes",
+    "fastest",
     "finding_words",
     "fleet_words",
     "frame",
@@ -186,6 +189,7 @@ __all__ = [
     "listing",
     "overview",
     "paid_words",
+    "path_params",
     "payoff_tables",
     "payoffs",
     "payoffs_of",

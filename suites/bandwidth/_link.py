@@ -83,7 +83,7 @@ def d2h(bench: Bench, memory: str, size_bytes: int) -> Task:
 def _one_way(bench: Bench, memory: str, size_bytes: int, to_device: bool) -> Task:
     need_gpu(bench)
     bench.need(2 * size_bytes + _SPARE_BYTES)
-    host = _host_memory(bench, memory, size_bytes)
+    host = host_memory(bench, memory, size_bytes)
     transfer = LinkCopy(bench, host, to_device)
     limit = "link.h2d" if to_device else "link.d2h"
     waits = memory == "pageable"  # the runtime copies it through pinned memory and waits for the device
@@ -97,7 +97,7 @@ def duplex(bench: Bench, memory: str, size_bytes: int) -> Task:
     need_gpu(bench)
     bench.need(4 * size_bytes + _SPARE_BYTES)
     device, cuda = bench.device, bench.xp.cuda
-    sent, received = (_host_memory(bench, memory, size_bytes) for _ in range(2))
+    sent, received = (host_memory(bench, memory, size_bytes) for _ in range(2))
     up = LinkCopy(bench, sent, to_device=True)
     down = LinkCopy(bench, received, to_device=False, draw=1)
     events = {copy: (cuda.Event(), cuda.Event()) for copy in (up, down)}
@@ -155,7 +155,7 @@ def _registered(bench: Bench, size_bytes: int) -> HostMemory:
     return HostMemory(pages[:size_bytes], bench.device.register(pages))
 
 
-def _host_memory(bench: Bench, memory: str, size_bytes: int) -> HostMemory:
+def host_memory(bench: Bench, memory: str, size_bytes: int) -> HostMemory:
     """Allocate host memory of a kind; raises Skip where the driver refuses."""
     kinds: dict[str, Callable[[], HostMemory]] = {
         "pinned": lambda: HostMemory(bench.device.pinned(size_bytes), _nothing),

@@ -104,13 +104,14 @@ class Crossover:
 
 @dataclass(frozen=True, slots=True)
 class Transfers:
-    """The paths of one view and their crossovers."""
+    """The paths of one view, which differ in the axes `by`, and their crossovers."""
 
     suite: str
     title: str
     axis: str
     paths: tuple[Path, ...]
     crossovers: tuple[Crossover, ...]
+    by: tuple[str, ...] = ()
 
 
 def known_sizes(device: Device) -> list[Known]:
@@ -192,7 +193,7 @@ def transfers_of(summary: Summary, suite: str, view: View) -> list[Transfers]:
     for points in by_unit(view_points(summary, suite, view, view.series)):
         paths = [path for line in view_lines(points, view) if (path := _path(line, view))]
         if paths:
-            found.append(Transfers(suite, view.title, view.x, tuple(paths), tuple(_crossovers(paths))))
+            found.append(Transfers(suite, view.title, view.x, tuple(paths), tuple(_crossovers(paths)), view.by))
     return found
 
 

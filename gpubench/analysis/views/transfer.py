@@ -154,11 +154,7 @@ def crossovers(
     """
     n = np.asarray(sizes, dtype=float)
     excess = np.asarray([math.log(b.centre / a.centre) for a, b in zip(one, other, strict=True)])
-    sure = [
-        index
-        for index, (a, b) in enumerate(zip(one, other, strict=True))
-        if (a.high < b.low or b.high < a.low) and abs(excess[index]) > math.log1p(_APART)
-    ]
+    sure = [index for index, (a, b) in enumerate(zip(one, other, strict=True)) if is_apart(a, b)]
     found = []
     for low, high in itertools.pairwise(sure):
         if (excess[low] > 0) != (excess[high] > 0):
@@ -166,6 +162,12 @@ def crossovers(
             centre = _crossing(n, excess, turn, turn + 1).centre
             found.append((bool(excess[high] > 0), Interval(float(n[low]), centre, float(n[high]))))
     return found
+
+
+def is_apart(one: Interval, other: Interval) -> bool:
+    """Return whether two times surely differ: their intervals do not touch and their medians are 2 % apart."""
+    is_disjoint = one.high < other.low or other.high < one.low
+    return is_disjoint and abs(math.log(other.centre / one.centre)) > math.log1p(_APART)
 
 
 def meeting(one: Piece, other: Piece) -> float | None:

@@ -1,0 +1,299 @@
+"""Copies of many small blocks between host and device, as an engine moves pages of a KV cache out and back.
+
+In host memory the blocks lie packed, one after another; in device memory they lie in a pool, at places of their own.
+Five ways submit the same copy: a loop of the driver's copies, in compiled code or through CuPy's binding; one call with
+all copies as a batch; a kernel that reads or writes the host's memory; one copy to or from a staging buffer, and a
+kernel beside the pool. On the host both memories are the host's, and the copies are those of processor threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpubench.api.suite import (
+    POINT,
+    Bench,
+    Skip,
+    Stage,
+    SuiteError,
+    Target,
+    Task,
+    Topic,
+    View,
+    Work,
+    expect,
+    points,
+    powers_of_two,
+    units,
+)
+
+from .._checks import in_turn
+from .._stream import NEEDS_NUMBA, need_numba
+from ._link import host_memory
+from ._words import RandomWords, grid_of
+
+_VECTOR_BYTES, _WORD_BYTES = 16, 8
+_THREADS = 256  # of a block of blocks.cu
+_MOST_GRID = 2**16
+_SPARE_BYTES = 2**26
+# The most commands that are queued behind the gate: the launch queue holds about 1000, and a submission that does not
+# fit waits for the gate.
+_MOST_QUEUED = 512
+
+_LOOP, _BATCH, _KERNEL, _MERGED, _BINDING = "loop", "batch", "kernel", "merged", "binding"
+_TO_DEVICE, _TO_HOST, _SCATTER, _GATHER = "h2d", "d2h", "scatter", "gather"
+_SHUFFLED, _ORDERED = "shuffled", "ordered"
+_COUNT = 256  # of blocks, where only one number is measured
+_LIMITS = {_TO_DEVICE: "link.h2d", _TO_HOST: "link.d2h"}
+
+Call = Callable[[], object]
+Places = npt.NDArray[np.uint32]
+
+_LINES = ("way", "direction", "count", "order")
+
+topic = Topic(
+    views=[
+        View("transfer", "Block copy bandwidth by block size", ("blocks",), "block_bytes", by=_LINES, series="hot"),
+        View(
+            "transfer",
+            "Block copy bandwidth by number of blocks",
+            ("blocks",),
+            "count",
+            by=("way", "direction", "block_bytes", "order"),
+            series="hot",
+        ),
+        View(
+            "curve",
+            "Block copy submission time by block size",
+            ("blocks",),
+            "block_bytes",
+            by=_LINES,
+            series="host",
+            log_x=True,
+            log_y=True,
+        ),
+    ]
+)
+
+
+def _ways(target: Target) -> Any:
+    if target.is_host:
+        return points((_LOOP, _KERNEL), (_LOOP,), (_LOOP, _KERNEL, _MERGED))
+    ways = (_LOOP, _BATCH, _KERNEL, _MERGED)
+    return points(ways, full=(*ways, _BINDING))
+
+
+def _directions(target: Target) -> Any:
+    both = (_SCATTER, _GATHER) if target.is_host else (_TO_DEVICE, _TO_HOST)
+    return points(both[:1], full=both)
+
+
+def _is_measured(target: Target, params: Mapping[str, Any]) -> bool:
+    """Return whether a point is measured: on the host, in order and through the binding only one number of blocks."""
+    if target.is_host:
+        return bool(params["count"] == _COUNT)
+    if params["way"] == _BINDING:
+        return bool(params["count"] == _COUNT and params["order"] == _SHUFFLED)
+    return bool(params["order"] == _SHUFFLED or params["count"] == _COUNT)
+
+
+@topic.case(
+    way=_ways,
+    direction=_directions,
+    block_bytes=points((2**14,), full=powers_of_two(10, 18, 2)),
+    count=points((_COUNT,), full=powers_of_two(4, 12, 2)),
+    order=points((_SHUFFLED,), full=(_SHUFFLED, _ORDERED)),
+    where=_is_measured,
+)
+def blocks(bench: Bench, way: str, direction: str, block_bytes: int, count: int, order: str) -> Task:
+    """Copy blocks from packed memory to their places in a pool (h2d, scatter), or back (d2h, gather): payload.
+
+    The time begins with the first command on an idle device and ends with the last byte, submission included; series
+    `host` is the submission alone. Stage `queued` has all commands in the queue before it begins.
+    """
+    layout = BlockLayout.of(bench, block_bytes, count, order)
+    bench.need(4 * layout.nbytes + _SPARE_BYTES)
+    if not bench.traits.is_gpu:
+        return _host_task(bench, layout, way, direction == _SCATTER)
+    pools = GpuBlocks(bench, layout, direction == _TO_DEVICE)
+    call, commands = pools.submission(way)
+    stage = partial(Stage, call, Work(payload=layout.nbytes), "payload", _LIMITS[direction], effort=POINT)
+    stages = {"": stage(max_calls=1, waits=True)}
+    if commands <= _MOST_QUEUED:
+        stages["queued"] = stage(max_calls=_MOST_QUEUED // commands)
+    notes = {"blocks": layout.words, "commands": str(commands)}
+    return Task(stages, pools.check, pools.poison, close=pools.close, notes=notes)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockLayout:
+    """Blocks of equal size, and the place of each in the pool, which has as many places as there are blocks."""
+
+    block_bytes: int
+    places: Places
+    order: str
+
+    @classmethod
+    def of(cls, bench: Bench, block_bytes: int, count: int, order: str) -> BlockLayout:
+        """Return the layout of a case; raises SuiteError for sizes that the copies do not take."""
+        if count < 1 or block_bytes < _VECTOR_BYTES or block_bytes & (block_bytes - 1):
+            least = f"blocks of {_VECTOR_BYTES} bytes or a larger power of two"
+            raise SuiteError(f"{count} blocks of {block_bytes} bytes: needs one or more, and {least}")
+        places = bench.rng.permutation(count) if order == _SHUFFLED else np.arange(count)
+        return cls(block_bytes, places.astype(np.uint32), order)
+
+    @property
+    def count(self) -> int:
+        """The number of blocks."""
+        return len(self.places)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all blocks."""
+        return self.count * self.block_bytes
+
+    @property
+    def words(self) -> str:
+        """The layout as a note."""
+        return f"{self.count} × {units.brief_size(self.block_bytes)}, {self.order}"
+
+    @property
+    def inverse(self) -> Places:
+        """The packed block that is at each place of the pool."""
+        found = np.empty_like(self.places)
+        found[self.places] = np.arange(self.count, dtype=np.uint32)
+        return found
+
+    def addresses(self, packed: int, pool: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+        """Return the addresses of all blocks in packed memory and in the pool, which begin at these addresses."""
+        first = np.arange(self.count, dtype=np.uint64) * np.uint64(self.block_bytes)
+        there = self.places.astype(np.uint64) * np.uint64(self.block_bytes)
+        return first + np.uint64(packed), there + np.uint64(pool)
+
+
+class GpuBlocks:
+    """Packed blocks in page-locked host memory, a pool on the device, and the check that every word arrived."""
+
+    def __init__(self, bench: Bench, layout: BlockLayout, to_device: bool) -> None:
+        self._bench, self._layout, self._to_device = bench, layout, to_device
+        device, xp = bench.device, bench.xp
+        host = host_memory(bench, "pinned", layout.nbytes)
+        self._host, self.close = host.array, host.close
+        self._words = RandomWords(bench, layout.nbytes)
+        self._places = xp.asarray(layout.places)
+        self._pool = xp.zeros(layout.nbytes, np.uint8)
+        self._compared = xp.zeros(layout.nbytes, np.uint8)  # what the check compares; the staging buffer of `merged`
+        self._verify = self._words.verifier(self._compared)
+        if to_device:
+            device.copy(self._host, self._words.array)
+        else:
+            self._rearranged(self._words.array, xp.asarray(layout.inverse), self._pool)
+        device.synchronize()
+
+    def submission(self, way: str) -> tuple[Call, int]:
+        """Return the copy by that way, and the number of commands that it submits; raises Skip."""
+        if way == _KERNEL:
+            return self._kernel(np.uint64(self._host.ctypes.data)), 1
+        if way == _MERGED:
+            return self._merged(), 2
+        count = self._layout.count
+        if way == _BINDING:
+            return self._by_binding(), count
+        if self._bench.traits.vendor != "nvidia":
+            raise Skip(f"the way {way} calls CUDA's driver; the ways {_KERNEL} and {_MERGED} need none")
+        try:
+            from . import _submit
+        except ImportError as error:
+            raise Skip(NEEDS_NUMBA) from error
+        copies = _submit.BlockCopies(*self._ends(), self._layout.block_bytes)
+        name, submit = {
+            _LOOP: ("cuMemcpyAsync", _submit.one_by_one),
+            _BATCH: ("cuMemcpyBatchAsync", _submit.as_a_batch),
+        }[way]
+        return submit(_submit.driver_function(name), copies, self._bench.device.stream), count
+
+    def _ends(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+        """Return the addresses of the blocks: where they go to, and where they come from."""
+        packed, pool = self._layout.addresses(self._host.ctypes.data, self._pool.data.ptr)
+        return (pool, packed) if self._to_device else (packed, pool)
+
+    def _by_binding(self) -> Call:
+        """Return a loop in Python over the binding's copy, with its arguments prepared: what the binding costs."""
+        runtime, nbytes = self._bench.xp.cuda.runtime, self._layout.block_bytes
+        kind = runtime.memcpyHostToDevice if self._to_device else runtime.memcpyDeviceToHost
+        stream, copy = self._bench.device.stream, runtime.memcpyAsync
+        ends = list(zip(*(end.tolist() for end in self._ends()), strict=True))
+
+        def call() -> None:
+            for target, source in ends:
+                copy(target, source, nbytes, kind, stream)
+
+        return call
+
+    def _kernel(self, packed: Any) -> Call:
+        """Return the kernel that copies between the pool and packed blocks, an array or an address."""
+        vectors = self._layout.nbytes // _VECTOR_BYTES
+        shift = (self._layout.block_bytes // _VECTOR_BYTES).bit_length() - 1
+        name = "scatter_blocks" if self._to_device else "gather_blocks"
+        ends = (self._pool, packed) if self._to_device else (packed, self._pool)
+        kernel, grid = self._bench.kernel("blocks.cu", name), (min(grid_of(vectors, _THREADS)[0], _MOST_GRID),)
+        args = (*ends, self._places, np.uint64(vectors), np.uint32(shift))
+        return lambda: kernel(grid, (_THREADS,), args)
+
+    def _merged(self) -> Call:
+        staging, host, copy = self._bench.xp.empty_like(self._pool), self._host, self._bench.device.copy
+        kernel = self._kernel(staging)
+        if self._to_device:
+            return in_turn(lambda: copy(staging, host), kernel)
+        return in_turn(kernel, lambda: copy(host, staging))
+
+    def _rearranged(self, source: Any, order: Any, target: Any) -> None:
+        """Fill the blocks of the target with those of the source in that order, by the array module."""
+        rows = (-1, self._layout.block_bytes // _WORD_BYTES)
+        blocks, found = (array.view(np.uint64).reshape(rows) for array in (source, target))
+        self._bench.xp.take(blocks, order, axis=0, out=found)
+
+    def poison(self) -> None:
+        """Overwrite with zeros what the copy should write."""
+        self._bench.device.synchronize()
+        if self._to_device:
+            self._pool.fill(0)
+        else:
+            self._host.fill(0)
+
+    def check(self) -> None:
+        """Raise WrongAnswer unless every word of every block arrived."""
+        if self._to_device:
+            self._rearranged(self._pool, self._places, self._compared)
+        else:
+            self._bench.device.copy(self._compared, self._host)
+        self._verify()
+
+
+def _host_task(bench: Bench, layout: BlockLayout, way: str, is_scatter: bool) -> Task:
+    """Return the copy in the memory of the host: one thread in a loop, or all threads (kernel, merged)."""
+    need_numba(bench)
+    from . import _host_blocks
+
+    rows = (layout.count, layout.block_bytes // _WORD_BYTES)
+    packed = bench.rng.integers(2**64, size=rows, dtype=np.uint64)
+    pool, staging, places = np.zeros_like(packed), np.zeros_like(packed), layout.places
+    expected = packed[layout.inverse]
+    if not is_scatter:
+        expected, pool, packed = packed.copy(), expected, pool
+    copied = pool if is_scatter else packed
+    call = _host_blocks.copy(way, pool, packed, staging, places, is_scatter)
+
+    def check() -> None:
+        wrong = int((copied != expected).any(axis=1).sum())
+        expect(wrong == 0, f"{wrong} of {layout.count} blocks are wrong")
+
+    work = Work(payload=layout.nbytes, moved=2 * layout.nbytes)
+    stage = Stage(call, work, "payload", effort=POINT)
+    return Task.of(stage, check=check, poison=lambda: copied.fill(0), notes={"blocks": layout.words})

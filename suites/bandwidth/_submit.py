@@ -1,0 +1,133 @@
+"""Copies submitted by compiled code: a loop over the driver's copy, and the driver's call that takes a whole batch.
+
+A loop in Python would measure Python: a call through a binding takes microseconds, the driver's own less than one. The
+loop is compiled by numba and calls the driver's function by its address. The call for a batch takes C arrays, which
+are prepared once, so that one call through ctypes submits them all. Importing this module imports numba.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+import numpy.typing as npt
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from gpubench.api.suite import Skip
+
+# The version of CUDA whose signatures are used here. It is the first with cuMemcpyBatchAsync; newer drivers still have
+# the function of that version, which differs from that of CUDA 13 by the argument failIdx.
+_SIGNATURES = 12080
+_IN_STREAM_ORDER = 1  # CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
+_ADDRESSES = (ctypes.c_void_p,) * 3
+
+Words = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCopies:
+    """The addresses of the blocks of a copy, each of `block_bytes`, as the arrays that C takes."""
+
+    targets: Words
+    sources: Words
+    block_bytes: int
+
+
+class _CopyAttributes(ctypes.Structure):
+    """CUmemcpyAttributes of cuda.h: the order of access, hints on both locations (type and id), flags."""
+
+    _fields_ = (
+        ("order", ctypes.c_int),
+        ("source_location", ctypes.c_int * 2),
+        ("target_location", ctypes.c_int * 2),
+        ("flags", ctypes.c_uint),
+    )
+
+
+@functools.cache
+def driver_function(name: str) -> int:
+    """Return the address of a function of CUDA's driver; raises Skip where the driver does not have it."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise Skip(f"needs the driver's library libcuda.so.1 ({error})") from error
+    address, found = ctypes.c_void_p(), ctypes.c_int()
+    status = driver.cuGetProcAddress_v2(
+        name.encode(), ctypes.byref(address), _SIGNATURES, ctypes.c_uint64(0), ctypes.byref(found)
+    )
+    if status != 0 or not address.value:
+        raise Skip(f"the driver does not have {name} (CUDA error {status}, status {found.value}); it is of CUDA 12.8")
+    return address.value
+
+
+def _calling(_: Any, function: Any, target: Any, source: Any, nbytes: Any, stream: Any) -> Any:
+    """A call of a C function by its address: int f(uint64, uint64, uint64, uint64)."""
+
+    def code(_: Any, builder: Any, __: Any, args: Any) -> Any:
+        word = ir.IntType(64)
+        kind = ir.FunctionType(ir.IntType(32), [word] * 4)
+        return builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
+
+    return types.int32(function, target, source, nbytes, stream), code
+
+
+_call = intrinsic(_calling)
+
+
+def _copies(function: Any, targets: Any, sources: Any, nbytes: Any, stream: Any) -> Any:
+    for i in range(targets.size):
+        status = _call(function, targets[i], sources[i], nbytes, stream)
+        if status != 0:
+            return status
+    return np.int32(0)
+
+
+_copy_each = numba.njit(cache=True, nogil=True)(_copies)
+
+
+def one_by_one(function: int, copies: BlockCopies, stream: int) -> Callable[[], None]:
+    """Return a call that submits a copy for each block by the C function at that address; it raises RuntimeError."""
+    address, nbytes, queue = np.uint64(function), np.uint64(copies.block_bytes), np.uint64(stream)
+    targets, sources = copies.targets, copies.sources
+
+    def call() -> None:
+        status = _copy_each(address, targets, sources, nbytes, queue)
+        if status != 0:
+            raise RuntimeError(f"a copy was refused: CUDA error {status}")
+
+    return call
+
+
+def as_a_batch(function: int, copies: BlockCopies, stream: int) -> Callable[[], None]:
+    """Return a call that submits all blocks by cuMemcpyBatchAsync at that address; it raises RuntimeError."""
+    prototype = ctypes.CFUNCTYPE(
+        ctypes.c_int, *_ADDRESSES, ctypes.c_size_t, *_ADDRESSES[:2], ctypes.c_size_t, *_ADDRESSES[:2]
+    )
+    submit = prototype(function)
+    sizes = np.full(copies.targets.size, copies.block_bytes, np.uint64)
+    attributes, first, failed = _CopyAttributes(order=_IN_STREAM_ORDER), ctypes.c_size_t(0), ctypes.c_size_t(0)
+    lists = (copies.targets, copies.sources, sizes)
+    args = (
+        *(ctypes.c_void_p(each.ctypes.data) for each in lists),
+        ctypes.c_size_t(sizes.size),
+        ctypes.c_void_p(ctypes.addressof(attributes)),
+        ctypes.c_void_p(ctypes.addressof(first)),
+        ctypes.c_size_t(1),
+        ctypes.c_void_p(ctypes.addressof(failed)),
+        ctypes.c_void_p(stream),
+    )
+
+    def call(keep: Any = (lists, attributes, first)) -> None:
+        del keep
+        status = submit(*args)
+        if status != 0:
+            raise RuntimeError(f"cuMemcpyBatchAsync refused copy {failed.value}: CUDA error {status}")
+
+    return call

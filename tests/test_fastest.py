@@ -1,0 +1,56 @@
+"""The thresholds of a transfer view: which path is fastest at each size, and from which size on."""
+
+import json
+
+import pytest
+from test_derived import copies, path
+
+from gpubench import plugins
+from gpubench.analysis.views import derived
+from gpubench.analysis.views.fastest import fastest
+
+
+def choices(*results):
+    (found,) = derived.transfers(copies(*results))
+    return {tuple(each.params.values()): each for each in fastest(found)}
+
+
+def test_the_choice_changes_where_one_path_becomes_surely_faster():
+    (found,) = choices(*path("kernel", 2e-6, 3e10), *path("engine", 6e-6, 5.5e10)).values()
+    assert found.axis == "engine"
+    assert found.params == {"memory": "pinned"}
+    assert [choice.value for choice in found.choices] == ["kernel", "engine"]
+    assert found.choices[0].above == 8
+    assert found.choices[1].above == pytest.approx(264_000, rel=0.1)  # 4 µs / (1/30 − 1/55 ns/B)
+
+
+def test_paths_that_differ_in_another_axis_are_chosen_among_each_other_alone():
+    found = choices(
+        *path("kernel", 2e-6, 3e10),
+        *path("engine", 6e-6, 5.5e10),
+        *path("kernel", 9e-6, 3e10, "pageable"),
+        *path("engine", 6e-6, 5.5e10, "pageable"),
+    )
+    assert [[choice.value for choice in each.choices] for each in found.values()] == [["kernel", "engine"], ["engine"]]
+
+
+def test_a_path_that_is_hardly_faster_does_not_change_the_choice():
+    (found,) = choices(*path("kernel", 2e-6, 3e10), *path("engine", 2.02e-6, 3.03e10)).values()
+    assert [choice.value for choice in found.choices] == ["kernel"]
+
+
+def test_one_path_alone_leaves_nothing_to_choose():
+    assert choices(*path("kernel", 2e-6, 3e10)) == {}
+
+
+def test_a_program_reads_the_thresholds_from_the_json_of_a_run():
+    run = copies(*path("kernel", 2e-6, 3e10), *path("engine", 6e-6, 5.5e10)).run
+    (transfer,) = json.loads(plugins.load("reports", "json").render(run))["transfers"]
+    assert [each["params"] for each in transfer["paths"]] == [
+        {"engine": "kernel", "memory": "pinned"},
+        {"engine": "engine", "memory": "pinned"},
+    ]
+    (found,) = transfer["fastest"]
+    assert (found["axis"], found["params"]) == ("engine", {"memory": "pinned"})
+    assert [each["fastest"] for each in found["choices"]] == ["kernel", "engine"]
+    assert [each["from"] for each in found["choices"]] == [8, pytest.approx(264_000, rel=0.1)]
