@@ -65,7 +65,9 @@ def test_the_vendor_has_a_product_alone():
         PROVIDERS.build(bench(SUITE), product("float16"), "vendor")  # of AMD, where CuPy has no epilogue
 
 
-LAYOUT, FOLDING = (sys.modules[f"{SUITE.package}.{name}"] for name in ("_layout", "_folding"))
+LAYOUT, FOLDING, CONVOLUTION = (
+    sys.modules[f"{SUITE.package}.{name}"] for name in ("_layout", "_folding", "_convolution")
+)
 SHAPE = (5, 16, 24)  # images, channels, side
 
 
@@ -98,6 +100,34 @@ def test_an_operator_on_images_is_that_of_its_places(what, layout):
     np.testing.assert_allclose(found, plain(what, layout, *inputs), atol=1e-12)
     assert found.shape == made.output_shape
     assert made.moved == 4 * (sum(array.size for array in inputs) + found.size)
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("name", CONVOLUTION.SHAPES)
+def test_a_convolution_is_the_sum_over_the_places_of_its_filter(name, layout):
+    made = CONVOLUTION.ConvolutionProblem(bench(SUITE), name, layout, 2, "float32")
+    x, filters = (array.astype(float) for array in made.inputs.values())
+    (found,) = made.operator.outputs_of(np, x, filters)
+    assert found.shape == made.output_shape
+    if layout == "nhwc":
+        x, filters, found = (array.transpose(0, 3, 1, 2) for array in (x, filters, found))
+    shape = made.shape
+    edge = (shape.padding,) * 2
+    padded = np.pad(x, ((0, 0), (0, 0), edge, edge))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (shape.filter,) * 2, axis=(2, 3))
+    exact = np.tensordot(windows[:, :, :: shape.stride, :: shape.stride], filters, ((1, 4, 5), (1, 2, 3)))
+    np.testing.assert_allclose(found, np.maximum(exact.transpose(0, 3, 1, 2), 0), atol=1e-10)
+    assert np.std(exact) == pytest.approx(1, rel=0.1)
+    assert made.work.flops == 2 * exact.size * filters[0].size
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_a_convolution_by_numpy_is_right_and_one_without_relu_is_found(layout):
+    made = CONVOLUTION.ConvolutionProblem(bench(SUITE), "strided", layout, 3, "float32")
+    built, error = computed(made, "numpy")
+    assert error < 1e-6
+    with pytest.raises(WrongAnswer, match="relative error"):
+        made.compare(tuple(rows - 0.1 * (rows == 0) for rows in built.rows()))
 
 
 def computed(made, by):

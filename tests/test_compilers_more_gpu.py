@@ -15,9 +15,9 @@ from gpubench.model import Case
 
 pytestmark = pytest.mark.gpu
 SUITE = plugins.load("suites", "compilers")
-PROVIDERS, LAYOUT, FOLDING, PRODUCTS, LAYER, DEQUANT = (
+PROVIDERS, LAYOUT, FOLDING, PRODUCTS, LAYER, DEQUANT, CONVOLUTION = (
     importlib.import_module(f"{SUITE.package}.{name}")
-    for name in ("_providers", "_layout", "_folding", "_products", "_layer", "_dequant")
+    for name in ("_providers", "_layout", "_folding", "_products", "_layer", "_dequant", "_convolution")
 )
 MODELS = importlib.import_module(f"{SUITE.package.rpartition('.')[0]}._models")
 SMALL = MODELS.model(1024, 2048, 8, 2, 2, 2, 150, "nowhere")
@@ -51,6 +51,14 @@ def error(bench: Any, made: Any, by: str) -> float:
 def test_operators_on_images(bench: Any, what: str, layout: str, by: str) -> None:
     for shape in ((3, 72, 24), (5, 512, 8)):
         assert error(bench, LAYOUT.ImageProblem(bench, what, layout, shape, "float16"), by) < 2e-3
+
+
+@pytest.mark.parametrize("by", ["cupy", "torch"])
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("name", CONVOLUTION.SHAPES)
+def test_a_convolution_and_relu(bench: Any, name: str, layout: str, by: str) -> None:
+    pytest.importorskip(by)
+    assert error(bench, CONVOLUTION.ConvolutionProblem(bench, name, layout, 4, "float16"), by) < 2e-3
 
 
 @pytest.mark.parametrize("by", ["cupy", "cupy-fused", "nvrtc"])

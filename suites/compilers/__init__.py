@@ -2,7 +2,7 @@
 
 from gpubench.api.suite import Suite
 
-from . import _build, _cases, _cross, _dequant, _folding, _layer, _layout, _products, _shapes
+from . import _build, _cases, _convolution, _cross, _dequant, _folding, _layer, _layout, _products, _shapes
 
 suite = Suite(
     "the same operators by several compilers, and what compiling costs",
@@ -10,6 +10,7 @@ suite = Suite(
         _cases.topic,
         _products.topic,
         _layout.topic,
+        _convolution.topic,
         _dequant.topic,
         _folding.topic,
         _layer.topic,

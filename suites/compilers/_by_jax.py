@@ -9,6 +9,7 @@ from typing import Any
 
 from gpubench.api.suite import Bench, Missing
 
+from ._convolution import ConvolutionProblem, by_jax
 from ._operators import Problem
 from ._providers import Built, Expression
 
@@ -18,7 +19,10 @@ _INSTALL = "pip install 'gpubench-suite[jax]'"
 def build(bench: Bench, problem: Problem) -> Built:
     """Return the compiled expression over our memory; raises Missing without JAX."""
     jax = _imported(bench)
-    compiled = jax.jit(partial(problem.operator.expression, jax.numpy))
+    if isinstance(problem, ConvolutionProblem):
+        compiled = jax.jit(by_jax(jax, problem))
+    else:
+        compiled = jax.jit(partial(problem.operator.expression, jax.numpy))
     is_beside = bench.traits.is_gpu
 
     def function(*inputs: Any) -> Any:

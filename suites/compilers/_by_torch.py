@@ -9,6 +9,7 @@ from typing import Any
 from gpubench.api.suite import Bench
 
 from .._torch import imported
+from ._convolution import ConvolutionProblem, by_torch
 from ._operators import EPSILON, Problem
 from ._providers import Built, Expression
 
@@ -22,6 +23,8 @@ def build(bench: Bench, problem: Problem) -> Built:
 
 def function_of(torch: Any, problem: Problem) -> Callable[..., Any]:
     """Return the operator in the functions that a user of torch calls, else in the operators of its tensors."""
+    if isinstance(problem, ConvolutionProblem):
+        return by_torch(torch, problem)
     functional = torch.nn.functional
 
     def bias_gelu(x: Any, bias: Any) -> Any:

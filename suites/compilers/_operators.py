@@ -8,7 +8,7 @@ in the precision of the elements.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, ClassVar, Literal
 
@@ -16,6 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from gpubench.api.suite import Bench, Observation, Observed, Work, expect
+
+from .. import gemm
+from ..gemm._data import Maker
+from ..gemm._formats import FORMATS
 
 EPSILON = 1e-5  # added to the variance by norms
 VECTORS = ("weight", "bias", "mean", "variance", "scale", "shift")  # inputs of one row; all others are matrices
@@ -123,9 +127,7 @@ class Problem:
         self._checked = np.sort(self._rng.choice(rows, min(self.most_checked, rows), replace=False))
 
     def _drawn(self, bench: Bench, name: str) -> Any:
-        generator = bench.xp.random.default_rng(int(self._rng.integers(2**63)))
-        drawn = generator.standard_normal(self.shape_of(name), dtype=np.float32)
-        return self._scaled(name, drawn).astype(self.dtype)
+        return self._scaled(name, _normal(bench, self.shape_of(name), int(self._rng.integers(2**63)))).astype(self.dtype)
 
     def _scaled(self, name: str, drawn: Any) -> Any:
         """Return an input from numbers that are N(0, 1)."""
@@ -199,6 +201,17 @@ class Problem:
             "check": f"{len(self._checked)} random rows against double precision, relative error up to "
             f"{_BOUNDS[self.dtype]:.2g}",
         }
+
+
+def _normal(bench: Bench, shape: tuple[int, ...], seed: int) -> Any:
+    """Return an array of numbers in float32 that are N(0, 1): on a GPU by a kernel of the suite gemm.
+
+    CuPy's generators need the vendor's library of random numbers, which is a part of ROCm that may be missing.
+    """
+    if bench.traits.is_gpu:
+        make = Maker(replace(bench, package=gemm.__name__))
+        return make.drawn(FORMATS["float32"], prod(shape), seed).reshape(shape)
+    return bench.xp.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
 
 
 def _error(rows: npt.NDArray[np.float64], exact: npt.NDArray[np.float64]) -> float:
