@@ -16,6 +16,8 @@ _TEMPERATURE = (
 )
 _HOT = ("PROCHOT CPU", "PROCHOT GFX")
 _REST = ("PPM", "FIT")
+# The bits for which later firmware has counters instead of a mask
+PACKAGE_POWER, SOCKET_THERMAL, HBM_THERMAL, VR_THERMAL, PROCHOT = 1 << 0, 1 << 32, 1 << 34, 1 << 38, 1 << 47
 
 
 def _group(first: int, names: tuple[str, ...], words: str, kind: EventClass) -> list[EventBit]:
@@ -29,3 +31,8 @@ BITS = (
     *_group(46, _HOT, "forced by the platform", EventClass.HARDWARE_SLOWDOWN),
     *_group(56, _REST, "other", EventClass.OTHER),
 )
+
+
+def mask_of(kind: EventClass) -> int:
+    """Return the bits of that class."""
+    return sum(bit.mask for bit in BITS if bit.kind is kind)

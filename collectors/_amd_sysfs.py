@@ -7,20 +7,13 @@ cannot be read or has other content reads as None.
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from ._amd_metrics import ENERGY_STEP_J, GpuMetrics, ThrottleReasons, parsed
 from ._amd_values import valid
 
 VENDOR = "0x1002"  # the PCI vendor number of AMD
-# One step of gpu_metrics' energy_accumulator, 2⁻¹⁶ J (kernel documentation of gpu_metrics, "energy_accumulator")
-_ENERGY_STEP_J = 2.0**-16
-# In a gpu_metrics of format 1, by content revision, the offset of a field (kgd_pp_interface.h, struct gpu_metrics_v1_x)
-_ENERGY = {0: 24, 1: 24, 2: 24, 3: 24, 4: 24, 5: 88}
-_THROTTLE = {3: 112}
-_HEADER = struct.Struct("<HBB")
-_WORD = struct.Struct("<Q")
 GENERATIONS = {"2.5": "1", "5.0": "2", "8.0": "3", "16.0": "4", "32.0": "5", "64.0": "6"}  # GT/s of PCI Express
 
 
@@ -43,25 +36,53 @@ class Sysfs:
     """The files of AMD's GPUs below a root."""
 
     def __init__(self, root: Path = Path("/")) -> None:
-        self._root = root
+        self.root = root
+        self._throttle: dict[str, ThrottleReasons] = {}
 
     def folder(self, pci: str) -> Path:
-        """Return the folder of the files of that GPU."""
-        return self._root / "sys/bus/pci/devices" / pci.lower()
+        """Return the folder of the files of that GPU; a partition's address is that of its card, with a function."""
+        devices = self.root / "sys/bus/pci/devices"
+        own = devices / pci.lower()
+        return own if own.is_dir() else devices / f"{pci.lower().rpartition('.')[0]}.0"
+
+    def metrics(self, pci: str) -> GpuMetrics | None:
+        """Return what the firmware's table says now; None if it cannot be read."""
+        try:
+            return parsed((self.folder(pci) / "gpu_metrics").read_bytes())
+        except OSError:
+            return None
 
     def gpus(self) -> list[str]:
         """Return the PCI addresses of the GPUs that the driver amdgpu runs."""
-        cards = sorted((self._root / "sys/bus/pci/devices").glob("*/gpu_busy_percent"))
+        cards = sorted((self.root / "sys/bus/pci/devices").glob("*/gpu_busy_percent"))
         return [path.parent.name for path in cards if text(path.parent / "vendor") == VENDOR]
 
     def driver(self) -> str:
         """Return the version of the driver amdgpu, or an empty text if the driver is the kernel's own."""
-        return text(self._root / "sys/module/amdgpu/version")
+        return text(self.root / "sys/module/amdgpu/version")
 
     def read(self, pci: str, names: Sequence[str]) -> Mapping[str, float | None]:
         """Read these counters now."""
         folder = self.folder(pci)
-        return {name: _READERS[name](folder, name) for name in names}
+        metrics = self.metrics(pci) if not _OF_METRICS.isdisjoint(names) else None
+        return {
+            name: self._of_metrics(pci, name, metrics) if name in _OF_METRICS else _READERS[name](folder, name)
+            for name in names
+        }
+
+    def _of_metrics(self, pci: str, name: str, metrics: GpuMetrics | None) -> float | None:
+        if metrics is None:
+            return None
+        if name == "amd.energy":
+            return valid(name, metrics.energy_steps, ENERGY_STEP_J)
+        if name == "amd.dram":
+            return valid(name, metrics.dram_percent)
+        return valid(name, self._throttle.setdefault(pci, ThrottleReasons()).since(metrics))
+
+    def partition(self, pci: str) -> str:
+        """Return how the card is split into devices, such as `CPX`; an empty text if it is one device."""
+        mode = text(self.folder(pci) / "current_compute_partition")
+        return "" if mode == "SPX" else mode
 
     def settings(self, pci: str) -> Mapping[str, str]:
         """Return the settings that a gate compares; a setting that cannot be read is left out."""
@@ -112,25 +133,6 @@ def _labelled(label: str, scale: float) -> Callable[[Path, str], float | None]:
     return read
 
 
-def _metric(places: Mapping[int, int], scale: float = 1.0) -> Callable[[Path, str], float | None]:
-    """Return a reader of a 64-bit word of gpu_metrics, which is None in an unknown revision."""
-
-    def read(folder: Path, name: str) -> float | None:
-        try:
-            table = (folder / "gpu_metrics").read_bytes()
-        except OSError:
-            return None
-        if len(table) < _HEADER.size:
-            return None
-        size, form, content = _HEADER.unpack_from(table)
-        place = places.get(content) if form == 1 else None
-        if place is None or size != len(table) or size < place + _WORD.size:
-            return None
-        return valid(name, _WORD.unpack_from(table, place)[0], scale)
-
-    return read
-
-
 _READERS: Mapping[str, Callable[[Path, str], float | None]] = {
     "amd.power": _monitor(1e-6, "power1_average", "power1_input"),
     "amd.clock.gfx": _monitor(1.0, "freq1_input"),
@@ -140,7 +142,6 @@ _READERS: Mapping[str, Callable[[Path, str], float | None]] = {
     "amd.utilization.gfx": _file("gpu_busy_percent"),
     "amd.utilization.memory": _file("mem_busy_percent"),
     "amd.memory.used": _file("mem_info_vram_used"),
-    "amd.energy": _metric(_ENERGY, _ENERGY_STEP_J),
     "amd.pcie.replays": _file("pcie_replay_count"),
-    "amd.throttle": _metric(_THROTTLE),
 }
+_OF_METRICS = frozenset({"amd.energy", "amd.dram", "amd.throttle"})

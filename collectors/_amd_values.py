@@ -27,6 +27,7 @@ COUNTERS = (
     Counter("amd.temperature.memory", "°C", "gauge", _FAST_S, _smi("-t", "--showtemp"), Measure.MEMORY_TEMPERATURE),
     Counter("amd.utilization.gfx", "%", "window", _FAST_S, _smi("-u", "--showuse"), Measure.BUSY),
     Counter("amd.utilization.memory", "%", "window", _FAST_S, _smi("-u", "--showmemuse")),
+    Counter("amd.dram", "%", "window", _FAST_S, _smi("-u", "--showmemuse"), Measure.DRAM_SHARE),
     Counter("amd.memory.used", "B", "gauge", _FAST_S, _smi("-m", "--showmeminfo vram"), Measure.MEMORY_USED),
     Counter("amd.energy", "J", "cumulative", _SLOW_S, _smi("-E", "--showenergycounter"), Measure.ENERGY),
     Counter("amd.pcie.replays", "replays", "cumulative", _SLOW_S, _smi("-P", "--showreplaycount")),

@@ -9,14 +9,34 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gpubench.api.collector import Counter, CounterSource, Device, DeviceProcess, HealthSource, Missing, ProcessSource
+from gpubench.api.collector import (
+    Counter,
+    CounterSource,
+    Device,
+    DeviceProcess,
+    HealthSource,
+    Missing,
+    ProcessSource,
+    Watch,
+)
 
 from ._amd_child import LibraryChild
 from ._amd_health import AmdHealth
+from ._amd_processes import KfdProcesses
 from ._amd_sysfs import Sysfs
 from ._amd_values import COUNTERS
+from ._amd_watch import AmdWatch
 
 _LIBRARIES = ("amdsmi", "pyrsmi")
+# On a card that is split into several devices these count the work of all of them: of one device they say nothing.
+_OF_CARD = (
+    "amd.power",
+    "amd.energy",
+    "amd.utilization.gfx",
+    "amd.utilization.memory",
+    "amd.dram",
+    "amd.memory.used",
+)
 
 
 class AmdSource:
@@ -32,12 +52,13 @@ class AmdSource:
         self._library: LibraryChild | None = None
         self._lock = threading.Lock()
         self._messages: list[str] = []
+        self.unused: list[str] = []  # the libraries that do not answer, each with the reason
         self._next()
 
     @property
     def version(self) -> str:
-        """The library's version, or `sysfs` for the driver's files."""
-        return self._library.version if self._library else "sysfs"
+        """The library's version, or `the driver's files`."""
+        return self._library.version if self._library else "the driver's files"
 
     def _next(self) -> None:
         """Open the next library that is installed."""
@@ -45,8 +66,8 @@ class AmdSource:
         while self._untried and self._library is None:
             try:
                 self._library = LibraryChild(self._untried.pop(0))
-            except Missing:
-                continue
+            except Missing as error:
+                self.unused.append(error.what)
 
     def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
         pci = device.pci.lower()
@@ -66,14 +87,17 @@ class AmdSource:
 
     def lacking(self, device: Device) -> Mapping[str, str]:
         """Return the counters that neither the library nor the files have for this device, with the reason."""
-        values = self.read(device, [counter.name for counter in COUNTERS])
+        values: dict[str, float | None] = dict(self.read(device, [counter.name for counter in COUNTERS]))
+        mode = self._files.partition(device.pci)
+        shared = dict.fromkeys(_OF_CARD, f"it is of the whole card, which is split into several devices ({mode})")
         library = self._library
         why = (
             f"neither {library.version} nor the driver's files report it"
             if library
             else "the driver's files do not report it"
         )
-        return {name: why for name, value in values.items() if value is None}
+        missing = {name: why for name, value in values.items() if value is None}
+        return {**missing, **shared} if mode else missing
 
     def told(self, device: Device) -> Sequence[str]:
         """Return the libraries that ended since the last call."""
@@ -88,16 +112,25 @@ class AmdSource:
 
 
 class AmdProcesses:
-    """The processes on AMD GPUs, by the library that comes with ROCm in a process of its own."""
+    """The processes on AMD GPUs, by the library that comes with ROCm in a process of its own, else by the files."""
 
-    def __init__(self) -> None:
-        self._library = LibraryChild("amdsmi")
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        try:
+            self._library: LibraryChild | None = LibraryChild("amdsmi")
+        except Missing:
+            self._library = None
 
     def read(self, device: Device) -> Sequence[DeviceProcess]:
-        return [DeviceProcess(pid, size) for pid, size in self._library.processes(device.pci.lower())]
+        pci = device.pci.lower()
+        listed = self._library.processes(pci) if self._library else KfdProcesses(self._root, pci).read()
+        if listed is None:
+            raise Missing("the driver does not list processes", "in a container, mount the host's /sys")
+        return [DeviceProcess(pid, size) for pid, size in listed]
 
     def close(self) -> None:
-        self._library.close()
+        if self._library is not None:
+            self._library.close()
 
 
 class Amd:
@@ -116,7 +149,10 @@ class Amd:
     def versions(self) -> Mapping[str, str]:
         source = AmdSource(self._files, self._libraries)
         source.close()
-        return {"amdgpu.driver": self._files.driver() or "the kernel's own", "amd.counters": source.version}
+        return {
+            "amdgpu.driver": self._files.driver() or "the kernel's own",
+            "amd.counters": "; ".join([source.version, *source.unused]),
+        }
 
     def describe(self, device: Device) -> Mapping[str, str]:
         self._require(device)
@@ -133,13 +169,17 @@ class Amd:
             self._require(device)
         return AmdSource(self._files, self._libraries)
 
+    def watch(self, device: Device) -> Watch:
+        self._require(device)
+        return AmdWatch(self._files, KfdProcesses(self._files.root, device.pci.lower()), device)
+
     def health(self, devices: Sequence[Device]) -> HealthSource:
         del devices
         return AmdHealth(self._files)
 
     def processes(self, devices: Sequence[Device]) -> ProcessSource:
         del devices
-        return AmdProcesses()
+        return AmdProcesses(self._files.root)
 
 
 collector = Amd()

@@ -34,8 +34,11 @@ def reader(folder: Path) -> types.ModuleType:
 
 
 def main() -> None:
-    """One JSON object: the library's version and the values."""
+    """One JSON object: the library's version and the values; without a PCI address what the child process answers."""
     module = reader(Path(sys.argv[2]))
+    if len(sys.argv) == 3:
+        module.main()
+        return
     library = module.LIBRARIES[sys.argv[1]]()
     found = {pci: module.answer(library, pci, sys.argv[4:]) for pci in sys.argv[3].split(",")}
     sys.stdout.write("\n" + json.dumps({"version": library.version, "values": found}) + "\n")

@@ -5,7 +5,7 @@ modelled. `build` writes a tree below a root; values are then changed by writing
 """
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 N_A16, N_A64 = 0xFFFF, 0xFFFFFFFFFFFFFFFF
@@ -28,6 +28,7 @@ class Model:
     revision: int
     has_edge: bool
     partitions: str
+    is_apu: bool = False
 
 
 MODELS = {
@@ -36,7 +37,11 @@ MODELS = {
     ),
     "mi250x": Model("AMD INSTINCT MI250X", 0x7408, 90010, 110, 1, 68702699520, 1700, 1600, 560, 412, 3, True, "SPX"),
 }  # fmt: skip
-ARCH = {"mi300x": "gfx942", "mi250x": "gfx90a"}
+# Its host's cores and its compute dies share one memory
+APU = Model(
+    "AMD Instinct MI300A", 0x74A0, 90402, 228, 6, 137438953472, 2100, 1300, 550, 412, 5, False, "SPX, CPX", True
+)
+ARCH = {"mi300x": "gfx942", "mi250x": "gfx90a", "mi300a": "gfx942"}
 USED_BYTES = 12345678848
 ENERGY_STEPS = 2**20  # 16 J
 
@@ -59,24 +64,45 @@ def _link(path: Path, target: str) -> None:
     path.symlink_to(target)
 
 
-def gpu_metrics(revision: int, energy: int = ENERGY_STEPS, throttle: int = 0, power_w: int = N_A16) -> bytes:
-    """The binary table (kgd_pp_interface.h): of revision 3 as of the MI200, 5 as of the MI300X."""
+def gpu_metrics(
+    revision: int,
+    energy: int = ENERGY_STEPS,
+    throttle: int = 0,
+    power_w: int = N_A16,
+    residencies: tuple[int, ...] = (0, 0, 0, 0, 0),
+    gfx_mhz: int = 2100,
+    dram: int = 41,
+) -> bytes:
+    """The binary table (kgd_pp_interface.h): of revision 3 as of the MI200, 5 and 6 as of the MI300X.
+
+    `throttle` is the mask of revision 3, `residencies` are PROCHOT, PPT, socket, VR and HBM of revision 6.
+    """
     if revision == 3:
         table = struct.pack("<6H4H", 45, 61, 49, 50, 47, 46, 93, 41, 0, power_w)
-        table += struct.pack("<QQ14H", energy, 9876543210, 1650, 1090, 1590, *[0] * 4, 1700, 1090, 1600, *[0] * 4)
+        table += struct.pack("<QQ14H", energy, 9876543210, 1650, 1090, 1590, *[0] * 4, gfx_mhz, 1090, 1600, *[0] * 4)
         table += struct.pack("<I4H2I4H", throttle & 0xFFFFFFFF, 0, 16, 160, 0, 111, 222, 47, 48, 49, 50)
         table += struct.pack("<Q4HQ", 5555, 800, 850, 900, 0, throttle)
     else:
-        table = struct.pack("<3H3H", 61, 49, 55, power_w, 93, 41) + struct.pack("<36H", *[0] * 36)
-        table += struct.pack("<QQ2I4H2I", energy, 1234567890123, 0, 0, 16, 320, 16, 32, 1000, 2000)
+        table = struct.pack("<3H3H", 61, 49, 55, power_w, 93, dram)
+        if revision == 5:
+            table += struct.pack("<36HQQ2I", *[0] * 36, energy, 1234567890123, 0, 0)
+            table += struct.pack("<4H2I", 16, 320, 16, 32, 1000, 2000)
+        else:
+            table += struct.pack("<QQ6II", energy, 1234567890123, 10**6, *residencies, 0)
+            table += struct.pack("<4H2I4x", 16, 320, 16, 32, 1000, 2000)
         table += struct.pack("<5Q2I16QQ", 5000, 25, 3, 0, 0, 0, 0, *[1000] * 16, 77777)
-        table += struct.pack("<8H4H4H4H2H", *[2100] * 8, *[1200] * 4, *[1143] * 8, 1300, 0) + b"\0" * 4
+        table += struct.pack("<8H4H4H4H2H", *[gfx_mhz] * 8, *[1200] * 4, *[1143] * 8, 1300, 1) + b"\0" * 4
+        table += b"\0" * (8 * 168 + 8) if revision == 6 else b""
     return struct.pack("<HBB", len(table) + 4, 1, revision) + table
 
 
-def build(root: Path, kind: str, count: int = 2) -> Path:
-    """The tree of `count` GPUs below `root`, which is returned."""
-    model = MODELS[kind]
+def build(root: Path, kind: str, count: int = 2, revision: int = 0, split: int = 1) -> Path:
+    """The tree of `count` GPUs below `root`, which is returned.
+
+    `revision` is that of gpu_metrics where it is another than the model's, `split` the devices of each card.
+    """
+    model = APU if kind == "mi300a" else MODELS[kind]
+    model = replace(model, revision=revision or model.revision)
     _write(root / "sys/module/amdgpu/initstate", "live")
     _write(root / "sys/module/amdgpu/version", "6.10.5")
     (root / "sys/bus/pci/drivers/amdgpu").mkdir(parents=True)
@@ -87,27 +113,52 @@ def build(root: Path, kind: str, count: int = 2) -> Path:
     _write(nodes.parent / "system_properties", "platform_oem 0\nplatform_id 0\nplatform_rev 0")
     _node(nodes / "0", 0, {"cpu_cores_count": 64, "io_links_count": count, "vendor_id": 4130}, 10**9)
     for index in range(count):
-        _link_between(nodes, 0, index + 1, index)
         _gpu(root, model, index)
-        _kfd_gpu(nodes, model, index, count)
+        if split > 1:
+            _write(folder(root, index) / "current_compute_partition", "CPX")
+    for device in range(count * split):
+        _link_between(nodes, 0, device + 1, device)
+        _kfd_gpu(nodes, model, device, count * split, split)
+        _write(root / f"dev/dri/renderD{128 + device}", b"")
     _write(root / "dev/kfd", b"")
     return root
 
 
+def folder(root: Path, index: int = 0) -> Path:
+    """The folder of a card's files."""
+    return root / "sys/bus/pci/devices" / pci(index)
+
+
+def gpu_id(device: int) -> int:
+    """The driver's number of a device, which its processes' files name."""
+    return 41000 + device
+
+
+def process(root: Path, pid: int, memory: dict[int, int], queue: int | None = None) -> Path:
+    """A process that has opened ROCm, with its bytes on each device, and a queue to one of them."""
+    files = root / "sys/class/kfd/kfd/proc" / str(pid)
+    _write(files / "pasid", 0)
+    for device, size in memory.items():
+        _write(files / f"vram_{gpu_id(device)}", size)
+    if queue is not None:
+        _write(files / "queues/0/gpuid", gpu_id(queue))
+    return files
+
+
 def _gpu(root: Path, model: Model, index: int) -> None:
     above = f"devices/pci0000:00/0000:00:{index + 1:02x}.1/{pci(index)}"
-    folder = root / "sys" / above
+    files = root / "sys" / above
     for name in (f"card{index}", f"renderD{128 + index}"):
         _link(root / "sys/class/drm" / name, f"../../{above}/drm/{name}")
-        (folder / "drm" / name).mkdir(parents=True)
-        _link(folder / "drm" / name / "device", f"../../../{pci(index)}")
-        _write(folder / "drm" / name / "dev", f"226:{index + (128 if name.startswith('render') else 0)}")
+        (files / "drm" / name).mkdir(parents=True)
+        _link(files / "drm" / name / "device", f"../../../{pci(index)}")
+        _write(files / "drm" / name / "dev", f"226:{index + (128 if name.startswith('render') else 0)}")
         _write(root / "dev/dri" / name, b"")
     _link(root / "sys/bus/pci/devices" / pci(index), f"../../../{above}")
-    _link(folder / "driver", "../../../../bus/pci/drivers/amdgpu")
+    _link(files / "driver", "../../../../bus/pci/drivers/amdgpu")
     for name, content in _files(model, index).items():
-        _write(folder / name, content)
-    monitor = folder / f"hwmon/hwmon{3 + index}"
+        _write(files / name, content)
+    monitor = files / f"hwmon/hwmon{3 + index}"
     for name, content in _monitor(model).items():
         _write(monitor / name, content)
     _link(root / f"sys/class/hwmon/hwmon{3 + index}", f"../../{above}/hwmon/hwmon{3 + index}")
@@ -134,9 +185,11 @@ def _files(model: Model, index: int) -> dict[str, object]:
         "pp_dpm_socclk": "0: 800Mhz\n1: 1000Mhz *", "pp_dpm_fclk": "0: 1200Mhz\n1: 1800Mhz *",
         "pp_dpm_pcie": "0: 16.0GT/s, x16 \n1: 32.0GT/s, x16 *",
         "uevent": f"DRIVER=amdgpu\nPCI_CLASS=120000\nPCI_ID=1002:{model.device:04X}\nPCI_SLOT_NAME={pci(index)}",
-        "gpu_metrics": gpu_metrics(model.revision, power_w=model.power_w),
+        "gpu_metrics": gpu_metrics(model.revision, power_w=model.power_w, gfx_mhz=model.gfx_mhz),
         "xgmi_hive_info/xgmi_hive_id": 0x5EED0001, "ras/features": "feature mask: 0x3fff",
     }  # fmt: skip
+    if model.is_apu:
+        found = {name: value for name, value in found.items() if not name.startswith(("pcie_", "pp_dpm_pcie"))}
     blocks = ("umc", "sdma", "gfx", "mmhub", "pcie_bif", "hdp", "xgmi_wafl")
     return found | {f"ras/{block}_err_count": "ue: 0\nce: 0" for block in blocks}
 
@@ -165,18 +218,19 @@ def _node(folder: Path, gpu_id: int, properties: dict[str, int], memory_bytes: i
     _write(folder / "mem_banks/0/properties", bank)
 
 
-def _kfd_gpu(nodes: Path, model: Model, index: int, count: int) -> None:
+def _kfd_gpu(nodes: Path, model: Model, index: int, count: int, split: int) -> None:
     node = index + 1
+    domain, bus, _ = pci(index // split).split(":")
     properties = {
-        "cpu_cores_count": 0, "simd_count": 4 * model.units, "io_links_count": count, "cpu_core_id_base": 0,
+        "cpu_cores_count": 0, "simd_count": 4 * model.units // split, "io_links_count": count, "cpu_core_id_base": 0,
         "simd_id_base": 2147487744 + index * 4096, "max_waves_per_simd": 8, "lds_size_in_kb": 64,
         "wave_front_size": 64, "array_count": 32 if model.dies > 1 else 8, "simd_arrays_per_engine": 1,
         "cu_per_simd_array": 10, "simd_per_cu": 4, "gfx_target_version": model.gfx_version, "vendor_id": 4098,
-        "device_id": model.device, "location_id": (0x0C + 0x11 * index) << 8, "domain": 0,
+        "device_id": model.device, "location_id": int(bus, 16) << 8 | index % split, "domain": int(domain, 16),
         "drm_render_minor": 128 + index, "hive_id": 0x5EED0001, "max_engine_clk_fcompute": model.gfx_mhz,
-        "unique_id": 0x1F2E3D4C5B6A0000 + index, "num_xcc": model.dies,
+        "unique_id": 0x1F2E3D4C5B6A0000 + index // split, "num_xcc": model.dies // split or 1,
     }  # fmt: skip
-    _node(nodes / str(node), 41000 + index, properties, model.vram_bytes, 8192)
+    _node(nodes / str(node), gpu_id(index), properties, model.vram_bytes // split, 8192)
     _link_between(nodes, node, 0, 0)
     for place, other in enumerate(each for each in range(count) if each != index):
         _link_between(nodes, node, other + 1, place + 1, kind=11)

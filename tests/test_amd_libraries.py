@@ -36,7 +36,7 @@ def namespace() -> list[str]:
     pytest.skip("replacing /sys needs root, or user namespaces")
 
 
-def seen(tree: Path, *words: str, **environment: str) -> str:
+def seen(tree: Path, *words: str, asked: str = "", **environment: str) -> str:
     """What a Python program of AMD's packages writes on a machine whose /sys is that tree."""
     root = _hiprtc.root()
     if root is None:
@@ -44,14 +44,15 @@ def seen(tree: Path, *words: str, **environment: str) -> str:
     paths = f"{root}/opt/pyrsmi:{root}/usr/lib/python3/dist-packages"
     variables = {"PATH": os.environ["PATH"], "PYTHONPATH": paths, "ROCM_PATH": f"{root}/opt/rocm", **environment}
     command = [*namespace(), "sh", "-c", _INSIDE, str(tree), *_hiprtc.command(), *words]
-    ran = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=60, check=False)
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    return ran.stdout
+    ended = subprocess.run(command, input=asked, capture_output=True, text=True, env=variables, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    return ended.stdout
 
 
-def values(tree: Path, library: str, *names: str) -> dict[str, dict[str, float | None]]:
+def values(tree: Path, library: str, *names: str, **environment: str) -> dict[str, dict[str, float | None]]:
+    """The counters of both GPUs, as the collector's reader finds them through that library."""
     pcis = ",".join(fake.pci(index) for index in range(2))
-    found = seen(tree, str(HERE / "_amd_real.py"), library, str(COLLECTORS), pcis, *names)
+    found = seen(tree, str(HERE / "_amd_real.py"), library, str(COLLECTORS), pcis, *names, **environment)
     answer: dict[str, dict[str, float | None]] = json.loads(found.splitlines()[-1])["values"]
     return answer
 
@@ -94,6 +95,78 @@ def test_pyrsmi_and_our_reader_find_what_it_has_and_no_sentinel(tmp_path: Path, 
     has |= {"amd.power"} if kind == "mi300x" else set()  # of an MI250X it gives 0xffffffff, or -1
     assert {name for name, value in found.items() if value is not None} == has
     assert all(found[name] == wanted[name] for name in has)
+
+
+# ---- pyrsmi's wheel, unmodified: each trap is shown without the collector's reader, then with it
+
+INITIALISE = """
+import io, sys
+from pyrsmi import rocml
+rocml._load_rocm_library()
+rocml.smi_initialize()
+"""
+HIDE_AMDSMI = "import sys; sys.modules['amdsmi'] = None\n"
+TYPED = """
+import ctypes
+for name in ("amdsmi_get_processor_handles", "amdsmi_get_power_info"):
+    getattr(rocml.rocm_lib, name).argtypes = [ctypes.c_void_p]
+rocml.smi_initialize()
+"""
+COUNT = "sys.stdout.write(f'{rocml.smi_get_device_count()} GPUs')\n"
+
+
+def ran(tree: Path, program: str, **environment: str) -> str:
+    """What a program writes that uses pyrsmi without the collector's reader; the error that ends it."""
+    root = _hiprtc.root()
+    if root is not None and not (root / "opt/pyrsmi").exists():
+        pytest.skip("pyrsmi is not here: bash ci/rocm.sh fetches it")
+    caught = "import sys\ntry:\n" + "".join(f"    {line}\n" for line in program.splitlines())
+    (tree / "program.py").write_text(f"{caught}except Exception as error: sys.stdout.write(repr(error))\n")
+    return seen(tree, str(tree / "program.py"), **environment)
+
+
+@each_model
+def test_a_handle_of_64_bits_is_cut_by_pyrsmi_and_not_by_the_reader(tmp_path: Path, kind: str) -> None:
+    tree = fake.build(tmp_path, kind)
+    assert ran(tree, HIDE_AMDSMI + INITIALISE + COUNT) == "0 GPUs"
+    handles = ran(tree, HIDE_AMDSMI + INITIALISE + TYPED + "sys.stdout.write(f'{rocml._processor_handles}')")
+    assert [handle >= 2**32 for handle in json.loads(handles)] == [True, True]
+    assert values(tree, "pyrsmi", "amd.memory.used")[fake.pci(1)] == {"amd.memory.used": fake.USED_BYTES + 1.0}
+
+
+def test_the_power_of_all_ones_that_pyrsmi_gives_for_an_mi250x_is_missing(tmp_path: Path) -> None:
+    tree = fake.build(tmp_path, "mi250x")
+    power = "sys.stdout.write(str(rocml.smi_get_device_average_power(0)))"
+    assert ran(tree, HIDE_AMDSMI + INITIALISE + TYPED + power) == "4294967295.0"
+    assert values(tree, "pyrsmi", "amd.power")[fake.pci(0)] == {"amd.power": None}
+
+
+def test_a_binding_of_another_release_ends_pyrsmi_and_not_the_reader(tmp_path: Path) -> None:
+    tree, other = fake.build(tmp_path / "tree", "mi300x"), tmp_path / "other"
+    fake._write(other / "amdsmi.py", "raise KeyError('libamd_smi.so')")
+    paths = f"{other}:{_hiprtc.root()}/opt/pyrsmi"
+    assert ran(tree, INITIALISE + COUNT, PYTHONPATH=paths) == "KeyError('libamd_smi.so')"
+    assert values(tree, "pyrsmi", "amd.power", PYTHONPATH=paths)[fake.pci(0)] == {"amd.power": 638.0}
+
+
+def test_a_domain_above_zero_is_in_the_address_of_its_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fake, "pci", lambda index: f"0001:{0x0C + 0x11 * index:02x}:00.0")
+    tree = fake.build(tmp_path, "mi300x")
+    assert values(tree, "pyrsmi", "amd.memory.used")["0001:1d:00.0"] == {"amd.memory.used": fake.USED_BYTES + 1.0}
+
+
+@pytest.mark.parametrize("library", ["amdsmi", "pyrsmi"])
+def test_what_a_library_prints_and_logs_never_reaches_the_answers(tmp_path: Path, library: str) -> None:
+    """Where sys.stderr is no file of the system, as in a notebook, pyrsmi does not start; the reader has its own."""
+    tree = fake.build(tmp_path, "mi300x")
+    words = ran(tree, HIDE_AMDSMI + INITIALISE.replace("rocml._load", "sys.stderr = io.StringIO()\nrocml._load"))
+    assert words == "ROCMLError_LibraryNotFound('AMD SMI library not found: fileno')"
+    questions = [[fake.pci(0), ["amd.memory.used"]], [fake.pci(7), ["amd.memory.used"]], [fake.pci(0), None]]
+    asked = "".join(f"{json.dumps(question)}\n" for question in questions)
+    lines = seen(tree, str(HERE / "_amd_real.py"), library, str(COLLECTORS), asked=asked).splitlines()
+    version, *answers = [json.loads(line) for line in lines]
+    assert version.startswith(library)
+    assert answers == [{"amd.memory.used": float(fake.USED_BYTES)}, {"amd.memory.used": None}, []]
 
 
 def test_a_file_that_is_gone_is_missing_though_the_library_says_zero(tmp_path: Path) -> None:

@@ -1,0 +1,69 @@
+"""The processes on an AMD GPU, in the files of the driver amdkfd (Linux kernel, kfd_process.c and kfd_topology.c)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from ._amd_sysfs import text
+
+_PLACE = 0xFFF8  # of a location: bus and device; on a partitioned card the other bits are the partition
+
+
+class KfdProcesses:
+    """The processes that compute on one card; on a partitioned card, those of all its partitions.
+
+    Each process that has opened ROCm has a file per GPU with its bytes of memory there, and a folder per queue. It uses
+    a GPU if it has memory on it or a queue to it.
+    """
+
+    def __init__(self, root: Path, pci: str) -> None:
+        self._folder = root / "sys/class/kfd/kfd/proc"
+        self.gpu_ids = _gpu_ids(root / "sys/class/kfd/kfd/topology/nodes", pci)
+
+    def read(self) -> list[tuple[int, float]] | None:
+        """Return the number of each process and its bytes of memory; None if the driver does not tell."""
+        if not self.gpu_ids:
+            return None
+        try:
+            folders = [path for path in self._folder.iterdir() if path.name.isdigit()]
+        except OSError:
+            return None
+        used = ((path, sum(_number(path / f"vram_{gpu}") for gpu in self.gpu_ids)) for path in folders)
+        return [(int(path.name), float(size)) for path, size in used if size or self._has_queue(path)]
+
+    def pids(self) -> tuple[int, ...] | None:
+        """Return the numbers of the processes; None if the driver does not tell."""
+        found = self.read()
+        return None if found is None else tuple(pid for pid, _ in found)
+
+    def _has_queue(self, process: Path) -> bool:
+        with contextlib.suppress(OSError):  # the process has ended
+            return any(_number(path) in self.gpu_ids for path in process.glob("queues/*/gpuid"))
+        return False
+
+
+def _gpu_ids(nodes: Path, pci: str) -> frozenset[int]:
+    """Return the driver's numbers of the GPU at that PCI address: several of a partitioned card."""
+    return frozenset(gpu for node in nodes.glob("*") if (gpu := _number(node / "gpu_id")) and _is_at(node, pci))
+
+
+def _is_at(node: Path, pci: str) -> bool:
+    domain, bus, rest = pci.split(":")
+    location = int(bus, 16) << 8 | int(rest.split(".")[0], 16) << 3
+    words = dict(_words(text(node / "properties")))
+    return words.get("domain") == int(domain, 16) and words.get("location_id", -1) & _PLACE == location
+
+
+def _words(properties: str) -> Iterator[tuple[str, int]]:
+    for line in properties.splitlines():
+        name, _, value = line.partition(" ")
+        if value.isdigit():
+            yield name, int(value)
+
+
+def _number(path: Path) -> int:
+    """Return the number in a file; 0 if there is none."""
+    content = text(path)
+    return int(content) if content.isdigit() else 0

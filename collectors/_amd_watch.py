@@ -1,0 +1,72 @@
+"""The state of an AMD GPU between two samples, from the driver's files: whether the last sample was disturbed."""
+
+from __future__ import annotations
+
+import time
+
+from gpubench.api.collector import Condition, Device, DeviceError, EventClass
+
+from ._amd_events import mask_of
+from ._amd_metrics import ThrottleReasons
+from ._amd_processes import KfdProcesses
+from ._amd_sysfs import Sysfs
+from ._strangers import ForeignProcesses
+
+_POWER = mask_of(EventClass.POWER_CAP)
+_THERMAL = mask_of(EventClass.THERMAL)
+_FORCED = mask_of(EventClass.HARDWARE_SLOWDOWN)
+_MOST = 0.02  # of the time that reading the firmware's table may take: no AMD GPU has shown yet what one reading costs
+
+
+def condition_of(reasons: int | None, foreign: int | None, baseline: int | None) -> Condition:
+    """Return the verdict on a sample from plain numbers; None is an unknown number.
+
+    `reasons` is the mask of throttle reasons; if it is unknown, the sample is labelled `unwatched`. `foreign` is the
+    number of processes on the GPU that are not ours, `baseline` that number at the start of the case. A low clock is no
+    verdict: no bit says that an AMD GPU is idle, so a clock that is low after a sample may be that of an idle GPU.
+    """
+    bits = reasons or 0
+    discard = (*(("thermal",) if bits & _THERMAL else ()), *(("hw-slowdown",) if bits & _FORCED else ()))
+    if foreign is not None and baseline is not None and foreign > baseline:
+        discard += ("foreign-process",)
+    labels = (*(("power-capped",) if bits & _POWER else ()), *(("unwatched",) if reasons is None else ()))
+    return Condition(discard, labels)
+
+
+class AmdWatch:
+    """An AMD GPU between samples: the throttle reasons and the clock from the firmware's table, and the processes.
+
+    The table is read so often that reading takes at most 2 % of the time; what it says holds until it is read again.
+    The processes are listed every 50 ms. A GPU whose files are gone raises DeviceError.
+    """
+
+    def __init__(self, files: Sysfs, processes: KfdProcesses, device: Device) -> None:
+        self._files = files
+        self._device = device
+        self._others = ForeignProcesses(processes.pids)
+        self._throttle = ThrottleReasons()
+        self._reasons: int | None = None
+        self._clock_hz: float | None = None
+        self._due = 0.0
+
+    def begin(self) -> None:
+        """Take the processes on the GPU as the baseline, and begin to count what throttles it."""
+        self._others.begin()
+        self._read()
+
+    def look(self) -> Condition:
+        if time.monotonic() >= self._due:
+            self._read()
+        self._others.look()
+        condition = condition_of(self._reasons, self._others.count, self._others.baseline)
+        return Condition(condition.discard, condition.labels + self._others.labels, self._clock_hz)
+
+    def _read(self) -> None:
+        start = time.monotonic()
+        metrics = self._files.metrics(self._device.pci)
+        end = time.monotonic()
+        self._due = end + (end - start) / _MOST
+        if metrics is None and not self._files.folder(self._device.pci).is_dir():
+            raise DeviceError(f"{self._device.id} is gone from the PCI bus; look at dmesg, then restart the machine")
+        self._reasons = self._throttle.since(metrics) if metrics else None
+        self._clock_hz = metrics.clock_hz if metrics else None
