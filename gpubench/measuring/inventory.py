@@ -32,6 +32,7 @@ T = TypeVar("T")
 _TIMEOUT_S = 120
 _SHM = Path("/dev/shm")
 _SHM_LEAST = 2**29  # Docker's default is 64 MiB; NCCL takes some 10 MB a rank
+_NUMA = Path("/sys/devices/system/node/has_memory")
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 _NOTHING: Mapping[str, str] = {}
 _LIBRARIES = (
@@ -168,9 +169,15 @@ def _host() -> tuple[tuple[str, str], ...]:
         "machine": uname.machine,
         "hostname": uname.node,
         "cpus": len(os.sched_getaffinity(0)),
+        **_numa(),
         **_between_processes(),
     }
     return tuple((name, str(value)) for name, value in described.items())
+
+
+def _numa() -> dict[str, str]:
+    """Return the NUMA nodes that have memory, as the kernel lists them; nothing where it lists none."""
+    return {"numa": _NUMA.read_text().strip()} if _NUMA.exists() else {}
 
 
 def _between_processes() -> dict[str, str]:

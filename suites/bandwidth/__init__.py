@@ -8,9 +8,18 @@ from __future__ import annotations
 
 from gpubench.api.suite import Suite
 
-from . import _access, _beside, _blocks, _cache, _engines, _link, _stream
+from . import _access, _beside, _blocks, _cache, _engines, _host_link, _link, _stream
 
 suite = Suite(
     "bandwidth of memory, caches, copies and the host link",
-    topics=[_stream.topic, _cache.topic, _access.topic, _engines.topic, _beside.topic, _link.topic, _blocks.topic],
+    topics=[
+        _stream.topic,
+        _cache.topic,
+        _access.topic,
+        _engines.topic,
+        _beside.topic,
+        _link.topic,
+        _blocks.topic,
+        _host_link.topic,
+    ],
 )

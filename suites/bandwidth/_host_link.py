@@ -1,0 +1,120 @@
+"""The host link by NUMA node: page-locked memory that is bound to a node, and all GPUs of a host at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from gpubench.api.suite import POINT, Bench, Stage, Target, Task, Topic, View, Work, on_gpu, points
+
+from .._between import rank_counts, ranks_of
+from .._checks import in_turn
+from .._stream import need_gpu
+from ._link import HostMemory, LinkCopy
+from ._numa import NodeMemory, node_numbers, node_of, upstream
+
+_SPARE_BYTES = 2**26
+_MOST_CALLS = 32  # of both directions at once: each queues six commands
+_H2D, _D2H, _BOTH = "h2d", "d2h", "both"
+_LIMITS = {_H2D: "link.h2d", _D2H: "link.d2h"}
+_UNNAMED = "0"  # the nodes of a machine whose inventory names none
+_SIZES = points((2**26,), (2**24,), (2**12, 2**16, 2**20, 2**26, 2**30))
+_ALL_BYTES = points((2**28,), (2**24,), (2**20, 2**28))
+
+topic = Topic(
+    views=[
+        View("matrix", "Host link bandwidth by NUMA node", ("host_link",), "node", "device", by=("direction",)),
+        View("curve", "Host link bandwidth of all GPUs", ("host_link_all",), "of", by=("direction",), series="sum"),
+    ]
+)
+
+
+def nodes_of(target: Target) -> tuple[int, ...]:
+    """Return the NUMA nodes with memory that the machine's inventory names."""
+    return node_numbers(dict(target.facts.host).get("numa", _UNNAMED))
+
+
+def _nodes(target: Target) -> Any:
+    """Return all nodes; in `full` at least two, so that a machine without a second one says so."""
+    nodes = nodes_of(target)
+    return points(nodes, nodes[:1], tuple(dict.fromkeys((*nodes, 1))))
+
+
+def _device(target: Target) -> tuple[str, ...]:
+    return (target.device.id,)
+
+
+@topic.case(
+    device=_device,
+    node=_nodes,
+    direction=points((_H2D, _D2H), (_H2D,), (_H2D, _D2H, _BOTH)),
+    size_bytes=_SIZES,
+    when=on_gpu,
+)
+def host_link(bench: Bench, device: str, node: int, direction: str, size_bytes: int) -> Task:
+    """Copies between the GPU and page-locked memory on one NUMA node, one way or both at once: payload.
+
+    Every check asks the kernel on which node each page is.
+    """
+    del device
+    need_gpu(bench)
+    both = direction == _BOTH
+    bench.need((4 if both else 2) * size_bytes + _SPARE_BYTES)
+    ways = (_H2D, _D2H) if both else (direction,)
+    memories = [NodeMemory(size_bytes, node, nodes_of(bench.target)) for _ in ways]
+    transfers = [
+        LinkCopy(bench, _registered(bench, memory), way == _H2D, draw)
+        for draw, (way, memory) in enumerate(zip(ways, memories, strict=True))
+    ]
+    if both:
+        call = partial(bench.device.together, *(transfer.call for transfer in transfers))
+        stage = Stage(call, Work(payload=2 * size_bytes), "payload", max_calls=_MOST_CALLS, effort=POINT)
+    else:
+        stage = Stage(transfers[0].call, Work(payload=size_bytes), "payload", _LIMITS[direction], effort=POINT)
+    notes = {**_place_notes(bench), **memories[0].expect_placed()}
+    return Task.of(
+        stage,
+        check=in_turn(*(memory.expect_placed for memory in memories), *(transfer.check for transfer in transfers)),
+        poison=in_turn(*(transfer.poison for transfer in transfers)),
+        close=in_turn(*(transfer.close for transfer in transfers)),
+        notes=notes,
+    )
+
+
+@topic.case(
+    ranks=ranks_of, devices=ranks_of, of=rank_counts, direction=(_H2D, _D2H), size_bytes=_ALL_BYTES, when=on_gpu
+)
+def host_link_all(bench: Bench, of: int, direction: str, size_bytes: int) -> Task:
+    """Copies of all GPUs at the same time, each with page-locked memory on the NUMA node nearest to it: payload.
+
+    The figure is that of the slowest GPU; `sum` counts the copies of all of them. The ranks begin within the time of a
+    message, so copies are long beside it.
+    """
+    need_gpu(bench)
+    bench.need(2 * size_bytes + _SPARE_BYTES)
+    nodes = nodes_of(bench.target)
+    own = node_of(bench.peers[bench.rank].pci)
+    memory = NodeMemory(size_bytes, own if own in nodes else nodes[0], nodes)
+    transfer = LinkCopy(bench, _registered(bench, memory), direction == _H2D)
+    works = {"sum": Work(payload=of * size_bytes)}
+    stage = Stage(transfer.call, Work(payload=size_bytes), "payload", _LIMITS[direction], also=works, effort=POINT)
+    devices = bench.peers[:of]
+    shared = upstream([device.id for device in devices], [device.pci for device in devices])
+    return Task.of(
+        stage,
+        check=in_turn(memory.expect_placed, transfer.check),
+        poison=transfer.poison,
+        close=transfer.close,
+        notes={"shared upstream": shared, **memory.expect_placed()},
+    )
+
+
+def _registered(bench: Bench, memory: NodeMemory) -> HostMemory:
+    """Return memory whose pages, which are on their node by now, are page-locked."""
+    return HostMemory(memory.array, bench.device.register(memory.pages))
+
+
+def _place_notes(bench: Bench) -> Mapping[str, str]:
+    own = node_of(bench.target.device.pci)
+    return {"NUMA node of the GPU": "not stated by the firmware" if own is None else str(own)}

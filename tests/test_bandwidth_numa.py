@@ -1,0 +1,160 @@
+"""The host link by NUMA node: lists, bridges, memory that is bound and proved to be where it should be."""
+
+import dataclasses
+import mmap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from _bandwidth import H200, SUITE, PlainGpu, build_on, ids, sibling
+
+from gpubench.authoring.axes import Target
+from gpubench.base.errors import Skip, WrongAnswer
+from gpubench.measuring import inventory
+from gpubench.model import Facts
+
+NUMA, LINK = sibling("_numa"), sibling("_host_link")
+PAGE = mmap.PAGESIZE
+
+
+def pci_tree(root: Path, *devices: str, node: str = "0") -> Path:
+    """A /sys/bus/pci/devices with links to devices, each given by the path of its bridges."""
+    bus = root / "bus/pci/devices"
+    bus.mkdir(parents=True)
+    for path in devices:
+        device = root / "devices" / path
+        device.mkdir(parents=True)
+        (device / "numa_node").write_text(f"{node}\n")
+        (bus / device.name).symlink_to(device)
+    return bus
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"), [("0\n", (0,)), ("0-1", (0, 1)), ("0-1,4,6-7\n", (0, 1, 4, 6, 7)), ("", ())]
+)
+def test_a_list_of_nodes_is_read_as_the_kernel_writes_it(text: str, numbers: tuple[int, ...]) -> None:
+    assert NUMA.node_numbers(text) == numbers
+
+
+def test_the_node_of_a_gpu_is_what_sys_says_and_unknown_where_it_says_nothing(tmp_path: Path) -> None:
+    bus = pci_tree(tmp_path / "a", "pci0000:00/0000:00:01.0/0000:1B:00.0".lower(), node="1")
+    assert NUMA.node_of("0000:1B:00.0", bus) == 1
+    assert NUMA.node_of("0000:99:00.0", bus) is None
+    assert NUMA.node_of("0000:1b:00.0", pci_tree(tmp_path / "b", "pci0000:00/0000:1b:00.0", node="-1")) is None
+
+
+def test_gpus_behind_one_root_port_share_it_and_others_do_not(tmp_path: Path) -> None:
+    switch = "pci0000:40/0000:40:01.0/0000:41:00.0"
+    bus = pci_tree(
+        tmp_path,
+        f"{switch}/0000:42:00.0/0000:43:00.0",
+        f"{switch}/0000:42:01.0/0000:44:00.0",
+        "pci0000:80/0000:80:01.0/0000:81:00.0",
+    )
+    gpus = {"cuda:0": "0000:43:00.0", "cuda:1": "0000:44:00.0", "cuda:2": "0000:81:00.0"}
+    assert NUMA.above("0000:43:00.0", bus) == ("0000:40:01.0", "0000:41:00.0", "0000:42:00.0")
+    assert NUMA.upstream(list(gpus), list(gpus.values()), bus) == "cuda:0 and cuda:1 share 0000:40:01.0"
+    apart = ["0000:43:00.0", "0000:81:00.0"]
+    assert NUMA.upstream(["cuda:0", "cuda:2"], apart, bus) == "each device has a root port of its own"
+    assert NUMA.upstream(["cuda:0"], ["0000:99:00.0"], bus).startswith("unknown")
+
+
+def test_bound_memory_is_on_its_node_and_the_kernel_says_so() -> None:
+    nodes = NUMA.node_numbers(inventory_nodes())
+    memory = NUMA.NodeMemory(5 * PAGE + 8, nodes[0], nodes)
+    assert (memory.array.nbytes, memory.pages.nbytes) == (5 * PAGE + 8, 6 * PAGE)
+    NUMA.bind(memory.pages.ctypes.data, memory.pages.nbytes, nodes[0])
+    assert memory.expect_placed() == {"pages by NUMA node": f"node {nodes[0]}: 6"}
+
+
+def inventory_nodes() -> str:
+    return dict(inventory._host()).get("numa", "0")
+
+
+def test_pages_that_are_elsewhere_or_nowhere_fail_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = NUMA.NodeMemory(8 * PAGE, 0, (0,))
+    memory._map.madvise(mmap.MADV_DONTNEED, 2 * PAGE, 3 * PAGE)
+    with pytest.raises(WrongAnswer, match=r"none \(No such file or directory\): 3, node 0: 5; all should be on node 0"):
+        memory.expect_placed()
+    memory.pages.fill(1)
+    memory.expect_placed()
+    monkeypatch.setattr(NUMA, "placement", lambda *_: {0: 7, 1: 1})
+    with pytest.raises(WrongAnswer, match="node 0: 7, node 1: 1; all should be on node 0"):
+        memory.expect_placed()
+
+
+def test_the_table_of_the_process_tells_the_nodes_where_the_call_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = NUMA.NodeMemory(8 * PAGE, 0, (0,))
+    NUMA.bind(memory.pages.ctypes.data, memory.pages.nbytes, 0)
+    asked = NUMA.placement(memory.pages.ctypes.data, memory.pages.nbytes)
+    monkeypatch.setattr(NUMA, "_system", lambda *_: 1)  # EPERM
+    assert NUMA.placement(memory.pages.ctypes.data, memory.pages.nbytes) == asked == {0: 8}
+
+
+def test_a_line_of_that_table_is_found_by_any_address_inside_it() -> None:
+    text = "7f10 default file=/lib/x.so N9=1\n7f20 bind:1 anon=6 dirty=6 N0=2 N1=4 kernelpagesize_kB=4\n7f90 default\n"
+    assert NUMA.mapped_nodes(text, 0x7F34) == {0: 2, 1: 4}
+    assert NUMA.mapped_nodes(text, 0x7F95) == {}
+    assert NUMA.mapped_nodes(text, 0x10) == {}
+
+
+def test_a_second_node_that_is_missing_is_a_skip_that_names_it() -> None:
+    with pytest.raises(Skip, match=r"no NUMA node 1 with memory \(nodes with memory: 0\)"):
+        build_on(PlainGpu(), "host_link", device="cuda:0", node=1, direction="h2d", size_bytes=2**20)
+
+
+def test_a_kernel_that_refuses_to_bind_is_a_skip_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NUMA, "_system", lambda *_: 1)
+    with pytest.raises(Skip, match=r"bind memory to NUMA node 1 \(Operation not permitted\); in a container"):
+        NUMA.NodeMemory(PAGE, 1, (0, 1))
+    monkeypatch.setattr(NUMA.platform, "machine", lambda: "riscv64")
+    with pytest.raises(Skip, match="supported on x86_64 and aarch64, not on riscv64"):
+        NUMA.bind(0, PAGE, 0)
+
+
+def test_a_node_that_the_machine_does_not_have_cannot_be_bound_to() -> None:
+    memory = NUMA.NodeMemory(PAGE, 0, (0,))
+    with pytest.raises(Skip, match="Invalid argument"):
+        NUMA.bind(memory.pages.ctypes.data, PAGE, 1000)
+
+
+def test_sizes_beyond_the_memory_are_a_skip() -> None:
+    with pytest.raises(Skip, match=r"TiB of memory, 1\.000 TiB are free"):
+        build_on(PlainGpu(), "host_link", device="cuda:0", node=0, direction="both", size_bytes=2**39)
+
+
+def points(tier: Any, nodes: str) -> set[str]:
+    facts = Facts((H200,), host=(("numa", nodes),))
+    cases = [case for case in SUITE.cases(Target(facts, H200, tier)) if case.name == "host_link"]
+    return {str(case.param("node")) for case in cases}
+
+
+def test_the_nodes_are_those_of_the_inventory_and_full_asks_for_a_second_one() -> None:
+    assert points("quick", "0") == {"0"}
+    assert points("full", "0") == {"0", "1"}
+    assert points("quick", "0-1") == points("full", "0-1") == {"0", "1"}
+    assert points("full", "0,2") == {"0", "1", "2"}
+    assert "host_link[device=cuda:0,node=0,direction=h2d,size=64MiB]" in {
+        case.removeprefix("bandwidth/") for case in ids(H200, "quick")
+    }
+
+
+def test_all_gpus_of_a_host_copy_at_once_with_a_rank_each() -> None:
+    peers = tuple(f"cuda:{index}" for index in range(1, 8))
+    gpu = dataclasses.replace(H200, peers=peers)
+    cases = [case for case in SUITE.cases(Target(Facts((gpu,)), gpu)) if case.name == "host_link_all"]
+    assert {(case.ranks, case.devices) for case in cases} == {(8, 8)}
+
+
+def test_the_inventory_of_this_machine_names_its_nodes() -> None:
+    if not Path("/sys/devices/system/node/has_memory").exists():
+        pytest.skip("this kernel has no NUMA nodes in /sys")
+    assert 0 in NUMA.node_numbers(inventory_nodes())
+
+
+def test_numpy_and_the_mapping_see_the_same_bytes() -> None:
+    memory = NUMA.NodeMemory(PAGE, 0, (0,))
+    memory.array[7] = 9
+    assert memory._map[7] == 9
+    assert np.count_nonzero(memory.pages) == 1
