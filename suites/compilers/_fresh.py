@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import pickle
-import signal
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
 
-from gpubench.api.suite import FileError, Missing, Skip, WrongAnswer
+from gpubench.api.suite import FileError
 
+from .._processes import answer_of
 from ._build_child import Order, Report
 
 # Each names the folder of a compiler's cache: Triton, torch's Inductor, CuPy, numba, JAX, cuTile, the CUDA driver, and
@@ -72,51 +64,7 @@ def report_of(order: Order, caches: Caches, limit_s: float) -> Report:
     did, and RuntimeError where it crashed or did not end within `limit_s`.
     """
     program = f"import time, numpy; begun = time.monotonic(); from {Report.__module__} import main; main(begun)"
-    with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as answered, tempfile.TemporaryFile() as errors:
-        pickle.dump(order, asked)
-        asked.seek(0)
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-c", program, repr(time.monotonic()), str(caches.folder)],
-            stdin=asked,
-            stdout=answered,
-            stderr=errors,
-            env={**os.environ, **caches.environment},
-            start_new_session=True,
-        )
-        status = _ended(process, limit_s)
-        if status is None:
-            raise RuntimeError(f"the build by {order.by} did not end within {limit_s:g} s and was ended")
-        if status:
-            how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
-            raise RuntimeError(f"the build by {order.by} ended with {how}: {_last_line(errors)}")
-        answered.seek(0)
-        return _report(json.load(answered))
-
-
-def _ended(process: subprocess.Popen[bytes], limit_s: float) -> int | None:
-    """Return the exit status of a process, or None where it had to be ended; nothing of its group is left."""
-    try:
-        return process.wait(limit_s)
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        with contextlib.suppress(ProcessLookupError):  # nothing of the group is left
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def _last_line(errors: IO[bytes]) -> str:
-    errors.seek(0)
-    lines = errors.read().decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it printed nothing"
-
-
-def _report(answer: dict[str, Any]) -> Report:
-    """Return the report in an answer; raises what the interpreter found instead."""
-    if "skip" in answer:
-        raise Skip(answer["skip"])
-    if "missing" in answer:
-        raise Missing(*answer["missing"])
-    if "wrong" in answer:
-        raise WrongAnswer(answer["wrong"])
-    return Report(**answer["report"])
+    what = f"the build by {order.by}"
+    return Report(
+        **answer_of(program, order, what, limit_s, [str(caches.folder)], caches.environment).content["report"]
+    )

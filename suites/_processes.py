@@ -1,0 +1,115 @@
+"""Fresh interpreters that a case starts: asked by a pickle, bounded in time, ended with all that they started.
+
+The clock of both sides is CLOCK_MONOTONIC, which all processes of a machine share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, Any
+
+from gpubench.api.suite import Missing, Skip, WrongAnswer
+
+READY = b"1"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an interpreter answered, and the seconds from its start until it said that it was ready; NaN if unasked."""
+
+    content: Mapping[str, Any]
+    seconds: float
+
+
+def answer_of(
+    program: str,
+    order: object,
+    what: str,
+    limit_s: float,
+    arguments: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    *,
+    is_ready_awaited: bool = False,
+) -> Answer:
+    """Run a program in a fresh interpreter, and return the JSON object that it writes to standard output.
+
+    It finds the pickled order on standard input, when it was started as its first argument, then `arguments`. Where it
+    `is_ready_awaited`, its last argument is a descriptor to which it writes READY. The interpreter and its process
+    group end with this call. `what` names it in errors. Raises Skip, Missing and WrongAnswer as it answered, and
+    RuntimeError where it crashed or did not end within `limit_s`.
+    """
+    with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as answered, tempfile.TemporaryFile() as errors:
+        pickle.dump(order, asked)
+        asked.seek(0)
+        reader, writer = os.pipe()
+        with os.fdopen(reader, "rb", buffering=0) as ready:
+            try:
+                told = [str(writer)] if is_ready_awaited else []
+                started = time.monotonic()
+                process = subprocess.Popen(
+                    [sys.executable, "-P", "-c", program, repr(started), *arguments, *told],
+                    stdin=asked,
+                    stdout=answered,
+                    stderr=errors,
+                    env={**os.environ, **(environment or {})},
+                    start_new_session=True,
+                    pass_fds=[writer] if is_ready_awaited else (),
+                )
+            finally:
+                os.close(writer)
+            seconds = _ready_after(ready, started, limit_s) if is_ready_awaited else float("nan")
+            status = _ended(process, started + limit_s - time.monotonic())
+        if status is None:
+            raise RuntimeError(f"{what} did not end within {limit_s:g} s and was ended")
+        if status:
+            how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+            raise RuntimeError(f"{what} ended with {how}: {_last_line(errors)}")
+        answered.seek(0)
+        return Answer(_content(json.load(answered)), seconds)
+
+
+def _ready_after(ready: IO[bytes], started: float, limit_s: float) -> float:
+    """Return the seconds until the interpreter says that it is ready; NaN where it ends or hangs before."""
+    arrived, _, _ = select.select([ready], [], [], limit_s)
+    seconds = time.monotonic() - started
+    return seconds if arrived and ready.read(1) == READY else float("nan")
+
+
+def _ended(process: subprocess.Popen[bytes], limit_s: float) -> int | None:
+    """Return the exit status of a process, or None where it had to be ended; nothing of its group is left."""
+    try:
+        return process.wait(max(limit_s, 0.0))
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # nothing of the group is left
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _last_line(errors: IO[bytes]) -> str:
+    errors.seek(0)
+    lines = errors.read().decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it printed nothing"
+
+
+def _content(answer: dict[str, Any]) -> dict[str, Any]:
+    """Return an answer; raises what the interpreter found instead of one."""
+    if "skip" in answer:
+        raise Skip(answer["skip"])
+    if "missing" in answer:
+        raise Missing(*answer["missing"])
+    if "wrong" in answer:
+        raise WrongAnswer(answer["wrong"])
+    return answer

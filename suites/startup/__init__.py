@@ -1,0 +1,7 @@
+"""Start-up: the seconds of a fresh process until its first useful result, and the parts that they consist of."""
+
+from gpubench.api.suite import Suite
+
+from . import _ledger
+
+suite = Suite("seconds from the start of a process to its first result", topics=[_ledger.topic])

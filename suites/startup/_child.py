@@ -1,0 +1,130 @@
+"""What a started process does, step by step, each timed by the clock that the starting process reads too."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import resource
+import sys
+import time
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import Missing, WrongAnswer, expect
+
+from .._processes import READY
+
+_SIDE = 1024  # rows and columns of the first product
+_KIB = 1024  # the unit of ru_maxrss on Linux, getrusage(2)
+_TOLERANCE = 1e-4  # of a sum of 1024 products in float32, relative to the root of their number
+_OWN, _INPUTS = "gpubench", "inputs"  # the parts of importing gpubench, and of making the matrices
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The steps to take, on the GPU at `pci` or without one, and the file of weights with its size and checksum."""
+
+    steps: tuple[str, ...]
+    pci: str
+    arch: str
+    seed: int
+    path: str
+    size_bytes: int
+    crc: int
+
+
+class HostStart:
+    """The steps of a process that computes on the host; `check` looks at their results afterwards."""
+
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        rng = np.random.default_rng(order.seed)
+        self.left, self.right = (rng.standard_normal((_SIDE, _SIDE), np.float32) for _ in range(2))
+        self.result: Any = None
+        self.loaded: Any = None
+
+    def product(self) -> None:
+        """Multiply two matrices for the first time."""
+        self.result = self.left @ self.right
+
+    def weights(self) -> None:
+        """Read the file into memory."""
+        self.loaded = np.empty(self.order.size_bytes, np.uint8)
+        read_into(self.order.path, self.loaded)
+
+    def check(self) -> None:
+        """Raise WrongAnswer where a result is not what it has to be."""
+        if self.result is not None:
+            expect_product(self.result, self.left, self.right)
+        if self.loaded is not None:
+            expect_weights(self.loaded, self.order.crc)
+
+
+def read_into(path: str, room: Any) -> None:
+    """Fill an array with the content of a file through the page cache; raises WrongAnswer where the file is shorter."""
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - what is timed does no more than it has to
+        missing = memoryview(room)
+        while missing:
+            count = file.readinto(missing)
+            expect(bool(count), f"the file of weights ends {len(missing)} bytes early")
+            missing = missing[count:]
+
+
+def expect_product(result: Any, left: Any, right: Any) -> None:
+    """Raise WrongAnswer where the first row of a product is not that in float64."""
+    expected = left[0].astype(np.float64) @ right.astype(np.float64)
+    error = float(np.abs(result[0] - expected).max()) / np.sqrt(_SIDE)
+    expect(error <= _TOLERANCE, f"the first product is off by {error:.3g} of the root of its terms")
+
+
+def expect_weights(loaded: Any, crc: int) -> None:
+    """Raise WrongAnswer where the bytes in memory are not those of the file."""
+    expect(zlib.crc32(loaded) == crc, "the weights in memory are not those of the file")
+
+
+def parts_of(marks: Sequence[tuple[str, float]], started: float) -> dict[str, float]:
+    """Return the seconds of each part from the moments at which the parts ended."""
+    ends = [started, *(moment for _, moment in marks)]
+    return {name: end - begin for (name, end), begin in zip(marks, ends, strict=False)}
+
+
+def _start_of(order: Order) -> Any:
+    if not order.pci:
+        return HostStart(order)
+    from ._gpu import GpuStart
+
+    return GpuStart(order)
+
+
+def main(marks: list[tuple[str, float]]) -> None:
+    """Take the steps of an order from standard input, say so, check their results, and write the answer.
+
+    `marks` are the parts so far and the moments at which they ended; the process was started at the moment in the
+    first argument, and the last argument is the descriptor that waits for READY.
+    """
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what libraries print is no answer
+    order: Order = pickle.load(sys.stdin.buffer)  # noqa: S301 - of the process that started this one
+    answer: dict[str, object]
+    try:
+        marks.append((_OWN, time.monotonic()))
+        start = _start_of(order)
+        marks.append((_INPUTS, time.monotonic()))
+        for step in order.steps:
+            getattr(start, step)()
+            marks.append((step, time.monotonic()))
+        os.write(int(sys.argv[-1]), READY)
+        start.check()
+        resident_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
+        answer = {"seconds": parts_of(marks, float(sys.argv[1])), "resident_bytes": resident_bytes}
+    except Missing as library:
+        answer = {"missing": (library.what, library.how)}
+    except WrongAnswer as finding:
+        answer = {"wrong": str(finding)}
+    with answers:
+        json.dump(answer, answers)

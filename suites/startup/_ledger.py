@@ -1,0 +1,159 @@
+"""The ledger of a start: fresh interpreters, what each part took, and whether the parts explain the whole."""
+
+from __future__ import annotations
+
+import math
+import os
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import (
+    Bench,
+    Effort,
+    KeyFigure,
+    Observation,
+    Observed,
+    Skip,
+    Stage,
+    Target,
+    Task,
+    Topic,
+    Untrustworthy,
+    View,
+    on_gpu,
+    points,
+)
+
+from .._files import IN_MEMORY, drop, file_system, folder, made, warm
+from .._processes import Answer, answer_of
+from ._child import Order
+
+_ON_HOST = ("product", "weights")
+_ON_GPU = ("cupy", "init", "context", "compile", "module", "kernel", "blas", "product", "graph", "weights")
+_COLLECTIVE = ("cupy", "init", "context", "nccl", "communicator", "collective")
+_WHOLE = "whole"
+_MOST_UNEXPLAINED = 0.05  # of the whole: what no part accounts for
+_LIMIT_S = 60.0  # of one interpreter
+_SAMPLES = 3  # in full
+_ATTEMPTS = 3  # at a sample
+_DEFAULT = "default"
+_LIBRARIES = "their files are in the system's page cache, or are not, as they were found"
+
+topic = Topic(
+    views=[
+        View(
+            "bars", "Time to the first result of a process", ("ledger",), by=("loading", "files"), series="whole.self"
+        ),
+        View("bars", "Time to load weights from disk", ("ledger",), by=("loading", "files"), series="weights.self"),
+    ],
+    key_figures=[KeyFigure("First result of a process", "ledger", (("files", "cold"),), series="whole.self")],
+)
+
+
+def _loadings(target: Target) -> Any:
+    """Return the ways in which CUDA loads the kernels of libraries; other platforms have one."""
+    return points(("lazy",), full=("lazy", "eager")) if target.device.arch.startswith("sm_") else (_DEFAULT,)
+
+
+def _files(target: Target) -> Any:
+    return points(("cold",) if on_gpu(target) else ("cold", "warm"), ("cold",), ("cold", "warm"))
+
+
+@topic.case(
+    headline={"files": "cold"}, loading=_loadings, files=_files, size_bytes=points((2**26,), (2**22,), (2**30,))
+)
+def ledger(bench: Bench, loading: str, files: str, size_bytes: int) -> Task:
+    """Seconds from the start of a fresh interpreter until a product is there and a file of weights in memory.
+
+    The pages of that file are dropped from the system's page cache before (`cold`), or read into it (`warm`).
+    """
+    where = folder()
+    kind = file_system(where)
+    if files == "cold" and kind in IN_MEMORY:
+        raise Skip(f"{where} is on {kind}, in memory, so no file is cold; set TMPDIR to a folder on a disk")
+    bench.need(3 * size_bytes)
+    weights = bench.rng.bytes(size_bytes)
+    file = made(np.frombuffer(weights, np.uint8), where)
+    try:
+        path = f"/proc/{os.getpid()}/fd/{file}"
+        order = _order(bench, _ON_GPU if bench.traits.is_gpu else _ON_HOST, path, size_bytes, zlib.crc32(weights))
+        answers = _answers(bench, order, partial(drop if files == "cold" else warm, file, size_bytes), loading)
+    finally:
+        os.close(file)
+    notes = {"weights": f"a file on {kind or 'an unknown file system'}, {files}", "libraries": _LIBRARIES}
+    return task_of(answers, notes)
+
+
+@topic.case(when=lambda target: on_gpu(target) and target.tier == "full", loading=_loadings)
+def collective(bench: Bench, loading: str) -> Task:
+    """Seconds from the start of a fresh interpreter until the first all-reduce of one GPU with itself has ended."""
+    answers = _answers(bench, _order(bench, _COLLECTIVE), lambda: None, loading)
+    return task_of(answers, {"libraries": _LIBRARIES})
+
+
+def _order(bench: Bench, steps: Sequence[str], path: str = "", size_bytes: int = 0, crc: int = 0) -> Order:
+    seed = int(bench.rng.integers(2**32))
+    return Order(tuple(steps), bench.device.device.pci, bench.traits.arch, seed, path, size_bytes, crc)
+
+
+def _answers(bench: Bench, order: Order, prepare: Callable[[], None], loading: str) -> list[Answer]:
+    """Return what interpreters answer that are started one after the other, each after `prepare`."""
+    child = Order.__module__
+    program = (
+        "import time; marks = [('interpreter', time.monotonic())]; "
+        "import numpy; marks.append(('numpy', time.monotonic())); "
+        f"from {child} import main; main(marks)"
+    )
+    environment = {} if loading == _DEFAULT else {"CUDA_MODULE_LOADING": loading.upper()}
+    samples = _SAMPLES if bench.target.tier == "full" else 1
+    started = partial(
+        answer_of, program, order, "the started process", _LIMIT_S, (), environment, is_ready_awaited=True
+    )
+    return [_explained(started, prepare) for _ in range(samples)]
+
+
+def _explained(started: Callable[[], Answer], prepare: Callable[[], None]) -> Answer:
+    """Return the answer of the first of a few interpreters that its parts explain, or of the last of them.
+
+    On a busy machine the process that waits may be told late that the other one is ready.
+    """
+    for _ in range(_ATTEMPTS):
+        prepare()
+        answer = started()
+        if abs(unexplained(answer)) <= _MOST_UNEXPLAINED:
+            break
+    return answer
+
+
+def task_of(answers: Sequence[Answer], notes: Mapping[str, str]) -> Task:
+    """Return the whole and its parts as stages; raises Untrustworthy where the parts do not explain the whole."""
+    shares = [unexplained(answer) for answer in answers]
+    worst = max(shares, key=abs)
+    if not all(abs(share) <= _MOST_UNEXPLAINED for share in shares):  # NaN is no explanation
+        words = f"the parts account for all but {worst:.1%} of the whole, which the starting process measured"
+        raise Untrustworthy("ledger", f"{words}: a part is missing, or the machine is busy")
+    parts = [answer.content["seconds"] for answer in answers]
+    stages = {_WHOLE: _stage([answer.seconds for answer in answers])}
+    stages |= {name: _stage([part[name] for part in parts]) for name in parts[0]}
+    return Task(stages, partial(_observed, answers, worst), notes=notes)
+
+
+def unexplained(answer: Answer) -> float:
+    """Return the share of the whole that no part accounts for, negative where the parts take longer."""
+    return 1 - math.fsum(answer.content["seconds"].values()) / answer.seconds
+
+
+def _stage(seconds: Sequence[float]) -> Stage:
+    """Return the samples of interpreters that have ended as a stage: its call returns them all."""
+    return Stage(lambda: seconds, clock="self", effort=Effort.exactly(len(seconds)), checked=True)
+
+
+def _observed(answers: Sequence[Answer], share: float) -> Observation:
+    return {
+        "unexplained": Observed(100 * abs(share), "%"),
+        "resident": Observed(max(answer.content["resident_bytes"] for answer in answers), "B"),
+    }

@@ -1,0 +1,116 @@
+"""The ledger of a start: its parts are those of a real process, and they have to explain the whole."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import numpy as np
+import pytest
+
+from gpubench import plugins
+from gpubench.authoring.axes import Target
+from gpubench.authoring.bench import Bench
+from gpubench.base.errors import Skip, Untrustworthy, WrongAnswer
+from gpubench.model import Case, Facts
+
+SUITE = plugins.load("suites", "startup")
+CHILD, LEDGER = (sys.modules[f"{SUITE.package}.{name}"] for name in ("_child", "_ledger"))
+PROCESSES, FILES = (sys.modules[f"{SUITE.package.rpartition('.')[0]}.{name}"] for name in ("_processes", "_files"))
+(HOST,) = plugins.load("backends", "host").devices()
+SIZE = 2**20
+
+
+def bench(files="cold", size=SIZE, tier="smoke"):
+    case = Case("startup", "ledger", (("loading", "default"), ("files", files), ("size_bytes", size)))
+    return Bench.untimed(case, Target(Facts((HOST,)), HOST, tier), SUITE.package, 1)
+
+
+def answer(whole, **parts):
+    return PROCESSES.Answer({"seconds": parts, "resident_bytes": 1}, whole)
+
+
+def values(task):
+    return {name: list(stage.call()) for name, stage in task.stages.items()}
+
+
+@pytest.mark.parametrize("files", ["cold", "warm"])
+def test_the_parts_of_a_start_sum_to_the_whole_that_another_process_measured(files):
+    found = values(SUITE.build(bench(files)))
+    (whole,) = found.pop("whole")
+    assert list(found) == ["interpreter", "numpy", "gpubench", "inputs", "product", "weights"]
+    assert math.fsum(value for (value,) in found.values()) == pytest.approx(whole, rel=0.05)
+    assert all(value > 0 for (value,) in found.values())
+
+
+def test_a_part_that_is_missing_or_counted_twice_makes_the_ledger_invalid():
+    assert values(LEDGER.task_of([answer(1.0, first=0.7, second=0.29)], {})) == {
+        "whole": [1.0],
+        "first": [0.7],
+        "second": [0.29],
+    }
+    for parts in ({"first": 0.7, "second": 0.2}, {"first": 0.7, "second": 0.4}):
+        with pytest.raises(Untrustworthy, match=r"all but -?10\.0% of the whole") as found:
+            LEDGER.task_of([answer(1.0, first=0.7, second=0.3), answer(1.0, **parts)], {})
+        assert found.value.cause == "ledger"
+
+
+def test_a_process_that_never_said_that_it_was_ready_has_no_ledger():
+    with pytest.raises(Untrustworthy):
+        LEDGER.task_of([answer(math.nan, first=1.0)], {})
+
+
+def test_a_disturbed_start_is_made_again_a_few_times():
+    prepared, starts = [], iter([answer(1.0, first=0.5), answer(1.0, first=0.98), answer(1.0, first=1.0)])
+    assert LEDGER._explained(lambda: next(starts), lambda: prepared.append(1)).content["seconds"] == {"first": 0.98}
+    assert len(prepared) == 2, "the file is as cold before the second start as before the first"
+
+
+def test_parts_are_the_times_between_marks():
+    marks = [("first", 1.5), ("second", 1.75)]
+    assert CHILD.parts_of(marks, 1.0) == {"first": 0.5, "second": 0.25}
+
+
+def test_wrong_weights_and_a_wrong_product_are_found(tmp_path):
+    path = tmp_path / "weights"
+    path.write_bytes(b"1234")
+    start = CHILD.HostStart(CHILD.Order(("product", "weights"), "", "", 1, str(path), 4, 0))
+    start.product()
+    start.check()
+    start.weights()
+    with pytest.raises(WrongAnswer, match="weights in memory are not those of the file"):
+        start.check()
+    start.loaded = None
+    start.result[0, 7] += 0.1
+    with pytest.raises(WrongAnswer, match="first product is off"):
+        start.check()
+    with pytest.raises(WrongAnswer, match="ends 1 bytes early"):
+        CHILD.read_into(path, np.empty(5, np.uint8))
+
+
+def test_a_process_that_ends_without_a_word_is_an_error_and_one_that_hangs_is_ended():
+    with pytest.raises(RuntimeError, match="it ended with exit status 3: why"):
+        PROCESSES.answer_of("raise SystemExit(print('why', file=__import__('sys').stderr) or 3)", None, "it", 20)
+    for is_awaited in (True, False):
+        with pytest.raises(RuntimeError, match=r"did not end within 0\.3 s and was ended"):
+            PROCESSES.answer_of("import time; time.sleep(60)", None, "it", 0.3, is_ready_awaited=is_awaited)
+
+
+def test_the_time_until_ready_is_that_of_the_waiting_process():
+    program = (
+        "import os, sys, time; time.sleep(0.2); os.write(int(sys.argv[-1]), b'1'); time.sleep(0.2); print('{\"a\": 1}')"
+    )
+    found = PROCESSES.answer_of(program, None, "it", 20, is_ready_awaited=True)
+    assert found.content == {"a": 1}
+    assert found.seconds >= 0.2
+    assert math.isnan(PROCESSES.answer_of("print('{}')", None, "it", 20, is_ready_awaited=True).seconds)
+
+
+def test_a_folder_in_memory_has_no_cold_file_and_a_disk_without_space_none_at_all(monkeypatch, tmp_path):
+    monkeypatch.setattr(LEDGER, "folder", lambda: FILES.Path("/dev/shm"))
+    with pytest.raises(Skip, match="so no file is cold"):
+        SUITE.build(bench())
+    monkeypatch.setattr(LEDGER, "folder", lambda: tmp_path)
+    monkeypatch.setattr(FILES.os, "statvfs", lambda _: FILES.os.statvfs_result((1, 1, 1, 0, 0, 0, 0, 0, 0, 255)))
+    with pytest.raises(Skip, match=r"needs 1.000 MiB .* are free; set TMPDIR"):
+        SUITE.build(bench())
