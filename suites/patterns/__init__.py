@@ -13,8 +13,10 @@ from . import (
     _pipeline,
     _shared_weights,
     _snapshots,
+    _splits,
     _stages,
     _topology,
+    _unequal,
 )
 
 suite = Suite(
@@ -30,5 +32,7 @@ suite = Suite(
         _gradients.topic,
         _stages.topic,
         _shared_weights.topic,
+        _splits.topic,
+        _unequal.topic,
     ],
 )

@@ -64,7 +64,8 @@ topic = Topic(
 )
 
 
-def _has_ranks(target: Target) -> bool:
+def has_ranks(target: Target) -> bool:
+    """Return whether there are processors or GPUs for several ranks."""
     return target.is_host or bool(target.device.peers)
 
 
@@ -89,11 +90,11 @@ def _tokens(target: Target) -> Any:
 @topic.case(
     ranks=ranks_of,
     devices=devices_of_ranks,
-    when=_has_ranks,
+    when=has_ranks,
     by=libraries,
     of=rank_counts,
     tokens=_tokens,
-    buckets=points((1, 4), smoke=(2,), full=(1, 2, 4, 8)),
+    buckets=points((4,), smoke=(2,), full=(1, 2, 4, 8)),
 )
 def gradients(bench: Bench, by: str, of: int, tokens: int, buckets: int) -> Task:
     """A backward pass of 8 layers, 4·T·d² operations each, with its gradients added up over all ranks: seconds.

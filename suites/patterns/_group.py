@@ -15,7 +15,7 @@ import numpy as np
 from gpubench.api.suite import Bench
 
 from ..collectives._nccl import Communicators, library
-from ._board import Board
+from ._board import NUMBER, Board
 
 _communicators = Communicators()  # kept while the worker lives
 
@@ -35,6 +35,8 @@ class HostGroup:
         self.received: Any = np.zeros(bench.world * words, self.dtype)
         self._thread = ThreadPoolExecutor(1)
         self._begun: list[Future[None]] = []
+        self._sends = 0
+        self._heard: dict[int, int] = {}  # messages by source
         self.meet = self.board.meet
 
     def _part(self, index: int) -> Any:
@@ -67,6 +69,19 @@ class HostGroup:
             place = self._world * first + rank * count
             np.copyto(self.received[place : place + count], self._part(rank)[first : first + count])
         self.meet()
+
+    def send(self, target: int, first: int, count: int) -> None:
+        """Tell that this rank's numbers from `first` on are ready; every receiver reads them itself."""
+        del target, first, count
+        self._sends += 1
+        self.board.post(NUMBER, self._sends)
+
+    def receive(self, source: int, first: int, count: int) -> None:
+        """Wait for the next message of a rank, and write it to the same places of `received`."""
+        heard = self._heard.get(source, 0) + 1
+        self._heard[source] = heard
+        self.board.wait(lambda: self.board.read(source, NUMBER) >= heard)
+        np.copyto(self.received[first : first + count], self._part(source)[first : first + count])
 
     def begin(self, call: Callable[[], None]) -> None:
         """Start a collective beside what follows."""
@@ -120,6 +135,16 @@ class GpuGroup:
         sent, received = int(self.sent.data.ptr) + first * size, int(self.received.data.ptr)
         place = received + self._world * first * size
         self._ranks.allGather(sent, place, count, self._nccl.NCCL_FLOAT16, int(self._current.ptr))
+
+    def send(self, target: int, first: int, count: int) -> None:
+        """Queue a message of this rank's numbers from `first` on."""
+        address = int(self.sent.data.ptr) + first * self.dtype.itemsize
+        self._ranks.send(address, count, self._nccl.NCCL_FLOAT16, target, int(self._current.ptr))
+
+    def receive(self, source: int, first: int, count: int) -> None:
+        """Queue the receipt of a message to the same places of `received`."""
+        address = int(self.received.data.ptr) + first * self.dtype.itemsize
+        self._ranks.recv(address, count, self._nccl.NCCL_FLOAT16, source, int(self._current.ptr))
 
     def meet(self) -> None:
         """Queue a small all-reduce: when it ends, the device of every rank is ready."""

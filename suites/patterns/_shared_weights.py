@@ -35,6 +35,7 @@ from gpubench.api.suite import (
 )
 
 from .._between import exclusive, open_shared
+from ._blas import restore_threads, use_threads
 from ._numbers import Normals, expect_close, type_of
 
 _WAYS = ("shared", "private")
@@ -54,7 +55,7 @@ topic = Topic(
 
 def _widths(target: Target) -> Any:
     if target.is_host:
-        return points((2048,), smoke=(512,), full=(2048, 4096))
+        return points((1024,), smoke=(512,), full=(1024, 4096))
     return points((2**14,), smoke=(2**11,), full=(2**14, 2**15))
 
 
@@ -147,6 +148,7 @@ class LoadedModel:
 
     def __init__(self, model: ModelFile, way: str) -> None:
         self._bench, self._model = model.bench, model
+        self._threads = use_threads(1) if model.bench.target.is_host else 0
         self._holds = way == "shared" and model.bench.rank == _OWNER
         self._opens = way == "shared" and not self._holds
         self._handle = b""
@@ -192,6 +194,7 @@ class LoadedModel:
         return {**found, "first": Observed(self._first_s, "s")} if self._opens else found
 
     def _release(self) -> None:
+        restore_threads(self._threads)
         if self._kept is not None:
             self._kept.close()
         self._model.remove()

@@ -1,0 +1,194 @@
+"""Which split of a transformer layer is fastest, predicted from times that the same run has measured; pure functions.
+
+The models are curves through measured times: of products over their operations, of attention over its operations, and
+of each collective over its numbers. A split is the sum of its parts, so that the prediction says where time goes.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+UNSPLIT, DATA, TENSOR, SEQUENCE, PIPELINE = "unsplit", "data", "tensor", "sequence", "pipeline"
+SPLITS = (UNSPLIT, DATA, TENSOR, SEQUENCE, PIPELINE)
+_EQUAL = 0.02  # predictions that differ by less are equally good
+
+
+@dataclass(frozen=True, slots=True)
+class TimeCurve:
+    """Seconds over an amount of work: straight lines between measured points, and beyond them the nearest line."""
+
+    amounts: tuple[float, ...]
+    measured_s: tuple[float, ...]
+
+    @classmethod
+    def through(cls, times: Mapping[float, float]) -> TimeCurve:
+        """Return the curve through seconds by amount, of two points or more; time never falls with the amount."""
+        amounts = tuple(sorted(times))
+        return cls(amounts, tuple(itertools.accumulate((times[amount] for amount in amounts), max)))
+
+    def seconds(self, amount: float) -> float:
+        """Return the predicted seconds; below the smallest amount they are a share of its seconds, never negative."""
+        last = len(self.amounts) - 1
+        high = min(max(bisect.bisect_right(self.amounts, amount), 1), last)
+        (left, right), (left_s, right_s) = self.amounts[high - 1 : high + 1], self.measured_s[high - 1 : high + 1]
+        return max(left_s + (amount - left) * (right_s - left_s) / (right - left), 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """A transformer layer of `width` numbers on `batch` sequences of `length` tokens; the hidden layer is 4 × wide."""
+
+    batch: int
+    length: int
+    width: int
+    heads: int
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of all sequences."""
+        return self.batch * self.length
+
+    @property
+    def numbers(self) -> int:
+        """The numbers of the input, and of the output."""
+        return self.tokens * self.width
+
+    @property
+    def first_products(self) -> tuple[float, float]:
+        """The operations of the products for queries, keys and values in one, and of the attention's output."""
+        return 6.0 * self.numbers * self.width, 2.0 * self.numbers * self.width
+
+    @property
+    def last_products(self) -> tuple[float, float]:
+        """The operations of the two products of the feed-forward network."""
+        return 8.0 * self.numbers * self.width, 8.0 * self.numbers * self.width
+
+    @property
+    def attention(self) -> float:
+        """The operations of scores and weighted sums, without a mask."""
+        return 4.0 * self.numbers * self.length
+
+    @property
+    def flops(self) -> float:
+        """All operations."""
+        return sum(self.first_products) + sum(self.last_products) + self.attention
+
+
+@dataclass(frozen=True, slots=True)
+class RunModels:
+    """What a run has measured: seconds of products and attention by operations, of collectives by numbers per rank."""
+
+    product: TimeCurve
+    attention: TimeCurve
+    all_reduce: TimeCurve
+    all_gather: TimeCurve
+    send: TimeCurve
+
+    def _halves(self, shape: LayerShape, parts: int) -> tuple[float, float]:
+        """Return the seconds of attention with its products, and of the network, of one of so many equal parts."""
+        first = sum(self.product.seconds(flops / parts) for flops in shape.first_products)
+        last = sum(self.product.seconds(flops / parts) for flops in shape.last_products)
+        return first + self.attention.seconds(shape.attention / parts), last
+
+    def predicted(self, split: str, shape: LayerShape, ranks: int) -> Prediction:
+        """Return the predicted times of a layer that is split in one of the ways of SPLITS."""
+        part = shape.numbers / ranks
+        if split == UNSPLIT:
+            return Prediction(sum(self._halves(shape, 1)), 0.0)
+        if split == PIPELINE:
+            first, last = self._halves(shape, shape.batch)
+            steps_s = first + last + (shape.batch - 1) * max(first, last)
+            between = self.send.seconds(shape.numbers / shape.batch) + self.send.seconds(shape.numbers)
+            return Prediction(steps_s, between)
+        compute_s = sum(self._halves(shape, ranks))
+        if split == DATA:
+            return Prediction(compute_s, self.all_gather.seconds(part))
+        if split == TENSOR:
+            return Prediction(compute_s, 2 * self.all_reduce.seconds(shape.numbers))
+        return Prediction(compute_s, self.all_gather.seconds(2 * part) + self.all_gather.seconds(part))
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Seconds of the computation of one rank, and of the communication that nothing hides."""
+
+    compute_s: float
+    communicate_s: float
+
+    @property
+    def seconds(self) -> float:
+        """Both together."""
+        return self.compute_s + self.communicate_s
+
+
+def possible(shape: LayerShape, ranks: int) -> tuple[str, ...]:
+    """Return the splits that divide the layer evenly; a pipeline of one layer has two stages."""
+    fits = {
+        UNSPLIT: True,
+        DATA: shape.batch % ranks == 0,
+        TENSOR: shape.heads % ranks == 0,
+        SEQUENCE: shape.length % ranks == 0,
+        PIPELINE: ranks == 2,
+    }
+    return tuple(split for split in SPLITS if fits[split])
+
+
+def choose(models: RunModels, shape: LayerShape, ranks: int) -> str:
+    """Return the split of least predicted time."""
+    return min(possible(shape, ranks), key=lambda split: models.predicted(split, shape, ranks).seconds)
+
+
+def regret(chosen: str, measured_s: Mapping[str, float]) -> float:
+    """Return how much longer the chosen split takes than the fastest one, as a share of it."""
+    return measured_s[chosen] / min(measured_s.values()) - 1
+
+
+def topology_s(topology: str, nbytes: float, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
+    """Return the predicted seconds of an all-reduce of `nbytes` by its topology, in the model α + n/β of a message.
+
+    ring: 2(n-1) steps of a part; tree: up and down with the whole array; mesh: every part straight to its owner, and
+    the sums back. Sources: Thakur, Rabenseifner & Gropp, IJHPCA 19 (2005), §4; a mesh is their pairwise exchange with
+    all messages in flight at once.
+    """
+    part_s = nbytes / ranks / bytes_per_s
+    if topology == "ring":
+        return 2 * (ranks - 1) * (alpha_s + part_s)
+    if topology == "tree":
+        return 2 * math.ceil(math.log2(ranks)) * (alpha_s + nbytes / bytes_per_s)
+    return 2 * (alpha_s + (ranks - 1) * part_s)
+
+
+def best_topology(topologies: Iterable[str], nbytes: float, ranks: int, alpha_s: float, bytes_per_s: float) -> str:
+    """Return the topology of least predicted time."""
+    return min(topologies, key=lambda topology: topology_s(topology, nbytes, ranks, alpha_s, bytes_per_s))
+
+
+def sync_interval(step_s: float, exposed_s: float, most_share: float) -> int:
+    """Return the fewest steps between two synchronisations that cost at most `most_share` of the steps' time.
+
+    `exposed_s` is what a synchronisation adds to a step. Fewer synchronisations let the ranks' weights drift apart, so
+    that no larger interval than needed is chosen.
+    """
+    return max(1, math.ceil(exposed_s / (most_share * step_s)))
+
+
+def best_ranks(seconds: Mapping[int, float]) -> int:
+    """Return the smallest number of ranks whose predicted time is within 2 % of the least; `seconds` by ranks."""
+    least_s = min(seconds.values())
+    return min(ranks for ranks, predicted_s in seconds.items() if predicted_s <= (1 + _EQUAL) * least_s)
+
+
+def balanced(items: int, item_s: Sequence[float]) -> tuple[int, ...]:
+    """Return how many of equal items each rank gets so that the last one ends earliest; `item_s` is its time for one.
+
+    Each item goes to the rank that would end it first, which is optimal for equal items.
+    """
+    shares = [0] * len(item_s)
+    for _ in range(items):
+        rank = min(range(len(item_s)), key=lambda each: (shares[each] + 1) * item_s[each])
+        shares[rank] += 1
+    return tuple(shares)

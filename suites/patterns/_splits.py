@@ -1,0 +1,224 @@
+"""Automatic parallelism: one transformer layer, split in each way, and the split that the run's own times predict.
+
+The case first measures what its model needs: products, attention and collectives of a few sizes. Then it predicts the
+time of every split, and times every split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import (
+    Bench,
+    Effort,
+    KeyFigure,
+    Observation,
+    Observed,
+    Stage,
+    Target,
+    Task,
+    Topic,
+    View,
+    Work,
+    points,
+)
+
+from .._between import rank_counts, ranks_of
+from ._blas import restore_threads, use_threads
+from ._gradients import devices_of_ranks, has_ranks, libraries
+from ._group import Group, group_of
+from ._layer import HEAD, Silent, TransformerLayer, in_double
+from ._numbers import expect_close, type_of
+from ._parallel import (
+    UNSPLIT,
+    LayerShape,
+    RunModels,
+    TimeCurve,
+    choose,
+    possible,
+    regret,
+    sync_interval,
+)
+
+_TRIES = 5
+_EFFORT = Effort.exactly(20)  # the splits were called many times when they were compared
+_FRACTIONS = (8, 4, 2, 1)  # sizes of the measured parts: the whole over these numbers
+_MOST_SYNC = 0.05  # share of the time that synchronisation may take
+_BUFFERS = 16
+_CHECKED = 8
+_PERCENT = 100
+
+topic = Topic(
+    views=[
+        View("bars", "Time of a transformer layer, unsplit", ("layer",), by=("of", "batch", "length")),
+        View("bars", "Regret of the predicted split", ("layer",), by=("of", "batch", "length"), series="regret"),
+    ],
+    key_figures=[KeyFigure("Regret of the predicted split", "layer", (("batch", 4),), series="regret")],
+)
+
+
+def _lengths(target: Target) -> Any:
+    if target.is_host:
+        return points((64,), smoke=(32,), full=(16, 64, 256))
+    return points((1024,), smoke=(256,), full=(128, 1024, 4096))
+
+
+@topic.case(
+    ranks=ranks_of,
+    devices=devices_of_ranks,
+    when=has_ranks,
+    by=libraries,
+    of=rank_counts,
+    batch=points((4,), smoke=(2,), full=(1, 4, 16)),
+    length=_lengths,
+)
+def layer(bench: Bench, by: str, of: int, batch: int, length: int) -> Task:
+    """A transformer layer, 24·T·d² + 4·T·length·d operations: seconds, whole and split by each way that fits.
+
+    `regret` is how much longer the predicted split takes than the fastest one. Each split has its prediction, its
+    efficiency (time unsplit over ranks times the time split) and the share of its communication that is hidden.
+    """
+    del by, of
+    width = 256 if bench.target.is_host else 4096
+    shape = LayerShape(batch, length, width, width // HEAD)
+    scores = batch * shape.heads * length**2
+    bench.need(4 * (_BUFFERS * (shape.numbers + width**2) + 2 * scores))
+    return SplitLayer(bench, shape).task()
+
+
+class SplitLayer:
+    """One rank's layer, the measured models, and the time of each split."""
+
+    def __init__(self, bench: Bench, shape: LayerShape) -> None:
+        self._bench, self._shape = bench, shape
+        self._threads = use_threads(1) if bench.target.is_host else 0
+        self._layer = TransformerLayer(bench, shape)
+        self._group: Group = group_of(bench, 2 * shape.numbers)
+        self._splits = possible(shape, bench.world)
+        self._outputs: dict[str, Any] = {}
+        for split in self._splits:  # loads the kernels and sets up channels: neither may happen behind a gate
+            self._run(split)
+        bench.device.synchronize()
+        to_host, length = bench.device.to_host, shape.length
+        weights = {name: to_host(matrix) for name, matrix in self._layer.weights.items()}
+        self._rows = bench.rng.integers(0, length, _CHECKED)  # tokens of the first sequence
+        self._reference = in_double(weights, to_host(self._layer.input[:length]), self._rows)
+        self._models = self._measured_models()
+        self._predicted = {split: self._models.predicted(split, shape, bench.world) for split in self._splits}
+        self._chosen = bench.exchange(choose(self._models, shape, bench.world))[0]
+        self._seconds = {split: self._agreed(lambda split=split: self._run(split)) for split in self._splits}  # type: ignore[misc]
+        silent = Silent(self._group)
+        self._alone = {split: self._agreed(self._layer.call(split, silent)) for split in self._splits}
+
+    def _run(self, split: str) -> None:
+        self._outputs[split] = self._layer.call(split, self._group)()
+
+    def _timed(self, call: Callable[[], object]) -> float:
+        self._group.board.meet()
+        return float(self._bench.device.time(call, 1, "hot", lead=self._group.meet).device[0])
+
+    def _agreed(self, call: Callable[[], object]) -> float:
+        """Return the seconds of the slowest rank in the fastest of a few tries: the same in all ranks."""
+        ranks = self._bench.exchange([self._timed(call) for _ in range(_TRIES)])
+        return float(min(max(tries) for tries in zip(*ranks, strict=True)))
+
+    def _curve(self, amounts: dict[float, Callable[[], object]]) -> TimeCurve:
+        return TimeCurve.through({amount: self._agreed(call) for amount, call in amounts.items()})
+
+    def _measured_models(self) -> RunModels:
+        """Measure products and attention by operations, and collectives by numbers, each of a few sizes."""
+        shape, group, xp, width = self._shape, self._group, self._bench.xp, self._shape.width
+        tokens, up = self._layer.input, self._layer.weights["up"]
+        heads = tokens.reshape(shape.batch, shape.length, width)
+        products: dict[float, Callable[[], object]] = {}
+        attention: dict[float, Callable[[], object]] = {}
+        for fraction in _FRACTIONS:
+            rows = max(1, shape.tokens // fraction)
+            hidden = xp.empty((rows, up.shape[1]), up.dtype)
+            products[2.0 * rows * width * up.shape[1]] = (
+                lambda rows=rows, hidden=hidden: xp.matmul(  # type: ignore[misc]
+                    tokens[:rows], up, out=hidden
+                )
+            )
+            cut = max(1, width // HEAD // fraction) * HEAD
+            part = xp.ascontiguousarray(heads[:, :, :cut])
+            attention[4.0 * shape.tokens * cut * shape.length] = lambda part=part: self._layer.attended(
+                part, part, part
+            )  # type: ignore[misc]
+        counts = [max(1, shape.numbers // fraction) for fraction in _FRACTIONS]
+        return RunModels(
+            self._curve(products),
+            self._curve(attention),
+            self._curve({count: lambda count=count: group.all_reduce(0, count) for count in counts}),  # type: ignore[misc]
+            self._curve({count: lambda count=count: group.all_gather(0, count) for count in counts}),  # type: ignore[misc]
+            self._curve({count: lambda count=count: self._passed(count) for count in counts}),  # type: ignore[misc]
+        )
+
+    def _passed(self, count: int) -> None:
+        """Send to the next rank of a pair; a rank without one has nothing to do."""
+        rank, pairs = self._bench.rank, self._bench.world // 2
+        if rank % 2 == 0 and rank // 2 < pairs:
+            self._group.send(rank + 1, 0, count)
+        elif rank % 2:
+            self._group.receive(rank - 1, 0, count)
+
+    def task(self) -> Task:
+        """Return the task with a stage for each split."""
+        limit = "" if self._bench.target.is_host else f"tensor.{type_of(self._bench)}"
+        work = Work(flops=self._shape.flops, items=1)
+
+        def stage(split: str) -> Stage:
+            def seconds() -> float:
+                return self._timed(lambda: self._run(split))
+
+            return Stage(seconds, work, "item", limit if split == UNSPLIT else "", clock="self", effort=_EFFORT)
+
+        notes = {"chosen": self._chosen, "fastest": min(self._seconds, key=self._seconds.__getitem__)}
+        notes |= {"layer": f"{self._shape.width} wide, {self._shape.heads} heads", "type": type_of(self._bench)}
+        stages = {split: stage(split) for split in self._splits}
+        return Task(stages, self._check, self._poison, self._close, {**notes, **self._group.notes})
+
+    def _poison(self) -> None:
+        self._group.received.fill(np.nan)
+        self._group.sent.fill(np.nan)
+        for output in self._outputs.values():
+            output.fill(np.nan)
+        self._bench.device.synchronize()
+        self._group.board.meet()
+
+    def _check(self) -> Observation:
+        """Compare each split with the whole layer, and that with double precision; return what was predicted."""
+        self._expect_outputs()
+        found: dict[str, Observed] = {"regret": Observed(regret(self._chosen, self._seconds))}
+        unsplit_s, ranks = self._seconds[UNSPLIT], self._bench.world
+        for split in self._splits[1:]:
+            together_s, predicted = self._seconds[split], self._predicted[split]
+            hidden_s = self._alone[split] + predicted.communicate_s - together_s
+            hidden = min(max(hidden_s / predicted.communicate_s, 0.0), 1.0) if predicted.communicate_s else 1.0
+            found[f"predicted {split}"] = Observed(predicted.seconds, "s")
+            found[f"efficiency {split}"] = Observed(_PERCENT * unsplit_s / (ranks * together_s), "%", "more")
+            found[f"hidden {split}"] = Observed(_PERCENT * hidden, "%", "more")
+        found["predicted unsplit"] = Observed(self._predicted[UNSPLIT].seconds, "s")
+        weights = 12 * self._shape.width**2
+        exposed_s = self._models.all_reduce.seconds(weights)
+        found["synchronise after"] = Observed(sync_interval(unsplit_s, exposed_s, _MOST_SYNC), "steps")
+        return found
+
+    def _expect_outputs(self) -> None:
+        """Run each split once more, since they share memory; compare it with the whole layer, and that with NumPy's."""
+        to_host, whole = self._bench.device.to_host, self._reference
+        for split in self._splits:
+            self._run(split)
+            found = to_host(self._outputs[split])
+            if split == UNSPLIT:
+                expect_close(found[self._rows], self._reference, "outputs of the whole layer")
+                whole = found.astype(np.float64)
+            expect_close(found, whole, f"outputs of the layer split by {split}")
+
+    def _close(self) -> None:
+        restore_threads(self._threads)
+        self._outputs.clear()
+        self._group.close()

@@ -1,0 +1,109 @@
+"""Work that is divided over unequal ranks: in equal shares, or in shares that follow from the ranks' measured times."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from gpubench.api.suite import POINT, Bench, Observation, Observed, Stage, Task, Topic, View, Work, expect, points
+
+from .._between import rank_counts, ranks_of
+from ._blas import restore_threads, use_threads
+from ._board import Board
+from ._gradients import devices_of_ranks, has_ranks, libraries
+from ._numbers import Normals, expect_close
+from ._parallel import balanced
+
+_ITEMS = 24
+_SHARES = ("equal", "balanced")
+_SLOW = 2  # the last rank makes each product so often
+_TRIES = 3
+_CHECKED = 4
+_PERCENT = 100
+
+topic = Topic(views=[View("bars", "Time of unequal ranks by shares of work", ("unequal",), by=("of", "shares"))])
+
+
+@topic.case(
+    ranks=ranks_of,
+    devices=devices_of_ranks,
+    when=has_ranks,
+    by=libraries,
+    of=rank_counts,
+    shares=points(_SHARES[-1:], full=_SHARES),
+)
+def unequal(bench: Bench, by: str, of: int, shares: str) -> Task:
+    """24 equal products over ranks of which the last one takes twice as long for each: seconds until all are made.
+
+    `equal` gives each rank the same number. `balanced` divides them by the times that the ranks measured before.
+    `items` is the number of this rank, and `idle` its share of the time in which it waited for the slowest rank.
+    """
+    del by, of
+    rank = UnequalRank(bench, shares)
+    stage = Stage(rank.seconds, Work(items=1), "item", clock="self", probe=rank.observed, effort=POINT)
+    return Task.of(stage, check=rank.check, poison=rank.poison, close=rank.close)
+
+
+class UnequalRank:
+    """One rank's share of the products."""
+
+    def __init__(self, bench: Bench, shares: str) -> None:
+        self._bench = bench
+        self._threads = use_threads(1) if bench.target.is_host else 0
+        rows, width = (128, 256) if bench.target.is_host else (4096, 4096)
+        normals = Normals(bench)
+        self._inputs = [normals.matrix(rows, width, 1 + item) for item in range(_ITEMS)]
+        self._weights = normals.matrix(width, width, 0, 1 / math.sqrt(width))
+        self._outputs = [bench.xp.empty_like(each) for each in self._inputs]
+        self._repeats = _SLOW if bench.rank == bench.world - 1 else 1
+        self._mine, self._busy_s, self._all_s = range(_ITEMS), 0.0, 1.0
+        self._board = Board(bench)
+        self.seconds()
+        item_s = min(self._busy() for _ in range(_TRIES)) / _ITEMS
+        counts = balanced(_ITEMS, bench.exchange(item_s) if shares == "balanced" else [1.0] * bench.world)
+        self._mine = range(sum(counts[: bench.rank]), sum(counts[: bench.rank + 1]))
+
+    def _busy(self) -> float:
+        """Make this rank's products; return the seconds."""
+        start = self._bench.device.now()
+        for item in self._mine:
+            for _ in range(self._repeats):
+                self._bench.xp.matmul(self._inputs[item], self._weights, out=self._outputs[item])
+        self._bench.device.synchronize()
+        return self._bench.device.now() - start
+
+    def seconds(self) -> float:
+        """Return the seconds until every rank has made its products."""
+        self._board.meet()
+        start = self._bench.device.now()
+        self._busy_s = self._busy()
+        self._board.meet()
+        self._all_s = self._bench.device.now() - start
+        return self._all_s
+
+    def observed(self) -> Observation:
+        """Return this rank's number of products, and its share of idle time in the last sample."""
+        idle = _PERCENT * (1 - self._busy_s / self._all_s)
+        return {"items": Observed(len(self._mine), "products", "more"), "idle": Observed(idle, "%")}
+
+    def poison(self) -> None:
+        """Overwrite the outputs."""
+        for output in self._outputs:
+            output.fill(np.nan)
+
+    def check(self) -> None:
+        """Raise WrongAnswer if a product is wrong, or if not every one is made by exactly one rank."""
+        to_host, rng = self._bench.device.to_host, self._bench.rng
+        made = sorted(item for items in self._bench.exchange(list(self._mine)) for item in items)
+        expect(made == list(range(_ITEMS)), f"the products {made} were made, not each of {_ITEMS} once")
+        weights = to_host(self._weights).astype(np.float64)
+        for item in self._mine:
+            rows = rng.integers(0, len(self._inputs[item]), _CHECKED)
+            expected = to_host(self._inputs[item])[rows].astype(np.float64) @ weights
+            expect_close(to_host(self._outputs[item])[rows], expected, f"numbers of product {item}")
+
+    def close(self) -> None:
+        """Stop the heartbeat, and restore the threads."""
+        restore_threads(self._threads)
+        self._board.close()
