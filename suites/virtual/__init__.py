@@ -7,9 +7,20 @@ from __future__ import annotations
 
 from gpubench.api.suite import Suite
 
-from . import _churn, _grow, _steps, _suspend, _through
+from . import _churn, _forward, _green, _grow, _neighbour, _preempt, _slice, _steps, _suspend, _through
 
 suite = Suite(
     "virtual memory, suspended programs, neighbours and forwarded calls",
-    topics=[_steps.topic, _grow.topic, _through.topic, _churn.topic, _suspend.topic],
+    topics=[
+        _steps.topic,
+        _grow.topic,
+        _through.topic,
+        _churn.topic,
+        _forward.topic,
+        _suspend.topic,
+        _neighbour.topic,
+        _slice.topic,
+        _preempt.topic,
+        _green.topic,
+    ],
 )

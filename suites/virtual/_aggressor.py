@@ -1,0 +1,176 @@
+"""An aggressor: a thread that keeps a queue of calls on its lane, in this process or in another one.
+
+The victim tells it by a word in shared memory when to run. On a GPU the device itself counts the calls that have ended,
+in the same memory: a neighbour that waited for each launch would load nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import Bench, expect
+
+from .._between import shared_host_memory
+from .._checks import CheckedCall
+from ._loads import Lane
+
+ROOM_BYTES = 2**20  # of the board, and behind its words what a neighbour hands over
+_COMMAND, _STATE, _DONE = 0, 16, 32  # places of 32-bit words, each on a line of its own
+HEADER_BYTES = 4096
+_REST, _RUN, _STOP = 0, 1, 2
+_STARTING, _READY, _RUNNING, _FAILED = 0, 1, 2, 3
+_PATIENCE_S = 30.0  # an aggressor may have to compile its kernels
+_POLL_S = 1e-4
+_TRIALS = 8
+_ENDING_S = 10.0
+
+
+class NeighbourBoard:
+    """Words that a victim and its aggressor share: the command, the state, and how many calls have ended."""
+
+    def __init__(self, room: Any) -> None:
+        self.room = room  # uint8, shape (ROOM_BYTES,)
+        self.words: Any = room[:HEADER_BYTES].view(np.uint32)
+
+    @classmethod
+    def within(cls, bench: Bench) -> NeighbourBoard:
+        """Return the board of an aggressor in this process."""
+        room = bench.device.pinned(ROOM_BYTES) if bench.traits.is_gpu else np.zeros(ROOM_BYTES, np.uint8)
+        room[:] = 0
+        return cls(room)
+
+    @property
+    def ended(self) -> int:
+        """How many calls of the aggressor have ended."""
+        return int(self.words[_DONE])
+
+    def run(self) -> None:
+        """Tell the aggressor to run, and wait until its queue is deep."""
+        self.words[_COMMAND] = _RUN
+        self._await(_RUNNING)
+
+    def rest(self) -> None:
+        """Tell the aggressor to rest, and wait until its queue is empty."""
+        self.words[_COMMAND] = _REST
+        self._await(_READY)
+
+    def stop(self) -> None:
+        """Tell the aggressor to end."""
+        self.words[_COMMAND] = _STOP
+
+    def started(self) -> None:
+        """Wait until the aggressor is ready."""
+        self._await(_READY)
+
+    def _await(self, state: int) -> None:
+        deadline = time.monotonic() + _PATIENCE_S
+        while (found := int(self.words[_STATE])) != state:
+            if found == _FAILED:
+                raise RuntimeError("the neighbour has failed")
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the neighbour did not follow within {_PATIENCE_S:g} s")
+            time.sleep(_POLL_S)
+
+
+class Aggressor:
+    """Calls on a lane, `ahead_s` of them queued while the board says so; `counter` is the address of the board's count.
+
+    Where `is_queued` is false a call has ended when it returns, and there is no queue.
+    """
+
+    def __init__(
+        self, bench: Bench, load: CheckedCall, lane: Lane, board: NeighbourBoard, is_queued: bool, ahead_s: float
+    ) -> None:
+        self._load, self._lane, self._board, self._ahead_s = load, lane, board, ahead_s
+        self._is_queued, self._issued, self._call_s = is_queued, 0, 0.0
+        self._count = self._counting(bench) if is_queued else self._count_here
+        self._thread = ThreadPoolExecutor(1)
+        self._serving = self._thread.submit(self._serve)
+
+    def _counting(self, bench: Bench) -> Callable[[], None]:
+        kernel, address = bench.kernel("sharing.cu", "done"), self._board.words[_DONE:].ctypes.data
+        return lambda: kernel((1,), (1,), (np.uint64(address), np.uint32(self._issued)))
+
+    def _count_here(self) -> None:
+        self._board.words[_DONE] = self._issued
+
+    def _call(self) -> None:
+        self._load.call()
+        self._issued += 1
+        self._count()
+
+    def _serve(self) -> None:
+        """Follow the board until it says stop."""
+        words = self._board.words
+        try:
+            self._lane.enter()
+            self._call_s = self._alone()
+            words[_STATE] = _READY
+            while (command := int(words[_COMMAND])) != _STOP:
+                if command == _RUN:
+                    self._run()
+                    words[_STATE] = _READY
+                time.sleep(_POLL_S)
+        except BaseException:
+            words[_STATE] = _FAILED
+            raise
+
+    def _alone(self) -> float:
+        """Return the seconds of a call, after a first one that may load and allocate."""
+        self._call()
+        self._lane.wait()
+        begin = time.perf_counter()
+        for _ in range(_TRIALS):
+            self._call()
+        self._lane.wait()
+        return (time.perf_counter() - begin) / _TRIALS
+
+    def _run(self) -> None:
+        words = self._board.words
+        self._fill()
+        words[_STATE] = _RUNNING
+        while int(words[_COMMAND]) == _RUN:
+            if not self._is_queued:
+                self._call()
+            elif self._depth_s() < self._ahead_s / 2:
+                self._fill()
+            else:
+                time.sleep(self._ahead_s / 8)
+        self._lane.wait()
+
+    def _fill(self) -> None:
+        """Queue calls until they last for `ahead_s`, or the board says otherwise."""
+        while self._is_queued and self._depth_s() < self._ahead_s and int(self._board.words[_COMMAND]) == _RUN:
+            self._call()
+
+    def _depth_s(self) -> float:
+        return (self._issued - self._board.ended) * self._call_s
+
+    def close(self) -> None:
+        """End the thread, raise what it raised, and compare the result of the last call."""
+        self._board.stop()
+        self._serving.result(_ENDING_S)
+        self._thread.shutdown()
+        expect(self._board.ended == self._issued, f"{self._board.ended} of {self._issued} calls have ended")
+        self._load.check()
+
+
+class SharedBoard:
+    """A board in memory of two ranks, which the devices of both reach; every rank makes one at the same time."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._memory = shared_host_memory(bench, ROOM_BYTES)
+        self._unregister = bench.device.register(self._memory.array) if bench.traits.is_gpu else None
+        self.board = NeighbourBoard(self._memory.array)
+
+    def close(self) -> None:
+        """Let go of the memory; the aggressor has ended."""
+        self.board.room = self.board.words = None  # the memory is unmapped with its last array
+        if self._unregister is not None:
+            self._unregister()
+        self._memory.close()

@@ -1,0 +1,152 @@
+"""Green contexts by their number of SMs: what making one costs, what it delivers, and that two of them do not meet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import (
+    POINT,
+    Bench,
+    Observation,
+    Observed,
+    Stage,
+    Target,
+    Task,
+    Topic,
+    View,
+    Work,
+    expect,
+    on_gpu,
+    points,
+)
+
+from .._checks import in_turn
+from ._green_contexts import GreenContext, SmPool
+from ._loads import gemm, lane, steps_of, triad
+
+_TRIAD_BYTES, _N = 2**28, 4096
+_ROUNDS = 100
+_MOST_UNITS = 1024  # numbers of SMs that a kernel can report
+_BLOCKS_PER_UNIT, _THREADS = 8, 64
+_LINGER_S = 20e-6
+_NANO = 1e-9
+
+topic = Topic(
+    views=[
+        View("curve", "Triad bandwidth of a green context by SMs", ("green",), "units", series="triad.self"),
+        View("curve", "GEMM throughput of a green context by SMs", ("green",), "units", series="gemm.self"),
+        View("curve", "Creation time of a green context by SMs", ("green",), "units", series="create.self"),
+    ],
+)
+
+
+def _units(target: Target) -> Any:
+    """Return numbers of SMs up to half of the device, so that two groups fit."""
+    counts = tuple(count for count in (8, 16, 24, 32, 48, 64) if 2 * count <= target.device.units)
+    return points((), smoke=counts[1:2], full=counts)
+
+
+class GreenPair:
+    """Two green contexts over as many SMs each, from one split, and the work that the first one does."""
+
+    def __init__(self, bench: Bench, units: int) -> None:
+        self._bench, self._units, self._pool = bench, units, SmPool(bench)
+        self._groups = self._pool.groups(units, 2)
+        self.contexts = [self._pool.context(group) for group in self._groups]
+        self._streams = [context.stream(bench) for context in self.contexts]
+        self._home = lane(bench)
+        self._mark = bench.kernel("sharing.cu", "mark_unit")
+        self._now, self._times = bench.kernel("sharing.cu", "now"), bench.xp.zeros(2, np.uint64)
+        self.note = f"groups are multiples of {self._pool.granularity} of {self._pool.units} SMs"
+
+    def creating(self) -> float:
+        """Return the seconds to make one more context with its stream over the first group; destroying is not timed."""
+        context: GreenContext = self._pool.context(self._groups[0])
+        context.close()
+        return context.created_s
+
+    def timing(self, call: Callable[[], object]) -> Callable[[], float]:
+        """Return a call that gives the seconds of `call` on the first context's stream, by the device's clock."""
+        stream = self._streams[0]
+
+        def seconds() -> float:
+            self._home.wait()
+            stream.use()
+            call()  # hides the time of launching the next
+            self._now((1,), (1,), (self._times[:1],))
+            call()
+            self._now((1,), (1,), (self._times[1:],))
+            stream.synchronize()
+            self._home.enter()
+            begun, ended = (int(time) for time in self._bench.device.to_host(self._times))
+            return (ended - begun) * _NANO
+
+        return seconds
+
+    def units_of_both(self) -> tuple[frozenset[int], frozenset[int]]:
+        """Return the numbers of the SMs that blocks of both contexts ran on, queued at the same time."""
+        blocks, steps = _BLOCKS_PER_UNIT * self._units, np.uint32(steps_of(self._bench, _LINGER_S))
+        marks = self._bench.xp.zeros((2, _MOST_UNITS), np.uint32)
+        ends = self._bench.xp.zeros((2, blocks * _THREADS), np.uint32)
+        self._home.wait()
+        for index, stream in enumerate(self._streams):
+            stream.use()
+            self._mark((blocks,), (_THREADS,), (marks[index], steps, ends[index]))
+        for stream in self._streams:
+            stream.synchronize()
+        self._home.enter()
+        first, second = (frozenset(np.flatnonzero(row).tolist()) for row in self._bench.device.to_host(marks))
+        return first, second
+
+    def disjoint(self) -> int:
+        """Return in how many of 100 rounds the SMs of both were apart; raises WrongAnswer where they met."""
+        for index in range(_ROUNDS):
+            expect_apart(*self.units_of_both(), self._units, index)
+        return _ROUNDS
+
+    def close(self) -> None:
+        """Destroy both contexts."""
+        for context in self.contexts:
+            context.close()
+
+
+def expect_apart(first: frozenset[int], second: frozenset[int], units: int, index: int) -> None:
+    """Raise WrongAnswer where two contexts of `units` SMs ran on one SM, or one of them on more than it has."""
+    both = first & second
+    expect(not both, f"in round {index} both contexts ran on the SMs {sorted(both)}")
+    most = max(len(first), len(second))
+    expect(most <= units, f"in round {index} a context of {units} SMs ran on {most}")
+
+
+@topic.case(when=on_gpu, units=_units)
+def green(bench: Bench, units: int) -> Task:
+    """A green context over `units` SMs: bytes moved per second by triad, a matrix product, seconds to make one.
+
+    Blocks of two such contexts report their SMs 100 times; no SM may be in both.
+    """
+    pair = GreenPair(bench, units)
+    streamed, product = triad(bench, _TRIAD_BYTES), gemm(bench, _N)
+    rounds = math.nan
+
+    def check() -> Observation:
+        nonlocal rounds
+        streamed.check()
+        product.check()
+        if math.isnan(rounds):
+            rounds = float(pair.disjoint())
+        return {"disjoint": Observed(rounds, "rounds", "more")}
+
+    def stage(call: Callable[[], float], work: Work, quantity: Any) -> Stage:
+        return Stage(call, work, quantity, clock="self", effort=POINT)
+
+    stages = {
+        "triad": stage(pair.timing(streamed.call), Work(moved=3 * _TRIAD_BYTES), "moved"),
+        "gemm": stage(pair.timing(product.call), Work(flops=2.0 * _N**3), "flops"),
+        "create": stage(pair.creating, Work(items=1), "item"),
+    }
+    poison = in_turn(streamed.poison, product.poison)
+    return Task(stages, check, poison, close=pair.close, notes={"groups": pair.note})

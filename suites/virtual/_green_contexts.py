@@ -1,0 +1,70 @@
+"""Green contexts: the SMs of a GPU, split once into groups that do not meet, each with a stream of its own."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from gpubench.api.libraries import Driver
+from gpubench.api.suite import Bench, Skip
+
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
+
+
+class GreenContext:
+    """A green context over one group of SMs, and a stream in it; `created_s` is how long making both took."""
+
+    def __init__(self, driver: Driver, device: Any, group: Any) -> None:
+        self._driver = driver
+        flag = driver.bindings.CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM
+        begin = time.perf_counter()
+        description = driver("cuDevResourceGenerateDesc", [group], 1)
+        self._context = driver("cuGreenCtxCreate", description, device, int(flag))
+        self._stream = driver("cuGreenCtxStreamCreate", self._context, _NON_BLOCKING, 0)
+        self.created_s = time.perf_counter() - begin
+        self.units = int(group.sm.smCount)
+
+    def stream(self, bench: Bench) -> Any:
+        """Return the stream as CuPy uses it."""
+        return bench.xp.cuda.ExternalStream(int(self._stream))
+
+    def close(self) -> None:
+        """Destroy the stream and the context; nothing is queued any more."""
+        self._driver("cuStreamDestroy", self._stream)
+        self._driver("cuGreenCtxDestroy", self._context)
+
+
+class SmPool:
+    """The SMs of the current GPU, and how many of them the smallest group has: 8 on Hopper."""
+
+    def __init__(self, bench: Bench) -> None:
+        if bench.traits.vendor != "nvidia":
+            raise Skip("green contexts are of CUDA; HIP's masks of compute units (hipExtStreamCreateWithCUMask) differ")
+        self._driver = Driver()
+        kind = self._driver.bindings.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
+        self._device = self._driver("cuCtxGetDevice")
+        self._whole = self._driver("cuDeviceGetDevResource", self._device, kind)
+        self.units = int(self._whole.sm.smCount)
+        self.granularity = int(self._split(1, 1)[0].sm.smCount)
+
+    def groups(self, units: int, count: int) -> list[Any]:
+        """Return groups from one split, because groups of different splits may have SMs in common; raises Skip."""
+        if units % self.granularity:
+            raise Skip(f"groups of this GPU are multiples of {self.granularity} SMs, which {units} is not")
+        groups = self._split(count, units)
+        sizes = [int(group.sm.smCount) for group in groups]
+        if sizes != [units] * count:
+            raise Skip(f"the driver gives groups of {sizes} SMs, not {count} of {units}")
+        return groups
+
+    def halves(self) -> list[Any]:
+        """Return two groups of half of the SMs each, rounded down to the granularity."""
+        return self.groups(self.units // 2 // self.granularity * self.granularity, 2)
+
+    def context(self, group: Any) -> GreenContext:
+        """Return a new green context over a group."""
+        return GreenContext(self._driver, self._device, group)
+
+    def _split(self, count: int, units: int) -> list[Any]:
+        groups, given, _ = self._driver("cuDevSmResourceSplitByCount", count, self._whole, 0, units)
+        return list(groups[: int(given)])

@@ -1,0 +1,265 @@
+"""What programs that share a device do: operations of a victim, which waits for each, and of an aggressor.
+
+Victims' operations are short, as those of a service that answers requests. Those of aggressors last about a
+millisecond, so that a deep queue of them is few calls. Every operation's result is known and can be compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import Bench, Target, expect
+
+from .._between import SPOILED, expect_pattern, pattern
+from .._checks import CheckedCall, in_turn
+from .._stream import open_stream
+
+CYCLES_PER_STEP = 4  # of the chain of multiply-adds in sharing.cu
+SPIN_THREADS = 1024
+_FACTOR, _TERM = 1664525, 1013904223  # of that chain: Numerical Recipes, 2nd edition, §7.1
+_RING_FACTOR, _RING_TERM = 6364136223846793005, 1442695040888963407  # Knuth, TAOCP 2, §3.3.4, line 26
+_RING_LINE = 128
+_WALK_STEPS = 1024
+_DRAWN = 262139  # normal values, a prime number, so that no two rows are alike
+_ROWS, _COLUMNS = 16, 256  # of a product that are compared
+_HOST_TO_DEVICE = 1  # cudaMemcpyHostToDevice
+_MILLI = 1e-3
+_PYTHON_LOOP = 20_000
+
+
+def nothing() -> None:
+    """Check nothing: the operation has no output."""
+
+
+def affine_power(factor: int, term: int, steps: int, modulus: int) -> tuple[int, int]:
+    """Return the factor and the term of x → factor · x + term applied `steps` times, modulo `modulus`."""
+    product, total = 1, 0
+    while steps:
+        if steps & 1:
+            product, total = factor * product % modulus, (factor * total + term) % modulus
+        factor, term = factor * factor % modulus, (factor * term + term) % modulus
+        steps >>= 1
+    return product, total
+
+
+def steps_of(bench: Bench, seconds: float) -> int:
+    """Return about how many steps of the chain last so many seconds, at the clock that the facts report."""
+    hertz = float(dict(bench.target.device.details).get("clock.sm_hz", 2e9))
+    return round(seconds * hertz / CYCLES_PER_STEP)
+
+
+def launch(bench: Bench) -> CheckedCall:
+    """An empty kernel."""
+    kernel = bench.kernel("sharing.cu", "nothing")
+    return CheckedCall(lambda: kernel((1,), (1,), ()), nothing, nothing)
+
+
+def triad(bench: Bench, size_bytes: int) -> CheckedCall:
+    """STREAM triad in float32 over three arrays of this size."""
+    stream = open_stream(bench, size_bytes, "float32", 3)
+    a, b, c, factor = stream.empty(), stream.drawn(), stream.drawn(), 0.5
+    call = stream.call("triad", a, b.array, c.array, stream.count, stream.real(factor))
+    return CheckedCall(call, stream.verifier(a, (b, c), (0, 1, factor)), stream.poison(a))
+
+
+def gemm(bench: Bench, n: int) -> CheckedCall:
+    """A product of n × n matrices by the vendor's library: float16 on a GPU, float32 on the host."""
+    dtype, bits = (np.float16, 11) if bench.traits.is_gpu else (np.float32, 24)
+    drawn = bench.rng.standard_normal(_DRAWN, dtype=np.float32).astype(dtype)
+    host = [np.resize(np.roll(drawn, shift), (n, n)) for shift in (0, _DRAWN // 2)]
+    a, b = (bench.xp.asarray(matrix) for matrix in host)
+    c = bench.xp.zeros((n, n), dtype)
+    rows, columns = (bench.rng.choice(n, min(count, n), replace=False) for count in (_ROWS, _COLUMNS))
+    expected = host[0][rows].astype(np.float64) @ host[1][:, columns].astype(np.float64)
+    tolerance = 4 * 2.0**-bits + math.sqrt(n) * 2.0**-24  # Higham 2002, §3.1: inputs of so many bits, sums of 24
+
+    def check() -> None:
+        result = bench.device.to_host(c)[rows][:, columns].astype(np.float64)
+        error = float(np.linalg.norm(result - expected) / np.linalg.norm(expected))
+        expect(error <= tolerance, f"the relative error of the product is {error:.3g}, above {tolerance:.3g}")
+
+    return CheckedCall(lambda: bench.xp.matmul(a, b, out=c), check, lambda: c.fill(0))
+
+
+def decode(bench: Bench, layers: int, n: int) -> CheckedCall:
+    """Products of `layers` matrices with one vector, one after another: what bounds a step of a language model."""
+    drawn = bench.rng.standard_normal(_DRAWN, dtype=np.float32) / np.float32(math.sqrt(n))
+    host = [np.resize(np.roll(drawn, 977 * layer), (n, n)) for layer in range(layers)]
+    first = np.resize(drawn, n) * np.float32(math.sqrt(n))
+    expected = first.astype(np.float64)
+    for matrix in host:
+        expected = matrix.astype(np.float64) @ expected
+    weights = [bench.xp.asarray(matrix) for matrix in host]
+    vectors = [bench.xp.asarray(first[:, None]), *(bench.xp.zeros((n, 1), np.float32) for _ in range(layers))]
+
+    def call() -> None:
+        for layer, matrix in enumerate(weights):
+            bench.xp.matmul(matrix, vectors[layer], out=vectors[layer + 1])
+
+    def check() -> None:
+        error = np.linalg.norm(bench.device.to_host(vectors[-1])[:, 0] - expected) / np.linalg.norm(expected)
+        tolerance = layers * math.sqrt(n) * 2.0**-24 * 4
+        expect(bool(error <= tolerance), f"the relative error of the vector is {error:.3g}, above {tolerance:.3g}")
+
+    return CheckedCall(call, check, in_turn(*(partial(vector.fill, 0) for vector in vectors[1:])))
+
+
+class RingWalk:
+    """Dependent loads round a ring in device memory, each call on from where the last one ended."""
+
+    def __init__(self, bench: Bench, size_bytes: int) -> None:
+        bench.need(size_bytes)
+        self._bench, self._lines, self._walked = bench, size_bytes // _RING_LINE, 0
+        self._ring = bench.xp.empty(size_bytes, np.uint8)
+        args = (self._ring, np.uint64(self._lines), np.uint64(_RING_FACTOR), np.uint64(_RING_TERM))
+        bench.kernel("sharing.cu", "link_ring")((4096,), (256,), args)
+        self._place = bench.xp.full(1, self._ring.data.ptr, np.uint64)
+        self._walk = bench.kernel("sharing.cu", "walk_ring")
+
+    def call(self) -> None:
+        """Walk on."""
+        self._walk((1,), (1,), (self._place, np.uint32(_WALK_STEPS)))
+        self._walked += _WALK_STEPS
+
+    def check(self) -> None:
+        """Compare the place with the one that the ring's formula gives."""
+        line = affine_power(_RING_FACTOR, _RING_TERM, self._walked, self._lines)[1]
+        place = int(self._bench.device.to_host(self._place)[0]) - int(self._ring.data.ptr)
+        expect(
+            place == line * _RING_LINE, f"after {self._walked} loads the walk is at {place}, not at {line * _RING_LINE}"
+        )
+
+
+def chase(bench: Bench, size_bytes: int) -> CheckedCall:
+    """1024 dependent loads from device memory, by one thread."""
+    walk = RingWalk(bench, size_bytes)
+    return CheckedCall(walk.call, walk.check, nothing)
+
+
+def to_device(bench: Bench, size_bytes: int) -> CheckedCall:
+    """A copy from page-locked host memory to the device."""
+    source, target = bench.device.pinned(size_bytes), bench.xp.empty(size_bytes, np.uint8)
+    source[:] = pattern(size_bytes, bench.seed)
+    cuda = bench.xp.cuda
+
+    def call() -> None:
+        stream = cuda.get_current_stream().ptr
+        cuda.runtime.memcpyAsync(target.data.ptr, source.ctypes.data, size_bytes, _HOST_TO_DEVICE, stream)
+
+    check = partial(expect_pattern, bench, target, bench.seed, "copied to the device")
+    return CheckedCall(call, check, lambda: target.fill(SPOILED))
+
+
+def host_copy(bench: Bench, size_bytes: int) -> CheckedCall:
+    """A copy of host memory by one thread."""
+    source, target = pattern(size_bytes, bench.seed), np.zeros(size_bytes, np.uint8)
+
+    def check() -> None:
+        expect(np.array_equal(source, target), "the copy differs from its source")
+
+    return CheckedCall(lambda: np.copyto(target, source), check, lambda: target.fill(SPOILED))
+
+
+def spin(bench: Bench, blocks: int, seconds: float = _MILLI) -> CheckedCall:
+    """Blocks of 1024 threads that compute for about so long and touch no memory but their results."""
+    steps, kernel = steps_of(bench, seconds), bench.kernel("sharing.cu", "spin")
+    ends = bench.xp.zeros(blocks * SPIN_THREADS, np.uint32)
+    product, total = affine_power(_FACTOR, _TERM, steps, 2**32)
+
+    def check() -> None:
+        first = np.arange(ends.size, dtype=np.uint64)
+        expected = (first * np.uint64(product) + np.uint64(total)).astype(np.uint32)
+        wrong = int(np.count_nonzero(bench.device.to_host(ends) != expected))
+        expect(not wrong, f"{wrong} of {ends.size} threads ended with a wrong number")
+
+    return CheckedCall(
+        lambda: kernel((blocks,), (SPIN_THREADS,), (np.uint32(steps), ends)), check, lambda: ends.fill(0)
+    )
+
+
+def host_spin(bench: Bench) -> CheckedCall:
+    """A loop of the interpreter."""
+    del bench
+    sums: list[int] = []
+
+    def call() -> None:
+        sums[:] = [sum(range(_PYTHON_LOOP))]
+
+    def check() -> None:
+        expect(sums == [_PYTHON_LOOP * (_PYTHON_LOOP - 1) // 2], f"the loop gave {sums}")
+
+    return CheckedCall(call, check, sums.clear)
+
+
+def allocate(bench: Bench, size_bytes: int) -> CheckedCall:
+    """Memory taken from the driver and given back: on the host from the kernel, whose pages are touched."""
+    if not bench.traits.is_gpu:
+        return CheckedCall(lambda: np.ones(size_bytes, np.uint8), nothing, nothing)
+    runtime = bench.xp.cuda.runtime
+    return CheckedCall(lambda: runtime.free(runtime.malloc(size_bytes)), nothing, nothing)
+
+
+_GPU_VICTIMS: Mapping[str, Callable[[Bench], CheckedCall]] = {
+    "launch": launch,
+    "triad": lambda bench: triad(bench, 2**26),
+    "gemm": lambda bench: gemm(bench, 2048),
+    "chase": lambda bench: chase(bench, 2**29),
+    "h2d": lambda bench: to_device(bench, 2**23),
+    "decode": lambda bench: decode(bench, 12, 2048),
+}
+_HOST_VICTIMS: Mapping[str, Callable[[Bench], CheckedCall]] = {
+    "triad": lambda bench: triad(bench, 2**22),
+    "gemm": lambda bench: gemm(bench, 256),
+    "decode": lambda bench: decode(bench, 4, 512),
+}
+_GPU_AGGRESSORS: Mapping[str, Callable[[Bench], CheckedCall]] = {
+    "triad": lambda bench: triad(bench, min(2**30, bench.target.device.memory_bytes // 32)),
+    "gemm": lambda bench: gemm(bench, 8192),
+    "spin": lambda bench: spin(bench, 2 * bench.target.device.units),
+    "copy": lambda bench: to_device(bench, 2**26),
+    "allocate": lambda bench: allocate(bench, 2**26),
+}
+_HOST_AGGRESSORS: Mapping[str, Callable[[Bench], CheckedCall]] = {
+    "triad": lambda bench: triad(bench, 2**24),
+    "gemm": lambda bench: gemm(bench, 512),
+    "spin": host_spin,
+    "copy": lambda bench: host_copy(bench, 2**24),
+    "allocate": lambda bench: allocate(bench, 2**22),
+}
+_SYNCHRONOUS = ("allocate",)  # on a GPU too: each call has ended when it returns
+
+
+def victims(target: Target) -> Mapping[str, Callable[[Bench], CheckedCall]]:
+    """Return what makes each victim's operation on this device, by name."""
+    return _HOST_VICTIMS if target.is_host else _GPU_VICTIMS
+
+
+def aggressors(target: Target) -> Mapping[str, Callable[[Bench], CheckedCall]]:
+    """Return what makes each aggressor's operation on this device, by name."""
+    return _HOST_AGGRESSORS if target.is_host else _GPU_AGGRESSORS
+
+
+def is_queued(bench: Bench, aggressor: str) -> bool:
+    """Return whether calls of this aggressor return before their work has ended."""
+    return bench.traits.is_gpu and aggressor not in _SYNCHRONOUS
+
+
+def lane(bench: Bench, stream: Any = None) -> Lane:
+    """Return where operations are queued: a stream of a GPU, by default the device's own; on the host nowhere."""
+    if not bench.traits.is_gpu:
+        return Lane(nothing, nothing)
+    cuda = bench.xp.cuda
+    device, chosen = cuda.Device(), stream or cuda.ExternalStream(bench.device.stream)
+    return Lane(in_turn(device.use, chosen.use), chosen.synchronize)
+
+
+class Lane:
+    """Where operations are queued: `enter` makes it this thread's, `wait` waits for all that was queued."""
+
+    def __init__(self, enter: Callable[[], object], wait: Callable[[], object]) -> None:
+        self.enter, self.wait = enter, wait

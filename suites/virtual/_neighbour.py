@@ -1,0 +1,372 @@
+"""Two programs on one device: what a victim keeps of its rate, and an aggressor of its own, by how they share it.
+
+The victim waits after each operation, and each is timed. The aggressor keeps its queue at least 10 ms deep. Both run
+alone and together in the same sample, so that all three have the clock of the same moment.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from gpubench.api.libraries import Driver
+from gpubench.api.suite import (
+    Bench,
+    Effort,
+    KeyFigure,
+    Observation,
+    Observed,
+    Skip,
+    Stage,
+    Target,
+    Task,
+    Topic,
+    View,
+    Work,
+)
+
+from .._between import Params, exclusive
+from .._checks import CheckedCall
+from .._stream import need_numba
+from ._aggressor import Aggressor, NeighbourBoard, SharedBoard
+from ._green_contexts import GreenContext, SmPool
+from ._loads import Lane, aggressors, is_queued, lane, nothing, victims
+
+NONE = "none"
+_AHEAD_S = 0.03  # of work queued by another process
+_COVER = 4.0  # windows that are queued ahead in one process, where queueing beside the victim would disturb it
+_MPS_FOLDER = "/tmp/nvidia-mps"  # unless CUDA_MPS_PIPE_DIRECTORY names another: "Multi-Process Service", NVIDIA
+_SHARE_OF_MEMORY, _SPARE_BYTES = 8, 2**30  # what both programs need
+_SMOKE = (("launch", "spin", "processes"), ("triad", "triad", "processes"))
+_QUICK = (("launch", "spin"), ("decode", "gemm"), ("triad", "triad"))
+_TELLING = (("launch", "gemm"), ("decode", "triad"), ("gemm", "gemm"), ("h2d", "copy"))
+_WAYS = ("processes", "green", "streams", "priority", "mps")
+_IN_FULL = ("processes", "green")
+_TWO_PROCESSES = ("processes", "mps")
+
+topic = Topic(
+    views=[
+        View(
+            "matrix",
+            "Rate ratio of a victim, beside over alone",
+            ("neighbour",),
+            "aggressor",
+            "victim",
+            by=("how",),
+            series="relative",
+        ),
+        View(
+            "matrix",
+            "Rate ratio summed over both (above 1 sharing pays)",
+            ("neighbour",),
+            "aggressor",
+            "victim",
+            by=("how",),
+            series="sum",
+        ),
+        View(
+            "matrix",
+            "Operation time of a victim beside an aggressor",
+            ("neighbour",),
+            "aggressor",
+            "victim",
+            by=("how",),
+            series="self",
+        ),
+    ],
+    key_figures=[
+        KeyFigure("Decoding beside matrix products", "neighbour", (("victim", "decode"), ("aggressor", "gemm")))
+    ],
+)
+
+
+def _victims(target: Target) -> tuple[str, ...]:
+    return tuple(victims(target))
+
+
+def _aggressors(target: Target) -> tuple[str, ...]:
+    return (NONE, *aggressors(target))
+
+
+def _ways(target: Target) -> tuple[str, ...]:
+    return _WAYS[:1] if target.is_host else _WAYS
+
+
+def _is_measured(target: Target, params: Params) -> bool:
+    """Return whether a tier has a point: full has all pairs of processes and green contexts, and four of the others."""
+    victim, aggressor, how = (str(params[name]) for name in ("victim", "aggressor", "how"))
+    if target.tier == "smoke":
+        return (victim, aggressor, how) == _SMOKE[target.is_host]
+    if target.tier == "quick":
+        return how == "processes" and (victim, aggressor) in _QUICK
+    return how in _IN_FULL or (victim, aggressor) in _TELLING
+
+
+def _ranks(params: Params) -> int:
+    return 2 if params["how"] in _TWO_PROCESSES and params["aggressor"] != NONE else 1
+
+
+def jain(shares: tuple[float, ...]) -> float:
+    """Return Jain's index of fairness: 1 where all shares are equal, 1/n where one has everything.
+
+    Jain, Chiu & Hawe, DEC-TR-301, 1984.
+    """
+    return sum(shares) ** 2 / (len(shares) * sum(share * share for share in shares))
+
+
+@dataclass(frozen=True, slots=True)
+class SharedWindow:
+    """Rates of one sample in operations per second: each program alone, and both together."""
+
+    victim_alone: float
+    aggressor_alone: float
+    victim: float
+    aggressor: float
+    victim_alone_s: float  # the median operation
+
+    def observed(self) -> dict[str, Observed]:
+        """Return what each keeps of its rate, the sum of both, and how even they are.
+
+        The sum is the system's throughput in units of programs alone (Eyerman & Eeckhout, IEEE Micro 28(3), 2008).
+        """
+        kept, other = self.victim / self.victim_alone, self.aggressor / self.aggressor_alone
+        return {
+            "relative": Observed(kept, "", "more"),
+            "aggressor": Observed(other, "", "more"),
+            "sum": Observed(kept + other, "", "more"),
+            "jain": Observed(jain((kept, other)), "", "more"),
+            "alone": Observed(self.victim_alone_s, "s"),
+        }
+
+
+def medians(observed: Sequence[Mapping[str, Observed]]) -> dict[str, Observed]:
+    """Return the median of each value."""
+    return {
+        name: replace(example, value=median(values[name].value for values in observed))
+        for name, example in observed[0].items()
+    }
+
+
+def timed_window(load: CheckedCall, where: Lane, seconds: float) -> list[float]:
+    """Return the seconds of each operation, waited for one by one, by the host's clock until a window is over."""
+    where.enter()
+    took = []
+    before = time.perf_counter()
+    end = before + seconds
+    while before < end:
+        load.call()
+        where.wait()
+        now = time.perf_counter()
+        took.append(now - before)
+        before = now
+    return took
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """How long a sample is: so many windows of so many seconds, in each of which three things are measured."""
+
+    windows: int
+    seconds: float
+
+    @classmethod
+    def of(cls, bench: Bench) -> Span:
+        """Return the span of a tier."""
+        return {"smoke": cls(1, 0.03), "quick": cls(3, 0.03), "full": cls(5, 0.06)}[bench.target.tier]
+
+
+class NeighbourPair:
+    """A victim on its lane, and the board of its aggressor."""
+
+    def __init__(self, bench: Bench, load: CheckedCall, where: Lane, board: NeighbourBoard, span: Span) -> None:
+        self._load, self._lane, self._board, self._span = load, where, board, span
+        self._home = lane(bench)
+        self._windows: list[SharedWindow] = []
+        self.beside_s = 0.0  # the median operation of the last sample
+        board.started()
+
+    def seconds(self) -> list[float]:
+        """Return the seconds of each operation beside the aggressor in a few windows, and compare the result."""
+        self._load.poison()
+        self._home.wait()
+        took = [seconds for _ in range(self._span.windows) for seconds in self._window()]
+        self._load.check()
+        self.beside_s = median(took)
+        return took
+
+    def _window(self) -> list[float]:
+        """Run the victim alone, the aggressor alone, and both; return the seconds of the victim's last operations."""
+        alone = timed_window(self._load, self._lane, self._span.seconds)
+        self._board.run()
+        ended, begin = self._board.ended, time.perf_counter()
+        time.sleep(self._span.seconds)
+        aggressor_alone = (self._board.ended - ended) / (time.perf_counter() - begin)
+        self._board.rest()
+        self._board.run()
+        ended, begin = self._board.ended, time.perf_counter()
+        beside = timed_window(self._load, self._lane, self._span.seconds)
+        aggressor = (self._board.ended - ended) / (time.perf_counter() - begin)
+        self._board.rest()
+        self._home.enter()
+        if not aggressor_alone:
+            raise RuntimeError(f"no call of the aggressor has ended within {self._span.seconds:g} s")
+        victim_alone, victim = len(alone) / sum(alone), len(beside) / sum(beside)
+        self._windows.append(SharedWindow(victim_alone, aggressor_alone, victim, aggressor, median(alone)))
+        return beside
+
+    def observed(self) -> Observation:
+        """Return the medians of the ratios of all windows so far, those before the first sample too."""
+        return medians([window.observed() for window in self._windows])
+
+    def alone_s(self) -> float:
+        """Return the seconds of the victim's median operation without the aggressor."""
+        return median(window.victim_alone_s for window in self._windows)
+
+
+class Partners:
+    """Two lanes of one process: plain streams, streams of the highest and the lowest priority, or green contexts."""
+
+    def __init__(self, bench: Bench, how: str) -> None:
+        self._contexts: list[GreenContext] = []
+        cuda = bench.xp.cuda
+        if how == "green":
+            pool = SmPool(bench)
+            self._contexts = [pool.context(group) for group in pool.halves()]
+            streams = [context.stream(bench) for context in self._contexts]
+        elif how == "priority":
+            lowest, highest = Driver()("cuCtxGetStreamPriorityRange")
+            streams = [cuda.Stream(non_blocking=True, priority=level) for level in (int(highest), int(lowest))]
+        else:
+            streams = [cuda.Stream(non_blocking=True) for _ in range(2)]
+        self.lanes = [lane(bench, stream) for stream in streams]
+        self.note = {
+            "green": "green contexts from one split, of "
+            + " and ".join(f"{each.units}" for each in self._contexts)
+            + " SMs",
+            "priority": "the victim's stream has the highest priority, the aggressor's the lowest",
+        }.get(how, "two streams of one process")
+
+    def close(self) -> None:
+        """Destroy green contexts."""
+        for context in self._contexts:
+            context.close()
+
+
+def mps_daemon() -> bool:
+    """Return whether a control daemon of MPS runs, whose clients all programs of this user are."""
+    folder = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", _MPS_FOLDER))
+    try:
+        pid = int((folder / "nvidia-cuda-mps-control.pid").read_text())
+    except (OSError, ValueError):
+        return False
+    return Path("/proc", str(pid)).exists()
+
+
+def need_way(how: str) -> None:
+    """Raise Skip where processes share the device by MPS and should not, or the other way round."""
+    if how == "mps" and not mps_daemon():
+        raise Skip("no control daemon of MPS runs: nvidia-cuda-mps-control -d starts one, if it is allowed")
+    if how == "processes" and mps_daemon():
+        raise Skip("a control daemon of MPS runs, so that processes do not take turns: see how=mps")
+
+
+def way_labels(bench: Bench, how: str) -> tuple[str, ...]:
+    """Return the label of processes that take turns on a GPU."""
+    return ("time-sliced",) if how == "processes" and bench.traits.is_gpu else ()
+
+
+MakeLoad = Callable[[Bench], CheckedCall]
+
+
+def share(bench: Bench, how: str, victim: MakeLoad, aggressor: MakeLoad, queued: bool, finish: Finish) -> Task:
+    """Build a pair of programs that share the device in one way; `finish` makes the victim's task of them."""
+    if bench.traits.is_gpu:
+        need_way(how)
+        bench.need(bench.target.device.memory_bytes // _SHARE_OF_MEMORY + _SPARE_BYTES)
+    else:
+        need_numba(bench)
+    if how in _TWO_PROCESSES:
+        return _between_processes(bench, how, victim, aggressor, queued, finish)
+    partners, board = Partners(bench, how), NeighbourBoard.within(bench)
+    other = Aggressor(bench, aggressor(bench), partners.lanes[1], board, queued, _COVER * Span.of(bench).seconds)
+    pair = NeighbourPair(bench, victim(bench), partners.lanes[0], board, Span.of(bench))
+
+    def close() -> None:
+        other.close()
+        partners.close()
+
+    return finish(pair, close, {"sharing": partners.note})
+
+
+def _between_processes(
+    bench: Bench, how: str, victim: MakeLoad, aggressor: MakeLoad, queued: bool, finish: Finish
+) -> Task:
+    exclusive(bench)
+    shared = SharedBoard(bench)
+    if bench.rank == 1:
+        other = Aggressor(bench, aggressor(bench), lane(bench), shared.board, queued, _AHEAD_S)
+
+        def end() -> None:
+            other.close()
+            shared.close()
+
+        return Task.idle(end)
+    pair = NeighbourPair(bench, victim(bench), lane(bench), shared.board, Span.of(bench))
+
+    def close() -> None:
+        shared.board.stop()
+        shared.close()
+
+    note = "processes by MPS" if how == "mps" else "two processes"
+    return finish(pair, close, {"sharing": note})
+
+
+Finish = Callable[[NeighbourPair, Callable[[], None], Mapping[str, str]], Task]
+
+
+def operations(call: Callable[[], Any], probe: Callable[[], Observation] | None = None) -> Stage:
+    """Return the stage of calls that return the seconds of each operation, and compare the last result."""
+    effort = Effort.exactly(1)
+    return Stage(call, Work(items=1), "item", clock="self", checked=True, probe=probe, effort=effort)
+
+
+@topic.case(ranks=_ranks, where=_is_measured, victim=_victims, aggressor=_aggressors, how=_ways)
+def neighbour(bench: Bench, victim: str, aggressor: str, how: str) -> Task:
+    """Seconds per operation of a victim beside an aggressor; their percentiles are those of single operations.
+
+    `relative` and `aggressor` are what each keeps of its rate alone, `sum` is their sum, `jain` how even they are.
+    """
+    if aggressor == NONE:
+        return _alone(bench, victim, how)
+
+    def finish(pair: NeighbourPair, close: Callable[[], None], notes: Mapping[str, str]) -> Task:
+        stage = operations(pair.seconds, pair.observed)
+        return Task.of(stage, check=nothing, close=close, notes=notes, labels=way_labels(bench, how))
+
+    makers = victims(bench.target)[victim], aggressors(bench.target)[aggressor]
+    return share(bench, how, *makers, is_queued(bench, aggressor), finish)
+
+
+def _alone(bench: Bench, victim: str, how: str) -> Task:
+    """Return the task of a victim without an aggressor: on its half of the SMs, if it has a green context."""
+    load, partners = victims(bench.target)[victim](bench), Partners(bench, how) if how == "green" else None
+    where, home, span = (partners.lanes[0] if partners else lane(bench)), lane(bench), Span.of(bench)
+
+    def seconds() -> list[float]:
+        load.poison()
+        home.wait()
+        took = timed_window(load, where, span.windows * span.seconds)
+        home.enter()
+        load.check()
+        return took
+
+    def close() -> None:
+        if partners is not None:
+            partners.close()
+
+    return Task.of(operations(seconds), check=nothing, close=close, notes={"sharing": "alone"})

@@ -1,0 +1,41 @@
+"""How long a small urgent kernel waits behind the long kernels of another program, by how the two share the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from gpubench.api.suite import Bench, Observation, Observed, Task, Topic, View, on_gpu, points
+
+from ._loads import launch, nothing, spin
+from ._neighbour import NeighbourPair, operations, share, way_labels
+
+_LONG_S = 2e-3  # of a block of the long kernel
+
+topic = Topic(
+    views=[View("bars", "Start time of an urgent kernel behind long ones", ("preempt",), by=("how", "blocks"))],
+)
+
+
+@topic.case(
+    ranks=lambda params: 2 if params["how"] == "processes" else 1,
+    when=on_gpu,
+    how=points((), smoke=("priority",), full=("streams", "priority", "green", "processes")),
+    blocks=points((1, 16), smoke=(1,)),
+)
+def preempt(bench: Bench, how: str, blocks: int) -> Task:
+    """Seconds from the launch of an empty kernel to its end, behind kernels of so many blocks per SM, 2 ms each.
+
+    An SM holds two such blocks at a time. `delay` is what the wait adds to the launch alone.
+    """
+
+    def finish(pair: NeighbourPair, close: Callable[[], None], notes: Mapping[str, str]) -> Task:
+        def delayed() -> Observation:
+            alone = pair.alone_s()
+            return {"alone": Observed(alone, "s"), "delay": Observed(pair.beside_s - alone, "s")}
+
+        stage = operations(pair.seconds, delayed)
+        return Task.of(stage, check=nothing, close=close, notes=notes, labels=way_labels(bench, how))
+
+    long_kernels = partial(spin, blocks=blocks * bench.target.device.units, seconds=_LONG_S)
+    return share(bench, how, launch, long_kernels, True, finish)

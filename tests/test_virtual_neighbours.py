@@ -1,0 +1,353 @@
+"""Programs that share a device: figures of sharing, an aggressor's queue, time slices from stamps, groups of SMs."""
+
+from __future__ import annotations
+
+import ctypes
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpubench import plugins
+from gpubench.authoring.axes import Target
+from gpubench.authoring.bench import Bench
+from gpubench.base.errors import Skip, WrongAnswer
+from gpubench.model import Case, Device, Facts
+
+SUITE = plugins.load("suites", "virtual")
+
+
+def module(name: str) -> Any:
+    return sys.modules[f"{SUITE.package}.{name}"]
+
+
+AGGRESSOR, LOADS, NEIGHBOUR, SLICE, GREEN = map(module, ("_aggressor", "_loads", "_neighbour", "_slice", "_green"))
+CHECKS = sys.modules[f"{SUITE.package.rpartition('.')[0]}._checks"]
+GPU = Device(id="cuda:0", backend="cupy", name="NVIDIA H200", arch="sm_90", memory_bytes=150 * 10**9, units=132)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    backend = plugins.load("backends", "host")
+    device = backend.devices()[0]
+    target = Target(Facts((device,)), device, "smoke")
+    return Bench(backend.open(device), Case("virtual", "neighbour", ()), target, SUITE.package)
+
+
+# figures
+
+
+def test_shares_that_are_equal_are_fair_and_one_that_has_everything_is_not() -> None:
+    assert NEIGHBOUR.jain((0.5, 0.5)) == pytest.approx(1)
+    assert NEIGHBOUR.jain((1.0, 0.0)) == pytest.approx(0.5)
+    assert NEIGHBOUR.jain((0.9, 0.3)) == pytest.approx(1.44 / 1.8)
+
+
+def test_what_each_keeps_is_relative_to_itself_alone_and_above_one_sharing_pays() -> None:
+    observed = NEIGHBOUR.SharedWindow(1000.0, 50.0, 800.0, 20.0, 1e-3).observed()
+    assert {name: each.value for name, each in observed.items()} == pytest.approx(
+        {"relative": 0.8, "aggressor": 0.4, "sum": 1.2, "jain": 1.44 / 1.6, "alone": 1e-3}
+    )
+    half = NEIGHBOUR.SharedWindow(1000.0, 50.0, 500.0, 25.0, 1e-3).observed()
+    joined = NEIGHBOUR.medians([observed, half, half])
+    assert joined["sum"].value == pytest.approx(1.0)
+    assert joined["sum"].better == "more"
+
+
+def test_a_chain_of_multiply_adds_is_known_without_walking_it() -> None:
+    x, steps = 12345, 1003
+    product, total = LOADS.affine_power(LOADS._FACTOR, LOADS._TERM, steps, 2**32)
+    expected = (product * x + total) % 2**32
+    for _ in range(steps):
+        x = (x * LOADS._FACTOR + LOADS._TERM) % 2**32
+    assert x == expected
+
+
+def test_the_ring_is_one_cycle_over_all_lines() -> None:
+    lines = 2**12
+    place, seen = 0, set()
+    for _ in range(lines):
+        seen.add(place)
+        place = (LOADS._RING_FACTOR * place + LOADS._RING_TERM) % lines
+    assert (len(seen), place) == (lines, 0)
+
+
+# which pairs are measured
+
+
+def pairs(target: Target) -> list[dict[str, Any]]:
+    return [dict(case.params) for case in SUITE.cases(target) if case.name == "neighbour"]
+
+
+def test_quick_has_three_pairs_and_full_all_of_processes_and_green_contexts() -> None:
+    quick = pairs(Target(Facts((GPU,)), GPU, "quick"))
+    assert len(quick) == 3
+    assert {pair["how"] for pair in quick} == {"processes"}
+    full = pairs(Target(Facts((GPU,)), GPU, "full"))
+    by_way = {how: [pair for pair in full if pair["how"] == how] for how in NEIGHBOUR._WAYS}
+    assert {how: len(found) for how, found in by_way.items()} == {
+        "processes": 36,
+        "green": 36,
+        "streams": 4,
+        "priority": 4,
+        "mps": 4,
+    }
+
+
+def test_a_victim_alone_is_one_process_and_a_pair_of_processes_two() -> None:
+    full = [case for case in SUITE.cases(Target(Facts((GPU,)), GPU, "full")) if case.name == "neighbour"]
+    ranks = {(dict(case.params)["how"], dict(case.params)["aggressor"] == "none"): case.ranks for case in full}
+    assert ranks[("processes", True)] == ranks[("green", False)] == 1
+    assert ranks[("processes", False)] == ranks[("mps", False)] == 2
+
+
+def test_mps_is_measured_where_its_daemon_runs_and_processes_where_it_does_not(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    with pytest.raises(Skip, match="no control daemon of MPS runs"):
+        NEIGHBOUR.need_way("mps")
+    NEIGHBOUR.need_way("processes")
+    (tmp_path / "nvidia-cuda-mps-control.pid").write_text(f"{threading.get_native_id()}\n")
+    NEIGHBOUR.need_way("mps")
+    with pytest.raises(Skip, match="do not take turns"):
+        NEIGHBOUR.need_way("processes")
+    (tmp_path / "nvidia-cuda-mps-control.pid").write_text("2147483646\n")  # of a daemon that has ended
+    NEIGHBOUR.need_way("processes")
+
+
+# the aggressor
+
+
+def sleeping(seconds: float) -> Any:
+    return CHECKS.CheckedCall(lambda: time.sleep(seconds), LOADS.nothing, LOADS.nothing)
+
+
+def aggressor(bench: Any, load: Any, board: Any, is_queued: bool = False, ahead_s: float = 0.03) -> Any:
+    idle = LOADS.Lane(LOADS.nothing, LOADS.nothing)
+    return AGGRESSOR.Aggressor(bench, load, idle, board, is_queued, ahead_s)
+
+
+def test_an_aggressor_runs_while_it_is_told_to_and_rests_between(bench: Bench) -> None:
+    board = AGGRESSOR.NeighbourBoard.within(bench)
+    running = aggressor(bench, sleeping(0.001), board)
+    board.started()
+    for _ in range(2):
+        resting = board.ended
+        time.sleep(0.01)
+        assert board.ended == resting
+        board.run()
+        time.sleep(0.03)
+        board.rest()
+        assert board.ended > resting + 5
+    running.close()
+    assert not running._thread._threads or not any(thread.is_alive() for thread in running._thread._threads)
+
+
+def test_an_aggressor_that_fails_is_told_at_once_and_raises_at_its_end(bench: Bench) -> None:
+    def broken() -> None:
+        raise ValueError("no memory left")
+
+    board = AGGRESSOR.NeighbourBoard.within(bench)
+    failing = aggressor(bench, CHECKS.CheckedCall(broken, LOADS.nothing, LOADS.nothing), board)
+    begin = time.monotonic()
+    with pytest.raises(RuntimeError, match="the neighbour has failed"):
+        board.started()
+    assert time.monotonic() - begin < 2
+    with pytest.raises(ValueError, match="no memory left"):
+        failing.close()
+
+
+def test_a_wrong_result_of_an_aggressor_is_found(bench: Bench) -> None:
+    load = LOADS.gemm(bench, 64)
+    wrong = CHECKS.CheckedCall(lambda: (load.call(), load.poison())[0], load.check, load.poison)
+    board = AGGRESSOR.NeighbourBoard.within(bench)
+    running = aggressor(bench, wrong, board)
+    board.started()
+    with pytest.raises(WrongAnswer, match="relative error"):
+        running.close()
+
+
+class QueueingDevice:
+    """A device that works through what is queued, a millisecond per call, and posts what has ended."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work)
+        self._thread.start()
+
+    def _work(self) -> None:
+        while (call := self._queue.get()) is not None:
+            call()
+
+    def call(self) -> None:
+        self._queue.put(lambda: time.sleep(0.001))
+
+    def kernel(self, file: str, name: str) -> Any:
+        assert (file, name) == ("sharing.cu", "done")
+
+        def launch(grid: Any, block: Any, args: Any) -> None:
+            address, calls = (int(arg) for arg in args)
+            self._queue.put(lambda: setattr(ctypes.c_uint32.from_address(address), "value", calls))
+
+        return launch
+
+    def wait(self) -> None:
+        ended = threading.Event()
+        self._queue.put(ended.set)
+        assert ended.wait(5)
+
+    def close(self) -> None:
+        self._queue.put(None)
+        self._thread.join(5)
+
+
+@pytest.fixture
+def device() -> Iterator[QueueingDevice]:
+    found = QueueingDevice()
+    yield found
+    found.close()
+
+
+def test_an_aggressors_queue_is_never_less_than_ten_milliseconds_deep(device: QueueingDevice) -> None:
+    board = AGGRESSOR.NeighbourBoard(np.zeros(AGGRESSOR.ROOM_BYTES, np.uint8))
+    load = CHECKS.CheckedCall(device.call, LOADS.nothing, LOADS.nothing)
+    running = AGGRESSOR.Aggressor(device, load, LOADS.Lane(LOADS.nothing, device.wait), board, True, 0.03)
+    board.started()
+    board.run()
+    depths = []
+    for _ in range(60):
+        depths.append((running._issued - board.ended) * 1e-3)
+        time.sleep(0.001)
+    board.rest()
+    assert board.ended == running._issued, "it rests before its queue is empty"
+    assert np.percentile(depths, 25) > 0.01, "on a busy machine the thread may be late a few times"
+    assert max(depths) < 0.05
+    running.close()
+
+
+def test_a_victim_that_waits_for_a_lock_of_its_neighbour_keeps_less_of_its_rate(bench: Bench) -> None:
+    """One lock is the device: an operation holds it for its time, so that two programs share it by turns."""
+    lock = threading.Lock()
+
+    def hold(seconds: float) -> Any:
+        def call() -> None:
+            with lock:
+                time.sleep(seconds)
+
+        return CHECKS.CheckedCall(call, LOADS.nothing, LOADS.nothing)
+
+    board = AGGRESSOR.NeighbourBoard.within(bench)
+    other = aggressor(bench, hold(0.002), board)
+    idle = LOADS.Lane(LOADS.nothing, LOADS.nothing)
+    pair = NEIGHBOUR.NeighbourPair(bench, hold(0.001), idle, board, NEIGHBOUR.Span(1, 0.06))
+    beside = pair.seconds()
+    kept = {name: each.value for name, each in pair.observed().items()}
+    other.close()
+    assert np.median(beside) > 0.002
+    assert kept["relative"] < 0.75
+    assert kept["relative"] + kept["aggressor"] == pytest.approx(kept["sum"])
+    assert kept["sum"] < 1.4, "the lock is one device"
+
+
+# time slices
+
+
+def stamps(*begins_ns: int, length_ns: int = 10_000) -> Any:
+    begins = np.array(begins_ns, np.uint64)
+    return np.stack([begins, begins + np.uint64(length_ns)], axis=1)
+
+
+def row(begin_ns: int, count: int, gap_ns: int = 2_000) -> list[int]:
+    return [begin_ns + index * (10_000 + gap_ns) for index in range(count)]
+
+
+def test_slices_are_runs_of_one_process_and_switches_are_between_them() -> None:
+    one = stamps(*row(0, 5), *row(1_000_000, 100), *row(4_000_000, 3))
+    other = stamps(*row(100_000, 50), *row(2_500_000, 100))
+    found = SLICE.time_slices(one, other)
+    last = 99 * 12_000 + 10_000
+    assert found.slices == pytest.approx([(49 * 12_000 + 10_000) * 1e-9, last * 1e-9, last * 1e-9])
+    assert found.switches == pytest.approx(
+        [
+            (100_000 - 58_000) * 1e-9,
+            (1_000_000 - 698_000) * 1e-9,
+            (2_500_000 - 1_000_000 - last) * 1e-9,
+            (4_000_000 - 2_500_000 - last) * 1e-9,
+        ]
+    )
+    assert set(np.round(np.array(found.gaps) * 1e9)) == {2_000}
+    assert found.overlap == 0
+
+
+def test_slices_of_a_scheduler_with_noise_are_found() -> None:
+    rng, now, lengths = np.random.default_rng(3), 0.0, []
+    kernels: tuple[list[float], list[float]] = ([], [])
+    for turn in range(60):
+        end = now + rng.normal(2e6, 5e4)
+        lengths.append(end - now)
+        while now < end:
+            kernels[turn % 2].append(now)
+            now += 10_000 + rng.uniform(500, 3_000)
+        now += rng.normal(150_000, 5_000)
+    found = SLICE.time_slices(*(stamps(*map(int, begins)) for begins in kernels))
+    assert len(found.slices) == 58, "the first and the last one are cut off"
+    assert np.median(found.slices) == pytest.approx(np.median(lengths) * 1e-9, rel=0.02)
+    assert np.median(found.switches) == pytest.approx(150e-6, rel=0.05)
+
+
+def test_processes_that_run_side_by_side_overlap_and_one_alone_has_no_slices() -> None:
+    beside = SLICE.time_slices(stamps(*row(0, 100)), stamps(*row(5_000, 100)))
+    assert beside.overlap > 0.9
+    alone = SLICE.time_slices(stamps(*row(0, 100)), stamps())
+    assert (alone.slices, alone.switches, alone.overlap) == ((), (), 0)
+
+
+# green contexts
+
+
+def test_contexts_that_share_an_sm_or_run_on_more_than_they_have_are_a_wrong_answer() -> None:
+    GREEN.expect_apart(frozenset(range(8)), frozenset(range(8, 16)), 8, 0)
+    with pytest.raises(WrongAnswer, match=r"in round 7 both contexts ran on the SMs \[7\]"):
+        GREEN.expect_apart(frozenset(range(8)), frozenset(range(7, 15)), 8, 7)
+    with pytest.raises(WrongAnswer, match="a context of 8 SMs ran on 9"):
+        GREEN.expect_apart(frozenset(range(9)), frozenset(range(9, 17)), 8, 0)
+
+
+class SplittingDriver:
+    """A driver whose smallest group has 8 SMs, as a call's results show."""
+
+    bindings = SimpleNamespace(CUdevResourceType=SimpleNamespace(CU_DEV_RESOURCE_TYPE_SM=1))
+
+    def __init__(self) -> None:
+        self.splits: list[tuple[int, int]] = []
+
+    def __call__(self, name: str, *args: Any) -> Any:
+        if name == "cuDevSmResourceSplitByCount":
+            count, whole, _, least = args
+            self.splits.append((count, least))
+            size = -(-least // 8) * 8
+            given = min(count, whole.sm.smCount // size)
+            group = SimpleNamespace(sm=SimpleNamespace(smCount=size))
+            return [group] * count, given, group
+        return SimpleNamespace(sm=SimpleNamespace(smCount=132)) if name == "cuDeviceGetDevResource" else 0
+
+
+def test_groups_come_from_one_split_in_multiples_of_what_the_driver_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = SplittingDriver()
+    monkeypatch.setattr(module("_green_contexts"), "Driver", lambda: driver)
+    pool = module("_green_contexts").SmPool(SimpleNamespace(traits=SimpleNamespace(vendor="nvidia")))
+    assert (pool.granularity, pool.units) == (8, 132)
+    driver.splits.clear()
+    assert [group.sm.smCount for group in pool.halves()] == [64, 64]
+    assert driver.splits == [(2, 64)]
+    with pytest.raises(Skip, match="multiples of 8 SMs, which 12 is not"):
+        pool.groups(12, 2)
+    with pytest.raises(Skip, match=r"groups of \[72\] SMs, not 2 of 72"):
+        pool.groups(72, 2)
