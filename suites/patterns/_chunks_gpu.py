@@ -40,7 +40,7 @@ class _Spans:
 
 
 class StreamPipeline:
-    """Chunks of a message, slots of one chunk each in the device's memory, and a digest for each block and chunk.
+    """Chunks of a message, slots of one chunk each in the device's memory, and a digest for each warp and chunk.
 
     `words` has shape (chunks, words of a chunk) and lies on the host.
     """
@@ -53,7 +53,8 @@ class StreamPipeline:
         self._blocks = max(1, bench.target.device.units) * _COMPUTE_BLOCKS
         self._slots = bench.xp.zeros((most_depth, self._count), np.uint32)
         self._slots_base = int(self._slots.data.ptr)
-        self._digests = bench.xp.zeros((self._chunks, self._blocks), np.uint32)
+        self._warps = self._blocks * _THREADS // bench.traits.warp
+        self._digests = bench.xp.zeros((self._chunks, self._warps), np.uint32)
         self._digest = bench.kernel("pipeline.cu", "digest")
         self._source, self._base = _source(bench, words, path)
         self._copies = self._kernel_copies(bench) if by == "kernel" else self._engine_copies(path)
@@ -109,7 +110,7 @@ class StreamPipeline:
 
     def _compute(self, chunk: int, slot: int) -> None:
         numbers = [np.uint32(number) for number in (self._count, FACTOR, TERM, self.rounds)]
-        digests = np.uint64(int(self._digests.data.ptr) + chunk * self._blocks * _WORD_BYTES)
+        digests = np.uint64(int(self._digests.data.ptr) + chunk * self._warps * _WORD_BYTES)
         self._digest((self._blocks,), (_THREADS,), (np.uint64(self._slot_at(slot)), *numbers, digests))
 
     def _timed(self, call: Call) -> float:

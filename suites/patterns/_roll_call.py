@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import select
 import time
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, SharedBuffer, WrongAnswer
+from gpubench.api.suite import Bench, PeerDied, SharedBuffer, WrongAnswer
 
 from .._between import shared_host_memory
 
@@ -37,6 +38,7 @@ class RollCall:
         if owner not in (0, os.getpid()):
             raise RankTwiceError(f"rank {rank} is process {owner} already, so process {os.getpid()} cannot have it")
         self._lines[rank, _OWNER] = os.getpid()
+        self._processes: dict[int, int] = {}  # rank → a descriptor that tells of the end of its process
 
     @classmethod
     def of(cls, bench: Bench) -> RollCall:
@@ -58,7 +60,10 @@ class RollCall:
         self._lines[self._rank, _PROGRESS] = progress
 
     def await_progress(self, ranks: Iterable[int], progress: int) -> None:
-        """Wait until each of the ranks has posted `progress`; raises WrongAnswer for one that does not in time."""
+        """Wait until each of the ranks has posted `progress`.
+
+        Raises PeerDied for a rank whose process has ended, and WrongAnswer for one that makes no progress in time.
+        """
         end = time.monotonic() + self._patience_s
         for rank in ranks:
             looks = 0
@@ -67,8 +72,20 @@ class RollCall:
                 if looks % _LOOKS:
                     continue
                 os.sched_yield()
+                self._expect_alive(rank)
                 if time.monotonic() > end:
                     raise WrongAnswer(f"rank {rank} made no progress for {self._patience_s:g} s")
+
+    def _expect_alive(self, rank: int) -> None:
+        """Raise PeerDied if the process of a rank has ended; a rank that has not registered yet is no dead one."""
+        owner = int(self._lines[rank, _OWNER])
+        if owner and rank not in self._processes:
+            try:
+                self._processes[rank] = os.pidfd_open(owner)
+            except ProcessLookupError as error:
+                raise PeerDied(rank) from error
+        if owner and select.select([self._processes[rank]], [], [], 0)[0]:
+            raise PeerDied(rank)
 
     def meet(self, progress: int) -> None:
         """Wait until every rank is here."""
@@ -86,5 +103,7 @@ class RollCall:
 
     def close(self) -> None:
         """Unmap the page."""
+        for descriptor in self._processes.values():
+            os.close(descriptor)
         del self._lines, self._moments
         self._page.close()

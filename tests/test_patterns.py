@@ -1,0 +1,336 @@
+"""Patterns between processes: overlap, schedules of topologies, the model of a sender; all without a device."""
+
+import dataclasses
+import importlib.util
+import itertools
+import os
+import sys
+import threading
+
+import _grid
+import mutations
+import numpy as np
+import pytest
+
+from gpubench import plugins
+from gpubench.authoring.axes import Target
+from gpubench.authoring.bench import Bench
+from gpubench.base.errors import WrongAnswer
+from gpubench.measuring.plan import load_suite
+from gpubench.model import Case, Facts
+
+SUITE = load_suite("patterns")
+RANKS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 33)
+
+
+def part(name):
+    """A private module of the suite, or of the room: `.._between`."""
+    return sys.modules[importlib.util.resolve_name(f".{name}", SUITE.package)]
+
+
+def times(compute, transfer, together):
+    return part("_overlap").OverlapTimes(compute, transfer, together, compute, transfer)
+
+
+@pytest.mark.parametrize(
+    ("together", "efficiency"), [(2.0, 1.0), (2.5, 0.5), (3.0, 0.0), (3.5, 0.0), (1.9, 1.0), (2.25, 0.75)]
+)
+def test_overlap_efficiency_is_the_hidden_share_of_the_shorter_part_and_stays_between_0_and_1(together, efficiency):
+    assert times(2.0, 1.0, together).efficiency == pytest.approx(efficiency)
+    assert times(1.0, 2.0, together).efficiency == pytest.approx(efficiency)
+
+
+def test_where_the_computation_is_longer_the_efficiency_is_the_overlap_of_the_osu_benchmarks():
+    for together in (2.0, 2.2, 2.7, 3.0, 3.3):
+        osu = max(0.0, 1 - (together - 2.0) / 1.0)
+        assert times(2.0, 1.0, together).efficiency == pytest.approx(osu)
+
+
+@pytest.mark.parametrize(("compute", "transfer"), [(1.0, 1.0), (3.0, 1.0), (1.0, 3.0)])
+@pytest.mark.parametrize("depth", [1, 2, 8])
+def test_a_pipeline_of_ideal_parts_reaches_the_bound_from_depth_two_on(compute, transfer, depth):
+    chunks, arrived, done = 32, [0.0], [0.0] * depth
+    for _ in range(chunks):
+        arrived.append(max(arrived[-1], done[-depth]) + transfer / chunks)
+        done.append(max(done[-1], arrived[-1]) + compute / chunks)
+    expected = part("_overlap").bound(chunks) if depth > 1 else 0.0
+    assert times(compute, transfer, done[-1]).efficiency == pytest.approx(expected)
+
+
+def test_slowdowns_are_busy_times_over_times_alone():
+    found = part("_overlap").OverlapTimes(2.0, 1.0, 2.5, 2.2, 1.5)
+    assert (found.compute_slowdown, found.transfer_slowdown) == pytest.approx((1.1, 1.5))
+
+
+def test_the_best_depth_is_the_shallowest_of_those_that_are_equally_fast():
+    assert part("_overlap").best_depth({1: 2.0, 2: 1.01, 4: 1.0, 8: 1.3}) == 2
+    assert part("_overlap").best_depth({1: 2.0, 2: 1.03, 4: 1.0}) == 4
+
+
+def test_the_rounds_follow_from_a_trial_and_never_vanish():
+    assert part("_overlap").next_rounds(4, 1.0, 2.5) == 10
+    assert part("_overlap").next_rounds(4, 1.0, 1e-9) == 1
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 2, 3, 7, 100])
+def test_rounds_at_once_are_rounds_one_after_another(rounds):
+    digest, word = part("_digest"), 123456789
+    factor, term = digest.leap(rounds)
+    expected = word
+    for _ in range(rounds):
+        expected = (expected * digest.FACTOR + digest.TERM) % 2**32
+    assert (word * factor + term) % 2**32 == expected
+
+
+def chunks(count=3, words=2048):
+    return np.random.default_rng(5).integers(2**32, size=(count, words), dtype=np.uint32)
+
+
+def test_the_kernel_the_host_and_the_closed_form_have_the_same_digests():
+    words, rounds, digest = chunks(), 9, part("_digest")
+    expected = digest.expected_digests(words, rounds)
+    compiled = plugins.load("backends", "host") and __import__(f"{SUITE.package}._host_digest", fromlist=["digest"])
+    numbers = (np.uint32(digest.FACTOR), np.uint32(digest.TERM))
+    assert [compiled.digest(chunk, *numbers, rounds) for chunk in words] == expected.tolist()
+    kernel, blocks = _grid.kernel("patterns/pipeline.cu", "digest"), np.zeros((3, 4 * 64 // 32), np.uint32)
+    for chunk, found in zip(words, blocks, strict=True):
+        kernel((4,), (64,), (chunk, np.uint32(chunk.size), *numbers, np.uint32(rounds), found))
+    assert np.bitwise_xor.reduce(blocks, axis=1).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("damage", ["a word", "the order", "a stale chunk"])
+def test_a_chunk_that_was_not_the_right_one_has_another_digest(damage):
+    words, expected_digests = chunks(), part("_digest").expected_digests
+    wrong = words.copy()
+    if damage == "a word":
+        wrong[1, 77] ^= 1
+    elif damage == "the order":
+        wrong[1, [3, 4]] = wrong[1, [4, 3]]
+    else:
+        wrong[1] = wrong[0]
+    assert (expected_digests(words, 4) != expected_digests(wrong, 4)).tolist() == [False, True, False]
+
+
+def test_a_pipeline_whose_slots_are_overwritten_too_early_fails_its_check():
+    message = built("pipeline", path="memory", by="memcpy", chunk_bytes=2**14, compute="equal", depth=2)
+    message.poison()
+    message.stages[""].call()
+    message.check()
+    line = message.poison.__self__
+    copy_all = line._copy_all
+    line._copy_all = lambda free, filled, depth=0: copy_all(threading.Semaphore(100), filled, 1)
+    message.poison()
+    message.stages[""].call()
+    with pytest.raises(WrongAnswer, match="digests of chunks are wrong"):
+        message.check()
+    message.close()
+
+
+def built(name, rank=0, world=1, exchange=None, seed=7, **params):
+    """A task of that case on the host."""
+    backend = plugins.load("backends", "host")
+    device = backend.devices()[0]
+    case = Case("patterns", name, tuple(params.items()))
+    extra = {"exchange": exchange} if exchange else {}
+    target = Target(Facts((device,)), device, "smoke")
+    bench = Bench(backend.open(device), case, target, SUITE.package, seed, rank, world, devices=(device,), **extra)
+    return SUITE.build(bench)
+
+
+def faults_of(schedule, ranks, wanted):
+    """What is wrong with a schedule: blocks that are sent before they are there, twice, or not at all."""
+    held = {rank: {rank} for rank in range(ranks)}
+    found = []
+    for _, step in itertools.groupby(schedule, key=lambda delivery: delivery.step):
+        deliveries = list(step)
+        found += [each for each in deliveries if each.block not in held[each.source]]
+        for each in deliveries:
+            found += [each] if each.block in held[each.target] else []
+            held[each.target].add(each.block)
+    return found + [rank for rank in range(ranks) if held[rank] != wanted(rank)]
+
+
+def ends_in_any_order(schedule, ranks, rng):
+    """Whether all ranks finish if they run in a random order, each waiting for the deliveries of its step."""
+    plans = [part("_schedules").of_rank(schedule, rank) for rank in range(ranks)]
+    posted, waiting = [0] * ranks, [False] * ranks
+    for _ in range(20 * ranks * (1 + len(plans[0]))):
+        rank = int(rng.integers(ranks))
+        if posted[rank] == len(plans[rank]) and not waiting[rank]:
+            continue
+        if not waiting[rank]:
+            posted[rank] += 1
+        sources = plans[rank][posted[rank] - 1][1]
+        waiting[rank] = any(posted[source] < posted[rank] for source in sources)
+    return all(count == len(plan) for count, plan in zip(posted, plans, strict=True)) and not any(waiting)
+
+
+@pytest.mark.parametrize("topology", ["ring", "star", "mesh", "tree"])
+@pytest.mark.parametrize("ranks", RANKS)
+def test_every_rank_receives_every_other_block_exactly_once_and_no_schedule_deadlocks(topology, ranks):
+    schedule = part("_schedules").TOPOLOGIES[topology](ranks)
+    assert faults_of(schedule, ranks, lambda rank: set(range(ranks))) == []
+    assert len(schedule) == ranks * (ranks - 1)
+    assert ends_in_any_order(schedule, ranks, np.random.default_rng(ranks))
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_incast_brings_every_block_to_the_first_rank(ranks):
+    schedule = part("_schedules").incast(ranks)
+    assert faults_of(schedule, ranks, lambda rank: {rank} if rank else set(range(ranks))) == []
+
+
+@pytest.mark.parametrize("topology", ["ring", "mesh"])
+def test_in_a_ring_and_in_a_mesh_a_rank_sends_and_receives_one_block_per_step(topology):
+    for sends, sources in part("_schedules").of_rank(part("_schedules").TOPOLOGIES[topology](7), 3):
+        assert (len(sends), len(sources)) == (1, 1)
+
+
+@pytest.mark.parametrize(("ranks", "steps"), [(2, 2), (3, 4), (4, 4), (5, 6), (8, 6), (9, 8), (16, 8)])
+def test_a_tree_has_two_steps_for_each_doubling_of_its_ranks(ranks, steps):
+    assert len(part("_schedules").of_rank(part("_schedules").tree(ranks), 0)) == steps
+
+
+def test_a_wrong_schedule_is_found():
+    good = part("_schedules").ring(4)
+    early = (*good[:4], dataclasses.replace(good[4], block=2), *good[5:])
+    everything = set(range(4))
+    assert faults_of(good[:-1], 4, lambda rank: everything)
+    assert faults_of((*good, good[-1]), 4, lambda rank: everything)
+    assert faults_of(early, 4, lambda rank: everything)
+
+
+def test_unfairness_is_the_slowest_time_over_the_mean():
+    assert part("_schedules").unfairness([1.0, 1.0, 1.0]) == 1.0
+    assert part("_schedules").unfairness([3.0, 1.0, 2.0]) == 1.5
+
+
+def way(path="socket", *chunk):
+    return part("_path_model").WayToSend(path, *chunk)
+
+
+def model(sizes, seconds):
+    return part("_path_model").SendModel.through(sizes, seconds)
+
+
+def test_a_model_is_exact_where_it_was_measured_and_straight_between_and_beyond():
+    found = model((100, 200, 400), (1.0, 2.0, 3.0))
+    assert [found.seconds(size) for size in (100, 150, 200, 300, 400, 600)] == pytest.approx([1, 1.5, 2, 2.5, 3, 4])
+    assert [piece.alpha_s for piece in found.pieces] == pytest.approx([0.0, 1.0])
+    assert [piece.per_byte_s for piece in found.pieces] == pytest.approx([0.01, 0.005])
+    assert found.seconds(10) == pytest.approx(0.1)
+
+
+def test_a_time_that_falls_with_size_is_noise_and_counts_as_flat():
+    assert model((100, 200, 400), (2.0, 1.0, 3.0)).seconds(200) == 2.0
+
+
+def test_the_way_that_is_chosen_changes_with_size_and_the_simpler_one_wins_a_tie():
+    sizes = (2**10, 2**20)
+    models = {
+        way("socket"): model(sizes, (1e-6, 4e-4)),
+        way("memory", 2**16, 4): model(sizes, (5e-6, 1e-4)),
+        way("memory", 2**20, 4): model(sizes, (5e-6, 0.99e-4)),
+    }
+    choose = part("_path_model").choose
+    assert choose(models, 2**10).path == "socket"
+    assert choose(models, 2**20) == way("memory", 2**16, 4)
+    assert way("memory", 2**16, 4).text == "memory, 4 × 64 KiB"
+
+
+def test_regret_is_what_a_choice_costs_beside_the_best_way_of_each_size():
+    one, other = way("one"), way("other")
+    models = {one: model((1, 100), (1.0, 100.0)), other: model((1, 100), (20.0, 30.0))}
+    measured = {10: {one: 10.0, other: 20.0}, 90: {one: 60.0, other: 30.0}, 23: {one: 25.0, other: 20.0}}
+    found = part("_path_model").regrets(models, measured)
+    assert found.by_size == pytest.approx((0.0, 0.0, 0.0))
+    wrong = {10: {one: 10.0, other: 8.0}, 90: {one: 60.0, other: 30.0}}
+    found = part("_path_model").regrets(models, wrong)
+    assert found.by_size == pytest.approx((0.25, 0.0))
+    assert (found.median, found.worst, found.fixed_worst) == pytest.approx((0.125, 0.25, 0.0))
+
+
+def test_ranks_take_turns_on_the_cores():
+    assert [part("_cores").core_of(rank, [2, 5]) for rank in range(4)] == [2, 5, 2, 5]
+
+
+def together(name, world, **params):
+    """The tasks of all ranks, which are threads of this process, and a way to call a method on all of them at once."""
+    ranks = mutations.ThreadRanks(world)
+    tasks, errors = [None] * world, [None] * world
+
+    def on_all(action):
+        def act(rank):
+            try:
+                errors[rank] = None
+                tasks[rank] = action(rank) or tasks[rank]
+            except (WrongAnswer, threading.BrokenBarrierError) as error:
+                errors[rank] = error
+                ranks.leave()
+
+        threads = [threading.Thread(target=act, args=(rank,)) for rank in range(world)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return [error for error in errors if isinstance(error, WrongAnswer)]
+
+    def exchange(rank):
+        return lambda value: ranks.exchange(rank, value)
+
+    assert on_all(lambda rank: built(name, rank, world, exchange(rank), **params)) == []
+    return tasks, on_all
+
+
+@pytest.mark.parametrize("topology", ["ring", "star", "mesh", "tree"])
+def test_a_rank_that_answers_wrongly_fails_the_check_of_those_that_received_it(topology):
+    tasks, on_all = together("topology", 3, by="memory", topology=topology, of=3, size_bytes=2**12)
+    assert on_all(lambda rank: tasks[rank].poison()) == []
+    assert on_all(lambda rank: tasks[rank].stages[""].call() and None) == []
+    assert on_all(lambda rank: tasks[rank].check()) == []
+    liar = tasks[1].stages[""].call.__self__
+    liar._block(liar._memory.mine, 1)[9] ^= 1
+    assert on_all(lambda rank: tasks[rank].poison()) == []
+    assert on_all(lambda rank: tasks[rank].stages[""].call() and None) == []
+    found = on_all(lambda rank: tasks[rank].check())
+    assert found
+    assert "1 of 512 words of 4KiB of rank 1, received by rank" in str(found[0])
+    on_all(lambda rank: tasks[rank].close())
+
+
+def page_of(nbytes=4096):
+    return (
+        plugins.load("backends", "host")
+        .open(plugins.load("backends", "host").devices()[0])
+        .shared_memory("memfd")
+        .allocate(nbytes)
+    )
+
+
+def test_a_rank_that_never_comes_is_given_up_in_time_and_named():
+    roll_call = part("_roll_call").RollCall(page_of(), 0, 2, patience_s=0.05)
+    with pytest.raises(WrongAnswer, match=r"rank 1 made no progress for 0\.05 s"):
+        roll_call.meet(1)
+    roll_call.close()
+
+
+def test_of_two_processes_that_claim_a_rank_at_once_the_first_one_notices():
+    page = page_of()
+    roll_call = part("_roll_call").RollCall(page, 1, 2)
+    page.array.view(np.uint64)[16] = os.getppid()
+    with pytest.raises(part("_roll_call").RankTwiceError, match=f"process {os.getppid()} claims rank 1"):
+        roll_call.expect_owned()
+    roll_call.close()
+
+
+@pytest.mark.parametrize(("name", "path", "what"), [("batch", "socket", "1 of 8 messages differ")])
+def test_a_message_that_arrives_wrongly_fails_the_check_of_a_batch(name, path, what):
+    tasks, on_all = together(name, 2, path=path, messages=8)
+    assert on_all(lambda rank: tasks[rank].poison()) == []
+    assert on_all(lambda rank: tasks[rank].stages[""].call() and None) == []
+    assert on_all(lambda rank: tasks[rank].check()) == []
+    receiver = tasks[1].check.__self__
+    receiver._received[100] ^= 1
+    with pytest.raises(WrongAnswer, match=what):
+        receiver.check()
+    on_all(lambda rank: tasks[rank].close())

@@ -1,0 +1,192 @@
+"""Ranks of a pattern that start late, never or twice, or that answer wrongly, and a host without room in /dev/shm.
+
+Each test runs real processes, by the command or by the supervisor that the command uses.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from gpubench.model import store
+
+pytestmark = pytest.mark.slow
+
+# A suite of a user: ranks of a ring and of an adaptive sender, one of which has a fault.
+SUITE = '''"""Ranks of a pattern, one of which has a fault."""
+import os
+import time
+
+from gpubench.api.suite import Stage, Suite, Task, Work
+from gpubench.suites.patterns import _batch, _roll_call, _schedules, _topology
+
+suite = Suite("ranks of a pattern, one of which has a fault")
+
+
+def wrong(rank):
+    rank._block(rank._memory.mine, 1)[7] ^= 1
+
+
+FAULTS = {
+    "none": lambda rank: None,
+    "late": lambda rank: time.sleep(1.0),
+    "never": lambda rank: time.sleep(300),
+    "dead": lambda rank: os._exit(9),
+    "wrong": wrong,
+}
+
+
+@suite.case(ranks=3, fault=tuple(FAULTS))
+def ring(bench, fault):
+    """The ring of three ranks, whose rank 1 has the fault before its first call."""
+    rank = _topology.ScheduledRank(bench, _schedules.ring(3), 2**16)
+    task, call, calls = rank.task("memory"), rank.call, []
+
+    def faulty():
+        if not calls and bench.rank == 1:
+            FAULTS[fault](rank)
+        calls.append(fault)
+        return call()
+
+    stage = Stage(faulty, Work(payload=6 * 2**16), "payload", clock="self")
+    return Task.of(stage, check=task.check, poison=task.poison, close=task.close, release=task.release)
+
+
+@suite.case()
+def after(bench):
+    """A case without a fault."""
+    return Task.of(Stage(lambda: time.sleep(1e-3)), check=lambda: None)
+'''
+
+# A process that claims a rank in a page whose path it is given.
+CLAIM = """
+import os, sys
+from gpubench.plugins import load
+from gpubench.suites.patterns._roll_call import RankTwiceError, RollCall
+host = load("backends", "host")
+page = host.open(host.devices()[0]).open_shared(sys.argv[1].encode(), 4096)
+try:
+    RollCall(page, int(sys.argv[2]), 2)
+except RankTwiceError as error:
+    print(error)
+    sys.exit(7)
+"""
+
+
+@pytest.fixture
+def suite(tmp_path):
+    path = tmp_path / "faulty.py"
+    path.write_text(SUITE)
+    return path
+
+
+def measured(suite, *filters, prefix=()):
+    """The results by the name of the fault, and how long the command took."""
+    out = suite.parent / "run.jsonl"
+    words = [word for each in filters for word in ("--filter", each)]
+    command = [
+        *prefix,
+        sys.executable,
+        "-P",
+        "-m",
+        "gpubench",
+        "run",
+        str(suite),
+        "--device",
+        "host",
+        "--tier",
+        "smoke",
+    ]
+    environment = {**os.environ, "GPUBENCH_HISTORY": "off"}
+    start = time.monotonic()
+    subprocess.run([*command, *words, "-o", str(out)], env=environment, capture_output=True, timeout=110, check=False)
+    seconds = time.monotonic() - start
+    results = store.read_run(out).results
+    return {dict(result.case.params).get("fault", result.case.name): result for result in results}, seconds
+
+
+def left_over(suite):
+    """Processes that still have the suite's path among their arguments."""
+    running = psutil.process_iter(["cmdline"])
+    return [process.pid for process in running if str(suite) in (process.info["cmdline"] or ())]
+
+
+def test_a_rank_that_is_late_is_waited_for_and_its_answer_is_right(suite):
+    found, seconds = measured(suite, "*late*", "*none*")
+    assert {name: result.status for name, result in found.items()} == {"late": "ok", "none": "ok"}
+    assert seconds < 30
+
+
+def test_a_rank_that_never_comes_costs_its_case_in_bounded_time_and_the_next_one_runs(suite):
+    found, seconds = measured(suite, "*never*", "*after*")
+    assert found["never"].status == "failed"
+    assert "rank 1 made no progress for 5 s" in found["never"].reason
+    assert found["after"].status == "ok"
+    assert seconds < 90  # the rank that sleeps in its first call has 60 s; the other ranks gave up after 5
+    assert left_over(suite) == []
+
+
+def test_a_rank_that_dies_before_its_first_call_costs_its_case_and_the_next_one_runs(suite):
+    found, seconds = measured(suite, "*dead*", "*after*")
+    assert (found["dead"].status, found["dead"].cause) == ("failed", "crash")
+    assert found["after"].status == "ok"
+    assert seconds < 60
+    assert left_over(suite) == []
+
+
+def test_a_rank_that_answers_wrongly_fails_its_case_and_is_named(suite):
+    found, _ = measured(suite, "*wrong*", "*after*")
+    assert (found["wrong"].status, found["wrong"].cause) == ("failed", "wrong-answer")
+    assert "of rank 1, received by rank" in found["wrong"].reason
+    assert found["after"].status == "ok"
+
+
+def test_a_second_process_that_claims_a_rank_is_refused_and_both_are_named():
+    code = "import sys; sys.argv = ['', sys.argv[1], sys.argv[2]]\n" + CLAIM
+    descriptor = os.memfd_create("page")
+    os.ftruncate(descriptor, 4096)
+    path = f"/proc/{os.getpid()}/fd/{descriptor}"
+    command = [sys.executable, "-P", "-c", code, path]
+    first = subprocess.run([*command, "1"], capture_output=True, text=True, timeout=60, check=False)
+    assert (first.returncode, first.stdout) == (0, "")
+    other = subprocess.run([*command, "0"], capture_output=True, text=True, timeout=60, check=False)
+    assert (other.returncode, other.stdout) == (0, "")
+    twice = subprocess.run([*command, "1"], capture_output=True, text=True, timeout=60, check=False)
+    os.close(descriptor)
+    assert twice.returncode == 7
+    assert twice.stdout.startswith("rank 1 is process ")
+    assert " already, so process " in twice.stdout
+
+
+def small_shm():
+    """The command that gives a program a /dev/shm of 64 KiB, or nothing where this machine refuses mounts."""
+    mount = 'mount -t tmpfs -o size=64k none /dev/shm && exec "$@"'
+    for words in (["unshare", "-m"], ["unshare", "-rm"]):
+        prefix = [*words, "sh", "-ec", mount, "sh"]
+        if (
+            shutil.which("unshare")
+            and subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode == 0
+        ):
+            return prefix
+    return []
+
+
+def test_the_patterns_of_the_host_need_no_room_in_dev_shm(tmp_path):
+    prefix = small_shm()
+    if not prefix:
+        pytest.skip("this machine lets nobody mount a file system: unshare(1) is refused")
+    out = tmp_path / "run.jsonl"
+    words = ["run", "patterns", "--device", "host", "--tier", "smoke", "--filter", "topology*", "--filter", "adaptive*"]
+    words += ["--filter", "batch*", "--filter", "pipeline*", "--filter", "incast*"]
+    command = [*prefix, sys.executable, "-P", "-m", "gpubench", *words, "-o", str(out)]
+    environment = {**os.environ, "GPUBENCH_HISTORY": "off"}
+    subprocess.run(command, env=environment, capture_output=True, timeout=100, check=False)
+    statuses = {result.case.name: (result.status, result.reason) for result in store.read_run(out).results}
+    assert statuses.keys() >= {"topology", "adaptive", "batch", "pipeline", "incast"}
+    assert set(statuses.values()) == {("ok", "")}
