@@ -145,7 +145,8 @@ step "kernels: compiled for gfx90a, gfx942 and gfx950, and their instructions"
 "$python" -m pytest -q -m slow -rs --junitxml "$results/kernels.xml" tests/test_amd_kernels.py "$@" || status=$?
 step "the backend, the collector and doctor on simulated machines, and AMD's libraries on them"
 "$python" -m pytest -q -m "slow or not slow" -rs tests/test_rocm_backend.py tests/test_amd_collector.py \
-    tests/test_amd_libraries.py tests/test_amd_machine.py tests/test_bundle.py tests/test_hipblaslt.py "$@" || status=$?
+    tests/test_amd_libraries.py tests/test_amd_watch.py tests/test_amd_bound.py tests/test_amd_machine.py \
+    tests/test_amd_doctor.py tests/test_bundle.py tests/test_hipblaslt.py "$@" || status=$?
 step "the suites through CuPy's wheel for ROCm, on a HIP runtime on paper: a dry run"
 "$python" -m pytest -q -m slow -rs tests/test_paper_hip.py "$@" || status=$?
 step "suite × architecture"

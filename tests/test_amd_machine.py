@@ -10,7 +10,9 @@ from gpubench.devices import rocm
 WHEEL = {"cupy-rocm-7-0": "14.2.0"}
 
 
-def rocm_in(root: Path, name: str = "rocm", version: str = "7.0.1", lacks: tuple[str, ...] = (), thrust=True) -> None:
+def rocm_in(
+    root: Path, name: str = "rocm", version: str = "7.0.1", lacks: tuple[str, ...] = (), thrust=True, hipcc=True
+) -> None:
     """A ROCm below /opt."""
     folder = root / "opt" / name
     for library in rocm.NEEDED:
@@ -19,6 +21,8 @@ def rocm_in(root: Path, name: str = "rocm", version: str = "7.0.1", lacks: tuple
     fake._write(folder / ".info/version", f"{version}-81")
     if thrust:
         fake._write(folder / "include/thrust/version.h", b"")
+    if hipcc:
+        fake._write(folder / "bin/hipcc", b"")
 
 
 def machine(tmp_path: Path, **rocms: object) -> Path:
@@ -28,8 +32,8 @@ def machine(tmp_path: Path, **rocms: object) -> Path:
     return root
 
 
-def said(root: Path, environment=None, wheels=WHEEL, may_open=lambda path: True):
-    found = rocm.probe(root, environment or {}, wheels, may_open)
+def said(root: Path, environment=None, wheels=WHEEL, may_open=lambda path: True, path="/usr/bin:/opt/rocm/bin"):
+    found = rocm.probe(root, {"PATH": path, **(environment or {})}, wheels, may_open)
     return {absent.reason: absent.how for absent in rocm.findings(found)}
 
 
@@ -55,7 +59,26 @@ def test_a_wheel_without_a_gpu_says_what_a_container_needs(tmp_path):
 
 def test_no_rocm(tmp_path):
     root = fake.build(tmp_path, "mi250x")
-    assert "package rocm" in only(said(root), "no ROCm under /opt or /usr")
+    assert "package rocm" in only(said(root), "no ROCm is under /opt or /usr")
+
+
+def test_a_wheel_without_gpu_and_rocm_is_not_said_to_have_a_gpu(tmp_path):
+    assert list(said(tmp_path)) == ["no AMD GPU is on the PCI bus", "no ROCm is under /opt or /usr"]
+
+
+def test_a_compiler_that_is_not_on_the_path_is_named_with_the_command_that_adds_it(tmp_path):
+    found = said(machine(tmp_path), path="/usr/bin:")
+    assert only(found, "hipcc is in /opt/rocm/bin, which is not on the path") == "export PATH=/opt/rocm/bin:$PATH"
+
+
+def test_a_rocm_without_the_compiler_that_cupy_asks_for_headers(tmp_path):
+    assert "install hipcc" in only(said(machine(tmp_path, hipcc=False)), "/opt/rocm is missing hipcc")
+
+
+def test_a_compiler_elsewhere_on_the_path_is_enough(tmp_path):
+    root = machine(tmp_path, hipcc=False)
+    fake._write(root / "usr/bin/hipcc", b"")
+    assert said(root) == {}
 
 
 def test_half_a_rocm_says_which_half_is_not_there(tmp_path):

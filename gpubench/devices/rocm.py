@@ -43,6 +43,7 @@ class Install:
     version: str
     lacks: tuple[str, ...] = ()
     has_thrust: bool = True
+    has_hipcc: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,8 @@ class Probe:
     """What the files of a machine say.
 
     `driverless` are GPUs that no driver runs, `closed` the device files that this user may not open, `wheels` the
-    distributions of Python that matter with their versions, `chosen` the ROCm that the environment names.
+    distributions of Python that matter with their versions, `chosen` the ROCm that the environment names, `hipcc` the
+    compiler that is on the path.
     """
 
     gpus: tuple[str, ...] = ()
@@ -62,6 +64,7 @@ class Probe:
     wheels: Mapping[str, str] | None = None
     has_nvidia: bool = False
     override: str = ""
+    hipcc: str = ""
 
 
 def probe(
@@ -83,7 +86,14 @@ def probe(
         wheels={} if wheels is None else wheels,
         has_nvidia=(root / "proc/driver/nvidia/version").exists(),
         override=environment.get("HSA_OVERRIDE_GFX_VERSION", ""),
+        hipcc=_on_path("hipcc", root, environment.get("PATH", os.defpath)),
     )
+
+
+def _on_path(program: str, root: Path, path: str) -> str:
+    """Return the first program of that name in the folders of `path`, which are below `root`; else an empty text."""
+    folders = [folder for folder in path.split(os.pathsep) if folder.startswith("/")]
+    return next((f"{each}/{program}" for each in folders if (root / each.lstrip("/") / program).is_file()), "")
 
 
 def _text(path: Path) -> str:
@@ -109,7 +119,8 @@ def _install(root: Path, path: Path) -> Install:
     version = re.match(r"[\d.]+", _text(path / ".info/version")) or re.search(r"[\d.]*\d$", path.resolve().name)
     lacks = tuple(name for name in NEEDED if name not in found)
     thrust = (path / "include/thrust/version.h").exists()
-    return Install(f"/{path.relative_to(root)}", version[0] if version else "", lacks, thrust)
+    hipcc = (path / "bin/hipcc").exists()
+    return Install(f"/{path.relative_to(root)}", version[0] if version else "", lacks, thrust, hipcc)
 
 
 def _libraries(path: Path) -> set[str]:
@@ -149,7 +160,7 @@ def _of_the_machine(found: Probe) -> Iterator[Reason]:
     if found.closed:
         yield (
             f"no permission for {', '.join(found.closed)}",
-            "sudo usermod -aG render,video $USER, then log in anew (in a container: --group-add render)",
+            "sudo usermod -aG render,video $USER, then log in again (in a container: --group-add render)",
         )
     if found.override:
         yield (
@@ -171,7 +182,7 @@ def _of_rocm(found: Probe) -> Iterator[Reason]:
     used = _used(found)
     if used is None:
         yield (
-            "there is an AMD GPU, but no ROCm under /opt or /usr",
+            "no ROCm is under /opt or /usr",
             "install AMD's package rocm, version 7, as its guide says",
         )
         return
@@ -192,6 +203,16 @@ def _of_rocm(found: Probe) -> Iterator[Reason]:
         yield (
             f"{used.path} is missing the rocThrust headers, which CuPy's kernels include",
             "install rocthrust-dev (rocthrust-devel)",
+        )
+    if not found.hipcc and used.has_hipcc:
+        yield (
+            f"hipcc is in {used.path}/bin, which is not on the path: CuPy asks it for the folders of ROCm's headers",
+            f"export PATH={used.path}/bin:$PATH",
+        )
+    elif not found.hipcc:
+        yield (
+            f"{used.path} is missing hipcc, which CuPy asks for the folders of ROCm's headers",
+            "install hipcc, or AMD's complete package rocm",
         )
 
 

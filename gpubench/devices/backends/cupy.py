@@ -29,6 +29,7 @@ from ._memory import Raw, Region, shared_memory
 from ._uuid import uuid_of
 
 _INSTALL = f"pip install '{DISTRIBUTION}[cuda13]' (driver ≥ 580), '[cuda12]' or '[rocm7]'"
+_LIBRARIES = "install the driver and the CUDA or ROCm that this wheel is for; LD_LIBRARY_PATH may name its folder"
 # cudaDeviceAttr: CUDA Runtime API, "Data types used by CUDA Runtime"; HIP keeps other numbers.
 _ATTRIBUTES = {"clock.sm_hz": 13, "clock.memory_hz": 36, "memory.bus_bits": 37, "shared.unit_bytes": 81}
 _KILO = 1000
@@ -46,6 +47,8 @@ def _cupy() -> Any:
     try:
         return importlib.import_module("cupy")
     except ImportError as error:
+        if error.__cause__:  # CuPy is installed, and tells in many lines that a library does not load
+            raise Missing(f"CuPy cannot be loaded ({_first_line(error.__cause__)})", _LIBRARIES) from error
         raise Missing(f"CuPy is not usable here ({_first_line(error)})", f"for a GPU: {_INSTALL}") from error
 
 

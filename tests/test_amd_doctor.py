@@ -1,0 +1,107 @@
+"""What `gpubench doctor` says on simulated machines with AMD GPUs, with CuPy's unmodified wheel for ROCm.
+
+/sys, /opt and /dev are replaced in a mount namespace, for the command alone. `bash ci/rocm.sh` fetches the wheel.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import _fake_sysfs as fake
+import pytest
+from test_amd_libraries import namespace
+from test_amd_machine import rocm_in
+
+ROOT = Path(os.environ.get("GPUBENCH_ROCM_ROOT", "/nonexistent"))
+WHEEL = ROOT / "opt/cupy"
+# /dev keeps what a Python needs; everything else in it is the simulated machine's
+_MACHINE = """
+set -e
+mount --rbind "$0/sys" /sys
+mkdir -p "$0/opt" && mount --bind "$0/opt" /opt
+mkdir "$0/devices" && mount --rbind /dev "$0/devices"
+mount -t tmpfs none /dev
+for name in null zero random urandom; do touch "/dev/$name"; mount --bind "$0/devices/$name" "/dev/$name"; done
+mkdir /dev/shm && chmod 1777 /dev/shm
+cp -r "$0"/dev/* /dev/ && chmod 660 /dev/kfd /dev/dri/*
+exec "$@"
+"""
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not WHEEL.is_dir(), reason="needs the wheel cupy-rocm-7-0: bash ci/rocm.sh"),
+]
+
+
+def doctor(tree: Path, *first: str, wheels: str = str(WHEEL), path: str = "/opt/rocm/bin") -> dict[str, str]:
+    """What is missing: each reason with what to do. `first` are words before the command."""
+    command = [*namespace(), "sh", "-c", _MACHINE, str(tree), *first, sys.executable, "-P", "-W", "ignore"]
+    variables = {"PATH": f"{os.environ['PATH']}:{path}", "PYTHONPATH": wheels, "COLUMNS": "400", "HOME": str(tree)}
+    ended = subprocess.run(
+        [*command, "-m", "gpubench", "doctor"], env=variables, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    first, _, rest = ended.stdout.partition("\n\nmissing\n")
+    assert first.startswith("no GPU is usable")
+    lines = rest.partition("\n\n")[0].splitlines()
+    return {reason: how.strip() for reason, how in zip(lines[::2], lines[1::2], strict=True)}
+
+
+LOADED = "cupy: CuPy cannot be loaded (libamdhip64.so.7: cannot open shared object file: No such file or directory)"
+
+
+def test_the_wheel_without_the_libraries(tmp_path):
+    found = doctor(fake.build(tmp_path, "mi300x"))
+    assert list(found) == [LOADED, "rocm: no ROCm is under /opt or /usr"]
+    assert found["rocm: no ROCm is under /opt or /usr"].startswith("install AMD's package rocm")
+
+
+def test_a_release_that_does_not_match(tmp_path):
+    tree = fake.build(tmp_path, "mi250x")
+    rocm_in(tree, version="6.4.0")
+    for path in (tree / "opt/rocm/lib").iterdir():
+        path.rename(path.with_suffix(".6"))
+    found = doctor(tree)
+    assert list(found) == [LOADED, "rocm: cupy-rocm-7-0 is for ROCm 7, /opt/rocm is 6.4.0"]
+    assert "install ROCm 7 beside it" in found["rocm: cupy-rocm-7-0 is for ROCm 7, /opt/rocm is 6.4.0"]
+
+
+def test_both_vendors_wheels_over_each_other(tmp_path):
+    """The one was installed over the other: their files are the same ones, but both are listed as installed."""
+    tree, other = fake.build(tmp_path / "tree", "mi300x"), tmp_path / "other"
+    rocm_in(tree)
+    fake._write(other / "cupy_cuda13x-14.2.0.dist-info/METADATA", "Name: cupy-cuda13x\nVersion: 14.2.0")
+    found = doctor(tree, wheels=f"{WHEEL}:{other}")
+    words = "rocm: cupy-cuda13x and cupy-rocm-7-0 overwrite each other: both install the package cupy"
+    assert list(found) == [LOADED, words]
+    assert found[words] == "pip uninstall both, then install one; use a second environment for the other"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a render node of another user")
+def test_a_render_node_without_permission(tmp_path):
+    """The node belongs to another user, and the command has no right to read what belongs to others."""
+    tree = fake.build(tmp_path, "mi300x")
+    rocm_in(tree)
+    given = 'chown 1:1 /dev/dri/renderD129; exec setpriv --bounding-set=-dac_override,-dac_read_search "$@"'
+    found = doctor(tree, "sh", "-c", given, "sh")
+    words = "rocm: no permission for /dev/dri/renderD129"
+    assert list(found) == [LOADED, words]
+    assert found[words].startswith("sudo usermod -aG render,video $USER, then log in again")
+
+
+@pytest.mark.parametrize(("hipcc", "how"), [(True, "export PATH=/opt/rocm/bin:$PATH"), (False, "install hipcc")])
+def test_the_compiler_that_cupy_asks_for_headers(tmp_path, hipcc, how):
+    tree = fake.build(tmp_path, "mi300x")
+    rocm_in(tree, hipcc=hipcc)
+    found = doctor(tree, path="/nowhere")
+    ((_, said),) = [(reason, said) for reason, said in found.items() if "hipcc" in reason]
+    assert said.startswith(how)
+
+
+def test_the_headers_that_cupys_kernels_include(tmp_path):
+    tree = fake.build(tmp_path, "mi300x")
+    rocm_in(tree, thrust=False)
+    found = doctor(tree)
+    words = "rocm: /opt/rocm is missing the rocThrust headers, which CuPy's kernels include"
+    assert found[words] == "install rocthrust-dev (rocthrust-devel)"
