@@ -71,7 +71,7 @@ def _shift(world: int) -> int:
     return 44 + max(0, math.ceil(math.log2(world / _EXACT_RANKS)))
 
 
-_communicators = Communicators()
+COMMUNICATORS = Communicators()  # of this worker: suites that follow one another share them
 
 
 class NcclRank:
@@ -104,7 +104,7 @@ class NcclRank:
         bench.device.synchronize()
         bench.barrier()  # all ranks have their memory, so that none waits for a rank that was skipped
         start = time.perf_counter()
-        self._ranks, is_new = _communicators.of(bench, self._nccl)
+        self._ranks, is_new = COMMUNICATORS.of(bench, self._nccl)
         self._stream = int(xp.cuda.get_current_stream().ptr)
         self.call = self._calls()[operation.name]
         self.setup_s: float | None = None

@@ -14,10 +14,8 @@ import numpy as np
 
 from gpubench.api.suite import Bench
 
-from ..collectives._nccl import Communicators, library
+from ..collectives._nccl import COMMUNICATORS, library
 from ._board import NUMBER, Board
-
-_communicators = Communicators()  # kept while the worker lives
 
 
 class HostGroup:
@@ -114,7 +112,7 @@ class GpuGroup:
         self._meeting = bench.xp.zeros(1, bench.xp.float16)
         bench.device.synchronize()
         bench.barrier()  # all ranks have their memory, so that none waits for a rank that was skipped
-        self._ranks, _ = _communicators.of(bench, self._nccl)
+        self._ranks, _ = COMMUNICATORS.of(bench, self._nccl)
         self._world = bench.world
         self.notes = {"collectives": "NCCL"}
         self.meet()

@@ -52,6 +52,7 @@ class UnequalRank:
         self._bench = bench
         self._threads = use_threads(1) if bench.target.is_host else 0
         rows, width = (128, 256) if bench.target.is_host else (4096, 4096)
+        bench.need(3 * _ITEMS * rows * width * 4)
         normals = Normals(bench)
         self._inputs = [normals.matrix(rows, width, 1 + item) for item in range(_ITEMS)]
         self._weights = normals.matrix(width, width, 0, 1 / math.sqrt(width))

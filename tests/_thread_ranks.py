@@ -1,0 +1,63 @@
+"""Ranks of a case as threads of this process, with real shared memory: for what needs several ranks and no death."""
+
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from gpubench import plugins
+from gpubench.authoring.axes import Target
+from gpubench.authoring.bench import Bench
+from gpubench.measuring import plan as planning
+from gpubench.model import Case, Facts
+
+_PATIENCE_S = 20.0
+
+
+class Meeting:
+    """The exchange of so many threads."""
+
+    def __init__(self, world):
+        self._values = [None] * world
+        self._barrier = threading.Barrier(world, timeout=_PATIENCE_S)
+
+    def exchange(self, rank, value):
+        self._values[rank] = value
+        self._barrier.wait()
+        values = list(self._values)
+        self._barrier.wait()
+        return values
+
+
+def part(name):
+    """A private module of the suite."""
+    return sys.modules[f"{planning.load_suite('patterns').package}.{name}"]
+
+
+def benches(world, **params):
+    """The bench of each rank, on the host."""
+    backend = plugins.load("backends", "host")
+    device = backend.devices()[0]
+    target, meeting = Target(Facts((device,)), device, "smoke"), Meeting(world)
+    case = Case("patterns", "threads", tuple(params.items()))
+    package = planning.load_suite("patterns").package
+    return [
+        Bench(
+            backend.open(device),
+            case,
+            target,
+            package,
+            seed=7,
+            rank=rank,
+            world=world,
+            peers=(device,) * world,
+            exchange=lambda value, rank=rank: meeting.exchange(rank, value),
+        )
+        for rank in range(world)
+    ]
+
+
+def together(world, body, **params):
+    """What `body` returns of each rank's bench; the first error is raised."""
+    with ThreadPoolExecutor(world) as pool:
+        futures = [pool.submit(body, bench) for bench in benches(world, **params)]
+        return [future.result() for future in futures]

@@ -1,0 +1,246 @@
+"""Patterns of applications and deaths on the host, with ranks in threads: right results pass, wrong ones are found."""
+
+import numpy as np
+import pytest
+from _thread_ranks import part, together
+
+from gpubench.base.errors import WrongAnswer
+
+
+def is_wrong(check):
+    """The message of the wrong answer that a check finds; empty if it finds none."""
+    try:
+        check()
+    except WrongAnswer as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("buckets", "bounds"),
+    [(1, [(0, 8)]), (3, [(5, 8), (2, 5), (0, 2)]), (8, [(layer, layer + 1) for layer in range(7, -1, -1)])],
+)
+def test_buckets_follow_the_backward_pass_from_the_last_layer_on(buckets, bounds):
+    assert part("_gradients").bucket_bounds(8, buckets) == bounds
+
+
+def test_a_gradient_without_the_other_ranks_part_is_wrong():
+    def body(bench):
+        step = part("_gradients").BackwardPass(bench, 16, 32, 2)
+        step.poison()
+        step.seconds()
+        right = is_wrong(step.check)
+        step._group.received[: step._group.sent.size] = step._group.sent
+        found = right, is_wrong(step.check)
+        step.close()
+        return found
+
+    for right, wrong in together(2, body):
+        assert right == ""
+        assert "gradients of layer 0, summed over all ranks, are wrong" in wrong
+
+
+def test_a_pipeline_that_leaves_out_a_layer_is_wrong():
+    def body(bench):
+        rank = part("_stages").PipelineRank(bench, 4, 64)
+        rank.poison()
+        latencies = rank.seconds()
+        right = is_wrong(rank.check)
+        rank._weights = rank._weights[:1]
+        rank.seconds()
+        found = right, is_wrong(rank.check), min(latencies) > 0, rank.observed()["requests"].value
+        bench.barrier()
+        rank.close()
+        bench.barrier()
+        rank.release()
+        return found
+
+    first, last = together(2, body)
+    assert first[:2] == ("", "")
+    assert last[0] == ""
+    assert "outputs of the pipeline are wrong" in last[1]
+    assert last[2]
+    assert last[3] > 0
+
+
+@pytest.mark.parametrize("way", ["shared", "private"])
+def test_other_weights_than_the_files_are_wrong(way, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def body(bench):
+        model = part("_shared_weights").ModelFile(bench, 64)
+        task = part("_shared_weights").LoadedModel(model, way).task()
+        found = []
+        if task.stages:
+            task.poison()
+            stage = task.stages[""]
+            assert is_wrong(task.check)
+            assert stage.call() > 0
+            found = [is_wrong(task.check)]
+            model.output[1, 2] += 1
+            found.append(is_wrong(task.check))
+        bench.barrier()
+        task.close()
+        task.release()
+        return found
+
+    found = together(2, body)
+    assert found[1][0] == ""
+    assert "products with the loaded weights are wrong" in found[1][1]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("world", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_every_split_of_a_layer_is_the_whole_layer(world):
+    parallel, splits = part("_parallel"), part("_splits")
+
+    def body(bench):
+        layer = splits.SplitLayer(bench, parallel.LayerShape(6, 12, 192, 3))
+        layer._poison()
+        observed = layer._check()
+        layer._close()
+        return layer._splits, observed
+
+    for found, observed in together(world, body):
+        assert found == parallel.possible(parallel.LayerShape(6, 12, 192, 3), world)
+        assert observed["regret"].value >= 0
+        assert {name for name in observed if name.startswith("predicted")} == {f"predicted {split}" for split in found}
+
+
+@pytest.mark.parametrize(
+    ("split", "name"), [("tensor", "_column_row"), pytest.param("data", "_whole", marks=pytest.mark.slow)]
+)
+def test_a_split_with_a_wrong_matrix_is_found(split, name):
+    parallel, splits = part("_parallel"), part("_splits")
+
+    def body(bench):
+        layer = splits.SplitLayer(bench, parallel.LayerShape(2, 8, 128, 2))
+        inner = layer._layer
+        if bench.rank == 1:
+            weights = getattr(inner, name)
+            weights["down"] = 2 * weights["down"]
+        found = is_wrong(layer._expect_outputs)
+        layer._close()
+        return found
+
+    first, second = together(2, body)
+    assert first.endswith(f"outputs of the layer split by {split} are wrong")
+    assert second.endswith("are wrong")
+
+
+def test_products_that_no_rank_makes_are_missed():
+    def body(bench):
+        rank = part("_unequal").UnequalRank(bench, "balanced")
+        rank.poison()
+        rank.seconds()
+        right = is_wrong(rank.check)
+        rank._mine = rank._mine[:-1]
+        found = right, is_wrong(rank.check), len(rank._mine) + 1
+        rank.close()
+        return found
+
+    first, second = together(2, body)
+    assert first[2] + second[2] == 24
+    assert first[2] > second[2], "the last rank is slower"
+    assert first[0] == second[0] == ""
+    assert "not each of 24 once" in first[1]
+
+
+def test_a_message_that_did_not_arrive_is_found():
+    def body(bench):
+        ring = part("_failure").Ring(bench, 2**12)
+        ring.open()
+        ring.verified(ring.round)
+        ring.stage()
+        ring.verified(ring.staged_round)
+        total = ring.add_all()
+        found = is_wrong(lambda: ring.verified(ring.board.meet)), int(total[0])
+        bench.barrier()
+        ring.close()
+        ring.release()
+        return found
+
+    pattern = [bytes(np.uint64([7 + rank]).view(np.uint8))[0] for rank in range(3)]
+    for wrong, first_byte in together(3, body):
+        assert "that arrived over the ring differ from the data written" in wrong
+        assert first_byte == sum(pattern) % 256
+
+
+def test_a_rank_without_a_heartbeat_is_noticed_within_a_second_and_one_that_works_is_not():
+    module = part("_board")
+
+    def body(bench):
+        board = module.Board(bench)
+        board.meet()
+        if bench.rank == 1:
+            board._stop.set()  # its heartbeat ends, as with its process
+            bench.barrier()
+            found = 0.0
+        else:
+            stopped = module.time.perf_counter()
+            with pytest.raises(module.RankLostError, match="rank 1 has had no heartbeat") as caught:
+                board.wait(lambda: False)
+            found = caught.value.noticed_s - stopped
+            del caught
+            bench.barrier()
+        board.close()
+        return found
+
+    assert 0.3 < together(2, body)[0] < 1.0
+
+
+def test_a_rank_that_lives_and_makes_no_progress_is_not_waited_for_for_ever(monkeypatch):
+    module = part("_board")
+    monkeypatch.setattr(module, "_PATIENCE_S", 0.1)
+
+    def body(bench):
+        board = module.Board(bench)
+        message = ""
+        if bench.rank == 0:
+            with pytest.raises(module.StalledError) as caught:
+                board.meet()
+            message = str(caught.value)
+            del caught
+        bench.barrier()
+        board.close()
+        return message
+
+    assert together(2, body)[0] == "ranks (0, 1) made no progress for 0.1 s"
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+def test_an_interrupted_save_leaves_the_snapshot_before_and_a_changed_bit_is_found(in_file, tmp_path):
+    module, board_module = part("_snapshots"), part("_board")
+
+    def body(bench):
+        board = board_module.Board(bench, 2 * 2**12)
+        state = module.State(bench, 2**12)
+        store = module.Snapshots(bench, board, state, tmp_path / "kept" if in_file else None)
+        (tmp_path / "kept").mkdir()
+        while state.steps < 16:
+            state.step()
+            if state.steps % 8 == 0:
+                store.save()
+        store.expect_saved()
+        kept = state.array.copy()
+        while state.steps < 24:
+            state.step()
+        later = state.array.copy()
+        store.save_half()
+        store.resume(0)
+        assert state.steps == 16
+        assert (state.array == kept).all()
+        while state.steps < 24:
+            state.step()
+        same = bool((state.array.view(np.uint32) == later.view(np.uint32)).all())
+        store.save()
+        state.array.view(np.uint32)[5] ^= 1
+        found = is_wrong(store.expect_saved)
+        store.close()
+        board.close()
+        return same, found
+
+    ((same, found),) = together(1, body)
+    assert same
+    assert found == "1 of 1024 words of the snapshot are not the state's"
+    assert (tmp_path / "kept").exists() is not in_file

@@ -1,0 +1,138 @@
+"""Deaths of real ranks in real processes, and where each pattern runs."""
+
+import _make as make
+import pytest
+
+from gpubench.analysis.quantities import judged_values
+from gpubench.measuring import inventory
+from gpubench.measuring import plan as planning
+from gpubench.measuring.runner import Runner
+from gpubench.measuring.sampler import SamplingProcess
+from gpubench.model import Settings
+
+H200 = {"memory_bytes": 150 * 10**9, "cache_bytes": 60 * 2**20, "units": 132}
+ONE = make.facts(make.device(**H200))
+TWO = make.facts(make.device(peers=("cuda:1",), **H200), make.device("cuda:1", peers=("cuda:0",), **H200))
+APPLICATIONS = ("abort", "death", "gradients", "layer", "snapshot", "stages", "unequal", "weights")
+MOST_S = {"": 1.0, "rebuild": 3.0, "staged": 3.0, "abort": 3.0}
+MOST_REBUILD_S = 10.0  # of a communicator
+
+
+def planned(facts, tier, device="cuda:0"):
+    """Name, ranks and devices of the able jobs."""
+    jobs = planning.make(facts, Settings(("patterns",), (device,), tier)).jobs
+    able = [job for job in jobs if job.case.name in APPLICATIONS and not planning.lack(job)]
+    return {(job.case.name, job.case.ranks, len(job.devices)) for job in able}
+
+
+def test_two_gpus_have_a_rank_each_and_a_death_a_third_one_that_is_left_out_or_takes_over():
+    assert planned(TWO, "full") >= {
+        ("abort", 3, 2),
+        ("death", 3, 2),
+        ("death", 3, 1),
+        ("gradients", 2, 2),
+        ("layer", 2, 2),
+        ("snapshot", 2, 1),
+        ("stages", 2, 2),
+        ("unequal", 2, 2),
+        ("weights", 4, 1),
+    }
+    assert {name for name, _, _ in planned(TWO, "quick")} == set(APPLICATIONS) - {"abort"}
+
+
+def test_one_gpu_has_the_patterns_that_processes_on_it_can_follow():
+    assert {name for name, _, _ in planned(ONE, "quick")} == {"snapshot", "stages", "weights"}
+    assert {name for name, _, _ in planned(ONE, "full")} == {"death", "snapshot", "stages", "weights"}
+
+
+class Shelf(list):
+    """A sink that keeps the results."""
+
+    result = list.append
+
+    def samples(self, samples):
+        pass
+
+    def remark(self, remark):
+        pass
+
+
+def run(facts, device, tier, *filters):
+    """The results of the able jobs of the suite that the filters name."""
+    plan = planning.make(facts, Settings(("patterns",), (device,), tier, filters=filters))
+    shelf = Shelf()
+    with Runner(plan, SamplingProcess((), 0.0), shelf, 120.0) as runner:
+        runner.run([job for job in plan.jobs if not planning.lack(job)], 0.0, lambda event: None)
+    assert shelf
+    assert [(result.case.id, result.status, result.reason) for result in shelf if result.status != "ok"] == []
+    return shelf
+
+
+def expect_fast(results):
+    """No death is noticed late, and every group continues soon."""
+    for result in results:
+        for series in result.series:
+            if series.role == "primary" and series.unit == "s":
+                most = (
+                    MOST_REBUILD_S if (result.case.name, series.stage) == ("abort", "rebuild") else MOST_S[series.stage]
+                )
+                assert 0 < float(judged_values(series).max()) < most, (result.case.id, series.label)
+
+
+@pytest.mark.slow
+def test_ranks_continue_after_a_death_in_each_phase():
+    results = run(inventory.facts(), "host", "full", "death")
+    assert {result.case.param("phase") for result in results} == {
+        "opening",
+        "mapped",
+        "copying",
+        "barrier",
+        "collective",
+    }
+    expect_fast(results)
+
+
+@pytest.mark.slow
+def test_work_is_resumed_from_memory_and_from_a_file_whenever_its_process_dies():
+    results = run(inventory.facts(), "host", "full", "snapshot")
+    lost = {(result.case.param("medium"), result.case.param("amid")): value(result, "lost") for result in results}
+    assert lost == {("memory", "step"): 5, ("memory", "save"): 8, ("file", "step"): 5, ("file", "save"): 8}
+
+
+def value(result, name):
+    (found,) = (series for series in result.series if series.name == name)
+    return found.values[0]
+
+
+@pytest.fixture(scope="module")
+def gpu():
+    found = inventory.facts()
+    return found, next(device for device in found.devices if device.backend == "cupy")
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["death", "abort"])
+def test_gpus_continue_after_a_death(gpu, name):
+    facts, device = gpu
+    if name == "abort" and not device.peers:
+        pytest.skip("needs two GPUs")
+    expect_fast(run(facts, device.id, "full", name))
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["snapshot", "stages", "weights"])
+def test_patterns_of_one_gpu_pass_their_checks(gpu, name):
+    facts, device = gpu
+    run(facts, device.id, "smoke", name)
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gradients", "layer", "unequal"])
+def test_patterns_of_several_gpus_pass_their_checks(gpu, name):
+    facts, device = gpu
+    if not device.peers:
+        pytest.skip("needs two GPUs")
+    run(facts, device.id, "smoke", name)

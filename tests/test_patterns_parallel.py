@@ -1,0 +1,163 @@
+"""Predictions of splits, of topologies, of intervals and of shares: by hand, by trying all, by simulation."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from _thread_ranks import part
+
+
+def module():
+    return part("_parallel")
+
+
+def straight(per_unit, alpha=0.0):
+    """A curve whose seconds are α + amount · per_unit."""
+    return module().TimeCurve.through({amount: alpha + amount * per_unit for amount in (1.0, 1e3, 1e6)})
+
+
+def models(collective_s=1e-9, alpha=0.0):
+    """Products and attention at a unit of time per operation, collectives at α + numbers · collective_s."""
+    same = straight(collective_s, alpha)
+    return module().RunModels(straight(1.0), straight(1.0), same, same, same)
+
+
+SHAPE = (4, 16, 128, 2)  # batch, length, width, heads
+
+
+def shape(*sides):
+    return module().LayerShape(*(sides or SHAPE))
+
+
+def test_a_curve_goes_through_its_points_and_continues_its_last_lines():
+    curve = module().TimeCurve.through({10.0: 1.0, 20.0: 3.0, 40.0: 4.0})
+    amounts = (10, 15, 20, 30, 40, 60, 6, 5, 1)
+    assert [curve.seconds(amount) for amount in amounts] == pytest.approx([1, 2, 3, 3.5, 4, 5, 0.2, 0, 0])
+
+
+def test_a_measured_time_that_falls_with_the_amount_is_noise():
+    curve = module().TimeCurve.through({1.0: 2.0, 2.0: 1.0, 3.0: 4.0})
+    assert curve.seconds(2) == 2.0
+
+
+def test_the_operations_of_a_layer_are_24_t_d_squared_and_4_t_length_d():
+    layer = shape()
+    tokens, width = 64, 128
+    assert layer.flops == 24 * tokens * width**2 + 4 * tokens * 16 * width
+
+
+def test_predictions_are_sums_of_their_parts():
+    layer, known, numbers = shape(), models(collective_s=2.0), 64 * 128
+    whole = layer.flops
+    first, last = sum(layer.first_products) + layer.attention, sum(layer.last_products)
+
+    def predicted(split, ranks=2):
+        found = known.predicted(split, layer, ranks)
+        return found.compute_s, found.communicate_s
+
+    assert predicted("unsplit") == pytest.approx((whole, 0))
+    assert predicted("data") == pytest.approx((whole / 2, numbers / 2 * 2.0))
+    assert predicted("tensor") == pytest.approx((whole / 2, 2 * numbers * 2.0))
+    assert predicted("sequence") == pytest.approx((whole / 2, (numbers + numbers / 2) * 2.0))
+    steps = first / 4 + last / 4 + 3 * max(first, last) / 4
+    assert predicted("pipeline") == pytest.approx((steps, (numbers / 4 + numbers) * 2.0))
+
+
+def test_a_split_is_possible_where_it_divides_the_layer():
+    possible = module().possible
+    assert possible(shape(), 2) == ("unsplit", "data", "tensor", "sequence", "pipeline")
+    assert possible(shape(1, 16, 128, 2), 2) == ("unsplit", "tensor", "sequence", "pipeline")
+    assert possible(shape(1, 15, 192, 3), 2) == ("unsplit", "pipeline")
+    assert possible(shape(4, 16, 128, 2), 4) == ("unsplit", "data", "sequence")
+
+
+def test_costly_messages_keep_a_layer_whole_and_cheap_ones_split_its_batch():
+    choose = module().choose
+    assert choose(models(alpha=1e12), shape(), 2) == "unsplit"
+    assert choose(models(), shape(), 2) == "data"
+    assert choose(models(), shape(1, 16, 128, 2), 2) == "sequence"
+
+
+def test_regret_is_the_time_lost_over_the_fastest_split():
+    measured = {"unsplit": 3.0, "data": 2.0}
+    assert module().regret("data", measured) == 0
+    assert module().regret("unsplit", measured) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "ranks", "topologies", "best"),
+    [
+        (8, 16, ("ring", "tree"), "tree"),
+        (2**30, 16, ("ring", "tree"), "ring"),
+        (8, 16, ("ring", "tree", "mesh"), "mesh"),
+        (2**30, 2, ("ring", "tree"), "ring"),
+    ],
+)
+def test_small_arrays_go_up_a_tree_and_large_ones_round_a_ring(nbytes, ranks, topologies, best):
+    assert module().best_topology(topologies, nbytes, ranks, 5e-6, 300e9) == best
+
+
+def test_a_ring_moves_no_more_than_twice_the_array_through_each_link():
+    seconds = module().topology_s("ring", 8e9, 8, 0.0, 1e9)
+    assert seconds == pytest.approx(2 * 7 / 8 * 8)
+
+
+@pytest.mark.parametrize(("exposed", "interval"), [(0.0, 1), (0.04, 1), (0.5, 10), (0.51, 11)])
+def test_synchronisation_waits_until_it_costs_no_more_than_its_share(exposed, interval):
+    assert module().sync_interval(1.0, exposed, 0.05) == interval
+
+
+def test_the_fewest_ranks_win_among_equally_fast_ones():
+    assert module().best_ranks({1: 4.0, 2: 2.0, 4: 1.01, 8: 1.0}) == 4
+
+
+@pytest.mark.parametrize("item_s", [(1.0, 1.0), (1.0, 2.0), (1.0, 2.5, 7.0), (3.0, 1.0, 1.0)])
+@pytest.mark.parametrize("items", [0, 1, 7, 12])
+def test_shares_of_work_end_as_early_as_any_other_shares(items, item_s):
+    shares = module().balanced(items, item_s)
+
+    def end(counts):
+        return max(count * seconds for count, seconds in zip(counts, item_s, strict=True))
+
+    every = (each for each in itertools.product(range(items + 1), repeat=len(item_s)) if sum(each) == items)
+    assert sum(shares) == items
+    assert end(shares) == pytest.approx(min(map(end, every)))
+
+
+COSTS = [(1.0, 0.5, 600.0), (0.01, 2.0, 3600.0), (1.0, 30.0, 100.0), (0.1, 1e-4, 10.0)]  # step, save, mean time between
+
+
+@pytest.mark.parametrize(("step", "save", "mtbf"), COSTS)
+def test_dalys_interval_costs_no_more_than_the_best_of_all_intervals(step, save, mtbf):
+    costs = part("_interval").SnapshotCosts(step, save)
+    counts = np.unique(np.geomspace(1, 20 * math.sqrt(2 * save * mtbf) / step + 2, 4000).astype(int))
+    best = min(costs.slowdown(int(count), mtbf) for count in counts)
+    assert costs.slowdown(costs.best_steps(mtbf), mtbf) <= 1.001 * best
+
+
+def test_youngs_interval_is_dalys_where_snapshots_are_cheap():
+    module = part("_interval")
+    assert module.daly_s(1e-3, 1e4) == pytest.approx(module.young_s(1e-3, 1e4), rel=1e-3)
+    assert module.daly_s(300.0, 100.0) == 100.0
+
+
+def simulated(step, save, restart, steps, mtbf, segments, rng):
+    """The slow-down of a run whose failures are drawn: after each, a restart, and the segment again."""
+    segment, total = steps * step + save, 0.0
+    for _ in range(segments):
+        while (failure := rng.exponential(mtbf)) < segment:
+            total += failure
+            while (again := rng.exponential(mtbf)) < restart:  # it fails while it restarts
+                total += again
+            total += restart
+        total += segment
+    return total / (segments * steps * step)
+
+
+def test_the_expected_slow_down_is_that_of_simulated_failures():
+    costs = part("_interval").SnapshotCosts(1.0, 2.0, 1.0)
+    found = simulated(1.0, 2.0, 1.0, 20, 50.0, 20_000, np.random.default_rng(3))
+    restarts = part("_interval").SnapshotCosts(1.0, 2.0).slowdown(20, 50.0)
+    assert found == pytest.approx(costs.slowdown(20, 50.0), rel=0.02)
+    assert found > 1.01 * restarts
