@@ -1,0 +1,58 @@
+"""The driver whose calls are timed and forwarded: CUDA's own, or functions that work on the host's memory."""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.libraries import Driver
+from gpubench.api.suite import Bench, Skip
+
+from .._stream import need_numba
+
+VERSION = 12_000  # CUDA 12.0, whose variants of the functions are taken: cuMemAlloc_v2 and so on
+_SYMBOLS = (
+    *("cuMemGetInfo", "cuMemAlloc", "cuMemFree", "cuMemcpyHtoD", "cuMemcpyDtoH"),
+    *("cuLaunchKernel", "cuStreamSynchronize"),
+)
+_CELLS = 10  # the kernel, the stream, two values, three parameters of the kernel and their addresses
+NEEDS_NVIDIA = "needs CUDA's driver; HIP has the same calls, and its functions are not tried yet"
+
+
+class LocalDriver:
+    """Seven calls of a driver in this process: `table` has their addresses, `cells` what they work with.
+
+    `enter` makes the driver usable in another thread.
+    """
+
+    def __init__(self, bench: Bench) -> None:
+        self.cells = np.zeros(_CELLS, np.int64)
+        self._context: Any = None
+        if not bench.traits.is_gpu:
+            need_numba(bench)
+            from . import _host_calls
+
+            self.table = _host_calls.host_table()
+            return
+        if bench.traits.vendor != "nvidia":
+            raise Skip(NEEDS_NVIDIA)
+        self._driver = Driver()
+        self._context = self._driver("cuCtxGetCurrent")
+        source = (resources.files(__package__) / "forward.cu").read_text(encoding="utf-8")
+        self._kernel = bench.xp.RawModule(code=source).get_function("add_words")
+        self.table = np.array([self.address(symbol) for symbol in _SYMBOLS], np.int64)
+        self.cells[:2] = int(self._kernel.kernel.ptr), bench.device.stream
+
+    def address(self, symbol: str) -> int:
+        """Return the address of a function of the driver, as the CUDA runtime asks for it; raises Skip without it."""
+        found, _ = self._driver("cuGetProcAddress", symbol.encode(), VERSION, 0)
+        if not int(found):
+            raise Skip(f"the driver does not have {symbol}")
+        return int(found)
+
+    def enter(self) -> None:
+        """Make the driver usable in the calling thread."""
+        if self._context is not None:
+            self._driver("cuCtxSetCurrent", self._context)

@@ -1,0 +1,201 @@
+"""The two ends of a forwarder between two ranks: rank 0 sends calls, a thread of rank 1 makes them."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import Bench, Handle, SharedBuffer, WrongAnswer, expect
+
+from .._between import hand_over, shared_host_memory
+from . import _wire
+from ._drivers import LocalDriver
+
+TRANSPORTS = ("shm", "unix", "tcp")
+_RING_BYTES = 2**20
+_BUFFER_BYTES = 2**22  # of page-locked memory in the server: the smallest forwarder copies through one buffer
+_CLIENT_S, _SERVER_S = 20, 120  # without a byte, until an end gives up
+_CLIENT_LOOKS, _SERVER_LOOKS = 2**18, 2**20  # at a ring, most of them 50 µs or more apart
+_STOP_S = 10.0
+_LOOPBACK = "127.0.0.1"
+
+
+class ForwardLink:
+    """One end of the wire: `words` tell the compiled code where it is."""
+
+    def __init__(self, bench: Bench, transport: str) -> None:
+        self.words = np.full(_wire.LINK_WORDS, -1, np.int64)
+        self._socket: socket.socket | None = None
+        self._rings: SharedBuffer | None = None
+        is_client = bench.rank == 0
+        if transport == "shm":
+            self._rings = shared_host_memory(bench, 2 * (_wire.RING_HEAD_BYTES + _RING_BYTES))
+            first = int(self._rings.array.ctypes.data)
+            second = first + _wire.RING_HEAD_BYTES + _RING_BYTES
+            places = (first, second) if is_client else (second, first)
+            self.words[1:] = (*places, _RING_BYTES, _CLIENT_LOOKS if is_client else _SERVER_LOOKS)
+            return
+        self._socket = _unix_socket(bench) if transport == "unix" else _tcp_socket(bench)
+        patience = struct.pack("ll", _CLIENT_S if is_client else _SERVER_S, 0)
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            self._socket.setsockopt(socket.SOL_SOCKET, option, patience)
+        self.words[0] = self._socket.fileno()
+
+    def end(self) -> None:
+        """Let the other end's wait, and this one's, end at once."""
+        if self._socket is not None:
+            self._socket.shutdown(socket.SHUT_RDWR)
+            return
+        message = np.zeros(_wire.WORDS, np.int64)
+        message[0] = _wire.STOP
+        words = self.words.copy()
+        words[1], words[2] = self.words[2], self.words[1]  # to this end itself: its client is gone
+        _wire.write(words, message.ctypes.data, message.nbytes)
+
+    def close(self) -> None:
+        """Give the socket or the memory back."""
+        if self._socket is not None:
+            self._socket.close()
+        if self._rings is not None:
+            self._rings.close()
+
+
+def _unix_socket(bench: Bench) -> socket.socket:
+    if bench.rank != 0:
+        (descriptor,) = hand_over(bench, None).descriptors
+        return socket.socket(fileno=descriptor)
+    ours, theirs = socket.socketpair()
+    with theirs:
+        hand_over(bench, Handle(descriptors=(theirs.fileno(),)))
+    return ours
+
+
+def _tcp_socket(bench: Bench) -> socket.socket:
+    """Return a connection over the loopback device that sends each message at once."""
+    if bench.rank != 0:
+        with socket.create_server((_LOOPBACK, 0)) as listener:
+            listener.settimeout(_STOP_S)
+            bench.exchange(listener.getsockname()[1])
+            found, _ = listener.accept()
+    else:
+        port = bench.exchange(None)[1]
+        found = socket.create_connection((_LOOPBACK, port), timeout=_STOP_S)
+    found.settimeout(None)
+    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return found
+
+
+class ForwardServer:
+    """A thread that makes the calls which arrive on a link, until the client stops it."""
+
+    def __init__(self, bench: Bench, driver: LocalDriver, link: ForwardLink) -> None:
+        self._link, self._driver = link, driver
+        self._buffer = bench.device.pinned(_BUFFER_BYTES)
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        self._driver.enter()
+        _wire.serve(self._link.words, self._driver.table, self._driver.cells, self._buffer)
+
+    def close(self) -> None:
+        """End the thread and close the link; raises WrongAnswer where a call does not return."""
+        self._thread.join(_STOP_S)
+        if self._thread.is_alive():  # the client went without a word
+            self._link.end()
+            self._thread.join(_STOP_S)
+        if self._thread.is_alive():
+            raise WrongAnswer(f"a forwarded call did not return within {_STOP_S} s")
+        self._link.close()
+
+
+class ForwardClient:
+    """The end that sends calls; it counts them, and every answer says how many the server has made."""
+
+    def __init__(self, link: ForwardLink) -> None:
+        self._link = link
+        self._sent = 0
+        self._message, self.answer = (np.zeros(_wire.WORDS, np.int64) for _ in range(2))
+
+    def _fill(self, op: int, *arguments: int) -> None:
+        self._message[:] = 0
+        self._message[0] = op
+        self._message[2 : 2 + len(arguments)] = arguments
+
+    def _expect(self, status: int, sent: int) -> None:
+        self._sent += sent
+        expect(status != _wire.LOST, "the forwarder's server is gone, or does not answer")
+        expect(status == 0, f"a forwarded call returned the error {status}")
+        made = int(self.answer[3])
+        expect(made == self._sent, f"the server has made {made} calls of {self._sent}")
+
+    def request(self, op: int, *arguments: int) -> int:
+        """Make one call and return its value."""
+        self._fill(op, *arguments)
+        self._expect(_wire.request(self._link.words, self._message, self.answer), 1)
+        return int(self.answer[1])
+
+    def repeat(self, count: int, is_posted: bool, op: int, *arguments: int) -> None:
+        """Make a call `count` times: each is answered, or the last one alone."""
+        if op == _wire.ALLOCATE:
+            status = _wire.repeat_pairs(self._link.words, self._message, self.answer, count, arguments[0])
+            self._expect(status, 2 * count)
+            return
+        self._fill(op, *arguments)
+        self._expect(_wire.repeat(self._link.words, self._message, self.answer, count, is_posted), count)
+
+    def move(self, op: int, address: int, host: Any) -> None:
+        """Copy the bytes of a host array to the device, or back."""
+        self._fill(op, address)
+        self._expect(_wire.move(self._link.words, self._message, self.answer, host), 1)
+
+    def close(self) -> None:
+        """Stop the server and close the link."""
+        self._fill(_wire.STOP)
+        _wire.write(self._link.words, self._message.ctypes.data, self._message.nbytes)
+        self._link.close()
+
+
+class NativeClient:
+    """The same calls made in this process: what forwarding is compared with."""
+
+    def __init__(self, driver: LocalDriver) -> None:
+        self._driver = driver
+        self._message = np.zeros(_wire.WORDS, np.int64)
+
+    def request(self, op: int, *arguments: int) -> int:
+        """Make one call and return its value; what an allocation returns is not freed."""
+        if op == _wire.ALLOCATE:
+            self._expect(self._call(op, *arguments))
+        else:
+            self.repeat(1, False, op, *arguments)
+        return int(self._driver.cells[2])
+
+    def repeat(self, count: int, is_posted: bool, op: int, *arguments: int) -> None:
+        """Make a call `count` times; allocations are freed."""
+        del is_posted  # nothing travels
+        self._message[:] = 0
+        self._message[0] = op
+        self._message[2 : 2 + len(arguments)] = arguments
+        self._expect(_wire.repeat_here(self._driver.table, self._driver.cells, self._message, count))
+
+    def _call(self, op: int, *arguments: int) -> int:
+        padded = (*arguments, 0, 0, 0, 0)[:4]
+        return int(_wire.call(self._driver.table, op, *padded, self._driver.cells))
+
+    @staticmethod
+    def _expect(status: int) -> None:
+        expect(status == 0, f"a call of the driver returned the error {status}")
+
+    def move(self, op: int, address: int, host: Any) -> None:
+        """Copy the bytes of a host array to the device, or back."""
+        place = int(host.ctypes.data)
+        pair = (address, place) if op == _wire.TO_DEVICE else (place, address)
+        self._expect(self._call(op, *pair, host.size))
+
+    def close(self) -> None:
+        """Hold nothing."""

@@ -1,0 +1,319 @@
+"""Calls of the driver: what each costs, and what it costs to forward it to another process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import (
+    POINT,
+    Bench,
+    KeyFigure,
+    Skip,
+    Stage,
+    Target,
+    Task,
+    Topic,
+    View,
+    Work,
+    expect,
+    on_gpu,
+    points,
+    powers_of_two,
+)
+
+from .._stream import NEEDS_NUMBA
+from ._drivers import LocalDriver
+
+_BATCH = 256  # calls of a sample: they fit the launch queue of a GPU
+_ALLOCATED_BYTES = 2**20
+_UNITS_ATTRIBUTE = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+_MEMORY_TYPE, _IS_DEVICE = 2, 2  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_MEMORYTYPE_DEVICE
+_POISON = 0xA5
+_NATIVE = "native"
+_TRANSPORTS = (_NATIVE, "shm", "unix", "tcp")
+
+topic = Topic(
+    views=[
+        View("bars", "Time of a call of the driver", ("call",), by=("what",), log_x=True),
+        View("bars", "Time of a forwarded call", ("forward",), by=("what",), log_x=True),
+        View(
+            "transfer",
+            "Bandwidth of forwarded copies by size",
+            ("forward_copy",),
+            "size_bytes",
+            by=("direction", "transport"),
+        ),
+    ],
+    key_figures=[
+        KeyFigure("Forwarded launch, TCP", "forward", (("what", "launch"), ("transport", "tcp"), ("mode", "wait"))),
+    ],
+)
+
+
+class NativeCalls:
+    """Calls of CUDA's driver by their addresses, in a compiled loop."""
+
+    def __init__(self, bench: Bench) -> None:
+        from . import _wire
+
+        self._bench, self._wire, self._driver = bench, _wire, LocalDriver(bench)
+        self._cells = np.zeros(8, np.int64)
+        self._array = bench.xp.zeros(1, bench.xp.uint64)
+        self._launched = 0
+        self._event = bench.xp.cuda.Event(disable_timing=True)
+        self._event.record(bench.xp.cuda.get_current_stream())
+        bench.device.synchronize()
+
+    def seconds(self, what: str) -> float:
+        """Return the seconds of a batch of one call."""
+        symbol, arguments = self._call(what)
+        address, padded = self._driver.address(symbol), _padded(*arguments)
+        start = time.perf_counter()
+        failed = self._wire.call_again(address, padded, _BATCH)
+        elapsed = time.perf_counter() - start
+        self._bench.device.synchronize()
+        self._launched += _BATCH if what == "launch" else 0
+        expect(failed == 0, f"{failed} of {_BATCH} calls of {symbol} failed")
+        return elapsed
+
+    def pair_seconds(self) -> float:
+        """Return the seconds of a batch of pairs, each an allocation and its release."""
+        addresses = [self._driver.address(symbol) for symbol in ("cuMemAlloc", "cuMemFree")]
+        cell = self._cells[:1]
+        arguments = _padded(int(cell.ctypes.data), _ALLOCATED_BYTES)
+        start = time.perf_counter()
+        failed = self._wire.call_pairs(addresses[0], arguments, addresses[1], cell, _BATCH)
+        elapsed = time.perf_counter() - start
+        expect(failed == 0, f"{failed} of {2 * _BATCH} calls of cuMemAlloc and cuMemFree failed")
+        return elapsed
+
+    def _call(self, what: str) -> tuple[str, tuple[int, ...]]:
+        """Return a function of the driver and its arguments."""
+        place, device = int(self._cells.ctypes.data), int(self._bench.xp.cuda.Device().id)
+        kernel, stream = (int(cell) for cell in self._driver.cells[:2])
+        if what == "launch":
+            cells = self._driver.cells
+            cells[4:7] = int(self._array.data.ptr), 1, 1
+            base = int(cells.ctypes.data)
+            cells[7:10] = base + 32, base + 40, base + 48
+            return "cuLaunchKernel", (kernel, 1, 1, 1, 32, 1, 1, 0, stream, base + 56, 0)
+        calls: Mapping[str, tuple[str, tuple[int, ...]]] = {
+            "attribute": ("cuDeviceGetAttribute", (place, _UNITS_ATTRIBUTE, device)),
+            "memory_info": ("cuMemGetInfo", (place, place + 8)),
+            "event_query": ("cuEventQuery", (int(self._event.ptr),)),
+            "pointer_query": ("cuPointerGetAttribute", (place, _MEMORY_TYPE, int(self._array.data.ptr))),
+            "synchronize": ("cuStreamSynchronize", (stream,)),
+        }
+        return calls[what]
+
+    def poison(self) -> None:
+        """Overwrite what calls return."""
+        self._cells.fill(0)
+
+    def check(self, what: str) -> None:
+        """Compare what the call returned, or counted, with what is known in another way."""
+        if what == "allocate":
+            expect(int(self._cells[0]) != 0, "cuMemAlloc returned no address")
+        expected = {
+            "attribute": (self._bench.target.device.units, int(self._cells[:1].view(np.int32)[0])),
+            "memory_info": (int(self._bench.xp.cuda.runtime.memGetInfo()[1]), int(self._cells[1])),
+            "pointer_query": (_IS_DEVICE, int(self._cells[:1].view(np.uint32)[0])),
+            "launch": (self._launched, int(self._bench.device.to_host(self._array)[0])),
+        }
+        if what in expected:
+            known, returned = expected[what]
+            expect(returned == known, f"{what} gave {returned}, not {known}")
+
+
+def _padded(*arguments: int) -> tuple[np.int64, ...]:
+    return tuple(np.int64(value) for value in (*arguments, *[0] * 11)[:11])
+
+
+@topic.case(
+    what=points(
+        ("attribute", "memory_info", "launch", "synchronize"),
+        full=("attribute", "memory_info", "event_query", "pointer_query", "allocate", "launch", "synchronize"),
+    ),
+    when=on_gpu,
+)
+def call(bench: Bench, what: str) -> Task:
+    """A call of CUDA's driver by the address that the driver gives to the CUDA runtime, in a compiled loop: seconds.
+
+    What an interposer adds stands out here. allocate: cuMemAlloc and cuMemFree of 1 MiB, a pair counts as two calls.
+    """
+    _need_compiled()
+    calls = NativeCalls(bench)
+    is_pair = what == "allocate"
+    run: Callable[[], float] = calls.pair_seconds if is_pair else lambda: calls.seconds(what)
+    stage = Stage(run, Work(items=_BATCH * (2 if is_pair else 1)), "item", clock="self", effort=POINT)
+    return Task.of(stage, check=lambda: calls.check(what), poison=calls.poison)
+
+
+def _need_compiled() -> None:
+    """Raise Skip where numba is missing, by which the loops around the calls are compiled."""
+    if find_spec("numba") is None:
+        raise Skip(NEEDS_NUMBA)
+
+
+def _ranks(params: Mapping[str, str | int | float]) -> int:
+    return 1 if params["transport"] == _NATIVE else 2
+
+
+def _opened(bench: Bench, transport: str) -> tuple[Any, Task | None]:
+    """Return the client of a transport, or in the serving rank None and its task."""
+    from . import _ends
+
+    driver = LocalDriver(bench)  # in each rank, so that each finds out by itself what is missing
+    if transport == _NATIVE:
+        return _ends.NativeClient(driver), None
+    link = _ends.ForwardLink(bench, transport)
+    if bench.rank == 0:
+        return _ends.ForwardClient(link), None
+    return None, Task.idle(_ends.ForwardServer(bench, driver, link).close)
+
+
+class ForwardedCalls:
+    """Batches of one call, and the words on the device that count launches."""
+
+    def __init__(self, client: Any, what: str, is_posted: bool) -> None:
+        from . import _wire
+
+        self._client, self._what, self._is_posted = client, what, is_posted
+        self._wire, self._launched = _wire, 0
+        self._word = client.request(_wire.ALLOCATE, 8)
+        client.move(_wire.TO_DEVICE, self._word, np.zeros(8, np.uint8))
+        self._calls: Mapping[str, tuple[int, ...]] = {
+            "launch": (_wire.LAUNCH, self._word, 1, 1, 1),
+            "memory_info": (_wire.MEMORY_INFO,),
+            "synchronize": (_wire.SYNCHRONIZE,),
+            "allocate": (_wire.ALLOCATE, _ALLOCATED_BYTES),
+        }
+
+    def seconds(self) -> float:
+        """Return the seconds of a batch."""
+        start = time.perf_counter()
+        self._client.repeat(_BATCH, self._is_posted, *self._calls[self._what])
+        elapsed = time.perf_counter() - start
+        self._launched += _BATCH if self._what == "launch" else 0
+        self._client.request(self._wire.SYNCHRONIZE)  # the next batch meets an empty queue
+        return elapsed
+
+    def check(self) -> None:
+        """Count the launches that arrived on the device; every answer has counted the calls already."""
+        self._client.request(self._wire.SYNCHRONIZE)
+        found = np.zeros(8, np.uint8)
+        self._client.move(self._wire.TO_HOST, self._word, found)
+        arrived = int(found.view(np.uint64)[0])
+        expect(arrived == self._launched, f"{arrived} of {self._launched} launches reached the device")
+
+    def close(self) -> None:
+        """Free the word and let the server go."""
+        self._client.request(self._wire.FREE, self._word)
+        self._client.close()
+
+
+def _notes(bench: Bench) -> dict[str, str]:
+    if bench.traits.is_gpu:
+        return {}
+    return {"driver": "seven functions that work on the host's memory stand in for CUDA's driver"}
+
+
+def _is_call(_target: Target, params: Mapping[str, str | int | float]) -> bool:
+    """Return whether a call can be made in that mode: a launch alone needs no answer, and only through a wire."""
+    return params["mode"] == "wait" or (params["what"] == "launch" and params["transport"] != _NATIVE)
+
+
+@topic.case(
+    ranks=_ranks,
+    what=points(("launch",), full=("launch", "memory_info", "synchronize", "allocate")),
+    transport=points(_TRANSPORTS, smoke=_TRANSPORTS),
+    mode=points(("wait", "posted"), smoke=("wait", "posted")),
+    where=_is_call,
+    headline={"what": "launch", "transport": "tcp", "mode": "wait"},
+)
+def forward(bench: Bench, what: str, transport: str, mode: str) -> Task:
+    """A call made in another process by the smallest forwarder: seconds.
+
+    launch: a kernel of one block that counts itself. wait: each call is answered; posted: one answer for 256 calls;
+    native: the same call in this process. allocate: 1 MiB taken and given back, a pair counts as two calls.
+    """
+    _need_compiled()
+    client, serving = _opened(bench, transport)
+    if serving is not None:
+        return serving
+    calls = ForwardedCalls(client, what, mode == "posted")
+    items = _BATCH * (2 if what == "allocate" else 1)
+    stage = Stage(calls.seconds, Work(items=items), "item", clock="self", effort=POINT)
+    return Task.of(stage, check=calls.check, close=calls.close, notes=_notes(bench))
+
+
+def _copy_sizes(target: Target) -> Any:
+    most = 26 if target.is_host else 28
+    return points((2**24,), smoke=(2**16,), full=sorted({*powers_of_two(12, most, 4), 2**most}))
+
+
+class ForwardedCopies:
+    """Copies of one size to the device or back; every byte is compared with what was drawn."""
+
+    def __init__(self, bench: Bench, client: Any, direction: str, size_bytes: int) -> None:
+        from . import _wire
+
+        self._client, self._wire, self._rng = client, _wire, bench.rng
+        self._to_device = direction == "h2d"
+        self._host, self._other = bench.device.pinned(size_bytes), np.empty(size_bytes, np.uint8)
+        self._place = client.request(_wire.ALLOCATE, size_bytes)
+        self.poison()
+        self._client.move(_wire.TO_DEVICE, self._place, self._other)
+
+    def call(self) -> float:
+        """Copy once; return the seconds until the last byte has arrived."""
+        start = time.perf_counter()
+        self._client.move(self._wire.TO_DEVICE if self._to_device else self._wire.TO_HOST, self._place, self._host)
+        return time.perf_counter() - start
+
+    def poison(self) -> None:
+        """Draw other data for the next copy to the device, or overwrite what the last copy to the host left."""
+        if self._to_device:
+            self._host[:] = self._rng.integers(256, size=self._host.size, dtype=np.uint8)
+        else:
+            self._host.fill(_POISON)
+            if not self._other.any():
+                self._other[:] = self._rng.integers(256, size=self._other.size, dtype=np.uint8)
+
+    def check(self) -> None:
+        """Compare every byte on the device with every byte on the host."""
+        if self._to_device:
+            self._client.move(self._wire.TO_HOST, self._place, self._other)
+        wrong = int(np.count_nonzero(self._host != self._other))
+        expect(wrong == 0, f"{wrong} of {self._host.size} forwarded bytes are wrong")
+
+    def close(self) -> None:
+        """Free the memory and let the server go."""
+        self._client.request(self._wire.FREE, self._place)
+        self._client.close()
+
+
+@topic.case(
+    ranks=_ranks,
+    direction=points(("h2d",), full=("h2d", "d2h")),
+    transport=points(_TRANSPORTS, smoke=_TRANSPORTS),
+    size_bytes=_copy_sizes,
+)
+def forward_copy(bench: Bench, direction: str, transport: str, size_bytes: int) -> Task:
+    """Copy between page-locked host memory and the device through a forwarder, until it is answered: payload.
+
+    The server copies through one buffer of 4 MiB; native is the same call in this process.
+    """
+    _need_compiled()
+    bench.need(size_bytes)
+    client, serving = _opened(bench, transport)
+    if serving is not None:
+        return serving
+    copies = ForwardedCopies(bench, client, direction, size_bytes)
+    stage = Stage(copies.call, Work(payload=size_bytes), "payload", clock="self", effort=POINT)
+    return Task.of(stage, check=copies.check, poison=copies.poison, close=copies.close, notes=_notes(bench))

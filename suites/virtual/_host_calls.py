@@ -1,0 +1,83 @@
+"""Seven functions with the signatures of CUDA's driver that work on the host's memory: what a forwarder forwards here.
+
+They return 0, or 2 where there is no memory, as the driver does. Importing this module imports numba.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+from numba import types
+
+from ..ipc._host_flags import _post, _seen
+
+_OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+_FREE_PAGES, _ALL_PAGES, _PAGE_SIZE = 86, 85, 30  # _SC_AVPHYS_PAGES, _SC_PHYS_PAGES, _SC_PAGESIZE: Linux, glibc
+
+_malloc = types.ExternalFunction("malloc", types.uintp(types.uintp))
+_release = types.ExternalFunction("free", types.void(types.uintp))
+_memcpy = types.ExternalFunction("memcpy", types.uintp(types.uintp, types.uintp, types.uintp))
+_sysconf = types.ExternalFunction("sysconf", types.int64(types.int32))
+
+
+def _memory_info(free_place: Any, total_place: Any) -> Any:
+    page = _sysconf(_PAGE_SIZE)
+    _post(np.uint64(free_place), np.uint64(_sysconf(_FREE_PAGES) * page))
+    _post(np.uint64(total_place), np.uint64(_sysconf(_ALL_PAGES) * page))
+    return 0
+
+
+def _allocate(place: Any, nbytes: Any) -> Any:
+    address = _malloc(np.uint64(nbytes))
+    _post(np.uint64(place), np.uint64(address))
+    return 0 if address else _OUT_OF_MEMORY
+
+
+def _free(address: Any) -> Any:
+    _release(np.uint64(address))
+    return 0
+
+
+def _copy(target: Any, source: Any, nbytes: Any) -> Any:
+    _memcpy(np.uint64(target), np.uint64(source), np.uint64(nbytes))
+    return 0
+
+
+def _launch(
+    _kernel: Any, _x: Any, _y: Any, _z: Any, _dx: Any, _dy: Any, _dz: Any, _shared: Any, _stream: Any, parameters: Any
+) -> Any:
+    """Add a value to words, as the kernel of forward.cu does; the parameters are addresses of its arguments."""
+    places = np.uint64(parameters)
+    words = _seen(_seen(places))
+    count = _seen(_seen(places + np.uint64(8)))
+    value = _seen(_seen(places + np.uint64(16)))
+    for index in range(count):
+        word = words + np.uint64(8) * np.uint64(index)
+        _post(word, _seen(word) + value)
+    return 0
+
+
+def _synchronize(_stream: Any) -> Any:
+    return 0
+
+
+def _address(function: Callable[..., Any], arguments: int) -> int:
+    signature = types.int32(*([types.int64] * arguments))
+    return int(numba.cfunc(signature, cache=True)(function).address)
+
+
+def host_table() -> Any:
+    """Return the addresses of the seven functions, in the order of the calls' numbers: int64, shape (7,)."""
+    functions = (
+        (_memory_info, 2),
+        (_allocate, 2),
+        (_free, 1),
+        (_copy, 3),
+        (_copy, 3),
+        (_launch, 10),
+        (_synchronize, 1),
+    )
+    return np.array([_address(*function) for function in functions], np.int64)

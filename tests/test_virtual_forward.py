@@ -1,0 +1,132 @@
+"""The smallest forwarder of a driver's calls: every call arrives once, in order, and what is lost or wrong is found."""
+
+import importlib
+import threading
+
+import numpy as np
+import pytest
+from test_virtual_memory import SUITE, host_bench
+
+from gpubench.base.errors import WrongAnswer
+
+FORWARD, ENDS, DRIVERS, WIRE = (
+    importlib.import_module(f"{SUITE.package}.{name}") for name in ("_forward", "_ends", "_drivers", "_wire")
+)
+
+
+class Meeting:
+    """Two ranks in two threads of this process, which exchange values."""
+
+    def __init__(self):
+        self._barrier, self._values = threading.Barrier(2), [None, None]
+
+    def of(self, rank):
+        def exchange(value):
+            self._values[rank] = value
+            self._barrier.wait(10)
+            values = list(self._values)
+            self._barrier.wait(10)
+            return values
+
+        bench = host_bench()
+        bench.rank, bench.world, bench.exchange = rank, 2, exchange
+        return bench
+
+
+def connected(transport, change=lambda table: None):
+    """Return a client, and a server whose table of calls is changed."""
+    meeting, served = Meeting(), []
+
+    def serve():
+        bench = meeting.of(1)
+        driver = DRIVERS.LocalDriver(bench)
+        change(driver.table)
+        served.append(ENDS.ForwardServer(bench, driver, ENDS.ForwardLink(bench, transport)))
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    client = ENDS.ForwardClient(ENDS.ForwardLink(meeting.of(0), transport))
+    thread.join(10)
+    return client, served[0]
+
+
+@pytest.fixture(params=ENDS.TRANSPORTS)
+def pair(request):
+    client, server = connected(request.param)
+    yield client
+    client.close()
+    server.close()
+    assert not server._thread.is_alive()
+
+
+@pytest.mark.parametrize("is_posted", [False, True])
+def test_every_launch_reaches_the_device_once(pair, is_posted):
+    calls = FORWARD.ForwardedCalls(pair, "launch", is_posted)
+    for _ in range(2):
+        assert 0 < calls.seconds() < 10
+        calls.check()
+    assert calls._launched == 512
+
+
+def test_data_larger_than_the_buffers_arrives_whole_in_both_directions(pair):
+    sent = np.random.default_rng(1).integers(256, size=5 * 2**20 + 3, dtype=np.uint8)
+    place = pair.request(WIRE.ALLOCATE, sent.size)
+    pair.move(WIRE.TO_DEVICE, place, sent)
+    back = np.zeros_like(sent)
+    pair.move(WIRE.TO_HOST, place, back)
+    assert np.array_equal(sent, back)
+    pair.request(WIRE.FREE, place)
+
+
+def test_an_error_of_a_call_comes_back_with_its_answer(pair):
+    with pytest.raises(WrongAnswer, match="a forwarded call returned the error 2"):
+        pair.request(WIRE.ALLOCATE, 2**62)
+    assert pair.request(WIRE.MEMORY_INFO) > 0  # the next call is not to blame
+
+
+def test_a_launch_that_is_dropped_is_found():
+    client, server = connected("unix", lambda table: table.__setitem__(WIRE.LAUNCH, table[WIRE.SYNCHRONIZE]))
+    calls = FORWARD.ForwardedCalls(client, "launch", True)
+    calls.seconds()
+    with pytest.raises(WrongAnswer, match="0 of 256 launches reached the device"):
+        calls.check()
+    calls.close()
+    server.close()
+
+
+def test_a_copy_that_does_not_arrive_is_found():
+    client, server = connected("unix", lambda table: table.__setitem__(WIRE.TO_DEVICE, table[WIRE.SYNCHRONIZE]))
+    copies = FORWARD.ForwardedCopies(host_bench(), client, "h2d", 4096)
+    copies.poison()
+    copies.call()
+    with pytest.raises(WrongAnswer, match="of 4096 forwarded bytes are wrong"):
+        copies.check()
+    copies.close()
+    server.close()
+
+
+@pytest.mark.parametrize("direction", ["h2d", "d2h"])
+def test_copies_overwrite_what_was_there_before(direction):
+    copies = FORWARD.ForwardedCopies(
+        host_bench(), ENDS.NativeClient(DRIVERS.LocalDriver(host_bench())), direction, 4096
+    )
+    for _ in range(2):
+        copies.poison()
+        copies._client.move = lambda *_: None  # nothing is copied
+        with pytest.raises(WrongAnswer):
+            copies.check()
+        del copies._client.move
+        copies.call()
+        copies.check()
+
+
+def test_a_server_whose_client_has_gone_ends_and_says_so_to_nobody():
+    client, server = connected("shm")
+    server._link.end()
+    server._thread.join(10)
+    assert not server._thread.is_alive()
+    client._link.words[4] = 100  # looks: the client gives up at once
+    with pytest.raises(WrongAnswer, match="the forwarder's server is gone"):
+        client.request(WIRE.MEMORY_INFO)
+    client.close()
+    server.close()
