@@ -75,7 +75,7 @@ def case_of(name, **params):
 
 def test_the_host_has_what_numpy_has_and_amd_what_needs_no_library_of_nvidias():
     host = plugins.load("backends", "host").devices()[0]
-    assert {line.partition("[")[0] for line in ids(host)} == {"square", "gemv"}
+    assert {line.partition("[")[0] for line in ids(host)} == {"square", "gemv", "grouped"}
     amd = dataclasses.replace(H200, id="rocm:0", arch="gfx942", dtypes=("float64", "float32", "float16"))
     assert {line.partition("[")[0] for line in ids(amd)} == {"square", "read", "gemv", "skinny"}
     assert any("path=tensor" in line for line in ids(amd))

@@ -7,9 +7,9 @@ moved, with buffers in turn, so that the weights come from memory.
 
 from gpubench.api.suite import Suite
 
-from . import _decoder, _few, _rates, _shapes
+from . import _decoder, _few, _grouped, _rates, _scaled, _shapes
 
 suite = Suite(
     "matrix multiplication by precision, shape and data; GEMV",
-    topics=[_rates.topic, _shapes.topic, _few.topic, _decoder.topic],
+    topics=[_rates.topic, _shapes.topic, _few.topic, _decoder.topic, _grouped.topic, _scaled.topic],
 )

@@ -163,6 +163,15 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
+class Scales:
+    """The scales of parts of A and B as the library stores them; `modes` are names in cublasLtMatmulMatrixScale_t."""
+
+    a: Any
+    b: Any
+    modes: tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class MatrixProduct:
     """C = A·B on flat arrays of a GPU, with a fused activation if any; `bias` has a number for each column."""
 
@@ -173,3 +182,4 @@ class MatrixProduct:
     c: Any
     bias: Any = None
     activation: Activation = "none"
+    scales: Scales | None = None

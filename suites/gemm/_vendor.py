@@ -15,7 +15,7 @@ import numpy as np
 from gpubench.api.libraries import hipblaslt
 from gpubench.api.suite import Bench, Skip
 
-from ._formats import FORMATS, MatrixProduct
+from ._formats import FORMATS, MatrixProduct, Scales
 
 NEEDS_NVMATH = "needs cuBLASLt through nvmath-python: pip install 'gpubench-suite[cuda13]' (or nvmath-python)"
 WORKSPACE_BYTES = 32 * 2**20  # NVIDIA's recommendation for Hopper (cuBLAS documentation, cublasSetWorkspace)
@@ -102,6 +102,8 @@ class _Problem:
         if product.activation != "none":
             attributes[attribute.BIAS_POINTER] = product.bias.data.ptr
             attributes[attribute.BIAS_DATA_TYPE] = precision.formats[2].code
+        if product.scales is not None:
+            attributes |= self._scale_attributes(product.scales)
         for name, value in attributes.items():
             self._set("matmul_desc", self._desc, name, value)
         self._layouts = self._described_layouts()
@@ -110,6 +112,17 @@ class _Problem:
         """Set an attribute of a `kind` of handle: matmul_desc, matrix_layout or matmul_preference."""
         cell = np.array([value], getattr(self._lt, f"get_{kind}_attribute_dtype")(attribute))
         getattr(self._lt, f"{kind}_set_attribute")(handle, attribute, cell.ctypes.data, cell.nbytes)
+
+    def _scale_attributes(self, scales: Scales) -> dict[Any, int]:
+        """Return the attributes of scaled operands; the library's A is our B."""
+        attribute, modes = self._lt.MatmulDescAttribute, self._lt.MatmulMatrixScale
+        mode_a, mode_b = (int(getattr(modes, name)) for name in scales.modes)
+        return {
+            attribute.A_SCALE_MODE: mode_b,
+            attribute.A_SCALE_POINTER: scales.b.data.ptr,
+            attribute.B_SCALE_MODE: mode_a,
+            attribute.B_SCALE_POINTER: scales.a.data.ptr,
+        }
 
     def _described_layouts(self) -> tuple[int, int, int]:
         """Return the layouts of B, A and C, whose rows are the library's columns."""

@@ -1,0 +1,18 @@
+"""The rate of a product as a share of a plain product with the same number of operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpubench.api.suite import Bench, Observation, Observed
+
+_CALLS = 4  # in a row, of each product, behind one more that hides the time of launching
+
+
+def share_of_dense(bench: Bench, call: Callable[[], object], dense: Callable[[], object]) -> Callable[[], Observation]:
+    """Return a probe that times both calls after each sample: their ratio stands although clocks change."""
+
+    def seconds(timed: Callable[[], object]) -> float:
+        return bench.device.time(timed, _CALLS, "hot", gated=False, lead=timed).device[0]
+
+    return lambda: {"of dense": Observed(seconds(dense) / seconds(call), better="more")}

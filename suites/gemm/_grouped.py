@@ -1,0 +1,291 @@
+"""Products of a mixture of experts: each expert's weights with the tokens that were sent to it.
+
+The loads of the experts follow Zipf's law: the expert of rank r has a share that is proportional to 1/r^skew. With skew
+0 all have the same load. One call of the library computes all products (cuBLAS, cublasGemmGroupedBatchedEx), or a loop
+calls the library once for each expert. The matrices are those of OLMoE's experts, hidden by gate and value.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpubench.api.suite import (
+    POINT,
+    Bench,
+    Observation,
+    Observed,
+    Skip,
+    Stage,
+    SuiteError,
+    Target,
+    Task,
+    Topic,
+    View,
+    Work,
+    expect,
+    points,
+)
+
+from .._models import MODELS
+from ._beside import share_of_dense
+from ._data import Maker, Operands, judged
+from ._formats import FORMATS, PRECISIONS, MatrixProduct, Precision, Shape
+from ._freivalds import expect_host_product
+from ._host import library
+from ._product import on_nvidia, precision_of
+from ._vendor import NEEDS_NVMATH, WORKSPACE_BYTES, vendor
+
+_MODEL = "olmoe-1b-7b"
+_HOST_SIDE = 256  # of the square weights of an expert on the host
+_QUEUED = 512  # launches of a batch, which has to fit the launch queue
+_ROWS = 2  # of each expert that are compared
+_WHOLE = 3  # experts all of whose elements are compared
+_TRANSPOSED, _AS_IT_IS = 1, 0  # cublasOperation_t
+_NOT_SUPPORTED = 15  # CUBLAS_STATUS_NOT_SUPPORTED
+_LIBRARY, _LOOP = "grouped", "loop"
+
+Call = Callable[[], object]
+Loads = npt.NDArray[np.int64]
+
+topic = Topic(
+    views=[View("curve", "Grouped GEMM throughput by load skew", ("grouped",), "skew", by=("experts", "tokens"))]
+)
+
+
+def _experts(target: Target) -> Any:
+    return (8,) if target.is_host else points((64,), (8,), (8, 64, 128))
+
+
+def _tokens(target: Target) -> Any:
+    return (1024,) if target.is_host else points((8192,), (1024,), (512, 2048, 8192, 32768))
+
+
+def _has_products(target: Target) -> bool:
+    return target.is_host or on_nvidia(target)
+
+
+@topic.case(experts=_experts, tokens=_tokens, skew=points((0, 1), full=(0, 0.5, 1, 1.5)), when=_has_products)
+def grouped(bench: Bench, experts: int, tokens: int, skew: float) -> Task:
+    """Y = X·Wᵀ of each expert with its own tokens: 2·tokens·N·K operations, the weights of active experts read once.
+
+    `of dense` is the rate as a share of one product of all tokens with the weights of a single expert.
+    """
+    layout = ExpertLoads.drawn(bench, tokens, experts, skew)
+    if not bench.traits.is_gpu:
+        return _host_task(bench, layout)
+    matrix = MODELS[_MODEL].layer("up")
+    rows = matrix.rows // MODELS[_MODEL].experts
+    products = GroupedProducts(bench, precision_of(bench, "bfloat16"), layout, rows, matrix.cols)
+    stages = {
+        _LIBRARY: products.stage(products.by_library(), 1),
+        _LOOP: products.stage(products.by_loop(), layout.active),
+    }
+    notes = {"model": MODELS[_MODEL].source, **products.notes}
+    return Task(stages, products.check, products.poison, notes=notes)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertLoads:
+    """The number of tokens of each expert; tokens of one expert lie together, in the order of the experts."""
+
+    loads: Loads
+
+    @classmethod
+    def drawn(cls, bench: Bench, tokens: int, experts: int, skew: float) -> ExpertLoads:
+        """Return loads of a skew whose ranks are shuffled by the case's seed; raises SuiteError."""
+        if tokens < 1 or experts < 1:
+            raise SuiteError(f"{tokens} tokens for {experts} experts: needs one or more of each")
+        return cls(zipf_loads(tokens, experts, skew)[bench.rng.permutation(experts)])
+
+    @property
+    def active(self) -> int:
+        """The number of experts that have a token."""
+        return int(np.count_nonzero(self.loads))
+
+    @property
+    def parts(self) -> list[tuple[int, int, int]]:
+        """Each active expert, its first token, and its number of tokens."""
+        starts = np.cumsum(self.loads) - self.loads
+        triples = zip(range(len(self.loads)), starts.tolist(), self.loads.tolist(), strict=True)
+        return [(expert, start, load) for expert, start, load in triples if load]
+
+    def work(self, n: int, k: int, itemsize: int) -> Work:
+        """Count the operations of all products, and the bytes of tokens, results and the weights of active experts."""
+        tokens = int(self.loads.sum())
+        elements = self.active * n * k + tokens * (n + k)
+        return Work(flops=2.0 * tokens * n * k, moved=float(itemsize * elements))
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """The loads as a note."""
+        low, high = self.loads.min(), self.loads.max()
+        return {"tokens of an expert": f"{low} to {high}; {self.active} of {len(self.loads)} experts have tokens"}
+
+
+def zipf_loads(tokens: int, experts: int, skew: float) -> Loads:
+    """Return loads in descending order that add up to the tokens, each rounded from its share of 1/rank^skew."""
+    weights = np.arange(1, experts + 1, dtype=float) ** -skew
+    exact = tokens * weights / weights.sum()
+    loads: Loads = np.floor(exact).astype(np.int64)
+    most = np.argsort(loads - exact, kind="stable")[: tokens - int(loads.sum())]
+    loads[most] += 1
+    return loads
+
+
+class ExpertOperands(Operands):
+    """The operands of one expert: parts of the arrays of all experts, checked as those of a single product are."""
+
+    def __init__(self, whole: GroupedProducts, expert: int, start: int, load: int) -> None:
+        n, k = whole.n, whole.k
+        self.precision, self.shape = whole.precision, Shape(load, n, k, "nt")
+        self.rng, self.epilogue, self.notes = whole.rng, None, {}
+        self._make, self._to_host = whole.make, whole.make.to_host
+        self.a = whole.x[start * k : (start + load) * k]
+        self.b = whole.weights[expert * n * k : (expert + 1) * n * k]
+        self.c = whole.y[start * n : (start + load) * n]
+
+    def compared_rows(self) -> float:
+        """Return the relative error of random rows; raises WrongAnswer where it is above its bound."""
+        error = judged(self.precision, self.shape.k, *self._rows(0, _ROWS))["error"]
+        return error.value if isinstance(error, Observed) else 0.0
+
+
+class GroupedProducts:
+    """Tokens, the weights of all experts and the results on a GPU, flat and row-major."""
+
+    def __init__(self, bench: Bench, precision: Precision, layout: ExpertLoads, n: int, k: int) -> None:
+        tokens, experts = int(layout.loads.sum()), len(layout.loads)
+        kind_a, kind_b, kind_c = precision.formats
+        elements = tokens * (k + 2 * n) + experts * n * k
+        bench.need(1.1 * elements * kind_a.itemsize + 4 * 8 * n * k + 2 * WORKSPACE_BYTES)
+        self.precision, self.n, self.k, self.rng = precision, n, k, bench.rng
+        self._bench, self._layout, self.make = bench, layout, Maker(bench)
+        seeds = [int(seed) for seed in self.rng.integers(2**63, size=2)]
+        self.x = self.make.drawn(kind_a, tokens * k, seeds[0])
+        self.weights = self.make.drawn(kind_b, experts * n * k, seeds[1])
+        self.y, self._dense_y = (bench.xp.empty(tokens * n, kind_c.storage) for _ in range(2))
+        self._workspace = bench.xp.empty(WORKSPACE_BYTES, "uint8")
+        self.notes = {"expert": f"{n} × {k}", "data": "N(0,1)", **layout.notes}
+        whole = Shape(tokens, n, k, "nt")
+        self._dense = vendor(bench, MatrixProduct(precision, whole, self.x, self.weights[: n * k], self._dense_y)).call
+
+    def stage(self, call: Call, launches: int) -> Stage:
+        """Return the products of all experts as a stage; `launches` are the library's calls in it."""
+        work = self._layout.work(self.n, self.k, self.precision.formats[0].itemsize)
+        probe = share_of_dense(self._bench, call, self._dense) if launches == 1 else None
+        most = max(1, min(64, _QUEUED // launches))
+        return Stage(call, work, "flops", self.precision.limit, max_calls=most, effort=POINT, probe=probe)
+
+    def _experts(self) -> list[ExpertOperands]:
+        return [ExpertOperands(self, *part) for part in self._layout.parts]
+
+    def by_loop(self) -> Call:
+        """Return the products of the active experts by one call of the library for each."""
+        calls = [vendor(self._bench, each.product, self._workspace).call for each in self._experts()]
+
+        def call() -> None:
+            for product in calls:
+                product()
+
+        return call
+
+    def by_library(self) -> Call:
+        """Return the products of the active experts by one call of cuBLAS; raises Skip where it is unavailable."""
+        queued = GroupedCall(self._bench, self.precision, self._experts())
+        self.notes |= queued.notes
+        return queued
+
+    def poison(self) -> None:
+        """Fill the results with a pattern that is no result."""
+        self.y.view("uint8").fill(self.precision.formats[2].poison)
+
+    def check(self) -> Observation:
+        """Compare rows of every expert, and every element of some experts, with products in double precision."""
+        missing = self.make.missing(self.y, self.precision.formats[2])
+        expect(missing == 0, f"{missing} elements of Y are not written, NaN or infinite")
+        experts = self._experts()
+        error = max(expert.compared_rows() for expert in experts)
+        for index in self.rng.permutation(len(experts))[:_WHOLE]:
+            experts[index].check()
+        return {"error": Observed(error)}
+
+
+@functools.cache
+def _cublas() -> tuple[Any, int]:
+    """Return the binding of cuBLAS and a handle; raises Skip where it is not installed."""
+    try:
+        from nvmath.bindings import cublas
+    except ImportError as error:
+        raise Skip(NEEDS_NVMATH) from error
+    return cublas, int(cublas.create())
+
+
+class GroupedCall:
+    """One call of cublasGemmGroupedBatchedEx for products of any number of rows, each a group of one.
+
+    The library is column-major: Yᵀ = W·Xᵀ, where W is stored as its own transpose. It reads the sizes from host memory
+    and the addresses of the matrices from device memory.
+    """
+
+    def __init__(self, bench: Bench, precision: Precision, products: Sequence[Operands]) -> None:
+        self._cublas, handle = _cublas()
+        self._cublas.set_stream(handle, bench.device.stream)
+        kinds, count = precision.formats, len(products)
+        k, n = products[0].shape.k, products[0].shape.n
+        columns = (_TRANSPOSED, _AS_IT_IS, n, [each.shape.m for each in products], k, k, k, n, 1)
+        self._sizes = [np.full(count, column, np.int32) for column in columns]
+        scalars = FORMATS[precision.scalars].storage
+        self._scalars = [np.full(count, value, scalars) for value in (1, 0)]
+        self._matrices = [
+            bench.xp.asarray(np.array([array.data.ptr for array in arrays], np.uint64))
+            for arrays in zip(*((each.b, each.a, each.c) for each in products), strict=True)
+        ]
+        first, second, m, rows, inner, lda, ldb, ldc, ones = (sizes.ctypes.data for sizes in self._sizes)
+        one, zero = (values.ctypes.data for values in self._scalars)
+        w, x, y = (array.data.ptr for array in self._matrices)
+        self._args = (
+            handle, first, second, m, rows, inner, one, w, kinds[1].code, lda, x, kinds[0].code, ldb, zero, y,
+            kinds[2].code, ldc, count, ones, precision.compute,
+        )  # fmt: skip
+        self.notes = {"library": f"cuBLAS {self._cublas.get_version(handle)} gemmGroupedBatchedEx"}
+        try:
+            self()
+        except self._cublas.cuBLASError as error:
+            if error.status != _NOT_SUPPORTED:
+                raise
+            raise Skip(f"cuBLAS does not support grouped products in {precision.a} here") from error
+
+    def __call__(self) -> None:
+        """Queue all products."""
+        self._cublas.gemm_grouped_batched_ex(*self._args)
+
+
+def _host_task(bench: Bench, layout: ExpertLoads) -> Task:
+    """Return the products by a loop over NumPy's BLAS, in float32 and with smaller weights."""
+    precision, side, rng = PRECISIONS["float32"], _HOST_SIDE, bench.rng
+    tokens, experts = int(layout.loads.sum()), len(layout.loads)
+    bench.need(4.0 * side * (3 * tokens + experts * side))
+    x = rng.standard_normal((tokens, side), dtype=np.float32)
+    weights = rng.standard_normal((experts, side, side), dtype=np.float32)
+    y, dense_y = np.empty_like(x), np.empty_like(x)
+    parts = [(slice(start, start + load), expert) for expert, start, load in layout.parts]
+
+    def call() -> None:
+        for rows, expert in parts:
+            np.matmul(x[rows], weights[expert].T, out=y[rows])
+
+    def check() -> None:
+        expect(bool(np.isfinite(y).all()), "Y holds NaN or infinity: elements were not written")
+        for rows, expert in parts:
+            expect_host_product(precision, x[rows], weights[expert].T, y[rows], rng)
+
+    probe = share_of_dense(bench, call, lambda: np.matmul(x, weights[0].T, out=dense_y))
+    stage = Stage(call, layout.work(side, side, 4), "flops", precision.limit, effort=POINT, probe=probe)
+    notes = {"library": library(), "expert": f"{side} × {side}", "data": "N(0,1)", **layout.notes}
+    return Task({_LOOP: stage}, check, lambda: y.fill(np.nan), notes=notes)

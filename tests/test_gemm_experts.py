@@ -1,0 +1,323 @@
+"""Grouped products of a mixture of experts and FP8 products with scales: loads, layouts, arguments, failing checks."""
+
+import ctypes
+import dataclasses
+import sys
+import types
+
+import _grid
+import numpy as np
+import pytest
+from _grid_device import bench, products_by_numpy
+
+from gpubench import plugins
+from gpubench.authoring.axes import Target
+from gpubench.base.errors import Skip, SuiteError, WrongAnswer
+from gpubench.model import Device, Facts
+
+SUITE = plugins.load("suites", "gemm")
+GROUPED, SCALED, FORMATS, VENDOR = (
+    sys.modules[f"{SUITE.package}.{name}"] for name in ("_grouped", "_scaled", "_formats", "_vendor")
+)
+H200 = Device("cuda:0", "cupy", "NVIDIA H200", "sm_90", memory_bytes=140 * 2**30, dtypes=("bfloat16", "float8_e4m3"))
+needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
+HALF, EIGHT = FORMATS.PRECISIONS["float16"], FORMATS.PRECISIONS["float8_e4m3"]
+
+
+def loads_of(*loads):
+    return GROUPED.ExpertLoads(np.array(loads))
+
+
+def test_without_skew_all_experts_have_the_same_load():
+    assert GROUPED.zipf_loads(64, 8, 0).tolist() == [8] * 8
+    assert GROUPED.zipf_loads(10, 4, 0).tolist() == [3, 3, 2, 2]
+
+
+@pytest.mark.parametrize("skew", [0, 0.5, 1, 1.5, 4])
+@pytest.mark.parametrize(("tokens", "experts"), [(1, 8), (512, 64), (8192, 64), (8192, 128)])
+def test_loads_add_up_to_the_tokens_and_fall_with_the_rank(tokens, experts, skew):
+    loads = GROUPED.zipf_loads(tokens, experts, skew)
+    assert loads.sum() == tokens
+    assert (np.diff(loads) <= 0).all()
+    assert (loads >= 0).all()
+
+
+def test_the_loads_follow_zipfs_law():
+    loads = GROUPED.zipf_loads(10**6, 16, 1)
+    np.testing.assert_allclose(loads[0] / loads, np.arange(1, 17), rtol=1e-3)
+
+
+def test_a_seed_chooses_which_experts_are_popular():
+    found = GROUPED.ExpertLoads.drawn(bench(SUITE), 8192, 64, 1)
+    assert sorted(found.loads, reverse=True) == GROUPED.zipf_loads(8192, 64, 1).tolist()
+    assert found.loads.tolist() != sorted(found.loads, reverse=True)
+    assert found.loads.tolist() == GROUPED.ExpertLoads.drawn(bench(SUITE), 8192, 64, 1).loads.tolist()
+
+
+def test_experts_without_tokens_have_no_product_and_their_weights_are_not_counted():
+    layout = loads_of(3, 0, 5)
+    assert layout.parts == [(0, 0, 3), (2, 3, 5)]
+    work = layout.work(n=16, k=32, itemsize=2)
+    assert work.flops == 2 * 8 * 16 * 32
+    assert work.moved == 2 * (2 * 16 * 32 + 8 * 16 + 8 * 32)
+    assert layout.notes["tokens of an expert"] == "0 to 5; 2 of 3 experts have tokens"
+
+
+@pytest.mark.parametrize(("tokens", "experts"), [(0, 8), (8, 0)])
+def test_no_tokens_and_no_experts_are_refused_in_words(tokens, experts):
+    with pytest.raises(SuiteError, match=f"{tokens} tokens for {experts} experts: needs one or more of each"):
+        GROUPED.ExpertLoads.drawn(bench(SUITE), tokens, experts, 1)
+
+
+def host_task(skew=1):
+    host = plugins.load("backends", "host").devices()[0]
+    cases = SUITE.cases(Target(Facts((host,)), host, "full"))
+    case = next(case for case in cases if case.name == "grouped" and case.param("skew") == skew)
+    opened = plugins.load("backends", "host").open(host)
+    return SUITE.build(dataclasses.replace(bench(SUITE), case=case, open_device=opened))
+
+
+def test_the_host_multiplies_each_experts_tokens_and_checks_every_element():
+    task = host_task()
+    stage = task.stages["loop"]
+    task.poison()
+    with pytest.raises(WrongAnswer, match="not written"):
+        task.check()
+    stage.call()
+    task.check()
+    assert stage.work.flops == 2 * 1024 * 256 * 256
+    assert stage.probe()["of dense"].value > 0
+
+
+def test_an_expert_with_another_experts_weights_is_found_on_the_host():
+    task = host_task()
+    call = task.stages["loop"].call
+    held = {name: cell.cell_contents for name, cell in zip(call.__code__.co_freevars, call.__closure__, strict=True)}
+    call()
+    rows, _ = held["parts"][2]
+    held["y"][rows] = held["x"][rows] @ held["weights"][held["parts"][3][1]].T
+    with pytest.raises(WrongAnswer):
+        task.check()
+
+
+def on_paper(monkeypatch, *loads):
+    monkeypatch.setattr(GROUPED, "vendor", products_by_numpy)
+    return GROUPED.GroupedProducts(bench(SUITE), HALF, loads_of(*loads), 48, 64)
+
+
+@needs_compiler
+def test_the_products_of_all_experts_pass_their_check_and_a_wrong_one_does_not(monkeypatch):
+    products = on_paper(monkeypatch, 5, 0, 17, 1, 9)
+    products.poison()
+    with pytest.raises(WrongAnswer, match="not written"):
+        products.check()
+    products.by_loop()()
+    assert 0 < products.check()["error"].value < 1e-3
+    y = products.y.view("float16").reshape(-1, 48)
+    y[22] = y[3]  # the only token of the fourth expert, with the result of another one
+    with pytest.raises(WrongAnswer):
+        products.check()
+
+
+@needs_compiler
+def test_a_loop_that_leaves_an_expert_out_is_found(monkeypatch):
+    products = on_paper(monkeypatch, 5, 3)
+    calls = products.by_loop().__closure__[0].cell_contents
+    products.poison()
+    calls[0]()
+    with pytest.raises(WrongAnswer, match=f"{3 * 48} elements of Y are not written"):
+        products.check()
+
+
+def test_batches_of_a_loop_fit_the_launch_queue(monkeypatch):
+    products = object.__new__(GROUPED.GroupedProducts)
+    products.__dict__ |= {"_layout": loads_of(1), "n": 1, "k": 1, "precision": HALF, "_bench": bench(SUITE)}
+    products._dense = None
+    assert [products.stage(print, launches).max_calls for launches in (1, 8, 64, 128, 1000)] == [64, 64, 8, 4, 1]
+    assert products.stage(print, 1).probe is not None
+    assert products.stage(print, 64).probe is None
+
+
+class At:
+    """An array that says where it is as CuPy's do."""
+
+    def __init__(self, array):
+        self.array = array
+        self.data = types.SimpleNamespace(ptr=array.ctypes.data)
+
+
+class FakeCublas:
+    """cublasGemmGroupedBatchedEx by NumPy, from nothing but the addresses and numbers that it is called with."""
+
+    class cuBLASError(Exception):  # noqa: N801 - the binding's name
+        status = 15
+
+    def __init__(self, refuses=False):
+        self.refuses = refuses
+        self.stream = None
+
+    def set_stream(self, handle, stream):
+        self.stream = handle, stream
+
+    def get_version(self, handle):
+        return 130000 + handle
+
+    def gemm_grouped_batched_ex(
+        self,
+        handle,
+        transa,
+        transb,
+        m,
+        n,
+        k,
+        alpha,
+        a,
+        atype,
+        lda,
+        b,
+        btype,
+        ldb,
+        beta,
+        c,
+        ctype,
+        ldc,
+        count,
+        size,
+        compute,
+    ):
+        if self.refuses:
+            raise self.cuBLASError
+        assert (handle, atype, btype, ctype, compute) == (7, 2, 2, 2, 68)
+        sizes = [np.ctypeslib.as_array((ctypes.c_int * count).from_address(at)) for at in (transa, transb, m, n, k)]
+        pitches = [np.ctypeslib.as_array((ctypes.c_int * count).from_address(at)) for at in (lda, ldb, ldc, size)]
+        matrices = [np.ctypeslib.as_array((ctypes.c_uint64 * count).from_address(at)) for at in (a, b, c)]
+        scalars = [np.ctypeslib.as_array((ctypes.c_float * count).from_address(at)) for at in (alpha, beta)]
+        for i in range(count):
+            first, second, rows, columns, inner = (int(each[i]) for each in sizes)
+            assert (first, second, int(pitches[3][i]), float(scalars[0][i]), float(scalars[1][i])) == (1, 0, 1, 1, 0)
+            at_a, at_b, at_c = (int(each[i]) for each in matrices)
+            left = column_major(at_a, inner, rows, int(pitches[0][i])).T  # transposed: stored as inner × rows
+            right = column_major(at_b, inner, columns, int(pitches[1][i]))
+            column_major(at_c, rows, columns, int(pitches[2][i]))[:] = left.astype(float) @ right
+
+
+def column_major(address, rows, columns, pitch):
+    halves = np.ctypeslib.as_array((ctypes.c_uint16 * (pitch * columns)).from_address(address)).view("float16")
+    return halves.reshape(columns, pitch).T[:rows]
+
+
+def grouped_call(monkeypatch, library, loads, n=24, k=16):
+    monkeypatch.setattr(GROUPED, "_cublas", lambda: (library, 7))
+    rng = np.random.default_rng(1)
+    products, pairs = [], []
+    for load in loads:
+        x, w, y = (rng.standard_normal(shape).astype("float16") for shape in ((load, k), (n, k), (load, n)))
+        shape = FORMATS.Shape(load, n, k, "nt")
+        products.append(types.SimpleNamespace(shape=shape, a=At(x), b=At(w), c=At(y)))
+        pairs.append((x, w, y))
+    paper = types.SimpleNamespace(xp=types.SimpleNamespace(asarray=At), device=types.SimpleNamespace(stream=99))
+    return GROUPED.GroupedCall(paper, HALF, products), pairs
+
+
+def test_the_library_is_called_with_addresses_and_sizes_that_give_each_experts_product(monkeypatch):
+    library = FakeCublas()
+    call, pairs = grouped_call(monkeypatch, library, (3, 1, 8))
+    for _, _, y in pairs:
+        y.fill(np.nan)
+    call()
+    assert library.stream == (7, 99)
+    assert call.notes == {"library": "cuBLAS 130007 gemmGroupedBatchedEx"}
+    for x, w, y in pairs:
+        np.testing.assert_allclose(y, (x.astype(float) @ w.T.astype(float)).astype("float16"))
+
+
+def test_grouped_products_that_the_library_refuses_are_a_skip_and_failures_are_not(monkeypatch):
+    with pytest.raises(Skip, match="does not support grouped products in float16"):
+        grouped_call(monkeypatch, FakeCublas(refuses=True), (3,))
+    monkeypatch.setattr(FakeCublas.cuBLASError, "status", 13)
+    with pytest.raises(FakeCublas.cuBLASError):
+        grouped_call(monkeypatch, FakeCublas(refuses=True), (3,))
+
+
+def test_without_the_binding_the_skip_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "nvmath.bindings", None)
+    GROUPED._cublas.cache_clear()
+    with pytest.raises(Skip, match="pip install"):
+        GROUPED._cublas()
+
+
+def stored_scale(format_of, stored, rows, k, i, j):
+    """The scales of elements (i, j) by the formulas of cuBLASLt's documentation, from the array that it is given."""
+    parts = -(-k // 128)
+    if format_of.mode == "VEC128_32F":  # row-major down the rows: shape rows × L
+        return stored[j // 128 * rows + i]
+    if format_of.mode == "BLK128x128_32F":  # along K first, rows of blocks begin at a multiple of 4
+        return stored[i // 128 * (-(-parts // 4) * 4) + j // 128]
+    return stored[i + 0 * j]
+
+
+def scaled_operands(name, m=128, n=256, k=384):
+    return SCALED.ScaledOperands(bench(SUITE), EIGHT, FORMATS.Shape(m, n, k, "nt"), name)
+
+
+def computed(operands, name):
+    """C in bfloat16, from the 8-bit values and the stored scales."""
+    m, n, k = operands.shape.m, operands.shape.n, operands.shape.k
+    wide = []
+    for array, rows, scales, of in (
+        (operands.a, m, operands.scales.a, SCALED.FORMATS_OF[name][0]),
+        (operands.b, n, operands.scales.b, SCALED.FORMATS_OF[name][1]),
+    ):
+        values = operands._make.widened(array, FORMATS.FORMATS["float8_e4m3"], rows, k, (k, 1))
+        i, j = np.arange(rows)[:, None], np.arange(k)[None, :]
+        wide.append(values * stored_scale(of, scales, rows, k, i, j).astype(float))
+    bits = (wide[0] @ wide[1].T).astype("float32").view("uint32")
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype("uint16").ravel()
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["block128", "vector128", "row"])
+def test_the_stored_scales_are_those_of_the_reference_and_another_scale_is_found(name):
+    operands = scaled_operands(name)
+    operands.c[:] = computed(operands, name)
+    assert operands.check()["error"].value < 0.01
+    operands.scales.b[1] *= 1.25
+    operands.c[:] = computed(operands, name)
+    with pytest.raises(WrongAnswer):
+        operands.check()
+
+
+def test_scales_are_as_many_as_parts_and_aligned_as_the_library_wants_them():
+    vectors, blocks, rows = SCALED.VECTORS, SCALED.BLOCKS, SCALED.ROWS
+    assert [each.shape(256, 384) for each in (vectors, blocks, rows)] == [(256, 3), (2, 3), (256, 1)]
+    scales = np.arange(6, dtype=np.float32).reshape(2, 3)
+    assert vectors.stored(scales).tolist() == [0, 3, 1, 4, 2, 5]
+    assert blocks.stored(scales).tolist() == [0, 1, 2, 0, 3, 4, 5, 0]
+
+
+def test_the_librarys_a_is_our_b():
+    modes = types.SimpleNamespace(VEC128_32F=4, BLK128x128_32F=5)
+    names = ("A_SCALE_MODE", "A_SCALE_POINTER", "B_SCALE_MODE", "B_SCALE_POINTER")
+    attributes = types.SimpleNamespace(**{name: name for name in names})
+    problem = object.__new__(VENDOR._Problem)
+    problem._lt = types.SimpleNamespace(MatmulDescAttribute=attributes, MatmulMatrixScale=modes)
+    a, b = At(np.zeros(1)), At(np.zeros(1))
+    assert problem._scale_attributes(FORMATS.Scales(a, b, ("VEC128_32F", "BLK128x128_32F"))) == {
+        "A_SCALE_MODE": 5,
+        "A_SCALE_POINTER": b.data.ptr,
+        "B_SCALE_MODE": 4,
+        "B_SCALE_POINTER": a.data.ptr,
+    }
+
+
+def test_quick_has_even_and_skewed_loads_and_one_format_of_scales():
+    def ids(tier):
+        cases = SUITE.cases(Target(Facts((H200,)), H200, tier))
+        return [case.id.removeprefix("gemm/") for case in cases if case.name in ("grouped", "scaled")]
+
+    assert ids("quick") == [
+        "grouped[experts=64,tokens=8192,skew=0]",
+        "grouped[experts=64,tokens=8192,skew=1]",
+        "scaled[format=block128,n=4096]",
+    ]
+    assert len(ids("full")) == 3 * 4 * 4 + 3 * 3
