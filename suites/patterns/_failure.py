@@ -142,8 +142,8 @@ class Ring:
         return self.board.room[rank * self.size_bytes : (rank + 1) * self.size_bytes]
 
     def stage(self) -> None:
-        """Page-lock the host memory that all ranks share, for rounds through it."""
-        if self.bench.traits.is_gpu:
+        """Page-lock the host memory that all ranks share, for rounds through it, where the device supports that."""
+        if "register" in self.bench.traits.features:
             self._unregister = self.bench.device.register(self.board.room)
 
     def staged_round(self) -> None:
