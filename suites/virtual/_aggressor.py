@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, expect
+from gpubench.api.suite import Bench, Skip, expect
 
 from .._between import shared_host_memory
 from .._checks import CheckedCall
@@ -161,11 +161,13 @@ class Aggressor:
 
 
 class SharedBoard:
-    """A board in memory of two ranks, which the devices of both reach; every rank makes one at the same time."""
+    """A board in memory of two ranks, which the aggressor's device reaches; both ranks make one at the same time."""
 
     def __init__(self, bench: Bench) -> None:
+        if bench.traits.is_gpu and "register" not in bench.traits.features:
+            raise Skip("CuPy on ROCm does not register host memory, in which the aggressor's device counts its calls")
         self._memory = shared_host_memory(bench, ROOM_BYTES)
-        self._unregister = bench.device.register(self._memory.array) if bench.traits.is_gpu else None
+        self._unregister = bench.device.register(self._memory.array) if bench.traits.is_gpu and bench.rank else None
         self.board = NeighbourBoard(self._memory.array)
 
     def close(self) -> None:

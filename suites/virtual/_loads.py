@@ -250,11 +250,11 @@ def is_queued(bench: Bench, aggressor: str) -> bool:
 
 
 def lane(bench: Bench, stream: Any = None) -> Lane:
-    """Return where operations are queued: a stream of a GPU, by default the device's own; on the host nowhere."""
+    """Return where operations are queued: a stream of a GPU, by default the current one; on the host nowhere."""
     if not bench.traits.is_gpu:
         return Lane(nothing, nothing)
     cuda = bench.xp.cuda
-    device, chosen = cuda.Device(), stream or cuda.ExternalStream(bench.device.stream)
+    device, chosen = cuda.Device(), cuda.get_current_stream() if stream is None else stream
     return Lane(in_turn(device.use, chosen.use), chosen.synchronize)
 
 

@@ -38,6 +38,7 @@ from ._green_contexts import GreenContext, SmPool
 from ._loads import Lane, aggressors, is_queued, lane, nothing, victims
 
 NONE = "none"
+_LONGEST_CALL_S, _LOOK_S = 5.0, 1e-3
 _AHEAD_S = 0.03  # of work queued by another process
 _COVER = 4.0  # windows that are queued ahead in one process, where queueing beside the victim would disturb it
 _MPS_FOLDER = "/tmp/nvidia-mps"  # unless CUDA_MPS_PIPE_DIRECTORY names another: "Multi-Process Service", NVIDIA
@@ -203,9 +204,7 @@ class NeighbourPair:
         """Run the victim alone, the aggressor alone, and both; return the seconds of the victim's last operations."""
         alone = timed_window(self._load, self._lane, self._span.seconds)
         self._board.run()
-        ended, begin = self._board.ended, time.perf_counter()
-        time.sleep(self._span.seconds)
-        aggressor_alone = (self._board.ended - ended) / (time.perf_counter() - begin)
+        aggressor_alone = self._rate_alone()
         self._board.rest()
         self._board.run()
         ended, begin = self._board.ended, time.perf_counter()
@@ -213,11 +212,19 @@ class NeighbourPair:
         aggressor = (self._board.ended - ended) / (time.perf_counter() - begin)
         self._board.rest()
         self._home.enter()
-        if not aggressor_alone:
-            raise RuntimeError(f"no call of the aggressor has ended within {self._span.seconds:g} s")
         victim_alone, victim = len(alone) / sum(alone), len(beside) / sum(beside)
         self._windows.append(SharedWindow(victim_alone, aggressor_alone, victim, aggressor, median(alone)))
         return beside
+
+    def _rate_alone(self) -> float:
+        """Return how many calls of the aggressor end per second, over a window and at least one call."""
+        ended, begin = self._board.ended, time.perf_counter()
+        time.sleep(self._span.seconds)
+        while self._board.ended == ended:
+            if time.perf_counter() - begin > _LONGEST_CALL_S:
+                raise RuntimeError(f"no call of the aggressor has ended within {_LONGEST_CALL_S:g} s")
+            time.sleep(_LOOK_S)
+        return (self._board.ended - ended) / (time.perf_counter() - begin)
 
     def observed(self) -> Observation:
         """Return the medians of the ratios of all windows so far, those before the first sample too."""
