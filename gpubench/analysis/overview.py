@@ -97,7 +97,8 @@ def _conditions(summary: Summary) -> list[str]:
     run = summary.run
     settings = run.manifest.settings
     cases = len({result.case.id for result in run.results})
-    replicates = f" × {settings.replicates} replicates" if settings.replicates > 1 else ""
+    count = len({result.replicate for result in run.results})
+    replicates = f" × {count} replicates" if count > 1 else ""
     tier = f"tier {settings.tier}" if settings.tier else ""
     return [
         *_versions(run.manifest.facts),

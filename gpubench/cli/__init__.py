@@ -29,6 +29,7 @@ from gpubench.cli import (
     run,
     show,
     site,
+    soak,
 )
 
 app = typer.Typer(
@@ -44,6 +45,7 @@ app.command("list")(list_.list_)
 app.command("plan")(plan.plan)
 app.command("profile", cls=profile.Command, context_settings=profile.CONTEXT)(profile.profile)
 app.command("doctor")(doctor.doctor)
+app.command("soak")(soak.soak)
 app.command("monitor")(monitor.monitor)
 app.command("show")(show.show)
 app.command("report")(report.report)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import math
 import random
 import re
 from collections import Counter as Tally
@@ -49,12 +50,16 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything that a run needs to know before it touches a device."""
+    """Everything that a run needs to know before it touches a device.
+
+    After `most_s` seconds no job of a further replicate is begun; the first replicate is always whole.
+    """
 
     facts: Facts
     settings: Settings
     suites: tuple[SuiteInfo, ...]
     jobs: tuple[Job, ...]
+    most_s: float = math.inf
 
     def suite(self, case: Case) -> str:
         """What `load_suite` finds the case's suite by: its name, or its file."""

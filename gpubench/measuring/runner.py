@@ -186,6 +186,8 @@ class Runner(AbstractContextManager["Runner"]):
         forecast = Forecast(self._plan, jobs)
         for index, job in enumerate(jobs):
             start = time.monotonic()
+            if job.replicate and start - started_at >= self._plan.most_s:
+                break
             watch(Progress(job, index, jobs, forecast.left_s()))
             if job.replicate != self._replicate:
                 self._crew.dismiss_all()

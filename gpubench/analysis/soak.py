@@ -1,0 +1,183 @@
+"""The ledger of a soak: which results were wrong, how the rates went over the passes, what the devices reported."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gpubench.analysis.counters import CounterTable
+from gpubench.analysis.quantities import headline, judged_median, judged_unit
+from gpubench.analysis.trust import HEALTH_SOURCE
+from gpubench.analysis.window import Span, Window
+from gpubench.base import units
+from gpubench.model import Measure, Remark, Result, Run
+
+DIGEST = "digest"  # the note of a case that names the bits of its result
+_WRONG, _UNHEALTHY = 3, 6  # exit statuses
+_ERRORS = "errors"  # the unit of counters of errors, whatever they count
+_GAUGES = {  # what is shown of a device, with the unit of a reading
+    Measure.TEMPERATURE: "°C",
+    Measure.MEMORY_TEMPERATURE: "°C",
+    Measure.CORE_CLOCK: "Hz",
+    Measure.BOARD_POWER: "W",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SoakedCase:
+    """One case on one device over the passes: the median rate of each pass in order, and how many passes ended how."""
+
+    case_id: str
+    devices: tuple[str, ...]
+    unit: str
+    medians: tuple[float, ...]
+    compared: int
+    ended: tuple[tuple[str, int], ...]
+
+    @property
+    def drift(self) -> float:
+        """Return the last pass's rate over the first's, less 1; 0 of fewer than two passes."""
+        return self.medians[-1] / self.medians[0] - 1 if len(self.medians) > 1 else 0.0
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        """Return the cells of a table: case, device, passes, results compared, first, lowest, last, drift."""
+        rates = [units.quantity(rate, self.unit) for rate in self._rates()]
+        ended = ", ".join(f"{count} {status}" for status, count in self.ended)
+        drift = f"{self.drift:+.1%}" if len(self.medians) > 1 else ""
+        return (self.case_id, "+".join(self.devices), ended, str(self.compared), *rates, drift)
+
+    def _rates(self) -> Sequence[float]:
+        return (self.medians[0], min(self.medians), self.medians[-1]) if self.medians else (float("nan"),) * 3
+
+
+HEADS = ("case", "device", "passes", "compared", "first", "lowest", "last", "drift")
+
+
+@dataclass(frozen=True, slots=True)
+class SoakedDevice:
+    """What the counters of a device said over the whole soak, in words."""
+
+    device: str
+    gauges: tuple[str, ...]
+    throttled: tuple[str, ...]
+    errors: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SoakLedger:
+    """What became of a soak. `wrong` names every wrong result, `sick` what was reported of the devices' health."""
+
+    passes: int
+    seconds: float
+    cases: tuple[SoakedCase, ...]
+    devices: tuple[SoakedDevice, ...]
+    wrong: tuple[str, ...]
+    sick: tuple[str, ...]
+
+    @property
+    def compared(self) -> int:
+        """How many results were compared bit by bit and found right."""
+        return sum(case.compared for case in self.cases)
+
+    @property
+    def exit_status(self) -> int:
+        """Return 6 where a device is unhealthy, 3 where a result was wrong or a case failed, else 0."""
+        return _UNHEALTHY if self.sick else _WRONG if self.wrong else 0
+
+    @property
+    def verdict(self) -> str:
+        """The outcome in a line."""
+        passes = f"{self.passes} pass{'es' * (self.passes != 1)} in {units.duration(self.seconds)}"
+        found = "no wrong bit" if not self.wrong else f"{len(self.wrong)} findings of wrong or failed results"
+        health = ", and a device is unhealthy" if self.sick else ""
+        return f"{passes}, {self.compared} samples compared: {found}{health}"
+
+
+def ledger_of(run: Run) -> SoakLedger:
+    """Return the ledger of the soak in a run file."""
+    results = [result for result in run.results if result.status != "skipped"]
+    grouped: dict[tuple[str, tuple[str, ...]], list[Result]] = {}
+    for result in results:
+        grouped.setdefault(result.key[:2], []).append(result)
+    cases = [_case(sorted(group, key=lambda result: result.replicate)) for group in grouped.values()]
+    spans = [result.window for result in results if result.window[1] > result.window[0]]
+    whole = (min(begin for begin, _ in spans), max(end for _, end in spans)) if spans else (0.0, 0.0)
+    return SoakLedger(
+        len({result.replicate for result in results}),
+        whole[1] - whole[0],
+        tuple(cases),
+        tuple(_devices(run, results, whole)),
+        (*_failures(results), *_digests(run, results)),
+        tuple(dict.fromkeys(f"{remark.device}: {remark.words}" for remark in run.remarks if _is_sick(remark))),
+    )
+
+
+def _is_sick(remark: Remark) -> bool:
+    return (remark.source, remark.state) == (HEALTH_SOURCE, "event")
+
+
+def _case(results: Sequence[Result]) -> SoakedCase:
+    found = [series for result in results if result.status == "ok" and (series := headline(result))]
+    return SoakedCase(
+        *results[0].key[:2],
+        judged_unit(found[0]) if found else "",
+        tuple(judged_median(series) for series in found),
+        sum(len(series.values) for series in found),
+        tuple(Tally(result.status for result in results).most_common()),
+    )
+
+
+def _failures(results: Iterable[Result]) -> list[str]:
+    """Return what each failed case said, with the pass in which it failed."""
+    return [
+        f"pass {result.replicate + 1}, {result.case.id}: {result.reason}"
+        for result in results
+        if result.status == "failed"
+    ]
+
+
+def _digests(run: Run, results: Iterable[Result]) -> list[str]:
+    """Return which passes had another first result than most passes on devices of the same model."""
+    models = {device.id: device.name for device in run.manifest.facts.devices}
+    groups: dict[tuple[str, str], list[tuple[str, Result]]] = {}
+    for result in results:
+        if digest := dict(result.notes).get(DIGEST):
+            key = (result.case.id, "+".join(models[device] for device in result.devices))
+            groups.setdefault(key, []).append((digest, result))
+    found = []
+    for (case_id, _), group in groups.items():
+        ((usual, _), *others) = Tally(digest for digest, _ in group).most_common()
+        for digest, result in group if others else ():
+            if digest != usual:
+                where = f"pass {result.replicate + 1}, {case_id} on {'+'.join(result.devices)}"
+                words = f"its first result has other bits ({digest[:12]}) than in most passes ({usual[:12]})"
+                found.append(f"{where}: {words}")
+    return found
+
+
+def _devices(run: Run, results: Iterable[Result], span: Span) -> Iterable[SoakedDevice]:
+    table = CounterTable.of_run(run)
+    for device in dict.fromkeys(device for result in results for device in result.devices):
+        window = Window(table, device, (span,))
+        throttled = [f"{each.name} {units.percent(each.share)} of the time" for each in window.throttling()]
+        yield SoakedDevice(device, tuple(_gauges(table, device, span)), tuple(throttled), tuple(_errors(table, device)))
+
+
+def _gauges(table: CounterTable, device: str, span: Span) -> Iterable[str]:
+    """Yield the lowest, mean and highest reading of each gauge."""
+    for measure, unit in _GAUGES.items():
+        for track in table.of(device, measure)[:1]:
+            values = track.during(*span).values
+            if len(values):
+                readings = (values.min(), values.mean(), values.max())
+                low, mean, high = (units.quantity(float(reading), unit) for reading in readings)
+                yield f"{measure.value} {low} to {high}, mean {mean}"
+
+
+def _errors(table: CounterTable, device: str) -> Iterable[str]:
+    """Yield how far each counter of errors rose, also where it did not."""
+    for track in table.tracks:
+        if track.device == device and track.counter.unit == _ERRORS and len(track.values):
+            yield f"{track.counter.name} +{track.values[-1] - track.values[0]:g}"

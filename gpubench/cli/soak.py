@@ -1,0 +1,111 @@
+"""`gpubench soak`: the same work on the same inputs for hours, each result compared bit by bit."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpubench.cli import _options as options
+from gpubench.cli.run import Exclusive, Out
+
+if TYPE_CHECKING:
+    from gpubench.analysis.soak import SoakLedger
+    from gpubench.measuring.plan import Plan
+
+For = Annotated[
+    str, typer.Option("--for", metavar="TIME", help="How long to soak: a number with s, min, h or d, such as 10min.")
+]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume", help="Continue the interrupted soak in the file of --out until it has lasted as long as --for says."
+    ),
+]
+
+
+def soak(
+    time: For = "1h",
+    device: options.Devices = None,
+    out: Out = None,
+    json: options.Json = False,
+    resume: Resume = False,
+    seed: options.Seed = 0,
+    exclusive: Exclusive = False,
+) -> None:
+    """Repeat products, memory patterns and copies on fixed inputs and compare every bit of every result.
+
+    The exit status is 3 if a result was wrong, and 6 if a device is unhealthy: errors of its memory, hardware errors
+    that its driver reports. The run file is an ordinary one, with one replicate per pass.
+    """
+    from gpubench.base.errors import UsageError
+    from gpubench.measuring import inventory
+    from gpubench.measuring import plan as planning
+    from gpubench.tools import soak as soaking
+
+    if resume and out is None:
+        raise UsageError("--resume continues a run file: name it with --out")
+    seconds = soaking.seconds_of(time)
+    facts = inventory.facts()
+    tier = options.TierName(soaking.tier_of(seconds))
+    settings = options.settings(facts, [soaking.SUITE], device, False, tier, None, None, 1, seed)
+    plan = soaking.planned(facts, settings, seconds)
+    if not device and (reason := planning.why_host(facts, settings)):
+        _warn(reason)
+    path = options.run_file(out, "-soak")
+    raise typer.Exit(_soak(plan, path, json, resume, exclusive))
+
+
+def _soak(plan: Plan, path: Path, is_json: bool, resume: bool, exclusive: bool) -> int:
+    """Measure, print the ledger, also of a soak that was interrupted, and return the exit status."""
+    from gpubench.analysis.soak import ledger_of
+    from gpubench.base.errors import Interrupted
+    from gpubench.cli import _print
+    from gpubench.cli._progress import shown
+    from gpubench.model.store import read_run
+    from gpubench.tools import session
+
+    try:
+        with shown() as watch:
+            run = session.measure(plan, path, sys.argv, watch, resume, tell=_warn, exclusive=exclusive)
+    except Interrupted:
+        if path.exists() and not is_json:
+            _print_ledger(ledger_of(read_run(path)))
+        raise
+    ledger = ledger_of(run)
+    if is_json:
+        from gpubench.cli import _sharing
+        from gpubench.tools import rendering
+
+        (shared,) = _sharing.shareable([run], no_redact=False)
+        typer.echo(rendering.report("json").render(shared), nl=False)
+    else:
+        _print_ledger(ledger)
+    _print.say(f"run file: {path}; for a report: gpubench report {path} -o report.html")
+    return ledger.exit_status
+
+
+def _warn(words: str) -> None:
+    from gpubench.cli import _print
+
+    _print.say(words, "yellow")
+
+
+def _print_ledger(ledger: SoakLedger) -> None:
+    """Print the verdict, a line for each case and device, and what was found wrong."""
+    from gpubench.analysis.soak import HEADS
+    from gpubench.cli import _print
+
+    console = _print.out()
+    style = "bold red" if ledger.exit_status else "bold green"
+    console.print(_print.plain(ledger.verdict, style), soft_wrap=True)
+    console.print(_print.table(HEADS, [case.row for case in ledger.cases], right=HEADS[3:]))
+    for device in ledger.devices:
+        errors = (f"errors: {', '.join(device.errors)}",) if device.errors else ()
+        throttled = (f"throttled: {', '.join(device.throttled)}",) if device.throttled else ()
+        for words in (*device.gauges, *throttled, *errors):
+            _print.echo(f"{device.device}: {words}")
+    for words in (*ledger.sick, *ledger.wrong):
+        console.print(_print.plain(words, "red"), soft_wrap=True)

@@ -1,0 +1,10 @@
+"""Soak: the same work on the same inputs again and again, each result compared with the first one bit by bit."""
+
+from gpubench.api.suite import Suite
+
+from . import _copies, _memory, _product
+
+suite = Suite(
+    "the same work again and again, each result the same bit for bit",
+    topics=[_product.topic, _memory.topic, _copies.topic],
+)

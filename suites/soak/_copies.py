@@ -1,0 +1,63 @@
+"""Copies of fixed data: between host and device in both directions, and within the memory of the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import Bench, KeyFigure, Stage, Target, Task, Topic, View, Work, points
+
+from ._identical import effort, expect_identical, invert
+
+_ON_GPU = ("h2d", "d2h", "d2d")
+_LOCAL = "local"
+
+topic = Topic(
+    views=[View("bars", "Throughput of soaking copies", ("copy",), by=("direction",), series="self")],
+    key_figures=[KeyFigure("Soak: copy", "copy", ())],
+)
+
+
+def _directions(target: Target) -> Any:
+    return (_LOCAL,) if target.is_host else points(_ON_GPU[:2], full=_ON_GPU)
+
+
+def _sizes(target: Target) -> Any:
+    return points((2**24,), (2**20,), (2**26,)) if target.is_host else points((2**26,), (2**22,), (2**28,))
+
+
+@topic.case(direction=_directions, size_bytes=_sizes)
+def copy(bench: Bench, direction: str, size_bytes: int) -> Task:
+    """One copy of random bytes: payload; every byte of each copy is compared."""
+    return _Copy(bench, direction, size_bytes).task()
+
+
+class _Copy:
+    """The source, the target, and what the target has to hold, which lies beside it and is never copied from."""
+
+    def __init__(self, bench: Bench, direction: str, size_bytes: int) -> None:
+        self._bench, self._kernel = bench, f"copy {direction} of {size_bytes} bytes"
+        bench.need(3 * size_bytes)
+        data = bench.device.pinned(size_bytes)
+        data[:] = np.frombuffer(bench.rng.bytes(size_bytes), np.uint8)
+        here, there = direction in ("h2d", _LOCAL), direction in ("d2h", _LOCAL)
+        on_device = bench.xp.asarray
+        self._source = data if here else on_device(data)
+        self._target = bench.device.pinned(size_bytes) if there else bench.xp.empty(size_bytes, np.uint8)
+        self._expected = data.copy() if there else on_device(data).copy()
+        bench.device.synchronize()
+
+    def task(self) -> Task:
+        """Return the task; each of its calls copies once and compares the copy."""
+        work = Work(payload=int(self._target.nbytes))
+        stage = Stage(self._call, work, "payload", clock="self", effort=effort(self._bench), checked=True)
+        return Task.of(stage, check=lambda: None, notes={"kernel": self._kernel})
+
+    def _call(self) -> float:
+        device = self._bench.device
+        invert(self._target, self._expected, self._bench)
+        timing = device.time(lambda: device.copy(self._target, self._source), 1, gated=False)
+        device.synchronize()
+        expect_identical(self._bench, self._kernel, self._target, self._expected)
+        return timing.device[0]

@@ -1,0 +1,48 @@
+"""How a result is compared with what it has to be, and how a difference is named: device, kernel, address and bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import POINT, Bench, Effort, WrongAnswer
+
+_WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+_PASS_S = 10.0  # of a case in a pass of the full tier
+
+
+def effort(bench: Bench) -> Effort:
+    """Return how long a case goes on in a pass: in the full tier for some seconds, else only to see that it runs."""
+    return Effort.sustained(_PASS_S) if bench.target.tier == "full" else POINT
+
+
+def bits(array: Any) -> Any:
+    """Return the elements of an array as unsigned integers of their size: NaN equals no NaN, its bits do."""
+    return array.view(_WORDS[array.itemsize])
+
+
+def invert(array: Any, expected: Any, bench: Bench) -> None:
+    """Make every bit of an array wrong, so that what is not written again is found; `expected` is where it lies."""
+    xp = np if isinstance(array, np.ndarray) else bench.xp
+    xp.invert(bits(expected), out=bits(array))
+
+
+def expect_identical(bench: Bench, kernel: str, array: Any, expected: Any) -> None:
+    """Raise WrongAnswer where a bit differs; both arrays lie on the host, or both on the device."""
+    seen, wanted = bits(array).ravel(), bits(expected).ravel()
+    wrong = seen != wanted
+    count = int(wrong.sum())
+    if count:
+        first = int(wrong.argmax())
+        raise difference(bench, kernel, array, first, int(wanted[first]), int(seen[first]), count)
+
+
+def difference(bench: Bench, kernel: str, array: Any, index: int, expected: int, seen: int, count: int) -> WrongAnswer:
+    """Return the finding that element `index` of an array differs, the first of `count` wrong ones."""
+    device, width = bench.device.device, 2 * array.itemsize
+    start = int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
+    where = f"the first at address {start + index * array.itemsize:#x} (element {index})"
+    words = f"expected 0x{expected:0{width}x}, seen 0x{seen:0{width}x}, {(expected ^ seen).bit_count()} wrong bits"
+    named = f"{device.id} ({device.name}{', ' + device.uuid if device.uuid else ''})"
+    return WrongAnswer(f"{named}, {kernel}: {count} of {array.size} values are wrong, {where}: {words}")

@@ -1,0 +1,124 @@
+"""Patterns in memory: written, read back and compared, with every bit both 0 and 1."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import Bench, KeyFigure, Stage, Target, Task, Topic, View, Work, WrongAnswer, points
+
+from ._identical import difference, effort
+
+_PATTERNS = ("random", "address", "checkerboard")
+_CHECKERBOARD = 0x5555555555555555
+_ALL = 0xFFFFFFFFFFFFFFFF
+_WORD_BYTES = 8
+_CHUNK_WORDS = {True: 2**24, False: 2**18}  # on a GPU, and on the host, where a chunk fits into a cache
+_GIB = 2**30
+
+topic = Topic(
+    views=[View("bars", "Throughput of memory patterns", ("memory",), by=("pattern",), series="self")],
+    key_figures=[KeyFigure("Soak: memory, random words", "memory", (("pattern", "random"),))],
+)
+
+
+def _sizes(target: Target) -> Any:
+    """Return on a GPU three quarters of its memory in the full tier."""
+    if target.is_host:
+        return points((2**25,), (2**22,), (2**29,))
+    return points((2**30,), (2**26,), (max(target.device.memory_bytes * 3 // 4 // _GIB, 1) * _GIB,))
+
+
+@topic.case(pattern=points(_PATTERNS[:1], full=_PATTERNS), size_bytes=_sizes)
+def memory(bench: Bench, pattern: str, size_bytes: int) -> Task:
+    """A pattern is written and read back, then its inverse: 4 × the size; every word is compared."""
+    return MemoryPattern(bench, pattern, size_bytes).task()
+
+
+class MemoryPattern:
+    """Memory in chunks. A chunk holds the words of the pattern, each combined with a key of the chunk by XOR."""
+
+    def __init__(self, bench: Bench, pattern: str, size_bytes: int) -> None:
+        words = size_bytes // _WORD_BYTES
+        chunk = min(_CHUNK_WORDS[bench.traits.is_gpu], words)
+        bench.need(size_bytes + 3 * chunk * _WORD_BYTES)
+        self._bench, self._xp = bench, bench.xp
+        self._kernel = f"memory pattern {pattern}"
+        self._is_address = pattern == "address"
+        self.memory = bench.xp.empty(words, np.uint64)
+        self._pattern = bench.xp.asarray(_words(pattern, chunk, bench.rng))
+        self._scratch = bench.xp.empty(chunk, np.uint64)
+        self._starts = range(0, words, chunk)
+        self._wrong = bench.xp.zeros(len(self._starts), np.int64)
+
+    def task(self) -> Task:
+        """Return the task; each of its calls writes and compares all of the memory twice."""
+        work = Work(moved=4 * self.memory.nbytes)
+        stage = Stage(self._call, work, "moved", clock="self", effort=effort(self._bench), checked=True)
+        return Task.of(stage, check=lambda: None, notes={"kernel": self._kernel})
+
+    def _call(self) -> float:
+        seconds = 0.0
+        for flip in (0, _ALL):
+            turn = partial(self._turn, flip)
+            seconds += self._bench.device.time(turn, 1, gated=False).device[0]
+            self._bench.device.synchronize()
+            self._expect_right(flip)
+        return seconds
+
+    def _turn(self, flip: int) -> None:
+        self.write(flip)
+        self.count_wrong(flip)
+
+    def write(self, flip: int) -> None:
+        """Write the pattern, each bit inverted where `flip` has it."""
+        for index in range(len(self._starts)):
+            room = self._chunk(index)
+            self._xp.bitwise_xor(self._pattern[: room.size], self._key(index, flip), out=room)
+
+    def count_wrong(self, flip: int) -> None:
+        """Count the wrong words of each chunk, in the memory of the device."""
+        for index in range(len(self._starts)):
+            differs = self._difference(index) != self._key(index, flip)
+            self._wrong[index] = self._xp.count_nonzero(differs)
+
+    def _expect_right(self, flip: int) -> None:
+        wrong = self._bench.device.to_host(self._wrong)
+        if wrong.any():
+            raise self._finding(int(np.flatnonzero(wrong)[0]), flip, int(wrong.sum()))
+
+    def _difference(self, index: int) -> Any:
+        room = self._chunk(index)
+        return self._xp.bitwise_xor(room, self._pattern[: room.size], out=self._scratch[: room.size])
+
+    def _chunk(self, index: int) -> Any:
+        start = self._starts[index]
+        return self.memory[start : start + self._pattern.size]
+
+    def _key(self, index: int, flip: int) -> np.uint64:
+        """Return what the words of a chunk are combined with: no two chunks of addresses hold the same."""
+        return np.uint64(flip ^ (self._starts[index] * _WORD_BYTES if self._is_address else 0))
+
+    def _finding(self, index: int, flip: int, count: int) -> WrongAnswer:
+        """Return the finding in the first chunk that had a wrong word, which is read once more."""
+        key = self._key(index, flip)
+        differs = self._difference(index) != key
+        if not bool(differs.any()):
+            device = self._bench.device.device
+            where = f"the first among {self._pattern.size} words from element {self._starts[index]} on"
+            words = f"{count} of {self.memory.size} values are wrong, {where}: right when read again"
+            return WrongAnswer(f"{device.id} ({device.name}), {self._kernel}: {words}")
+        first = int(differs.argmax())
+        at = self._starts[index] + first
+        expected = int(self._pattern[first]) ^ int(key)
+        return difference(self._bench, self._kernel, self.memory, at, expected, int(self.memory[at]), count)
+
+
+def _words(pattern: str, count: int, rng: np.random.Generator) -> Any:
+    if pattern == "random":
+        return rng.integers(0, _ALL, count, np.uint64, endpoint=True)
+    if pattern == "address":
+        return np.arange(count, dtype=np.uint64) * np.uint64(_WORD_BYTES)
+    return np.full(count, _CHECKERBOARD, np.uint64)

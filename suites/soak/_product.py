@@ -1,0 +1,98 @@
+"""Products of the vendor's BLAS on fixed matrices: every one has the bits of the first.
+
+A library gives the same bits for the same product on GPUs of one architecture with as many SMs (NVIDIA, cuBLAS
+documentation, "Results Reproducibility"), if it has one stream and no atomics, as here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from typing import Any
+
+import numpy as np
+
+from gpubench.api.suite import Bench, KeyFigure, Skip, Stage, Target, Task, Topic, View, Work, expect, points
+
+from ._identical import bits, effort, expect_identical, invert
+
+_OUTPUTS = 4  # products that are timed together, each into memory of its own, so that all are compared
+_ROWS = 8  # of the first product, which are compared with a product in float64
+# of a row, relative to it: rounding to the type, and sums of thousands of products in float32 or float64
+_TOLERANCES = {"float16": 2e-3, "float32": 1e-5, "float64": 1e-13}
+_DRAWN = 2**22  # elements that are drawn; a larger matrix repeats them
+
+topic = Topic(
+    views=[View("bars", "Throughput of soaking products", ("product",), by=("dtype", "size"), series="self")],
+    key_figures=[KeyFigure("Soak: product, float64", "product", (("dtype", "float64"),))],
+)
+
+
+def _dtypes(target: Target) -> Any:
+    known = tuple(dtype for dtype in _TOLERANCES if dtype in target.device.dtypes) or ("float64",)
+    return points(known[-1:] if target.is_host else known[:1], full=known)
+
+
+def _sizes(target: Target) -> Any:
+    return points((512,), (128,), (1024,)) if target.is_host else points((4096,), (1024,), (8192,))
+
+
+@topic.case(dtype=_dtypes, size=_sizes, headline={"dtype": "float64"})
+def product(bench: Bench, dtype: str, size: int) -> Task:
+    """2·n³ operations of a product on N(0,1); all bits of every product are compared with the first one's."""
+    if dtype not in bench.device.device.dtypes and bench.traits.is_gpu:
+        raise Skip(f"{bench.device.device.name} does not support {dtype}")
+    return _Product(bench, dtype, size).task()
+
+
+class _Product:
+    """The matrices, the first product, and memory for those to come."""
+
+    def __init__(self, bench: Bench, dtype: str, size: int) -> None:
+        self._bench, self._size = bench, size
+        nbytes = size * size * np.dtype(dtype).itemsize
+        bench.need((3 + _OUTPUTS) * nbytes + size * size * 9)  # the columns in float64 and the mask of a comparison
+        rng = bench.rng
+        self._left, self._right = (bench.xp.asarray(_drawn(rng, size, dtype)) for _ in range(2))
+        self._first = bench.xp.empty((size, size), dtype)
+        self._outputs = [bench.xp.empty_like(self._first) for _ in range(_OUTPUTS)]
+        self._kernel = f"product of {dtype} matrices of {size} × {size}"
+        self._multiply(self._first)
+        bench.device.synchronize()
+        self._expect_right(_TOLERANCES[dtype])
+        self._digest = hashlib.sha256(bench.device.to_host(bits(self._first)).tobytes()).hexdigest()
+
+    def _multiply(self, out: Any) -> None:
+        self._bench.xp.matmul(self._left, self._right, out=out)
+
+    def _expect_right(self, tolerance: float) -> None:
+        """Raise WrongAnswer where rows of the first product are not those in float64."""
+        xp = self._bench.xp
+        rows = slice(0, self._size, max(self._size // _ROWS, 1))
+        expected = xp.matmul(self._left[rows].astype(np.float64), self._right.astype(np.float64))
+        seen = self._first[rows].astype(np.float64)
+        error = float(xp.linalg.norm(seen - expected) / xp.linalg.norm(expected))
+        expect(error <= tolerance, f"{self._kernel}: the first one is off by {error:.3g}, at most {tolerance:g}")
+
+    def task(self) -> Task:
+        """Return the task; each of its calls times some products and compares all of them."""
+        stage = Stage(
+            self._call, Work(flops=2.0 * self._size**3), "flops", clock="self", effort=effort(self._bench), checked=True
+        )
+        notes = {"digest": self._digest, "kernel": self._kernel}
+        return Task.of(stage, check=lambda: None, notes=notes)
+
+    def _call(self) -> float:
+        for out in self._outputs:
+            invert(out, self._first, self._bench)
+        turns = itertools.cycle(self._outputs)
+        timing = self._bench.device.time(lambda: self._multiply(next(turns)), _OUTPUTS, gated=False)
+        self._bench.device.synchronize()
+        for out in self._outputs:
+            expect_identical(self._bench, self._kernel, out, self._first)
+        return timing.device[0]
+
+
+def _drawn(rng: np.random.Generator, size: int, dtype: str) -> Any:
+    count = size * size
+    return np.resize(rng.standard_normal(min(count, _DRAWN), np.float32), count).astype(dtype).reshape(size, size)

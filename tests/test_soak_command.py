@@ -1,0 +1,200 @@
+"""`gpubench soak`: passes until the time is over, the ledger, exit statuses, and soaks that end early."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import _make as make
+import pytest
+from _command import gpubench
+
+from gpubench.analysis.soak import DIGEST, ledger_of
+from gpubench.analysis.trust import HEALTH_SOURCE
+from gpubench.base.errors import UsageError
+from gpubench.model import Counter, EventBit, EventClass, Measure, Remark, Samples
+from gpubench.model.store import read_run
+from gpubench.tools import soak as soaking
+
+CASE = make.case("product", "soak", dtype="float16", size=8192)
+GPUS = make.facts(make.device("cuda:0"), make.device("cuda:1"))
+
+
+def passed(replicate, seconds=1e-3, digest="aa", device="cuda:0", window=(0.0, 0.0), **fields):
+    return make.result(
+        make.timing(seconds, moved=1e9, name="self"),
+        of=CASE,
+        devices=(device,),
+        replicate=replicate,
+        notes=((DIGEST, digest),),
+        window=window,
+        **fields,
+    )
+
+
+def failed(replicate):
+    return make.result(of=CASE, replicate=replicate, status="failed", cause="wrong-answer", reason="1 of 9 are wrong")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("10min", 600), ("1h", 3600), ("1.5 h", 5400), ("2d", 172800), ("5m", 300)]
+)
+def test_a_time_is_a_number_with_its_unit(text, seconds):
+    assert soaking.seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "10", "h", "-1h", "1 hour", "0s", "31d", "1e3s"])
+def test_anything_else_is_no_time(text):
+    with pytest.raises(UsageError, match="not a time; give a number with s, min, h or d"):
+        soaking.seconds_of(text)
+
+
+def test_the_ledger_has_the_rates_over_the_passes():
+    rates = [1e-3, 2e-3, 1.25e-3]
+    ledger = ledger_of(make.run(*(passed(number, seconds) for number, seconds in enumerate(rates))))
+    (case,) = ledger.cases
+    assert (ledger.passes, ledger.compared, ledger.exit_status, ledger.wrong) == (3, 3, 0, ())
+    assert case.medians == pytest.approx((1e12, 5e11, 8e11))
+    assert case.drift == pytest.approx(-0.2)
+    assert case.row[2:] == ("3 ok", "3", "1000 GB/s", "500.0 GB/s", "800.0 GB/s", "-20.0%")
+    assert "no wrong bit" in ledger.verdict
+
+
+def test_a_wrong_answer_names_its_pass_and_ends_with_3():
+    ledger = ledger_of(make.run(passed(0), failed(1), passed(2)))
+    assert ledger.wrong == (f"pass 2, {CASE.id}: 1 of 9 are wrong",)
+    assert ledger.exit_status == 3
+    assert ledger.cases[0].row[2] == "2 ok, 1 failed"
+
+
+def test_a_pass_whose_first_result_has_other_bits_is_found_also_on_another_gpu_of_the_model():
+    results = [passed(0), passed(1), passed(0, device="cuda:1"), passed(1, digest="bb", device="cuda:1")]
+    ledger = ledger_of(make.run(*results, facts=GPUS))
+    (words,) = ledger.wrong
+    assert words.startswith(f"pass 2, {CASE.id} on cuda:1: its first result has other bits (bb)")
+    assert ledger.exit_status == 3
+    assert ledger_of(make.run(*results[:3], facts=GPUS)).exit_status == 0
+
+
+def test_an_unhealthy_device_ends_with_6_whatever_the_results_are():
+    for results in ([passed(0)], [failed(0)]):
+        run = make.run(*results)
+        sick = Remark(1.0, "event", HEALTH_SOURCE, "cuda:0", "uncorrected ECC errors: 3, before the run 1")
+        unknown = Remark(1.0, "absent", HEALTH_SOURCE, "cuda:0", "unavailable: no NVML")
+        ledger = ledger_of(make.dataclasses.replace(run, remarks=(sick, unknown)))
+        assert ledger.sick == ("cuda:0: uncorrected ECC errors: 3, before the run 1",)
+        assert ledger.exit_status == 6
+        assert "a device is unhealthy" in ledger.verdict
+
+
+def test_the_ledger_has_temperatures_throttle_reasons_and_errors_of_the_whole_soak():
+    counters = (
+        Counter("a", "°C", "gauge", 1.0, "", Measure.TEMPERATURE),
+        Counter(
+            "b", "mask", "event", 1.0, "", Measure.THROTTLE_REASONS, (EventBit(4, "power cap", EventClass.POWER_CAP),)
+        ),
+        Counter("c", "errors", "cumulative", 1.0, ""),
+    )
+    columns = (("a", (40.0, 60.0, 80.0)), ("b", (0.0, 4.0, 4.0)), ("c", (7.0, 7.0, 9.0)))
+    sampled = [Samples("nvml", "cuda:0", (1.0, 2.0, 3.0), columns)]
+    ledger = ledger_of(make.run(passed(0, window=(0.5, 3.5)), sampled=sampled, counters=counters))
+    (device,) = ledger.devices
+    assert device.gauges == ("temperature 40.00 °C to 80.00 °C, mean 60.00 °C",)
+    assert device.throttled == ("power cap 66.7 % of the time",)
+    assert device.errors == ("c +2",)
+
+
+FAULT = """
+    import numpy as np
+    multiply, products = np.matmul, []
+    def faulty(left, right, out=None):
+        found = multiply(left, right, out=out)
+        products.append(1)
+        if len(products) == 9 and out is not None:  # the first, those in float64, and some of the first call
+            out.view(np.uint64)[3, 2] ^= np.uint64(1)
+        return found
+    np.matmul = faulty
+"""
+
+
+@pytest.mark.slow
+def test_an_injected_bit_is_found_within_one_pass_and_ends_with_3(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(FAULT))
+    out = tmp_path / "soak.jsonl"
+    done = gpubench("soak", "--for", "0.1s", "--device", "host", "-o", out, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 3, done.stderr
+    run = read_run(out)
+    assert run.complete
+    (finding,) = ledger_of(run).wrong
+    assert finding.startswith("pass 1, soak/product[dtype=float64,size=512]: host (")
+    assert "(element 1538)" in finding
+    assert "1 wrong bits" in finding
+    assert finding[:60] in done.stdout
+    assert gpubench("show", out).returncode == 0
+
+
+@pytest.mark.slow
+def test_a_soak_lasts_as_long_as_it_is_told_and_can_be_resumed_for_longer(tmp_path):
+    out = tmp_path / "soak.jsonl"
+    words = ("soak", "--device", "host", "-o", out)
+    assert gpubench(*words, "--for", "0.5s").returncode == 0
+    first = {result.key for result in read_run(out).results}
+    assert {replicate for *_, replicate in first} == {0}, "the first pass is whole, and the time is then over"
+    assert len(first) == 3
+    done = gpubench(*words, "--for", "15s", "--resume")
+    assert done.returncode == 0, done.stderr
+    later = read_run(out)
+    assert {result.key for result in later.results} > first
+    assert later.complete
+    assert "no wrong bit" in done.stdout
+
+
+def test_a_soak_is_named_by_its_file_and_refuses_bad_options(tmp_path):
+    assert gpubench("soak", "--for", "soon", cwd=tmp_path).returncode == 2
+    done = gpubench("soak", "--resume", cwd=tmp_path)
+    assert (done.returncode, "name it with --out" in done.stderr) == (2, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_soak_prints_its_ledger_and_goes_on_later(tmp_path, number):
+    out = tmp_path / "soak.jsonl"
+    words = [sys.executable, "-m", "gpubench", "soak", "--for", "60s", "--device", "host", "-o", str(out)]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (out.exists() and b'"result"' in out.read_bytes()):
+        time.sleep(0.1)
+    process.send_signal(number)
+    printed, _ = process.communicate(timeout=30)
+    assert process.returncode == 128 + number
+    assert "no wrong bit" in printed
+    before = read_run(out)
+    assert before.results
+    assert not before.complete
+    again = gpubench("soak", "--for", "60s", "--device", "host", "-o", out, "--resume", "--seed", "1")
+    assert (again.returncode, "seed was 0, is 1" in again.stderr) == (2, True)
+
+
+@pytest.mark.slow
+def test_a_disk_that_fills_ends_the_soak_with_5_and_keeps_what_was_written(tmp_path):
+    out = tmp_path / "soak.jsonl"
+    program = "import resource, signal, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000)); "
+    program += "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); from gpubench.__main__ import main; sys.exit(main())"
+    words = ["soak", "--for", "40s", "--device", "host", "-o", str(out)]
+    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 5, done.stderr
+    assert "what was written before is kept" in done.stderr
+    assert not read_run(out).complete
+    assert out.stat().st_size <= 20000
+
+
+@pytest.mark.slow
+def test_json_is_one_document(tmp_path):
+    done = gpubench("soak", "--for", "0.1s", "--device", "host", "--json", "-o", tmp_path / "soak.jsonl")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)
