@@ -109,6 +109,9 @@ SHEET_CLOCKS = {
     "NVIDIA A100-SXM4-80GB": ("sm_80", 108, {}, 1.41e9),
     "AMD Instinct MI300X": ("gfx942", 304, {}, 2.1e9),
     "AMD Instinct MI250X": ("gfx90a", 110, {}, 1.7e9),
+    "AMD Instinct MI325X": ("gfx942", 304, {}, 2.1e9),
+    "AMD Instinct MI350X": ("gfx950", 256, {}, 2.2e9),
+    "AMD Instinct MI355X": ("gfx950", 256, {}, 2.4e9),
     "NVIDIA L40S": ("sm_89", 142, {}, 2.52e9),
     "NVIDIA GeForce RTX 4090": ("sm_89", 128, {}, 2.52e9),
 }
@@ -227,11 +230,51 @@ def test_samples_from_before_the_clock_settled_are_not_held_against_the_settled_
         ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 102, None),
         ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 102, 1.597e12),
         ("AMD Instinct MI250X", 68, 1.6e12),
+        ("AMD Instinct MI325X", 275, 6e12),
+        ("AMD Instinct MI350X", 309, 8e12),
+        ("AMD Instinct MI355X", 309, 8e12),
+        ("AMD Instinct MI350P", 155, None),
+        ("AMD Instinct MI300A", 137, None),
     ],
 )
 def test_a_board_has_the_memory_of_its_own_data_sheet_and_one_without_a_sheet_has_none(name, memory_gb, dram):
     found = hardware.peak(make.device(name=name, memory_bytes=int(memory_gb * 1e9)), "dram")
     assert (found and found.value) == dram
+
+
+def part(compute, memory="NPS1", units=38, name="AMD Instinct MI300X"):
+    """A device of a split card."""
+    return make.device("rocm:0", name, arch="gfx942", units=units, details=details(compute, memory))
+
+
+def details(compute, memory):
+    return (("partition.compute", compute), ("partition.memory", memory))
+
+
+@pytest.mark.parametrize(
+    ("compute", "units", "share"), [("CPX", 38, 8), ("QPX", 76, 4), ("DPX", 152, 2), ("SPX", 304, 1)]
+)
+def test_a_device_of_a_split_card_has_the_rates_of_its_compute_units(compute, units, share):
+    device, whole = part(compute, units=units), part("SPX", units=304)
+    for limit in ("tensor.float16", "tensor.float8", "float32", "tensor.float64"):
+        assert hardware.peak(device, limit).value == pytest.approx(hardware.peak(whole, limit).value / share)
+    if share > 1:
+        assert hardware.peak(device, "float32").source.startswith(
+            f"{units} of 304 compute units of AMD Instinct MI300X"
+        )
+
+
+def test_the_memory_of_a_device_of_a_split_card_is_that_of_its_memory_partition():
+    assert hardware.peak(part("CPX", "NPS1"), "dram").value == 5.3e12
+    assert hardware.peak(part("CPX", "NPS4"), "dram").value == 5.3e12 / 4
+    assert hardware.peak(part("CPX", ""), "dram") is None
+
+
+def test_what_no_document_says_of_a_split_card_has_no_peak():
+    assert hardware.peak(part("CPX"), "link.peer") is None, "the devices of one card have no link between them"
+    assert hardware.peak(part("CPX", units=0), "float32") is None
+    assert hardware.peak(part("CPX", name="AMD Instinct MI250X"), "float32") is None
+    assert hardware.peak(part("CPX"), "link.h2d") == hardware.peak(part("SPX"), "link.h2d")
 
 
 JOULES = tuple(700.0 * second for second in range(11))

@@ -3,6 +3,7 @@
 No AMD GPU is here. The properties are those that HIP's headers name, with the values of the data sheets.
 """
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from gpubench import plugins
 from gpubench.authoring.axes import Target
 from gpubench.base.errors import Skip
+from gpubench.knowledge import hardware
 from gpubench.model import Facts
 from gpubench.plugins.backend import Traits
 
@@ -31,6 +33,11 @@ MI300X = {
     "memoryBusWidth": 8192,
 }
 MI250X = {**MI300X, "name": b"AMD Instinct MI250X", "gcnArchName": b"gfx90a:sramecc+:xnack-", "l2CacheSize": 8 * 2**20}
+
+MI355X = {**MI300X, "name": b"AMD Instinct MI355X", "gcnArchName": b"gfx950", "multiProcessorCount": 256}
+MI300A = {**MI300X, "name": b"AMD Instinct MI300A", "multiProcessorCount": 228, "totalGlobalMem": 137438953472}
+# One of the eight devices of a card that is split, which all have the card's PCI address
+PART = {**MI300X, "multiProcessorCount": 38, "totalGlobalMem": MI300X["totalGlobalMem"] // 8}
 
 
 class Runtime:
@@ -71,6 +78,19 @@ def test_a_gpu_is_described_by_its_compilers_name_and_its_infinity_cache():
         "clock.memory_hz": "1300000000",
         "memory.bus_bits": "8192",
     }
+
+
+def test_a_device_of_a_split_card_has_its_own_units_and_memory_and_the_cache_of_the_card():
+    device = found(PART)
+    assert (device.units, device.memory_bytes) == (38, 25767706624)
+    assert device.cache_bytes == 256 * 2**20  # a ring that is too large flushes too
+    assert hardware.peak(replace(device, details=(("partition.compute", "CPX"),)), "float32").value == 163e12 / 8
+
+
+def test_an_apu_has_no_data_sheet_and_rates_per_clock_of_its_architecture():
+    device = found(MI300A)
+    assert hardware.peak(device, "link.h2d") is None  # its host and its GPU share one memory: no host link
+    assert hardware.per_clock(device, "float32").value == 256.0
 
 
 def test_the_numbers_nine_and_four_are_no_hopper():
@@ -116,7 +136,7 @@ def test_page_locking_after_the_fact_is_skipped_with_the_reason():
 
 @pytest.mark.parametrize("tier", ["smoke", "quick", "full"])
 @pytest.mark.parametrize(
-    "props", [MI300X, MI250X, {**MI300X, "gcnArchName": b"gfx950"}], ids=["MI300X", "MI250X", "MI355X"]
+    "props", [MI300X, MI250X, MI355X, MI300A, PART], ids=["MI300X", "MI250X", "MI355X", "MI300A", "MI300X in CPX"]
 )
 def test_every_suite_has_cases_for_an_amd_gpu_and_its_peer(props, tier):
     runtime = Runtime(props)

@@ -17,13 +17,15 @@ class DataSheet:
     """The peaks of the models whose name matches `pattern`, SI units, with the document that states them.
 
     `memory_gb`, where it is given, are the least and the most memory (1e9 B) of the boards meant: others of the same
-    name have memory of another kind.
+    name have memory of another kind. `units` are the compute units of the whole board, for models that can be split
+    into several devices.
     """
 
     pattern: str
     peaks: Mapping[str, float]
     source: str
     memory_gb: tuple[float, float] | None = None
+    units: int = 0
 
     def is_of(self, name: str, memory_bytes: int) -> bool:
         """Return whether a device of that name and memory is meant; memory that nobody read is taken to fit."""
@@ -111,6 +113,46 @@ _MI300X = {
     "float32": 163e12,
     "tensor.float64": 163e12,
 }
+# The white paper gives two rates of TF32 that exclude each other: it is left out.
+_MI325X = {
+    "dram": 6e12,
+    "link.h2d": _PCIE_GEN5_X16,
+    "link.peer": 64e9,
+    "tensor.float16": 1307.4e12,
+    "tensor.bfloat16": 1307.4e12,
+    "tensor.float8": 2614.9e12,
+    "tensor.int8": 2614.9e12,
+    "float32": 163.4e12,
+    "tensor.float64": 163.4e12,
+    "float64": 81.7e12,
+}
+# AMD states the rates of 16 and 8 bits with two digits. The width of a link between GPUs is not stated.
+_MI350X = {
+    "dram": 8e12,
+    "link.h2d": _PCIE_GEN5_X16,
+    "tensor.float16": 2300e12,
+    "tensor.bfloat16": 2300e12,
+    "tensor.float8": 4600e12,
+    "tensor.int8": 4600e12,
+    "float32": 144.2e12,
+    "tensor.float64": 72.1e12,
+    "float64": 72.1e12,
+}
+_MI355X = {
+    "dram": 8e12,
+    "link.h2d": _PCIE_GEN5_X16,
+    "tensor.float16": 2500e12,
+    "tensor.bfloat16": 2500e12,
+    "tensor.float8": 5000e12,
+    "tensor.int8": 5000e12,
+    "float32": 157.3e12,
+    "tensor.float64": 78.6e12,
+    "float64": 78.6e12,
+}
+_MI350_SOURCE = (
+    "AMD Instinct MI350 Series microarchitecture, ROCm documentation "
+    "(https://rocm.docs.amd.com/en/latest/reference/gpu-arch/mi350.html), dense rates"
+)
 # Of a die, which is a device of its own: half of the 383, 95.7 and 47.9 TFLOP/s that the data sheet gives of two.
 _MI250X = {
     "dram": 1.6e12,
@@ -159,7 +201,16 @@ DATA_SHEETS = (
         {"dram": 1.597e12, "link.h2d": _PCIE_GEN5_X16, "float32": 120e12},
         "NVIDIA RTX PRO 6000 Blackwell Server Edition data sheet, December 2025, page 3",
     ),
-    DataSheet(r"\bMI300X\b", _MI300X, "AMD Instinct MI300X data sheet, dense rates"),
+    DataSheet(r"\bMI300X\b", _MI300X, "AMD Instinct MI300X data sheet, dense rates", units=304),
+    DataSheet(
+        r"\bMI325X\b",
+        _MI325X,
+        "AMD CDNA 3 white paper, table 1 and the sections on memory and communication "
+        "(https://www.amd.com/content/dam/amd/en/documents/instinct-tech-docs/white-papers/amd-cdna-3-white-paper.pdf)",
+        units=304,
+    ),
+    DataSheet(r"\bMI350X\b", _MI350X, _MI350_SOURCE, units=256),
+    DataSheet(r"\bMI355X\b", _MI355X, _MI350_SOURCE, units=256),
     DataSheet(
         r"\bMI250X\b",
         _MI250X,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-from gpubench.knowledge.data_sheets import DATA_SHEETS, PCIE_SOURCE
+from gpubench.knowledge.data_sheets import DATA_SHEETS, PCIE_SOURCE, DataSheet
 from gpubench.model import Device
 
 
@@ -22,7 +23,26 @@ def peak(device: Device, limit: str) -> Peak | None:
     name = "link.h2d" if limit == "link.d2h" else limit  # both directions have lanes of their own
     if sheet is None or name not in sheet.peaks:
         return None
-    return Peak(sheet.peaks[name], PCIE_SOURCE if name == "link.h2d" else sheet.source)
+    if name == "link.h2d":  # the devices of a split card share it, and each can have all of it
+        return Peak(sheet.peaks[name], PCIE_SOURCE)
+    details = dict(device.details)
+    if details.get("partition.compute", "SPX") != "SPX":
+        return _of_part(sheet, device, name, details.get("partition.memory", ""))
+    return Peak(sheet.peaks[name], sheet.source)
+
+
+def _of_part(sheet: DataSheet, device: Device, limit: str, memory: str) -> Peak | None:
+    """The peak of one device of a split AMD card (CDNA 3 white paper, "partitioning").
+
+    The rates are those of its compute units. Its memory is that of its memory partition: NPS1 spreads each device's
+    memory over the whole card, NPS4 over a quarter. No document gives the rate between the devices of one card.
+    """
+    if limit == "dram" and re.fullmatch(r"NPS[1-8]", memory):
+        return Peak(sheet.peaks[limit] / int(memory[3:]), f"{memory}, of {sheet.source}")
+    if limit == "dram" or limit.startswith("link.") or not (device.units and sheet.units):
+        return None
+    words = f"{device.units} of {sheet.units} compute units of {sheet.source}"
+    return Peak(sheet.peaks[limit] * device.units / sheet.units, words)
 
 
 # Dense operations of one multiprocessor or compute unit in one clock; a fused multiply-add is two.
@@ -67,6 +87,14 @@ _CDNA3_CLOCK = {
     "tensor.float64": 256.0,
     "float64": 128.0,
 }
+# 2·M·N·K operations of an instruction over its cycles, by the four matrix cores of a unit
+_CDNA4_CLOCK = {
+    "tensor.float16": 4096.0,
+    "tensor.bfloat16": 4096.0,
+    "tensor.float8": 8192.0,
+    "float32": 256.0,
+    "tensor.float64": 128.0,
+}
 _SHARED_CLOCK = {"shared": 128.0}  # bytes: 32 banks of 4 bytes
 
 # Architecture → (operations or bytes a clock and unit, source).
@@ -82,6 +110,10 @@ _CLOCKS: dict[str, tuple[dict[str, float], str]] = {
     ),
     "gfx90a": (_CDNA2_CLOCK | _SHARED_CLOCK, "AMD Instinct MI250 microarchitecture, ROCm documentation"),
     "gfx942": (_CDNA3_CLOCK | _SHARED_CLOCK, "AMD Instinct MI300 microarchitecture, ROCm documentation"),
+    "gfx950": (
+        _CDNA4_CLOCK,
+        "AMD, Matrix Core Programming on CDNA 3 and CDNA 4 (ROCm blogs, 2025), cycles of matrix instructions",
+    ),
 }
 # Architectures whose memory moves two words a clock and pin at the clock that the driver reports: 2 x 1593 MHz x
 # 5120 bit is the A100's 2.04 TB/s, 2 x 2619 MHz x 5120 bit the H100's 3.35, 2 x 1600 MHz x 4096 bit a die of the
@@ -103,7 +135,7 @@ def per_clock_limits(arch: str) -> tuple[str, ...]:
 # The unified L1 and shared memory of one multiprocessor, bytes.
 _UNIFIED_L1: dict[str, int] = {"sm_80": 192 * 1024, "sm_89": 128 * 1024, "sm_90": 256 * 1024}
 # The vector L1 of one compute unit, bytes.
-_VECTOR_L1: dict[str, int] = {"gfx90a": 16 * 1024, "gfx942": 32 * 1024}
+_VECTOR_L1: dict[str, int] = {"gfx90a": 16 * 1024, "gfx942": 32 * 1024, "gfx950": 32 * 1024}
 
 
 def first_cache(device: Device) -> Peak | None:
