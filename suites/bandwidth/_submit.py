@@ -63,7 +63,7 @@ def driver_function(name: str) -> int:
         name.encode(), ctypes.byref(address), _SIGNATURES, ctypes.c_uint64(0), ctypes.byref(found)
     )
     if status != 0 or not address.value:
-        raise Skip(f"the driver does not have {name} (CUDA error {status}, status {found.value}); it is of CUDA 12.8")
+        raise Skip(f"the driver does not have {name} (error {status}, status {found.value}): needs CUDA 12.8 or newer")
     return address.value
 
 

@@ -1,0 +1,88 @@
+"""Grouped products and FP8 products with scales on a real GPU: right answers, wrong ones found, shares of the dense."""
+
+import dataclasses
+import sys
+from typing import Any
+
+import pytest
+
+from gpubench import plugins
+from gpubench.authoring.axes import Target
+from gpubench.authoring.bench import Bench
+from gpubench.base.errors import WrongAnswer
+from gpubench.measuring import inventory
+from gpubench.measuring.engine import Engine
+from gpubench.measuring.stopping import POLICIES
+from gpubench.model import Case
+
+pytestmark = pytest.mark.gpu
+
+SUITE = plugins.load("suites", "gemm")
+GROUPED = sys.modules[f"{SUITE.package}._grouped"]
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Any:
+    """The first GPU, open in this process."""
+    device = inventory.facts().devices[0]
+    if not device.arch.startswith("sm_9"):
+        pytest.skip("written for an NVIDIA GPU of sm_90")
+    return plugins.load("backends", device.backend).open(device)
+
+
+def task_of(gpu: Any, name: str, **params: Any) -> Any:
+    bench = Bench(gpu, Case("gemm", name, tuple(params.items())), Target(inventory.facts(), gpu.device), SUITE.package)
+    return SUITE.build(bench)
+
+
+@pytest.mark.parametrize("skew", [0, 1.5])
+def test_both_ways_of_grouped_products_are_checked(gpu: Any, skew: float) -> None:
+    task = task_of(gpu, "grouped", experts=8, tokens=300, skew=skew)
+    for stage in task.stages.values():
+        task.poison()
+        with pytest.raises(WrongAnswer):
+            task.check()
+        stage.call()
+        assert 0 < task.check()["error"].value < 0.02
+    assert "gemmGroupedBatchedEx" in task.notes["library"]
+
+
+def test_experts_that_have_no_tokens_are_left_out(gpu: Any) -> None:
+    task = task_of(gpu, "grouped", experts=64, tokens=16, skew=1.5)
+    assert "of 64 experts have tokens" in task.notes["tokens of an expert"]
+    for stage in task.stages.values():
+        task.poison()
+        stage.call()
+        task.check()
+
+
+def test_the_share_of_the_dense_product_is_measured_beside_it(gpu: Any) -> None:
+    measured = Engine(gpu, POLICIES["smoke"]).measure(task_of(gpu, "grouped", experts=8, tokens=8192, skew=0))
+    shares = [series.values for series in measured.series if series.label == "grouped.of dense"]
+    assert len(shares) == 1
+    assert all(0.05 < value < 1.3 for value in shares[0])
+
+
+@pytest.mark.parametrize("name", ["block128", "vector128", "row"])
+def test_scales_are_applied_where_they_belong(gpu: Any, name: str) -> None:
+    task = task_of(gpu, "scaled", format=name, n=1024)
+    task.poison()
+    with pytest.raises(WrongAnswer):
+        task.check()
+    task.stages[""].call()
+    assert 0 < task.check()["error"].value < 0.02
+
+
+def test_a_scale_that_changes_is_found(gpu: Any) -> None:
+    scaled = sys.modules[f"{SUITE.package}._scaled"]
+    formats, vendor = (sys.modules[f"{SUITE.package}.{name}"] for name in ("_formats", "_vendor"))
+    case = Case("gemm", "scaled", (("format", "block128"), ("n", 1024)))
+    bench = Bench(gpu, case, Target(inventory.facts(), gpu.device), SUITE.package)
+    precision = formats.PRECISIONS["float8_e4m3"]
+    operands = scaled.ScaledOperands(bench, precision, formats.Shape(1024, 1024, 1024, "nt"), "block128")
+    operands.scales.b[3] *= 1.25
+    call = vendor.heuristics(bench, dataclasses.replace(operands.product), 1)[0].call
+    operands.poison()
+    call()
+    with pytest.raises(WrongAnswer):
+        operands.check()
