@@ -11,6 +11,7 @@ import numpy as np
 from gpubench.api.suite import (
     POINT,
     Bench,
+    Effort,
     Observation,
     Observed,
     Stage,
@@ -30,6 +31,7 @@ from ._loads import gemm, lane, steps_of, triad
 
 _TRIAD_BYTES, _N = 2**28, 4096
 _ROUNDS = 100
+_CREATED = 20
 _MOST_UNITS = 1024  # numbers of SMs that a kernel can report
 _BLOCKS_PER_UNIT, _THREADS = 8, 64
 _LINGER_S = 20e-6
@@ -46,7 +48,7 @@ topic = Topic(
 
 def _units(target: Target) -> Any:
     """Return numbers of SMs up to half of the device, so that two groups fit."""
-    counts = tuple(count for count in (8, 16, 24, 32, 48, 64) if 2 * count <= target.device.units)
+    counts = tuple(count for count in (8, 16, 32, 64) if 2 * count <= target.device.units)
     return points((), smoke=counts[1:2], full=counts)
 
 
@@ -140,13 +142,13 @@ def green(bench: Bench, units: int) -> Task:
             rounds = float(pair.disjoint())
         return {"disjoint": Observed(rounds, "rounds", "more")}
 
-    def stage(call: Callable[[], float], work: Work, quantity: Any) -> Stage:
-        return Stage(call, work, quantity, clock="self", effort=POINT)
+    def stage(call: Callable[[], float], work: Work, quantity: Any, effort: Effort = POINT) -> Stage:
+        return Stage(call, work, quantity, clock="self", effort=effort)
 
     stages = {
         "triad": stage(pair.timing(streamed.call), Work(moved=3 * _TRIAD_BYTES), "moved"),
         "gemm": stage(pair.timing(product.call), Work(flops=2.0 * _N**3), "flops"),
-        "create": stage(pair.creating, Work(items=1), "item"),
+        "create": stage(pair.creating, Work(items=1), "item", Effort.exactly(_CREATED)),
     }
     poison = in_turn(streamed.poison, product.poison)
     return Task(stages, check, poison, close=pair.close, notes={"groups": pair.note})

@@ -44,7 +44,7 @@ _COVER = 4.0  # windows that are queued ahead in one process, where queueing bes
 _MPS_FOLDER = "/tmp/nvidia-mps"  # unless CUDA_MPS_PIPE_DIRECTORY names another: "Multi-Process Service", NVIDIA
 _SHARE_OF_MEMORY, _SPARE_BYTES = 8, 2**30  # what both programs need
 _SMOKE = (("launch", "spin", "processes"), ("triad", "triad", "processes"))
-_QUICK = (("launch", "spin"), ("decode", "gemm"), ("triad", "triad"))
+_QUICK = (("launch", "spin"), ("decode", "gemm"))
 _TELLING = (("launch", "gemm"), ("decode", "triad"), ("gemm", "gemm"), ("h2d", "copy"))
 _WAYS = ("processes", "green", "streams", "priority", "mps")
 _IN_FULL = ("processes", "green")
@@ -178,7 +178,7 @@ class Span:
     @classmethod
     def of(cls, bench: Bench) -> Span:
         """Return the span of a tier."""
-        return {"smoke": cls(1, 0.03), "quick": cls(3, 0.03), "full": cls(5, 0.06)}[bench.target.tier]
+        return {"smoke": cls(1, 0.03), "quick": cls(2, 0.03), "full": cls(3, 0.05)}[bench.target.tier]
 
 
 class NeighbourPair:
