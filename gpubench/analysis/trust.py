@@ -31,7 +31,7 @@ _POWER_CAPPED = "power-capped"
 
 def doubts(summary: Summary, values: Sequence[KeyValue]) -> list[str]:
     """Return why the figures of a run cannot be trusted, the worst reason first; an empty list where they can."""
-    return [*_broken(summary), *_sick(summary), *_disturbed(summary, values), *_uncertain(values)]
+    return [*_dry_run(summary), *_broken(summary), *_sick(summary), *_disturbed(summary, values), *_uncertain(values)]
 
 
 def matters(summary: Summary, values: Sequence[KeyValue]) -> list[str]:
@@ -42,6 +42,7 @@ def matters(summary: Summary, values: Sequence[KeyValue]) -> list[str]:
         *(remark.words for remark in summary.run.remarks if (remark.source, remark.state) == (STATE_SOURCE, "event")),
         *_capped(summary),
         *_unwatched(summary),
+        *_interposed(summary),
         *_unsettled(summary),
         *_skipped(summary.run.results),
     ]
@@ -53,6 +54,11 @@ def _broken(summary: Summary) -> Iterator[str]:
     yield from _ended(summary.run.results, "failed", "failed")
     if impossible := [row for row in summary.rows() if row.impossible]:
         yield f"{_cases(len(impossible))} above the peak of the device"
+
+
+def _dry_run(summary: Summary) -> Iterator[str]:
+    if count := sum("dry-run" in result.labels for result in summary.run.results):
+        yield f"{_cases(count)} ran on a stand-in for a GPU, which measures nothing (dry-run)"
 
 
 def _ended(results: Iterable[Result], status: Status, verb: str) -> Iterator[str]:
@@ -111,6 +117,11 @@ def _capped(summary: Summary) -> Iterator[str]:
 def _unwatched(summary: Summary) -> Iterator[str]:
     if any("unwatched" in result.labels for result in summary.run.results):
         yield "throttling of the GPU was not monitored (unwatched)"
+
+
+def _interposed(summary: Summary) -> Iterator[str]:
+    if any("interposed" in result.labels for result in summary.run.results):
+        yield "the driver's calls went through another library, which `gpubench doctor` names (interposed)"
 
 
 def _unsettled(summary: Summary) -> Iterator[str]:

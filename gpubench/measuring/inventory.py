@@ -22,7 +22,7 @@ import pydantic
 from gpubench import __version__, plugins
 from gpubench.base import units
 from gpubench.base.errors import DeviceError, FileError, Missing
-from gpubench.devices import rocm
+from gpubench.devices import interposed, rocm
 from gpubench.measuring import boundary
 from gpubench.model import Absent, Device, Facts
 from gpubench.plugins.backend import Backend
@@ -171,6 +171,7 @@ def _host() -> tuple[tuple[str, str], ...]:
         "cpus": len(os.sched_getaffinity(0)),
         **_numa(),
         **_between_processes(),
+        **interposed.facts(),
     }
     return tuple((name, str(value)) for name, value in described.items())
 

@@ -23,6 +23,7 @@ from gpubench.authoring.axes import Target
 from gpubench.authoring.bench import Bench
 from gpubench.authoring.task import Task
 from gpubench.base.errors import DeviceError, Missing, PeerDied, Skip, SuiteError, Untrustworthy, WrongAnswer
+from gpubench.devices import interposed
 from gpubench.measuring import boundary, keeper, plain
 from gpubench.measuring.answers import T
 from gpubench.measuring.channel import LIMIT_BYTES, ToParent, encoded
@@ -216,11 +217,14 @@ class Worker:
         start = time.monotonic()
         measured = self._run(task, bench, order, ranks)
         unwatched = () if self._watches or not device.traits.is_gpu else ("unwatched",)
+        through = interposed.labels() if device.traits.is_gpu else ()
+        if device.traits.is_dry_run:  # a figure that is not kept can be taken for a GPU's nowhere
+            measured = Measured((), labels=("dry-run",))
         return Part(
             "ok",
             series=measured.series,
             discarded=measured.discarded,
-            labels=(*measured.labels, *task.labels, *unwatched),
+            labels=(*measured.labels, *task.labels, *unwatched, *through),
             notes=tuple(task.notes.items()),
             window=(start, time.monotonic()),
             informed=tuple(ranks.informed),

@@ -1,0 +1,158 @@
+"""Whether libcuda and libnvidia-ml of this process are the driver's own, or something stands between them and us.
+
+Virtualisers interpose in three ways. A library in LD_PRELOAD or /etc/ld.so.preload defines the driver's functions, or
+`dlsym` and with it every look-up of them (HAMi's libvgpu.so). Another library has the name libcuda.so.1 (LUPINE,
+rCUDA). Or the driver's own look-up, cuGetProcAddress, gives other functions. Each way shows in where a function lies in
+memory, and in which file that is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import mmap
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+LABEL = "interposed"
+_LIBRARIES = {
+    "libcuda.so.1": ("cuInit", "cuMemAlloc_v2", "cuMemGetInfo_v2", "cuLaunchKernel"),
+    "libnvidia-ml.so.1": ("nvmlInit_v2", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetComputeRunningProcesses"),
+}
+_LOOKED_UP = (b"cuMemAlloc", b"cuLaunchKernel")
+_CUDA_VERSION = 12_000
+_MODULE_VERSIONS = (Path("/sys/module/nvidia/version"), Path("/proc/driver/nvidia/version"))
+_VERSION = re.compile(r"\b\d{3,4}\.\d{2,3}(?:\.\d{2,3})?\b")
+_VERSIONED = re.compile(r"lib(?:cuda|nvidia-ml)\.so\.(\d{3,4}\.\d+(?:\.\d+)?)")
+_PRELOAD_FILE = Path("/etc/ld.so.preload")
+
+
+@dataclass(frozen=True, slots=True)
+class DriverLibrary:
+    """What is known of one of the driver's libraries in this process, in words."""
+
+    name: str
+    words: str
+    is_interposed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MappedFile:
+    """Addresses of this process from `start` on, below `end`, that show a file."""
+
+    start: int
+    end: int
+    path: str
+
+
+def driver_version() -> str:
+    """Return the version of the kernel's NVIDIA driver; empty where the kernel does not tell."""
+    for place in _MODULE_VERSIONS:
+        try:
+            found = _VERSION.search(place.read_text())
+        except OSError:
+            continue
+        if found:
+            return found[0]
+    return ""
+
+
+def libraries(version: str | None = None) -> tuple[DriverLibrary, ...]:
+    """Return what is known of the driver's libraries that this process has loaded; it loads none."""
+    kernel_version = driver_version() if version is None else version
+    loaded = []
+    for name, functions in _LIBRARIES.items():
+        try:
+            library = ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+        except OSError:
+            continue
+        files: dict[str, list[str]] = {}
+        mapped = _mapped_files()
+        for function, address in _addresses(library, functions):
+            files.setdefault(_file_of(address, mapped), []).append(function)
+        loaded.append(_judged(name, files, kernel_version))
+    return tuple(loaded)
+
+
+@functools.cache
+def labels() -> tuple[str, ...]:
+    """Return the label of results that went through an interposed library, as found when first asked; else none."""
+    return (LABEL,) if any(library.is_interposed for library in libraries()) else ()
+
+
+def facts() -> dict[str, str]:
+    """Return what the inventory tells: each library, and what is preloaded into every program."""
+    found = {library.name.partition(".")[0]: library.words for library in libraries()}
+    preloaded = [*os.environ.get("LD_PRELOAD", "").replace(":", " ").split(), *_preloaded_by_file()]
+    return {**found, **({"preloaded": ", ".join(preloaded)} if preloaded else {})}
+
+
+def _preloaded_by_file() -> list[str]:
+    return _PRELOAD_FILE.read_text().split() if _PRELOAD_FILE.is_file() else []
+
+
+def _mapped_files() -> list[MappedFile]:
+    found = []
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        addresses, *rest = line.split(maxsplit=5)
+        if len(rest) == 5 and rest[4].startswith("/"):
+            start, end = (int(part, 16) for part in addresses.split("-"))
+            found.append(MappedFile(start, end, rest[4]))
+    return found
+
+
+def _file_of(address: int, mapped: Sequence[MappedFile]) -> str:
+    """Return the file that an address shows; empty for memory without a file, as code that was made at run time."""
+    return next((each.path for each in mapped if each.start <= address < each.end), "")
+
+
+def _addresses(library: ctypes.CDLL, functions: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Yield functions and their addresses: in the library, among all symbols, and by the driver's own look-up."""
+    for scope in (library, ctypes.CDLL(None)):
+        for function in functions:
+            if hasattr(scope, function):
+                yield function, _address(getattr(scope, function))
+    if hasattr(library, "cuGetProcAddress"):
+        for symbol in _LOOKED_UP:
+            place = ctypes.c_void_p()
+            status = library.cuGetProcAddress(symbol, ctypes.byref(place), _CUDA_VERSION, ctypes.c_uint64(0))
+            if status == 0 and place.value:
+                yield f"{symbol.decode()} by cuGetProcAddress", place.value
+
+
+def _address(function: object) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
+
+
+def _judged(name: str, files: dict[str, list[str]], version: str) -> DriverLibrary:
+    stem = name.partition(".")[0]
+    foreign = {path: names for path, names in files.items() if not Path(path).name.startswith(f"{stem}.so")}
+    if foreign:
+        parts = (
+            f"{', '.join(dict.fromkeys(names))} in {path or 'memory of no file'}" for path, names in foreign.items()
+        )
+        return DriverLibrary(name, f"interposed: {'; '.join(parts)}", True)
+    for path in files:
+        own = _version_of(Path(path), version)
+        if version and own is None:
+            return DriverLibrary(name, f"interposed: {path} is not of driver {version}", True)
+        if version and own != version:
+            words = f"version {own}, but the kernel's driver is {version} (forward compatibility?): {path}"
+            return DriverLibrary(name, words, False)
+    paths = ", ".join(files)
+    return DriverLibrary(name, f"the driver's own ({version}): {paths}" if version else f"unverified: {paths}", False)
+
+
+def _version_of(path: Path, version: str) -> str | None:
+    """Return the version in the name of a library's file, or the expected one if the file contains it; else None."""
+    named = _VERSIONED.fullmatch(path.resolve().name)
+    if named:
+        return named[1]
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as contents:
+            return version if version and contents.find(version.encode()) >= 0 else None
+    except (OSError, ValueError):  # removed since, or empty
+        return None

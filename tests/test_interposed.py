@@ -1,0 +1,106 @@
+"""Libraries of our own stand in for the driver's, and are preloaded before it: each way to interpose is found."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpubench.devices import interposed
+
+CC = shutil.which("cc")
+VERSION = "580.159.04"
+FUNCTIONS = "int cuInit(int f) { return 0; } int cuMemAlloc_v2(void *p, unsigned long n) { return 0; }\n"
+LAUNCH = "int cuLaunchKernel(void *f) { return 0; }\n"
+LOOK_UP = """
+int hidden_launch(void *f);
+int cuGetProcAddress(const char *symbol, void **place, int version, unsigned long long flags) {
+    *place = (void *)hidden_launch;
+    return 0;
+}
+"""
+PROGRAM = """
+import ctypes, json, sys
+for library in sys.argv[1].split(":"):
+    ctypes.CDLL(library)
+from gpubench.devices import interposed
+found = interposed.libraries(sys.argv[2])
+print(json.dumps([(each.name, each.words, each.is_interposed) for each in found]))
+"""
+pytestmark = pytest.mark.skipif(CC is None, reason="needs a C compiler to build libraries of our own")
+
+
+def built(folder: Path, name: str, source: str, *options: str) -> Path:
+    code = folder / f"{name}.c"
+    code.write_text(source)
+    subprocess.run(
+        [CC, "-shared", "-fPIC", "-o", folder / name, code, "-Wl,-soname,libcuda.so.1", *options], check=True
+    )
+    return folder / name
+
+
+def judged(library: Path, version: str = VERSION, preload: Path | str = "") -> tuple[str, str, bool]:
+    """What a program says that loads this library, in an environment of its own."""
+    environment = {**os.environ, "LD_PRELOAD": str(preload)}
+    command = [sys.executable, "-c", PROGRAM, str(library), version]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, timeout=60)
+    (found,) = json.loads(answer.stdout)
+    return tuple(found)
+
+
+def test_a_library_of_another_maker_under_the_drivers_name_is_found(tmp_path):
+    library = built(tmp_path, "libcuda.so.1", FUNCTIONS + LAUNCH)
+    assert judged(library) == ("libcuda.so.1", f"interposed: {library} is not of driver {VERSION}", True)
+
+
+def test_the_drivers_own_library_is_known_by_the_version_in_its_name_or_in_itself(tmp_path):
+    named = built(tmp_path, f"libcuda.so.{VERSION}", FUNCTIONS)
+    assert judged(named)[1:] == (f"the driver's own ({VERSION}): {named}", False)
+    plain = built(tmp_path, "libcuda.so.1", f'const char *version = "{VERSION}";{FUNCTIONS}')
+    assert judged(plain)[1:] == (f"the driver's own ({VERSION}): {plain}", False)
+
+
+def test_another_version_of_the_library_is_told_and_is_no_interposer(tmp_path):
+    library = built(tmp_path, "libcuda.so.575.51.03", FUNCTIONS)
+    _, words, is_interposed = judged(library)
+    assert words.startswith(f"version 575.51.03, but the kernel's driver is {VERSION} (forward compatibility?)")
+    assert not is_interposed
+
+
+def test_without_the_drivers_version_nothing_is_claimed(tmp_path):
+    library = built(tmp_path, "libcuda.so.1", FUNCTIONS)
+    assert judged(library, version="")[1:] == (f"unverified: {library}", False)
+
+
+def test_a_preloaded_library_that_defines_functions_of_the_driver_is_named_with_them(tmp_path):
+    own = built(tmp_path, f"libcuda.so.{VERSION}", FUNCTIONS + LAUNCH)
+    vgpu = tmp_path / "libvgpu.so"
+    (tmp_path / "vgpu.c").write_text(LAUNCH)
+    subprocess.run([CC, "-shared", "-fPIC", "-o", vgpu, tmp_path / "vgpu.c"], check=True)
+    assert judged(own, preload=vgpu)[1:] == (f"interposed: cuLaunchKernel in {vgpu}", True)
+
+
+def test_a_preloaded_library_that_does_something_else_is_no_interposer(tmp_path):
+    own = built(tmp_path, f"libcuda.so.{VERSION}", FUNCTIONS)
+    other = built(tmp_path, "liballoc.so", "int my_alloc(void) { return 0; }", "-Wl,-soname,liballoc.so")
+    assert judged(own, preload=other)[1:] == (f"the driver's own ({VERSION}): {own}", False)
+
+
+def test_a_look_up_that_gives_functions_of_another_library_is_found(tmp_path):
+    (tmp_path / "hook.c").write_text("int hidden_launch(void *f) { return 0; }")
+    hook = tmp_path / "libhook.so"
+    subprocess.run([CC, "-shared", "-fPIC", "-o", hook, tmp_path / "hook.c"], check=True)
+    own = built(tmp_path, f"libcuda.so.{VERSION}", FUNCTIONS + LOOK_UP, str(hook), f"-Wl,-rpath,{tmp_path}")
+    _, words, is_interposed = judged(own)
+    assert is_interposed
+    assert words == f"interposed: cuMemAlloc by cuGetProcAddress, cuLaunchKernel by cuGetProcAddress in {hook}"
+
+
+def test_without_the_drivers_libraries_nothing_is_said_and_preloads_are_listed(monkeypatch):
+    monkeypatch.setenv("LD_PRELOAD", "/opt/one.so:/opt/two.so")
+    assert interposed.libraries(VERSION) == ()
+    assert interposed.labels() == ()
+    assert interposed.facts() == {"preloaded": "/opt/one.so, /opt/two.so"}
