@@ -35,6 +35,7 @@ class Traits:
     is_gpu: bool = False
     max_shared_bytes: int = 0
     features: frozenset[str] = frozenset()
+    is_dry_run: bool = False  # a stand-in for a GPU, of which no figure is kept
 
 
 @dataclass(frozen=True, slots=True)

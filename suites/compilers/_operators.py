@@ -127,7 +127,8 @@ class Problem:
         self._checked = np.sort(self._rng.choice(rows, min(self.most_checked, rows), replace=False))
 
     def _drawn(self, bench: Bench, name: str) -> Any:
-        return self._scaled(name, _normal(bench, self.shape_of(name), int(self._rng.integers(2**63)))).astype(self.dtype)
+        drawn = _normal(bench, self.shape_of(name), int(self._rng.integers(2**63)))
+        return self._scaled(name, drawn).astype(self.dtype)
 
     def _scaled(self, name: str, drawn: Any) -> Any:
         """Return an input from numbers that are N(0, 1)."""

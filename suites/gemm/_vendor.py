@@ -15,7 +15,7 @@ import numpy as np
 from gpubench.api.libraries import hipblaslt
 from gpubench.api.suite import Bench, Skip
 
-from ._formats import FORMATS, MatrixProduct, Scales
+from ._formats import FORMATS, Format, MatrixProduct, Scales
 
 NEEDS_NVMATH = "needs cuBLASLt through nvmath-python: pip install 'gpubench-suite[cuda13]' (or nvmath-python)"
 WORKSPACE_BYTES = 32 * 2**20  # NVIDIA's recommendation for Hopper (cuBLAS documentation, cublasSetWorkspace)
@@ -230,14 +230,24 @@ def _gemm_ex(bench: Bench, product: MatrixProduct) -> ProductCall:
 
 
 def _matmul(bench: Bench, product: MatrixProduct) -> ProductCall:
-    """Return a call of rocBLAS through CuPy's matmul: float64, float32 and float16, no batches and no epilogues."""
+    """Return a call of rocBLAS through CuPy's matmul: float64, float32 and float16, no epilogues.
+
+    The operands may be longer than the matrices, and may hold the bits of their elements as integers.
+    """
     precision, shape = product.precision, product.shape
-    if precision.needs_transposed or precision.a == "bfloat16" or shape.batch > 1 or product.activation != "none":
+    if precision.needs_transposed or precision.a == "bfloat16" or shape.pitch or product.activation != "none":
         raise Skip(f"CuPy does not support this kind of {precision.a} product on {bench.traits.vendor} GPUs")
-    a = product.a.reshape((shape.m, shape.k) if shape.order[0] == "n" else (shape.k, shape.m))
-    b = product.b.reshape((shape.k, shape.n) if shape.order[1] == "n" else (shape.n, shape.k))
-    a, b = (matrix.T if order == "t" else matrix for matrix, order in zip((a, b), shape.order, strict=True))
-    c = product.c.reshape(shape.m, shape.n)
+
+    def matrices(array: Any, kind: Format, rows: int, columns: int, order: str = "n") -> Any:
+        sides = (rows, columns) if order == "n" else (columns, rows)
+        found = array.view(kind.storage)[: shape.batch * rows * columns].reshape(shape.batch, *sides)
+        found = found if order == "n" else found.swapaxes(1, 2)
+        return found if shape.batch > 1 else found[0]
+
+    kind_a, kind_b, kind_c = precision.formats
+    a = matrices(product.a, kind_a, shape.m, shape.k, shape.order[0])
+    b = matrices(product.b, kind_b, shape.k, shape.n, shape.order[1])
+    c = matrices(product.c, kind_c, shape.m, shape.n)
     return ProductCall(lambda: bench.xp.matmul(a, b, out=c), {"library": "rocBLAS through CuPy's matmul"})
 
 

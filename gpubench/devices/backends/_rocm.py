@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 _KILO = 1000
+# The name that the tests' stand-in for HIP's runtime gives its devices, whose memory and processor are the host's.
+STAND_IN = "GPU on paper"
 # The matrix instructions that suites use, of 16 × 16 × 16 halves and bfloat16 (AMD's ISA documents of CDNA 2 to 4).
 _MATRIX = frozenset({"gfx90a", "gfx942", "gfx950"})
 # The Infinity Cache stands before the memory of the MI300 and MI350, and HIP's l2CacheSize is that of one die's L2
@@ -25,6 +27,12 @@ def arch(props: Mapping[str, Any]) -> str:
     """
     name = props.get("gcnArchName", b"")
     return (name.decode() if isinstance(name, bytes) else str(name)).split(":")[0]
+
+
+def is_dry_run(props: Mapping[str, Any]) -> bool:
+    """Return whether the device is of the tests' stand-in for HIP's runtime: cases run on it, and measure nothing."""
+    name = props["name"]
+    return (name.decode() if isinstance(name, bytes) else str(name)) == STAND_IN
 
 
 def last_level_bytes(props: Mapping[str, Any]) -> int:

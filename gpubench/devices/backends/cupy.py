@@ -355,6 +355,7 @@ def _traits(runtime: Any, device: Device) -> Traits:
         is_gpu=True,
         max_shared_bytes=_rocm.max_shared_bytes(props) if runtime.is_hip else _shared_bytes(props),
         features=_rocm.features(props) if runtime.is_hip else _features(props),
+        is_dry_run=runtime.is_hip and _rocm.is_dry_run(props),
     )
 
 
