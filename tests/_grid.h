@@ -3,8 +3,11 @@
 // suites/prelude.cuh. Grids of different threads of the host do not meet.
 #include <math.h>
 #include <string.h>
+#ifndef __x86_64__
 #include <ucontext.h>
+#endif
 
+#include <memory>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -33,36 +36,88 @@ struct Index { u32 x, y, z; };
 static thread_local Index threadIdx, blockIdx, blockDim, gridDim;
 
 namespace grid {
-// A coroutine that runs threads of the block, one to its end and then the next that nobody has begun.
-struct Worker { ucontext_t context; std::vector<char> stack; u32 thread; bool done; };
+constexpr size_t STACK = 1 << 17;  // bytes of a coroutine
+// What a coroutine goes on with. On x86-64 it is the stack, with the registers that a call keeps on it: `swapcontext` calls
+// the kernel for the mask of signals each time, which takes a hundred times as long.
+#ifdef __x86_64__
+struct Context { void* stack; };
+__attribute__((naked, noipa)) static void switch_to(Context*, const Context*) {
+    asm("pushq %rbp\n pushq %rbx\n pushq %r12\n pushq %r13\n pushq %r14\n pushq %r15\n movq %rsp, (%rdi)\n"
+        "movq (%rsi), %rsp\n popq %r15\n popq %r14\n popq %r13\n popq %r12\n popq %rbx\n popq %rbp\n ret");
+}
+static void prepare(Context& fresh, char* stack, void (*entry)()) {
+    void** const top = (void**)((size_t)(stack + STACK) & ~(size_t)15);
+    top[-1] = nullptr;  // nobody returns from `entry`
+    top[-2] = (void*)entry;
+    memset(top - 8, 0, 6 * sizeof *top);
+    fresh.stack = top - 8;
+}
+#else
+typedef ucontext_t Context;
+static void switch_to(Context* from, const Context* to) { swapcontext(from, to); }
+static void prepare(Context& fresh, char* stack, void (*entry)()) {
+    getcontext(&fresh);
+    fresh.uc_stack.ss_sp = stack;
+    fresh.uc_stack.ss_size = STACK;
+    makecontext(&fresh, entry, 0);
+}
+#endif
+
 struct Meeting { u32 arrived, turn; };
+// A coroutine that runs threads of the block, one to its end and then the next that nobody has begun. It waits for a
+// meeting to be over whose turn is `turn`, if it waits for any.
+struct Worker {
+    Context context;
+    std::unique_ptr<char[]> stack;  // not touched before it is used
+    u32 thread;
+    Index place;  // of the thread in the block
+    bool done;
+    const Meeting* meeting;
+    u32 turn;
+};
 struct Slot { u32 words[8]; };
 static thread_local std::vector<Worker*> workers;
 static thread_local std::vector<Meeting> warps;
 static thread_local std::vector<Slot> slots[2];
 static thread_local Meeting block;
-static thread_local ucontext_t scheduler;
+static thread_local Context scheduler;
 static thread_local Worker* worker;  // that is running
 static thread_local u32 running, begun, size;
 static thread_local void (*body)();
 
-static void enter(u32 thread) {
-    running = thread;
-    threadIdx = {thread % blockDim.x, thread / blockDim.x % blockDim.y, thread / blockDim.x / blockDim.y};
+static void enter(const Worker& worker) {
+    running = worker.thread;
+    threadIdx = worker.place;
 }
-static void meet(Meeting& meeting, u32 members) {
+static void begin_next(Worker& worker) {
+    const u32 thread = worker.thread = begun++;
+    worker.place = {thread % blockDim.x, thread / blockDim.x % blockDim.y, thread / blockDim.x / blockDim.y};
+    enter(worker);
+}
+// Lets the other threads of the block go on.
+static void let_others() { switch_to(&worker->context, &scheduler); }
+// Waits for all members; the last one does `work` before anybody goes on.
+template <class WORK>
+static void meet(Meeting& meeting, u32 members, WORK work) {
     const u32 turn = meeting.turn;
-    if (++meeting.arrived == members) meeting = {0, turn + 1};
-    while (meeting.turn == turn) swapcontext(&worker->context, &scheduler);
+    if (++meeting.arrived == members) {
+        work();
+        meeting = {0, turn + 1};
+        return;
+    }
+    worker->meeting = &meeting;
+    worker->turn = turn;
+    let_others();
 }
+static void meet(Meeting& meeting, u32 members) { meet(meeting, members, [] {}); }
 static void main_of_worker() {
     for (;;) {
         body();
         if (begun == size) break;
-        enter(worker->thread = begun++);
+        begin_next(*worker);
     }
     worker->done = true;
-    swapcontext(&worker->context, &scheduler);
+    let_others();
 }
 // Every lane of the warp hands in a slot; the pointer is to all of them, until the next exchange but one.
 static const Slot* exchange(const Slot& mine) {
@@ -75,11 +130,9 @@ static const Slot* exchange(const Slot& mine) {
 }
 static void start(Worker& fresh) {
     fresh.done = false;
-    fresh.thread = begun++;
-    getcontext(&fresh.context);
-    fresh.context.uc_stack.ss_sp = fresh.stack.data();
-    fresh.context.uc_stack.ss_size = fresh.stack.size();
-    makecontext(&fresh.context, main_of_worker, 0);
+    fresh.meeting = nullptr;
+    begin_next(fresh);
+    prepare(fresh.context, fresh.stack.get(), main_of_worker);
 }
 static void run_block() {
     begun = 0;
@@ -88,21 +141,23 @@ static void run_block() {
         for (u32 i = 0; i < at_work; ++i) {
             worker = workers[i];
             if (worker->done) continue;
-            enter(worker->thread);
-            swapcontext(&scheduler, &worker->context);
-            left += !worker->done;
+            ++left;
+            if (worker->meeting && worker->meeting->turn == worker->turn) continue;
+            worker->meeting = nullptr;
+            enter(*worker);
+            switch_to(&scheduler, &worker->context);
+            left -= worker->done;
         }
         while (begun < size) {  // all that were begun wait, or have ended
-            if (at_work == workers.size()) workers.push_back(new Worker{{}, std::vector<char>(1 << 17), 0, true});
+            if (at_work == workers.size()) workers.push_back(new Worker{{}, std::unique_ptr<char[]>(new char[STACK])});
             worker = workers[at_work++];
             start(*worker);
-            enter(worker->thread);
-            swapcontext(&scheduler, &worker->context);
+            switch_to(&scheduler, &worker->context);
             left += !worker->done;
         }
     }
 }
-static void run_blocks(Index grid_size, Index block_size) {
+static void make_ready(Index grid_size, Index block_size) {
     gridDim = grid_size;
     blockDim = block_size;
     size = block_size.x * block_size.y * block_size.z;
@@ -110,6 +165,9 @@ static void run_blocks(Index grid_size, Index block_size) {
     slots[0].assign(size, Slot());
     slots[1].assign(size, Slot());
     block = {0, 0};
+}
+static void run_blocks(Index grid_size, Index block_size) {
+    make_ready(grid_size, block_size);
     for (blockIdx.z = 0; blockIdx.z < grid_size.z; ++blockIdx.z)
         for (blockIdx.y = 0; blockIdx.y < grid_size.y; ++blockIdx.y)
             for (blockIdx.x = 0; blockIdx.x < grid_size.x; ++blockIdx.x) run_block();
@@ -135,7 +193,16 @@ static inline void __syncthreads() { grid::meet(grid::block, grid::size); }
 static inline void __threadfence() {}
 template <class T> static T gb_word(const T* from) { return *from; }
 template <class T> static T gb_load_l2(const T* from) { return *from; }
-template <class T> static T atomicAdd(T* place, T more) { const T before = *place; *place += more; return before; }
+// Blocks may run side by side on several threads of the host (paper_hip/), so that what is atomic on a GPU is so here.
+template <class T, class CHANGE>
+static T atomically(T* place, CHANGE changed) {
+    T before, after;
+    __atomic_load(place, &before, __ATOMIC_SEQ_CST);
+    do after = changed(before);
+    while (!__atomic_compare_exchange(place, &before, &after, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+    return before;
+}
+template <class T> static T atomicAdd(T* place, T more) { return atomically(place, [=](T old) { return (T)(old + more); }); }
 static inline float __uint_as_float(u32 bits) { float value; memcpy(&value, &bits, 4); return value; }
 static inline u32 __float_as_uint(float value) { u32 bits; memcpy(&bits, &value, 4); return bits; }
 static inline float cospif(float x) { return (float)cos(M_PI * x); }
@@ -173,10 +240,10 @@ static inline void gb_bulk_store(void* there, const void* from, u32 bytes) { mem
 template <int PENDING> static void gb_bulk_wait_read() {}
 static inline void gb_bulk_wait() {}
 static inline bool gb_is_last(u32* arrived, u32 blocks) {
-    static u32 before;
+    static thread_local u32 before;
     __syncthreads();
     if (threadIdx.x == 0) {
-        before = (*arrived)++;
+        before = gb_arrive(arrived);
         if (before + 1 == blocks) *arrived = 0;
     }
     __syncthreads();
@@ -247,50 +314,63 @@ template <bool BRAIN> static void two_of(u32 word, float (&two)[2]) {
     else gb_halves(word, two[0], two[1]);
 }
 #if GB_HIP
-// The fragments of v_mfma_f32_16x16x16 as AMD's matrix instruction calculator draws them: of lane l the row l % 16 of a
-// and column l % 16 of b, inner places 4·(l / 16) to 4·(l / 16) + 3; of c the rows 4·(l / 16) + i, column l % 16.
+// D = A·B + C of a wave of 64 lanes, as the matrix instructions of AMD's CDNA: M × N sums of K products. Which elements
+// are a lane's is as AMD's matrix instruction calculator draws it: row lane % M of a and column lane % N of b, of each
+// the inner places from COUNT·(lane / M) on; of c the column lane % N and in groups of four the rows from 4·(lane / M)
+// on, or, in double precision, every fourth row from lane / M on.
+template <int M, int K, class NUMBER>
+struct Matrices {
+    static constexpr int COUNT = M * K / 64, SUMS = M * M / 64;
+    NUMBER a[M][K], b[K][M], c[M][M];
+    static u32 row(u32 lane, u32 i) {
+        return sizeof(NUMBER) == 8 ? 4 * i + lane / M : 4 * (64 / M) * (i / 4) + 4 * (lane / M) + i % 4;
+    }
+    __attribute__((optimize("O3"))) void multiply() {
+        for (int i = 0; i < M; ++i)
+            for (int k = 0; k < K; ++k)
+                for (int j = 0; j < M; ++j) c[i][j] += a[i][k] * b[k][j];
+    }
+};
+template <int M, int K, class NUMBER>
+__attribute__((optimize("O3"))) static void multiply_of_wave(NUMBER* c, const NUMBER* a, const NUMBER* b) {
+    typedef Matrices<M, K, NUMBER> Shape;
+    static thread_local std::vector<Shape> of_warps;
+    const u32 warp = grid::running / 64, lane = grid::running % 64;
+    if (of_warps.size() < grid::warps.size()) of_warps.resize(grid::warps.size());
+    Shape& all = of_warps[warp];
+#pragma GCC unroll 16
+    for (u32 i = 0; i < Shape::COUNT; ++i) {
+        const u32 k = Shape::COUNT * (lane / M) + i;
+        all.a[lane % M][k] = a[i];
+        all.b[k][lane % M] = b[i];
+    }
+#pragma GCC unroll 16
+    for (u32 i = 0; i < Shape::SUMS; ++i) all.c[Shape::row(lane, i)][lane % M] = c[i];
+    grid::meet(grid::warps[warp], 64, [&] { all.multiply(); });
+#pragma GCC unroll 16
+    for (u32 i = 0; i < Shape::SUMS; ++i) c[i] = all.c[Shape::row(lane, i)][lane % M];
+}
 #define GB_COLUMNS 16
 #define GB_ROWS 1
 static inline u32 gb_row() { return threadIdx.x % 16; }
 static inline u32 gb_part() { return threadIdx.x % 64 / 16; }
 static inline u32 gb_sum_row(u32 i) { return 4 * gb_part() + i; }
 static inline u32 gb_sum_column(u32) { return gb_row(); }
-template <bool BRAIN> static void gb_multiply(float (&c)[4], const u32 (&a)[2], const u32 (&b)[2]) {
-    grid::Slot mine;
-    memcpy(mine.words, a, 8);
-    memcpy(mine.words + 2, b, 8);
-    const grid::Slot* all = grid::exchange(mine);
-    const u32 lane = grid::running % 64;
-    for (u32 i = 0; i < 4; ++i) {
-        const u32 row = 4 * (lane / 16) + i, column = lane % 16;
-        double sum = c[i];
-        for (u32 k = 0; k < 8; ++k) {
-            float x[2], y[2];
-            two_of<BRAIN>(all[row + 16 * (k / 2)].words[k % 2], x);
-            two_of<BRAIN>(all[column + 16 * (k / 2)].words[2 + k % 2], y);
-            sum += (double)x[0] * y[0] + (double)x[1] * y[1];
-        }
-        c[i] = (float)sum;
-    }
+template <bool BRAIN> static void four_of(const u32 (&words)[2], float (&four)[4]) {
+    two_of<BRAIN>(words[0], (float(&)[2])four[0]);
+    two_of<BRAIN>(words[1], (float(&)[2])four[2]);
 }
-// The fragments of v_mfma_f32_32x32x8_f16, from the same calculator.
+template <bool BRAIN> static void gb_multiply(float (&c)[4], const u32 (&a)[2], const u32 (&b)[2]) {
+    float x[4], y[4];
+    four_of<BRAIN>(a, x);
+    four_of<BRAIN>(b, y);
+    multiply_of_wave<16, 16>(c, x, y);
+}
 static void gb_multiply_32(float (&c)[16], u64 a, u64 b) {
-    grid::Slot mine;
-    memcpy(mine.words, &a, 8);
-    memcpy(mine.words + 2, &b, 8);
-    const grid::Slot* all = grid::exchange(mine);
-    const u32 lane = grid::running % 64;
-    for (u32 i = 0; i < 16; ++i) {
-        const u32 row = 8 * (i / 4) + 4 * (lane / 32) + i % 4, column = lane % 32;
-        double sum = c[i];
-        for (u32 k = 0; k < 4; ++k) {
-            float x[2], y[2];
-            gb_halves(all[row + 32 * (k / 2)].words[k % 2], x[0], x[1]);
-            gb_halves(all[column + 32 * (k / 2)].words[2 + k % 2], y[0], y[1]);
-            sum += (double)x[0] * y[0] + (double)x[1] * y[1];
-        }
-        c[i] = (float)sum;
-    }
+    float x[4], y[4];
+    four_of<false>({(u32)a, (u32)(a >> 32)}, x);
+    four_of<false>({(u32)b, (u32)(b >> 32)}, y);
+    multiply_of_wave<32, 8>(c, x, y);
 }
 #else
 #define GB_COLUMNS 8

@@ -28,7 +28,7 @@ LIBRARIES = (
     ("rocblas", "librocblas.so.5", "", 2),
     ("rocsolver", "librocsolver.so.0", "", 2),
     ("rocfft", "librocfft.so.0", "", 1),
-    ("nccl", "librccl.so.1", "", 5),
+    ("nccl", "librccl.so.1", "rccl.cpp", 5),
     ("roctracer", "libroctracer64.so.4", "", 0),
     ("roctx", "libroctx64.so.4", "", 0),
     ("hip", RUNTIME, "runtime.cpp", 801),

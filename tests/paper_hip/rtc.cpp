@@ -39,8 +39,8 @@ std::string quoted(const std::string& text) { return "'" + std::regex_replace(te
 // What runtime.cpp calls: the arguments are packed at the launch, and taken apart when the kernel runs.
 std::string wrapped(const std::string& expression, const std::string& name) {
     return "extern \"C\" void* paper_pack_" + name + "(void** a) { return grid::pack(" + expression + ", a); }\n" +
-           "extern \"C\" void paper_launch_" + name + "(void* a, const u32* g, const u32* b, u32 s) { grid::launch(" +
-           expression + ", a, g, b, s); }\n" + "extern \"C\" void paper_drop_" + name + "(void* a) { grid::drop(" +
+           "extern \"C\" void paper_launch_" + name + "(void* a, const u32* g, const u32* b, u64* n, void (*w)()) { grid::launch(" +
+           expression + ", a, g, b, n, w); }\n" + "extern \"C\" void paper_drop_" + name + "(void* a) { grid::drop(" +
            expression + ", a); }\n";
 }
 
@@ -50,7 +50,7 @@ int compile(Program& program, int count, const char** options) {
     char folder[] = "/tmp/paper-hip-XXXXXX";
     if (!mkdtemp(folder)) return INVALID;
     const std::string at = folder;
-    std::string flags = "-std=c++17 -w -O1 -fPIC -D__HIPCC_RTC__=1 -DPAPER_HIP=1 -DWARP=64 -I" STUBS;
+    std::string flags = "-std=c++17 -w -O2 -march=native -mtls-dialect=gnu2 -fPIC -D__HIPCC_RTC__=1 -DPAPER_HIP=1 -DWARP=64 -I" STUBS;
     for (int i = 0; i < count; ++i)
         if (!strncmp(options[i], "-D", 2) || !strncmp(options[i], "-I", 2)) flags += " " + quoted(options[i]);
     std::string source = program.source;
@@ -59,6 +59,8 @@ int compile(Program& program, int count, const char** options) {
     if (place != std::string::npos) source.erase(place, prelude.size());
     source = std::regex_replace(source, std::regex("extern\\s+__shared__\\s+(__align__\\(\\d+\\)\\s+)?([\\w ]+)\\s+(\\w+)\\[\\];"),
                                 "static thread_local __attribute__((aligned(16))) $2 $3[65536 / sizeof($2)];");
+    source = std::regex_replace(source, std::regex("typedef\\s+(\\w+)\\s+(\\w+)\\s+__attribute__\\(\\(ext_vector_type\\((\\d+)\\)\\)\\);"),
+                                "typedef $1 $2 __attribute__((vector_size($3 * sizeof($1))));");
     const std::string file = at + "/kernel.cpp", head = "#include \"" GRID_HEADER "\"\n#include \"paper_launch.h\"\n";
     std::ofstream(file) << head << source;
     const std::string log = at + "/log", preprocessed = at + "/kernel.i", library = at + "/kernel.so";

@@ -4,6 +4,7 @@
 //
 // Memory is of files without names, so that another process can open it by a handle.
 #include <dlfcn.h>
+#include <sched.h>
 #include <execinfo.h>
 #include <fcntl.h>
 #include <hip/hip_runtime_api.h>
@@ -29,7 +30,7 @@
 namespace {
 typedef std::function<void()> Work;
 constexpr int DEVICES = 2;
-constexpr unsigned MOST_THREADS = 1024, MOST_SHARED = 65536;
+constexpr unsigned MOST_THREADS = 1024, MOST_SHARED = 65536, UNITS = 2, MOST_THREADS_OF_UNIT = 2048;
 thread_local int current = 0;
 thread_local hipError_t last = hipSuccess;
 
@@ -241,9 +242,93 @@ struct Module {
 };
 struct Function {  // what rtc.cpp generates for each kernel
     void* (*pack)(void** arguments);
-    void (*launch)(void* packed, const unsigned* grid, const unsigned* block, unsigned shared_bytes);
+    void (*launch)(void* packed, const unsigned* grid, const unsigned* block, unsigned long long* next, void (*waits)());
     void (*drop)(void* packed);
 };
+
+// A grid that runs: as many threads of the host as there are cores take its blocks, and one more whenever a block may be
+// waiting for another, up to the number of blocks that the device would hold at once.
+class Running {
+  public:
+    Running(const Function& function, void* packed, const unsigned* grid, const unsigned* block)
+        : function(function), packed(packed), grid(grid), block(block),
+          blocks((unsigned long long)grid[0] * grid[1] * grid[2]),
+          most((int)(UNITS * (MOST_THREADS_OF_UNIT / (block[0] * block[1] * block[2])))) {}
+    void run() {
+        const unsigned cores = std::thread::hardware_concurrency();
+        for (unsigned i = 1; i < cores && i < blocks; ++i) add_thread();
+        take();
+        std::unique_lock<std::mutex> hold(lock);
+        changed.wait(hold, [&] { return !helpers; });
+    }
+
+  private:
+    void take() {
+        mine = this;
+        function.launch(packed, grid, block, &next, [] { mine->add_thread(); });
+    }
+    void add_thread();
+    void help() {
+        take();
+        const std::lock_guard<std::mutex> hold(lock);
+        --helpers;
+        changed.notify_all();
+    }
+    static thread_local Running* mine;
+    const Function& function;
+    void* const packed;
+    const unsigned *const grid, *const block;
+    const unsigned long long blocks;
+    const int most;
+    unsigned long long next = 0;
+    int helpers = 0;
+    std::mutex lock;
+    std::condition_variable changed;
+    friend class Helpers;
+};
+thread_local Running* Running::mine;
+
+// Threads that help with grids: they stay, since each has shared memory and stacks of its own in every module.
+class Helpers {
+  public:
+    void add(Running* grid) {
+        const std::lock_guard<std::mutex> hold(lock);
+        waiting.push_back(grid);
+        if (idle < waiting.size()) std::thread([this] { work(); }).detach();
+        else changed.notify_one();
+    }
+
+  private:
+    void work() {
+        std::unique_lock<std::mutex> hold(lock);
+        for (;;) {
+            ++idle;
+            changed.wait(hold, [&] { return !waiting.empty(); });
+            --idle;
+            Running* const grid = waiting.front();
+            waiting.pop_front();
+            hold.unlock();
+            grid->help();
+            hold.lock();
+        }
+    }
+    std::mutex lock;
+    std::condition_variable changed;
+    std::deque<Running*> waiting;
+    size_t idle = 0;
+};
+Helpers* const helpers_of_all = new Helpers;
+
+void Running::add_thread() {
+    bool is_wanted;
+    {
+        const std::lock_guard<std::mutex> hold(lock);
+        is_wanted = __atomic_load_n(&next, __ATOMIC_SEQ_CST) < blocks && helpers + 1 < most;
+        helpers += is_wanted;
+    }
+    if (is_wanted) helpers_of_all->add(this);
+    sched_yield();
+}
 }  // namespace
 
 // ---- devices
@@ -287,12 +372,12 @@ EXPORT hipError_t hipGetDevicePropertiesR0600(hipDeviceProp_tR0600* of, int devi
     of->regsPerBlock = of->regsPerMultiprocessor = 65536;
     of->warpSize = 64;
     of->maxThreadsPerBlock = MOST_THREADS;
-    of->maxThreadsPerMultiProcessor = 2048;
+    of->maxThreadsPerMultiProcessor = MOST_THREADS_OF_UNIT;
     for (int i = 0; i < 3; ++i) of->maxThreadsDim[i] = MOST_THREADS, of->maxGridSize[i] = 2147483647;
     of->clockRate = 1700000;
     of->memoryClockRate = 1600000;
     of->memoryBusWidth = 4096;
-    of->multiProcessorCount = 4;
+    of->multiProcessorCount = UNITS;
     of->l2CacheSize = 262144;
     of->major = 9;
     of->minor = 0;
@@ -531,9 +616,9 @@ EXPORT hipError_t hipModuleUnload(hipModule_t) { return hipSuccess; }  // a queu
 EXPORT hipError_t hipModuleGetFunction(hipFunction_t* function, hipModule_t module, const char* name) {
     void* const library = ((Module*)module)->library;
     const std::string of = name;
-    Function found = {(void* (*)(void**))dlsym(library, ("paper_pack_" + of).c_str()),
-                      (void (*)(void*, const unsigned*, const unsigned*, unsigned))dlsym(library, ("paper_launch_" + of).c_str()),
-                      (void (*)(void*))dlsym(library, ("paper_drop_" + of).c_str())};
+    const auto part = [&](const char* kind) { return dlsym(library, ("paper_" + std::string(kind) + "_" + of).c_str()); };
+    Function found = {(decltype(Function::pack))part("pack"), (decltype(Function::launch))part("launch"),
+                      (decltype(Function::drop))part("drop")};
     if (!found.pack || !found.launch || !found.drop) return said(hipErrorNotFound);
     return *function = (hipFunction_t) new Function(found), hipSuccess;
 }
@@ -559,7 +644,7 @@ EXPORT hipError_t hipModuleLaunchKernel(hipFunction_t function, unsigned gx, uns
     const std::shared_ptr<void> packed(found.pack(arguments), found.drop);  // arguments are taken at the call
     stream_of(stream)->add([=] {
         const unsigned grid[3] = {gx, gy, gz}, block[3] = {bx, by, bz};
-        found.launch(packed.get(), grid, block, shared_bytes);
+        Running(found, packed.get(), grid, block).run();
     });
     return hipSuccess;
 }

@@ -1,4 +1,5 @@
-// How rtc.cpp launches a kernel of a module: with a copy of its arguments, taken apart when it runs.
+// How rtc.cpp launches a kernel of a module: with a copy of its arguments, taken apart when it runs. Several threads of the
+// host may run blocks of one launch; each takes the next block that nobody has begun.
 #define __host__
 #define __constant__
 
@@ -16,12 +17,24 @@ struct Packed {
     static inline thread_local std::tuple<A...>* arguments;
     static void call() { std::apply(kernel, *arguments); }
 };
+constexpr u32 LOOKS = 256;  // at the clock, after which a block may be waiting for another one
+static thread_local u32 looks;
+static thread_local void (*may_wait)();
+static inline void looked() {
+    if (++looks % LOOKS == 0) may_wait();
+}
 template <class... A>
-static void launch(void (*kernel)(A...), void* packed, const u32* across, const u32* block_size, u32) {
+static void launch(void (*kernel)(A...), void* packed, const u32* across, const u32* size, u64* next, void (*waits)()) {
     Packed<A...>::kernel = kernel;
     Packed<A...>::arguments = (std::tuple<A...>*)packed;
     body = Packed<A...>::call;
-    run_blocks({across[0], across[1], across[2]}, {block_size[0], block_size[1], block_size[2]});
+    may_wait = waits;
+    make_ready({across[0], across[1], across[2]}, {size[0], size[1], size[2]});
+    const u64 blocks = (u64)across[0] * across[1] * across[2];
+    for (u64 i; (i = __atomic_fetch_add(next, 1, __ATOMIC_SEQ_CST)) < blocks;) {
+        blockIdx = {(u32)(i % across[0]), (u32)(i / across[0] % across[1]), (u32)(i / across[0] / across[1])};
+        run_block();
+    }
 }
 }  // namespace grid
 
@@ -57,12 +70,10 @@ static inline long long __double_as_longlong(double value) { long long bits; mem
 static inline double __longlong_as_double(long long bits) { double value; memcpy(&value, &bits, 8); return value; }
 template <class T>
 static T atomicCAS(T* place, T expected, T wanted) {
-    const T before = *place;
-    if (before == expected) *place = wanted;
-    return before;
+    return atomically(place, [=](T old) { return old == expected ? wanted : old; });
 }
-template <class T> static T atomicMax(T* place, T other) { const T before = *place; *place = std::max(before, other); return before; }
-template <class T> static T atomicMin(T* place, T other) { const T before = *place; *place = std::min(before, other); return before; }
+template <class T> static T atomicMax(T* place, T other) { return atomically(place, [=](T old) { return std::max(old, other); }); }
+template <class T> static T atomicMin(T* place, T other) { return atomically(place, [=](T old) { return std::min(old, other); }); }
 static inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 static inline double rsqrt(double x) { return 1 / sqrt(x); }
 static inline int __popc(u32 word) { return __builtin_popcount(word); }
@@ -71,14 +82,18 @@ static inline int __popcll(u64 word) { return __builtin_popcountll(word); }
 static inline int __clzll(long long word) { return word ? __builtin_clzll((u64)word) : 64; }
 static inline int __ffs(int word) { return __builtin_ffs(word); }
 
-// Clocks that follow the time: cycles at 1.7 GHz.
+// Clocks that go on: that of all units follows the time; that of a unit counts 1.7 cycles for each nanosecond in which the
+// host worked for it, so that twice as many steps take twice as many cycles while other programs run.
 #include <time.h>
-static inline u64 paper_nanoseconds() {
+static inline u64 paper_nanoseconds(clockid_t clock = CLOCK_MONOTONIC) {
     timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return t.tv_sec * 1000000000ull + t.tv_nsec;
 }
-static inline long long clock64() { return (long long)(paper_nanoseconds() * 1.7); }
+static inline long long clock64() {
+    grid::looked();
+    return (long long)(paper_nanoseconds(CLOCK_THREAD_CPUTIME_ID) * 1.7);
+}
 static inline long long wall_clock64() { return (long long)(paper_nanoseconds() / 10); }
 #define gb_clock() ((u64)clock64())
 #define gb_nanoseconds() paper_nanoseconds()
@@ -89,7 +104,7 @@ static inline u64 gb_load(u64 address) { return *(const volatile u64*)address; }
 static inline u64 gb_add(u64 address, u64 value) { return __atomic_fetch_add((u64*)address, value, __ATOMIC_SEQ_CST); }
 static inline u32 gb_unit() { return blockIdx.x % 4; }
 static inline void gb_pause() {
-    if (grid::workers.size() > 1) swapcontext(&grid::worker->context, &grid::scheduler);
+    if (grid::workers.size() > 1) grid::let_others();
 }
 static inline u64 gb_block_xor(u64 mine) {
     __shared__ u64 warps[32];
@@ -106,3 +121,42 @@ struct ulonglong2 { u64 x, y; };
 static inline ulonglong2 make_ulonglong2(u64 x, u64 y) { return {x, y}; }
 struct float2 { float x, y; };
 static inline float2 make_float2(float x, float y) { return {x, y}; }
+
+// The compiler's own vectors, and its matrix instructions. rtc.cpp has g++ understand how kernels name such vectors.
+template <class TO, class FROM>
+static TO gb_as(const FROM& from) {
+    static_assert(sizeof(TO) == sizeof(FROM), "the same bits");
+    TO to;
+    memcpy(&to, &from, sizeof(TO));
+    return to;
+}
+typedef _Float16 gb_half2 __attribute__((vector_size(4)));
+typedef _Float16 gb_half4 __attribute__((vector_size(8)));
+typedef short gb_short4 __attribute__((vector_size(8)));
+typedef float gb_float4 __attribute__((vector_size(16)));
+static inline gb_half2 __builtin_elementwise_fma(gb_half2 a, gb_half2 b, gb_half2 c) {
+    return gb_half2{(_Float16)((float)a[0] * (float)b[0] + (float)c[0]), (_Float16)((float)a[1] * (float)b[1] + (float)c[1])};
+}
+static inline float paper_number(_Float16 half) { return (float)half; }
+static inline float paper_number(short brain) { return __uint_as_float((u32)(unsigned short)brain << 16); }
+template <int M, int K, class SUMS, class INPUTS>
+static SUMS paper_mfma(INPUTS a, INPUTS b, SUMS c) {
+    float x[4], y[4], sums[M * M / 64];
+    for (int i = 0; i < 4; ++i) x[i] = paper_number(a[i]), y[i] = paper_number(b[i]);
+    memcpy(sums, &c, sizeof c);
+    multiply_of_wave<M, K>(sums, x, y);
+    memcpy(&c, sums, sizeof c);
+    return c;
+}
+#define __builtin_amdgcn_mfma_f32_16x16x16f16(a, b, c, ...) paper_mfma<16, 16>(a, b, c)
+#define __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(a, b, c, ...) paper_mfma<16, 16>(a, b, c)
+#define __builtin_amdgcn_mfma_f32_32x32x8f16(a, b, c, ...) paper_mfma<32, 8>(a, b, c)
+#define __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(a, b, c, ...) paper_mfma<32, 8>(a, b, c)
+template <class SUMS>
+static SUMS __builtin_amdgcn_mfma_f64_16x16x4f64(double a, double b, SUMS c, int, int, int) {
+    double sums[4];
+    memcpy(sums, &c, sizeof sums);
+    multiply_of_wave<16, 4>(sums, &a, &b);
+    memcpy(&c, sums, sizeof sums);
+    return c;
+}
