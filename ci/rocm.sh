@@ -148,7 +148,7 @@ step "the backend, the collector and doctor on simulated machines, and AMD's lib
     tests/test_amd_libraries.py tests/test_amd_watch.py tests/test_amd_bound.py tests/test_amd_machine.py \
     tests/test_amd_doctor.py tests/test_bundle.py tests/test_hipblaslt.py "$@" || status=$?
 step "the suites through CuPy's wheel for ROCm, on a HIP runtime on paper: a dry run"
-"$python" -m pytest -q -m slow -rs tests/test_paper_hip.py "$@" || status=$?
+"$python" -m pytest -q -m slow -rs tests/test_paper_hip.py tests/test_amd_whole.py "$@" || status=$?
 step "suite × architecture"
 "$python" tests/amd_table.py "$results/kernels.xml" || true
 step "done"

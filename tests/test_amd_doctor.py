@@ -16,7 +16,7 @@ from test_amd_machine import rocm_in
 ROOT = Path(os.environ.get("GPUBENCH_ROCM_ROOT", "/nonexistent"))
 WHEEL = ROOT / "opt/cupy"
 # /dev keeps what a Python needs; everything else in it is the simulated machine's
-_MACHINE = """
+MACHINE = """
 set -e
 mount --rbind "$0/sys" /sys
 mkdir -p "$0/opt" && mount --bind "$0/opt" /opt
@@ -36,7 +36,7 @@ pytestmark = [
 
 def doctor(tree: Path, *first: str, wheels: str = str(WHEEL), path: str = "/opt/rocm/bin") -> dict[str, str]:
     """What is missing: each reason with what to do. `first` are words before the command."""
-    command = [*namespace(), "sh", "-c", _MACHINE, str(tree), *first, sys.executable, "-P", "-W", "ignore"]
+    command = [*namespace(), "sh", "-c", MACHINE, str(tree), *first, sys.executable, "-P", "-W", "ignore"]
     variables = {"PATH": f"{os.environ['PATH']}:{path}", "PYTHONPATH": wheels, "COLUMNS": "400", "HOME": str(tree)}
     ended = subprocess.run(
         [*command, "-m", "gpubench", "doctor"], env=variables, capture_output=True, text=True, timeout=60, check=False
