@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gpubench.analysis.summary import Summary
+from gpubench.analysis.traced import forwarding_slowdown
 from gpubench.analysis.views.phase_tables import phase_tables
 from gpubench.model import SuiteInfo
 from gpubench.tools import rendering
@@ -159,14 +160,24 @@ def test_the_reports_show_kernels_copies_and_slices(tmp_path):
     results = traced.results(trace, ["cuda:0"], zero=0.0)
     samples = traced.events(trace, list(enumerate(results)), ["cuda:0"], zero=0.0)
     run = make.run(*results, sampled=samples, suites=(SuiteInfo("profile", "what it did"),))
-    device, kernels = phase_tables(Summary(run))
+    device, kernels, forwarding = phase_tables(Summary(run))
     assert device.rows[0][3:7] == ("4.98 ms (50 %)", "3.00 ms (30 %)", "1.00 ms (10 %)", "20.0 µs (0 %)")
     assert [row[0] for row in kernels.rows] == ["gemm", "plain", "copy h2d, 1.000 MiB"]
+    assert forwarding.rows == (
+        ("cuda:0", "copies to the host", "0", "1 ×", "1 ×", "1 ×"),
+        ("cuda:0", "every call", "4", "1 ×", "1.04 ×", "1.4 ×"),
+    )
     events = json.loads(rendering.report("trace").render(run))["traceEvents"]
     slices = [(event["name"], event["dur"]) for event in events if event.get("tid", 0) >= 1000 and event["ph"] == "X"]
     assert slices == [("gemm", 2000.0), ("h2d", 3000.0), ("plain", pytest.approx(980.0)), ("gemm", 2000.0)]
     assert "Kernels and copies" in rendering.report("html").render(run)
     assert "Kernels and copies" in rendering.report("md").render(run)
+
+
+def test_calls_that_wait_for_a_round_trip_slow_a_program_down():
+    assert forwarding_slowdown(1000, 1e-3, 4.0) == pytest.approx(1.25)
+    assert forwarding_slowdown(1000, 2e-3, 4.0) == pytest.approx(1.5)
+    assert forwarding_slowdown(0, 1.0, 1.0) == 1.0
 
 
 @pytest.mark.parametrize("name", ["trace", "kernel", "copy"])

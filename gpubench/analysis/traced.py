@@ -63,6 +63,46 @@ def traced_work(run: Run) -> list[TracedWork]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class ForwardedCalls:
+    """The fewest and the most calls of a traced program that wait, were they forwarded to another machine.
+
+    `fewest` are its copies to the host, whose result a program needs; `most` are all launches and copies.
+    """
+
+    device: str
+    span_s: float
+    fewest: float
+    most: float
+
+    def slowdowns(self, round_trip_s: float) -> tuple[float, float]:
+        """Return the slowdown if the fewest, and if the most calls wait for a round trip each."""
+        return (
+            forwarding_slowdown(self.fewest, round_trip_s, self.span_s),
+            forwarding_slowdown(self.most, round_trip_s, self.span_s),
+        )
+
+
+def forwarding_slowdown(waiting_calls: float, round_trip_s: float, run_s: float) -> float:
+    """Return how many times as long a run takes if so many of its calls wait for an answer.
+
+    The model is 1 + waiting calls × round trip / run time. It leaves out bytes that cross the wire and calls that overlap.
+    """
+    return 1.0 + waiting_calls * round_trip_s / run_s
+
+
+def forwarded_calls(run: Run) -> list[ForwardedCalls]:
+    """Return for each traced device the calls that would wait if they were forwarded."""
+    to_host = {work.device: work.calls for work in traced_work(run) if work.name == "copy d2h"}
+    found = []
+    for traced in traced_devices(run):
+        counts = [traced.counts[name] for name in ("kernels", "copies")]
+        if all(count.isdecimal() for count in counts):
+            most = float(sum(map(int, counts)))
+            found.append(ForwardedCalls(traced.device, traced.span_s, to_host.get(traced.device, 0.0), most))
+    return found
+
+
 def _results(run: Run, name: str) -> Iterator[Result]:
     results = (result for result in run.results if result.status == "ok")
     return (result for result in results if (result.case.suite, result.case.name) == (SUITE, name))

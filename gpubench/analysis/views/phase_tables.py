@@ -8,7 +8,7 @@ from gpubench import stats
 from gpubench.analysis import phases
 from gpubench.analysis.phases import PhaseFigures
 from gpubench.analysis.summary import Summary
-from gpubench.analysis.traced import TIMES, TracedWork, traced_devices, traced_work
+from gpubench.analysis.traced import TIMES, TracedWork, forwarded_calls, traced_devices, traced_work
 from gpubench.analysis.views.tables import Table
 from gpubench.base import units
 from gpubench.model import Measure, Result
@@ -36,10 +36,17 @@ _DEVICE_NOTE = (
     "A roofline of kernels needs ncu: one pass counts neither operations nor bytes"
 )
 
+_ROUND_TRIPS_S = (1e-5, 1e-4, 1e-3)  # decades: from shared memory to another site
+_FORWARDING_HEADS = ("device", "calls that wait", "calls", *(units.quantity(each, "s") for each in _ROUND_TRIPS_S))
+_FORWARDING_NOTE = (
+    "a model: 1 + waiting calls × round trip / time traced, for the round trips in the head; `gpubench run virtual` "
+    "measures a round trip (forward)"
+)
+
 
 def phase_tables(summary: Summary) -> list[Table]:
-    """Return the tables of a profiled program: phases and, if it was traced, device time, kernels and copies."""
-    return [*_phase_table(summary), *_device_table(summary), *_kernel_table(summary)]
+    """Return the tables of a profiled program: phases and, if it was traced, device time, kernels, and forwarding."""
+    return [*_phase_table(summary), *_device_table(summary), *_kernel_table(summary), *_forwarding_table(summary)]
 
 
 def _phase_table(summary: Summary) -> list[Table]:
@@ -132,6 +139,28 @@ def _kernel_table(summary: Summary) -> list[Table]:
         for found in traced_work(summary.run)
     ]
     return [Table("Kernels and copies", _KERNEL_HEADS, tuple(rows), _KERNEL_HEADS[:2])] if rows else []
+
+
+def _forwarding_table(summary: Summary) -> list[Table]:
+    """Return the table of what forwarding would cost, by the round trip: if the fewest and if the most calls wait."""
+    rows = []
+    for found in forwarded_calls(summary.run):
+        slowdowns = [found.slowdowns(round_trip_s) for round_trip_s in _ROUND_TRIPS_S]
+        for waiting, calls, place in (("copies to the host", found.fewest, 0), ("every call", found.most, 1)):
+            rows.append((found.device, waiting, f"{calls:.0f}", *(f"{pair[place]:.3g} ×" for pair in slowdowns)))
+    return (
+        [
+            Table(
+                "Slowdown if calls were forwarded",
+                _FORWARDING_HEADS,
+                tuple(rows),
+                _FORWARDING_HEADS[:2],
+                _FORWARDING_NOTE,
+            )
+        ]
+        if rows
+        else []
+    )
 
 
 def _work_name(found: TracedWork) -> str:
