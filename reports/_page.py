@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gpubench.api.report import Enclosure, Run, Summary, Table, View, link_tables, phase_tables, view_points
+from gpubench.api.report import (
+    Enclosure,
+    Run,
+    Summary,
+    Table,
+    View,
+    link_tables,
+    phase_tables,
+    soak_tables,
+    view_points,
+)
 
 from ._amortisation import amortisation
 from ._blocks import Blocks, CaseTable
@@ -88,6 +98,7 @@ class Page:
     phases: tuple[Table, ...]  # of a profiled program
     rooflines: tuple[Chart, ...]
     links: tuple[Table, ...]
+    soak: tuple[Table, ...]
     timelines: tuple[TimelineBlock, ...]
     zoom: str
     thinned: int
@@ -122,6 +133,7 @@ def page(run: Run, enclosure: Enclosure | None = None) -> Page:
         phases=tuple(phase_tables(summary)),
         rooflines=tuple(rooflines(summary)),
         links=tuple(link_tables(summary)),
+        soak=tuple(soak_tables(summary)),
         timelines=tuple(_timeline(found, is_first=index == 0) for index, found in enumerate(drawn.devices)),
         zoom=packed(drawn.zoom) if drawn.zoom else "",
         thinned=drawn.thinned,

@@ -23,6 +23,7 @@ from gpubench.api.report import (
     listing,
     overview,
     phase_tables,
+    soak_tables,
 )
 
 from ._cases import figure_cells, heads, reason_words
@@ -111,7 +112,7 @@ def _document(summary: Summary, suites: Sequence[_Suite], kept: frozenset[str] |
         parts.append(f"\n> {out} of {len(rows)} cases are left out, the worst of all being kept: {_FULL}")
     for suite in suites:
         parts += _suite(suite, kept)
-    for shown in (*phase_tables(summary), *link_tables(summary)) if kept is None else ():
+    for shown in (*phase_tables(summary), *link_tables(summary), *soak_tables(summary)) if kept is None else ():
         parts += _derived("##", shown)
     parts += [*_environment(summary.run), f"\n{legend_words(summary)}"]
     return "\n".join(parts) + "\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -13,9 +14,13 @@ import _make as make
 import pytest
 from _command import gpubench
 
-from gpubench.analysis.soak import DIGEST, ledger_of
+from gpubench import plugins
+from gpubench.analysis.soak import DIGEST, ledger_of, soak_tables
+from gpubench.analysis.summary import Summary
 from gpubench.analysis.trust import HEALTH_SOURCE
 from gpubench.base.errors import UsageError
+from gpubench.measuring.plan import Job
+from gpubench.measuring.progress import Progress
 from gpubench.model import Counter, EventBit, EventClass, Measure, Remark, Samples
 from gpubench.model.store import read_run
 from gpubench.tools import soak as soaking
@@ -38,6 +43,26 @@ def passed(replicate, seconds=1e-3, digest="aa", device="cuda:0", window=(0.0, 0
 
 def failed(replicate):
     return make.result(of=CASE, replicate=replicate, status="failed", cause="wrong-answer", reason="1 of 9 are wrong")
+
+
+def test_a_soak_expects_no_more_time_than_it_has():
+    job = Job(CASE, (make.device(),), 0)
+    seen = []
+    watch = soaking.within(5.0, seen.append)
+    for left_s in (1.0, 3600.0):
+        watch(Progress(job, 0, [job], left_s))
+    assert seen[0].left_s == 1.0
+    assert 4.0 < seen[1].left_s <= 5.0
+
+
+def test_reports_show_the_ledger_of_a_soak_and_no_other_run_has_one():
+    run = make.run(passed(0), failed(1))
+    page = plugins.load("reports", "html").render(run)
+    for text in (plugins.load("reports", "md").render(run), page if isinstance(page, str) else page.decode()):
+        assert "Soak: 2 passes" in text
+        assert "Soak: findings" in text
+        assert re.search(r"pass 2, .*1 of 9 are wrong", text, re.DOTALL)
+    assert soak_tables(Summary(make.run(make.result()))) == []
 
 
 @pytest.mark.parametrize(

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpubench.analysis.counters import CounterTable
 from gpubench.analysis.quantities import headline, judged_median, judged_unit
+from gpubench.analysis.summary import Summary
 from gpubench.analysis.trust import HEALTH_SOURCE
+from gpubench.analysis.views.tables import Table
 from gpubench.analysis.window import Span, Window
 from gpubench.base import units
 from gpubench.model import Measure, Remark, Result, Run
 
 DIGEST = "digest"  # the note of a case that names the bits of its result
 _WRONG, _UNHEALTHY = 3, 6  # exit statuses
+_HEADS = ("case", "device", "passes", "compared", "first", "lowest", "last", "drift")
+_DEVICE_HEADS = ("device", "over the whole soak")
+_FINDING_HEADS = ("finding",)
+_NOTE = (
+    "Each pass is a replicate in a process of its own. Compared: samples whose every bit was right. First, lowest and "
+    "last are the medians of passes, and the drift is that of the last from the first"
+)
 _ERRORS = "errors"  # the unit of counters of errors, whatever they count
 _GAUGES = {  # what is shown of a device, with the unit of a reading
     Measure.TEMPERATURE: "°C",
@@ -52,9 +61,6 @@ class SoakedCase:
         return (self.medians[0], min(self.medians), self.medians[-1]) if self.medians else (float("nan"),) * 3
 
 
-HEADS = ("case", "device", "passes", "compared", "first", "lowest", "last", "drift")
-
-
 @dataclass(frozen=True, slots=True)
 class SoakedDevice:
     """What the counters of a device said over the whole soak, in words."""
@@ -63,6 +69,13 @@ class SoakedDevice:
     gauges: tuple[str, ...]
     throttled: tuple[str, ...]
     errors: tuple[str, ...]
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Return a line for each gauge, one for the throttle reasons, and one for the counters of errors."""
+        throttled = (f"throttled: {', '.join(self.throttled)}",) if self.throttled else ()
+        errors = (f"errors: {', '.join(self.errors)}",) if self.errors else ()
+        return (*self.gauges, *throttled, *errors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +125,28 @@ def ledger_of(run: Run) -> SoakLedger:
         (*_failures(results), *_digests(run, results)),
         tuple(dict.fromkeys(f"{remark.device}: {remark.words}" for remark in run.remarks if _is_sick(remark))),
     )
+
+
+def soak_tables(summary: Summary) -> list[Table]:
+    """Return the ledger of a soak as tables; of another run none. A soak's cases name the bits of their results."""
+    run = summary.run
+    suites = {result.case.suite for result in run.results if DIGEST in dict(result.notes)}
+    if not suites:
+        return []
+    return tables_of(ledger_of(replace(run, results=tuple(each for each in run.results if each.case.suite in suites))))
+
+
+def tables_of(ledger: SoakLedger) -> list[Table]:
+    """Return the passes of each case, what the devices reported, and what was found wrong."""
+    rows = tuple(case.row for case in ledger.cases)
+    devices = tuple((device.device, words) for device in ledger.devices for words in device.lines)
+    findings = tuple((words,) for words in (*ledger.sick, *ledger.wrong))
+    found = [
+        Table(f"Soak: {ledger.verdict}", _HEADS, rows, _HEADS[:3], _NOTE),
+        Table("Soak: devices", _DEVICE_HEADS, devices, _DEVICE_HEADS),
+        Table("Soak: findings", _FINDING_HEADS, findings, _FINDING_HEADS),
+    ]
+    return [table for table in found if table.rows]
 
 
 def _is_sick(remark: Remark) -> bool:

@@ -13,6 +13,7 @@ from gpubench.analysis.quantities import headline, judged_values
 from gpubench.analysis.reproducibility import Reproducibility, source_words
 from gpubench.analysis.serving import OBJECTIVES, SimulatedPercentile
 from gpubench.analysis.site import ListedRun, Site, SiteDevice
+from gpubench.analysis.soak import soak_tables
 from gpubench.analysis.summary import WITHIN_PROCESS, Figure, Row, Spread, Summary
 from gpubench.analysis.trend import Change, Line, Moment, Trend
 from gpubench.analysis.views.amortised import STATES, Amortised, amortisations, amortised_of
@@ -198,6 +199,7 @@ __all__ = [
     "served_of",
     "serving_tables",
     "servings",
+    "soak_tables",
     "source_words",
     "staircases",
     "staircases_of",

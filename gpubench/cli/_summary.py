@@ -92,6 +92,7 @@ def cases(
 ) -> list[Part]:
     """Return the cases of a run by suite, and with all of them what is derived from them."""
     from gpubench.analysis.listing import listing
+    from gpubench.analysis.soak import soak_tables
     from gpubench.analysis.summary import Summary
     from gpubench.analysis.views.links import link_tables
     from gpubench.analysis.views.tables import derived_tables
@@ -102,14 +103,15 @@ def cases(
     for suite in listing(summary, filters, order, top):
         parts += _suite(suite, wide, _print.out().width)
         if is_whole:
-            parts += [part for table in derived_tables(summary, suite.name) for part in _derived(table)]
+            parts += [part for table in derived_tables(summary, suite.name) for part in derived(table)]
     if is_whole:
-        parts += [part for table in link_tables(summary) for part in _derived(table)]
+        parts += [part for table in (*link_tables(summary), *soak_tables(summary)) for part in derived(table)]
         parts += _phases.phases(summary, _print.out())
     return [*parts, *_interval_notes(summary, wide)]
 
 
-def _derived(found: DerivedTable) -> list[Part]:
+def derived(found: DerivedTable) -> list[Part]:
+    """Return a table of derived figures with its note."""
     right = [head for head in found.heads if head not in found.words]
     note = [_print.plain(found.note, "dim")] if found.note else []
     return [Text(""), _print.table(found.heads, found.rows, found.title, right), *note]

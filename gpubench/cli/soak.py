@@ -66,10 +66,12 @@ def _soak(plan: Plan, path: Path, is_json: bool, resume: bool, exclusive: bool) 
     from gpubench.cli._progress import shown
     from gpubench.model.store import read_run
     from gpubench.tools import session
+    from gpubench.tools import soak as soaking
 
     try:
         with shown() as watch:
-            run = session.measure(plan, path, sys.argv, watch, resume, tell=_warn, exclusive=exclusive)
+            bounded = soaking.within(plan.most_s, watch)
+            run = session.measure(plan, path, sys.argv, bounded, resume, tell=_warn, exclusive=exclusive)
     except Interrupted:
         if path.exists() and not is_json:
             _print_ledger(ledger_of(read_run(path)))
@@ -94,18 +96,8 @@ def _warn(words: str) -> None:
 
 
 def _print_ledger(ledger: SoakLedger) -> None:
-    """Print the verdict, a line for each case and device, and what was found wrong."""
-    from gpubench.analysis.soak import HEADS
-    from gpubench.cli import _print
+    """Print the passes of each case, what the devices reported, and what was found wrong."""
+    from gpubench.analysis.soak import tables_of
+    from gpubench.cli import _print, _summary
 
-    console = _print.out()
-    style = "bold red" if ledger.exit_status else "bold green"
-    console.print(_print.plain(ledger.verdict, style), soft_wrap=True)
-    console.print(_print.table(HEADS, [case.row for case in ledger.cases], right=HEADS[3:]))
-    for device in ledger.devices:
-        errors = (f"errors: {', '.join(device.errors)}",) if device.errors else ()
-        throttled = (f"throttled: {', '.join(device.throttled)}",) if device.throttled else ()
-        for words in (*device.gauges, *throttled, *errors):
-            _print.echo(f"{device.device}: {words}")
-    for words in (*ledger.sick, *ledger.wrong):
-        console.print(_print.plain(words, "red"), soft_wrap=True)
+    _print.out().print(*(part for table in tables_of(ledger) for part in _summary.derived(table)), sep="\n")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from dataclasses import replace
 
 from gpubench.base.errors import UsageError
 from gpubench.measuring import plan as planning
 from gpubench.measuring.plan import Plan
+from gpubench.measuring.progress import Observer, Progress
 from gpubench.model import Facts, Settings, Tier
 
 SUITE = "soak"
@@ -43,3 +45,13 @@ def planned(facts: Facts, settings: Settings, seconds: float) -> Plan:
     passes = math.ceil(seconds / (cases * _CASE_S[settings.tier]))
     plan = planning.make(facts, replace(settings, replicates=min(max(passes, 1), _MOST_PASSES)))
     return replace(plan, settings=settings, most_s=seconds)
+
+
+def within(seconds: float, watch: Observer) -> Observer:
+    """Return an observer whose events expect no more time than is left of these seconds, from now on."""
+    end = time.monotonic() + seconds
+
+    def observe(event: Progress) -> None:
+        watch(replace(event, left_s=min(event.left_s, max(end - time.monotonic(), 0.0))))
+
+    return observe
