@@ -8,6 +8,7 @@ from test_derived import copies, path
 from gpubench import plugins
 from gpubench.analysis.views import derived
 from gpubench.analysis.views.fastest import fastest
+from gpubench.analysis.views.tables import transfer_tables
 
 
 def choices(*results):
@@ -54,3 +55,17 @@ def test_a_program_reads_the_thresholds_from_the_json_of_a_run():
     assert (found["axis"], found["params"]) == ("engine", {"memory": "pinned"})
     assert [each["fastest"] for each in found["choices"]] == ["kernel", "engine"]
     assert [each["from"] for each in found["choices"]] == [8, pytest.approx(264_000, rel=0.1)]
+
+
+def test_the_table_names_each_choice_and_the_size_from_which_on_it_is_fastest():
+    (found,) = derived.transfers(copies(*path("kernel", 2e-6, 3e10), *path("engine", 6e-6, 5.5e10)))
+    table = next(table for table in transfer_tables(found) if table.title.startswith("Fastest"))
+    assert (table.title, table.heads) == ("Fastest by size: Copies by engine", ("engine among", "fastest"))
+    ((shared, choices),) = table.rows
+    assert shared == "pinned · cuda:0"
+    assert choices.startswith("kernel from 8 B, engine from 25")
+
+
+def test_a_choice_that_never_changes_takes_no_table():
+    (found,) = derived.transfers(copies(*path("kernel", 2e-6, 6e10), *path("engine", 6e-6, 5.5e10)))
+    assert not [table for table in transfer_tables(found) if table.title.startswith("Fastest")]

@@ -11,8 +11,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from gpubench.analysis.views.curves import axis_words
 from gpubench.analysis.views.derived import Path, Transfers
 from gpubench.analysis.views.transfer import crossovers, is_apart
+from gpubench.base import units
 
 Value = str | int | float
 
@@ -61,6 +63,19 @@ def fastest(found: Transfers) -> list[FastestChoices]:
         for group in groups.values()
         if len(group) > 1 and (choices := list(_choices(axis, group)))
     ]
+
+
+def fastest_rows(found: Transfers) -> tuple[tuple[str, str], ...]:
+    """Return the groups whose choice changes as texts: what the paths share, and each choice with its first size."""
+    is_size = found.axis.endswith("_bytes")
+    rows = []
+    for each in fastest(found):
+        if len(each.choices) > 1:
+            shared = [axis_words(axis, value) for axis, value in each.params.items()]
+            place = units.brief_size if is_size else "{:.4g}".format
+            steps = [f"{choice.value} from {place(choice.above)}" for choice in each.choices]
+            rows.append((" · ".join((*shared, *each.devices)), ", ".join(steps)))
+    return tuple(rows)
 
 
 def _choices(axis: str, paths: Sequence[Path]) -> Iterator[Choice]:

@@ -14,6 +14,7 @@ from gpubench.analysis.summary import Summary
 from gpubench.analysis.views import breakeven
 from gpubench.analysis.views.amortised import STATES, Amortised, PaidAfter, amortised_of
 from gpubench.analysis.views.derived import Path, Staircase, Step, Transfers, staircases_of, transfers_of
+from gpubench.analysis.views.fastest import fastest_rows
 from gpubench.analysis.views.payoffs import Payoff, Payoffs, payoffs_of
 from gpubench.analysis.views.served import Latencies, Serving, SessionCheck, energies_of, served_of
 from gpubench.analysis.views.transfer import Piece
@@ -133,6 +134,9 @@ def transfer_tables(found: Transfers) -> list[Table]:
             for each in found.crossovers
         )
         tables.append(Table(f"Crossovers: {found.title}", _CROSSOVER_HEADS, crossed, _CROSSOVER_HEADS[:2]))
+    if rows := fastest_rows(found):
+        heads = (f"{units.axis_label(found.by[0])} among", "fastest")
+        tables.append(Table(f"Fastest by {units.axis_label(found.axis)}: {found.title}", heads, rows, heads))
     return tables
 
 
