@@ -103,6 +103,12 @@ def test_a_ring_moves_no_more_than_twice_the_array_through_each_link():
     assert seconds == pytest.approx(2 * 7 / 8 * 8)
 
 
+def test_the_model_of_a_message_follows_from_its_measured_times():
+    alpha_s, bytes_per_s = module().message_model(straight(2e-9, alpha=5e-6), 4)
+    assert (alpha_s, bytes_per_s) == pytest.approx((5e-6, 2e9))
+    assert module().message_model(straight(0.0, alpha=1.0), 4)[1] < math.inf
+
+
 @pytest.mark.parametrize(("exposed", "interval"), [(0.0, 1), (0.04, 1), (0.5, 10), (0.51, 11)])
 def test_synchronisation_waits_until_it_costs_no_more_than_its_share(exposed, interval):
     assert module().sync_interval(1.0, exposed, 0.05) == interval

@@ -32,7 +32,7 @@ from gpubench.api.suite import (
 from .._between import Params, rank_counts, ranks_of
 from ._blas import restore_threads, use_threads
 from ._group import group_of
-from ._numbers import Normals, expect_close, type_of
+from ._numbers import Normals, expect_close, type_of, width_of
 from ._overlap import OverlapTimes
 
 LAYERS = 8
@@ -103,7 +103,7 @@ def gradients(bench: Bench, by: str, of: int, tokens: int, buckets: int) -> Task
     time of the step: 100 % means that more ranks cost no time.
     """
     del by, of
-    step = BackwardPass(bench, tokens, 256 if bench.target.is_host else 4096, buckets)
+    step = BackwardPass(bench, tokens, width_of(bench), buckets)
     limit = "" if bench.target.is_host else f"tensor.{type_of(bench)}"
     stage = Stage(step.seconds, step.work, "flops", limit, clock="self", probe=step.observed, effort=POINT)
     return Task.of(stage, check=step.check, poison=step.poison, close=step.close, notes=step.notes)

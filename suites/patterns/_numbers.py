@@ -20,6 +20,13 @@ def type_of(bench: Bench) -> str:
     return GPU_TYPE if bench.traits.is_gpu else HOST_TYPE
 
 
+def width_of(bench: Bench) -> int:
+    """Return the width of a layer: a few of them fill a GPU, and on the host take milliseconds."""
+    if not bench.traits.is_gpu:
+        return 256
+    return 512 if bench.target.tier == "smoke" else 4096
+
+
 class Normals:
     """Draws matrices of N(0, spread²)."""
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 UNSPLIT, DATA, TENSOR, SEQUENCE, PIPELINE = "unsplit", "data", "tensor", "sequence", "pipeline"
 SPLITS = (UNSPLIT, DATA, TENSOR, SEQUENCE, PIPELINE)
+TOPOLOGIES = ("ring", "tree", "mesh")
+_LEAST_S = 1e-9  # between the times of two messages: noise can make a longer one seem as fast
 _EQUAL = 0.02  # predictions that differ by less are equally good
 
 
@@ -145,6 +147,13 @@ def choose(models: RunModels, shape: LayerShape, ranks: int) -> str:
 def regret(chosen: str, measured_s: Mapping[str, float]) -> float:
     """Return how much longer the chosen split takes than the fastest one, as a share of it."""
     return measured_s[chosen] / min(measured_s.values()) - 1
+
+
+def message_model(send: TimeCurve, itemsize: int) -> tuple[float, float]:
+    """Return α in seconds and β in bytes per second of a message, from the smallest and the largest measured one."""
+    (low, *_, high), (low_s, *_, high_s) = send.amounts, send.measured_s
+    per_item_s = max(high_s - low_s, _LEAST_S) / (high - low)
+    return max(low_s - low * per_item_s, 0.0), itemsize / per_item_s
 
 
 def topology_s(topology: str, nbytes: float, ranks: int, alpha_s: float, bytes_per_s: float) -> float:

@@ -31,13 +31,17 @@ from ._blas import restore_threads, use_threads
 from ._gradients import devices_of_ranks, has_ranks, libraries
 from ._group import Group, group_of
 from ._layer import HEAD, Silent, TransformerLayer, in_double
-from ._numbers import expect_close, type_of
+from ._numbers import expect_close, type_of, width_of
 from ._parallel import (
+    TOPOLOGIES,
     UNSPLIT,
     LayerShape,
     RunModels,
     TimeCurve,
+    best_ranks,
+    best_topology,
     choose,
+    message_model,
     possible,
     regret,
     sync_interval,
@@ -63,7 +67,7 @@ topic = Topic(
 def _lengths(target: Target) -> Any:
     if target.is_host:
         return points((64,), smoke=(32,), full=(16, 64, 256))
-    return points((1024,), smoke=(256,), full=(128, 1024, 4096))
+    return points((1024,), smoke=(64,), full=(128, 1024, 4096))
 
 
 @topic.case(
@@ -82,7 +86,7 @@ def layer(bench: Bench, by: str, of: int, batch: int, length: int) -> Task:
     efficiency (time unsplit over ranks times the time split) and the share of its communication that is hidden.
     """
     del by, of
-    width = 256 if bench.target.is_host else 4096
+    width = width_of(bench)
     shape = LayerShape(batch, length, width, width // HEAD)
     scores = batch * shape.heads * length**2
     bench.need(4 * (_BUFFERS * (shape.numbers + width**2) + 3 * scores))
@@ -177,6 +181,7 @@ class SplitLayer:
             return Stage(seconds, work, "item", limit if split == UNSPLIT else "", clock="self", effort=_EFFORT)
 
         notes = {"chosen": self._chosen, "fastest": min(self._seconds, key=self._seconds.__getitem__)}
+        notes |= {"advised topology": self._topology()}
         notes |= {"layer": f"{self._shape.width} wide, {self._shape.heads} heads", "type": type_of(self._bench)}
         stages = {split: stage(split) for split in self._splits}
         return Task(stages, self._check, self._poison, self._close, {**notes, **self._group.notes})
@@ -202,10 +207,23 @@ class SplitLayer:
             found[f"efficiency {split}"] = Observed(_PERCENT * unsplit_s / (ranks * together_s), "%", "more")
             found[f"hidden {split}"] = Observed(_PERCENT * hidden, "%", "more")
         found["predicted unsplit"] = Observed(self._predicted[UNSPLIT].seconds, "s")
-        weights = 12 * self._shape.width**2
-        exposed_s = self._models.all_reduce.seconds(weights)
-        found["synchronise after"] = Observed(sync_interval(unsplit_s, exposed_s, _MOST_SYNC), "steps")
-        return found
+        return {**found, **self._adapted()}
+
+    def _adapted(self) -> dict[str, Observed]:
+        """Return what the models advise: the number of ranks, and the steps between two exchanges of all weights."""
+        predicted_s = {1: self._predicted[UNSPLIT].seconds, self._bench.world: self._predicted[self._chosen].seconds}
+        exposed_s = self._models.all_reduce.seconds(12 * self._shape.width**2)
+        interval = sync_interval(predicted_s[1], exposed_s, _MOST_SYNC)
+        return {
+            "advised ranks": Observed(best_ranks(predicted_s), "ranks", "more"),
+            "advised interval": Observed(interval, "steps"),
+        }
+
+    def _topology(self) -> str:
+        """Return the topology that suits an all-reduce of the layer's output, by the times of messages."""
+        itemsize = self._group.dtype.itemsize
+        alpha_s, bytes_per_s = message_model(self._models.send, itemsize)
+        return best_topology(TOPOLOGIES, self._shape.numbers * itemsize, self._bench.world, alpha_s, bytes_per_s)
 
     def _expect_outputs(self) -> None:
         """Run each split once more, since they share memory; compare it with the whole layer, and that with NumPy's.

@@ -32,7 +32,7 @@ from gpubench.api.suite import (
 from .._between import Params, exclusive, labels, notes, open_shared, paths
 from ._blas import restore_threads, use_threads
 from ._board import NUMBER, Board
-from ._numbers import Normals, expect_close, type_of
+from ._numbers import Normals, expect_close, type_of, width_of
 
 _LAYERS = 4  # of the whole model
 _SLOTS = 2  # for batches in the memory of a stage: one is computed on while the next one arrives
@@ -90,7 +90,7 @@ def stages(bench: Bench, path: str, of: int, batch: int) -> Task:
     """
     del of
     exclusive(bench)
-    rank = PipelineRank(bench, batch, 512 if bench.target.is_host else 4096)
+    rank = PipelineRank(bench, batch, width_of(bench))
     tail = POINT.with_tail(_TAIL if bench.target.tier == "full" else 0)
     stage = Stage(rank.seconds, Work(items=1), "item", clock="self", probe=rank.observed, effort=tail)
     return Task.of(

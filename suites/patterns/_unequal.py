@@ -12,7 +12,7 @@ from .._between import rank_counts, ranks_of
 from ._blas import restore_threads, use_threads
 from ._board import Board
 from ._gradients import devices_of_ranks, has_ranks, libraries
-from ._numbers import Normals, expect_close
+from ._numbers import Normals, expect_close, width_of
 from ._parallel import balanced
 
 _ITEMS = 24
@@ -51,7 +51,8 @@ class UnequalRank:
     def __init__(self, bench: Bench, shares: str) -> None:
         self._bench = bench
         self._threads = use_threads(1) if bench.target.is_host else 0
-        rows, width = (128, 256) if bench.target.is_host else (4096, 4096)
+        width = width_of(bench)
+        rows = 128 if bench.target.is_host else width
         bench.need(3 * _ITEMS * rows * width * 4)
         normals = Normals(bench)
         self._inputs = [normals.matrix(rows, width, 1 + item) for item in range(_ITEMS)]
