@@ -47,6 +47,11 @@ def affine_power(factor: int, term: int, steps: int, modulus: int) -> tuple[int,
     return product, total
 
 
+def address_of(array: Any) -> int:
+    """Return the address of an array, as a kernel takes it."""
+    return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
+
+
 def steps_of(bench: Bench, seconds: float) -> int:
     """Return about how many steps of the chain last so many seconds, at the clock that the facts report."""
     hertz = float(dict(bench.target.device.details).get("clock.sm_hz", 2e9))
@@ -118,7 +123,7 @@ class RingWalk:
         self._ring = bench.xp.empty(size_bytes, np.uint8)
         args = (self._ring, np.uint64(self._lines), np.uint64(_RING_FACTOR), np.uint64(_RING_TERM))
         bench.kernel("sharing.cu", "link_ring")((4096,), (256,), args)
-        self._place = bench.xp.full(1, self._ring.data.ptr, np.uint64)
+        self._place = bench.xp.full(1, address_of(self._ring), np.uint64)
         self._walk = bench.kernel("sharing.cu", "walk_ring")
 
     def call(self) -> None:
@@ -129,7 +134,7 @@ class RingWalk:
     def check(self) -> None:
         """Compare the place with the one that the ring's formula gives."""
         line = affine_power(_RING_FACTOR, _RING_TERM, self._walked, self._lines)[1]
-        place = int(self._bench.device.to_host(self._place)[0]) - int(self._ring.data.ptr)
+        place = int(self._bench.device.to_host(self._place)[0]) - address_of(self._ring)
         expect(
             place == line * _RING_LINE, f"after {self._walked} loads the walk is at {place}, not at {line * _RING_LINE}"
         )

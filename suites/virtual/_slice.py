@@ -32,7 +32,7 @@ from gpubench.api.suite import (
 from .._between import exclusive
 from .._checks import CheckedCall
 from ._aggressor import HEADER_BYTES, ROOM_BYTES, Aggressor, SharedBoard
-from ._loads import lane, steps_of
+from ._loads import address_of, lane, steps_of
 from ._neighbour import need_way
 
 _KERNEL_S = 10e-6
@@ -98,7 +98,7 @@ class StampedKernels:
     def call(self) -> None:
         """Queue a few kernels."""
         for _ in range(_STAMPS_PER_CALL):
-            place = np.uint64(self._stamps.data.ptr + 16 * (self._count % _MOST_STAMPS))
+            place = np.uint64(address_of(self._stamps) + 16 * (self._count % _MOST_STAMPS))
             self._kernel((1,), (1,), (place, self._steps, self._end))
             self._count += 1
 

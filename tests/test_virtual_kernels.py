@@ -1,0 +1,104 @@
+"""The kernels of programs that share a device, built by g++: what they leave, and that checks find what is wrong."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import _grid
+import _grid_device
+import numpy as np
+import pytest
+
+from gpubench import plugins
+from gpubench.base.errors import WrongAnswer
+
+pytestmark = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
+SUITE = plugins.load("suites", "virtual")
+LOADS, SLICE = (sys.modules[f"{SUITE.package}.{name}"] for name in ("_loads", "_slice"))
+# What the prelude has for GPUs and the grid of the host does not.
+MACROS = {
+    "gb_vreg(word)": "(word)",
+    "gb_load(address)": "(*(const volatile unsigned long long*)(address))",
+    "gb_unit()": "(blockIdx.x % 4)",
+}
+
+
+def kernel(name: str) -> Any:
+    return _grid.kernel("virtual/sharing.cu", name, **MACROS)
+
+
+@pytest.fixture
+def bench() -> Any:
+    found = _grid_device.bench(SUITE, "nvidia")
+    found.kernel = lambda file, name: kernel(name)
+    return found
+
+
+def test_threads_that_spin_end_with_the_number_that_their_chain_has(bench: Any) -> None:
+    load = LOADS.spin(bench, 2, seconds=2e-8)
+    load.call()
+    load.check()
+    load.poison()
+    with pytest.raises(WrongAnswer, match="2048 of 2048 threads"):
+        load.check()
+    shorter = LOADS.spin(bench, 2, seconds=1e-8)
+    kernel("spin")((2,), (LOADS.SPIN_THREADS,), (np.uint32(1), ends := np.zeros(2048, np.uint32)))
+    expected = (np.arange(2048, dtype=np.uint64) * LOADS._FACTOR + LOADS._TERM).astype(np.uint32)
+    assert np.array_equal(ends, expected)
+    with pytest.raises(WrongAnswer):
+        shorter.check()
+
+
+def test_kernels_count_one_each_after_their_work() -> None:
+    counter = np.zeros(2, np.uint64)
+    for _ in range(5):
+        kernel("tick")((1,), (1,), (counter, np.uint32(100)))
+    assert counter.tolist() == [5, LOADS.affine_power(LOADS._FACTOR, LOADS._TERM, 100, 2**32)[1]]
+
+
+def test_blocks_mark_the_units_that_they_run_on() -> None:
+    marks, ends = np.zeros(8, np.uint32), np.zeros(6 * 2, np.uint32)
+    kernel("mark_unit")((6,), (2,), (marks, np.uint32(3), ends))
+    assert marks.tolist() == [1, 1, 1, 1, 0, 0, 0, 0]
+
+
+def test_the_device_posts_how_many_calls_have_ended() -> None:
+    word = np.zeros(1, np.uint32)
+    kernel("done")((1,), (1,), (np.uint64(word.ctypes.data), np.uint32(7)))
+    assert word[0] == 7
+
+
+def test_a_walk_round_the_ring_stands_where_the_formula_says_and_a_broken_ring_is_found(bench: Any) -> None:
+    walk = LOADS.RingWalk(bench, 2**20)
+    for _ in range(3):
+        walk.call()
+        walk.check()
+    words = walk._ring.view(np.uint64).reshape(-1, LOADS._RING_LINE // 8)
+    assert len(set(words[:, 0].tolist())) == len(words), "two lines lead to one"
+    words[:, 0] = walk._ring.ctypes.data
+    walk.call()
+    with pytest.raises(WrongAnswer, match="after 4096 loads the walk is at 0"):
+        walk.check()
+
+
+def test_stamped_kernels_leave_a_begin_and_an_end_each_and_a_missing_one_is_found(bench: Any) -> None:
+    kernels = SLICE.StampedKernels(bench)
+    kernels._steps = np.uint32(10)
+    kernels.call()
+    assert kernels.stamps().shape == (SLICE._STAMPS_PER_CALL, 2)
+    assert kernels._end[0] == LOADS.affine_power(LOADS._FACTOR, LOADS._TERM, 10, 2**32)[1]
+    kernels._stamps += np.uint64(1)  # the grid's clock stands at 0
+    kernels.check()
+    kernels._stamps[3] = 0
+    with pytest.raises(WrongAnswer, match="no sound stamps"):
+        kernels.check()
+
+
+def test_matrices_times_a_vector_and_products_are_compared(bench: Any) -> None:
+    for load in (LOADS.decode(bench, 3, 128), LOADS.gemm(bench, 64)):
+        load.call()
+        load.check()
+        load.poison()
+        with pytest.raises(WrongAnswer, match="relative error"):
+            load.check()
