@@ -6,6 +6,7 @@ import itertools
 import os
 import sys
 import threading
+import types
 
 import _grid
 import mutations
@@ -117,8 +118,11 @@ def test_a_pipeline_whose_slots_are_overwritten_too_early_fails_its_check():
     message.stages[""].call()
     message.check()
     line = message.poison.__self__
-    copy_all = line._copy_all
-    line._copy_all = lambda free, filled, depth=0: copy_all(threading.Semaphore(100), filled, 1)
+    copy_all = line._compiled.copy_all
+    line._compiled = types.SimpleNamespace(
+        copy_all=lambda words, slots, depth, flags, looks: copy_all(words, slots[:1], 1, flags, looks),
+        digest_all=line._compiled.digest_all,
+    )
     message.poison()
     message.stages[""].call()
     with pytest.raises(WrongAnswer, match="digests of chunks are wrong"):

@@ -116,13 +116,11 @@ class StreamPipeline:
     def _timed(self, call: Call) -> float:
         return float(self._device.time(call, 1, "hot").device[0])
 
-    def transfer_alone(self) -> float:
-        """Return the seconds of all copies."""
-        return self._timed(lambda: self._queue(len(self._slots), copies=True, computes=False))
-
-    def compute_alone(self) -> float:
-        """Return the seconds of all digests, of chunks that are in the slots already."""
-        return self._timed(lambda: self._queue(len(self._slots), copies=False, computes=True))
+    def alone(self) -> tuple[float, float]:
+        """Return the seconds of all digests, of chunks that are in the slots already, and of all copies."""
+        depth = len(self._slots)
+        compute_s = self._timed(lambda: self._queue(depth, copies=False, computes=True))
+        return compute_s, self._timed(lambda: self._queue(depth, copies=True, computes=False))
 
     def together(self, depth: int) -> tuple[float, float, float]:
         """Return the seconds of the pipeline, and the busy seconds of the computation and of the transfer."""

@@ -2,84 +2,80 @@
 
 from __future__ import annotations
 
-import threading
+import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench
+from gpubench.api.suite import Bench, expect
 
 from .._stream import need_numba
+from ._cores import core_of, on_core
 from ._digest import FACTOR, TERM
 
-_PATIENCE_S = 5.0  # for the other thread to finish a chunk
-
-
-class StalledPipelineError(RuntimeError):
-    """The other thread finished no chunk in time."""
+_LOOKS = 2**28  # at a counter of the other thread: some tenths of a second, then the wait ends
+_COUNTER_WORDS = 32  # two counters, on cache lines of their own
+_NANO = 1e-9
 
 
 class ThreadPipeline:
     """Chunks of a message in ordinary memory, slots of one chunk each, and a digest for each chunk.
 
-    Copies and digests release Python's lock, so that both threads run at the same time. `words` has shape
-    (chunks, words of a chunk).
+    `words` has shape (chunks, words of a chunk). Each thread has a core of its own if there are two.
     """
 
     def __init__(self, bench: Bench, words: Any, most_depth: int) -> None:
         need_numba(bench)
-        from ._host_digest import digest
+        from . import _host_digest
 
-        self._compiled_digest = digest
+        self._compiled = _host_digest
         self._words = words
         self._slots = np.zeros((most_depth, words.shape[1]), np.uint32)
+        self._counters = np.zeros(_COUNTER_WORDS, np.uint64)
+        cores = sorted(os.sched_getaffinity(0))
+        self._compute_core, self._copy_core = core_of(0, cores), core_of(1, cores)
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="pipeline")
         self.digests = np.zeros(len(words), np.uint32)
         self.rounds = 1
         self.notes = {"transfer": "memcpy by one thread", "compute": "integer arithmetic by another thread"}
-        self.compute_alone()  # compiles
+        self._copy_all(0, most_depth)  # compiles both, with nothing to copy and nothing to compute
+        self._compute_all(0, most_depth)
 
-    def transfer_alone(self) -> float:
-        """Return the seconds of all copies, by the thread that copies in the pipeline too."""
-        return self._threads.submit(self._copy_all, None, None).result()
+    def alone(self) -> tuple[float, float]:
+        """Return the seconds of all digests and of all copies, which take turns.
 
-    def compute_alone(self) -> float:
-        """Return the seconds of all digests, of chunks that are in the slots already."""
-        return sum(self._compute(chunk, chunk % len(self._slots)) for chunk in range(len(self._words)))
+        The computation reads what another core has just written, as in a pipeline, but nothing runs beside it.
+        """
+        _, compute_s, transfer_s = self.together(1)
+        return compute_s, transfer_s
 
     def together(self, depth: int) -> tuple[float, float, float]:
         """Return the seconds of the pipeline, and the busy seconds of the computation and of the transfer."""
-        free, filled = threading.Semaphore(depth), threading.Semaphore(0)
+        self._counters.fill(0)
+        chunks = len(self._words)
         start = time.perf_counter()
-        copying = self._threads.submit(self._copy_all, free, filled, depth)
-        compute_busy_s = 0.0
-        for chunk in range(len(self._words)):
-            _pass(filled)
-            compute_busy_s += self._compute(chunk, chunk % depth)
-            free.release()
-        seconds = time.perf_counter() - start
-        return seconds, compute_busy_s, copying.result()
+        copying = self._threads.submit(self._copy_all, chunks, depth)
+        compute_busy_s = self._compute_all(chunks, depth)
+        return time.perf_counter() - start, compute_busy_s, copying.result()
 
-    def _copy_all(self, free: threading.Semaphore | None, filled: threading.Semaphore | None, depth: int = 0) -> float:
+    def _copy_all(self, chunks: int, depth: int) -> float:
         """Copy every chunk into its slot, as soon as that is free; return the seconds of the copies."""
-        busy_s = 0.0
-        for chunk, words in enumerate(self._words):
-            if free:
-                _pass(free)
-            start = time.perf_counter()
-            np.copyto(self._slots[chunk % (depth or len(self._slots))], words)
-            busy_s += time.perf_counter() - start
-            if filled:
-                filled.release()
-        return busy_s
+        flags = np.uint64(self._counters.ctypes.data)
+        with on_core(self._copy_core):
+            busy = self._compiled.copy_all(self._words[:chunks], self._slots, depth, flags, _LOOKS)
+        expect(busy >= 0, "the thread that computes freed no slot in time")
+        return float(busy) * _NANO
 
-    def _compute(self, chunk: int, slot: int) -> float:
-        start = time.perf_counter()
-        digest = self._compiled_digest(self._slots[slot], np.uint32(FACTOR), np.uint32(TERM), self.rounds)
-        self.digests[chunk] = digest
-        return time.perf_counter() - start
+    def _compute_all(self, chunks: int, depth: int) -> float:
+        """Compute on every chunk as soon as it is there; return the seconds of the computation."""
+        flags = np.uint64(self._counters.ctypes.data)
+        numbers = np.uint32(FACTOR), np.uint32(TERM), self.rounds
+        with on_core(self._compute_core):
+            busy = self._compiled.digest_all(self._slots, self.digests[:chunks], depth, flags, _LOOKS, numbers)
+        expect(busy >= 0, "the thread that copies filled no slot in time")
+        return float(busy) * _NANO
 
     def poison(self) -> None:
         """Overwrite the digests and the slots."""
@@ -93,8 +89,3 @@ class ThreadPipeline:
     def close(self) -> None:
         """Let the thread go."""
         self._threads.shutdown()
-
-
-def _pass(semaphore: threading.Semaphore) -> None:
-    if not semaphore.acquire(timeout=_PATIENCE_S):
-        raise StalledPipelineError(f"the other thread of the pipeline finished no chunk within {_PATIENCE_S} s")

@@ -1,4 +1,4 @@
-"""Ranks on cores of their own, as MPI launchers place them.
+"""Ranks and threads on cores of their own, as MPI launchers place them.
 
 Two ranks that watch flags for each other on one core take turns: a flag then takes a scheduler's slice instead of a
 microsecond, and which of both happens is decided by chance when the processes start.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from gpubench.api.suite import Bench
 
@@ -19,12 +19,18 @@ def core_of(rank: int, cores: list[int]) -> int:
 
 
 @contextmanager
-def on_own_core(bench: Bench) -> Iterator[None]:
-    """Bind the calling thread to the core of its rank; beside a GPU it stays free, for the driver's threads."""
+def on_core(core: int) -> Iterator[None]:
+    """Bind the calling thread to a core."""
     before = os.sched_getaffinity(0)
-    if bench.world > 1 and not bench.traits.is_gpu:
-        os.sched_setaffinity(0, {core_of(bench.rank, sorted(before))})
+    os.sched_setaffinity(0, {core})
     try:
         yield
     finally:
         os.sched_setaffinity(0, before)
+
+
+def on_own_core(bench: Bench) -> AbstractContextManager[None]:
+    """Bind the calling thread to the core of its rank; beside a GPU it stays free, for the driver's threads."""
+    if bench.world == 1 or bench.traits.is_gpu:
+        return nullcontext()
+    return on_core(core_of(bench.rank, sorted(os.sched_getaffinity(0))))

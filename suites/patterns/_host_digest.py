@@ -1,4 +1,8 @@
-"""The digest of a chunk on the host, compiled by numba; it runs outside Python's lock. Importing imports numba."""
+"""The two loops of a pipeline on the host, compiled by numba; they run outside Python's lock. Importing imports numba.
+
+A chunk is handed on by two counters in shared memory, how many chunks are filled and how many are free again. A thread
+that waits watches the other one's counter: a wake-up by the operating system takes as long as a chunk.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,10 @@ from typing import Any
 import numba
 import numpy as np
 
+from ..ipc._host_flags import _now, _post, _reaches
+
 HELD_WORDS = 512  # stay in the first cache for all rounds; the loops over them use vectors
+_LINE_BYTES = 128  # between the two counters: two cache lines, because a prefetcher fetches pairs
 
 
 def _digest_of(words: Any, factor: Any, term: Any, rounds: Any) -> Any:
@@ -29,3 +36,35 @@ def _digest_of(words: Any, factor: Any, term: Any, rounds: Any) -> Any:
 
 
 digest: Any = numba.njit(cache=True, nogil=True)(_digest_of)  # of whole groups of HELD_WORDS words, uint32
+
+
+def _copy_all(words: Any, slots: Any, depth: Any, counters: Any, looks: Any) -> Any:
+    pair, busy = np.zeros(2, np.int64), 0
+    for chunk in range(words.shape[0]):
+        if chunk >= depth and not _reaches(counters + np.uint64(_LINE_BYTES), np.uint64(chunk - depth + 1), looks):
+            return -1
+        start = _now(pair)
+        source, slot = words[chunk], slots[chunk % depth]
+        for place in range(source.size):
+            slot[place] = source[place]
+        busy += _now(pair) - start
+        _post(counters, np.uint64(chunk + 1))
+    return busy
+
+
+def _digest_all(slots: Any, digests: Any, depth: Any, counters: Any, looks: Any, numbers: Any) -> Any:
+    factor, term, rounds = numbers
+    pair, busy = np.zeros(2, np.int64), 0
+    for chunk in range(digests.size):
+        if not _reaches(counters, np.uint64(chunk + 1), looks):
+            return -1
+        start = _now(pair)
+        digests[chunk] = digest(slots[chunk % depth], factor, term, rounds)
+        busy += _now(pair) - start
+        _post(counters + np.uint64(_LINE_BYTES), np.uint64(chunk + 1))
+    return busy
+
+
+# Both return the nanoseconds in which they were busy, or -1 if the other one made no progress for that many `looks`.
+copy_all: Any = numba.njit(cache=True, nogil=True)(_copy_all)
+digest_all: Any = numba.njit(cache=True, nogil=True)(_digest_all)

@@ -75,13 +75,17 @@ def _chunk_sizes(target: Target) -> Any:
     """Return sizes of a chunk; on a GPU copies of the quick size take some 40 µs or more, far longer than a launch."""
     if target.is_host:
         return points((2**20,), smoke=(2**18,), full=powers_of_two(16, 22, 2))
-    return points((2**22, 2**24) if target.device.peers else (2**22,), smoke=(2**20,), full=powers_of_two(18, 24, 2))
+    return points((2**22, 2**24) if target.device.peers else (2**22,), smoke=(2**16,), full=powers_of_two(18, 24, 2))
 
 
 def _is_pipeline(target: Target, params: Params) -> bool:
     """Leave out, in the quick tier, chunks that suit another path: a peer's link takes larger ones."""
     suits = params["chunk_bytes"] == (2**24 if params["path"] == "peer" else 2**22)
     return target.is_host or target.tier != "quick" or suits
+
+
+def _depths(target: Target) -> Any:
+    return points((2,) if target.is_host else (1, 2, 4), smoke=(2,), full=_DEPTHS)
 
 
 def _amounts(target: Target) -> Any:
@@ -96,7 +100,7 @@ def _amounts(target: Target) -> Any:
     by=_engines,
     chunk_bytes=_chunk_sizes,
     compute=_amounts,
-    depth=points((1, 2, 4), smoke=(2,), full=_DEPTHS),
+    depth=_depths,
 )
 def pipeline(bench: Bench, path: str, by: str, chunk_bytes: int, compute: str, depth: int) -> Task:
     """A message of 32 chunks, copied and computed on in a pipeline: payload; what overlaps, and who slows whom down."""
@@ -156,12 +160,12 @@ class PipelinedMessage:
         """Choose the rounds of the computation that take `share` times as long as the transfer."""
         line = self._pipeline
         for _ in range(_TRIALS):
-            wanted_s = share * min(line.transfer_alone() for _ in range(_TRIALS))
-            line.rounds = next_rounds(line.rounds, min(line.compute_alone() for _ in range(_TRIALS)), wanted_s)
+            compute_s, transfer_s = (min(times) for times in zip(*(line.alone() for _ in range(_TRIALS)), strict=True))
+            line.rounds = next_rounds(line.rounds, compute_s, share * transfer_s)
 
     def sample(self, depth: int) -> float:
         """Return the seconds of the pipeline at that depth; both parts are timed alone right before."""
-        alone_s = self._pipeline.compute_alone(), self._pipeline.transfer_alone()
+        alone_s = self._pipeline.alone()
         together_s, compute_busy_s, transfer_busy_s = self._pipeline.together(depth)
         self._times = OverlapTimes(*alone_s, together_s, compute_busy_s, transfer_busy_s)
         return together_s

@@ -79,7 +79,7 @@ def _sizes(target: Target) -> Any:
 
 
 def _senders(target: Target) -> Any:
-    """Return numbers of senders: one alone, with which the others are compared, and all that there are."""
+    """Return numbers of senders: one alone, with which the others are compared, and as many as there are."""
     most = _MOST_HOST_RANKS if target.is_host else max(1 + len(target.device.peers), 2)
     return points(tuple(dict.fromkeys((1, most - 1))), smoke=(1,), full=tuple(range(1, most)))
 
