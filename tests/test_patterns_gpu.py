@@ -1,0 +1,132 @@
+"""On real GPUs (`pytest -m gpu`): pipelines, topologies, batches and the adaptive sender, and checks that can fail."""
+
+import importlib.util
+import sys
+
+import numpy as np
+import pytest
+
+from gpubench import plugins
+from gpubench.authoring.axes import Target
+from gpubench.authoring.bench import Bench
+from gpubench.base.errors import WrongAnswer
+from gpubench.measuring import inventory
+from gpubench.measuring import plan as planning
+from gpubench.measuring.runner import Runner
+from gpubench.measuring.sampler import SamplingProcess
+from gpubench.model import Case, Settings
+
+pytestmark = pytest.mark.gpu
+
+SUITE = planning.load_suite("patterns")
+CASES = ("pipeline", "best_depth", "topology", "incast", "batch", "adaptive")
+
+
+def part(name):
+    """A private module of the suite."""
+    return sys.modules[importlib.util.resolve_name(f".{name}", SUITE.package)]
+
+
+@pytest.fixture(scope="module")
+def facts():
+    return inventory.facts()
+
+
+@pytest.fixture(scope="module")
+def gpu(facts):
+    return plugins.load("backends", "cupy").open(facts.devices[0])
+
+
+def bench_of(facts, gpu, **params):
+    gpus = [device for device in facts.devices if device.backend == "cupy"]
+    case = Case("patterns", "case", tuple(params.items()))
+    return Bench(gpu, case, Target(facts, gpu.device), SUITE.package, 1, devices=tuple(gpus[:2]))
+
+
+def results_of(facts, tier):
+    """The results of the cases that this machine can run."""
+    plan = planning.make(facts, Settings(("patterns",), (facts.devices[0].id,), tier))
+    able = [job for job in plan.jobs if job.case.name in CASES and not planning.lack(job)]
+    results = []
+    shelf = type(
+        "Shelf",
+        (),
+        {"result": lambda _, result: results.append(result), "samples": lambda *_: None, "remark": lambda *_: None},
+    )()
+    with Runner(plan, SamplingProcess((), 0.0), shelf, 60.0) as runner:
+        runner.run(able, 0.0, lambda event: None)
+    return results
+
+
+def test_every_case_passes_its_check(facts):
+    results = results_of(facts, "smoke")
+    assert [(result.case.id, result.reason) for result in results if result.status != "ok"] == []
+
+
+def ways_of(facts):
+    has_peer = bool(facts.devices[0].peers)
+    return [("h2d", "engine"), ("h2d", "kernel"), *([("peer", "engine"), ("peer", "kernel")] if has_peer else [])]
+
+
+class NoWaits:
+    """A stream that waits for no event."""
+
+    def __init__(self, stream):
+        self._stream = stream
+
+    def __getattr__(self, name):
+        return getattr(self._stream, name)
+
+    def wait_event(self, event):
+        pass
+
+
+def test_a_pipeline_whose_slots_are_overwritten_too_early_fails_its_check(facts, gpu):
+    """Without the waits for free slots a copy overtakes the computation that reads its slot."""
+    for path, by in ways_of(facts):
+        bench = bench_of(facts, gpu, path=path, by=by)
+        message = part("_pipeline").PipelinedMessage(bench, path, by, 2**22, "double", 2)
+        line = message._pipeline
+        line.poison()
+        line.together(2)
+        message.check()
+        line._copying = NoWaits(line._copying)
+        line.poison()
+        gpu.synchronize()
+        line.together(2)
+        gpu.synchronize()
+        with pytest.raises(WrongAnswer, match="digests of chunks are wrong"):
+            message.check()
+
+
+def test_at_the_best_depth_nearly_all_of_the_shorter_part_is_hidden_by_a_computation_that_is_longer(facts, gpu):
+    for path, by in ways_of(facts):
+        if by == "kernel":
+            continue
+        chunk_bytes = 2**24 if path == "peer" else 2**22
+        message = part("_pipeline").PipelinedMessage(bench_of(facts, gpu), path, by, chunk_bytes, "double", 8)
+        shares = {}
+        for depth in (1, 2, 4, 8):
+            found = []
+            for _ in range(7):
+                message.sample(depth)
+                found.append(message.overlapped()["overlap"].value)
+            shares[depth] = float(np.median(found))
+        assert shares[1] < 30, (path, shares)
+        assert max(shares.values()) >= 90, (path, shares)
+
+
+def test_a_wrong_byte_of_each_way_to_send_is_found(facts, gpu):
+    routes = part("_routes_gpu").GPU_ROUTES
+    for link in ("h2d", *(["peer"] if facts.devices[0].peers else [])):
+        sender = routes[link](bench_of(facts, gpu, link=link), 2**22)
+        for way in sender.ways:
+            sender.poison()
+            sender.send(way, 3 * 2**20)
+            sender.check()
+            sender.poison()
+            sender.send(way, 2**20)
+            sender._last_bytes = 3 * 2**20
+            with pytest.raises(WrongAnswer):
+                sender.check()
+        sender.close()
