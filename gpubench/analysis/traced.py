@@ -86,7 +86,7 @@ class ForwardedCalls:
 def forwarding_slowdown(waiting_calls: float, round_trip_s: float, run_s: float) -> float:
     """Return how many times as long a run takes if so many of its calls wait for an answer.
 
-    The model is 1 + waiting calls × round trip / run time. It leaves out bytes that cross the wire and calls that overlap.
+    The model is 1 + waiting calls × round trip / run time. It leaves out the bytes that cross the wire, and overlap.
     """
     return 1.0 + waiting_calls * round_trip_s / run_s
 

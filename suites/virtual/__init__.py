@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from gpubench.api.suite import Suite
 
-from . import _churn, _forward, _green, _grow, _neighbour, _preempt, _slice, _steps, _suspend, _through
+from . import _churn, _forward, _green, _grow, _limits, _neighbour, _preempt, _slice, _steps, _suspend, _through
 
 suite = Suite(
     "virtual memory, suspended programs, neighbours and forwarded calls",
@@ -17,6 +17,7 @@ suite = Suite(
         _through.topic,
         _churn.topic,
         _forward.topic,
+        _limits.topic,
         _suspend.topic,
         _neighbour.topic,
         _slice.topic,

@@ -255,6 +255,7 @@ class Pattern:
         if bench.traits.is_gpu:
             self._fill = bench.kernel("copies.cu", "fill_pattern")
             self._count_wrong = bench.kernel("copies.cu", "count_wrong")
+            self._counter = bench.xp.zeros(1, bench.xp.uint32)  # made now: later there may be no memory left
 
     def filler(self, array: Any, seed: int) -> Callable[[], None]:
         """Return a call that writes the pattern of a seed; on a GPU it launches one kernel."""
@@ -278,7 +279,7 @@ class Pattern:
             expected = np.empty_like(words)
             self._write(expected, seed)
             return int(np.count_nonzero(words != expected))
-        counter = self._bench.xp.zeros(1, self._bench.xp.uint32)
-        args = (words, np.uint64(words.size), np.uint64(seed), counter)
+        self._counter.fill(0)
+        args = (words, np.uint64(words.size), np.uint64(seed), self._counter)
         self._count_wrong((_FILL_BLOCKS,), (_FILL_THREADS,), args)
-        return int(self._bench.device.to_host(counter)[0])
+        return int(self._bench.device.to_host(self._counter)[0])

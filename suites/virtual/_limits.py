@@ -1,0 +1,154 @@
+"""What a program really gets of a device: memory that is asked for, reported and allocatable, and compute units."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from gpubench.api.suite import (
+    POINT,
+    Bench,
+    Effort,
+    KeyFigure,
+    Observation,
+    Observed,
+    Stage,
+    Task,
+    Topic,
+    View,
+    Work,
+    expect,
+    on_gpu,
+    points,
+)
+
+from ._churn import full_errors
+from ._space import PAGE_BYTES, Pattern, array_at
+
+_LARGEST_BYTES = 2**30
+_SEED = 3
+_MARKS = 4096  # more than any GPU has compute units
+_BLOCKS_EACH = 8  # for each compute unit, so that each gets some whatever their order
+_THREADS = 256
+_STEPS = 2**14  # of a chain: a block lasts some tens of microseconds, until all units have one
+# how virtualisers are asked for a part of a GPU: HAMi's variables, of the first device
+_MEMORY_ASKED = ("CUDA_DEVICE_MEMORY_LIMIT_0", "CUDA_DEVICE_MEMORY_LIMIT")
+_UNITS_ASKED = ("CUDA_DEVICE_SM_LIMIT_0", "CUDA_DEVICE_SM_LIMIT")
+_SUFFIXES = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30}
+_AMOUNT = re.compile(r"(\d+)\s*([bkmg]?)", re.IGNORECASE)
+
+topic = Topic(
+    views=[View("bars", "Time to take all the memory, and of a kernel on all units", ("limits",), by=("of",))],
+    key_figures=[KeyFigure("Compute units reached", "limits", (("of", "units"),), "units reached")],
+)
+
+
+def asked_amount(names: tuple[str, ...]) -> int | None:
+    """Return the number in the first of these variables that is set, `3000m` as bytes; None where none says one."""
+    for name in names:
+        found = _AMOUNT.fullmatch(os.environ.get(name, "").strip())
+        if found:
+            return int(found[1]) * _SUFFIXES[found[2].lower()]
+    return None
+
+
+def take_all(
+    take: Callable[[int], int], full: tuple[type[Exception], ...], largest_bytes: int = _LARGEST_BYTES
+) -> list[tuple[int, int]]:
+    """Take blocks until there is no room: the largest first, then halves down to 2 MiB; return addresses and sizes."""
+    blocks: list[tuple[int, int]] = []
+    size = largest_bytes
+    while size >= PAGE_BYTES:
+        try:
+            blocks.append((take(size), size))
+        except full:
+            size //= 2
+    return blocks
+
+
+class WholeMemory:
+    """All the memory that the device gives: taken, written, compared and given back."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench, self._pattern, self._full = bench, Pattern(bench), full_errors(bench)
+        self._runtime = bench.xp.cuda.runtime
+        self._bytes = 0
+        ready = bench.xp.zeros(PAGE_BYTES, bench.xp.uint8)  # the kernels are loaded while there is memory for them
+        self._pattern.filler(ready, _SEED)()
+        expect(self._pattern.wrong(ready, _SEED) == 0, "a kernel does not see what another one wrote")
+
+    def seconds(self, use: Callable[[list[tuple[int, int]]], None] = lambda _: None) -> float:
+        """Return the seconds to take all the memory; `use` works on the blocks."""
+        start = time.perf_counter()
+        blocks = take_all(self._runtime.malloc, self._full)
+        elapsed = time.perf_counter() - start
+        try:
+            self._bytes = sum(size for _, size in blocks)
+            use(blocks)
+            self._bench.device.synchronize()
+        finally:
+            for address, _ in blocks:
+                self._runtime.free(address)
+        return elapsed
+
+    def _compare(self, blocks: list[tuple[int, int]]) -> None:
+        """Write every block, each with words of its own, before any of them is compared."""
+        arrays = [array_at(self._bench, *block) for block in blocks]
+        for number, array in enumerate(arrays):
+            self._pattern.filler(array, _SEED + number)()
+        wrong = sum(self._pattern.wrong(array, _SEED + number) for number, array in enumerate(arrays))
+        expect(wrong == 0, f"{wrong} words of the memory differ from what was written")
+
+    def check(self) -> Observation:
+        """Compare every word; return the bytes asked for, reported and allocatable."""
+        free_bytes, total_bytes = (int(value) for value in self._runtime.memGetInfo())
+        self.seconds(self._compare)
+        asked = asked_amount(_MEMORY_ASKED)
+        return {
+            **({"asked": Observed(asked, "B", "more")} if asked else {}),
+            "reported": Observed(total_bytes, "B", "more"),
+            "reported free": Observed(free_bytes, "B", "more"),
+            "allocatable": Observed(self._bytes, "B", "more"),
+        }
+
+
+def _memory(bench: Bench) -> Task:
+    memory = WholeMemory(bench)
+    stage = Stage(memory.seconds, Work(items=1), "item", clock="self", effort=Effort.exactly(1))
+    return Task.of(stage, check=memory.check)
+
+
+def _units(bench: Bench) -> Task:
+    units = max(bench.target.device.units, 1)
+    blocks = _BLOCKS_EACH * units
+    marks = bench.xp.zeros(_MARKS, bench.xp.uint32)
+    ends = bench.xp.zeros(blocks * _THREADS, bench.xp.uint32)
+    kernel, args = bench.kernel("sharing.cu", "mark_unit"), (marks, np.uint32(_STEPS), ends)
+
+    def check() -> Observation:
+        marked = int(np.count_nonzero(bench.device.to_host(marks)))
+        expect(marked > 0, "no block of the kernel has run")
+        asked = asked_amount(_UNITS_ASKED)
+        return {
+            "units reached": Observed(marked, "units", "more"),
+            "share of units": Observed(marked / units, "", "more"),
+            **({"asked": Observed(asked / 100, "", "more")} if asked else {}),
+        }
+
+    stage = Stage(lambda: kernel((blocks,), (_THREADS,), args), Work(items=1), "item", effort=POINT)
+    return Task.of(stage, check=check, poison=lambda: marks.fill(0))
+
+
+@topic.case(of=points(("units",), full=("units", "memory")), when=on_gpu)
+def limits(bench: Bench, of: str) -> Task:
+    """What a program really gets of the device.
+
+    units: a kernel with more blocks than compute units, launched again and again without waiting: seconds, and how many
+    units its blocks ran on. memory (tier full): seconds to take all memory that the device gives, which is written and
+    compared; the bytes that were asked of a virtualiser (HAMi's variables), that the driver reports, and that came.
+    """
+    return _memory(bench) if of == "memory" else _units(bench)
