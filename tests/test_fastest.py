@@ -1,7 +1,10 @@
 """The thresholds of a transfer view: which path is fastest at each size, and from which size on."""
 
 import json
+import re
+from pathlib import Path
 
+import _make as make
 import pytest
 from test_derived import copies, path
 
@@ -9,6 +12,9 @@ from gpubench import plugins
 from gpubench.analysis.views import derived
 from gpubench.analysis.views.fastest import fastest
 from gpubench.analysis.views.tables import transfer_tables
+from gpubench.model import Series, Work
+
+GUIDE = Path(__file__).parents[1] / "docs/host-link.md"
 
 
 def choices(*results):
@@ -55,6 +61,27 @@ def test_a_program_reads_the_thresholds_from_the_json_of_a_run():
     assert (found["axis"], found["params"]) == ("engine", {"memory": "pinned"})
     assert [each["fastest"] for each in found["choices"]] == ["kernel", "engine"]
     assert [each["from"] for each in found["choices"]] == [8, pytest.approx(264_000, rel=0.1)]
+
+
+def blocks_of(way, fixed_s, rate):
+    for power in range(10, 19, 2):
+        params = {"way": way, "direction": "h2d", "block_bytes": 2**power, "count": 256, "order": "shuffled"}
+        payload = 256.0 * 2**power
+        series = Series(
+            "hot", "s", (fixed_s + payload / rate,) * 3, work=Work(payload=payload), quantity="payload", better="more"
+        )
+        yield make.result(series, of=make.case("blocks", **params))
+
+
+def test_the_example_of_the_documentation_reads_the_thresholds_of_a_run(tmp_path, monkeypatch):
+    view = next(view for view in plugins.load("suites", "bandwidth").views if view.cases == ("blocks",))
+    run = copies(*blocks_of("kernel", 2e-6, 3e10), *blocks_of("batch", 120e-6, 5.5e10), view=view).run
+    (tmp_path / "run.json").write_text(plugins.load("reports", "json").render(run))
+    monkeypatch.chdir(tmp_path)
+    (example,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    names = {}
+    exec(example, names)
+    assert [names["way_for"](size) for size in (1024, 4096, 2**16, 2**20)] == ["kernel", "kernel", "batch", "batch"]
 
 
 def test_the_table_names_each_choice_and_the_size_from_which_on_it_is_fastest():
