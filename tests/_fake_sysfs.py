@@ -73,9 +73,9 @@ def gpu_metrics(
     gfx_mhz: int = 2100,
     dram: int = 41,
 ) -> bytes:
-    """The binary table (kgd_pp_interface.h): of revision 3 as of the MI200, 5 and 6 as of the MI300X.
+    """The binary table (kgd_pp_interface.h): of revision 3 as of the MI200, 4 to 8 as of the MI300X.
 
-    `throttle` is the mask of revision 3, `residencies` are PROCHOT, PPT, socket, VR and HBM of revision 6.
+    `throttle` is the mask of revision 3, `residencies` are PROCHOT, PPT, socket, VR and HBM from revision 6 on.
     """
     if revision == 3:
         table = struct.pack("<6H4H", 45, 61, 49, 50, 47, 46, 93, 41, 0, power_w)
@@ -83,16 +83,19 @@ def gpu_metrics(
         table += struct.pack("<I4H2I4H", throttle & 0xFFFFFFFF, 0, 16, 160, 0, 111, 222, 47, 48, 49, 50)
         table += struct.pack("<Q4HQ", 5555, 800, 850, 900, 0, throttle)
     else:
-        table = struct.pack("<3H3H", 61, 49, 55, power_w, 93, dram)
-        if revision == 5:
-            table += struct.pack("<36HQQ2I", *[0] * 36, energy, 1234567890123, 0, 0)
-            table += struct.pack("<4H2I", 16, 320, 16, 32, 1000, 2000)
-        else:
-            table += struct.pack("<QQ6II", energy, 1234567890123, 10**6, *residencies, 0)
-            table += struct.pack("<4H2I4x", 16, 320, 16, 32, 1000, 2000)
-        table += struct.pack("<5Q2I16QQ", 5000, 25, 3, 0, 0, 0, 0, *[1000] * 16, 77777)
-        table += struct.pack("<8H4H4H4H2H", *[gfx_mhz] * 8, *[1200] * 4, *[1143] * 8, 1300, 1) + b"\0" * 4
-        table += b"\0" * (8 * 168 + 8) if revision == 6 else b""
+        table = struct.pack("<6H", 61, 49, 55, power_w, 93, dram)
+        table += b"\0" * {4: 8, 5: 72}.get(revision, 0)  # how busy its video and image engines are
+        table += struct.pack("<Q", 5300) if revision > 6 else b""
+        table += struct.pack("<QQ", energy, 1234567890123)
+        table += struct.pack("<6I", 10**6, *residencies) if revision > 5 else struct.pack("<I", 0)
+        table += struct.pack("<I4H2I", 0, 16, 320, 16, 32, 1000, 2000)
+        table += b"\0" * ((-len(table) - 4) % 8)
+        table += struct.pack("<5Q", 5000, 25, 3, 0, 0) + (struct.pack("<2I", 0, 0) if revision > 4 else b"")
+        table += struct.pack("<16Q", *[1000] * 16)
+        table += struct.pack("<9H6x", *[1] * 8, 0) if revision > 6 else b""
+        table += struct.pack("<Q8H4H4H4H2H4x", 77777, *[gfx_mhz] * 8, *[1200] * 4, *[1143] * 8, 1300, 1)
+        parts = {6: 168, 7: 232, 8: 440}.get(revision)  # bytes of each of eight partitions
+        table += b"\0" * (8 * parts + 8) if parts else b""
     return struct.pack("<HBB", len(table) + 4, 1, revision) + table
 
 
@@ -113,7 +116,7 @@ def build(root: Path, kind: str, count: int = 2, revision: int = 0, split: int =
     _write(nodes.parent / "system_properties", "platform_oem 0\nplatform_id 0\nplatform_rev 0")
     _node(nodes / "0", 0, {"cpu_cores_count": 64, "io_links_count": count, "vendor_id": 4130}, 10**9)
     for index in range(count):
-        _gpu(root, model, index)
+        _gpu(root, model, index, split)
         if split > 1:
             _write(folder(root, index) / "current_compute_partition", "CPX")
     for device in range(count * split):
@@ -145,14 +148,14 @@ def process(root: Path, pid: int, memory: dict[int, int], queue: int | None = No
     return files
 
 
-def _gpu(root: Path, model: Model, index: int) -> None:
+def _gpu(root: Path, model: Model, index: int, split: int) -> None:
     above = f"devices/pci0000:00/0000:00:{index + 1:02x}.1/{pci(index)}"
     files = root / "sys" / above
-    for name in (f"card{index}", f"renderD{128 + index}"):
+    for name in (f"card{index}", f"renderD{128 + index * split}"):
         _link(root / "sys/class/drm" / name, f"../../{above}/drm/{name}")
         (files / "drm" / name).mkdir(parents=True)
         _link(files / "drm" / name / "device", f"../../../{pci(index)}")
-        _write(files / "drm" / name / "dev", f"226:{index + (128 if name.startswith('render') else 0)}")
+        _write(files / "drm" / name / "dev", f"226:{index * split + 128 if name.startswith('render') else index}")
         _write(root / "dev/dri" / name, b"")
     _link(root / "sys/bus/pci/devices" / pci(index), f"../../../{above}")
     _link(files / "driver", "../../../../bus/pci/drivers/amdgpu")

@@ -6,12 +6,16 @@
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import _fake_sysfs as fake
 import _hiprtc
 import pytest
 
+from gpubench import plugins
+
+METRICS = sys.modules[f"{type(plugins.load('collectors', 'amd')).__module__.rpartition('.')[0]}._amd_metrics"]
 HERE = Path(__file__).parent
 COLLECTORS = HERE.parent / "collectors"
 NAMES = (
@@ -214,3 +218,33 @@ def test_amd_smis_command_shows_the_same_numbers(tmp_path: Path, kind: str) -> N
     assert gpu["temperature"]["hotspot"]["value"] == wanted["amd.temperature.hotspot"]
     assert gpu["usage"]["umc_activity"]["value"] == wanted["amd.utilization.memory"]
     assert gpu["clock"]["gfx_0"]["clk"]["value"] * 1e6 == wanted["amd.clock.gfx"]
+
+
+# ---- the firmware's table: AMD's library and the collector read the same fields of it
+
+READ_TABLE = """
+import json, amdsmi
+amdsmi.amdsmi_init()
+table = amdsmi.amdsmi_get_gpu_metrics_info(amdsmi.amdsmi_get_processor_handles()[0])
+names = ("energy_accumulator", "current_gfxclk", "average_umc_activity", "indep_throttle_status")
+reasons = ("prochot", "ppt", "socket_thm", "vr_thm", "hbm_thm")
+print(json.dumps([*(table[name] for name in names), [table[f"{reason}_residency_acc"] for reason in reasons]]))
+"""
+
+
+@pytest.mark.parametrize("revision", [3, 4, 5, 6, 7, 8])
+def test_every_revision_of_the_table_is_read_as_amds_library_reads_it(tmp_path: Path, revision: int) -> None:
+    kind, counts = "mi250x" if revision == 3 else "mi300x", (11, 22, 33, 44, 55)
+    tree = fake.build(tmp_path, kind, count=1, revision=revision)
+    content = fake.gpu_metrics(revision, energy=2**40 + 7, throttle=1 << 36, residencies=counts, gfx_mhz=1777, dram=67)
+    (fake.folder(tree) / "gpu_metrics").write_bytes(content)
+    (tree / "table.py").write_text(READ_TABLE)
+    energy, clock, dram, reasons, residencies = json.loads(seen(tree, str(tree / "table.py")).splitlines()[-1])
+    parsed = METRICS.parsed(content)
+    assert parsed.energy_steps == energy == 2**40 + 7
+    assert parsed.clock_hz == clock * 1e6 == 1777e6
+    assert parsed.dram_percent == (None if revision == 3 else dram)
+    assert parsed.reasons == (1 << 36 if revision == 3 else None)
+    assert (reasons is True) == (revision == 3), "the library says only that there is a reason"
+    assert parsed.residencies == (tuple(residencies) if revision > 5 else None)
+    assert (residencies == list(counts)) == (revision > 5)
