@@ -205,6 +205,13 @@ def test_a_call_that_the_driver_or_the_bindings_do_not_have_is_a_skip_that_names
     opened.end()
 
 
+def test_a_driver_that_suspends_nothing_is_a_skip_and_any_other_refusal_an_error() -> None:
+    with pytest.raises(Skip, match="does not suspend programs here"), SUSPEND._supported():
+        raise DriverCallError("CUDA_ERROR_NOT_SUPPORTED from cuCheckpointProcessLock")
+    with pytest.raises(DriverCallError), SUSPEND._supported():
+        raise DriverCallError("CUDA_ERROR_ILLEGAL_STATE from cuCheckpointProcessRestore")
+
+
 def test_host_memory_that_is_too_small_is_a_skip_with_the_bytes() -> None:
     with pytest.raises(Skip, match=f"needs {2 * 2**60 + 2**30} bytes of free host memory"):
         SUSPENSION.need_host_memory(2**60)

@@ -39,7 +39,7 @@ class SmPool:
 
     def __init__(self, bench: Bench) -> None:
         if bench.traits.vendor != "nvidia":
-            raise Skip("green contexts are of CUDA; HIP's masks of compute units (hipExtStreamCreateWithCUMask) differ")
+            raise Skip("CuPy on ROCm does not bind HIP's green contexts (hipGreenCtxCreate); HIP itself has them")
         self._driver = Driver()
         kind = self._driver.bindings.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
         self._device = self._driver("cuCtxGetDevice")

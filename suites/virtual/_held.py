@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ KINDS = ("malloc", "pool", "vmm", "graph", "managed", "ipc")
 TICK_S = 0.5e-3  # of device time per counting kernel
 CYCLES_PER_STEP = 4  # of the chain of multiply-adds, on every GPU since Volta
 _MANAGED_GLOBAL = 1  # cudaMemAttachGlobal
+# prctl(2): under Yama only a parent may trace a process, and the controller is a sibling
+_PR_SET_PTRACER, _ANY_TRACER = 0x59616D61, ctypes.c_ulong(-1)
 _STARTING_S = 60.0  # an interpreter, its libraries, a context, and kernels that may have to be compiled
 _STEP_S = 15.0
 _SLOWEST_B_PER_S = 1e8
@@ -101,6 +104,7 @@ class HeldProgram:
 
     def hold(self, order: HoldOrder) -> tuple[int, bytes]:
         """Open the device and fill the memory; return its bytes, and for the kind `ipc` a handle of it."""
+        ctypes.CDLL(None).prctl(_PR_SET_PTRACER, _ANY_TRACER, 0, 0, 0)
         self._bench = bench = Bench.untimed(order.case, order.target, order.package, order.seed)
         self._memory = HeldMemory(bench, order.kind, order.nbytes, order.count, order.seed)
         self._driver = Driver()

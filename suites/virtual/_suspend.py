@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +62,17 @@ def _cycles(bench: Bench, nbytes: int) -> Effort:
     return Effort.exactly(_OFTEN if nbytes <= _OFTEN_BYTES else _SELDOM)
 
 
+@contextlib.contextmanager
+def _supported() -> Iterator[None]:
+    """Raise Skip where the driver supports no suspension at all; what else it refuses is an error."""
+    try:
+        yield
+    except DriverCallError as error:
+        if "NOT_SUPPORTED" not in str(error):
+            raise
+        raise Skip(f"the driver does not suspend programs here ({error}), as under MPS, WSL or on a vGPU") from error
+
+
 def _notes(program: SuspendedProgram) -> dict[str, str]:
     return {
         "resident": f"{program.child.nbytes} bytes of seeded data, and the context",
@@ -80,7 +92,8 @@ def suspend(bench: Bench, resident_bytes: int) -> Task:
     program = SuspendedProgram(bench, "malloc", resident_bytes)
 
     def downtime() -> float:
-        program.cycle()
+        with _supported():
+            program.cycle()
         return program.suspension.downtime_s
 
     def check() -> Observation:
@@ -190,7 +203,8 @@ def migrate(bench: Bench, path: str, resident_bytes: int) -> Task:
 
     def downtime() -> float:
         nonlocal place
-        expected, place = following[place], program.move(rotation(uuids))
+        with _supported():
+            expected, place = following[place], program.move(rotation(uuids))
         expect(place == expected, f"the program runs on GPU {place.hex()}, not on {expected.hex()}")
         return program.suspension.downtime_s
 
@@ -237,7 +251,8 @@ class UrgentJob:
         time.sleep(_HEAD_START_S)
         arrived = time.perf_counter()
         if is_evicting:
-            suspension.suspend()
+            with _supported():
+                suspension.suspend()
         self._work()
         ended = time.perf_counter()
         if is_evicting:
