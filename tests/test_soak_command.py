@@ -157,7 +157,7 @@ def test_an_injected_bit_is_found_within_one_pass_and_ends_with_3(tmp_path):
     (finding,) = ledger_of(run).wrong
     assert finding.startswith("pass 1, soak/product[dtype=float64,size=512]: host (")
     assert "(element 1538)" in finding
-    assert "1 wrong bits" in finding
+    assert "wrong bits: 1" in finding
     assert finding[:60] in done.stdout
     assert gpubench("show", out).returncode == 0
 

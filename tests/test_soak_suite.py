@@ -57,7 +57,7 @@ def test_a_wrong_bit_in_one_product_is_found_and_named(monkeypatch):
     seen = int(calls[2].view(np.uint64)[5, 7])
     assert words.startswith(f"host ({HOST.name}), product of float64 matrices of 64 × 64: 1 of 4096 values are wrong")
     assert f"address {place:#x} (element 327)" in words
-    assert f"expected 0x{seen ^ 1 << 50:016x}, seen 0x{seen:016x}, 1 wrong bits" in words
+    assert f"expected 0x{seen ^ 1 << 50:016x}, seen 0x{seen:016x}, wrong bits: 1" in words
 
 
 def test_a_product_that_is_not_made_is_found(monkeypatch):
@@ -99,7 +99,7 @@ def test_a_wrong_bit_in_memory_is_found_in_both_turns_and_named(pattern, flip, m
         memory.task().stages[""].call()
     seen = int(memory.memory[900])
     assert f"address {memory.memory.ctypes.data + 7200:#x} (element 900)" in str(found.value)
-    assert f"expected 0x{seen ^ 4:016x}, seen 0x{seen:016x}, 1 wrong bits" in str(found.value)
+    assert f"expected 0x{seen ^ 4:016x}, seen 0x{seen:016x}, wrong bits: 1" in str(found.value)
 
 
 def test_a_word_that_was_read_wrong_once_is_told_as_such(monkeypatch):
@@ -142,7 +142,7 @@ def test_a_wrong_bit_in_a_copy_is_found_and_named(monkeypatch):
         target[4095] ^= 128
 
     monkeypatch.setattr(made.device, "copy", faulty)
-    with pytest.raises(WrongAnswer, match=r"copy local of 4096 bytes: 1 of 4096 .*element 4095.*1 wrong bits"):
+    with pytest.raises(WrongAnswer, match=r"copy local of 4096 bytes: 1 of 4096 .*element 4095.*wrong bits: 1"):
         call(task)
 
 

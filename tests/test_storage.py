@@ -210,7 +210,12 @@ def test_cufile_read_directly_only_where_no_read_was_by_posix_calls():
     assert CUFILE.is_really_direct(kinds)
     assert "directly" in CUFILE.path_taken(kinds)
     assert not CUFILE.is_really_direct(kinds | {"n_posix_reads": 1})
-    assert not CUFILE.is_really_direct(dict.fromkeys(kinds, 0))
+    none = dict.fromkeys(kinds, 0)
+    assert not CUFILE.is_really_direct(none)
+    assert "is unknown" in CUFILE.path_taken(none)
+    assert CUFILE.labels_of(kinds) == ()
+    assert CUFILE.labels_of(none) == ("cufile-unproven",)
+    assert CUFILE.labels_of(kinds | {"n_posix_reads": 1}) == ("cufile-compatibility",)
     assert "compatibility mode" in CUFILE.path_taken(kinds | {"n_posix_reads": 4, "n_nvfs_reads": 0})
 
 

@@ -103,7 +103,8 @@ class SoakLedger:
     def verdict(self) -> str:
         """The outcome in a line."""
         passes = f"{self.passes} pass{'es' * (self.passes != 1)} in {units.duration(self.seconds)}"
-        found = "no wrong bit" if not self.wrong else f"{len(self.wrong)} findings of wrong or failed results"
+        count = len(self.wrong)
+        found = f"{count} finding{'s' * (count > 1)}" if count else "no wrong bit"
         health = ", and a device is unhealthy" if self.sick else ""
         return f"{passes}, {self.compared} samples compared: {found}{health}"
 

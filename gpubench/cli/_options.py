@@ -52,7 +52,9 @@ Filters = Annotated[
 Data = Annotated[
     list[Path] | None,
     typer.Option(
-        "--data", help="Compress this file, or the files in this folder, instead of the built-in data. Can be repeated."
+        "--data",
+        help="Compress this file, or the files in this folder, instead of the built-in data, and read them in the "
+        "suite storage. Can be repeated.",
     ),
 ]
 Links = Annotated[

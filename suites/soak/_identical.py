@@ -43,6 +43,6 @@ def difference(bench: Bench, kernel: str, array: Any, index: int, expected: int,
     device, width = bench.device.device, 2 * array.itemsize
     start = int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
     where = f"the first at address {start + index * array.itemsize:#x} (element {index})"
-    words = f"expected 0x{expected:0{width}x}, seen 0x{seen:0{width}x}, {(expected ^ seen).bit_count()} wrong bits"
+    words = f"expected 0x{expected:0{width}x}, seen 0x{seen:0{width}x}, wrong bits: {(expected ^ seen).bit_count()}"
     named = f"{device.id} ({device.name}{', ' + device.uuid if device.uuid else ''})"
     return WrongAnswer(f"{named}, {kernel}: {count} of {array.size} values are wrong, {where}: {words}")

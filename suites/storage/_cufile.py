@@ -20,7 +20,7 @@ from ._sources import Source
 _HOW = "pip install cuda-bindings nvidia-cufile"
 _VERBOSE = 3  # the level of statistics that counts reads by their path
 _NO_FLAGS = 0
-_COMPATIBLE = "cufile-compatibility"
+_COMPATIBLE, _UNPROVEN = "cufile-compatibility", "cufile-unproven"
 _KINDS = {"n_nvfs_reads": "reads by nvidia-fs", "n_p2p_reads": "reads by PCIe P2P", "n_posix_reads": "reads by POSIX"}
 
 
@@ -40,7 +40,7 @@ class CufileReader:
         self._lanes = Lanes(depth)
         self.read()
         kinds = self._kinds()
-        self.labels: tuple[str, ...] = () if is_really_direct(kinds) else (_COMPATIBLE,)
+        self.labels: tuple[str, ...] = labels_of(kinds)
         self.notes: Mapping[str, str] = {"through": path_taken(kinds)}
 
     def _registered(self) -> Any:
@@ -96,11 +96,20 @@ def is_really_direct(kinds: Mapping[str, int]) -> bool:
     return not kinds["n_posix_reads"] and any(kinds.values())
 
 
+def labels_of(kinds: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the label of a read that was not direct, or of which the statistics tell nothing; of others none."""
+    if is_really_direct(kinds):
+        return ()
+    return (_COMPATIBLE if any(kinds.values()) else _UNPROVEN,)
+
+
 def path_taken(kinds: Mapping[str, int]) -> str:
     """Return in words by which way cuFile read."""
     counts = ", ".join(f"{count} {_KINDS[name]}" for name, count in kinds.items())
     if is_really_direct(kinds):
         return f"cuFile, directly into the memory of the GPU ({counts})"
+    if not any(kinds.values()):
+        return "cuFile, whose statistics count no read: whether it was direct is unknown"
     return f"cuFile in its compatibility mode: through memory of the host ({counts})"
 
 
