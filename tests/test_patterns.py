@@ -93,7 +93,7 @@ def test_the_kernel_the_host_and_the_closed_form_have_the_same_digests():
     compiled = plugins.load("backends", "host") and __import__(f"{SUITE.package}._host_digest", fromlist=["digest"])
     numbers = (np.uint32(digest.FACTOR), np.uint32(digest.TERM))
     assert [compiled.digest(chunk, *numbers, rounds) for chunk in words] == expected.tolist()
-    kernel, blocks = _grid.kernel("patterns/pipeline.cu", "digest"), np.zeros((3, 4 * 64 // 32), np.uint32)
+    kernel, blocks = _grid.kernel("patterns/pipeline.cu", "digest"), np.zeros((3, 4 * 64), np.uint32)
     for chunk, found in zip(words, blocks, strict=True):
         kernel((4,), (64,), (chunk, np.uint32(chunk.size), *numbers, np.uint32(rounds), found))
     assert np.bitwise_xor.reduce(blocks, axis=1).tolist() == expected.tolist()

@@ -40,7 +40,7 @@ class _Spans:
 
 
 class StreamPipeline:
-    """Chunks of a message, slots of one chunk each in the device's memory, and a digest for each warp and chunk.
+    """Chunks of a message, slots of one chunk each in the device's memory, and a digest for each thread and chunk.
 
     `words` has shape (chunks, words of a chunk) and lies on the host.
     """
@@ -50,11 +50,10 @@ class StreamPipeline:
         self._own, self._copying = self._cuda.get_current_stream(), self._cuda.Stream(non_blocking=True)
         self._chunks, self._count = (int(number) for number in words.shape)
         self._chunk_bytes = self._count * _WORD_BYTES
-        self._blocks = max(1, bench.target.device.units) * _COMPUTE_BLOCKS
+        self._blocks = min(max(1, bench.target.device.units) * _COMPUTE_BLOCKS, -(-self._count // _THREADS))
         self._slots = bench.xp.zeros((most_depth, self._count), np.uint32)
         self._slots_base = int(self._slots.data.ptr)
-        self._warps = self._blocks * _THREADS // bench.traits.warp
-        self._digests = bench.xp.zeros((self._chunks, self._warps), np.uint32)
+        self._digests = bench.xp.zeros((self._chunks, self._blocks * _THREADS), np.uint32)
         self._digest = bench.kernel("pipeline.cu", "digest")
         self._source, self._base = _source(bench, words, path)
         self._copies = self._kernel_copies(bench) if by == "kernel" else self._engine_copies(path)
@@ -110,7 +109,7 @@ class StreamPipeline:
 
     def _compute(self, chunk: int, slot: int) -> None:
         numbers = [np.uint32(number) for number in (self._count, FACTOR, TERM, self.rounds)]
-        digests = np.uint64(int(self._digests.data.ptr) + chunk * self._warps * _WORD_BYTES)
+        digests = np.uint64(int(self._digests.data.ptr) + chunk * self._blocks * _THREADS * _WORD_BYTES)
         self._digest((self._blocks,), (_THREADS,), (np.uint64(self._slot_at(slot)), *numbers, digests))
 
     def _timed(self, call: Call) -> float:

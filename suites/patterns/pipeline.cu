@@ -1,5 +1,5 @@
-// The computation of a pipeline: rounds of a linear congruential generator over every word of a chunk. Each warp leaves
-// the exclusive or of its words in `digests`. The constants are arguments, so that the compiler merges no rounds.
+// The computation of a pipeline: rounds of a linear congruential generator over every word of a chunk. Each thread
+// leaves the exclusive or of its words in `digests`. The constants are arguments, so that the compiler merges no rounds.
 extern "C" __global__ void digest(const u32* words, u32 count, u32 factor, u32 term, u32 rounds, u32* digests) {
     u32 mine = 0;
     for (u32 i = (u32)gb_thread(); i < count; i += (u32)gb_threads()) {
@@ -7,6 +7,5 @@ extern "C" __global__ void digest(const u32* words, u32 count, u32 factor, u32 t
         for (u32 round = 0; round < rounds; round++) word = word * factor + term;
         mine ^= word;
     }
-    for (int mask = warpSize / 2; mask > 0; mask /= 2) mine ^= gb_shuffle_xor(mine, mask);
-    if (threadIdx.x % warpSize == 0) digests[gb_thread() / warpSize] = mine;
+    digests[gb_thread()] = mine;
 }
