@@ -177,7 +177,8 @@ def test_a_wrong_result_of_an_aggressor_is_found(bench: Bench) -> None:
 class QueueingDevice:
     """A device that works through what is queued, a millisecond per call, and posts what has ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, call_s: float = 0.001) -> None:
+        self._call_s = call_s
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work)
         self._thread.start()
@@ -187,7 +188,7 @@ class QueueingDevice:
             call()
 
     def call(self) -> None:
-        self._queue.put(lambda: time.sleep(0.001))
+        self._queue.put(lambda: time.sleep(self._call_s))
 
     def kernel(self, file: str, name: str) -> Any:
         assert (file, name) == ("sharing.cu", "done")
@@ -229,6 +230,18 @@ def test_an_aggressors_queue_is_never_less_than_ten_milliseconds_deep(device: Qu
     assert board.ended == running._issued, "it rests before its queue is empty"
     assert np.percentile(depths, 25) > 0.01, "on a busy machine the thread may be late a few times"
     assert max(depths) < 0.05
+    running.close()
+
+
+def test_a_queue_is_never_longer_than_a_gpu_holds(device: QueueingDevice) -> None:
+    device._call_s = 0.0
+    board = AGGRESSOR.NeighbourBoard(np.zeros(AGGRESSOR.ROOM_BYTES, np.uint8))
+    load = CHECKS.CheckedCall(device.call, LOADS.nothing, LOADS.nothing)
+    running = AGGRESSOR.Aggressor(device, load, LOADS.Lane(LOADS.nothing, device.wait), board, True, 10.0)
+    board.started()
+    board.run()
+    assert running._issued - board.ended <= AGGRESSOR._MOST_AHEAD < 500
+    board.rest()
     running.close()
 
 

@@ -27,6 +27,7 @@ _STARTING, _READY, _RUNNING, _FAILED = 0, 1, 2, 3
 _PATIENCE_S = 30.0  # an aggressor may have to compile its kernels
 _POLL_S = 1e-4
 _TRIALS = 8
+_MOST_AHEAD = 400  # calls, each with the kernel that counts it: the launch queue of a GPU holds about a thousand
 _ENDING_S = 10.0
 
 
@@ -145,8 +146,11 @@ class Aggressor:
 
     def _fill(self) -> None:
         """Queue calls until they last for `ahead_s`, or the board says otherwise."""
-        while self._is_queued and self._depth_s() < self._ahead_s and int(self._board.words[_COMMAND]) == _RUN:
+        while self._is_queued and self._is_shallow() and int(self._board.words[_COMMAND]) == _RUN:
             self._call()
+
+    def _is_shallow(self) -> bool:
+        return self._depth_s() < self._ahead_s and self._issued - self._board.ended < _MOST_AHEAD
 
     def _depth_s(self) -> float:
         return (self._issued - self._board.ended) * self._call_s

@@ -40,7 +40,7 @@ from ._loads import Lane, aggressors, is_queued, lane, nothing, victims
 NONE = "none"
 _LONGEST_CALL_S, _LOOK_S = 5.0, 1e-3
 _AHEAD_S = 0.03  # of work queued by another process
-_COVER = 4.0  # windows that are queued ahead in one process, where queueing beside the victim would disturb it
+_COVER = 2.5  # windows that are queued ahead in one process, where queueing beside the victim would disturb it
 _MPS_FOLDER = "/tmp/nvidia-mps"  # unless CUDA_MPS_PIPE_DIRECTORY names another: "Multi-Process Service", NVIDIA
 _SHARE_OF_MEMORY, _SPARE_BYTES = 8, 2**30  # what both programs need
 _SMOKE = (("launch", "spin", "processes"), ("triad", "triad", "processes"))
