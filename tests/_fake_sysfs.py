@@ -122,7 +122,8 @@ def build(root: Path, kind: str, count: int = 2, revision: int = 0, split: int =
     for device in range(count * split):
         _link_between(nodes, 0, device + 1, device)
         _kfd_gpu(nodes, model, device, count * split, split)
-        _write(root / f"dev/dri/renderD{128 + device}", b"")
+        if device % split:
+            _part(root, count + device, 128 + device)
     _write(root / "dev/kfd", b"")
     return root
 
@@ -148,15 +149,26 @@ def process(root: Path, pid: int, memory: dict[int, int], queue: int | None = No
     return files
 
 
+def _drm(root: Path, above: str, card: int, render: int) -> None:
+    """The two device files of a device, and their folders below it."""
+    for name, minor in ((f"card{card}", card), (f"renderD{render}", render)):
+        _link(root / "sys/class/drm" / name, f"../../{above}/drm/{name}")
+        _write(root / "sys" / above / "drm" / name / "dev", f"226:{minor}")
+        _link(root / "sys" / above / "drm" / name / "device", f"../../../{Path(above).name}")
+        _write(root / "dev/dri" / name, b"")
+
+
+def _part(root: Path, card: int, render: int) -> None:
+    """A further device of a split card, which has no files of its own but these."""
+    above = f"devices/platform/amdgpu_xcp_{render}"
+    _drm(root, above, card, render)
+    _write(root / "sys" / above / "uevent", "MODALIAS=platform:amdgpu_xcp")
+
+
 def _gpu(root: Path, model: Model, index: int, split: int) -> None:
     above = f"devices/pci0000:00/0000:00:{index + 1:02x}.1/{pci(index)}"
     files = root / "sys" / above
-    for name in (f"card{index}", f"renderD{128 + index * split}"):
-        _link(root / "sys/class/drm" / name, f"../../{above}/drm/{name}")
-        (files / "drm" / name).mkdir(parents=True)
-        _link(files / "drm" / name / "device", f"../../../{pci(index)}")
-        _write(files / "drm" / name / "dev", f"226:{index * split + 128 if name.startswith('render') else index}")
-        _write(root / "dev/dri" / name, b"")
+    _drm(root, above, index, 128 + index * split)
     _link(root / "sys/bus/pci/devices" / pci(index), f"../../../{above}")
     _link(files / "driver", "../../../../bus/pci/drivers/amdgpu")
     for name, content in _files(model, index).items():

@@ -248,3 +248,17 @@ def test_every_revision_of_the_table_is_read_as_amds_library_reads_it(tmp_path: 
     assert (reasons is True) == (revision == 3), "the library says only that there is a reason"
     assert parsed.residencies == (tuple(residencies) if revision > 5 else None)
     assert (residencies == list(counts)) == (revision > 5)
+
+
+def test_amds_library_gives_the_devices_of_a_split_card_addresses_of_one_card(tmp_path: Path) -> None:
+    """The function of the address is the number of the device; only the first has the sums of the card."""
+    tree = fake.build(tmp_path, "mi300x", count=2, revision=6, split=8)
+    asked = "".join(f"{json.dumps([f'{fake.pci(1)[:-1]}{part}', ['amd.power']])}\n" for part in range(8))
+    lines = seen(tree, str(HERE / "_amd_real.py"), "amdsmi", str(COLLECTORS), asked=asked).splitlines()
+    assert [json.loads(line)["amd.power"] for line in lines[1:]] == [638.0, *[None] * 7]
+    (tree / "bdf.py").write_text(
+        "import amdsmi\namdsmi.amdsmi_init()\n"
+        "for each in amdsmi.amdsmi_get_processor_handles(): print(amdsmi.amdsmi_get_gpu_device_bdf(each))"
+    )
+    addresses = seen(tree, str(tree / "bdf.py")).split()
+    assert addresses == [f"{fake.pci(card)[:-1]}{part}" for card in range(2) for part in range(8)]
