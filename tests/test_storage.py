@@ -224,6 +224,14 @@ def test_cufile_is_for_gpus_of_nvidia():
         SUITE.build(bench(path="cufile"))
 
 
+def test_the_files_of_the_user_take_the_place_of_the_made_one(own):
+    path, data = own
+    for files, expected in (((), {"made"}), (data, {path.name})):
+        cases = SUITE.cases(Target(Facts((HOST,)), HOST, "full", tuple(files)))
+        assert {dict(case.params)["file"] for case in cases} == expected
+
+
+@pytest.mark.slow
 def test_the_command_reads_the_users_file(tmp_path, own):
     path, _ = own
     out = tmp_path / "run.jsonl"

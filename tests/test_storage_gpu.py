@@ -1,0 +1,88 @@
+"""Files into the memory of a real GPU, and the ledger of a process that starts on it."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+
+import numpy as np
+import pytest
+
+from gpubench import plugins
+from gpubench.authoring.axes import Target
+from gpubench.authoring.bench import Bench
+from gpubench.base.errors import Missing, WrongAnswer
+from gpubench.measuring import inventory
+from gpubench.measuring import plan as planning
+from gpubench.model import Case
+
+pytestmark = pytest.mark.gpu
+STORAGE, STARTUP = (plugins.load("suites", name) for name in ("storage", "startup"))
+CUFILE = sys.modules[f"{STORAGE.package}._cufile"]
+SIZE = 2**24 + 4096 + 100
+
+
+@pytest.fixture(scope="module")
+def opened():
+    facts = inventory.facts()
+    device = plugins.load("backends", facts.devices[0].backend).open(facts.devices[0])
+
+    def bench(suite, name, tier="smoke", data=(), **params):
+        target = Target(facts, facts.devices[0], tier, tuple(data))
+        return Bench(device, Case(suite.name, name, tuple(params.items())), target, suite.package, 1)
+
+    yield bench
+    device.release()
+
+
+def read(opened, path, file="made", data=()):
+    params = {"path": path, "file": file, "cache": "cold", "size_bytes": SIZE, "block_bytes": 2**20, "depth": 4}
+    return STORAGE.build(opened(STORAGE, "read", data=data, **params))
+
+
+@pytest.mark.parametrize("path", ["buffered", "direct"])
+def test_a_file_gets_into_the_memory_of_a_gpu_and_a_wrong_byte_is_found(opened, path, tmp_path):
+    file = tmp_path / "weights"
+    file.write_bytes(np.random.default_rng(1).bytes(SIZE))
+    with file.open("rb") as written:
+        os.fsync(written.fileno())
+    task = read(opened, path, "weights", planning.data_files([file]))
+    assert task.stages[""].call() > 0
+    times, content = file.stat(), file.read_bytes()
+    with file.open("r+b") as other:
+        other.seek(SIZE - 1)
+        other.write(bytes([content[-1] ^ 1]))
+        os.fsync(other.fileno())
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with pytest.raises(WrongAnswer, match=f"1 of {SIZE} bytes .* first at {SIZE - 1}:"):
+        task.stages[""].call()
+    task.close()
+
+
+def test_cufile_reads_every_byte_and_its_statistics_say_how(opened):
+    try:
+        task = read(opened, "cufile")
+    except Missing as error:
+        pytest.skip(f"{error}")
+    assert task.stages[""].call() > 0
+    counts = task.check()
+    ways = [counts[words].value for words in CUFILE._KINDS.values()]
+    assert sum(ways) >= 17, "a read for each block at the least"
+    assert task.labels == CUFILE.labels_of(dict(zip(CUFILE._KINDS, ways, strict=True)))
+    task.close()
+
+
+@pytest.mark.parametrize("loading", ["lazy", "eager"])
+def test_the_parts_of_a_start_on_a_gpu_sum_to_the_whole(opened, loading):
+    params = {"loading": loading, "files": "cold", "size_bytes": 2**24}
+    found = {name: stage.call()[0] for name, stage in STARTUP.build(opened(STARTUP, "ledger", **params)).stages.items()}
+    whole = found.pop("whole")
+    steps = ["cupy", "init", "context", "compile", "module", "kernel", "blas", "product", "graph", "weights"]
+    assert list(found) == ["interpreter", "numpy", "gpubench", "inputs", *steps]
+    assert math.fsum(found.values()) == pytest.approx(whole, rel=0.05)
+
+
+def test_the_first_collective_of_a_process_has_its_parts(opened):
+    task = STARTUP.build(opened(STARTUP, "collective", loading="lazy"))
+    assert list(task.stages)[-3:] == ["nccl", "communicator", "collective"]
