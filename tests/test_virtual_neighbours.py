@@ -269,6 +269,18 @@ def test_a_victim_that_waits_for_a_lock_of_its_neighbour_keeps_less_of_its_rate(
     assert kept["sum"] < 1.4, "the lock is one device"
 
 
+def test_a_wrong_result_of_a_victim_is_found(bench: Bench) -> None:
+    load = LOADS.gemm(bench, 64)
+    wrong = CHECKS.CheckedCall(lambda: (load.call(), load.poison())[0], load.check, load.poison)
+    board = AGGRESSOR.NeighbourBoard.within(bench)
+    other = aggressor(bench, sleeping(0.001), board)
+    idle = LOADS.Lane(LOADS.nothing, LOADS.nothing)
+    pair = NEIGHBOUR.NeighbourPair(bench, wrong, idle, board, NEIGHBOUR.Span(1, 0.002))
+    with pytest.raises(WrongAnswer, match="relative error"):
+        pair.seconds()
+    other.close()
+
+
 # time slices
 
 

@@ -246,6 +246,10 @@ class Partners:
             self._contexts = [pool.context(group) for group in pool.halves()]
             streams = [context.stream(bench) for context in self._contexts]
         elif how == "priority":
+            if bench.traits.vendor != "nvidia":
+                raise Skip(
+                    "HIP has stream priorities, but CuPy does not bind their range (hipDeviceGetStreamPriorityRange)"
+                )
             lowest, highest = Driver()("cuCtxGetStreamPriorityRange")
             streams = [cuda.Stream(non_blocking=True, priority=level) for level in (int(highest), int(lowest))]
         else:
