@@ -19,6 +19,9 @@ STEPS = importlib.import_module(f"{SUITE.package}._steps")
 GROW = importlib.import_module(f"{SUITE.package}._grow")
 BACKEND = plugins.load("backends", "host")
 PAGE = SPACE.PAGE_BYTES
+VIRTUAL_CASES = (
+    *("reserve", "create", "map?", "access", "unmap", "grow", "remap", "mapped", "churn", "call", "forward", "limits"),
+)
 
 
 def host_bench(name="case", **params):

@@ -136,7 +136,7 @@ def _padded(*arguments: int) -> tuple[np.int64, ...]:
 
 @topic.case(
     what=points(
-        ("attribute", "memory_info", "launch", "synchronize"),
+        ("attribute", "launch"),
         full=("attribute", "memory_info", "event_query", "pointer_query", "allocate", "launch", "synchronize"),
     ),
     when=on_gpu,
@@ -231,7 +231,7 @@ def _is_call(_target: Target, params: Mapping[str, str | int | float]) -> bool:
 @topic.case(
     ranks=_ranks,
     what=points(("launch",), full=("launch", "memory_info", "synchronize", "allocate")),
-    transport=points(_TRANSPORTS, smoke=_TRANSPORTS),
+    transport=points((_NATIVE, "tcp"), (_NATIVE, "unix"), _TRANSPORTS),
     mode=points(("wait", "posted"), smoke=("wait", "posted")),
     where=_is_call,
     headline={"what": "launch", "transport": "tcp", "mode": "wait"},
@@ -301,7 +301,7 @@ class ForwardedCopies:
 @topic.case(
     ranks=_ranks,
     direction=points(("h2d",), full=("h2d", "d2h")),
-    transport=points(_TRANSPORTS, smoke=_TRANSPORTS),
+    transport=points((_NATIVE, "tcp"), (_NATIVE, "shm"), _TRANSPORTS),
     size_bytes=_copy_sizes,
 )
 def forward_copy(bench: Bench, direction: str, transport: str, size_bytes: int) -> Task:

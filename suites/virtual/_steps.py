@@ -30,18 +30,18 @@ topic = Topic(
 def _sizes(target: Target) -> Any:
     most = _HOST_MOST_BYTES if target.is_host else (target.device.memory_bytes or 2**33) // _SHARE_OF_MEMORY
     every = tuple(size for size in (2**21, 2**24, 2**26, 2**28, 2**30, 2**32, 2**34) if size <= most)
-    return points((2**21, min(2**30, every[-1])), smoke=(2**21,), full=every)
+    return points((2**21, 2**26 if target.is_host else min(2**30, every[-1])), smoke=(2**21,), full=every)
 
 
 def _one_size(target: Target) -> Any:
     large = 2**26 if target.is_host else 2**30
-    every = _sizes(target).full
-    return points((large,), smoke=(2**21,), full=every)
+    return points((large,), smoke=(2**21,), full=_sizes(target).full)
 
 
-def _peers(target: Target) -> tuple[int, ...]:
-    """Return no peer, one peer, and all peers."""
-    return tuple(sorted({0, min(1, len(target.device.peers)), len(target.device.peers)}))
+def _peers(target: Target) -> Any:
+    """Return no peer; in full also one peer, and all peers."""
+    count = len(target.device.peers)
+    return points((0,), full=tuple(sorted({0, min(1, count), count})))
 
 
 def piece_bytes_of(piece: str, size_bytes: int) -> int:
@@ -101,7 +101,7 @@ class StepCosts:
         return Task.of(stage, check=self.check, notes={"pieces": str(-(-self._size_bytes // self._piece_bytes))})
 
 
-@topic.case(size_bytes=_sizes)
+@topic.case(size_bytes=_one_size)
 def reserve(bench: Bench, size_bytes: int) -> Task:
     """Reserve a range of addresses: seconds."""
     return StepCosts(bench, size_bytes).task("reserve")
@@ -125,7 +125,7 @@ def access(bench: Bench, size_bytes: int, peers: int) -> Task:
     return StepCosts(bench, size_bytes, peers=peers).task("access")
 
 
-@topic.case(size_bytes=_one_size, piece=points(("whole", "2MiB"), ("whole",), tuple(PIECES)))
+@topic.case(size_bytes=_one_size, piece=points(("2MiB",), full=tuple(PIECES)))
 def unmap(bench: Bench, size_bytes: int, piece: str) -> Task:
     """Unmap memory that was mapped in pieces: seconds for all pieces."""
     return StepCosts(bench, size_bytes, piece).task("unmap")

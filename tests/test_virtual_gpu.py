@@ -1,0 +1,133 @@
+"""On a real GPU (`pytest -m gpu`): virtual memory, arrays that grow, allocators, forwarded calls, interposers."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+import pytest
+from test_virtual_memory import SUITE, VIRTUAL_CASES
+from test_virtual_sharing_gpu import expect_ok, measured, values
+
+from gpubench import plugins
+from gpubench.authoring.axes import Target
+from gpubench.authoring.bench import Bench
+from gpubench.base.errors import WrongAnswer
+from gpubench.devices import interposed
+from gpubench.measuring import inventory
+from gpubench.model import Case, Facts
+
+pytestmark = pytest.mark.gpu
+GROW = importlib.import_module(f"{SUITE.package}._grow")
+GIB = 2**30
+
+
+@pytest.fixture(scope="module")
+def facts() -> Any:
+    return inventory.facts()
+
+
+def params(result: Any) -> dict[str, Any]:
+    return dict(result.case.params)
+
+
+def headline(result: Any) -> float:
+    """The median of a case that times itself."""
+    return float(np.median(values(result, "self")))
+
+
+def test_every_case_passes_its_check(facts: Any) -> None:
+    expect_ok(measured(facts, "smoke", *(f"{name}*" for name in VIRTUAL_CASES)))
+
+
+def test_the_quick_tier_passes_and_every_step_takes_microseconds(facts: Any) -> None:
+    results = measured(facts, "quick", "reserve*", "create*", "map?size*", "access*", "unmap*", "remap*")
+    expect_ok(results)
+    for result in results:
+        assert 1e-7 < headline(result) < 0.05, result.case.id
+
+
+@pytest.mark.slow
+def test_growing_in_place_beats_a_copy_twentyfold_at_16_gib_and_does_not_depend_on_the_size_before(facts: Any) -> None:
+    results = measured(facts, "full", "grow?way=vmm,from=*", "grow?way=copy,from=16GiB*")
+    expect_ok(results)
+    seconds = {(params(each)["way"], params(each)["from_bytes"]): headline(each) for each in results}
+    assert seconds["copy", 16 * GIB] / seconds["vmm", 16 * GIB] > 20
+    assert seconds["vmm", 16 * GIB] == pytest.approx(seconds["vmm", GIB], rel=0.2)
+
+
+@pytest.mark.slow
+def test_only_copies_need_memory_for_both_arrays(facts: Any) -> None:
+    results = measured(facts, "full", "grow*from=1GiB*", "grow?way=managed*")
+    expect_ok(results)
+    peaks = {params(each)["way"]: values(each, "peak per byte needed")[0] for each in results}
+    assert peaks["vmm"] == pytest.approx(1.0, abs=0.05)
+    assert peaks["vmm-2MiB"] == pytest.approx(1.0, abs=0.05)
+    assert peaks["copy"] == pytest.approx(1.8, abs=0.1)  # 1 GiB and 1.25 GiB at once, over 1.25 GiB
+    assert peaks["pool"] == pytest.approx(1.8, abs=0.1)
+
+
+def test_an_array_that_loses_a_word_when_it_grows_is_found(facts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Forgetful(GROW.MappedGrowth):  # type: ignore[name-defined, misc]
+        def grow(self, at_peak: Any) -> None:
+            super().grow(at_peak)
+            self.array(4096, 4104).fill(0)
+
+    monkeypatch.setattr(GROW, "MappedGrowth", Forgetful)
+    device = facts.devices[0]
+    bench = Bench(
+        plugins.load("backends", device.backend).open(device),
+        Case("virtual", "grow", (("way", "vmm"),)),
+        Target(Facts((device,)), device),
+        SUITE.package,
+        devices=(device,),
+    )
+    growth = GROW.Growth(bench, "vmm", 2**24, 2**21)
+    with pytest.raises(WrongAnswer, match="1 of 2097152 old words are wrong"):
+        growth.check()
+    growth.close()
+
+
+def test_many_handles_cost_no_bandwidth_worth_speaking_of(facts: Any) -> None:
+    results = measured(facts, "quick", "mapped*")
+    expect_ok(results)
+    rates = {params(each)["piece"]: 1 / np.median(values(each, "triad.hot")) for each in results}
+    assert rates["2MiB"] == pytest.approx(rates["malloc"], rel=0.1)
+
+
+@pytest.mark.slow
+def test_allocators_serve_ten_thousand_allocations_and_the_tight_trace_tells_its_first_failure(facts: Any) -> None:
+    results = measured(facts, "full", "churn*")
+    expect_ok(results)
+    for result in results:
+        assert values(result, "first failure")[0] > 0
+        if params(result)["trace"] == "step":
+            assert 0.95 < values(result, "held per byte used")[0] < 4, result.case.id
+
+
+def test_a_posted_launch_costs_less_than_one_that_is_answered_and_native_less_than_both(facts: Any) -> None:
+    results = measured(facts, "quick", "forward?what=launch*", "call*")
+    expect_ok(results)
+    by_way = {tuple(params(each).values())[1:]: headline(each) for each in results if each.case.name == "forward"}
+    assert by_way["native", "wait"] < by_way["tcp", "wait"]
+    assert by_way["tcp", "posted"] < by_way["tcp", "wait"]
+    attribute = next(each for each in results if params(each).get("what") == "attribute")
+    assert headline(attribute) < 1e-6
+
+
+@pytest.mark.slow
+def test_nearly_all_the_memory_that_is_reported_free_can_be_had(facts: Any) -> None:
+    results = measured(facts, "full", "limits*")
+    expect_ok(results)
+    memory, units = (next(each for each in results if params(each)["of"] == of) for of in ("memory", "units"))
+    assert 0.97 < values(memory, "allocatable")[0] / values(memory, "reported free")[0] <= 1.001
+    assert values(units, "share of units") == [1.0]
+
+
+def test_the_drivers_own_library_is_known_as_such(facts: Any) -> None:
+    plugins.load("backends", facts.devices[0].backend).open(facts.devices[0])
+    found = {library.name: library for library in interposed.libraries()}
+    assert not found["libcuda.so.1"].is_interposed, found
+    assert found["libcuda.so.1"].words.startswith(("the driver's own", "unverified")), found
+    assert dict(facts.host)["libcuda"]
