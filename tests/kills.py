@@ -32,11 +32,14 @@ class Deaths:
     def __init__(self) -> None:
         self.seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
         self.wrong: list[str] = []
+        self.oldest_s = 0.0  # heartbeat of a living rank
 
     def result(self, result: Result) -> None:
         if result.status != "ok":
             self.wrong.append(f"{result.case.id}: {result.status}, {result.reason}")
         for series in result.series:
+            if series.name == "oldest heartbeat":
+                self.oldest_s = max(self.oldest_s, *series.values)
             if series.role == "primary":
                 self.seconds[str(result.case.param("phase")), series.stage] += map(float, judged_values(series))
 
@@ -71,6 +74,7 @@ def main(count: int, device: str) -> int:
         say(f"  {phase:10} {stage or 'detect':8} {len(seconds):4} times, at most {max(seconds):.3f} s")
         if max(seconds) > _MOST_S[stage]:
             sink.wrong.append(f"{phase}: {stage or 'detect'} took {max(seconds):.3f} s, more than {_MOST_S[stage]} s")
+    say(f"the oldest heartbeat of a living rank was {sink.oldest_s:.3f} s old")
     after = left_over()
     left = [now - then for now, then in zip(after, before, strict=True)]
     say(f"left behind: processes, open files, files in /dev/shm: {left}")

@@ -20,7 +20,7 @@ from gpubench.api.suite import Bench, PeerDied, SharedBuffer, Untrustworthy
 from .._between import shared_host_memory
 
 BEAT_S = 0.02
-SILENT_S = 0.4  # 20 heartbeats: a rank that shares its processor with others was seen to be late by 0.1 s
+SILENT_S = 0.4  # 20 heartbeats; the case `death` observes how late those of living ranks are
 _PATIENCE_S = 20.0  # for a rank that lives but does not come; a phase of a case ends after 60 s
 _LINE_WORDS = 8  # 64-bit words of a cache line: no two numbers of a row share one
 BEAT, STEP, DIED, NUMBER = range(4)  # the fields of a row
@@ -59,6 +59,7 @@ class Board:
         self.room: Any = self._shared.array[head_bytes:]
         self.rank = bench.rank
         self.members: tuple[int, ...] = tuple(range(bench.world))
+        self._oldest_s = dict.fromkeys(self.members, 0.0)
         self._stop = threading.Event()
         self._beat()
         self._heart = threading.Thread(target=self._beat_on, daemon=True)
@@ -81,8 +82,8 @@ class Board:
         return int(self._fields[rank, field])
 
     def oldest_beat_s(self) -> float:
-        """Return the age of the oldest heartbeat of the members in seconds."""
-        return max(self._age_s(rank) for rank in self.members)
+        """Return the greatest age of a member's heartbeat that a wait of this rank has seen, in seconds."""
+        return max(self._oldest_s[rank] for rank in self.members)
 
     def _age_s(self, rank: int) -> float:
         return (time.perf_counter_ns() - self.read(rank, BEAT)) * 1e-9
@@ -90,8 +91,10 @@ class Board:
     def look(self) -> None:
         """Raise RankLostError if a member has no heartbeat any more."""
         for rank in self.members:
-            if rank != self.rank and self._age_s(rank) > SILENT_S:
+            age_s = self._age_s(rank)
+            if rank != self.rank and age_s > SILENT_S:
                 raise RankLostError(rank)
+            self._oldest_s[rank] = max(self._oldest_s[rank], age_s)
 
     def wait(self, is_over: Callable[[], bool]) -> None:
         """Wait for a condition; raises RankLostError, and StalledError if it does not become true in time."""

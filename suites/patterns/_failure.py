@@ -308,7 +308,7 @@ class Survivor:
         """Verify a round of each kind again, and return the throughputs."""
         self._ring.verified(self._ring.round)
         self._ring.verified(self._ring.staged_round)
-        return self._observed
+        return {**self._observed, "oldest heartbeat": Observed(self._ring.board.oldest_beat_s(), "s")}
 
     def task(self, notes: dict[str, str], labels: tuple[str, ...]) -> Task:
         """Return the task whose stages give the seconds that were taken."""

@@ -6,8 +6,8 @@ time of every split, and times every split.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -54,6 +54,8 @@ _MOST_SYNC = 0.05  # share of the time that synchronisation may take
 _BUFFERS = 16
 _CHECKED = 8
 _PERCENT = 100
+
+Key = TypeVar("Key", str, float)
 
 topic = Topic(
     views=[
@@ -113,9 +115,9 @@ class SplitLayer:
         self._models = self._measured_models()
         self._predicted = {split: self._models.predicted(split, shape, bench.world) for split in self._splits}
         self._chosen = bench.exchange(choose(self._models, shape, bench.world))[0]
-        self._seconds = {split: self._agreed(lambda split=split: self._run(split)) for split in self._splits}  # type: ignore[misc]
+        self._seconds = self._fastest({split: self._layer.call(split, self._group) for split in self._splits})
         silent = Silent(self._group)
-        self._alone = {split: self._agreed(self._layer.call(split, silent)) for split in self._splits}
+        self._alone = self._fastest({split: self._layer.call(split, silent) for split in self._splits})
 
     def _run(self, split: str) -> None:
         self._outputs[split] = self._layer.call(split, self._group)()
@@ -124,13 +126,17 @@ class SplitLayer:
         self._group.board.meet()
         return float(self._bench.device.time(call, 1, "hot", gated=False, lead=self._group.meet).device[0])
 
-    def _agreed(self, call: Callable[[], object]) -> float:
-        """Return the seconds of the slowest rank in the fastest of a few tries: the same in all ranks."""
-        ranks = self._bench.exchange([self._timed(call) for _ in range(_TRIES)])
-        return float(min(max(tries) for tries in zip(*ranks, strict=True)))
+    def _fastest(self, calls: Mapping[Key, Callable[[], object]]) -> dict[Key, float]:
+        """Return the seconds of each call in the fastest of a few tries, of the slowest rank: the same in all ranks.
 
-    def _curve(self, amounts: dict[float, Callable[[], object]]) -> TimeCurve:
-        return TimeCurve.through({amount: self._agreed(call) for amount, call in amounts.items()})
+        The calls take turns, so that a disturbance which lasts longer than a call meets them all.
+        """
+        mine = [[self._timed(call) for call in calls.values()] for _ in range(_TRIES)]
+        slowest = np.max(self._bench.exchange(mine), axis=0)
+        return dict(zip(calls, slowest.min(axis=0).tolist(), strict=True))
+
+    def _curve(self, calls: Mapping[float, Callable[[], object]]) -> TimeCurve:
+        return TimeCurve.through(self._fastest(calls))
 
     def _measured_models(self) -> RunModels:
         """Measure products and attention by operations, and collectives by numbers, each of a few sizes."""
