@@ -308,8 +308,10 @@ def share(bench: Bench, how: str, victim: MakeLoad, aggressor: MakeLoad, queued:
     pair = NeighbourPair(bench, victim(bench), partners.lanes[0], board, Span.of(bench))
 
     def close() -> None:
-        other.close()
-        partners.close()
+        try:
+            other.close()
+        finally:
+            partners.close()
 
     return finish(pair, close, {"sharing": partners.note})
 
@@ -323,8 +325,10 @@ def _between_processes(
         other = Aggressor(bench, aggressor(bench), lane(bench), shared.board, queued, _AHEAD_S)
 
         def end() -> None:
-            other.close()
-            shared.close()
+            try:
+                other.close()
+            finally:
+                shared.close()
 
         return Task.idle(end)
     pair = NeighbourPair(bench, victim(bench), lane(bench), shared.board, Span.of(bench))

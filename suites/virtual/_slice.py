@@ -185,8 +185,10 @@ def slice_(bench: Bench, how: str) -> Task:
         other = StampingAggressor(bench, StampedKernels(bench), shared.board.room, **ways)
 
         def end() -> None:
-            other.close()
-            shared.close()
+            try:
+                other.close()
+            finally:
+                shared.close()
 
         return Task.idle(end)
     samples = SliceSamples(bench, shared)
