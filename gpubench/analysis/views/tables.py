@@ -136,7 +136,7 @@ def transfer_tables(found: Transfers) -> list[Table]:
         tables.append(Table(f"Crossovers: {found.title}", _CROSSOVER_HEADS, crossed, _CROSSOVER_HEADS[:2]))
     if rows := fastest_rows(found):
         heads = (f"{units.axis_label(found.by[0])} among", "fastest")
-        tables.append(Table(f"Fastest by {units.axis_label(found.axis)}: {found.title}", heads, rows, heads))
+        tables.insert(0, Table(f"Fastest by {units.axis_label(found.axis)}: {found.title}", heads, rows, heads))
     return tables
 
 
