@@ -7,9 +7,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import _make as make
 import pytest
+from _grid_device import PAPER, PaperGpu
 
+from gpubench.analysis.summary import Summary
+from gpubench.analysis.trust import matters
+from gpubench.authoring.axes import Target
 from gpubench.devices import interposed
+from gpubench.measuring import worker
+from gpubench.model import Case, Facts
+from gpubench.plugins.backend import Traits
 
 CC = shutil.which("cc")
 VERSION = "580.159.04"
@@ -104,3 +112,46 @@ def test_without_the_drivers_libraries_nothing_is_said_and_preloads_are_listed(m
     assert interposed.libraries(VERSION) == ()
     assert interposed.labels() == ()
     assert interposed.facts() == {"preloaded": "/opt/one.so, /opt/two.so"}
+
+
+SUITE = '''
+"""One call."""
+
+from gpubench.api.suite import Stage, Suite, Task, Work
+
+suite = Suite("one call that does nothing")
+
+
+@suite.case()
+def one(bench):
+    """A call: seconds."""
+    return Task.of(Stage(lambda: None, Work(items=1), "item"), check=lambda: None)
+'''
+
+
+class Silent:
+    """The runner's end of a worker's pipe, which nobody reads."""
+
+    def send(self, value):
+        pass
+
+
+@pytest.mark.parametrize(("is_gpu", "labelled"), [(True, True), (False, False)])
+def test_results_of_a_gpu_through_an_interposer_have_the_label_and_a_report_says_so(
+    tmp_path, monkeypatch, is_gpu, labelled
+):
+    (tmp_path / "nothing.py").write_text(SUITE)
+    monkeypatch.setattr(worker.interposed, "labels", lambda: ("interposed",))
+    traits = Traits("nvidia", "sm_90", "", ("hot",), "perf_counter", is_gpu=is_gpu)
+    measuring = worker.Worker(Silent())
+    measuring._open = PaperGpu(traits)
+    case = Case("nothing", "one", ())
+    order = worker.Order(
+        case, Target(Facts((PAPER,)), PAPER, "smoke"), 0, 0, (PAPER,), suite=str(tmp_path / "nothing.py")
+    )
+    part = measuring.part(order)
+    assert part.status == "ok", part.reason
+    assert ("interposed" in part.labels) == labelled
+    run = make.run(make.result(labels=part.labels))
+    said = "the driver's calls went through another library, which `gpubench doctor` names (interposed)"
+    assert (said in matters(Summary(run), ())) == labelled
