@@ -256,7 +256,7 @@ def stored_scale(format_of, stored, rows, k, i, j):
     return stored[i + 0 * j]
 
 
-def scaled_operands(name, m=128, n=256, k=384):
+def scaled_operands(name, m=16, n=132, k=384):
     return SCALED.ScaledOperands(bench(SUITE), EIGHT, FORMATS.Shape(m, n, k, "nt"), name)
 
 
