@@ -71,6 +71,12 @@ def test_parts_are_the_times_between_marks():
     assert CHILD.parts_of(marks, 1.0) == {"first": 0.5, "second": 0.25}
 
 
+def test_the_memory_of_a_start_is_its_own_and_not_that_of_the_process_that_started_it():
+    held = np.ones(2**28, np.uint8)
+    found = SUITE.build(bench()).check()["resident"].value
+    assert 2**24 < found < held.nbytes
+
+
 def test_wrong_weights_and_a_wrong_product_are_found(tmp_path):
     path = tmp_path / "weights"
     path.write_bytes(b"1234")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import resource
 import sys
 import time
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from gpubench.api.suite import Missing, WrongAnswer, expect
 from .._processes import READY
 
 _SIDE = 1024  # rows and columns of the first product
-_KIB = 1024  # the unit of ru_maxrss on Linux, getrusage(2)
+_KIB = 1024  # the unit of VmHWM, proc_pid_status(5)
 _TOLERANCE = 1e-4  # of a sum of 1024 products in float32, relative to the root of their number
 _OWN, _INPUTS = "gpubench", "inputs"  # the parts of importing gpubench, and of making the matrices
 
@@ -93,6 +93,15 @@ def parts_of(marks: Sequence[tuple[str, float]], started: float) -> dict[str, fl
     return {name: end - begin for (name, end), begin in zip(marks, ends, strict=False)}
 
 
+def resident_bytes() -> int:
+    """Return the most memory that this process held at a time.
+
+    ru_maxrss of getrusage(2) would count the memory of the process that started this one.
+    """
+    lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * _KIB
+
+
 def _start_of(order: Order) -> Any:
     if not order.pci:
         return HostStart(order)
@@ -120,8 +129,7 @@ def main(marks: list[tuple[str, float]]) -> None:
             marks.append((step, time.monotonic()))
         os.write(int(sys.argv[-1]), READY)
         start.check()
-        resident_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
-        answer = {"seconds": parts_of(marks, float(sys.argv[1])), "resident_bytes": resident_bytes}
+        answer = {"seconds": parts_of(marks, float(sys.argv[1])), "resident_bytes": resident_bytes()}
     except Missing as library:
         answer = {"missing": (library.what, library.how)}
     except WrongAnswer as finding:
