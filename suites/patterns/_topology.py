@@ -52,7 +52,7 @@ topic = Topic(
         ),
         View(
             "bars",
-            "Completion time ratio of the slowest rank to the mean",
+            "Unfairness ratio: the slowest completion over the mean",
             ("topology", "incast"),
             by=("of",),
             series="unfairness",
