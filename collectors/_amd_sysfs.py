@@ -37,7 +37,6 @@ class Sysfs:
 
     def __init__(self, root: Path = Path("/")) -> None:
         self.root = root
-        self._throttle: dict[str, ThrottleReasons] = {}
 
     def folder(self, pci: str) -> Path:
         """Return the folder of the files of that GPU; a partition's address is that of its card, with a function."""
@@ -61,23 +60,14 @@ class Sysfs:
         """Return the version of the driver amdgpu, or an empty text if the driver is the kernel's own."""
         return text(self.root / "sys/module/amdgpu/version")
 
-    def read(self, pci: str, names: Sequence[str]) -> Mapping[str, float | None]:
-        """Read these counters now."""
+    def read(self, pci: str, names: Sequence[str], throttle: ThrottleReasons) -> Mapping[str, float | None]:
+        """Read these counters now; `throttle` keeps what the last table of this device said."""
         folder = self.folder(pci)
         metrics = self.metrics(pci) if not _OF_METRICS.isdisjoint(names) else None
         return {
-            name: self._of_metrics(pci, name, metrics) if name in _OF_METRICS else _READERS[name](folder, name)
+            name: _of_metrics(name, metrics, throttle) if name in _OF_METRICS else _READERS[name](folder, name)
             for name in names
         }
-
-    def _of_metrics(self, pci: str, name: str, metrics: GpuMetrics | None) -> float | None:
-        if metrics is None:
-            return None
-        if name == "amd.energy":
-            return valid(name, metrics.energy_steps, ENERGY_STEP_J)
-        if name == "amd.dram":
-            return valid(name, metrics.dram_percent)
-        return valid(name, self._throttle.setdefault(pci, ThrottleReasons()).since(metrics))
 
     def partition(self, pci: str) -> str:
         """Return how the card is split into devices, such as `CPX`; an empty text if it is one device."""
@@ -131,6 +121,14 @@ def _labelled(label: str, scale: float) -> Callable[[Path, str], float | None]:
         return None
 
     return read
+
+
+def _of_metrics(name: str, metrics: GpuMetrics | None, throttle: ThrottleReasons) -> float | None:
+    if metrics is None:
+        return None
+    if name == "amd.energy":
+        return valid(name, metrics.energy_steps, ENERGY_STEP_J)
+    return valid(name, metrics.dram_percent if name == "amd.dram" else throttle.since(metrics))
 
 
 _READERS: Mapping[str, Callable[[Path, str], float | None]] = {

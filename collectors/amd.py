@@ -22,6 +22,7 @@ from gpubench.api.collector import (
 
 from ._amd_child import LibraryChild
 from ._amd_health import AmdHealth
+from ._amd_metrics import ThrottleReasons
 from ._amd_processes import KfdProcesses
 from ._amd_sysfs import Sysfs
 from ._amd_values import COUNTERS
@@ -51,6 +52,7 @@ class AmdSource:
         self._untried = list(libraries)
         self._library: LibraryChild | None = None
         self._lock = threading.Lock()
+        self._throttle: dict[str, ThrottleReasons] = {}  # by device: those of a split card may share an address
         self._messages: list[str] = []
         self.unused: list[str] = []  # the libraries that do not answer, each with the reason
         self._next()
@@ -73,7 +75,8 @@ class AmdSource:
         pci = device.pci.lower()
         values = dict(self._by_library(pci, names))
         missing = [name for name in names if values.get(name) is None]
-        return {**values, **self._files.read(pci, missing)}
+        throttle = self._throttle.setdefault(device.id, ThrottleReasons())
+        return {**values, **self._files.read(pci, missing, throttle)}
 
     def _by_library(self, pci: str, names: Sequence[str]) -> Mapping[str, float | None]:
         with self._lock:

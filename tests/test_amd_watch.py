@@ -265,6 +265,16 @@ def test_a_device_of_a_split_card_has_its_clock_and_none_of_the_cards_sums(tmp_p
     assert files(root).describe(device)["partition.compute"] == "CPX"
 
 
+def test_each_device_of_a_split_card_sees_a_reason_that_another_has_read(tmp_path):
+    root = fake.build(tmp_path, "mi300x", revision=6, split=8)
+    devices = [gpu("mi300x", index, fake.pci(0)) for index in range(8)]
+    source = files(root).open(devices)
+    for counts in ((0, 0, 0, 0, 0), (0, 0, 5, 0, 0)):
+        write(root, residencies=counts)
+        readings = [source.read(device, ["amd.throttle"])["amd.throttle"] for device in devices]
+    assert readings == [float(1 << 32)] * 8
+
+
 def test_a_card_that_is_one_device_has_all_counters(tmp_path):
     root = fake.build(tmp_path, "mi300x", revision=6)
     assert files(root).open([gpu("mi300x")]).lacking(gpu("mi300x")) == {}
