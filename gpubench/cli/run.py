@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from contextlib import nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -39,6 +40,16 @@ Exclusive = Annotated[
 ]
 
 
+Mps = Annotated[
+    bool,
+    typer.Option(
+        "--mps",
+        help="Start a private daemon of NVIDIA's Multi-Process Service for this run and stop it afterwards, so that "
+        "processes share a GPU side by side instead of in turns.",
+    ),
+]
+
+
 class ProfilerName(StrEnum):
     """A vendor's profiler."""
 
@@ -70,6 +81,7 @@ def run(
     seed: options.Seed = 0,
     link: options.Links = None,
     exclusive: Exclusive = False,
+    mps: Mps = False,
     print_profiler_command: Profiler = None,
 ) -> None:
     """Measure suites on this machine, write a run file, and print a summary."""
@@ -79,6 +91,7 @@ def run(
     from gpubench.cli._progress import shown
     from gpubench.measuring import inventory, plan
     from gpubench.tools import session
+    from gpubench.tools.mps import private_daemon
 
     if resume and out is None:
         raise UsageError("--resume continues a run file: name it with --out")
@@ -94,7 +107,7 @@ def run(
     for words in plan.lacking(planned):
         _warn(words)
     path = options.run_file(out)
-    with shown() as watch:
+    with shown() as watch, private_daemon() if mps else nullcontext():
         measured = session.measure(planned, path, sys.argv, watch, resume, tell=_warn, exclusive=exclusive)
     if json:
         from gpubench.cli import _sharing

@@ -1,0 +1,102 @@
+"""A private control daemon of NVIDIA's MPS: started for a run, found by its processes, and stopped whatever happens."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gpubench.base.errors import UsageError
+from gpubench.tools import mps
+
+# A program in its place: in the foreground it waits for a file, which the same program writes when it reads `quit`.
+CONTROL = """#!{python} -S
+import os, sys, time
+folder = os.environ["CUDA_MPS_PIPE_DIRECTORY"]
+if sys.argv[1:] != ["-f"]:
+    assert sys.stdin.read() == "quit\\n"
+    {quit}
+    sys.exit()
+{start}
+open(folder + "/nvidia-cuda-mps-control.pid", "w").write(str(os.getpid()))
+while not os.path.exists(folder + "/quit"):
+    time.sleep(0.01)
+"""
+QUIT = 'open(folder + "/quit", "w").close()'
+
+
+@pytest.fixture(autouse=True)
+def no_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+
+
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str = "", quits: str = QUIT) -> None:
+    program = tmp_path / "nvidia-cuda-mps-control"
+    program.write_text(CONTROL.format(python=sys.executable, start=start, quit=quits))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+
+def has_ended(pid: int) -> bool:
+    deadline = time.monotonic() + 5
+    while Path("/proc", str(pid)).exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return not Path("/proc", str(pid)).exists()
+
+
+def daemon_of_children() -> int:
+    """The daemon that a process of this one finds."""
+    program = "import os; print(open(os.environ['CUDA_MPS_PIPE_DIRECTORY'] + '/nvidia-cuda-mps-control.pid').read())"
+    return int(subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, check=True).stdout)
+
+
+def test_processes_find_the_daemon_and_nothing_of_it_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(tmp_path, monkeypatch)
+    with mps.private_daemon():
+        pid, folder = daemon_of_children(), Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"])
+        assert Path("/proc", str(pid)).exists()
+    assert has_ended(pid)
+    assert not folder.exists()
+    assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
+
+
+def test_a_daemon_that_does_not_quit_is_killed_and_a_run_that_fails_stops_it_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed(tmp_path, monkeypatch, quits="")
+    monkeypatch.setattr(mps, "_STOPPING_S", 0.3)
+    pids = []
+
+    def failing() -> None:
+        with mps.private_daemon():
+            pids.append(daemon_of_children())
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        failing()
+    assert has_ended(pids[0])
+
+
+def test_a_daemon_that_is_not_allowed_is_told_with_its_last_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed(tmp_path, monkeypatch, start='sys.exit("an instance of this daemon is not allowed here")')
+    with pytest.raises(UsageError, match="does not start: an instance of this daemon is not allowed here"):
+        mps.private_daemon().__enter__()
+    assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
+
+
+def test_without_the_program_or_beside_another_daemon_it_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    installed(tmp_path, monkeypatch)
+    with pytest.raises(UsageError, match="names another one: unset it"):
+        mps.private_daemon().__enter__()
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(UsageError, match="comes with NVIDIA's driver"):
+        mps.private_daemon().__enter__()
