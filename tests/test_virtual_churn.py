@@ -1,5 +1,6 @@
 """The allocations of a training step, the arena that serves them, and checks that find an allocator's mistakes."""
 
+import errno
 import importlib
 import random
 
@@ -129,6 +130,37 @@ def test_the_operation_that_fails_first_is_observed_where_memory_is_tight(monkey
     assert not any(allocator._sizes for allocator in made)  # all was given back
     with pytest.raises(WrongAnswer, match=f"operation {failed} failed, though there is room"):
         CHURN.Churn(host_bench(), "malloc", trace, PEAK).check()
+
+
+class RuntimeStatusError(RuntimeError):
+    """An error of the CUDA runtime as CuPy raises it."""
+
+    def __init__(self, status):
+        super().__init__(f"status {status}")
+        self.status = status
+
+
+@pytest.mark.parametrize(
+    ("error", "is_full"),
+    [
+        (MemoryError(), True),
+        (OSError(errno.ENOSPC, "full"), True),
+        (OSError(errno.EPERM, "no"), False),
+        (RuntimeStatusError(2), True),
+        (RuntimeStatusError(700), False),
+        (CHURN.DriverCallError("CUDA_ERROR_OUT_OF_MEMORY from cuMemCreate"), True),
+        (CHURN.DriverCallError("CUDA_ERROR_ILLEGAL_ADDRESS from cuMemCreate"), False),
+    ],
+)
+def test_only_a_lack_of_memory_counts_as_a_first_failure(error, is_full):
+    def take(nbytes):
+        raise error
+
+    if is_full:
+        assert CHURN.taken(take, 1) is None
+    else:
+        with pytest.raises(type(error)):
+            CHURN.taken(take, 1)
 
 
 def test_bandwidth_and_latency_through_many_handles_are_checked():

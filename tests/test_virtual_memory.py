@@ -1,12 +1,14 @@
 """Virtual memory: its steps on the host's kernel, growth in place, and checks that find what is wrong."""
 
 import importlib
+import types
 
 import numpy as np
 import pytest
 from _grid_device import bench as paper_bench
 
 from gpubench import plugins
+from gpubench.api.libraries import Driver
 from gpubench.authoring.axes import Target
 from gpubench.authoring.bench import Bench
 from gpubench.base.errors import Skip, WrongAnswer
@@ -157,3 +159,28 @@ def test_managed_memory_grows_only_within_a_gibibyte():
     managed = {"way": "managed", "by_bytes": 2**28}
     assert GROW._is_small_enough(None, {**managed, "from_bytes": 2**29})
     assert not GROW._is_small_enough(None, {**managed, "from_bytes": 2**30})
+
+
+def test_a_call_that_bindings_or_the_driver_do_not_have_is_named():
+    def missing(*args):
+        raise RuntimeError('Function "cuOld" not found')
+
+    def broken(*args):
+        raise RuntimeError("Failed to dlopen libcuda.so.1")
+
+    driver = Driver.__new__(Driver)
+    driver.bindings = types.SimpleNamespace(cuOld=missing, cuBroken=broken)
+    with pytest.raises(Skip, match="the installed cuda-bindings do not have cuNew"):
+        driver("cuNew")
+    with pytest.raises(Skip, match="the driver does not have cuOld; a newer driver may have it"):
+        driver("cuOld")
+    with pytest.raises(RuntimeError, match="Failed to dlopen"):
+        driver("cuBroken")
+
+
+def test_pieces_are_left_out_where_they_are_the_whole_or_too_many():
+    def has(piece, size_bytes):
+        return STEPS._has_pieces(None, {"piece": piece, "size_bytes": size_bytes})
+
+    assert all(has("whole", size) for size in (PAGE, 2**34))
+    assert [has("2MiB", size) for size in (PAGE, 2 * PAGE, 2**32, 2**34)] == [False, True, True, False]

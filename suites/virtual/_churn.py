@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import bisect
-import contextlib
 import ctypes
+import errno
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -35,6 +35,7 @@ _PEAK_BYTES, _HOST_PEAK_BYTES = 2**32, 2**27
 _TIGHT_SHARE = 0.85  # of the free memory, in use at the peak
 _ROOM = 4  # times the peak is reserved: addresses cost nothing
 _RELEASE_THRESHOLD, _KEEP_ALL = 4, 2**62  # cudaMemPoolAttrReleaseThreshold: a framework's pool keeps its memory
+_ALLOCATION_FAILED = 2  # cudaErrorMemoryAllocation
 _TAIL = 10_000  # samples, of which the 99.9th percentile tells
 _FEW, _MANY = 500, 10_000  # allocations
 
@@ -50,7 +51,7 @@ class Allocator(Protocol):
     """Takes and gives back blocks of memory by their addresses."""
 
     def take(self, nbytes: int) -> int:
-        """Return the address of a new block; raises one of FULL where there is no room."""
+        """Return the address of a new block; raises what `is_full` knows where there is no room."""
 
     def give(self, address: int) -> None:
         """Give a block back."""
@@ -59,11 +60,23 @@ class Allocator(Protocol):
         """Give back all memory, of which no block is taken any more."""
 
 
-def full_errors(bench: Bench) -> tuple[type[Exception], ...]:
-    """Return the exceptions by which allocators of this device say that there is no room."""
-    if not bench.traits.is_gpu:
-        return (MemoryError, OSError)
-    return bench.xp.cuda.memory.OutOfMemoryError, bench.xp.cuda.runtime.CUDARuntimeError, DriverCallError
+def is_full(error: Exception) -> bool:
+    """Return whether an allocator says by this exception that there is no room."""
+    if isinstance(error, DriverCallError):
+        return str(error).startswith("CUDA_ERROR_OUT_OF_MEMORY")
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOMEM, errno.ENOSPC)
+    return isinstance(error, MemoryError) or getattr(error, "status", 0) == _ALLOCATION_FAILED  # CuPy's of the runtime
+
+
+def taken(take: Callable[[int], int], nbytes: int) -> int | None:
+    """Return the address of a new block; None where there is no room."""
+    try:
+        return take(nbytes)
+    except (MemoryError, OSError, RuntimeError) as error:
+        if not is_full(error):
+            raise
+        return None
 
 
 class HostMalloc:
@@ -213,7 +226,6 @@ class Churn:
     ) -> None:
         self._bench, self._name, self._trace, self._peak_bytes = bench, name, trace, peak_bytes
         self._may_fail = may_fail
-        self._full = full_errors(bench)
         self._pattern = Pattern(bench)
 
     def seconds(self) -> list[float]:
@@ -223,16 +235,20 @@ class Churn:
         took = []
         clock = time.perf_counter
         try:
-            with contextlib.suppress(*self._full):  # the check says which operation failed
-                for operation in self._trace:
-                    if operation.nbytes:
-                        start = clock()
-                        addresses[operation.block] = allocator.take(operation.nbytes)
-                    else:
-                        address = addresses.pop(operation.block)
-                        start = clock()
-                        allocator.give(address)
-                    took.append(clock() - start)
+            for operation in self._trace:
+                if operation.nbytes:
+                    start = clock()
+                    address = taken(allocator.take, operation.nbytes)
+                    elapsed = clock() - start
+                    if address is None:  # the check says which operation failed
+                        break
+                    addresses[operation.block] = address
+                else:
+                    address = addresses.pop(operation.block)
+                    start = clock()
+                    allocator.give(address)
+                    elapsed = clock() - start
+                took.append(elapsed)
         finally:
             self._close(allocator, addresses.values())
         return took
@@ -253,9 +269,8 @@ class Churn:
                 if not operation.nbytes:
                     allocator.give(live.remove(operation.block))
                     continue
-                try:
-                    address = allocator.take(operation.nbytes)
-                except self._full:
+                address = taken(allocator.take, operation.nbytes)
+                if address is None:
                     failed = index
                     break
                 live.add(operation.block, address, operation.nbytes)

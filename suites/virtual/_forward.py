@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
@@ -13,6 +14,8 @@ from gpubench.api.suite import (
     POINT,
     Bench,
     KeyFigure,
+    Observation,
+    Observed,
     Skip,
     Stage,
     Target,
@@ -34,6 +37,7 @@ _ALLOCATED_BYTES = 2**20
 _UNITS_ATTRIBUTE = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 _MEMORY_TYPE, _IS_DEVICE = 2, 2  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_MEMORYTYPE_DEVICE
 _POISON = 0xA5
+_PAIRS = 3  # of native and forwarded calls, made in turn by a check
 _NATIVE = "native"
 _TRANSPORTS = (_NATIVE, "shm", "unix", "tcp")
 
@@ -41,6 +45,7 @@ topic = Topic(
     views=[
         View("bars", "Time of a call of the driver", ("call",), by=("what",), log_x=True),
         View("bars", "Time of a forwarded call", ("forward",), by=("what",), log_x=True),
+        View("bars", "Ratio of native to forwarded time", ("forward", "forward_copy"), series="share of native"),
         View(
             "transfer",
             "Bandwidth of forwarded copies by size",
@@ -164,17 +169,25 @@ def _ranks(params: Mapping[str, str | int | float]) -> int:
     return 1 if params["transport"] == _NATIVE else 2
 
 
-def _opened(bench: Bench, transport: str) -> tuple[Any, Task | None]:
-    """Return the client of a transport, or in the serving rank None and its task."""
+def _opened(bench: Bench, transport: str) -> tuple[Any, Any, Task | None]:
+    """Return the client of a transport and one without a wire, or in the serving rank its task."""
     from . import _ends
 
     driver = LocalDriver(bench)  # in each rank, so that each finds out by itself what is missing
+    native = _ends.NativeClient(driver)
     if transport == _NATIVE:
-        return _ends.NativeClient(driver), None
+        return native, None, None
     link = _ends.ForwardLink(bench, transport)
     if bench.rank == 0:
-        return _ends.ForwardClient(link), None
-    return None, Task.idle(_ends.ForwardServer(bench, driver, link).close)
+        return _ends.ForwardClient(link), native, None
+    return None, None, Task.idle(_ends.ForwardServer(bench, driver, link).close)
+
+
+def share_of_native(native: Callable[[], float], forwarded: Callable[[], float]) -> Observation:
+    """Return the native seconds of a call over the forwarded ones: the medians of some calls, made in turn."""
+    pairs = [(native(), forwarded()) for _ in range(_PAIRS)]
+    share = statistics.median(pair[0] for pair in pairs) / statistics.median(pair[1] for pair in pairs)
+    return {"share of native": Observed(share, "", "more")}
 
 
 class ForwardedCalls:
@@ -243,13 +256,24 @@ def forward(bench: Bench, what: str, transport: str, mode: str) -> Task:
     native: the same call in this process. allocate: 1 MiB taken and given back, a pair counts as two calls.
     """
     _need_compiled()
-    client, serving = _opened(bench, transport)
+    client, native_client, serving = _opened(bench, transport)
     if serving is not None:
         return serving
     calls = ForwardedCalls(client, what, mode == "posted")
+    native = None if native_client is None else ForwardedCalls(native_client, what, False)
+
+    def check() -> Observation | None:
+        calls.check()
+        return None if native is None else share_of_native(native.seconds, calls.seconds)
+
+    def close() -> None:
+        if native is not None:
+            native.close()
+        calls.close()
+
     items = _BATCH * (2 if what == "allocate" else 1)
     stage = Stage(calls.seconds, Work(items=items), "item", clock="self", effort=POINT)
-    return Task.of(stage, check=calls.check, close=calls.close, notes=_notes(bench))
+    return Task.of(stage, check=check, close=close, notes=_notes(bench))
 
 
 def _copy_sizes(target: Target) -> Any:
@@ -310,10 +334,21 @@ def forward_copy(bench: Bench, direction: str, transport: str, size_bytes: int) 
     The server copies through one buffer of 4 MiB; native is the same call in this process.
     """
     _need_compiled()
-    bench.need(size_bytes)
-    client, serving = _opened(bench, transport)
+    bench.need(2 * size_bytes)
+    client, native_client, serving = _opened(bench, transport)
     if serving is not None:
         return serving
     copies = ForwardedCopies(bench, client, direction, size_bytes)
+    native = None if native_client is None else ForwardedCopies(bench, native_client, direction, size_bytes)
+
+    def check() -> Observation | None:
+        copies.check()
+        return None if native is None else share_of_native(native.call, copies.call)
+
+    def close() -> None:
+        if native is not None:
+            native.close()
+        copies.close()
+
     stage = Stage(copies.call, Work(payload=size_bytes), "payload", clock="self", effort=POINT)
-    return Task.of(stage, check=copies.check, poison=copies.poison, close=copies.close, notes=_notes(bench))
+    return Task.of(stage, check=check, poison=copies.poison, close=close, notes=_notes(bench))

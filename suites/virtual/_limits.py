@@ -26,7 +26,7 @@ from gpubench.api.suite import (
     points,
 )
 
-from ._churn import full_errors
+from ._churn import taken
 from ._space import PAGE_BYTES, Pattern, array_at
 
 _LARGEST_BYTES = 2**30
@@ -56,17 +56,16 @@ def asked_amount(names: tuple[str, ...]) -> int | None:
     return None
 
 
-def take_all(
-    take: Callable[[int], int], full: tuple[type[Exception], ...], largest_bytes: int = _LARGEST_BYTES
-) -> list[tuple[int, int]]:
+def take_all(take: Callable[[int], int]) -> list[tuple[int, int]]:
     """Take blocks until there is no room: the largest first, then halves down to 2 MiB; return addresses and sizes."""
     blocks: list[tuple[int, int]] = []
-    size = largest_bytes
+    size = _LARGEST_BYTES
     while size >= PAGE_BYTES:
-        try:
-            blocks.append((take(size), size))
-        except full:
+        address = taken(take, size)
+        if address is None:
             size //= 2
+        else:
+            blocks.append((address, size))
     return blocks
 
 
@@ -74,7 +73,7 @@ class WholeMemory:
     """All the memory that the device gives: taken, written, compared and given back."""
 
     def __init__(self, bench: Bench) -> None:
-        self._bench, self._pattern, self._full = bench, Pattern(bench), full_errors(bench)
+        self._bench, self._pattern = bench, Pattern(bench)
         self._runtime = bench.xp.cuda.runtime
         self._bytes = 0
         ready = bench.xp.zeros(PAGE_BYTES, bench.xp.uint8)  # the kernels are loaded while there is memory for them
@@ -84,7 +83,7 @@ class WholeMemory:
     def seconds(self, use: Callable[[list[tuple[int, int]]], None] = lambda _: None) -> float:
         """Return the seconds to take all the memory; `use` works on the blocks."""
         start = time.perf_counter()
-        blocks = take_all(self._runtime.malloc, self._full)
+        blocks = take_all(self._runtime.malloc)
         elapsed = time.perf_counter() - start
         try:
             self._bytes = sum(size for _, size in blocks)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpubench.api.suite import POINT, Bench, KeyFigure, Stage, Target, Task, Topic, View, Work, expect, points
@@ -12,6 +12,7 @@ from ._space import PAGE_BYTES, MappedRange, Pattern, array_at, open_space
 
 PIECES = {"2MiB": 2**21, "64MiB": 2**26, "whole": 0}
 _SEED = 23
+_MOST_PIECES = 2048
 _HOST_MOST_BYTES = 2**28
 _SHARE_OF_MEMORY = 4  # the largest size is a quarter of the memory
 
@@ -34,7 +35,7 @@ def _sizes(target: Target) -> Any:
 
 
 def _one_size(target: Target) -> Any:
-    large = 2**26 if target.is_host else 2**30
+    large = 2**26 if target.is_host else 2**28
     return points((large,), smoke=(2**21,), full=_sizes(target).full)
 
 
@@ -42,6 +43,12 @@ def _peers(target: Target) -> Any:
     """Return no peer; in full also one peer, and all peers."""
     count = len(target.device.peers)
     return points((0,), full=tuple(sorted({0, min(1, count), count})))
+
+
+def _has_pieces(_target: Target, params: Mapping[str, str | int | float]) -> bool:
+    """Return whether pieces of that size differ from the whole, and are few enough to be mapped in a second."""
+    piece_bytes, size_bytes = PIECES[str(params["piece"])], int(params["size_bytes"])
+    return not piece_bytes or piece_bytes < size_bytes <= _MOST_PIECES * piece_bytes
 
 
 def piece_bytes_of(piece: str, size_bytes: int) -> int:
@@ -113,7 +120,7 @@ def create(bench: Bench, size_bytes: int) -> Task:
     return StepCosts(bench, size_bytes).task("create")
 
 
-@topic.case(size_bytes=_one_size, piece=points(("whole", "2MiB"), ("whole",), tuple(PIECES)))
+@topic.case(size_bytes=_one_size, piece=points(("whole", "2MiB"), ("whole",), tuple(PIECES)), where=_has_pieces)
 def map_(bench: Bench, size_bytes: int, piece: str) -> Task:
     """Map physical memory of that size in pieces: seconds for all pieces."""
     return StepCosts(bench, size_bytes, piece).task("map")
@@ -125,7 +132,7 @@ def access(bench: Bench, size_bytes: int, peers: int) -> Task:
     return StepCosts(bench, size_bytes, peers=peers).task("access")
 
 
-@topic.case(size_bytes=_one_size, piece=points(("2MiB",), full=tuple(PIECES)))
+@topic.case(size_bytes=_one_size, piece=points(("2MiB",), ("whole",), tuple(PIECES)), where=_has_pieces)
 def unmap(bench: Bench, size_bytes: int, piece: str) -> Task:
     """Unmap memory that was mapped in pieces: seconds for all pieces."""
     return StepCosts(bench, size_bytes, piece).task("unmap")

@@ -61,7 +61,7 @@ def _memory(bench: Bench, piece: str, nbytes: int) -> tuple[Any, Callable[[], No
 def _sizes(target: Target) -> Any:
     if target.is_host:
         return points((2**26,), smoke=(2**22,), full=(2**26, 2**28))
-    return points((2**28,), smoke=(2**24,), full=(2**28, 2**30, 2**32))
+    return points((2**28,), smoke=(2**24,), full=(2**28, 2**32))
 
 
 @topic.case(
