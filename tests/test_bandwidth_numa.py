@@ -5,9 +5,11 @@ import mmap
 from pathlib import Path
 from typing import Any
 
+import _grid
 import numpy as np
 import pytest
-from _bandwidth import H200, SUITE, PlainGpu, build_on, ids, sibling
+from _bandwidth import H200, SUITE, PlainGpu, assert_checked, build_on, ids, sibling
+from _grid_device import PAPER, bench
 
 from gpubench.authoring.axes import Target
 from gpubench.base.errors import Skip, WrongAnswer
@@ -122,6 +124,36 @@ def test_a_node_that_the_machine_does_not_have_cannot_be_bound_to() -> None:
 def test_sizes_beyond_the_memory_are_a_skip() -> None:
     with pytest.raises(Skip, match=r"TiB of memory, 1\.000 TiB are free"):
         build_on(PlainGpu(), "host_link", device="cuda:0", node=0, direction="both", size_bytes=2**39)
+
+
+@pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
+@pytest.mark.parametrize("direction", ["h2d", "d2h"])
+def test_words_and_pages_are_checked_and_the_pages_are_unlocked_at_the_end(direction: str) -> None:
+    paper, locked = bench(SUITE), []
+
+    def register(pages: Any) -> Any:
+        locked.append(pages.nbytes)
+        return lambda: locked.remove(pages.nbytes)
+
+    paper.open_device.register = register
+    task = LINK.host_link(paper, "cuda:0", 0, direction, 4 * PAGE)
+    assert locked == [4 * PAGE]
+    assert (task.stages[""].limit, task.stages[""].work.payload) == (f"link.{direction}", 4 * PAGE)
+    assert task.notes["pages by NUMA node"] == "node 0: 4"
+    assert_checked(task)
+    assert locked == []
+
+
+@pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
+def test_a_rank_of_all_gpus_counts_its_own_copy_and_the_sum_of_all() -> None:
+    paper = bench(SUITE)
+    paper.open_device.register = lambda _: lambda: None
+    paper.rank, paper.world, paper.peers = 1, 2, (PAPER, PAPER)
+    task = LINK.host_link_all(paper, 2, "d2h", 4 * PAGE)
+    stage = task.stages[""]
+    assert (stage.work.payload, stage.also["sum"].payload) == (4 * PAGE, 8 * PAGE)
+    assert task.notes["shared upstream"].startswith("unknown")
+    assert_checked(task)
 
 
 def points(tier: Any, nodes: str) -> set[str]:
