@@ -231,7 +231,7 @@ _GPU_AGGRESSORS: Mapping[str, Callable[[Bench], CheckedCall]] = {
 }
 _HOST_AGGRESSORS: Mapping[str, Callable[[Bench], CheckedCall]] = {
     "triad": lambda bench: triad(bench, 2**24),
-    "gemm": lambda bench: gemm(bench, 512),
+    "gemm": lambda bench: gemm(bench, 256),
     "spin": host_spin,
     "copy": lambda bench: host_copy(bench, 2**24),
     "allocate": lambda bench: allocate(bench, 2**22),
