@@ -207,7 +207,7 @@ def column_major(address, rows, columns, pitch):
 
 
 def grouped_call(monkeypatch, library, loads, n=24, k=16):
-    monkeypatch.setattr(GROUPED, "_cublas", lambda: (library, 7))
+    monkeypatch.setattr(GROUPED, "_cublas", lambda _: (library, 7))
     rng = np.random.default_rng(1)
     products, pairs = [], []
     for load in loads:
@@ -215,7 +215,11 @@ def grouped_call(monkeypatch, library, loads, n=24, k=16):
         shape = FORMATS.Shape(load, n, k, "nt")
         products.append(types.SimpleNamespace(shape=shape, a=At(x), b=At(w), c=At(y)))
         pairs.append((x, w, y))
-    paper = types.SimpleNamespace(xp=types.SimpleNamespace(asarray=At), device=types.SimpleNamespace(stream=99))
+    paper = types.SimpleNamespace(
+        xp=types.SimpleNamespace(asarray=At),
+        device=types.SimpleNamespace(stream=99),
+        target=types.SimpleNamespace(device=H200),
+    )
     return GROUPED.GroupedCall(paper, HALF, products), pairs
 
 
@@ -243,7 +247,7 @@ def test_without_the_binding_the_skip_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "nvmath.bindings", None)
     GROUPED._cublas.cache_clear()
     with pytest.raises(Skip, match="pip install"):
-        GROUPED._cublas()
+        GROUPED._cublas("cuda:0")
 
 
 def stored_scale(format_of, stored, rows, k, i, j):

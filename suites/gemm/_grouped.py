@@ -217,8 +217,9 @@ class GroupedProducts:
 
 
 @functools.cache
-def _cublas() -> tuple[Any, int]:
-    """Return the binding of cuBLAS and a handle; raises Skip where it is not installed."""
+def _cublas(device: str) -> tuple[Any, int]:
+    """Return the binding of cuBLAS and a handle for the open device of that id; raises Skip without the binding."""
+    del device  # a handle belongs to the device that is open when it is created
     try:
         from nvmath.bindings import cublas
     except ImportError as error:
@@ -234,7 +235,7 @@ class GroupedCall:
     """
 
     def __init__(self, bench: Bench, precision: Precision, products: Sequence[Operands]) -> None:
-        self._cublas, handle = _cublas()
+        self._cublas, handle = _cublas(bench.target.device.id)
         self._cublas.set_stream(handle, bench.device.stream)
         kinds, count = precision.formats, len(products)
         k, n = products[0].shape.k, products[0].shape.n
