@@ -34,6 +34,7 @@ LEFT_OUT = {
         "host_flag": "a request and its answer take a time slice of the host's scheduler",
         "constant": "its array is in the module's data, which is not written from outside",
     },
+    "patterns": {},
     "p2p": {"control": "a message waits for a time slice of the host's scheduler"},
 }
 

@@ -24,7 +24,7 @@ def width_of(bench: Bench) -> int:
     """Return the width of a layer: a few of them fill a GPU, and on the host take milliseconds."""
     if not bench.traits.is_gpu:
         return 256
-    return 512 if bench.target.tier == "smoke" else 4096
+    return 128 if bench.target.tier == "smoke" else 4096
 
 
 class Normals:

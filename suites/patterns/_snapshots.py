@@ -57,7 +57,7 @@ topic = Topic(
 
 
 def _sizes(target: Target) -> Any:
-    return (2**23,) if target.is_host else points((2**28,), smoke=(2**24,), full=(2**28, 2**30))
+    return (2**23,) if target.is_host else points((2**28,), smoke=(2**22,), full=(2**28, 2**30))
 
 
 @topic.case(
