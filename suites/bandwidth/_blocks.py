@@ -127,8 +127,7 @@ def blocks(bench: Bench, way: str, direction: str, block_bytes: int, count: int,
     stages = {"": stage(max_calls=1, waits=True)}
     if commands <= _MOST_QUEUED:
         stages["queued"] = stage(max_calls=_MOST_QUEUED // commands)
-    notes = {"blocks": layout.words, "commands": str(commands)}
-    return Task(stages, pools.check, pools.poison, close=pools.close, notes=notes)
+    return Task(stages, pools.check, pools.poison, close=pools.close, notes={"blocks": layout.words})
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +187,7 @@ class GpuBlocks:
         self._words = RandomWords(bench, layout.nbytes)
         self._places = xp.asarray(layout.places)
         self._pool = xp.zeros(layout.nbytes, np.uint8)
-        self._compared = xp.zeros(layout.nbytes, np.uint8)  # what the check compares; the staging buffer of `merged`
+        self._compared = xp.zeros(layout.nbytes, np.uint8)  # the blocks in packed order, for the check
         self._verify = self._words.verifier(self._compared)
         if to_device:
             device.copy(self._host, self._words.array)
@@ -197,7 +196,7 @@ class GpuBlocks:
         device.synchronize()
 
     def submission(self, way: str) -> tuple[Call, int]:
-        """Return the copy by that way, and the number of commands that it submits; raises Skip."""
+        """Return the copy by that way, and the most commands that it puts into the queue; raises Skip."""
         if way == _KERNEL:
             return self._kernel(np.uint64(self._host.ctypes.data)), 1
         if way == _MERGED:
