@@ -24,7 +24,7 @@ import os
 import time
 
 from gpubench.api.suite import Stage, Suite, Task, Work
-from gpubench.suites.patterns import _batch, _roll_call, _schedules, _topology
+from gpubench.suites.patterns import _adaptive, _routes_host, _schedules, _topology
 
 suite = Suite("ranks of a pattern, one of which has a fault")
 
@@ -56,6 +56,21 @@ def ring(bench, fault):
 
     stage = Stage(faulty, Work(payload=6 * 2**16), "payload", clock="self")
     return Task.of(stage, check=task.check, poison=task.poison, close=task.close, release=task.release)
+
+
+class Short(_routes_host.HostRoutes):
+    """A way to send that leaves out a last chunk that is not a whole one."""
+
+    def _through_slots(self, nbytes, chunk_bytes, depth):
+        super()._through_slots(nbytes - nbytes % chunk_bytes, chunk_bytes, depth)
+
+
+@suite.case(ranks=2)
+def short(bench):
+    """An adaptive sender, one of whose ways is wrong."""
+    routes = Short(bench, 2**24)
+    sender = _adaptive.AdaptiveSender(bench, routes)
+    return Task.of(Stage(sender.send_all, clock="self"), check=lambda: None, close=routes.close)
 
 
 @suite.case()
@@ -144,6 +159,13 @@ def test_a_rank_that_answers_wrongly_fails_its_case_and_is_named(suite):
     found, _ = measured(suite, "*wrong*", "*after*")
     assert (found["wrong"].status, found["wrong"].cause) == ("failed", "wrong-answer")
     assert "of rank 1, received by rank" in found["wrong"].reason
+    assert found["after"].status == "ok"
+
+
+def test_a_way_that_leaves_out_the_last_chunk_is_found_before_it_is_measured(suite):
+    found, _ = measured(suite, "*short*", "*after*")
+    assert (found["short"].status, found["short"].cause) == ("failed", "wrong-answer")
+    assert "of 1314816 B differ from what was sent by memory, 1 × 64 KiB" in found["short"].reason
     assert found["after"].status == "ok"
 
 

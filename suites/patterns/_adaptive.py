@@ -22,6 +22,7 @@ from gpubench.api.suite import (
     Topic,
     View,
     Work,
+    expect,
     units,
 )
 
@@ -73,7 +74,8 @@ def adaptive(bench: Bench, link: str) -> Task:
         bench.barrier()
 
     def check() -> Observation:
-        routes.check()
+        wrong = routes.wrong_bytes()
+        expect(wrong == 0, f"{wrong} B of the last message differ from what was sent")
         return sender.observed
 
     stage = Stage(sender.send_all, Work(payload=sum(_SENT), items=len(_SENT)), "payload", clock="self", effort=POINT)
@@ -110,7 +112,8 @@ class AdaptiveSender:
         for way in self._routes.ways:
             self._routes.poison()
             self._routes.send(way, _CHECKED_BYTES)
-            self._routes.check()
+            wrong = sum(self._bench.exchange(self._routes.wrong_bytes()))
+            expect(wrong == 0, f"{wrong} of {_CHECKED_BYTES} B differ from what was sent by {way.text}")
 
     def _measured(self, sizes: Sequence[int]) -> dict[int, dict[WayToSend, float]]:
         """Return the seconds of every way at every size; ways and sizes take turns.
