@@ -52,7 +52,7 @@ def driver_version() -> str:
     """Return the version of the kernel's NVIDIA driver; empty where the kernel does not tell."""
     for place in _MODULE_VERSIONS:
         try:
-            found = _VERSION.search(place.read_text())
+            found = _VERSION.search(place.read_text(encoding="utf-8"))
         except OSError:
             continue
         if found:
@@ -91,12 +91,12 @@ def facts() -> dict[str, str]:
 
 
 def _preloaded_by_file() -> list[str]:
-    return _PRELOAD_FILE.read_text().split() if _PRELOAD_FILE.is_file() else []
+    return _PRELOAD_FILE.read_text(encoding="utf-8", errors="replace").split() if _PRELOAD_FILE.is_file() else []
 
 
 def _mapped_files() -> list[MappedFile]:
     found = []
-    for line in Path("/proc/self/maps").read_text().splitlines():
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
         addresses, *rest = line.split(maxsplit=5)
         if len(rest) == 5 and rest[4].startswith("/"):
             start, end = (int(part, 16) for part in addresses.split("-"))
