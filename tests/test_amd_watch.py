@@ -201,6 +201,13 @@ def test_a_process_on_another_gpu_or_on_none_is_not_foreign(tmp_path, every_look
     assert watch.look().discard == ("foreign-process",)
 
 
+def test_a_gpu_of_another_pci_domain_is_another_gpu(tmp_path, monkeypatch):
+    monkeypatch.setattr(fake, "pci", lambda index: f"0001:{0x0C + 0x11 * index:02x}:00.0")
+    root = fake.build(tmp_path, "mi300x")
+    assert PROCESSES.KfdProcesses(root, "0001:1d:00.0").gpu_ids == {fake.gpu_id(1)}
+    assert PROCESSES.KfdProcesses(root, "0000:1d:00.0").read() is None
+
+
 def test_a_rank_of_ours_is_not_foreign(tmp_path, every_look, monkeypatch):
     monkeypatch.setattr(os, "getppid", lambda: os.getpid())  # this process is the runner too
     root = fake.build(tmp_path, "mi300x", revision=6)
