@@ -12,9 +12,11 @@ from pathlib import Path
 
 from gpubench.api.collector import Device, HealthReading, HealthSign, Missing
 
+from ._amd_processes import KfdProcesses
 from ._amd_sysfs import GENERATIONS, Sysfs, text
 
 _BUSY_PERCENT = 20
+_MOST_NUMBERS = 8  # of processes in a text
 _UNCORRECTED = re.compile(r"^ue:\s*(\d+)", re.MULTILINE)
 _PAGE = re.compile(r"^0x[0-9a-fA-F]+\s*:\s*0x[0-9a-fA-F]+\s*:\s*([RPF])\s*$", re.MULTILINE)  # retired, pending, failed
 
@@ -30,7 +32,14 @@ class AmdHealth:
         if not folder.is_dir():
             raise Missing(f"the driver has no files for {device.id} ({device.pci})", "read the kernel log")
         card = device.pci.lower()
-        return [*_errors(folder, card), *_pages(folder, card), *_busy(folder), *_pcie(folder, card)]
+        processes = KfdProcesses(self._files.root, card)
+        return [
+            *_errors(folder, card),
+            *_pages(folder, card),
+            _processes(processes, card),
+            *_busy(folder),
+            *_pcie(folder, card),
+        ]
 
     def close(self) -> None:
         """Nothing is open."""
@@ -61,6 +70,15 @@ def _pages(folder: Path, card: str) -> Iterator[HealthReading]:
         )
         waiting = states.count("P") + states.count("F")
         yield HealthReading(HealthSign.PAGES_PENDING, waiting, command=f"sudo amd-smi reset --gpureset --gpu {card}")
+
+
+def _processes(processes: KfdProcesses, card: str) -> HealthReading:
+    command = f"amd-smi process --gpu {card}"
+    pids = processes.pids()
+    if pids is None:
+        return HealthReading(HealthSign.PROCESSES, None, "the driver does not list processes", command)
+    numbers = ", ".join(str(pid) for pid in pids[-_MOST_NUMBERS:])
+    return HealthReading(HealthSign.PROCESSES, len(pids), numbers and f"process numbers {numbers}", command)
 
 
 def _busy(folder: Path) -> Iterator[HealthReading]:

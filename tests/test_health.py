@@ -477,6 +477,17 @@ def mi300x(tmp_path):
     )
 
 
+def test_programs_on_an_mi300x_are_named(tmp_path):
+    root = sysfs.build(tmp_path, "mi300x")
+    device = Device("rocm:1", "cupy", "AMD Instinct MI300X", "gfx942", pci=sysfs.pci(1))
+    sysfs.process(root, 71, {0: 0, 1: 2**30})
+    sysfs.process(root, 72, {0: 2**30, 1: 0})
+    found = health.judge(
+        "rocm:1", health.checked(type(plugins.load("collectors", "amd"))(root).health([device]).read(device))
+    )
+    assert texts(found, "warning") == ["programs that compute on the device: 1 (process numbers 71)"]
+
+
 def test_a_healthy_mi300x_has_nothing_to_tell(mi300x):
     _, read = mi300x
     assert read().severity == "ok"

@@ -118,7 +118,9 @@ RULES: Mapping[HealthSign, HealthRule] = {
     HealthSign.HARDWARE_SLOWDOWN: HealthRule("hardware slowdown", "sick", "ok", _COOLING, _DEBUG, 1),
     HealthSign.HARDWARE_THERMAL: HealthRule("thermal slowdown by the hardware", "sick", "ok", _COOLING, _DEBUG, 1),
     HealthSign.POWER_BRAKE: HealthRule("power brake", "sick", "ok", _COOLING, _DEBUG, 1),
-    HealthSign.PROCESSES: HealthRule("programs that compute on the device", "warning", "ok", _SHARED, _NVML),
+    HealthSign.PROCESSES: HealthRule(
+        "programs that compute on the device", "warning", "ok", _SHARED, f"{_NVML}; Linux kernel, kfd_process.c"
+    ),
     HealthSign.BUSY: HealthRule("the device is busy", "ok", "ok", "", _NVML, 1),
     HealthSign.PCIE_WIDTH: HealthRule("PCIe link", "warning", "sick", _SLOT, _DEBUG, 64),
     HealthSign.PCIE_WIDTH_MOST: HealthRule("PCIe lanes", "ok", "ok", "", _DEBUG, 64),
