@@ -223,6 +223,7 @@ def test_a_model_is_exact_where_it_was_measured_and_straight_between_and_beyond(
     assert [piece.alpha_s for piece in found.pieces] == pytest.approx([0.0, 1.0])
     assert [piece.per_byte_s for piece in found.pieces] == pytest.approx([0.01, 0.005])
     assert found.seconds(10) == pytest.approx(0.1)
+    assert found.text == "α 0 s, β 200.0 B/s"
 
 
 def test_a_time_that_falls_with_size_is_noise_and_counts_as_flat():

@@ -36,6 +36,7 @@ _PROCESSES = "processes"
 _PROBED = (2**10, 2**14, 2**18, 2**21, 2**24)
 _SENT = (2**12, 2**16, 2**20, 3 * 2**20, 3 * 2**22)  # between the sizes that the model was measured at
 _CHECKED_BYTES = 5 * 2**18 + 2**12
+_SMOKE = 2  # sizes of the smoke tier, which shows only that every way works
 _ROUNDS = {"smoke": 1, "quick": 9, "full": 25}  # times that each way sends each size
 _SMALL_BYTES, _MORE = 2**18, 5  # up to this size a message takes microseconds, and is sent more often
 
@@ -78,7 +79,8 @@ def adaptive(bench: Bench, link: str) -> Task:
         expect(wrong == 0, f"{wrong} B of the last message differ from what was sent")
         return sender.observed
 
-    stage = Stage(sender.send_all, Work(payload=sum(_SENT), items=len(_SENT)), "payload", clock="self", effort=POINT)
+    work = Work(payload=sum(sender.sizes), items=len(sender.sizes))
+    stage = Stage(sender.send_all, work, "payload", clock="self", effort=POINT)
     return Task.of(stage, check=check, poison=poison, close=routes.close, notes={**sender.notes, **routes.notes})
 
 
@@ -87,24 +89,26 @@ class AdaptiveSender:
 
     def __init__(self, bench: Bench, routes: HostRoutes | HostToDeviceRoutes | PeerRoutes) -> None:
         self._bench, self._routes = bench, routes
-        self._rounds = _ROUNDS[bench.target.tier]
+        tier = bench.target.tier
+        self._rounds = _ROUNDS[tier]
+        probed, self.sizes = (sizes[:_SMOKE] if tier == "smoke" else sizes for sizes in (_PROBED, _SENT))
         self._expect_right_ways()
+        measured = self._measured(probed)
         self.models: Models = {
-            way: SendModel.through(_PROBED, [times[way] for times in self._measured(_PROBED).values()])
-            for way in routes.ways
+            way: SendModel.through(probed, [times[way] for times in measured.values()]) for way in routes.ways
         }
-        found = regrets(self.models, self._measured(_SENT))
+        found = regrets(self.models, self._measured(self.sizes))
         self.observed: Observation = {
             "regret_median": Observed(found.median),
             "regret_worst": Observed(found.worst),
             "regret_fixed": Observed(found.fixed_worst),
             "regret": Profile(found.by_size),
         }
-        chosen = ((nbytes, choose(self.models, nbytes).text) for nbytes in _SENT)
+        chosen = ((nbytes, choose(self.models, nbytes).text) for nbytes in self.sizes)
         self.notes = {
-            "sizes": ", ".join(units.size(nbytes) for nbytes in _SENT),
+            "sizes": ", ".join(units.size(nbytes) for nbytes in self.sizes),
             "chosen": "; ".join(f"{units.size(nbytes)}: {text}" for nbytes, text in chosen),
-            "ways": "; ".join(way.text for way in routes.ways),
+            "models": "; ".join(f"{way.text}: {model.text}" for way, model in self.models.items()),
         }
 
     def _expect_right_ways(self) -> None:
@@ -138,4 +142,4 @@ class AdaptiveSender:
     def send_all(self) -> float:
         """Send a message of each size by the way that the model picks; return the seconds of all of them."""
         with on_own_core(self._bench):
-            return sum(self._routes.send(choose(self.models, nbytes), nbytes) for nbytes in _SENT)
+            return sum(self._routes.send(choose(self.models, nbytes), nbytes) for nbytes in self.sizes)

@@ -12,6 +12,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from gpubench.api.suite import units
+
 _EQUAL = 0.02  # ways whose predicted times differ by less are equally good: the first one listed is the simplest
 
 
@@ -57,6 +59,13 @@ class SendModel:
             per_byte_s = (long_s - short_s) / (high - low)
             pieces.append(SendPiece(low, short_s - low * per_byte_s, per_byte_s))
         return cls(tuple(pieces))
+
+    @property
+    def text(self) -> str:
+        """Return α of the smallest and β of the largest messages in words."""
+        first, last = self.pieces[0], self.pieces[-1]
+        rate = units.quantity(1 / last.per_byte_s, "B/s") if last.per_byte_s else "unlimited"
+        return f"α {units.quantity(max(first.alpha_s, 0.0), 's')}, β {rate}"
 
     def seconds(self, nbytes: int) -> float:
         """Return the predicted seconds of a message; beyond the measured sizes the nearest piece goes on."""
