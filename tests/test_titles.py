@@ -23,7 +23,7 @@ ROOMS = ("suites", "collectors", "gpubench/analysis", "gpubench/measuring", "gpu
 AVOIDED = re.compile(r"\b(lack(s|ing)?|greatest|surely|multiprocessors?|spoil\w*|nobody|theirs|so many|slow-down)\b")
 UNITS = {  # of a figure, by the quantity that a title names first
     "bandwidth": {"B/s"},
-    "throughput": {"B/s", "FLOP/s", "OP/s", "token/s", "message/s"},
+    "throughput": {"B/s", "FLOP/s", "OP/s", "token/s", "message/s", "request/s"},
     "latency": {"s"},
     "time": {"s"},
     "overhead": {"s"},

@@ -27,7 +27,7 @@ from gpubench.api.suite import (
     points,
 )
 
-from .._between import Params, ranks_of
+from .._between import Params, exclusive, ranks_of
 from ..collectives._nccl import library
 from ._board import Board, RankLostError, expect_death
 
@@ -79,6 +79,7 @@ def abort(bench: Bench, of: int, size_bytes: int) -> Task:
     `abort` is the time to abort the communicator, so that the GPU is free again. `rebuild` also has the new
     communicator and the first all-reduce through it, which is compared with the exact sum.
     """
+    exclusive(bench)
     bench.need(3 * size_bytes + _SPARE_BYTES)
     group = NcclGroup(bench, size_bytes)
     if bench.rank < of:

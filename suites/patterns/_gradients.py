@@ -46,7 +46,7 @@ topic = Topic(
     views=[
         View(
             "curve",
-            "Training step time by number of gradient buckets",
+            "Backward pass throughput by number of gradient buckets",
             ("gradients",),
             "buckets",
             by=("of", "tokens"),
@@ -97,10 +97,11 @@ def _tokens(target: Target) -> Any:
     buckets=points((4,), smoke=(2,), full=(1, 2, 4, 8)),
 )
 def gradients(bench: Bench, by: str, of: int, tokens: int, buckets: int) -> Task:
-    """A backward pass of 8 layers, 4·T·d² operations each, with its gradients added up over all ranks: seconds.
+    """A backward pass of 8 layers, 4·T·d² operations each, with gradients that are added up over all ranks.
 
-    `compute` and `reduce` are the products and the all-reduces alone. `scaling` is the time of the products over the
-    time of the step: 100 % means that more ranks cost no time.
+    The figure is the operations of a rank over the time of the step. `compute` and `reduce` are the products and the
+    all-reduces alone. `scaling` is the time of the products over the time of the step: 100 % means that more ranks cost
+    no time.
     """
     del by, of
     step = BackwardPass(bench, tokens, width_of(bench), buckets)

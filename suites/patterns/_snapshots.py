@@ -34,7 +34,7 @@ from gpubench.api.suite import (
     points,
 )
 
-from .._between import SPOILED
+from .._between import SPOILED, exclusive
 from ._board import NUMBER, Board, RankLostError, expect_death
 from ._interval import SnapshotCosts
 
@@ -44,6 +44,7 @@ _DEATHS = {"step": 21, "save": 24}  # the step after which the worker dies
 _SLOTS = 2  # of snapshots: one is whole while the other is written
 _TRIES = 5
 _BUFFERS = 5
+_PERCENT = 100
 _MTBF_S = {"1 h": 3600.0, "1 d": 86400.0}  # mean times between failures for which the interval is chosen
 _DECAY = np.float32(0.999)
 
@@ -72,6 +73,7 @@ def snapshot(bench: Bench, medium: str, amid: str, size_bytes: int) -> Task:
     `resume` is the time to load the last whole snapshot. `lost` counts the steps that had to be made again. The best
     number of steps between snapshots follows from the measured times by Daly's formula.
     """
+    exclusive(bench)
     bench.need(_BUFFERS * size_bytes)
     board = Board(bench, _SLOTS * size_bytes)
     state = State(bench, size_bytes)
@@ -237,12 +239,14 @@ class Heir:
         wrong = int(np.count_nonzero(self._finished.view(np.uint32) != self._uninterrupted.view(np.uint32)))
         expect(wrong == 0, f"{wrong} of {self._finished.size} words differ from work that was not interrupted")
         amid = str(self._bench.case.param("amid"))
-        intervals = {
-            f"interval for a failure every {name}": Observed(self._costs.best_steps(mtbf_s), "steps", "more")
-            for name, mtbf_s in _MTBF_S.items()
-        }
         lost = Observed(_DEATHS[amid] - self._resumed_at, "steps")
-        return {**intervals, "step": Observed(self._costs.step_s, "s"), "lost": lost}
+        found = {"step": Observed(self._costs.step_s, "s"), "lost": lost}
+        for name, mtbf_s in _MTBF_S.items():
+            steps = self._costs.best_steps(mtbf_s)
+            overhead = _PERCENT * (self._costs.slowdown(steps, mtbf_s) - 1)
+            found[f"interval for a failure every {name}"] = Observed(steps, "steps", "more")
+            found[f"overhead for a failure every {name}"] = Observed(overhead, "%")
+        return found
 
     def _close(self) -> None:
         self._store.close()

@@ -59,7 +59,7 @@ Key = TypeVar("Key", str, float)
 
 topic = Topic(
     views=[
-        View("bars", "Time of a transformer layer, unsplit", ("layer",), by=("of", "batch", "length")),
+        View("bars", "Throughput of the unsplit layer", ("layer",), by=("of", "batch", "length")),
         View("bars", "Regret of the predicted split", ("layer",), by=("of", "batch", "length"), series="regret"),
     ],
     key_figures=[KeyFigure("Regret of the predicted split", "layer", (("batch", 4),), series="regret")],
@@ -82,7 +82,7 @@ def _lengths(target: Target) -> Any:
     length=_lengths,
 )
 def layer(bench: Bench, by: str, of: int, batch: int, length: int) -> Task:
-    """A transformer layer, 24·T·d² + 4·T·length·d operations: seconds, whole and split by each way that fits.
+    """A transformer layer, 24·T·d² + 4·T·length·d operations, whole and split by each way that fits.
 
     `regret` is how much longer the predicted split takes than the fastest one. Each split has its prediction, its
     efficiency (time unsplit over ranks times the time split) and the share of its communication that is hidden.
@@ -184,7 +184,7 @@ class SplitLayer:
             def seconds() -> float:
                 return self._timed(lambda: self._run(split))
 
-            return Stage(seconds, work, "item", limit if split == UNSPLIT else "", clock="self", effort=_EFFORT)
+            return Stage(seconds, work, "flops", limit if split == UNSPLIT else "", clock="self", effort=_EFFORT)
 
         notes = {"chosen": self._chosen, "fastest": min(self._seconds, key=self._seconds.__getitem__)}
         notes |= {"advised topology": self._topology()}
