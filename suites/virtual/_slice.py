@@ -19,6 +19,7 @@ from gpubench.api.suite import (
     Bench,
     Observation,
     Observed,
+    Profile,
     Stage,
     Task,
     Topic,
@@ -40,9 +41,12 @@ _STAMPS_PER_CALL = 16
 _AHEAD_S = 0.005  # 31 calls, which are 530 launches: the launch queue holds about a thousand
 _QUICK_S, _FULL_S = 0.05, 0.2
 _NANO = 1e-9
+_BINS_NS = 2.0 ** np.arange(8, 24)  # edges of the histogram, from 256 ns to 8 ms
 _MOST_STAMPS = (ROOM_BYTES - HEADER_BYTES) // 16  # a begin and an end in 64-bit words
 
 Stamps = npt.NDArray[np.uint64]
+
+_GAPS = "how many are below 256 ns, below 512 ns, and so on in powers of two, the last above 8 ms"
 
 topic = Topic(views=[View("bars", "Slice time and switch time of processes that take turns", ("slice",))])
 
@@ -80,6 +84,16 @@ def time_slices(one: Stamps, other: Stamps) -> TimeSlices:
         tuple((between[~is_switch] * _NANO).tolist()),
         float((between[is_switch] < 0).mean()) if turns.size else 0.0,
     )
+
+
+def gap_histogram(slices: TimeSlices) -> tuple[float, ...]:
+    """Return how many gaps between two kernels are below 256 ns, below 512 ns, and so on, the last above 8 ms.
+
+    Gaps within slices and switches between them lie in different bins if a switch costs anything.
+    """
+    nanoseconds = np.array([*slices.gaps, *slices.switches]) / _NANO
+    bins = np.searchsorted(_BINS_NS, nanoseconds, side="right")
+    return tuple(map(float, np.bincount(bins, minlength=len(_BINS_NS) + 1)))
 
 
 class StampedKernels:
@@ -164,11 +178,12 @@ class SliceSamples:
         found = {name: Observed(float(np.median(values)), "s") for name, values in seconds.items() if values}
         return {**found, "overlap": Observed(self._last.overlap)}
 
-    def check(self) -> None:
-        """Raise WrongAnswer where a stamp is missing, or where the processes ran side by side."""
+    def check(self) -> Observation:
+        """Raise WrongAnswer where a stamp is missing, or where the processes ran side by side; return the gaps."""
         self._kernels.check()
         share = self._last.overlap
         expect(share <= 0.5, f"{share:.0%} of the switches overlap: the processes did not take turns")
+        return {"gaps": Profile(gap_histogram(self._last), "gaps")}
 
 
 @topic.case(ranks=2, when=on_gpu, how=points((), smoke=("processes",), full=("processes",)))
@@ -198,5 +213,9 @@ def slice_(bench: Bench, how: str) -> Task:
         shared.close()
 
     stage = Stage(samples.seconds, Work(items=1), "item", clock="self", probe=samples.observed, effort=POINT)
-    notes = {"kernels": "10 µs each, by two processes", "clock": "the global timer, which all processes read"}
+    notes = {
+        "kernels": "10 µs each, by two processes",
+        "clock": "the global timer, which all processes read",
+        "gaps": _GAPS,
+    }
     return Task.of(stage, check=samples.check, close=close, notes=notes, labels=("time-sliced",))
