@@ -208,9 +208,31 @@ std::map<char*, Region>::iterator region_of(const void* place) {
     return (char*)place < found->first + found->second.bytes ? found : regions.end();
 }
 
-hipError_t queued_copy(void* to, const void* from, size_t bytes, hipStream_t stream) {
+// Whether an address is in the data of a module, as `__constant__` arrays are.
+bool is_of_module(const void* place) {
+    Dl_info found;
+    return dladdr(place, &found) && strstr(found.dli_fname, "paper-hip-module");
+}
+
+// As hipMemcpyAsync does, it waits for the copy where the host's memory is not pinned (HIP's reference of that function).
+hipError_t queued_copy(void* to, const void* from, size_t bytes, hipStream_t stream, hipMemcpyKind kind = hipMemcpyDefault,
+                       int to_device = -1, int from_device = -1) {
     if (bytes && (!to || !from)) return said(hipErrorInvalidValue);
-    stream_of(stream)->add([=] { memcpy(to, from, bytes); });
+    bool is_pageable;
+    {
+        const std::lock_guard<std::mutex> hold(regions_lock);
+        const auto target = region_of(to), source = region_of(from);
+        is_pageable = target == regions.end() || source == regions.end();
+        const bool is_to = kind == hipMemcpyHostToDevice || kind == hipMemcpyDeviceToDevice || to_device >= 0;
+        const bool is_from = kind == hipMemcpyDeviceToHost || kind == hipMemcpyDeviceToDevice || from_device >= 0;
+        if ((is_to && target == regions.end() && !is_of_module(to)) || (is_from && source == regions.end() && !is_of_module(from)))
+            return said(hipErrorInvalidMemcpyDirection);
+        if ((to_device >= 0 && target->second.device != to_device) || (from_device >= 0 && source->second.device != from_device))
+            return said(hipErrorInvalidDevice);
+    }
+    Stream* const in = stream_of(stream);
+    in->add([=] { memcpy(to, from, bytes); });
+    if (is_pageable && !in->captured) in->wait();
     return hipSuccess;
 }
 
@@ -446,19 +468,22 @@ EXPORT hipError_t hipMemGetInfo(size_t* left, size_t* total) {
     *left = TOTAL - used[current];
     return hipSuccess;
 }
-EXPORT hipError_t hipMemcpy(void* to, const void* from, size_t bytes, hipMemcpyKind) {
-    const hipError_t error = queued_copy(to, from, bytes, nullptr);
+EXPORT hipError_t hipMemcpy(void* to, const void* from, size_t bytes, hipMemcpyKind kind) {
+    const hipError_t error = queued_copy(to, from, bytes, nullptr, kind);
     stream_of(nullptr)->wait();
     return error;
 }
-EXPORT hipError_t hipMemcpyAsync(void* to, const void* from, size_t bytes, hipMemcpyKind, hipStream_t stream) {
-    return queued_copy(to, from, bytes, stream);
+EXPORT hipError_t hipMemcpyAsync(void* to, const void* from, size_t bytes, hipMemcpyKind kind, hipStream_t stream) {
+    return queued_copy(to, from, bytes, stream, kind);
 }
-EXPORT hipError_t hipMemcpyPeerAsync(void* to, int, const void* from, int, size_t bytes, hipStream_t stream) {
-    return queued_copy(to, from, bytes, stream);
+EXPORT hipError_t hipMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device, size_t bytes,
+                                     hipStream_t stream) {
+    return queued_copy(to, from, bytes, stream, hipMemcpyDefault, to_device, from_device);
 }
-EXPORT hipError_t hipMemcpyPeer(void* to, int, const void* from, int, size_t bytes) {
-    return hipMemcpy(to, from, bytes, hipMemcpyDefault);
+EXPORT hipError_t hipMemcpyPeer(void* to, int to_device, const void* from, int from_device, size_t bytes) {
+    const hipError_t error = queued_copy(to, from, bytes, nullptr, hipMemcpyDefault, to_device, from_device);
+    stream_of(nullptr)->wait();
+    return error;
 }
 EXPORT hipError_t hipMemsetAsync(void* to, int value, size_t bytes, hipStream_t stream) {
     if (bytes && !to) return said(hipErrorInvalidValue);
