@@ -57,7 +57,8 @@ def test_products_on_a_gpu_are_the_same_bit_for_bit_and_a_wrong_bit_is_named(ope
 @pytest.mark.parametrize("pattern", ["random", "address", "checkerboard"])
 @pytest.mark.parametrize("flip", [0, MEMORY._ALL])
 def test_a_wrong_bit_in_the_memory_of_a_gpu_is_named(opened, pattern, flip, monkeypatch):
-    memory = MEMORY.MemoryPattern(opened("memory"), pattern, 2**28 + 8 * 1000)  # more than one chunk
+    monkeypatch.setattr(MEMORY, "_CHUNK_WORDS", {True: 2**12})
+    memory = MEMORY.MemoryPattern(opened("memory"), pattern, 2**17 + 8 * 1000)  # some chunks and part of one
     assert memory._call() > 0
     write, at = memory.write, memory.memory.size - 3
 
