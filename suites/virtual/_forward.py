@@ -125,15 +125,15 @@ class NativeCalls:
         """Compare what the call returned, or counted, with what is known in another way."""
         if what == "allocate":
             expect(int(self._cells[0]) != 0, "cuMemAlloc returned no address")
-        expected = {
-            "attribute": (self._bench.target.device.units, int(self._cells[:1].view(np.int32)[0])),
-            "memory_info": (int(self._bench.xp.cuda.runtime.memGetInfo()[1]), int(self._cells[1])),
-            "pointer_query": (_IS_DEVICE, int(self._cells[:1].view(np.uint32)[0])),
-            "launch": (self._launched, int(self._bench.device.to_host(self._array)[0])),
+        known: Mapping[str, Callable[[], tuple[int, int]]] = {
+            "attribute": lambda: (self._bench.target.device.units, int(self._cells[:1].view(np.int32)[0])),
+            "memory_info": lambda: (int(self._bench.xp.cuda.runtime.memGetInfo()[1]), int(self._cells[1])),
+            "pointer_query": lambda: (_IS_DEVICE, int(self._cells[:1].view(np.uint32)[0])),
+            "launch": lambda: (self._launched, int(self._bench.device.to_host(self._array)[0])),
         }
-        if what in expected:
-            known, returned = expected[what]
-            expect(returned == known, f"{what} gave {returned}, not {known}")
+        if what in known:
+            expected, returned = known[what]()
+            expect(returned == expected, f"{what} gave {returned}, not {expected}")
 
 
 def _padded(*arguments: int) -> tuple[np.int64, ...]:
