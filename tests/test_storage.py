@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import sys
+import types
 from pathlib import Path
 
 import numpy as np
 import pytest
 from _command import gpubench
+from _grid_device import bench as grid_bench
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -203,6 +206,116 @@ def test_a_disk_that_fills_while_the_file_is_made_skips_the_case(tmp_path, monke
     with pytest.raises(Skip, match="No space left on device; set TMPDIR"):
         FILES.made(np.ones(10, np.uint8), tmp_path)
     os.close(full)
+
+
+class Addressed(np.ndarray):
+    """An array that tells its address as one of CuPy does."""
+
+    @property
+    def data(self):
+        return types.SimpleNamespace(ptr=self.ctypes.data)
+
+
+class SimulatedCufile:
+    """What the binding of cuFile offers, in its compatibility mode: reads by POSIX calls, copied to an address."""
+
+    cuFileError = RuntimeError  # noqa: N815 - the name in the binding
+    FileHandleType = types.SimpleNamespace(OPAQUE_FD=1)
+
+    def __init__(self):
+        self.reads = 0
+        self.registered = set()
+
+    def Descr(self):  # noqa: N802
+        found = types.SimpleNamespace(type=0, handle=types.SimpleNamespace(fd=-1))
+        found.ptr = found
+        return found
+
+    def StatsLevel3(self):  # noqa: N802
+        counts = {name: np.zeros(16, np.int64) for name in CUFILE._KINDS}
+        found = types.SimpleNamespace(per_gpu_stats=types.SimpleNamespace(**counts))
+        found.ptr = found
+        return found
+
+    def get_stats_l3(self, stats):
+        stats.per_gpu_stats.n_posix_reads[0] = self.reads
+
+    def handle_register(self, describing):
+        self.registered.add(describing.handle.fd)
+        return describing.handle.fd
+
+    def handle_deregister(self, handle):
+        self.registered.remove(handle)
+
+    def buf_register(self, address, nbytes, flags):
+        self.registered.add(address)
+
+    def buf_deregister(self, address):
+        self.registered.remove(address)
+
+    def read(self, handle, address, size, offset, place):
+        with mmap.mmap(-1, -(-size // 4096) * 4096) as bounce:
+            count = min(os.preadv(handle, [bounce], offset), size)
+            ctypes.memmove(address + place, bounce[:count], count)
+        self.reads += 1
+        return count
+
+
+@pytest.fixture
+def paper(monkeypatch):
+    """A bench whose device says that it is a GPU, with the host's memory, and a simulated cuFile."""
+    library = SimulatedCufile()
+    monkeypatch.setattr(CUFILE, "_library", lambda: library)
+    made = grid_bench(SUITE, "nvidia")
+    device = types.SimpleNamespace(use=lambda: None)
+    addressed = types.SimpleNamespace(**{name: getattr(np, name) for name in ("asarray", "invert", "uint8")})
+    addressed.empty = lambda *words: np.empty(*words).view(Addressed)
+    addressed.cuda = types.SimpleNamespace(Device=lambda: device)
+    made.open_device.xp = addressed
+    made.library = library
+    return made
+
+
+def read_on(made, path, depth=3):
+    params = {"path": path, "file": "made", "cache": "cold", "size_bytes": SIZE, "block_bytes": 2**18, "depth": depth}
+    return SUITE.definitions["read"].build(made, **params)
+
+
+@pytest.mark.parametrize("path", ["buffered", "direct"])
+@pytest.mark.parametrize("depth", [1, 3, 8])
+def test_every_block_is_copied_to_its_place_on_a_gpu(paper, path, depth):
+    task = read_on(paper, path, depth)
+    assert call(task) > 0
+    assert call(task) > 0
+    task.close()
+
+
+def test_a_file_that_ends_early_ends_a_read_into_a_gpu(paper):
+    task = read_on(paper, "direct")
+    reader = task.close.__self__._reader
+    os.truncate(f"/proc/self/fd/{task.close.__self__._source.descriptor}", 300_000)
+    assert reader.read() == 300_000
+    with pytest.raises(Untrustworthy, match=f"had {SIZE} bytes and has 300000"):
+        call(task)
+    task.close()
+
+
+def test_cufile_puts_every_block_in_its_place_and_its_mode_is_told(paper):
+    task = read_on(paper, "cufile")
+    assert call(task) > 0
+    assert task.labels == ("cufile-compatibility",)
+    assert task.check()["reads by POSIX"].value == paper.library.reads == 2 * 5
+    task.close()
+    assert paper.library.registered == set(), "what was registered is let go"
+
+
+def test_cufile_that_leaves_a_byte_out_is_found(paper, monkeypatch):
+    task = read_on(paper, "cufile")
+    whole = paper.library.read
+    monkeypatch.setattr(paper.library, "read", lambda *at: whole(*at[:2], at[2] - 1, *at[3:]) + 1)
+    with pytest.raises(WrongAnswer, match=f"5 of {SIZE} bytes differ .* first at 262143"):
+        call(task)
+    task.close()
 
 
 def test_cufile_read_directly_only_where_no_read_was_by_posix_calls():
