@@ -120,7 +120,7 @@ def test_a_pipeline_whose_slots_are_overwritten_too_early_fails_its_check():
     line = message.poison.__self__
     copy_all = line._compiled.copy_all
     line._compiled = types.SimpleNamespace(
-        copy_all=lambda words, slots, depth, flags, looks: copy_all(words, slots[:1], 1, flags, looks),
+        copy_all=lambda words, slots, depth, *more: copy_all(words, slots[:1], 1, *more),
         digest_all=line._compiled.digest_all,
     )
     message.poison()

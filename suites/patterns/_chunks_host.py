@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -34,6 +33,7 @@ class ThreadPipeline:
         self._words = words
         self._slots = np.zeros((most_depth, words.shape[1]), np.uint32)
         self._counters = np.zeros(_COUNTER_WORDS, np.uint64)
+        self._moments = np.zeros(2, np.int64)  # nanoseconds: when the first copy began, and the last computation ended
         cores = sorted(os.sched_getaffinity(0))
         self._compute_core, self._copy_core = core_of(0, cores), core_of(1, cores)
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="pipeline")
@@ -55,16 +55,16 @@ class ThreadPipeline:
         """Return the seconds of the pipeline, and the busy seconds of the computation and of the transfer."""
         self._counters.fill(0)
         chunks = len(self._words)
-        start = time.perf_counter()
         copying = self._threads.submit(self._copy_all, chunks, depth)
         compute_busy_s = self._compute_all(chunks, depth)
-        return time.perf_counter() - start, compute_busy_s, copying.result()
+        transfer_busy_s = copying.result()
+        return float(np.diff(self._moments)[0]) * _NANO, compute_busy_s, transfer_busy_s
 
     def _copy_all(self, chunks: int, depth: int) -> float:
         """Copy every chunk into its slot, as soon as that is free; return the seconds of the copies."""
         flags = np.uint64(self._counters.ctypes.data)
         with on_core(self._copy_core):
-            busy = self._compiled.copy_all(self._words[:chunks], self._slots, depth, flags, _LOOKS)
+            busy = self._compiled.copy_all(self._words[:chunks], self._slots, depth, flags, _LOOKS, self._moments)
         expect(busy >= 0, "the thread that computes freed no slot in time")
         return float(busy) * _NANO
 
@@ -73,7 +73,8 @@ class ThreadPipeline:
         flags = np.uint64(self._counters.ctypes.data)
         numbers = np.uint32(FACTOR), np.uint32(TERM), self.rounds
         with on_core(self._compute_core):
-            busy = self._compiled.digest_all(self._slots, self.digests[:chunks], depth, flags, _LOOKS, numbers)
+            digests = self.digests[:chunks]
+            busy = self._compiled.digest_all(self._slots, digests, depth, flags, _LOOKS, self._moments, numbers)
         expect(busy >= 0, "the thread that copies filled no slot in time")
         return float(busy) * _NANO
 

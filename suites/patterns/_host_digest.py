@@ -38,8 +38,9 @@ def _digest_of(words: Any, factor: Any, term: Any, rounds: Any) -> Any:
 digest: Any = numba.njit(cache=True, nogil=True)(_digest_of)  # of whole groups of HELD_WORDS words, uint32
 
 
-def _copy_all(words: Any, slots: Any, depth: Any, counters: Any, looks: Any) -> Any:
+def _copy_all(words: Any, slots: Any, depth: Any, counters: Any, looks: Any, moments: Any) -> Any:
     pair, busy = np.zeros(2, np.int64), 0
+    moments[0] = _now(pair)
     for chunk in range(words.shape[0]):
         if chunk >= depth and not _reaches(counters + np.uint64(_LINE_BYTES), np.uint64(chunk - depth + 1), looks):
             return -1
@@ -52,7 +53,7 @@ def _copy_all(words: Any, slots: Any, depth: Any, counters: Any, looks: Any) -> 
     return busy
 
 
-def _digest_all(slots: Any, digests: Any, depth: Any, counters: Any, looks: Any, numbers: Any) -> Any:
+def _digest_all(slots: Any, digests: Any, depth: Any, counters: Any, looks: Any, moments: Any, numbers: Any) -> Any:
     factor, term, rounds = numbers
     pair, busy = np.zeros(2, np.int64), 0
     for chunk in range(digests.size):
@@ -62,9 +63,11 @@ def _digest_all(slots: Any, digests: Any, depth: Any, counters: Any, looks: Any,
         digests[chunk] = digest(slots[chunk % depth], factor, term, rounds)
         busy += _now(pair) - start
         _post(counters + np.uint64(_LINE_BYTES), np.uint64(chunk + 1))
+    moments[1] = _now(pair)
     return busy
 
 
 # Both return the nanoseconds in which they were busy, or -1 if the other one made no progress for that many `looks`.
+# The moments are the first one's begin and the second one's end: a thread that wakes up is no part of the pipeline.
 copy_all: Any = numba.njit(cache=True, nogil=True)(_copy_all)
 digest_all: Any = numba.njit(cache=True, nogil=True)(_digest_all)

@@ -74,7 +74,7 @@ def _engines(target: Target) -> tuple[str, ...]:
 def _chunk_sizes(target: Target) -> Any:
     """Return sizes of a chunk; on a GPU copies of the quick size take some 40 µs or more, far longer than a launch."""
     if target.is_host:
-        return points((2**20,), smoke=(2**18,), full=powers_of_two(16, 22, 2))
+        return points((2**18,), smoke=(2**16,), full=powers_of_two(16, 22, 2))
     return points((2**22, 2**24) if target.device.peers else (2**22,), smoke=(2**16,), full=powers_of_two(18, 24, 2))
 
 
