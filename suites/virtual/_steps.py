@@ -24,7 +24,7 @@ topic = Topic(
         View("transfer", "Time to allow access by size", ("access",), "size_bytes", by=("peers",)),
         View("transfer", "Time to unmap by size and piece", ("unmap",), "size_bytes", by=("piece",)),
     ],
-    key_figures=[KeyFigure("Create 1 GiB of physical memory", "create", (("size_bytes", 2**30),))],
+    key_figures=[KeyFigure("Create physical memory", "create", (("size_bytes", 2**30),))],
 )
 
 
