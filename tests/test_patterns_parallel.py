@@ -20,7 +20,7 @@ def straight(per_unit, alpha=0.0):
 def models(collective_s=1e-9, alpha=0.0):
     """Products and attention at a unit of time per operation, collectives at α + numbers · collective_s."""
     same = straight(collective_s, alpha)
-    return module().RunModels(straight(1.0), straight(1.0), same, same, same)
+    return module().RunModels(straight(1.0), straight(1.0), straight(1.0), same, same, same)
 
 
 SHAPE = (4, 16, 128, 2)  # batch, length, width, heads
@@ -62,6 +62,13 @@ def test_predictions_are_sums_of_their_parts():
     assert predicted("sequence") == pytest.approx((whole / 2, (numbers + numbers / 2) * 2.0))
     steps = first / 4 + last / 4 + 3 * max(first, last) / 4
     assert predicted("pipeline") == pytest.approx((steps, (numbers / 4 + numbers) * 2.0))
+
+
+def test_weights_that_are_read_more_slowly_than_multiplied_favour_fewer_columns():
+    one, free = straight(1.0), straight(0.0)
+    reading = module().TimeCurve.through({1.0: 1e9, 1e12: 1e9 + 1})  # rows are free, only the weights cost time
+    known = module().RunModels(reading, one, one, free, free, free)
+    assert module().choose(known, shape(), 2) == "tensor"
 
 
 def test_a_split_is_possible_where_it_divides_the_layer():

@@ -82,31 +82,36 @@ class LayerShape:
 
 @dataclass(frozen=True, slots=True)
 class RunModels:
-    """What a run has measured: seconds of products and attention by operations, of collectives by numbers per rank."""
+    """What a run has measured: seconds of products and attention by operations, of collectives by numbers per rank.
+
+    `product` is of products with fewer rows (tokens), `columns` of products with fewer columns (weights). They differ
+    where reading the weights takes longer than multiplying them.
+    """
 
     product: TimeCurve
+    columns: TimeCurve
     attention: TimeCurve
     all_reduce: TimeCurve
     all_gather: TimeCurve
     send: TimeCurve
 
-    def _halves(self, shape: LayerShape, parts: int) -> tuple[float, float]:
+    def _halves(self, shape: LayerShape, parts: int, product: TimeCurve) -> tuple[float, float]:
         """Return the seconds of attention with its products, and of the network, of one of so many equal parts."""
-        first = sum(self.product.seconds(flops / parts) for flops in shape.first_products)
-        last = sum(self.product.seconds(flops / parts) for flops in shape.last_products)
+        first = sum(product.seconds(flops / parts) for flops in shape.first_products)
+        last = sum(product.seconds(flops / parts) for flops in shape.last_products)
         return first + self.attention.seconds(shape.attention / parts), last
 
     def predicted(self, split: str, shape: LayerShape, ranks: int) -> Prediction:
         """Return the predicted times of a layer that is split in one of the ways of SPLITS."""
         part = shape.numbers / ranks
         if split == UNSPLIT:
-            return Prediction(sum(self._halves(shape, 1)), 0.0)
+            return Prediction(sum(self._halves(shape, 1, self.product)), 0.0)
         if split == PIPELINE:
-            first, last = self._halves(shape, shape.batch)
+            first, last = self._halves(shape, shape.batch, self.product)
             steps_s = first + last + (shape.batch - 1) * max(first, last)
             between = self.send.seconds(shape.numbers / shape.batch) + self.send.seconds(shape.numbers)
             return Prediction(steps_s, between)
-        compute_s = sum(self._halves(shape, ranks))
+        compute_s = sum(self._halves(shape, ranks, self.columns if split == TENSOR else self.product))
         if split == DATA:
             return Prediction(compute_s, self.all_gather.seconds(part))
         if split == TENSOR:

@@ -47,7 +47,7 @@ from ._parallel import (
     sync_interval,
 )
 
-_TRIES = 5
+_TRIES = 12
 _EFFORT = Effort.exactly(20)  # the splits were called many times when they were compared
 _FRACTIONS = (8, 4, 2, 1)  # sizes of the measured parts: the whole over these numbers
 _MOST_SYNC = 0.05  # share of the time that synchronisation may take
@@ -144,6 +144,7 @@ class SplitLayer:
         tokens, up = self._layer.input, self._layer.weights["up"]
         heads = tokens.reshape(shape.batch, shape.length, width)
         products: dict[float, Callable[[], object]] = {}
+        columns: dict[float, Callable[[], object]] = {}
         attention: dict[float, Callable[[], object]] = {}
         for fraction in _FRACTIONS:
             rows = max(1, shape.tokens // fraction)
@@ -153,6 +154,11 @@ class SplitLayer:
                     tokens[:rows], up, out=hidden
                 )
             )
+            few = xp.ascontiguousarray(up[:, : up.shape[1] // fraction])
+            made = xp.empty((shape.tokens, few.shape[1]), up.dtype)
+            columns[2.0 * shape.tokens * width * few.shape[1]] = lambda few=few, made=made: xp.matmul(  # type: ignore[misc]
+                tokens, few, out=made
+            )
             cut = max(1, width // HEAD // fraction) * HEAD
             part = xp.ascontiguousarray(heads[:, :, :cut])
             attention[4.0 * shape.tokens * cut * shape.length] = lambda part=part: self._layer.attended(
@@ -161,6 +167,7 @@ class SplitLayer:
         counts = [max(1, shape.numbers // fraction) for fraction in _FRACTIONS]
         return RunModels(
             self._curve(products),
+            self._curve(columns),
             self._curve(attention),
             self._curve({count: lambda count=count: group.all_reduce(0, count) for count in counts}),  # type: ignore[misc]
             self._curve({count: lambda count=count: group.all_gather(0, count) for count in counts}),  # type: ignore[misc]
