@@ -89,6 +89,16 @@ def test_the_ledger_has_the_rates_over_the_passes():
     assert "no wrong bit" in ledger.verdict
 
 
+def test_a_case_that_never_counts_is_named_and_a_soak_without_any_proof_is_none():
+    other = make.case("memory", "soak", pattern="random")
+    skipped = make.result(of=other, status="skipped", cause="unsupported", reason="needs 104 GiB of memory")
+    ledger = ledger_of(make.run(passed(0), skipped))
+    assert ledger.unproven == ((f"{other.id} on cuda:0", "needs 104 GiB of memory"),)
+    assert ledger.exit_status == 0
+    assert ledger_of(make.run(skipped)).exit_status == 3
+    assert "0 samples compared: nothing is proven" in ledger_of(make.run(skipped)).verdict
+
+
 def test_a_wrong_answer_names_its_pass_and_ends_with_3():
     ledger = ledger_of(make.run(passed(0), failed(1), passed(2)))
     assert ledger.wrong == (f"pass 2, {CASE.id}: 1 of 9 are wrong",)
@@ -201,8 +211,13 @@ def test_an_interrupted_soak_prints_its_ledger_and_goes_on_later(tmp_path, numbe
     before = read_run(out)
     assert before.results
     assert not before.complete
-    again = gpubench("soak", "--for", "60s", "--device", "host", "-o", out, "--resume", "--seed", "1")
+    words = ("soak", "--device", "host", "-o", out, "--resume")
+    again = gpubench(*words, "--for", "60s", "--seed", "1")
     assert (again.returncode, "seed was 0, is 1" in again.stderr) == (2, True)
+    assert gpubench(*words, "--for", "1s").returncode == 0
+    later = read_run(out)
+    assert later.complete
+    assert {result.key for result in before.results} <= {result.key for result in later.results}
 
 
 @pytest.mark.slow

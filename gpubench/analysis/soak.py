@@ -20,6 +20,7 @@ _WRONG, _UNHEALTHY = 3, 6  # exit statuses
 _HEADS = ("case", "device", "passes", "compared", "first", "lowest", "last", "drift")
 _DEVICE_HEADS = ("device", "over the whole soak")
 _FINDING_HEADS = ("finding",)
+_UNPROVEN_HEADS = ("case", "reason")
 _NOTE = (
     "Each pass is a replicate in a process of its own. Compared: samples whose every bit was right. First, lowest and "
     "last are the medians of passes, and the drift is that of the last from the first"
@@ -80,13 +81,18 @@ class SoakedDevice:
 
 @dataclass(frozen=True, slots=True)
 class SoakLedger:
-    """What became of a soak. `wrong` names every wrong result, `sick` what was reported of the devices' health."""
+    """What became of a soak.
+
+    `wrong` names every wrong result, `unproven` each case without a pass that counts, and why, `sick` what was reported
+    of the health of the devices.
+    """
 
     passes: int
     seconds: float
     cases: tuple[SoakedCase, ...]
     devices: tuple[SoakedDevice, ...]
     wrong: tuple[str, ...]
+    unproven: tuple[tuple[str, str], ...]
     sick: tuple[str, ...]
 
     @property
@@ -96,22 +102,23 @@ class SoakLedger:
 
     @property
     def exit_status(self) -> int:
-        """Return 6 where a device is unhealthy, 3 where a result was wrong or a case failed, else 0."""
-        return _UNHEALTHY if self.sick else _WRONG if self.wrong else 0
+        """Return 6 where a device is unhealthy, 3 where a result was wrong or nothing could be compared, else 0."""
+        return _UNHEALTHY if self.sick else _WRONG if self.wrong or not self.compared else 0
 
     @property
     def verdict(self) -> str:
         """The outcome in a line."""
         passes = f"{self.passes} pass{'es' * (self.passes != 1)} in {units.duration(self.seconds)}"
         count = len(self.wrong)
-        found = f"{count} finding{'s' * (count > 1)}" if count else "no wrong bit"
+        none = "no wrong bit" if self.compared else "nothing is proven"
+        found = f"{count} finding{'s' * (count > 1)}" if count else none
         health = ", and a device is unhealthy" if self.sick else ""
         return f"{passes}, {self.compared} samples compared: {found}{health}"
 
 
 def ledger_of(run: Run) -> SoakLedger:
     """Return the ledger of the soak in a run file."""
-    results = [result for result in run.results if result.status != "skipped"]
+    results = run.results
     grouped: dict[tuple[str, tuple[str, ...]], list[Result]] = {}
     for result in results:
         grouped.setdefault(result.key[:2], []).append(result)
@@ -124,6 +131,7 @@ def ledger_of(run: Run) -> SoakLedger:
         tuple(cases),
         tuple(_devices(run, results, whole)),
         (*_failures(results), *_digests(run, results)),
+        tuple(_unproven(grouped.values())),
         tuple(dict.fromkeys(f"{remark.device}: {remark.words}" for remark in run.remarks if _is_sick(remark))),
     )
 
@@ -146,6 +154,7 @@ def tables_of(ledger: SoakLedger) -> list[Table]:
         Table(f"Soak: {ledger.verdict}", _HEADS, rows, _HEADS[:3], _NOTE),
         Table("Soak: devices", _DEVICE_HEADS, devices, _DEVICE_HEADS),
         Table("Soak: findings", _FINDING_HEADS, findings, _FINDING_HEADS),
+        Table("Soak: not compared", _UNPROVEN_HEADS, ledger.unproven, _UNPROVEN_HEADS),
     ]
     return [table for table in found if table.rows]
 
@@ -172,6 +181,13 @@ def _failures(results: Iterable[Result]) -> list[str]:
         for result in results
         if result.status == "failed"
     ]
+
+
+def _unproven(groups: Iterable[Sequence[Result]]) -> Iterable[tuple[str, str]]:
+    """Yield each case that was skipped or invalid in every pass, with the last reason."""
+    for group in groups:
+        if not {"ok", "failed"} & {result.status for result in group}:
+            yield f"{group[-1].case.id} on {'+'.join(group[-1].devices)}", group[-1].reason
 
 
 def _digests(run: Run, results: Iterable[Result]) -> list[str]:
