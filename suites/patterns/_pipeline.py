@@ -39,7 +39,7 @@ from ._overlap import OverlapTimes, best_depth, bound, next_rounds
 CHUNKS = 32  # of a message: the overlap can then be 97 %
 _DEPTHS = (1, 2, 3, 4, 5, 6, 7, 8)
 _COMPUTE = {"half": 0.5, "equal": 1.0, "double": 2.0}  # the time of the computation over that of the transfer
-_TRIALS = 3  # measurements from which the rounds of the computation follow
+_TRIALS, _REPEATS = 3, 5  # choices of the rounds of the computation, and measurements for each of them
 _PERCENT = 100
 _SWEPT = (1, 2, 3, 4, 6, 8)  # depths of a sample of `best_depth`
 
@@ -160,7 +160,7 @@ class PipelinedMessage:
         """Choose the rounds of the computation that take `share` times as long as the transfer."""
         line = self._pipeline
         for _ in range(_TRIALS):
-            compute_s, transfer_s = (min(times) for times in zip(*(line.alone() for _ in range(_TRIALS)), strict=True))
+            compute_s, transfer_s = (min(times) for times in zip(*(line.alone() for _ in range(_REPEATS)), strict=True))
             line.rounds = next_rounds(line.rounds, compute_s, share * transfer_s)
 
     def sample(self, depth: int) -> float:
