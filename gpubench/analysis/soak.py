@@ -15,7 +15,7 @@ from gpubench.analysis.window import Span, Window
 from gpubench.base import units
 from gpubench.model import Measure, Remark, Result, Run
 
-DIGEST = "digest"  # the note of a case that names the bits of its result
+DIGEST = "soak.digest"  # the note of a case that names the bits of its result
 _WRONG, _UNHEALTHY = 3, 6  # exit statuses
 _HEADS = ("case", "device", "passes", "compared", "first", "lowest", "last", "drift")
 _DEVICE_HEADS = ("device", "over the whole soak")

@@ -79,7 +79,7 @@ class _Product:
         stage = Stage(
             self._call, Work(flops=2.0 * self._size**3), "flops", clock="self", effort=effort(self._bench), checked=True
         )
-        notes = {"digest": self._digest, "kernel": self._kernel}
+        notes = {"soak.digest": self._digest, "kernel": self._kernel}
         return Task.of(stage, check=lambda: None, notes=notes)
 
     def _call(self) -> float:
