@@ -57,7 +57,7 @@ def _files(target: Target) -> Any:
 
 
 def _sizes(target: Target) -> Any:
-    return points(smoke=(2**22,), quick=(2**25 if target.is_host else 2**27,), full=(2**29,))
+    return points(smoke=(2**22,), quick=(2**25 if target.is_host else 2**26,), full=(2**29,))
 
 
 def _is_wanted(target: Target, params: Mapping[str, Any]) -> bool:
