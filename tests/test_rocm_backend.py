@@ -80,6 +80,14 @@ def test_a_gpu_is_described_by_its_compilers_name_and_its_infinity_cache():
     }
 
 
+def test_only_the_stand_in_of_the_tests_is_a_dry_run():
+    stand_in = {**MI250X, "name": b"GPU on paper"}
+    runtime = Runtime(stand_in)
+    assert BACKEND._traits(runtime, BACKEND._device(runtime, 0, 1)).is_dry_run
+    runtime = Runtime(MI300X)
+    assert not BACKEND._traits(runtime, BACKEND._device(runtime, 0, 1)).is_dry_run
+
+
 def test_a_device_of_a_split_card_has_its_own_units_and_memory_and_the_cache_of_the_card():
     device = found(PART)
     assert (device.units, device.memory_bytes) == (38, 25767706624)

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.base.errors import GateTimedOut
+from gpubench.base.errors import GateTimedOut, Untrustworthy
 from gpubench.plugins.backend import Timing
 
 _GATE_LIMIT_S = 0.5  # a batch is queued within milliseconds; beyond this the gate opens by itself
 _SECONDS_OF_MS = 1e-3
+_SLOW_CLOCK, _SLACK_S = 1.01, 1e-3  # by which the device's clock may differ from the host's, and its ticks
 
 Lead = Callable[[], object] | None
 
@@ -109,6 +110,7 @@ class EventClock:
         before, after = self._cupy.cuda.Event(), self._cupy.cuda.Event()
         if gated:
             self._gate.close()
+        begun = time.perf_counter()
         try:
             if lead is not None:
                 lead()
@@ -120,9 +122,14 @@ class EventClock:
         finally:
             self._gate.open()
         after.synchronize()
+        waited = time.perf_counter() - begun
         if gated and self._gate.timed_out:
             raise GateTimedOut
-        return self._elapsed(before, after), host
+        elapsed = self._elapsed(before, after)
+        if elapsed > waited * _SLOW_CLOCK + _SLACK_S:
+            words = f"the device's events count {elapsed:.3g} s in {waited:.3g} s of the host"
+            raise Untrustworthy("device-clock", words)
+        return elapsed, host
 
     def _elapsed(self, before: Any, after: Any) -> float:
         return float(self._cupy.cuda.get_elapsed_time(before, after)) * _SECONDS_OF_MS

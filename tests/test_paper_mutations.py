@@ -1,0 +1,96 @@
+"""Mistakes planted in how the backend uses HIP, each in a copy of the package: the dry run on paper finds each one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from _paper import HERE, built, gpubench, needs_wheel
+
+from gpubench.model import store
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), *needs_wheel]
+BACKENDS = "devices/backends"
+ROOMS = ("suites", "collectors", "reports", "ci")
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """A text of a file of the package, what stands there instead, a case that meets it, and what the dry run says."""
+
+    file: str
+    right: str
+    wrong: str
+    case: str
+    finding: str
+
+
+MISTAKES = {
+    "a wrong order of arguments": Mistake(
+        f"{BACKENDS}/cupy.py",
+        "memcpyAsync(_address(target), _address(source), ",
+        "memcpyAsync(_address(source), _address(target), ",
+        "bandwidth/h2d[",
+        "words are wrong",
+    ),
+    "a missing synchronisation": Mistake(
+        f"{BACKENDS}/_events.py", "        after.synchronize()\n", "", "bandwidth/copy[", "hipErrorNotReady"
+    ),
+    "a warp of 32 threads": Mistake(
+        f"{BACKENDS}/cupy.py", 'warp=int(props["warpSize"])', "warp=32", "tensor/fma[", "values are wrong"
+    ),
+    "a wrong unit of events": Mistake(
+        f"{BACKENDS}/_events.py",
+        "_SECONDS_OF_MS = 1e-3",
+        "_SECONDS_OF_MS = 1.0",
+        "bandwidth/copy[",
+        "the device's events count",
+    ),
+    "a status that is not asked for": Mistake(
+        f"{BACKENDS}/_lanes.py",
+        "        if self._runtime.is_hip:\n            raise Skip(",
+        "        if False:\n            raise Skip(",
+        "ipc/event[path=same",
+        "hipError",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory) -> dict[str, str]:
+    return built(tmp_path_factory.mktemp("paper"))
+
+
+def copied(folder: Path) -> Path:
+    """Copy the package with its rooms, which lie beside it in a checkout, and return the copy."""
+    package = folder / "gpubench"
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(HERE.parent / "gpubench", package, ignore=ignored)
+    for room in ROOMS:
+        shutil.copytree(HERE.parent / room, package / room, ignore=ignored)
+    return package
+
+
+def outcomes(environment: dict[str, str], folder: Path, case: str) -> set[tuple[str, str]]:
+    """Return how the cases ended, with their reasons, by the copy of the package in the folder."""
+    paths = os.pathsep.join((str(folder), environment["PYTHONPATH"]))
+    words = ("run", case.partition("/")[0], "--device", "rocm:0", "--tier", "smoke", "--filter", case, "-o", "a.jsonl")
+    done = gpubench({**environment, "PYTHONPATH": paths}, folder, *words)
+    assert (folder / "a.jsonl").is_file(), done.stderr
+    return {(result.status, result.reason) for result in store.read_run(folder / "a.jsonl").results}
+
+
+@pytest.mark.parametrize("name", list(MISTAKES))
+def test_the_dry_run_finds(name, environment, tmp_path):
+    mistake = MISTAKES[name]
+    place = copied(tmp_path) / mistake.file
+    assert {status for status, _ in outcomes(environment, tmp_path, mistake.case)} <= {"ok", "skipped"}
+    text = place.read_text(encoding="utf-8")
+    assert text.count(mistake.right) == 1
+    place.write_text(text.replace(mistake.right, mistake.wrong), encoding="utf-8")
+    (tmp_path / "a.jsonl").unlink()
+    found = outcomes(environment, tmp_path, mistake.case)
+    assert any(status not in ("ok", "skipped") and mistake.finding in reason for status, reason in found), found
