@@ -14,6 +14,7 @@ from _grid_device import PAPER, PaperGpu
 from gpubench.analysis.summary import Summary
 from gpubench.analysis.trust import matters
 from gpubench.authoring.axes import Target
+from gpubench.cli import _machine
 from gpubench.devices import interposed
 from gpubench.measuring import worker
 from gpubench.model import Case, Facts
@@ -35,7 +36,7 @@ import ctypes, json, sys
 for library in sys.argv[1].split(":"):
     ctypes.CDLL(library)
 from gpubench.devices import interposed
-found = interposed.libraries(sys.argv[2])
+found = interposed.libraries(sys.argv[2], sys.argv[3] == "served")
 print(json.dumps([(each.name, each.words, each.is_interposed) for each in found]))
 """
 pytestmark = pytest.mark.skipif(CC is None, reason="needs a C compiler to build libraries of our own")
@@ -50,10 +51,12 @@ def built(folder: Path, name: str, source: str, *options: str) -> Path:
     return folder / name
 
 
-def judged(library: Path, version: str = VERSION, preload: Path | str = "") -> tuple[str, str, bool]:
+def judged(
+    library: Path, version: str = VERSION, preload: Path | str = "", served: str = "served"
+) -> tuple[str, str, bool]:
     """What a program says that loads this library, in an environment of its own."""
     environment = {**os.environ, "LD_PRELOAD": str(preload)}
-    command = [sys.executable, "-c", PROGRAM, str(library), version]
+    command = [sys.executable, "-c", PROGRAM, str(library), version, served]
     answer = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, timeout=60)
     (found,) = json.loads(answer.stdout)
     return tuple(found)
@@ -83,6 +86,13 @@ def test_without_the_drivers_version_nothing_is_claimed(tmp_path):
     assert judged(library, version="")[1:] == (f"unverified: {library}", False)
 
 
+def test_a_library_that_works_where_the_kernel_has_no_driver_forwards_its_calls(tmp_path):
+    library = built(tmp_path, "libcuda.so.1", FUNCTIONS)
+    _, words, is_interposed = judged(library, version="", served="no")
+    assert words == f"interposed: {library} is loaded, but the kernel has no driver"
+    assert is_interposed
+
+
 def test_a_preloaded_library_that_defines_functions_of_the_driver_is_named_with_them(tmp_path):
     own = built(tmp_path, f"libcuda.so.{VERSION}", FUNCTIONS + LAUNCH)
     vgpu = tmp_path / "libvgpu.so"
@@ -109,7 +119,7 @@ def test_a_look_up_that_gives_functions_of_another_library_is_found(tmp_path):
 
 def test_without_the_drivers_libraries_nothing_is_said_and_preloads_are_listed(monkeypatch):
     monkeypatch.setenv("LD_PRELOAD", "/opt/one.so:/opt/two.so")
-    assert interposed.libraries(VERSION) == ()
+    assert interposed.libraries(VERSION, True) == ()
     assert interposed.labels() == ()
     assert interposed.facts() == {"preloaded": "/opt/one.so, /opt/two.so"}
 
@@ -155,3 +165,11 @@ def test_results_of_a_gpu_through_an_interposer_have_the_label_and_a_report_says
     run = make.run(make.result(labels=part.labels))
     said = "the driver's calls went through another library, which `gpubench doctor` names (interposed)"
     assert (said in matters(Summary(run), ())) == labelled
+
+
+def test_doctor_names_an_interposed_library_before_the_devices():
+    host = (("libcuda", "interposed: cuLaunchKernel in /usr/local/vgpu/libvgpu.so"), ("libnvidia-ml", "unverified: /x"))
+    parts = _machine.machine(Facts((PAPER,), host), (), (), ())
+    lines = [part.plain for part in parts if hasattr(part, "plain")]
+    assert "libcuda is interposed: cuLaunchKernel in /usr/local/vgpu/libvgpu.so" in lines[: lines.index("devices")]
+    assert not any(line.startswith("libnvidia-ml") for line in lines)

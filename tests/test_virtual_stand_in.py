@@ -94,7 +94,7 @@ def main():
     device = bench(suite, "nvidia")
     virtual_memory(modules, device)
     calls(modules, device)
-    (library,) = interposed.libraries("580.159.04")
+    (library,) = interposed.libraries("580.159.04", True)
     assert library.is_interposed
     sys.stdout.write("done\n")
 

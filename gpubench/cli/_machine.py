@@ -29,6 +29,8 @@ def machine(
     parts: list[Part] = [_print.plain(_verdict(facts, healths), "bold")]
     if facts.absent:
         parts += [*_heading("missing"), *_missing(facts.absent)]
+    if through := [f"{name} is {words}" for name, words in facts.host if words.startswith("interposed: ")]:
+        parts += [*_heading("between programs and the driver"), *(_print.plain(words, "yellow") for words in through)]
     parts += [*_heading("devices"), *(part for device in facts.devices for part in _device(device))]
     if healths:
         parts += [*_heading("health"), *(part for health in healths for part in _health(health))]

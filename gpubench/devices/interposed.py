@@ -27,6 +27,8 @@ _CUDA_VERSION = 12_000
 _MODULE_VERSIONS = (Path("/sys/module/nvidia/version"), Path("/proc/driver/nvidia/version"))
 _VERSION = re.compile(r"\b\d{3,4}\.\d{2,3}(?:\.\d{2,3})?\b")
 _VERSIONED = re.compile(r"lib(?:cuda|nvidia-ml)\.so\.(\d{3,4}\.\d+(?:\.\d+)?)")
+# what a kernel shows whose driver serves GPUs: Linux and gVisor, WSL, Tegra
+_DEVICE_NODES = (Path("/dev/nvidiactl"), Path("/dev/dxg"), Path("/dev/nvmap"))
 _PRELOAD_FILE = Path("/etc/ld.so.preload")
 
 
@@ -60,9 +62,18 @@ def driver_version() -> str:
     return ""
 
 
-def libraries(version: str | None = None) -> tuple[DriverLibrary, ...]:
-    """Return what is known of the driver's libraries that this process has loaded; it loads none."""
+def has_driver() -> bool:
+    """Return whether the kernel has an NVIDIA driver; a library that works without one forwards its calls."""
+    return bool(driver_version()) or any(node.exists() for node in _DEVICE_NODES)
+
+
+def libraries(version: str | None = None, is_served: bool | None = None) -> tuple[DriverLibrary, ...]:
+    """Return what is known of the driver's libraries that this process has loaded; it loads none.
+
+    `version` is that of the kernel's driver, and `is_served` says whether there is one, where they are not to be asked.
+    """
     kernel_version = driver_version() if version is None else version
+    served = has_driver() if is_served is None else is_served
     loaded = []
     for name, functions in _LIBRARIES.items():
         try:
@@ -73,7 +84,7 @@ def libraries(version: str | None = None) -> tuple[DriverLibrary, ...]:
         mapped = _mapped_files()
         for function, address in _addresses(library, functions):
             files.setdefault(_file_of(address, mapped), []).append(function)
-        loaded.append(_judged(name, files, kernel_version))
+        loaded.append(_judged(name, files, kernel_version, served))
     return tuple(loaded)
 
 
@@ -127,7 +138,7 @@ def _address(function: object) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
 
 
-def _judged(name: str, files: dict[str, list[str]], version: str) -> DriverLibrary:
+def _judged(name: str, files: dict[str, list[str]], version: str, is_served: bool) -> DriverLibrary:
     stem = name.partition(".")[0]
     foreign = {path: names for path, names in files.items() if not Path(path).name.startswith(f"{stem}.so")}
     if foreign:
@@ -135,6 +146,8 @@ def _judged(name: str, files: dict[str, list[str]], version: str) -> DriverLibra
             f"{', '.join(dict.fromkeys(names))} in {path or 'memory of no file'}" for path, names in foreign.items()
         )
         return DriverLibrary(name, f"interposed: {'; '.join(parts)}", True)
+    if not is_served:
+        return DriverLibrary(name, f"interposed: {', '.join(files)} is loaded, but the kernel has no driver", True)
     for path in files:
         own = _version_of(Path(path), version)
         if version and own is None:
