@@ -68,7 +68,7 @@ topic = Topic(
 
 def _lengths(target: Target) -> Any:
     if target.is_host:
-        return points((64,), smoke=(32,), full=(16, 64, 256))
+        return points((64,), smoke=(32,), full=(16, 64, 128))
     return points((1024,), smoke=(64,), full=(128, 1024, 4096))
 
 
