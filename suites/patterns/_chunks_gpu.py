@@ -42,13 +42,14 @@ class _Spans:
 class StreamPipeline:
     """Chunks of a message, slots of one chunk each in the device's memory, and a digest for each thread and chunk.
 
-    `words` has shape (chunks, words of a chunk) and lies on the host.
+    `words` has shape (distinct chunks, words of a chunk) and lies on the host; the message repeats these chunks.
     """
 
-    def __init__(self, bench: Bench, words: Any, most_depth: int, path: str, by: str) -> None:
+    def __init__(self, bench: Bench, words: Any, chunks: int, most_depth: int, path: str, by: str) -> None:
         self._device, self._cuda = bench.device, bench.xp.cuda
         self._own, self._copying = self._cuda.get_current_stream(), self._cuda.Stream(non_blocking=True)
-        self._chunks, self._count = (int(number) for number in words.shape)
+        self._chunks = chunks
+        self._distinct, self._count = (int(number) for number in words.shape)
         self._chunk_bytes = self._count * _WORD_BYTES
         self._blocks = min(max(1, bench.target.device.units) * _COMPUTE_BLOCKS, -(-self._count // _THREADS))
         self._slots = bench.xp.zeros((most_depth, self._count), np.uint32)
@@ -82,7 +83,7 @@ class StreamPipeline:
         return copy
 
     def _chunk_at(self, chunk: int) -> int:
-        return self._base + chunk * self._chunk_bytes
+        return self._base + chunk % self._distinct * self._chunk_bytes
 
     def _slot_at(self, slot: int) -> int:
         return self._slots_base + slot * self._chunk_bytes

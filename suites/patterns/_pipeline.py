@@ -37,7 +37,10 @@ from ._digest import expected_digests
 from ._overlap import OverlapTimes, best_depth, bound, next_rounds
 
 CHUNKS = 32  # of a message: the overlap can then be 97 %
+_DISTINCT = 9  # chunks in the source of a GPU's message: no depth divides it, so that a stale chunk is another one
 _DEPTHS = (1, 2, 3, 4, 5, 6, 7, 8)
+_HOST_CHUNK = 2**18
+_CHUNK_OF = {"h2d": 2**22, "peer": 2**24}  # on a GPU: a copy takes some 40 µs or more, far longer than a launch
 _COMPUTE = {"half": 0.5, "equal": 1.0, "double": 2.0}  # the time of the computation over that of the transfer
 _TRIALS, _REPEATS = 3, 5  # choices of the rounds of the computation, and measurements for each of them
 _PERCENT = 100
@@ -72,16 +75,18 @@ def _engines(target: Target) -> tuple[str, ...]:
 
 
 def _chunk_sizes(target: Target) -> Any:
-    """Return sizes of a chunk; on a GPU copies of the quick size take some 40 µs or more, far longer than a launch."""
     if target.is_host:
-        return points((2**18,), smoke=(2**16,), full=powers_of_two(16, 22, 2))
-    return points((2**22, 2**24) if target.device.peers else (2**22,), smoke=(2**16,), full=powers_of_two(18, 24, 2))
+        return points((_HOST_CHUNK,), smoke=(2**16,), full=powers_of_two(16, 22, 2))
+    quick = tuple(_CHUNK_OF[path] for path in _paths(target))
+    return points(quick, smoke=(2**16,), full=powers_of_two(18, 24, 2))
 
 
 def _is_pipeline(target: Target, params: Params) -> bool:
-    """Leave out, in the quick tier, chunks that suit another path: a peer's link takes larger ones."""
-    suits = params["chunk_bytes"] == (2**24 if params["path"] == "peer" else 2**22)
-    return target.is_host or target.tier != "quick" or suits
+    """Leave out what only `full` needs: chunks that suit another path, and other computations with them."""
+    if target.tier == "smoke":
+        return True
+    suits = params["chunk_bytes"] == (_HOST_CHUNK if target.is_host else _CHUNK_OF[str(params["path"])])
+    return suits or (target.tier == "full" and params["compute"] == "equal")
 
 
 def _depths(target: Target) -> Any:
@@ -137,16 +142,17 @@ class PipelinedMessage:
 
     def __init__(self, bench: Bench, path: str, by: str, chunk_bytes: int, compute: str, most_depth: int) -> None:
         nbytes = CHUNKS * chunk_bytes
-        bench.need(2 * nbytes + most_depth * chunk_bytes)
+        distinct = _DISTINCT if bench.traits.is_gpu else CHUNKS
+        bench.need((2 * distinct + most_depth) * chunk_bytes)
         self.work = Work(payload=nbytes, items=CHUNKS)
-        self._words = bench.rng.integers(2**32, size=(CHUNKS, chunk_bytes // 4), dtype=np.uint32)
+        self._words = bench.rng.integers(2**32, size=(distinct, chunk_bytes // 4), dtype=np.uint32)
         self._pipeline: ThreadPipeline | StreamPipeline = (
-            StreamPipeline(bench, self._words, most_depth, path, by)
+            StreamPipeline(bench, self._words, CHUNKS, most_depth, path, by)
             if bench.traits.is_gpu
             else ThreadPipeline(bench, self._words, most_depth)
         )
         self._calibrate(_COMPUTE[compute])
-        self._expected = expected_digests(self._words, self._pipeline.rounds)
+        self._expected = np.resize(expected_digests(self._words, self._pipeline.rounds), CHUNKS)
         self._times = OverlapTimes(*[math.nan] * 5)
         self._notes = {
             "devices": " ← ".join(device.id for device in bench.devices[: 2 if path == "peer" else 1]),

@@ -26,6 +26,7 @@ class HostToDeviceRoutes:
         bench.need(2 * most_bytes)
         self._bench, self._last_bytes = bench, 0
         self._source = pattern(most_bytes, bench.seed)
+        self._spoiled = np.full(most_bytes, SPOILED, np.uint8)
         self._target = bench.xp.empty(most_bytes, bench.xp.uint8)
         self._slots = bench.device.pinned(max(_CHUNKS) * max(_DEPTHS))
         self._taken = [bench.xp.cuda.Event(disable_timing=True) for _ in range(max(_DEPTHS))]
@@ -58,7 +59,8 @@ class HostToDeviceRoutes:
 
     def poison(self) -> None:
         """Overwrite the target."""
-        self._target.fill(SPOILED)
+        self._bench.device.copy(self._target, self._spoiled)
+        self._bench.device.synchronize()
 
     def wrong_bytes(self) -> int:
         """Return how many bytes of the last message differ from what was sent."""
