@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import signal
 import subprocess
@@ -19,14 +20,28 @@ from gpubench.analysis.soak import DIGEST, ledger_of, soak_tables
 from gpubench.analysis.summary import Summary
 from gpubench.analysis.trust import HEALTH_SOURCE
 from gpubench.base.errors import UsageError
-from gpubench.measuring.plan import Job
+from gpubench.measuring.plan import Job, Plan
 from gpubench.measuring.progress import Progress
-from gpubench.model import Counter, EventBit, EventClass, Measure, Remark, Samples
+from gpubench.measuring.runner import Runner
+from gpubench.measuring.sampler import SamplingProcess
+from gpubench.model import Counter, EventBit, EventClass, Measure, Remark, Samples, Settings
 from gpubench.model.store import read_run
 from gpubench.tools import soak as soaking
 
 CASE = make.case("product", "soak", dtype="float16", size=8192)
 GPUS = make.facts(make.device("cuda:0"), make.device("cuda:1"))
+
+
+class Shelf(list):
+    """A sink that keeps the results."""
+
+    result = list.append
+
+    def samples(self, samples):
+        pass
+
+    def remark(self, remark):
+        pass
 
 
 def passed(replicate, seconds=1e-3, digest="aa", device="cuda:0", window=(0.0, 0.0), **fields):
@@ -53,6 +68,18 @@ def test_a_soak_expects_no_more_time_than_it_has():
         watch(Progress(job, 0, [job], left_s))
     assert seen[0].left_s == 1.0
     assert 4.0 < seen[1].left_s <= 5.0
+
+
+@pytest.mark.parametrize(("most_s", "replicates"), [(0.0, [0, 0]), (math.inf, [0, 0, 1, 1, 2, 2])])
+def test_after_its_time_a_run_begins_no_further_replicate_and_the_first_is_whole(most_s, replicates):
+    pair = make.dataclasses.replace(CASE, devices=2)  # of devices that are not there: no worker is started
+    jobs = tuple(Job(pair, (make.device(f"cuda:{number}"),), place) for place in range(3) for number in range(2))
+    facts = make.facts()
+    plan = Plan(facts, Settings(("soak",), ("cuda:0",)), (), jobs, most_s)
+    shelf = Shelf()
+    with Runner(plan, SamplingProcess((), 0.0), shelf) as runner:
+        runner.run(jobs, 0.0, lambda event: None)
+    assert [result.replicate for result in shelf] == replicates
 
 
 def test_reports_show_the_ledger_of_a_soak_and_no_other_run_has_one():
