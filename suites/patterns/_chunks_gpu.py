@@ -148,6 +148,8 @@ def _source(bench: Bench, words: Any, path: str) -> tuple[Any, int]:
     if path == "h2d":
         return pinned, int(pinned.ctypes.data)
     far = bench.device.peer_memory(bench.devices[1], words.nbytes)
-    bench.device.copy(far, pinned)
+    near = bench.xp.empty(words.nbytes, np.uint8)
+    bench.device.copy(near, pinned)
+    bench.device.copy(far, near)
     bench.device.synchronize()
     return far, int(far.data.ptr)
