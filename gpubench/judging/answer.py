@@ -1,4 +1,4 @@
-"""What a judgement says, in the order to read it: the verdict, why, and what to do next."""
+"""The answer of a gate in the order in which people read it: the verdict, the reasons, and the next steps."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from gpubench.judging.noise import LEAST_TO_FAIL, percent
 from gpubench.judging.words import UNDECIDED, explanation, first, plural
 from gpubench.model import Verdict
 
-AB, COMPARE = "gpubench ab", "gpubench compare"  # titles of commands whose next step is another one than a gate's
+AB, COMPARE = "gpubench ab", "gpubench compare"  # these commands recommend other next steps than a gate
 STATUS_WORDS = {0: "nothing is slower", 1: "a case is slower", 3: "a case failed", 4: "the gate cannot judge"}
-PASSING = (Verdict.SAME, Verdict.FASTER)  # what nobody has to do anything about
+PASSING = (Verdict.SAME, Verdict.FASTER)  # verdicts that need no action
 _MOST_REASONS = 8
-_MANY = 3  # cases that are undecided by noise: of more, one line says how noisy they are
-_MOST_FILTERS = 3  # cases that a command names one by one; of more it names the suites
-_MOST_WEIGHED = 200  # undecided cases, the worst, for which the processes that they need are worked out
+_MANY = 3  # if noise leaves more cases than this undecided, one line summarises their noise
+_MOST_FILTERS = 3  # a command names at most this many cases; beyond that it names their suites
+_MOST_WEIGHED = 200  # the number of processes is worked out for the worst undecided cases only, because that takes time
 _NOISE = ("", "chance", "few-processes")  # causes of an undecided case that more processes can decide
 
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """What to do next, in words, and the command that does it where there is one."""
+    """A next step as a sentence, with the command that performs it; `command` is empty if there is none."""
 
     words: str
     command: str = ""
@@ -38,7 +38,7 @@ class NextStep:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a gate found: `verdict` with its exit status, the reasons, and what to do next, each in plain sentences.
+    """The answer of a gate: the verdict with its exit status, the reasons, and the next steps, all in plain sentences.
 
     `status` is the exit status; `title` names the command that judged.
     """
@@ -51,24 +51,28 @@ class Answer:
 
 
 def answer(judgement: Judgement, status: int, title: str) -> Answer:
-    """Return the answer of a gate; it says only what the judgement says, so that it is as clean as that."""
+    """Return the answer of a gate.
+
+    Its texts are clean (`gpubench.base.clean`) if those of the judgement are, because all of them come from there.
+    """
     verdict = f"{_verdict(judgement, status)} (exit status {status}: {STATUS_WORDS[status]})"
     return Answer(title, status, verdict, reasons(judgement), next_steps(judgement, title))
 
 
 def tally(judgement: Judgement) -> str:
-    """Return how many cases have each verdict: `2 slower, 1 inconclusive, 90 same`."""
+    """Return the number of cases with each verdict: `2 slower, 1 inconclusive, 90 same`."""
     counts = [f"{count} {verdict}" for verdict, count in judgement.counts().items()]
     missing = [f"{len(judgement.missing)} missing"] if judgement.missing else []
     return ", ".join([*counts, *missing]) or "nothing to judge"
 
 
 def decided(judgement: Judgement) -> str:
-    """Return how many cases are slower, faster or the same: `4 of 6 cases are decided`."""
+    """Return the number of cases that are slower, faster or the same as a sentence: `4 of 6 cases are decided`."""
     return f"{judgement.decided} of {plural(judgement.cases)} {'is' if judgement.cases == 1 else 'are'} decided"
 
 
 def _verdict(judgement: Judgement, status: int) -> str:
+    """Return the verdict as a sentence for this exit status, without the status itself."""
     cases = plural(judgement.cases)
     if status == 3:
         failed = sum(finding.cause == "failed" for finding in judgement.findings)
@@ -86,7 +90,7 @@ def _verdict(judgement: Judgement, status: int) -> str:
 
 
 def _obstacle(judgement: Judgement) -> str:
-    """Return why a gate cannot judge."""
+    """Return the reason why a gate cannot judge."""
     if judgement.unmet:
         return f"no case matches the required pattern {judgement.unmet[0]}"
     if not judgement.findings:
@@ -95,7 +99,7 @@ def _obstacle(judgement: Judgement) -> str:
 
 
 def reasons(judgement: Judgement) -> tuple[str, ...]:
-    """Return why the verdict is what it is: the counts, then each reason once with the cases that it holds for."""
+    """Return the reasons for the verdict: first the counts, then each reason once with its cases, then the notes."""
     lines = [*_conditions(judgement), *_causes(judgement)]
     rest = len(lines) - _MOST_REASONS
     lines = lines[:_MOST_REASONS] + ([f"{plural(rest, 'more reason')}: --json has them all"] if rest > 0 else [])
@@ -103,54 +107,65 @@ def reasons(judgement: Judgement) -> tuple[str, ...]:
 
 
 def _conditions(judgement: Judgement) -> Iterator[str]:
-    """Yield what all cases share: their counts, the device, the processes."""
+    """Yield one line with the tally, the device if all cases share one, and the numbers of processes."""
     devices = {finding.devices for finding in judgement.findings if finding.devices}
     where = f" on {'+'.join(*devices)}" if len(devices) == 1 else ""
     weighed = [finding for finding in judgement.findings if finding.effect]
-    sides = [sorted({getattr(each, side).processes for each in weighed}) for side in ("before", "after")]
-    counts = [f"{found[0]} to {found[-1]}" if len(found) > 1 else f"{found[0]}" for found in sides if found]
+    sides = [sorted({getattr(finding, side).processes for finding in weighed}) for side in ("before", "after")]
+    counts = [
+        f"{counts_of_processes[0]} to {counts_of_processes[-1]}"
+        if len(counts_of_processes) > 1
+        else f"{counts_of_processes[0]}"
+        for counts_of_processes in sides
+        if counts_of_processes
+    ]
     processes = f" ({' and '.join(counts)} processes)" if weighed else ""
     if judgement.findings or judgement.missing:
         yield tally(judgement) + where + processes
 
 
 def _causes(judgement: Judgement) -> Iterator[str]:
+    """Yield each reason for an undecided or worse verdict once, with the cases that it holds for."""
     yield from (f"no case matches the required pattern {pattern}" for pattern in judgement.unmet)
     noisy = _by_noise(judgement.findings)
-    told = {each.key for each in noisy} if len(noisy) > _MANY else set()
-    found: dict[tuple[Verdict, str], list[str]] = {}
+    summarised = {finding.key for finding in noisy} if len(noisy) > _MANY else set()
+    cases_by_reason: dict[tuple[Verdict, str], list[str]] = {}
     for finding in judgement.findings:
-        if finding.verdict not in PASSING and finding.key not in told and (why := explanation(finding)):
-            found.setdefault((finding.verdict, why), []).append(finding.case.id)
-    yield from (f"{verdict}: {first(ids)}: {why}" for (verdict, why), ids in found.items())
-    if told:
+        if finding.verdict not in PASSING and finding.key not in summarised and (why := explanation(finding)):
+            cases_by_reason.setdefault((finding.verdict, why), []).append(finding.case.id)
+    yield from (f"{verdict}: {first(ids)}: {why}" for (verdict, why), ids in cases_by_reason.items())
+    if summarised:
         noises = sorted(math.expm1(finding.effect.between) for finding in noisy if finding.effect)
         varies = f"{percent(noises[0])} to {percent(noises[-1])}"
         yield (
-            f"inconclusive: {first([each.case.id for each in noisy])}: their intervals reach across the threshold; "
-            f"identical code varies by {varies} between processes"
+            f"inconclusive: {first([finding.case.id for finding in noisy])}: "
+            f"their intervals reach across the threshold; identical code varies by {varies} between processes"
         )
     if judgement.missing:
         yield f"missing: {first([case.id for case in judgement.missing])}: only the baseline has a figure"
 
 
 def _by_noise(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the undecided cases that nothing but noise and the threshold keeps undecided."""
-    return [each for each in findings if each.verdict in UNDECIDED and each.effect and each.cause in _NOISE]
+    """Return the undecided cases whose only obstacle is that noise is large compared with the threshold."""
+    return [
+        finding for finding in findings if finding.verdict in UNDECIDED and finding.effect and finding.cause in _NOISE
+    ]
 
 
 def next_steps(judgement: Judgement, title: str) -> tuple[NextStep, ...]:
-    """Return what to do next, with the numbers and commands that it takes; nothing where all cases pass."""
+    """Return the next steps with their numbers and commands; empty if all cases pass."""
     causes: dict[str, list[Finding]] = {}
     for finding in judgement.findings:
         causes.setdefault(finding.cause, []).append(finding)
     steps: list[NextStep] = []
     if failed := causes.get("failed"):
         steps.append(NextStep("correct what failed, then measure again", f"gpubench run {selection(failed)}"))
-    if title != COMPARE and (slower := [each for each in judgement.findings if each.verdict is Verdict.SLOWER]):
+    if title != COMPARE and (
+        slower := [finding for finding in judgement.findings if finding.verdict is Verdict.SLOWER]
+    ):
         steps.append(_look_into(slower, title))
     steps += _deciding(_by_noise(judgement.findings), title)
-    if few := [each for each in causes.get("few-processes", ()) if not each.effect]:
+    if few := [finding for finding in causes.get("few-processes", ()) if not finding.effect]:
         steps.append(_again(few, title, LEAST_TO_FAIL, "fewer processes do not show how much processes differ"))
     if moved := causes.get(MACHINE_STEP):
         steps.append(NextStep("measure both builds in turn, which tells the machine from the code", _in_turn(moved)))
@@ -158,7 +173,7 @@ def next_steps(judgement: Judgement, title: str) -> tuple[NextStep, ...]:
 
 
 def _corrections(judgement: Judgement, causes: Mapping[str, Sequence[Finding]]) -> Iterator[NextStep]:
-    """Yield what to change before the same cases can be compared."""
+    """Yield the corrections that make the same cases comparable."""
     if "contended" in causes:
         yield NextStep("measure again while no other work runs on the machine")
     if others := causes.get("machine"):
@@ -171,6 +186,7 @@ def _corrections(judgement: Judgement, causes: Mapping[str, Sequence[Finding]]) 
 
 
 def _look_into(slower: Sequence[Finding], title: str) -> NextStep:
+    """Return the step that finds or confirms the cause of slower cases."""
     if title == AB:
         command = f"gpubench run {selection(slower[:1])} --print-profiler-command ncu"
         return NextStep("find the cause with a profiler", command)
@@ -180,23 +196,25 @@ def _look_into(slower: Sequence[Finding], title: str) -> NextStep:
 
 
 def _is_floor(findings: Sequence[Finding]) -> bool:
-    """Whether the baseline is what a model is known to reach, and no measurement."""
+    """Return whether the baseline is a published floor of the device's model instead of a measurement."""
     return not any(finding.before.processes for finding in findings)
 
 
 def _deciding(noisy: Sequence[Finding], title: str) -> Iterator[NextStep]:
-    """Yield how many processes would decide the cases that noise keeps undecided, and which are hopeless."""
+    """Yield how many processes would decide the noisy cases, and the cases that even 100 processes leave undecided."""
     weighed = noisy[:_MOST_WEIGHED]
     needed = {finding.key: processes_needed(finding) for finding in weighed}
-    able = [finding for finding in weighed if needed[finding.key]]
-    if able:
-        counts = [needed[finding.key] for finding in able]
+    decidable = [finding for finding in weighed if needed[finding.key]]
+    if decidable:
+        counts = [needed[finding.key] for finding in decidable]
         most, half = max(counts), statistics.median_low(counts)
-        which = plural(len(able), "inconclusive case")
+        which = plural(len(decidable), "inconclusive case")
         less = f", and {half} processes half of them" if half < most else ""
-        yield _again(able, title, most, f"{most} processes per side decide {which} with a probability of 80 %{less}")
+        yield _again(
+            decidable, title, most, f"{most} processes per side decide {which} with a probability of 80 %{less}"
+        )
     if hopeless := [finding for finding in weighed if not needed[finding.key]]:
-        names, enough = first([each.case.id for each in hopeless]), max(map(deciding_threshold, hopeless))
+        names, enough = first([finding.case.id for finding in hopeless]), max(map(deciding_threshold, hopeless))
         yield NextStep(
             f"{names}: {MOST_PROCESSES} processes per side decide this with a probability below 80 %; "
             f"with --threshold {math.ceil(enough * 1000) / 10:g} the changes seen here are within the threshold"
@@ -204,32 +222,34 @@ def _deciding(noisy: Sequence[Finding], title: str) -> Iterator[NextStep]:
 
 
 def _again(findings: Sequence[Finding], title: str, count: int, why: str) -> NextStep:
-    """Return how to measure these cases again with as many processes."""
+    """Return the step that measures these cases again with `count` processes per side."""
     if title == AB:
         return NextStep(f"repeat with {selection(findings)} --replicates {count}: {why}")
     if _is_floor(findings):
         return NextStep(f"measure with --replicates {count}: {why}")
-    words = f"measure both sides in turn with --replicates {count}, because {why}"
-    return NextStep(words, f"{_in_turn(findings)} --replicates {count}")
+    advice = f"measure both sides in turn with --replicates {count}, because {why}"
+    return NextStep(advice, f"{_in_turn(findings)} --replicates {count}")
 
 
 def _in_turn(findings: Sequence[Finding]) -> str:
+    """Return the command that measures baseline and candidate in turn."""
     return f"gpubench ab --a BASELINE --b CANDIDATE {selection(findings)}"
 
 
 def selection(findings: Sequence[Finding]) -> str:
-    """Return the words that measure these cases alone; of many, those that measure their suites."""
+    """Return the command-line arguments that select these cases; for more than three cases they select whole suites."""
     ids = list(dict.fromkeys(finding.case.id for finding in findings))
-    filters = [f"--filter {shlex.quote(each)}" for each in ids] if len(ids) <= _MOST_FILTERS else []
+    filters = [f"--filter {shlex.quote(case_id)}" for case_id in ids] if len(ids) <= _MOST_FILTERS else []
     return " ".join([_suites(findings), *filters])
 
 
 def _suites(findings: Sequence[Finding]) -> str:
+    """Return the suites of the findings as command-line arguments, each once."""
     return " ".join(dict.fromkeys(shlex.quote(finding.case.suite) for finding in findings))
 
 
 def warnings(judgement: Judgement) -> list[str]:
-    """Return what a gate that ends with 0 must not pass over in silence, one line each."""
+    """Return the warnings that a gate prints even if it ends with status 0, one line each."""
     names = [case.id for case in judgement.missing]
     few = [finding.case.id for finding in judgement.findings if finding.cause == "few-processes"]
     lines = [f"{first(names)}: the baseline has a figure, the candidate has none"] if names else []

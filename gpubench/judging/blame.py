@@ -1,4 +1,4 @@
-"""Who is to blame for the findings in a fleet: a GPU, a whole node, a host, or a link."""
+"""Assign the findings of a fleet to the component that is to blame: a GPU, a whole node, a host, or a link."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ Findings = dict[Place, list[FleetFinding]]
 
 
 def blamed(findings: Sequence[FleetFinding], components: Mapping[Place, Component]) -> list[Suspect]:
-    """Return the suspects: each component with findings, and in place of all GPUs of a node the node itself."""
+    """Return the suspects: each component with findings, but a node in place of its GPUs if all of them are slow."""
     by_place: Findings = {}
     for finding in findings:
         by_place.setdefault(finding.place, []).append(finding)
     whole = list(_nodes(by_place, components))
     taken = {(suspect.place.node, device) for suspect in whole for device in suspect.place.devices}
     left = {
-        place: theirs
-        for place, theirs in by_place.items()
+        place: place_findings
+        for place, place_findings in by_place.items()
         if components[place].kind != "GPU" or (place.node, place.devices[0]) not in taken
     }
     slow = {(place.node, place.devices[0]) for place in by_place if components[place].kind == "GPU"}
@@ -30,15 +30,15 @@ def blamed(findings: Sequence[FleetFinding], components: Mapping[Place, Componen
             components[place].kind,
             place,
             components[place].uuids,
-            _slowest_first([_by_device(finding, slow) for finding in theirs]),
+            _slowest_first([_by_device(finding, slow) for finding in place_findings]),
         )
-        for place, theirs in left.items()
+        for place, place_findings in left.items()
     ]
     return [*whole, *parts]
 
 
 def _nodes(by_place: Findings, components: Mapping[Place, Component]) -> Iterator[Suspect]:
-    """Yield the nodes of which every GPU, of several, has a finding in the same family."""
+    """Yield each node with at least two GPUs in which every GPU has a finding in the same family."""
     gpus: dict[str, list[Place]] = {}
     for place, component in components.items():
         if component.kind == "GPU":
@@ -46,14 +46,14 @@ def _nodes(by_place: Findings, components: Mapping[Place, Component]) -> Iterato
     for node, places in gpus.items():
         families = [{finding.family for finding in by_place.get(place, ())} for place in places]
         if len(places) > 1 and set.intersection(*families):
-            theirs = [finding for place in places for finding in by_place[place]]
+            node_findings = [finding for place in places for finding in by_place[place]]
             uuids = tuple(uuid for place in places for uuid in components[place].uuids)
             devices = tuple(device for place in places for device in place.devices)
-            yield Suspect("node", Place(node, devices), uuids, _slowest_first(theirs))
+            yield Suspect("node", Place(node, devices), uuids, _slowest_first(node_findings))
 
 
 def _by_device(finding: FleetFinding, slow: set[tuple[str, str]]) -> FleetFinding:
-    """Return a finding; that of a link is explained by a device of the link that is slow by itself."""
+    """Return the finding; add to that of a link the devices at its ends that are slow by themselves, as its cause."""
     if finding.kind != "link":
         return finding
     ends = [device for device in finding.place.devices if (finding.place.node, device) in slow]

@@ -1,10 +1,10 @@
-"""Canaries: cases that tell a step of the machine from a change of the code. Pure functions of evidence.
+"""Canaries: cases that distinguish a step of the machine from a change of the code. Pure functions of evidence.
 
-A stored baseline comes from another session. Between two sessions a machine can become slower as a whole: by its
-temperature, by a load, by a setting that nobody records. Cases that moved together are the sign of such a step, because
-a change of the code rarely slows all cases alike. docs/gate.md ("A step of the machine") states the rule.
+A stored baseline comes from another session. Between two sessions a machine can become slower as a whole, because of
+its temperature, another load, or a setting that nobody records. Cases that move together are the sign of such a step,
+because a change of the code rarely slows all cases alike. docs/gate.md ("A step of the machine") states the rule.
 
-Shifts are on logarithms, turned so that more is worse, as in `judging.effect`.
+Shifts are on logarithms, signed so that more is worse, as in `judging.effect`.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from gpubench.judging.objections import Grounds
 from gpubench.model import Verdict
 
 LEAST_CANARIES = 3  # a median of fewer follows a single case
-MOST_CANARIES = 5  # measured again beside the suspects of one resource
+MOST_CANARIES = 5  # at most this many are measured again with the suspects of one resource
 _TOGETHER = 0.75  # the share of a group that has to agree before its median counts as a common shift
-_ERRORS = 2.0  # a common shift counts where it is beyond so many of its standard errors
-_RELEVANT = 0.1  # and beyond this share of a case's threshold: less decides nothing and is not worth a line
-_LIKE = 0.5  # a case moved with the others if its shift differs from theirs by at most this share of it
+_ERRORS = 2.0  # a common shift counts if it exceeds this number of its standard errors
+_RELEVANT = 0.1  # it must also exceed this share of a case's threshold; a smaller one changes no verdict
+_LIKE = 0.5  # a case moved with the others if its shift differs from the common shift by at most this share
 _UNLIKE = 3.0  # the cases' shifts differ by more than noise where their variance is this many times what noise gives
 _MEDIAN_ERROR = math.sqrt(math.pi / 2)  # the standard error of a median over that of a mean
 _PAIRED_ERROR = math.sqrt(math.pi / 3)  # the same of the median of pairwise means (Hodges & Lehmann 1963)
-_MOST_PAIRED = 200  # of more cases the plain median is precise enough, and their pairs are many
+_MOST_PAIRED = 200  # with more cases the plain median is precise enough, and the pairs would be too many
 _FIRST = frozenset({0})  # the candidate's first run file, which holds all its cases
 _LOOKS_SLOWER = (Verdict.SLOWER, Verdict.SUSPECT)
 _MOST_Q = 0.05  # beyond it a case that looks slower may be a chance find among all cases
@@ -48,10 +48,10 @@ def resource(limit: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CommonShift:
-    """How far the canaries moved together between baseline and candidate.
+    """The shift that the canaries have in common between baseline and candidate.
 
     `error` is the standard error of the shift. `scatter` is the standard deviation by which the shifts of single cases
-    differ beyond their noise: a load slows some cases more than others.
+    differ beyond their noise, because a load slows some cases more than others.
     """
 
     shift: float
@@ -60,9 +60,10 @@ class CommonShift:
 
     @classmethod
     def of(cls, shifts: Sequence[float], variances: Sequence[float]) -> CommonShift:
-        """Return the centre of the cases' shifts: the median of their pairwise means, of many cases the plain median.
+        """Return the common shift of several cases with its standard error.
 
-        Its standard error comes from the scatter of the shifts or from the noise of the cases, whichever is larger.
+        The shift is the median of the pairwise means of the cases' shifts; with many cases it is their plain median.
+        The standard error comes from the scatter of the shifts or from the noise of the cases, whichever is larger.
         """
         noise, total = statistics.fmean(variances), statistics.variance(shifts)
         error = math.sqrt(max(noise, total) / len(shifts))
@@ -74,16 +75,16 @@ class CommonShift:
         return cls(float(np.median(values[first] + values[second])) / 2, _PAIRED_ERROR * error, scatter)
 
     def is_step(self, threshold: float) -> bool:
-        """Return whether the canaries moved by more than chance explains, and enough to matter at this threshold."""
+        """Return whether the shift is larger than chance explains and large enough to matter at this threshold."""
         return abs(self.shift) > max(_ERRORS * self.error, _RELEVANT * threshold)
 
     @property
     def uncertainty(self) -> float:
-        """The standard error of this shift as that of a single other case."""
+        """The standard error of this shift when it is applied to one other case."""
         return math.hypot(self.error, self.scatter)
 
     def mixed(self, other: CommonShift, share: float) -> CommonShift:
-        """Return the shift of a case with this `share` of its processes measured when `other` held."""
+        """Return the shift of a case for which this `share` of the processes was measured while `other` applied."""
         shift = (1 - share) * self.shift + share * other.shift
         error = math.hypot((1 - share) * self.error, share * other.error)
         return CommonShift(shift, error, (1 - share) * self.scatter + share * other.scatter)
@@ -100,7 +101,7 @@ class CaseShift:
 
     @cached_property
     def moved(self) -> float:
-        """The difference of the mean logarithms of the candidate's first measurement and of the baseline."""
+        """The mean logarithm of the candidate's first measurement less that of the baseline."""
         return statistics.fmean(self.first) - statistics.fmean(self.before)
 
     @cached_property
@@ -116,13 +117,15 @@ class CaseShift:
 
     @property
     def room(self) -> float:
-        """How far from the common shift the case may be and still agree with it."""
-        threshold = self.finding.threshold if self.finding.effect else 0.0  # identical figures were not weighed
+        """The largest distance from the common shift at which the case still agrees with it."""
+        threshold = (
+            self.finding.threshold if self.finding.effect else 0.0
+        )  # identical figures have no effect and no threshold
         return max(threshold / 2, _ERRORS * self.error)
 
     @property
     def resource(self) -> str:
-        """The resource that bounds the case; empty where none is named."""
+        """The resource that bounds the case; empty if the case names none."""
         return resource(self.after.kinds[0].limit)
 
     @property
@@ -131,10 +134,10 @@ class CaseShift:
         return frozenset(self.after.readings) - _FIRST
 
     def repeated(self, readings: frozenset[int], step: float) -> tuple[float, float] | None:
-        """Return how far the case moved in these run files from its usual level, and the variance of that.
+        """Return how far the case moved in these run files from its usual level, and the variance of that shift.
 
-        The usual level is the mean of the baseline and of the first measurement less the step that it had by then.
-        None where the case was not measured in these files.
+        The usual level is the mean of the baseline and of the first measurement without its step, `step`. The result is
+        None if these files do not contain the case.
         """
         logs = self.after.only(readings).logs
         if not logs:
@@ -145,7 +148,10 @@ class CaseShift:
 
 
 class CaseGroup:
-    """Cases on the same devices, bound by the same resource where it is not empty; which of them moved together."""
+    """Cases on the same devices, bound by the same resource if `name` is not empty.
+
+    `canaries` are the cases that moved together.
+    """
 
     def __init__(self, name: str, members: Sequence[CaseShift]) -> None:
         self.name = name
@@ -159,7 +165,7 @@ class CaseGroup:
         self._repeated: dict[frozenset[int], CommonShift] = {}
 
     def can_judge(self, case: CaseShift) -> bool:
-        """Whether enough canaries other than the case itself moved together."""
+        """Return whether enough canaries other than the case itself moved together."""
         return len(self._keys - {case.finding.key}) >= LEAST_CANARIES
 
     @cached_property
@@ -168,7 +174,7 @@ class CaseGroup:
         return CommonShift.of([case.moved for case in self.canaries], [case.error**2 for case in self.canaries])
 
     def shift_of(self, case: CaseShift) -> CommonShift:
-        """Return the common shift while the case's processes were measured: first, and again beside the canaries."""
+        """Return the common shift while the processes of the case were measured, first and again with the canaries."""
         if not case.again:
             return self.first
         if case.again not in self._repeated:
@@ -177,6 +183,7 @@ class CaseGroup:
         return self.first.mixed(self._repeated[case.again], share)
 
     def _measured_again(self, readings: frozenset[int]) -> CommonShift:
+        """Return the common shift of the canaries in these run files."""
         moved = [shift for case in self.canaries if (shift := case.repeated(readings, self.first.shift))]
         if len(moved) < LEAST_CANARIES:
             return self.first
@@ -188,10 +195,10 @@ class CaseGroup:
 
 
 class MachineSteps:
-    """What the canaries of a candidate say: which findings a step of the machine explains, which canaries to ask again.
+    """The steps of the machine that the canaries of a candidate show, and the canaries to measure again.
 
-    A case is compared with the cases bound by the same resource. Where fewer than three of them moved together, it is
-    compared with all cases of its devices.
+    A case is compared with the cases that are bound by the same resource. If fewer than three of them moved together,
+    it is compared with all cases of its devices.
     """
 
     def __init__(self, judgement: Judgement, before: Evidence, after: Evidence) -> None:
@@ -204,9 +211,10 @@ class MachineSteps:
         self._groups = {key: CaseGroup(key[1], cases) for key, cases in members.items()}
 
     def canaries(self, suspects: Sequence[Finding]) -> tuple[Finding, ...]:
-        """Return the cases to measure again beside the suspects: of each group the least noisy, none of them a suspect.
+        """Return the cases to measure again with the suspects: the least noisy canaries of each group.
 
-        Those that were already measured again come first, so that the same canaries accompany all rounds.
+        Suspects are not among them. Canaries that were already measured again come first, so that all rounds have the
+        same.
         """
         asked = {finding.key for finding in suspects}
         groups = {id(group): group for finding in suspects if (group := self._group(finding.key))}
@@ -218,10 +226,10 @@ class MachineSteps:
         return tuple(chosen.values())
 
     def judgement(self) -> Judgement:
-        """Return the judgement with the steps of the machine taken out of what looks slower.
+        """Return the judgement after the steps of the machine are subtracted from the cases that look slower.
 
-        A case that is slower only by what its canaries moved is inconclusive. One that is slower than its canaries by
-        more than the threshold is slower, and its finding has the effect that is left.
+        A case is inconclusive if the shift of its canaries explains its slowdown. It is slower if it is slower than its
+        canaries by more than the threshold; its finding then has the remaining effect.
         """
         raw = self._judgement.findings
         steps = {finding.key: step for finding in raw if (step := self._step(finding))}
@@ -236,7 +244,7 @@ class MachineSteps:
         return replace(self._judgement, findings=tuple(sorted(findings, key=badness)), notes=notes)
 
     def _group(self, key: Key) -> CaseGroup | None:
-        """The group that a case is compared with; None where no group of enough cases moved together."""
+        """Return the group that a case is compared with; None if too few cases moved together in every group."""
         case = self._cases.get(key)
         if case is None:
             return None
@@ -244,9 +252,9 @@ class MachineSteps:
         return next((group for group in groups if group.can_judge(case)), None)
 
     def _step(self, finding: Finding) -> CommonShift | None:
-        """The step of the machine that a finding contains; None where there is none, or another cause is known.
+        """Return the step of the machine that a finding contains; None if there is none, or another cause is known.
 
-        Only the cases bound by the same resource can show that a case should have become faster.
+        Only cases that are bound by the same resource can show that a case should have become faster.
         """
         group = self._group(finding.key)
         if group is None or finding.effect is None or finding.cause not in _OPEN:
@@ -255,7 +263,10 @@ class MachineSteps:
         return common if common.is_step(finding.threshold) and (common.shift > 0 or group.name) else None
 
     def _compared(self, raw: Finding, left: Finding, step: CommonShift) -> Finding:
-        """The finding to report: of a case that is still slower what is left, else of one that looked slower why."""
+        """Return the finding to report, which has the remaining effect if the case is still slower.
+
+        Otherwise a case that looked slower is reported as inconclusive, with the step as the reason.
+        """
         verdict = _verdict(left)
         moved = f"{self._group(raw.key)} became {_size(step)} together"
         if verdict in _LOOKS_SLOWER:
@@ -266,7 +277,7 @@ class MachineSteps:
         return replace(raw, verdict=Verdict.INCONCLUSIVE, cause=CAUSE, reason=reason)
 
     def _said(self, raw: Sequence[Finding], findings: Sequence[Finding]) -> list[str]:
-        """One line about the steps that changed a finding."""
+        """Return one line about the steps that changed a finding, or nothing if none did."""
         changed = [old.key for old, new in zip(raw, findings, strict=True) if old is not new]
         groups = {str(group): group for key in changed if (group := self._group(key))}
         if not groups:
@@ -277,7 +288,7 @@ class MachineSteps:
         ]
 
     def _unguarded(self, findings: Sequence[Finding]) -> list[str]:
-        """One line where a case is slower and no canaries were there."""
+        """Return one line if cases are slower and no canaries could test them for a step of the machine."""
         alone = [finding.case.id for finding in findings if _is_slower(finding) and not self._group(finding.key)]
         if not alone:
             return []
@@ -289,7 +300,7 @@ class MachineSteps:
 
 
 def _case_shifts(judgement: Judgement, before: Evidence, after: Evidence) -> dict[Key, CaseShift]:
-    """The cases whose figures were compared and whose first measurement can tell how far they moved."""
+    """Return the cases whose figures were compared and whose first measurement shows how far they moved."""
     grounds = Grounds(before, after)
     sides = {
         (new.case.id, new.devices): (grounds.of_same_card(old, new), new)
@@ -309,7 +320,7 @@ def _case_shifts(judgement: Judgement, before: Evidence, after: Evidence) -> dic
 
 
 def _left(cases: Sequence[CaseShift], steps: Sequence[CommonShift]) -> dict[Key, Finding]:
-    """The findings with the effects that the steps leave, the uncertainty of the steps added."""
+    """Return the findings with the effects that remain after the steps, with the uncertainty of the steps added."""
     weighed = [stats.welch(np.array(case.before), np.array(case.after.logs)) for case in cases]
     shifts, errors = (np.array([getattr(step, name) for step in steps]) for name in ("shift", "uncertainty"))
     difference, error, freedom = (
@@ -328,13 +339,13 @@ def _left(cases: Sequence[CaseShift], steps: Sequence[CommonShift]) -> dict[Key,
 
 
 def _squares(logs: Sequence[float]) -> float:
-    """The sum of the squared deviations from the mean."""
+    """Return the sum of the squared deviations from the mean."""
     mean = sum(logs) / len(logs)
     return sum((value - mean) ** 2 for value in logs)
 
 
 def _with_q(findings: Sequence[Finding]) -> list[Finding]:
-    """The findings with the q of their effects, of which some are what a step left."""
+    """Return the findings with the q-values of their effects, some of which remain after a step."""
     weighed = [finding for finding in findings if finding.effect is not None]
     adjusted = stats.false_discovery([finding.effect.p for finding in weighed if finding.effect]).tolist()
     q = dict(zip((finding.key for finding in weighed), adjusted, strict=True))
@@ -342,7 +353,7 @@ def _with_q(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _verdict(finding: Finding) -> Verdict:
-    """The verdict on the effect that is left."""
+    """Return the verdict on the remaining effect."""
     assert finding.effect is not None
     verdict = verdict_of(finding.effect, finding.threshold)
     return Verdict.SUSPECT if verdict is Verdict.SLOWER and finding.q > _MOST_Q else verdict
@@ -353,6 +364,6 @@ def _is_slower(finding: Finding) -> bool:
 
 
 def _size(step: CommonShift) -> str:
-    """A common shift for people: `1.5 % slower`."""
+    """Return a common shift as text: `1.5 % slower`."""
     size = units.percent(abs(math.expm1(step.shift)), 1 if abs(step.shift) >= 0.001 else 2)
     return f"{size} {'slower' if step.shift > 0 else 'faster'}"

@@ -1,4 +1,4 @@
-"""What may explain that a component of a fleet is slow: evidence from its run, beside that of the others."""
+"""Causes that may explain why a component of a fleet is slow: evidence from its own run, compared with other runs."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _STATES: dict[str, tuple[CauseKind, str]] = {
     "steal": ("other programs", "other virtual machines took processor time"),
     "migrated": ("NUMA", "the system moved threads between NUMA nodes"),
 }
-_USUAL = 0.5  # of the others: a state that so many share explains no difference between them
-_CLOCK_SHARE = 0.5  # of the slowdown: from here on a lower clock explains it
+_USUAL = 0.5  # a state that more than this share of the other components has explains no difference from them
+_CLOCK_SHARE = 0.5  # a lower clock explains a slowdown if it accounts for at least this share of it
 _OF_LINKS = ("host link",)
 
 
 @dataclass(frozen=True, slots=True)
 class SlowCause:
-    """Something that explains a slow component: its kind for counting, and a sentence without the full stop."""
+    """An explanation of a slow component: its kind, by which causes are counted, and a sentence without a full stop."""
 
     kind: CauseKind
     text: str
@@ -41,22 +41,23 @@ class SlowCause:
 def causes(
     key: CaseKey | None, family: str, slowdown: float, component: Component, others: Sequence[Component]
 ) -> tuple[SlowCause, ...]:
-    """Return what explains that a component is slow in a case, or without a case in a family; empty if nothing does.
+    """Return the causes that explain why a component is slow in a case, or in a family if `key` is None.
 
-    `slowdown` is a natural logarithm.
+    `slowdown` is a natural logarithm. The result is empty if nothing explains it.
     """
-    keys = [key] if key else [each for each in component.rates if each.family == family]
-    found: list[SlowCause] = [SlowCause("health", text) for text in (*component.sick, *component.warnings)]
-    for each in keys:
-        own = component.rates[each]
-        beside = [other.rates[each] for other in others if each in other.rates]
-        found += [*_states(own, beside), *_clock(own, beside, slowdown)]
+    keys = [key] if key else [case_key for case_key in component.rates if case_key.family == family]
+    explanations: list[SlowCause] = [SlowCause("health", text) for text in (*component.sick, *component.warnings)]
+    for case_key in keys:
+        own = component.rates[case_key]
+        other_rates = [other.rates[case_key] for other in others if case_key in other.rates]
+        explanations += [*_states(own, other_rates), *_clock(own, other_rates, slowdown)]
     if family in _OF_LINKS or component.kind == "link":
-        found += _links(component, others)
-    return tuple(dict.fromkeys(found))
+        explanations += _links(component, others)
+    return tuple(dict.fromkeys(explanations))
 
 
 def _states(own: CaseRate, others: Sequence[CaseRate]) -> list[SlowCause]:
+    """Return the disturbances during this measurement that most of the other components did not have."""
     usual = Tally(state for other in others for state in other.states)
     return [
         SlowCause(*_STATES[state])
@@ -66,6 +67,7 @@ def _states(own: CaseRate, others: Sequence[CaseRate]) -> list[SlowCause]:
 
 
 def _clock(own: CaseRate, others: Sequence[CaseRate], slowdown: float) -> list[SlowCause]:
+    """Return the lower core clock as a cause if it accounts for half of the slowdown or more."""
     clocks = [other.clock_hz for other in others if other.clock_hz > 0]
     if not clocks or not own.clock_hz > 0:
         return []
@@ -77,18 +79,19 @@ def _clock(own: CaseRate, others: Sequence[CaseRate], slowdown: float) -> list[S
 
 
 def _links(component: Component, others: Sequence[Component]) -> list[SlowCause]:
-    found = []
+    """Return each detail, such as the width of a link, that is a smaller number than its usual value elsewhere."""
+    narrower = []
     for name, value in component.details:
         values = Tally(dict(other.details).get(name, value) for other in others)
         usual = values.most_common(1)[0][0] if values else value
         if value.isdigit() and usual.isdigit() and int(value) < int(usual):
-            found.append(
+            narrower.append(
                 SlowCause("link width", f"its {name.replace('.', ' ')} is {value}, that of the others {usual}")
             )
-    return found
+    return narrower
 
 
 def disturbed_cases(component: Component) -> int:
-    """Return in how many of its cases other programs used the component or its host."""
+    """Return the number of cases of the component in which other programs used it or its host."""
     others = {state for state, (kind, _) in _STATES.items() if kind == "other programs"}
     return sum(bool(rate.states & others) for rate in component.rates.values())

@@ -1,7 +1,8 @@
-"""Runs side by side: what differs in the environment, then every case that they share, the worst first.
+"""A comparison of runs: first the differences of their environments, then every case that they share, the worst first.
 
-A pure function of readings; the verdicts are those of the gate (docs/gate.md). Unlike a gate it weighs what other
-machines, drivers and settings measured too, since that is what it was asked for, and says first what they are.
+The functions are pure functions of readings, and the verdicts are those of the gate (docs/gate.md). Unlike a gate, a
+comparison also weighs runs of different machines, drivers and settings, because the user asked for that; it names the
+differences first.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from gpubench.judging.words import change, plural, signed
 from gpubench.model import Device, Manifest, Verdict
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_NAMED = 3  # of the cases that only one side has
+_NAMED = 3  # at most this many of the cases that only one side has are named
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Something of the environment that is not the same in all runs: its value in each, empty where it is not known."""
+    """A fact about the environment that differs between the runs: its value in each run, empty where it is unknown."""
 
     name: str
     values: tuple[str, ...]
@@ -33,10 +34,10 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Geomean:
-    """The geometric mean of how many times as good a suite's figures are: 1.02 is 2 % better, whatever the unit.
+    """The geometric mean of the ratios of a suite's figures: 1.02 means 2 % better, whatever the unit.
 
-    `decided` is how many of the cases are slower, faster or the same. `direction` is 1 where the mean and all decided
-    changes are for the better, -1 where they are for the worse, and else 0: an undecided mean is neither.
+    `decided` is the number of cases that are slower, faster or the same. `direction` is 1 if the mean and all decided
+    changes are for the better, -1 if they are for the worse, and otherwise 0.
     """
 
     suite: str
@@ -47,20 +48,20 @@ class Geomean:
 
     @property
     def words(self) -> str:
-        """`2.0 % better`; of undecided changes, or of some in both directions, `+2.0 %`, where more is better."""
+        """The mean as text: `2.0 % better`; if `direction` is 0 only `+2.0 %`, where + means better."""
         if not self.direction:
             return signed(self.ratio - 1)
         return f"{percent(abs(self.ratio - 1))} {'better' if self.direction > 0 else 'worse'}"
 
     @property
     def counts(self) -> str:
-        """`1 of 12 cases decided`."""
+        """The number of decided cases as text: `1 of 12 cases decided`."""
         return f"{self.decided} of {plural(self.cases)} decided"
 
 
 @dataclass(frozen=True, slots=True)
 class Against:
-    """One run compared with the first: its findings, the worst first, and the geometric mean of each suite."""
+    """One run compared with the first run: its findings, the worst first, and the geometric mean of each suite."""
 
     name: str
     judgement: Judgement
@@ -68,13 +69,13 @@ class Against:
 
     @property
     def tally(self) -> str:
-        """`1 slower, 2 faster, 90 same`."""
+        """The number of cases with each verdict: `1 slower, 2 faster, 90 same`."""
         return tally(replace(self.judgement, missing=()))
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """What a run is called, of which devices it is and when it began."""
+    """A run as a column of a table: its name, the names of its devices, when it started, and its number of results."""
 
     name: str
     devices: tuple[str, ...]
@@ -84,7 +85,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The runs, what differs in what they were measured with, and each of the others against the first."""
+    """The compared runs, the differences of their environments, and the comparison of each other run with the first."""
 
     columns: tuple[Column, ...]
     differences: tuple[Difference, ...]
@@ -92,15 +93,15 @@ class Comparison:
 
 
 def letter(index: int) -> str:
-    """What a run is called in a table: A, B, C and so on."""
+    """Return the name of a run in a table: A, B, C and so on."""
     return _LETTERS[index] if index < len(_LETTERS) else f"run {index + 1}"
 
 
 def only_one(comparison: Comparison, against: Against) -> list[str]:
-    """In words, the cases that only one side has a figure of."""
+    """Return a sentence for each side that has figures of cases which the other side does not have."""
     first = comparison.columns[0].name
-    found = ((against.judgement.missing, first), (against.judgement.new, against.name))
-    return [_only([case.id for case in cases], name) for cases, name in found if cases]
+    cases_by_run = ((against.judgement.missing, first), (against.judgement.new, against.name))
+    return [_only([case.id for case in cases], name) for cases, name in cases_by_run if cases]
 
 
 def _only(ids: Sequence[str], name: str) -> str:
@@ -109,34 +110,34 @@ def _only(ids: Sequence[str], name: str) -> str:
 
 
 def compare(readings: Sequence[Reading], threshold: Callable[[str], float]) -> Comparison:
-    """Hold every reading against the first, case by case; their `source` is what they are called.
+    """Compare every reading with the first one, case by case; `source` of a reading is the name of its run.
 
-    `threshold` gives the smallest change of a case, by its id, that matters, as a fraction. Raises UsageError where
-    the first has no case in common with any other.
+    `threshold` returns the smallest relevant change of a case, by its id, as a fraction. Raises UsageError if the first
+    run has no case in common with any other run.
     """
     first, *others = readings
     against = tuple(_against(first, other, threshold) for other in others)
-    if not any(found.judgement.findings for found in against):
+    if not any(compared.judgement.findings for compared in against):
         raise UsageError(f"no case in common: {'; '.join(map(_holds, readings))}")
     columns = tuple(map(_column, readings))
     return Comparison(columns, tuple(differences([reading.manifest for reading in readings])), against)
 
 
 def _against(first: Reading, other: Reading, threshold: Callable[[str], float]) -> Against:
-    found = settled(judge(Evidence([[first]]), Evidence([[other]]), threshold, allow_mismatch=True))
-    ordered = tuple(sorted(found.findings, key=_order))
-    return Against(other.source, replace(found, findings=ordered), tuple(_geomeans(ordered)))
+    judgement = settled(judge(Evidence([[first]]), Evidence([[other]]), threshold, allow_mismatch=True))
+    ordered = tuple(sorted(judgement.findings, key=_order))
+    return Against(other.source, replace(judgement, findings=ordered), tuple(_geomeans(ordered)))
 
 
 def _order(finding: Finding) -> tuple[int, float, str]:
-    """The worst first; what was not weighed by how its medians differ."""
+    """Return the sort key that puts the worst finding first; findings without an effect sort by their medians."""
     place, _, case = badness(finding)
-    worse = -math.log(found) if (found := ratio(finding)) > 0 else 0.0
+    worse = -math.log(times_as_good) if (times_as_good := ratio(finding)) > 0 else 0.0
     return place, -worse, case
 
 
 def ratio(finding: Finding) -> float:
-    """How many times as good a figure is as before, more being better; NaN where nothing can be said."""
+    """Return how many times as good a figure is as before, where more is better; NaN if the two cannot be compared."""
     grown = 1 + change(finding)
     if not grown > 0 or not math.isfinite(grown):
         return math.nan
@@ -144,12 +145,12 @@ def ratio(finding: Finding) -> float:
 
 
 def answer(against: Against, name: str) -> Answer:
-    """Return what a comparison found, why, and what to do next; `name` is the run's letter."""
-    judgement = replace(against.judgement, missing=())  # a comparison names what only one side has by itself
+    """Return the answer of a comparison: verdict, reasons and next steps; `name` is the letter of the run."""
+    judgement = replace(against.judgement, missing=())  # `only_one` already lists the missing cases
     counts = judgement.counts()
-    changes = [f"{counts[each]} {each}" for each in (Verdict.SLOWER, Verdict.FASTER) if each in counts]
-    words = ", ".join(changes) or ("nothing is slower or faster" if judgement.decided else "inconclusive")
-    verdict = f"{name} against A: {words}; {decided(judgement)}"
+    changes = [f"{counts[verdict]} {verdict}" for verdict in (Verdict.SLOWER, Verdict.FASTER) if verdict in counts]
+    summary = ", ".join(changes) or ("nothing is slower or faster" if judgement.decided else "inconclusive")
+    verdict = f"{name} against A: {summary}; {decided(judgement)}"
     return Answer(COMPARE, 0, verdict, reasons(judgement), next_steps(judgement, COMPARE))
 
 
@@ -158,14 +159,20 @@ def _geomeans(findings: Sequence[Finding]) -> Iterator[Geomean]:
     for finding in findings:
         if ratio(finding) > 0:
             suites.setdefault(finding.case.suite, []).append(finding)
-    for suite, found in suites.items():
-        verdicts = [each.verdict for each in found]
-        mean = math.exp(sum(math.log(ratio(each)) for each in found) / len(found))
-        yield Geomean(suite, mean, len(found), sum(each in DECIDED for each in verdicts), _direction(mean, verdicts))
+    for suite, suite_findings in suites.items():
+        verdicts = [finding.verdict for finding in suite_findings]
+        mean = math.exp(sum(math.log(ratio(finding)) for finding in suite_findings) / len(suite_findings))
+        yield Geomean(
+            suite,
+            mean,
+            len(suite_findings),
+            sum(verdict in DECIDED for verdict in verdicts),
+            _direction(mean, verdicts),
+        )
 
 
 def _direction(mean: float, verdicts: Sequence[Verdict]) -> int:
-    """Return which way a suite went, if the cases that are decided went the way of the mean and no other; else 0."""
+    """Return 1 or -1 if all decided changes of a suite have the direction of the mean, otherwise 0."""
     ways = {Verdict.SLOWER, Verdict.FASTER}.intersection(verdicts)
     if ways == {Verdict.FASTER} and mean > 1:
         return 1
@@ -173,6 +180,7 @@ def _direction(mean: float, verdicts: Sequence[Verdict]) -> int:
 
 
 def _holds(reading: Reading) -> str:
+    """Return a sentence that names the suites of a run."""
     suites = sorted({case_id.partition("/")[0] for case_id, _ in reading.gathered.results})
     return f"{reading.source} has {', '.join(suites) or 'no results'}"
 
@@ -185,10 +193,10 @@ def _column(reading: Reading) -> Column:
 
 
 def differences(manifests: Sequence[Manifest]) -> Iterator[Difference]:
-    """What is not the same everywhere, the devices first."""
-    each = [dict(_environment(manifest)) for manifest in manifests]
-    for name in dict.fromkeys(name for found in each for name in found):
-        values = tuple(found.get(name, "") for found in each)
+    """Yield the facts about the environment that differ between the runs, those of the devices first."""
+    environments = [dict(_environment(manifest)) for manifest in manifests]
+    for name in dict.fromkeys(name for environment in environments for name in environment):
+        values = tuple(environment.get(name, "") for environment in environments)
         if len(set(values)) > 1:
             yield Difference(name, values)
 

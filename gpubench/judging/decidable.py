@@ -1,4 +1,4 @@
-"""How many processes would decide what is undecided, from the noise that was seen. Pure functions of a finding."""
+"""Estimate how many processes would decide an undecided case from the noise that was measured."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from gpubench import stats
 from gpubench.judging.judge import Finding
 from gpubench.judging.noise import chance_errors
 
-MOST_PROCESSES = 100  # per side: what needs more is not worth measuring
-POWER = 0.8  # how often as many processes as are named decide a case
+MOST_PROCESSES = 100  # per side; a case that needs more is not worth the time
+POWER = 0.8  # the probability that the recommended number of processes decides a case
 _COUNTS = (*range(5, 11), *range(12, 21, 2), *range(24, 41, 4), *range(45, 71, 5), 80, 90, MOST_PROCESSES)
-_PLACES = (np.arange(21) + 0.5) / 21  # quantiles of where the true change may lie
+_PLACES = (np.arange(21) + 0.5) / 21  # quantiles of the distribution of the true change
 _LOGISTIC = 1.702  # 1 / (1 + exp(-1.702 z)) is the normal distribution's function within 0.01 (Bowling et al. 2009)
 
 
 class _Counts(NamedTuple):
-    """Numbers of processes per side, and of each Student's 95 % quantile and `chance_errors`; of shape (1, n)."""
+    """Numbers of processes per side, with Student's 95 % quantile and `chance_errors` for each; all of shape (1, n)."""
 
     processes: stats.Vector
     quantiles: stats.Vector
@@ -43,19 +43,19 @@ def _places(freedom: int) -> stats.Vector:
 
 
 def processes_needed(finding: Finding) -> int:
-    """Return about how many processes per side decide a case with a probability of 80 %; 0 where more than 100 do.
+    """Return about how many processes per side decide a case with a probability of 80 %; 0 if more than 100 do.
 
-    The true change may lie anywhere that the measured one and the noise between processes allow. With n processes a
-    side the effect has the standard error s·√(2/n), against a floor s·√(1/n). A case is decided where its 95 %
-    interval lies beyond the threshold, which noise widens, or within the threshold that the user asked for.
+    The true change may lie anywhere that the measured change and the noise between processes allow. With n processes
+    per side, the effect has the standard error s·√(2/n); compared with a floor it is s·√(1/n). A case is decided if its
+    95 % interval lies beyond the threshold, which noise widens, or within the threshold that the user asked for.
     """
-    found = finding.effect
-    if found is None or not found.between:
+    weighed = finding.effect
+    if weighed is None or not weighed.between:
         return 0
-    # The noise of other sessions, which more processes do not lower.
-    elsewhere = found.least_threshold if found.deviation not in (0.0, found.between) else 0.0
+    # More processes do not lower the noise between sessions, so it keeps its own bound.
+    elsewhere = weighed.least_threshold if weighed.deviation not in (0.0, weighed.between) else 0.0
     return _needed(
-        found.shift, found.between, finding.asked, elsewhere, finding.before.processes, finding.after.processes
+        weighed.shift, weighed.between, finding.asked, elsewhere, finding.before.processes, finding.after.processes
     )
 
 
@@ -75,12 +75,12 @@ def _needed(shift: float, between: float, asked: float, elsewhere: float, before
 
 
 def _normal(z: stats.Vector) -> stats.Vector:
-    """Return the normal distribution's function, which is precise enough for a power."""
+    """Return the normal distribution function by a logistic approximation; its error of 0.01 is small enough here."""
     return 1 / (1 + np.exp(-_LOGISTIC * np.clip(z, -400, 400)))
 
 
 def deciding_threshold(finding: Finding) -> float:
-    """Return the threshold, a fraction, within which the whole interval lies: with it the case would be the same."""
+    """Return the smallest threshold, a fraction, for which the case would be the same; NaN if it has no effect."""
     if finding.effect is None:
         return math.nan
     return math.expm1(max(abs(finding.effect.low), abs(finding.effect.high)))

@@ -1,7 +1,7 @@
-"""How one side differs from another, and how small a difference can be seen: docs/gate.md says why so.
+"""The effect of a change on one case, and the smallest effect that noise leaves visible; docs/gate.md has the reasons.
 
-Everything is on logarithms that are turned so that more is worse: +0.02 is 2 % slower, whatever the unit.
-Nothing here knows of a policy; a comparison asks the same functions as a gate.
+All values are logarithms whose sign makes more worse: +0.02 is 2 % slower, whatever the unit. Nothing here depends on a
+policy, because a comparison and a gate call the same functions.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from gpubench import stats
 from gpubench.judging.evidence import Side
 from gpubench.judging.noise import ERRORS, LEAST_REPLICATES, chance_errors, chance_errors_of
 
-_LEAST_SITTINGS = 3  # a deviation of two sittings has one degree of freedom
+_LEAST_SESSIONS = 3  # the deviation of two sessions has one degree of freedom, which is too uncertain
 
 
 class Scatter(NamedTuple):
-    """How identical code scatters, on logarithms.
+    """How much identical code scatters, on logarithms.
 
-    `error` is the standard error of an effect between identical code, `errors` how many of them chance does not
-    exceed, `deviation` the standard deviation between the values, which `counted` names: `5 and 5 processes`.
+    `error` is the standard error of an effect between identical code, and `errors` the number of standard errors that
+    chance does not exceed. `deviation` is the standard deviation between the values, and `counted` names those values:
+    `5 and 5 processes`.
     """
 
     error: float
@@ -34,17 +35,17 @@ class Scatter(NamedTuple):
 
     @property
     def least_threshold(self) -> float:
-        """The smallest difference that this scatter leaves decidable."""
+        """The smallest difference that can be decided despite this scatter."""
         return self.errors * self.error
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """The candidate against the baseline, on logarithms, worse upwards.
+    """The effect of the candidate against the baseline, on logarithms, where more is worse.
 
-    `shift` is the Hodges-Lehmann estimate over the processes' medians, `low` and `high` the 95 % interval
-    by Welch, `p` the probability of such a difference between equals. `between` is the standard deviation between the
-    processes of both sides, pooled. The others are those of the `Scatter` that asks for the widest threshold.
+    `shift` is the Hodges-Lehmann estimate over the medians of the processes. `low` and `high` are its 95 % interval by
+    Welch, and `p` is the probability of such a difference if both sides were equal. `between` is the pooled standard
+    deviation between the processes of both sides. The other fields come from the `Scatter` with the widest threshold.
     """
 
     shift: float
@@ -59,18 +60,21 @@ class Effect:
 
     @property
     def least_threshold(self) -> float:
-        """The smallest difference that noise leaves decidable."""
+        """The smallest difference that can be decided despite the noise."""
         return self.errors * self.error
 
     @property
     def reach(self) -> float:
-        """Half the width of the interval."""
+        """Half the width of the 95 % interval."""
         return (self.high - self.low) / 2
 
 
 @dataclass(frozen=True, slots=True)
 class SidePair:
-    """The logarithms of two sides, and what else than their processes says how identical code scatters."""
+    """The logarithms of two sides, and further estimates of how much identical code scatters.
+
+    `elsewhere` holds the estimates that do not come from the processes of the two sides: a noise run, other sessions.
+    """
 
     before: tuple[float, ...]
     after: tuple[float, ...]
@@ -78,7 +82,7 @@ class SidePair:
 
 
 def is_weighable(side: Side) -> bool:
-    """Whether a side has enough processes, with figures that have a logarithm."""
+    """Return whether a side has enough processes and all its figures have a logarithm."""
     return len(side.logs) >= LEAST_REPLICATES
 
 
@@ -88,14 +92,14 @@ def pair(before: Side, after: Side, noise: Side | None = None) -> SidePair:
     if noise is not None and is_weighable(noise):
         counted = f"{len(noise.logs)} processes of the noise run"
         elsewhere.append(_scatter(noise.logs, len(before.logs), len(after.logs), counted))
-    if len(set(before.sittings)) >= _LEAST_SITTINGS and len(centres := before.centres) >= _LEAST_SITTINGS:
+    if len(set(before.sessions)) >= _LEAST_SESSIONS and len(centres := before.centres) >= _LEAST_SESSIONS:
         counted = f"{len(centres)} sessions of the baseline"
-        elsewhere.append(_scatter(centres, len(centres), len(set(after.sittings)), counted))
+        elsewhere.append(_scatter(centres, len(centres), len(set(after.sessions)), counted))
     return SidePair(before.logs, after.logs, tuple(elsewhere))
 
 
 def _scatter(logs: Sequence[float], before: int, after: int, counted: str) -> Scatter:
-    """The scatter of these logarithms, for an effect of `before` against `after` of their kind."""
+    """Return the scatter of these logarithms for an effect between `before` and `after` values of their kind."""
     mean = sum(logs) / len(logs)
     deviation = math.sqrt(sum((value - mean) ** 2 for value in logs) / (len(logs) - 1))
     error = deviation * math.sqrt(1 / before + 1 / after)
@@ -103,10 +107,10 @@ def _scatter(logs: Sequence[float], before: int, after: int, counted: str) -> Sc
 
 
 def effects(pairs: Sequence[SidePair]) -> list[Effect]:
-    """The effect of each pair, in order; pairs with as many processes are weighed in one go."""
+    """Return the effect of each pair, in order; pairs with the same numbers of processes are computed together."""
     shapes: dict[tuple[int, int], list[int]] = {}
-    for index, each in enumerate(pairs):
-        shapes.setdefault((len(each.before), len(each.after)), []).append(index)
+    for index, side_pair in enumerate(pairs):
+        shapes.setdefault((len(side_pair.before), len(side_pair.after)), []).append(index)
     weighed: dict[int, Effect] = {}
     for indices in shapes.values():
         weighed |= zip(indices, _weighed([pairs[index] for index in indices]), strict=True)
@@ -114,7 +118,11 @@ def effects(pairs: Sequence[SidePair]) -> list[Effect]:
 
 
 def _weighed(pairs: Sequence[SidePair]) -> list[Effect]:
-    before, after = np.array([each.before for each in pairs]), np.array([each.after for each in pairs])
+    """Return the effects of pairs whose sides have the same numbers of processes."""
+    before, after = (
+        np.array([side_pair.before for side_pair in pairs]),
+        np.array([side_pair.after for side_pair in pairs]),
+    )
     welch = stats.welch(before, after)
     reach, shifts = welch.reach, stats.hodges_lehmann(before, after)
     rows = np.stack((shifts, welch.difference - reach, welch.difference + reach, welch.p), axis=-1).tolist()
@@ -124,18 +132,18 @@ def _weighed(pairs: Sequence[SidePair]) -> list[Effect]:
             low,
             high,
             p,
-            *max((own, *each.elsewhere), key=lambda scatter: scatter.least_threshold),
+            *max((own, *side_pair.elsewhere), key=lambda scatter: scatter.least_threshold),
             between=own.deviation,
         )
-        for each, (shift, low, high, p), own in zip(pairs, rows, _own_scatter(before, after, welch), strict=True)
+        for side_pair, (shift, low, high, p), own in zip(pairs, rows, _own_scatter(before, after, welch), strict=True)
     ]
 
 
 def _own_scatter(before: stats.Vector, after: stats.Vector, welch: stats.Welch) -> Iterator[Scatter]:
-    """Yield the scatter of each row's processes.
+    """Yield the scatter of the processes of each row.
 
-    Of two estimates of the error the one that asks for more counts: the pooled one where a side is quiet by chance,
-    Welch's where the side with fewer processes is the noisier one.
+    Two estimates of the standard error are compared, and the one with the wider threshold counts: the pooled one if one
+    side is quiet by chance, and Welch's if the side with fewer processes is the noisier one.
     """
     old, new = before.shape[-1], after.shape[-1]
     deviations = stats.pooled_deviation(before, after)
@@ -149,9 +157,9 @@ def _own_scatter(before: stats.Vector, after: stats.Vector, welch: stats.Welch) 
 
 
 def against(side: Side, expected: float) -> Effect:
-    """One weighable side against a figure that is known, in its unit: the interval is Student's, of one sample.
+    """Return the effect of one weighable side against a known figure in its unit, with Student's one-sample interval.
 
-    `shift` is the median, `p` is not asked (NaN): whether it differs from what is expected is not the question.
+    `shift` is the median. `p` is NaN, because the question is not whether the side differs from the known figure.
     """
     logs = np.array(side.logs)
     centre = (-1.0 if side.kinds[0].better == "more" else 1.0) * math.log(expected)
@@ -163,5 +171,5 @@ def against(side: Side, expected: float) -> Effect:
 
 
 def as_change(shift: float, better: str) -> float:
-    """A shift as a fraction of the figure: +2 % slower is +0.02 of a time and -0.0196 of a rate."""
+    """Return a shift as a fraction of the figure: 2 % slower is +0.02 for a time and -0.0196 for a rate."""
     return math.expm1(-shift if better == "more" else shift)

@@ -1,7 +1,7 @@
-"""What runs say of each case, process by process: the two sides that a comparison or a gate weighs.
+"""The results of runs, collected case by case and process by process: the two sides of a comparison or a gate.
 
-A *process* is one replicate's word on a case: the median of its headline series. A *sitting* is what was
-measured together: its processes share a state of the machine that those of another do not.
+A *process* is one replicate of a case: the median of its headline series. A *session* holds the run files that were
+measured together; its processes share a state of the machine that the processes of another session do not share.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ _CLOCKS = (Measure.CORE_CLOCK, Measure.MEMORY_CLOCK)
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How a figure was taken. Two with `differences` are not comparable; `limit` names the peak that bounds it."""
+    """The method of a figure; two kinds with `differences` are not comparable.
+
+    `limit` names the peak that bounds the figure.
+    """
 
     version: int
     series: str
@@ -35,21 +38,21 @@ class Kind:
     limit: str = ""
 
     def differences(self, other: Kind) -> tuple[str, ...]:
-        """What differs, in words."""
+        """Return what differs from another kind, one phrase for each field."""
         names = {"version": "case version", "series": "series", "unit": "unit", "better": "the better direction"}
         return tuple(
-            f"{words} was {getattr(self, name)}, is {getattr(other, name)}"
-            for name, words in names.items()
+            f"{label} was {getattr(self, name)}, is {getattr(other, name)}"
+            for name, label in names.items()
             if getattr(self, name) != getattr(other, name)
         )
 
 
 class Process(NamedTuple):
-    """One replicate of a case: `value` is its median in SI units, NaN unless it is ok.
+    """One replicate of a case: `value` is its median in SI units, or NaN if its status is not ok.
 
     `clock_hz` is the clock that the worker read after the samples, NaN if it read none. `neighbours` are the labels and
-    the reasons for discards which say that other work disturbed the samples. A tuple, because hundreds of thousands
-    come from the processes that read files.
+    the reasons for discarded samples that show that other work disturbed the replicate. The class is a tuple, because
+    the processes that read files send hundreds of thousands of them.
     """
 
     status: Status
@@ -64,9 +67,9 @@ class Process(NamedTuple):
 
 @dataclass(slots=True)
 class Gathering:
-    """The records of one run file, reduced as they come to what a gate weighs.
+    """The records of one run file, reduced to the parts that a gate needs while they are read.
 
-    `clocks` are the samples that hold a device's clock: what a slow-down is looked into with.
+    `clocks` are the samples with a clock of a device, which may explain a slower case.
     """
 
     results: dict[Key, list[tuple[Case, Process]]] = field(default_factory=dict)
@@ -75,7 +78,7 @@ class Gathering:
     _kinds: dict[tuple[int, str, str, Better, str], Kind] = field(default_factory=dict)
 
     def take(self, record: Manifest | Result | Samples | Remark) -> None:
-        """Take one record in; the manifest comes first, as in a file, and says which counters are clocks."""
+        """Add one record; the manifest must come first, as in a file, because it declares which counters are clocks."""
         if isinstance(record, Manifest):
             clocks = (counter.name for counter in record.counters if counter.measures in _CLOCKS)
             self._clock_names = frozenset(clocks)
@@ -89,13 +92,13 @@ class Gathering:
         series = headline(result)
         if series is None or result.status != "ok":
             return Process(result.status, math.nan, None, result.reason or result.cause, result.labels)
-        known = (result.case.version, series.label, judged_unit(series), judged_better(series), series.limit)
-        if known not in self._kinds:
-            self._kinds[known] = Kind(*known)
+        method = (result.case.version, series.label, judged_unit(series), judged_better(series), series.limit)
+        if method not in self._kinds:
+            self._kinds[method] = Kind(*method)
         return Process(
             "ok",
             judged_median(series),
-            self._kinds[known],
+            self._kinds[method],
             labels=result.labels,
             window=result.window,
             clock_hz=series.clock_hz or math.nan,
@@ -105,7 +108,7 @@ class Gathering:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One run file as far as a gate weighs it; `source` is its name for people."""
+    """The parts of one run file that a gate needs; `source` is the file's name for people."""
 
     manifest: Manifest
     gathered: Gathering
@@ -115,7 +118,7 @@ class Reading:
 
     @classmethod
     def of(cls, run: Run, source: str = "") -> Reading:
-        """The reading of a whole run."""
+        """Return the reading of a whole run."""
         gathered = Gathering()
         gathered.take(run.manifest)
         for result in run.results:
@@ -127,16 +130,16 @@ class Reading:
 
 @dataclass(frozen=True)
 class Side:
-    """One case on one device set as all its processes have it.
+    """One case on one device set, with all its processes on this side.
 
-    `readings` and `sittings` say of each process which run file and which sitting it is from.
+    `readings` and `sessions` give for each process the index of its run file and of its session.
     """
 
     case: Case
     devices: tuple[str, ...]
     processes: tuple[Process, ...]
     readings: tuple[int, ...]
-    sittings: tuple[int, ...]
+    sessions: tuple[int, ...]
 
     @cached_property
     def ok(self) -> tuple[int, ...]:
@@ -150,12 +153,12 @@ class Side:
 
     @cached_property
     def kinds(self) -> tuple[Kind, ...]:
-        """How the processes that are ok were taken, each way once."""
+        """The methods of the ok processes, each method once."""
         return tuple(dict.fromkeys(kind for index in self.ok if (kind := self.processes[index].kind)))
 
     @cached_property
     def logs(self) -> tuple[float, ...]:
-        """Logarithms of the medians, so turned that more is worse; empty where one has no logarithm."""
+        """The logarithms of the medians, signed so that more is worse; empty if a median has no logarithm."""
         values, kinds = self.values, self.kinds
         if not kinds or not all(0 < value < math.inf for value in values):
             return ()
@@ -164,22 +167,22 @@ class Side:
 
     @property
     def centres(self) -> tuple[float, ...]:
-        """The mean of `logs` of each sitting that has any."""
+        """The mean of `logs` for each session that has any."""
         grouped: dict[int, list[float]] = {}
         for index, value in zip(self.ok, self.logs, strict=False):
-            grouped.setdefault(self.sittings[index], []).append(value)
+            grouped.setdefault(self.sessions[index], []).append(value)
         return tuple(sum(values) / len(values) for values in grouped.values())
 
     def only(self, readings: Collection[int]) -> Side:
-        """The processes of these readings alone."""
-        kept = [index for index, reading in enumerate(self.readings) if reading in readings]
-        columns = (self.processes, self.readings, self.sittings)
-        processes, sources, sittings = (tuple(column[index] for index in kept) for column in columns)
-        return Side(self.case, self.devices, processes, sources, sittings)  # type: ignore[arg-type]
+        """Return the side with only the processes of these run files, given by their indices."""
+        selected = [index for index, reading in enumerate(self.readings) if reading in readings]
+        columns = (self.processes, self.readings, self.sessions)
+        processes, sources, sessions = (tuple(column[index] for index in selected) for column in columns)
+        return Side(self.case, self.devices, processes, sources, sessions)  # type: ignore[arg-type]
 
     @property
     def is_measured(self) -> bool:
-        """Whether there is more to say of it than that it was skipped."""
+        """Whether at least one process was not skipped."""
         return any(process.status != "skipped" for process in self.processes)
 
     @property
@@ -195,12 +198,12 @@ class Side:
 
     @property
     def neighbours(self) -> tuple[tuple[str, ...], ...]:
-        """What says that other work disturbed them, of each ok process that was disturbed."""
-        return tuple(found for index in self.ok if (found := self.processes[index].neighbours))
+        """For each ok process that other work disturbed, the labels and reasons that show it."""
+        return tuple(disturbances for index in self.ok if (disturbances := self.processes[index].neighbours))
 
     @property
     def trouble(self) -> str:
-        """What became of the processes that are not ok, in words: `2 of 5 invalid: …`; nothing where all are ok."""
+        """The statuses of the processes that are not ok, with a reason: `2 of 5 invalid: …`; empty if all are ok."""
         bad = [process for process in self.processes if process.status != "ok"]
         if not bad:
             return ""
@@ -211,12 +214,12 @@ class Side:
 
 
 class Evidence:
-    """All that several runs say, by case: `sittings` are the readings that were taken together."""
+    """The results of several runs by case; `sessions` groups the readings that were measured together."""
 
-    def __init__(self, sittings: Sequence[Sequence[Reading]]) -> None:
-        self.sittings = tuple(tuple(sitting) for sitting in sittings)
-        self.readings = tuple(reading for sitting in self.sittings for reading in sitting)
-        self.sides = _sides(self.sittings)
+    def __init__(self, sessions: Sequence[Sequence[Reading]]) -> None:
+        self.sessions = tuple(tuple(session) for session in sessions)
+        self.readings = tuple(reading for session in self.sessions for reading in session)
+        self.sides = _sides(self.sessions)
         self._tables: dict[int, CounterTable] = {}
 
     @property
@@ -225,11 +228,11 @@ class Evidence:
         return any(process.status == "failed" for side in self.sides.values() for process in side.processes)
 
     def and_again(self, more: Sequence[Reading]) -> Evidence:
-        """The union with what was measured again in the last sitting."""
-        return Evidence((*self.sittings[:-1], (*self.sittings[-1], *more)))
+        """Return this evidence with the readings of a repeated measurement added to its last session."""
+        return Evidence((*self.sessions[:-1], (*self.sessions[-1], *more)))
 
     def clocks(self, side: Side, measure: Measure = Measure.CORE_CLOCK) -> tuple[float, ...]:
-        """The median of a clock's counters in the window of each ok process, Hz; NaN where no counter was read."""
+        """Return the median of a clock in the window of each ok process, in Hz; NaN if no counter was read."""
         return tuple(self._clock(side, index, measure) for index in side.ok)
 
     def _clock(self, side: Side, index: int, measure: Measure) -> float:
@@ -246,39 +249,42 @@ class Evidence:
         return float(np.median(values)) if values else math.nan
 
 
-def _sides(sittings: Iterable[Sequence[Reading]]) -> dict[Key, Side]:
-    found: dict[Key, tuple[Case, list[Process], list[int], list[int]]] = {}
-    numbered = ((place, reading) for place, sitting in enumerate(sittings) for reading in sitting)
-    for source, (place, reading) in enumerate(numbered):
+def _sides(sessions: Iterable[Sequence[Reading]]) -> dict[Key, Side]:
+    """Return the side of each case and device set, with the processes of all sessions in order."""
+    columns: dict[Key, tuple[Case, list[Process], list[int], list[int]]] = {}
+    numbered = ((session_number, reading) for session_number, session in enumerate(sessions) for reading in session)
+    for source, (session_number, reading) in enumerate(numbered):
         for key, results in reading.gathered.results.items():
-            _, processes, sources, places = found.setdefault(key, (results[0][0], [], [], []))
+            _, processes, sources, session_numbers = columns.setdefault(key, (results[0][0], [], [], []))
             processes += [process for _, process in results]
             sources += [source] * len(results)
-            places += [place] * len(results)
+            session_numbers += [session_number] * len(results)
     return {
-        key: Side(case, key[1], tuple(processes), tuple(sources), tuple(places))
-        for key, (case, processes, sources, places) in found.items()
+        key: Side(case, key[1], tuple(processes), tuple(sources), tuple(session_numbers))
+        for key, (case, processes, sources, session_numbers) in columns.items()
     }
 
 
 def paired(before: Evidence, after: Evidence) -> list[tuple[Side | None, Side | None]]:
-    """The sides that belong together: by case and device set, or by case alone where each side has it on one set.
+    """Return the sides that belong together: by case and device set, or else by case alone.
 
-    `cuda:0` of one machine is compared with `cuda:1` of another where there is nothing else to compare it with.
+    The device set is ignored if each evidence has the case on one set only, so that `cuda:0` of one machine can be
+    compared with `cuda:1` of another.
     """
     old, new = _by_case(before), _by_case(after)
-    found: list[tuple[Side | None, Side | None]] = []
+    pairs: list[tuple[Side | None, Side | None]] = []
     for case_id in dict.fromkeys([*old, *new]):
         first, second = old.get(case_id, {}), new.get(case_id, {})
         if len(first) == len(second) == 1:
-            found.append((next(iter(first.values())), next(iter(second.values()))))
+            pairs.append((next(iter(first.values())), next(iter(second.values()))))
         else:
-            found += [(first.get(devices), second.get(devices)) for devices in dict.fromkeys([*first, *second])]
-    return found
+            pairs += [(first.get(devices), second.get(devices)) for devices in dict.fromkeys([*first, *second])]
+    return pairs
 
 
 def _by_case(evidence: Evidence) -> dict[str, dict[tuple[str, ...], Side]]:
-    found: dict[str, dict[tuple[str, ...], Side]] = {}
+    """Return the sides by case id and then by device set."""
+    sides: dict[str, dict[tuple[str, ...], Side]] = {}
     for (case_id, devices), side in evidence.sides.items():
-        found.setdefault(case_id, {})[devices] = side
-    return found
+        sides.setdefault(case_id, {})[devices] = side
+    return sides

@@ -1,6 +1,6 @@
-"""What is said of a fleet: which GPU, node or link is slow, how sure that is, and what explains it.
+"""The judgement of a fleet: which GPU, node or link is slow, how certain that is, and what explains it.
 
-`judging.fleet_rule` finds it; reports and publications show it. docs/fleet.md explains the rule.
+`judging.fleet_rule` makes it; reports and publications show it. docs/fleet.md explains the rule.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Basis = Literal["others", "baseline", "floor"]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a component is: the name of its node and its devices there."""
+    """The place of a component: the name of its node and its devices there."""
 
     node: str
     devices: tuple[Word, ...]
@@ -37,11 +37,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class FleetFinding:
-    """A component that is slow in a case, or in the cases of a family together (then `case` is empty).
+    """A component that is slow in one case, or in all cases of a family together; then `case` is empty.
 
-    `slowdown` is the fraction of the expected rate that is missing: 0.03 is 3 % slow. `detectable` is the smallest one
-    that would have been found; `again` is the slowdown in the second measurement, NaN without one. `expected` is the
-    median of the others, or of the baseline, or the floor; `value` and `expected` are in SI units, NaN for a family.
+    `slowdown` is the missing fraction of the expected rate: 0.03 is 3 % slow. `detectable` is the smallest slowdown
+    that the rule would have found. `again` is the slowdown in the second measurement, NaN without one. `expected` is
+    the median of the other components, the baseline, or the floor; `value` and `expected` are in SI units, NaN for a
+    family.
     """
 
     place: Place
@@ -62,9 +63,9 @@ class FleetFinding:
 
 @dataclass(frozen=True, slots=True)
 class SuspectCase:
-    """A case of a suspect beside the median of the components that are comparable with it, both in SI units.
+    """One case of a suspect with the median of the comparable components, both in SI units.
 
-    `share` is the rate as a fraction of the rate of the median.
+    `share` is the suspect's rate as a fraction of the median's rate.
     """
 
     place: Place
@@ -78,9 +79,10 @@ class SuspectCase:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """What is to blame: a GPU, a node (all its GPUs are slow), a host, or a link; the slowest finding first.
+    """A component that is to blame: a GPU, a node (all its GPUs are slow), a host, or a link.
 
-    `cases` are all its cases, also those in which it is not slow, the lowest share first.
+    `findings` start with the slowest. `cases` are all cases of the suspect, also those in which it is not slow, the
+    lowest share first.
     """
 
     unit: Literal["GPU", "node", "host", "link"]
@@ -91,7 +93,7 @@ class Suspect:
 
     @property
     def parts(self) -> tuple[Place, ...]:
-        """The places of the components: of a node each of its GPUs, of any other suspect its own."""
+        """The places of the components: for a node those of its GPUs, for any other suspect its own place."""
         if self.unit == "node":
             return tuple(Place(self.place.node, (device,)) for device in self.place.devices)
         return (self.place,)
@@ -103,7 +105,7 @@ class Suspect:
 
     @property
     def causes(self) -> tuple[SlowCause, ...]:
-        """What explains the findings, each cause once; empty if they are unexplained."""
+        """The causes of all findings, each once; empty if nothing explains them."""
         return tuple(dict.fromkeys(cause for finding in self.findings for cause in finding.causes))
 
     @property
@@ -114,9 +116,9 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class FleetCase:
-    """One case of a group: its median in SI units, the relative standard deviation between the components.
+    """One case of a group: its median in SI units and the relative standard deviation between the components.
 
-    `detectable` is the smallest slowdown that the rule can see in it, as a fraction; NaN with too few components.
+    `detectable` is the smallest slowdown that the rule can see in the case, as a fraction; NaN with too few components.
     """
 
     case: Word
@@ -130,9 +132,9 @@ class FleetCase:
 
 @dataclass(frozen=True, slots=True)
 class TwoPopulations:
-    """Cases in which a group falls into two parts: the places of the slower one, and how far it lies below the other.
+    """Cases in which a group consists of two populations: the places of the slower one, and the gap between the two.
 
-    `differences` are what the parts differ in, in words; empty if nothing is known.
+    `differences` describe the details in which the two differ; empty if none is known.
     """
 
     cases: tuple[Word, ...]
@@ -144,7 +146,7 @@ class TwoPopulations:
 
 @dataclass(frozen=True, slots=True)
 class FleetGroup:
-    """Components that are comparable: of one kind and one fingerprint, which `words` spells out."""
+    """Comparable components: they have one kind and one fingerprint, which `words` spells out."""
 
     kind: ComponentKind
     words: str
@@ -155,7 +157,10 @@ class FleetGroup:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a component stands: for each family the rate as a share of its group's median; readings NaN if unknown."""
+    """The standing of a component: for each family its rate as a share of the group's median.
+
+    Readings that are unknown are NaN.
+    """
 
     place: Place
     kind: ComponentKind
@@ -171,7 +176,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class FailedCases:
-    """Cases without a valid result on a component, while others have one: their number, and the first."""
+    """Cases that have no valid result on one component but on others: their number, and the first of them."""
 
     place: Place
     status: Literal["failed", "invalid"]
@@ -182,13 +187,13 @@ class FailedCases:
 
 @dataclass(frozen=True, slots=True)
 class FleetJudgement:
-    """What is said of a fleet: its record, groups of comparable components, suspects (the worst first), and notes."""
+    """The judgement of a fleet: its record, groups of comparable components, suspects (the worst first), and notes."""
 
     fleet: Fleet
     groups: tuple[FleetGroup, ...]
     suspects: tuple[Suspect, ...]
     standings: tuple[Standing, ...]
-    bases: tuple[Basis, ...]  # what components were compared with
+    bases: tuple[Basis, ...]  # the figures that components were compared with: of others, of a baseline, of a floor
     notes: tuple[str, ...] = ()
     failures: tuple[FailedCases, ...] = ()
 
@@ -204,16 +209,16 @@ class FleetJudgement:
 
     @property
     def sick(self) -> tuple[Standing, ...]:
-        """The components whose health readings say that they must not be used."""
+        """The components whose health readings forbid their use."""
         return tuple(standing for standing in self.standings if standing.sick)
 
     @property
     def is_judged(self) -> bool:
-        """Whether anything was compared with anything."""
+        """Whether any component was compared, with others, a baseline or a floor."""
         return bool(self.bases)
 
     def of(self, state: SuspectState) -> tuple[Suspect, ...]:
-        """Return the suspects of that state."""
+        """Return the suspects in this state."""
         return tuple(suspect for suspect in self.suspects if suspect.state == state)
 
 
@@ -235,5 +240,7 @@ def fleet_status(judgement: FleetJudgement, strict: bool = False) -> int:
 
 
 def worst_first(suspects: Sequence[Suspect]) -> tuple[Suspect, ...]:
-    """Return the suspects, the confirmed before the others, and the slowest first."""
-    return tuple(sorted(suspects, key=lambda each: (_WORST_FIRST.index(each.state), -each.slowdown, each.place.text)))
+    """Return the suspects by state, the confirmed first, and then by slowdown, the slowest first."""
+    return tuple(
+        sorted(suspects, key=lambda suspect: (_WORST_FIRST.index(suspect.state), -suspect.slowdown, suspect.place.text))
+    )

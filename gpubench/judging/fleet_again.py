@@ -1,4 +1,4 @@
-"""A second measurement of the suspects of a fleet, beside healthy controls: what is found again is confirmed."""
+"""The second measurement of the suspects of a fleet, next to healthy controls: it confirms a finding or clears it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpubench.judging.outliers import LEAST_EFFECT, LEAST_SPREAD
 
 
 class Again(NamedTuple):
-    """The second measurement of a node: a suspect's, or that of a healthy control."""
+    """The second measurement of a node, which is a suspect or a healthy control."""
 
     digest: NodeDigest
     is_control: bool
@@ -30,10 +30,9 @@ def measured_again(
     suspects: Collection[tuple[Place, str]],
     again: Sequence[Again],
 ) -> FleetFinding:
-    """Return a finding as confirmed or transient if its component was measured again.
+    """Return the finding as confirmed or transient if its component was measured again, and otherwise unchanged.
 
-    `first` is the first measurement of all components that are comparable with it, `suspects` are the places and cases
-    of all findings.
+    `first` is the first measurement of all comparable components. `suspects` are the places and cases of all findings.
     """
     second = _second(finding.place, again)
     if second is None:
@@ -46,20 +45,21 @@ def measured_again(
     ]
     if not pairs:
         return finding
-    slowdown, limit = (statistics.fmean(each) for each in zip(*pairs, strict=True))
+    slowdown, limit = (statistics.fmean(column) for column in zip(*pairs, strict=True))
     state: SuspectState = "confirmed" if slowdown > limit else "transient"
     return replace(finding, state=state, again=-math.expm1(-slowdown))
 
 
 def _second(place: Place, again: Sequence[Again]) -> Component | None:
-    nodes = (each.digest for each in again if not each.is_control and each.digest.node == place.node)
+    """Return the component at this place in the second measurement, or None if that has none."""
+    nodes = (repeat.digest for repeat in again if not repeat.is_control and repeat.digest.node == place.node)
     return next((part for node in nodes for part in node.components if part.devices == place.devices), None)
 
 
 def _others(
     key: CaseKey, finding: FleetFinding, first: Mapping[Place, Component], suspects: Collection[tuple[Place, str]]
 ) -> dict[Place, float]:
-    """Return the logarithms of the first rates of all components that are no suspects in this case."""
+    """Return the logarithms of the first rates of all components that are not suspects in this case, by place."""
     return {
         place: component.rates[key].log
         for place, component in first.items()
@@ -70,9 +70,10 @@ def _others(
 def _slowdown(
     key: CaseKey, second: Component, others: Mapping[Place, float], again: Sequence[Again], suspects: int
 ) -> tuple[float, float]:
-    """Return the slowdown of a component in its second measurement of a case, and the limit, as logarithms.
+    """Return the slowdown of a component in its second measurement of a case, and its limit, as logarithms.
 
-    The others stand for what is expected, moved by as much as the healthy controls moved between the measurements.
+    The expected rate is the mean of the other components in the first measurement, shifted by the mean change of the
+    healthy controls between the two measurements.
     """
     moved = [log - others[place] for place, log in _controls(key, again) if place in others]
     values, count = list(others.values()), len(others)
@@ -85,8 +86,9 @@ def _slowdown(
 
 
 def _controls(key: CaseKey, again: Sequence[Again]) -> Iterator[tuple[Place, float]]:
-    for each in again:
-        if each.is_control:
-            for component in each.digest.components:
+    """Yield the place and the logarithm of the rate of each healthy control in the second measurement of a case."""
+    for repeat in again:
+        if repeat.is_control:
+            for component in repeat.digest.components:
                 if key in component.rates:
-                    yield Place(each.digest.node, component.devices), component.rates[key].log
+                    yield Place(repeat.digest.node, component.devices), component.rates[key].log

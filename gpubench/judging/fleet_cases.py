@@ -1,4 +1,7 @@
-"""All cases of the suspects of a fleet beside the median of comparable components: where else they are slow, or not."""
+"""All cases of the suspects of a fleet, each with the median of the comparable components.
+
+They show in which other cases a suspect is slow.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,7 @@ def with_cases(suspects: Sequence[Suspect], groups: Sequence[ComparableGroup]) -
 
 
 def _cases(group: ComparableGroup, column: int, medians: Matrix) -> Iterator[SuspectCase]:
+    """Yield the cases of the component in this column, each with the median of its group."""
     place, component = group.members[column]
     for row, key in enumerate(group.keys):
         if key in component.rates:

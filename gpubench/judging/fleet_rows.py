@@ -1,4 +1,4 @@
-"""The matrix that a group of comparable components is judged by: a row for each case, and one for each family."""
+"""The matrix by which a group of comparable components is judged: one row for each case, and one for each family."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpubench.judging import outliers
 from gpubench.judging.fleet import Place, TwoPopulations
 from gpubench.judging.outliers import LEAST_COMPONENTS, LEAST_SPREAD, Matrix
 
-_LEAST_CASES = 2  # of a family: the mean of one case is that case
+_LEAST_CASES = 2  # a family with one case needs no row, because the mean of one case is that case
 
 
 class Member(NamedTuple):
@@ -27,7 +27,7 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FleetRow:
-    """A row of a group's matrix: a case, or (without a key) a family, for some of the group's columns."""
+    """One row of a group's matrix: a case, or a family if `key` is None."""
 
     key: CaseKey | None
     family: str
@@ -35,7 +35,7 @@ class FleetRow:
 
 @dataclass(frozen=True, slots=True)
 class ComparableGroup:
-    """Comparable members with the natural logarithms of their rates: a row for each case, a column for each member."""
+    """Comparable members with the natural logarithms of their rates, one row per case and one column per member."""
 
     members: tuple[Member, ...]
     keys: tuple[CaseKey, ...]
@@ -44,12 +44,15 @@ class ComparableGroup:
 
     @property
     def is_comparable(self) -> bool:
-        """Whether the group has enough members to be compared with each other."""
+        """Whether the group has enough members to compare them with each other."""
         return len(self.members) >= LEAST_COMPONENTS
 
 
 def fleet_rows(group: ComparableGroup) -> tuple[list[FleetRow], Matrix, Matrix, tuple[TwoPopulations, ...]]:
-    """Return the rows to judge: cases, the slower part of those that fall into two populations, then families."""
+    """Return the rows to judge with their rates and standard errors, and the cases that have two populations.
+
+    The rows are the cases, then the slower part of each case with two populations, then the families.
+    """
     rows = [FleetRow(key, key.family) for key in group.keys]
     rates, errors = group.rates.copy(), group.errors
     split = outliers.populations(rates)
@@ -68,10 +71,10 @@ def fleet_rows(group: ComparableGroup) -> tuple[list[FleetRow], Matrix, Matrix, 
 
 
 def _family_rows(group: ComparableGroup, rates: Matrix) -> tuple[list[FleetRow], Matrix, Matrix]:
-    """Return for each family the mean of its cases, each weighted by how close together the components lie in it.
+    """Return for each family the weighted mean of its cases; a case in which the components agree closely weighs more.
 
-    Averages of several noisy cases see smaller slowdowns than each of them. What the cases of a component have in
-    common stays in the average, and so in the deviation that the rule compares with.
+    The mean of several noisy cases shows smaller slowdowns than each of them. A slowdown that all cases of a component
+    share stays in the mean, and therefore in the deviation that the rule compares with.
     """
     rows, means, errors = [], [], []
     for family in dict.fromkeys(key.family for key in group.keys):
@@ -85,7 +88,7 @@ def _family_rows(group: ComparableGroup, rates: Matrix) -> tuple[list[FleetRow],
         spread = np.maximum(np.nanstd(part, axis=1, keepdims=True, ddof=1), LEAST_SPREAD)
         weight = np.where(np.isfinite(centred), spread**-2.0, 0.0)
         total = weight.sum(axis=0)
-        whole = np.isfinite(centred).sum(axis=0) == len(chosen)  # a mean of other cases is not comparable
+        whole = np.isfinite(centred).sum(axis=0) == len(chosen)  # means over different sets of cases are not comparable
         with np.errstate(invalid="ignore"):
             mean = np.nansum(weight * np.nan_to_num(centred), axis=0) / total
             error = np.sqrt(np.nansum((weight * np.nan_to_num(group.errors[chosen])) ** 2, axis=0)) / total
@@ -97,7 +100,7 @@ def _family_rows(group: ComparableGroup, rates: Matrix) -> tuple[list[FleetRow],
 
 
 def _populations(group: ComparableGroup, split: np.ndarray) -> tuple[TwoPopulations, ...]:
-    """Return the cases that fall into the same two parts together."""
+    """Return the cases with two populations, grouped by the components that are in the slower one."""
     parts: dict[tuple[int, ...], list[int]] = {}
     for row in np.nonzero(split)[0]:
         parts.setdefault(tuple(sorted(np.argsort(group.rates[row])[: split[row]].tolist())), []).append(int(row))
@@ -105,6 +108,7 @@ def _populations(group: ComparableGroup, split: np.ndarray) -> tuple[TwoPopulati
 
 
 def _two(group: ComparableGroup, slower: tuple[int, ...], rows: Sequence[int]) -> TwoPopulations:
+    """Return the two populations of these cases, given the columns of the slower one."""
     is_slower = np.isin(np.arange(len(group.members)), slower)
     gaps = [np.nanmedian(group.rates[row][~is_slower]) - np.nanmedian(group.rates[row][is_slower]) for row in rows]
     slow = [group.members[column].component for column in np.flatnonzero(is_slower)]
@@ -119,9 +123,11 @@ def _two(group: ComparableGroup, slower: tuple[int, ...], rows: Sequence[int]) -
 
 
 def _differences(slow: Sequence[Component], fast: Sequence[Component]) -> Iterator[str]:
-    """Yield the details that all of one part have, and the other part has otherwise."""
+    """Yield each detail for which the two populations have no value in common."""
     for name in dict.fromkeys(name for component in (*slow, *fast) for name, _ in component.details):
-        here, there = (Tally(dict(each.details).get(name, "unknown") for each in part) for part in (slow, fast))
+        here, there = (
+            Tally(dict(component.details).get(name, "unknown") for component in part) for part in (slow, fast)
+        )
         if not here.keys() & there.keys():
             slower, faster = ", ".join(sorted(here)), ", ".join(sorted(there))
             yield f"{name.replace('.', ' ')} {slower} in the slower part, {faster} in the other"

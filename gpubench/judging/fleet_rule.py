@@ -44,26 +44,26 @@ def judge_fleet(
 ) -> FleetJudgement:
     """Judge a fleet by the digests of its nodes.
 
-    `again` are second measurements. `elsewhere` are findings against baselines and floors, which `bases` names. `notes`
-    stand before those of the rule.
+    `again` are second measurements. `elsewhere` are findings against the baselines and floors that `bases` names.
+    `notes` come before the notes of the rule.
     """
     members, twice = _members(digests)
-    groups = [_group(each) for each in _comparable(members)]
+    groups = [_group(members) for members in _comparable(members)]
     findings: list[FleetFinding] = []
-    shown: list[FleetGroup] = []
+    judged_groups: list[FleetGroup] = []
     for group in groups:
-        found, described = _judged(group, again)
-        findings += found
-        shown.append(described)
+        group_findings, described = _judged(group, again)
+        findings += group_findings
+        judged_groups.append(described)
     findings += elsewhere
     compared: list[Basis] = ["others"] if any(group.is_comparable for group in groups) else []
     suspects = with_cases(blamed(findings, {member.place: member.component for member in members}), groups)
     standings = [standing for index, group in enumerate(groups) for standing in _standings(index, group, suspects)]
     return FleetJudgement(
         fleet,
-        tuple(shown),
+        tuple(judged_groups),
         worst_first(suspects),
-        tuple(sorted(standings, key=lambda each: (each.place.node, each.place.devices))),
+        tuple(sorted(standings, key=lambda standing: (standing.place.node, standing.place.devices))),
         (*compared, *bases),
         (*notes, *twice, *_disturbed(members), *_too_few(groups), *_partial(digests)),
         tuple(failure for group in groups for failure in _failures(group)),
@@ -71,7 +71,7 @@ def judge_fleet(
 
 
 def _members(digests: Sequence[NodeDigest]) -> tuple[list[Member], list[str]]:
-    """Return every component once, and a note for each GPU that two nodes claim to have."""
+    """Return every component once, and a note for each GPU that two nodes report."""
     seen: dict[str, str] = {}
     members, notes = [], []
     for digest in digests:
@@ -87,9 +87,16 @@ def _members(digests: Sequence[NodeDigest]) -> tuple[list[Member], list[str]]:
 
 
 def _disturbed(members: Sequence[Member]) -> Iterator[str]:
-    """Yield a note for each component that other programs used in half of its cases, unless most were used so."""
+    """Yield a note for each component that other programs used in at least half of its cases.
+
+    If more than half of the components were used so, a single note gives their number.
+    """
     counts = {member.place: (disturbed_cases(member.component), len(member.component.rates)) for member in members}
-    used = {place: each for place, each in counts.items() if 0 < each[1] <= 2 * each[0]}
+    used = {
+        place: disturbed_of_cases
+        for place, disturbed_of_cases in counts.items()
+        if 0 < disturbed_of_cases[1] <= 2 * disturbed_of_cases[0]
+    }
     if 2 * len(used) > len(members) > 1:
         yield f"other programs used {len(used)} of {len(members)} components in half of their cases or more"
         return
@@ -98,6 +105,7 @@ def _disturbed(members: Sequence[Member]) -> Iterator[str]:
 
 
 def _comparable(members: Sequence[Member]) -> list[list[Member]]:
+    """Return the members in groups with one kind and one fingerprint each."""
     groups: dict[tuple[str, str], list[Member]] = {}
     for member in members:
         groups.setdefault((member.component.kind, member.component.fingerprint.id), []).append(member)
@@ -105,43 +113,46 @@ def _comparable(members: Sequence[Member]) -> list[list[Member]]:
 
 
 def _group(members: Sequence[Member]) -> ComparableGroup:
+    """Return the members with the logarithms of their rates and standard errors; NaN where a member lacks a case."""
     keys = tuple(dict.fromkeys(key for member in members for key in member.component.rates))
-    found = [[member.component.rates.get(key) for member in members] for key in keys]
-    rates = [[rate.log if rate else math.nan for rate in row] for row in found]
-    errors = [[rate.error if rate else math.nan for rate in row] for row in found]
+    rows = [[member.component.rates.get(key) for member in members] for key in keys]
+    rates = [[rate.log if rate else math.nan for rate in row] for row in rows]
+    errors = [[rate.error if rate else math.nan for rate in row] for row in rows]
     shape = (len(keys), len(members))
     return ComparableGroup(tuple(members), keys, np.array(rates).reshape(shape), np.array(errors).reshape(shape))
 
 
 def _judged(group: ComparableGroup, again: Sequence[Again]) -> tuple[list[FleetFinding], FleetGroup]:
+    """Return the findings of a group and its description."""
     first = group.members[0].component
     described = FleetGroup(first.kind, first.fingerprint.words, len(group.members), ())
     if not group.is_comparable:
-        nothing = np.full_like(group.rates, math.nan)
-        return [], replace(described, cases=_cases(group, nothing))
+        no_limits = np.full_like(group.rates, math.nan)
+        return [], replace(described, cases=_cases(group, no_limits))
     rows, rates, errors, populations = fleet_rows(group)
-    found = outliers.find(rates, errors)
-    detectable = found.detectable[: len(group.keys)]
+    judged = outliers.find(rates, errors)
+    detectable = judged.detectable[: len(group.keys)]
     described = replace(described, cases=_cases(group, detectable), populations=populations)
     findings = [
-        _finding(group, rows[row], int(column), rates[row], found, int(row))
-        for row, column in np.argwhere(found.is_suspect)
+        _finding(group, rows[row], int(column), rates[row], judged, int(row))
+        for row, column in np.argwhere(judged.is_suspect)
     ]
-    kept = _without_repeats(findings)
+    distinct = _without_repeats(findings)
     components = {member.place: member.component for member in group.members}
-    accused = {(finding.place, finding.case) for finding in kept}
-    return [measured_again(finding, components, accused, again) for finding in kept], described
+    accused = {(finding.place, finding.case) for finding in distinct}
+    return [measured_again(finding, components, accused, again) for finding in distinct], described
 
 
 def _finding(
-    group: ComparableGroup, row: FleetRow, column: int, rates: Matrix, found: outliers.Outliers, index: int
+    group: ComparableGroup, row: FleetRow, column: int, rates: Matrix, judged: outliers.Outliers, index: int
 ) -> FleetFinding:
+    """Return the finding about the member in this column; `index` is the row of the judged matrices."""
     place, component = group.members[column]
-    slowdown = float(found.slowdown[index, column])
+    slowdown = float(judged.slowdown[index, column])
     others = [
         member.component
-        for place_of, member in enumerate(group.members)
-        if place_of != column and np.isfinite(rates[place_of]) and not found.is_suspect[index, place_of]
+        for position, member in enumerate(group.members)
+        if position != column and np.isfinite(rates[position]) and not judged.is_suspect[index, position]
     ]
     finding = FleetFinding(
         place,
@@ -151,7 +162,7 @@ def _finding(
         "others",
         "suspect",
         -math.expm1(-slowdown),
-        -math.expm1(-float(found.detectable[index, column])),
+        -math.expm1(-float(judged.detectable[index, column])),
         causes=causes(row.key, row.family, slowdown, component, others),
     )
     if row.key is None:
@@ -162,25 +173,29 @@ def _finding(
 
 
 def _without_repeats(findings: Sequence[FleetFinding]) -> list[FleetFinding]:
-    """Leave out a family's finding where a case of the family says the same of that component."""
+    """Return the findings without a family's finding where the component has a finding in a case of that family."""
     cases = {(finding.place, finding.family) for finding in findings if finding.case}
     return [finding for finding in findings if finding.case or (finding.place, finding.family) not in cases]
 
 
 def _cases(group: ComparableGroup, detectable: Matrix) -> tuple[FleetCase, ...]:
-    found = []
+    """Return the cases of a group with their medians and the smallest detectable slowdown."""
+    cases = []
     for row, key in enumerate(group.keys):
-        rates: list[CaseRate] = [each.component.rates[key] for each in group.members if key in each.component.rates]
+        rates: list[CaseRate] = [
+            member.component.rates[key] for member in group.members if key in member.component.rates
+        ]
         values = [rate.value for rate in rates]
         limits = detectable[row][np.isfinite(detectable[row])]
         smallest = -math.expm1(-float(np.median(limits))) if len(limits) else math.nan
-        found.append(
+        cases.append(
             FleetCase(key.case, key.family, key.unit, len(values), stats.median(values), stats.noise(values), smallest)
         )
-    return tuple(found)
+    return tuple(cases)
 
 
 def _standings(index: int, group: ComparableGroup, suspects: Sequence[Suspect]) -> Iterator[Standing]:
+    """Yield the standing of each member of a group."""
     states = {place: suspect.state for suspect in suspects for place in suspect.parts}
     families = list(dict.fromkeys(key.family for key in group.keys))
     centred = group.rates - np.nanmedian(group.rates, axis=1, keepdims=True) if len(group.keys) else group.rates
@@ -207,6 +222,7 @@ def _standings(index: int, group: ComparableGroup, suspects: Sequence[Suspect]) 
 
 
 def _too_few(groups: Sequence[ComparableGroup]) -> Iterator[str]:
+    """Yield a note for each group that has too few members to be compared."""
     for group in groups:
         if not group.is_comparable:
             first, count = group.members[0].component, len(group.members)
@@ -217,22 +233,27 @@ def _too_few(groups: Sequence[ComparableGroup]) -> Iterator[str]:
 
 
 def _partial(digests: Sequence[NodeDigest]) -> Iterator[str]:
+    """Yield a note for each node whose run ended early."""
     for digest in digests:
         if not digest.complete:
             yield f"{digest.node}: its run ended early; the cases that it finished count"
 
 
 def _failures(group: ComparableGroup) -> Iterator[FailedCases]:
-    """Yield for each member the cases without a valid result, the failed before the invalid."""
+    """Yield the cases without a valid result for each member, the failed before the invalid."""
     valid = {key.case for key in group.keys}
     for place, component in group.members:
         for status in ("failed", "invalid"):
-            theirs = [each for each in component.failures if each.status == status and _counts(each, group, valid)]
-            if theirs:
-                cases = dict.fromkeys(each.case for each in theirs)
-                yield FailedCases(place, theirs[0].status, len(cases), theirs[0].case, theirs[0].reason)
+            member_failures = [
+                failure for failure in component.failures if failure.status == status and _counts(failure, group, valid)
+            ]
+            if member_failures:
+                cases = dict.fromkeys(failure.case for failure in member_failures)
+                yield FailedCases(
+                    place, member_failures[0].status, len(cases), member_failures[0].case, member_failures[0].reason
+                )
 
 
 def _counts(failure: CaseFailure, group: ComparableGroup, valid: Collection[str]) -> bool:
-    """Return whether a failure says something of its component: others have a result, or there is no other."""
+    """Return whether a failure says something about its component: others have a result, or there are no others."""
     return failure.case in valid or len(group.members) == 1

@@ -1,4 +1,4 @@
-"""The same components over days: in how many fleets each was a suspect, and when its figures changed."""
+"""The same components over several days: in how many fleets each was a suspect, and when its figures changed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gpubench.analysis.trend import Drift, Line, Point, Source, Trend
 from gpubench.judging.fleet import FleetJudgement, Place, SuspectState
 from gpubench.judging.outliers import LEAST_EFFECT
 
-_MOVED = LEAST_EFFECT / 2  # between the slowest and the fastest day: of what moves less, no change is looked for
+_MOVED = LEAST_EFFECT / 2  # figures that vary less than this between the days are not searched for changes
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedFleet:
-    """One measurement of a fleet: its name for people, when it was (s since 1970), its digests and its judgement."""
+    """One measurement of a fleet: its name for people, its time (s since 1970), its digests and its judgement."""
 
     name: str
     at: float
@@ -27,9 +27,9 @@ class WatchedFleet:
 
 @dataclass(frozen=True, slots=True)
 class ComponentHistory:
-    """A component over several fleets: where it was last, in how many it was measured, and its state in each of these.
+    """A component over several fleets: its latest place, its UUIDs, and its state in each fleet that measured it.
 
-    `trends` are those of its cases with a change for the worse, the largest first.
+    `trends` are those of its cases with a change for the worse, the largest change first.
     """
 
     place: Place
@@ -59,24 +59,26 @@ class ComponentHistory:
 
 
 def watch(fleets: Sequence[WatchedFleet]) -> list[ComponentHistory]:
-    """Return the components that were suspects or became slower, those most often suspected first.
+    """Return the components that were suspects or became slower, the most often suspected first.
 
-    `fleets` stand in order of time. A component is the same if its UUIDs are; one without UUIDs if its place is.
+    `fleets` are in order of time. Two components are the same if their UUIDs are equal, or, without UUIDs, their
+    places.
     """
     seen: dict[tuple[str, ...], list[tuple[WatchedFleet, Place, Component]]] = {}
     for fleet in fleets:
         for digest in fleet.digests:
             for component in digest.components:
                 place = Place(digest.node, component.devices)
-                known = component.uuids if all(component.uuids) else (place.text,)
-                seen.setdefault(known, []).append((fleet, place, component))
+                identity = component.uuids if all(component.uuids) else (place.text,)
+                seen.setdefault(identity, []).append((fleet, place, component))
     states = {id(fleet): _states(fleet.judgement) for fleet in fleets}
-    found = [_history(days, states) for days in seen.values()]
-    kept = [history for history in found if history.suspected or history.transient or history.trends]
-    return sorted(kept, key=lambda each: (-each.suspected, -each.worst, each.place.text))
+    histories = [_history(days, states) for days in seen.values()]
+    noteworthy = [history for history in histories if history.suspected or history.transient or history.trends]
+    return sorted(noteworthy, key=lambda history: (-history.suspected, -history.worst, history.place.text))
 
 
 def _states(judgement: FleetJudgement) -> dict[tuple[str, str], SuspectState]:
+    """Return the state of each suspect by node and device."""
     return {
         (suspect.place.node, device): suspect.state
         for suspect in judgement.suspects
@@ -87,6 +89,7 @@ def _states(judgement: FleetJudgement) -> dict[tuple[str, str], SuspectState]:
 def _history(
     days: Sequence[tuple[WatchedFleet, Place, Component]], states: dict[int, dict[tuple[str, str], SuspectState]]
 ) -> ComponentHistory:
+    """Return the history of a component from the fleets that measured it, in order of time."""
     _, place, component = days[-1]
     of_days = tuple(
         next((states[id(fleet)].get((where.node, device)) for device in where.devices), None)
@@ -98,7 +101,7 @@ def _history(
 
 
 def _trend(key: CaseKey, days: Sequence[tuple[WatchedFleet, Place, Component]]) -> Trend | None:
-    """Return the trend of a case in the order of the fleets; None where it hardly moved or was measured once."""
+    """Return the trend of a case over the fleets; None if it varied too little or was measured only once."""
     newest = days[-1][2].fingerprint
     measured = [
         (fleet, place, component.rates[key])
@@ -113,6 +116,7 @@ def _trend(key: CaseKey, days: Sequence[tuple[WatchedFleet, Place, Component]]) 
 
 
 def _point(fleet: WatchedFleet, place: Place, rate: CaseRate) -> Point:
+    """Return the figure of a case in one fleet as a point of a trend, with its 95 % interval."""
     reach = 2 * rate.error * rate.value
     interval = stats.Interval(rate.value - reach, rate.value, rate.value + reach)
     return Point(Source(fleet.name, fleet.name, fleet.at, place.node), 0, interval, 0.0, rate.processes)
@@ -125,7 +129,7 @@ def _worse(trend: Trend) -> float:
 
 
 def event_words(trend: Trend) -> str:
-    """`bandwidth/read: 3.1 % less (worse) since fleet-2026-11-20`."""
+    """Return the newest change of a trend as text: `bandwidth/read: 3.1 % less (worse) since fleet-2026-11-20`."""
     event = trend.newest_event
     assert event is not None  # only trends with a change are kept
     first = event.start if isinstance(event, Drift) else event.index

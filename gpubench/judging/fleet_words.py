@@ -1,4 +1,4 @@
-"""The words of a fleet's judgement, the same in the terminal, on the page and in every other form."""
+"""The texts of a fleet's judgement, which are the same in the terminal, on the page and in every other form."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ STATES: dict[SuspectState, str] = {
     "transient": "not slow when measured again",
 }
 _BASES = {"others": "the others", "baseline": "the baseline", "floor": "the floor of its model"}
-_MOST_NAMED = 3  # suspects in the answer; the table has them all
+_MOST_NAMED = 3  # the answer names at most this many suspects; the table has all of them
 _MOST_CAUSES = 2
 
 
 def fleet_answer(judgement: FleetJudgement) -> str:
-    """Return the answer in a sentence: what is slow and how sure that is, or that nothing is."""
+    """Return the answer as one sentence: which components are slow and how certain that is, or that none is."""
     if judgement.sick:
         places = ", ".join(standing.place.text for standing in judgement.sick[:_MOST_NAMED])
         return f"{plural(len(judgement.sick), 'sick device')}: {places}: {judgement.sick[0].sick[0]}"
@@ -36,8 +36,8 @@ def fleet_answer(judgement: FleetJudgement) -> str:
     slow = judgement.of("confirmed") or judgement.of("suspect")
     if not slow:
         components = sum(standing.state != "not compared" for standing in judgement.standings)
-        found = f"no slow component among {components}" if components else "nothing is slower"
-        return f"{found}, compared with {compared_with(judgement)}"
+        summary = f"no slow component among {components}" if components else "nothing is slower"
+        return f"{summary}, compared with {compared_with(judgement)}"
     names = "; ".join(suspect_words(suspect) for suspect in slow[:_MOST_NAMED])
     more = f"; and {len(slow) - _MOST_NAMED} more" if len(slow) > _MOST_NAMED else ""
     if slow[0].state == "confirmed":
@@ -46,7 +46,7 @@ def fleet_answer(judgement: FleetJudgement) -> str:
 
 
 def suspect_words(suspect: Suspect) -> str:
-    """`gpu07 cuda:3: memory 6.7 % below the others (its core clock was 1.4 GHz, that of the others 1.98 GHz)`."""
+    """Return a suspect as text: `gpu07 cuda:3: memory 6.7 % below the others (its core clock was 1.4 GHz, …)`."""
     worst = suspect.findings[0]
     place = suspect.place.node if suspect.unit == "node" else suspect.place.text
     families = list(dict.fromkeys(finding.family for finding in suspect.findings))
@@ -56,7 +56,7 @@ def suspect_words(suspect: Suspect) -> str:
 
 
 def failure_words(failure: FailedCases) -> str:
-    """`gpu07 cuda:3: 2 cases failed, which others passed: gemm/square[…]: wrong answer …`."""
+    """Return failed cases as text: `gpu07 cuda:3: 2 cases failed, unlike others: gemm/square[…]: wrong answer …`."""
     verb = "failed" if failure.status == "failed" else "without a valid result"
     return (
         f"{failure.place.text}: {plural(failure.count, 'case')} {verb}, unlike others: {failure.case}: {failure.reason}"
@@ -64,53 +64,55 @@ def failure_words(failure: FailedCases) -> str:
 
 
 def cause_words(subject: Suspect | FleetFinding) -> str:
-    """Return what explains it, or `unexplained`."""
+    """Return the causes as text, or `unexplained` if there are none."""
     texts = [cause.text for cause in subject.causes]
     more = f", and {len(texts) - _MOST_CAUSES} more causes" if len(texts) > _MOST_CAUSES else ""
     return f"{', '.join(texts[:_MOST_CAUSES])}{more}" if texts else UNEXPLAINED
 
 
 def compared_with(judgement: FleetJudgement) -> str:
-    """`the others and the baseline`."""
-    words = {"others": "each other", "baseline": "the baseline", "floor": "the floors of their models"}
-    return " and ".join(words[basis] for basis in judgement.bases)
+    """Return the bases of the comparison as text: `each other and the baseline`."""
+    names = {"others": "each other", "baseline": "the baseline", "floor": "the floors of their models"}
+    return " and ".join(names[basis] for basis in judgement.bases)
 
 
 def devices_words(judgement: FleetJudgement) -> str:
-    """`64 × NVIDIA H200 in 8 nodes`; of hosts only, their number."""
+    """Return the GPUs and nodes as text: `64 × NVIDIA H200 in 8 nodes`; without GPUs `no GPU in 8 nodes`."""
     models = Tally(
         group.words.split(",")[0] for group in judgement.groups for _ in range(group.components) if group.kind == "GPU"
     )
     answered = sum(node.status == "answered" for node in judgement.fleet.nodes)
-    found = " + ".join(f"{count} × {model}" for model, count in models.items()) or "no GPU"
-    return f"{found} in {plural(answered, 'node')}"
+    devices = " + ".join(f"{count} × {model}" for model, count in models.items()) or "no GPU"
+    return f"{devices} in {plural(answered, 'node')}"
 
 
 def detectable_words(judgement: FleetJudgement) -> str:
-    """`memory 2.0 %, compute 11.2 %`: the smallest slowdown that half of the cases of a family can see."""
-    found: dict[str, list[float]] = {}
+    """Return for each family the median of the smallest detectable slowdowns: `memory 2.0 %, compute 11.2 %`."""
+    limits_by_family: dict[str, list[float]] = {}
     for group in judgement.groups:
         for case in group.cases:
             if math.isfinite(case.detectable):
-                found.setdefault(case.family, []).append(case.detectable)
-    return ", ".join(f"{family} {units.percent(statistics.median(values))}" for family, values in found.items())
+                limits_by_family.setdefault(case.family, []).append(case.detectable)
+    return ", ".join(
+        f"{family} {units.percent(statistics.median(values))}" for family, values in limits_by_family.items()
+    )
 
 
 def population_words(judgement: FleetJudgement) -> list[str]:
-    """Return a sentence for each group that falls into two populations."""
-    found = []
+    """Return a sentence for each pair of populations in a group."""
+    sentences = []
     for group in judgement.groups:
         for two in group.populations:
             differ = "; ".join(two.differences) or "no known difference between the parts"
-            found.append(
+            sentences.append(
                 f"two populations: {len(two.slower)} of {len(two.slower) + two.faster} components are "
                 f"{units.percent(two.gap)} slower in {plural(len(two.cases), 'case')} ({_first(two.cases)}): {differ}"
             )
-    return found
+    return sentences
 
 
 def absent_words(judgement: FleetJudgement) -> list[str]:
-    """Return a line for each node that did not answer, with the reason."""
+    """Return a line for each node that did not answer, with its status and the reason."""
     return [
         f"{node.name}: {node.status}{f': {node.reason}' if node.reason else ''}"
         for node in judgement.fleet.nodes
@@ -119,7 +121,7 @@ def absent_words(judgement: FleetJudgement) -> list[str]:
 
 
 def next_words(judgement: FleetJudgement) -> list[str]:
-    """Return what to do next; empty if nothing is left to do."""
+    """Return the next steps as sentences; empty if nothing is left to do."""
     if confirmed := judgement.of("confirmed"):
         place = confirmed[0].place
         if any(cause.kind == "other programs" for cause in confirmed[0].causes):

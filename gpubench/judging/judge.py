@@ -1,4 +1,7 @@
-"""Verdicts: what an effect is called, given a threshold. Pure functions of evidence; docs/gate.md is the rule."""
+"""Verdicts: the decision on an effect for a given threshold. Pure functions of evidence.
+
+docs/gate.md states the rule.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from gpubench.judging.objections import Grounds
 from gpubench.model import Better, Case, Verdict
 
 _WORST_FIRST = tuple(Verdict)
-_MOST_Q = 0.05  # of all the findings that are called slower or faster, chance makes no larger share
+_MOST_Q = 0.05  # the largest share of chance findings among the cases that are called slower or faster
 DECIDED = (Verdict.SLOWER, Verdict.FASTER, Verdict.SAME)
 _OTHER_CARDS = (
     "baseline and candidate were measured on different cards of one model, and such cards differ by several per cent"
@@ -25,24 +28,28 @@ _OTHER_CARDS = (
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One side in numbers: the median of the processes' medians in SI units (NaN of none), and how many they are."""
+    """One side as numbers: the median of its processes' medians in SI units, and their number.
+
+    The median is NaN if there are no processes.
+    """
 
     median: float = math.nan
     processes: int = 0
 
     @classmethod
     def of(cls, side: Side) -> Figures:
-        """The figures of a side."""
+        """Return the figures of a side."""
         return cls(statistics.median(side.values) if side.values else math.nan, len(side.values))
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The verdict on one case, with its reason in words where it is not plain, and a slug of it, `cause`.
+    """The verdict on one case with its reason as a sentence; `cause` is a slug of the reason, for programs.
 
-    `threshold` is on logarithms as the effect is, NaN where nothing was weighed, like `q`; that of `same` is the
-    user's, that of the other verdicts is never below what noise leaves decidable; `asked` is always the user's. A case
-    that is not `required` changes no exit status unless it is slower or failed.
+    `threshold` is a logarithm, as the effect is, and NaN like `q` if the case was not weighed. For the verdict `same`
+    it is the user's threshold; for the other verdicts it is never below the smallest difference that noise leaves
+    decidable. `asked` is always the user's threshold. A case that is not `required` changes the exit status only if it
+    is slower or failed.
     """
 
     case: Case
@@ -67,7 +74,7 @@ class Finding:
 
     @property
     def change(self) -> float:
-        """How much the figure changed, as a fraction of the baseline's; NaN where nothing was weighed."""
+        """The change of the figure as a fraction of the baseline's; NaN if the case was not weighed."""
         return effect.as_change(self.effect.shift, self.better) if self.effect else math.nan
 
     @property
@@ -81,51 +88,51 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Findings, the worst first; the cases that only one side has, and notes.
+    """The findings, the worst first; the cases that only one side has, and notes.
 
-    `missing` are cases that the baseline has a figure of and the candidate has not, unless a policy requires others
-    only.
+    `missing` are cases with a figure of the baseline and none of the candidate; a policy may remove cases from it that
+    it does not require.
     """
 
     findings: tuple[Finding, ...]
     missing: tuple[Case, ...] = ()
-    new: tuple[Case, ...] = ()  # the candidate has it, the baseline no figure
-    unmet: tuple[str, ...] = ()  # patterns of required cases that no case is called by
+    new: tuple[Case, ...] = ()  # cases with a figure of the candidate and none of the baseline
+    unmet: tuple[str, ...] = ()  # patterns of required cases that match no case
     notes: tuple[str, ...] = ()
 
     @property
     def decided(self) -> int:
-        """How many cases are slower, faster or the same."""
+        """The number of cases that are slower, faster or the same."""
         return sum(finding.verdict in DECIDED for finding in self.findings)
 
     @property
     def cases(self) -> int:
-        """How many cases should have been decided."""
+        """The number of cases that should have been decided."""
         return len(self.findings) + len(self.missing)
 
     def counts(self) -> dict[Verdict, int]:
-        """How many findings have each verdict that occurs, the worst first."""
-        found = dict.fromkeys(_WORST_FIRST, 0)
+        """Return the number of findings for each verdict that occurs, the worst verdict first."""
+        counts = dict.fromkeys(_WORST_FIRST, 0)
         for finding in self.findings:
-            found[finding.verdict] += 1
-        return {verdict: count for verdict, count in found.items() if count}
+            counts[finding.verdict] += 1
+        return {verdict: count for verdict, count in counts.items() if count}
 
 
-def verdict_of(found: Effect, asked: float) -> Verdict:
-    """The verdict on an effect, given the user's threshold; both on logarithms.
+def verdict_of(weighed: Effect, asked: float) -> Verdict:
+    """Return the verdict on an effect for the user's threshold `asked`; both are on logarithms.
 
-    slower, faster: the whole interval, and the estimate with it, lie beyond the threshold, which noise may widen; same:
-    the whole interval lies within the user's. What is neither is a suspect where the estimate is beyond half the
-    threshold.
+    A case is slower or faster if the whole interval and the estimate lie beyond the threshold, which noise may widen.
+    It is the same if the whole interval lies within the user's threshold. Any other case is a suspect if the estimate
+    is beyond half the threshold, and otherwise inconclusive.
     """
-    threshold = max(asked, found.least_threshold)
-    if found.low > threshold and found.shift > threshold:
+    threshold = max(asked, weighed.least_threshold)
+    if weighed.low > threshold and weighed.shift > threshold:
         return Verdict.SLOWER
-    if found.high < -threshold and found.shift < -threshold:
+    if weighed.high < -threshold and weighed.shift < -threshold:
         return Verdict.FASTER
-    if -asked <= found.low and found.high <= asked:
+    if -asked <= weighed.low and weighed.high <= asked:
         return Verdict.SAME
-    return Verdict.SUSPECT if found.shift > threshold / 2 else Verdict.INCONCLUSIVE
+    return Verdict.SUSPECT if weighed.shift > threshold / 2 else Verdict.INCONCLUSIVE
 
 
 def judge(
@@ -135,11 +142,12 @@ def judge(
     noise: Evidence | None = None,
     allow_mismatch: bool = False,
 ) -> Judgement:
-    """Weigh the candidate `after` against the baseline `before`, case by case.
+    """Compare the candidate `after` with the baseline `before`, case by case, and return the judgement.
 
-    `threshold` gives the smallest change of a case, by its id, that matters, as a fraction; the one used is
-    never below what noise leaves decidable (`Effect.least_threshold`). `noise` is a run of identical code, whose
-    deviation counts where it is larger. `allow_mismatch` weighs what other machines or settings measured.
+    `threshold` returns the smallest relevant change of a case, by its id, as a fraction; the effective threshold is
+    never below the smallest difference that noise leaves decidable (`Effect.least_threshold`). `noise` is a run of
+    identical code, whose deviation counts if it is larger. With `allow_mismatch`, runs of other machines or settings
+    are compared.
     """
     pairs = paired(before, after)
     grounds = Grounds(before, after, allow_mismatch)
@@ -150,11 +158,11 @@ def judge(
     ]
     objections = [grounds.objection(old, new) for old, new in both]
     findings = [
-        _finding(*sides, found.verdict, found.cause, found.reason)
-        for sides, found in zip(both, objections, strict=True)
-        if found is not None
+        _finding(*sides, objection.verdict, objection.cause, objection.reason)
+        for sides, objection in zip(both, objections, strict=True)
+        if objection is not None
     ]
-    ready = [sides for sides, found in zip(both, objections, strict=True) if found is None]
+    ready = [sides for sides, objection in zip(both, objections, strict=True) if objection is None]
     weighed = _weighed(ready, threshold, noise)
     looked_into = (_looked_into(finding, grounds, *sides) for finding, sides in zip(weighed, ready, strict=True))
     findings += map(_by_enough_processes, looked_into)
@@ -168,19 +176,20 @@ def judge(
 
 
 def _partial(name: str, evidence: Evidence) -> list[str]:
-    return [f"{name}: {each.source} is a partial run" for each in evidence.readings if not each.complete] + [
-        f"{name}: {warning}" for each in evidence.readings for warning in each.warnings
+    """Return a note for each reading that ended early, and one for each warning of a reading."""
+    return [f"{name}: {reading.source} is a partial run" for reading in evidence.readings if not reading.complete] + [
+        f"{name}: {warning}" for reading in evidence.readings for warning in reading.warnings
     ]
 
 
 def badness(finding: Finding) -> tuple[int, float, str]:
-    """What sorts findings, the worst first."""
+    """Return the sort key that puts the worst finding first."""
     shift = finding.effect.shift if finding.effect else 0.0
     return (_WORST_FIRST.index(finding.verdict), -shift, finding.case.id)
 
 
 def settled(judgement: Judgement) -> Judgement:
-    """The same where nothing is measured again: a suspect that is left is inconclusive."""
+    """Return the judgement in which the remaining suspects are inconclusive, because nothing is measured again."""
     findings = tuple(
         replace(finding, verdict=Verdict.INCONCLUSIVE) if finding.verdict is Verdict.SUSPECT else finding
         for finding in judgement.findings
@@ -189,10 +198,10 @@ def settled(judgement: Judgement) -> Judgement:
 
 
 def exit_status(judgement: Judgement, strict: bool = False) -> int:
-    """The exit status of a gate: 3 a case failed, 1 a case is slower, 4 it cannot judge, 0 nothing is slower.
+    """Return the exit status of a gate: 3 a case failed, 1 a case is slower, 4 it cannot judge, 0 nothing is slower.
 
-    It cannot judge where a required case is missing, invalid or not comparable, where nothing was judged at
-    all, and, if `strict`, where a required case is inconclusive or has vanished from the candidate.
+    It cannot judge if a required case is missing, invalid or not comparable, or if nothing was judged at all. With
+    `strict` it also cannot judge if a required case is inconclusive or missing from the candidate.
     """
     silent = {Verdict.INVALID, Verdict.NOT_COMPARABLE, *([Verdict.INCONCLUSIVE, Verdict.SUSPECT] if strict else [])}
     required = [finding.verdict for finding in judgement.findings if finding.required]
@@ -205,6 +214,7 @@ def exit_status(judgement: Judgement, strict: bool = False) -> int:
 
 
 def _finding(old: Side, new: Side, verdict: Verdict, cause: str = "", reason: str = "") -> Finding:
+    """Return a finding with the figures of both sides and no effect."""
     kinds = new.kinds or old.kinds
     unit, better = (kinds[0].unit, kinds[0].better) if kinds else ("", "less")
     before, after = Figures.of(old), Figures.of(new)
@@ -214,33 +224,39 @@ def _finding(old: Side, new: Side, verdict: Verdict, cause: str = "", reason: st
 def _weighed(
     pairs: Sequence[tuple[Side, Side]], threshold: Callable[[str], float], noise: Evidence | None
 ) -> list[Finding]:
+    """Return the findings of sides that can be weighed, with their effects and verdicts."""
     noises = noise.sides if noise else {}
-    found = effect.effects([effect.pair(old, new, noises.get((old.case.id, old.devices))) for old, new in pairs])
+    weighed = effect.effects([effect.pair(old, new, noises.get((old.case.id, old.devices))) for old, new in pairs])
     plain = [_finding(old, new, Verdict.INCONCLUSIVE) for old, new in pairs]
-    return decide(plain, found, threshold)
+    return decide(plain, weighed, threshold)
 
 
-def decide(plain: Sequence[Finding], found: Sequence[Effect], threshold: Callable[[str], float]) -> list[Finding]:
-    """Return the findings with their effects, thresholds, q-values and the verdicts that follow from these alone."""
-    adjusted = stats.false_discovery([each.p for each in found]).tolist()
+def decide(plain: Sequence[Finding], weighed: Sequence[Effect], threshold: Callable[[str], float]) -> list[Finding]:
+    """Return the findings with their effects, thresholds and q-values, and the verdicts that follow from these alone.
+
+    `plain` and `weighed` are in the same order.
+    """
+    adjusted = stats.false_discovery([weighed_case.p for weighed_case in weighed]).tolist()
     decided = []
-    for finding, each, q in zip(plain, found, adjusted, strict=True):
+    for finding, weighed_case, q in zip(plain, weighed, adjusted, strict=True):
         asked = math.log1p(threshold(finding.case.id))
-        verdict = verdict_of(each, asked)
-        used = asked if verdict is Verdict.SAME else max(asked, each.least_threshold)
-        decided.append(_beyond_chance(replace(finding, verdict=verdict, effect=each, threshold=used, asked=asked, q=q)))
+        verdict = verdict_of(weighed_case, asked)
+        used = asked if verdict is Verdict.SAME else max(asked, weighed_case.least_threshold)
+        decided.append(
+            _beyond_chance(replace(finding, verdict=verdict, effect=weighed_case, threshold=used, asked=asked, q=q))
+        )
     return decided
 
 
 def _beyond_chance(finding: Finding) -> Finding:
-    """The finding, undecided where among so many cases chance alone would find as much."""
+    """Return the finding, as undecided if chance alone would find as much among so many cases."""
     if finding.q <= _MOST_Q or finding.verdict is Verdict.SAME:
         return finding
     return _open(finding, "chance", f"among all the cases chance alone finds as much (q = {finding.q:.2g})")
 
 
 def _by_enough_processes(finding: Finding) -> Finding:
-    """The finding, undecided where a side has too few processes to call a change slower or faster."""
+    """Return the finding, as undecided if a side has too few processes to call a change slower or faster."""
     before, after = finding.before.processes, finding.after.processes
     if min(before, after) >= LEAST_TO_FAIL:
         return finding
@@ -249,7 +265,10 @@ def _by_enough_processes(finding: Finding) -> Finding:
 
 
 def _open(finding: Finding, cause: str, reason: str) -> Finding:
-    """The finding as undecided for this reason, if it was called slower or faster; a slower one may be asked again."""
+    """Return the finding as undecided for this reason if it was called slower or faster.
+
+    A slower one becomes a suspect, which may be measured again.
+    """
     if finding.verdict not in (Verdict.SLOWER, Verdict.FASTER):
         return finding
     verdict = Verdict.SUSPECT if finding.verdict is Verdict.SLOWER else Verdict.INCONCLUSIVE
@@ -257,11 +276,18 @@ def _open(finding: Finding, cause: str, reason: str) -> Finding:
 
 
 def _looked_into(finding: Finding, grounds: Grounds, old: Side, new: Side) -> Finding:
-    """What looks slower or faster is asked for another explanation than the code; the clock may also hide a change."""
+    """Return the finding with another explanation than the code, if there is one for its change.
+
+    A case without a change is examined too, because a faster clock may hide a slowdown.
+    """
     if finding.effect is None:
         return finding
     is_change = finding.verdict not in (Verdict.SAME, Verdict.INCONCLUSIVE)
-    found = grounds.other_card(old, new, finding.effect) if is_change else None
-    if found is None:
-        found = grounds.explanation(old, new, finding.verdict, finding.threshold)
-    return replace(finding, verdict=found.verdict, cause=found.cause, reason=found.reason) if found else finding
+    objection = grounds.other_card(old, new, finding.effect) if is_change else None
+    if objection is None:
+        objection = grounds.explanation(old, new, finding.verdict, finding.threshold)
+    return (
+        replace(finding, verdict=objection.verdict, cause=objection.cause, reason=objection.reason)
+        if objection
+        else finding
+    )

@@ -1,15 +1,15 @@
-"""Which nodes and which links between nodes are slow, from rates of pairs: pure functions of numbers.
+"""Which nodes, and which links between nodes, are slow, from the rates of pairs of nodes. Pure functions of numbers.
 
 Nodes are paired in rounds by the circle method, so that all pairs of a round are disjoint and measure at the same time.
-The logarithm of a pair's rate is taken to be log rate(i, j) = μ + aᵢ + aⱼ + ε. A link is slow by its deletion residual:
-how far its rate lies below what the other pairs of its two nodes predict, over the standard error of that prediction
-(Belsley, Kuh & Welsch, Regression Diagnostics, 1980, section 2.1). The slowest links are taken out one after the other,
-and as many of them are suspects as the last one that is slow beyond chance (Rosner, Technometrics 25, 1983). Then the
-effects aᵢ, fitted without these links, are compared with each other by the rule of `outliers`.
+The model for the logarithm of a pair's rate is log rate(i, j) = μ + aᵢ + aⱼ + ε. A link is slow by its deletion
+residual: how far its rate lies below the prediction from the other pairs of its two nodes, over the standard error of
+that prediction (Belsley, Kuh & Welsch, Regression Diagnostics, 1980, section 2.1). The slowest links are removed one
+after the other, and the suspects are all links up to the last one that is slow beyond chance (Rosner, Technometrics 25,
+1983). Then the effects aᵢ, fitted without these links, are compared with each other by the rule of `outliers`.
 
 A median polish finds the same slow nodes and links, but its residuals have no known distribution: with noise of 2 %, it
-accused somebody in 11 to 23 % of healthy fleets, where this rule accuses in 1 %. tests/links_simulation.py has the
-simulation.
+accused a node or link in 11 to 23 % of healthy fleets, where this rule does so in 1 %. tests/links_simulation.py has
+the simulation.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from gpubench.judging import outliers
 
 Pair = tuple[int, int]  # the lower number first
 Vector = npt.NDArray[np.float64]
-_ALPHA = 0.001  # of fleets in which a healthy link is accused; a pair is measured once, and there are many pairs
-_MOST_SHARE = 0.2  # of the links that can be suspects
-_LOOK_AHEAD = 1  # links that are taken out though nothing is beyond chance yet: two slow ones hide each other
-_LEAST_FREEDOM = 2  # pairs beyond those that the effects of the nodes need
-_HELD = 1 - 1e-6  # the leverage of a pair without which an effect could not be known
+_ALPHA = 0.001  # the share of fleets in which chance accuses a link; it is small because there are many pairs
+_MOST_SHARE = 0.2  # the largest share of the links that can be suspects
+_LOOK_AHEAD = 1  # links that are removed although none is beyond chance yet, because two slow ones hide each other
+_LEAST_FREEDOM = 2  # pairs that must remain beyond those that the effects of the nodes need
+_HELD = 1 - 1e-6  # a pair with a larger leverage is the only source of an effect
 
 
 def schedule(nodes: int, rounds: int) -> list[list[Pair]]:
-    """Return the pairs of each round: disjoint ones, in which every two nodes meet as evenly as the rounds allow.
+    """Return the pairs of each round; they are disjoint, and all pairs occur as equally often as the rounds allow.
 
-    With an odd number of nodes, a different one rests in each round.
+    With an odd number of nodes, a different node pauses in each round.
     """
     seats = nodes + nodes % 2
-    found = []
+    rounds_of_pairs = []
     for turn in range(rounds if nodes > 1 else 0):
         ring = [(place + turn) % (seats - 1) for place in range(seats - 1)]
         pairs = [(seats - 1, ring[0]), *((ring[step], ring[-step]) for step in range(1, seats // 2))]
-        found.append(sorted((min(pair), max(pair)) for pair in pairs if max(pair) < nodes))
-    return found
+        rounds_of_pairs.append(sorted((min(pair), max(pair)) for pair in pairs if max(pair) < nodes))
+    return rounds_of_pairs
 
 
 @dataclass(frozen=True, slots=True)
 class LinkEffect:
-    """How much slower a node or a link is than the others, as a share of the rate, and whether that is beyond chance.
+    """The slowdown of a node or a link against the others, as a share of the rate, and whether it is beyond chance.
 
-    `detectable` is the smallest slowdown that would have been beyond chance; both are NaN where too few were compared.
+    `detectable` is the smallest slowdown that would have been beyond chance. Both are NaN if too few were compared.
     """
 
     slowdown: float
@@ -60,9 +60,9 @@ class LinkEffect:
 
 @dataclass(frozen=True, slots=True)
 class LinkJudgement:
-    """What the rates of pairs say: the typical rate of a pair in B/s, and the effect of each node and of each link.
+    """The judgement of the rates of pairs: the typical rate of a pair in B/s, and the effect of each node and link.
 
-    `too_few` says why nothing is judged, and is empty otherwise.
+    `too_few` gives the reason why nothing is judged, and is otherwise empty.
     """
 
     typical: float
@@ -72,30 +72,30 @@ class LinkJudgement:
 
 
 def judge(rates: Mapping[Pair, float]) -> LinkJudgement:
-    """Judge the rates of pairs in B/s."""
+    """Return the judgement of the rates of pairs, in B/s; a pair holds the numbers of its nodes, the lower first."""
     pairs = sorted(rates)
     values = np.log([rates[pair] for pair in pairs])
     numbers = sorted({node for pair in pairs for node in pair})
     place = {node: index for index, node in enumerate(numbers)}
     ends = np.array([[place[node] for node in pair] for pair in pairs], dtype=np.intp).reshape(-1, 2)
     typical = float(np.exp(np.median(values))) if pairs else np.nan
-    if reason := _lacking(ends, len(numbers)):
+    if reason := _too_few(ends, len(numbers)):
         none = LinkEffect(np.nan, np.nan, False)
         return LinkJudgement(typical, dict.fromkeys(numbers, none), dict.fromkeys(pairs, none), reason)
     slow, slowdowns, limits = _slow_links(ends, values, len(numbers))
-    kept = np.setdiff1d(np.arange(len(pairs)), slow)
-    fit = _Fit.of(ends[kept], values[kept], len(numbers))
-    found = outliers.find(fit.effects[None, :])
+    remaining = np.setdiff1d(np.arange(len(pairs)), slow)
+    fit = _Fit.of(ends[remaining], values[remaining], len(numbers))
+    node_effects = outliers.find(fit.effects[None, :])
     links = [LinkEffect(_share(slowdowns[row]), _share(limits[row]), row in slow) for row in range(len(pairs))]
     return LinkJudgement(
         float(np.exp(2 * np.median(fit.effects))),
-        dict(zip(numbers, _effects(found), strict=True)),
+        dict(zip(numbers, _effects(node_effects), strict=True)),
         dict(zip(pairs, links, strict=True)),
     )
 
 
-def _lacking(ends: npt.NDArray[np.intp], count: int) -> str:
-    """Return why these pairs are too few for a verdict, or an empty text."""
+def _too_few(ends: npt.NDArray[np.intp], count: int) -> str:
+    """Return the reason why these pairs are too few for a verdict, or an empty text."""
     if count < outliers.LEAST_COMPONENTS:
         return f"{count} nodes are too few for a verdict, which needs at least {outliers.LEAST_COMPONENTS}"
     rank = int(np.linalg.matrix_rank(_design(ends, count)))
@@ -113,9 +113,9 @@ def _design(ends: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.float64]:
 
 @dataclass(slots=True)
 class _Fit:
-    """Least squares of the model, from which pairs can be taken out one after the other.
+    """Least squares of the model, from which pairs can be removed one after the other.
 
-    `effects` are μ/2 + aᵢ; `inverse` is (XᵀX)⁻¹, which a row that leaves changes by a matrix of rank 1 (Sherman and
+    `effects` are μ/2 + aᵢ. `inverse` is (XᵀX)⁻¹; removing a row changes it by a matrix of rank 1 (Sherman and
     Morrison).
     """
 
@@ -126,19 +126,19 @@ class _Fit:
 
     @classmethod
     def of(cls, ends: npt.NDArray[np.intp], values: Vector, count: int) -> _Fit:
-        """Fit all pairs."""
+        """Return the fit of all pairs."""
         design = _design(ends, count)
         inverse = np.asarray(np.linalg.inv(design.T @ design), dtype=np.float64)
         return cls(ends, values, inverse @ (design.T @ values), inverse)
 
     def residuals(self) -> tuple[Vector, Vector]:
-        """Return the residual and the leverage of every pair, also of those that were taken out."""
+        """Return the residual and the leverage of every pair, including the removed ones."""
         first, second = self.ends.T
         leverages = self.inverse[first, first] + self.inverse[second, second] + 2 * self.inverse[first, second]
         return self.values - self.effects[first] - self.effects[second], leverages
 
     def take_out(self, row: int) -> None:
-        """Fit without this pair, whose leverage is below 1."""
+        """Remove this pair from the fit; its leverage must be below 1."""
         residuals, leverages = self.residuals()
         column = self.inverse[:, self.ends[row]].sum(axis=1)
         self.effects = self.effects - column * residuals[row] / (1 - leverages[row])
@@ -146,40 +146,40 @@ class _Fit:
 
 
 def _slow_links(ends: npt.NDArray[np.intp], values: Vector, count: int) -> tuple[npt.NDArray[np.intp], Vector, Vector]:
-    """Return the rows of the slow links, and for every link how far it is below its prediction and the limit."""
+    """Return the rows of the slow links, and for every link its distance below its prediction and the limit."""
     fit = _Fit.of(ends, values, count)
-    out: list[int] = []
+    removed: list[int] = []
     suspects = 0
-    found = []
+    deletions = []
     for _ in range(max(1, int(_MOST_SHARE * len(values)))):
-        slowdowns, limits = _deletion(fit, out)
-        found.append((slowdowns, limits))
+        slowdowns, limits = _deletion(fit, removed)
+        deletions.append((slowdowns, limits))
         excess = slowdowns / limits
-        excess[out] = -np.inf
+        excess[removed] = -np.inf
         worst = int(excess.argmax())
-        is_told = len(out) - suspects > _LOOK_AHEAD or not np.isfinite(excess[worst])
-        if is_told or len(values) - len(out) - count <= _LEAST_FREEDOM:
+        is_finished = len(removed) - suspects > _LOOK_AHEAD or not np.isfinite(excess[worst])
+        if is_finished or len(values) - len(removed) - count <= _LEAST_FREEDOM:
             break
-        out.append(worst)
+        removed.append(worst)
         if excess[worst] > 1:
-            suspects = len(out)
+            suspects = len(removed)
         fit.take_out(worst)
     else:
-        found.append(_deletion(fit, out))
-    slowdowns, limits = found[min(suspects, len(found) - 1)]
-    return np.array(sorted(out[:suspects]), dtype=np.intp), slowdowns, limits
+        deletions.append(_deletion(fit, removed))
+    slowdowns, limits = deletions[min(suspects, len(deletions) - 1)]
+    return np.array(sorted(removed[:suspects]), dtype=np.intp), slowdowns, limits
 
 
-def _deletion(fit: _Fit, out: list[int]) -> tuple[Vector, Vector]:
-    """Return by how much each link is below what the pairs without it predict, and the limit; logarithms.
+def _deletion(fit: _Fit, removed: list[int]) -> tuple[Vector, Vector]:
+    """Return for each link how far it is below the prediction from the pairs without it, and the limit, as logarithms.
 
-    A link without which an effect could not be known has an infinite limit.
+    A link that is the only source of an effect has an infinite limit.
     """
     residuals, leverages = fit.residuals()
     is_in = np.ones(len(residuals), dtype=bool)
-    is_in[out] = False
+    is_in[removed] = False
     free = np.where(is_in, np.maximum(1 - leverages, 1 - _HELD), 1.0)
-    gone = residuals / free  # the residual of a pair that was taken out is a prediction error already
+    prediction_errors = residuals / free  # the residual of a removed pair already is one
     freedom = int(is_in.sum()) - len(fit.effects)
     squares = float((residuals[is_in] ** 2).sum())
     without = np.where(is_in, squares - residuals**2 / free, squares) / np.where(is_in, freedom - 1, freedom)
@@ -188,13 +188,15 @@ def _deletion(fit: _Fit, out: list[int]) -> tuple[Vector, Vector]:
     quantiles = stats.student_quantile(np.array([freedom - 1.0, float(freedom)]), tail)
     limit = np.maximum(-np.log1p(-outliers.LEAST_EFFECT), np.where(is_in, *quantiles) * error)
     limit[is_in & (leverages > _HELD)] = np.inf
-    return -gone, limit
+    return -prediction_errors, limit
 
 
 def _share(logarithm: float) -> float:
+    """Return a slowdown on logarithms as a share of the rate."""
     return float(-np.expm1(-logarithm))
 
 
-def _effects(found: outliers.Outliers) -> list[LinkEffect]:
-    rows = zip(found.slowdown[0], found.detectable[0], found.is_suspect[0], strict=True)
+def _effects(node_effects: outliers.Outliers) -> list[LinkEffect]:
+    """Return the effects of the nodes from the arrays of the rule, whose only row they are."""
+    rows = zip(node_effects.slowdown[0], node_effects.detectable[0], node_effects.is_suspect[0], strict=True)
     return [LinkEffect(_share(slow), _share(least), bool(flag)) for slow, least, flag in rows]

@@ -1,4 +1,7 @@
-"""Why two sides cannot be weighed, and what else than the code may explain a slow-down. Pure functions of evidence."""
+"""Reasons why two sides cannot be compared, and explanations of a slowdown other than the code.
+
+Pure functions of evidence.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,15 @@ from gpubench.judging.evidence import Evidence, Side
 from gpubench.judging.noise import LEAST_REPLICATES
 from gpubench.model import Manifest, Measure, Verdict
 
-# The share of a side's processes beside other work from which on that work may decide the verdict: where it is smaller,
-# the interval lies beyond the threshold only if quiet processes do too.
+# If other work disturbed this share of a side's processes or more, that work may decide the verdict. With a smaller
+# share, the interval lies beyond the threshold only if undisturbed processes do too.
 _DISTURBED = 1 / 3
-# Limits of which a clock of the compute units does a fixed amount. Latencies of memory, of the L2 and of launches
-# shrink less than the period of the clock: at a faster clock the same code takes more cycles.
+# Limits for which the compute units do a fixed amount of work per clock cycle. Latencies of memory, of the L2 and of
+# launches are not among them: they shrink less than the clock period, so at a faster clock they take more cycles.
 _PER_CLOCK = ("tensor.", "float", "int", "shared")
-_LEAST_FOR_CYCLES = 5  # processes on each side that call a case slower by its cycles alone
-# 8 % on average over five clusters, up to 22 % (Sinha et al., "Not All GPUs Are Created Equal", SC22); of sixteen H200
-# that this project has met, four have memory that is 3 to 4 % slower in latency than that of the others.
+_LEAST_FOR_CYCLES = 5  # processes per side that a case needs to be called slower by its cycles alone
+# Cards of one model differ by 8 % on average over five clusters, and by up to 22 % (Sinha et al., "Not All GPUs Are
+# Created Equal", SC22). Of sixteen H200 that this project measured, four have a memory latency 3 to 4 % above the rest.
 _CARDS_DIFFER = 0.08
 _Devices = tuple[str, ...]
 _Sources = tuple[tuple[int, ...], tuple[int, ...], _Devices, _Devices]  # readings of both sides, and their devices
@@ -33,7 +36,10 @@ _Sources = tuple[tuple[int, ...], tuple[int, ...], _Devices, _Devices]  # readin
 
 @dataclass(frozen=True, slots=True)
 class Objection:
-    """What a case ends as without being weighed, or in spite of it: a slug for programs, a reason for people."""
+    """A verdict without a comparison, or in spite of one.
+
+    `cause` is a slug for programs, and `reason` a text for people.
+    """
 
     verdict: Verdict
     cause: str
@@ -41,7 +47,10 @@ class Objection:
 
 
 class Grounds:
-    """A baseline and a candidate as a whole: what keeps their sides apart, asked once for each set of runs."""
+    """The whole baseline and the whole candidate, which decide whether their sides are comparable.
+
+    The answers are computed once for each set of runs, because many cases share one.
+    """
 
     def __init__(self, before: Evidence, after: Evidence, allow_mismatch: bool = False) -> None:
         self._before = before
@@ -52,7 +61,7 @@ class Grounds:
         self._has_data = any(reading.manifest.settings.data for reading in (*before.readings, *after.readings))
 
     def objection(self, old: Side, new: Side) -> Objection | None:
-        """Why these two sides cannot be weighed; None where they can."""
+        """Return the reason why these two sides cannot be compared; None if they can."""
         if reasons := _kind_differences(old, new) or self._data_differences(old, new):
             return Objection(Verdict.NOT_COMPARABLE, "method", "; ".join(reasons))
         if not self._allow_mismatch and (reasons := self.machine_differences(old, new)):
@@ -60,19 +69,19 @@ class Grounds:
         return _ended(old, new) or _too_little(old, new)
 
     def machine_differences(self, old: Side, new: Side) -> tuple[str, ...]:
-        """What differs, in words, between the machines, drivers and settings that the sides were measured with."""
+        """Return the differences between the machines, drivers and settings of the two sides, as texts."""
         sources = _sources(old, new)
         if sources not in self._machines:
-            found = [
+            reasons = [
                 reason
                 for before, after in self._manifests(old, new)
                 for reason in _machine_differences(before, old.devices, after, new.devices)
             ]
-            self._machines[sources] = tuple(dict.fromkeys(found))
+            self._machines[sources] = tuple(dict.fromkeys(reasons))
         return self._machines[sources]
 
     def of_same_card(self, old: Side, new: Side) -> Side:
-        """The baseline's processes of the candidate's own card, where it has enough of them; else all of them."""
+        """Return the baseline with only the processes of the candidate's own card, or all if those are too few."""
         if self.are_other_cards(old, new) and len(set(old.readings)) > 1:
             before, after = self._before.readings, self._after.readings
             cards = {_cards(after[index].manifest, new.devices) for index in new.readings}
@@ -81,7 +90,7 @@ class Grounds:
         return old
 
     def are_other_cards(self, old: Side, new: Side) -> bool:
-        """Whether the baseline is of other cards than the candidate, as far as uuids tell."""
+        """Return whether the baseline was measured on other cards than the candidate, according to their UUIDs."""
         sources = _sources(old, new)
         if sources not in self._cards:
             pairs = self._manifests(old, new)
@@ -90,37 +99,40 @@ class Grounds:
         return self._cards[sources]
 
     def _manifests(self, old: Side, new: Side) -> list[tuple[Manifest, Manifest]]:
-        """Each run of the one with each of the other."""
+        """Return each run of the baseline paired with each run of the candidate."""
         first = [self._before.readings[reading].manifest for reading in dict.fromkeys(old.readings)]
         second = [self._after.readings[reading].manifest for reading in dict.fromkeys(new.readings)]
         return [(before, after) for before in first for after in second]
 
     def _data_differences(self, old: Side, new: Side) -> tuple[str, ...]:
-        """The user's own data that a case names, where another file has the same label."""
+        """Return the labels of the user's data files that name different files on the two sides, as texts."""
         if not self._has_data:
             return ()
         values = {value for _, value in new.case.params}
-        found = (
+        reasons = (
             f"the data {label} is another file"
             for before, after in self._manifests(old, new)
             for label, digest in _data(before).items()
             if label in values and _data(after).get(label, digest) != digest
         )
-        return tuple(dict.fromkeys(found))
+        return tuple(dict.fromkeys(reasons))
 
-    def other_card(self, old: Side, new: Side, found: Effect) -> Objection | None:
-        """Another card of the model, where the effect, either way, is one that such cards have; else None."""
-        nearest = min(abs(found.low), abs(found.high))
+    def other_card(self, old: Side, new: Side, weighed: Effect) -> Objection | None:
+        """Return an objection if the sides have different cards and the effect is within the range of such cards.
+
+        The result is None if the cards are the same or the effect is larger.
+        """
+        nearest = min(abs(weighed.low), abs(weighed.high))
         if nearest > math.log1p(_CARDS_DIFFER) or not self.are_other_cards(old, new):
             return None
-        words = f"measured on another card, and cards of one model differ by {units.percent(_CARDS_DIFFER, 0)}"
-        return Objection(Verdict.INCONCLUSIVE, "card", f"{words}: use a baseline of this card")
+        reason = f"measured on another card, and cards of one model differ by {units.percent(_CARDS_DIFFER, 0)}"
+        return Objection(Verdict.INCONCLUSIVE, "card", f"{reason}: use a baseline of this card")
 
     def explanation(self, old: Side, new: Side, verdict: Verdict, threshold: float) -> Objection | None:
-        """Return what else than the code explains a verdict, or a slow-down that the clock hides from it, or None.
+        """Return an explanation of a verdict other than the code, or a slowdown that a faster clock hides; else None.
 
-        What looks slower or faster is explained by other work beside either side, and by a clock that differs between
-        the sides where the cycles do not (a matrix product that needs more cycles too is slower all the same).
+        A change is explained by other work during either side, or by a clock that differs between the sides while the
+        cycles do not. A matrix product that also needs more cycles is slower in any case.
         """
         if verdict in (Verdict.SAME, Verdict.INCONCLUSIVE):
             return self._hidden(old, new, threshold)
@@ -130,6 +142,7 @@ class Grounds:
         return explained or (self._hidden(old, new, threshold) if verdict is Verdict.SUSPECT else None)
 
     def _explained_by_clock(self, old: Side, new: Side, verdict: Verdict, threshold: float) -> Objection | None:
+        """Return the change of the clock as an objection if it explains the change of the figure."""
         change = self._clock_change(old, new)
         if change is None or abs(change.clock.difference) <= change.clock.reach:
             return None
@@ -141,18 +154,20 @@ class Grounds:
         return Objection(_undecided(verdict), "clock", reason)
 
     def _hidden(self, old: Side, new: Side, threshold: float) -> Objection | None:
-        """Return a slow-down in cycles of arithmetic, or of shared memory, that a faster clock makes up for in time.
+        """Return a slowdown in cycles of arithmetic or shared memory that a faster clock hides in the times, or None.
 
-        None at the power cap, where the clock is no circumstance but the code's own doing: code that draws less power
-        has a faster clock.
+        The result is None at the power cap: there the clock depends on the code itself, because code that draws less
+        power has a faster clock.
         """
         if not new.kinds[0].limit.startswith(_PER_CLOCK) or min(len(old.ok), len(new.ok)) < _LEAST_FOR_CYCLES:
             return None
         change = _change("clock", old, new, old.watched_clocks, new.watched_clocks)
-        if change is None or change.cycles.difference <= threshold:  # asked first, as intervals take long
+        if (
+            change is None or change.cycles.difference <= threshold
+        ):  # this test comes first because it needs no interval, which takes long
             return None
         cycles, reach = float(change.cycles.difference), float(change.cycles.reach)
-        if cycles - reach <= max(threshold, reach):  # the second of them asks for four standard errors
+        if cycles - reach <= max(threshold, reach):  # the second bound demands about four standard errors
             return None
         if change.clock.difference <= change.clock.reach:
             return None
@@ -165,13 +180,13 @@ class Grounds:
         return Objection(Verdict.SLOWER, "clock", reason)
 
     def _clock_change(self, old: Side, new: Side) -> _ClockChange | None:
-        """Return the change of the clock that the figure follows, None if it follows none or too few were read.
+        """Return the change of the clock that the figure depends on; None without such a clock or enough readings.
 
-        Both sides' clocks are of one kind: those that the workers read after their samples, or in runs of older
-        versions those of the sampling process.
+        The clocks of both sides have the same source: the workers, which read them after their samples, or, in runs of
+        older versions, the sampling process.
         """
         limit = new.kinds[0].limit
-        if limit.startswith("link."):  # a link has a clock of its own, which nobody reads
+        if limit.startswith("link."):  # the clock of a link is not measured
             return None
         watched = old.watched_clocks, new.watched_clocks
         if limit != "dram" and all(map(_are_enough, watched)):
@@ -182,7 +197,10 @@ class Grounds:
 
 @dataclass(frozen=True, slots=True)
 class _ClockChange:
-    """The clock and the cycles of the candidate against those of the baseline, on logarithms, in words as `text`."""
+    """The clock and the cycles of the candidate against those of the baseline, on logarithms.
+
+    `text` describes the change of the clock.
+    """
 
     clock: stats.Welch
     cycles: stats.Welch
@@ -190,9 +208,9 @@ class _ClockChange:
 
 
 def _change(name: str, old: Side, new: Side, old_hz: Sequence[float], new_hz: Sequence[float]) -> _ClockChange | None:
-    """Return the change between the processes that have a clock; None if fewer than half of a side's have one.
+    """Return the change between the processes with a clock; None if fewer than half of a side's processes have one.
 
-    None also where all processes had one clock, so that the common case costs nothing.
+    The result is also None if all processes had the same clock, which makes this common case cheap.
     """
     if len({*old_hz, *new_hz}) == 1 or not (_are_enough(old_hz) and _are_enough(new_hz)):
         return None
@@ -207,23 +225,23 @@ def _change(name: str, old: Side, new: Side, old_hz: Sequence[float], new_hz: Se
 
 
 def _are_enough(hertz: Sequence[float]) -> bool:
-    """Return whether half of the processes have a clock, and two of them, without which there is no variance."""
+    """Return whether at least half of the processes, and at least two, have a clock; one alone has no variance."""
     count = sum(clock > 0 for clock in hertz)
     return count >= 2 and 2 * count >= len(hertz)
 
 
 def _with_clock(side: Side, hertz: Sequence[float]) -> npt.NDArray[np.float64]:
-    """Return the logarithms of the figure and of the clock, shape (n, 2), of the processes that have a clock."""
+    """Return the logarithms of the figure and the clock, shape (n, 2), for the processes that have a clock."""
     return np.array([(log, math.log(clock)) for log, clock in zip(side.logs, hertz, strict=True) if clock > 0])
 
 
 def _undecided(verdict: Verdict) -> Verdict:
-    """Return what an explained verdict becomes: only what looks slower is worth measuring again."""
+    """Return the verdict on an explained change: a suspect if it looked slower, which is worth measuring again."""
     return Verdict.INCONCLUSIVE if verdict is Verdict.FASTER else Verdict.SUSPECT
 
 
 def _disturbed(old: Side, new: Side) -> str:
-    """Return how many processes ran beside other work, if they are a third of either side or more; else nothing."""
+    """Return a text with the disturbed processes if they are a third of either side or more, and else an empty one."""
     sides = (("baseline", old), ("candidate", new))
     if not any(len(side.neighbours) >= _DISTURBED * len(side.ok) > 0 for _, side in sides):
         return ""
@@ -233,46 +251,50 @@ def _disturbed(old: Side, new: Side) -> str:
 
 
 def _sources(old: Side, new: Side) -> _Sources:
+    """Return the readings and devices of both sides, by which answers are cached."""
     return (old.readings, new.readings, old.devices, new.devices)
 
 
 def _machine_differences(before: Manifest, old: _Devices, after: Manifest, new: _Devices) -> tuple[str, ...]:
-    """Schema, tier (tiers settle and sample differently), and what decides on a device's figures."""
-    found = [] if before.schema == after.schema else [f"schema {after.schema}, there {before.schema}"]
+    """Return the differences of schema, tier and device fingerprints; tiers settle and sample differently."""
+    differences = [] if before.schema == after.schema else [f"schema {after.schema}, there {before.schema}"]
     if before.settings.tier != after.settings.tier:
-        found.append(f"tier {after.settings.tier}, there {before.settings.tier}")
+        differences.append(f"tier {after.settings.tier}, there {before.settings.tier}")
     try:
-        return (*found, *fingerprint(after.facts, new).differences(fingerprint(before.facts, old)))
+        return (*differences, *fingerprint(after.facts, new).differences(fingerprint(before.facts, old)))
     except KeyError as error:
-        return (*found, f"a device {error} that its run does not describe")
+        return (*differences, f"a device {error} that its run does not describe")
 
 
 def _cards(manifest: Manifest, devices: _Devices) -> frozenset[str]:
+    """Return the UUIDs of these devices."""
     return frozenset(device.uuid for device in manifest.facts.devices if device.id in devices and device.uuid)
 
 
 def _data(manifest: Manifest) -> dict[str, str]:
-    """The user's own data by label, with its hash: a case's id holds only the label."""
+    """Return the hash of each of the user's data files by its label, because a case's id holds only the label."""
     return {entry.label: entry.sha256 for entry in manifest.settings.data}
 
 
 def _kind_differences(old: Side, new: Side) -> tuple[str, ...]:
+    """Return the differences between the methods of two sides, as texts, each once."""
     kinds = tuple(dict.fromkeys((*old.kinds, *new.kinds)))
-    found = (reason for kind in kinds[1:] for reason in kinds[0].differences(kind))
-    return tuple(dict.fromkeys(found))
+    reasons = (reason for kind in kinds[1:] for reason in kinds[0].differences(kind))
+    return tuple(dict.fromkeys(reasons))
 
 
 def unjudged(side: Side, name: str = "candidate") -> Objection | None:
-    """Why one side by itself cannot be weighed; None where it can."""
+    """Return the reason why a side by itself cannot be weighed; None if it can."""
     return _troubled(name, side) or _unweighable(side.logs, side.logs, side.values)
 
 
 def _ended(old: Side, new: Side) -> Objection | None:
-    """What became of the processes, where one failed or too few are left."""
+    """Return an objection if a process of the candidate failed, or if a side has too few ok processes."""
     return _troubled("candidate", new) or _troubled("baseline", old)
 
 
 def _troubled(name: str, side: Side) -> Objection | None:
+    """Return an objection if the candidate failed, or if this side has too few ok processes."""
     if name == "candidate" and any(process.status == "failed" for process in side.processes):
         return Objection(Verdict.INVALID, "failed", f"candidate: {side.trouble}")
     if side.trouble and len(side.values) < LEAST_REPLICATES:
@@ -281,12 +303,14 @@ def _troubled(name: str, side: Side) -> Objection | None:
 
 
 def _too_little(old: Side, new: Side) -> Objection | None:
+    """Return an objection if the figures are identical, or if they cannot be weighed."""
     if sorted(old.values) == sorted(new.values):
         return Objection(Verdict.SAME, "identical", "the same figures to the last digit")
     return _unweighable(old.logs, new.logs, (*old.values, *new.values))
 
 
 def _unweighable(old: Sequence[float], new: Sequence[float], values: Sequence[float]) -> Objection | None:
+    """Return an objection if a figure has no logarithm or a side has too few processes."""
     if not all(0 < value < math.inf for value in values):
         return Objection(Verdict.INCONCLUSIVE, "no-ratio", "a figure that is not positive has no ratio")
     if min(len(old), len(new)) < LEAST_REPLICATES:

@@ -1,12 +1,12 @@
-"""Which components of a fleet are slower than the others, case by case: pure functions of arrays.
+"""The rule that finds the components of a fleet that are slower than the others in a case: pure functions of arrays.
 
 The rule is the generalized extreme Studentized deviate (Rosner, Technometrics 25, 1983), one-sided: each of the slowest
-components is compared with the mean and the standard deviation of all that are faster than it. A rule that compares
-with all components, the suspect included, is blind in small fleets, because one value of n lies at most (n − 1)/√n
-standard deviations from the mean of all; and a rule that takes out one suspect after the other until none is left is
-blind where several components are slow, because they hide each other. The limit is Student's quantile for as many
-comparisons as components and cases make, so that the share of healthy fleets in which any component is accused stays
-below `ALPHA`. tests/fleet_simulation.py has the simulations.
+components is compared with the mean and the standard deviation of all that are faster. A rule that compares with all
+components, including the suspect, misses slow components in small fleets, because one of n values lies at most (n −
+1)/√n standard deviations from the mean of all. A rule that removes one suspect after the other until none is left
+misses slow components if there are several, because they hide each other. The limit is Student's quantile corrected for
+the number of comparisons, which is the number of components times that of cases, so that the share of healthy fleets in
+which any component is accused stays below `ALPHA`. tests/fleet_simulation.py has the simulations.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from gpubench import stats
 
 Matrix = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
-# Of healthy fleets in which chance accuses a component. Several extremes are looked at, which costs a quarter more than
-# the quantiles say: simulated, up to 1 % of healthy fleets are accused.
+# The share of healthy fleets in which chance accuses a component, by the quantiles. Because several extremes are
+# tested, the true share is a quarter larger: in simulations up to 1 % of healthy fleets have an accused component.
 ALPHA = 0.0075
-LEAST_EFFECT = 0.02  # a component that is less slow than this is not worth anybody's time
-LEAST_COMPONENTS = 5  # with fewer, the deviation of the others says next to nothing
+LEAST_EFFECT = 0.02  # a smaller slowdown is not worth the repair of a component
+LEAST_COMPONENTS = 5  # with fewer components the deviation of the others is too uncertain
 LEAST_SPREAD = 0.002  # the standard deviation of a case: components are closer together than this only by chance
-_MOST_SHARE = 0.2  # of the components that can be suspects; a larger share is a population of its own
+_MOST_SHARE = 0.2  # the largest share of components that can be suspects; a larger share is another population
 # The gap between two populations in their pooled standard deviations, by the number of components: one case in 10 000
 # of a single normal population exceeds it (simulated; with fewer than 8 components no gap says enough).
 _SIZES = np.array([8.0, 9.0, 10.0, 12.0, 14.0, 16.0, 20.0, 24.0])
@@ -36,10 +36,10 @@ _GAPS = np.array([13.8, 10.5, 9.1, 6.1, 5.1, 4.3, 3.3, 3.0])
 
 @dataclass(frozen=True, slots=True)
 class Outliers:
-    """What the rule found. Every array has a row for each case and a column for each component.
+    """The result of the rule. Every array has one row for each case and one column for each component.
 
-    `slowdown` is the natural logarithm of the others' mean rate over the component's (positive where it is slow), NaN
-    where it was not compared. `detectable` is the smallest slowdown that would have made it a suspect, as a logarithm.
+    `slowdown` is the natural logarithm of the others' mean rate over the component's rate: positive if it is slow, and
+    NaN if it was not compared. `detectable` is the smallest slowdown that would have made it a suspect, as a logarithm.
     """
 
     slowdown: Matrix
@@ -50,9 +50,9 @@ class Outliers:
 def find(rates: Matrix, errors: Matrix | None = None) -> Outliers:
     """Return the components that are slower than the others.
 
-    `rates` are natural logarithms of rates (times negated): a row for each case, a column for each component, NaN where
-    it is missing. `errors` are the standard errors of these logarithms, from the processes of each component. A
-    component that is much faster than the others is no measure for them and is left out.
+    `rates` are natural logarithms of rates (of times, negated), with one row for each case and one column for each
+    component, NaN where a value is missing. `errors` are the standard errors of these logarithms, from the processes of
+    each component. A component that is much faster than the others is not used as a reference for them.
     """
     own = np.zeros_like(rates) if errors is None else np.nan_to_num(errors)
     comparisons = max(1, int(np.isfinite(rates).sum()))
@@ -63,10 +63,10 @@ def find(rates: Matrix, errors: Matrix | None = None) -> Outliers:
 
 
 def populations(rates: Matrix) -> npt.NDArray[np.intp]:
-    """Return for each case how many components make up the slower of two populations; 0 where there is one population.
+    """Return for each case the number of components in the slower of two populations; 0 if there is one population.
 
-    Two populations have at least a fifth of the components each and a gap between them that is wider than the least
-    effect and than chance makes it.
+    Each of two populations has at least a fifth of the components. The gap between them is wider than the least effect
+    and wider than chance makes it.
     """
     ordered = np.sort(rates, axis=1)  # NaN last
     count = np.isfinite(rates).sum(axis=1, keepdims=True)
@@ -87,7 +87,7 @@ def populations(rates: Matrix) -> npt.NDArray[np.intp]:
 
 
 def _extremes(rates: Matrix, own: Matrix, comparisons: int) -> Mask:
-    """Return which components are slower than all that are faster, by more than chance and the least effect."""
+    """Return which components are slower than all faster ones by more than chance and the least effect."""
     order = np.argsort(rates, axis=1)  # NaN last
     ordered = np.take_along_axis(rates, order, axis=1)
     present = np.isfinite(ordered)
@@ -101,13 +101,13 @@ def _extremes(rates: Matrix, own: Matrix, comparisons: int) -> Mask:
     most = np.maximum(1, np.floor(_MOST_SHARE * count))
     is_beyond = present & (place < most) & (count >= LEAST_COMPONENTS) & (mean - centred > limit)
     last = np.where(is_beyond.any(axis=1), rates.shape[1] - 1 - is_beyond[:, ::-1].argmax(axis=1), -1)
-    found = np.zeros(rates.shape, dtype=bool)
-    np.put_along_axis(found, order, place <= last[:, None], axis=1)
-    return found
+    is_slow = np.zeros(rates.shape, dtype=bool)
+    np.put_along_axis(is_slow, order, place <= last[:, None], axis=1)
+    return is_slow
 
 
 def _against_others(rates: Matrix, is_measure: Mask, own: Matrix, comparisons: int) -> tuple[Matrix, Matrix]:
-    """Return how much slower each component is than the mean of the others that are a measure for it, and the limit."""
+    """Return the slowdown of each component against the mean of the other reference components, and its limit."""
     present = np.isfinite(rates)
     is_measure = is_measure & present
     count = is_measure.sum(axis=1, keepdims=True)
@@ -124,7 +124,7 @@ def _against_others(rates: Matrix, is_measure: Mask, own: Matrix, comparisons: i
 def _limit(
     sums: Matrix, squares: Matrix, others: npt.NDArray[np.int_], own: Matrix, comparisons: int
 ) -> tuple[Matrix, Matrix]:
-    """Return the mean of the others and the smallest slowdown against it that is more than chance."""
+    """Return the mean of the others and the smallest slowdown against it that is beyond chance."""
     count = np.maximum(others, 1)
     mean = sums / count
     variance = (squares - count * mean**2) / np.maximum(count - 1, 1)
@@ -137,4 +137,5 @@ def _limit(
 
 @functools.lru_cache(maxsize=64)  # the same in each round, and for every case
 def _quantiles(freedoms: tuple[float, ...], comparisons: int) -> tuple[float, ...]:
+    """Return Student's quantiles for these degrees of freedom, corrected for the number of comparisons."""
     return tuple(stats.student_quantile(np.array(freedoms), 2 * ALPHA / comparisons).tolist())

@@ -1,7 +1,7 @@
-"""What a user asks of a gate: thresholds by case, required cases, skips that are allowed, floors of their own.
+"""The policy of a gate: thresholds by case, required cases, allowed skips, and the user's own floors.
 
-Read from `gpubench.toml`, or from `[tool.gpubench]` of a `pyproject.toml`. Data alone: an unknown key is refused, with
-the one that was meant.
+It is read from `gpubench.toml`, or from `[tool.gpubench]` of a `pyproject.toml`. A policy is only data: an unknown key
+is an error, whose message names the most similar key.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from gpubench.judging.evidence import Evidence
 from gpubench.knowledge.floors import Floor, built_in_floors
 from gpubench.model import limits
 
-THRESHOLD_PERCENT = 2.0  # where neither policy nor option says one
+THRESHOLD_PERCENT = 2.0  # the default if neither the policy nor an option gives a threshold
 _FILES = ("gpubench.toml", "pyproject.toml")
-_MOST_BYTES = 2**20  # of a policy: a threshold for each of 10 000 cases fits; a parser takes a second for this
+_MOST_BYTES = 2**20  # a policy with thresholds for 10 000 cases fits; a parser takes a second for it
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What is asked of a gate. Of several patterns that match a case the last counts.
+    """The user's demands on a gate. If several patterns match a case, the last one counts.
 
-    `allow_mismatch` weighs what other machines or settings measured; `noise` is a run of identical code, whose
-    deviation counts where it is larger than that of the sides.
+    With `allow_mismatch`, runs of other machines or settings are compared. `noise` is a run of identical code, whose
+    deviation counts if it is larger than that of the two sides.
     """
 
     threshold_percent: float = THRESHOLD_PERCENT
@@ -45,55 +45,57 @@ class Policy:
     noise: Evidence | None = None
 
     def threshold(self, case_id: str) -> float:
-        """The smallest change of a case that matters, as a fraction."""
-        found = [percent for pattern, percent in self.thresholds_percent if matches(case_id, (pattern,))]
-        return (found or [self.threshold_percent])[-1] / 100
+        """Return the smallest relevant change of a case as a fraction."""
+        percentages = [percent for pattern, percent in self.thresholds_percent if matches(case_id, (pattern,))]
+        return (percentages or [self.threshold_percent])[-1] / 100
 
     def is_required(self, case_id: str) -> bool:
-        """Whether a gate without a verdict on this case cannot judge; where nothing is listed, every case is."""
+        """Return whether a gate needs a verdict on this case; if no case is listed as required, every case is."""
         return not self.required or matches(case_id, self.required)
 
     def allows_skip(self, cause: str, case_id: str) -> bool:
-        """Return whether a case that was skipped (`cause`) may be: a gate leaves it out."""
+        """Return whether the case was skipped (`cause`) and may be, so that a gate leaves it out."""
         return cause == "skipped" and matches(case_id, self.allowed_skips)
 
     def floor(self, model: str, case_id: str) -> Floor | None:
-        """The floor of a case on a model: the user's before the built-in ones."""
+        """Return the floor of a case on a model, or None; the user's floors take precedence over the built-in ones."""
         return next((floor for floor in reversed(self.floors) if floor.is_of(model, case_id)), None)
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """Every pattern of cases in it, of which one that matches nothing is worth a word."""
+        """All patterns of cases in the policy; the user is warned about those that match no case."""
         return (*(pattern for pattern, _ in self.thresholds_percent), *self.required, *self.allowed_skips)
 
 
 def load(path: Path | None = None, folder: Path | None = None) -> Policy:
-    """The policy of a file; without one, of `gpubench.toml` or else `pyproject.toml` in the folder, or the default.
+    """Return the policy of a file, by default of `gpubench.toml` or else `pyproject.toml` in the folder.
 
-    Raises UsageError, with the file, the key and what is expected there.
+    If there is no such file, the result is the built-in policy. Raises UsageError with the file, the key and the
+    expected value if the file cannot be read or is not a valid policy.
     """
     if path is not None:
         return _of_file(path)
     candidates = [(folder or Path.cwd()) / name for name in _FILES]
-    found = next((each for each in candidates if each.is_file() and _document(each)), None)
-    return _of_file(found) if found else built_in()
+    chosen = next((path for path in candidates if path.is_file() and _document(path)), None)
+    return _of_file(chosen) if chosen else built_in()
 
 
 def built_in() -> Policy:
-    """The default, with the floors that come with gpubench."""
+    """Return the default policy with the floors that come with gpubench."""
     return Policy(floors=built_in_floors())
 
 
 def _of_file(path: Path) -> Policy:
+    """Return the policy of a file."""
     top = _Table(str(path), "", _document(path))
     top.only("gate", "floor")
     gate = top.table("gate")
     gate.only("threshold_percent", "thresholds_percent", "required", "allowed_skips", "strict")
-    each = gate.table("thresholds_percent")
+    thresholds = gate.table("thresholds_percent")
     return replace(
         built_in(),
         threshold_percent=gate.percent("threshold_percent", THRESHOLD_PERCENT),
-        thresholds_percent=tuple((pattern, each.percent(pattern, 0.0)) for pattern in each.values),
+        thresholds_percent=tuple((pattern, thresholds.percent(pattern, 0.0)) for pattern in thresholds.values),
         required=gate.texts("required"),
         allowed_skips=gate.texts("allowed_skips"),
         strict=gate.flag("strict"),
@@ -102,14 +104,14 @@ def _of_file(path: Path) -> Policy:
 
 
 def _document(path: Path) -> Mapping[str, Any]:
-    """Return the part of the file that is ours."""
+    """Return the part of the file that belongs to gpubench. Raises UsageError if the file is not readable TOML."""
     try:
         document = tomllib.loads(_text(path))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error
     except RecursionError as error:
         raise UsageError(f"{path}: not TOML that can be read: nested too deeply") from error
-    except ValueError as error:  # also Python's own, of bytes that are no text and of numbers of too many digits
+    except ValueError as error:  # includes Python's errors about undecodable bytes and numbers with too many digits
         raise UsageError(f"{path}: not TOML: {error}") from error
     if path.name != "pyproject.toml":
         return document
@@ -117,6 +119,7 @@ def _document(path: Path) -> Mapping[str, Any]:
 
 
 def _text(path: Path) -> str:
+    """Return the text of a file. Raises UsageError if it is too large, and OSError if it cannot be read."""
     with os.fdopen(open_to_read(path), "rb") as file:
         data = file.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
@@ -126,59 +129,71 @@ def _text(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A table of a policy file, which says where it stands when something in it is off."""
+    """A table of a policy file.
+
+    Its methods return checked values and raise UsageError with the place of a wrong one.
+    """
 
     file: str
     name: str
     values: Mapping[str, Any]
 
-    def refuse(self, key: str, words: str) -> UsageError:
-        return UsageError(f"{self.file}: {f'{self.name}.{key}' if self.name else key}: {words}")
+    def refuse(self, key: str, problem: str) -> UsageError:
+        """Return a UsageError that names the file and the key, for the caller to raise."""
+        return UsageError(f"{self.file}: {f'{self.name}.{key}' if self.name else key}: {problem}")
 
-    def only(self, *known: str) -> None:
+    def only(self, *allowed: str) -> None:
+        """Raise UsageError if the table has a key that is not allowed."""
         for key in self.values:
-            if key not in known:
-                near = difflib.get_close_matches(key, known, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(known)}"
+            if key not in allowed:
+                near = difflib.get_close_matches(key, allowed, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(allowed)}"
                 raise self.refuse(key, f"no such key; {hint}")
 
     def table(self, key: str) -> _Table:
+        """Return the table under a key, empty if it is missing. Raises UsageError if it is not a table."""
         value = self.values.get(key, {})
         if not isinstance(value, dict):
             raise self.refuse(key, "a table is expected")
         return _Table(self.file, f"{self.name}.{key}".strip("."), value)
 
     def tables(self, key: str) -> list[_Table]:
+        """Return the list of tables under a key, empty if it is missing. Raises UsageError if it is not one."""
         value = self.values.get(key, [])
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             raise self.refuse(key, f"tables are expected: [[{key}]]")
         return [_Table(self.file, f"{key}[{index}]", item) for index, item in enumerate(value, 1)]
 
     def percent(self, key: str, default: float) -> float:
+        """Return the percentage under a key. Raises UsageError if it is not a number from 0 to 1000."""
         value = self.number(key, default)
         if not 0 <= value <= 1000:
             raise self.refuse(key, f"{value:g} is no percentage from 0 to 1000")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
+        """Return the number under a key. Raises UsageError if it is not a number, or missing without a default."""
         value = self.values.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= limits.MOST:
             raise self.refuse(key, "a number is expected" if key in self.values else "it is missing")
         return float(value)
 
     def text(self, key: str, default: str | None = None) -> str:
+        """Return the text under a key. Raises UsageError if it is not a text, or missing without a default."""
         value = self.values.get(key, default)
         if not isinstance(value, str) or not value:
             raise self.refuse(key, "a text is expected" if key in self.values else "it is missing")
         return value
 
     def texts(self, key: str) -> tuple[str, ...]:
+        """Return the texts under a key, empty if it is missing. Raises UsageError if it is not a list of texts."""
         value = self.values.get(key, [])
         if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
             raise self.refuse(key, "a list of texts is expected")
         return tuple(value)
 
     def flag(self, key: str) -> bool:
+        """Return the flag under a key, False if it is missing. Raises UsageError if it is neither true nor false."""
         value = self.values.get(key, False)
         if not isinstance(value, bool):
             raise self.refuse(key, "true or false is expected")
@@ -190,6 +205,7 @@ def _floors(tables: list[_Table]) -> tuple[Floor, ...]:
 
 
 def _floor(table: _Table) -> Floor:
+    """Return the floor of a table. Raises UsageError if a key is wrong."""
     table.only("model", "case", "expected", "unit", "tolerance_percent", "source", "better")
     better = table.text("better", "less" if table.text("unit") == "s" else "more")
     if better not in ("more", "less"):

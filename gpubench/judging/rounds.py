@@ -1,6 +1,6 @@
-"""Measure, judge, measure the suspects again, judge the union: the whole procedure of a gate that can measure.
+"""The procedure of a gate that can measure: measure, judge, measure the suspects again, and judge all results together.
 
-docs/gate.md says why: the first measurement only has to find whom to ask again.
+docs/gate.md gives the reason: the first measurement only has to find the cases to measure again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROUNDS = 3  # 5 processes become 20: what docs/gate.md promises (tests/gate_simu
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """What has been measured so far: the baseline and the candidate."""
+    """All measurements so far: the baseline and the candidate."""
 
     before: Evidence
     after: Evidence
@@ -32,12 +32,12 @@ def settle(
     undecided: bool = False,
     canaries: Callable[[Sides, Judgement, tuple[Finding, ...]], tuple[Finding, ...]] = lambda *_: (),
 ) -> Judgement:
-    """Return the judgement after at most `rounds` rounds, in each of which `again` measures the suspects once more.
+    """Return the judgement after at most `rounds` rounds; in each of them `again` measures the suspects once more.
 
-    A case that is slower at first sight is a suspect too: it fails nothing until its second measurement agrees.
-    With no rounds the first measurement decides. With `undecided` a case that is inconclusive for want of processes is
-    measured again too. `canaries` names the cases that are measured beside the suspects, which confirms nothing about
-    the canaries themselves.
+    A case that is slower after its first measurement is a suspect too: it fails only if its second measurement agrees.
+    With no rounds the first measurement decides. With `undecided`, a case that is inconclusive because it has too few
+    processes is also measured again. `canaries` returns the cases to measure with the suspects; this does not confirm a
+    change of the canaries themselves.
     """
     judgement = judge(sides)
     confirmed: set[Key] = set()
@@ -58,9 +58,9 @@ def settle_beside_canaries(
     rounds: int = ROUNDS,
     undecided: bool = False,
 ) -> Judgement:
-    """Return what `settle` returns for a stored baseline: canaries are measured beside the suspects.
+    """Return the judgement of `settle` against a stored baseline, with canaries measured in each round.
 
-    A step of the machine that the canaries show is taken out of every judgement.
+    A step of the machine that the canaries show is subtracted from every judgement.
     """
 
     def steps(now: Sides, judgement: Judgement) -> MachineSteps:
@@ -77,6 +77,9 @@ def settle_beside_canaries(
 
 
 def _is_asked_again(finding: Finding, confirmed: set[Key], undecided: bool) -> bool:
+    """Return whether to measure a case again: a suspect, an unconfirmed slower case, or with `undecided` a noisy
+    one.
+    """
     first_sight = finding.verdict is Verdict.SLOWER and finding.key not in confirmed
     is_open = undecided and finding.verdict is Verdict.INCONCLUSIVE and finding.effect is not None
     return finding.verdict is Verdict.SUSPECT or first_sight or (is_open and finding.cause != CAUSE)

@@ -1,4 +1,4 @@
-"""A finding in words: the same words in the terminal, in Markdown, in JUnit and on a page."""
+"""The texts of a finding, which are the same in the terminal, in Markdown, in JUnit and on a page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNDECIDED = (Verdict.INCONCLUSIVE, Verdict.SUSPECT)
 
 @dataclass(frozen=True, slots=True)
 class FindingWords:
-    """A finding as the cells of a table; MISSING where a cell has no value."""
+    """A finding as the cells of a table; a cell without a value is MISSING."""
 
     verdict: str
     before: str
@@ -31,13 +31,13 @@ class FindingWords:
 
 
 def finding_words(finding: Finding) -> FindingWords:
-    """Return both figures, the change with its interval, the threshold, and why the verdict is not plain."""
-    found = change(finding)
+    """Return the cells of a finding: both figures, the change with its interval, the threshold, and the reason."""
+    fraction = change(finding)
     return FindingWords(
         str(finding.verdict),
         figure(finding.before.median, finding.unit),
         figure(finding.after.median, finding.unit),
-        signed(found) if math.isfinite(found) else MISSING,
+        signed(fraction) if math.isfinite(fraction) else MISSING,
         interval(finding) if finding.effect else MISSING,
         percent(math.expm1(finding.threshold)) if finding.effect else MISSING,
         explanation(finding),
@@ -45,9 +45,9 @@ def finding_words(finding: Finding) -> FindingWords:
 
 
 def change(finding: Finding) -> float:
-    """Return the change of a figure as a fraction: by its effect, or else by the medians.
+    """Return the change of a figure as a fraction: that of its effect, or else that of the medians.
 
-    NaN where a figure is missing, or where the figures are not comparable.
+    The result is NaN if a figure is missing or the figures are not comparable.
     """
     if finding.effect:
         return finding.change
@@ -75,35 +75,35 @@ def interval(finding: Finding) -> str:
 
 
 def name(finding: Finding) -> str:
-    """Return the case, and where it was measured."""
+    """Return the id of the case with its devices."""
     return f"{finding.case.id} on {'+'.join(finding.devices)}" if finding.devices else finding.case.id
 
 
 def sentence(finding: Finding) -> str:
-    """Return a finding in one line: `+4.9 % (+4.1 to +5.6 %), threshold 2.0 %; measured on another card`."""
+    """Return a finding as one line: `+4.9 % (+4.1 to +5.6 %), threshold 2.0 %; measured on another card`."""
     if finding.effect is None:
         return finding.reason
     threshold = _widened(finding) or f"threshold {percent(math.expm1(finding.threshold))}"
-    words = f"{signed(finding.change)} ({interval(finding)}), {threshold}"
-    return "; ".join(filter(None, (words, _reason(finding))))
+    effect = f"{signed(finding.change)} ({interval(finding)}), {threshold}"
+    return "; ".join(filter(None, (effect, _reason(finding))))
 
 
 def explanation(finding: Finding) -> str:
-    """Return why a threshold is wider than the user's, and the reason of the finding."""
+    """Return the reason for a wider threshold than the user's, and the reason of the finding."""
     return "; ".join(filter(None, (_widened(finding), _reason(finding))))
 
 
 def _widened(finding: Finding) -> str:
-    """`threshold 4.1 %, because identical code varies by 1.5 % (5 and 5 processes)`; empty if it is the user's."""
-    found = finding.effect
-    if found is None or not finding.threshold > finding.asked:
+    """Return `threshold 4.1 %, because identical code varies by 1.5 % (…)`; empty if the threshold is the user's."""
+    weighed = finding.effect
+    if weighed is None or not finding.threshold > finding.asked:
         return ""
-    noise = f"identical code varies by {percent(math.expm1(found.deviation))} ({found.counted})"
+    noise = f"identical code varies by {percent(math.expm1(weighed.deviation))} ({weighed.counted})"
     return f"threshold {percent(math.expm1(finding.threshold))}, because {noise}"
 
 
 def _reason(finding: Finding) -> str:
-    """Return the reason of a finding; of one that noise keeps undecided, how many processes would decide it."""
+    """Return the reason of a finding; for a noisy one, the number of processes that would decide it."""
     if finding.reason or finding.verdict not in UNDECIDED:
         return finding.reason
     count = processes_needed(finding)
@@ -111,7 +111,7 @@ def _reason(finding: Finding) -> str:
 
 
 def first(names: Sequence[str]) -> str:
-    """Return the first of several names, and how many more there are."""
+    """Return the first of several names and the number of further ones."""
     return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
 
 
