@@ -10,11 +10,10 @@ from pathlib import Path
 
 import _fake_sysfs as fake
 import pytest
+from _paper import WHEEL, needs_wheel
 from test_amd_libraries import namespace
 from test_amd_machine import rocm_in
 
-ROOT = Path(os.environ.get("GPUBENCH_ROCM_ROOT", "/nonexistent"))
-WHEEL = ROOT / "opt/cupy"
 # /dev keeps what a Python needs; everything else in it is the simulated machine's
 MACHINE = """
 set -e
@@ -28,10 +27,7 @@ cp -r "$0"/dev/* /dev/ && chmod 660 /dev/kfd /dev/dri/*
 exec "$@"
 """
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not WHEEL.is_dir(), reason="needs the wheel cupy-rocm-7-0: bash ci/rocm.sh"),
-]
+pytestmark = [pytest.mark.slow, *needs_wheel]
 
 
 def doctor(tree: Path, *first: str, wheels: str = str(WHEEL), path: str = "/opt/rocm/bin") -> dict[str, str]:

@@ -10,15 +10,19 @@ import sys
 
 import _fake_sysfs as fake
 import pytest
-from test_amd_doctor import MACHINE, ROOT
+from _paper import ROOT, built, needs_wheel
+from test_amd_doctor import MACHINE
 from test_amd_libraries import namespace
-from test_paper_hip import environment as paper
-from test_paper_hip import pytestmark
 
 from gpubench.model import store
 
-__all__ = ["paper", "pytestmark"]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), *needs_wheel]
 CASE = ("run", "bandwidth", "--device", "rocm:0", "--tier", "smoke", "--filter", "bandwidth/copy", "-o")
+
+
+@pytest.fixture(scope="module")
+def paper(tmp_path_factory):
+    return built(tmp_path_factory.mktemp("paper"))
 
 
 @pytest.fixture
