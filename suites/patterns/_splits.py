@@ -48,8 +48,8 @@ from ._parallel import (
 )
 
 _TRIES = 12
-_EFFORT = Effort.exactly(20)  # the splits were called many times when they were compared
-_FRACTIONS = (8, 4, 2, 1)  # sizes of the measured parts: the whole over these numbers
+_EFFORT = Effort.exactly(12)  # the splits were called many times when they were compared
+_FRACTIONS = (8, 2, 1)  # sizes of the measured parts: the whole over these numbers
 _MOST_SYNC = 0.05  # share of the time that synchronisation may take
 _BUFFERS = 16
 _CHECKED = 8
