@@ -126,6 +126,14 @@ if [ -z "${GPUBENCH_ROCM_ROOT:-}" ]; then
         fi
     fi
 fi
+results=$(mktemp -d)
+kernels=
+trap '[ -z "$kernels" ] || kill "$kernels" 2>/dev/null; rm -rf "$results"' EXIT
+status=0
+step "kernels: compiled for gfx90a, gfx942 and gfx950, and their instructions; meanwhile the rest is fetched and run"
+"$python" -m pytest -q -m slow -rs --junitxml "$results/kernels.xml" tests/test_amd_kernels.py "$@" >"$results/kernels" 2>&1 &
+kernels=$!
+
 if [ -x "$GPUBENCH_ROCM_ROOT/usr/bin/python3" ]; then
     if [ "$GPUBENCH_ROCM_ROOT" = "$cache/root" ]; then
         fetch_hipblaslt "$cache/root" 2>"$cache/log" || say "skipped: hipBLASLt cannot be had: $(tail -n 1 "$cache/log")"
@@ -138,17 +146,16 @@ fi
 unshare -m true 2>/dev/null || unshare -rm true 2>/dev/null ||
     say "skipped: AMD's libraries on a simulated /sys need root, or user namespaces (sysctl kernel.unprivileged_userns_clone=1)"
 
-results=$(mktemp -d)
-trap 'rm -rf "$results"' EXIT
-status=0
-step "kernels: compiled for gfx90a, gfx942 and gfx950, and their instructions"
-"$python" -m pytest -q -m slow -rs --junitxml "$results/kernels.xml" tests/test_amd_kernels.py "$@" || status=$?
 step "the backend, the collector and doctor on simulated machines, and AMD's libraries on them"
 "$python" -m pytest -q -m "slow or not slow" -rs tests/test_rocm_backend.py tests/test_amd_collector.py \
     tests/test_amd_libraries.py tests/test_amd_watch.py tests/test_amd_bound.py tests/test_amd_machine.py \
     tests/test_amd_doctor.py tests/test_bundle.py tests/test_hipblaslt.py "$@" || status=$?
 step "the suites through CuPy's wheel for ROCm, on a HIP runtime on paper: a dry run"
 "$python" -m pytest -q -m slow -rs tests/test_paper_hip.py tests/test_amd_whole.py "$@" || status=$?
+step "the kernels, which were compiled meanwhile"
+wait "$kernels" || status=$?
+kernels=
+cat "$results/kernels"
 step "suite × architecture"
 "$python" tests/amd_table.py "$results/kernels.xml" || true
 step "done"
