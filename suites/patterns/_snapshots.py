@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -190,7 +190,7 @@ def _write(path: Path, array: Any) -> None:
         os.close(folder)
 
 
-def _work_until_death(board: Board, state: State, store: Snapshots, amid: str) -> None:
+def _work_until_death(board: Board, state: State, store: Snapshots, amid: str) -> NoReturn:
     """Make steps and save snapshots, and end without any clean-up."""
     while state.steps < _DEATHS[amid]:
         state.step()
