@@ -30,7 +30,11 @@ NAMES = (
     "amd.energy",
     "amd.pcie.replays",
 )
-_INSIDE = 'mount --rbind "$0/sys" /sys && { mount -t tmpfs none /dev/dri 2>/dev/null || true; } && exec "$@"'
+# AMD's libraries leave a mutex per GPU in /dev/shm
+_INSIDE = """
+mount --rbind "$0/sys" /sys && mount -t tmpfs none /dev/shm && { mount -t tmpfs none /dev/dri 2>/dev/null || true; } &&
+exec "$@"
+"""
 
 
 def namespace() -> list[str]:
