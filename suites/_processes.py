@@ -17,11 +17,13 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any
 
 from gpubench.api.suite import Missing, Skip, WrongAnswer
 
 READY = b"1"
+_KIB = 1024  # the unit of VmHWM, proc_pid_status(5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,3 +115,12 @@ def _content(answer: dict[str, Any]) -> dict[str, Any]:
     if "wrong" in answer:
         raise WrongAnswer(answer["wrong"])
     return answer
+
+
+def resident_bytes() -> int:
+    """Return the most memory that this process held at a time.
+
+    ru_maxrss of getrusage(2) would count the memory of the process that started this one.
+    """
+    lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * _KIB

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from gpubench.api.suite import Bench, Case, Missing, Observed, Skip, Target, WrongAnswer
 
+from .._processes import resident_bytes
 from . import _providers as providers
 from ._operators import Problem
 
@@ -128,7 +129,7 @@ def measured(order: Order, caches: Path, ledger: Ledger) -> Report:
     if order.is_up:
         seconds = {name: seconds[name] for name in ("first", "compile", "again")}
     new = {path: size for path, size in entries(caches).items() if path not in before}
-    return Report(seconds, len(before), len(new), sum(new.values()), _resident_bytes(), error)
+    return Report(seconds, len(before), len(new), sum(new.values()), _peak_bytes(), error)
 
 
 @contextlib.contextmanager
@@ -182,10 +183,9 @@ class _Build:
         return error.value
 
 
-def _resident_bytes() -> int:
+def _peak_bytes() -> int:
     """Return the most memory that this process, or the largest one that it started, held at a time."""
-    whose = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    return max(resource.getrusage(who).ru_maxrss for who in whose) * _KIB
+    return max(resident_bytes(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * _KIB)
 
 
 def main(begun: float) -> None:

@@ -10,17 +10,15 @@ import time
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gpubench.api.suite import Missing, WrongAnswer, expect
 
-from .._processes import READY
+from .._processes import READY, resident_bytes
 
 _SIDE = 1024  # rows and columns of the first product
-_KIB = 1024  # the unit of VmHWM, proc_pid_status(5)
 _TOLERANCE = 1e-4  # of a sum of 1024 products in float32, relative to the root of their number
 _OWN, _INPUTS = "gpubench", "inputs"  # the parts of importing gpubench, and of making the matrices
 
@@ -91,15 +89,6 @@ def parts_of(marks: Sequence[tuple[str, float]], started: float) -> dict[str, fl
     """Return the seconds of each part from the moments at which the parts ended."""
     ends = [started, *(moment for _, moment in marks)]
     return {name: end - begin for (name, end), begin in zip(marks, ends, strict=False)}
-
-
-def resident_bytes() -> int:
-    """Return the most memory that this process held at a time.
-
-    ru_maxrss of getrusage(2) would count the memory of the process that started this one.
-    """
-    lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * _KIB
 
 
 def _start_of(order: Order) -> Any:
