@@ -148,7 +148,7 @@ def test_products_that_no_rank_makes_are_missed():
 
 def test_a_message_that_did_not_arrive_is_found():
     def body(bench):
-        ring = part("_failure").Ring(bench, 2**12)
+        ring = part("_failure").MessageRing(bench, 2**12)
         ring.open()
         ring.verified(ring.round)
         ring.stage()
@@ -170,7 +170,7 @@ def test_a_rank_without_a_heartbeat_is_noticed_within_a_second_and_one_that_work
     module = part("_board")
 
     def body(bench):
-        board = module.Board(bench)
+        board = module.RankBoard(bench)
         board.meet()
         if bench.rank == 1:
             board._stop.set()  # its heartbeat ends, as with its process
@@ -194,7 +194,7 @@ def test_a_rank_that_lives_and_makes_no_progress_is_not_waited_for_for_ever(monk
     monkeypatch.setattr(module, "_PATIENCE_S", 0.1)
 
     def body(bench):
-        board = module.Board(bench)
+        board = module.RankBoard(bench)
         message = ""
         if bench.rank == 0:
             with pytest.raises(module.StalledError) as caught:
@@ -213,7 +213,7 @@ def test_an_interrupted_save_leaves_the_snapshot_before_and_a_changed_bit_is_fou
     module, board_module = part("_snapshots"), part("_board")
 
     def body(bench):
-        board = board_module.Board(bench, 2 * 2**12)
+        board = board_module.RankBoard(bench, 2 * 2**12)
         state = module.State(bench, 2**12)
         store = module.Snapshots(bench, board, state, tmp_path / "kept" if in_file else None)
         (tmp_path / "kept").mkdir()

@@ -29,7 +29,7 @@ from gpubench.api.suite import (
 
 from .._between import Params, exclusive, ranks_of
 from ..collectives._nccl import library
-from ._board import Board, RankLostError, expect_death
+from ._board import RankBoard, RankLostError, expect_death
 
 _VICTIM = 0
 _ONCE = Effort.exactly(1)  # a death cannot be repeated in the same process
@@ -143,7 +143,7 @@ class NcclGroup:
         self.seconds: dict[str, float] = {}
         self.rates: dict[str, float] = {}
         self.noticed_s = 0.0
-        self.board = Board(bench)
+        self.board = RankBoard(bench)
 
     def joined(self, members: Any) -> Any:
         """Return a communicator of these ranks, None in a rank that is no member; every living rank must call it."""

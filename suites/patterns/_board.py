@@ -43,7 +43,7 @@ class StalledError(RuntimeError):
     """A rank that has a heartbeat made no progress in time."""
 
 
-class Board:
+class RankBoard:
     """A row of numbers for each rank, and `room_bytes` of further memory (`room`) for what the ranks need.
 
     Every rank of the case must make it at the same time. The heartbeat starts at once and ends with `close`.

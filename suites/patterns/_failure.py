@@ -40,7 +40,7 @@ from .._between import (
     open_shared,
     paths,
 )
-from ._board import STEP, Board, RankLostError, expect_death
+from ._board import STEP, RankBoard, RankLostError, expect_death
 
 RANKS = 3
 _BUFFERS = 4
@@ -93,7 +93,7 @@ def death(bench: Bench, path: str, phase: str, size_bytes: int) -> Task:
     """
     exclusive(bench)
     bench.need(_BUFFERS * size_bytes)
-    ring = Ring(bench, size_bytes)
+    ring = MessageRing(bench, size_bytes)
     if bench.rank == RANKS - 1:
         Victim(ring, phase).live()
     survivor = Survivor(bench, ring, phase)
@@ -101,12 +101,12 @@ def death(bench: Bench, path: str, phase: str, size_bytes: int) -> Task:
     return survivor.task(notes(bench, path), labels(bench, path))
 
 
-class Ring:
+class MessageRing:
     """One rank's message, the memory in which messages arrive, and the mapped memory of the next rank."""
 
     def __init__(self, bench: Bench, size_bytes: int) -> None:
         self.bench, self.size_bytes = bench, size_bytes
-        self.board = Board(bench, bench.world * size_bytes)
+        self.board = RankBoard(bench, bench.world * size_bytes)
         self.source = bench.xp.empty(size_bytes, bench.xp.uint8)
         fill_pattern(bench, self.source, bench.seed + bench.rank)
         self._inbox: SharedBuffer = bench.device.share(size_bytes)
@@ -207,7 +207,7 @@ class Ring:
 class Victim:
     """The rank that is killed."""
 
-    def __init__(self, ring: Ring, phase: str) -> None:
+    def __init__(self, ring: MessageRing, phase: str) -> None:
         self._ring, self._phase = ring, phase
 
     def live(self) -> NoReturn:
@@ -235,7 +235,7 @@ class Victim:
 class Survivor:
     """A rank that continues: it times the detection, the new ring and the way through the host."""
 
-    def __init__(self, bench: Bench, ring: Ring, phase: str) -> None:
+    def __init__(self, bench: Bench, ring: MessageRing, phase: str) -> None:
         self._bench, self._ring, self._phase = bench, ring, phase
         self._seconds: dict[str, float] = {}
         self._observed: dict[str, Observed] = {}

@@ -15,7 +15,7 @@ import numpy as np
 from gpubench.api.suite import Bench
 
 from ..collectives._nccl import COMMUNICATORS, library
-from ._board import NUMBER, Board
+from ._board import NUMBER, RankBoard
 
 
 class HostGroup:
@@ -29,7 +29,7 @@ class HostGroup:
         """Make room for `words` numbers that are sent, and for the results of all ranks."""
         self._world, self._rank, self._words = bench.world, bench.rank, words
         self.dtype = np.dtype(np.float32)
-        self.board = Board(bench, 2 * bench.world * words * self.dtype.itemsize)
+        self.board = RankBoard(bench, 2 * bench.world * words * self.dtype.itemsize)
         self.received: Any = np.zeros(bench.world * words, self.dtype)
         self._thread = ThreadPoolExecutor(1)
         self._begun: list[Future[None]] = []
@@ -104,7 +104,7 @@ class GpuGroup:
         """Allocate `words` numbers that are sent, and room for the results."""
         cuda = bench.xp.cuda
         self._nccl, self.dtype, self._cuda = library(), np.dtype(np.float16), cuda
-        self.board = Board(bench)
+        self.board = RankBoard(bench)
         self.sent: Any = bench.xp.zeros(words, self.dtype)
         self.received: Any = bench.xp.zeros(bench.world * words, self.dtype)
         self._own, self._beside = cuda.get_current_stream(), cuda.Stream(non_blocking=True)
@@ -170,9 +170,9 @@ class GpuGroup:
         self.board.close()
 
 
-Group = HostGroup | GpuGroup
+RankGroup = HostGroup | GpuGroup
 
 
-def group_of(bench: Bench, words: int) -> Group:
+def group_of(bench: Bench, words: int) -> RankGroup:
     """Return the group of the case's ranks: NCCL's on GPUs, through shared memory on the host."""
     return GpuGroup(bench, words) if bench.traits.is_gpu else HostGroup(bench, words)

@@ -35,7 +35,7 @@ from gpubench.api.suite import (
 )
 
 from .._between import SPOILED, exclusive
-from ._board import NUMBER, Board, RankLostError, expect_death
+from ._board import NUMBER, RankBoard, RankLostError, expect_death
 from ._interval import SnapshotCosts
 
 _WORKER, _HEIR = 1, 0
@@ -75,7 +75,7 @@ def snapshot(bench: Bench, medium: str, amid: str, size_bytes: int) -> Task:
     """
     exclusive(bench)
     bench.need(_BUFFERS * size_bytes)
-    board = Board(bench, _SLOTS * size_bytes)
+    board = RankBoard(bench, _SLOTS * size_bytes)
     state = State(bench, size_bytes)
     folder = bench.exchange(tempfile.mkdtemp(prefix="gpubench-") if medium == "file" and bench.rank == _HEIR else "")
     store = Snapshots(bench, board, state, Path(folder[_HEIR]) if medium == "file" else None)
@@ -111,7 +111,7 @@ class State:
 class Snapshots:
     """Whole snapshots of a state, in host memory or in a file; a save that is interrupted leaves the one before."""
 
-    def __init__(self, bench: Bench, board: Board, state: State, folder: Path | None) -> None:
+    def __init__(self, bench: Bench, board: RankBoard, state: State, folder: Path | None) -> None:
         self._device, self._board, self._state, self._folder = bench.device, board, state, folder
         self._nbytes = int(state.array.nbytes)
         self._unregister: Callable[[], None] = lambda: None
@@ -190,7 +190,7 @@ def _write(path: Path, array: Any) -> None:
         os.close(folder)
 
 
-def _work_until_death(board: Board, state: State, store: Snapshots, amid: str) -> NoReturn:
+def _work_until_death(board: RankBoard, state: State, store: Snapshots, amid: str) -> NoReturn:
     """Make steps and save snapshots, and end without any clean-up."""
     while state.steps < _DEATHS[amid]:
         state.step()
@@ -204,7 +204,7 @@ def _work_until_death(board: Board, state: State, store: Snapshots, amid: str) -
 class Heir:
     """The rank that continues the work of the dead one."""
 
-    def __init__(self, bench: Bench, board: Board, state: State, store: Snapshots) -> None:
+    def __init__(self, bench: Bench, board: RankBoard, state: State, store: Snapshots) -> None:
         self._bench, self._board, self._state, self._store = bench, board, state, store
         for _ in range(_STEPS):
             state.step()

@@ -29,7 +29,7 @@ from gpubench.api.suite import (
 from .._between import rank_counts, ranks_of
 from ._blas import restore_threads, use_threads
 from ._gradients import devices_of_ranks, has_ranks, libraries
-from ._group import Group, group_of
+from ._group import RankGroup, group_of
 from ._layer import HEAD, Silent, TransformerLayer, in_double
 from ._numbers import expect_close, type_of, width_of
 from ._parallel import (
@@ -102,7 +102,7 @@ class SplitLayer:
         self._bench, self._shape = bench, shape
         self._threads = use_threads(1) if bench.target.is_host else 0
         self._layer = TransformerLayer(bench, shape)
-        self._group: Group = group_of(bench, 2 * shape.numbers)
+        self._group: RankGroup = group_of(bench, 2 * shape.numbers)
         self._splits = possible(shape, bench.world)
         self._outputs: dict[str, Any] = {}
         for split in self._splits:  # loads the kernels and sets up channels

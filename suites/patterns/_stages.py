@@ -31,7 +31,7 @@ from gpubench.api.suite import (
 
 from .._between import Params, exclusive, labels, notes, open_shared, paths
 from ._blas import restore_threads, use_threads
-from ._board import NUMBER, Board
+from ._board import NUMBER, RankBoard
 from ._numbers import Normals, expect_close, type_of, width_of
 
 _LAYERS = 4  # of the whole model
@@ -120,7 +120,7 @@ class PipelineRank:
         self._requests = [normals.matrix(batch, width, _LAYERS + slot) for slot in range(_SLOTS)]
         self._between = [bench.xp.empty_like(self._requests[0]) for _ in range(2)]
         self._outputs = [bench.xp.empty_like(self._requests[0]) for _ in range(_SLOTS)]
-        self._board = Board(bench, 2 * _BATCHES * 8)
+        self._board = RankBoard(bench, 2 * _BATCHES * 8)
         self._stamps: Any = self._board.room.view(np.int64).reshape(2, _BATCHES)
         self._inbox: SharedBuffer = bench.device.share(_SLOTS * self._batch_bytes)
         handles = bench.exchange(self._inbox.handle)
