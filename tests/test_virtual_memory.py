@@ -5,6 +5,7 @@ import types
 
 import numpy as np
 import pytest
+from _grid_device import PaperGpu
 from _grid_device import bench as paper_bench
 
 from gpubench import plugins
@@ -14,6 +15,7 @@ from gpubench.authoring.bench import Bench
 from gpubench.base.errors import Skip, WrongAnswer
 from gpubench.measuring.plan import load_suite
 from gpubench.model import Case, Facts
+from gpubench.plugins.backend import Traits
 
 SUITE = load_suite("virtual")
 SPACE = importlib.import_module(f"{SUITE.package}._space")
@@ -184,3 +186,22 @@ def test_pieces_are_left_out_where_they_are_the_whole_or_too_many():
 
     assert all(has("whole", size) for size in (PAGE, 2**34))
     assert [has("2MiB", size) for size in (PAGE, 2 * PAGE, 2**32, 2**34)] == [False, True, True, False]
+
+
+def test_memory_that_is_not_given_back_to_the_device_is_found(monkeypatch):
+    class Leaking(SPACE.HostSpace):
+        leaked = 0
+
+        def release(self, physical):
+            super().release(physical)
+            Leaking.leaked += 2**25
+
+    bench = host_bench()
+    bench.open_device = PaperGpu(Traits("nvidia", "sm_90", "", ("hot",), "perf_counter", is_gpu=True))
+    monkeypatch.setattr(PaperGpu, "free_bytes", lambda self: 2**40 - Leaking.leaked)
+    monkeypatch.setattr(STEPS, "open_space", lambda _: Leaking())
+    monkeypatch.setattr(STEPS, "Pattern", lambda _: SPACE.Pattern(host_bench()))
+    costs = STEPS.StepCosts(bench, 2**25)
+    monkeypatch.setattr(costs, "_expect_memory", lambda mapped: None)
+    with pytest.raises(WrongAnswer, match="33554432 bytes are missing after the memory was given back"):
+        costs.check()
