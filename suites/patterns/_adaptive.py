@@ -33,8 +33,8 @@ from ._routes_gpu import GPU_ROUTES, HostToDeviceRoutes, PeerRoutes
 from ._routes_host import RECEIVER, HostRoutes
 
 _PROCESSES = "processes"
-_PROBED = (2**10, 2**14, 2**18, 2**21, 2**24)
-_SENT = (2**12, 2**16, 2**20, 3 * 2**20, 3 * 2**22)  # between the sizes that the model was measured at
+_PROBED = (2**10, 2**13, 2**16, 2**18, 2**20, 2**22, 2**24)  # among them every size of a chunk, where a way changes
+_SENT = (3 * 2**11, 2**15, 3 * 2**16, 3 * 2**18, 3 * 2**20, 3 * 2**22)  # between the sizes of the model
 _CHECKED_BYTES = 5 * 2**18 + 2**12
 _SMOKE = 2  # sizes of the smoke tier, which shows only that every way works
 _ROUNDS = {"smoke": 1, "quick": 9, "full": 25}  # times that each way sends each size
@@ -65,7 +65,7 @@ def _devices(params: Params) -> int:
 
 @topic.case(ranks=_ranks, devices=_devices, link=_links)
 def adaptive(bench: Bench, link: str) -> Task:
-    """Messages of five sizes, each by the way that the model predicts to be the fastest: payload of all of them."""
+    """Messages of six sizes, each by the way that the model predicts to be the fastest: payload of all of them."""
     is_host = link == _PROCESSES
     routes = HostRoutes(bench, max(_PROBED)) if is_host else GPU_ROUTES[link](bench, max(_PROBED))
     sender = AdaptiveSender(bench, routes)
