@@ -44,7 +44,7 @@ LEFT_OUT = {
 REASONS = re.compile(
     "CuPy on ROCm does not (support|bind|register)|CuPy does not support .* on amd GPUs|gfx90a does not support|"
     r"does not support matrix products in (tf32|bfloat16|float8|int8)|hipCOMP is not usable here|needs an NVIDIA GPU|"
-    r"\(NVIDIA, sm_90 or newer\)|CUDA's driver|NVIDIA's driver|cuda-bindings|needs cuBLASLt"
+    r"\(NVIDIA, sm_90 or newer\)|CuPy does not bind|CUDA's driver|NVIDIA's driver|cuda-bindings|needs cuBLASLt"
 )
 
 RATE = re.compile(r"\d\s*[kMGT]?B/s")
