@@ -14,7 +14,7 @@ from .._stream import need_numba
 from ._cores import core_of, on_core
 from ._digest import FACTOR, TERM
 
-_LOOKS = 2**28  # at a counter of the other thread: some tenths of a second, then the wait ends
+_LOOKS = 2**31  # at a counter of the other thread: some seconds, then the wait ends
 _COUNTER_WORDS = 32  # two counters, on cache lines of their own
 _NANO = 1e-9
 
