@@ -1,5 +1,4 @@
-"""Readers of other tools' outputs, one file a tool: nvbandwidth, nccl-tests, nvbench and others become run files.
+"""Importers of the outputs of other tools, one module for each tool, which turn them into run files.
 
-Each is a plugin called by its file's name, a pure function of what a tool printed, and imports `gpubench.api.importer`
-alone.
+Each is a plugin named after its file and a pure function of a tool's output, and imports only `gpubench.api.importer`.
 """

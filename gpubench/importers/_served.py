@@ -1,8 +1,8 @@
-"""Tokens per second of a served language model, beside the bytes that a GPU has to read for them.
+"""Tokens per second of a served language model, compared with the bytes that a GPU has to read for them.
 
 A step reads all weights once, and the cached keys and values of each sequence of its batch. The means that a client
-prints tell how many sequences a step had and how many steps there were, and so how many bytes. Where the model, the
-format of its weights or the GPUs that share it are not known, no bytes are counted, and a note says why.
+prints give the number of sequences per step and the number of steps, and so the number of bytes. If the model, the
+format of its weights or the number of GPUs that share it is unknown, no bytes are counted, and a note gives the reason.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from . import _text as text_of
 _SIXTEEN_BITS = r"none|bf16|fp16|bfloat16|float16"
 _EIGHT_BITS = r"fp8|float8|int8|w8a8|w8a16|8bit"
 _FOUR_BITS = r"awq|gptq|int4|w4a16|4bit|fp4|bitsandbytes|bnb"
-_GROUP = 128  # weights of four bits that share a scale of two bytes
+_GROUP = 128  # number of four-bit weights that share a scale of two bytes
 _TIMES = re.compile(r"((?:mean|median|max|p[\d.]{1,8})_(?:ttft|tpot|itl|e2el|e2e_latency))_ms")
-_MOST_LETTERS = 200  # of the name of a model in a case
-_TOLERANCE = 0.01  # of a rate and the tokens over the duration
+_MOST_LETTERS = 200  # the longest name of a model in a case
+_TOLERANCE = 0.01  # the largest relative difference between a printed rate and the tokens over the duration
 
 
 class UnstatedError(Exception):
-    """What the bytes of a step depend on is not stated; the text says what."""
+    """A fact is unknown on which the bytes of a step depend; the text names the fact."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model as a server runs it: its published name, the format of its weights as far as it is stated, and its GPUs.
+    """A model as a server runs it: its published name, the stated format of its weights, and the number of its GPUs.
 
-    Each of `gpus` holds its part of every matrix (tensor parallelism). `cache_itemsize` is of a cached key or value.
-    `unstated` says what else is not known, if that leaves the bytes of a step unknown.
+    Each of `gpus` holds a part of every matrix (tensor parallelism). `cache_itemsize` is the size of a cached key or
+    value in bytes. `unstated` names any other unknown fact on which the bytes of a step depend.
     """
 
     name: str
@@ -60,41 +60,42 @@ class ServedModel:
 
     @property
     def short(self) -> str:
-        """The last part of the name: the rest may be a path of somebody's machine."""
+        """The last part of the name, because the rest may be a path on the user's machine."""
         return self.name.rstrip("/").rpartition("/")[2][:_MOST_LETTERS] or "unnamed"
 
     def matrices(self) -> Model:
-        """Return the matrices of the model; raises UnstatedError."""
+        """Return the matrices of the model. Raises UnstatedError if they are unknown."""
         key = model_named(self.short)
         if self.unstated or not key:
             raise UnstatedError(self.unstated or f"the table of language models does not have {self.short}")
         return LANGUAGE_MODELS[key]
 
     def weights(self) -> tuple[float, str]:
-        """Return the bytes of all weights that a step reads, and their format in words; raises UnstatedError.
+        """Return the bytes of all weights that a step reads, and a text with their format.
 
-        The head of a quantised model keeps 16 bits, as in the published ones.
+        The head of a quantised model keeps 16 bits, as in the published ones. Raises UnstatedError if the format or the
+        model is unknown.
         """
-        model, words = self.matrices(), f"{self.quantization} {self.short}".lower()
+        model, formats = self.matrices(), f"{self.quantization} {self.short}".lower()
         layers = model.size - model.head.size
-        if re.search(_EIGHT_BITS, words):
+        if re.search(_EIGHT_BITS, formats):
             return layers + 2.0 * model.head.size, "8-bit weights"
-        if re.search(_FOUR_BITS, words):
+        if re.search(_FOUR_BITS, formats):
             return layers * (0.5 + 2 / _GROUP) + 2.0 * model.head.size, "4-bit weights"
         if re.fullmatch(_SIXTEEN_BITS, self.quantization.lower()):
             return 2.0 * model.size, "16-bit weights"
-        if self.quantization or "gguf" in words:
+        if self.quantization or "gguf" in formats:
             raise UnstatedError(f"how many bits the weights have is not known: {self.quantization or 'GGUF'}")
         return 2.0 * model.size, "16-bit weights, as published"
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A period in which a server answered `requests`, with the numbers of tokens of all prompts and of all answers.
+    """A period in which a server answered `requests`, with the numbers of tokens in all prompts and in all answers.
 
-    `decode_s` is the mean time of a request from its first to its last token, 0 where nobody states it. Requests of an
-    open load arrive at random; else the client keeps a number of them in flight. `tokens_a_step` is above 1 with
-    speculative decoding.
+    `decode_s` is the mean time of a request from its first to its last token in seconds, 0 if it is not stated.
+    Requests of an open load arrive at random; otherwise the client keeps a fixed number of them in flight.
+    `tokens_a_step` is above 1 with speculative decoding.
     """
 
     duration_s: float
@@ -114,81 +115,96 @@ class Load:
     def batch(self) -> float:
         """The mean number of sequences in a step.
 
-        Little's law gives the mean over the whole period. With arrivals at random, no sequence runs for exp(-mean) of
-        the period, which has no steps.
+        Little's law gives the mean over the whole period. With random arrivals, no sequence runs for the share
+        exp(-mean) of the period, which therefore has no steps.
         """
         mean = self.requests * self.decode_s / self.duration_s
         return mean / -math.expm1(-mean) if self.is_open and mean > 0 else max(1.0, mean)
 
     def work(self, served: ServedModel) -> tuple[Work, str]:
-        """Return the work that each GPU has at least, and in words what was counted; raises UnstatedError."""
-        model, (weights, words) = served.matrices(), served.weights()
-        further = self.output_tokens - self.requests  # the first token of an answer comes from the prefill
-        if further <= 0:
+        """Return the least work of each GPU, and a text that explains the count.
+
+        Raises UnstatedError if the model, its weights or the time of decoding is unknown, or if there is no decoding.
+        """
+        model, (weights, weight_format) = served.matrices(), served.weights()
+        decoded_tokens = self.output_tokens - self.requests  # the first token of an answer comes from the prefill
+        if decoded_tokens <= 0:
             raise UnstatedError("the answers have one token each")
         if not self.decode_s:
             raise UnstatedError("the time from the first to the last token is not stated")
-        steps = further / (self.batch * self.tokens_a_step)
+        steps = decoded_tokens / (self.batch * self.tokens_a_step)
         moved = steps * model.step(self.batch, self.context, weights, served.cache_itemsize).moved / served.gpus
         counted = (
-            f"{steps:.0f} steps, each of which reads {weights / 1e9:.2f} GB ({words}) and the keys and values of "
-            f"{self.batch:.1f} sequences of {self.context:.0f} tokens; "
+            f"{steps:.0f} steps, each of which reads {weights / 1e9:.2f} GB ({weight_format}) and the keys and values "
+            f"of {self.batch:.1f} sequences of {self.context:.0f} tokens; "
             + ("taken as one GPU" if served.gpus == 1 else f"divided among {served.gpus} GPUs")
         )
         return Work(moved=moved, items=self.output_tokens), counted
 
     def output_rate(self, served: ServedModel) -> tuple[Series, tuple[str, str]]:
-        """Return the tokens of all answers per second, compared with the memory where that is possible, and a note."""
+        """Return the tokens of all answers per second, and a note.
+
+        The rate is compared with the memory bandwidth if the bytes can be counted; otherwise the note gives the reason.
+        """
         try:
-            work, words = self.work(served)
+            work, counted = self.work(served)
         except UnstatedError as unstated:
             work, limit, note = Work(items=self.output_tokens), "", ("no share", str(unstated))
         else:
-            limit, note = "dram", ("bytes", words)
+            limit, note = "dram", ("bytes", counted)
         values = (self.duration_s,)
         return Series("output", "s", values, work=work, quantity="items", limit=limit, item="token"), note
 
 
-def client_load(found: Mapping[str, Any], tokens_a_step: float) -> Load:
-    """Return the load of a client's JSON by the names that vLLM and SGLang share; raises BadOutput."""
+def client_load(fields: Mapping[str, Any], tokens_a_step: float) -> Load:
+    """Return the load from a client's JSON with the names that vLLM and SGLang share.
+
+    Raises BadOutput if one is missing.
+    """
     keys = ("duration", "completed", "total_input_tokens", "total_output_tokens")
-    duration, requests, inputs, outputs = (text_of.measured(found, key) for key in keys)
-    rate = text_of.measured(found, "output_throughput")
+    duration, requests, inputs, outputs = (text_of.measured(fields, key) for key in keys)
+    rate = text_of.measured(fields, "output_throughput")
     if not math.isclose(rate * duration, outputs, rel_tol=_TOLERANCE):
         raise BadOutput(f"output_throughput {rate:g} is not {outputs:g} tokens over {duration:g} s: edited or damaged")
-    is_open = math.isfinite(request_rate(found))
-    return Load(duration, requests, inputs, outputs, _decode_s(found, outputs / requests), is_open, tokens_a_step)
+    is_open = math.isfinite(request_rate(fields))
+    return Load(duration, requests, inputs, outputs, _decode_s(fields, outputs / requests), is_open, tokens_a_step)
 
 
-def _decode_s(found: Mapping[str, Any], output: float) -> float:
-    """Return the mean time from the first to the last token; 0 where neither it nor the time per token is stated."""
-    whole = next((key for key in ("mean_e2el_ms", "mean_e2e_latency_ms") if found.get(key) is not None), "")
-    if whole and found.get("mean_ttft_ms") is not None:
-        return max(0.0, text_of.measured(found, whole) - text_of.measured(found, "mean_ttft_ms")) / 1e3
-    if found.get("mean_tpot_ms") is not None:
-        return text_of.measured(found, "mean_tpot_ms") * max(0.0, output - 1) / 1e3
+def _decode_s(fields: Mapping[str, Any], output: float) -> float:
+    """Return the mean seconds from the first to the last token; 0 if the client does not state them."""
+    whole_key = next((key for key in ("mean_e2el_ms", "mean_e2e_latency_ms") if fields.get(key) is not None), "")
+    if whole_key and fields.get("mean_ttft_ms") is not None:
+        return max(0.0, text_of.measured(fields, whole_key) - text_of.measured(fields, "mean_ttft_ms")) / 1e3
+    if fields.get("mean_tpot_ms") is not None:
+        return text_of.measured(fields, "mean_tpot_ms") * max(0.0, output - 1) / 1e3
     return 0.0
 
 
-def request_rate(found: Mapping[str, Any]) -> float:
-    """Return the requests per second that a client was asked for; infinite if it sent all at once or by a trace."""
-    rate = found.get("request_rate")
+def request_rate(fields: Mapping[str, Any]) -> float:
+    """Return the requested rate in requests per second; infinite if all were sent at once or by a trace.
+
+    Raises BadOutput if the rate is not a number.
+    """
+    rate = fields.get("request_rate")
     return (
         math.inf
         if rate is None or rate == math.inf or isinstance(rate, str)
-        else text_of.measured(found, "request_rate")
+        else text_of.measured(fields, "request_rate")
     )
 
 
-def times(found: Mapping[str, Any]) -> list[Series]:
-    """Return the times of requests that vLLM and SGLang print in ms, under their names without the unit."""
-    known = [(match[1], key) for key in found if (match := _TIMES.fullmatch(key)) and found[key] is not None]
-    return [text_of.seconds(name, text_of.si(text_of.measured(found, key), text_of.MILLI)) for name, key in known]
+def times(fields: Mapping[str, Any]) -> list[Series]:
+    """Return the times of requests that vLLM and SGLang print in ms, named without the unit.
+
+    Raises BadOutput if one of them is not a number.
+    """
+    named_keys = [(match[1], key) for key in fields if (match := _TIMES.fullmatch(key)) and fields[key] is not None]
+    return [text_of.seconds(name, text_of.si(text_of.measured(fields, key), text_of.MILLI)) for name, key in named_keys]
 
 
-def is_empty(found: Mapping[str, Any]) -> bool:
-    """Return whether no request was answered with a token."""
-    return not (text_of.measured(found, "completed") and text_of.measured(found, "total_output_tokens"))
+def is_empty(fields: Mapping[str, Any]) -> bool:
+    """Return whether no request was answered with a token. Raises BadOutput if the counts are not numbers."""
+    return not (text_of.measured(fields, "completed") and text_of.measured(fields, "total_output_tokens"))
 
 
 def failed(suite: str, device: Device, served: ServedModel) -> Result:
@@ -198,9 +214,9 @@ def failed(suite: str, device: Device, served: ServedModel) -> Result:
 
 
 def axes(load: Load, served: ServedModel, rate: float, concurrency: object) -> tuple[str, Params]:
-    """Return the name and the axes of a case: `closed` with a number of requests in flight, else `open` by their rate.
+    """Return the name and the axes of a case: `closed` with a number in flight, else `open` with their rate.
 
-    Prompts and answers are means, rounded to whole tokens.
+    The lengths of prompts and answers are means, rounded to whole tokens.
     """
     mean = {"input": load.input_tokens, "output": load.output_tokens}
     lengths = tuple((name, round(tokens / load.requests)) for name, tokens in mean.items())
@@ -213,10 +229,10 @@ def axes(load: Load, served: ServedModel, rate: float, concurrency: object) -> t
 def imported(
     suite: str, title: str, devices: Sequence[Device], results: Sequence[Result], versions: Sequence[tuple[str, str]]
 ) -> Imported:
-    """Return the results of a client as a suite; runs with requests in flight are a curve over their number."""
+    """Return the results of a client as a suite; runs with requests in flight become a curve over their number."""
     curve = View("curve", f"Output tokens per second by requests in flight, {suite}", ("closed",), x="concurrency")
     views = (curve,) if any(result.case.name == "closed" for result in results) else ()
-    known = {device.id: device for device in devices}
+    devices_by_id = {device.id: device for device in devices}
     return Imported(
-        SuiteInfo(suite, title, views), tuple(known.values()), tuple(results), tuple(dict(versions).items())
+        SuiteInfo(suite, title, views), tuple(devices_by_id.values()), tuple(results), tuple(dict(versions).items())
     )

@@ -1,4 +1,4 @@
-"""What every importer needs of a text: numbers that are numbers, lines without colours, JSON that is an object."""
+"""Helpers for all importers: finite numbers, lines without colours, and JSON that is an object."""
 
 from __future__ import annotations
 
@@ -16,91 +16,91 @@ UNSTATED = Device("unknown", "imported", "device not stated", "")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _FILLED = re.compile(r"\S.*")
 _VISIBLE = re.compile(r"\S")
-_MOST_LETTERS = 4096  # of a line of a table: the widest that is known, of nvbandwidth with 8 devices, has 120
-_MOST_PARTS = 2**20  # objects, lists and values of a JSON document: one state of nvbench has about 100
+_MOST_LETTERS = 4096  # longer lines of a table are cut; the widest known, of nvbandwidth with 8 devices, has 120
+_MOST_PARTS = 2**20  # the most objects, lists and values of a JSON document; one state of nvbench has about 100
 _T = TypeVar("_T")
 
 
 def numbered(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines that are not empty, from 1, without colours and without blanks at their ends.
+    """Yield the lines that are not empty with their numbers from 1, without colours and without blanks at their ends.
 
-    A line that is too long for a table is cut, because patterns may take a time that is the square of its length.
+    A line that is too long for a table is cut, because matching a pattern may take a time quadratic in its length.
     """
     number, counted = 1, 0
-    for found in _FILLED.finditer(text):
-        number += text.count("\n", counted, found.start())
-        counted = found.start()
-        yield number, _COLOURS.sub("", text[counted : min(found.end(), counted + _MOST_LETTERS)]).strip()
+    for filled_line in _FILLED.finditer(text):
+        number += text.count("\n", counted, filled_line.start())
+        counted = filled_line.start()
+        yield number, _COLOURS.sub("", text[counted : min(filled_line.end(), counted + _MOST_LETTERS)]).strip()
 
 
 def number(text: str, where: str) -> float:
-    """A finite number; raises BadOutput, which says `where` there is none."""
+    """Return the text as a finite number. Raises BadOutput, which names the place `where`, if it is none."""
     try:
-        found = float(text)
+        value = float(text)
     except ValueError:
-        found = math.nan
-    if not math.isfinite(found):
+        value = math.nan
+    if not math.isfinite(value):
         raise BadOutput(f"{where}: {text[:40]!r} is no number")
-    return found
+    return value
 
 
 def si(value: float, power: int) -> float:
-    """A number of GB, ms or the like in SI units, with the decimal digits that were printed and no others."""
+    """Return a number of GB, ms or similar in SI units, with exactly the decimal digits that were printed."""
     return float(Decimal(repr(value)).scaleb(power))
 
 
 def size(value: float, factor: int) -> int:
-    """A number of KiB or the like in bytes; raises BadOutput where no machine has so many."""
+    """Return a number of KiB or similar in bytes. Raises BadOutput if it is negative or not below 2⁶³."""
     if not 0 <= value * factor < 2**63:
         raise BadOutput(f"a size of {value:g} times {factor} bytes")
     return round(value * factor)
 
 
 def whole(text: str, where: str) -> int:
-    """A whole number below 2⁶³; raises BadOutput."""
+    """Return the text as a whole number. Raises BadOutput if it is none or has more than 18 digits."""
     if not re.fullmatch(r"-?\d{1,18}", text):
         raise BadOutput(f"{where}: {text[:40]!r} is no whole number")
     return int(text)
 
 
 def rate(name: str, *values: float) -> Series:
-    """A series of rates in B/s."""
+    """Return a series of rates in B/s."""
     return Series(name, "B/s", values, better="more")
 
 
 def seconds(name: str, *values: float) -> Series:
-    """A series of times in s."""
+    """Return a series of times in seconds."""
     return Series(name, "s", values)
 
 
-def device(device_id: str, name: str = "", **known: Any) -> Device:
-    """A device as far as it is stated."""
-    return Device(device_id, "imported", name or UNSTATED.name, known.pop("arch", ""), **known)
+def device(device_id: str, name: str = "", **facts: Any) -> Device:
+    """Return an imported device with the facts that the tool stated."""
+    return Device(device_id, "imported", name or UNSTATED.name, facts.pop("arch", ""), **facts)
 
 
 def document(text: str) -> dict[str, Any]:
-    """The JSON object of a text, warnings before and after it left aside; raises BadOutput."""
+    """Return the JSON object in a text, without the warnings before and after it. Raises BadOutput if there is none."""
     _check_parts(text)
     first, last = f"\n{text}".find("\n{"), f"\n{text}".rfind("\n}")
     try:
-        found = json.loads(text[first : last + 1] if 0 <= first < last else text, parse_constant=_no_number)
+        parsed = json.loads(text[first : last + 1] if 0 <= first < last else text, parse_constant=_no_number)
     except json.JSONDecodeError as error:
         raise BadOutput(f"line {error.lineno}: not JSON ({error.msg})") from error
     except (RecursionError, ValueError) as error:
         raise BadOutput(f"not JSON ({type(error).__name__})") from error
-    if not isinstance(found, dict):
+    if not isinstance(parsed, dict):
         raise BadOutput("not a JSON object")
-    return found
+    return parsed
 
 
 def objects(text: str) -> list[dict[str, Any]]:
-    """Return the JSON objects of a text, one after another or in a list; raises BadOutput where one is damaged.
+    """Return the JSON objects in a text, one after another or in a list. Raises BadOutput if one is damaged.
 
-    Lines before the first one are left aside. An infinite number is read as one: SGLang writes its rate of requests so.
+    Lines before the first object are ignored. `Infinity` is accepted, because SGLang writes an unlimited rate so.
     """
     _check_parts(text)
     begin = re.search(r"^[ \t]*[\[{]", text, re.MULTILINE)
-    decoder, place, found = json.JSONDecoder(parse_constant=_infinite), begin.start() if begin else len(text), []
+    decoder, place, parsed = json.JSONDecoder(parse_constant=_infinite), begin.start() if begin else len(text), []
     while rest := _VISIBLE.search(text, place):
         try:
             value, place = decoder.raw_decode(text, rest.start())
@@ -108,36 +108,39 @@ def objects(text: str) -> list[dict[str, Any]]:
             raise BadOutput(f"line {error.lineno}: not JSON ({error.msg})") from error
         except (RecursionError, ValueError) as error:
             raise BadOutput(f"not JSON ({type(error).__name__})") from error
-        found += value if isinstance(value, list) else [value]
-    if not found or not all(isinstance(each, dict) for each in found):
+        parsed += value if isinstance(value, list) else [value]
+    if not parsed or not all(isinstance(item, dict) for item in parsed):
         raise BadOutput("not JSON objects")
-    return found
+    return parsed
 
 
 def _check_parts(text: str) -> None:
+    """Raise BadOutput if the text has too many values to parse it in a short time."""
     if sum(map(text.count, "{[,")) > _MOST_PARTS:
         raise BadOutput(f"more than {_MOST_PARTS} values: cut the output in parts")
 
 
 def _infinite(text: str) -> float:
+    """Return infinity for `Infinity`. Raises BadOutput for any other constant."""
     return math.inf if text == "Infinity" else _no_number(text)
 
 
 def _no_number(text: str) -> float:
+    """Raise BadOutput for a constant that is not a number."""
     raise BadOutput(f"{text} is no number")
 
 
 def measured(value: object, key: str) -> float:
-    """Return the number under a key of a JSON object: 0, or one from 1e-12 to 1e15; raises BadOutput."""
-    found = value.get(key) if isinstance(value, dict) else None
-    if isinstance(found, bool) or not isinstance(found, int | float) or not (found == 0 or 1e-12 <= found < 1e15):
+    """Return the number under a key of a JSON object: 0, or from 1e-12 to 1e15. Raises BadOutput if it is none."""
+    number = value.get(key) if isinstance(value, dict) else None
+    if isinstance(number, bool) or not isinstance(number, int | float) or not (number == 0 or 1e-12 <= number < 1e15):
         raise BadOutput(f"{key!r} is missing, or no number that was measured")
-    return float(found)
+    return float(number)
 
 
 def part(value: object, key: str, kind: type[_T]) -> _T:
-    """What stands under a key of a JSON object; raises BadOutput where it is missing or of another kind."""
-    found = value.get(key) if isinstance(value, dict) else None
-    if not isinstance(found, kind) or (isinstance(found, bool) and kind is not bool):
+    """Return the value under a key of a JSON object. Raises BadOutput if it is missing or of another type."""
+    member = value.get(key) if isinstance(value, dict) else None
+    if not isinstance(member, kind) or (isinstance(member, bool) and kind is not bool):
         raise BadOutput(f"{key!r} is missing, or not what it was")
-    return found
+    return member

@@ -26,17 +26,20 @@ _SECONDS = {"sec": 0, "s": 0, "ms": text_of.MILLI, "us": text_of.MICRO, "ns": te
 
 @dataclass(frozen=True, slots=True)
 class Aiperf:
-    """Reads what AIPerf or GenAI-Perf summed up."""
+    """Importer of the summaries that AIPerf or GenAI-Perf exports."""
 
     summary: str = "AIPerf, GenAI-Perf (NVIDIA): tokens per second and times of requests; JSON"
 
     def accepts(self, text: str) -> bool:
-        """Rates of requests and of tokens beside what the run was asked for."""
+        """Return whether the text has rates of requests and of tokens with the configuration of a run."""
         return all(f'"{key}"' in text for key in ("input_config", "request_throughput", "output_token_throughput"))
 
     def read(self, text: str) -> Imported:
-        """Cases by model, mean lengths, and requests in flight or their rate."""
-        runs = [_Export(found) for found in text_of.objects(text)]
+        """Return the cases by model, mean lengths, and requests in flight or their rate.
+
+        Raises BadOutput if the output is damaged.
+        """
+        runs = [_Export(export) for export in text_of.objects(text)]
         title = "imported: a served language model as AIPerf measured it"
         versions = [("aiperf", run.version) for run in runs if run.version]
         return _served.imported(_SUITE, title, [run.device for run in runs], [run.result() for run in runs], versions)
@@ -45,29 +48,29 @@ class Aiperf:
 class _Export:
     """One exported run."""
 
-    def __init__(self, found: dict[str, Any]) -> None:
-        self._found = found
-        self._config = text_of.part(found, "input_config", dict)
-        gpus = list(_gpus(found))
+    def __init__(self, export: dict[str, Any]) -> None:
+        self._fields = export
+        self._config = text_of.part(export, "input_config", dict)
+        gpus = list(_gpus(export))
         self.device: Device = text_of.device("gpu:0", gpus[0]) if gpus else text_of.UNSTATED
-        version = found.get("aiperf_version")
+        version = export.get("aiperf_version")
         self.version = version if isinstance(version, str) else ""
         unstated = f"which of the {len(gpus)} GPUs served is not stated" if len(gpus) > 1 else ""
         self._served = _served.ServedModel(_model(self._config), unstated=unstated)
 
     def _metric(self, name: str, statistic: str = "avg") -> float:
-        return text_of.measured(text_of.part(self._found, name, dict), statistic)
+        return text_of.measured(text_of.part(self._fields, name, dict), statistic)
 
     def _seconds(self, name: str, statistic: str) -> float:
-        unit = text_of.part(text_of.part(self._found, name, dict), "unit", str)
+        unit = text_of.part(text_of.part(self._fields, name, dict), "unit", str)
         if unit not in _SECONDS:
             raise BadOutput(f"{name} is in {unit[:40]!r}, which is no unit of time that is known")
         return text_of.si(self._metric(name, statistic), _SECONDS[unit])
 
     def _latencies(self) -> Iterator[Series]:
         for name in _LATENCIES:
-            for statistic in _STATISTICS if isinstance(self._found.get(name), dict) else ():
-                if self._found[name].get(statistic) is not None:
+            for statistic in _STATISTICS if isinstance(self._fields.get(name), dict) else ():
+                if self._fields[name].get(statistic) is not None:
                     yield text_of.seconds(f"{statistic}_{name}", self._seconds(name, statistic))
 
     def _load(self, is_open: bool) -> _served.Load:
@@ -76,14 +79,14 @@ class _Export:
         inputs, outputs = (self._metric(f"{side}_sequence_length") for side in ("input", "output"))
         tokens = self._metric("output_token_throughput") * duration
         decode_s = 0.0
-        if all(name in self._found for name in ("request_latency", "time_to_first_token")):
+        if all(name in self._fields for name in ("request_latency", "time_to_first_token")):
             decode_s = self._seconds("request_latency", "avg") - self._seconds("time_to_first_token", "avg")
-        elif "inter_token_latency" in self._found:
+        elif "inter_token_latency" in self._fields:
             decode_s = self._seconds("inter_token_latency", "avg") * (outputs - 1)
         return _served.Load(duration, requests, inputs * requests, tokens, max(0.0, decode_s), is_open)
 
     def result(self) -> Result:
-        """Return the case of the run."""
+        """Return the case of the run. Raises BadOutput if a metric is missing."""
         rates = [self._metric(name) for name in ("request_count", "request_throughput", "output_token_throughput")]
         if not all(rates):
             return _served.failed(_SUITE, self.device, self._served)
@@ -97,15 +100,15 @@ class _Export:
 
 
 def _inner(value: object, *keys: str) -> object:
-    """Return what stands under keys of objects in objects; None where one is missing."""
+    """Return the value under nested keys, or None if one of them is missing."""
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return value
 
 
-def _gpus(found: dict[str, Any]) -> Iterator[str]:
-    """Return the names of the GPUs that telemetry has read."""
-    endpoints = _inner(found, "telemetry_data", "endpoints")
+def _gpus(export: dict[str, Any]) -> Iterator[str]:
+    """Return the names of the GPUs in the telemetry."""
+    endpoints = _inner(export, "telemetry_data", "endpoints")
     for endpoint in endpoints.values() if isinstance(endpoints, dict) else ():
         gpus = _inner(endpoint, "gpus")
         for gpu in gpus.values() if isinstance(gpus, dict) else ():
@@ -113,15 +116,15 @@ def _gpus(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _model(config: dict[str, Any]) -> str:
-    """Return the name of the first model; empty where there is none."""
+    """Return the name of the first model; empty if there is none."""
     listed = (_inner(config, "models", "items"), _inner(config, "endpoint", "model_names"), config.get("model_names"))
-    found = next((names[0] for names in listed if isinstance(names, list) and names), config.get("model"))
-    name = _inner(found, "name") if isinstance(found, dict) else found
+    first = next((names[0] for names in listed if isinstance(names, list) and names), config.get("model"))
+    name = _inner(first, "name") if isinstance(first, dict) else first
     return name if isinstance(name, str) else ""
 
 
 def _asked(config: dict[str, Any]) -> tuple[object, float]:
-    """Return the requests in flight and per second that were asked for; None and infinite where they are not stated."""
+    """Return the requested number in flight and the requests per second; None and infinite if they are not stated."""
     phases = config.get("phases")
     measured = [phase for phase in phases if _is_measured(phase)] if isinstance(phases, list) else []
     forms = (measured[0] if measured else None, config.get("loadgen"), _inner(config, "perf_analyzer", "stimulus"))

@@ -1,7 +1,7 @@
-"""BabelStream (once GPU-STREAM): the best rate of each STREAM kernel with its times, as text or as csv (`--csv`).
+"""BabelStream (formerly GPU-STREAM): the best rate of each STREAM kernel with its times, as text or as csv (`--csv`).
 
-The rate is that of the fastest of its runs, by STREAM's counting rule, in MB of 1e6 bytes, or with `--mibibytes` in
-MiB. The single runs are not printed, so that a case has its best, mean and worst time and no samples.
+The rate is that of the fastest run by STREAM's counting rule, in MB of 1e6 bytes, or with `--mibibytes` in MiB. The
+tool does not print single runs; a case therefore has its best, mean and worst time and no samples.
 """
 
 from __future__ import annotations
@@ -20,36 +20,39 @@ _HEAD = re.compile(r"Function\s+(\w+)/s(?:ec)?\s+Min \(sec\)\s+Max\s+Average")
 _CSV_HEAD = re.compile(
     r"function(.)num_times\1n_elements\1sizeof\1max_(\w+?)_per_sec\1min_runtime\1max_runtime\1avg_runtime"
 )
-_KERNELS = ("Init", "Copy", "Mul", "Add", "Triad", "Dot", "Nstream", "Read")  # other lines below a head are no rows
+_KERNELS = ("Init", "Copy", "Mul", "Add", "Triad", "Dot", "Nstream", "Read")  # only lines of these kernels are rows
 _DEVICE = re.compile(r"Using (\w+) device:? (.+)$")
-_SIZES = {"4": "float", "8": "double"}  # the two types that it measures
+_SIZES = {"4": "float", "8": "double"}  # bytes of an element → type; it measures only these two
 
 
 @dataclass(frozen=True, slots=True)
 class BabelStream:
-    """Reads what BabelStream printed."""
+    """Importer of the output of BabelStream."""
 
     summary: str = "BabelStream (University of Bristol): STREAM kernels; text or csv"
 
     def accepts(self, text: str) -> bool:
-        """The head of either table."""
+        """Return whether the text has the head of either table."""
         return any(_HEAD.match(line) or _CSV_HEAD.match(line) for _, line in text_of.numbered(text))
 
     def read(self, text: str) -> Imported:
-        """Cases by kernel, size and precision; what is printed of the array's size, exactly where it is exact."""
+        """Return the cases by kernel, size and precision. Raises BadOutput if the output is damaged.
+
+        The size of the arrays is exact if the tool printed it exactly.
+        """
         facts: dict[str, str] = {}
         devices: list[Device] = []
         results: list[Result] = []
         head: re.Match[str] | None = None
         for number, line in text_of.numbered(text):
-            found = _HEAD.match(line) or _CSV_HEAD.match(line)
-            if found:
-                head = found
-                _unit(found, f"line {number}")
+            new_head = _HEAD.match(line) or _CSV_HEAD.match(line)
+            if new_head:
+                head = new_head
+                _unit(new_head, f"line {number}")
             elif head and _is_row(line, head):
                 results.append(_result(f"line {number}", line, head, facts, devices))
-            elif known := _DEVICE.match(line):
-                devices = [text_of.device(_id(known[1]), known[2].strip())]
+            elif device := _DEVICE.match(line):
+                devices = [text_of.device(_id(device[1]), device[2].strip())]
             elif ":" in line:
                 name, _, value = line.partition(":")
                 facts[name.strip()] = value.strip()
@@ -101,7 +104,7 @@ def _result(where: str, line: str, head: re.Match[str], facts: dict[str, str], d
 
 
 def _stated(facts: dict[str, str]) -> Params:
-    """The size as it is printed: the number of elements, or of older versions the rounded megabytes."""
+    """Return the printed size: the number of elements, or in older versions the rounded megabytes."""
     precision = (("precision", facts["Precision"]),) if "Precision" in facts else ()
     if re.fullmatch(r"\d{1,18}", facts.get("Number of elements", "")):
         return (("elements", int(facts["Number of elements"])), *precision)

@@ -1,7 +1,7 @@
 """RRZE's gpu-benches: gpu-stream, -latency, -cache, -l2-cache, -roofline, cuda-memcpy and um-stream, as text.
 
-Its kB are 1024 B, the MB of um-stream 2^20 B, its GB/s 1e9 B/s. The other programs of the collection print columns
-without a head, which say nothing of what they are.
+A kB is 1024 B, an MB of um-stream 2^20 B, and a GB/s 1e9 B/s. The other programs of the collection print columns
+without a head, which therefore cannot be recognised.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CLOCK = re.compile(r"clock:(?: \d+)+$")
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A line that is a result of `program`: its axes, its series, and the number of its device where it says so."""
+    """One result line of `program`: its axes, its series, and the number of its device if that is printed."""
 
     program: str
     params: Params
@@ -43,17 +43,17 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class GpuBenches:
-    """Reads what the programs of gpu-benches printed."""
+    """Importer of the outputs of gpu-benches."""
 
     summary: str = "gpu-benches (RRZE Erlangen): stream, latency, caches, roofline, copies; text"
 
     def accepts(self, text: str) -> bool:
-        """A line that only these programs print."""
+        """Return whether the text has a line that only these programs print."""
         patterns = (_STREAM_HEAD, *(pattern for pattern, _, _ in _ROWS))
         return any(pattern.match(line) for _, line in text_of.numbered(text) for pattern in patterns)
 
     def read(self, text: str) -> Imported:
-        """Cases by program and the axes of its table."""
+        """Return the cases by program and the axes of its table. Raises BadOutput if the output is damaged."""
         results: list[Result] = []
         devices: dict[str, Device] = {}
         kernels: list[str] = []
@@ -62,8 +62,8 @@ class GpuBenches:
             where = f"line {number}"
             if head := _STREAM_HEAD.match(line):
                 kernels = head[1].split()
-            elif found := _STREAM.match(line):
-                rows: Iterator[_Row] = _stream(where, found, kernels)
+            elif match := _STREAM.match(line):
+                rows: Iterator[_Row] = _stream(where, match, kernels)
                 results += [_result(row, devices) for row in rows]
             elif row := _known(line, tabled):
                 results.append(_result(row, devices))
@@ -82,13 +82,17 @@ def _result(row: _Row, devices: dict[str, Device]) -> Result:
     return Result(Case(_SUITE, row.program, row.params), (name,), "ok", series=row.series, notes=row.notes)
 
 
-def _stream(where: str, found: re.Match[str], kernels: list[str]) -> Iterator[_Row]:
-    """A line of gpu-stream: a rate a kernel. Its head names the second and third column the wrong way round."""
-    rates = found[5].split()
-    block, threads, blocks = (text_of.whole(found[index] or "1", where) for index in (1, 2, 3))
+def _stream(where: str, match: re.Match[str], kernels: list[str]) -> Iterator[_Row]:
+    """Yield the rows of a line of gpu-stream, one rate for each kernel.
+
+    The head of gpu-stream has the names of the second and third column in the wrong order. Raises BadOutput if the line
+    is damaged.
+    """
+    rates = match[5].split()
+    block, threads, blocks = (text_of.whole(match[index] or "1", where) for index in (1, 2, 3))
     if len(rates) != len(kernels) or block * blocks == 0 or threads % (block * blocks):
         raise BadOutput(f"{where}: not a whole row of the table")
-    params: Params = (("block", block), *((("blocks", blocks),) if found[3] else ()), ("threads", threads))
+    params: Params = (("block", block), *((("blocks", blocks),) if match[3] else ()), ("threads", threads))
     for kernel, rate in zip(kernels, rates, strict=True):
         yield _Row(
             f"gpu-stream.{kernel}",
@@ -98,16 +102,16 @@ def _stream(where: str, found: re.Match[str], kernels: list[str]) -> Iterator[_R
 
 
 def _known(line: str, tabled: bool) -> _Row | None:
-    """The line as a result; those that look like others' only below their head."""
+    """Return the line as a result, or None; patterns that other tools' lines match too count only below their head."""
     for pattern, read, needs_head in _ROWS:
-        if (tabled or not needs_head) and (found := pattern.match(line)):
-            return read(found)
+        if (tabled or not needs_head) and (match := pattern.match(line)):
+            return read(match)
     return None
 
 
-def _latency(found: re.Match[str]) -> _Row:
+def _latency(match: re.Match[str]) -> _Row:
     iterations, clock, size, _, mean, median, low, high = (
-        text_of.number(cell, "gpu-latency") for cell in found.groups()
+        text_of.number(cell, "gpu-latency") for cell in match.groups()
     )
     cycles = Series("cycles", "cycles", (median,))
     bounds = tuple(Series(name, "cycles", (value,)) for name, value in (("mean", mean), ("p5", low), ("p95", high)))
@@ -116,9 +120,9 @@ def _latency(found: re.Match[str]) -> _Row:
     return _Row("gpu-latency", (("size", f"{size:g}kB"),), (cycles, *taken, *bounds), notes=notes)
 
 
-def _cache(found: re.Match[str]) -> _Row:
+def _cache(match: re.Match[str]) -> _Row:
     size, total, _, spread, rate = (
-        None if cell is None else text_of.number(cell, "gpu-cache") for cell in found.groups()
+        None if cell is None else text_of.number(cell, "gpu-cache") for cell in match.groups()
     )
     params: Params = (("size_bytes", text_of.size(size or 0.0, 1024)),)
     params += (("total_bytes", text_of.size(total, 1024)),) if total is not None else ()
@@ -127,8 +131,8 @@ def _cache(found: re.Match[str]) -> _Row:
     return _Row(program, params, (text_of.rate("bandwidth", text_of.si(rate or 0.0, text_of.GIGA)),), notes=notes)
 
 
-def _roofline(found: re.Match[str]) -> _Row:
-    device, blocks, iterations, intensity, rate, flops, clock, power, heat = found.groups()
+def _roofline(match: re.Match[str]) -> _Row:
+    device, blocks, iterations, intensity, rate, flops, clock, power, heat = match.groups()
     series = (
         Series(
             "operations", "FLOP/s", (text_of.si(text_of.number(flops, "gpu-roofline"), text_of.GIGA),), better="more"
@@ -145,8 +149,8 @@ def _roofline(found: re.Match[str]) -> _Row:
     return _Row("gpu-roofline", params, series, int(device[:9]), notes)
 
 
-def _memcpy(found: re.Match[str]) -> _Row:
-    device, size, time, rate, spread = found.groups()
+def _memcpy(match: re.Match[str]) -> _Row:
+    device, size, time, rate, spread = match.groups()
     series = (
         text_of.rate("bandwidth", text_of.si(text_of.number(rate, "cuda-memcpy"), text_of.GIGA)),
         text_of.seconds("time", text_of.si(text_of.number(time, "cuda-memcpy"), text_of.MILLI)),
@@ -155,8 +159,8 @@ def _memcpy(found: re.Match[str]) -> _Row:
     return _Row("cuda-memcpy", params, series, int(device[:9]) if device else None, (("spread", f"{spread} %"),))
 
 
-def _unified(found: re.Match[str]) -> _Row:
-    size, time, spread, rate = (text_of.number(cell, "um-stream") for cell in found.groups())
+def _unified(match: re.Match[str]) -> _Row:
+    size, time, spread, rate = (text_of.number(cell, "um-stream") for cell in match.groups())
     series = (
         text_of.rate("bandwidth", text_of.si(rate, text_of.GIGA)),
         text_of.seconds("time", text_of.si(time, text_of.MILLI)),

@@ -38,17 +38,17 @@ _TENSOR = {"F16": "tensor.float16", "BF16": "tensor.bfloat16"}
 
 @dataclass(frozen=True, slots=True)
 class LlamaBench:
-    """Reads what llama-bench printed."""
+    """Importer of the output of llama-bench."""
 
     summary: str = "llama-bench (llama.cpp): tokens per second of prompts and of generation; JSON, JSON Lines"
 
     def accepts(self, text: str) -> bool:
-        """The number of parameters beside the samples."""
+        """Return whether the text has the number of parameters and samples."""
         return '"model_n_params"' in text and '"samples_ns"' in text
 
     def read(self, text: str) -> Imported:
-        """Cases by test, model and settings."""
-        tests = [_Test(found) for found in text_of.objects(text)]
+        """Return the cases by test, model and settings. Raises BadOutput if the output is damaged."""
+        tests = [_Test(fields) for fields in text_of.objects(text)]
         devices = {test.device.id: test.device for test in tests}
         builds = [("llama.cpp", test.build) for test in tests if test.build]
         info = SuiteInfo(_SUITE, "imported: a language model as llama-bench measured it")
@@ -59,23 +59,23 @@ class LlamaBench:
 class _Test:
     """One object of the output."""
 
-    def __init__(self, found: dict[str, Any]) -> None:
-        self._found = found
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self._fields = fields
         self._prompt, self._generated = self._tokens("n_prompt"), self._tokens("n_gen")
-        self._depth = self._tokens("n_depth") if "n_depth" in found else 0
-        self._type = text_of.part(found, "model_type", str)
+        self._depth = self._tokens("n_depth") if "n_depth" in fields else 0
+        self._type = text_of.part(fields, "model_type", str)
         if not self._prompt + self._generated:
             raise BadOutput("a test of no tokens")
-        self._gpus = [name.strip() for name in str(found.get("gpu_info") or "").split(",") if name.strip()]
-        self._is_on_gpu = bool(self._gpus) and found.get("n_gpu_layers") != 0
-        cpu = str(found.get("cpu_info") or "")
+        self._gpus = [name.strip() for name in str(fields.get("gpu_info") or "").split(",") if name.strip()]
+        self._is_on_gpu = bool(self._gpus) and fields.get("n_gpu_layers") != 0
+        cpu = str(fields.get("cpu_info") or "")
         self.device: Device = (
             text_of.device("gpu:0", self._gpus[0]) if self._is_on_gpu else text_of.device("cpu:0", cpu)
         )
-        self.build = f"{found.get('build_number', '')} ({found['build_commit']})" if "build_commit" in found else ""
+        self.build = f"{fields.get('build_number', '')} ({fields['build_commit']})" if "build_commit" in fields else ""
 
     def _tokens(self, key: str) -> int:
-        count = text_of.part(self._found, key, int)
+        count = text_of.part(self._fields, key, int)
         if not 0 <= count < _MOST_TOKENS:
             raise BadOutput(f"{key} is {count}")
         return count
@@ -85,52 +85,52 @@ class _Test:
         return "pg" if self._prompt and self._generated else "pp" if self._prompt else "tg"
 
     def result(self) -> Result:
-        """Return the case with all repetitions."""
-        samples = text_of.part(self._found, "samples_ns", list)
+        """Return the case with all repetitions. Raises BadOutput if a field is missing."""
+        samples = text_of.part(self._fields, "samples_ns", list)
         seconds = tuple(text_of.measured({"samples_ns": sample}, "samples_ns") / 1e9 for sample in samples)
         tokens = self._prompt + self._generated
         moved, limit, note = self._counted()
         work = Work(moved.moved, flops=moved.flops, items=tokens)
         series = Series("tokens", "s", seconds, work=work, quantity="items", limit=limit, item="token")
         case = Case(_SUITE, self._kind, self._params())
-        notes = tuple((key, str(self._found[key])) for key in _NOTES if self._found.get(key) not in (None, ""))
+        notes = tuple((key, str(self._fields[key])) for key in _NOTES if self._fields.get(key) not in (None, ""))
         return Result(case, (self.device.id,), "ok", series=(series,), notes=(note, *notes))
 
     def _params(self) -> Params:
         tokens = {"n_prompt": self._prompt, "n_gen": self._generated, "n_depth": self._depth}
-        known = {key: self._found[key] for key in _AXES if isinstance(self._found.get(key), int | str)}
-        values = {**{key: count for key, count in tokens.items() if count}, **known}
+        settings = {key: self._fields[key] for key in _AXES if isinstance(self._fields.get(key), int | str)}
+        values = {**{key: count for key, count in tokens.items() if count}, **settings}
         axes = ((key, int(value) if isinstance(value, bool) else value) for key, value in values.items())
         return (("model", self._type), *axes)
 
     def _counted(self) -> tuple[Work, str, tuple[str, str]]:
-        """Return bytes and operations, the peak that they are compared with, and a note that says what was counted."""
+        """Return the work, the peak that it is compared with, and a note that explains the count."""
         reason = self._unstated()
         if reason:
             return Work(), "", ("no share", reason)
-        parameters = text_of.measured(self._found, "model_n_params")
+        parameters = text_of.measured(self._fields, "model_n_params")
         model = LANGUAGE_MODELS[model_of_size(round(parameters))]
-        weights = text_of.measured(self._found, "model_size") * model.size / model.parameters
+        weights = text_of.measured(self._fields, "model_size") * model.size / model.parameters
         if self._kind == "pp":
-            words = f"operations of a prompt of {self._prompt} tokens, {model.source}"
-            return model.prefill(self._prompt, weights), _TENSOR[self._halves()], ("operations", words)
+            counted = f"operations of a prompt of {self._prompt} tokens, {model.source}"
+            return model.prefill(self._prompt, weights), _TENSOR[self._halves()], ("operations", counted)
         context = self._depth + (self._generated + 1) / 2
-        itemsize = sum(_CACHE_BYTES[str(self._found[key])] for key in ("type_k", "type_v")) / 2
+        itemsize = sum(_CACHE_BYTES[str(self._fields[key])] for key in ("type_k", "type_v")) / 2
         moved = self._generated * model.step(1, context, weights, itemsize).moved
-        words = (
+        counted = (
             f"{weights / 1e9:.2f} GB of weights and keys and values of {context:.0f} tokens per step, {model.source}"
         )
-        return Work(moved=moved), "dram", ("bytes", words)
+        return Work(moved=moved), "dram", ("bytes", counted)
 
     def _halves(self) -> str:
-        """Return `F16` or `BF16` where the weights have that format; empty where they are quantised."""
-        found = re.search(r"\b(BF16|F16)\b", self._type)
-        return found[1] if found else ""
+        """Return `F16` or `BF16` if the weights have that format; empty if they are quantised."""
+        match = re.search(r"\b(BF16|F16)\b", self._type)
+        return match[1] if match else ""
 
     def _unstated(self) -> str:
-        """Return why bytes or operations cannot be counted; empty where they can."""
-        found = self._found
-        parameters = text_of.measured(found, "model_n_params")
+        """Return the reason why bytes or operations cannot be counted; empty if they can."""
+        fields = self._fields
+        parameters = text_of.measured(fields, "model_n_params")
         key = model_of_size(round(parameters)) if parameters >= 1 else ""
         if self._kind == "pg":
             return "the time has a prompt and a generation in it"
@@ -138,22 +138,22 @@ class _Test:
             return "it ran on the host"
         if not key:
             return f"the table of language models has none of {parameters:.0f} parameters"
-        layers = found.get("n_gpu_layers")
+        layers = fields.get("n_gpu_layers")
         if isinstance(layers, int) and 0 <= layers <= LANGUAGE_MODELS[key].depth:
             return f"only {layers} layers were on the GPU"
         if (
-            found.get("no_kv_offload")
-            or found.get("n_cpu_moe")
-            or found.get("tensor_buft_overrides") not in (None, "none")
+            fields.get("no_kv_offload")
+            or fields.get("n_cpu_moe")
+            or fields.get("tensor_buft_overrides") not in (None, "none")
         ):
             return "a part of the model was in the memory of the host"
-        if len(self._gpus) > 1 and (len(set(self._gpus)) > 1 or found.get("split_mode") not in ("layer", "none")):
+        if len(self._gpus) > 1 and (len(set(self._gpus)) > 1 or fields.get("split_mode") not in ("layer", "none")):
             return "several GPUs worked at once, or are not alike"
         if self._kind == "pp" and not self._halves():
             return "which peak bounds products of quantised weights is not known"
         if self._kind == "pp" and self._depth:
             return "the prompt followed a filled cache"
-        if self._kind == "tg" and not {str(found.get("type_k")), str(found.get("type_v"))} <= _CACHE_BYTES.keys():
+        if self._kind == "tg" and not {str(fields.get("type_k")), str(fields.get("type_v"))} <= _CACHE_BYTES.keys():
             return "the format of the cache is not known"
         return ""
 

@@ -1,6 +1,7 @@
-"""mixbench: operations and bytes a second over arithmetic intensity, for each kind of number.
+"""mixbench: operations and bytes per second over arithmetic intensity, for each type of number.
 
-GFLOPS, GIOPS and GB/sec are of 1e9; its time is of one kernel, in ms. Intensities are per byte of a kernel's own count.
+GFLOPS, GIOPS and GB/sec are multiples of 1e9. The time is that of one kernel, in ms. An intensity is per byte as the
+kernel counts them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _KEPT = {"CUDA driver version": "cuda.driver", "Driver version": "driver"}
 
 @dataclass(slots=True)
 class _Reading:
-    """What was read so far."""
+    """The parts of the output that were read so far."""
 
     facts: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
@@ -35,65 +36,65 @@ class _Reading:
 
 @dataclass(frozen=True, slots=True)
 class Mixbench:
-    """Reads what mixbench printed."""
+    """Importer of the output of mixbench."""
 
     summary: str = "mixbench (E. Konstantinidis): operations and bytes over intensity; text"
 
     def accepts(self, text: str) -> bool:
-        """The two lines of its table's head."""
+        """Return whether the text has the two lines of the table's head."""
         return bool(re.search(r"^[ \t]*Experiment ID, .+\n[ \t]*Compute iters, ", text, re.MULTILINE))
 
     def read(self, text: str) -> Imported:
-        """Cases by kind of number and iterations."""
-        found = _Reading()
+        """Return the cases by type of number and iterations. Raises BadOutput if the output is damaged."""
+        reading = _Reading()
         for number, line in text_of.numbered(text):
-            _take(found, f"line {number}", line)
-        if not found.results:
+            _take(reading, f"line {number}", line)
+        if not reading.results:
             raise BadOutput("the table has no rows")
-        device = _device(found.facts)
-        results = tuple(_on(device, result) for result in found.results)
+        device = _device(reading.facts)
+        results = tuple(_on(device, result) for result in reading.results)
         names = tuple(dict.fromkeys(result.case.name for result in results))
         view = View("curve", "Operations", names, x="iterations", series="operations", log_x=True, log_y=True)
         info = SuiteInfo(_SUITE, "imported: operations and bytes over intensity as mixbench measured them", (view,))
-        return Imported(info, (device,), results, tuple(found.versions.items()))
+        return Imported(info, (device,), results, tuple(reading.versions.items()))
 
 
-def _take(found: _Reading, where: str, line: str) -> None:
+def _take(reading: _Reading, where: str, line: str) -> None:
     if line.startswith("Experiment ID,"):
-        found.kinds = [cell.strip() for cell in line.split(",")[1:] if cell.strip()]
+        reading.kinds = [cell.strip() for cell in line.split(",")[1:] if cell.strip()]
     elif line.startswith(_FIRST):
-        found.columns = [cell.strip() for cell in line.split(",")]
-        _check(found, where)
-    elif found.columns and re.match(r"\d+,", line):
-        found.results += _row(found, where, [cell.strip() for cell in line.split(",")])
+        reading.columns = [cell.strip() for cell in line.split(",")]
+        _check(reading, where)
+    elif reading.columns and re.match(r"\d+,", line):
+        reading.results += _row(reading, where, [cell.strip() for cell in line.split(",")])
     elif version := _VERSION.search(line):
-        found.versions["mixbench"] = f"{version[1]} {version[2]}"
-    elif ":" in line and not found.columns:
+        reading.versions["mixbench"] = f"{version[1]} {version[2]}"
+    elif ":" in line and not reading.columns:
         name, _, value = line.partition(":")
-        found.facts.setdefault(name.strip(), value.strip())
+        reading.facts.setdefault(name.strip(), value.strip())
         if name.strip() in _KEPT:
-            found.versions[_KEPT[name.strip()]] = value.strip()
+            reading.versions[_KEPT[name.strip()]] = value.strip()
 
 
-def _check(found: _Reading, where: str) -> None:
-    starts = _starts(found.columns)
-    known = {*_COLUMNS, *_INTENSITIES, _FIRST}
-    if len(starts) != len(found.kinds) or not set(found.columns) <= known:
+def _check(reading: _Reading, where: str) -> None:
+    starts = _starts(reading.columns)
+    allowed = {*_COLUMNS, *_INTENSITIES, _FIRST}
+    if len(starts) != len(reading.kinds) or not set(reading.columns) <= allowed:
         raise BadOutput(f"{where}: columns that are not known: newer than the versions that are known")
 
 
 def _starts(columns: Sequence[str]) -> list[int]:
-    """Where the columns of each kind begin."""
+    """Return the index of the first column of each type of number."""
     return [index for index, name in enumerate(columns) if name in _INTENSITIES]
 
 
-def _row(found: _Reading, where: str, cells: Sequence[str]) -> Iterator[Result]:
-    if len(cells) != len(found.columns):
-        raise BadOutput(f"{where}: {len(cells)} columns where the head has {len(found.columns)}")
+def _row(reading: _Reading, where: str, cells: Sequence[str]) -> Iterator[Result]:
+    if len(cells) != len(reading.columns):
+        raise BadOutput(f"{where}: {len(cells)} columns where the head has {len(reading.columns)}")
     iterations = text_of.whole(cells[0], where)
-    ends = [*_starts(found.columns), len(cells)]
-    for kind, (start, end) in zip(found.kinds, pairwise(ends), strict=True):
-        named = dict(zip(found.columns[start:end], cells[start:end], strict=True))
+    ends = [*_starts(reading.columns), len(cells)]
+    for kind, (start, end) in zip(reading.kinds, pairwise(ends), strict=True):
+        named = dict(zip(reading.columns[start:end], cells[start:end], strict=True))
         yield _result(kind, iterations, named, where)
 
 
@@ -125,7 +126,7 @@ def _on(device: Device, result: Result) -> Result:
 
 
 def _device(facts: dict[str, str]) -> Device:
-    """The device of the head; AMD's runtime leaves its name empty."""
+    """Return the device of the head; its name is empty with AMD's runtime."""
     if "Device" not in facts and "Total SPs" not in facts:
         return text_of.UNSTATED
     memory = re.fullmatch(r"(\d{1,12}) MB", facts.get("Total global mem", ""))

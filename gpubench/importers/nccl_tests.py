@@ -1,8 +1,8 @@
-"""nccl-tests and rccl-tests: a table of sizes, each out of place and in place.
+"""nccl-tests and rccl-tests: a table of sizes, each measured out of place and in place.
 
-Bandwidths are algbw and busbw in GB of 1e9 bytes as their doc/PERFORMANCE.md defines them, times the mean of the
-iterations. Which collective it was is printed since version 2.17; before that it may stand in the command line that a
-log repeats. Where it stands nowhere the case is called `unnamed`.
+Bandwidths are algbw and busbw in GB of 1e9 bytes as the tools' doc/PERFORMANCE.md defines them, and times are means of
+the iterations. The collective is printed since version 2.17. For older versions it is taken from the command line if
+the log repeats that; otherwise the case is called `unnamed`.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _ROW = re.compile(r"\d+\s+\d+\s+[a-z]")
 _TIMESTAMP = re.compile(r"\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}$")
 _LIBRARY = re.compile(r"\b([NR]CCL) version (\S+)")
 _MEASURED = ("time", "cputime", "algbw", "busbw", "#wrong", "error", "i_min", "i_max", "i_p99", "i_cv%")
-_SMALL_BYTES = 65536  # below, two decimals of a bandwidth say nothing and the time speaks for a case
+_SMALL_BYTES = 65536  # below, a bandwidth with two decimals is too coarse, so the time is the headline
 
 
 @dataclass(slots=True)
 class _Table:
-    """What holds for the rows that follow."""
+    """The facts that hold for the following rows."""
 
     name: str = UNNAMED
-    devices: list[tuple[str, Device]] = field(default_factory=list)  # with the host that each is on
+    devices: list[tuple[str, Device]] = field(default_factory=list)  # each with the name of its host
     columns: tuple[str, ...] = ()
 
     def ids(self) -> tuple[str, ...]:
-        """The ids of the ranks' devices: of several hosts with the host's number."""
+        """The ids of the ranks' devices; with several hosts they contain the number of the host."""
         hosts = list(dict.fromkeys(host for host, _ in self.devices))
         several = len(hosts) > 1
         return tuple(f"node{hosts.index(host)}/{device.id}" if several else device.id for host, device in self.devices)
@@ -44,25 +44,28 @@ class _Table:
 
 @dataclass(frozen=True, slots=True)
 class NcclTests:
-    """Reads what nccl-tests and rccl-tests printed."""
+    """Importer of the outputs of nccl-tests and rccl-tests."""
 
     summary: str = "nccl-tests, rccl-tests (NVIDIA, AMD): collectives by size; text"
 
     def accepts(self, text: str) -> bool:
-        """The head of its table."""
+        """Return whether the text has the head of the table."""
         return any(_HEAD.match(line) for _, line in text_of.numbered(text))
 
     def read(self, text: str) -> Imported:
-        """Cases by collective, size, type, operation, root, ranks and place."""
+        """Return the cases by collective, size, type, operation, root, ranks and place.
+
+        Raises BadOutput if the output is damaged or newer than the known versions.
+        """
         table, fresh = _Table(), False
         devices: dict[str, Device] = {}
         results: list[Result] = []
         versions: dict[str, str] = {}
         for number, line in text_of.numbered(text):
-            if found := _RANK.match(line):
+            if rank := _RANK.match(line):
                 table.devices = [] if fresh else table.devices
                 fresh = False
-                table.devices.append((found[2] or "", _device(found)))
+                table.devices.append((rank[2] or "", _device(rank)))
             elif _HEAD.match(line):
                 table.columns, fresh = _columns(f"line {number}", line), True
                 devices |= dict(zip(table.ids(), (device for _, device in table.devices), strict=True))
@@ -72,43 +75,43 @@ class NcclTests:
                 _other(line, table, versions)
         if not results:
             raise BadOutput("the table has no rows")
-        known = tuple(_named(name, device) for name, device in devices.items()) or (text_of.UNSTATED,)
-        return Imported(_info(results), known, tuple(results), tuple(versions.items()))
+        named_devices = tuple(_named(name, device) for name, device in devices.items()) or (text_of.UNSTATED,)
+        return Imported(_info(results), named_devices, tuple(results), tuple(versions.items()))
 
 
 def _columns(where: str, line: str) -> tuple[str, ...]:
-    found = tuple(line.lstrip("# ").split())
-    if not {"size", "count", "type"} <= set(found):
+    columns = tuple(line.lstrip("# ").split())
+    if not {"size", "count", "type"} <= set(columns):
         raise BadOutput(f"{where}: the head is not whole")
-    return found
+    return columns
 
 
-def _device(found: re.Match[str]) -> Device:
-    name = found[5].strip()
+def _device(rank: re.Match[str]) -> Device:
+    name = rank[5].strip()
     backend = "rocm" if name.startswith("AMD") else "cuda"
-    pci = found[4] if found[4].count(":") == 2 else ""
-    details = (("hostname", found[2]),) if found[2] else ()
-    return text_of.device(f"{backend}:{found[3]}", name, pci=pci, details=details)
+    pci = rank[4] if rank[4].count(":") == 2 else ""
+    details = (("hostname", rank[2]),) if rank[2] else ()
+    return text_of.device(f"{backend}:{rank[3]}", name, pci=pci, details=details)
 
 
 def _named(name: str, device: Device) -> Device:
-    known = {"arch": device.arch, "pci": device.pci, "details": device.details}
-    return text_of.device(name, device.name, **known)
+    facts = {"arch": device.arch, "pci": device.pci, "details": device.details}
+    return text_of.device(name, device.name, **facts)
 
 
 def _other(line: str, table: _Table, versions: dict[str, str]) -> None:
-    if found := _NAME.search(line):
-        table.name = found[1]
-    if found := _LIBRARY.search(line):
-        versions[found[1].lower()] = found[2]
-    if found := re.match(r"#?\s*nccl-tests version (\S+)", line):
-        versions["nccl-tests"] = found[1]
+    if match := _NAME.search(line):
+        table.name = match[1]
+    if match := _LIBRARY.search(line):
+        versions[match[1].lower()] = match[2]
+    if match := re.match(r"#?\s*nccl-tests version (\S+)", line):
+        versions["nccl-tests"] = match[1]
     if re.match(r"#\s*\(B\)", line):
         _check_units(line)
 
 
 def _check_units(line: str) -> None:
-    """The line of units under the head; raises BadOutput where they are not those that are known."""
+    """Raise BadOutput if the line below the head has an unknown unit."""
     units = re.findall(r"\(([^)]+)\)", line)
     if not set(units) <= {"B", "elements", "us", "GB/s", "%"}:
         raise BadOutput(f"the units {', '.join(units)}: newer than the versions that are known")
@@ -119,23 +122,23 @@ def _results(where: str, line: str, table: _Table) -> Iterator[Result]:
     key = [column for column in table.columns if column not in _MEASURED and column != "timestamp"]
     measured = [column for column in table.columns if column in _MEASURED]
     if len(cells) == len(key) + len(measured) - 1 and "redop" in key:
-        key.remove("redop")  # older versions leave the place of an operation empty where there is none
+        key.remove("redop")  # older versions omit the cell if there is no operation
     if len(cells) != len(key) + len(measured):
         raise BadOutput(f"{where}: {len(cells)} columns where the head has {len(table.columns)}")
-    known = dict(zip(key, cells, strict=False))
+    shared_cells = dict(zip(key, cells, strict=False))
     pairs = list(zip(measured, cells[len(key) :], strict=True))
     half = len(pairs) // 2
     if len(pairs) % 2 or measured[:half] != measured[half:]:
         raise BadOutput(f"{where}: the columns are not those of out of place and in place")
-    for place, found in (("out", pairs[:half]), ("in", pairs[half:])):
-        yield _result(where, known, place, dict(found), table)
+    for place, place_cells in (("out", pairs[:half]), ("in", pairs[half:])):
+        yield _result(where, shared_cells, place, dict(place_cells), table)
 
 
-def _result(where: str, known: dict[str, str], place: str, cells: dict[str, str], table: _Table) -> Result:
+def _result(where: str, shared_cells: dict[str, str], place: str, cells: dict[str, str], table: _Table) -> Result:
     ids = table.ids() or (text_of.UNSTATED.id,)
-    size = text_of.whole(known["size"], where)
-    params: list[tuple[str, str | int | float]] = [("size_bytes", size), ("type", known["type"])]
-    params += [(name, known[name]) for name in ("redop", "root") if name in known]
+    size = text_of.whole(shared_cells["size"], where)
+    params: list[tuple[str, str | int | float]] = [("size_bytes", size), ("type", shared_cells["type"])]
+    params += [(name, shared_cells[name]) for name in ("redop", "root") if name in shared_cells]
     params += [("ranks", len(table.devices))] if table.devices else []
     case = Case(_SUITE, table.name, (*params, ("place", place)), devices=len(ids))
     series = _series(where, size, cells)
@@ -151,7 +154,7 @@ def _series(where: str, size_bytes: int, cells: dict[str, str]) -> tuple[Series,
     time = "time" if "time" in cells else "cputime"
     if not {time, "algbw", "busbw"} <= cells.keys():
         raise BadOutput(f"{where}: there is no time, algbw and busbw")
-    found = [
+    bandwidths = [
         text_of.rate(name, text_of.si(text_of.number(cells[name], where), text_of.GIGA)) for name in ("busbw", "algbw")
     ]
     taken = text_of.seconds(time, text_of.si(text_of.number(cells[time], where), text_of.MICRO))
@@ -160,7 +163,7 @@ def _series(where: str, size_bytes: int, cells: dict[str, str]) -> tuple[Series,
         for name in ("i_min", "i_max", "i_p99")
         if name in cells
     ]
-    return (taken, *found, *bounds) if size_bytes < _SMALL_BYTES else (*found, taken, *bounds)
+    return (taken, *bandwidths, *bounds) if size_bytes < _SMALL_BYTES else (*bandwidths, taken, *bounds)
 
 
 def _info(results: list[Result]) -> SuiteInfo:

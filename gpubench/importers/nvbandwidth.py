@@ -1,7 +1,7 @@
-"""NVIDIA's nvbandwidth: matrices of bandwidths and latencies, as text or as JSON (`-j`), one process or many.
+"""NVIDIA's nvbandwidth: matrices of bandwidths and latencies, as text or as JSON (`-j`), from one process or many.
 
 It counts the bytes of a copy once (payload) and prints GB of 1e9 bytes. A cell is the median of its samples, or with
-`-m` their mean; the samples themselves are not printed.
+`-m` their mean. The samples themselves are not printed.
 """
 
 from __future__ import annotations
@@ -39,35 +39,35 @@ class _Matrix:
 
     @property
     def unit(self) -> str:
-        """`GB/s` or `ns`."""
-        found = _DESCRIPTION.search(self.description.strip())
-        if not found:
+        """The unit of the cells, `GB/s` or `ns`. Raises BadOutput if it is not printed."""
+        unit = _DESCRIPTION.search(self.description.strip())
+        if not unit:
             raise BadOutput(f"{self.where}: neither GB/s nor ns in {self.description[:80]!r}")
-        return found[1]
+        return unit[1]
 
     def values(self) -> Iterator[tuple[int, int, float]]:
-        """Row, column and number of each cell that was measured; raises BadOutput where they do not add up."""
-        found = [
+        """Yield row, column and value of each measured cell. Raises BadOutput if their sum is not the printed sum."""
+        numbers = [
             (row, column, text_of.number(cell, self.where))
             for row, cells in enumerate(self.cells)
             for column, cell in enumerate(cells)
             if cell != "N/A"
         ]
         total = text_of.number(self.total, self.where) if self.total else None
-        rounding = 0.005 * (len(found) + 1)  # two decimals each
-        if total is not None and abs(sum(value for _, _, value in found) - total) > rounding + 1e-5 * abs(total):
+        rounding = 0.005 * (len(numbers) + 1)  # every cell and the sum are rounded to two decimals
+        if total is not None and abs(sum(value for _, _, value in numbers) - total) > rounding + 1e-5 * abs(total):
             raise BadOutput(f"{self.where}: the cells of {self.name} do not add up to its SUM: edited or damaged")
-        yield from found
+        yield from numbers
 
 
 @dataclass(frozen=True, slots=True)
 class Nvbandwidth:
-    """Reads what nvbandwidth printed."""
+    """Importer of the output of nvbandwidth."""
 
     summary: str = "nvbandwidth (NVIDIA): copies between host and GPUs, and latencies; text or JSON"
 
     def accepts(self, text: str) -> bool:
-        """A test that was begun, or the one object that the JSON has."""
+        """Return whether the text has a started test, or the object that the JSON consists of."""
         return bool(
             re.search(r"^[ \t]*nvbandwidth Version:", text, re.MULTILINE)
             or re.search(r'^[ \t]*"nvbandwidth"[ \t]*:[ \t]*\{?[ \t]*$', text, re.MULTILINE)
@@ -75,7 +75,7 @@ class Nvbandwidth:
         )
 
     def read(self, text: str) -> Imported:
-        """Cases by test, row and column of its matrix."""
+        """Return the cases by test, row and column of its matrix. Raises BadOutput if the output is damaged."""
         if re.search(r'^[ \t]*"nvbandwidth"[ \t]*:', text, re.MULTILINE):
             return _from_json(text)
         return _from_text(text)
@@ -84,18 +84,18 @@ class Nvbandwidth:
 def _imported(
     devices: Sequence[Device], matrices: Sequence[_Matrix], others: Sequence[Result], versions: dict[str, str]
 ) -> Imported:
-    known = {device.id: device for device in devices}
-    results = [result for matrix in matrices for result in _results(matrix, list(known))]
+    devices_by_id = {device.id: device for device in devices}
+    results = [result for matrix in matrices for result in _results(matrix, list(devices_by_id))]
     for result in results:
-        known |= {name: text_of.device(name) for name in result.devices if name not in known}
-    found = (*results, *others)
-    if not found:
+        devices_by_id |= {name: text_of.device(name) for name in result.devices if name not in devices_by_id}
+    all_results = (*results, *others)
+    if not all_results:
         raise BadOutput("no test has a result")
     names = tuple(dict.fromkeys(result.case.name for result in results))
     square = tuple(name for name in names if any(r.case.name == name and len(r.devices) > 1 for r in results))
     views = tuple(View("matrix", name, (name,), x="column", y="row") for name in square)
     info = SuiteInfo(_SUITE, "imported: copies between host and GPUs as nvbandwidth measured them", views)
-    return Imported(info, tuple(known.values()), found, tuple(versions.items()))
+    return Imported(info, tuple(devices_by_id.values()), all_results, tuple(versions.items()))
 
 
 def _results(matrix: _Matrix, devices: Sequence[str]) -> Iterator[Result]:
@@ -120,22 +120,22 @@ def _from_text(text: str) -> Imported:
 
 
 class _Reader:
-    """Goes through the lines: a test begins, says what its matrix holds, prints it, and its sum."""
+    """Reader of the text form line by line: a test starts, describes its matrix, prints it, and prints its sum."""
 
     def __init__(self) -> None:
         self.devices: list[Device] = []
         self.matrices: list[_Matrix] = []
         self.failed: list[Result] = []
         self.versions: dict[str, str] = {}
-        self._test, self._where, self._words = "", "", ""
-        self._seen = False  # whether the test that runs has printed a matrix
-        self._columns = -1  # of the matrix that is printed; -1 outside one, 0 before its head
+        self._test, self._where, self._message = "", "", ""
+        self._seen = False  # whether the current test has printed a matrix
+        self._columns = -1  # columns of the current matrix; -1 outside a matrix, 0 before its head
 
     def take(self, where: str, line: str) -> None:
-        """One line."""
-        if found := _RUNNING.match(line):
+        """Read one line. Raises BadOutput if it does not fit the test before it."""
+        if running := _RUNNING.match(line):
             self.finish()
-            self._test, self._where, self._seen, self._words = found[1], where, False, ""
+            self._test, self._where, self._seen, self._message = running[1], where, False, ""
         elif _DESCRIPTION.match(line) and self._test:
             self._begin(where, line)
         elif self._columns >= 0 and re.match(r"\d", line):
@@ -162,36 +162,39 @@ class _Reader:
         self.matrices[-1] = _Matrix(matrix.name, matrix.description, (*matrix.cells, tuple(cells[1:])), where)
 
     def _sum(self, where: str, line: str) -> None:
-        words = line.split()
-        if len(words) != 3 or not self.matrices or not self.matrices[-1].cells:
+        cells = line.split()
+        if len(cells) != 3 or not self.matrices or not self.matrices[-1].cells:
             raise BadOutput(f"{where}: a SUM of nothing")
         matrix = self.matrices[-1]
-        self.matrices[-1] = _Matrix(words[1], matrix.description, matrix.cells, where, words[2])
+        self.matrices[-1] = _Matrix(cells[1], matrix.description, matrix.cells, where, cells[2])
         self._columns = -1
 
     def _other(self, line: str) -> None:
-        if found := _DEVICE.match(line):
-            pci = found[3] or ""
-            self.devices.append(text_of.device(f"cuda:{found[1]}", found[2], pci=pci))
-        elif found := _PROCESS.match(line):
-            details = (("hostname", found[2]), ("device", found[3]))
-            name = f"process{found[1]}/cuda:{found[3]}"
-            self.devices.append(text_of.device(name, found[4], pci=found[5] or "", details=details))
+        if match := _DEVICE.match(line):
+            pci = match[3] or ""
+            self.devices.append(text_of.device(f"cuda:{match[1]}", match[2], pci=pci))
+        elif match := _PROCESS.match(line):
+            details = (("hostname", match[2]), ("device", match[3]))
+            name = f"process{match[1]}/cuda:{match[3]}"
+            self.devices.append(text_of.device(name, match[4], pci=match[5] or "", details=details))
         elif (name := line.partition(":")[0]) in _VERSIONS:
             self.versions[_VERSIONS[name]] = line.partition(":")[2].strip()
         elif self._test and not self._seen and not line.startswith("Waived"):
-            self._words = self._words or line
+            self._message = self._message or line
 
     def finish(self) -> None:
-        """The test that runs has ended: one without a matrix failed, with what it said instead."""
+        """End the current test; a test without a matrix failed, and its result has the line that it printed instead.
+
+        Raises BadOutput if the output ends within the test.
+        """
         if self._columns == 0 or (self.matrices and not self.matrices[-1].cells):
             raise BadOutput(f"{self.matrices[-1].where}: the output ends before the matrix of {self._test}")
         if self._test and not self._seen:
-            if not self._words:
+            if not self._message:
                 raise BadOutput(f"{self._where}: the output ends before the matrix of {self._test}")
             case = Case(_SUITE, self._test)
             ids = tuple(device.id for device in self.devices)
-            self.failed.append(Result(case, ids, "failed", cause="no-result", reason=self._words))
+            self.failed.append(Result(case, ids, "failed", cause="no-result", reason=self._message))
         self._columns, self._test = -1, ""
 
 
@@ -213,9 +216,9 @@ def _from_json(text: str) -> Imported:
 
 
 def _listed(item: object) -> Iterator[Device]:
-    found = re.match(r"(\d+): (.+?)(?: \(([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2})\))?:?$", str(item))
-    if found:
-        yield text_of.device(f"cuda:{found[1]}", found[2], pci=found[3] or "")
+    match = re.match(r"(\d+): (.+?)(?: \(([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2})\))?:?$", str(item))
+    if match:
+        yield text_of.device(f"cuda:{match[1]}", match[2], pci=match[3] or "")
 
 
 def _json_matrix(name: str, test: dict[str, object]) -> _Matrix:
@@ -224,7 +227,7 @@ def _json_matrix(name: str, test: dict[str, object]) -> _Matrix:
     if not rows or not all(isinstance(row, list) and row and len(row) == len(rows[0]) for row in rows):
         raise BadOutput(f"the matrix of {name} is not whole")
     part, total = _PART.search(description), str(test.get("sum", ""))
-    if part:  # the matrices of each direction stand above the one that the description is of; the sum is its own
+    if part:  # the JSON has a matrix for each direction before the described one, and the sum belongs to the latter
         rows, name = rows[-len(rows[0]) :], f"{name}_{part[1].lower()}"
     cells = tuple(tuple(str(cell) for cell in row) for row in rows)
     return _Matrix(name, description, cells, name, total)

@@ -1,7 +1,7 @@
 """NVIDIA's nvbench: the means of each state of a benchmark, as JSON (`--json`) or csv (`--csv`).
 
-Both forms are in seconds and B/s (only what it prints for people is in GiB/s), so that nothing is converted. The single
-samples of the JSON are in binary files beside it, which are not read: a series has the one value that it summed up.
+Both forms are in seconds and B/s, so that nothing is converted; only the output for people is in GiB/s. The JSON keeps
+the single samples in separate binary files, which are not read: a series has one value, nvbench's summary.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gpubench.api.importer import BadOutput, Case, Device, Imported, Importer, P
 from . import _text as text_of
 
 _SUITE = "nvbench"
-_NEWEST_JSON = 1  # major version of the JSON format
+_NEWEST_JSON = 1  # newest known major version of the JSON format
 _CSV_HEAD = "Benchmark,Device,Device Name,"
 # nvbench's hint → unit and which way is better
 _HINTS = {"duration": ("s", "less"), "item_rate": ("item/s", "more"), "byte_rate": ("B/s", "more")}
@@ -29,23 +29,23 @@ _TAGS = {
     "Elem/s (elem/sec)": "cold/bw/item_rate",
     "GlobalMem BW (bytes/sec)": "cold/bw/global/bytes_per_second",
 }
-_ORDER = tuple(_TAGS.values())  # the first that is there speaks for the case
+_ORDER = tuple(_TAGS.values())  # the first of these that exists is the headline
 
 
 @dataclass(frozen=True, slots=True)
 class Nvbench:
-    """Reads what a benchmark that is built with nvbench wrote."""
+    """Importer of the output of a benchmark that is built with nvbench."""
 
     summary: str = "nvbench (NVIDIA): benchmarks built with it; JSON or csv"
 
     def accepts(self, text: str) -> bool:
-        """The head of the csv, or the JSON's benchmarks with its own version."""
+        """Return whether the text has the head of the csv, or the JSON's benchmarks with its version."""
         return text.lstrip().startswith(_CSV_HEAD) or bool(
             re.match(r"\s*\{", text) and re.search(r'"benchmarks"\s*:', text) and re.search(r'"nvbench"\s*:', text)
         )
 
     def read(self, text: str) -> Imported:
-        """Cases by benchmark and axes."""
+        """Return the cases by benchmark and axes. Raises BadOutput if the output is damaged or newer than known."""
         return _from_csv(text.strip()) if text.lstrip().startswith(_CSV_HEAD) else _from_json(text)
 
 
@@ -57,7 +57,7 @@ def _imported(devices: Sequence[Device], results: Sequence[Result], versions: Se
 
 
 def _value(text: str) -> str | int | float:
-    """An axis's value: a number where it is one, so that the csv, which has no types, gives the same ids."""
+    """Return an axis value as a number if possible, so that JSON and the csv, which has no types, give the same ids."""
     if re.fullmatch(r"-?\d{1,18}", text):
         return int(text)
     if re.fullmatch(r"-?\d{1,18}(\.\d+)?([eE][+-]?\d{1,2})?", text):
@@ -93,18 +93,18 @@ def _from_json(text: str) -> Imported:
 
 
 def _device(item: dict[str, Any]) -> Device:
-    def known(key: str) -> int:
+    def number(key: str) -> int:
         return item[key] if isinstance(item.get(key), int) else 0
 
-    details = [("clock.sm_hz", str(known("sm_default_clock_rate")))] if known("sm_default_clock_rate") else []
+    details = [("clock.sm_hz", str(number("sm_default_clock_rate")))] if number("sm_default_clock_rate") else []
     details += [("ecc", "on" if item["ecc_state"] else "off")] if isinstance(item.get("ecc_state"), bool) else []
     return text_of.device(
         f"cuda:{item['id']}",
         text_of.part(item, "name", str),
-        arch=f"sm_{known('sm_version') // 10}" if known("sm_version") else "",
-        memory_bytes=known("global_memory_size"),
-        cache_bytes=known("l2_cache_size"),
-        units=known("number_of_sms"),
+        arch=f"sm_{number('sm_version') // 10}" if number("sm_version") else "",
+        memory_bytes=number("global_memory_size"),
+        cache_bytes=number("l2_cache_size"),
+        units=number("number_of_sms"),
         details=tuple(details),
     )
 

@@ -1,10 +1,10 @@
-"""linux-rdma perftest (ib_write_bw, ib_read_lat and the others): the file of `--out_json`, one message size per file.
+"""linux-rdma perftest (ib_write_bw, ib_read_lat and others): the file of `--out_json`, one message size per file.
 
-The names are those of `src/perftest_parameters.c` and `.h` of version 26.04. They are the same since 24.01; what older
-versions wrote is no JSON, and neither is what any version writes with `--sl` for quality of service. A rate has no unit
-there: it is in MiB/s, or in Gb/s with `--report_gbits`. The rate of messages, which has one, tells which. Latencies are
-in µs; a file of `--report-cycles` looks the same and must not be imported. A latency of write and send tests is half of
-a round trip, that of read and atomic tests the whole.
+The names are those of `src/perftest_parameters.c` and `.h` of version 26.04, unchanged since 24.01. Older versions do
+not write JSON, and neither does any version with `--sl` for quality of service. The file does not state the unit of a
+rate: it is MiB/s, or Gb/s with `--report_gbits`. The message rate, whose unit is known, shows which one it is.
+Latencies are in µs; a file of `--report-cycles` looks the same and must not be imported. The latency of a write or send
+test is half a round trip, that of a read or atomic test a whole one.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from . import _text as text_of
 
 _SUITE = "perftest"
 _MIB, _GBIT = 2.0**20, 1.25e8  # bytes/s of one MiB/s and of one Gb/s
-_TOLERANCE = 0.02  # of the rate of messages and that of bytes: both are rounded
+_TOLERANCE = 0.02  # the message rate and the byte rate may differ by this share, because both are rounded
 _RATES = ("BW_average", "BW_peak")
-_TIMES = {  # perftest's name → ours, the headline first
+_TIMES = {  # perftest's name → name of the series, the headline first
     "t_typical": "median",
     "t_avg": "mean",
     "t_min": "min",
@@ -37,57 +37,60 @@ _GPU = ("cuda_device", "Use_ROCm_memory", "Use_MUSA_memory")
 
 @dataclass(frozen=True, slots=True)
 class Perftest:
-    """Reads what a program of perftest wrote."""
+    """Importer of the files that the programs of perftest write."""
 
     summary: str = "perftest (linux-rdma): RDMA bandwidth and latency of --out_json; JSON"
 
     def accepts(self, text: str) -> bool:
-        """Its two objects, with or without the quotes that its older versions left out."""
+        """Return whether the text has perftest's two objects, with or without the quotes that older versions omit."""
         return bool(re.search(r'"?\btest_info\b"?\s*:\s*\{', text) and re.search(r'"?\bMsgSize\b"?\s*:', text))
 
     def read(self, text: str) -> Imported:
-        """One case: the test, the size of a message, and the connection."""
+        """Return one case: the test, the size of a message, and the connection.
+
+        Raises BadOutput if the output is damaged.
+        """
         if not re.search(r'"test_info"', text):
             raise BadOutput("written by perftest before version 24.01, which left out the quotes; use a newer one")
         body = text_of.document(text)
-        told, found = (text_of.part(body, key, dict) for key in ("test_info", "results"))
-        name = re.sub(r"_Test$", "", text_of.part(told, "test", str)).lower()
-        size = text_of.part(found, "MsgSize", int)
+        test, results = (text_of.part(body, key, dict) for key in ("test_info", "results"))
+        name = re.sub(r"_Test$", "", text_of.part(test, "test", str)).lower()
+        size = text_of.part(results, "MsgSize", int)
         if not re.fullmatch(r"\w{1,80}", name) or not 0 < size < 2**40:
             raise BadOutput(f"a test {name!r:.80} of messages of {size} bytes")
-        axes = tuple((ours, told[key]) for key, ours in _AXES.items() if isinstance(told.get(key), str | int))
-        device = text_of.device(text_of.part(told, "Device", str), "RDMA device")
-        notes = tuple((key, str(told[key])) for key in _NOTES if isinstance(told.get(key), str | int))
-        memory = (("memory", "GPU"),) if any(told.get(key) not in (None, "OFF") for key in _GPU) else ()
+        axes = tuple((axis, test[key]) for key, axis in _AXES.items() if isinstance(test.get(key), str | int))
+        device = text_of.device(text_of.part(test, "Device", str), "RDMA device")
+        notes = tuple((key, str(test[key])) for key in _NOTES if isinstance(test.get(key), str | int))
+        memory = (("memory", "GPU"),) if any(test.get(key) not in (None, "OFF") for key in _GPU) else ()
         case = Case(_SUITE, name, (("size_bytes", size), *axes, *memory))
-        series = _rates(found, size) if "BW_average" in found else _times(found)
+        series = _rates(results, size) if "BW_average" in results else _times(results)
         return Imported(_info(name, series), (device,), (Result(case, (device.id,), "ok", series=series, notes=notes),))
 
 
-def _rates(found: dict[str, Any], size: int) -> tuple[Series, ...]:
-    messages = _number(found, "MsgRate") * 1e6
-    average = _number(found, "BW_average")
+def _rates(results: dict[str, Any], size: int) -> tuple[Series, ...]:
+    messages = _number(results, "MsgRate") * 1e6
+    average = _number(results, "BW_average")
     payload = messages * size
     units = [unit for unit in (_MIB, _GBIT) if math.isclose(average * unit, payload, rel_tol=_TOLERANCE)]
     if len(units) != 1:
         raise BadOutput(f"{average:g} is neither the MiB/s nor the Gb/s of {messages:g} messages of {size} bytes per s")
-    rates = {key: _number(found, key) * units[0] for key in _RATES if key in found}
+    rates = {key: _number(results, key) * units[0] for key in _RATES if key in results}
     series = [text_of.rate(key, rate) for key, rate in rates.items() if rate]  # a timed test has no peak: it prints 0
     return (*series, Series("MsgRate", "item/s", (messages,), better="more"))
 
 
-def _times(found: dict[str, Any]) -> tuple[Series, ...]:
-    if not any(key in found for key in _TIMES):
+def _times(results: dict[str, Any]) -> tuple[Series, ...]:
+    if not any(key in results for key in _TIMES):
         raise BadOutput("there is neither a bandwidth nor a latency")
     return tuple(
-        text_of.seconds(ours, text_of.si(_number(found, key), text_of.MICRO))
-        for key, ours in _TIMES.items()
-        if key in found
+        text_of.seconds(series_name, text_of.si(_number(results, key), text_of.MICRO))
+        for key, series_name in _TIMES.items()
+        if key in results
     )
 
 
-def _number(found: dict[str, Any], key: str) -> float:
-    value = found.get(key)
+def _number(results: dict[str, Any], key: str) -> float:
+    value = results.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
         raise BadOutput(f"{key!r} is missing, or no number that was measured")
     return float(value)

@@ -1,9 +1,9 @@
 """SGLang's `bench_serving`: its JSON Lines, one object per run.
 
-The names are those of `python/sglang/bench_serving.py` of version 0.5. Times are in ms, and a rate of requests without
-a limit is the number `Infinity`. `server_info` has the arguments of an SGLang server: the model, the format of its
-weights and of its cache, and how many GPUs hold a part of each matrix. The GPUs are not named. Version 0.4 wrote no
-`server_info`; such a run has no share.
+The names are those of `python/sglang/bench_serving.py` of version 0.5. Times are in ms, and an unlimited request rate
+is written as `Infinity`. `server_info` has the arguments of an SGLang server: the model, the formats of its weights and
+its cache, and the number of GPUs that hold a part of each matrix. The GPUs are not named. Version 0.4 did not write
+`server_info`; such a run has no % of peak.
 """
 
 from __future__ import annotations
@@ -22,33 +22,36 @@ _MOST_GPUS = 4096
 
 @dataclass(frozen=True, slots=True)
 class SglangBench:
-    """Reads what SGLang's client of a server wrote."""
+    """Importer of the output of SGLang's serving benchmark."""
 
     summary: str = "SGLang: bench_serving, tokens per second and times of requests; JSON Lines"
 
     def accepts(self, text: str) -> bool:
-        """The tokens that it counts twice, beside their rate."""
+        """Return whether the text has both counts of the tokens and their rate."""
         return '"total_output_tokens_retokenized"' in text and '"output_throughput"' in text
 
     def read(self, text: str) -> Imported:
-        """Cases by model, mean lengths, and requests in flight or their rate."""
+        """Return the cases by model, mean lengths, and requests in flight or their rate.
+
+        Raises BadOutput if the output is damaged.
+        """
         runs = text_of.objects(text)
-        infos = [found["server_info"] for found in runs if isinstance(found.get("server_info"), dict)]
+        infos = [fields["server_info"] for fields in runs if isinstance(fields.get("server_info"), dict)]
         versions = [("sglang", info["version"]) for info in infos if isinstance(info.get("version"), str)]
         title = "imported: a served language model as SGLang's client measured it"
-        return _served.imported(_SUITE, title, [text_of.UNSTATED], [_result(found) for found in runs], versions)
+        return _served.imported(_SUITE, title, [text_of.UNSTATED], [_result(fields) for fields in runs], versions)
 
 
-def _model(found: dict[str, Any]) -> _served.ServedModel:
-    info = found.get("server_info")
+def _model(fields: dict[str, Any]) -> _served.ServedModel:
+    info = fields.get("server_info")
     if not isinstance(info, dict) or not isinstance(info.get("model_path"), str):
         return _served.ServedModel("", unstated="the client did not ask the server for its model (server_info)")
     gpus, replicas, stages = (_count(info, key) for key in ("tp_size", "dp_size", "pp_size"))
     unstated = "several replicas or pipeline stages share the load" if replicas * stages > 1 else ""
     quantization, cache = info.get("quantization"), info.get("kv_cache_dtype")
     itemsize = 1.0 if isinstance(cache, str) and cache.startswith("fp8") else 2.0
-    words = quantization if isinstance(quantization, str) else ""
-    return _served.ServedModel(info["model_path"], words, gpus, itemsize, unstated)
+    weight_format = quantization if isinstance(quantization, str) else ""
+    return _served.ServedModel(info["model_path"], weight_format, gpus, itemsize, unstated)
 
 
 def _count(info: dict[str, Any], key: str) -> int:
@@ -58,19 +61,19 @@ def _count(info: dict[str, Any], key: str) -> int:
     return count
 
 
-def _result(found: dict[str, Any]) -> Result:
-    served = _model(found)
-    if _served.is_empty(found):
+def _result(fields: dict[str, Any]) -> Result:
+    served = _model(fields)
+    if _served.is_empty(fields):
         return _served.failed(_SUITE, text_of.UNSTATED, served)
-    accepted = text_of.measured(found, "accept_length") if found.get("accept_length") is not None else 1.0
-    load = _served.client_load(found, max(1.0, accepted))
-    name, params = _served.axes(load, served, _served.request_rate(found), found.get("max_concurrency"))
+    accepted = text_of.measured(fields, "accept_length") if fields.get("accept_length") is not None else 1.0
+    load = _served.client_load(fields, max(1.0, accepted))
+    name, params = _served.axes(load, served, _served.request_rate(fields), fields.get("max_concurrency"))
     output, note = load.output_rate(served)
     requests = Series(
-        "request_throughput", "request/s", (text_of.measured(found, "request_throughput"),), better="more"
+        "request_throughput", "request/s", (text_of.measured(fields, "request_throughput"),), better="more"
     )
-    data = (("dataset", found["dataset_name"]),) if isinstance(found.get("dataset_name"), str) else ()
-    series = (output, requests, *_served.times(found))
+    data = (("dataset", fields["dataset_name"]),) if isinstance(fields.get("dataset_name"), str) else ()
+    series = (output, requests, *_served.times(fields))
     return Result(Case(_SUITE, name, params), (text_of.UNSTATED.id,), "ok", series=series, notes=(note, *data))
 
 

@@ -1,7 +1,7 @@
-"""SuperBench (Microsoft): `results-summary.jsonl`, a line a node, and `results-summary.json`'s flat names of metrics.
+"""SuperBench (Microsoft): `results-summary.jsonl` and the flat metric names of `results-summary.json`.
 
-The file names metrics and no units. Those of the benchmarks below are stated in its documentation; a metric that is not
-among them is left out and counted, since nobody can say whether more of it is better.
+The first has one line per node. The files name metrics without units. The documentation of SuperBench states the units
+of the benchmarks below. Other metrics are left out and counted, because it is unknown whether more of them is better.
 """
 
 from __future__ import annotations
@@ -44,17 +44,20 @@ _METRICS: tuple[tuple[str, float, str, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class SuperBench:
-    """Reads the summaries that SuperBench writes."""
+    """Importer of the summaries that SuperBench writes."""
 
     summary: str = "SuperBench (Microsoft): results-summary.jsonl"
 
     def accepts(self, text: str) -> bool:
-        """A first line with a node and metrics as `benchmark/metric`."""
+        """Return whether the first line has a node and metrics as `benchmark/metric`."""
         line = text.lstrip().partition("\n")[0]
         return line.startswith("{") and '"node"' in line and bool(re.search(r'"[\w-]+(:[\w-]+)?/[^"]+"\s*:', line))
 
     def read(self, text: str) -> Imported:
-        """Cases by benchmark and metric; the rank of a metric is its device, a node the machine that it is in."""
+        """Return the cases by benchmark and metric. Raises BadOutput if a line is damaged.
+
+        The rank of a metric becomes its device, and the node the machine of the device.
+        """
         nodes = [(number, _node(number, line)) for number, line in enumerate(text.split("\n"), 1) if line]
         results: list[Result] = []
         devices: dict[str, Device] = {}
@@ -73,16 +76,16 @@ class SuperBench:
 
 def _node(number: int, line: str) -> dict[str, Any]:
     try:
-        found = json.loads(line, parse_constant=_absent)
+        metrics = json.loads(line, parse_constant=_absent)
     except (ValueError, RecursionError) as error:
         raise BadOutput(f"line {number}: not JSON") from error
-    if not isinstance(found, dict):
+    if not isinstance(metrics, dict):
         raise BadOutput(f"line {number}: not a JSON object")
-    return found
+    return metrics
 
 
 def _absent(text: str) -> None:
-    """NaN and the like: a metric that was not measured."""
+    """Return None for NaN and similar constants, which stand for a metric that was not measured."""
     del text
 
 
@@ -95,11 +98,11 @@ def _result(where: str, node: int, metric: str, value: object, left: dict[str, N
     if name.endswith("return_code"):
         yield from _failed(where, node, name, value)
         return
-    known = next((found for found in _METRICS if re.fullmatch(found[0], name, re.IGNORECASE)), None)
-    if known is None:
+    rule = next((metric_rule for metric_rule in _METRICS if re.fullmatch(metric_rule[0], name, re.IGNORECASE)), None)
+    if rule is None:
         left.setdefault(name)
         return
-    _, factor, unit, better = known
+    _, factor, unit, better = rule
     number = text_of.number(str(value), f"{where}, {metric}")
     series = Series("value", unit, (number * factor,), better="more" if better == "more" else "less")
     ids = (f"node{node}/gpu:{rank}" if rank.isdecimal() else f"node{node}",)
@@ -107,7 +110,7 @@ def _result(where: str, node: int, metric: str, value: object, left: dict[str, N
 
 
 def _failed(where: str, node: int, name: str, value: object) -> Iterator[Result]:
-    """A benchmark that did not return 0 failed; one that did is only its metrics."""
+    """Yield a failed result for a benchmark whose return code is not 0; one with return code 0 has only its metrics."""
     if isinstance(value, int | float) and value != 0:
         value = text_of.number(str(value), f"{where}, {name}")
         case = Case(_SUITE, name.rpartition("/")[0])

@@ -27,7 +27,7 @@ _PAIRS = ("send", "receive", "both")
 
 @dataclass(slots=True)
 class _Matrix:
-    """The peer-to-peer table that is printed."""
+    """The current peer-to-peer table."""
 
     name: str
     executor: str
@@ -36,7 +36,7 @@ class _Matrix:
 
 @dataclass(slots=True)
 class _Reading:
-    """What was read so far."""
+    """The parts of the output that were read so far."""
 
     version: str = ""
     test: int = 0
@@ -48,12 +48,12 @@ class _Reading:
 
 @dataclass(frozen=True, slots=True)
 class TransferBench:
-    """Reads what TransferBench printed."""
+    """Importer of the output of TransferBench."""
 
     summary: str = "TransferBench (AMD): transfers between CPUs and GPUs; text"
 
     def accepts(self, text: str) -> bool:
-        """Its own name with a version, or a transfer or a matrix as it prints them."""
+        """Return whether the text has TransferBench's name with a version, or one of its transfers or matrices."""
         return bool(
             re.search(r"\bTransferBench v\d", text)
             or re.search(r"^[ \t]*Transfer \d+[ \t]*[|│][ \t]*[\d.]+ GB/s", text, re.MULTILINE)
@@ -61,56 +61,62 @@ class TransferBench:
         )
 
     def read(self, text: str) -> Imported:
-        """Cases by test, transfer, path and size, and by pair of devices."""
-        found = _Reading()
+        """Return the cases by test, transfer, path and size, and by pair of devices.
+
+        Raises BadOutput if the output is damaged.
+        """
+        reading = _Reading()
         for number, line in text_of.numbered(text):
-            _take(found, f"line {number}", line)
-        _finish(found)
-        if not found.results:
+            _take(reading, f"line {number}", line)
+        _finish(reading)
+        if not reading.results:
             raise BadOutput("there is no transfer and no matrix")
-        ids = dict.fromkeys(name for result in found.results for name in result.devices)
+        ids = dict.fromkeys(name for result in reading.results for name in result.devices)
         devices = tuple(text_of.device(name) for name in ids)
-        pairs = tuple(dict.fromkeys(r.case.name for r in found.results if r.case.name.startswith("p2p")))
+        pairs = tuple(dict.fromkeys(r.case.name for r in reading.results if r.case.name.startswith("p2p")))
         views = tuple(View("matrix", name, (name,), x="to", y="from") for name in pairs)
         info = SuiteInfo(_SUITE, "imported: transfers as TransferBench measured them", views)
-        versions = (("transferbench", found.version),) if found.version else ()
-        return Imported(info, devices, tuple(found.results), versions)
+        versions = (("transferbench", reading.version),) if reading.version else ()
+        return Imported(info, devices, tuple(reading.results), versions)
 
 
-def _take(found: _Reading, where: str, line: str) -> None:
+def _take(reading: _Reading, where: str, line: str) -> None:
     cells = _SEPARATOR.split(line)
     if version := _VERSION.search(line):
-        found.version = version[1]
+        reading.version = version[1]
     elif test := _TEST.match(line):
-        _finish(found)
-        found.test, found.matrix = int(test[1][:9]), None
+        _finish(reading)
+        reading.test, reading.matrix = int(test[1][:9]), None
     elif size := re.match(r"Bytes Per Direction (\d{1,18})", line):
-        found.size_bytes = int(size[1])
+        reading.size_bytes = int(size[1])
     elif matrix := _P2P.match(line):
-        found.matrix = _Matrix(f"p2p.{matrix[1].lower()}", matrix[3] or "")
-    elif found.matrix:
-        _matrix_line(found, found.matrix, where, line)
+        reading.matrix = _Matrix(f"p2p.{matrix[1].lower()}", matrix[3] or "")
+    elif reading.matrix:
+        _matrix_line(reading, reading.matrix, where, line)
     elif re.match(r"(Transfer \d+|Executor|Aggregate)", cells[0]) and len(cells) > 1:
-        _finish(found)
-        found.results.append(_transfer(found, where, cells))
+        _finish(reading)
+        reading.results.append(_transfer(reading, where, cells))
     elif re.match(r"Iter \d+", cells[0]):
-        _iteration(found, where, cells)
+        _iteration(reading, where, cells)
 
 
-def _finish(found: _Reading) -> None:
-    """The iterations that were printed under a transfer are its samples."""
-    if found.iterations and found.results:
-        ordered = [found.iterations[number] for number in sorted(found.iterations)]
+def _finish(reading: _Reading) -> None:
+    """Make the iterations that were printed below a transfer its samples."""
+    if reading.iterations and reading.results:
+        ordered = [reading.iterations[number] for number in sorted(reading.iterations)]
         series = (
             text_of.rate("bandwidth", *(rate for rate, _ in ordered)),
             text_of.seconds("time", *(seconds for _, seconds in ordered)),
         )
-        found.results[-1] = replace(found.results[-1], series=series)
-    found.iterations = {}
+        reading.results[-1] = replace(reading.results[-1], series=series)
+    reading.iterations = {}
 
 
 def _figures(where: str, cells: Sequence[str]) -> tuple[float, float]:
-    """B/s and s of a line: `33.520 GB/s | 2.002 ms`."""
+    """Return the B/s and the seconds of a line: `33.520 GB/s | 2.002 ms`.
+
+    Raises BadOutput if the line has no such columns.
+    """
     rate = re.fullmatch(rf"{_NUMBER}\s*GB/s.*", cells[1]) if len(cells) > 1 else None
     seconds = re.fullmatch(rf"{_NUMBER}\s*ms", cells[2]) if len(cells) > 2 else None
     if not rate or not seconds:
@@ -121,19 +127,19 @@ def _figures(where: str, cells: Sequence[str]) -> tuple[float, float]:
     )
 
 
-def _iteration(found: _Reading, where: str, cells: Sequence[str]) -> None:
-    if not found.results:
+def _iteration(reading: _Reading, where: str, cells: Sequence[str]) -> None:
+    if not reading.results:
         raise BadOutput(f"{where}: an iteration of no transfer")
-    found.iterations[text_of.whole(cells[0].split()[1], where)] = _figures(where, cells)
+    reading.iterations[text_of.whole(cells[0].split()[1], where)] = _figures(where, cells)
 
 
-def _transfer(found: _Reading, where: str, cells: Sequence[str]) -> Result:
+def _transfer(reading: _Reading, where: str, cells: Sequence[str]) -> Result:
     rate, seconds = _figures(where, cells)
     size = re.fullmatch(r"(\d{1,18}) bytes", cells[3]) if len(cells) > 3 else None
     if not size:
         raise BadOutput(f"{where}: {cells[0]} has no size")
     word = cells[0].split()[0].rstrip(":").lower()
-    params: list[tuple[str, str | int | float]] = [("test", found.test), ("size_bytes", int(size[1]))]
+    params: list[tuple[str, str | int | float]] = [("test", reading.test), ("size_bytes", int(size[1]))]
     ids: tuple[str, ...] = ()
     if word == "transfer":
         if len(cells) < 5:
@@ -149,17 +155,17 @@ def _transfer(found: _Reading, where: str, cells: Sequence[str]) -> Result:
 
 
 def _ids(path: str) -> tuple[str, ...]:
-    """The devices of a path: `G0->GPU00:004->G1` is from GPU 0 to GPU 1, `C0` a CPU's memory."""
+    """Return the devices of a path: `G0->GPU00:004->G1` is from GPU 0 to GPU 1, and `C0` is the memory of a CPU."""
     ends = [end for index, end in enumerate(path.split("->")) if index != 1]
-    found = [
+    ids = [
         f"{'cpu' if kind in 'CUBHD' else 'gpu'}:{index}"
         for end in ends
         for kind, index in re.findall(r"([A-Z])(\d+)", end)
     ]
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(ids))
 
 
-def _matrix_line(found: _Reading, matrix: _Matrix, where: str, line: str) -> None:
+def _matrix_line(reading: _Reading, matrix: _Matrix, where: str, line: str) -> None:
     if not matrix.columns and "DST" in line:
         matrix.columns = tuple(
             f"{_DEVICE[kind]}:{int(index[:9])}" for kind, index in re.findall(r"(CPU|GPU) (\d+)", line)
@@ -173,14 +179,14 @@ def _matrix_line(found: _Reading, matrix: _Matrix, where: str, line: str) -> Non
         for target, cell in zip(matrix.columns, cells, strict=True):
             if cell != "N/A":
                 rate = text_of.si(text_of.number(cell, where), text_of.GIGA)
-                found.results.append(_pair(found, matrix, which, source, target, rate))
+                reading.results.append(_pair(reading, matrix, which, source, target, rate))
 
 
-def _pair(found: _Reading, matrix: _Matrix, which: str, source: str, target: str, rate: float) -> Result:
+def _pair(reading: _Reading, matrix: _Matrix, which: str, source: str, target: str, rate: float) -> Result:
     name = matrix.name if matrix.name == "p2p.uni" else f"{matrix.name}.{which}"
     params: Params = (("from", source), ("to", target))
     params += (("executor", matrix.executor),) if matrix.executor else ()
-    params += (("size_bytes", found.size_bytes),) if found.size_bytes else ()
+    params += (("size_bytes", reading.size_bytes),) if reading.size_bytes else ()
     ids = tuple(dict.fromkeys((source, target)))
     return Result(Case(_SUITE, name, params, devices=len(ids)), ids, "ok", series=(text_of.rate("bandwidth", rate),))
 

@@ -21,56 +21,61 @@ _MOST_GPUS = 4096
 
 @dataclass(frozen=True, slots=True)
 class VllmBench:
-    """Reads what vLLM's client of a server wrote."""
+    """Importer of the output of vLLM's serving benchmark."""
 
     summary: str = "vLLM: bench serve, tokens per second and times of requests; JSON"
 
     def accepts(self, text: str) -> bool:
-        """The model's tokenizer beside a rate of tokens."""
+        """Return whether the text has the model's tokenizer and a rate of tokens."""
         return '"tokenizer_id"' in text and '"output_throughput"' in text
 
     def read(self, text: str) -> Imported:
-        """Cases by model, mean lengths, and requests in flight or their rate."""
-        runs = [(found, _device(found)) for found in text_of.objects(text)]
-        results = [_result(found, device) for found, device in runs]
+        """Return the cases by model, mean lengths, and requests in flight or their rate.
+
+        Raises BadOutput if the output is damaged.
+        """
+        runs = [(fields, _device(fields)) for fields in text_of.objects(text)]
+        results = [_result(fields, device) for fields, device in runs]
         title = "imported: a served language model as vLLM's client measured it"
         return _served.imported(_SUITE, title, [device for _, device in runs], results, [])
 
 
-def _device(found: dict[str, Any]) -> Device:
-    return text_of.device("gpu:0", text_of.part(found, "gpu", str)) if "gpu" in found else text_of.UNSTATED
+def _device(fields: dict[str, Any]) -> Device:
+    return text_of.device("gpu:0", text_of.part(fields, "gpu", str)) if "gpu" in fields else text_of.UNSTATED
 
 
-def _model(found: dict[str, Any]) -> _served.ServedModel:
-    stated = next((found[key] for key in ("tp", "tensor_parallel_size") if key in found), "1")  # --metadata has texts
+def _model(fields: dict[str, Any]) -> _served.ServedModel:
+    stated = next(
+        (fields[key] for key in ("tp", "tensor_parallel_size") if key in fields), "1"
+    )  # --metadata writes texts
     gpus = text_of.whole(str(stated), "tp")
     if not 0 < gpus <= _MOST_GPUS:
         raise BadOutput(f"a model on {gpus} GPUs")
-    quantization = found.get("quantization")
-    words = quantization if isinstance(quantization, str) else ""
-    return _served.ServedModel(text_of.part(found, "model_id", str), words, gpus)
+    quantization = fields.get("quantization")
+    weight_format = quantization if isinstance(quantization, str) else ""
+    return _served.ServedModel(text_of.part(fields, "model_id", str), weight_format, gpus)
 
 
-def _result(found: dict[str, Any], device: Device) -> Result:
-    served = _model(found)
-    if _served.is_empty(found):
+def _result(fields: dict[str, Any], device: Device) -> Result:
+    served = _model(fields)
+    if _served.is_empty(fields):
         return _served.failed(_SUITE, device, served)
-    accepted = text_of.measured(found, "spec_decode_acceptance_length") if _speculates(found) else 1.0
-    load = _served.client_load(found, max(1.0, accepted))
-    name, params = _served.axes(load, served, _served.request_rate(found), found.get("max_concurrency"))
+    accepted = text_of.measured(fields, "spec_decode_acceptance_length") if _speculates(fields) else 1.0
+    load = _served.client_load(fields, max(1.0, accepted))
+    name, params = _served.axes(load, served, _served.request_rate(fields), fields.get("max_concurrency"))
     output, note = load.output_rate(served)
     requests = Series(
-        "request_throughput", "request/s", (text_of.measured(found, "request_throughput"),), better="more"
+        "request_throughput", "request/s", (text_of.measured(fields, "request_throughput"),), better="more"
     )
-    failures = text_of.measured(found, "failed") if "failed" in found else 0
+    failures = text_of.measured(fields, "failed") if "failed" in fields else 0
     labels = ("failed-requests",) if failures else ()
     notes = (note, *((("failed requests", f"{failures:.0f}"),) if failures else ()))
-    series = (output, requests, *_served.times(found))
+    series = (output, requests, *_served.times(fields))
     return Result(Case(_SUITE, name, params), (device.id,), "ok", series=series, labels=labels, notes=notes)
 
 
-def _speculates(found: dict[str, Any]) -> bool:
-    return found.get("spec_decode_acceptance_length") is not None
+def _speculates(fields: dict[str, Any]) -> bool:
+    return fields.get("spec_decode_acceptance_length") is not None
 
 
 importer: Importer = VllmBench()

@@ -77,9 +77,7 @@ def settle_beside_canaries(
 
 
 def _is_asked_again(finding: Finding, confirmed: set[Key], undecided: bool) -> bool:
-    """Return whether to measure a case again: a suspect, an unconfirmed slower case, or with `undecided` a noisy
-    one.
-    """
+    """Return whether to measure a case again: a suspect, an unconfirmed slower case, or, if asked, an undecided one."""
     first_sight = finding.verdict is Verdict.SLOWER and finding.key not in confirmed
     is_open = undecided and finding.verdict is Verdict.INCONCLUSIVE and finding.effect is not None
     return finding.verdict is Verdict.SUSPECT or first_sight or (is_open and finding.cause != CAUSE)
