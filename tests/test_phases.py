@@ -14,7 +14,7 @@ from gpubench.analysis.views.phase_tables import phase_tables
 from gpubench.analysis.window import Window
 from gpubench.model import Case, Measure, Series, store
 from gpubench.tools import rendering
-from gpubench.tools.profile import found
+from gpubench.tools.profile import detection
 
 POWER = make.counter("nvml.power", "W", "gauge", 0.1, "")
 BUSY = make.counter("nvml.utilization.gpu", "%", "window", 0.1, "")
@@ -40,34 +40,34 @@ def test_every_change_is_found_between_the_two_readings_where_it_was(noise):
         track(POWER, (120, 600, 300, 620), EDGES, noise, offset=0.03),
         track(BUSY, (0, 98, 60, 99), EDGES, noise / 3, offset=0.05),
     ]
-    assert found.changes(tracks, 0.0, 60.0) == pytest.approx(EDGES[1:-1], abs=0.1)
+    assert detection.changes(tracks, 0.0, 60.0) == pytest.approx(EDGES[1:-1], abs=0.1)
 
 
 def test_a_change_in_one_of_several_counters_is_enough():
     tracks = [track(POWER, (300, 300), (0, 20, 50), 3.0), track(BUSY, (90, 10), (0, 20, 50), 3.0)]
-    assert found.changes(tracks, 0.0, 50.0) == pytest.approx([20.0], abs=0.1)
+    assert detection.changes(tracks, 0.0, 50.0) == pytest.approx([20.0], abs=0.1)
 
 
 def test_noise_around_one_level_is_one_phase():
-    assert found.changes([track(POWER, (600,), (0, 60), 30), track(BUSY, (95,), (0, 60), 10)], 0.0, 60.0) == []
+    assert detection.changes([track(POWER, (600,), (0, 60), 30), track(BUSY, (95,), (0, 60), 10)], 0.0, 60.0) == []
 
 
 def test_a_step_that_is_small_beside_the_range_of_the_run_is_no_phase():
     tracks = [track(POWER, (100, 640, 650, 100), (0, 10, 20, 30, 40), 2.0)]
-    assert found.changes(tracks, 0.0, 40.0) == pytest.approx([10.0, 30.0], abs=0.1)
+    assert detection.changes(tracks, 0.0, 40.0) == pytest.approx([10.0, 30.0], abs=0.1)
 
 
 def test_of_a_cumulative_counter_the_rise_counts():
     at = np.arange(0, 30, 0.25)
     busy = Track(CPU, "host", at, np.interp(at, [0, 10, 20, 30], [0, 10, 10, 20]))
-    assert found.changes([busy], 0.0, 30.0) == pytest.approx([10.0, 20.0], abs=0.25)
+    assert detection.changes([busy], 0.0, 30.0) == pytest.approx([10.0, 20.0], abs=0.25)
 
 
 def test_counters_that_say_nothing_of_activity_part_nothing():
     warm = make.counter("nvml.temperature", "°C", "gauge", 0.1, "")
-    assert found.changes([track(warm, (40, 70), (0, 20, 40))], 0.0, 40.0) == []
-    assert found.changes([], 0.0, 40.0) == []
-    assert found.changes([track(POWER, (100, 600), (0, 0.2, 0.4))], 0.0, 0.4) == []
+    assert detection.changes([track(warm, (40, 70), (0, 20, 40))], 0.0, 40.0) == []
+    assert detection.changes([], 0.0, 40.0) == []
+    assert detection.changes([track(POWER, (100, 600), (0, 0.2, 0.4))], 0.0, 0.4) == []
 
 
 def phase(*spans):
@@ -142,7 +142,7 @@ def recorded():
 def test_the_phases_of_the_recording_are_found_again(recorded):
     program, *parts = recorded.results
     tracks = CounterTable.of_run(recorded).tracks
-    assert found.changes(tracks, *program.window) == pytest.approx([part.window[0] for part in parts[1:]])
+    assert detection.changes(tracks, *program.window) == pytest.approx([part.window[0] for part in parts[1:]])
     assert len(parts) == 3
 
 

@@ -25,14 +25,14 @@ from gpubench.base.errors import FileError, GpubenchError
 from gpubench.measuring.recording import Recording, new_manifest
 from gpubench.model import Device, Facts, Manifest, Result, Run, Samples, Settings
 from gpubench.model.store import read_run
-from gpubench.tools.profile import found, inside, nvtx, results, traced, tree
+from gpubench.tools.profile import detection, inside, nvtx, results, traced, tree
 from gpubench.tools.profile.program import Ended, Program, check, not_started, watched
 
-_WRITTEN_EVERY = 8  # readings of the program: samples go to the disk every 2 s
+_WRITTEN_EVERY = 8  # readings of the process tree, one per 0.25 s: samples are written to the disk every 2 s
 
 
 class ProfileError(GpubenchError):
-    """An error of gpubench before the program starts: exit status 125, as with `env` and `timeout`."""
+    """gpubench failed before the program started: exit status 125, as with `env` and `timeout`."""
 
     exit_status = 125
 
@@ -55,11 +55,14 @@ def profile(
     environment: Mapping[str, str] | None = None,
     trace: bool = False,
 ) -> Profile:
-    """Run a program to its end, sample its devices into a new run file, and return what was found.
+    """Run a program to its end, sample its devices into a new run file, and return its exit status and its run.
 
-    Raises NotStarted if the program cannot be run and ProfileError if the file cannot be written; the program has then
-    not been started. Once it runs, gpubench waits for its end whatever happens to the file or the sampler. With `trace`
-    the command is a Python script with its arguments; this Python runs it and records its kernels and copies.
+    `path` is the run file; `argv` is the command line of gpubench that the file records. Once the program runs,
+    gpubench waits for its end whatever happens to the file or the sampler. With `trace`, `command` is a Python script
+    with its arguments; this Python interpreter runs the script and records its kernels and copies.
+
+    Raises NotStarted if the program cannot be run, and ProfileError if the file cannot be written or the command cannot
+    be traced. In both cases the program has not been started.
     """
     environment = dict(os.environ if environment is None else environment)
     command = traceable(command) if trace else command
@@ -91,10 +94,10 @@ class _File:
             if not self.warnings:
                 (self._recording.stop_sampling if last else self._recording.write_sampled)(chunks)
 
-    def finish(self, found: Sequence[Result]) -> None:
+    def finish(self, phase_results: Sequence[Result]) -> None:
         """Write the results and the end record."""
         with self._kept():
-            for result in found if not self.warnings else ():
+            for result in phase_results if not self.warnings else ():
                 self._recording.result(result)
             if not self.warnings:
                 self._recording.end()
@@ -102,7 +105,7 @@ class _File:
     def abandon(self) -> None:
         """Remove the file, because the program was not started."""
         with self._recording:
-            pass  # closes the file, which can be removed only then
+            pass  # leaving the context closes the file, which can be removed only then
         self.path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
@@ -117,8 +120,8 @@ def _profiled(command: Sequence[str], environment: dict[str, str], file: _File, 
     with tempfile.TemporaryDirectory(prefix="gpubench-") as folder:
         marked = Path(folder, "marks")
         marked.touch()
-        told = nvtx.prepared(environment, Path(folder))
-        environment = {**environment, marks.VARIABLE: str(marked), inside.VARIABLE: folder, **told.variables}
+        nvtx_setup = nvtx.prepared(environment, Path(folder))
+        environment = {**environment, marks.VARIABLE: str(marked), inside.VARIABLE: folder, **nvtx_setup.variables}
         try:
             program, ended = _watched(command, environment, file, manifest.started_at)
         except GpubenchError:
@@ -126,20 +129,24 @@ def _profiled(command: Sequence[str], environment: dict[str, str], file: _File, 
             raise
         spans = marks.spans(marked.read_text(encoding="utf-8", errors="replace").splitlines(), ended.end)
         trace = traced.read(Path(folder)) if inside.MODULE in command else None
-    seen = _results(program, ended, spans, file, manifest)
+    program_results = _results(program, ended, spans, file, manifest)
     if trace:
-        seen += traced.results(trace, manifest.settings.devices, manifest.started_at)
-        numbered = list(enumerate(seen))
+        program_results += traced.results(trace, manifest.settings.devices, manifest.started_at)
+        numbered = list(enumerate(program_results))
         file.write(traced.events(trace, numbered, manifest.settings.devices, manifest.started_at))
-    file.finish(seen)
+    file.finish(program_results)
     untraced = (f"nothing was traced: {trace.reason}",) if trace and trace.reason else ()
-    warnings = (*told.warnings, *untraced, *file.warnings)
+    warnings = (*nvtx_setup.warnings, *untraced, *file.warnings)
     return Profile(ended.status, read_run(file.path) if not file.warnings else None, warnings)
 
 
 def traceable(command: Sequence[str]) -> list[str]:
-    """Return the command that runs a script with tracing in this Python; raise ProfileError if it cannot be traced."""
-    if Path(command[0]).name.startswith("python") and len(command) > 1:  # it must be this Python
+    """Return the command that runs a script with tracing in this Python interpreter.
+
+    Raises ProfileError if the command is no Python script, names another interpreter, or cupti-python is unavailable.
+    Raises NotStarted if the script does not exist.
+    """
+    if Path(command[0]).name.startswith("python") and len(command) > 1:
         place = shutil.which(command[0])
         if place is None or Path(place).absolute().parent != Path(sys.executable).parent:
             raise ProfileError(f"--trace runs a script in gpubench's own Python, {sys.executable}, not in {command[0]}")
@@ -149,27 +156,31 @@ def traceable(command: Sequence[str]) -> list[str]:
     if not Path(command[0]).is_file():
         raise not_started(command[0], FileNotFoundError(errno.ENOENT, "no such script"))
     if importlib.util.find_spec("cupti") is None:
-        raise ProfileError(f"--trace needs cupti-python; pip install '{DISTRIBUTION}[counters]'")
+        raise ProfileError(f"--trace needs cupti-python; run pip install '{DISTRIBUTION}[counters]'")
     return [sys.executable, "-P", "-c", inside.MODULE, *command]
 
 
 def _watched(command: Sequence[str], environment: Mapping[str, str], file: _File, zero: float) -> tuple[Program, Ended]:
     with watched() as mask:
         program = Program(command, environment, mask)
-        own = tree.Tree(program.pid, zero)
-        own.read()
+        process_tree = tree.Tree(program.pid, zero)
+        process_tree.read()
         readings = itertools.count(1)
         while (ended := program.ended(tree.PERIOD_S)) is None:
-            own.read()
-            file.write(own.take() if next(readings) % _WRITTEN_EVERY == 0 else [])
-    file.write(own.take(), last=True)
+            process_tree.read()
+            file.write(process_tree.take() if next(readings) % _WRITTEN_EVERY == 0 else [])
+    file.write(process_tree.take(), last=True)
     return program, ended
 
 
 def _results(
     program: Program, ended: Ended, spans: Sequence[marks.Span], file: _File, manifest: Manifest
 ) -> list[Result]:
-    """Return the results of the program and its phases: marked by the program, else by signals, else found."""
+    """Return the results of the program and its phases.
+
+    The phases come from the program's marks, else from the mark signals that it received, else from changes of its
+    counters. Moments are seconds of CLOCK_MONOTONIC; the results count from the start of the run.
+    """
     devices, zero = manifest.settings.devices, manifest.started_at
     whole = results.program(ended, devices, zero)
     if spans:
@@ -180,6 +191,6 @@ def _results(
     if file.warnings:
         return [whole]
     begin, end = whole.window
-    cuts = found.changes(CounterTable.of_run(read_run(file.path)).tracks, begin, end)
+    cuts = detection.changes(CounterTable.of_run(read_run(file.path)).tracks, begin, end)
     edges = [ended.begin, *(zero + cut for cut in cuts), ended.end]
     return [whole, *(results.consecutive(phases.FOUND, edges, devices, zero) if cuts else [])]

@@ -1,8 +1,8 @@
-"""In the traced program: CUPTI's activity records of its kernels and copies, written to files as they come.
+"""Record the kernels and copies of this process with CUPTI's activity API; this module runs in the traced program.
 
-The records go to a file as CUPTI packs them, and are picked apart by NumPy when the script has ended, some 0.5 µs each,
-so that the program hardly notices; cupti-python tells where in a record its fields are. Whatever keeps CUPTI from
-starting is written down, and the script runs without it.
+CUPTI's records go to a file undecoded, so that they delay the program little. NumPy decodes them when the script has
+ended, in about 0.5 µs each; cupti-python knows the offset of each field in a record. If CUPTI cannot start, the reason
+is written to a file and the script runs without tracing.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-MODULE = "from gpubench.tools.profile.inside import main; main()"  # what `python -c` is told
-VARIABLE = "GPUBENCH_TRACE"  # the folder that the files go to
+MODULE = "from gpubench.tools.profile.inside import main; main()"  # the argument of `python -c`
+VARIABLE = "GPUBENCH_TRACE"  # names the folder for the files of the trace
 EVENT = np.dtype(
     [
         *(("start", "<u8"), ("end", "<u8"), ("bytes", "<u8"), ("name", "<i4"), ("device", "<u4"), ("stream", "<u4")),
         *(("kind", "u1"), ("copy", "u1"), ("pad", "<u2")),
     ]
-)  # start and end in CUPTI's nanoseconds; name an index of the names' file, -1 of what is no kernel
-KERNEL, COPY, SET = range(3)  # kinds
+)  # `start` and `end` are CUPTI's nanoseconds; `name` is a line of the file of names, -1 for copies and memory sets
+KERNEL, COPY, SET = range(3)  # values of an event's `kind`
 _BUFFER_BYTES = 4 * 2**20
 _FLUSH_MS = 5000
-_MOST_RAW_BYTES = 2**30  # that wait for the end of the script: some 4 million kernels; later ones are read at once
+_MOST_RAW_BYTES = 2**30  # records kept undecoded, some 4 million kernels; later buffers are decoded at once
 _FORCED = 1  # CUPTI_ACTIVITY_FLAG_FLUSH_FORCED
-# activity kinds (CUpti_ActivityKind) → our kind, and how the record's layout is called without its version
+# activity kind (CUpti_ActivityKind) → kind of event, and the name of the record's layout without its version
 _KINDS = {10: (KERNEL, "kernel"), 1: (COPY, "memcpy"), 22: (COPY, "memcpy_pto_p"), 2: (SET, "memset")}
-_TELLING = 10  # kernels, whose records change with nearly every version
+_REVEALING_KIND = 10  # kernels: their records change with nearly every version, so they reveal the version
 _REQUEST = ctypes.CFUNCTYPE(
     None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)
 )
@@ -48,95 +48,109 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class Unusable(Exception):  # noqa: N818 - CUPTI is unusable
-    """CUPTI cannot be used; the message says why."""
+    """CUPTI cannot be used; the message gives the reason."""
 
 
 def load() -> ctypes.CDLL:
-    """Load the CUPTI of cupti-python, before the program loads another; without one, the CUPTI of the system."""
+    """Load the CUPTI that cupti-python installs, else the system's, and return it.
+
+    Call this before the program loads another CUPTI. Raises Unusable if there is none.
+    """
     import nvidia
 
-    found = [str(path) for base in nvidia.__path__ for path in Path(base).glob("*/lib/libcupti.so.*")]
-    for name in (*found, "libcupti.so.13", "libcupti.so.12"):
+    installed = [str(path) for base in nvidia.__path__ for path in Path(base).glob("*/lib/libcupti.so.*")]
+    for name in (*installed, "libcupti.so.13", "libcupti.so.12"):
         try:
             return ctypes.CDLL(name, ctypes.RTLD_GLOBAL)
         except OSError:
             continue
-    raise Unusable("libcupti is not here; pip install 'gpubench-suite[counters]'")
+    raise Unusable("libcupti is not installed; run pip install 'gpubench-suite[counters]'")
 
 
 def layouts() -> list[Layouts]:
-    """Return the layouts of all record kinds in every version that cupti-python knows, the newest first."""
+    """Return the layouts of all kinds of records, for every combination of versions in cupti-python, newest first.
+
+    Raises Unusable if cupti-python lacks the layout of a kind of record.
+    """
     from cupti import cupti
 
-    found = []
-    for kind, (_, name) in _KINDS.items():
-        known = {
-            int(each.removeprefix(f"activity_{name}").removesuffix("_dtype")): each
-            for each in dir(cupti)
-            if each.startswith(f"activity_{name}") and each.removeprefix(f"activity_{name}")[:-6].isdecimal()
+    versions_of_kinds = []
+    for kind, (_, record_name) in _KINDS.items():
+        names_by_version = {
+            int(attribute.removeprefix(f"activity_{record_name}").removesuffix("_dtype")): attribute
+            for attribute in dir(cupti)
+            if attribute.startswith(f"activity_{record_name}")
+            and attribute.removeprefix(f"activity_{record_name}")[:-6].isdecimal()
         }
-        if not known:
-            raise Unusable(f"cupti-python has no layout of {name} records")
-        found.append([(kind, getattr(cupti, known[number])) for number in sorted(known, reverse=True)])
-    return [dict(versions) for versions in itertools.product(*found)]
+        if not names_by_version:
+            raise Unusable(f"cupti-python has no layout of {record_name} records")
+        versions_of_kinds.append(
+            [(kind, getattr(cupti, names_by_version[number])) for number in sorted(names_by_version, reverse=True)]
+        )
+    return [dict(versions) for versions in itertools.product(*versions_of_kinds)]
 
 
 class Records:
-    """Picks buffers of records apart; `name_of` gives the text at an address.
+    """Decodes buffers of records; `name_of` returns the text at an address.
 
-    A CUPTI writes records of its own version. Of the versions given it is the first by which a buffer's records are
-    one behind the other up to its end.
+    Each CUPTI writes the records of its own version. The version of a buffer is the first of `versions` with which its
+    records lie without gaps up to the end of the buffer.
     """
 
     def __init__(self, versions: Sequence[Layouts], name_of: Callable[[int], str]) -> None:
         self._versions = list(versions)
         self._layouts = self._versions[0]
-        self._told = False
+        self._is_narrowed = False  # whether `_versions` holds only those that fit the kernels seen
         self._name_of = name_of
         self.names: dict[int, int] = {}  # address → index
         self.texts: list[str] = []
-        self.unknown = 0  # buffers that no version fits
+        self.unknown = 0  # number of buffers that no version fits
 
     def events(self, buffer: Bytes) -> npt.NDArray[Any]:
-        """Return the records of a buffer as EVENTs, kind by kind; none if no version fits."""
-        places = self._places(buffer)
-        self.unknown += not places
-        parts = [self._of(buffer, kind, np.asarray(at)) for kind, at in places.items() if at]
+        """Return the records of a buffer as an array of EVENT, shape (records,), by kind; empty if no version fits."""
+        offsets = self._places(buffer)
+        self.unknown += not offsets
+        parts = [
+            self._of(buffer, kind, np.asarray(kind_offsets)) for kind, kind_offsets in offsets.items() if kind_offsets
+        ]
         return np.concatenate(parts) if parts else np.empty(0, EVENT)
 
     def _places(self, buffer: Bytes) -> dict[int, list[int]]:
-        """Return where the records of each kind begin; after the first kernels only the versions that fit are kept."""
-        for place, layouts in enumerate(self._versions):
-            if found := _places(buffer, layouts):
+        """Return the byte offsets of the records of each kind.
+
+        After the first buffer with kernels, only the versions that fit it are tried.
+        """
+        for first, layouts in enumerate(self._versions):
+            if offsets := _places(buffer, layouts):
                 self._layouts = layouts
-                if found[_TELLING] and not self._told:
-                    self._versions = [each for each in self._versions[place:] if _places(buffer, each)]
-                    self._told = True
-                return found
+                if offsets[_REVEALING_KIND] and not self._is_narrowed:
+                    self._versions = [version for version in self._versions[first:] if _places(buffer, version)]
+                    self._is_narrowed = True
+                return offsets
         return {}
 
     def _of(self, buffer: Bytes, kind: int, at: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        ours = _KINDS[kind][0]
+        event_kind = _KINDS[kind][0]
         events = np.zeros(len(at), EVENT)
-        events["kind"] = ours
-        for field, of in (("start", "start"), ("end", "end"), ("device", "device_id"), ("stream", "stream_id")):
-            events[field] = self._field(buffer, kind, at, of)
+        events["kind"] = event_kind
+        for field, field_name in (("start", "start"), ("end", "end"), ("device", "device_id"), ("stream", "stream_id")):
+            events[field] = self._field(buffer, kind, at, field_name)
         events["name"] = -1
-        if ours == KERNEL:
+        if event_kind == KERNEL:
             events["name"] = self._named(self._field(buffer, kind, at, "name"))
         else:
             events["bytes"] = self._field(buffer, kind, at, "bytes")
-        if ours == COPY:
+        if event_kind == COPY:
             events["copy"] = self._field(buffer, kind, at, "copy_kind")
         return events
 
     def _field(self, buffer: Bytes, kind: int, at: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
         fields = self._layouts[kind].fields
         assert fields is not None
-        of, offset = fields[name][:2]
-        whole = buffer[: len(buffer) // of.itemsize * of.itemsize].view(of)
-        found: npt.NDArray[Any] = whole[(at + offset) // of.itemsize]
-        return found
+        field_type, offset = fields[name][:2]
+        aligned = buffer[: len(buffer) // field_type.itemsize * field_type.itemsize].view(field_type)
+        values: npt.NDArray[Any] = aligned[(at + offset) // field_type.itemsize]
+        return values
 
     def _named(self, addresses: npt.NDArray[Any]) -> npt.NDArray[Any]:
         unique, inverse = np.unique(addresses, return_inverse=True)
@@ -148,19 +162,19 @@ class Records:
 
 
 def _places(buffer: Bytes, layouts: Layouts) -> dict[int, list[int]]:
-    """Return where the records of each kind begin; nothing if they do not fill the buffer exactly."""
+    """Return the byte offsets of the records of each kind; empty if the records do not fill the buffer exactly."""
     kinds = memoryview(buffer[: len(buffer) // 4 * 4].tobytes()).cast("I")
     sizes = {kind: layout.itemsize for kind, layout in layouts.items()}
-    found: dict[int, list[int]] = {kind: [] for kind in sizes}
+    offsets: dict[int, list[int]] = {kind: [] for kind in sizes}
     at, end = 0, len(buffer)
     while at < end:
         kind = kinds[at >> 2]
         size = sizes.get(kind)
         if size is None:
             return {}
-        found[kind].append(at)
+        offsets[kind].append(at)
         at += size
-    return found if at == end else {}
+    return offsets if at == end else {}
 
 
 class Tracer:
@@ -176,14 +190,14 @@ class Tracer:
         self._events = (folder / "events").open("ab", buffering=0)
         self._names = (folder / "names").open("a", encoding="utf-8")
         self._raw = (folder / "raw").open("w+b", buffering=0)
-        self._sizes: list[int] = []  # of the buffers that wait in the file
+        self._sizes: list[int] = []  # bytes of each undecoded buffer in the file
         self._written = 0
         self._dropped = 0
         self._clocks: list[tuple[int, int]] = []
-        self._callbacks = (_REQUEST(self._requested), _COMPLETE(self._completed))  # CUPTI holds no reference
+        self._callbacks = (_REQUEST(self._requested), _COMPLETE(self._completed))  # CUPTI holds no reference to them
 
     def start(self) -> None:
-        """Start recording; raises Unusable."""
+        """Start recording. Raises Unusable if CUPTI refuses."""
         self._call("cuptiActivityRegisterCallbacks", *self._callbacks)
         for kind in _KINDS:
             self._call("cuptiActivityEnable", kind)
@@ -192,7 +206,7 @@ class Tracer:
         self._about("the program ended in a way that left no time to read its records (os._exit, a signal)")
 
     def stop(self) -> None:
-        """Stop recording and write the remaining records."""
+        """Stop recording and write the remaining records. Raises Unusable if CUPTI's clock cannot be read."""
         self._lib.cuptiActivityFlushAll(_FORCED)
         for kind in _KINDS:
             self._lib.cuptiActivityDisable(kind)
@@ -202,8 +216,8 @@ class Tracer:
             self._take(self._raw.read(size))
         self._about(reason="")
 
-    def _call(self, name: str, *words: Any) -> None:
-        status = getattr(self._lib, name)(*words)
+    def _call(self, name: str, *arguments: Any) -> None:
+        status = getattr(self._lib, name)(*arguments)
         if status:
             text = ctypes.c_char_p()
             self._lib.cuptiGetResultString(status, ctypes.byref(text))
@@ -236,7 +250,7 @@ class Tracer:
             self._dropped += dropped.value
 
     def _keep(self, data: Any) -> None:
-        """Write a buffer to the file as it is, without holding up Python."""
+        """Write a buffer to the file undecoded, which delays the program least."""
         rest = memoryview(data).cast("B")
         while rest:
             rest = rest[self._raw.write(rest) :]
@@ -253,7 +267,7 @@ class Tracer:
 
 
 def write_about(folder: Path, about: dict[str, Any]) -> None:
-    """Replace the description of the trace, whole."""
+    """Replace the description of the trace atomically."""
     torn = folder / "about.part"
     torn.write_text(json.dumps(about), encoding="utf-8")
     torn.replace(folder / "about")
@@ -267,7 +281,7 @@ def main() -> None:
     try:
         tracer = Tracer(folder)
         tracer.start()
-        atexit.register(tracer.stop)  # behind the threads that the script has started
+        atexit.register(tracer.stop)  # runs after the script's threads have ended
     except (Unusable, ImportError, OSError) as error:
         write_about(folder, {"clocks": [], "dropped": 0, "unknown": 0, "reason": f"{error}"})
     runpy.run_path(sys.argv[0], run_name="__main__")

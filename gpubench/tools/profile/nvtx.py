@@ -1,4 +1,4 @@
-"""Read the NVTX ranges of a program: a small library, compiled on demand, that NVTX loads into the program."""
+"""Read the NVTX ranges of a program with a small library that is compiled on demand and that NVTX loads."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ _COMPILE_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Variables for the program's environment that make its ranges readable; `warnings` say why they are not."""
+    """Variables for the program's environment that record its ranges; `warnings` say why they are not recorded."""
 
     variables: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
 
 def prepared(environment: Mapping[str, str], folder: Path) -> Prepared:
-    """Compile the library into the folder, unless the environment already names another tool for NVTX."""
+    """Compile the library into the folder and return the variables that load it.
+
+    If the environment names another tool for NVTX, or the library cannot be compiled, only warnings are returned.
+    """
     if environment.get(VARIABLE):
         return Prepared(warnings=(f"NVTX ranges are not recorded: {VARIABLE} names another tool; unset it",))
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
@@ -30,14 +33,14 @@ def prepared(environment: Mapping[str, str], folder: Path) -> Prepared:
         return Prepared(warnings=("NVTX ranges are not recorded: install a C compiler (cc) to record them",))
     source, library = folder / "nvtx.c", folder / "libgpubench-nvtx.so"
     source.write_bytes(files("gpubench.tools.profile").joinpath("nvtx.c").read_bytes())
-    words = [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(source)]
+    arguments = [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(source)]
     try:
-        done = subprocess.run(
-            words, capture_output=True, encoding="utf-8", errors="replace", timeout=_COMPILE_S, check=False
+        compilation = subprocess.run(
+            arguments, capture_output=True, encoding="utf-8", errors="replace", timeout=_COMPILE_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return Prepared(warnings=(f"NVTX ranges are not recorded: {compiler} failed ({error})",))
-    if done.returncode:
-        why = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-        return Prepared(warnings=(f"NVTX ranges are not recorded: {compiler} failed ({why})",))
+    if compilation.returncode:
+        reason = (compilation.stderr.strip().splitlines() or [f"status {compilation.returncode}"])[-1]
+        return Prepared(warnings=(f"NVTX ranges are not recorded: {compiler} failed ({reason})",))
     return Prepared({VARIABLE: str(library)})

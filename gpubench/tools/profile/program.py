@@ -1,7 +1,7 @@
-"""A program as a child in gpubench's own process group, with its own standard streams, signals and exit status.
+"""Run a program as a child in gpubench's own process group; it inherits the standard streams.
 
-The terminal sends Ctrl-C to the whole group, so the program receives it directly. gpubench passes on signals that only
-gpubench receives. It blocks these signals and reads them with sigtimedwait, so that they interrupt nothing.
+The terminal sends Ctrl-C to the whole group, so the program receives it directly. gpubench forwards signals that only
+gpubench receives. It blocks these signals and reads them with sigtimedwait, so that they interrupt none of its work.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FROM_KERNEL = 0x80  # si_code SI_KERNEL (asm-generic/siginfo.h): the terminal's
 
 
 class NotStarted(GpubenchError):  # noqa: N818 - the program is not started
-    """The program cannot be run: exit status 127 if it does not exist, 126 if it is not executable."""
+    """The program cannot be run: exit status 127 if it does not exist, else 126."""
 
     def __init__(self, message: str, exit_status: int) -> None:
         super().__init__(message)
@@ -35,7 +35,7 @@ class NotStarted(GpubenchError):  # noqa: N818 - the program is not started
 class Ended:
     """How a program ended: `status` as a shell gives it, 128 + n where signal n killed it.
 
-    `cpu_s` and `memory_bytes`, the largest resident set, include the children that it waited for.
+    `cpu_s` and `memory_bytes`, the largest resident set of one process, include the children that it waited for.
     """
 
     status: int
@@ -47,7 +47,7 @@ class Ended:
 
     @property
     def words(self) -> str:
-        """`exit status 3` or `killed by SIGSEGV`; empty for exit status 0."""
+        """Return `exit status 3` or `killed by SIGSEGV`; empty for exit status 0."""
         if self.killed_by:
             return f"killed by {self.killed_by}"
         return f"exit status {self.status}" if self.status else ""
@@ -57,7 +57,7 @@ class Program:
     """A running program. Create it inside `watched`, which blocks the signals that it waits for."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], mask: set[signal.Signals]) -> None:
-        """Start the program with the given signal mask; raises NotStarted."""
+        """Start the program with the given signal mask. Raises NotStarted if it cannot be run."""
         self.begin = time.monotonic()
         self.marks: list[float] = []
         try:
@@ -68,15 +68,15 @@ class Program:
             raise not_started(command[0], error) from error
 
     def ended(self, seconds: float) -> Ended | None:
-        """Wait this long for the end of the program and pass on signals; return None while it still runs."""
+        """Wait at most `seconds` for the program to end, and forward signals; return None while it runs."""
         deadline = time.monotonic() + seconds
         while True:
             info = signal.sigtimedwait(_WATCHED, max(deadline - time.monotonic(), 0.0))
             if info is None:
                 return self._reaped()
             if info.si_signo == signal.SIGCHLD:
-                if found := self._reaped():
-                    return found
+                if result := self._reaped():
+                    return result
             else:
                 self._take(info.si_signo, info.si_code)
 
@@ -104,30 +104,32 @@ class Program:
 
 @contextlib.contextmanager
 def watched() -> Iterator[set[signal.Signals]]:
-    """Block the signals that a `Program` waits for; yield the signal mask before, which the program gets."""
-    child = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it were ignored, the kernel would keep no exit status
+    """Block the signals that a `Program` waits for, and yield the previous signal mask, which the program gets."""
+    previous = signal.signal(
+        signal.SIGCHLD, signal.SIG_DFL
+    )  # if SIGCHLD were ignored, the kernel would keep no exit status
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
     try:
-        yield {signal.Signals(each) for each in mask}
+        yield {signal.Signals(number) for number in mask}
     finally:
-        while signal.sigtimedwait(_WATCHED, 0.0):  # signals for the program that arrived too late are dropped
+        while signal.sigtimedwait(_WATCHED, 0.0):  # drop signals for the program that arrived after its end
             continue
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        signal.signal(signal.SIGCHLD, child)
+        signal.signal(signal.SIGCHLD, previous)
 
 
 def check(command: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Raise NotStarted if the program cannot be run, before anything else happens."""
+    """Raise NotStarted if the program does not exist or is not executable."""
     name = command[0]
     places = [name] if "/" in name else [os.path.join(p, name) for p in environment.get("PATH", os.defpath).split(":")]  # noqa: PTH118
-    there = [place for place in places if os.path.isfile(place)]  # noqa: PTH113 - as the system looks for it
-    if not there:
+    files = [place for place in places if os.path.isfile(place)]  # noqa: PTH113 - as execvp looks for it
+    if not files:
         raise not_started(name, FileNotFoundError(errno.ENOENT, "no such program"))
-    if not any(os.access(place, os.X_OK) for place in there):
+    if not any(os.access(place, os.X_OK) for place in files):
         raise not_started(name, PermissionError(errno.EACCES, "it is not executable"))
 
 
 def not_started(name: str, error: OSError) -> NotStarted:
-    """Return the error of a shell, with its exit status."""
+    """Return the error for a program that cannot be run, with the exit status of a shell."""
     missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
     return NotStarted(f"cannot run {name}: {error.strerror}", 127 if missing else 126)

@@ -15,20 +15,23 @@ INFO = SuiteInfo(
     "the phases of a profiled program",
     (View("bars", "Duration of each phase", (phases.MARKED, phases.FOUND, phases.PART), series=phases.TIME),),
 )
-MOST_NAMES = 200  # marked phases that are kept: those that took the most time
-MOST_TIMES = 20_000  # the first spans of one phase that are kept: a record has a limited size
+MOST_NAMES = 200  # names of marked phases in the file: those that took the most time
+MOST_TIMES = 20_000  # spans of one phase in the file, the first ones: a record has a limited size
 
 
 def program(ended: Ended, devices: Sequence[str], zero: float) -> Result:
-    """Return the result of the whole program: duration, processor time and memory, its children included."""
-    words = ended.words
+    """Return the result of the whole program: duration, processor time and memory, including its children.
+
+    `zero` is the start of the run in s of CLOCK_MONOTONIC; all times in the result count from it.
+    """
+    failure = ended.words
     seconds = ended.end - ended.begin
     return Result(
         Case(phases.SUITE, phases.PROGRAM),
         tuple(devices),
-        "failed" if words else "ok",
-        cause="program" if words else "",
-        reason=f"the program ended: {words}" if words else "",
+        "failed" if failure else "ok",
+        cause="program" if failure else "",
+        reason=f"the program ended: {failure}" if failure else "",
         series=(
             Series(phases.TIME, "s", (seconds,), at=(ended.begin - zero,)),
             Series("cpu", "s", (ended.cpu_s,)),
@@ -40,7 +43,7 @@ def program(ended: Ended, devices: Sequence[str], zero: float) -> Result:
 
 
 def marked(spans: Sequence[Span], devices: Sequence[str], zero: float) -> list[Result]:
-    """Return a result for each name with all its spans; of too many names, those that took the most time."""
+    """Return one result per name with all its spans; above MOST_NAMES, only the names that took the most time."""
     named: dict[str, list[Span]] = {}
     for span in spans:
         named.setdefault(span.name, []).append(span)
@@ -49,15 +52,15 @@ def marked(spans: Sequence[Span], devices: Sequence[str], zero: float) -> list[R
 
 
 def _phase(name: str, spans: Sequence[Span], devices: Sequence[str], zero: float) -> Result:
-    kept = spans[:MOST_TIMES]
-    notes = [("times", f"the first {len(kept)} of {len(spans)}")] if len(kept) < len(spans) else []
-    labels = () if all(span.ended for span in kept) else ("unfinished",)
+    recorded = spans[:MOST_TIMES]
+    notes = [("times", f"the first {len(recorded)} of {len(spans)}")] if len(recorded) < len(spans) else []
+    labels = () if all(span.ended for span in recorded) else ("unfinished",)
     case = Case(phases.SUITE, phases.MARKED, (("name", name),))
-    return _result(case, [(span.begin, span.end) for span in kept], devices, zero, labels, notes)
+    return _result(case, [(span.begin, span.end) for span in recorded], devices, zero, labels, notes)
 
 
 def consecutive(name: str, edges: Sequence[float], devices: Sequence[str], zero: float) -> list[Result]:
-    """Return a numbered result for each span between two neighbouring edges."""
+    """Return a numbered result for each span between two neighbouring edges, which are s of CLOCK_MONOTONIC."""
     return [
         _result(Case(phases.SUITE, name, (("number", number),)), [(begin, end)], devices, zero)
         for number, (begin, end) in enumerate(itertools.pairwise(edges), 1)

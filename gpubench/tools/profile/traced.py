@@ -1,4 +1,4 @@
-"""Where the time of a traced device went, by its kernels and copies. Pure functions of the recorded events."""
+"""Find where the time of a traced device went, from the recorded kernels and copies."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from gpubench.analysis import phases
 from gpubench.model import Case, Result, Samples, Series
 from gpubench.tools.profile.inside import COPY, EVENT, KERNEL
 
-MOST_KERNELS = 40  # kernels that are named: those that take the most time
-MOST_VALUES = 1000  # durations of one kernel that are kept, evenly picked
-MOST_EVENTS = 100_000  # the first events, which a run file holds for a timeline
+MOST_KERNELS = 40  # kernels with a result of their own: those that take the most time
+MOST_VALUES = 1000  # recorded durations of one kernel, evenly picked
+MOST_EVENTS = 100_000  # events in the run file for a timeline, the first ones
 _LAUNCH_S = 1e-3  # a shorter gap counts as launch overhead, a longer one as a wait for the program
 _COPIES = {1: "h2d", 2: "d2h", 8: "d2d", 9: "h2h", 10: "p2p"}  # CUpti_ActivityMemcpyKind
 _NO_ROOFLINE = (
@@ -32,7 +32,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Events with their times in seconds of CLOCK_MONOTONIC; `reason` says why there are none."""
+    """Events with their times in seconds of CLOCK_MONOTONIC; `reason` says why events are missing."""
 
     events: npt.NDArray[Any]
     start: Floats
@@ -43,7 +43,7 @@ class Trace:
 
 
 def read(folder: Path) -> Trace:
-    """Return the trace that the program has written."""
+    """Return the trace that the program wrote to the folder."""
     about_file = folder / "about"
     if not about_file.exists():
         return _none("the script ended before it was traced")
@@ -68,7 +68,7 @@ def _none(reason: str) -> Trace:
 
 
 def _monotonic(nanoseconds: npt.NDArray[Any], clocks: Sequence[Sequence[int]]) -> Floats:
-    """Return CUPTI's times in seconds of CLOCK_MONOTONIC, by a line through two moments read on both clocks."""
+    """Return CUPTI's times in s of CLOCK_MONOTONIC, by the line through two moments that were read on both clocks."""
     (their, our), (their_last, our_last) = clocks[0], clocks[-1]
     rate = (our_last - our) / (their_last - their) if their_last - their > 1e9 else 1.0
     since = nanoseconds.astype(np.int64) - their
@@ -76,7 +76,7 @@ def _monotonic(nanoseconds: npt.NDArray[Any], clocks: Sequence[Sequence[int]]) -
 
 
 def readable(name: str) -> str:
-    """Return the demangled name of a kernel."""
+    """Return the demangled name of a kernel; the name itself if it cannot be demangled."""
     if not name.startswith("_Z"):
         return name
     try:
@@ -85,18 +85,18 @@ def readable(name: str) -> str:
         return name
     demangle.restype = ctypes.c_void_p
     status = ctypes.c_int()
-    text = demangle(name.encode(), None, None, ctypes.byref(status))
-    if status.value or not text:
+    address = demangle(name.encode(), None, None, ctypes.byref(status))
+    if status.value or not address:
         return name
-    found = ctypes.string_at(text).decode(errors="replace")
+    demangled = ctypes.string_at(address).decode(errors="replace")
     libc = ctypes.CDLL(None)
     libc.free.argtypes = [ctypes.c_void_p]
-    libc.free(text)
-    return found
+    libc.free(address)
+    return demangled
 
 
 def brief(name: str) -> str:
-    """Return the bare name of a kernel: without return type, namespaces, template arguments and parameters."""
+    """Return the name of a kernel without return type, namespaces, template arguments and parameters."""
     bare, before = name, ""
     while bare != before:  # from the innermost brackets out
         bare, before = re.sub(r"<[^<>]*>|\([^()]*\)", "", bare), bare
@@ -104,20 +104,23 @@ def brief(name: str) -> str:
 
 
 def results(trace: Trace, devices: Sequence[str], zero: float) -> list[Result]:
-    """Return for each device where its time went, the kernels that take the most time, and the copies."""
-    found: list[Result] = []
+    """Return the results of each device: where its time went, the kernels that took the most time, and the copies.
+
+    `zero` is the start of the run in s of CLOCK_MONOTONIC; windows count from it.
+    """
+    device_results: list[Result] = []
     for ordinal in np.unique(trace.events["device"]).tolist():
         device = f"cuda:{ordinal}"
         if device in devices:
-            found += _of_device(trace, trace.events["device"] == ordinal, device, zero)
-    return found
+            device_results += _of_device(trace, trace.events["device"] == ordinal, device, zero)
+    return device_results
 
 
-def _of_device(trace: Trace, here: npt.NDArray[np.bool_], device: str, zero: float) -> Iterator[Result]:
-    kernels, copies = here & (trace.events["kind"] == KERNEL), here & (trace.events["kind"] == COPY)
-    start, end = trace.start[here], trace.end[here]
+def _of_device(trace: Trace, on_device: npt.NDArray[np.bool_], device: str, zero: float) -> Iterator[Result]:
+    kernels, copies = on_device & (trace.events["kind"] == KERNEL), on_device & (trace.events["kind"] == COPY)
+    start, end = trace.start[on_device], trace.end[on_device]
     busy, of_kernels = union(start, end), union(trace.start[kernels], trace.end[kernels])
-    of_others = union(trace.start[here & ~kernels], trace.end[here & ~kernels])
+    of_others = union(trace.start[on_device & ~kernels], trace.end[on_device & ~kernels])
     gaps = idle(start, end)
     seconds = {
         "busy": busy,
@@ -137,7 +140,7 @@ def _of_device(trace: Trace, here: npt.NDArray[np.bool_], device: str, zero: flo
 
 
 def _top(trace: Trace, kernels: npt.NDArray[np.bool_]) -> Iterator[tuple[Case, npt.NDArray[np.intp], str]]:
-    """Yield the kernels that take the most time, each with its places among the events."""
+    """Yield the kernels that took the most time: case, indices of their events, and full name."""
     places = np.flatnonzero(kernels)
     numbers = trace.events["name"][places]
     totals = np.bincount(numbers, weights=(trace.end - trace.start)[places]) if len(places) else np.empty(0)
@@ -149,13 +152,13 @@ def _top(trace: Trace, kernels: npt.NDArray[np.bool_]) -> Iterator[tuple[Case, n
 
 
 def _unused(name: str, used: set[str]) -> str:
-    """Return the name, with a number if another kernel has it too."""
-    found, number = name, 1
-    while found in used:
+    """Return the name, with a number appended if it is in `used`; add the returned name to `used`."""
+    candidate, number = name, 1
+    while candidate in used:
         number += 1
-        found = f"{name}#{number}"
-    used.add(found)
-    return found
+        candidate = f"{name}#{number}"
+    used.add(candidate)
+    return candidate
 
 
 def _kinds(trace: Trace, copies: npt.NDArray[np.bool_]) -> Iterator[tuple[Case, npt.NDArray[np.intp], str]]:
@@ -166,13 +169,15 @@ def _kinds(trace: Trace, copies: npt.NDArray[np.bool_]) -> Iterator[tuple[Case, 
 
 
 def _group(trace: Trace, case: Case, chosen: npt.NDArray[np.intp], full: str, device: str, zero: float) -> Result:
-    """Return the result of one kernel or one kind of copy: durations, their sum, number of calls, bytes."""
+    """Return the result of one kernel or one kind of copy: total time, durations, number of calls, bytes."""
     times = trace.end[chosen] - trace.start[chosen]
-    picked = np.linspace(0, len(times) - 1, min(len(times), MOST_VALUES)).astype(int)
+    evenly_picked = np.linspace(0, len(times) - 1, min(len(times), MOST_VALUES)).astype(int)
     size = float(trace.events["bytes"][chosen].sum())
     series = (
-        Series("total", "s", (float(times.sum()),)),  # what the program waits for; its calls may differ widely
-        Series("each", "s", tuple(times[picked].tolist())),
+        Series(
+            "total", "s", (float(times.sum()),)
+        ),  # the first series is the headline: the program waits for the total
+        Series("each", "s", tuple(times[evenly_picked].tolist())),
         Series("calls", "calls", (float(len(times)),)),
         *((Series("bytes", "B", (size,)),) if size else ()),
     )
@@ -181,28 +186,33 @@ def _group(trace: Trace, case: Case, chosen: npt.NDArray[np.intp], full: str, de
     return Result(case, (device,), "ok", series=series, notes=notes, window=window)
 
 
-def events(trace: Trace, found: Sequence[tuple[int, Result]], devices: Sequence[str], zero: float) -> list[Samples]:
-    """Return the first events for a timeline: start, duration, stream, and the number of the result.
+def events(
+    trace: Trace, numbered_results: Sequence[tuple[int, Result]], devices: Sequence[str], zero: float
+) -> list[Samples]:
+    """Return the first MOST_EVENTS events for a timeline: start, duration, stream, and the number of the result.
 
-    `found` are the results of kernels and copies with their numbers in the file; what has none is missing (None).
+    `numbered_results` are the results of kernels and copies with their numbers in the file. An event whose kernel has
+    no result has None instead of a number.
     """
-    kernels = {dict(result.notes)["name"]: n for n, result in found if result.case.name == "kernel"}
-    copies = {result.case.params[0][1]: n for n, result in found if result.case.name == "copy"}
+    kernels = {
+        dict(result.notes)["name"]: number for number, result in numbered_results if result.case.name == "kernel"
+    }
+    copies = {result.case.params[0][1]: number for number, result in numbered_results if result.case.name == "copy"}
     of_name = np.asarray([kernels.get(name, np.nan) for name in trace.names] + [np.nan])
     of_copy = np.asarray([copies.get(_COPIES.get(kind, f"other{kind}"), np.nan) for kind in range(256)])
-    kept = np.arange(min(len(trace.events), MOST_EVENTS))
+    first = np.arange(min(len(trace.events), MOST_EVENTS))
     samples = []
     for device in devices:
-        here = kept[[f"cuda:{each}" == device for each in trace.events["device"][kept].tolist()]]
-        if len(here):
-            part = trace.events[here]
+        on_device = first[[f"cuda:{ordinal}" == device for ordinal in trace.events["device"][first].tolist()]]
+        if len(on_device):
+            part = trace.events[on_device]
             of_event = np.where(part["kind"] == COPY, of_copy[part["copy"]], of_name[part["name"]])
             columns = (
-                ("trace.time", _numbers(trace.end[here] - trace.start[here])),
+                ("trace.time", _numbers(trace.end[on_device] - trace.start[on_device])),
                 ("trace.stream", _numbers(part["stream"].astype(float))),
                 ("trace.result", _numbers(of_event)),
             )
-            at = tuple((trace.start[here] - zero).tolist())
+            at = tuple((trace.start[on_device] - zero).tolist())
             samples.append(Samples("trace", device, at, columns))
     return samples
 
@@ -212,7 +222,7 @@ def _numbers(values: npt.NDArray[Any]) -> tuple[float | None, ...]:
 
 
 def union(start: Floats, end: Floats) -> float:
-    """Return for how long at least one of the intervals lasts; `start` ascends."""
+    """Return the time in s that is covered by at least one interval; `start` ascends."""
     if not len(start):
         return 0.0
     covered = np.maximum.accumulate(end)
@@ -221,6 +231,6 @@ def union(start: Floats, end: Floats) -> float:
 
 
 def idle(start: Floats, end: Floats) -> Floats:
-    """Return the gaps between the intervals in which none of them lasts."""
+    """Return the lengths in s of the gaps that no interval covers; `start` ascends."""
     gaps: Floats = start[1:] - np.maximum.accumulate(end)[:-1]
     return gaps[gaps > 0]

@@ -1,4 +1,4 @@
-"""The processor time and memory of a program and its children, from /proc."""
+"""Read the processor time and memory of a program and its children from /proc."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COUNTERS = (CPU, MEMORY)
 
 
 class Tree:
-    """Reads a process and all its descendants; a child whose parent has ended is not found any more."""
+    """Reads a process and its descendants; a child whose parent has ended is no longer found."""
 
     def __init__(self, pid: int, zero: float) -> None:
         self._pid = pid
@@ -37,14 +37,14 @@ class Tree:
         self._most = 0.0
 
     def read(self) -> None:
-        """Read the sums now. The processor time never falls, even when a child ends that nobody waited for."""
-        found = [usage for pid in _family(self._pid) if (usage := _usage(pid))]
-        if found:
-            self._most = max(self._most, sum(seconds for seconds, _ in found))
-            self._rows.append((time.monotonic() - self._zero, self._most, float(sum(size for _, size in found))))
+        """Take a sample now. The recorded processor time never falls, even if a child ends that was not waited for."""
+        usages = [usage for pid in _family(self._pid) if (usage := _usage(pid))]
+        if usages:
+            self._most = max(self._most, sum(seconds for seconds, _ in usages))
+            self._rows.append((time.monotonic() - self._zero, self._most, float(sum(size for _, size in usages))))
 
     def take(self) -> list[Samples]:
-        """Return the readings since the last call."""
+        """Return the samples since the last call."""
         if not self._rows:
             return []
         at, seconds, sizes = zip(*self._rows, strict=True)
@@ -53,18 +53,18 @@ class Tree:
 
 
 def _family(pid: int) -> Iterator[int]:
-    """Yield a process and its descendants, if the kernel lists children (CONFIG_PROC_CHILDREN)."""
+    """Yield a process and, if the kernel lists children (CONFIG_PROC_CHILDREN), its descendants."""
     yield pid
     try:
         for task in Path(f"/proc/{pid}/task").iterdir():
             for child in (task / "children").read_text().split():
                 yield from _family(int(child))
-    except OSError:  # it has ended, or the kernel has no such list
+    except OSError:  # the process has ended, or the kernel has no such list
         return
 
 
 def _usage(pid: int) -> tuple[float, int] | None:
-    """Return the seconds of a process and of the children it waited for, and its resident bytes (proc(5), stat)."""
+    """Return the CPU seconds of a process and of the children it waited for, and its resident bytes (proc(5), stat)."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
