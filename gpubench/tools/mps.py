@@ -56,7 +56,7 @@ def _await(daemon: subprocess.Popen[bytes], folder: Path, log: Path) -> None:
     deadline = time.monotonic() + _STARTING_S
     while not (folder / _PID_FILE).exists():
         if daemon.poll() is not None or time.monotonic() > deadline:
-            lines = log.read_text(errors="replace").strip().splitlines()
+            lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
             raise UsageError(f"{_PROGRAM} does not start: {lines[-1] if lines else 'it printed nothing'}")
         time.sleep(_LOOK_S)
 

@@ -43,7 +43,7 @@ def node_numbers(text: str) -> tuple[int, ...]:
 def node_of(pci: str, root: Path = _PCI) -> int | None:
     """Return the NUMA node that a PCI device is attached to; None where the firmware does not say."""
     try:
-        node = int((root / pci.lower() / "numa_node").read_text())
+        node = int((root / pci.lower() / "numa_node").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return node if node >= 0 else None

@@ -136,7 +136,7 @@ def _fill(file: Any, into: Any) -> None:
 def _resident_bytes() -> int:
     """Return the memory of this process in bytes, in which a page of several processes counts in parts (PSS)."""
     with contextlib.suppress(OSError):
-        for line in _SMAPS.read_text().splitlines():
+        for line in _SMAPS.read_text(encoding="utf-8").splitlines():
             if line.startswith("Pss:"):
                 return int(line.split()[1]) * _KIB
     return 0

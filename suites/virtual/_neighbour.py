@@ -272,7 +272,7 @@ def mps_daemon() -> bool:
     """Return whether a control daemon of MPS runs, whose clients all programs of this user are."""
     folder = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", _MPS_FOLDER))
     try:
-        pid = int((folder / "nvidia-cuda-mps-control.pid").read_text())
+        pid = int((folder / "nvidia-cuda-mps-control.pid").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
     return Path("/proc", str(pid)).exists()
