@@ -27,7 +27,7 @@ LEFT_OUT = {
     "compilers": {"softmax": "the case build has the same kernel"},
     "compression": {},
     "gemm": {"skinny": TOO_LARGE, "decoder": TOO_LARGE},
-    "inference": {"step": BY_A_PROGRAM, "prefill": BY_A_PROGRAM},
+    "inference": {"step": BY_A_PROGRAM, "prefill": BY_A_PROGRAM, "prefill_attention": BY_A_PROGRAM},
     "ipc": {},
     "latency": {},
     "p2p": {},
@@ -36,7 +36,7 @@ LEFT_OUT = {
         TOO_LONG,
     ),
     "startup": {},
-    "tensor": {"mma": BY_A_PROGRAM},
+    "tensor": {"mma": BY_A_PROGRAM, "hgemv": "its weights take ten seconds to draw"},
     "virtual": {},
 }
 # What gpubench may say of a case that it skips on AMD: each is a limit of CuPy on ROCm, of AMD's GPUs, or a library
