@@ -1,4 +1,4 @@
-"""An amortisation view: the calls after which a provider pays as dots on a logarithmic axis, and as a record."""
+"""An amortisation view: the number of calls after which each provider pays, as a drawing and as records."""
 
 from __future__ import annotations
 
@@ -30,75 +30,86 @@ _ROOM = 1.6  # a factor left free at either end of the axis
 
 
 def amortisation(summary: Summary, suite: str, view: View) -> list[Chart]:
-    """Draw a row per operator and provider that pays, with a dot for each state of its caches, and the table of all."""
-    found = amortised_of(summary, suite, view)
-    tables = tuple(amortisation_tables(view.title, found))
-    paying = [each for each in found if any(_dots(each))]
+    """Draw a row for each operator and provider that pays, with a dot for each cache state; the tables list all."""
+    operators = amortised_of(summary, suite, view)
+    tables = tuple(amortisation_tables(view.title, operators))
+    paying = [operator for operator in operators if any(_dots(operator))]
     if not tables:
         return []
     if not paying:
-        words = f"{view.title}: no provider is faster than the library that it is compared with"
-        return [Chart(view.title, "none pays", svg.picture(words, 1.0), tables=tables, full=True)]
-    shown = paying[:_MOST_ROWS]
-    bottom = _TOP + _ROW * len(shown)
+        description = f"{view.title}: no provider is faster than the library that it is compared with"
+        return [Chart(view.title, "none pays", svg.picture(description, 1.0), tables=tables, full=True)]
+    drawn = paying[:_MOST_ROWS]
+    bottom = _TOP + _ROW * len(drawn)
     across = axis(
-        [calls for each in shown for _, calls, _ in _dots(each)], "", _LEFT, svg.WIDTH - 30, log=True, room=_ROOM
+        [calls for operator in drawn for _, calls, _ in _dots(operator)],
+        "",
+        _LEFT,
+        svg.WIDTH - 30,
+        log=True,
+        room=_ROOM,
     )
     parts = [svg.line(across.place(value), _TOP, across.place(value), bottom, "grid") for value, _ in across.ticks]
     parts += [svg.text(across.place(value), bottom + 15, label, "middle") for value, label in across.ticks]
     parts += [svg.text(2.0, bottom + 15, "calls", "start", "name")]
-    parts += [_row(each, _TOP + _ROW * (row + 0.5), across) for row, each in enumerate(shown)]
-    words = f"{view.title}: " + "; ".join(f"{_name(each)} {words}" for each in shown for _, _, words in _dots(each))
-    legend = tuple((svg.colour(index), words) for index, words in enumerate(STATES.values()))
-    note = "compared with the library in brackets" + _left_out(len(found) - len(paying), len(paying) - len(shown))
-    return [Chart(view.title, note, svg.picture(words, bottom + 24, *parts), legend, tables, full=True)]
+    parts += [_row(operator, _TOP + _ROW * (row + 0.5), across) for row, operator in enumerate(drawn)]
+    outcomes = (f"{_name(operator)} {outcome}" for operator in drawn for _, _, outcome in _dots(operator))
+    description = f"{view.title}: {'; '.join(outcomes)}"
+    legend = tuple((svg.colour(index), state) for index, state in enumerate(STATES.values()))
+    note = "compared with the library in brackets" + _left_out(len(operators) - len(paying), len(paying) - len(drawn))
+    return [Chart(view.title, note, svg.picture(description, bottom + 24, *parts), legend, tables, full=True)]
 
 
-def _left_out(others: int, more: int) -> str:
-    """Say how many rows only the table has."""
-    said = f"; {others} that pay never, at once or without a measured build are in the table" if others else ""
-    return said + (f"; {more} more are in the table" if more else "")
+def _left_out(not_drawable: int, over_limit: int) -> str:
+    """Return how many rows are in the table alone: those without a dot, and those beyond the limit of the drawing."""
+    reason = "that pay never, at once or without a measured build"
+    text = f"; {not_drawable} {reason} are in the table" if not_drawable else ""
+    return text + (f"; {over_limit} more are in the table" if over_limit else "")
 
 
-def _dots(each: Amortised) -> Iterator[tuple[str, float, str]]:
-    """Yield the state of the caches, the calls and the words of each number that has a place on the axis."""
-    for paid in each.paid:
+def _dots(operator: Amortised) -> Iterator[tuple[str, float, str]]:
+    """Yield the cache state, the number of calls and their description for each finite number of calls above 0."""
+    for paid in operator.paid:
         if 0 < paid.calls.centre < math.inf:
-            yield paid.cache, paid.calls.centre, f"{STATES[paid.cache]} {paid_words(each, paid)}"
+            yield paid.cache, paid.calls.centre, f"{STATES[paid.cache]} {paid_words(operator, paid)}"
 
 
-def _name(each: Amortised) -> str:
-    return f"{each.by} ({each.eager}) {each.operator}"
+def _name(operator: Amortised) -> str:
+    return f"{operator.by} ({operator.eager}) {operator.operator}"
 
 
-def _row(each: Amortised, y: float, across: Axis) -> Markup:
-    parts = [svg.text(across.start - 6, y + 4, svg.shorten(f"{each.op}: {each.by} ({each.eager})", _LETTERS), "end")]
-    for paid in each.paid:
+def _row(operator: Amortised, y: float, across: Axis) -> Markup:
+    parts = [
+        svg.text(
+            across.start - 6, y + 4, svg.shorten(f"{operator.op}: {operator.by} ({operator.eager})", _LETTERS), "end"
+        )
+    ]
+    for paid in operator.paid:
         low, high = paid.calls.low, paid.calls.high
         if 0 < paid.calls.centre < math.inf:
             colour = svg.colour(list(STATES).index(paid.cache))
-            ends = [across.place(max(low, across.low)), across.place(high)]
-            parts += [svg.line(ends[0], y, ends[1], y, f"line {colour}")] if ends[1] - ends[0] > 7 else []
-            words = f"{_name(each)}: {STATES[paid.cache]} {paid_words(each, paid)}"
-            parts += [svg.dot(across.place(paid.calls.centre), y, 4.0, colour, words)]
+            left, right = across.place(max(low, across.low)), across.place(high)
+            parts += [svg.line(left, y, right, y, f"line {colour}")] if right - left > 7 else []
+            tooltip = f"{_name(operator)}: {STATES[paid.cache]} {paid_words(operator, paid)}"
+            parts += [svg.dot(across.place(paid.calls.centre), y, 4.0, colour, tooltip)]
     return svg.join(parts)
 
 
 def amortisation_records(summary: Summary) -> Iterator[dict[str, Any]]:
-    """Yield each operator by each provider: the times of a call, and the calls after which it pays.
+    """Yield a record for each operator and provider: the times of a call in seconds, and the calls after which it pays.
 
     A number of calls is null where the provider never pays.
     """
-    for view, found in amortisations(summary):
-        for each in found:
+    for view, operators in amortisations(summary):
+        for operator in operators:
             yield {
                 "view": view.title,
-                "case": each.case.id,
-                "devices": list(each.devices),
-                "by": each.by,
-                "eager": each.eager,
-                "seconds": frame.finite(each.seconds),
-                "eager_seconds": frame.finite(each.eager_seconds),
+                "case": operator.case.id,
+                "devices": list(operator.devices),
+                "by": operator.by,
+                "eager": operator.eager,
+                "seconds": frame.finite(operator.seconds),
+                "eager_seconds": frame.finite(operator.eager_seconds),
                 "pays_after": {
                     paid.cache: {
                         "low": frame.finite(paid.calls.low),
@@ -106,18 +117,24 @@ def amortisation_records(summary: Summary) -> Iterator[dict[str, Any]]:
                         "high": frame.finite(paid.calls.high),
                         "is_bound": paid.is_bound,
                     }
-                    for paid in each.paid
+                    for paid in operator.paid
                 },
             }
 
 
 def amortisation_lines(summary: Summary) -> Iterator[dict[str, Any]]:
-    """Yield the same numbers of calls as flat lines, like those of series; a number is missing where it never pays."""
-    for _, found in amortisations(summary):
-        for each in found:
-            line = {"case": each.case.id, "suite": each.case.suite, "params": "", "quantity": "derived", "unit": "call"}
-            for paid in each.paid:
+    """Yield the numbers of calls as flat lines, like those of series; the median is None for never."""
+    for _, operators in amortisations(summary):
+        for operator in operators:
+            line = {
+                "case": operator.case.id,
+                "suite": operator.case.suite,
+                "params": "",
+                "quantity": "derived",
+                "unit": "call",
+            }
+            for paid in operator.paid:
                 ends = (paid.calls.low, paid.calls.centre, paid.calls.high)
                 low, median, high = map(frame.finite, ends)
-                series = f"pays after, {STATES[paid.cache]}, compared with {each.eager}"
+                series = f"pays after, {STATES[paid.cache]}, compared with {operator.eager}"
                 yield {**line, "series": series, "low": low, "median": median, "high": high}

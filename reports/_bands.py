@@ -1,4 +1,4 @@
-"""Events as spans of time, from the samples of a counter of bits, with those that slowed a device down."""
+"""The events of a counter as spans of time, marked where they slowed the device down."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ Moments = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """One kind of event: `spans` in seconds of the run; `kind` says how it slowed the device down, if it did."""
+    """The spans of one event in seconds of the run; `kind` says how it slowed the device down, empty if it did not."""
 
     name: str
     kind: Literal["", "capped", "slowed"]
     spans: tuple[Moments, ...]
-    share: float  # of the samples
+    share: float  # the fraction of the samples in which the event was set
 
 
 def bands(track: Track, apart_s: float) -> list[Band]:
-    """Return a band for each bit of an event counter that was ever set; spans nearer than `apart_s` are joined."""
+    """Return a band for each event that occurred; spans less than `apart_s` seconds apart are joined."""
     values = track.values.astype(np.int64)
-    every = int(np.bitwise_or.reduce(values)) if len(values) else 0
-    found = []
-    for bit in track.counter.events(every):
-        there = (values & bit.mask) > 0
-        spans = tuple(_joined(_spans(track.at, there, track.counter.period_s), apart_s))
-        found.append(Band(bit.name, _kind(bit), spans, float(there.mean())))
-    return found
+    all_bits = int(np.bitwise_or.reduce(values)) if len(values) else 0
+    event_bands = []
+    for bit in track.counter.events(all_bits):
+        is_set = (values & bit.mask) > 0
+        spans = tuple(_joined(_spans(track.at, is_set, track.counter.period_s), apart_s))
+        event_bands.append(Band(bit.name, _kind(bit), spans, float(is_set.mean())))
+    return event_bands
 
 
 def _kind(bit: EventBit) -> Literal["", "capped", "slowed"]:
@@ -42,23 +42,24 @@ def _kind(bit: EventBit) -> Literal["", "capped", "slowed"]:
     return "slowed" if bit.slows else ""
 
 
-def held_back(found: Iterable[Band]) -> list[Band]:
-    """Return the bands in which a device was slowed down: by its power limit, by heat, or by order."""
-    return [band for band in found if band.kind]
+def held_back(event_bands: Iterable[Band]) -> list[Band]:
+    """Return the bands in which the device was slowed down: by its power cap, by heat, or by a request."""
+    return [band for band in event_bands if band.kind]
 
 
-def _spans(at: npt.NDArray[np.float64], there: npt.NDArray[np.bool_], period_s: float) -> Iterator[Moments]:
-    """Yield the start and end of each event; a sample stands for the period before it."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], there, [False]]).astype(np.int8)))
+def _spans(at: npt.NDArray[np.float64], is_set: npt.NDArray[np.bool_], period_s: float) -> Iterator[Moments]:
+    """Yield the start and end of each occurrence in seconds; a sample stands for the period before it."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], is_set, [False]]).astype(np.int8)))
     for first, past in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
         yield float(at[first]) - period_s, float(at[past - 1])
 
 
 def _joined(spans: Iterable[Moments], apart_s: float) -> list[Moments]:
-    found: list[Moments] = []
+    """Return the spans in order of time; a span that follows another within `apart_s` seconds extends it."""
+    joined: list[Moments] = []
     for start, end in spans:
-        if found and start - found[-1][1] < apart_s:
-            found[-1] = found[-1][0], end
+        if joined and start - joined[-1][1] < apart_s:
+            joined[-1] = joined[-1][0], end
         else:
-            found.append((start, end))
-    return found
+            joined.append((start, end))
+    return joined

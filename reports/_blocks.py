@@ -31,7 +31,7 @@ from ._words import beside_words
 
 @dataclass(frozen=True, slots=True)
 class CaseDetails:
-    """Everything that is known of a case; `of` names the replicate whose method, samples and counters are shown."""
+    """The details of a case; `of` names the replicate whose method, samples and counters are shown."""
 
     replicates: tuple[ReplicateLine, ...]
     series: tuple[SeriesLine, ...]
@@ -44,10 +44,10 @@ class CaseDetails:
 
 @dataclass(frozen=True, slots=True)
 class CaseBlock:
-    """The line of a case in a table.
+    """One case as a line of a table.
 
-    Its details stand in the page, or are `packed`: then this is their number among the parts that the script unfolds.
-    A case that the page has no room for has neither.
+    The page holds its `details`, or the script unfolds them: then `packed` is their index in `Blocks.packed`. A case
+    that the page has no room for has neither.
     """
 
     name: str
@@ -65,7 +65,7 @@ class CaseBlock:
 
 @dataclass(frozen=True, slots=True)
 class CaseTable:
-    """The cases of a suite as a table: how they ended, the axes that are left out of their names, their lines."""
+    """The cases of a suite: how they ended, the axes that are left out of their names, and a line for each."""
 
     title: str
     ended: str
@@ -75,7 +75,7 @@ class CaseTable:
 
 @dataclass
 class Blocks:
-    """Makes the tables of cases of a page; `packed` is markup, in the order of the numbers that blocks have."""
+    """Builds the tables of cases of a page; `packed` is the markup of the details, which `CaseBlock.packed` counts."""
 
     summary: Summary
     room: Room
@@ -88,8 +88,8 @@ class Blocks:
     def tables(self) -> dict[str, CaseTable]:
         """Return the table of each suite, by the suite's name."""
         totals = dict(self.summary.suites())
-        shown = listed(self.summary, filter(self.room.shows, self.summary.spreads()))
-        return {suite.name: self._table(suite, totals[suite.name]) for suite in shown}
+        suites = listed(self.summary, filter(self.room.shows, self.summary.spreads()))
+        return {suite.name: self._table(suite, totals[suite.name]) for suite in suites}
 
     def _table(self, suite: ListedSuite, spreads: Sequence[Spread]) -> CaseTable:
         title = _count_words(len(suite.cases), len(spreads))
@@ -133,14 +133,15 @@ def _details(summary: Summary, spread: Spread) -> CaseDetails:
     )
 
 
-def _count_words(shown: int, total: int) -> str:
-    if shown < total:
-        return f"{shown} of {total} cases"
+def _count_words(listed_count: int, total: int) -> str:
+    """Return `40 cases`, or `40 of 200 cases` where the page has no room for all of them."""
+    if listed_count < total:
+        return f"{listed_count} of {total} cases"
     return "1 case" if total == 1 else f"{total} cases"
 
 
 def _ended_words(spreads: Sequence[Spread]) -> str:
-    """`58 ok, 2 skipped; median noise within process 0.2 %`."""
+    """Return how the cases ended and their noise: `58 ok, 2 skipped; median noise within process 0.2 %`."""
     counts = Tally(spread.status for spread in spreads)
     noises = sorted(spread.figure.noise for spread in spreads if spread.figure and spread.figure.samples > 1)
     noise = f"; median noise within process {units.percent(noises[len(noises) // 2])}" if noises else ""

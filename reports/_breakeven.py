@@ -22,38 +22,47 @@ _RATE = "B/s"
 Link = tuple[str, float]
 
 
-def break_even_chart(summary: Summary, found: Payoffs) -> Chart:
-    """Draw a bar per codec up to its B* for encoder and decoder, marks for one of them, and a line per link."""
-    paying = [payoff for payoff in found.codecs if payoff.coded.message > 0]
-    shown, labels = paying[:_MOST_ROWS], _labels(paying[:_MOST_ROWS])
-    links = sorted([*measured_links(summary, found.suite), *((link.name, link.rate) for link in found.links)])
+def break_even_chart(summary: Summary, payoffs_of_view: Payoffs) -> Chart:
+    """Draw a bar for each codec up to its break-even rate B*, marks for one side alone, and a line for each link."""
+    paying = [payoff for payoff in payoffs_of_view.codecs if payoff.coded.message > 0]
+    drawn, labels = paying[:_MOST_ROWS], _labels(paying[:_MOST_ROWS])
+    links = sorted(
+        [*measured_links(summary, payoffs_of_view.suite), *((link.name, link.rate) for link in payoffs_of_view.links)]
+    )
     top = _TOP if links else _BARE_TOP
-    bottom = top + _ROW * len(shown)
-    ends = [rate for payoff in shown for rate in _rates(payoff)] + [rate for _, rate in links]
-    across = axis(ends, _RATE, _LEFT, svg.WIDTH - 30, log=True, room=_ROOM)
+    bottom = top + _ROW * len(drawn)
+    rates = [rate for payoff in drawn for rate in _rates(payoff)] + [rate for _, rate in links]
+    across = axis(rates, _RATE, _LEFT, svg.WIDTH - 30, log=True, room=_ROOM)
     parts = [*_frame(across, top, bottom), _links(links, across, bottom)]
-    rows = list(zip(shown, labels, strict=True))
+    rows = list(zip(drawn, labels, strict=True))
     parts += [_row(payoff, label, top + _ROW * row, across) for row, (payoff, label) in enumerate(rows)]
-    words = "; ".join(f"{label} up to {units.quantity(payoff.coded.message, _RATE, 3)}" for payoff, label in rows)
+    description = "; ".join(f"{label} up to {units.quantity(payoff.coded.message, _RATE, 3)}" for payoff, label in rows)
     legend = ((svg.colour(0), "encoder and decoder"), (svg.colour(1), "encoder only"), (svg.colour(2), "decoder only"))
-    drawing = svg.picture(f"{found.title}: {words}", bottom + 24, *parts)
-    return Chart(found.title, _note(len(found.codecs) - len(paying), len(paying) - len(shown)), drawing, legend)
+    drawing = svg.picture(f"{payoffs_of_view.title}: {description}", bottom + 24, *parts)
+    return Chart(
+        payoffs_of_view.title,
+        _note(len(payoffs_of_view.codecs) - len(paying), len(paying) - len(drawn)),
+        drawing,
+        legend,
+    )
 
 
-def _note(never: int, more: int) -> str:
-    said = ["compressing pays over links slower than the end of the bar; dashed: links of this machine"]
-    said += [f"{never} that never pay are not shown"] if never else []
-    said += [f"{more} more are in the table"] if more else []
-    return "; ".join(said)
+def _note(never: int, over_limit: int) -> str:
+    """Return the note of the chart; `never` and `over_limit` count the codecs that it leaves out."""
+    parts = ["compressing pays over links slower than the end of the bar; dashed: links of this machine"]
+    parts += [f"{never} that never pay are not shown"] if never else []
+    parts += [f"{over_limit} more are in the table"] if over_limit else []
+    return "; ".join(parts)
 
 
 def measured_links(summary: Summary, suite: str) -> list[Link]:
-    """Return the links of this machine that raw bytes crossed, with the best rate of each, B/s."""
+    """Return the links over which the run sent uncompressed bytes, each with its best rate in B/s."""
     best: dict[str, float] = {}
-    for each in (crossing for found in payoffs(summary) if found.suite == suite for crossing in found.crossings):
-        if each.raw:
-            name = str(dict(each.case.params).get("link", each.case.name))
-            best[name] = max(best.get(name, 0.0), each.raw.centre)
+    of_suite = (view_payoffs for view_payoffs in payoffs(summary) if view_payoffs.suite == suite)
+    for crossing in (crossing for view_payoffs in of_suite for crossing in view_payoffs.crossings):
+        if crossing.raw:
+            name = str(dict(crossing.case.params).get("link", crossing.case.name))
+            best[name] = max(best.get(name, 0.0), crossing.raw.centre)
     return list(best.items())
 
 
@@ -62,16 +71,16 @@ def _rates(payoff: Payoff) -> list[float]:
     return [rate for rate in (coded.message, coded.write_only, coded.read_only) if 0 < rate < math.inf]
 
 
-def _labels(shown: Sequence[Payoff]) -> list[str]:
-    """Return for each row the parameters that tell the rows apart."""
+def _labels(drawn: Sequence[Payoff]) -> list[str]:
+    """Return a label for each row: the parameters in which the rows differ, or the name of the case."""
     values: dict[str, set[object]] = {}
-    for each in shown:
-        for name, value in each.case.params:
+    for payoff in drawn:
+        for name, value in payoff.case.params:
             values.setdefault(name, set()).add(value)
-    varying = {name for name, found in values.items() if len(found) > 1}
+    varying = {name for name, distinct in values.items() if len(distinct) > 1}
     return [
-        " · ".join(axis_words(name, value) for name, value in each.case.params if name in varying) or each.case.name
-        for each in shown
+        " · ".join(axis_words(name, value) for name, value in payoff.case.params if name in varying) or payoff.case.name
+        for payoff in drawn
     ]
 
 
@@ -98,15 +107,21 @@ def _dashed(x: float, bottom: float) -> Markup:
 def _row(payoff: Payoff, label: str, top: float, across: Axis) -> Markup:
     coded, y = payoff.coded, top + _ROW / 2
     end = across.place(coded.message)
-    words = (
+    tooltip = (
         f"{payoff.case.id}: B* {units.quantity(coded.message, _RATE, 3)} both ends, "
         f"{_rate(coded.write_only)} write only, {_rate(coded.read_only)} read only"
     )
     bar = svg.element(
-        "rect", *svg.title(words), x=across.start, y=y - 5, width=max(end - across.start, 1.0), height=10.0, class_="c0"
+        "rect",
+        *svg.title(tooltip),
+        x=across.start,
+        y=y - 5,
+        width=max(end - across.start, 1.0),
+        height=10.0,
+        class_="c0",
     )
     marks = [
-        svg.element("path", *svg.title(words), d=svg.triangle(across.place(rate), y - 4), class_=colour)
+        svg.element("path", *svg.title(tooltip), d=svg.triangle(across.place(rate), y - 4), class_=colour)
         for rate, colour in ((coded.write_only, "c1"), (coded.read_only, "c2"))
         if 0 < rate < math.inf
     ]

@@ -76,19 +76,19 @@ class CounterLine:
 
 
 def heads(summary: Summary) -> tuple[str, ...]:
-    """Return the heads of the columns of figures in tables of cases."""
+    """Return the column heads of the figures in tables of cases."""
     interval = "95 % of processes" if summary.replicated else WITHIN_PROCESS
     return ("median", interval, "% of peak", "noise within process", "between processes", "bound by")
 
 
 def figure_cells(case: ListedCase) -> tuple[str, ...]:
-    """Return the texts of a case under these heads."""
-    found = (case.median, case.interval, case.share, case.within, case.between, case.bound)
-    return tuple(text or _NONE for text in found)
+    """Return the cells of a case under the columns of `heads`."""
+    cells = (case.median, case.interval, case.share, case.within, case.between, case.bound)
+    return tuple(text or _NONE for text in cells)
 
 
 def reason_words(spread: Spread) -> str:
-    """Return why a case is not ok, each reason of its replicates once."""
+    """Return the reasons why replicates of a case are not ok, each reason once."""
     reasons = dict.fromkeys(row.result.reason for row in spread.rows)
     return "; ".join(reason for reason in reasons if reason)
 
@@ -112,27 +112,27 @@ def replicate_lines(spread: Spread) -> Iterator[ReplicateLine]:
     for row in spread.rows:
         figure, result = _quoted(row), row.result
         median, interval, _, noise, samples = _cells(figure) if figure else (_NONE,) * 5
-        words = ", ".join((result.status, *row.labels))
-        yield ReplicateLine(result.replicate, median, interval, noise, samples, words)
+        state = ", ".join((result.status, *row.labels))
+        yield ReplicateLine(result.replicate, median, interval, noise, samples, state)
 
 
 def series_lines(summary: Summary, spread: Spread) -> Iterator[SeriesLine]:
-    """Yield every series of a case, the headline first; its replicates are joined as the headline's are."""
+    """Yield every series of a case, the headline first, with the replicates of each series joined."""
     of_status = spread.row.result.status
     results = [row.result for row in spread.rows if row.result.status == of_status]
     ranks = len({series.rank for result in results for series in result.series}) > 1
-    impossible = {each.series for row in spread.rows for each in row.impossible}
+    impossible = {impossible_share.series for row in spread.rows for impossible_share in row.impossible}
     grouped: dict[tuple[str, int], list[tuple[Result, Series]]] = {}
     for result in results:
         for series in result.series:
             grouped.setdefault((series.label, series.rank), []).append((result, series))
-    for (name, rank), found in grouped.items():
-        figure = Figure.joined([summary.figure(result, series) for result, series in found])
+    for (name, rank), measured in grouped.items():
+        figure = Figure.joined([summary.figure(result, series) for result, series in measured])
         median, _, share, noise, _ = _cells(figure)
         share += f" {ABOVE_PEAK}" if name in impossible else ""
-        interval = interval_words(figure, len(found) if len(found) > 1 else figure.samples)
-        words = f"{name} (rank {rank})" if ranks else name
-        yield SeriesLine(words, median, interval, share, noise, figure.samples, _how(found[0][1]))
+        interval = interval_words(figure, len(measured) if len(measured) > 1 else figure.samples)
+        title = f"{name} (rank {rank})" if ranks else name
+        yield SeriesLine(title, median, interval, share, noise, figure.samples, _how(measured[0][1]))
 
 
 def share_lines(spread: Spread) -> Iterator[ShareLine]:
@@ -154,34 +154,34 @@ def _how(series: Series) -> str:
 
 
 def method_words(summary: Summary, result: Result) -> list[tuple[str, str]]:
-    """Return how else a case was measured, as names with texts."""
-    found = [
+    """Return the facts about the measurement of a case as pairs of a name and a text."""
+    facts = [
         ("case", result.case.id),
         ("device", " + ".join(result.devices)),
         ("method version", str(result.case.version)),
     ]
-    found += [("took", units.duration(result.elapsed_s))] if result.elapsed_s > 0 else []
-    found += [("ranks", str(result.case.ranks))] if result.case.ranks > 1 else []
-    found += [("cause", result.cause)] if result.cause else []
+    facts += [("took", units.duration(result.elapsed_s))] if result.elapsed_s > 0 else []
+    facts += [("ranks", str(result.case.ranks))] if result.case.ranks > 1 else []
+    facts += [("cause", result.cause)] if result.cause else []
     discarded = ", ".join(f"{count} {reason}" for reason, count in result.discarded)
-    found += [("discarded samples", discarded)] if discarded else []
+    facts += [("discarded samples", discarded)] if discarded else []
     energy = summary.energy(result)
     if result.status == "ok":
-        found += [("energy", energy.text if isinstance(energy, Energy) else f"unknown: {energy.reason}")]
-        found += joined_words(case_counters(summary, result))
-    return [*found, *result.notes]
+        facts += [("energy", energy.text if isinstance(energy, Energy) else f"unknown: {energy.reason}")]
+        facts += joined_words(case_counters(summary, result))
+    return [*facts, *result.notes]
 
 
-def joined_words(found: CaseCounters) -> list[tuple[str, str]]:
-    """Return what the counters say about a case, as names with texts."""
-    words = [("bound by", found.bound.text)] if found.bound else []
-    words += [("device memory", found.traffic.text)] if found.traffic else []
-    held = ", ".join(f"{reason.name} for {units.duration(reason.seconds)}" for reason in found.throttled)
-    return [*words, ("throttled", held)] if held else words
+def joined_words(counters: CaseCounters) -> list[tuple[str, str]]:
+    """Return the bound, the memory traffic and the throttle reasons of a case as pairs of a name and a text."""
+    facts = [("bound by", counters.bound.text)] if counters.bound else []
+    facts += [("device memory", counters.traffic.text)] if counters.traffic else []
+    reasons = ", ".join(f"{reason.name} for {units.duration(reason.seconds)}" for reason in counters.throttled)
+    return [*facts, ("throttled", reasons)] if reasons else facts
 
 
 def counter_lines(table: CounterTable, result: Result) -> Iterator[CounterLine]:
-    """Yield the counters during a case; a cumulative counter as its rise per second."""
+    """Yield a line for each counter during a case; the figures of a cumulative counter are its rise per second."""
     for figure in table.during(result):
         if figure.counter.kind == "event":
             names = ", ".join(bit.name for bit in figure.counter.events(int(figure.mean))) or "none"

@@ -1,4 +1,4 @@
-"""Charts: a drawing, its legend, and a sentence that says the same in words."""
+"""Charts: a drawing, its legend, and a description of its content for screen readers."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _RIGHT, TOP = svg.WIDTH - 26, 24.0
 HEIGHT = 290.0
 BOTTOM = HEIGHT - 42
 FEWEST_POINTS = 3  # of a chart: fewer are read faster in the table
-SAID = 300  # points that show their words under the pointer; the words of more would fill the page
+SAID = 300  # points of a chart that have tooltips; those of more points would fill the page
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A drawn view: `legend` pairs a colour class with a label; `note` says what all of it shares.
+    """A drawn view: `legend` pairs a colour class with a label; `note` names what all its points share.
 
-    `tables` hold what was derived of it; `full` asks for the whole width of the page, which wide tables need, and
-    `beside` for the tables beside the drawing instead of below it.
+    `tables` hold the figures derived from the view. `full` asks for the whole width of the page, which wide tables
+    need; `beside` puts the tables beside the drawing instead of below it.
     """
 
     title: str
@@ -54,39 +54,46 @@ def curve(summary: Summary, suite: str, view: View) -> list[Chart]:
 
     There is no chart where fewer than three places of the axis were measured.
     """
-    return [chart for found in by_unit(view_points(summary, suite, view, view.series)) for chart in _curve(found, view)]
+    groups = by_unit(view_points(summary, suite, view, view.series))
+    return [chart for points in groups for chart in _curve(points, view)]
 
 
-def _curve(found: Sequence[Point], view: View) -> list[Chart]:
-    drawn = view_lines(found, view)
+def _curve(points: Sequence[Point], view: View) -> list[Chart]:
+    drawn = view_lines(points, view)
     if len({x for line in drawn for x, _ in line.points}) < FEWEST_POINTS:
         return []
-    shown = [point for line in drawn for _, point in line.points]
-    peak = peak_of_all(shown)
-    up = _up_axis(shown, peak, log=view.log_y)
+    visible = [point for line in drawn for _, point in line.points]
+    peak = peak_of_all(visible)
+    up = _up_axis(visible, peak, log=view.log_y)
     across = x_axis([x for line in drawn for x, _ in line.points], view, svg.left_of(up))
-    parts = [svg.frame(across, up, units.axis_label(view.x), quantity_name(shown)), peak_line(peak, drawn, across, up)]
-    said = len(shown) <= SAID
-    parts += [line_of(line, svg.colour(index), across, up, said=said) for index, line in enumerate(drawn)]
-    words = f"{view.title}: {_range_words(shown)} over {units.axis_label(view.x)}; {', '.join(x.label for x in drawn)}"
-    legend = legend_of([line.label for line in drawn])
-    return [Chart(view.title, common_words(shown, view), svg.picture(words, HEIGHT, *parts), legend)]
+    parts = [
+        svg.frame(across, up, units.axis_label(view.x), quantity_name(visible)),
+        peak_line(peak, drawn, across, up),
+    ]
+    has_tooltips = len(visible) <= SAID
+    parts += [
+        line_of(line, svg.colour(index), across, up, has_tooltips=has_tooltips) for index, line in enumerate(drawn)
+    ]
+    labels = [line.label for line in drawn]
+    description = f"{view.title}: {_range_words(visible)} over {units.axis_label(view.x)}; {', '.join(labels)}"
+    drawing = svg.picture(description, HEIGHT, *parts)
+    return [Chart(view.title, common_words(visible, view), drawing, legend_of(labels))]
 
 
 def x_axis(values: Sequence[float], view: View, left: float, *, log: bool = False) -> Axis:
-    """Return the axis of x: sizes in binary units, other values with ticks at themselves where there is room."""
+    """Return the x axis: sizes have binary ticks; other axes have a tick at each value if there is room for all."""
     is_size = view.x.endswith("_bytes")
     plain = axis(values, "B" if is_size else "", left, _RIGHT, log=log or view.log_x, zero=False)
     return plain if is_size else at_values(plain, values)
 
 
-def _up_axis(shown: Sequence[Point], peak: tuple[str, float] | None, *, log: bool) -> Axis:
-    ends = [end for point in shown for end in (point.figure.interval.low, point.figure.interval.high)]
-    return axis([*ends, *([peak[1]] if peak else [])], shown[0].figure.unit, BOTTOM, TOP, log=log, room=1.15)
+def _up_axis(points: Sequence[Point], peak: tuple[str, float] | None, *, log: bool) -> Axis:
+    ends = [end for point in points for end in (point.figure.interval.low, point.figure.interval.high)]
+    return axis([*ends, *([peak[1]] if peak else [])], points[0].figure.unit, BOTTOM, TOP, log=log, room=1.15)
 
 
 def peak_line(peak: tuple[str, float] | None, lines: Sequence[Curve], across: Axis, up: Axis) -> Markup:
-    """Draw the peak as a dashed line, with its name where no curve is; nothing where there is no peak."""
+    """Draw the peak as a dashed line, with its name where the fewest points are; return no markup without a peak."""
     if peak is None:
         return Markup("")
     y, width = up.place(peak[1]), svg.LETTER * len(peak[0])
@@ -98,24 +105,24 @@ def peak_line(peak: tuple[str, float] | None, lines: Sequence[Curve], across: Ax
 
 
 def _crowd(drawn: Sequence[tuple[float, float]], across: Axis, width: float, anchor: str, y: float) -> int:
-    """Return how many points lie under a text at one end of the plot, or near it."""
+    """Return the number of points that lie under or near a text of that width at one end of the plot."""
     left = across.end - width if anchor == "end" else across.start
     return sum(left - 20 <= x <= left + width + 20 and y - 16 <= at <= y + 8 for x, at in drawn)
 
 
-def line_of(line: Curve, colour: str, across: Axis, up: Axis, *, said: bool = True) -> Markup:
-    """Draw a curve with its points and their intervals; with `said`, a point shows its words under the pointer."""
+def line_of(line: Curve, colour: str, across: Axis, up: Axis, *, has_tooltips: bool = True) -> Markup:
+    """Draw a curve with its points and their intervals; `has_tooltips` describes each point under the pointer."""
     places = [(across.place(x), up.place(point.value)) for x, point in line.points]
     parts = [svg.polyline(places, f"line {colour}")] if len(places) > 1 else []
     for (x, y), (_, point) in zip(places, line.points, strict=True):
         low, high = up.place(point.figure.interval.low), up.place(point.figure.interval.high)
         parts += [svg.line(x, low, x, high, f"line {colour}")] if low - high > 7 else []
-        parts += [svg.dot(x, y, 2.6, colour, point_words(point) if said else "")]
+        parts += [svg.dot(x, y, 2.6, colour, point_words(point) if has_tooltips else "")]
     return svg.join(parts)
 
 
 def point_words(point: Point) -> str:
-    """Return a point in words: its case, its median, its interval, its share of the peak."""
+    """Return the description of a point: its case, its median, its interval, and its share of the peak."""
     figure = point.figure
     count = figure.processes if figure.processes > 1 else figure.samples
     interval = f" ({figure.interval_name} {interval_words(figure, count)})" if figure.samples > 1 else ""
@@ -123,15 +130,15 @@ def point_words(point: Point) -> str:
     return f"{point.case.id}: {figure.text}{interval}" + (f", {share_words(share)}" if share else "")
 
 
-def _range_words(shown: Sequence[Point]) -> str:
-    low = min(shown, key=lambda point: point.value).figure.text
-    high = max(shown, key=lambda point: point.value).figure.text
+def _range_words(points: Sequence[Point]) -> str:
+    low = min(points, key=lambda point: point.value).figure.text
+    high = max(points, key=lambda point: point.value).figure.text
     return low if low == high else f"{low} to {high}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The layout of bars: few have their labels above them, many have them at the left to take less room."""
+    """The layout of bars: a few bars have their labels above them, many have them at the left to take less room."""
 
     height: float
     left: float
@@ -147,47 +154,47 @@ _FARTHEST_PEAK = 2.5  # times the greatest value: a mark farther away would leav
 
 def bars(summary: Summary, suite: str, view: View) -> list[Chart]:
     """Draw a bar for each case, coloured by `by`; dots on a logarithmic scale, where a length means nothing."""
-    found = by_unit(view_points(summary, suite, view, view.series))
-    return [bar_chart(shown, view) for shown in found if len(shown) >= FEWEST_POINTS]
+    groups = by_unit(view_points(summary, suite, view, view.series))
+    return [bar_chart(points, view) for points in groups if len(points) >= FEWEST_POINTS]
 
 
-def _ends(found: Sequence[Point]) -> Sequence[Point]:
-    """Return the points, of too many the lowest and the highest, in their order."""
-    if len(found) <= _MOST_BARS:
-        return found
-    ranked = sorted(range(len(found)), key=lambda index: found[index].value)
-    kept = sorted([*ranked[: _MOST_BARS // 2], *ranked[-_MOST_BARS // 2 :]])
-    return [found[index] for index in kept]
+def _ends(points: Sequence[Point]) -> Sequence[Point]:
+    """Return the points in their order; of more than 40, the 20 lowest and the 20 highest."""
+    if len(points) <= _MOST_BARS:
+        return points
+    ranked = sorted(range(len(points)), key=lambda index: points[index].value)
+    extremes = sorted([*ranked[: _MOST_BARS // 2], *ranked[-_MOST_BARS // 2 :]])
+    return [points[index] for index in extremes]
 
 
-def bar_chart(found: Sequence[Point], view: View) -> Chart:
-    """Draw these points of one unit as bars."""
-    shown = _ends(found)
-    rows = _ABOVE if len(shown) <= _FEW else _BESIDE
-    label, group = varying(shown), group_of(view)
-    groups = list(dict.fromkeys(map(group, shown)))
-    colours = {name: svg.colour(index if len(groups) < len(shown) else 0) for index, name in enumerate(groups)}
-    bottom = 6 + rows.height * len(shown)
-    greatest = max(point.figure.interval.high for point in shown)
-    peaks = [peak if (peak := data_sheet_peak(point)) and peak <= _FARTHEST_PEAK * greatest else 0.0 for point in shown]
+def bar_chart(points: Sequence[Point], view: View) -> Chart:
+    """Draw points of one unit as bars."""
+    drawn = _ends(points)
+    rows = _ABOVE if len(drawn) <= _FEW else _BESIDE
+    label, group = varying(drawn), group_of(view)
+    groups = list(dict.fromkeys(map(group, drawn)))
+    colours = {name: svg.colour(index if len(groups) < len(drawn) else 0) for index, name in enumerate(groups)}
+    bottom = 6 + rows.height * len(drawn)
+    greatest = max(point.figure.interval.high for point in drawn)
+    peaks = [peak if (peak := data_sheet_peak(point)) and peak <= _FARTHEST_PEAK * greatest else 0.0 for point in drawn]
     log = view.log_x or view.log_y
-    end = svg.WIDTH - 10 - max(svg.width_of(point.figure.text) for point in shown)
-    ends = [*(point.figure.interval.high for point in shown), *filter(None, peaks)]
-    across = axis(ends, shown[0].figure.unit, rows.left, end, log=log, room=1.25, count=4)
+    end = svg.WIDTH - 10 - max(svg.width_of(point.figure.text) for point in drawn)
+    ends = [*(point.figure.interval.high for point in drawn), *filter(None, peaks)]
+    across = axis(ends, drawn[0].figure.unit, rows.left, end, log=log, room=1.25, count=4)
     parts = _bar_frame(across, bottom)
-    for row, (point, peak) in enumerate(zip(shown, peaks, strict=True)):
+    for row, (point, peak) in enumerate(zip(drawn, peaks, strict=True)):
         top = 6 + rows.height * row
         parts.append(_bar(point, label(point), top, across, colours[group(point)], rows))
         parts += [_target(across.place(peak), top + rows.height - 12)] if peak else []
-    legend = legend_of(groups) if len(groups) < len(shown) else ()
-    words = f"{view.title}: " + "; ".join(f"{label(point)} {point.figure.text}" for point in shown)
-    note = ", ".join(part for part in (*_left_out(len(shown), len(found)), common_words(shown, view)) if part)
+    legend = legend_of(groups) if len(groups) < len(drawn) else ()
+    description = f"{view.title}: " + "; ".join(f"{label(point)} {point.figure.text}" for point in drawn)
+    note = ", ".join(part for part in (*_left_out(len(drawn), len(points)), common_words(drawn, view)) if part)
     note += f"{'; ' if note else ''}mark: peak (data sheet)" if any(peaks) else ""
-    return Chart(view.title, note, svg.picture(words, bottom + 24, *parts), legend)
+    return Chart(view.title, note, svg.picture(description, bottom + 24, *parts), legend)
 
 
-def _left_out(shown: int, total: int) -> list[str]:
-    return [f"the {_MOST_BARS // 2} lowest and the {_MOST_BARS // 2} highest of {total}"] if shown < total else []
+def _left_out(drawn: int, total: int) -> list[str]:
+    return [f"the {_MOST_BARS // 2} lowest and the {_MOST_BARS // 2} highest of {total}"] if drawn < total else []
 
 
 def _bar_frame(across: Axis, bottom: float) -> list[Markup]:
@@ -201,11 +208,11 @@ def _bar(point: Point, label: str, top: float, across: Axis, colour: str, rows: 
     low, high = across.place(point.figure.interval.low), across.place(point.figure.interval.high)
     whisker = svg.line(low, y, high, y, "whisker") if high - low > (9 if across.log else 3) else Markup("")
     value = svg.text(svg.WIDTH - 2, y + 4, point.figure.text, "end", "value")
-    words = svg.shorten(label, rows.most)
+    short_label = svg.shorten(label, rows.most)
     name = (
-        svg.text(across.start, top + 12, words, "start", "label")
+        svg.text(across.start, top + 12, short_label, "start", "label")
         if rows is _ABOVE
-        else svg.text(across.start - 6, y + 4, words, "end")
+        else svg.text(across.start - 6, y + 4, short_label, "end")
     )
     return name + _length(point, across, y, colour) + whisker + value
 
@@ -227,61 +234,61 @@ def _length(point: Point, across: Axis, y: float, colour: str) -> Markup:
 
 
 def legend_of(labels: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Return colours and labels in order; nothing where there is only one."""
+    """Return pairs of a colour class and a label, in order; empty for fewer than two labels."""
     return tuple((svg.colour(index), label or "other") for index, label in enumerate(labels)) if len(labels) > 1 else ()
 
 
 def pareto(summary: Summary, suite: str, view: View) -> list[Chart]:
     """Draw one series over another, a point for each case, with the Pareto frontier."""
     across_points, up_points = view_points(summary, suite, view, view.x), view_points(summary, suite, view, view.y)
-    found = pairs(across_points, up_points, view)
-    if len(found) < FEWEST_POINTS:
+    both = pairs(across_points, up_points, view)
+    if len(both) < FEWEST_POINTS:
         return []
-    up = _pareto_axis([pair.up for pair in found], BOTTOM, TOP, log=view.log_y)
-    across = _pareto_axis([pair.across for pair in found], svg.left_of(up), _RIGHT, log=view.log_x)
-    groups = list(dict.fromkeys(pair.group for pair in found))
-    best = frontier(found)
+    up = _pareto_axis([pair.up for pair in both], BOTTOM, TOP, log=view.log_y)
+    across = _pareto_axis([pair.across for pair in both], svg.left_of(up), _RIGHT, log=view.log_x)
+    groups = list(dict.fromkeys(pair.group for pair in both))
+    best = frontier(both)
     label = varying(across_points)
     names = quantity_name(across_points), quantity_name(up_points)
     parts = [svg.frame(across, up, *names)]
     parts += [svg.polyline([_place(pair, across, up) for pair in best], "frontier")] if len(best) > 1 else []
     colours = {group: svg.colour(index) for index, group in enumerate(groups)}
-    parts += [_pair(pair, colours[pair.group], across, up, said=len(found) <= SAID) for pair in found]
+    parts += [_pair(pair, colours[pair.group], across, up, has_tooltip=len(both) <= SAID) for pair in both]
     parts += _names([(pair, label(pair.across)) for pair in best], across, up, f"{names[1]}, {up.unit}")
-    words = f"{view.title}: {len(found)} cases; Pareto frontier: {', '.join(label(pair.across) for pair in best)}"
-    shared = common_words([pair.across for pair in found], view)
+    description = f"{view.title}: {len(both)} cases; Pareto frontier: {', '.join(label(pair.across) for pair in best)}"
+    shared = common_words([pair.across for pair in both], view)
     note = ", ".join(part for part in (shared, "dashed: Pareto frontier") if part)
-    return [Chart(view.title, note, svg.picture(words, HEIGHT, *parts), legend_of(groups))]
+    return [Chart(view.title, note, svg.picture(description, HEIGHT, *parts), legend_of(groups))]
 
 
-def _pareto_axis(shown: Sequence[Point], start: float, end: float, *, log: bool) -> Axis:
-    values = [point.value for point in shown]
+def _pareto_axis(points: Sequence[Point], start: float, end: float, *, log: bool) -> Axis:
+    values = [point.value for point in points]
     zero = min(values) < 0.6 * max(values)
-    return axis(values, shown[0].figure.unit, start, end, log=log, zero=zero, room=1.2)
+    return axis(values, points[0].figure.unit, start, end, log=log, zero=zero, room=1.2)
 
 
 def _place(pair: Pair, across: Axis, up: Axis) -> tuple[float, float]:
     return across.place(pair.across.value), up.place(pair.up.value)
 
 
-def _pair(pair: Pair, colour: str, across: Axis, up: Axis, *, said: bool) -> Markup:
-    words = f"{pair.across.case.id}: {pair.across.figure.text} at {pair.up.figure.text}" if said else ""
-    return svg.dot(*_place(pair, across, up), 4.0, colour, words)
+def _pair(pair: Pair, colour: str, across: Axis, up: Axis, *, has_tooltip: bool) -> Markup:
+    tooltip = f"{pair.across.case.id}: {pair.across.figure.text} at {pair.up.figure.text}" if has_tooltip else ""
+    return svg.dot(*_place(pair, across, up), 4.0, colour, tooltip)
 
 
 def _names(named: Sequence[tuple[Pair, str]], across: Axis, up: Axis, axis_name: str) -> list[Markup]:
-    """Return labels beside the points of the frontier, without those that would lie on another text."""
+    """Return labels beside the points of the frontier; a label that would lie on another text is left out."""
     taken = [(0.0, svg.width_of(axis_name), 16.0)]
     parts = []
-    for pair, words in named:
+    for pair, label in named:
         x, y = _place(pair, across, up)
-        width = svg.width_of(words)
+        width = svg.width_of(label)
         flipped = x + 7 + width > svg.WIDTH
         left, places = (x - 7 - width, (y + 16,)) if flipped else (x + 7, (y - 5, y + 14))
         for at in places:
             if left > across.start and _is_free(left, left + width, at, taken):
                 taken.append((left, left + width, at))
-                parts.append(svg.text(left, at, words, "start", "value"))
+                parts.append(svg.text(left, at, label, "start", "value"))
                 break
     return parts
 

@@ -73,7 +73,7 @@ class SuiteColumns:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Several runs side by side; `left_out` counts the cases that there is no room for."""
+    """Several runs side by side; `left_out` is the number of cases that there is no room for."""
 
     title: str
     runs: tuple[RunColumn, ...]
@@ -84,12 +84,12 @@ class Columns:
     note: str = NOTE
 
 
-_Key = tuple[str, tuple[str, ...]]  # what a row is about, and its devices
+_Key = tuple[str, tuple[str, ...]]  # the title of a key figure or the id of a case, and the devices
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """A figure of one run, as it is put in a row."""
+class _RunFigure:
+    """A figure of one run for a cell of a row."""
 
     case_id: str
     figure: Figure | None
@@ -97,7 +97,7 @@ class _Found:
 
 
 def columns(runs: Sequence[Run]) -> Columns:
-    """Return runs whose texts are clean side by side, in the order given."""
+    """Return the runs side by side, in the order given; their texts must be clean."""
     summaries = [Summary(run) for run in runs]
     heads = [overview(summary) for summary in summaries]
     listed = [
@@ -118,32 +118,32 @@ def columns(runs: Sequence[Run]) -> Columns:
     )
 
 
-def _head(index: int, found: Overview) -> RunColumn:
+def _head(index: int, run_overview: Overview) -> RunColumn:
     return RunColumn(
         comparison.letter(index),
-        found.devices or ("No device",),
-        found.conditions,
-        trust_words(found),
-        not found.doubts,
-        found.matters,
+        run_overview.devices or ("No device",),
+        run_overview.conditions,
+        trust_words(run_overview),
+        not run_overview.doubts,
+        run_overview.matters,
     )
 
 
-def _readable(found: Difference) -> Difference:
-    values = [units.fact(found.name, value) for value in found.values]
+def _readable(difference: Difference) -> Difference:
+    values = [units.fact(difference.name, value) for value in difference.values]
     return Difference(min((name for name, _ in values), key=len), tuple(value for _, value in values))
 
 
 def _key_figures(heads: Sequence[Overview], anchors: Anchors) -> Iterator[ColumnRow]:
-    found: list[dict[_Key, _Found]] = [
+    figures_by_run: list[dict[_Key, _RunFigure]] = [
         {
-            (value.title, value.devices): _Found(value.case_id, value.figure, _of_data_sheet(value.of_spec))
+            (value.title, value.devices): _RunFigure(value.case_id, value.figure, _of_data_sheet(value.of_spec))
             for value in head.values
         }
         for head in heads
     ]
-    for key in dict.fromkeys(key for values in found for key in values):
-        cells = [values.get(key) for values in found]
+    for key in dict.fromkeys(key for values in figures_by_run for key in values):
+        cells = [values.get(key) for values in figures_by_run]
         first = next(cell for cell in cells if cell)
         anchor = anchors.case(first.case_id, key[1])
         yield ColumnRow(key[0], _device(key, anchors), "", link(anchor), tuple(_cells(cells)))
@@ -165,33 +165,33 @@ def _by_suite(
         cases = [cases.get(key) for cases in listed]
         suite, _, name = key[0].partition("/")
         anchor = anchors.case(*key)
-        cells = [_Found(key[0], case.spread.figure, case.ended) if case else None for case in cases]
+        cells = [_RunFigure(key[0], case.spread.figure, case.ended) if case else None for case in cases]
         row = ColumnRow(name, _device(key, anchors), anchor, link(anchor), tuple(_cells(cells)))
         rows.setdefault(suite, []).append(row)
-    return {suite: tuple(found) for suite, found in rows.items()}
+    return {suite: tuple(suite_rows) for suite, suite_rows in rows.items()}
 
 
-def _cells(found: Sequence[_Found | None]) -> Iterator[ColumnCell]:
-    """Yield a cell for each run; where the runs have the figure of unlike cases, each says of which."""
-    ids = {each.case_id for each in found if each}
-    first = found[0]
-    for index, each in enumerate(found):
-        if each is None:
+def _cells(figures: Sequence[_RunFigure | None]) -> Iterator[ColumnCell]:
+    """Yield a cell for each run; where the figures are of different cases, each cell names its case."""
+    ids = {figure.case_id for figure in figures if figure}
+    first = figures[0]
+    for index, figure in enumerate(figures):
+        if figure is None:
             yield ColumnCell()
             continue
-        parts = [each.note, each.case_id if len(ids) > 1 else ""]
-        change = _change(first, each) if index else _NO_CHANGE
-        text = each.figure.text if each.figure else ""
+        parts = [figure.note, figure.case_id if len(ids) > 1 else ""]
+        change = _change(first, figure) if index else _NO_CHANGE
+        text = figure.figure.text if figure.figure else ""
         yield ColumnCell(text, "; ".join(part for part in parts if part), change)
 
 
-def _change(first: _Found | None, other: _Found) -> str:
-    """How much a median differs from that of the first run: `+1.2 %`; nothing where they are not of one case."""
-    if first is None or first.figure is None or other.figure is None or first.case_id != other.case_id:
+def _change(first: _RunFigure | None, later: _RunFigure) -> str:
+    """Return the change of a median against the first run: `+1.2 %`; empty if the cases or units differ."""
+    if first is None or first.figure is None or later.figure is None or first.case_id != later.case_id:
         return _NO_CHANGE
-    if first.figure.unit != other.figure.unit or not first.figure.interval.centre:
+    if first.figure.unit != later.figure.unit or not first.figure.interval.centre:
         return _NO_CHANGE
-    ratio = other.figure.interval.centre / first.figure.interval.centre - 1
+    ratio = later.figure.interval.centre / first.figure.interval.centre - 1
     if not math.isfinite(ratio):
         return _NO_CHANGE
     return f"{100 * ratio:+.1f} %" if abs(ratio) >= _SEEN else "0.0 %"

@@ -10,30 +10,32 @@ from ._columns import ColumnCell, ColumnRow, Columns
 from ._markdown import cut, table
 
 
-def columns_markdown(found: Columns) -> str:
-    """Return the document, as far as a comment has room for it, with a newline at its end."""
-    return cut("\n".join(_lines(found)) + "\n")
+def columns_markdown(page: Columns) -> str:
+    """Return the document, cut to the length of a comment, with a newline at its end."""
+    return cut("\n".join(_lines(page)) + "\n")
 
 
-def _lines(found: Columns) -> Iterator[str]:
-    letters = [run.letter for run in found.runs]
-    yield f"# gpubench: {escape(found.title)}\n"
+def _lines(page: Columns) -> Iterator[str]:
+    letters = [run.letter for run in page.runs]
+    yield f"# gpubench: {escape(page.title)}\n"
     rows = (
         (run.letter, "; ".join(run.devices), " · ".join(run.conditions), run.trust, "; ".join(run.matters))
-        for run in found.runs
+        for run in page.runs
     )
     yield from table(
         ("run", "devices", "conditions", "trust", "what matters"), (tuple(map(escape, row)) for row in rows)
     )
-    if found.key_figures:
+    if page.key_figures:
         yield "\n## Key figures\n"
-        yield from table(("key figure", *letters), map(_row, found.key_figures))
-    yield f"\n{escape(found.note)}"
-    if found.differences:
+        yield from table(("key figure", *letters), map(_row, page.key_figures))
+    yield f"\n{escape(page.note)}"
+    if page.differences:
         yield "\n## Differences of the environment\n"
-        differing = ((each.name, *(value or "unknown" for value in each.values)) for each in found.differences)
+        differing = (
+            (difference.name, *(value or "unknown" for value in difference.values)) for difference in page.differences
+        )
         yield from table(("what", *letters), (tuple(map(escape, row)) for row in differing))
-    for suite in found.suites:
+    for suite in page.suites:
         yield f"\n## {escape(suite.name)}\n"
         yield from table(("case", *letters), map(_row, suite.rows))
 

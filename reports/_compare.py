@@ -1,4 +1,4 @@
-"""A comparison as every form of it shows it: rows of words, what they add up to, and a drawing of the changes."""
+"""The parts that all forms of a comparison share: rows of texts, the mean of each suite, charts of the changes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from gpubench.api.report import comparison as comparing
 from . import _svg as svg
 from ._charts import Chart
 
-_MANY = 3  # findings: a reason of more stands once, above them
-_DRAWN = 12  # of the worst and of the best
+_MANY = 3  # findings: a reason that more of them share is written once, in the answer above them
+_DRAWN = 12  # findings in a chart: one chart has the worst, another the best
 _ROW, _TOP = 31.0, 6.0
 _LEFT, _RIGHT = 12.0, svg.WIDTH - 12
-_LEAST_REACH = 0.02  # of the axis on either side: noise does not fill the picture
+_LEAST_REACH = 0.02  # of the axis on either side, so that noise does not fill the picture
 STYLES = {
     Verdict.SLOWER: "bad",
     Verdict.INVALID: "odd",
@@ -33,7 +33,7 @@ STYLES = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A finding in words; `style` is a class of the style sheet."""
+    """A finding as texts; `style` is a class of the style sheet."""
 
     verdict: str
     style: str
@@ -49,7 +49,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """What a suite's cases add up to."""
+    """The geometric mean of a suite's changes as text, and how many cases have each verdict."""
 
     name: str
     words: str
@@ -58,81 +58,84 @@ class Suite:
 
 
 def title(comparison: Comparison) -> str:
-    """`now against before`."""
-    first, *others = (column.name for column in comparison.columns)
-    return f"{', '.join(others)} against {first}"
+    """Return the title of a comparison: `now against before`."""
+    baseline, *candidates = (column.name for column in comparison.columns)
+    return f"{', '.join(candidates)} against {baseline}"
 
 
 def column_words(column: Column) -> str:
-    """`NVIDIA H200 · 2026-11-20 · 93 results`."""
+    """Return a run in a line: `NVIDIA H200 · 2026-11-20 · 93 results`."""
     count = f"{column.results} result{'' if column.results == 1 else 's'}"
-    return " · ".join(word for word in (", ".join(column.devices), column.started, count) if word)
+    return " · ".join(part for part in (", ".join(column.devices), column.started, count) if part)
 
 
 def rows(against: Against, answer: Answer) -> list[Row]:
-    """Return every finding, the worst first; a reason that many share stands in the answer instead."""
-    devices = len({finding.devices for finding in against.judgement.findings}) > 1
-    found = [_row(finding, devices) for finding in against.judgement.findings]
-    counts = Counter(row.why for row in found)
-    said = {why for why, count in counts.items() if count > _MANY and any(map(_ends_with(why), answer.why))}
-    return [replace(row, why="") if row.why in said else row for row in found]
+    """Return a row for each finding, the worst first; a reason that the answer already gives is left out."""
+    with_devices = len({finding.devices for finding in against.judgement.findings}) > 1
+    all_rows = [_row(finding, with_devices) for finding in against.judgement.findings]
+    counts = Counter(row.why for row in all_rows)
+    in_answer = {why for why, count in counts.items() if count > _MANY and any(map(_ends_with(why), answer.why))}
+    return [replace(row, why="") if row.why in in_answer else row for row in all_rows]
 
 
-def _ends_with(words: str) -> Callable[[str], bool]:
-    return lambda line: line.endswith(words)
+def _ends_with(ending: str) -> Callable[[str], bool]:
+    return lambda line: line.endswith(ending)
 
 
-def _row(finding: Finding, devices: bool) -> Row:
-    words = finding_words(finding)
+def _row(finding: Finding, with_devices: bool) -> Row:
+    texts = finding_words(finding)
     return Row(
-        words.verdict,
+        texts.verdict,
         STYLES[finding.verdict],
         finding.case.id,
-        "+".join(finding.devices) if devices else "",
-        words.before,
-        words.after,
-        words.change,
-        words.interval,
-        words.threshold,
-        words.why,
+        "+".join(finding.devices) if with_devices else "",
+        texts.before,
+        texts.after,
+        texts.change,
+        texts.interval,
+        texts.threshold,
+        texts.why,
     )
 
 
 def suites(against: Against) -> list[Suite]:
-    """Return the geometric mean of each suite, in words; it has a colour only if the decided changes go its way."""
+    """Return the geometric mean of each suite; it is good or bad only if the decided changes agree with it."""
     styles = {1: "good", 0: "unsure", -1: "bad"}
     return [Suite(mean.suite, mean.words, mean.counts, styles[mean.direction]) for mean in against.geomeans]
 
 
 def changes(against: Against) -> list[Chart]:
-    """Return drawings of the changes with their intervals, in the order of the table, without what is the same."""
-    told = [finding for finding in against.judgement.findings if finding.verdict is not Verdict.SAME]
-    known = [each for each in told if comparing.ratio(each) > 0]
-    if len(known) <= _DRAWN:
-        parts = [("Changes, in the order of the table", known)] if known else []
+    """Return charts of the changes with their intervals, in the order of the table, without unchanged cases."""
+    changed = [finding for finding in against.judgement.findings if finding.verdict is not Verdict.SAME]
+    drawable = [finding for finding in changed if comparing.ratio(finding) > 0]
+    if len(drawable) <= _DRAWN:
+        parts = [("Changes, in the order of the table", drawable)] if drawable else []
     else:
-        rest = known[-min(_DRAWN, len(known) - _DRAWN) :][::-1]
-        parts = [("Changes, in the order of the table", known[:_DRAWN]), ("Changes, from the end of the table", rest)]
-    ends = [end for _, found in parts for finding in found for end in _ends(finding)]
+        last = drawable[-min(_DRAWN, len(drawable) - _DRAWN) :][::-1]
+        first = drawable[:_DRAWN]
+        parts = [("Changes, in the order of the table", first), ("Changes, from the end of the table", last)]
+    ends = [end for _, findings in parts for finding in findings for end in _ends(finding)]
     reach = max(*map(_spread, map(abs, ends)), _LEAST_REACH, 0.0) * 1.08
-    return [_chart(title, found, reach) for title, found in parts]
+    return [_chart(title, findings, reach) for title, findings in parts]
 
 
-def _chart(title: str, shown: Sequence[Finding], reach: float) -> Chart:
-    height = _TOP + _ROW * len(shown) + 26
-    parts = [*_axis(reach, height), *(_drawn(finding, row, reach) for row, finding in enumerate(shown))]
-    words = "; ".join(f"{each.case.id} {each.verdict} {finding_words(each).change}" for each in shown)
+def _chart(title: str, findings: Sequence[Finding], reach: float) -> Chart:
+    height = _TOP + _ROW * len(findings) + 26
+    parts = [*_axis(reach, height), *(_drawn(finding, row, reach) for row, finding in enumerate(findings))]
+    description = "; ".join(
+        f"{finding.case.id} {finding.verdict} {finding_words(finding).change}" for finding in findings
+    )
     note = "change of the figure, worse to the left; a line is the 95 % interval, a ring has no interval"
-    return Chart(title, note, svg.picture(f"{title}: {words}", height, *parts))
+    return Chart(title, note, svg.picture(f"{title}: {description}", height, *parts))
 
 
 def _better(finding: Finding) -> float:
-    """Return the change as the table shows it, turned so that more is better."""
+    """Return the change as a fraction, with the sign that makes an improvement positive."""
     return change(finding) if finding.better == "more" else -change(finding)
 
 
 def _ends(finding: Finding) -> tuple[float, float]:
-    """Return the ends of the interval as the table shows them, turned so that more is better."""
+    """Return the ends of the interval as fractions, with the sign that makes an improvement positive."""
     if not finding.effect:
         return _better(finding), _better(finding)
     low, high = finding.bounds
@@ -140,7 +143,7 @@ def _ends(finding: Finding) -> tuple[float, float]:
 
 
 def _spread(size: float) -> float:
-    """Return where a change stands on the axis, on which large changes are drawn together."""
+    """Return the place of a change on an axis that compresses large changes logarithmically."""
     return math.copysign(math.log1p(abs(size)), size)
 
 
@@ -159,7 +162,7 @@ def _axis(reach: float, height: float) -> Iterator[Markup]:
 
 
 def _ticks(reach: float) -> list[float]:
-    """Round percentages on both sides: as many as there is room for."""
+    """Return the ticks as fractions: zero, and round percentages on both sides as far as there is room."""
     steps = (0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 3.0, 9.0)
     step = next((step for step in steps if math.log1p(step) * 2.5 > reach), steps[-1])
     return [value for value in (-step * 2, -step, 0.0, step, step * 2) if math.log1p(abs(value)) <= reach]
@@ -168,18 +171,18 @@ def _ticks(reach: float) -> list[float]:
 def _drawn(finding: Finding, row: int, reach: float) -> Markup:
     y = _TOP + _ROW * row
     style = STYLES[finding.verdict]
-    said = finding_words(finding)
-    words = f"{finding.case.id}: {said.verdict}, {said.change} ({said.interval})"
+    texts = finding_words(finding)
+    tooltip = f"{finding.case.id}: {texts.verdict}, {texts.change} ({texts.interval})"
     parts = [
         svg.text(_LEFT, y + 10, svg.shorten(finding.case.id, 46), class_="named"),
-        svg.text(_RIGHT, y + 10, said.change, "end", "named"),
+        svg.text(_RIGHT, y + 10, texts.change, "end", "named"),
     ]
     if finding.effect:
         low, high = (_x(end, reach) for end in _ends(finding))
         parts.append(svg.line(low, y + 19, high, y + 19, f"effect {style}"))
     parts.append(
         svg.dot(
-            _x(_better(finding), reach), y + 19, 3.6, f"effect {style}" + ("" if finding.effect else " open"), words
+            _x(_better(finding), reach), y + 19, 3.6, f"effect {style}" + ("" if finding.effect else " open"), tooltip
         )
     )
     return svg.join(parts)

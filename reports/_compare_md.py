@@ -1,4 +1,4 @@
-"""A comparison as GitHub Markdown, short enough for a comment: the worst stays where room is short."""
+"""A comparison as GitHub Markdown, short enough for a comment: where room is short, the worst rows stay."""
 
 from __future__ import annotations
 
@@ -12,34 +12,39 @@ from ._markdown import MOST_BYTES, clipped, cut, table
 
 _MOST_DIFFERENCES = 30
 _NEWLINE = 1
-_HEAD_BYTES = 300  # of a table: its own head, and the words on what is left out
+_HEAD_BYTES = 300  # of a table: its head, and the sentence about the rows that are left out
 
 
 def compare_markdown(comparison: Comparison) -> str:
-    """The document, with a newline at its end."""
-    answers = [comparing.answer(each, comparing.letter(index)) for index, each in enumerate(comparison.against, 1)]
-    every = [rows(against, answer) for against, answer in zip(comparison.against, answers, strict=True)]
-    bare = _document(comparison, answers, [[] for _ in every], every)
-    room = MOST_BYTES - len(bare.encode()) - _HEAD_BYTES * len(every)
-    return cut(_document(comparison, answers, _fitting(every, room), every))
+    """Return the document, with a newline at its end."""
+    answers = [
+        comparing.answer(against, comparing.letter(index)) for index, against in enumerate(comparison.against, 1)
+    ]
+    rows_by_run = [rows(against, answer) for against, answer in zip(comparison.against, answers, strict=True)]
+    without_rows = _document(comparison, answers, [[] for _ in rows_by_run], rows_by_run)
+    room = MOST_BYTES - len(without_rows.encode()) - _HEAD_BYTES * len(rows_by_run)
+    return cut(_document(comparison, answers, _fitting(rows_by_run, room), rows_by_run))
 
 
-def _fitting(every: Sequence[Sequence[Row]], room_bytes: int) -> list[list[Row]]:
-    """Of each run the first rows, that is the worst, as far as there is room for each; none of what is the same."""
-    share, kept = room_bytes // max(len(every), 1), []
-    for found in every:
-        left, rows_kept = share, []
-        for row in found:
-            left -= len(_line(row).encode()) + _NEWLINE
-            if left < 0 or row.verdict == Verdict.SAME:
+def _fitting(rows_by_run: Sequence[Sequence[Row]], room_bytes: int) -> list[list[Row]]:
+    """Return the first, that is the worst, rows of each run that fit into its share of the room; no unchanged case."""
+    share, fitting_by_run = room_bytes // max(len(rows_by_run), 1), []
+    for run_rows in rows_by_run:
+        left_bytes, fitting = share, []
+        for row in run_rows:
+            left_bytes -= len(_line(row).encode()) + _NEWLINE
+            if left_bytes < 0 or row.verdict == Verdict.SAME:
                 break
-            rows_kept.append(row)
-        kept.append(rows_kept)
-    return kept
+            fitting.append(row)
+        fitting_by_run.append(fitting)
+    return fitting_by_run
 
 
 def _document(
-    comparison: Comparison, answers: Sequence[Answer], kept: Sequence[Sequence[Row]], every: Sequence[Sequence[Row]]
+    comparison: Comparison,
+    answers: Sequence[Answer],
+    listed: Sequence[Sequence[Row]],
+    rows_by_run: Sequence[Sequence[Row]],
 ) -> str:
     parts = [f"# {escape(title(comparison))}", ""]
     for answer, against in zip(answers, comparison.against, strict=True):
@@ -47,13 +52,13 @@ def _document(
     parts += table(("run", "name", "what it is"), _runs(comparison))
     parts += _environment(comparison)
     for index, against in enumerate(comparison.against, 1):
-        parts += _against(against, comparing.letter(index), kept[index - 1], len(every[index - 1]))
+        parts += _against(against, comparing.letter(index), listed[index - 1], len(rows_by_run[index - 1]))
     return "\n".join(parts) + "\n"
 
 
 def _answer(answer: Answer, only_one: Sequence[str]) -> Iterator[str]:
     yield f"**{escape(answer.verdict)}**\n"
-    yield from (f"- {escape(clipped(words))}" for words in (*answer.why, *only_one))
+    yield from (f"- {escape(clipped(reason))}" for reason in (*answer.why, *only_one))
     for step in answer.next_steps:
         yield f"- **next:** {escape(clipped(step.words))}{f': {code(clipped(step.command))}' if step.command else ''}"
     yield ""
@@ -66,29 +71,32 @@ def _runs(comparison: Comparison) -> Iterator[tuple[str, ...]]:
 
 def _environment(comparison: Comparison) -> Iterator[str]:
     yield "\n## Environment\n"
-    found = comparison.differences
-    if not found:
+    differences = comparison.differences
+    if not differences:
         yield "No known environment differences."
         return
     heads = ("environment", *(comparing.letter(index) for index in range(len(comparison.columns))))
-    lines = ((escape(each.name), *(escape(clipped(value)) or "–" for value in each.values)) for each in found)
+    lines = (
+        (escape(difference.name), *(escape(clipped(value)) or "–" for value in difference.values))
+        for difference in differences
+    )
     yield from table(heads, list(lines)[:_MOST_DIFFERENCES])
-    if len(found) > _MOST_DIFFERENCES:
-        yield f"\nand {len(found) - _MOST_DIFFERENCES} more"
+    if len(differences) > _MOST_DIFFERENCES:
+        yield f"\nand {len(differences) - _MOST_DIFFERENCES} more"
 
 
-def _against(against: Against, name: str, kept: Sequence[Row], count: int) -> Iterator[str]:
+def _against(against: Against, name: str, listed: Sequence[Row], count: int) -> Iterator[str]:
     yield f"\n## {name} against A: {escape(against.tally)}\n"
     means = suites(against)
     if means:
         lines = ((escape(mean.name), escape(mean.words), mean.cases) for mean in means)
         yield from table(("suite", "geometric mean", "cases"), lines)
         yield ""
-    if kept:
+    if listed:
         yield from table(("verdict", "case", "A", name, "change", "95 % interval", "threshold", "why"), ())
-        yield from map(_line, kept)
-    if left := count - len(kept):
-        yield f"\n{left} {'more' if kept else 'cases'}, none worse: the `.html` and the `.json` have them all."
+        yield from map(_line, listed)
+    if left := count - len(listed):
+        yield f"\n{left} {'more' if listed else 'cases'}, none worse: the `.html` and the `.json` have them all."
 
 
 def _line(row: Row) -> str:

@@ -1,4 +1,4 @@
-"""A comparison as the page's template takes it: values in words, drawings as markup; the template only lays out."""
+"""The values that the template of a comparison's page shows: texts, and drawings as markup."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_ROWS = 8_000  # of a page, which keeps it below 5 MB; the rest are counted
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One run against the first: what can be told, and what is the same."""
+    """One run against the first: `told` are the rows with a verdict other than "no change", `same` the others."""
 
     letter: str
     name: str
@@ -41,23 +41,24 @@ class ComparePage:
 
 
 def compare_page(comparison: Comparison) -> ComparePage:
-    """The page of a comparison whose text is clean."""
+    """Return the page of a comparison; its texts must be clean."""
     runs = [
         (comparing.letter(index), column.name, column_words(column)) for index, column in enumerate(comparison.columns)
     ]
     room = _MOST_ROWS // len(comparison.against)
     blocks = [
-        _block(comparison, found, comparing.letter(index), room) for index, found in enumerate(comparison.against, 1)
+        _block(comparison, against, comparing.letter(index), room)
+        for index, against in enumerate(comparison.against, 1)
     ]
     return ComparePage(title(comparison), tuple(runs), comparison.differences, tuple(blocks))
 
 
 def _block(comparison: Comparison, against: Against, name: str, room: int) -> Block:
     answer = comparing.answer(against, name)
-    found = rows(against, answer)
-    shown = found[:room]
+    all_rows = rows(against, answer)
+    listed = all_rows[:room]
     counts = [(f"{count} {verdict}", STYLES[verdict]) for verdict, count in against.judgement.counts().items()]
-    left_out = len(found) - len(shown)
+    left_out = len(all_rows) - len(listed)
     notes = [f"{left_out} cases are left out here, none of them worse: the .json has them all"] if left_out else []
     return Block(
         name,
@@ -68,7 +69,7 @@ def _block(comparison: Comparison, against: Against, name: str, room: int) -> Bl
         tuple(counts),
         tuple(suites(against)),
         tuple(changes(against)),
-        tuple(row for row in shown if row.verdict != Verdict.SAME),
-        tuple(row for row in shown if row.verdict == Verdict.SAME),
+        tuple(row for row in listed if row.verdict != Verdict.SAME),
+        tuple(row for row in listed if row.verdict == Verdict.SAME),
         tuple(notes),
     )

@@ -22,13 +22,13 @@ from gpubench.api.report import (
 )
 
 
-def staircase_record(found: Staircase) -> dict[str, Any]:
-    """Return the levels of a line: heights, the end of each in bytes, and the sizes that the device reports."""
+def staircase_record(staircase: Staircase) -> dict[str, Any]:
+    """Return the levels of a line: the height and the end of each, and the sizes in bytes that the device reports."""
     return {
-        "suite": found.suite,
-        "view": found.title,
-        "line": found.line.label,
-        "levels": [_step(step) for step in found.steps],
+        "suite": staircase.suite,
+        "view": staircase.title,
+        "line": staircase.line.label,
+        "levels": [_step(step) for step in staircase.steps],
     }
 
 
@@ -41,19 +41,19 @@ def _step(step: Step) -> dict[str, Any]:
         "smallest": step.smallest,
         "largest": step.largest,
         "end": _interval(step.end) if step.end else None,
-        "known": [{"name": known.name, "bytes": known.bytes, "source": known.source} for known in step.known],
+        "known": [{"name": size.name, "bytes": size.bytes, "source": size.source} for size in step.known],
     }
 
 
-def transfer_record(found: Transfers) -> dict[str, Any]:
+def transfer_record(view_transfers: Transfers) -> dict[str, Any]:
     """Return the paths of a view with their models and crossovers."""
     return {
-        "suite": found.suite,
-        "view": found.title,
-        "axis": found.axis,
-        "paths": [_path(path, found.by) for path in found.paths],
-        "crossovers": [_crossover(each) for each in found.crossovers],
-        "fastest": [_fastest(each) for each in fastest(found)],
+        "suite": view_transfers.suite,
+        "view": view_transfers.title,
+        "axis": view_transfers.axis,
+        "paths": [_path(path, view_transfers.by) for path in view_transfers.paths],
+        "crossovers": [_crossover(crossover) for crossover in view_transfers.crossovers],
+        "fastest": [_fastest(choices) for choices in fastest(view_transfers)],
     }
 
 
@@ -77,16 +77,21 @@ def _path(path: Path, by: tuple[str, ...]) -> dict[str, Any]:
     }
 
 
-def _crossover(each: Crossover) -> dict[str, Any]:
-    return {"below": each.below, "above": each.above, **_interval(each.size), "fitted": frame.finite(each.fitted)}
-
-
-def _fastest(each: FastestChoices) -> dict[str, Any]:
+def _crossover(crossover: Crossover) -> dict[str, Any]:
     return {
-        "params": dict(each.params),
-        "devices": list(each.devices),
-        "axis": each.axis,
-        "choices": [{"from": choice.above, "fastest": choice.value} for choice in each.choices],
+        "below": crossover.below,
+        "above": crossover.above,
+        **_interval(crossover.size),
+        "fitted": frame.finite(crossover.fitted),
+    }
+
+
+def _fastest(fastest_choices: FastestChoices) -> dict[str, Any]:
+    return {
+        "params": dict(fastest_choices.params),
+        "devices": list(fastest_choices.devices),
+        "axis": fastest_choices.axis,
+        "choices": [{"from": choice.above, "fastest": choice.value} for choice in fastest_choices.choices],
     }
 
 
@@ -99,7 +104,7 @@ def _interval(interval: stats.Interval) -> dict[str, float | None]:
 
 
 def derived_lines(summary: Summary) -> Iterator[dict[str, Any]]:
-    """Yield the same as flat lines: `params` names the line, `series` the part of it, `quantity` is `derived`."""
+    """Yield levels and transfer models as flat lines: `params` names the curve, `series` the part of it."""
     for staircase in staircases(summary):
         line = _line(staircase.suite, staircase.title, staircase.line.label)
         for number, step in enumerate(staircase.steps, 1):
@@ -113,12 +118,17 @@ def derived_lines(summary: Summary) -> Iterator[dict[str, Any]]:
                 }
             if step.end:
                 yield {**line, "series": f"level {number} end", "unit": "B", **_interval(step.end)}
-    for found in transfers(summary):
-        for path in found.paths:
-            yield from _path_lines(_line(found.suite, found.title, path.line.label), path)
-        for each in found.crossovers:
-            name = f"crossover {each.below} to {each.above}"
-            yield {**_line(found.suite, found.title, ""), "series": name, "unit": "B", **_interval(each.size)}
+    for view_transfers in transfers(summary):
+        for path in view_transfers.paths:
+            yield from _path_lines(_line(view_transfers.suite, view_transfers.title, path.line.label), path)
+        for crossover in view_transfers.crossovers:
+            name = f"crossover {crossover.below} to {crossover.above}"
+            yield {
+                **_line(view_transfers.suite, view_transfers.title, ""),
+                "series": name,
+                "unit": "B",
+                **_interval(crossover.size),
+            }
 
 
 def _line(suite: str, title: str, label: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The samples of a case as a drawing: how many lay where, the median and its interval."""
+"""The samples of a case as a histogram, with the median and its interval marked."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from gpubench.api.report import Figure, Series, judged_values, stats, units
 
 from . import _svg as svg
 
-_FEWEST = 5  # fewer samples are no distribution
+_FEWEST = 5  # samples of a histogram: fewer show no distribution
 _BINS, _WIDTH, _HEIGHT, _TOP = 40, 460.0, 64.0, 6.0
-_BOTTOM, _CLIPPED = 44.0, 0.005  # of many samples those beyond are in the last bin on either side
+_BOTTOM, _CLIPPED = 44.0, 0.005  # the fraction of many samples that the last bin on either side takes
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """A drawing of the samples of one series, and what they are in a sentence."""
+    """A histogram of the samples of one series, and a sentence that describes them."""
 
     words: str
     drawing: Markup
 
 
 def distribution(series: Series, figure: Figure) -> Distribution | None:
-    """The distribution of a series' samples in the judged quantity; None of too few."""
+    """Return the distribution of a series' samples in the judged quantity; None for fewer than five samples."""
     values = judged_values(series)
     if len(values) < _FEWEST:
         return None
@@ -36,11 +36,11 @@ def distribution(series: Series, figure: Figure) -> Distribution | None:
         inner = stats.quantile(values.tolist(), _CLIPPED), stats.quantile(values.tolist(), 1 - _CLIPPED)
     ends = f"{units.quantity(low, figure.unit)} to {units.quantity(high, figure.unit)}"
     marked = "the median is marked with its 95 % interval within this process"
-    words = f"{len(values)} samples of {series.label}, {ends}; {marked}"
-    return Distribution(words, _drawn(values, inner, figure, words))
+    description = f"{len(values)} samples of {series.label}, {ends}; {marked}"
+    return Distribution(description, _drawn(values, inner, figure, description))
 
 
-def _drawn(values: np.ndarray, ends: tuple[float, float], figure: Figure, words: str) -> Markup:
+def _drawn(values: np.ndarray, ends: tuple[float, float], figure: Figure, description: str) -> Markup:
     low, high = ends if ends[1] > ends[0] else (ends[0] - 1.0, ends[0] + 1.0)
     bins = min(_BINS, max(8, 2 * math.isqrt(len(values))))
     counts, _ = np.histogram(np.clip(values, low, high), bins, (low, high))
@@ -64,4 +64,4 @@ def _drawn(values: np.ndarray, ends: tuple[float, float], figure: Figure, words:
         svg.text(4.0, _HEIGHT - 2, units.quantity(low, figure.unit)),
         svg.text(_WIDTH - 4.0, _HEIGHT - 2, units.quantity(high, figure.unit), "end"),
     ]
-    return svg.picture(words, _HEIGHT, *parts)
+    return svg.picture(description, _HEIGHT, *parts)

@@ -1,4 +1,4 @@
-"""What a run was measured with, in the units that people read."""
+"""The devices, host, versions and settings of a run, in the units that people read."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def environment_words(run: Run) -> str:
     """Return the environment in a line: `Linux 6.18, Python 3.12.3, 15 versions`."""
     facts = run.manifest.facts
     versions = dict(facts.versions)
-    found = [dict(facts.host).get("system", ""), f"Python {versions['python']}" if "python" in versions else ""]
+    names = [dict(facts.host).get("system", ""), f"Python {versions['python']}" if "python" in versions else ""]
     counts = [_count(len(facts.devices), "device"), _count(len(versions) + 1, "version")]
-    return ", ".join(part for part in (*found, *counts) if part)
+    return ", ".join(part for part in (*names, *counts) if part)
 
 
 def _count(number: int, word: str) -> str:

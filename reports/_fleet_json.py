@@ -22,7 +22,7 @@ FLEET_SCHEMA = "gpubench.fleet-judgement/1"
 
 
 def fleet_document(judgement: FleetJudgement) -> dict[str, Any]:
-    """Return everything that the judgement says; a figure that is not a finite number is null."""
+    """Return the whole judgement as plain values; a figure that is not a finite number is null."""
     fleet = judgement.fleet
     return {
         "schema": FLEET_SCHEMA,
@@ -36,7 +36,7 @@ def fleet_document(judgement: FleetJudgement) -> dict[str, Any]:
         "nodes_at_once": fleet.at_once,
         "notes": list(judgement.notes),
         "nodes": [_timed(dataclasses.asdict(node)) for node in fleet.nodes],
-        "again": [_timed(dataclasses.asdict(each)) for each in fleet.again],
+        "again": [_timed(dataclasses.asdict(node)) for node in fleet.again],
         "failures": [_failed(failure) for failure in judgement.failures],
         "suspects": [_suspect(suspect) for suspect in judgement.suspects],
         "groups": [_group(group) for group in judgement.groups],
@@ -45,7 +45,7 @@ def fleet_document(judgement: FleetJudgement) -> dict[str, Any]:
 
 
 def _timed(record: dict[str, Any]) -> dict[str, Any]:
-    """Return the record of a node, the field with its seconds named as in other documents."""
+    """Return the record of a node with its field `seconds` named `elapsed_s`, as in the other documents."""
     return {"elapsed_s" if name == "seconds" else name: value for name, value in record.items()}
 
 

@@ -1,4 +1,4 @@
-"""The map of a fleet: a row for each node, a tile for each GPU, and a layer for each family of cases and each reading.
+"""The map of a fleet: a row for each node, a tile for each GPU, a layer for each family of cases and each reading.
 
 The page shows one layer as tables of tiles, which reads without a script; the script exchanges the layer. Small
 drawings show every layer at once.
@@ -22,9 +22,9 @@ from . import _svg as svg
 from ._heat import SHADES, bounds, strokes
 from ._web import written
 
-_MOST_TILES = 16_000  # which keeps the page of any fleet below 2 MB
+_MOST_TILES = 16_000  # keeps the page of any fleet below 2 MB
 _MOST_COLUMNS = 64
-_BLOCK = 16  # nodes in a table where no rack is known
+_BLOCK = 16  # nodes in a table if the racks are unknown
 _BAND = 128  # nodes that stand side by side in a small drawing
 _RINGS = 50  # suspects that a small drawing marks
 # Of the median, in per mille: where the shades of a share begin. A fixed scale keeps a healthy fleet pale.
@@ -47,7 +47,7 @@ _SHARE = _Unit(100.0, 1, "%")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A node: the name, the index of its first tile, and what became of it if it did not answer."""
+    """A node: its name, its rack, the index of its first tile, and in `gone` how it ended if it has no results."""
 
     node: str
     rack: str
@@ -57,7 +57,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One measure of all tiles. `values` are integers in the last digit that is shown, NaN where there is none."""
+    """One measure of all tiles: `values`, shape (tiles,), in multiples of the last digit shown; NaN if missing."""
 
     name: str
     words: str
@@ -83,7 +83,7 @@ class Layer:
 
     @property
     def legend(self) -> list[str]:
-        """The words for each shade."""
+        """The range of values that each shade stands for, as texts."""
         ends = [self.text(limit) for limit in self.limits]
         unit = self.unit.name
         if self.is_share:
@@ -107,7 +107,7 @@ class FleetMap:
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """What stands above the columns: `0` for `cuda:0` where all GPUs are of one backend."""
+        """The column heads: `0` for `cuda:0` if all GPUs are of one backend."""
         kinds = {column.partition(":")[0] for column in self.columns} - {_HOST}
         return tuple(
             column.rpartition(":")[2] if len(kinds) == 1 and column != _HOST else column for column in self.columns
@@ -115,38 +115,39 @@ class FleetMap:
 
 
 def fleet_map(judgement: FleetJudgement, anchors: dict[tuple[str, str], tuple[str, str]]) -> FleetMap:
-    """Return the map; `anchors` lead from a node's device to the anchor and the state of its suspect."""
-    found: dict[tuple[str, str], list[Standing]] = {}
+    """Return the map; `anchors` maps a node and a device to the anchor and the state of its suspect."""
+    standings_at: dict[tuple[str, str], list[Standing]] = {}
     for standing in judgement.standings:
         for device in standing.place.devices:
-            found.setdefault((standing.place.node, device), []).append(standing)
+            standings_at.setdefault((standing.place.node, device), []).append(standing)
     columns = _columns(judgement)
-    every = _nodes(judgement, {node for node, _ in found})
+    all_nodes = _nodes(judgement, {node for node, _ in standings_at})
     faults = _faults(judgement)
-    noted = {node for node, _ in (*anchors, *faults)}
-    nodes = _fitting(every, noted, max(_MOST_TILES // max(len(columns), 1), 1))
+    reported = {node for node, _ in (*anchors, *faults)}
+    nodes = _fitting(all_nodes, reported, max(_MOST_TILES // max(len(columns), 1), 1))
     rows: list[Row] = []
-    places: list[tuple[str, str]] = []
+    tiles: list[tuple[str, str]] = []
     for node, rack, gone in nodes:
-        rows.append(Row(node, rack, len(places), gone))
-        places += [] if gone else [(node, column) for column in columns]
-    marks = {index: anchors[place] for index, place in enumerate(places) if place in anchors}
-    layers = tuple(_layers(judgement, [found.get(place, []) for place in places]))
+        rows.append(Row(node, rack, len(tiles), gone))
+        tiles += [] if gone else [(node, column) for column in columns]
+    marks = {index: anchors[place] for index, place in enumerate(tiles) if place in anchors}
+    layers = tuple(_layers(judgement, [standings_at.get(place, []) for place in tiles]))
     worst = judgement.suspects[0].findings[0].family if judgement.suspects else ""
     return FleetMap(
         columns,
         tuple(rows),
         layers,
         marks,
-        {index: faults[place] for index, place in enumerate(places) if place in faults},
-        len(every) - len(nodes),
+        {index: faults[place] for index, place in enumerate(tiles) if place in faults},
+        len(all_nodes) - len(nodes),
         next((index for index, layer in enumerate(layers) if layer.name == worst), 0),
     )
 
 
 def _faults(judgement: FleetJudgement) -> dict[tuple[str, str], str]:
     """Return for each device of a component with a fault whether it is sick or has failed cases."""
-    failed = [each.place for each in judgement.failures if each.status == "failed" and len(each.place.devices) == 1]
+    failures = (failure for failure in judgement.failures if failure.status == "failed")
+    failed = [failure.place for failure in failures if len(failure.place.devices) == 1]
     sick = [standing.place for standing in judgement.sick]
     return {
         **{(place.node, device): "failed" for place in failed for device in place.devices},
@@ -155,12 +156,12 @@ def _faults(judgement: FleetJudgement) -> dict[tuple[str, str], str]:
 
 
 def _columns(judgement: FleetJudgement) -> tuple[str, ...]:
-    found = {device for standing in judgement.standings for device in standing.place.devices}
-    return tuple(sorted(found, key=lambda device: (device == _HOST, len(device), device))[:_MOST_COLUMNS])
+    devices = {device for standing in judgement.standings for device in standing.place.devices}
+    return tuple(sorted(devices, key=lambda device: (device == _HOST, len(device), device))[:_MOST_COLUMNS])
 
 
 def _nodes(judgement: FleetJudgement, measured: set[str]) -> list[tuple[str, str, str]]:
-    """Return the name, the rack and the end of each node, rack by rack."""
+    """Return for each node, rack by rack, its name, its rack, and how it ended if it has no results."""
     racks = {rack: index for index, rack in enumerate(dict.fromkeys(node.rack for node in judgement.fleet.nodes))}
     nodes = sorted(judgement.fleet.nodes, key=lambda node: racks[node.rack])
     return [
@@ -173,26 +174,31 @@ def _nodes(judgement: FleetJudgement, measured: set[str]) -> list[tuple[str, str
     ]
 
 
-def _fitting(nodes: list[tuple[str, str, str]], noted: set[str], most: int) -> list[tuple[str, str, str]]:
-    """Return as many nodes as there is room for, in their order; those with a finding or without an answer stay."""
+def _fitting(nodes: list[tuple[str, str, str]], reported: set[str], most: int) -> list[tuple[str, str, str]]:
+    """Return at most `most` nodes in their order, preferring nodes with a finding and nodes without an answer."""
     if len(nodes) <= most:
         return nodes
-    ranked = sorted(range(len(nodes)), key=lambda index: not (nodes[index][2] or nodes[index][0] in noted))
+    ranked = sorted(range(len(nodes)), key=lambda index: not (nodes[index][2] or nodes[index][0] in reported))
     return [nodes[index] for index in sorted(ranked[:most])]
 
 
 def _layers(judgement: FleetJudgement, tiles: Sequence[list[Standing]]) -> Iterator[Layer]:
-    """Yield the layers: the families, then the readings that anybody took."""
-    links = {family for each in judgement.standings if each.kind == "link" for family, _ in each.shares}
+    """Yield a layer for each family of cases, then one for each reading that any component has."""
+    links = {family for standing in judgement.standings if standing.kind == "link" for family, _ in standing.shares}
     shares = [[dict(standing.shares) for standing in tile] for tile in tiles]
     for family in judgement.families:
         values = [min((share[family] for share in tile if family in share), default=math.nan) for tile in shares]
-        words = "the lowest share of each GPU and its links" if family in links else ""
-        yield _layer(family, words or "share of the median of comparable components", _SHARE, values)
+        description = "the lowest share of each GPU and its links" if family in links else ""
+        yield _layer(family, description or "share of the median of comparable components", _SHARE, values)
     for name, unit, reading in _READINGS:
-        values = [next((reading(each) for each in tile if len(each.place.devices) == 1), math.nan) for tile in tiles]
+        values = [_of_single_device(tile, reading) for tile in tiles]
         if any(map(math.isfinite, values)):
             yield _layer(name, "while the cases ran", unit, values)
+
+
+def _of_single_device(tile: Sequence[Standing], reading: Callable[[Standing], float]) -> float:
+    """Return the reading of the tile's own device, not of a link; NaN if the tile has none."""
+    return next((reading(standing) for standing in tile if len(standing.place.devices) == 1), math.nan)
 
 
 _READINGS: tuple[tuple[str, _Unit, Callable[[Standing], float]], ...] = (
@@ -202,17 +208,17 @@ _READINGS: tuple[tuple[str, _Unit, Callable[[Standing], float]], ...] = (
 )
 
 
-def _layer(name: str, words: str, unit: _Unit, values: Sequence[float]) -> Layer:
+def _layer(name: str, description: str, unit: _Unit, values: Sequence[float]) -> Layer:
     scaled = np.round(np.array(values, float) * unit.factor * 10**unit.digits)
     if unit is _SHARE:
-        return Layer(name, words, unit, scaled, _SHARE_LIMITS)
+        return Layer(name, description, unit, scaled, _SHARE_LIMITS)
     low, high = bounds(scaled)
     limits = dict.fromkeys(round(low + (high - low) * index / SHADES) for index in range(1, SHADES))
-    return Layer(name, words, unit, scaled, tuple(limits))
+    return Layer(name, description, unit, scaled, tuple(limits))
 
 
 def layer_data(layers: Sequence[Layer]) -> list[dict[str, object]]:
-    """Return what the script needs to show another layer."""
+    """Return the layers as plain values, with which the script shows another layer."""
     return [
         {
             "name": layer.name,
@@ -228,23 +234,25 @@ def layer_data(layers: Sequence[Layer]) -> list[dict[str, object]]:
     ]
 
 
-def tables(found: FleetMap) -> Markup:
-    """Return the tables of tiles of the layer that is shown, one for each rack or for sixteen nodes.
+def tables(tile_map: FleetMap) -> Markup:
+    """Return the tables of tiles of the shown layer: one for each rack, or for each sixteen nodes without racks.
 
-    End tags that HTML does not need are left out: thousands of tiles make half of the page.
+    End tags that HTML does not need are left out, because thousands of tiles make half of the page.
     """
-    shades = found.layers[found.shown].shades.tolist() if found.layers else []
-    heads = "".join(f"<th scope=col>{escape(head)}" for head in found.heads)
+    shades = tile_map.layers[tile_map.shown].shades.tolist() if tile_map.layers else []
+    heads = "".join(f"<th scope=col>{escape(head)}" for head in tile_map.heads)
     parts = []
-    for rack, rows in _blocks(found.rows):
+    for rack, rows in _blocks(tile_map.rows):
         caption = f"<caption>{escape(rack)}</caption>" if rack else ""
         parts.append(f"<table>{caption}<thead><tr><th scope=col>node{heads}<tbody>")
         for row in rows:
             parts.append(f"<tr><th scope=row>{escape(row.node)}")
             parts.append(
-                f'<td class=gone colspan="{max(len(found.columns), 1)}">{escape(row.gone)}'
+                f'<td class=gone colspan="{max(len(tile_map.columns), 1)}">{escape(row.gone)}'
                 if row.gone
-                else "".join(_tile(found, index, shades) for index in range(row.first, row.first + len(found.columns)))
+                else "".join(
+                    _tile(tile_map, index, shades) for index in range(row.first, row.first + len(tile_map.columns))
+                )
             )
         parts.append("</table>\n")
     return written(parts)
@@ -260,28 +268,28 @@ def _blocks(rows: Sequence[Row]) -> Iterator[tuple[str, Sequence[Row]]]:
     yield from racks.items()
 
 
-def _tile(found: FleetMap, index: int, shades: Sequence[int]) -> str:
-    layer = found.layers[found.shown]
+def _tile(tile_map: FleetMap, index: int, shades: Sequence[int]) -> str:
+    layer = tile_map.layers[tile_map.shown]
     text = layer.text(layer.values[index])
-    anchor, state = found.marks.get(index, ("", ""))
+    anchor, state = tile_map.marks.get(index, ("", ""))
     names = [f"h{shades[index]}"] if shades[index] > 0 else []
-    names += [name for name in (state, found.faults.get(index, "")) if name]
+    names += [name for name in (state, tile_map.faults.get(index, "")) if name]
     class_ = f' class="{" ".join(names)}"' if names else ""
     return f"<td{class_}><a href=#{anchor}>{text or '–'}</a>" if anchor else f"<td{class_}>{text}"
 
 
-def overview(found: FleetMap, layer: Layer) -> Markup:
+def overview(tile_map: FleetMap, layer: Layer) -> Markup:
     """Return a small drawing of a layer: the nodes from left to right, their GPUs from top to bottom."""
-    height, wide = len(found.columns), min(len(found.rows), _BAND)
-    bands = math.ceil(len(found.rows) / _BAND)
+    height, wide = len(tile_map.columns), min(len(tile_map.rows), _BAND)
+    bands = math.ceil(len(tile_map.rows) / _BAND)
     cells = np.full((max(bands * (height + 1) - 1, 1), max(wide, 1)), -1)
     shades, rings = layer.shades, []
-    for place, row in enumerate(found.rows):
+    for place, row in enumerate(tile_map.rows):
         band, column = divmod(place, _BAND)
         top = band * (height + 1)
         if not row.gone:
             cells[top : top + height, column] = shades[row.first : row.first + height]
-            rings += [(column, top + tile) for tile in range(height) if row.first + tile in found.marks]
+            rings += [(column, top + tile) for tile in range(height) if row.first + tile in tile_map.marks]
     paths = [
         svg.element("path", d="".join(strokes(cells >= shade)), class_=f"run h{shade}")
         for shade in range(SHADES)
@@ -294,8 +302,8 @@ def overview(found: FleetMap, layer: Layer) -> Markup:
         svg.element("circle", cx=(x + 0.5) * step, cy=(y + 0.5) * high, r=max(high, 4.0) * 0.6, class_="ring")
         for x, y in rings[:_RINGS]
     ]
-    words = f"{layer.name}: nodes from left to right, GPUs from top to bottom"
-    return svg.picture(words, cells.shape[0] * high, drawn, *marks, width=200.0)
+    description = f"{layer.name}: nodes from left to right, GPUs from top to bottom"
+    return svg.picture(description, cells.shape[0] * high, drawn, *marks, width=200.0)
 
 
 def range_words(layer: Layer) -> str:
@@ -305,7 +313,7 @@ def range_words(layer: Layer) -> str:
 
 
 def reading_words(standing: Standing) -> str:
-    """Return where a component stands: the shares of its families, then its readings."""
+    """Return the shares of the median of a component by family, then its readings, as text."""
     parts = [f"{family} {units.percent(share)}" for family, share in standing.shares]
     for name, unit, reading in _READINGS:
         value = reading(standing)

@@ -36,7 +36,7 @@ def _key_lines(judgement: FleetJudgement) -> Iterator[str]:
     yield f"- {answered} of {len(judgement.fleet.nodes)} nodes answered."
     sick = [f"{standing.place.text}: {standing.sick[0]}" for standing in judgement.sick]
     yield from (f"- **sick:** {escape(clipped(line))}" for line in sick[:_MOST_KEY_LINES])
-    failures = [fleet_words.failure_words(each) for each in judgement.failures]
+    failures = [fleet_words.failure_words(failure) for failure in judgement.failures]
     yield from (f"- **failed:** {escape(clipped(line))}" for line in failures[:_MOST_KEY_LINES])
     for line in fleet_words.population_words(judgement)[:_MOST_KEY_LINES]:
         yield f"- {escape(clipped(line))}"

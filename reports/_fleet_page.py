@@ -1,4 +1,4 @@
-"""The judgement of a fleet as the page's template takes it: values in words, drawings as markup."""
+"""The values that the template of a fleet's page shows: texts, and drawings as markup."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ._markdown import clipped
 from ._web import packed
 
 _MOST_SUSPECTS, _MOST_FINDINGS, _MOST_CASES, _MOST_LINES = 300, 1000, 2000, 200
-_FEW_SUSPECTS = 5  # whose cases are open from the start
+_FEW_SUSPECTS = 5  # with no more suspects, their cases are open from the start
 _NONE = "–"
 _BASES = {"others": "the others", "baseline": "the baseline", "floor": "the floor"}
 _REST = "`gpubench fleet judge … -o fleet.json` lists all"
@@ -33,7 +33,7 @@ _REST = "`gpubench fleet judge … -o fleet.json` lists all"
 
 @dataclass(frozen=True, slots=True)
 class FindingLine:
-    """A slow case of a suspect in words."""
+    """A slow case of a suspect as texts."""
 
     place: str
     case: str
@@ -49,7 +49,7 @@ class FindingLine:
 
 @dataclass(frozen=True, slots=True)
 class EvidenceLine:
-    """A case of a suspect beside the median of comparable components, in words."""
+    """A case of a suspect beside the median of comparable components, as texts."""
 
     place: str
     case: str
@@ -60,7 +60,7 @@ class EvidenceLine:
 
 @dataclass(frozen=True, slots=True)
 class SuspectLine:
-    """A suspect in words, with the cases that embed the evidence."""
+    """A suspect as texts; `findings` are its slow cases, `cases` all its cases, `more` counts those left out."""
 
     anchor: str
     unit: str
@@ -79,7 +79,7 @@ class SuspectLine:
 
 @dataclass(frozen=True, slots=True)
 class CaseLine:
-    """A case of a group in words."""
+    """A case of a group as texts."""
 
     case: str
     family: str
@@ -110,7 +110,7 @@ class SmallMap:
 
 @dataclass(frozen=True, slots=True)
 class FleetPage:
-    """Everything that the template shows; `data` are the layers, packed for the script."""
+    """The content of the page; `data` are the layers of the map, packed for the script."""
 
     title: str
     style: str
@@ -133,14 +133,14 @@ class FleetPage:
 
 
 def fleet_page(judgement: FleetJudgement) -> FleetPage:
-    """Return the page of a judgement whose text is clean."""
+    """Return the page of a judgement; its texts must be clean."""
     anchors = _anchors(judgement.suspects)
-    found = fleet_map(judgement, anchors)
+    tile_map = fleet_map(judgement, anchors)
     suspects = _suspects(judgement)
     missing = [node for node in judgement.fleet.nodes if node.status != "answered"]
     small = [
-        SmallMap(index, layer.name, range_words(layer), overview(found, layer))
-        for index, layer in enumerate(found.layers)
+        SmallMap(index, layer.name, range_words(layer), overview(tile_map, layer))
+        for index, layer in enumerate(tile_map.layers)
         if not all(map(math.isnan, layer.values))
     ]
     return FleetPage(
@@ -149,73 +149,75 @@ def fleet_page(judgement: FleetJudgement) -> FleetPage:
         verdict=clipped(fleet_words.fleet_answer(judgement)),
         why=tuple(_why(judgement)),
         next_steps=tuple(fleet_words.next_words(judgement)),
-        map=found,
-        tables=tables(found),
-        legend=tuple(found.layers[found.shown].legend) if found.layers else (),
+        map=tile_map,
+        tables=tables(tile_map),
+        legend=tuple(tile_map.layers[tile_map.shown].legend) if tile_map.layers else (),
         small=tuple(small),
-        data=packed({"devices": found.columns, "layers": layer_data(found.layers)}),
+        data=packed({"devices": tile_map.columns, "layers": layer_data(tile_map.layers)}),
         suspects=suspects,
         are_open=len(suspects) <= _FEW_SUSPECTS,
         more_suspects=len(judgement.suspects) - len(suspects),
         missing=tuple((node.name, node.rack, node.status, clipped(node.reason)) for node in missing[:_MOST_LINES]),
         more_missing=max(len(missing) - _MOST_LINES, 0),
         groups=tuple(_group(group) for group in judgement.groups),
-        failures=tuple(clipped(fleet_words.failure_words(each)) for each in judgement.failures[:_MOST_LINES]),
-        notes=_notes(judgement, found),
+        failures=tuple(clipped(fleet_words.failure_words(failure)) for failure in judgement.failures[:_MOST_LINES]),
+        notes=_notes(judgement, tile_map),
     )
 
 
 def _style(judgement: FleetJudgement) -> str:
-    if judgement.sick or judgement.of("confirmed") or any(each.status == "failed" for each in judgement.failures):
+    if judgement.sick or judgement.of("confirmed") or any(failure.status == "failed" for failure in judgement.failures):
         return "bad"
     return "odd" if judgement.of("suspect") or not judgement.is_judged else "good"
 
 
 def _why(judgement: FleetJudgement) -> list[str]:
     answered = len(judgement.fleet.nodes) - len(judgement.absent)
-    found = [f"{answered} of {len(judgement.fleet.nodes)} nodes answered."]
+    sentences = [f"{answered} of {len(judgement.fleet.nodes)} nodes answered."]
     if judgement.is_judged:
-        found.append(f"Components were compared with {fleet_words.compared_with(judgement)}.")
+        sentences.append(f"Components were compared with {fleet_words.compared_with(judgement)}.")
     if seen := fleet_words.detectable_words(judgement):
-        found.append(f"The smallest slowdown that would have been found: {seen}.")
-    found += [f"Sick: {each.place.text}: {clipped('; '.join(each.sick))}" for each in judgement.sick[:_MOST_LINES]]
-    found += [_sentence(clipped(line)) for line in fleet_words.population_words(judgement)[:_MOST_LINES]]
-    return found
+        sentences.append(f"The smallest slowdown that would have been found: {seen}.")
+    sentences += [
+        f"Sick: {standing.place.text}: {clipped('; '.join(standing.sick))}" for standing in judgement.sick[:_MOST_LINES]
+    ]
+    sentences += [_sentence(clipped(line)) for line in fleet_words.population_words(judgement)[:_MOST_LINES]]
+    return sentences
 
 
-def _sentence(words: str) -> str:
-    return f"{words[:1].upper()}{words[1:]}."
+def _sentence(phrase: str) -> str:
+    return f"{phrase[:1].upper()}{phrase[1:]}."
 
 
 def _anchors(suspects: Sequence[Suspect]) -> dict[tuple[str, str], tuple[str, str]]:
-    """Return the anchor and the state for each device of a suspect; a link marks devices that have no mark."""
-    found: dict[tuple[str, str], tuple[str, str]] = {}
+    """Return the anchor and the state of the suspect by node and device; a link marks only devices without a mark."""
+    anchors: dict[tuple[str, str], tuple[str, str]] = {}
     numbered = list(enumerate(suspects[:_MOST_SUSPECTS], 1))
     for number, suspect in sorted(numbered, key=lambda pair: pair[1].unit == "link"):
         for device in suspect.place.devices:
-            found.setdefault((suspect.place.node, device), (f"suspect-{number}", suspect.state))
-    return found
+            anchors.setdefault((suspect.place.node, device), (f"suspect-{number}", suspect.state))
+    return anchors
 
 
 def _suspects(judgement: FleetJudgement) -> tuple[SuspectLine, ...]:
     standings = {standing.place: standing for standing in judgement.standings}
-    found, room, space = [], _MOST_FINDINGS, _MOST_CASES
+    lines, findings_left, cases_left = [], _MOST_FINDINGS, _MOST_CASES
     for number, suspect in enumerate(judgement.suspects[:_MOST_SUSPECTS], 1):
-        shown = suspect.findings[: max(room, 1)]
-        cases = suspect.cases[: max(space, 0)]
-        room, space = room - len(shown), space - len(cases)
-        found.append(_suspect(number, suspect, shown, cases, standings))
-    return tuple(found)
+        findings = suspect.findings[: max(findings_left, 1)]
+        cases = suspect.cases[: max(cases_left, 0)]
+        findings_left, cases_left = findings_left - len(findings), cases_left - len(cases)
+        lines.append(_suspect(number, suspect, findings, cases, standings))
+    return tuple(lines)
 
 
 def _suspect(
     number: int,
     suspect: Suspect,
-    shown: Sequence[FleetFinding],
+    findings: Sequence[FleetFinding],
     cases: Sequence[SuspectCase],
     standings: dict[Place, Standing],
 ) -> SuspectLine:
-    there = [standings[place] for place in suspect.parts if place in standings]
+    parts = [standings[place] for place in suspect.parts if place in standings]
     worst = suspect.findings[0]
     return SuspectLine(
         anchor=f"suspect-{number}",
@@ -227,10 +229,10 @@ def _suspect(
         style=suspect.state,
         cause=clipped(fleet_words.cause_words(suspect)),
         uuids=", ".join(filter(None, suspect.uuids)),
-        readings=tuple(f"{each.place.text}: {reading_words(each)}" for each in there),
-        findings=tuple(map(_finding, shown)),
+        readings=tuple(f"{standing.place.text}: {reading_words(standing)}" for standing in parts),
+        findings=tuple(map(_finding, findings)),
         cases=tuple(map(_evidence, cases)),
-        more=len(suspect.findings) - len(shown) + len(suspect.cases) - len(cases),
+        more=len(suspect.findings) - len(findings) + len(suspect.cases) - len(cases),
     )
 
 
@@ -250,7 +252,7 @@ def _finding(finding: FleetFinding) -> FindingLine:
 
 
 def _evidence(case: SuspectCase) -> EvidenceLine:
-    value, median = (_quantity(each, case.unit) for each in (case.value, case.median))
+    value, median = (_quantity(rate, case.unit) for rate in (case.value, case.median))
     return EvidenceLine(case.place.text, case.case, value, median, _percent(case.share))
 
 
@@ -269,14 +271,14 @@ def _group(group: FleetGroup) -> GroupSection:
     return GroupSection(f"{group.components} {group.kind}{'' if group.components == 1 else 's'}", group.words, cases)
 
 
-def _notes(judgement: FleetJudgement, found: FleetMap) -> tuple[str, ...]:
+def _notes(judgement: FleetJudgement, tile_map: FleetMap) -> tuple[str, ...]:
     notes = [clipped(note) for note in judgement.notes[:_MOST_LINES]]
     if (more := len(judgement.notes) - len(notes)) > 0:
         notes.append(f"{more} more notes are left out: {_REST}")
     if (more := len(judgement.failures) - _MOST_LINES) > 0:
         notes.append(f"{more} more components with failed cases are left out: {_REST}")
-    if found.left_out:
-        notes.append(f"{found.left_out} nodes that answered and have no finding are left out of the map: {_REST}")
+    if tile_map.left_out:
+        notes.append(f"{tile_map.left_out} nodes that answered and have no finding are left out of the map: {_REST}")
     return tuple(notes)
 
 

@@ -17,7 +17,7 @@ from . import _svg as svg
 SHADES = 7  # the style sheet's classes h0 … h6
 _LEFT, _TOP, _TALLEST, _WIDEST = 62.0, 40.0, 560.0, 900.0
 _SCALE_HEIGHT, _SWATCH = 46.0, 52.0
-_CLIPPED = 0.02  # of the values on either side: a few odd ones would leave one shade for all others
+_CLIPPED = 0.02  # of the values on either side: a few extremes would leave one shade for all other values
 
 Numbers = npt.NDArray[np.float64]
 
@@ -39,7 +39,7 @@ def bounds(values: Numbers) -> tuple[float, float]:
 
 
 def shade(value: float, low: float, high: float) -> int:
-    """Return the shade of one value."""
+    """Return the shade of one value on a scale from `low` to `high`."""
     return int(shades(np.array([value]), low, high)[0])
 
 
@@ -49,7 +49,7 @@ def shades(values: Numbers, low: float, high: float) -> npt.NDArray[np.int64]:
     return np.where(np.isnan(share), -1, np.clip(np.nan_to_num(share * SHADES), 0, SHADES - 1)).astype(np.int64)
 
 
-def heat_map(heat: Heat, across: str, down: str, words: str, scale: tuple[float, float]) -> Markup:
+def heat_map(heat: Heat, across: str, down: str, description: str, scale: tuple[float, float]) -> Markup:
     """Draw the map with the names of its axes, some labels of its rows and columns, and its scale."""
     rows, columns = heat.values.shape
     wide = min(max((svg.WIDTH - _LEFT - 4) / columns, 3.0), max((_WIDEST - _LEFT) / columns, 1.0))
@@ -68,34 +68,34 @@ def heat_map(heat: Heat, across: str, down: str, words: str, scale: tuple[float,
     cells = f"translate({svg.number(_LEFT)} {svg.number(_TOP + high / 2)}) scale({wide:.6g} {high:.6g})"
     parts.append(svg.element("g", *runs, transform=cells))
     parts += _scale(heat.unit, scale, bottom + 16)
-    return svg.picture(words, bottom + _SCALE_HEIGHT, *parts, width=width)
+    return svg.picture(description, bottom + _SCALE_HEIGHT, *parts, width=width)
 
 
-def _labels(words: Sequence[str], step: float, *, across: bool) -> Iterator[Markup]:
-    """Yield labels beside the cells, as many as there is room for."""
-    room = svg.LETTER * max(map(len, words), default=1) + 10 if across else 14.0
+def _labels(labels: Sequence[str], step: float, *, across: bool) -> Iterator[Markup]:
+    """Yield labels beside the rows or columns, evenly thinned to the available room."""
+    room = svg.LETTER * max(map(len, labels), default=1) + 10 if across else 14.0
     stride = max(math.ceil(room / step), 1)
-    for index in range(0, len(words), stride):
+    for index in range(0, len(labels), stride):
         middle = step * (index + 0.5)
         if across:
-            half = svg.width_of(words[index]) / 2
-            x = _LEFT + max(min(middle, step * len(words) - half), half)
-            yield svg.text(x, _TOP - 8, words[index], "middle")
+            half = svg.width_of(labels[index]) / 2
+            x = _LEFT + max(min(middle, step * len(labels) - half), half)
+            yield svg.text(x, _TOP - 8, labels[index], "middle")
         else:
-            yield svg.text(_LEFT - 6, _TOP + middle + 4, svg.shorten(words[index], 8), "end")
+            yield svg.text(_LEFT - 6, _TOP + middle + 4, svg.shorten(labels[index], 8), "end")
 
 
 def _paths(values: Numbers, scale: tuple[float, float]) -> list[str]:
-    """Return for each shade one path of strokes, each one cell high, along the rows.
+    """Return one path for each shade: strokes along the rows, each one cell high.
 
-    A path goes under those of higher shades, whose strokes cover it: fewer and longer ones take fewer bytes.
+    Each path also covers the cells of higher shades, which are drawn over it: fewer, longer strokes take fewer bytes.
     """
-    found = shades(values, *scale)
-    return ["".join(strokes(found >= index)) for index in range(SHADES)]
+    shade_of_cell = shades(values, *scale)
+    return ["".join(strokes(shade_of_cell >= index)) for index in range(SHADES)]
 
 
 def strokes(inside: npt.NDArray[np.bool_]) -> Iterator[str]:
-    """Yield the parts of a path that covers these cells of a matrix, each cell one unit wide and high."""
+    """Yield the parts of a path over the True cells of `inside`, shape (rows, columns); a cell is one unit."""
     edge = np.zeros((len(inside), 1), bool)
     steps = np.diff(np.hstack([edge, inside, edge]).astype(np.int8), axis=1)
     row_before, place = -1, 0
@@ -106,9 +106,9 @@ def strokes(inside: npt.NDArray[np.bool_]) -> Iterator[str]:
 
 
 def _scale(unit: str, scale: tuple[float, float], top: float) -> list[Markup]:
-    """Return a swatch for each shade, with the values between which it lies."""
+    """Return a swatch for each shade, with the values at its edges."""
     low, high = scale
-    factor, words = units.scale(high, unit)
+    factor, unit_label = units.scale(high, unit)
     parts = [
         svg.element("rect", x=_LEFT + _SWATCH * index, y=top, width=_SWATCH, height=10.0, class_=f"h{index}")
         for index in range(SHADES)
@@ -116,4 +116,4 @@ def _scale(unit: str, scale: tuple[float, float], top: float) -> list[Markup]:
     for index in range(SHADES + 1):
         value = low + (high - low) * index / SHADES
         parts.append(svg.text(_LEFT + _SWATCH * index, top + 24, units.significant(value / factor), "middle"))
-    return [*parts, svg.text(2.0, top + 9, words, "start", "name")]
+    return [*parts, svg.text(2.0, top + 9, unit_label, "start", "name")]

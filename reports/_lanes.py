@@ -1,4 +1,4 @@
-"""What ran when, as lanes of a timeline: a lane per suite or phase, a box per case, a cross where one failed."""
+"""The cases of a run on a timeline: a lane for each suite or phase, a box for each case, a cross for a failure."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ._charts import Chart
 from ._ticks import Axis
 
 TOP, LANE = 22.0, 20.0
-_APART, _NARROW = 0.5, 1.0  # drawing units: the gap that is seen, the width that is drawn alone
-_PALE_APART = 2.0  # of the windows behind a line
+_APART, _NARROW = 0.5, 1.0  # drawing units: the least visible gap, and the width of a box that is drawn alone
+_PALE_APART = 2.0  # drawing units: the least gap between the windows behind a line
 
-_Span = tuple[Result, float, float]  # a case from one moment to another
+_Span = tuple[Result, float, float]  # a case, its start and its end in seconds
 
 
 @dataclass(slots=True)
@@ -32,19 +32,19 @@ class _Group:
 
 
 def untimed_of(results: Sequence[Result]) -> list[tuple[Result, float]]:
-    """Return the results that failed before they were timed, each with the time at which the result before it ended."""
-    found, last = [], 0.0
+    """Return the results that failed before they were timed, each with an estimate of its end in seconds."""
+    untimed, last_end = [], 0.0
     for result in results:
         if result.window[1] > result.window[0]:
-            last = result.window[1]
+            last_end = result.window[1]
         elif result.status == "failed":
-            last += result.elapsed_s
-            found.append((result, last))
-    return found
+            last_end += result.elapsed_s
+            untimed.append((result, last_end))
+    return untimed
 
 
 def lanes(results: Sequence[Result], untimed: Sequence[tuple[Result, float]], begin: float, across: Axis) -> Chart:
-    """Draw when each case ran, and which failed."""
+    """Return the chart of when each case ran, with a cross for each failure."""
     timed = result_lanes(results)
     names = list(dict.fromkeys([*timed, *(lane_of(result) for result, _ in untimed)]))
     bottom = TOP + LANE * len(names)
@@ -61,14 +61,14 @@ def lanes(results: Sequence[Result], untimed: Sequence[tuple[Result, float]], be
         parts += [_failures(group, row) for group in _grouped(failures, begin, across)]
     failed = len(untimed) + sum(result.status == "failed" for result in results)
     note = "when each case ran" + (f"; crosses: {failed} failed" if failed else "")
-    words = f"When each case ran: {', '.join(names)}" + (f"; {failed} failed" if failed else "")
-    return Chart("cases", note, svg.picture(words, bottom + 24, *parts))
+    description = f"When each case ran: {', '.join(names)}" + (f"; {failed} failed" if failed else "")
+    return Chart("cases", note, svg.picture(description, bottom + 24, *parts))
 
 
 def _grouped(
     spans: Iterable[_Span], begin: float, across: Axis, widest: float = _NARROW, apart: float = _APART
 ) -> list[_Group]:
-    """Return the cases grouped by place: those too close to be seen apart are one shape."""
+    """Return the cases as shapes: cases that are too close to be seen apart are one shape."""
     groups: list[_Group] = []
     for result, start, end in sorted(spans, key=lambda span: span[1]):
         left, right = across.place(start - begin), across.place(end - begin)
@@ -82,23 +82,23 @@ def _grouped(
     return groups
 
 
-def _words(results: Sequence[Result], said: str) -> str:
+def _tooltip(results: Sequence[Result], ending: str) -> str:
     more = f" and {len(results) - 1} more" if len(results) > 1 else ""
-    return f"{results[0].case.id}{more}{said}"
+    return f"{results[0].case.id}{more}{ending}"
 
 
 def _failures(group: _Group, row: int) -> Markup:
     """Draw a cross where cases failed."""
     first, x, y = group.results[0], group.left, TOP + LANE * row + 10
-    words = _words(group.results, f" failed: {first.reason or first.cause}")
+    tooltip = _tooltip(group.results, f" failed: {first.reason or first.cause}")
     cross = f"M{svg.number(x - 4)} {svg.number(y - 4)}l8 8m0 -8l-8 8"
-    return svg.element("path", *svg.title(words), d=cross, class_="failure")
+    return svg.element("path", *svg.title(tooltip), d=cross, class_="failure")
 
 
 def _windows(group: _Group, row: int) -> Markup:
     return svg.element(
         "rect",
-        *svg.title(_words(group.results, f": {units.duration(group.seconds)}")),
+        *svg.title(_tooltip(group.results, f": {units.duration(group.seconds)}")),
         x=group.left,
         y=TOP + LANE * row + 4,
         width=max(group.right - group.left - 0.4, 0.6),

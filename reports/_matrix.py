@@ -16,22 +16,22 @@ from ._views import Grid, common_words, grids
 from ._words import case_namer
 
 _CELL_WIDTH, _CELL_HEIGHT, _LEFT, _TOP = 44.0, 28.0, 76.0, 42.0
-_MOST_CELLS, _MOST_COLUMNS = 400, 20  # with a number in each
+_MOST_CELLS, _MOST_COLUMNS = 400, 20  # of a matrix that has a number in each cell
 
 
 def matrix(summary: Summary, suite: str, view: View) -> list[Chart]:
-    """Draw a heat map for each case, device set and value of `by`; those of a unit share one scale.
+    """Draw a heat map for each case, device set and value of `by`; the maps of one unit share one scale.
 
     Maps of one or two cells say less than bars: the points of such maps are drawn as bars.
     """
     if view.series.endswith("*"):
         return list(_of_profiles(summary, suite, view))
-    found = by_unit(view_points(summary, suite, view, view.series))
-    return [chart for points in found if len(points) >= FEWEST_POINTS for chart in _maps(points, view)]
+    groups = by_unit(view_points(summary, suite, view, view.series))
+    return [chart for points in groups if len(points) >= FEWEST_POINTS for chart in _maps(points, view)]
 
 
 def _of_profiles(summary: Summary, suite: str, view: View) -> Iterator[Chart]:
-    """Yield a map for each ok result: its series whose names begin alike are the rows, their values the columns."""
+    """Yield a map for each ok result: the series whose labels match the view are rows, their values columns."""
     name = case_namer(summary.run, summary.replicated)
     for result in summary.results_of(suite):
         if result.status != "ok" or result.case.name not in view.cases:
@@ -40,61 +40,63 @@ def _of_profiles(summary: Summary, suite: str, view: View) -> Iterator[Chart]:
         if rows and all(map(drawable, (value for series in rows for value in series.values))):
             longest = max(len(series.values) for series in rows)
             values = np.array([[*series.values, *[np.nan] * (longest - len(series.values))] for series in rows])
-            words = tuple(series.label.removeprefix(view.series[:-1]) for series in rows)
-            heat = Heat(words, tuple(map(str, range(longest))), values, rows[0].unit)
+            labels = tuple(series.label.removeprefix(view.series[:-1]) for series in rows)
+            heat = Heat(labels, tuple(map(str, range(longest))), values, rows[0].unit)
             yield _heat(view.title, heat, view, bounds(values), name(result))
 
 
-def _maps(found: Sequence[Point], view: View) -> list[Chart]:
-    drawn = grids(found, view)
+def _maps(points: Sequence[Point], view: View) -> list[Chart]:
+    drawn = grids(points, view)
     if all(len(grid.cells) < FEWEST_POINTS for grid in drawn):
-        return [bar_chart(found, view)]
-    shown = [point for grid in drawn for point in grid.cells.values()]
+        return [bar_chart(points, view)]
+    cell_points = [point for grid in drawn for point in grid.cells.values()]
     titles = [f"{view.title}: {grid.label}" if len(drawn) > 1 else view.title for grid in drawn]
-    return [_drawn(title, grid, view, shown) for title, grid in zip(titles, drawn, strict=True)]
+    return [_drawn(title, grid, view, cell_points) for title, grid in zip(titles, drawn, strict=True)]
 
 
-def _drawn(title: str, grid: Grid, view: View, shown: Sequence[Point]) -> Chart:
+def _drawn(title: str, grid: Grid, view: View, cell_points: Sequence[Point]) -> Chart:
     if len(grid.cells) <= _MOST_CELLS and len(grid.columns) <= _MOST_COLUMNS:
-        return _map(title, grid, view, shown)
+        return _map(title, grid, view, cell_points)
     values = np.full((len(grid.rows), len(grid.columns)), np.nan)
     for (row, column), point in grid.cells.items():
         values[grid.rows.index(row), grid.columns.index(column)] = point.value
     rows = tuple(units.axis_text(view.y, row) for row in grid.rows)
     columns = tuple(units.axis_text(view.x, column) for column in grid.columns)
-    scale = bounds(np.array([point.value for point in shown]))
-    heat = Heat(rows, columns, values, shown[0].figure.unit)
+    scale = bounds(np.array([point.value for point in cell_points]))
+    heat = Heat(rows, columns, values, cell_points[0].figure.unit)
     return _heat(title, heat, view, scale, common_words(list(grid.cells.values()), view))
 
 
 def _heat(title: str, heat: Heat, view: View, scale: tuple[float, float], shared: str) -> Chart:
     low, middle, high = (units.quantity(float(np.nanquantile(heat.values, share)), heat.unit) for share in (0, 0.5, 1))
-    words = f"{len(heat.rows)} × {len(heat.columns)} values, {low} to {high}, median {middle}"
-    note = ", ".join(part for part in (words, shared, "shades from the 2nd to the 98th percentile") if part)
+    summary = f"{len(heat.rows)} × {len(heat.columns)} values, {low} to {high}, median {middle}"
+    note = ", ".join(part for part in (summary, shared, "shades from the 2nd to the 98th percentile") if part)
     across, down = units.axis_label(view.x), units.axis_label(view.y)
-    return Chart(title, note, heat_map(heat, across, down, f"{title}: {words}", scale))
+    return Chart(title, note, heat_map(heat, across, down, f"{title}: {summary}", scale))
 
 
-def _map(title: str, grid: Grid, view: View, shown: Sequence[Point]) -> Chart:
+def _map(title: str, grid: Grid, view: View, cell_points: Sequence[Point]) -> Chart:
     wide = max(_CELL_WIDTH, min((svg.WIDTH - _LEFT - 4) / len(grid.columns), 84.0))
-    factor, unit = units.scale(max(point.value for point in shown), shown[0].figure.unit)
-    low, high = min(point.value for point in shown), max(point.value for point in shown)
+    factor, unit = units.scale(max(point.value for point in cell_points), cell_points[0].figure.unit)
+    low, high = min(point.value for point in cell_points), max(point.value for point in cell_points)
     parts = [_column(view.x, column, _LEFT + wide * (index + 0.5)) for index, column in enumerate(grid.columns)]
     parts += [_row(view.y, row, _TOP + _CELL_HEIGHT * (index + 0.5)) for index, row in enumerate(grid.rows)]
     parts += [svg.text(_LEFT, 14.0, f"{units.axis_label(view.x)} →", "start", "name")]
     parts += [svg.text(2.0, _TOP - 10, f"{units.axis_label(view.y)} ↓", "start", "name")]
     for (row, column), point in grid.cells.items():
         left, top = _LEFT + wide * grid.columns.index(column), _TOP + _CELL_HEIGHT * grid.rows.index(row)
-        said = point_words(point) if len(shown) <= SAID else ""
-        parts.append(_cell(point, said, left, top, wide, factor, shade(point.value, low, high)))
+        tooltip = point_words(point) if len(cell_points) <= SAID else ""
+        parts.append(_cell(point, tooltip, left, top, wide, factor, shade(point.value, low, high)))
     width = max(svg.WIDTH, _LEFT + wide * len(grid.columns) + 4)
     height = _TOP + _CELL_HEIGHT * len(grid.rows) + 6
-    words = unit, common_words(list(grid.cells.values()), view), _best(grid, view)
-    return Chart(title, ", ".join(filter(None, words)), svg.picture(_words(title, grid), height, *parts, width=width))
+    note_parts = unit, common_words(list(grid.cells.values()), view), _best(grid, view)
+    return Chart(
+        title, ", ".join(filter(None, note_parts)), svg.picture(_words(title, grid), height, *parts, width=width)
+    )
 
 
 def _best(grid: Grid, view: View) -> str:
-    """`best 820.5 TFLOP/s at n 6144, m 1536`."""
+    """Return the best cell as text: `best 820.5 TFLOP/s at n 6144, m 1536`."""
     better = max if next(iter(grid.cells.values())).figure.better == "more" else min
     (row, column), point = better(grid.cells.items(), key=lambda cell: cell[1].value)
     places = ((view.x, column), (view.y, row))
@@ -115,15 +117,15 @@ def _row(axis: str, value: Value, y: float) -> Markup:
     return svg.text(_LEFT - 6, y + 4, svg.shorten(units.axis_text(axis, value), 11), "end")
 
 
-def _cell(point: Point, said: str, left: float, top: float, wide: float, factor: float, shade: int) -> Markup:
+def _cell(point: Point, tooltip: str, left: float, top: float, wide: float, factor: float, shade: int) -> Markup:
     box = svg.element(
         "rect",
-        *svg.title(said),
+        *svg.title(tooltip),
         x=left + 1,
         y=top + 1,
         width=wide - 2,
         height=_CELL_HEIGHT - 2,
         class_=f"h{shade}",
     )
-    words = units.significant(point.value / factor, 4 if wide > 52 else 3)
-    return box + svg.text(left + wide / 2, top + _CELL_HEIGHT / 2 + 4, words, "middle", f"t{shade}")
+    label = units.significant(point.value / factor, 4 if wide > 52 else 3)
+    return box + svg.text(left + wide / 2, top + _CELL_HEIGHT / 2 + 4, label, "middle", f"t{shade}")

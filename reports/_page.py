@@ -1,4 +1,4 @@
-"""A run as the template of the page takes it: texts and drawings; the template only lays them out."""
+"""The values that the template of a run's page shows: texts and drawings; the template only lays them out."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _DRAW: dict[str, Callable[[Summary, str, View], list[Chart]]] = {
     "serving": served,
     "amortisation": amortisation,
 }
-_OPEN_CHARTS = 2  # of a suite: the others are folded away
+_OPEN_CHARTS = 2  # of a suite: its other charts are folded away
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class SuiteBlock:
-    """The section of a suite; `undrawn` says of views without a chart why they have none."""
+    """The section of a suite; `undrawn` are sentences on why some of its views have no chart."""
 
     name: str
     anchor: str
@@ -86,7 +86,7 @@ class TimelineBlock:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Everything that the template shows; `zoom` and `details` are packed for the script."""
+    """The content of the page; `zoom` and `details` are packed for the script."""
 
     title: str
     index: str  # the address of a page that lists more runs
@@ -111,12 +111,12 @@ class Page:
 
 
 def page(run: Run, enclosure: Enclosure | None = None) -> Page:
-    """Return the page of a run whose texts are clean; with an enclosure the results are inside."""
+    """Return the page of a run, whose texts must be clean; with an enclosure the page carries the results."""
     summary = Summary(run)
     spreads = summary.spreads()
     room = room_for(spreads)
     drawn, blocks = timelines(run, summary.counters), Blocks(summary, room)
-    found = [
+    all_notices = [
         *notices(summary, [spread.row for spread in spreads]),
         *([Notice("note", room.left_out)] if room.left_out else []),
     ]
@@ -126,15 +126,15 @@ def page(run: Run, enclosure: Enclosure | None = None) -> Page:
         title=", ".join(part for part in (names, run.manifest.started[:10]) if part),
         index=enclosure.index if enclosure else "",
         head=head(summary),
-        notices=tuple(found),
-        notice_words=notice_words(found),
-        has_errors=any(notice.level == "bad" for notice in found),
+        notices=tuple(all_notices),
+        notice_words=notice_words(all_notices),
+        has_errors=any(notice.level == "bad" for notice in all_notices),
         suites=tuple(_suite(summary, name, table) for name, table in tables.items()),
         phases=tuple(phase_tables(summary)),
         rooflines=tuple(rooflines(summary)),
         links=tuple(link_tables(summary)),
         soak=tuple(soak_tables(summary)),
-        timelines=tuple(_timeline(found, is_first=index == 0) for index, found in enumerate(drawn.devices)),
+        timelines=tuple(_timeline(timeline, is_first=index == 0) for index, timeline in enumerate(drawn.devices)),
         zoom=packed(drawn.zoom) if drawn.zoom else "",
         thinned=drawn.thinned,
         details=packed(blocks.packed) if blocks.packed else "",
@@ -163,31 +163,33 @@ def _suite(summary: Summary, name: str, table: CaseTable) -> SuiteBlock:
 
 
 def _is_of_host(summary: Summary, suite: str, view: View) -> bool:
-    """Return whether a view is of the host processor alone: charts of a GPU stand before it."""
-    found = [result for result in summary.results_of(suite) if result.case.name in view.cases and result.devices]
-    used = {device for result in found for device in map(summary.device, result.devices)}
+    """Return whether a view shows the host processor alone: its charts stand behind those of a GPU."""
+    timed = [result for result in summary.results_of(suite) if result.case.name in view.cases and result.devices]
+    used = {device for result in timed for device in map(summary.device, result.devices)}
     return bool(used) and all(device is not None and device.backend == "host" for device in used)
 
 
-def _folded(charts: Sequence[Chart], shown: int) -> Fold:
-    """Leave the first charts open; where the first one is as wide as the page, it stands alone."""
-    count = 1 if shown and charts and charts[0].full else shown
+def _folded(charts: Sequence[Chart], open_count: int) -> Fold:
+    """Return the charts with the first `open_count` open; a first chart as wide as the page is the only open one."""
+    count = 1 if open_count and charts and charts[0].full else open_count
     return Fold(tuple(charts[:count]), tuple(charts[count:]))
 
 
-def _timeline(found: Timeline, *, is_first: bool) -> TimelineBlock:
-    return TimelineBlock(found.device, _folded(found.charts, _OPEN_CHARTS if is_first else 0), found.still)
+def _timeline(timeline: Timeline, *, is_first: bool) -> TimelineBlock:
+    return TimelineBlock(timeline.device, _folded(timeline.charts, _OPEN_CHARTS if is_first else 0), timeline.still)
 
 
 def draw(summary: Summary, suite: str, view: View) -> list[Chart]:
-    """Return the charts of a view; none where its kind is unknown or it has too few points."""
+    """Return the charts of a view; an empty list if its kind is unknown or it has too few points."""
     kind = _DRAW.get(view.kind)
     return kind(summary, suite, view) if kind else []
 
 
 def _undrawn(summary: Summary, suite: str, views: Sequence[View]) -> list[str]:
-    """Say which views have no chart, those of one reason together."""
-    few = [view.title for view in views if view_points(summary, suite, view, view.series)]
-    none = [view.title for view in views if view.title not in few]
-    said = [f"Fewer than {FEWEST_POINTS} points, so no chart: {', '.join(dict.fromkeys(few))}."] if few else []
-    return said + ([f"Nothing measured for: {', '.join(dict.fromkeys(none))}."] if none else [])
+    """Return a sentence for each reason why views have no chart, with the titles of these views."""
+    too_few = [view.title for view in views if view_points(summary, suite, view, view.series)]
+    unmeasured = [view.title for view in views if view.title not in too_few]
+    sentences = (
+        [f"Fewer than {FEWEST_POINTS} points, so no chart: {', '.join(dict.fromkeys(too_few))}."] if too_few else []
+    )
+    return sentences + ([f"Nothing measured for: {', '.join(dict.fromkeys(unmeasured))}."] if unmeasured else [])

@@ -13,59 +13,58 @@ from ._charts import Chart, bars
 
 
 def breakeven(summary: Summary, suite: str, view: View) -> list[Chart]:
-    """Draw the links over which codecs pay, or the rates over the links of this machine, with their tables."""
-    found = payoffs_of(summary, suite, view)
-    pays = any(payoff.coded.message > 0 for payoff in found.codecs)
-    drawn = [break_even_chart(summary, found)] if pays else bars(summary, suite, view)
-    return [dataclasses.replace(chart, tables=tuple(payoff_tables(found)), full=True) for chart in drawn[:1]] + drawn[
-        1:
-    ]
+    """Draw the break-even links of the codecs, or the rates over the links of this machine, with their tables."""
+    view_payoffs = payoffs_of(summary, suite, view)
+    pays = any(payoff.coded.message > 0 for payoff in view_payoffs.codecs)
+    drawn = [break_even_chart(summary, view_payoffs)] if pays else bars(summary, suite, view)
+    tables = tuple(payoff_tables(view_payoffs))
+    return [*(dataclasses.replace(chart, tables=tables, full=True) for chart in drawn[:1]), *drawn[1:]]
 
 
-def payoffs_record(found: Payoffs) -> dict[str, Any]:
-    """Return the break-even links and verdicts of a view as plain values, B/s."""
+def payoffs_record(view_payoffs: Payoffs) -> dict[str, Any]:
+    """Return the break-even links and the transfers over links of a view as plain values; rates are in B/s."""
     return {
-        "suite": found.suite,
-        "view": found.title,
-        "codecs": [_payoff(each) for each in found.codecs],
-        "crossings": [_payoff(each) for each in found.crossings],
+        "suite": view_payoffs.suite,
+        "view": view_payoffs.title,
+        "codecs": [_payoff(payoff) for payoff in view_payoffs.codecs],
+        "crossings": [_payoff(payoff) for payoff in view_payoffs.crossings],
     }
 
 
 def payoff_lines(summary: Summary) -> Iterator[dict[str, Any]]:
     """Yield break-even links and speed-ups as flat lines, like those of series."""
-    for found in payoffs(summary):
-        for each in (*found.codecs, *found.crossings):
-            line = {"case": each.case.id, "suite": found.suite, "params": "", "quantity": "derived"}
-            for name, rate in _break_even(each).items():
+    for view_payoffs in payoffs(summary):
+        for payoff in (*view_payoffs.codecs, *view_payoffs.crossings):
+            line = {"case": payoff.case.id, "suite": view_payoffs.suite, "params": "", "quantity": "derived"}
+            for name, rate in _break_even(payoff).items():
                 yield {**line, "series": f"break-even {name}", "unit": "B/s", "median": rate}
-            if each.speedup:
-                yield {**line, "series": "speed-up over raw", "unit": "", **_interval(each.speedup)}
+            if payoff.speedup:
+                yield {**line, "series": "speed-up over raw", "unit": "", **_interval(payoff.speedup)}
 
 
 def _break_even(payoff: Payoff) -> dict[str, float | None]:
     coded = payoff.coded
-    found = {"message": coded.message, "write_only": coded.write_only, "read_only": coded.read_only}
-    return {name: frame.finite(rate) for name, rate in found.items()}
+    rates = {"message": coded.message, "write_only": coded.write_only, "read_only": coded.read_only}
+    return {name: frame.finite(rate) for name, rate in rates.items()}
 
 
-def _payoff(each: Payoff) -> dict[str, Any]:
+def _payoff(payoff: Payoff) -> dict[str, Any]:
     record = {
-        "case": each.case.id,
-        "devices": list(each.devices),
-        "ratio": frame.finite(each.coded.ratio),
-        "compress": frame.finite(each.coded.compress),
-        "decompress": frame.finite(each.coded.decompress),
-        "break_even": _break_even(each),
+        "case": payoff.case.id,
+        "devices": list(payoff.devices),
+        "ratio": frame.finite(payoff.coded.ratio),
+        "compress": frame.finite(payoff.coded.compress),
+        "decompress": frame.finite(payoff.coded.decompress),
+        "break_even": _break_even(payoff),
     }
-    if each.speedup is None:
+    if payoff.speedup is None:
         return record
     return {
         **record,
-        "ends": each.ends,
-        "bound": frame.finite(each.bound),
-        "of_bound": frame.finite(each.share),
-        "speedup": _interval(each.speedup),
+        "ends": payoff.ends,
+        "bound": frame.finite(payoff.bound),
+        "of_bound": frame.finite(payoff.share),
+        "speedup": _interval(payoff.speedup),
     }
 
 

@@ -1,4 +1,4 @@
-"""The results that a page carries: the run file where it is small enough, else the figures."""
+"""The results that a page carries for download: the run file if it is small enough, else the figures."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class Results:
 
 
 def results(summary: Summary, enclosure: Enclosure) -> Results:
-    """Return what a page offers for download."""
+    """Return the file that a page offers for download: the run file of the enclosure, else the figures as CSV."""
     if enclosure.content:
         name, content = "run.jsonl.gz", enclosure.content
-        words = "The run file of this page, anonymised: gpubench shows, reports, compares and gates it."
+        sentence = "The run file of this page, anonymised: gpubench shows, reports, compares and gates it."
     else:
         name, content = "figures.csv.gz", gzip.compress(_figures(summary).encode(), mtime=0)
-        words = "The headline figure of every case, in SI units."
-    words = " ".join(part for part in (words, enclosure.left_out) if part)
-    return Results(name, words, base64.b64encode(content).decode(), units.round_size(len(content)), enclosure.sha256)
+        sentence = "The headline figure of every case, in SI units."
+    sentence = " ".join(part for part in (sentence, enclosure.left_out) if part)
+    return Results(name, sentence, base64.b64encode(content).decode(), units.round_size(len(content)), enclosure.sha256)
 
 
 def _figures(summary: Summary) -> str:

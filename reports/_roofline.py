@@ -18,8 +18,8 @@ from ._ticks import Axis, axis
 
 _TOP, _WIDTH, _HEIGHT = 22.0, 720.0, 380.0
 _BOTTOM = _HEIGHT - 42
-_LINE = 13.0  # of the names of roofs
-_NAMES = 205.0  # beside the plot, where the names of roofs lie on nothing
+_LINE = 13.0  # drawing units between two names of roofs
+_NAMES = 205.0  # drawing units beside the plot, for the names of roofs
 _RATE, _INTENSITY = "FLOP/s", "FLOP/B"
 _MEMORY = "dram"
 
@@ -50,17 +50,17 @@ class _Roofs:
 
 
 def rooflines(summary: Summary) -> list[Chart]:
-    """Return a chart for each device that has at least three such cases, of two intensities or more."""
-    found: dict[str, list[_Place]] = {}
+    """Return a chart for each device with three cases or more and at least two arithmetic intensities."""
+    places_by_device: dict[str, list[_Place]] = {}
     figures: dict[str, list[Figure]] = {}
     for spread in summary.spreads():
         if spread.figure and spread.status == "ok" and len(spread.devices) == 1:
             figures.setdefault(spread.devices[0], []).append(spread.figure)
-            found.setdefault(spread.devices[0], []).extend(_places(spread))
-    several = sum(len(places) > 1 for places in found.values()) > 1
+            places_by_device.setdefault(spread.devices[0], []).extend(_places(spread))
+    several = sum(len(places) > 1 for places in places_by_device.values()) > 1
     return [
         _chart(places, figures[device], f" of {device}" if several else "")
-        for device, places in found.items()
+        for device, places in places_by_device.items()
         if len({place.intensity for place in places}) > 1 and len(places) >= FEWEST_POINTS
     ]
 
@@ -72,7 +72,7 @@ def _places(spread: Spread) -> Iterator[_Place]:
     if series is None or series.unit != "s" or not (series.work.flops > 0 and series.work.moved > 0):
         return
     seconds = stats.median(
-        [stats.median(each.values) for row in spread.rows if (each := headline(row.result)) is not None]
+        [stats.median(timed.values) for row in spread.rows if (timed := headline(row.result)) is not None]
     )
     if seconds > 0:
         yield _Place(result.case, series.work.flops / series.work.moved, series.work.flops / seconds, series.limit)
@@ -86,15 +86,21 @@ def _chart(places: Sequence[_Place], figures: Sequence[Figure], device: str) -> 
     across = axis(reached, "", svg.left_of(up), _WIDTH - _NAMES, log=True, room=1.5)
     limits = list(dict.fromkeys(place.limit for place in places))
     colours = {limit: svg.colour(index) for index, limit in enumerate(limits)}
-    said = len(places) <= SAID
+    has_tooltips = len(places) <= SAID
     parts = [svg.frame(across, up, f"arithmetic intensity, {_INTENSITY}", "")]
     parts += [*_drawn(best, across, up, "roof reached"), *_drawn(spec, across, up, "peak roof")]
     parts += [
-        svg.dot(across.place(each.intensity), up.place(each.rate), 4.0, colours[each.limit], each.words if said else "")
-        for each in places
+        svg.dot(
+            across.place(place.intensity),
+            up.place(place.rate),
+            4.0,
+            colours[place.limit],
+            place.words if has_tooltips else "",
+        )
+        for place in places
     ]
     parts += _names(spec, across, up)
-    words = f"Roofline{device}: {len(places)} cases; " + "; ".join(_spoken(places, limits))
+    description = f"Roofline{device}: {len(places)} cases; " + "; ".join(_spoken(places, limits))
     lines = [
         "dashed: peaks of the data sheet" if spec.memory or spec.compute else "",
         "solid: best of this run" if best.memory or best.compute else "",
@@ -104,13 +110,13 @@ def _chart(places: Sequence[_Place], figures: Sequence[Figure], device: str) -> 
     return Chart(
         f"All cases that declare both operations and bytes{device}",
         note,
-        svg.picture(words, _HEIGHT, *parts, width=_WIDTH),
+        svg.picture(description, _HEIGHT, *parts, width=_WIDTH),
         legend,
     )
 
 
 def _names(roofs: _Roofs, across: Axis, up: Axis) -> Iterator[Markup]:
-    """Yield the names of the roofs beside the plot, those of one height together, and the name of the slope."""
+    """Yield the names of the compute roofs beside the plot, equal roofs together, and the name of the memory slope."""
     together = dict[float, list[str]]()
     for name, rate in roofs.compute:
         together.setdefault(rate, []).append(name.removeprefix("tensor."))
@@ -119,9 +125,9 @@ def _names(roofs: _Roofs, across: Axis, up: Axis) -> Iterator[Markup]:
         y = max(up.place(rate) + 4, y + _LINE)
         yield svg.text(across.end + 6, y, f"{units.quantity(rate, _RATE, 3)} {', '.join(names)}", class_="value")
     if roofs.memory:
-        words = f"{_MEMORY} {units.quantity(roofs.memory, 'B/s')}"
+        label = f"{_MEMORY} {units.quantity(roofs.memory, 'B/s')}"
         middle = across.low * (min(up.high / roofs.memory, across.high) / across.low) ** 0.45
-        yield svg.text(across.place(middle) - 12, up.place(middle * roofs.memory) - 6, words, "end", "value")
+        yield svg.text(across.place(middle) - 12, up.place(middle * roofs.memory) - 6, label, "end", "value")
 
 
 def _spoken(places: Sequence[_Place], limits: Iterable[str]) -> Iterator[str]:
@@ -148,7 +154,7 @@ def _ridges(roofs: _Roofs) -> list[float]:
 
 
 def _drawn(roofs: _Roofs, across: Axis, up: Axis, class_: str) -> Iterator[Markup]:
-    """Yield the slope of the memory up to the highest roof, and each roof from where the slope meets it."""
+    """Yield the memory slope up to the highest roof, and each compute roof from its ridge point on."""
     highest = max((rate for _, rate in roofs.compute), default=up.high)
     if roofs.memory:
         start, end = max(across.low, up.low / roofs.memory), min(across.high, highest / roofs.memory)

@@ -22,11 +22,11 @@ class Room:
     detailed: frozenset[_Key]
 
     def shows(self, spread: Spread) -> bool:
-        """Return whether a case has a line."""
+        """Return whether a case has a line in a table."""
         return _key(spread) in self.lines
 
     def opens(self, spread: Spread) -> bool:
-        """Return whether a case can be opened."""
+        """Return whether a case has details that can be opened."""
         return _key(spread) in self.detailed
 
     @property
@@ -45,13 +45,13 @@ class Room:
 
 
 def room_for(spreads: Sequence[Spread], lines: int = LINES, detailed: int = DETAILED) -> Room:
-    """Return the cases that a page lists and opens."""
-    shown = _chosen(spreads, lines)
-    return Room(len(spreads), frozenset(map(_key, shown)), frozenset(map(_key, _chosen(shown, detailed))))
+    """Return the room of a page with at most `lines` listed cases, of which at most `detailed` can be opened."""
+    listed = _chosen(spreads, lines)
+    return Room(len(spreads), frozenset(map(_key, listed)), frozenset(map(_key, _chosen(listed, detailed))))
 
 
 def _chosen(spreads: Sequence[Spread], most: int) -> list[Spread]:
-    """Return at most `most` cases: the failed and invalid first, then the others, each evenly spaced."""
+    """Return at most `most` cases: failed and invalid ones first, then the others, both thinned evenly."""
     bad = [spread for spread in spreads if spread.status in ("failed", "invalid")]
     first = _evenly(bad, most)
     others = [spread for spread in spreads if spread.status not in ("failed", "invalid")]

@@ -1,6 +1,6 @@
-"""A serving view: the 99th percentile of the time to the first token over the rate of queries, with the objectives.
+"""A serving view: the 99th percentile of the time to the first token over the query rate, with the objectives.
 
-And what a model could serve as a record, for programs.
+The module also gives the serving capacity of a model as a record, for programs.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ Line = list[tuple[float, float]]
 
 
 def served(summary: Summary, suite: str, view: View) -> list[Chart]:
-    """Draw the first-token latency of each model over its rate, simulated, with the knees named and the tables."""
-    found = served_of(summary, suite, view)
-    lines = [[(point.rate, point.first_token_s[1]) for point in each.points] for each in found]
+    """Draw the simulated first-token latency of each model over the query rate; the note names the highest rates."""
+    models = served_of(summary, suite, view)
+    lines = [[(point.rate, point.first_token_s[1]) for point in model.points] for model in models]
     drawn = [[(rate, seconds) for rate, seconds in line if seconds] for line in lines]
     if not any(drawn):
         return []
@@ -46,35 +46,35 @@ def served(summary: Summary, suite: str, view: View) -> list[Chart]:
     across = axis([rate for line in drawn for rate, _ in line], "query/s", svg.left_of(up), _RIGHT)
     parts = [svg.frame(across, up, "rate of queries", "p99 of the first token"), *_limit_lines(across, up)]
     parts += [_line(line, svg.colour(index), across, up) for index, line in enumerate(drawn)]
-    words = "; ".join(map(_words, found))
-    drawing = svg.picture(f"{view.title}: {words}", HEIGHT, *parts)
-    legend = legend_of([", ".join((each.label, *each.devices)) for each in found])
-    tables = (*serving_tables(found), *energy_tables(energies_of(summary, suite, view)))
-    return [Chart(view.title, words, drawing, legend, tables, full=True)]
+    highest_rates = "; ".join(map(_knee_words, models))
+    drawing = svg.picture(f"{view.title}: {highest_rates}", HEIGHT, *parts)
+    legend = legend_of([", ".join((model.label, *model.devices)) for model in models])
+    tables = (*serving_tables(models), *energy_tables(energies_of(summary, suite, view)))
+    return [Chart(view.title, highest_rates, drawing, legend, tables, full=True)]
 
 
-def serving_record(found: Serving) -> dict[str, Any]:
+def serving_record(model: Serving) -> dict[str, Any]:
     """Return the highest rates within the objectives, and each session beside its simulation, in SI units."""
     return {
-        "view": found.title,
-        "label": found.label,
-        "devices": list(found.devices),
-        "prompt": found.load.prompt,
-        "output": found.load.output,
-        "highest_rates": {objectives.name: point.rate if point else None for objectives, point in found.knees},
-        "sessions": [_session_record(session) for session in found.sessions],
+        "view": model.title,
+        "label": model.label,
+        "devices": list(model.devices),
+        "prompt": model.load.prompt,
+        "output": model.load.output,
+        "highest_rates": {objectives.name: point.rate if point else None for objectives, point in model.knees},
+        "sessions": [_session_record(session) for session in model.sessions],
     }
 
 
 def _session_record(session: SessionCheck) -> dict[str, Any]:
     percentiles = {"p50": session.p50, "p99": session.p99}
-    known = {name: _percentile_record(each) if each else None for name, each in percentiles.items()}
-    return {"case": session.case, "queries": session.queries, "time": session.time, **known}
+    records = {name: _percentile_record(value) if value else None for name, value in percentiles.items()}
+    return {"case": session.case, "queries": session.queries, "time": session.time, **records}
 
 
-def _percentile_record(found: SimulatedPercentile) -> dict[str, Any]:
-    errors = list(found.errors) if found.errors else None
-    return {**dataclasses.asdict(found), "error": found.error, "errors": errors}
+def _percentile_record(percentile: SimulatedPercentile) -> dict[str, Any]:
+    errors = list(percentile.errors) if percentile.errors else None
+    return {**dataclasses.asdict(percentile), "error": percentile.error, "errors": errors}
 
 
 def _line(line: Sequence[tuple[float, float]], colour: str, across: Axis, up: Axis) -> Markup:
@@ -87,18 +87,18 @@ def _limit_lines(across: Axis, up: Axis) -> list[Markup]:
     parts = []
     for objectives in OBJECTIVES:
         y = up.place(objectives.first_token_s)
-        words = f"{objectives.name}: {units.quantity(objectives.first_token_s, 's')}"
+        label = f"{objectives.name}: {units.quantity(objectives.first_token_s, 's')}"
         parts += [
             svg.line(across.start, y, across.end, y, "peak"),
-            svg.text(across.start + 4, y - 5, words, "start", "label"),
+            svg.text(across.start + 4, y - 5, label, "start", "label"),
         ]
     return parts
 
 
-def _words(each: Serving) -> str:
-    """Return the highest rates in words: `llama-3-8b, int4: server up to 12.3 query/s`."""
+def _knee_words(model: Serving) -> str:
+    """Return the highest rates within the objectives as text: `llama-3-8b, int4: server up to 12.3 query/s`."""
     knees = [
         f"{objectives.name} up to {units.quantity(point.rate, 'query/s')}" if point else f"{objectives.name} never"
-        for objectives, point in each.knees
+        for objectives, point in model.knees
     ]
-    return f"{each.label}: {', '.join(knees)}"
+    return f"{model.label}: {', '.join(knees)}"

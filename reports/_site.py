@@ -1,4 +1,4 @@
-"""The index of a site as its template takes it: values in words; the template only lays out."""
+"""The values that the template of a site's index shows; the template only lays them out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NONE = "–"
 
 @dataclass(frozen=True, slots=True)
 class RunLine:
-    """A run in words; `figures` stand in the order of the heads of its device."""
+    """A run as texts; `figures` are in the order of the column heads of its device."""
 
     date: str
     page: str
@@ -38,7 +38,7 @@ class DeviceSection:
 
 @dataclass(frozen=True, slots=True)
 class SitePage:
-    """Everything the template shows."""
+    """The content of the index."""
 
     title: str
     devices: tuple[DeviceSection, ...]
@@ -46,7 +46,7 @@ class SitePage:
 
 
 def site_page(site: Site) -> SitePage:
-    """Return the index of a site whose text is clean."""
+    """Return the index of a site; its texts must be clean."""
     count = sum(len(device.runs) for device in site.devices)
     models = f"{len(site.devices)} models of device" if len(site.devices) != 1 else site.devices[0].name
     title = f"{_runs(count)} on {models}" if count else "No runs"

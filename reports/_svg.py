@@ -1,4 +1,4 @@
-"""A small builder of SVG: it returns escaped markup. Colours are classes of the style sheet."""
+"""A small builder of SVG: each function returns escaped markup. Colours are classes of the style sheet."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def number(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-def picture(words: str, height: float, *children: str, width: float = WIDTH) -> Markup:
-    """Return a whole drawing, with its content in words for screen readers."""
+def picture(description: str, height: float, *children: str, width: float = WIDTH) -> Markup:
+    """Return a whole drawing; `description` says its content to screen readers."""
     box = f"0 0 {number(width)} {number(height)}"
     wide = width if width > WIDTH else None
     class_ = "wide" if wide else None
-    return element("svg", *children, viewBox=box, width=wide, role="img", aria_label=words, class_=class_)
+    return element("svg", *children, viewBox=box, width=wide, role="img", aria_label=description, class_=class_)
 
 
-def text(x: float, y: float, words: str, anchor: str = "start", class_: str | None = None) -> Markup:
-    """Return words at a place."""
-    return element("text", words, x=x, y=y, text_anchor=None if anchor == "start" else anchor, class_=class_)
+def text(x: float, y: float, content: str, anchor: str = "start", class_: str | None = None) -> Markup:
+    """Return a text at (x, y); `anchor` says which end of the text is there."""
+    return element("text", content, x=x, y=y, text_anchor=None if anchor == "start" else anchor, class_=class_)
 
 
 def line(x1: float, y1: float, x2: float, y2: float, class_: str) -> Markup:
@@ -58,69 +58,69 @@ def polyline(places: Sequence[tuple[float, float]], class_: str) -> Markup:
     return element("polyline", points=" ".join(f"{number(x)},{number(y)}" for x, y in places), class_=class_)
 
 
-def dot(x: float, y: float, radius: float, class_: str, words: str = "") -> Markup:
-    """Return a dot; `words` are shown under the pointer."""
-    return element("circle", *title(words), cx=x, cy=y, r=radius, class_=class_)
+def dot(x: float, y: float, radius: float, class_: str, tooltip: str = "") -> Markup:
+    """Return a dot; `tooltip` is shown under the pointer."""
+    return element("circle", *title(tooltip), cx=x, cy=y, r=radius, class_=class_)
 
 
-def title(words: str) -> tuple[Markup, ...]:
-    """Return the words that are shown under the pointer; nothing for no words."""
-    return (element("title", words),) if words else ()
+def title(tooltip: str) -> tuple[Markup, ...]:
+    """Return the child element that shows a tooltip under the pointer; empty for an empty tooltip."""
+    return (element("title", tooltip),) if tooltip else ()
 
 
 def colour(index: int) -> str:
-    """Return the class of the line at `index`."""
+    """Return the colour class of the series at `index`; from the ninth series on it is dashed."""
     return f"c{index % COLOURS}" + (" dashed" if index >= COLOURS else "")
 
 
 def triangle(x: float, y: float) -> str:
-    """Return the path of a mark whose tip points up at a place."""
+    """Return the path of a triangle whose tip points up at (x, y)."""
     return f"M{number(x)} {number(y)}l-4.5 8h9z"
 
 
 @dataclass(slots=True)
 class Labels:
-    """Texts beside places, drawn so that none lies on another: the first one stays."""
+    """Labels beside places, drawn so that none lies on another; of two labels in conflict the first one stays."""
 
     wanted: list[tuple[str, tuple[tuple[float, float], ...]]] = field(default_factory=list)
 
-    def add(self, words: str, *places: tuple[float, float]) -> None:
-        """Add words, to be centred at the first of these places that is free."""
-        self.wanted.append((words, places))
+    def add(self, label: str, *places: tuple[float, float]) -> None:
+        """Add a label, which is centred at the first of these places that is free."""
+        self.wanted.append((label, places))
 
     def drawn(self, left: float, right: float) -> Markup:
-        """Return each text at its first free place, moved inside the ends; a text without a free place is left out."""
+        """Return each label at its first free place between `left` and `right`; a label without one is left out."""
         taken: list[tuple[float, float, float]] = []
         parts = []
-        for words, places in self.wanted:
-            half = width_of(words) / 2
+        for label, places in self.wanted:
+            half = width_of(label) / 2
             inside = [(min(max(x, left + half), right - half), y) for x, y in places]
             free = next(((x, y) for x, y in inside if not _is_taken(x, y, half, taken)), None)
             if free:
                 x, y = free
                 taken.append((x - half, x + half, y))
-                parts.append(text(x, y, words, "middle", "value"))
+                parts.append(text(x, y, label, "middle", "value"))
         return join(parts)
 
 
-def width_of(words: str) -> float:
-    """Return the approximate width of words."""
-    return LETTER * len(words)
+def width_of(label: str) -> float:
+    """Return the approximate width of a label in drawing units."""
+    return LETTER * len(label)
 
 
 def _is_taken(x: float, y: float, half: float, taken: Sequence[tuple[float, float, float]]) -> bool:
     return any(abs(y - at) < 12 and x - half < end and x + half > start for start, end, at in taken)
 
 
-def shorten(words: str, most: int) -> str:
-    """Return the words, shortened in the middle to at most `most` characters."""
-    if len(words) <= most:
-        return words
+def shorten(label: str, most: int) -> str:
+    """Return the label, shortened in the middle to at most `most` characters."""
+    if len(label) <= most:
+        return label
     half = (most - 1) // 2
-    return f"{words[:half]}…{words[len(words) - (most - 1 - half) :]}"
+    return f"{label[:half]}…{label[len(label) - (most - 1 - half) :]}"
 
 
-def frame(across: Axis, up: Axis, across_words: str, up_words: str) -> Markup:
+def frame(across: Axis, up: Axis, across_name: str, up_name: str) -> Markup:
     """Return the axes of a plot: grid lines, ticks, and the name of each axis with its unit."""
     parts = [line(across.start, up.place(value), across.end, up.place(value), "grid") for value, _ in up.ticks]
     parts += [text(across.start - 6, up.place(value) + 4, label, "end") for value, label in up.ticks]
@@ -128,15 +128,15 @@ def frame(across: Axis, up: Axis, across_words: str, up_words: str) -> Markup:
     for value, label in across.ticks:
         x = across.place(value)
         parts += [line(x, up.start, x, up.start + 4, "axis"), text(x, up.start + 17, label, "middle")]
-    parts += [text(across.end, up.start + 34, _named(across_words, across.unit), "end", "name")]
-    parts += [text(2.0, 12.0, _named(up_words, up.unit), "start", "name")]
+    parts += [text(across.end, up.start + 34, _named(across_name, across.unit), "end", "name")]
+    parts += [text(2.0, 12.0, _named(up_name, up.unit), "start", "name")]
     return join(parts)
 
 
 def left_of(up: Axis) -> float:
-    """Return where a plot begins, so that the labels of its upward axis fit beside it."""
+    """Return the x at which a plot begins, so that the labels of its upward axis fit beside it."""
     return 14.0 + max((width_of(label) for _, label in up.ticks), default=0.0)
 
 
-def _named(words: str, unit: str) -> str:
-    return f"{words}, {unit}" if words and unit else words or unit
+def _named(name: str, unit: str) -> str:
+    return f"{name}, {unit}" if name and unit else name or unit

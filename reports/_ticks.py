@@ -1,4 +1,4 @@
-"""Axes: where a value lies between two ends, which ticks it has, and how they are written."""
+"""Axes: the place of a value between two ends, the ticks, and the labels of the ticks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gpubench.api.report import units
 
-_MOST_IN_ONE_UNIT = 1e4  # of a tick on a logarithmic axis, in the unit of the axis
+_MOST_IN_ONE_UNIT = 1e4  # the highest tick of a logarithmic axis whose ticks share one unit
 _NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 

@@ -1,4 +1,4 @@
-"""Counters over time as drawings: when each case ran, and a line for every counter of a device."""
+"""Charts of counters over time: when each case ran, and a line for every counter of a device."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from ._ticks import Axis, axis
 from ._zoom import case_chart, event_chart, line_chart
 
 MOST_POINTS = 400  # of a drawn line: the minimum and maximum of each of 200 spans, so that no spike is lost
-DRAWN_POINTS, LEAST_POINTS = 8_000, 120  # of all drawn lines together, about 70 kB of a page; of each at the least
-ZOOM_POINTS = 60_000  # of all lines together that can be zoomed: about 200 kB of a page
+DRAWN_POINTS, LEAST_POINTS = 8_000, 120  # the most of all drawn lines together (70 kB of a page), the least of each
+ZOOM_POINTS = 60_000  # the most of all lines that can be zoomed, together: about 200 kB of a page
 _LEFT, _RIGHT, _BOTTOM, _HEIGHT = 90.0, svg.WIDTH - 16, 110.0, 134.0
 _HOST = "host"  # the device that every case uses
 _NAME = 14.0  # above a lane of events
@@ -42,9 +42,9 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class Timelines:
-    """A timeline for each device that has samples, and the same as numbers for the script that zooms.
+    """A timeline for each device that has samples, and the numbers from which the script draws zoomed charts.
 
-    `thinned` is how many samples were left out of the numbers.
+    `thinned` is the number of samples that these numbers leave out.
     """
 
     devices: tuple[Timeline, ...] = ()
@@ -54,9 +54,9 @@ class Timelines:
 
 @dataclass(slots=True)
 class _Sheet:
-    """The settings of all charts of a run: where it begins, how time is drawn, how many points a line may have.
+    """The settings of all charts of a run: its begin in seconds, the axis of time, and the points that a line may have.
 
-    `points` are of a line that is zoomed, `drawn` of its drawing.
+    `points` limits a line that is zoomed, `drawn` its drawing.
     """
 
     run: Run
@@ -69,11 +69,11 @@ class _Sheet:
 
     @property
     def apart_s(self) -> float:
-        """The time between two moments that a drawing shows apart."""
+        """The least time in seconds between two moments that a drawing shows apart: half a drawing unit."""
         return 0.5 * (self.across.high - self.across.low) / (self.across.end - self.across.start)
 
     def add(self, chart: Chart, numbers: dict[str, Any]) -> Chart:
-        """Return the chart with the place of its numbers among those that zoom."""
+        """Keep the numbers of a chart for zooming, and return the chart with their index."""
         self.zoom.append(numbers)
         return dataclasses.replace(chart, zoom=len(self.zoom) - 1)
 
@@ -111,8 +111,8 @@ def _is_still(track: Track) -> bool:
 
 def _still(tracks: Sequence[Track], device: str) -> tuple[tuple[str, str], ...]:
     """Return the counters of a device that never changed, with their values."""
-    mine = [track for track in tracks if track.device == device]
-    return tuple((track.counter.name, units.quantity(float(track.values[0]), _unit(track))) for track in mine)
+    of_device = [track for track in tracks if track.device == device]
+    return tuple((track.counter.name, units.quantity(float(track.values[0]), _unit(track))) for track in of_device)
 
 
 def _unit(track: Track) -> str:
@@ -132,12 +132,12 @@ def _drawable(track: Track) -> Track:
     if track.counter.kind != "cumulative":
         return track
     spans = np.diff(track.at)
-    there = spans > 0
-    return Track(track.counter, track.device, track.at[1:][there], np.diff(track.values)[there] / spans[there])
+    advances = spans > 0
+    return Track(track.counter, track.device, track.at[1:][advances], np.diff(track.values)[advances] / spans[advances])
 
 
 def _charts(sheet: _Sheet, device: str, tracks: Sequence[Track], *, first: bool) -> Iterator[Chart]:
-    wanted = [
+    shaded = [
         result
         for result in sheet.run.results
         if result.window[1] > result.window[0] and (device == _HOST or device in result.devices)
@@ -146,27 +146,29 @@ def _charts(sheet: _Sheet, device: str, tracks: Sequence[Track], *, first: bool)
     untimed = untimed_of(sheet.run.results)
     if first and (timed or untimed):
         yield sheet.add(lanes(timed, untimed, sheet.begin, sheet.across), case_chart(timed, sheet.begin))
-    mine = sorted((track for track in tracks if track.device == device), key=_rank)
-    events = {id(track): bands(track, sheet.apart_s) for track in mine if track.counter.kind == "event"}
-    back = [band for found in events.values() for band in held_back(found)]
-    behind = svg.join([windows(wanted, sheet.begin, sheet.across, TOP, _BOTTOM), *_behind(sheet, back)])
-    for track in mine:
-        yield _events(sheet, track, events[id(track)]) if id(track) in events else _line(sheet, track, back, behind)
+    of_device = sorted((track for track in tracks if track.device == device), key=_rank)
+    events = {id(track): bands(track, sheet.apart_s) for track in of_device if track.counter.kind == "event"}
+    slowdowns = [band for event_bands in events.values() for band in held_back(event_bands)]
+    behind = svg.join([windows(shaded, sheet.begin, sheet.across, TOP, _BOTTOM), *_behind(sheet, slowdowns)])
+    for track in of_device:
+        yield (
+            _events(sheet, track, events[id(track)]) if id(track) in events else _line(sheet, track, slowdowns, behind)
+        )
 
 
 def _rank(track: Track) -> bool:
-    """Return the order of a counter: power first, because it shows best what a device did."""
+    """Return the sort key of a counter: power first, because it shows best what a device did."""
     return track.counter.measures is not Measure.BOARD_POWER
 
 
-def _behind(sheet: _Sheet, found: Iterable[Band]) -> Iterator[Markup]:
-    """Yield the times in which a device was slowed down, behind a line."""
-    for band in found:
+def _behind(sheet: _Sheet, slowdowns: Iterable[Band]) -> Iterator[Markup]:
+    """Yield a shape for each slowdown, which lies behind a line."""
+    for band in slowdowns:
         yield _filled(sheet, band, TOP, _BOTTOM - TOP, band.kind, band.name)
 
 
-def _filled(sheet: _Sheet, band: Band, top: float, height: float, class_: str, words: str = "") -> Markup:
-    """Draw one shape over all times of a band."""
+def _filled(sheet: _Sheet, band: Band, top: float, height: float, class_: str, tooltip: str = "") -> Markup:
+    """Draw one shape over all spans of a band."""
     path = []
     for start, end in band.spans:
         left = sheet.across.place(max(start - sheet.begin, 0.0))
@@ -174,10 +176,10 @@ def _filled(sheet: _Sheet, band: Band, top: float, height: float, class_: str, w
         path.append(
             f"M{svg.number(left)} {svg.number(top)}H{svg.number(right)}v{svg.number(height)}H{svg.number(left)}z"
         )
-    return svg.element("path", *svg.title(words), d="".join(path), class_=class_)
+    return svg.element("path", *svg.title(tooltip), d="".join(path), class_=class_)
 
 
-def _line(sheet: _Sheet, track: Track, back: Sequence[Band], behind: Markup) -> Chart:
+def _line(sheet: _Sheet, track: Track, slowdowns: Sequence[Band], behind: Markup) -> Chart:
     counter, across = track.counter, sheet.across
     rise, unit = counter.kind == "cumulative", _unit(track)
     low, high = float(track.values.min()), float(track.values.max())
@@ -188,27 +190,27 @@ def _line(sheet: _Sheet, track: Track, back: Sequence[Band], behind: Markup) -> 
     mean = units.quantity(float(track.values.mean()), unit)
     ends = f"mean {mean}, {units.quantity(low, unit)} to {units.quantity(high, unit)}"
     note = ", ".join(part for part in (ends, "rise of the counter per second" if rise else "") if part)
-    words = f"{counter.name} of {track.device} over time: {ends}"
-    chart = Chart(counter.name, note, svg.picture(words, _HEIGHT, *parts))
+    description = f"{counter.name} of {track.device} over time: {ends}"
+    chart = Chart(counter.name, note, svg.picture(description, _HEIGHT, *parts))
     at, values = decimate(track.at - sheet.begin, track.values, sheet.points)
     sheet.thinned += len(track.at) - len(at)
-    return sheet.add(chart, line_chart(track.device, unit, at, values, back, sheet.begin))
+    return sheet.add(chart, line_chart(track.device, unit, at, values, slowdowns, sheet.begin))
 
 
-def _events(sheet: _Sheet, track: Track, found: Sequence[Band]) -> Chart:
+def _events(sheet: _Sheet, track: Track, event_bands: Sequence[Band]) -> Chart:
     """Draw a lane for each event that occurred, under its name."""
     counter, across, step = track.counter, sheet.across, LANE + _NAME
-    bottom = TOP + step * len(found) + (6 if found else LANE)
+    bottom = TOP + step * len(event_bands) + (6 if event_bands else LANE)
     parts = [time_axis(across, bottom)]
-    for row, band in enumerate(found):
+    for row, band in enumerate(event_bands):
         top = TOP + step * row
         parts.append(svg.text(across.start, top + 9, band.name))
         parts.append(_filled(sheet, band, top + _NAME, LANE - 6, band.kind or svg.colour(7)))
-    note = "; ".join(f"{band.name} in {units.percent(band.share, 0)} of the samples" for band in found)
+    note = "; ".join(f"{band.name} in {units.percent(band.share, 0)} of the samples" for band in event_bands)
     note = note or "none in the whole run"
-    words = f"{counter.name} of {track.device} over time: {note}"
-    chart = Chart(counter.name, note, svg.picture(words, bottom + 24, *parts))
-    return sheet.add(chart, event_chart(track.device, found, sheet.begin))
+    description = f"{counter.name} of {track.device} over time: {note}"
+    chart = Chart(counter.name, note, svg.picture(description, bottom + 24, *parts))
+    return sheet.add(chart, event_chart(track.device, event_bands, sheet.begin))
 
 
 def _value_axis(across: Axis, up: Axis) -> list[Markup]:
@@ -218,6 +220,6 @@ def _value_axis(across: Axis, up: Axis) -> list[Markup]:
 
 
 def decimate(at: Numbers, values: Numbers, most: int = MOST_POINTS) -> tuple[Numbers, Numbers]:
-    """Return at most `most` points that keep every extreme: the minimum and maximum of equal spans, in time order."""
-    kept = extremes(values, most)
-    return at[kept], values[kept]
+    """Return at most `most` points, in time order: the minimum and the maximum of each of equal spans."""
+    indices = extremes(values, most)
+    return at[indices], values[indices]

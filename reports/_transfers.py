@@ -1,4 +1,4 @@
-"""A transfer view: rates or times over size on logarithmic axes, each path's model dashed, and where two cross."""
+"""A transfer view: rates or times over size on logarithmic axes, the fitted models dashed, and the crossovers."""
 
 from __future__ import annotations
 
@@ -16,39 +16,43 @@ from ._views import common_words, peak_of_all, quantity_name
 
 
 def transfer(summary: Summary, suite: str, view: View) -> list[Chart]:
-    """Draw the paths of one view with their models, one chart per unit, with tables of models and crossovers."""
-    return [_chart(found, view) for found in transfers_of(summary, suite, view)]
+    """Draw the paths of one view with their models, one chart for each unit, with tables of models and crossovers."""
+    return [_chart(view_transfers, view) for view_transfers in transfers_of(summary, suite, view)]
 
 
-def _chart(found: Transfers, view: View) -> Chart:
-    points = [point for path in found.paths for _, point in path.line.points]
+def _chart(view_transfers: Transfers, view: View) -> Chart:
+    points = [point for path in view_transfers.paths for _, point in path.line.points]
     unit, peak = points[0].figure.unit, peak_of_all(points)
     values = [end for point in points for end in (point.figure.interval.low, point.figure.interval.high)]
     up = axis([*values, *([peak[1]] if peak else [])], unit, BOTTOM, TOP, log=True, room=1.2)
-    across = x_axis([size for path in found.paths for size in path.sizes], view, svg.left_of(up), log=True)
+    across = x_axis([size for path in view_transfers.paths for size in path.sizes], view, svg.left_of(up), log=True)
     parts = [
         svg.frame(across, up, units.axis_label(view.x), quantity_name(points)),
-        peak_line(peak, [path.line for path in found.paths], across, up),
+        peak_line(peak, [path.line for path in view_transfers.paths], across, up),
     ]
-    for index, path in enumerate(found.paths):
+    for index, path in enumerate(view_transfers.paths):
         parts += [svg.polyline(places, f"model {svg.colour(index)}") for places in _models(path, across, up)]
         parts.append(line_of(path.line, svg.colour(index), across, up))
-    paths = {path.line.label: path for path in found.paths}
-    parts += [_cross(each, paths[each.below], across, up) for each in found.crossovers]
-    note = ", ".join(part for part in (common_words(points, view), "dashed: fitted models", _rings(found)) if part)
-    legend = legend_of([path.line.label for path in found.paths])
-    drawing = svg.picture(_words(found), HEIGHT, *parts)
-    return Chart(found.title, note, drawing, legend, tuple(transfer_tables(found)), full=True, beside=True)
+    paths = {path.line.label: path for path in view_transfers.paths}
+    parts += [_cross(crossover, paths[crossover.below], across, up) for crossover in view_transfers.crossovers]
+    note = ", ".join(
+        part for part in (common_words(points, view), "dashed: fitted models", _rings(view_transfers)) if part
+    )
+    legend = legend_of([path.line.label for path in view_transfers.paths])
+    drawing = svg.picture(_words(view_transfers), HEIGHT, *parts)
+    return Chart(
+        view_transfers.title, note, drawing, legend, tuple(transfer_tables(view_transfers)), full=True, beside=True
+    )
 
 
-def _rings(found: Transfers) -> str:
-    return "rings: measured crossovers" if found.crossovers else ""
+def _rings(view_transfers: Transfers) -> str:
+    return "rings: measured crossovers" if view_transfers.crossovers else ""
 
 
-def _words(found: Transfers) -> str:
-    paths = "; ".join(f"{path.line.label} {_path_words(path)}" for path in found.paths)
-    crossed = "; ".join(_cross_words(each) for each in found.crossovers)
-    return f"{found.title}: {paths}" + (f"; {crossed}" if crossed else "")
+def _words(view_transfers: Transfers) -> str:
+    paths = "; ".join(f"{path.line.label} {_path_words(path)}" for path in view_transfers.paths)
+    crossed = "; ".join(_cross_words(crossover) for crossover in view_transfers.crossovers)
+    return f"{view_transfers.title}: {paths}" + (f"; {crossed}" if crossed else "")
 
 
 def _path_words(path: Path) -> str:
@@ -58,13 +62,15 @@ def _path_words(path: Path) -> str:
     return f"{units.quantity(first.alpha_s, 's')}{beta}"
 
 
-def _cross_words(each: Crossover) -> str:
-    low, at, high = (units.brief_size(size) for size in (each.size.low, each.size.centre, each.size.high))
-    return f"{each.above} is faster than {each.below} from {at} on (measured between {low} and {high})"
+def _cross_words(crossover: Crossover) -> str:
+    low, at, high = (
+        units.brief_size(size) for size in (crossover.size.low, crossover.size.centre, crossover.size.high)
+    )
+    return f"{crossover.above} is faster than {crossover.below} from {at} on (measured between {low} and {high})"
 
 
 def _models(path: Path, across: Axis, up: Axis) -> Iterator[list[tuple[float, float]]]:
-    """Yield each piece of a model as a line through half octaves."""
+    """Yield each piece of a model as the places of a line, with a point every half octave."""
     for piece in path.model.pieces:
         low, high = path.sizes[piece.first], path.sizes[piece.last]
         count = max(round(2 * math.log2(high / low)), 1)
@@ -73,14 +79,14 @@ def _models(path: Path, across: Axis, up: Axis) -> Iterator[list[tuple[float, fl
 
 
 def _height(path: Path, size: float, seconds: float) -> float:
-    """Return a time of the model as the view shows it: a rate, or the time itself."""
+    """Return the modelled time in seconds as the view shows it: as a rate, or as the time itself."""
     return size * path.scale / seconds if path.is_rate else seconds
 
 
-def _cross(each: Crossover, below: Path, across: Axis, up: Axis) -> Markup:
+def _cross(crossover: Crossover, below: Path, across: Axis, up: Axis) -> Markup:
     """Draw a ring on the measured curve where the other path becomes faster."""
     seconds = dict(zip(below.sizes, below.seconds, strict=True))
-    low, high = seconds[each.size.low].centre, seconds[each.size.high].centre
-    share = math.log(each.size.centre / each.size.low) / math.log(each.size.high / each.size.low)
-    height = _height(below, each.size.centre, low * (high / low) ** share)
-    return svg.dot(across.place(each.size.centre), up.place(height), 6.0, "ring", _cross_words(each))
+    low, high = seconds[crossover.size.low].centre, seconds[crossover.size.high].centre
+    share = math.log(crossover.size.centre / crossover.size.low) / math.log(crossover.size.high / crossover.size.low)
+    height = _height(below, crossover.size.centre, low * (high / low) ** share)
+    return svg.dot(across.place(crossover.size.centre), up.place(height), 6.0, "ring", _cross_words(crossover))

@@ -1,4 +1,4 @@
-"""Trends as the page's template takes them: a drawing of each line over its runs, its changes and runs in words."""
+"""The values that the template of a trend page shows: a drawing of each series over its runs, its changes and runs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ._ticks import Axis, axis
 
 _WIDTH, _HEIGHT = 760.0, 250.0
 _LEFT, _TOP, _BOTTOM = 34.0, 22.0, _HEIGHT - 30
-_MOST_DOTS = 150  # beyond, a dot for every run is a band
+_MOST_DOTS = 150  # of more runs, the dots would merge into a band
 _MOST_TICKS = 6
 _MINUTE, _DAY = "%Y-%m-%d %H:%M", "%Y-%m-%d"
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeLine:
-    """A change in words; `judged` is the style sheet's class."""
+    """A step as texts; `judged` is a class of the style sheet."""
 
     at: str
     effect: str
@@ -36,7 +36,7 @@ class ChangeLine:
 
 @dataclass(frozen=True, slots=True)
 class DriftLine:
-    """A drift in words; `judged` is the style sheet's class."""
+    """A drift as texts; `judged` is a class of the style sheet."""
 
     at: str
     until: str
@@ -49,7 +49,7 @@ class DriftLine:
 
 @dataclass(frozen=True, slots=True)
 class NewestEvent:
-    """The newest step or drift of a series, or why none is told; `judged` is the style sheet's class."""
+    """The newest step or drift of a series, or why none is reported; `judged` is a class of the style sheet."""
 
     words: str
     judged: str
@@ -57,7 +57,7 @@ class NewestEvent:
 
 @dataclass(frozen=True, slots=True)
 class RunLine:
-    """A run of a line in words."""
+    """A run of a series as texts."""
 
     at: str
     median: str
@@ -69,7 +69,7 @@ class RunLine:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A trend's section; `verdict` says what changed, or why no change is told."""
+    """The section of a trend; `verdict` says what changed, or why no change is reported."""
 
     case: str
     verdict: str
@@ -85,14 +85,14 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class TrendPage:
-    """Everything the template shows."""
+    """The content of the page."""
 
     title: str
     blocks: tuple[Block, ...]
 
 
 def trend_page(trends: Sequence[Trend]) -> TrendPage:
-    """The page of trends that have at least one run each."""
+    """Return the page of trends; each trend must have at least one run."""
     blocks = tuple(_block(trend) for trend in trends)
     only = blocks[0].case if len(blocks) == 1 else f"{len(blocks)} series"
     return TrendPage(f"History of {only}", blocks)
@@ -152,11 +152,11 @@ def _newest_event(trend: Trend) -> NewestEvent:
 
 
 def _run(moment: Moment, line: Line) -> RunLine:
-    found = moment.interval
+    interval = moment.interval
     return RunLine(
         _moment_words(moment),
-        units.quantity(found.centre, line.unit),
-        units.interval(found.low, found.high, line.unit, found.centre),
+        units.quantity(interval.centre, line.unit),
+        units.interval(interval.low, interval.high, line.unit, interval.centre),
         moment.replicates,
         ", ".join(moment.labels),
         PurePath(moment.source.path).name,
@@ -183,16 +183,15 @@ def _chart(trend: Trend) -> Chart:
     ends_of_levels = [(level.start, level.end, level.first, level.last) for level in trend.levels]
     parts += [_level(*ends, across, up) for ends in ends_of_levels if trend.state == "changed"]
     parts += _dots(trend, across, up)
-    words = f"{line.case}: {len(moments)} runs from {_moment_words(moments[0])} to {_moment_words(moments[-1])}"
-    words = f"{words}, newest {units.quantity(trend.values[-1], line.unit)}; {_counts(trend)}"
+    span = f"{len(moments)} runs from {_moment_words(moments[0])} to {_moment_words(moments[-1])}"
+    newest = units.quantity(trend.values[-1], line.unit)
     note = "one point per run, in order of time (UTC): the median, with its interval where it is large enough to see"
-    return Chart(
-        f"newest {units.quantity(trend.values[-1], line.unit)}", note, svg.picture(words, _HEIGHT, *parts, width=_WIDTH)
-    )
+    description = f"{line.case}: {span}, newest {newest}; {_counts(trend)}"
+    return Chart(f"newest {newest}", note, svg.picture(description, _HEIGHT, *parts, width=_WIDTH))
 
 
 def _frame(across: Axis, up: Axis) -> Markup:
-    """Grid and axes; the values stand at the right, beside the newest run, which a narrow screen shows first."""
+    """Draw grid and axes; the values are at the right, beside the newest run, which a narrow screen shows first."""
     end = across.end + 10
     parts = [svg.line(_LEFT - 10, up.place(value), end, up.place(value), "grid") for value, _ in up.ticks]
     parts += [svg.text(end + 6, up.place(value) + 4, label) for value, label in up.ticks]
@@ -205,7 +204,7 @@ def _frame(across: Axis, up: Axis) -> Markup:
 
 
 def _runs_axis(moments: Sequence[Moment], right: float) -> Axis:
-    """Runs stand at equal distances, whatever the time between them, and ticks say when some of them were."""
+    """Return the x axis: the runs at equal distances, with the dates of some of them as ticks."""
     last = len(moments) - 1
     stride = max(-(-last // _MOST_TICKS), 1)
     one_day = _date(moments[0].source.at, _DAY) == _date(moments[-1].source.at, _DAY)
@@ -226,12 +225,12 @@ def _intervals(moments: Sequence[Moment], across: Axis, up: Axis) -> Iterator[Ma
 
 
 def _level(start: int, end: int, first: float, last: float, across: Axis, up: Axis) -> Markup:
-    """The line that a level or a drift follows, from its first to its last run."""
+    """Draw the line of a level or a drift from its first to its last run."""
     return svg.line(across.place(start - 0.4), up.place(first), across.place(end - 0.6), up.place(last), "level")
 
 
 def _counts(trend: Trend) -> str:
-    """`1 step, 0 drifts`."""
+    """Return the numbers of changes as text: `1 step, 0 drifts`."""
     numbers = ((len(trend.changes), "step"), (len(trend.drifts), "drift"))
     return ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for count, name in numbers)
 
@@ -240,6 +239,6 @@ def _dots(trend: Trend, across: Axis, up: Axis) -> Iterator[Markup]:
     marked = {change.index: "bad" if change.is_worse else "good" for change in trend.changes}
     for x, moment in enumerate(trend.moments):
         if x in marked or len(trend.moments) <= _MOST_DOTS:
-            words = f"{_moment_words(moment)}: {units.quantity(moment.value, trend.line.unit)}"
+            tooltip = f"{_moment_words(moment)}: {units.quantity(moment.value, trend.line.unit)}"
             radius, judged = (4.2, f"mark {marked[x]}") if x in marked else (2.6, "c0")
-            yield svg.dot(across.place(x), up.place(moment.value), radius, judged, words)
+            yield svg.dot(across.place(x), up.place(moment.value), radius, judged, tooltip)

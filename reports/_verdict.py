@@ -1,4 +1,4 @@
-"""The head of a page as its template takes it: the overview of the run in texts, each with a link to its case."""
+"""The head of a page: the overview of the run as texts, its key figures with links to their cases."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ DATA_SHEET_NOTE = "Of data sheet: the share of the peak in the vendor's data she
 
 @dataclass(frozen=True, slots=True)
 class Anchors:
-    """The names of the places of cases in a page: their ids, with their devices where the run has several sets."""
+    """The anchors of cases in a page: their ids, with their devices if the run has several device sets."""
 
     with_devices: bool
 
     @classmethod
     def of(cls, summary: Summary) -> Anchors:
-        """Return the names for the cases of a run."""
+        """Return the anchors for the cases of a run."""
         return cls(len({result.devices for result in summary.run.results}) > 1)
 
     def case(self, case_id: str, devices: tuple[str, ...]) -> str:
-        """Return the name of the place of a case."""
+        """Return the anchor of a case."""
         where = f"@{'+'.join(devices)}" if devices and self.with_devices else ""
         return "_".join(f"{case_id}{where}".split())
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A key figure; a text is empty where it is unknown. `bar` is the data sheet's share in per cent, 100 at most."""
+    """A key figure as texts; an unknown one is empty. `bar` is the share of the data sheet in per cent, at most 100."""
 
     title: str
     device: str
@@ -47,7 +47,7 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class SuiteLink:
-    """A suite in one line, with the place of its section."""
+    """A suite in one line, with a link to its section."""
 
     name: str
     link: str
@@ -58,7 +58,7 @@ class SuiteLink:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What the page says first."""
+    """The first part of the page."""
 
     devices: tuple[str, ...]
     conditions: tuple[str, ...]
@@ -72,47 +72,47 @@ class Head:
 
 def head(summary: Summary) -> Head:
     """Return the head of the page of a run."""
-    found, anchors = overview(summary), Anchors.of(summary)
-    tiles = tuple(_tile(value, anchors) for value in found.values)
+    run_overview, anchors = overview(summary), Anchors.of(summary)
+    tiles = tuple(_tile(value, anchors) for value in run_overview.values)
     return Head(
-        found.devices or ("No device",),
-        found.conditions,
-        trust_words(found),
-        not found.doubts,
+        run_overview.devices or ("No device",),
+        run_overview.conditions,
+        trust_words(run_overview),
+        not run_overview.doubts,
         tiles,
-        key_note(found),
-        found.matters,
+        key_note(run_overview),
+        run_overview.matters,
         tuple(
             SuiteLink(line.name, f"#{suite_anchor(line.name)}", line.summary, line.ended, seconds_words(line.seconds))
-            for line in found.suites
+            for line in run_overview.suites
         ),
     )
 
 
-def trust_words(found: Overview) -> str:
-    """`Trustworthy: yes`, or `Trustworthy: no, because …`."""
-    return found.trust[:1].upper() + found.trust[1:]
+def trust_words(run_overview: Overview) -> str:
+    """Return `Trustworthy: yes`, or `Trustworthy: no, because …`."""
+    return run_overview.trust[:1].upper() + run_overview.trust[1:]
 
 
-def key_note(found: Overview) -> str:
-    """What the shares of the key figures are of; empty where there is no share."""
-    if found.has_expectations:
+def key_note(run_overview: Overview) -> str:
+    """Return what the shares of the key figures refer to; empty if there is no share."""
+    if run_overview.has_expectations:
         return EXPECTED_NOTE
-    return DATA_SHEET_NOTE if any(value.of_spec is not None for value in found.values) else ""
+    return DATA_SHEET_NOTE if any(value.of_spec is not None for value in run_overview.values) else ""
 
 
-def has_several_devices(found: Overview) -> bool:
-    """Whether key figures are of more than one device, so that each has to say which."""
-    return len({value.devices[:1] for value in found.values}) > 1
+def has_several_devices(run_overview: Overview) -> bool:
+    """Return whether the key figures are of more than one device, so that each must name its device."""
+    return len({value.devices[:1] for value in run_overview.values}) > 1
 
 
 def share_text(share: float | None) -> str:
-    """A share in per cent, or nothing."""
+    """Return a share in per cent; empty for None."""
     return units.percent(share) if share is not None else ""
 
 
 def seconds_words(seconds: float) -> str:
-    """How long the cases of a suite took, or nothing where none was timed."""
+    """Return the duration of a suite's cases as text; empty if none was timed."""
     return units.duration(seconds) if seconds > 0 else ""
 
 
@@ -131,10 +131,10 @@ def _tile(value: KeyValue, anchors: Anchors) -> Tile:
 
 
 def suite_anchor(name: str) -> str:
-    """The name of a suite's section in a page."""
+    """Return the anchor of a suite's section in a page."""
     return "suite-" + "_".join(name.split())
 
 
 def link(anchor: str) -> str:
-    """The address of a place within the page."""
+    """Return the link to an anchor of the page."""
     return f"#{quote(anchor, safe='/,=@+:')}"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from gpubench.api.report import Point, Value, View, axis_words, labeller, units
 
-_SAME_PEAK = 1.001  # peaks that differ by no more are one
-_MODES = ("hot", "each", "cold", "graph", "rotated", "host", "self")  # how a timing was taken: no quantity
+_SAME_PEAK = 1.001  # peaks within this ratio count as equal
+_MODES = ("hot", "each", "cold", "graph", "rotated", "host", "self")  # how a timing was taken, not its quantity
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ class Pair:
     up: Point
 
 
-def grids(found: Sequence[Point], view: View) -> list[Grid]:
+def grids(points: Sequence[Point], view: View) -> list[Grid]:
     """Return the grids of a matrix view: one for each case name, device set and value of `by`."""
-    name = labeller(found, view)
+    name = labeller(points, view)
     grouped: dict[str, dict[tuple[Value, Value], Point]] = {}
-    for point in found:
+    for point in points:
         params = dict(point.case.params)
         if view.x in params and view.y in params:
             grouped.setdefault(name(point), {})[params[view.y], params[view.x]] = point
@@ -53,27 +53,27 @@ def _ordered(values: Iterable[Value]) -> tuple[Value, ...]:
 def pairs(across: Sequence[Point], up: Sequence[Point], view: View) -> list[Pair]:
     """Return the cases that have both series of a Pareto view, in the units of the first case."""
     name = labeller(across, view)
-    other = {(point.case.id, point.devices): point for point in up}
-    found = [
-        Pair(name(point), point, other[point.case.id, point.devices])
+    up_points = {(point.case.id, point.devices): point for point in up}
+    common = [
+        Pair(name(point), point, up_points[point.case.id, point.devices])
         for point in across
-        if (point.case.id, point.devices) in other
+        if (point.case.id, point.devices) in up_points
     ]
-    return [pair for pair in found if _pair_units(pair) == _pair_units(found[0])]
+    return [pair for pair in common if _pair_units(pair) == _pair_units(common[0])]
 
 
 def _pair_units(pair: Pair) -> tuple[str, str]:
     return pair.across.figure.unit, pair.up.figure.unit
 
 
-def frontier(found: Sequence[Pair]) -> list[Pair]:
+def frontier(candidates: Sequence[Pair]) -> list[Pair]:
     """Return the Pareto frontier, from left to right: the pairs that no other pair beats in both series."""
-    kept: list[Pair] = []
-    for pair in sorted(found, key=lambda pair: (-_merit(pair.across), -_merit(pair.up))):
-        best = kept[-1] if kept else None
+    best_pairs: list[Pair] = []
+    for pair in sorted(candidates, key=lambda pair: (-_merit(pair.across), -_merit(pair.up))):
+        best = best_pairs[-1] if best_pairs else None
         if best is None or _merit(pair.up) > _merit(best.up) or _merits(pair) == _merits(best):
-            kept.append(pair)
-    return sorted(kept, key=lambda pair: pair.across.value)
+            best_pairs.append(pair)
+    return sorted(best_pairs, key=lambda pair: pair.across.value)
 
 
 def _merits(pair: Pair) -> tuple[float, float]:
@@ -86,18 +86,18 @@ def _merit(point: Point) -> float:
 
 
 def group_of(view: View) -> Callable[[Point], str]:
-    """Return a function that gives the values of `by` of a point, by which bars are coloured."""
+    """Return a function from a point to its values on the axes `by`, by which bars are coloured."""
     return lambda point: " · ".join(axis_words(axis, value) for axis, value in point.case.params if axis in view.by)
 
 
-def varying(found: Sequence[Point]) -> Callable[[Point], str]:
+def varying(points: Sequence[Point]) -> Callable[[Point], str]:
     """Return a function that labels each point by its name and the parameters that differ between points."""
     values: dict[str, set[Value]] = {}
-    for point in found:
+    for point in points:
         for axis, value in point.case.params:
             values.setdefault(axis, set()).add(value)
-    names = len({point.case.name for point in found}) > 1
-    devices = len({point.devices for point in found}) > 1
+    names = len({point.case.name for point in points}) > 1
+    devices = len({point.devices for point in points}) > 1
 
     def label(point: Point) -> str:
         parts = [point.case.name] if names else []
@@ -108,15 +108,15 @@ def varying(found: Sequence[Point]) -> Callable[[Point], str]:
     return label
 
 
-def common_words(found: Sequence[Point], view: View) -> str:
-    """Return what all points of a view share, for the subtitle of a chart: `open, size 1GiB, dtype float32`."""
-    if not found:
+def common_words(points: Sequence[Point], view: View) -> str:
+    """Return the parameters that all points share, for the subtitle of a chart: `open, size 1GiB, dtype float32`."""
+    if not points:
         return ""
-    first = found[0].case
-    alone = len(view.cases) > 1 and all(point.case.name == first.name for point in found)
-    shared = [pair for pair in first.params if all(pair in point.case.params for point in found)]
-    words = [f"{units.axis_label(axis)} {units.axis_text(axis, value)}" for axis, value in shared]
-    return ", ".join([first.name, *words] if alone else words)
+    first = points[0].case
+    alone = len(view.cases) > 1 and all(point.case.name == first.name for point in points)
+    shared = [pair for pair in first.params if all(pair in point.case.params for point in points)]
+    labels = [f"{units.axis_label(axis)} {units.axis_text(axis, value)}" for axis, value in shared]
+    return ", ".join([first.name, *labels] if alone else labels)
 
 
 def data_sheet_peak(point: Point) -> float | None:
@@ -125,19 +125,19 @@ def data_sheet_peak(point: Point) -> float | None:
     return point.value / share.fraction if share and share.fraction > 0 and point.value > 0 else None
 
 
-def peak_of_all(found: Sequence[Point]) -> tuple[str, float] | None:
-    """Return the peak of the data sheet where it is the same for all points: its name and its SI value."""
-    peaks = [data_sheet_peak(point) for point in found]
-    limits = {point.figure.limit for point in found}
-    known = [peak for peak in peaks if peak is not None]
-    if len(limits) != 1 or not known or len(known) < len(peaks):
+def peak_of_all(points: Sequence[Point]) -> tuple[str, float] | None:
+    """Return the name and the SI value of the data sheet's peak if it is the same for all points, else None."""
+    peaks = [data_sheet_peak(point) for point in points]
+    limits = {point.figure.limit for point in points}
+    known_peaks = [peak for peak in peaks if peak is not None]
+    if len(limits) != 1 or not known_peaks or len(known_peaks) < len(peaks):
         return None
-    if max(known) > _SAME_PEAK * min(known):
+    if max(known_peaks) > _SAME_PEAK * min(known_peaks):
         return None
-    return f"peak (data sheet), {found[0].figure.limit}", max(known)
+    return f"peak (data sheet), {points[0].figure.limit}", max(known_peaks)
 
 
-def quantity_name(found: Sequence[Point]) -> str:
-    """Return what the points of an axis show beside their unit: a stage, or an observed value; empty for a timing."""
-    figure = found[0].figure
+def quantity_name(points: Sequence[Point]) -> str:
+    """Return the quantity that an axis shows: the name of a stage or of an observed value; empty for a timing."""
+    figure = points[0].figure
     return figure.stage or (figure.name if figure.name not in _MODES else "")

@@ -1,4 +1,4 @@
-"""A template, its style sheets and its scripts as one page whose policy allows nothing else, and no network."""
+"""Self-contained pages: a template, its style sheets and its scripts, under a policy that forbids everything else."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FOLDER = Path(__file__).parent
 
 
 def web_page(template: str, *sheets: str, scripts: Iterable[str] = (), **values: object) -> str:
-    """Return the page; the template engine escapes every text, the policy names style and script by hash."""
+    """Return the page; the template engine escapes every text, and the policy names style and script by hash."""
     style, script = _read(sheets), _read(scripts)
     return (
         _templates()
@@ -33,12 +33,12 @@ def web_page(template: str, *sheets: str, scripts: Iterable[str] = (), **values:
 
 
 def fragment(template: str, macro: str, value: object) -> str:
-    """Return a part of a page: what a macro of a template makes of a value."""
+    """Return a part of a page: the output of a template's macro for one value."""
     return str(getattr(_module(template), macro)(value))
 
 
 def written(parts: Iterable[str]) -> Markup:
-    """Return parts of a page whose texts were escaped where the parts were made."""
+    """Return the joined parts as markup; their texts must be escaped already."""
     return Markup("".join(parts))
 
 
@@ -48,22 +48,22 @@ def packed(value: object) -> str:
     return base64.b64encode(gzip.compress(data, mtime=0)).decode()
 
 
-def breakable(words: str) -> Markup:
+def breakable(case_id: str) -> Markup:
     """Return the id of a case with breaks between its axes, so that a narrow column breaks no word."""
-    return escape(words).replace(",", Markup(",<wbr>")).replace("[", Markup("<wbr>["))
+    return escape(case_id).replace(",", Markup(",<wbr>")).replace("[", Markup("<wbr>["))
 
 
 @cache
 def _templates() -> Environment:
-    found = Environment(
+    environment = Environment(
         loader=FileSystemLoader(_FOLDER),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters["breakable"] = breakable
-    return found
+    environment.filters["breakable"] = breakable
+    return environment
 
 
 @cache
@@ -72,7 +72,7 @@ def _module(template: str) -> object:
 
 
 def _read(names: Iterable[str]) -> str:
-    return "".join(_comment(words) if name.endswith(".LICENSE") else words for name, words in _texts(names))
+    return "".join(_comment(content) if name.endswith(".LICENSE") else content for name, content in _texts(names))
 
 
 def _texts(names: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -80,10 +80,10 @@ def _texts(names: Iterable[str]) -> Iterator[tuple[str, str]]:
         yield name, (_FOLDER / name).read_text(encoding="utf-8")
 
 
-def _comment(words: str) -> str:
+def _comment(licence: str) -> str:
     """Return a licence as the comment that stands before its script."""
-    return f"/*!\n{words}\n*/\n"
+    return f"/*!\n{licence}\n*/\n"
 
 
-def _digest(words: str) -> str:
-    return base64.b64encode(hashlib.sha256(words.encode()).digest()).decode()
+def _digest(content: str) -> str:
+    return base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()

@@ -23,7 +23,7 @@ from gpubench.api.report import (
     units,
 )
 
-NOISY = 0.05  # a robust coefficient of variation above this is named: its median is not worth three digits
+NOISY = 0.05  # noise above this fraction makes a warning: the median is not worth three digits
 LEGEND = (
     "GB = 10⁹ B, GiB = 2³⁰ B. 95 % within process: half the width of the 95 % confidence interval of the median of the "
     "samples; of fewer than six samples, half their range. Noise within process: 1.4826 · MAD / median. Neither "
@@ -44,13 +44,13 @@ _BASES: dict[Basis, str] = {
     "best": "best of this run",
 }
 _PARTIAL = "The run was interrupted before all cases were measured; `gpubench run --resume` continues it."
-_BESIDE = 8  # figures beside a headline that are written out
+_BESIDE = 8  # the most figures beside a headline that are written out
 _NAMED = 6  # cases that a notice names; the others are counted
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A warning or a note: how bad it is, its sentence, and the first of the cases that it is about."""
+    """A warning or a note: its level, its sentence, the first cases that it is about, and how many more there are."""
 
     level: Level
     text: str
@@ -59,14 +59,14 @@ class Notice:
 
 
 def measured(summary: Summary) -> list[Device]:
-    """The devices that results are of, in the order of the inventory; all of them where there is no result."""
+    """Return the devices that have results, in the order of the inventory; all devices if there is no result."""
     used = {device for result in summary.run.results for device in result.devices}
     devices = summary.run.manifest.facts.devices
     return [device for device in devices if device.id in used] or list(devices)
 
 
 def device_words(device: Device) -> str:
-    """Return what tells one device from another: `host · ExampleCPU · x86-64 · 64 cores · 128 GiB`."""
+    """Return the description of a device: `host · ExampleCPU · x86-64 · 64 cores · 128 GiB`."""
     memory = units.round_size(device.memory_bytes) if device.memory_bytes else ""
     kind = {"cuda": "SMs", "rocm": "CUs"}.get(device.id.partition(":")[0], "cores")
     count = f"{device.units} {kind}" if device.units else ""
@@ -74,14 +74,14 @@ def device_words(device: Device) -> str:
 
 
 def legend_words(summary: Summary) -> str:
-    """What the columns mean, for a page's foot, and where deviations between processes were recorded."""
+    """Return the meaning of the columns and the source of recorded deviations, for the foot of a page."""
     recorded = source_words(map(summary.reproducibility, summary.spreads()))
     sentence = f" {recorded[0].upper()}{recorded[1:]}." if recorded else ""
     return LEGEND + (REPLICATED if summary.replicated else "") + sentence
 
 
 def case_namer(run: Run, replicated: bool = False) -> Namer:
-    """A function that gives a result's case id, with its device where the run has several, and its replicate."""
+    """Return a function from a result to its case id, with its device set and replicate if the run has several."""
     several = len({result.devices for result in run.results}) > 1
 
     def name(result: Result) -> str:
@@ -111,9 +111,10 @@ def share_brief(figure: Figure) -> str:
 
 
 def interval_words(figure: Figure, values: int | None = None) -> str:
-    """The 95 % interval in the median's own prefix: `4180 – 4221 GB/s`; a dash for a single sample.
+    """Return the 95 % interval in the prefix of the median: `4180 – 4221 GB/s`; a dash for a single sample.
 
-    Of fewer than six values, samples unless said, it is their range, and marked so: `4180 – 4221 GB/s (range)`.
+    `values` is the number of values behind it, by default that of the samples. For fewer than six it is their range,
+    and says so: `4180 – 4221 GB/s (range)`.
     """
     count = figure.samples if values is None else values
     if count < 2:
@@ -125,13 +126,13 @@ def interval_words(figure: Figure, values: int | None = None) -> str:
 
 
 def named_text(figure: Figure) -> str:
-    """A figure with its name: `decompress 163.2 GB/s`; the unit alone where it says the same: `32.00 cycles`."""
+    """Return a figure with its name: `decompress 163.2 GB/s`; without a name that repeats the unit: `32.00 cycles`."""
     name = figure.short
     return figure.text if name == figure.unit else f"{name} {figure.text}"
 
 
 def beside_words(figures: Sequence[Figure]) -> str:
-    """What a case says beside its headline: `decompress 163.2 GB/s, ratio 4.681`; of many only how many."""
+    """Return the figures beside a headline: `decompress 163.2 GB/s, ratio 4.681`; for more than eight, their number."""
     if len(figures) > _BESIDE:
         return f"{len(figures)} more series"
     return ", ".join(map(named_text, figures))
@@ -140,13 +141,13 @@ def beside_words(figures: Sequence[Figure]) -> str:
 def notices(summary: Summary, rows: Sequence[Row]) -> list[Notice]:
     """Return every warning and note about a run, the worst first."""
     run, name = summary.run, case_namer(summary.run)
-    each = case_namer(run, summary.replicated)
-    found = [] if run.complete else [Notice("bad", _PARTIAL)]
-    found += [Notice("odd", warning) for warning in run.told]
+    replicate_name = case_namer(run, summary.replicated)
+    all_notices = [] if run.complete else [Notice("bad", _PARTIAL)]
+    all_notices += [Notice("odd", warning) for warning in run.told]
     for status, level in _LEVELS:
-        found += _by_reason(run, each, status, level)
-    found += [*_above_peak(name, rows), *_noisy(name, rows), *_wide(name, rows), *_discarded(run, each)]
-    return sorted(found, key=lambda notice: list(_LEVEL_NAMES).index(notice.level))
+        all_notices += _by_reason(run, replicate_name, status, level)
+    all_notices += [*_above_peak(name, rows), *_noisy(name, rows), *_wide(name, rows), *_discarded(run, replicate_name)]
+    return sorted(all_notices, key=lambda notice: list(_LEVEL_NAMES).index(notice.level))
 
 
 _LEVELS: tuple[tuple[str, Level], ...] = (
@@ -156,12 +157,12 @@ _LEVELS: tuple[tuple[str, Level], ...] = (
 )
 
 
-def notice_words(found: Sequence[Notice]) -> str:
-    """Return how many notices there are of each kind: `1 error, 2 warnings, 3 notes`."""
-    counts = Tally(notice.level for notice in found)
+def notice_words(all_notices: Sequence[Notice]) -> str:
+    """Return the number of notices of each level: `1 error, 2 warnings, 3 notes`."""
+    counts = Tally(notice.level for notice in all_notices)
     return ", ".join(
-        f"{counts[level]} {word}" if counts[level] == 1 else f"{counts[level]} {word}s"
-        for level, word in _LEVEL_NAMES.items()
+        f"{counts[level]} {name}" if counts[level] == 1 else f"{counts[level]} {name}s"
+        for level, name in _LEVEL_NAMES.items()
         if counts[level]
     )
 
@@ -211,8 +212,10 @@ def _wide(name: Namer, rows: Sequence[Row]) -> Iterator[Notice]:
         several = (
             "of the processes" if any(row.figure and row.figure.processes > 1 for row in wide) else "within a process"
         )
-        words = f"{_cases(len(cases))} with a 95 % confidence interval {several} wider than ± {units.percent(NOISY, 0)}"
-        yield _notice("odd", words, cases)
+        sentence = (
+            f"{_cases(len(cases))} with a 95 % confidence interval {several} wider than ± {units.percent(NOISY, 0)}"
+        )
+        yield _notice("odd", sentence, cases)
 
 
 def _discarded(run: Run, name: Namer) -> Iterator[Notice]:

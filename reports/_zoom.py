@@ -17,27 +17,27 @@ _GIB = 2.0**30
 
 
 def line_chart(
-    device: str, unit: str, at: Numbers, values: Numbers, back: Sequence[Band], begin: float
+    device: str, unit: str, at: Numbers, values: Numbers, slowdowns: Sequence[Band], begin: float
 ) -> dict[str, Any]:
-    """Return a line: times to a millisecond, values to five digits, and the bands in which the device was slow."""
-    factor, shown = _scale(float(np.abs(values).max()), unit)
+    """Return a line as plain values: times to a millisecond, values to five digits, and the slowdowns as bands."""
+    factor, axis_unit = _scale(float(np.abs(values).max()), unit)
     return {
         "kind": "line",
         "device": device,
-        "unit": shown,
+        "unit": axis_unit,
         "at": np.round(at, 3).tolist(),
         "values": [float(f"{value:.5g}") for value in (values / factor).tolist()],
-        "bands": [_band(band, begin) for band in back],
+        "bands": [_band(band, begin) for band in slowdowns],
     }
 
 
-def event_chart(device: str, found: Sequence[Band], begin: float) -> dict[str, Any]:
-    """A lane for each event."""
-    return {"kind": "lanes", "device": device, "bands": [_band(band, begin) for band in found]}
+def event_chart(device: str, event_bands: Sequence[Band], begin: float) -> dict[str, Any]:
+    """Return lanes as plain values: one for each event."""
+    return {"kind": "lanes", "device": device, "bands": [_band(band, begin) for band in event_bands]}
 
 
 def case_chart(results: Sequence[Result], begin: float) -> dict[str, Any]:
-    """A lane for each suite, filled while one of its cases ran; of a profiled program a lane for each phase."""
+    """Return lanes as plain values: one for each suite, or for each phase of a profiled program."""
     bands = [
         [name, "", [round(at - begin, 3) for _, *span in spans for at in span]]
         for name, spans in result_lanes(results).items()
@@ -52,6 +52,6 @@ def _band(band: Band, begin: float) -> list[Any]:
 def _scale(value: float, unit: str) -> tuple[float, str]:
     """Return the factor and the unit of an axis, as `units.scale`; bytes are in GiB or MiB."""
     if unit == "B":
-        factor, words = (_GIB, "GiB") if value >= _GIB else (2.0**20, "MiB")
-        return factor, words
+        factor, name = (_GIB, "GiB") if value >= _GIB else (2.0**20, "MiB")
+        return factor, name
     return units.scale(value, unit)

@@ -1,4 +1,4 @@
-"""The figures of a run as CSV: one line a series, ready for a spreadsheet or a data frame."""
+"""The figures of a run as CSV: one line for each series, ready for a spreadsheet or a data frame."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _FORMULA = re.compile(r"(^|;)(?=\s*[=+\-@＝＋－＠])")
 
 @dataclass(frozen=True, slots=True)
 class CsvReport:
-    """Writes one line a series, in SI units; a result without a series has one line of its own."""
+    """Writes one line for each series, in SI units; a result without a series has one line of its own."""
 
     summary: str = "one line a series in SI units, for spreadsheets and data frames"
 
     def render(self, run: Run) -> str:
-        """The table with its header line; absent and non-finite numbers are empty cells."""
+        """Return the table with its header line; missing and non-finite numbers are empty cells."""
         table = io.StringIO()
         writer = csv.DictWriter(table, COLUMNS, lineterminator="\n")
         writer.writeheader()

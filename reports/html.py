@@ -27,7 +27,7 @@ class HtmlReport:
         return _written(page(run))
 
     def enclose(self, run: Run, enclosure: Enclosure) -> str:
-        """Return the page of a run with its results inside."""
+        """Return the page of a run that carries its results for download."""
         return _written(page(run, enclosure))
 
     def columns(self, runs: Sequence[Run]) -> str:
@@ -39,7 +39,7 @@ class HtmlReport:
         return web_page("trend.html", "html.css", "trend.css", page=trend_page(trends))
 
     def compare(self, comparison: Comparison) -> str:
-        """Return the page of runs side by side."""
+        """Return the page of a comparison of runs."""
         return web_page("compare.html", "html.css", "compare.css", page=compare_page(comparison))
 
     def index(self, site: Site) -> str:
@@ -51,12 +51,12 @@ class HtmlReport:
         return web_page("fleet.html", "html.css", "fleet.css", scripts=("fleet.js",), page=fleet_page(judgement))
 
 
-def _written(found: Page) -> str:
-    """Return the page with the scripts that it has a use for: without them it reads the same."""
-    zoom = ("uplot.LICENSE", "uplot.js") if found.zoom else ()
-    sheets = ("html.css", "uplot.css") if found.zoom else ("html.css",)
-    scripts = (*zoom, "page.js", *(["zoom.js"] if found.zoom else []))
-    return web_page("html.html", *sheets, scripts=scripts, page=found)
+def _written(content: Page) -> str:
+    """Return the page with the scripts that it uses; without scripts its text is the same."""
+    zoom = ("uplot.LICENSE", "uplot.js") if content.zoom else ()
+    sheets = ("html.css", "uplot.css") if content.zoom else ("html.css",)
+    scripts = (*zoom, "page.js", *(["zoom.js"] if content.zoom else []))
+    return web_page("html.html", *sheets, scripts=scripts, page=content)
 
 
 report = HtmlReport()

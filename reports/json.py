@@ -46,20 +46,20 @@ class JsonReport:
     summary: str = "the figures as one JSON document, for programs"
 
     def render(self, run: Run) -> str:
-        """The document, a result a line, with a newline at its end."""
+        """Return the document, one result per line, with a newline at its end."""
         return _written(_document(Summary(run)))
 
     def compare(self, comparison: Comparison) -> str:
-        """Runs side by side, schema `gpubench.compare/1`, with a newline at its end."""
+        """Return a comparison of runs, schema `gpubench.compare/1`, with a newline at its end."""
         return _written(_comparison(comparison))
 
     def fleet(self, judgement: FleetJudgement) -> str:
-        """The judgement of a fleet, schema `gpubench.fleet-judgement/1`, with a newline at its end."""
+        """Return the judgement of a fleet, schema `gpubench.fleet-judgement/1`, with a newline at its end."""
         return _written(fleet_document(judgement))
 
 
 def _written(document: dict[str, Any]) -> str:
-    """The document with a line for each of its keys, and for each item of a list of objects: the fast encoder's."""
+    """Return the document with a line for each key and for each object in a list; indented JSON is slower to encode."""
     members = ",\n".join(f" {_dumps(name)}: {_member(value)}" for name, value in document.items())
     return f"{{\n{members}\n}}\n"
 
@@ -87,10 +87,10 @@ def _document(summary: Summary) -> dict[str, Any]:
         "devices": [dataclasses.asdict(device) for device in manifest.facts.devices],
         "versions": dict(manifest.facts.versions),
         "spreads": [_spread(spread) for spread in summary.spreads()] if summary.replicated else [],
-        "levels": [staircase_record(found) for found in staircases(summary)],
-        "transfers": [transfer_record(found) for found in transfers(summary)],
-        "payoffs": [payoffs_record(found) for found in payoffs(summary)],
-        "serving": [serving_record(found) for found in servings(summary)],
+        "levels": [staircase_record(staircase) for staircase in staircases(summary)],
+        "transfers": [transfer_record(view_transfers) for view_transfers in transfers(summary)],
+        "payoffs": [payoffs_record(view_payoffs) for view_payoffs in payoffs(summary)],
+        "serving": [serving_record(model) for model in servings(summary)],
         "amortisation": list(amortisation_records(summary)),
         "results": [_result(summary, result, spreads[result.key]) for result in summary.run.results],
     }
@@ -136,22 +136,28 @@ def _result(summary: Summary, result: Result, spread: Spread) -> dict[str, Any]:
 
 
 def _joined(summary: Summary, result: Result) -> dict[str, Any]:
-    """What the counters of its window say: what bounds it, by what evidence, traffic of the memory, throttling."""
-    found = case_counters(summary, result)
-    uses = found.bound.evidence if found.bound else ()
+    """Return what the counters say about a result: its bound with the evidence, memory traffic, and throttling."""
+    counters = case_counters(summary, result)
+    uses = counters.bound.evidence if counters.bound else ()
     evidence = [{"by": use.by, "share": frame.finite(use.fraction)} for use in uses]
-    record = frame.counter_record(found)
-    return {**record, "evidence": evidence, "throttled_s": {reason.name: reason.seconds for reason in found.throttled}}
+    record = frame.counter_record(counters)
+    return {
+        **record,
+        "evidence": evidence,
+        "throttled_s": {reason.name: reason.seconds for reason in counters.throttled},
+    }
 
 
 def _comparison(comparison: Comparison) -> dict[str, Any]:
     return {
         "schema": COMPARE_SCHEMA,
         "runs": [dataclasses.asdict(column) for column in comparison.columns],
-        "differences": [{"name": each.name, "values": list(each.values)} for each in comparison.differences],
+        "differences": [
+            {"name": difference.name, "values": list(difference.values)} for difference in comparison.differences
+        ],
         "against": [
-            _against(each, comparing.answer(each, comparing.letter(index)))
-            for index, each in enumerate(comparison.against, 1)
+            _against(against, comparing.answer(against, comparing.letter(index)))
+            for index, against in enumerate(comparison.against, 1)
         ],
     }
 

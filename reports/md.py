@@ -37,7 +37,7 @@ from ._verdict import has_several_devices, key_note, seconds_words, share_text, 
 from ._words import Notice, beside_words, legend_words, notices
 
 _FULL = "a comment holds no more; `gpubench report` writes all of them as .html or .csv"
-_NOTICES = 12  # that stay where room is short: the worst come first
+_NOTICES = 12  # the most that stay if room is short: the worst come first
 _RANKS = ("failed", "invalid", "ok", "skipped")
 
 
@@ -57,14 +57,14 @@ class MarkdownReport:
             return whole
         heads_bytes = sum(len("\n".join(_heading(suite)).encode()) + 1 for suite in suites)
         room = MOST_BYTES - len(_document(summary, suites, frozenset()).encode()) - heads_bytes
-        return cut(_document(summary, suites, _kept(suites, room)))
+        return cut(_document(summary, suites, _fitting(suites, room)))
 
     def columns(self, runs: Sequence[Run]) -> str:
         """Return several runs as columns, with a newline at the end."""
         return columns_markdown(columns(runs))
 
     def compare(self, comparison: Comparison) -> str:
-        """Return runs side by side, with a newline at the end."""
+        """Return a comparison of runs, with a newline at the end."""
         return compare_markdown(comparison)
 
     def fleet(self, judgement: FleetJudgement) -> str:
@@ -73,7 +73,7 @@ class MarkdownReport:
 
 
 class _Suite:
-    """The cases of a suite as lines, the worst first, each written as a row once."""
+    """The cases of a suite as lines, the worst first; each line is rendered once as a row."""
 
     def __init__(self, suite: ListedSuite, summary: Summary) -> None:
         self.name, self.constants, self.summary = suite.name, suite.constants, summary
@@ -90,57 +90,57 @@ def _rank(line: ListedCase) -> int:
     return _RANKS.index(line.spread.status)
 
 
-def _kept(suites: Sequence[_Suite], room_bytes: int) -> frozenset[str]:
-    """Return the rows that fit, the worst of all suites first."""
-    kept: set[str] = set()
+def _fitting(suites: Sequence[_Suite], room_bytes: int) -> frozenset[str]:
+    """Return the rows that fit into so many bytes, the worst rows of all suites first."""
+    fitting: set[str] = set()
     pairs = [(_rank(line), row) for suite in suites for line, row in zip(suite.lines, suite.rows, strict=True)]
     for _, row in sorted(pairs, key=lambda pair: pair[0]):
         room_bytes -= len(row.encode()) + 1
         if room_bytes < 0:
             break
-        kept.add(row)
-    return frozenset(kept)
+        fitting.add(row)
+    return frozenset(fitting)
 
 
 def _document(summary: Summary, suites: Sequence[_Suite], kept: frozenset[str] | None) -> str:
-    """Return the document with these rows of its tables of cases, with all of them if `kept` is None."""
+    """Return the document with only the rows of cases in `kept`, or with all of them if `kept` is None."""
     rows = [line.spread.row for suite in suites for line in suite.lines]
-    found = notices(summary, rows)
-    parts = [*_head(overview(summary)), *_notices(found if kept is None else found[:_NOTICES])]
+    all_notices = notices(summary, rows)
+    parts = [*_head(overview(summary)), *_notices(all_notices if kept is None else all_notices[:_NOTICES])]
     if kept is not None:
-        out = sum(row not in kept for suite in suites for row in suite.rows)
-        parts.append(f"\n> {out} of {len(rows)} cases are left out, the worst of all being kept: {_FULL}")
+        left_out = sum(row not in kept for suite in suites for row in suite.rows)
+        parts.append(f"\n> {left_out} of {len(rows)} cases are left out, the worst of all being kept: {_FULL}")
     for suite in suites:
         parts += _suite(suite, kept)
-    for shown in (*phase_tables(summary), *link_tables(summary), *soak_tables(summary)) if kept is None else ():
-        parts += _derived("##", shown)
+    for derived in (*phase_tables(summary), *link_tables(summary), *soak_tables(summary)) if kept is None else ():
+        parts += _derived("##", derived)
     parts += [*_environment(summary.run), f"\n{legend_words(summary)}"]
     return "\n".join(parts) + "\n"
 
 
-def _head(found: Overview) -> Iterator[str]:
+def _head(run_overview: Overview) -> Iterator[str]:
     """Yield the devices, the conditions, the key figures, whether to trust them, what matters, and the suites."""
-    yield f"# gpubench: {escape('; '.join(found.devices) or 'no device')}\n"
-    yield escape(" · ".join(found.conditions))
-    if found.values:
+    yield f"# gpubench: {escape('; '.join(run_overview.devices) or 'no device')}\n"
+    yield escape(" · ".join(run_overview.conditions))
+    if run_overview.values:
         yield ""
-        yield from _key_figures(found)
-    yield f"\n**{escape(trust_words(found))}**"
-    if found.matters:
+        yield from _key_figures(run_overview)
+    yield f"\n**{escape(trust_words(run_overview))}**"
+    if run_overview.matters:
         yield ""
-    yield from (f"- {escape(words)}" for words in found.matters)
-    if found.suites:
+    yield from (f"- {escape(sentence)}" for sentence in run_overview.matters)
+    if run_overview.suites:
         yield ""
-        lines = ((line.name, line.summary, line.ended, seconds_words(line.seconds)) for line in found.suites)
+        lines = ((line.name, line.summary, line.ended, seconds_words(line.seconds)) for line in run_overview.suites)
         yield from table(("suite", "what it measures", "cases", "time"), (tuple(map(escape, line)) for line in lines))
 
 
-def _key_figures(found: Overview) -> Iterator[str]:
-    with_device = has_several_devices(found)
+def _key_figures(run_overview: Overview) -> Iterator[str]:
+    with_device = has_several_devices(run_overview)
     columns = ("key figure", *(("device",) if with_device else ()), "median", "of data sheet")
-    columns += ("of expected",) if found.has_expectations else ()
-    yield from table(columns, (_key_cells(value, with_device)[: len(columns)] for value in found.values))
-    if note := key_note(found):
+    columns += ("of expected",) if run_overview.has_expectations else ()
+    yield from table(columns, (_key_cells(value, with_device)[: len(columns)] for value in run_overview.values))
+    if note := key_note(run_overview):
         yield f"\n{escape(note)}"
 
 
@@ -151,10 +151,10 @@ def _key_cells(value: KeyValue, with_device: bool) -> tuple[str, ...]:
     return (escape(value.title), *device, f"**{escape(value.figure.text)}**", share_text(value.of_spec), expected)
 
 
-def _notices(found: Sequence[Notice]) -> Iterator[str]:
-    if found:
+def _notices(shown_notices: Sequence[Notice]) -> Iterator[str]:
+    if shown_notices:
         yield "\n## Warnings and notes\n"
-    for notice in found:
+    for notice in shown_notices:
         cases = ", ".join(map(code, notice.cases)) + (f" and {notice.more} more" if notice.more else "")
         yield (
             f"- {'**' if notice.level == 'bad' else ''}{escape(clipped(notice.text))}"
@@ -178,15 +178,15 @@ def _suite(suite: _Suite, kept: frozenset[str] | None) -> Iterator[str]:
     if rows:
         yield from _heading(suite)
         yield from rows
-    for found in suite.derived:
-        yield from _derived("###", found)
+    for derived_table in suite.derived:
+        yield from _derived("###", derived_table)
 
 
-def _derived(level: str, found: Table) -> Iterator[str]:
-    yield f"\n{level} {escape(found.title)}\n"
-    yield from table(tuple(map(escape, found.heads)), (tuple(map(escape, row)) for row in found.rows))
-    if found.note:
-        yield f"\n{escape(found.note)}"
+def _derived(level: str, derived_table: Table) -> Iterator[str]:
+    yield f"\n{level} {escape(derived_table.title)}\n"
+    yield from table(tuple(map(escape, derived_table.heads)), (tuple(map(escape, row)) for row in derived_table.rows))
+    if derived_table.note:
+        yield f"\n{escape(derived_table.note)}"
 
 
 def _cells(line: ListedCase, also: tuple[str, ...]) -> tuple[str, ...]:
@@ -198,8 +198,8 @@ def _cells(line: ListedCase, also: tuple[str, ...]) -> tuple[str, ...]:
 
 def _environment(run: Run) -> Iterator[str]:
     yield "\n## Environment\n"
-    found = [(group.title, name, text) for group in environment(run) for name, text in group.facts if text]
-    yield from table(("of", "what", "is"), (tuple(map(escape, line)) for line in found))
+    facts = [(group.title, name, text) for group in environment(run) for name, text in group.facts if text]
+    yield from table(("of", "what", "is"), (tuple(map(escape, line)) for line in facts))
 
 
 report: ComparisonReport = MarkdownReport()

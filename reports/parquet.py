@@ -18,12 +18,12 @@ _SAMPLES = "values"  # the judged samples of a series, in its unit
 
 @dataclass(frozen=True, slots=True)
 class ParquetReport:
-    """Writes one row a series, in SI units; a number that is not known is null."""
+    """Writes one row for each series, in SI units; a missing number is null."""
 
     summary: str = "the table of the CSV with types and with every sample, for data frames and databases"
 
     def render(self, run: Run) -> bytes:
-        """The file; raises Missing where pyarrow is not installed."""
+        """Return the file; raises Missing if pyarrow is not installed."""
         try:
             import pyarrow as pa
             from pyarrow import parquet
@@ -39,7 +39,7 @@ class ParquetReport:
 
 
 def _about(run: Run) -> dict[str, str]:
-    """What the file says of itself: with which version, when and on which devices it was measured."""
+    """Return the metadata of the file: the version of gpubench, the start of the run, and its devices."""
     manifest = run.manifest
     devices = ", ".join(dict.fromkeys(device.name for device in manifest.facts.devices))
     return {"gpubench": manifest.gpubench, "gpubench.started": manifest.started, "gpubench.devices": devices}
@@ -47,7 +47,7 @@ def _about(run: Run) -> dict[str, str]:
 
 def _rows(run: Run) -> Iterator[dict[str, Any]]:
     summary = Summary(run)
-    series = (judged_values(each).tolist() for result in run.results for each in result.series)
+    series = (judged_values(measured).tolist() for result in run.results for measured in result.series)
     for line in frame.lines(summary):
         yield {**line, _SAMPLES: next(series) if "series" in line else []}
     yield from derived_lines(summary)

@@ -21,7 +21,7 @@ _UNITS = {
     "cycles": "cycles",
     "": "ratio",
 }
-_OTHER = "value"  # of a unit that has no name above; the label `unit` says which
+_OTHER = "value"  # for a unit without a name above; the label `unit` then has the unit
 _COVERED = "within the process; of several replicates, over their medians"
 _KINDS = {
     "median": "median of the headline series",
@@ -37,7 +37,7 @@ class PrometheusReport:
     summary: str = "gauges of the headline figures in Prometheus' text format, for a textfile collector"
 
     def render(self, run: Run) -> str:
-        """The exposition; every metric has its HELP and TYPE, every label is escaped."""
+        """Return the exposition; every metric has its HELP and TYPE, every label is escaped."""
         summary = Summary(run)
         spreads = summary.spreads()
         return "".join(f"{line}\n" for line in (*_figures(summary, spreads), *_cases(spreads), *_run(summary)))
@@ -72,7 +72,7 @@ def _run(summary: Summary) -> Iterator[str]:
     try:
         started = datetime.fromisoformat(summary.run.manifest.started).timestamp()
     except ValueError:
-        return  # what another tool measured has no start
+        return  # results that another tool measured have no start
     yield from _family("gpubench_run_started_seconds", "when the run began, Unix time", [f" {started!r}"])
 
 
